@@ -35,14 +35,27 @@ rp_layout_part(const RpWeight *weight)
     return weight->tied ? 2 : weight->trained ? 0 : 1;
 }
 
-guint64
-rp_layout_byte_room(const RpWeightPlace *place)
+static guint64
+elements_of(const RpWeightPlace *place)
 {
     guint64 elements = 1;
 
     for (guint i = 0; i < RP_WEIGHT_MAX_RANK; i++)
         elements *= place->shape[i];
-    return rp_align_up(elements, RP_LAYOUT_ALIGNMENT) * rp_dtype_size(place->storage);
+    return elements;
+}
+
+/* As it is on the host, unless it is packed. */
+static guint64
+plain_room(const RpWeightPlace *place)
+{
+    return rp_align_up(elements_of(place), RP_LAYOUT_ALIGNMENT) * rp_dtype_size(place->storage);
+}
+
+guint64
+rp_layout_byte_room(const RpWeightPlace *place)
+{
+    return place->has_codes ? 2 * elements_of(place) + RP_LAYOUT_SCALE_BYTES : plain_room(place);
 }
 
 guint64
@@ -51,7 +64,38 @@ rp_layout_upload_room(const RpWeightPlace *place)
     return place->is_packed
                ? rp_align_up(rp_lowbit_layout(place->format, place->packed_shape).total,
                              RP_LAYOUT_ALIGNMENT * sizeof(guint16))
-               : rp_layout_byte_room(place);
+               : plain_room(place);
+}
+
+/* Whether @weight is a matrix of a linear layer, and no stack. */
+static gboolean
+is_linear(const RpWeight *weight)
+{
+    static const RpWeightKind kinds[] = {RP_WEIGHT_Q,    RP_WEIGHT_K,  RP_WEIGHT_V,   RP_WEIGHT_O,
+                                         RP_WEIGHT_GATE, RP_WEIGHT_UP, RP_WEIGHT_DOWN};
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
+        if (weight->kind == kinds[i])
+            return weight->stack[0] == 0;
+    return FALSE;
+}
+
+/* Whether matmuls of codes take all matrices of linear layers, of which there are some. */
+static gboolean
+may_have_codes(const RpWeights *weights, guint first, guint n)
+{
+    gboolean any = FALSE;
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (!is_linear(weight))
+            continue;
+        if (weight->shape[0] % 16 != 0 || weight->shape[1] % 16 != 0)
+            return FALSE;
+        any = TRUE;
+    }
+    return any;
 }
 
 /* @seed: of dropout, in which each matrix has a key of its own. Of a stack the first does it for
@@ -61,6 +105,7 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
     const guint64 room = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
+    const gboolean has_codes = layout->has_codes && is_linear(weight);
     RpWeightPlace *place = &layout->place[weight->kind];
 
     if (weight->offset > 0)
@@ -73,12 +118,16 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
                              .upload = layout->upload_bytes,
                              .is_packed = weight->is_packed && !weight->trained,
                              .format = weight->format,
-                             .packed_shape = rp_weight_lowbit_shape(weight)};
+                             .packed_shape = rp_weight_lowbit_shape(weight),
+                             .has_codes = has_codes};
     memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
     if (rp_weight_is_adapter(weight->kind))
         place->key = rp_hash64(weight->name, strlen(weight->name), seed);
     const guint64 upload = rp_layout_upload_room(place);
-    layout->bytes += room * rp_dtype_size(storage);
+    layout->bytes += rp_layout_byte_room(place);
+    layout->trains_codes |= has_codes && weight->trained;
+    if (has_codes && place->is_packed)
+        layout->scratch_bytes = MAX(layout->scratch_bytes, plain_room(place));
     layout->upload_bytes += upload;
     layout->elements += weight->trained ? room : 0;
     if (weight->tied) {
@@ -89,10 +138,12 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
     }
 }
 
-RpLayerLayout
-rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLayerLayout *before)
+static RpLayerLayout
+layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean codes,
+             const RpLayerLayout *before)
 {
     RpLayerLayout layout = {
+        .scratch = RP_LAYOUT_NONE,
         .first_byte = before != NULL ? before->first_byte + before->bytes : 0,
         .first_upload = before != NULL ? before->first_upload + before->upload_bytes : 0,
         .first_element = before != NULL ? before->first_element + before->elements : 0};
@@ -107,12 +158,31 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
     const RpLora *lora = rp_weights_lora(weights);
 
     n = rp_weights_layer(weights, layer, &first);
-    for (guint part = 0; part < RP_LAYOUT_PARTS; part++)
+    layout.has_codes = codes && may_have_codes(weights, first, n);
+    for (guint part = 0; part < RP_LAYOUT_PARTS; part++) {
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
 
             if (part == rp_layout_part(weight))
                 add(&layout, weight, dtype, lora != NULL ? lora->seed : 0);
         }
+        if (part == 1 && layout.scratch_bytes > 0) {
+            layout.scratch = layout.bytes;
+            layout.bytes += layout.scratch_bytes;
+        }
+    }
     return layout;
+}
+
+RpLayerLayout
+rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLayerLayout *before)
+{
+    return layer_layout(weights, layer, dtype, FALSE, before);
+}
+
+RpLayerLayout
+rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
+                         const RpLayerLayout *before)
+{
+    return layer_layout(weights, layer, dtype, TRUE, before);
 }

@@ -17,6 +17,11 @@
  * order, but these in few bits; devices then make bytes of it (rp_network_expand()):
  *
  *   upload     |input_norm|lora_A|lora_B|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
+ *
+ * So do they where matmuls read codes of 8 bits (core/base/fp8.h): a matrix [out,in] of a linear layer is
+ * as large as in 16 bits, and read both ways. What is packed is expanded in the scratch of its layer:
+ *
+ *   bytes      ..|codes [out,in]|turned [in,out]|largest, scale|..|scratch|tied matrix, if any|
  */
 #pragma once
 
@@ -24,6 +29,7 @@
 
 #define RP_LAYOUT_ALIGNMENT 64 /* elements: 128 bytes of 16-bit weights */
 #define RP_LAYOUT_NONE G_MAXUINT64
+#define RP_LAYOUT_SCALE_BYTES 128 /* behind codes: two floats, and a gap */
 
 /* Of one weight, from the layer's first on. */
 typedef struct {
@@ -38,6 +44,7 @@ typedef struct {
     gboolean is_packed; /* there: in @format */
     RpLowbit format;
     RpLowbitShape packed_shape;
+    gboolean has_codes; /* devices read codes of it */
 } RpWeightPlace;
 
 typedef struct {
@@ -50,6 +57,10 @@ typedef struct {
     guint64 first_element; /* of all layers before */
     guint64 elements;      /* trained, gaps included */
     guint64 tied_elements; /* the last so many are the embedding's, or 0 */
+    gboolean has_codes;    /* matrices of linear layers have */
+    gboolean trains_codes; /* one of them is trained */
+    guint64 scratch; /* where matrices are expanded on the way to codes; RP_LAYOUT_NONE: nowhere */
+    guint64 scratch_bytes;
     RpWeightPlace place[RP_N_WEIGHT_KINDS];
 } RpLayerLayout;
 
@@ -60,6 +71,11 @@ typedef struct {
  */
 RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,
                               const RpLayerLayout *before);
+
+/* The same, with codes of the matrices of linear layers, if all of the layer's have multiples of 16 rows
+ * and columns. */
+RpLayerLayout rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
+                                       const RpLayerLayout *before);
 
 /* In which of three parts of a layer's bytes @weight stands: trained, frozen, tied. */
 #define RP_LAYOUT_PARTS 3

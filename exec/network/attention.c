@@ -73,19 +73,27 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
                            void *s, void *normed, float *rstd)
 {
     const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
+    const gsize before = pass->scratch.used;
     Heads heads;
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
-    rp_pass_linear(pass, RP_WEIGHT_Q, z->T, normed, a.q);
-    rp_pass_linear(pass, RP_WEIGHT_K, z->T, normed, a.k);
-    rp_pass_linear(pass, RP_WEIGHT_V, z->T, normed, a.v);
+
+    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_INPUT);
+
+    rp_pass_linear(pass, RP_WEIGHT_Q, &n, a.q);
+    rp_pass_linear(pass, RP_WEIGHT_K, &n, a.k);
+    rp_pass_linear(pass, RP_WEIGHT_V, &n, a.v);
+    pass->scratch.used = before;
     heads = make_heads(pass, z, &a);
     rp_block_attend(
         pass, z,
         (RpAttentionArgs){
             .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
-    rp_pass_linear(pass, RP_WEIGHT_O, z->T, a.out, s);
+
+    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a.out, RP_OPERAND_INPUT);
+
+    rp_pass_linear(pass, RP_WEIGHT_O, &out, s);
     rp_pass_norm(
         pass, RP_WEIGHT_POST_NORM,
         (RpRmsnormArgs){
@@ -103,8 +111,12 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     void *dk = rp_pass_take(pass, scratch, z->T * z->keys);
     void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
     const Heads heads = make_heads(pass, z, a);
+    const gsize before = scratch->used;
+    RpOperand n = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS);
+    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT);
 
-    rp_pass_linear_backward(pass, RP_WEIGHT_O, z->T, a->out, ds, d_out, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &d, d_out, FALSE);
+    scratch->used = before;
     if (rp_pass_has(pass, RP_WEIGHT_SINKS))
         rp_pass_sink_backward(pass, a->out, a->lse, d_out);
     rp_pass_attention_backward(pass, (RpAttentionArgs){.window = z->window,
@@ -123,15 +135,21 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     }
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+    n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS);
+
+    const RpOperand q = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, dq, RP_OPERAND_GRADIENT);
+    const RpOperand k = rp_pass_operand(pass, RP_WEIGHT_K, z->T, dk, RP_OPERAND_GRADIENT);
+    const RpOperand v = rp_pass_operand(pass, RP_WEIGHT_V, z->T, dv, RP_OPERAND_GRADIENT);
+
     if (pass->lowest && !rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM)) {
-        rp_pass_linear_sums(pass, RP_WEIGHT_Q, z->T, normed, dq);
-        rp_pass_linear_sums(pass, RP_WEIGHT_K, z->T, normed, dk);
-        rp_pass_linear_sums(pass, RP_WEIGHT_V, z->T, normed, dv);
+        rp_pass_linear_sums(pass, RP_WEIGHT_Q, &n, &q);
+        rp_pass_linear_sums(pass, RP_WEIGHT_K, &n, &k);
+        rp_pass_linear_sums(pass, RP_WEIGHT_V, &n, &v);
         return;
     }
-    rp_pass_linear_backward(pass, RP_WEIGHT_Q, z->T, normed, dq, dx, FALSE);
-    rp_pass_linear_backward(pass, RP_WEIGHT_K, z->T, normed, dk, dx, TRUE);
-    rp_pass_linear_backward(pass, RP_WEIGHT_V, z->T, normed, dv, dx, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_Q, &n, &q, dx, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_K, &n, &k, dx, TRUE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_V, &n, &v, dx, TRUE);
     rp_pass_norm_backward(
         pass, RP_WEIGHT_INPUT_NORM,
         (RpRmsnormArgs){

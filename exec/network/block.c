@@ -33,6 +33,9 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
     const RpBlockShape z = shape_of(pass);
     RpRoom *scratch = &pass->scratch;
     RpRoom *keep = kept != NULL ? kept : scratch;
+
+    rp_pass_begin_codes(pass);
+
     void *s = rp_pass_take(pass, keep, z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * z.C);
     float *rstd = rp_pass_take_floats(scratch, z.T);
@@ -50,6 +53,9 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
     RpRoom *scratch = &pass->scratch;
     const void *s = rp_pass_take(pass, kept, z.T * z.C);
     const RpBlockAttention a = rp_block_attention_take(pass, kept, &z);
+
+    rp_pass_begin_codes(pass);
+
     void *ds = rp_pass_take(pass, scratch, z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * z.C);
     float *rstd = rp_pass_take_floats(scratch, z.T);

@@ -1,10 +1,13 @@
 /*
- * Packed weights: what has gone up becomes what layers read. Weights stand in the same order in both,
+ * Packed weights, and codes: what has gone up becomes what layers read. Weights stand in the same order in both,
  * so those that are not packed are copied in runs. What stays on the device is read there:
  *
  *   upload       |norm|A|B|q packed|k packed|..|k_norm|q_norm|
  *   parameters   |norm|A|B|q         |k         |..|k_norm|q_norm|
  *                 --copy-- expand     expand        ----copy---
+ *
+ * Where layers read codes of 8 bits, a matrix's are made of it as it goes up; of a packed one, of what it
+ * is expanded to in the layer's scratch.
  */
 #include "exec/network/private.h"
 
@@ -40,19 +43,56 @@ copy_run(Expansion *expansion)
 }
 
 static void
-add(Expansion *expansion, const RpWeightPlace *place)
+unpack(const Expansion *expansion, const RpWeightPlace *place, const void *from, void *to)
+{
+    expansion->network->kernels->expand(expansion->stream,
+                                        &(RpExpandArgs){.format = place->format,
+                                                        .dtype = place->storage,
+                                                        .shape = place->packed_shape,
+                                                        .packed = from,
+                                                        .y = to});
+}
+
+/* Codes, turned ones, largest magnitude and scale of a matrix. */
+static void
+encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *place,
+       const void *from)
+{
+    const RpKernels *kernels = expansion->network->kernels;
+    guint8 *codes = expansion->parameters + place->byte;
+    float *cells = (float *)(void *)(codes + rp_codes_cells_byte(place));
+    const gsize n = rp_codes_turned_byte(place);
+
+    if (place->is_packed) {
+        unpack(expansion, place, from, expansion->parameters + layout->scratch);
+        from = expansion->parameters + layout->scratch;
+    }
+    kernels->fill(expansion->stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = 1, .x = cells});
+    kernels->largest(expansion->stream, &(RpLargestArgs){place->storage, n, from, cells});
+    kernels->quantise(expansion->stream, &(RpQuantiseArgs){.dtype = place->storage,
+                                                           .code = RP_DTYPE_E4M3,
+                                                           .rows = place->shape[0],
+                                                           .columns = place->shape[1],
+                                                           .x = from,
+                                                           .largest = cells,
+                                                           .codes = codes,
+                                                           .turned = codes + n,
+                                                           .scale = cells + 1});
+}
+
+static void
+add(Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *place)
 {
     Run *run = &expansion->run;
     const guint8 *from =
         (place->element != RP_LAYOUT_NONE ? expansion->upload : expansion->frozen) + place->upload;
 
+    if (place->has_codes) {
+        encode(expansion, layout, place, from);
+        return;
+    }
     if (place->is_packed) {
-        expansion->network->kernels->expand(
-            expansion->stream, &(RpExpandArgs){.format = place->format,
-                                               .dtype = place->storage,
-                                               .shape = place->packed_shape,
-                                               .packed = from,
-                                               .y = expansion->parameters + place->byte});
+        unpack(expansion, place, from, expansion->parameters + place->byte);
         return;
     }
     if (run->bytes > 0 && (run->from + run->bytes != from || run->byte + run->bytes != place->byte))
@@ -75,7 +115,7 @@ expand_layer(Expansion *expansion, guint layer)
             const RpWeight *weight = rp_weights_nth(weights, i);
 
             if (rp_layout_part(weight) == part && weight->offset == 0)
-                add(expansion, &layout->place[weight->kind]);
+                add(expansion, layout, &layout->place[weight->kind]);
         }
     copy_run(expansion);
 }

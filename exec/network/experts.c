@@ -400,7 +400,9 @@ experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *
     void *x = rp_pass_take(pass, scratch, n.R * b->C); /* of the experts, then what they make */
     void *act;
 
-    rp_pass_linear(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits);
+    const RpOperand routed = rp_pass_plain(b->T, normed);
+
+    rp_pass_linear(pass, RP_WEIGHT_ROUTER, &routed, kept.logits);
     route(pass, &n, &kept);
     gather(pass, &n, &kept, normed, x);
     linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, x, kept.z);
@@ -445,7 +447,9 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
     linear_input(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, thin_g, u);
     scratch->used = before;
     route_backward(pass, &n, &kept, d_weights, dy);
-    rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, b->T, normed, kept.logits, ds, FALSE);
+    const RpOperand routed = rp_pass_plain(b->T, normed), d = rp_pass_plain(b->T, kept.logits);
+
+    rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, &routed, &d, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);
     rp_pass_norm_backward(
         pass, RP_WEIGHT_POST_NORM,

@@ -40,6 +40,7 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
           const int32_t *rows, void *dx)
 {
     const RpModel *model = pass->network->model;
+    const RpOperand x_of = rp_pass_plain(n, chunk->normed), d_of = rp_pass_plain(n, chunk->logits);
     void *dh = rows != NULL ? chunk->dh : dx;
     RpRmsnormArgs norm = {.rows = n,
                           .n = model->hidden,
@@ -61,11 +62,11 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
-    rp_pass_linear(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits);
+    rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
     rp_pass_cross_entropy(pass, loss);
     if (dx == NULL)
         return;
-    rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, n, chunk->normed, chunk->logits, dh, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, &x_of, &d_of, dh, FALSE);
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
     norm.dy = dh;
@@ -114,6 +115,7 @@ rp_head_logits(RpPass *pass, const void *x)
     const RpModel *model = pass->network->model;
     const size_t n = pass->call->n_rows;
     const Chunk chunk = take_chunk(pass, FALSE);
+    const RpOperand normed = rp_pass_plain(n, chunk.normed);
 
     g_return_val_if_fail(n <= largest_chunk(pass->network), NULL);
     rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
@@ -123,7 +125,7 @@ rp_head_logits(RpPass *pass, const void *x)
                                  .x = chunk.normed,
                                  .y = chunk.normed,
                                  .rstd = chunk.rstd});
-    rp_pass_linear(pass, RP_WEIGHT_HEAD, n, chunk.normed, chunk.logits);
+    rp_pass_linear(pass, RP_WEIGHT_HEAD, &normed, chunk.logits);
     return chunk.logits;
 }
 

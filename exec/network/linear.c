@@ -13,89 +13,123 @@ static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
     [RP_WEIGHT_DOWN] = RP_WEIGHT_DOWN_BIAS, [RP_WEIGHT_ROUTER] = RP_WEIGHT_ROUTER_BIAS,
 };
 
-/* A layer's adapters; of rank 0: it has none. */
+/* A as @x, rows or turned, and B as the weight are in codes. */
+static void
+set_codes(RpMatmulArgs *args, const RpOperand *a, const guint8 *a_codes, const guint8 *b_codes,
+          const float *b_scale)
+{
+    args->form = RP_MATMUL_NT;
+    args->a = a_codes;
+    args->a_dtype = a->code;
+    args->a_scale = a->scale;
+    args->b = b_codes;
+    args->b_dtype = RP_DTYPE_E4M3;
+    args->b_scale = b_scale;
+}
+
+/* @turned: the weight's */
+static void
+set_codes_of_weight(const RpPass *pass, RpWeightKind kind, const RpOperand *a, gboolean turned,
+                    RpMatmulArgs *args)
+{
+    const RpWeightPlace *place = &pass->layout->place[kind];
+    const guint8 *codes = rp_pass_weight(pass, kind);
+
+    if (place->has_codes)
+        set_codes(args, a, a->codes, codes + (turned ? rp_codes_turned_byte(place) : 0),
+                  (const float *)(const void *)(codes + rp_codes_cells_byte(place)) + 1);
+}
+
 /* y = x W^T: [rows,in], [out,in], [rows,out]. */
 static RpMatmulArgs
-forward_args(const RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
+forward_args(const RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
+    RpMatmulArgs args = {.form = RP_MATMUL_NT,
+                         .m = x->rows,
+                         .n = place->shape[0],
+                         .k = place->shape[1],
+                         .a = x->x,
+                         .b = rp_pass_weight(pass, kind),
+                         .c = y,
+                         .a_dtype = dtype,
+                         .b_dtype = place->storage,
+                         .c_dtype = dtype};
 
-    return (RpMatmulArgs){.form = RP_MATMUL_NT,
-                          .m = rows,
-                          .n = place->shape[0],
-                          .k = place->shape[1],
-                          .a = x,
-                          .b = rp_pass_weight(pass, kind),
-                          .c = y,
-                          .a_dtype = dtype,
-                          .b_dtype = place->storage,
-                          .c_dtype = dtype};
+    set_codes_of_weight(pass, kind, x, FALSE, &args);
+    return args;
 }
 
 /* dx = dy W. */
 static RpMatmulArgs
-input_args(const RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx)
+input_args(const RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx)
 {
-    RpMatmulArgs args = forward_args(pass, kind, rows, dy, dx);
+    RpMatmulArgs args = forward_args(pass, kind, dy, dx);
 
     args.form = RP_MATMUL_NN;
     args.n = pass->layout->place[kind].shape[1];
     args.k = pass->layout->place[kind].shape[0];
+    set_codes_of_weight(pass, kind, dy, TRUE, &args);
     return args;
 }
 
 /* dW += scale dy^T x. @scale: 0: 1 */
 static void
-add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy, float scale)
+add_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy, float scale)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
+    RpMatmulArgs args = {.form = RP_MATMUL_TN,
+                         .m = place->shape[0],
+                         .n = place->shape[1],
+                         .k = x->rows,
+                         .a = dy->x,
+                         .b = x->x,
+                         .c = rp_pass_sum(pass, kind),
+                         .a_dtype = dtype,
+                         .b_dtype = dtype,
+                         .c_dtype = RP_DTYPE_FP32,
+                         .accumulate = TRUE,
+                         .scale = scale};
 
-    rp_pass_matmul(pass, (RpMatmulArgs){.form = RP_MATMUL_TN,
-                                        .m = place->shape[0],
-                                        .n = place->shape[1],
-                                        .k = rows,
-                                        .a = dy,
-                                        .b = x,
-                                        .c = rp_pass_sum(pass, kind),
-                                        .a_dtype = dtype,
-                                        .b_dtype = dtype,
-                                        .c_dtype = RP_DTYPE_FP32,
-                                        .accumulate = TRUE,
-                                        .scale = scale});
+    if (place->has_codes)
+        set_codes(&args, dy, dy->turned, x->turned, x->scale);
+    rp_pass_matmul(pass, args);
 }
 
 /* @x as the layer's adapters see it: with elements dropped, in scratch; or as it is. */
-static const void *
-seen(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *x)
+static RpOperand
+seen(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x)
 {
     const size_t in = pass->layout->place[adapters->a].shape[1];
 
     if (!rp_pass_drops(pass))
-        return x;
-    void *y = rp_pass_take(pass, &pass->scratch, rows * in);
+        return rp_pass_plain(x->rows, x->x);
+    void *y = rp_pass_take(pass, &pass->scratch, x->rows * in);
 
-    rp_pass_dropout(pass, adapters->a, (RpDropoutArgs){.rows = rows, .n = in, .x = x, .y = y});
-    return y;
+    rp_pass_dropout(pass, adapters->a,
+                    (RpDropoutArgs){.rows = x->rows, .n = in, .x = x->x, .y = y});
+    return rp_pass_plain(x->rows, y);
 }
 
 void
-rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y)
+rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
 {
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     const gsize before = pass->scratch.used;
-    RpMatmulArgs wide = forward_args(pass, kind, rows, x, y);
+    RpMatmulArgs wide = forward_args(pass, kind, x, y);
 
     if (rp_pass_has(pass, biases[kind]))
         wide.bias = rp_pass_weight(pass, biases[kind]);
     rp_pass_matmul(pass, wide);
     if (adapters.rank == 0)
         return;
-    void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
-    RpMatmulArgs thin = forward_args(pass, adapters.b, rows, h, y);
+    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters.rank);
+    const RpOperand h_of = rp_pass_plain(x->rows, h), x_of = seen(pass, &adapters, x);
+    RpMatmulArgs thin = forward_args(pass, adapters.b, &h_of, y);
 
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, seen(pass, &adapters, rows, x), h));
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, &x_of, h));
     thin.scale = pass->layout->place[adapters.b].scale;
     thin.accumulate = TRUE;
     rp_pass_matmul(pass, thin);
@@ -104,14 +138,14 @@ rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void
 
 /* g, in scratch; %NULL without adapters. */
 static void *
-thin_gradient(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy)
+thin_gradient(RpPass *pass, RpWeightKind kind, const RpOperand *dy)
 {
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
 
     if (adapters.rank == 0)
         return NULL;
-    void *g = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
-    RpMatmulArgs args = input_args(pass, adapters.b, rows, dy, g);
+    void *g = rp_pass_take(pass, &pass->scratch, dy->rows * adapters.rank);
+    RpMatmulArgs args = input_args(pass, adapters.b, dy, g);
 
     args.scale = pass->layout->place[adapters.b].scale;
     rp_pass_matmul(pass, args);
@@ -119,24 +153,24 @@ thin_gradient(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy)
 }
 
 static void
-linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
-            const void *g)
+linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy, const void *g)
 {
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     const gsize before = pass->scratch.used;
 
     if (rp_pass_trains(pass, biases[kind]))
-        rp_pass_bias_sums(pass, biases[kind], rows, dy);
+        rp_pass_bias_sums(pass, biases[kind], dy->rows, dy->x);
     if (rp_pass_trains(pass, kind))
-        add_sums(pass, kind, rows, x, dy, 0);
+        add_sums(pass, kind, x, dy, 0);
     if (adapters.rank == 0)
         return;
-    void *h = rp_pass_take(pass, &pass->scratch, rows * adapters.rank);
-    const void *dropped = seen(pass, &adapters, rows, x);
+    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters.rank);
+    const RpOperand dropped = seen(pass, &adapters, x), h_of = rp_pass_plain(x->rows, h);
+    const RpOperand g_of = rp_pass_plain(x->rows, g);
 
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, rows, dropped, h));
-    add_sums(pass, adapters.b, rows, h, dy, pass->layout->place[adapters.b].scale);
-    add_sums(pass, adapters.a, rows, dropped, g, 0);
+    rp_pass_matmul(pass, forward_args(pass, adapters.a, &dropped, h));
+    add_sums(pass, adapters.b, &h_of, dy, pass->layout->place[adapters.b].scale);
+    add_sums(pass, adapters.a, &dropped, &g_of, 0);
     pass->scratch.used = before;
 }
 
@@ -144,11 +178,12 @@ linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const v
 static void
 add_thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *g, void *dx)
 {
+    const RpOperand g_of = rp_pass_plain(rows, g);
     const size_t in = pass->layout->place[adapters->a].shape[1];
     const gsize before = pass->scratch.used;
     const gboolean drops = rp_pass_drops(pass);
     void *to = drops ? rp_pass_take(pass, &pass->scratch, rows * in) : dx;
-    RpMatmulArgs args = input_args(pass, adapters->a, rows, g, to);
+    RpMatmulArgs args = input_args(pass, adapters->a, &g_of, to);
 
     args.accumulate = !drops;
     rp_pass_matmul(pass, args);
@@ -160,46 +195,46 @@ add_thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const 
 }
 
 static void
-linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, const void *g, void *dx,
+linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, const void *g, void *dx,
              gboolean accumulate)
 {
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    RpMatmulArgs args = input_args(pass, kind, rows, dy, dx);
+    RpMatmulArgs args = input_args(pass, kind, dy, dx);
 
     args.accumulate = accumulate;
     rp_pass_matmul(pass, args);
     if (adapters.rank == 0)
         return;
-    add_thin_input(pass, &adapters, rows, g, dx);
+    add_thin_input(pass, &adapters, dy->rows, g, dx);
 }
 
 void
-rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy)
+rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy)
 {
     const gsize before = pass->scratch.used;
 
-    linear_sums(pass, kind, rows, x, dy, thin_gradient(pass, kind, rows, dy));
+    linear_sums(pass, kind, x, dy, thin_gradient(pass, kind, dy));
     pass->scratch.used = before;
 }
 
 void
-rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
+rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx,
                      gboolean accumulate)
 {
     const gsize before = pass->scratch.used;
 
-    linear_input(pass, kind, rows, dy, thin_gradient(pass, kind, rows, dy), dx, accumulate);
+    linear_input(pass, kind, dy, thin_gradient(pass, kind, dy), dx, accumulate);
     pass->scratch.used = before;
 }
 
 void
-rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, const void *dy,
+rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy,
                         void *dx, gboolean accumulate)
 {
     const gsize before = pass->scratch.used;
-    const void *g = thin_gradient(pass, kind, rows, dy);
+    const void *g = thin_gradient(pass, kind, dy);
 
-    linear_sums(pass, kind, rows, x, dy, g);
-    linear_input(pass, kind, rows, dy, g, dx, accumulate);
+    linear_sums(pass, kind, x, dy, g);
+    linear_input(pass, kind, dy, g, dx, accumulate);
     pass->scratch.used = before;
 }

@@ -24,15 +24,20 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 {
     RpRoom *scratch = &pass->scratch;
     const Mlp mlp = take_mlp(pass, kept != NULL ? kept : scratch, z);
+    const gsize before = scratch->used;
+    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT);
     void *product;
 
-    rp_pass_linear(pass, RP_WEIGHT_GATE, z->T, normed, mlp.gate);
-    rp_pass_linear(pass, RP_WEIGHT_UP, z->T, normed, mlp.up);
+    rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
+    rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
+    scratch->used = before;
     if (y == NULL)
         return;
     product = kept != NULL ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
     rp_pass_swiglu(pass, mlp.gate, mlp.up, product);
-    rp_pass_linear(pass, RP_WEIGHT_DOWN, z->T, product, y);
+    const RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_INPUT);
+
+    rp_pass_linear(pass, RP_WEIGHT_DOWN, &x, y);
     rp_pass_add(pass, s, y);
 }
 
@@ -42,14 +47,29 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
 {
     const Mlp mlp = take_mlp(pass, kept, z);
     void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
+    const gsize before = pass->scratch.used;
 
-    rp_pass_linear_input(pass, RP_WEIGHT_DOWN, z->T, dy, product, FALSE);
+    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT);
+
+    rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
     rp_pass_swiglu_backward(pass, mlp.gate, mlp.up, product);
-    rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, z->T, product, dy);
+
+    RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_SUMS);
+
+    rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
+    pass->scratch.used = before;
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd});
-    rp_pass_linear_backward(pass, RP_WEIGHT_UP, z->T, normed, mlp.up, ds, FALSE);
-    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, z->T, normed, mlp.gate, ds, TRUE);
+    x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS);
+
+    const gsize behind = pass->scratch.used;
+
+    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp.up, RP_OPERAND_GRADIENT);
+    rp_pass_linear_backward(pass, RP_WEIGHT_UP, &x, &d, ds, FALSE);
+    pass->scratch.used = behind;
+    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp.gate, RP_OPERAND_GRADIENT);
+    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, &x, &d, ds, TRUE);
+    pass->scratch.used = before;
     rp_pass_norm_backward(
         pass, RP_WEIGHT_POST_NORM,
         (RpRmsnormArgs){

@@ -108,7 +108,7 @@ are_alike(const RpNetwork *network, guint a, guint b)
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
            x[kind].storage == y[kind].storage &&
            memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0 &&
-           x[kind].is_packed == y[kind].is_packed &&
+           x[kind].is_packed == y[kind].is_packed && x[kind].has_codes == y[kind].has_codes &&
            (!x[kind].is_packed || x[kind].format == y[kind].format))
         kind++;
     return kind == RP_N_WEIGHT_KINDS;
@@ -268,6 +268,18 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
 
 /* ---- the network ---- */
 
+static RpLayerLayout
+layout_of(const RpNetwork *network, guint layer)
+{
+    const RpNetworkCodes *codes = &network->options.codes;
+    const RpLayerLayout *before = layer > 0 ? &network->layers[layer - 1].layout : NULL;
+    const guint blocks = network->model->blocks;
+
+    if (codes->used && layer > codes->plain_first && layer + codes->plain_last <= blocks)
+        return rp_layer_layout_of_codes(network->weights, layer, network->options.dtype, before);
+    return rp_layer_layout(network->weights, layer, network->options.dtype, before);
+}
+
 RpNetwork *
 rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetworkOptions *options)
 {
@@ -278,6 +290,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail(options->cache_tokens == 0 || options->packed_tokens == 0, NULL);
     g_return_val_if_fail(options->aux_loss <= 0 || rp_weights_model(weights)->experts > 1, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->cache_tokens <= G_MAXINT32, NULL);
+    g_return_val_if_fail(
+        !options->codes.used || (guint64)options->sequences * options->tokens % 16 == 0, NULL);
 
     const RpModel *model = rp_weights_model(weights);
     RpNetwork *network = g_new0(RpNetwork, 1);
@@ -289,10 +303,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->n_layers = rp_model_n_layers(model);
     network->layers = g_new(RpNetworkLayer, network->n_layers);
     for (guint l = 0; l < network->n_layers; l++)
-        network->layers[l] = (RpNetworkLayer){
-            .ops = kinds[rp_model_layer_kind(model, l)],
-            .layout = rp_layer_layout(weights, l, options->dtype,
-                                      l > 0 ? &network->layers[l - 1].layout : NULL)};
+        network->layers[l] = (RpNetworkLayer){.ops = kinds[rp_model_layer_kind(model, l)],
+                                              .layout = layout_of(network, l)};
     if (rp_weights_lora(weights) != NULL)
         network->dropout = rp_weights_lora(weights)->dropout;
     while (network->lowest < network->n_layers - 1 &&
@@ -367,6 +379,17 @@ rp_network_layout(const RpNetwork *network, guint layer)
     return &network->layers[layer].layout;
 }
 
+gboolean
+rp_network_is_packed(const RpNetwork *network)
+{
+    g_return_val_if_fail(network != NULL, FALSE);
+
+    for (guint l = 0; l < network->n_layers; l++)
+        if (network->layers[l].layout.has_codes)
+            return TRUE;
+    return rp_weights_is_packed(network->weights);
+}
+
 guint64
 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers)
 {
@@ -407,15 +430,18 @@ set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
 {
     guint first;
     const guint n = rp_weights_layer(network->weights, index, &first);
-    g_autofree guint64 *bytes = g_new(guint64, n);
+    const RpLayerLayout *layout = &network->layers[index].layout;
+    g_autofree guint64 *bytes = g_new(guint64, n + 1);
 
     for (guint i = 0; i < n; i++) {
         const RpWeight *weight = rp_weights_nth(network->weights, first + i);
+        const RpWeightPlace *place = &layout->place[weight->kind];
 
-        bytes[i] = rp_layout_room(weight) *
-                   rp_dtype_size(network->layers[index].layout.place[weight->kind].storage);
+        bytes[i] = place->has_codes ? rp_layout_byte_room(place)
+                                    : rp_layout_room(weight) * rp_dtype_size(place->storage);
     }
-    rp_profile_set_tensors(profile, index, bytes, n);
+    bytes[n] = layout->scratch_bytes;
+    rp_profile_set_tensors(profile, index, bytes, n + (layout->scratch_bytes > 0));
 }
 
 static void
@@ -427,7 +453,7 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
 
     set_tensors(network, profile, index);
-    if (rp_weights_is_packed(network->weights))
+    if (rp_network_is_packed(network))
         layer->upload_bytes = of->layout.upload_bytes;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;

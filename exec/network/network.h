@@ -23,13 +23,23 @@
 #include "exec/kernels/kernels.h"
 #include "exec/model/layout.h"
 
+/* Matmuls of blocks' linear layers by codes of 8 bits (core/base/fp8.h): weights, which are made once a
+ * slot, and activations are e4m3. Experts' matrices, the router and the head stay in `dtype`, and so
+ * does a block whose matrices have rows or columns that are no multiples of 16. */
+typedef struct {
+    gboolean used;     /* micro-batches have a multiple of 16 tokens */
+    RpDtype gradients; /* codes of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
+    guint plain_first, plain_last; /* so many blocks from either end stay in `dtype` */
+} RpNetworkCodes;
+
 typedef struct {
     RpDtype dtype;    /* storage of weights, activations, their gradients, and leaving gradients */
     guint sequences;  /* B of a micro-batch */
     guint tokens;     /* S of a sequence */
     guint head_chunk; /* tokens whose logits exist at once; 0 = chosen: 4096, 2048 or 1024 */
     RpAttentionChoice attention;
-    gboolean half_sums;  /* fp16: matmuls of activations may add up in fp16 */
+    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; codes: in fewer bits */
+    RpNetworkCodes codes;
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
     guint
@@ -58,6 +68,8 @@ const RpKernels *rp_network_kernels(const RpNetwork *network);
 /* The first layer of its class: of layers with the same sizes and times. */
 guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
+/* Whether what goes up is not what layers read: some weights are packed, or layers read codes. */
+gboolean rp_network_is_packed(const RpNetwork *network);
 /* Of the weights of some layers (> 0), and how many of them are trained; gaps included. */
 guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
 guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
@@ -116,7 +128,7 @@ typedef struct {
 
 /* Makes the weights of some layers, as stages read them, of @upload, as they go up, and of what
  * stays: what is packed is expanded, the rest is copied. Of the backend's memory, 64-byte aligned;
- * gaps are left alone. */
+ * gaps are left alone. Of codes, too. */
 void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
                        const void *upload, RpResidents residents, void *parameters);
 

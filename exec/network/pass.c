@@ -35,6 +35,12 @@ rp_pass_take_ints(RpRoom *room, size_t n)
     return take(room, n * sizeof(int32_t));
 }
 
+guint8 *
+rp_pass_take_bytes(RpRoom *room, size_t n)
+{
+    return take(room, n);
+}
+
 gboolean
 rp_pass_has(const RpPass *pass, RpWeightKind kind)
 {

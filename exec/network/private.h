@@ -7,6 +7,7 @@
  *   cache.c           attention to keys and values of calls before
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
+ *   operand.c         what they read, in codes of 8 bits
  *   expand.c          packed weights
  *   balance.c         the routers' auxiliary loss
  *   pass.c            kernels with their operands filled in
@@ -106,6 +107,8 @@ struct _RpPass {
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
     void *kernel_workspace;
     RpRoom scratch;
+    float *cells;  /* of a layer with codes: largest magnitudes, and scales */
+    guint n_cells; /* that have been given away */
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -135,6 +138,7 @@ rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayo
 void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
 float *rp_pass_take_floats(RpRoom *room, size_t n);
 int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
+guint8 *rp_pass_take_bytes(RpRoom *room, size_t n);
 
 /* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
 #define RUN(pass, kernel, args)                                                                    \
@@ -207,6 +211,35 @@ void rp_pass_matmul(RpPass *pass, RpMatmulArgs args);
 /* Sums += gradient of the bias, whose matrix has as many rows. */
 void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void *dy);
 
+/* ---- operand.c ---- */
+
+/* What linear layers read, [rows,n] of the network's dtype; and codes of it where layers do. */
+typedef struct {
+    const void *x;
+    size_t rows;
+    RpDtype code;
+    const guint8 *codes;  /* [rows,n] */
+    const guint8 *turned; /* [n,rows] */
+    const float *scale;
+} RpOperand;
+
+typedef enum {
+    RP_OPERAND_INPUT,   /* x of y = x W^T: codes */
+    RP_OPERAND_SUMS,    /* x of dW = dy^T x: turned, if something is trained */
+    RP_OPERAND_GRADIENT /* dy: codes, and turned as well if something is trained */
+} RpOperandUse;
+
+/* Takes and clears cells, in a layer with codes, before anything that is freed before the layer ends. */
+void rp_pass_begin_codes(RpPass *pass);
+/* An operand of linear layer @kind, and of others that read the same; codes are made in scratch. */
+RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                          RpOperandUse use);
+/* Of layers that read no codes. */
+RpOperand rp_pass_plain(size_t rows, const void *x);
+/* Bytes of the codes of a matrix, turned ones behind them, then largest magnitude and scale. */
+gsize rp_codes_turned_byte(const RpWeightPlace *place);
+gsize rp_codes_cells_byte(const RpWeightPlace *place);
+
 /* ---- linear.c ---- */
 
 /* A linear layer y = x W^T + bias, W [out,in] of @kind; the model may have no bias. x: [rows,in],
@@ -217,16 +250,15 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
  *
  * ' drops elements of a row, the same ones each time: those of the matrix, the token and the step.
  */
-void rp_pass_linear(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y);
+void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y);
 /* Sums += gradients of weight and bias. */
-void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
-                         const void *dy);
+void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy);
 /* dx = dy W, or += if @accumulate. */
-void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *dy, void *dx,
+void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx,
                           gboolean accumulate);
 /* Both, sums first: @dx may be @x. */
-void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
-                             const void *dy, void *dx, gboolean accumulate);
+void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x,
+                             const RpOperand *dy, void *dx, gboolean accumulate);
 
 /* ---- pass.c ---- */
 

@@ -49,14 +49,10 @@ check_guard(const guint8 *memory, gsize bytes, const char *what)
             fail_msg("%s of %zu bytes: byte %zu was written", what, bytes, bytes + i);
 }
 
-Model *
-network_new(const RpModel *config, const RpNetworkOptions *options)
-{
-    return network_new_adapted(config, NULL, options);
-}
-
-Model *
-network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
+/* @packed: (nullable): of frozen matrices */
+static Model *
+new_model(const RpModel *config, const RpLora *lora, const RpLowbit *packed,
+          const RpNetworkOptions *options)
 {
     Model *model = g_new0(Model, 1);
     gsize constant_bytes;
@@ -64,6 +60,8 @@ network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOp
     model->config = *config;
     model->weights = rp_weights_new_adapted(config, lora);
     rp_weights_store_base(model->weights, options->dtype);
+    if (packed != NULL)
+        rp_weights_pack_base(model->weights, *packed);
     model->network = rp_network_new(model->weights, rp_host_kernels(), options);
     assert_non_null(model->network);
     model->profile = rp_network_profile(model->network);
@@ -71,6 +69,11 @@ network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOp
     const RpInterval all = {0, rp_network_n_layers(model->network)};
     model->elements = rp_network_elements(model->network, all);
     model->parameters = guarded(rp_network_weight_bytes(model->network, all));
+    if (rp_network_is_packed(model->network)) {
+        const RpLayerLayout *last = rp_network_layout(model->network, all.count - 1);
+
+        model->upload = host_bytes(last->first_upload + last->upload_bytes);
+    }
     constant_bytes = rp_network_constant_bytes(model->network);
     model->constants = guarded(constant_bytes);
     rp_network_fill_constants(model->network, model->constants);
@@ -81,6 +84,27 @@ network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOp
     memset(model->targets, 0, model->tokens * sizeof(gint32));
     model->scale = 1;
     return model;
+}
+
+Model *
+network_new(const RpModel *config, const RpNetworkOptions *options)
+{
+    return network_new_adapted(config, NULL, options);
+}
+
+Model *
+network_new_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
+{
+    return new_model(config, lora, NULL, options);
+}
+
+void
+network_use_kernels(Model *model, const RpKernels *kernels)
+{
+    const RpNetworkOptions options = *rp_network_options(model->network);
+
+    rp_network_free(model->network);
+    model->network = rp_network_new(model->weights, kernels, &options);
 }
 
 void
@@ -98,10 +122,21 @@ network_set_weight(Model *model, guint index, const float *values)
     const RpWeight *weight = rp_weights_nth(model->weights, index);
     const RpLayerLayout *layout = rp_network_layout(model->network, weight->layer);
 
-    rp_dtype_from_float(rp_network_options(model->network)->dtype, values,
-                        model->parameters + layout->first_byte +
-                            rp_layout_place(layout, weight).byte,
-                        weight->elements);
+    const RpWeightPlace place = rp_layout_place(layout, weight);
+    guint8 *to = model->upload != NULL ? model->upload + layout->first_upload + place.upload
+                                       : model->parameters + layout->first_byte + place.byte;
+    float *scales;
+
+    if (!place.is_packed) {
+        rp_dtype_from_float(rp_network_options(model->network)->dtype, values, to,
+                            weight->elements);
+        return;
+    }
+    scales = host_bytes(rp_lowbit_pack_scales(place.format, place.packed_shape) * sizeof *scales);
+    assert_true(rp_lowbit_pack(place.format, place.packed_shape, RP_DTYPE_FP32, values, 0,
+                               rp_lowbit_strips(place.format, place.packed_shape), to,
+                               scales) == RP_LOWBIT_NONE);
+    rp_lowbit_pack_end(place.format, place.packed_shape, scales, to);
 }
 
 float *
@@ -128,16 +163,9 @@ network_random_batch(Model *model, guint32 seed)
     g_rand_free(random);
 }
 
-Model *
-network_random(const RpModel *config, const RpNetworkOptions *options)
+static Model *
+fill_random(Model *model)
 {
-    return network_random_adapted(config, NULL, options);
-}
-
-Model *
-network_random_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
-{
-    Model *model = network_new_adapted(config, lora, options);
     GRand *random = g_rand_new_with_seed(20261120);
 
     for (guint i = 0; i < rp_weights_count(model->weights); i++) {
@@ -154,6 +182,25 @@ network_random_adapted(const RpModel *config, const RpLora *lora, const RpNetwor
     return model;
 }
 
+Model *
+network_random(const RpModel *config, const RpNetworkOptions *options)
+{
+    return network_random_adapted(config, NULL, options);
+}
+
+Model *
+network_random_adapted(const RpModel *config, const RpLora *lora, const RpNetworkOptions *options)
+{
+    return fill_random(network_new_adapted(config, lora, options));
+}
+
+Model *
+network_random_packed(const RpModel *config, const RpLora *lora, RpLowbit format,
+                      const RpNetworkOptions *options)
+{
+    return fill_random(new_model(config, lora, &format, options));
+}
+
 Run
 network_run_new(const Model *model)
 {
@@ -163,6 +210,9 @@ network_run_new(const Model *model)
                .hidden = host_bytes(n * sizeof(guint8 *)),
                .d_hidden = host_bytes(n * sizeof(guint8 *))};
 
+    if (model->upload != NULL)
+        rp_network_expand(model->network, NULL, (RpInterval){0, n}, model->upload, (RpResidents){0},
+                          model->parameters);
     if (model->begins)
         memset(run.sums, 0xff, bytes);
     else

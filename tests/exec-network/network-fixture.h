@@ -19,6 +19,7 @@ typedef struct {
     size_t tokens;
     guint64 elements; /* of all layers */
     guint8 *parameters;
+    guint8 *upload; /* what they are made of before each run; NULL: they stand there */
     guint8 *constants;
     gint32 *ids, *targets;
     guint n_samples, longest; /* that share sequences; 0: as constants were filled */
@@ -51,11 +52,16 @@ RpModel network_config(RpArchitecture architecture, gboolean tied);
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);
 Model *network_random_adapted(const RpModel *config, const RpLora *lora,
                               const RpNetworkOptions *options);
+/* The same, frozen matrices in @format. */
+Model *network_random_packed(const RpModel *config, const RpLora *lora, RpLowbit format,
+                             const RpNetworkOptions *options);
 /* Weights NaN, ids and targets 0, scale 1. */
 Model *network_new(const RpModel *config, const RpNetworkOptions *options);
 Model *network_new_adapted(const RpModel *config, const RpLora *lora,
                            const RpNetworkOptions *options);
 void network_free(Model *model);
+/* Kernels that take no more workspace than the host's. @kernels: borrowed */
+void network_use_kernels(Model *model, const RpKernels *kernels);
 
 /* @n_elements values of a weight, by its index. */
 void network_set_weight(Model *model, guint index, const float *values);

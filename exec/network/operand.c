@@ -1,0 +1,85 @@
+/*
+ * What linear layers read, in codes of 8 bits where their weights are (core/base/fp8.h). Each tensor has
+ * one scale, of the largest magnitude in this very micro-batch. Codes are made once for all layers that
+ * read them, the way round in which a matmul NT adds up along rows of both:
+ *
+ *   y = x W^T      x [rows,in]     W [out,in]      e4m3
+ *   dx = dy W      dy [rows,out]   W [in,out]      dy e5m2, or as the run has it
+ *   dW = dy^T x    dy [out,rows]   x [in,rows]
+ *
+ * Magnitudes stand in cells, which are cleared at once for a layer.
+ */
+#include "exec/network/private.h"
+
+/* Two a tensor: attention's backward has six, an MLP's five. */
+#define CELLS 32
+
+void
+rp_pass_begin_codes(RpPass *pass)
+{
+    if (!pass->layout->has_codes)
+        return;
+    pass->cells = rp_pass_take_floats(&pass->scratch, CELLS);
+    pass->n_cells = 0;
+
+    const RpFillArgs clear = {.dtype = RP_DTYPE_FP32, .n = CELLS, .x = pass->cells};
+
+    RUN(pass, fill, &clear);
+}
+
+RpOperand
+rp_pass_plain(size_t rows, const void *x)
+{
+    return (RpOperand){.x = x, .rows = rows};
+}
+
+RpOperand
+rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+    const RpWeightPlace *place = &pass->layout->place[kind];
+    const size_t n = place->shape[use == RP_OPERAND_GRADIENT ? 0 : 1];
+    const gboolean in_rows = use != RP_OPERAND_SUMS;
+    const gboolean turned = use != RP_OPERAND_INPUT && pass->layout->trains_codes;
+    RpOperand operand = rp_pass_plain(rows, x);
+
+    if (!place->has_codes || !(in_rows || turned))
+        return operand;
+    g_assert(pass->n_cells + 2 <= CELLS);
+
+    float *cell = pass->cells + pass->n_cells;
+    guint8 *codes = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
+    guint8 *back = turned ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
+    const RpLargestArgs largest = {.dtype = options->dtype, .n = rows * n, .x = x, .largest = cell};
+    const RpQuantiseArgs quantise = {.dtype = options->dtype,
+                                     .code = use == RP_OPERAND_GRADIENT ? options->codes.gradients
+                                                                        : RP_DTYPE_E4M3,
+                                     .rows = rows,
+                                     .columns = n,
+                                     .x = x,
+                                     .largest = cell,
+                                     .codes = codes,
+                                     .turned = back,
+                                     .scale = cell + 1};
+
+    pass->n_cells += 2;
+    RUN(pass, largest, &largest);
+    RUN(pass, quantise, &quantise);
+    operand.code = quantise.code;
+    operand.codes = codes;
+    operand.turned = back;
+    operand.scale = cell + 1;
+    return operand;
+}
+
+gsize
+rp_codes_turned_byte(const RpWeightPlace *place)
+{
+    return (gsize)(place->shape[0] * place->shape[1]);
+}
+
+gsize
+rp_codes_cells_byte(const RpWeightPlace *place)
+{
+    return 2 * rp_codes_turned_byte(place);
+}

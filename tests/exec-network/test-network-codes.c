@@ -1,0 +1,350 @@
+/* Networks whose linear layers read codes of 8 bits: against themselves without, cuts, what stays plain. */
+#include "tests/exec-network/network-fixture.h"
+
+#include <math.h>
+
+static RpModel
+config_of(guint heads)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+
+    config.blocks = 3;
+    config.hidden = 64;
+    config.heads = heads;
+    config.kv_heads = 2;
+    config.head_dim = 16;
+    config.intermediate = 96;
+    return config;
+}
+
+static RpNetworkOptions
+options_of(RpDtype dtype)
+{
+    return (RpNetworkOptions){.dtype = dtype,
+                              .sequences = 2,
+                              .tokens = 24,
+                              .head_chunk = 20,
+                              .codes = {.used = TRUE, .gradients = RP_DTYPE_E5M2}};
+}
+
+static RpLora
+lora_of(double dropout)
+{
+    return (RpLora){.rank = 4, .alpha = 8, .dropout = dropout};
+}
+
+/* Of every storage and both kinds of gradients' codes. */
+static void
+gives_the_same_bits_however_it_is_cut(void **state)
+{
+    static const RpDtype gradients[] = {RP_DTYPE_E5M2, RP_DTYPE_E4M3};
+    const RpModel config = config_of(4);
+
+    for (guint i = 0; i < 2 * RP_N_DTYPES; i++) {
+        RpNetworkOptions options = options_of((RpDtype)(i / 2));
+
+        options.codes.gradients = gradients[i % 2];
+        Model *model = network_random(&config, &options);
+        const Run whole = network_whole(model);
+
+        for (guint cuts = 0; cuts < 16; cuts++) {
+            const Run run = network_cut(model, cuts, cuts * 7 % 16);
+
+            assert_true(run.loss == whole.loss);
+            assert_memory_equal(run.sums, whole.sums, model->elements * sizeof(float));
+        }
+        network_free(model);
+    }
+}
+
+/* ---- kernels that remember what was rounded ---- */
+
+static GHashTable *rounded; /* where codes stand -> the values before, as a matmul reads them */
+
+static void
+remember(const void *codes, float *values)
+{
+    if (codes != NULL)
+        g_hash_table_insert(rounded, (gpointer)codes, values);
+    else
+        g_free(values);
+}
+
+static void
+quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
+{
+    const size_t n = args->rows * args->columns;
+    float *values = g_new(float, n), *turned = g_new(float, n);
+
+    rp_host_kernels()->quantise(stream, args);
+    rp_dtype_to_float(args->dtype, args->x, values, n);
+    for (size_t i = 0; i < n; i++)
+        turned[i % args->columns * args->rows + i / args->columns] = values[i];
+    remember(args->codes, values);
+    remember(args->turned, turned);
+}
+
+/* Of codes, by the values that they were. */
+static void
+matmul(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    RpMatmulArgs plain = *args;
+
+    if (args->a_dtype >= RP_N_DTYPES) {
+        plain.a = g_hash_table_lookup(rounded, args->a);
+        plain.b = g_hash_table_lookup(rounded, args->b);
+        plain.a_dtype = plain.b_dtype = RP_DTYPE_FP32;
+        plain.workspace = host_workspace(rp_host_kernels()->matmul_workspace(&plain));
+        assert_non_null(plain.a);
+        assert_non_null(plain.b);
+    }
+    rp_host_kernels()->matmul(stream, &plain);
+}
+
+/* Every operand is where its matmul reads it: but for rounding, the network is the plain one. */
+static void
+is_the_plain_network_but_for_rounding(void **state)
+{
+    const RpModel config = config_of(4);
+    const RpLora lora = lora_of(0.2);
+    RpKernels kernels = *rp_host_kernels();
+
+    kernels.quantise = quantise;
+    kernels.matmul = matmul;
+    rounded = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    for (guint way = 0; way < 4; way++) {
+        RpNetworkOptions options = options_of(way % 2 == 0 ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
+
+        Model *model = network_random_adapted(&config, way < 2 ? NULL : &lora, &options);
+        options.codes.used = FALSE;
+        Model *plain = network_random_adapted(&config, way < 2 ? NULL : &lora, &options);
+        model->drops = plain->drops = TRUE;
+        network_use_kernels(model, &kernels);
+        const Run run = network_whole(model), want = network_whole(plain);
+        const double unit = way % 2 == 0 ? 1e-5 : 0.03;
+
+        assert_true(fabs(run.loss - want.loss) < unit * want.loss);
+        for (guint w = 0; w < rp_weights_count(plain->weights); w++) {
+            const RpWeight *weight = rp_weights_nth(plain->weights, w);
+            const double error = !weight->trained ? 0
+                                                  : network_error(network_gradient(model, &run, w),
+                                                                  network_gradient(plain, &want, w),
+                                                                  weight->elements);
+
+            if (!(error < unit))
+                fail_msg("%s: %g", weight->name, error);
+        }
+        network_free(model);
+        network_free(plain);
+        g_hash_table_remove_all(rounded);
+    }
+    g_clear_pointer(&rounded, g_hash_table_unref);
+}
+
+/* Rounding to 3 bits, and to 2 for gradients, in a network of random weights, whose attention is sharp. */
+static void
+stays_near_the_network_without_codes(void **state)
+{
+    const RpModel config = config_of(4);
+
+    for (guint i = 0; i < 2; i++) {
+        RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+        options.codes.gradients = i == 0 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3;
+        Model *model = network_random(&config, &options);
+        options.codes.used = FALSE;
+        Model *plain = network_random(&config, &options);
+        const Run run = network_whole(model), want = network_whole(plain);
+
+        assert_true(run.loss != want.loss);
+        assert_true(fabs(run.loss - want.loss) < 0.03 * want.loss);
+        for (guint w = 0; w < rp_weights_count(plain->weights); w++) {
+            const RpWeight *weight = rp_weights_nth(plain->weights, w);
+            const double error = network_error(network_gradient(model, &run, w),
+                                               network_gradient(plain, &want, w), weight->elements);
+
+            if (!(error < 0.5))
+                fail_msg("%s: %.3f", weight->name, error);
+        }
+        network_free(model);
+        network_free(plain);
+    }
+}
+
+/* What blocks of codes are: as many bytes of each matrix as in 16 bits, and room for its scale. */
+static void
+lays_codes_out_where_matrices_stood(void **state)
+{
+    const RpModel config = config_of(4);
+    const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+    Model *model = network_random(&config, &options);
+    const RpLayerLayout *block = rp_network_layout(model->network, 1);
+
+    assert_true(rp_network_is_packed(model->network));
+    assert_true(block->has_codes && block->trains_codes);
+    assert_int_equal(block->bytes, block->upload_bytes + 7 * RP_LAYOUT_SCALE_BYTES);
+    assert_int_equal(model->profile->layers[1].parameter_bytes, block->bytes);
+    assert_int_equal(model->profile->layers[1].upload_bytes, block->upload_bytes);
+    assert_false(rp_network_layout(model->network, 0)->has_codes);
+    assert_false(rp_network_layout(model->network, 4)->has_codes);
+    assert_int_equal(rp_network_layer_class(model->network, 3), 1);
+    network_free(model);
+}
+
+/* Blocks that stay plain, and those that codes cannot be made of, give the bits of a plain network. */
+static void
+leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
+{
+    for (guint way = 0; way < 3; way++) {
+        RpModel config = config_of(4);
+        RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+        options.codes.plain_first = way == 0 ? 3 : way == 1 ? 1 : 0;
+        options.codes.plain_last = way == 1 ? 2 : 0;
+        if (way == 2)
+            config.intermediate = 90;
+        Model *model = network_random(&config, &options);
+        options.codes = (RpNetworkCodes){0};
+        Model *plain = network_random(&config, &options);
+        const Run run = network_whole(model), want = network_whole(plain);
+
+        assert_false(rp_network_is_packed(model->network));
+        assert_true(run.loss == want.loss);
+        assert_memory_equal(run.sums, want.sums, plain->elements * sizeof(float));
+        network_free(model);
+        network_free(plain);
+    }
+}
+
+static void
+has_a_class_of_plain_blocks_and_one_of_codes(void **state)
+{
+    const RpModel config = config_of(4);
+    RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+    options.codes.plain_first = 1;
+    options.codes.plain_last = 1;
+    Model *model = network_random(&config, &options);
+
+    assert_int_equal(rp_network_layer_class(model->network, 1), 1);
+    assert_int_equal(rp_network_layer_class(model->network, 2), 2);
+    assert_int_equal(rp_network_layer_class(model->network, 3), 1);
+    const Run whole = network_whole(model), cut = network_cut(model, 5, 10);
+    assert_true(cut.loss == whole.loss);
+    assert_memory_equal(cut.sums, whole.sums, model->elements * sizeof(float));
+    network_free(model);
+}
+
+/* Frozen matrices of codes, adapters beside them in bf16; of a packed base, too. */
+static void
+adapts_frozen_codes(void **state)
+{
+    const RpModel config = config_of(4);
+    const RpLora lora = lora_of(0);
+    RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+    for (guint way = 0; way < 3; way++) {
+        Model *model = way == 0   ? network_random_adapted(&config, &lora, &options)
+                       : way == 1 ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
+                                  : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
+        options.codes.used = FALSE;
+        Model *plain = way == 0   ? network_random_adapted(&config, &lora, &options)
+                       : way == 1 ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
+                                  : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
+        options.codes.used = TRUE;
+        const Run run = network_whole(model), cut = network_cut(model, 3, 9);
+        const Run want = network_whole(plain);
+
+        assert_false(rp_network_layout(model->network, 1)->trains_codes);
+        assert_true(cut.loss == run.loss);
+        assert_memory_equal(cut.sums, run.sums, model->elements * sizeof(float));
+        assert_true(run.loss != want.loss);
+        assert_true(fabs(run.loss - want.loss) < 0.03 * want.loss);
+        assert_true(network_error(run.sums, want.sums, plain->elements) < 0.35);
+        network_free(model);
+        network_free(plain);
+    }
+}
+
+static gboolean
+all_finite(const Model *model, const Run *run)
+{
+    for (guint64 i = 0; i < model->elements; i++)
+        if (!isfinite(run->sums[i]))
+            return FALSE;
+    return isfinite(run->loss);
+}
+
+/* A weight that is not finite is one in the loss: the step is skipped, or the run ends, as without. */
+static void
+breaks_the_loss_where_a_weight_is_broken(void **state)
+{
+    static const float broken[] = {INFINITY, NAN};
+    const RpModel config = config_of(4);
+    const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+    for (guint i = 0; i < G_N_ELEMENTS(broken); i++) {
+        Model *model = network_random(&config, &options);
+        const guint n = rp_weights_count(model->weights);
+        Run run = network_whole(model);
+
+        assert_true(all_finite(model, &run));
+        for (guint w = 0; w < n; w++) {
+            const RpWeight *weight = rp_weights_nth(model->weights, w);
+
+            if (weight->layer != 2 || weight->kind != RP_WEIGHT_UP)
+                continue;
+            float *values = host_bytes(weight->elements * sizeof *values);
+
+            for (guint64 j = 0; j < weight->elements; j++)
+                values[j] = j == 100 ? broken[i] : 0.01f;
+            network_set_weight(model, w, values);
+        }
+        run = network_whole(model);
+        assert_false(isfinite(run.loss));
+        assert_false(all_finite(model, &run));
+        network_free(model);
+    }
+}
+
+/* Weights of zeros have scale 1, and so have their gradients. */
+static void
+takes_matrices_of_zeros(void **state)
+{
+    const RpModel config = config_of(4);
+    const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+    Model *model = network_random(&config, &options);
+
+    for (guint w = 0; w < rp_weights_count(model->weights); w++) {
+        const RpWeight *weight = rp_weights_nth(model->weights, w);
+
+        if (weight->kind == RP_WEIGHT_DOWN || weight->kind == RP_WEIGHT_O) {
+            float *values = host_bytes(weight->elements * sizeof *values);
+
+            memset(values, 0, weight->elements * sizeof *values);
+            network_set_weight(model, w, values);
+        }
+    }
+    const Run run = network_whole(model);
+
+    assert_true(all_finite(model, &run));
+    network_free(model);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(gives_the_same_bits_however_it_is_cut),
+        host_test(is_the_plain_network_but_for_rounding),
+        host_test(stays_near_the_network_without_codes),
+        host_test(lays_codes_out_where_matrices_stood),
+        host_test(leaves_blocks_plain_that_are_to_be_or_have_odd_sizes),
+        host_test(has_a_class_of_plain_blocks_and_one_of_codes),
+        host_test(adapts_frozen_codes),
+        host_test(breaks_the_loss_where_a_weight_is_broken),
+        host_test(takes_matrices_of_zeros),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
