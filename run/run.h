@@ -69,6 +69,12 @@ typedef struct {
     double split;    /* share of the samples; 0: none */
 } RpRunFileEval;
 
+/* Of matmul: fp8. */
+typedef struct {
+    int gradients; /* RpDtype; 0 = RP_DTYPE_E5M2 */
+    gint64 plain_first, plain_last;
+} RpRunFileFp8;
+
 /* Of rank 0: none is given. */
 typedef struct {
     gint64 rank;
@@ -119,6 +125,8 @@ typedef struct {
     gint64 head_chunk;
     int attention_choice; /* RpAttentionChoice + 1; 0 = the faster one */
     int half_sums;        /* accumulate: 1 = fp16 */
+    int matmul_choice;    /* RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0 = as dtype */
+    RpRunFileFp8 fp8;
     char *profile;        /* "auto", or a timing file */
     char *trace;
     int plot_loss;

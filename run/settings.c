@@ -34,6 +34,13 @@ static const RpSettingChoice transfers[] = {
 static const RpSettingChoice consistencies[] = {
     {"events", RP_CONSISTENCY_EVENTS}, {"blocking", RP_CONSISTENCY_BLOCKING}, {NULL}};
 static const RpSettingChoice accumulates[] = {{"fp32", 0}, {"fp16", 1}, {NULL}};
+static const RpSettingChoice matmuls[] = {{"fp8", RP_DTYPE_E4M3 + 1},
+                                          {"bf16", RP_DTYPE_BF16 + 1},
+                                          {"fp16", RP_DTYPE_FP16 + 1},
+                                          {"fp32", RP_DTYPE_FP32 + 1},
+                                          {NULL}};
+static const RpSettingChoice fp8_formats[] = {
+    {"hybrid", RP_DTYPE_E5M2}, {"e4m3", RP_DTYPE_E4M3}, {NULL}};
 static const RpSettingChoice attentions[] = {
     {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
 static const RpSettingChoice modes[] = {
@@ -95,6 +102,16 @@ static const RpSetting settings[] = {
      .help = "host:N: N devices on processor threads; cuda:N: the first N GPUs; cuda: all"},
     {"dtype", CHOICE(dtype_choice, dtypes), .unset = "the model's",
      .help = "numbers of weights, activations and gradients on devices"},
+    {"matmul", CHOICE(matmul_choice, matmuls), .unset = "as dtype", .others = "fp8 enable_fp8",
+     .help =
+         "what matmuls of blocks read; fp8: codes of 8 bits with a scale (RTX 40, H100 and later)"},
+    {"fp8.format", .expert = TRUE, CHOICE(fp8.gradients, fp8_formats), .unset = "hybrid",
+     .others = "fp8_format", .help = "fp8: codes of gradients; hybrid: e5m2, e4m3: as all else"},
+    {"fp8.plain_first_blocks", .expert = TRUE, WHOLE(fp8.plain_first, 0, 4096), .unset = "0",
+     .others = "num_layers_at_start_in_bf16 first_last_layers_bf16",
+     .help = "fp8: so many blocks at the start whose matmuls read numbers of dtype"},
+    {"fp8.plain_last_blocks", .expert = TRUE, WHOLE(fp8.plain_last, 0, 4096), .unset = "0",
+     .others = "num_layers_at_end_in_bf16", .help = "fp8: the same at the end"},
     {"base", CHOICE(base_choice, bases), .unset = "as the model's file has it", .flag = "--base",
      .others = "load_in_4bit quantization quantization_bit",
      .help = "LoRA: the frozen model on the host and on its way to devices; bf16: 16 bits"},
@@ -160,7 +177,7 @@ static const RpSetting settings[] = {
     {"head_chunk", .expert = TRUE, WHOLE(head_chunk, 0, RP_RUN_MAX_COUNT), .initial = "0",
      .help = "tokens whose logits exist at once; 0: chosen by memory"},
     {"accumulate", .expert = TRUE, CHOICE(half_sums, accumulates), .initial = "fp32",
-     .help = "numbers in which matmuls of activations add up; fp16 needs dtype fp16"},
+     .help = "numbers in which matmuls of activations add up; fp16 needs dtype fp16, or fp8"},
     {"attention", .expert = TRUE, CHOICE(attention_choice, attentions), .initial = "auto",
      .help = "attention on GPUs; auto: the faster one, or that of the profile"},
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",

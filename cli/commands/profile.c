@@ -12,6 +12,7 @@
 #include "exec/data/dataset.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
+#include "run/matmul.h"
 #include "run/profile-name.h"
 #include "run/run.h"
 
@@ -24,6 +25,7 @@ typedef struct {
     char *output;
     char *dtype;
     char *accumulate;
+    char *matmul;
     char *attention;
     int sequence_length;
     int micro_batch_size;
@@ -156,19 +158,29 @@ read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
     return TRUE;
 }
 
-/* What the kernels are to be. "auto" attention is measured later. */
+/* Sequences and tokens are known. */
 static gboolean
-read_kernels(const ProfileArgs *args, Subject *subject, GError **error)
+read_matmul(const ProfileArgs *args, Subject *subject, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    int half_sums = 0, matmul = 0;
+
+    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error) ||
+        !rp_cli_choose("matmul", "matmul", args->matmul, &matmul, error))
+        return FALSE;
+    return rp_run_take_matmul(&(RpRunMatmul){.choice = matmul, .half_sums = half_sums}, "--",
+                              subject->weights, subject->ops->kernels(), subject->devices,
+                              &subject->network, &problem) ||
+           rp_cli_refuse(error, "%s", problem->message);
+}
+
+/* Whose attention. "auto" is measured later. */
+static gboolean
+read_attention(const ProfileArgs *args, Subject *subject, GError **error)
 {
     RpNetworkOptions *network = &subject->network;
-    int half_sums = 0, attention = 0;
+    int attention = 0;
 
-    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error))
-        return FALSE;
-    network->half_sums = half_sums;
-    if (network->half_sums && network->dtype != RP_DTYPE_FP16)
-        return rp_cli_refuse(error, "--accumulate: expected fp32 with dtype %s, found fp16",
-                             rp_dtype_name(network->dtype));
     if (!rp_cli_choose("attention", "attention", args->attention, &attention, error))
         return FALSE;
     subject->attention_auto = attention == 0;
@@ -287,7 +299,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) ||
         !open_weights(args, subject, error) || !read_dtype(args, subject, error) ||
-        !read_kernels(args, subject, error))
+        !read_attention(args, subject, error))
         return FALSE;
     rp_weights_store_base(subject->weights, network->dtype);
     network->sequences = (guint)args->micro_batch_size;
@@ -301,7 +313,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
             "--micro-batch-size x --sequence-length: expected at most %d tokens, found "
             "%" G_GUINT64_FORMAT,
             G_MAXINT32, (guint64)network->sequences * network->tokens);
-    return read_routing(args->routing, subject, error);
+    return read_matmul(args, subject, error) && read_routing(args->routing, subject, error);
 }
 
 /* Which model, and the command that makes the file again. */
@@ -317,6 +329,8 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
         g_string_append_printf(more, " --lora-targets %s", args->lora_targets);
     if (args->base != NULL)
         g_string_append_printf(more, " --base %s", args->base);
+    if (args->matmul != NULL)
+        g_string_append_printf(more, " --matmul %s", args->matmul);
     if (args->routing != NULL)
         g_string_append_printf(more, " --routing %s", args->routing);
     g_autofree char *command = g_strdup_printf(
@@ -434,6 +448,8 @@ static const GOptionEntry options[] = {
      "TYPE"},
     {"accumulate", 0, RP_WORD(ProfileArgs, accumulate),
      "what matmuls add up in: fp32, or fp16 with fp16 (default: fp32)", "TYPE"},
+    {"matmul", 0, RP_WORD(ProfileArgs, matmul),
+     "what matmuls of blocks read: fp8, or numbers of dtype (default)", "TYPE"},
     {"attention", 0, RP_WORD(ProfileArgs, attention),
      "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),

@@ -54,6 +54,7 @@ rp_profile_new(guint n_layers)
     profile->device = g_strdup("");
     profile->dtype = g_strdup("");
     profile->accumulate = g_strdup("");
+    profile->matmul = g_strdup("");
     profile->attention = g_strdup("");
     profile->source = g_strdup("");
     profile->origin = g_strdup("");
@@ -127,6 +128,7 @@ rp_profile_copy(const RpProfile *profile)
     copy->device = g_strdup(profile->device);
     copy->dtype = g_strdup(profile->dtype);
     copy->accumulate = g_strdup(profile->accumulate);
+    copy->matmul = g_strdup(profile->matmul);
     copy->attention = g_strdup(profile->attention);
     copy->source = g_strdup(profile->source);
     copy->origin = g_strdup(profile->origin);
@@ -149,6 +151,7 @@ rp_profile_free(RpProfile *profile)
     g_free(profile->device);
     g_free(profile->dtype);
     g_free(profile->accumulate);
+    g_free(profile->matmul);
     g_free(profile->attention);
     g_free(profile->source);
     g_free(profile->origin);

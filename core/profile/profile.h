@@ -82,6 +82,7 @@ typedef struct {
     char *device;     /* e.g. "RTX 4090" */
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
+    char *matmul;     /* "fp8": blocks' linear layers read codes of 8 bits; "": numbers of dtype */
     char *attention;  /* whose kernels: "builtin" or "cudnn" */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */

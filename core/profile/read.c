@@ -113,6 +113,7 @@ read_date(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static const char *const formats[] = {RP_PROFILE_FORMAT, NULL};
 static const char *const dtypes[] = {"fp16", "bf16", "fp32", NULL};
 static const char *const accumulates[] = {"fp16", "fp32", NULL};
+static const char *const matmuls[] = {"fp8", NULL};
 static const char *const attentions[] = {"builtin", "cudnn", NULL};
 static const char *const sources[] = {"published", "measured", "predicted", NULL};
 static const char *const kinds[] = {"embedding", "block", "head", NULL};
@@ -149,6 +150,7 @@ static const RpJsonField top_fields[] = {
     COUNT("processors", Top, profile.processors, MAX_PROCESSORS),
     CHOICE("dtype", profile.dtype, dtypes),
     CHOICE("accumulate", profile.accumulate, accumulates),
+    CHOICE("matmul", profile.matmul, matmuls),
     CHOICE("attention", profile.attention, attentions),
     COUNT("head_chunk", Top, profile.head_chunk, 1 << 30),
     CHOICE("source", profile.source, sources),

@@ -260,6 +260,7 @@ rp_profile_to_json(const RpProfile *profile)
     add_size(json, "processors", profile->processors);
     add_text(json, "dtype", profile->dtype);
     add_text(json, "accumulate", profile->accumulate);
+    add_text(json, "matmul", profile->matmul);
     add_text(json, "attention", profile->attention);
     add_size(json, "head_chunk", profile->head_chunk);
     add_text(json, "source", profile->source);

@@ -14,6 +14,12 @@ has_attention(RpAttentionChoice choice)
     return choice == RP_ATTENTION_BUILTIN;
 }
 
+static gboolean
+check_codes(guint devices, GError **error)
+{
+    return TRUE;
+}
+
 #define ENTRY(operation, Args, words) .operation = rp_host_##operation,
 #define ENTRIES(operation, Args, words)                                                            \
     .operation##_workspace = rp_host_##operation##_workspace, ENTRY(operation, Args, words)
@@ -21,8 +27,11 @@ has_attention(RpAttentionChoice choice)
 const RpKernels *
 rp_host_kernels(void)
 {
-    static const RpKernels kernels = {
-        .name = "host", .has_attention = has_attention, .check = check, RP_KERNELS(ENTRY, ENTRIES)};
+    static const RpKernels kernels = {.name = "host",
+                                      .has_attention = has_attention,
+                                      .check_codes = check_codes,
+                                      .check = check,
+                                      RP_KERNELS(ENTRY, ENTRIES)};
 
     return &kernels;
 }

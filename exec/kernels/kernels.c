@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+G_DEFINE_QUARK(rp_kernels_error, rp_kernels_error)
+
 static const char *const attentions[RP_N_ATTENTIONS] = {
     [RP_ATTENTION_BUILTIN] = "builtin",
     [RP_ATTENTION_CUDNN] = "cudnn",

@@ -15,6 +15,10 @@
  * once on the calling thread. */
 typedef struct _RpKernelStream RpKernelStream;
 
+#define RP_KERNELS_ERROR (rp_kernels_error_quark())
+GQuark rp_kernels_error_quark(void);
+typedef enum { RP_KERNELS_ERROR_CODES } RpKernelsError;
+
 /* "builtin", "cudnn". */
 const char *rp_attention_name(RpAttentionChoice choice);
 /* @choice: (out): set on success only. Returns: whether @name is one */
@@ -29,6 +33,8 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 /**
  * RpKernels:
  * @has_attention: built in, and its library is there
+ * @check_codes: whether matmuls of codes of 8 bits run on the first @devices. Errors:
+ *   RP_KERNELS_ERROR_CODES, naming the device
  * @check: Returns: whether all that was issued to @stream so far could be issued; tells a failure
  *   once. Does not wait. Errors: the backend's, naming the operation
  *
@@ -37,6 +43,7 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 typedef struct {
     const char *name;
     gboolean (*has_attention)(RpAttentionChoice choice);
+    gboolean (*check_codes)(guint devices, GError **error);
     gboolean (*check)(RpKernelStream *stream, GError **error);
     RP_KERNELS(RP_KERNEL_FIELD, RP_KERNEL_FIELDS)
 } RpKernels;

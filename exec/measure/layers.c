@@ -39,6 +39,7 @@ enum {
 typedef struct {
     RpProbe *probe;
     const RpNetwork *network;
+    gboolean has_codes; /* as the layer reads its weights */
     guint boundary;
     RpStageCall call; /* with every pointer; parts take what is theirs */
     void *room[N_ROOMS];
@@ -126,18 +127,30 @@ fill(const Layer *layer, RpDtype dtype, const float *tile, void *to, gsize at, g
     return TRUE;
 }
 
+/* Where a weight's values go: of a layer with codes they go up first, unless they are packed there. */
+static void *
+room_of(const Layer *layer, const RpWeightPlace *place, gsize *byte)
+{
+    const gboolean up = layer->has_codes && !place->is_packed;
+
+    *byte = (gsize)(up ? place->upload : place->byte);
+    return layer->room[up ? UPLOAD : PARAMETERS];
+}
+
 static gboolean
 fill_given(const Layer *layer, const RpWeights *weights, guint index, const RpWeightPlace *place,
            float *tile, GError **error)
 {
     const guint64 n = rp_weights_nth(weights, index)->elements;
+    gsize byte;
+    void *room = room_of(layer, place, &byte);
 
     for (guint64 done = 0; done < n; done += TILE) {
         const gsize count = (gsize)MIN(n - done, (guint64)TILE);
 
         rp_weights_read(weights, index, done, tile, count);
-        if (!fill(layer, place->storage, tile, layer->room[PARAMETERS],
-                  (gsize)place->byte + done * rp_dtype_size(place->storage), count, error))
+        if (!fill(layer, place->storage, tile, room, byte + done * rp_dtype_size(place->storage),
+                  count, error))
             return FALSE;
     }
     return TRUE;
@@ -150,19 +163,21 @@ fill_router(const Layer *layer, const RpWeightPlace *place, GError **error)
     const RpModel *model = rp_network_model(layer->network);
     const gsize bytes = model->hidden * rp_dtype_size(place->storage);
     g_autofree float *row = g_new(float, MAX(model->hidden, TILE));
+    gsize byte;
+    void *room = room_of(layer, place, &byte);
 
     for (guint e = 0; e < model->experts; e++) {
         rp_measure_route_weight(model, e, row);
-        if (!fill(layer, place->storage, row, layer->room[PARAMETERS],
-                  (gsize)place->byte + e * bytes, model->hidden, error))
+        if (!fill(layer, place->storage, row, room, byte + e * bytes, model->hidden, error))
             return FALSE;
     }
     return TRUE;
 }
 
-/* @weights: (nullable): random ones */
+/* @weights: (nullable): random ones. @packed: those that are packed in a layer with codes, or all others */
 static gboolean
-fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError **error)
+fill_weights(const Layer *layer, const RpWeights *weights, guint index, gboolean packed,
+             GError **error)
 {
     const RpNetwork *network = layer->network;
     const RpLayerLayout *layout = rp_network_layout(network, index);
@@ -174,10 +189,14 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(list, i);
         const RpWeightPlace place = rp_layout_place(layout, weight);
+        gsize byte;
+        void *room = room_of(layer, &place, &byte);
         const gboolean given =
             weights != NULL && !weight->is_packed &&
             (rp_weights_source(weights, i) != NULL || rp_weights_packed(weights, i) != NULL);
 
+        if (packed != (layer->has_codes && place.is_packed) || (packed && place.has_codes))
+            continue;
         if (layer->routing > 0 && weight->kind == RP_WEIGHT_ROUTER) {
             if (!fill_router(layer, &place, error))
                 return FALSE;
@@ -187,8 +206,7 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, GError *
             rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
         if (given ? !fill_given(layer, weights, i, &place, tile, error)
-                  : !fill(layer, place.storage, tile, layer->room[PARAMETERS], (gsize)place.byte,
-                          weight->elements, error))
+                  : !fill(layer, place.storage, tile, room, byte, weight->elements, error))
             return FALSE;
     }
     return TRUE;
@@ -274,7 +292,7 @@ fill_constants(const Layer *layer, GError **error)
     return filled;
 }
 
-/* What it holds is of no matter to the time. */
+/* What it holds is of no matter to the time, but where it becomes codes. */
 static gboolean
 clear_upload(const Layer *layer, const RpLayer *sizes, GError **error)
 {
@@ -322,27 +340,6 @@ give_rooms(Layer *layer)
         layer->probe->ops->give(layer->probe, layer->room[i]);
 }
 
-static gboolean
-fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, guint index,
-           GError **error)
-{
-    const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
-    g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
-    void *input = layer->room[INPUT];
-
-    const RpLayerKind kind = profile->layers[index].kind;
-    const gboolean block = kind == RP_LAYER_BLOCK;
-
-    return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
-           fill_weights(layer, weights, index, error) &&
-           (kind == RP_LAYER_EMBEDDING       ? fill_ids(layer, random, input, tokens, error)
-            : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
-            : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
-                                             : fill_hidden(layer, random, 1, input, error)) &&
-           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
-           fill_ids(layer, random, layer->room[TARGETS], tokens, error);
-}
-
 static void
 make_call(Layer *layer, const RpProfile *profile, guint index)
 {
@@ -366,6 +363,40 @@ make_call(Layer *layer, const RpProfile *profile, guint index)
         .loss = room[LOSS],
         .drops = TRUE,
     };
+}
+
+/* Of a layer that reads some: a run of what else is timed by itself. */
+static gboolean
+make_codes(Layer *layer, GError **error)
+{
+    const RpProbePart part = run_expand;
+    gint64 ns;
+
+    return !layer->has_codes ||
+           layer->probe->ops->time(layer->probe, &part, 1, 1, layer, &ns, error);
+}
+
+static gboolean
+fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, guint index,
+           GError **error)
+{
+    const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
+    g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
+    void *input = layer->room[INPUT];
+
+    const RpLayerKind kind = profile->layers[index].kind;
+    const gboolean block = kind == RP_LAYER_BLOCK;
+
+    make_call(layer, profile, index);
+    return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
+           fill_weights(layer, weights, index, FALSE, error) && make_codes(layer, error) &&
+           fill_weights(layer, weights, index, TRUE, error) &&
+           (kind == RP_LAYER_EMBEDDING       ? fill_ids(layer, random, input, tokens, error)
+            : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
+            : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
+                                             : fill_hidden(layer, random, 1, input, error)) &&
+           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
+           fill_ids(layer, random, layer->room[TARGETS], tokens, error);
 }
 
 /* ---- times ---- */
@@ -431,16 +462,15 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     const RpMeasureOptions *options = measurer->options;
     Layer run = {.probe = probe,
                  .network = network,
+                 .has_codes = rp_network_layout(network, layer)->has_codes,
                  .routing = options->routing,
                  .tokens = weights != NULL ? options->tokens : NULL};
     gboolean measured = FALSE;
 
     if (take_rooms(&run, profile, layer, error) &&
-        fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error)) {
-        make_call(&run, profile, layer);
+        fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error))
         measured =
             measure(measurer, &run, to, error) && measure_expansion(measurer, &run, to, error);
-    }
     give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;
     return measured;
@@ -451,16 +481,16 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
                     GError **error)
 {
     const RpLayerKind kind = profile->layers[layer].kind;
-    Layer run = {.probe = probe, .network = network};
+    Layer run = {.probe = probe,
+                 .network = network,
+                 .has_codes = rp_network_layout(network, layer)->has_codes};
     gint64 ns[G_N_ELEMENTS(kinds[0].parts)];
     gboolean done = FALSE;
 
-    if (!take_rooms(&run, profile, layer, NULL)) {
+    if (!take_rooms(&run, profile, layer, NULL))
         done = TRUE; /* where a layer has no room, a plan has none: it says so better */
-    } else if (fill_rooms(&run, NULL, profile, layer, error)) {
-        make_call(&run, profile, layer);
+    else if (fill_rooms(&run, NULL, profile, layer, error))
         done = probe->ops->time(probe, kinds[kind].parts, kinds[kind].n, 1, &run, ns, error);
-    }
     give_rooms(&run);
     return done;
 }

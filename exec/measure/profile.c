@@ -132,8 +132,7 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.seconds = options->seconds > 0 ? options->seconds : DEFAULT_SECONDS;
     resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
-    const guint layers =
-        count_classes(network) * (rp_network_is_packed(network) ? 2 : 1);
+    const guint layers = count_classes(network) * (rp_network_is_packed(network) ? 2 : 1);
     RpMeasurer measurer = {.options = &resolved,
                            .n_measures = layers + probe->ops->n_link_measures + 1 +
                                          (probe->ops->begin_copies != NULL)};

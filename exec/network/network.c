@@ -477,6 +477,8 @@ rp_network_profile(const RpNetwork *network)
     rp_profile_take(&profile->model, g_strdup_printf("%ux%u", model->hidden, model->blocks));
     rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
     rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
+    if (network->options.codes.used)
+        rp_profile_take(&profile->matmul, g_strdup("fp8"));
     rp_profile_take(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
     rp_profile_take(&profile->source, g_strdup("measured"));
     profile->head_chunk = network->options.head_chunk;

@@ -8,6 +8,7 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/device/targets.h"
 #include "run/devices.h"
+#include "run/matmul.h"
 #include "run/profile-name.h"
 
 void
@@ -181,7 +182,6 @@ open_model(RpTrainJob *job, GError **error)
         .head_chunk = (guint)run->head_chunk,
         .attention = run->attention_choice > 0 ? (RpAttentionChoice)(run->attention_choice - 1)
                                                : RP_ATTENTION_BUILTIN,
-        .half_sums = run->half_sums != 0,
         .label_smoothing = run->label_smoothing,
         .noise = run->neftune_alpha,
         .noise_seed = (guint64)run->seed,
@@ -205,12 +205,14 @@ open_model(RpTrainJob *job, GError **error)
                     rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
         return FALSE;
     }
-    if (job->network.half_sums && job->network.dtype != RP_DTYPE_FP16) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "accumulate: expected fp32 with dtype %s, found fp16",
-                    rp_dtype_name(job->network.dtype));
+    if (!rp_run_take_matmul(&(RpRunMatmul){.choice = run->matmul_choice,
+                                           .gradients = run->fp8.gradients,
+                                           .plain_first = (guint)run->fp8.plain_first,
+                                           .plain_last = (guint)run->fp8.plain_last,
+                                           .half_sums = run->half_sums != 0},
+                            "", job->weights, run->device_ops->kernels(), run->n_devices,
+                            &job->network, error))
         return FALSE;
-    }
     if ((guint64)run->sequence_length > job->config.max_positions)
         rp_run_say(job->events, "note",
                    "sequence_length %" G_GINT64_FORMAT

@@ -131,6 +131,7 @@ is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfil
            file->n_layers == now->n_layers && file->sequences == job->network.sequences &&
            file->tokens_per_sequence == job->network.tokens &&
            strcmp(file->dtype, now->dtype) == 0 && strcmp(file->accumulate, now->accumulate) == 0 &&
+           strcmp(file->matmul, now->matmul) == 0 &&
            (file->head_chunk == 0 || file->head_chunk == now->head_chunk) &&
            rp_profile_check_full(file, NULL);
 }

@@ -26,6 +26,12 @@ has_attention(RpAttentionChoice choice)
     return choice == RP_ATTENTION_BUILTIN;
 }
 
+static gboolean
+check_codes(guint devices, GError **error)
+{
+    return TRUE;
+}
+
 /* Only launches can fail here. */
 static gboolean
 check(RpKernelStream *stream, GError **error)
@@ -42,6 +48,7 @@ rp_cuda_kernels(void)
 {
     static const RpKernels kernels = {.name = "soft-cuda",
                                       .has_attention = has_attention,
+                                      .check_codes = check_codes,
                                       .check = check,
                                       RP_KERNELS(ENTRY, ENTRIES)};
 

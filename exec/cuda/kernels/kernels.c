@@ -4,6 +4,8 @@
 #include "exec/cuda/kernels/kernels-private.h"
 #include "exec/device/error.h"
 
+#define CODES_FROM 89 /* compute capability */
+
 static void
 note(RpKernelStream *stream, const char *operation, cudaError_t status)
 {
@@ -55,6 +57,29 @@ attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 }
 
 static gboolean
+check_codes(guint devices, GError **error)
+{
+    for (guint d = 0; d < devices; d++) {
+        struct cudaDeviceProp device;
+        const cudaError_t status = cudaGetDeviceProperties(&device, (int)d);
+
+        if (status == cudaSuccess && device.major * 10 + device.minor >= CODES_FROM)
+            continue;
+        if (status != cudaSuccess)
+            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_CODES,
+                        "GPU %u does not tell its compute capability: %s", d,
+                        cudaGetErrorString(status));
+        else
+            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_CODES,
+                        "GPU %u, %s, has compute capability %d.%d; tensor cores for fp8 come with "
+                        "8.9 (RTX 40, L4, H100 and later)",
+                        d, device.name, device.major, device.minor);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
 check(RpKernelStream *stream, GError **error)
 {
     if (stream->failure == NULL)
@@ -73,6 +98,7 @@ rp_cuda_kernels(void)
 {
     static const RpKernels kernels = {.name = "cuda",
                                       .has_attention = has_attention,
+                                      .check_codes = check_codes,
                                       .check = check,
                                       .matmul_workspace = rp_cuda_matmul_workspace,
                                       .matmul = rp_cuda_matmul,
