@@ -9,6 +9,8 @@
 
 #include "bench/cuda-time.h"
 
+#define STEP 4 /* floats between scales: cuBLASLt takes them at multiples of 16 bytes */
+
 typedef struct {
     size_t T, C, M;
     const RpKernels *kernels;
@@ -18,7 +20,7 @@ typedef struct {
     uint8_t *turned;
     void *y;
     float *sums;   /* M x C */
-    float *scales; /* [5]: the largest magnitude, and of codes */
+    float *scales; /* [5 x STEP]: the largest magnitude, and of codes */
     void *workspace;
 } Bench;
 
@@ -53,8 +55,8 @@ multiply(const Bench *bench, const Run *run)
                                .c_dtype = run->gradient ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
                                .accumulate = run->gradient,
                                .half_sums = run->fast,
-                               .a_scale = bench->scales + 1 + a,
-                               .b_scale = bench->scales + 2,
+                               .a_scale = bench->scales + (1 + a) * STEP,
+                               .b_scale = bench->scales + 2 * STEP,
                                .workspace = bench->workspace};
 
     bench->kernels->matmul(bench->stream, &args);
@@ -86,7 +88,7 @@ run_once(const void *data)
         multiply(bench, run);
     else if (run->rows || run->turned)
         quantise(bench, run, bench->x[0], run->rows ? bench->codes[3] : NULL,
-                 run->turned ? bench->turned : NULL, bench->scales + 4);
+                 run->turned ? bench->turned : NULL, bench->scales + 4 * STEP);
     else
         bench->kernels->largest(bench->stream, &(RpLargestArgs){RP_DTYPE_BF16, run->m * run->n,
                                                                 bench->x[0], bench->scales});
@@ -102,7 +104,7 @@ setup(Bench *bench)
     bench->y = rp_bench_memory(2 * n);
     bench->turned = rp_bench_memory(n);
     bench->sums = rp_bench_memory(bench->M * bench->C * sizeof(float));
-    bench->scales = rp_bench_memory(5 * sizeof(float));
+    bench->scales = rp_bench_memory(5 * STEP * sizeof(float));
     bench->workspace = rp_bench_memory((size_t)64 << 20);
     bench->kernels->largest(bench->stream,
                             &(RpLargestArgs){RP_DTYPE_BF16, n, bench->x[0], bench->scales});
@@ -113,7 +115,8 @@ setup(Bench *bench)
             .dtype = i < 2 ? RP_DTYPE_E4M3 : RP_DTYPE_E5M2, .m = bench->T, .n = bench->M};
 
         bench->codes[i] = rp_bench_memory(n);
-        quantise(bench, &run, bench->x[i % 2], bench->codes[i], NULL, bench->scales + 1 + i);
+        quantise(bench, &run, bench->x[i % 2], bench->codes[i], NULL,
+                 bench->scales + (1 + i) * STEP);
     }
 }
 

@@ -97,7 +97,7 @@ typedef struct {
     bool accumulate;
     bool half_sums;                 /* not with @scale */
     float scale;                    /* 0: none */
-    const float *a_scale, *b_scale; /* [1], of codes; else not read */
+    const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
     void *workspace;
 } RpMatmulArgs;
 

@@ -77,7 +77,7 @@ encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPl
                                                            .largest = cells,
                                                            .codes = codes,
                                                            .turned = codes + n,
-                                                           .scale = cells + 1});
+                                                           .scale = cells + RP_CELL_SCALE});
 }
 
 static void

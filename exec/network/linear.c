@@ -37,7 +37,8 @@ set_codes_of_weight(const RpPass *pass, RpWeightKind kind, const RpOperand *a, g
 
     if (place->has_codes)
         set_codes(args, a, a->codes, codes + (turned ? rp_codes_turned_byte(place) : 0),
-                  (const float *)(const void *)(codes + rp_codes_cells_byte(place)) + 1);
+                  (const float *)(const void *)(codes + rp_codes_cells_byte(place)) +
+                      RP_CELL_SCALE);
 }
 
 /* y = x W^T: [rows,in], [out,in], [rows,out]. */

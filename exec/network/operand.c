@@ -11,18 +11,20 @@
  */
 #include "exec/network/private.h"
 
-/* Two a tensor: attention's backward has six, an MLP's five. */
-#define CELLS 32
+/* Of tensors: attention's backward has six, an MLP's five. A scale stands behind its magnitude, where a
+ * matmul takes it. */
+#define CELLS 16
 
 void
 rp_pass_begin_codes(RpPass *pass)
 {
     if (!pass->layout->has_codes)
         return;
-    pass->cells = rp_pass_take_floats(&pass->scratch, CELLS);
+    pass->cells = rp_pass_take_floats(&pass->scratch, CELLS * RP_CELL_FLOATS);
     pass->n_cells = 0;
 
-    const RpFillArgs clear = {.dtype = RP_DTYPE_FP32, .n = CELLS, .x = pass->cells};
+    const RpFillArgs clear = {
+        .dtype = RP_DTYPE_FP32, .n = CELLS * RP_CELL_FLOATS, .x = pass->cells};
 
     RUN(pass, fill, &clear);
 }
@@ -45,9 +47,9 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
 
     if (!place->has_codes || !(in_rows || turned))
         return operand;
-    g_assert(pass->n_cells + 2 <= CELLS);
+    g_assert(pass->n_cells < CELLS);
 
-    float *cell = pass->cells + pass->n_cells;
+    float *cell = pass->cells + pass->n_cells * RP_CELL_FLOATS;
     guint8 *codes = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
     guint8 *back = turned ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
     const RpLargestArgs largest = {.dtype = options->dtype, .n = rows * n, .x = x, .largest = cell};
@@ -60,15 +62,15 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
                                      .largest = cell,
                                      .codes = codes,
                                      .turned = back,
-                                     .scale = cell + 1};
+                                     .scale = cell + RP_CELL_SCALE};
 
-    pass->n_cells += 2;
+    pass->n_cells++;
     RUN(pass, largest, &largest);
     RUN(pass, quantise, &quantise);
     operand.code = quantise.code;
     operand.codes = codes;
     operand.turned = back;
-    operand.scale = cell + 1;
+    operand.scale = cell + RP_CELL_SCALE;
     return operand;
 }
 

@@ -213,6 +213,10 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 
 /* ---- operand.c ---- */
 
+/* Of a tensor that has codes: its largest magnitude, and its scale at a multiple of 16 bytes. */
+#define RP_CELL_FLOATS 8
+#define RP_CELL_SCALE 4
+
 /* What linear layers read, [rows,n] of the network's dtype; and codes of it where layers do. */
 typedef struct {
     const void *x;
