@@ -127,7 +127,7 @@ typedef struct {
     int half_sums;        /* accumulate: 1 = fp16 */
     int matmul_choice;    /* RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0 = as dtype */
     RpRunFileFp8 fp8;
-    char *profile;        /* "auto", or a timing file */
+    char *profile; /* "auto", or a timing file */
     char *trace;
     int plot_loss;
     int tensorboard;

@@ -35,6 +35,7 @@ rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args)
             y[i] = gate[i] * sigmoid(gate[i]) * up[i];
         rp_host_store(args->dtype, args->y, first, n, y);
     }
+    rp_host_note_largest(args->dtype, args->y, args->n, args->largest);
 }
 
 void
@@ -61,6 +62,10 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
         if (args->product != NULL)
             rp_host_store(args->dtype, args->product, first, n, product);
     }
+    rp_host_note_largest(args->dtype, args->d_gate, args->n, args->d_gate_largest);
+    rp_host_note_largest(args->dtype, args->d_up, args->n, args->d_up_largest);
+    if (args->product != NULL)
+        rp_host_note_largest(args->dtype, args->product, args->n, args->largest);
 }
 
 void

@@ -25,6 +25,14 @@
     RP_HOST_KERNEL(name, Args, words)
 RP_KERNELS(RP_HOST_KERNEL, RP_HOST_KERNELS)
 
+/* Of an output whose largest magnitude is wanted; @largest: NULL: it is not. */
+static inline void
+rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest)
+{
+    if (largest != NULL)
+        rp_host_largest(NULL, &(RpLargestArgs){dtype, n, x, largest});
+}
+
 /* Bytes of @n floats of a workspace, up to the next multiple of 64. */
 static inline size_t
 rp_host_floats(size_t n)

@@ -18,7 +18,8 @@ norm_of(const RpNormRopeArgs *args)
                            .dy = args->dx, /* turned back there */
                            .dx = args->dx,
                            .d_weight = args->d_weight,
-                           .workspace = args->workspace};
+                           .workspace = args->workspace,
+                           .largest = args->largest};
 }
 
 static RpRopeArgs
@@ -38,8 +39,10 @@ rope_of(const RpNormRopeArgs *args, const void *x, void *y)
 void
 rp_host_norm_rope_forward(RpKernelStream *stream, const RpNormRopeArgs *args)
 {
-    const RpRmsnormArgs norm = norm_of(args);
+    RpRmsnormArgs norm = norm_of(args);
     const RpRopeArgs rope = rope_of(args, args->y, args->y);
+
+    norm.largest = NULL;
 
     rp_host_rmsnorm_forward(stream, &norm);
     rp_host_rope_forward(stream, &rope);

@@ -59,6 +59,7 @@ rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
             rp_host_store(args->dtype, args->y, index, n, y);
         }
     }
+    rp_host_note_largest(args->dtype, args->y, args->rows * args->n, args->largest);
 }
 
 /* Rows of one tile of columns, as floats. */
@@ -150,4 +151,5 @@ rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
         for (size_t i = 0; i < args->n; i++)
             args->d_weight[i] += partial[i];
     }
+    rp_host_note_largest(args->dtype, args->dx, args->rows * args->n, args->largest);
 }

@@ -163,6 +163,7 @@ typedef struct {
     void *dx;               /* backward: [rows,n]; may be dy or d_residual */
     float *d_weight;        /* backward: [n], += */
     void *workspace;        /* backward */
+    float *largest;         /* NULL, or as RpLargestArgs has it: of y, backward of dx */
 } RpRmsnormArgs;
 
 /*
@@ -200,6 +201,7 @@ typedef struct {
     void *dx;                     /* backward: [T,H,D]; may be dy */
     float *d_weight;              /* backward: [D], += */
     void *workspace;              /* backward */
+    float *largest;               /* NULL, or as RpLargestArgs has it: backward, of dx */
 } RpNormRopeArgs;
 
 /* Whose attention kernels run: the backend's own, or a library's. */
@@ -267,6 +269,8 @@ typedef struct {
     const void *dy;
     void *d_gate, *d_up; /* backward; may be any of gate, up, dy */
     void *product;       /* backward, or NULL: y, the same bits; may be any of gate, up, dy */
+    /* NULL, or as RpLargestArgs has it: of y, backward of the product; backward, both or none */
+    float *largest, *d_gate_largest, *d_up_largest;
 } RpSwigluArgs;
 
 /*

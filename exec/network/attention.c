@@ -39,15 +39,21 @@ turn(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, void *y, floa
         rp_pass_rope(pass, heads, x, y);
 }
 
-/* In place: @d of y becomes that of x. */
-static void
+/* In place: @d of y becomes that of x. Returns: its cell, where it was noted; else %NULL */
+static float *
 turn_back(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, float *rstd, void *d)
 {
-    if (rp_pass_has(pass, norm))
-        rp_pass_norm_rope_backward(
-            pass, norm, (RpNormRopeArgs){.heads = heads, .x = x, .rstd = rstd, .dy = d, .dx = d});
-    else
+    float *noted;
+
+    if (!rp_pass_has(pass, norm)) {
         rp_pass_rope_backward(pass, heads, d);
+        return NULL;
+    }
+    noted = rp_pass_cell(pass);
+    rp_pass_norm_rope_backward(
+        pass, norm,
+        (RpNormRopeArgs){.heads = heads, .x = x, .rstd = rstd, .dy = d, .dx = d, .largest = noted});
+    return noted;
 }
 
 static Heads
@@ -74,12 +80,14 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
 {
     const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
     const gsize before = pass->scratch.used;
+    float *noted = rp_pass_cell(pass);
     Heads heads;
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+                 (RpRmsnormArgs){
+                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
 
-    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_INPUT);
+    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_INPUT, noted);
 
     rp_pass_linear(pass, RP_WEIGHT_Q, &n, a.q);
     rp_pass_linear(pass, RP_WEIGHT_K, &n, a.k);
@@ -91,13 +99,19 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
         (RpAttentionArgs){
             .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
 
-    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a.out, RP_OPERAND_INPUT);
+    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a.out, RP_OPERAND_INPUT, NULL);
 
     rp_pass_linear(pass, RP_WEIGHT_O, &out, s);
-    rp_pass_norm(
-        pass, RP_WEIGHT_POST_NORM,
-        (RpRmsnormArgs){
-            .rows = z->T, .n = z->C, .x = s, .residual = x, .sum = s, .y = normed, .rstd = rstd});
+    pass->noted = rp_pass_cell(pass);
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
+                 (RpRmsnormArgs){.rows = z->T,
+                                 .n = z->C,
+                                 .x = s,
+                                 .residual = x,
+                                 .sum = s,
+                                 .y = normed,
+                                 .rstd = rstd,
+                                 .largest = pass->noted});
 }
 
 void
@@ -112,8 +126,8 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
     const Heads heads = make_heads(pass, z, a);
     const gsize before = scratch->used;
-    RpOperand n = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS);
-    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT);
+    RpOperand n = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
+    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->noted);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &d, d_out, FALSE);
     scratch->used = before;
@@ -129,17 +143,21 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                                        .dq = dq,
                                                        .dk = dk,
                                                        .dv = dv});
+
+    float *q_noted = NULL, *k_noted = NULL, *noted = rp_pass_cell(pass);
+
     if (z->rope) {
-        turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
-        turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+        q_noted = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
+        k_noted = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
     }
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
-    n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS);
+                 (RpRmsnormArgs){
+                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
+    n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, noted);
 
-    const RpOperand q = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, dq, RP_OPERAND_GRADIENT);
-    const RpOperand k = rp_pass_operand(pass, RP_WEIGHT_K, z->T, dk, RP_OPERAND_GRADIENT);
-    const RpOperand v = rp_pass_operand(pass, RP_WEIGHT_V, z->T, dv, RP_OPERAND_GRADIENT);
+    const RpOperand q = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, dq, RP_OPERAND_GRADIENT, q_noted);
+    const RpOperand k = rp_pass_operand(pass, RP_WEIGHT_K, z->T, dk, RP_OPERAND_GRADIENT, k_noted);
+    const RpOperand v = rp_pass_operand(pass, RP_WEIGHT_V, z->T, dv, RP_OPERAND_GRADIENT, NULL);
 
     if (pass->lowest && !rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM)) {
         rp_pass_linear_sums(pass, RP_WEIGHT_Q, &n, &q);

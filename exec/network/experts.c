@@ -451,10 +451,16 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
 
     rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, &routed, &d, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);
-    rp_pass_norm_backward(
-        pass, RP_WEIGHT_POST_NORM,
-        (RpRmsnormArgs){
-            .rows = b->T, .n = b->C, .x = s, .rstd = rstd, .dy = ds, .d_residual = dy, .dx = ds});
+    pass->noted = rp_pass_cell(pass);
+    rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
+                          (RpRmsnormArgs){.rows = b->T,
+                                          .n = b->C,
+                                          .x = s,
+                                          .rstd = rstd,
+                                          .dy = ds,
+                                          .d_residual = dy,
+                                          .dx = ds,
+                                          .largest = pass->noted});
 }
 
 const RpMlpOps rp_experts_mlp_ops = {.forward = experts_forward, .backward = experts_backward};

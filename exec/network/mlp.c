@@ -25,7 +25,8 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
     RpRoom *scratch = &pass->scratch;
     const Mlp mlp = take_mlp(pass, kept != NULL ? kept : scratch, z);
     const gsize before = scratch->used;
-    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT);
+    const RpOperand n =
+        rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT, pass->noted);
     void *product;
 
     rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
@@ -34,8 +35,12 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
     if (y == NULL)
         return;
     product = kept != NULL ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
-    rp_pass_swiglu(pass, mlp.gate, mlp.up, product);
-    const RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_INPUT);
+
+    float *noted = rp_pass_cell(pass);
+
+    rp_pass_swiglu(pass, mlp.gate, mlp.up, product, noted);
+    const RpOperand x =
+        rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_INPUT, noted);
 
     rp_pass_linear(pass, RP_WEIGHT_DOWN, &x, y);
     rp_pass_add(pass, s, y);
@@ -49,31 +54,40 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
     void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
     const gsize before = pass->scratch.used;
 
-    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT);
+    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
+    float *const noted[] = {rp_pass_cell(pass), rp_pass_cell(pass), rp_pass_cell(pass)};
+    float *norm = rp_pass_cell(pass);
 
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
-    rp_pass_swiglu_backward(pass, mlp.gate, mlp.up, product);
+    rp_pass_swiglu_backward(pass, mlp.gate, mlp.up, product, noted);
 
-    RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_SUMS);
+    RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_SUMS, noted[2]);
 
     rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
     pass->scratch.used = before;
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd});
-    x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS);
+                 (RpRmsnormArgs){
+                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = norm});
+    x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, norm);
 
     const gsize behind = pass->scratch.used;
 
-    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp.up, RP_OPERAND_GRADIENT);
+    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp.up, RP_OPERAND_GRADIENT, noted[1]);
     rp_pass_linear_backward(pass, RP_WEIGHT_UP, &x, &d, ds, FALSE);
     pass->scratch.used = behind;
-    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp.gate, RP_OPERAND_GRADIENT);
+    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp.gate, RP_OPERAND_GRADIENT, noted[0]);
     rp_pass_linear_backward(pass, RP_WEIGHT_GATE, &x, &d, ds, TRUE);
     pass->scratch.used = before;
-    rp_pass_norm_backward(
-        pass, RP_WEIGHT_POST_NORM,
-        (RpRmsnormArgs){
-            .rows = z->T, .n = z->C, .x = s, .rstd = rstd, .dy = ds, .d_residual = dy, .dx = ds});
+    pass->noted = rp_pass_cell(pass);
+    rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
+                          (RpRmsnormArgs){.rows = z->T,
+                                          .n = z->C,
+                                          .x = s,
+                                          .rstd = rstd,
+                                          .dy = ds,
+                                          .d_residual = dy,
+                                          .dx = ds,
+                                          .largest = pass->noted});
 }
 
 const RpMlpOps rp_dense_mlp_ops = {.forward = mlp_forward, .backward = mlp_backward};

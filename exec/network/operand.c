@@ -29,6 +29,15 @@ rp_pass_begin_codes(RpPass *pass)
     RUN(pass, fill, &clear);
 }
 
+float *
+rp_pass_cell(RpPass *pass)
+{
+    if (!pass->layout->has_codes)
+        return NULL;
+    g_assert(pass->n_cells < CELLS);
+    return pass->cells + pass->n_cells++ * RP_CELL_FLOATS;
+}
+
 RpOperand
 rp_pass_plain(size_t rows, const void *x)
 {
@@ -36,7 +45,8 @@ rp_pass_plain(size_t rows, const void *x)
 }
 
 RpOperand
-rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use)
+rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
+                float *noted)
 {
     const RpNetworkOptions *options = &pass->network->options;
     const RpWeightPlace *place = &pass->layout->place[kind];
@@ -47,9 +57,8 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
 
     if (!place->has_codes || !(in_rows || turned))
         return operand;
-    g_assert(pass->n_cells < CELLS);
 
-    float *cell = pass->cells + pass->n_cells * RP_CELL_FLOATS;
+    float *cell = noted != NULL ? noted : rp_pass_cell(pass);
     guint8 *codes = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
     guint8 *back = turned ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
     const RpLargestArgs largest = {.dtype = options->dtype, .n = rows * n, .x = x, .largest = cell};
@@ -64,8 +73,8 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
                                      .turned = back,
                                      .scale = cell + RP_CELL_SCALE};
 
-    pass->n_cells++;
-    RUN(pass, largest, &largest);
+    if (noted == NULL)
+        RUN(pass, largest, &largest);
     RUN(pass, quantise, &quantise);
     operand.code = quantise.code;
     operand.codes = codes;

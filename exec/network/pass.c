@@ -287,19 +287,23 @@ swiglu_args(const RpPass *pass, const void *gate, const void *up)
 }
 
 void
-rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y)
+rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *noted)
 {
     RpSwigluArgs args = swiglu_args(pass, gate, up);
 
     args.y = y;
+    args.largest = noted;
     RUN(pass, swiglu_forward, &args);
 }
 
 void
-rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d)
+rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *const noted[3])
 {
     RpSwigluArgs args = swiglu_args(pass, gate, up);
 
+    args.d_gate_largest = noted[0];
+    args.d_up_largest = noted[1];
+    args.largest = noted[2];
     args.dy = args.product = d;
     args.d_gate = gate;
     args.d_up = up;

@@ -109,6 +109,7 @@ struct _RpPass {
     RpRoom scratch;
     float *cells;  /* of a layer with codes: largest magnitudes, and scales */
     guint n_cells; /* that have been given away */
+    float *noted;  /* forward: of the MLP's input, backward: of the attention's gradient; or NULL */
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -235,9 +236,12 @@ typedef enum {
 
 /* Takes and clears cells, in a layer with codes, before anything that is freed before the layer ends. */
 void rp_pass_begin_codes(RpPass *pass);
-/* An operand of linear layer @kind, and of others that read the same; codes are made in scratch. */
+/* A cell for a tensor whose largest magnitude the kernel notes that makes it; %NULL without codes. */
+float *rp_pass_cell(RpPass *pass);
+/* An operand of linear layer @kind, and of others that read the same; codes are made in scratch. @noted:
+ * its cell, with its largest magnitude; %NULL: that is looked for */
 RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
-                          RpOperandUse use);
+                          RpOperandUse use, float *noted);
 /* Of layers that read no codes. */
 RpOperand rp_pass_plain(size_t rows, const void *x);
 /* Bytes of the codes of a matrix, turned ones behind them, then largest magnitude and scale. */
@@ -283,9 +287,10 @@ void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 /* The sinks join what attention made; before its backward, += their gradient, if they are trained. */
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
-void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y);
-/* In place: @gate and @up become their gradients, @d, the product's gradient, the product. */
-void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d);
+void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *noted);
+/* In place: @gate and @up become their gradients, @d, the product's gradient, the product. @noted: cells
+ * of the three */
+void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *const noted[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */

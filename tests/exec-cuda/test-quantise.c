@@ -118,6 +118,130 @@ keeps_zeros_and_breaks_what_is_broken_as_the_host_does(void **state)
     }
 }
 
+/* What kernels note of their outputs, and what stands there: y of a norm and dx of its backward, dx of q/k
+ * norm and rope, y, d_gate, d_up and the product of SwiGLU. */
+static void
+assert_noted(const Side *side, RpDtype dtype, const void *x, size_t n, const float *noted,
+             const char *what)
+{
+    const float zero = 0;
+    float *largest = cuda_copy_in(side, &zero, 1, sizeof zero);
+    float want, got;
+
+    side->kernels->largest(side->stream, &(RpLargestArgs){dtype, n, x, largest});
+    cuda_copy_out(side, largest, &want, sizeof want);
+    cuda_copy_out(side, noted, &got, sizeof got);
+    if (!(want > 0 && want == got))
+        fail_msg("%s in %s: %.9g was noted, %.9g is there", what, rp_dtype_name(dtype), (double)got,
+                 (double)want);
+}
+
+static void
+note_norms(const Side *side, RpDtype dtype, size_t rows, size_t n)
+{
+    const float zeros[3] = {0};
+    float *noted = cuda_copy_in(side, zeros, 3, sizeof *zeros);
+    g_autofree float *weights = g_new0(float, n);
+    RpRmsnormArgs args = {.dtype = dtype,
+                          .rows = rows,
+                          .n = n,
+                          .epsilon = 1e-6f,
+                          .x = cuda_in(side, cuda_random(dtype, rows * n, 1)),
+                          .weight = cuda_in(side, cuda_random(dtype, n, 1)),
+                          .y = cuda_out(side, dtype, rows * n),
+                          .rstd = cuda_out(side, RP_DTYPE_FP32, rows),
+                          .dy = cuda_in(side, cuda_random(dtype, rows * n, 1)),
+                          .dx = cuda_out(side, dtype, rows * n),
+                          .d_weight = cuda_copy_in(side, weights, n, sizeof(float)),
+                          .largest = noted};
+
+    side->kernels->rmsnorm_forward(side->stream, &args);
+    assert_noted(side, dtype, args.y, rows * n, noted, "rmsnorm");
+    args.largest = noted + 1;
+    args.workspace = cuda_workspace(side, side->kernels->rmsnorm_backward_workspace(&args));
+    side->kernels->rmsnorm_backward(side->stream, &args);
+    assert_noted(side, dtype, args.dx, rows * n, noted + 1, "rmsnorm backward");
+}
+
+static void
+note_swiglu(const Side *side, RpDtype dtype, size_t n)
+{
+    const float zeros[4] = {0};
+    float *noted = cuda_copy_in(side, zeros, 4, sizeof *zeros);
+    RpSwigluArgs args = {.dtype = dtype,
+                         .n = n,
+                         .gate = cuda_in(side, cuda_random(dtype, n, 2)),
+                         .up = cuda_in(side, cuda_random(dtype, n, 1)),
+                         .y = cuda_out(side, dtype, n),
+                         .dy = cuda_in(side, cuda_random(dtype, n, 1)),
+                         .d_gate = cuda_out(side, dtype, n),
+                         .d_up = cuda_out(side, dtype, n),
+                         .product = cuda_out(side, dtype, n),
+                         .largest = noted};
+
+    side->kernels->swiglu_forward(side->stream, &args);
+    assert_noted(side, dtype, args.y, n, noted, "swiglu");
+    args.largest = noted + 1;
+    args.d_gate_largest = noted + 2;
+    args.d_up_largest = noted + 3;
+    side->kernels->swiglu_backward(side->stream, &args);
+    assert_noted(side, dtype, args.product, n, noted + 1, "product of swiglu backward");
+    assert_noted(side, dtype, args.d_gate, n, noted + 2, "d gate");
+    assert_noted(side, dtype, args.d_up, n, noted + 3, "d up");
+}
+
+static void
+note_norm_rope(const Side *side, RpDtype dtype, size_t tokens, size_t heads, size_t size)
+{
+    const size_t n = tokens * heads * size;
+    const float zero = 0;
+    float *noted = cuda_copy_in(side, &zero, 1, sizeof zero);
+    g_autofree gint32 *positions = g_new0(gint32, tokens);
+    g_autofree float *weights = g_new0(float, size);
+    const Array table = host_random(RP_DTYPE_FP32, size / 2, 1);
+    RpNormRopeArgs args = {.dtype = dtype,
+                           .tokens = tokens,
+                           .heads = heads,
+                           .head_size = size,
+                           .epsilon = 1e-6f,
+                           .positions = cuda_copy_in(side, positions, tokens, sizeof *positions),
+                           .cosines = cuda_in(side, table),
+                           .sines = cuda_in(side, table),
+                           .x = cuda_in(side, cuda_random(dtype, n, 1)),
+                           .weight = cuda_in(side, cuda_random(dtype, size, 1)),
+                           .y = cuda_out(side, dtype, n),
+                           .rstd = cuda_out(side, RP_DTYPE_FP32, tokens * heads),
+                           .dy = cuda_in(side, cuda_random(dtype, n, 1)),
+                           .dx = cuda_out(side, dtype, n),
+                           .d_weight = cuda_copy_in(side, weights, size, sizeof(float)),
+                           .largest = noted};
+
+    side->kernels->norm_rope_forward(side->stream, &args);
+    args.workspace = cuda_workspace(side, side->kernels->norm_rope_backward_workspace(&args));
+    side->kernels->norm_rope_backward(side->stream, &args);
+    assert_noted(side, dtype, args.dx, n, noted, "norm and rope backward");
+}
+
+static void
+notes_the_largest_of_what_kernels_make(void **state)
+{
+    static const size_t sizes[] = {8, 130, 512, 1040, 2048, 4096, 17000};
+
+    for (guint i = 0; i < 4 * RP_N_DTYPES; i++) {
+        const gboolean on_host = i % 2 == 0;
+        const Side side = {on_host ? rp_host_kernels() : rp_cuda_kernels(),
+                           on_host ? NULL : cuda_stream(), i % 4 == 3};
+        const RpDtype dtype = (RpDtype)(i / 4);
+
+        for (guint s = 0; s < G_N_ELEMENTS(sizes); s++)
+            note_norms(&side, dtype, s == 0 ? 3001 : 37, sizes[s]);
+        note_swiglu(&side, dtype, 7);
+        note_swiglu(&side, dtype, 100003);
+        note_norm_rope(&side, dtype, 333, 5, 128);
+        note_norm_rope(&side, dtype, 77, 2, 20);
+    }
+}
+
 typedef struct {
     RpMatmulArgs shape;
     Quantised a, b;
@@ -252,6 +376,7 @@ main(void)
         cuda_test(quantises_to_the_bits_of_the_host),
         cuda_test(rounds_every_bf16_as_the_host_does),
         cuda_test(keeps_zeros_and_breaks_what_is_broken_as_the_host_does),
+        cuda_test(notes_the_largest_of_what_kernels_make),
     };
     const struct CMUnitTest of_units[] = {
         cuda_test(multiplies_codes_as_the_host_does),

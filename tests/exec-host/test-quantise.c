@@ -121,6 +121,69 @@ finds_the_largest_wherever_it_is(void **state)
     }
 }
 
+static void
+assert_noted(Array x, float noted)
+{
+    double largest = 0;
+
+    for (size_t i = 0; i < x.n; i++)
+        largest = fmax(largest, fabs(host_value(x, i)));
+    assert_true(largest > 0 && (double)noted == largest);
+}
+
+/* Of what norms and SwiGLU make; CUDA's test has all of them. */
+static void
+notes_the_largest_of_what_kernels_make(void **state)
+{
+    const size_t rows = 17, n = 530, all = rows * n;
+
+    for (guint d = 0; d < RP_N_DTYPES; d++) {
+        const RpDtype dtype = (RpDtype)d;
+        const Array x = host_random(dtype, all, 1), other = host_random(dtype, all, 1);
+        const Array y = host_output(dtype, all), d_gate = host_output(dtype, all);
+        const Array d_up = host_output(dtype, all), rstd = host_output(RP_DTYPE_FP32, rows);
+        const Array sums = host_random(RP_DTYPE_FP32, n, 1);
+        float noted[6] = {0};
+        RpRmsnormArgs norm = {.dtype = dtype,
+                              .rows = rows,
+                              .n = n,
+                              .x = x.data,
+                              .weight = other.data,
+                              .y = y.data,
+                              .rstd = rstd.data,
+                              .dy = other.data,
+                              .dx = d_up.data,
+                              .d_weight = sums.data,
+                              .largest = &noted[0]};
+        RpSwigluArgs swiglu = {.dtype = dtype,
+                               .n = all,
+                               .gate = x.data,
+                               .up = other.data,
+                               .y = y.data,
+                               .dy = other.data,
+                               .d_gate = d_gate.data,
+                               .d_up = d_up.data,
+                               .product = y.data,
+                               .largest = &noted[2],
+                               .d_gate_largest = &noted[3],
+                               .d_up_largest = &noted[4]};
+
+        rp_host_kernels()->rmsnorm_forward(NULL, &norm);
+        assert_noted(y, noted[0]);
+        norm.largest = &noted[1];
+        norm.workspace = host_workspace(rp_host_kernels()->rmsnorm_backward_workspace(&norm));
+        rp_host_kernels()->rmsnorm_backward(NULL, &norm);
+        assert_noted(d_up, noted[1]);
+        rp_host_kernels()->swiglu_backward(NULL, &swiglu);
+        assert_noted(y, noted[2]);
+        assert_noted(d_gate, noted[3]);
+        assert_noted(d_up, noted[4]);
+        swiglu.largest = &noted[5];
+        rp_host_kernels()->swiglu_forward(NULL, &swiglu);
+        assert_noted(y, noted[5]);
+    }
+}
+
 /* C = A B^T of the codes' values, or += , with a bias, in every storage of C. */
 static void
 multiplies_codes_as_the_values_that_they_are(void **state)
@@ -172,6 +235,7 @@ main(void)
         host_test(uses_the_range_of_the_format),
         host_test(keeps_zeros_and_breaks_what_is_broken),
         host_test(finds_the_largest_wherever_it_is),
+        host_test(notes_the_largest_of_what_kernels_make),
         host_test(multiplies_codes_as_the_values_that_they_are),
     };
 

@@ -159,6 +159,29 @@ sum_block(T value, T *shared)
     return sum;
 }
 
+/* The larger of @most and the bits of a pack's magnitudes. */
+template <typename T>
+__device__ __forceinline__ unsigned
+larger_of(unsigned most, const Pack<T> &pack)
+{
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        most = max(most, __float_as_uint(to_float(pack.at[i])) & 0x7fffffffu);
+    return most;
+}
+
+/* largest[0] = max(largest[0], what the lanes of a warp have): all of them call it. What is there is
+ * looked at first: few warps have more. No order changes the result. */
+__device__ __forceinline__ void
+note_largest(float *largest, unsigned most)
+{
+    unsigned *const cell = reinterpret_cast<unsigned *>(largest);
+
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % 32 == 0 && most > *reinterpret_cast<volatile unsigned *>(cell))
+        atomicMax(cell, most);
+}
+
 /* exp, to 2 ulp for fp32; for 16-bit storages as fast as the hardware has it (2^-20 or better near
  * zero). */
 template <typename T>

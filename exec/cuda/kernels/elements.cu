@@ -152,8 +152,11 @@ __launch_bounds__(THREADS) bias_kernel(size_t tokens, size_t n, const T *bias, T
 
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) swiglu_kernel(size_t n, const T *gate, const T *up, T *y, bool wide)
+__launch_bounds__(THREADS)
+    swiglu_kernel(size_t n, const T *gate, const T *up, T *y, float *largest, bool wide)
 {
+    unsigned most = 0;
+
     FOR_PACKS(first, count, n)
     {
         const Pack<T> gates = load_pack(gate + first, count, wide);
@@ -167,14 +170,26 @@ __launch_bounds__(THREADS) swiglu_kernel(size_t n, const T *gate, const T *up, T
             pack.at[i] = from_float<T>(a * sigmoid<T>(a) * to_float(ups.at[i]));
         }
         store_pack(y + first, pack, count, wide);
+        if (largest)
+            most = larger_of(most, pack);
     }
+    if (largest)
+        note_largest(largest, most);
 }
+
+/* Where the largest magnitudes of three outputs go; or NULL each. */
+typedef struct {
+    float *d_gate, *d_up, *product;
+} Largest;
 
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy,
-                                                  T *d_gate, T *d_up, T *product, bool wide)
+__launch_bounds__(THREADS)
+    swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_gate, T *d_up,
+                           T *product, Largest largest, bool wide)
 {
+    unsigned most[3] = {};
+
     FOR_PACKS(first, count, n)
     {
         const Pack<T> gates = load_pack(gate + first, count, wide);
@@ -196,6 +211,17 @@ __launch_bounds__(THREADS) swiglu_backward_kernel(size_t n, const T *gate, const
         store_pack(d_up + first, d_ups, count, wide);
         if (product)
             store_pack(product + first, products, count, wide);
+        if (largest.d_gate) {
+            most[0] = larger_of(most[0], d_gates);
+            most[1] = larger_of(most[1], d_ups);
+            most[2] = larger_of(most[2], products);
+        }
+    }
+    if (largest.d_gate) {
+        note_largest(largest.d_gate, most[0]);
+        note_largest(largest.d_up, most[1]);
+        if (largest.product)
+            note_largest(largest.product, most[2]);
     }
 }
 
@@ -294,8 +320,8 @@ rp_cuda_gather(const RpGatherArgs *args, cudaStream_t stream)
 /* A pack is eight elements of one row: two counters. No multiplication joins an addition: the bits
  * are the host's. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-dropout_kernel(const RpDropoutArgs args, size_t packs, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) dropout_kernel(const RpDropoutArgs args, size_t packs, bool wide)
 {
     const size_t in_row = (args.n + RP_PACK - 1) / RP_PACK;
 
@@ -317,9 +343,8 @@ dropout_kernel(const RpDropoutArgs args, size_t packs, bool wide)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int i = half * 4 + j;
-                const float kept = words[j] >= args.threshold
-                                       ? __fmul_rn(to_float(pack.at[i]), args.scale)
-                                       : 0.0f;
+                const float kept =
+                    words[j] >= args.threshold ? __fmul_rn(to_float(pack.at[i]), args.scale) : 0.0f;
 
                 sum.at[i] =
                     from_float<T>(args.accumulate ? __fadd_rn(to_float(sum.at[i]), kept) : kept);
@@ -345,8 +370,8 @@ rp_cuda_dropout(const RpDropoutArgs *args, cudaStream_t stream)
 
 /* As dropout_kernel(). */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-noise_kernel(const RpNoiseArgs args, size_t packs, bool wide)
+static __global__ void
+__launch_bounds__(THREADS) noise_kernel(const RpNoiseArgs args, size_t packs, bool wide)
 {
     const size_t in_row = (args.n + RP_PACK - 1) / RP_PACK;
 
@@ -433,7 +458,7 @@ rp_cuda_swiglu_forward(const RpSwigluArgs *args, cudaStream_t stream)
         using T = decltype(zero);
 
         swiglu_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
-            args->n, (const T *)args->gate, (const T *)args->up, (T *)args->y, wide);
+            args->n, (const T *)args->gate, (const T *)args->up, (T *)args->y, args->largest, wide);
         return cudaGetLastError();
     });
 }
@@ -451,7 +476,8 @@ rp_cuda_swiglu_backward(const RpSwigluArgs *args, cudaStream_t stream)
 
         swiglu_backward_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
             args->n, (const T *)args->gate, (const T *)args->up, (const T *)args->dy,
-            (T *)args->d_gate, (T *)args->d_up, (T *)args->product, wide);
+            (T *)args->d_gate, (T *)args->d_up, (T *)args->product,
+            Largest{args->d_gate_largest, args->d_up_largest, args->largest}, wide);
         return cudaGetLastError();
     });
 }

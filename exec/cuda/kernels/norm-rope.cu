@@ -43,6 +43,7 @@ template <typename T> struct Turn {
     T *out;      /* y, or dx */
     float *rstd;
     float *partials; /* backward */
+    float *largest;  /* backward, of out; or NULL */
 };
 
 /* The @count elements at @source; zeros beyond them. WIDE: none or eight. */
@@ -122,8 +123,8 @@ scale(Pack<T> &pack, const Pack<T> &weight, float rstd)
 }
 
 template <bool WIDE, int GROUP, typename T>
-static __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
-forward_kernel(const Turn<T> args)
+static __global__ void
+__launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
 {
     const size_t half = args.half;
     const size_t first = threadIdx.x % GROUP * RP_PACK;
@@ -139,7 +140,7 @@ forward_kernel(const Turn<T> args)
 #pragma unroll
     for (int i = 0; i < HEADS; i++)
         x[i] = load_halves<WIDE>(args.x + (row + i) * 2 * half, half, first,
-                           head + i < args.heads ? count : 0);
+                                 head + i < args.heads ? count : 0);
 
     const Halves<T> weight = load_halves<WIDE>(args.weight, half, first, count);
     const Pack<float> c = load<WIDE>(args.cosines + angles, count);
@@ -209,8 +210,8 @@ store_partials(float *partials, size_t half, const float *sums, float *shared)
 }
 
 template <bool WIDE, int GROUP, typename T>
-static __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
-backward_kernel(const Turn<T> args)
+static __global__ void
+__launch_bounds__(THREADS, BACKWARD_BLOCKS) backward_kernel(const Turn<T> args)
 {
     __shared__ float shared[THREADS * RP_PACK];
     const size_t half = args.half;
@@ -222,6 +223,7 @@ backward_kernel(const Turn<T> args)
     const Halves<T> weight = load_halves<WIDE>(args.weight, half, first, width);
     float lower_sums[RP_PACK] = {};
     float upper_sums[RP_PACK] = {};
+    unsigned most = 0;
 
     for (size_t base = start; base < end; base += THREADS / GROUP) {
         const size_t item = base + threadIdx.x / GROUP;
@@ -258,8 +260,13 @@ backward_kernel(const Turn<T> args)
             differentiate(g[i].lower, x[i].lower, weight.lower, rstd[i], mean, lower_sums);
             differentiate(g[i].upper, x[i].upper, weight.upper, rstd[i], mean, upper_sums);
             store_halves<WIDE>(args.out + (row + i) * 2 * half, half, first, g[i], count);
+            if (args.largest)
+                most = larger_of(larger_of(most, g[i].lower), g[i].upper);
         }
     }
+    if (args.largest)
+        note_largest(args.largest, most);
+
     float *partials = args.partials + (size_t)blockIdx.x * 2 * half;
 
     store_partials<GROUP>(partials, half, lower_sums, shared);
@@ -348,7 +355,8 @@ turn_of(const RpNormRopeArgs *args, const void *dy, void *out)
             (const T *)dy,
             (T *)out,
             args->rstd,
-            (float *)args->workspace};
+            (float *)args->workspace,
+            args->largest};
 }
 
 /* @dy: or NULL */
@@ -376,22 +384,32 @@ norm_of(const RpNormRopeArgs *args)
     norm.dx = args->dx;
     norm.d_weight = args->d_weight;
     norm.workspace = args->workspace;
+    norm.largest = args->largest;
     return norm;
 }
 
 static RpRopeArgs
 rope_of(const RpNormRopeArgs *args, const void *x, void *y)
 {
-    return {args->dtype,     args->tokens,  args->heads, args->head_size,
-            args->positions, args->cosines, args->sines, x,
+    return {args->dtype,
+            args->tokens,
+            args->heads,
+            args->head_size,
+            args->positions,
+            args->cosines,
+            args->sines,
+            x,
             y};
 }
 
 static cudaError_t
 forward_one_by_one(const RpNormRopeArgs *args, cudaStream_t stream)
 {
-    const RpRmsnormArgs norm = norm_of(args);
+    RpRmsnormArgs norm = norm_of(args);
     const RpRopeArgs rope = rope_of(args, args->y, args->y);
+
+    norm.largest = NULL;
+
     const cudaError_t status = rp_cuda_rmsnorm_forward(&norm, stream);
 
     return status == cudaSuccess ? rp_cuda_rope_forward(&rope, stream) : status;
@@ -422,7 +440,7 @@ rp_cuda_norm_rope_forward(const RpNormRopeArgs *args, cudaStream_t stream)
         using T = decltype(zero);
 
         return for_half(half, LaunchForward<T>{turn_of<T>(args, NULL, args->y),
-                                              all_wide(args, NULL, args->y), stream});
+                                               all_wide(args, NULL, args->y), stream});
     });
 }
 
@@ -454,7 +472,7 @@ rp_cuda_norm_rope_backward(const RpNormRopeArgs *args, cudaStream_t stream)
         using T = decltype(zero);
 
         return for_half(half, LaunchBackward<T>{turn_of<T>(args, args->dy, args->dx),
-                                               all_wide(args, args->dy, args->dx), stream});
+                                                all_wide(args, args->dy, args->dx), stream});
     });
     return status == cudaSuccess ? rp_cuda_add_partials((const float *)args->workspace,
                                                         ceil_divide(items, items_of_chunk(items)),

@@ -4,8 +4,8 @@
  *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
  *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale                                           =
  *
- * largest: blocks of 256 threads that stride over packs; an atomic maximum each, whose result no
- * order changes.
+ * largest: blocks of 256 threads that stride over packs; a warp's maximum joins by an atomic one, whose
+ * result no order changes.
  *
  * quantise reads x once and writes both. A block of 256 threads has a tile of 128 x 128; a thread,
  * 4 rows x 8 columns twice:
@@ -34,30 +34,16 @@
 
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) largest_kernel(size_t n, const T *x, unsigned *largest, bool wide)
+__launch_bounds__(THREADS) largest_kernel(size_t n, const T *x, float *largest, bool wide)
 {
-    __shared__ unsigned shared[THREADS / 32];
     const size_t stride = (size_t)gridDim.x * THREADS * RP_PACK;
     unsigned most = 0;
 
 #pragma unroll 4
     for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK; first < n;
-         first += stride) {
-        const Pack<T> pack = load_pack(x + first, n - first, wide);
-
-#pragma unroll
-        for (int i = 0; i < RP_PACK; i++)
-            most = max(most, __float_as_uint(to_float(pack.at[i])) & 0x7fffffffu);
-    }
-    most = __reduce_max_sync(0xffffffffu, most);
-    if (threadIdx.x % 32 == 0)
-        shared[threadIdx.x / 32] = most;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        most = __reduce_max_sync(0xffffffffu, shared[threadIdx.x % (THREADS / 32)]);
-        if (threadIdx.x == 0)
-            atomicMax(largest, most);
-    }
+         first += stride)
+        most = larger_of(most, load_pack(x + first, n - first, wide));
+    note_largest(largest, most);
 }
 
 /* Four codes of a word, the first in the lowest byte. */
@@ -251,7 +237,7 @@ rp_cuda_largest(const RpLargestArgs *args, cudaStream_t stream)
 
         largest_kernel<T>
             <<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), THREADS, 0, stream>>>(
-                args->n, (const T *)args->x, (unsigned *)args->largest, is_wide(args->x));
+                args->n, (const T *)args->x, args->largest, is_wide(args->x));
         return cudaGetLastError();
     });
 }

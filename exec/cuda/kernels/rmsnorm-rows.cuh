@@ -1,6 +1,6 @@
 /*
- * Rows of RMSNorm: who has which elements of one, their sum, and reading rows ahead (ring.cuh). For
- * rmsnorm.cu only.
+ * Rows of RMSNorm: who has which elements of one, their sum, reading rows ahead (ring.cuh), and what a
+ * size needs. For rmsnorm.cu only.
  */
 #pragma once
 
@@ -23,8 +23,10 @@ sum_group(float value, float *shared)
 
 /* Elements of pack @pack of thread @lane of a group that there are: at most n - first. */
 #define FOR_PACKS_OF_ROW(pack, first)                                                              \
-    _Pragma("unroll") for (int pack = 0; pack < PACKS; pack++)                                     \
-        if (const size_t first = ((size_t)pack * GROUP + lane) * RP_PACK; first < n)
+    _Pragma("unroll") for (int pack = 0; pack < PACKS;                                             \
+                           pack++) if (const size_t first =                                        \
+                                           ((size_t)pack * GROUP + lane) * RP_PACK;                \
+                                       first < n)
 
 enum { ROW_S, ROW_DY, ROW_D_RESIDUAL, N_ARRAYS }; /* what backward reads of a row */
 
@@ -39,7 +41,7 @@ template <typename T, bool WIDE, int GROUP, int PACKS> struct Shape {
     static constexpr int STAGES = PIECES <= N_ARRAYS ? 3 : 2;
     static constexpr int STAGE = PIECES * BLOCK; /* slots */
     static constexpr size_t RING_BYTES = (size_t)STAGES * STAGE * sizeof(uint4);
-    static constexpr int SHARED = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK * RP_PACK; /* floats */
+    static constexpr int SHARED = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK *RP_PACK; /* floats */
     static constexpr bool AHEAD = WIDE && RING_BYTES + SHARED * sizeof(float) <= MOST_SHARED_BYTES;
     /* threads of a multiprocessor at once: so many registers are left */
     static constexpr int THREADS = AHEAD && PACKS == 1 ? 1024 : 512;
@@ -62,7 +64,8 @@ copy_row_ahead(uint4 *stage, const T *const (&arrays)[N_ARRAYS], size_t n, size_
     using S = Shape<T, true, GROUP, PACKS>;
 
     if (row < end) {
-        FOR_PACKS_OF_ROW (pack, first) {
+        FOR_PACKS_OF_ROW(pack, first)
+        {
 #pragma unroll
             for (int array = 0; array < N_ARRAYS; array++)
                 if (arrays[array])
@@ -112,4 +115,30 @@ pack_of_row(const uint4 *stage, int pack, int array, const T *source, size_t cou
         return take_pack<T, S::BLOCK>(stage + slot_of<S, T>(pack, array));
     else
         return load_pack(source, count, WIDE);
+}
+
+/* Calls f.template run<GROUP, PACKS>() with what @n needs; 0, 0: looping. */
+template <typename F>
+static cudaError_t
+for_size(size_t n, F f)
+{
+    if (n <= 64)
+        return f.template run<8, 1>();
+    if (n <= 128)
+        return f.template run<16, 1>();
+    if (n <= 256)
+        return f.template run<32, 1>();
+    if (n <= 512)
+        return f.template run<32, 2>();
+    if (n <= 1024)
+        return f.template run<128, 1>();
+    if (n <= 2048)
+        return f.template run<256, 1>();
+    if (n <= 4096)
+        return f.template run<512, 1>();
+    if (n <= 8192)
+        return f.template run<512, 2>();
+    if (n <= 16384)
+        return f.template run<512, 4>();
+    return f.template run<0, 0>();
 }

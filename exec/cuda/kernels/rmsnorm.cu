@@ -36,6 +36,7 @@ template <typename T> struct Forward {
     T *y;
     float *rstd;
     bool wide;
+    float *largest; /* of y; or NULL */
 };
 
 template <typename T> struct Backward {
@@ -45,6 +46,7 @@ template <typename T> struct Backward {
     T *dx;
     float *partials;
     bool wide;
+    float *largest; /* of dx; or NULL */
 };
 
 /* s = x + residual, as stored: backward sees no more than that. */
@@ -75,8 +77,9 @@ add_squares(float sum, const Pack<T> &pack)
     return sum;
 }
 
+/* Returns what it has stored. */
 template <typename T>
-__device__ __forceinline__ void
+__device__ __forceinline__ Pack<T>
 store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> s, float rstd)
 {
     const size_t count = args.n - first;
@@ -86,11 +89,12 @@ store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> s, floa
     for (int i = 0; i < RP_PACK; i++)
         s.at[i] = from_float<T>(to_float(weight.at[i]) * (to_float(s.at[i]) * rstd));
     store_pack(args.y + index, s, count, args.wide);
+    return s;
 }
 
 template <typename T, int GROUP, int PACKS>
-static __global__ void __launch_bounds__(GROUP > 32 ? GROUP : 256)
-forward_kernel(const Forward<T> args)
+static __global__ void
+__launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args)
 {
     __shared__ float shared[GROUP > 32 ? GROUP / 32 : 1];
     const size_t n = args.n;
@@ -99,32 +103,42 @@ forward_kernel(const Forward<T> args)
     const bool here = row < args.rows; /* all threads stay: lanes are summed by whole warps */
     Pack<T> s[PACKS];
     float squares = 0;
+    unsigned most = 0;
     float rstd;
 
     if (here) {
-        FOR_PACKS_OF_ROW (pack, first) {
+        FOR_PACKS_OF_ROW(pack, first)
+        {
             s[pack] = load_sum(args, row * n + first, n - first);
             squares = add_squares(squares, s[pack]);
         }
     }
     rstd = 1.0f / sqrtf(sum_group<GROUP>(squares, shared) / (float)n + args.epsilon);
-    if (!here)
-        return;
-    if (lane == 0)
-        args.rstd[row] = rstd;
-    FOR_PACKS_OF_ROW (pack, first)
-        store_normed(args, row * n + first, first, s[pack], rstd);
+    if (here) {
+        if (lane == 0)
+            args.rstd[row] = rstd;
+        FOR_PACKS_OF_ROW(pack, first)
+        {
+            const Pack<T> y = store_normed(args, row * n + first, first, s[pack], rstd);
+
+            if (args.largest)
+                most = larger_of(most, y);
+        }
+    }
+    if (args.largest)
+        note_largest(args.largest, most);
 }
 
 /* Rows that do not fit registers: s is read again. A thread reads what it has itself written. */
 template <typename T>
-static __global__ void __launch_bounds__(LOOP_THREADS)
-forward_loop_kernel(const Forward<T> args)
+static __global__ void
+__launch_bounds__(LOOP_THREADS) forward_loop_kernel(const Forward<T> args)
 {
     __shared__ float shared[LOOP_THREADS / 32];
     const size_t row = blockIdx.x;
     const T *s = args.residual ? args.sum : args.x;
     float squares = 0;
+    unsigned most = 0;
     float rstd;
 
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK)
@@ -135,8 +149,11 @@ forward_loop_kernel(const Forward<T> args)
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK) {
         const size_t index = row * args.n + first;
 
-        store_normed(args, index, first, load_pack(s + index, args.n - first, args.wide), rstd);
+        most = larger_of(most, store_normed(args, index, first,
+                                            load_pack(s + index, args.n - first, args.wide), rstd));
     }
+    if (args.largest)
+        note_largest(args.largest, most);
 }
 
 /* One pack of a row's gradient sum: g h, over its elements */
@@ -181,7 +198,8 @@ store_partials(float *partials, size_t n, const float (*sums)[RP_PACK], float *s
     const unsigned lane = threadIdx.x % GROUP;
 
     if constexpr (GROUP > 32) {
-        FOR_PACKS_OF_ROW (pack, first) {
+        FOR_PACKS_OF_ROW(pack, first)
+        {
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
                 if (first + i < n)
@@ -212,7 +230,7 @@ template <typename T, bool WIDE, int GROUP, int PACKS>
 static __global__ void
 __launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
                   Shape<T, WIDE, GROUP, PACKS>::THREADS / Shape<T, WIDE, GROUP, PACKS>::BLOCK)
-backward_kernel(const Backward<T> args)
+    backward_kernel(const Backward<T> args)
 {
     using S = Shape<T, WIDE, GROUP, PACKS>;
     __shared__ float shared[S::SHARED];
@@ -228,11 +246,12 @@ backward_kernel(const Backward<T> args)
     float next_rstd = first_row < end ? args.rstd[first_row] : 0.0f;
     unsigned here = 0; /* the stage of this row */
     unsigned turn = 0; /* which half of it: one meeting a row is enough */
+    unsigned most = 0;
 
     if constexpr (S::AHEAD)
         copy_first_rows_ahead<T, GROUP, PACKS>(ring, arrays, n, first_row, end, lane);
-    FOR_PACKS_OF_ROW (pack, first)
-        weight[pack] = load_pack(args.weight + first, n - first, WIDE);
+    FOR_PACKS_OF_ROW(pack, first)
+    weight[pack] = load_pack(args.weight + first, n - first, WIDE);
     /* all threads stay: lanes are summed by whole warps */
     for (size_t base = start; base < end; base += S::AT_ONCE) {
         const size_t row = base + threadIdx.x / GROUP;
@@ -248,7 +267,8 @@ backward_kernel(const Backward<T> args)
             here = here + 1 < S::STAGES ? here + 1 : 0;
         }
         if (row < end) {
-            FOR_PACKS_OF_ROW (pack, first) {
+            FOR_PACKS_OF_ROW(pack, first)
+            {
                 const size_t index = row * n + first;
 
                 s[pack] = pack_of_row<T, WIDE, GROUP, PACKS>(stage, pack, ROW_S, args.s + index,
@@ -261,33 +281,39 @@ backward_kernel(const Backward<T> args)
         mean = sum_group<GROUP>(products, shared + turn * (GROUP > 32 ? GROUP / 32 : 0)) / (float)n;
         turn ^= 1;
         if (row < end) {
-            FOR_PACKS_OF_ROW (pack, first) {
+            FOR_PACKS_OF_ROW(pack, first)
+            {
                 const size_t index = row * n + first;
                 Pack<T> residual = {};
 
                 if (args.d_residual)
                     residual = pack_of_row<T, WIDE, GROUP, PACKS>(
                         stage, pack, ROW_D_RESIDUAL, args.d_residual + index, n - first);
-                store_pack(args.dx + index,
-                           differentiate(s[pack], dy[pack], weight[pack], residual, rstd, mean,
-                                         sums[pack]),
-                           n - first, WIDE);
+
+                const Pack<T> dx = differentiate(s[pack], dy[pack], weight[pack], residual, rstd,
+                                                 mean, sums[pack]);
+
+                store_pack(args.dx + index, dx, n - first, WIDE);
+                if (args.largest)
+                    most = larger_of(most, dx);
             }
         }
     }
+    if (args.largest)
+        note_largest(args.largest, most);
     store_partials<GROUP, PACKS>(args.partials + (size_t)blockIdx.x * n, n, sums, shared);
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(LOOP_THREADS)
-backward_loop_kernel(const Backward<T> args)
+static __global__ void
+__launch_bounds__(LOOP_THREADS) backward_loop_kernel(const Backward<T> args)
 {
     __shared__ float shared[2 * (LOOP_THREADS / 32)];
     const size_t n = args.n;
     const size_t start = (size_t)blockIdx.x * args.chunk_rows;
     const size_t end = start + args.chunk_rows < args.rows ? start + args.chunk_rows : args.rows;
     float *partials = args.partials + (size_t)blockIdx.x * n;
-    unsigned turn = 0;
+    unsigned turn = 0, most = 0;
 
     for (size_t row = start; row < end; row++) {
         const float rstd = args.rstd[row];
@@ -295,10 +321,10 @@ backward_loop_kernel(const Backward<T> args)
         float mean;
 
         for (size_t first = threadIdx.x * RP_PACK; first < n; first += LOOP_THREADS * RP_PACK)
-            products = add_products(
-                products, load_pack(args.s + row * n + first, n - first, args.wide),
-                load_pack(args.dy + row * n + first, n - first, args.wide),
-                load_pack(args.weight + first, n - first, args.wide), rstd);
+            products =
+                add_products(products, load_pack(args.s + row * n + first, n - first, args.wide),
+                             load_pack(args.dy + row * n + first, n - first, args.wide),
+                             load_pack(args.weight + first, n - first, args.wide), rstd);
         mean = sum_block<LOOP_THREADS>(products, shared + turn * (LOOP_THREADS / 32)) / (float)n;
         turn ^= 1;
         for (size_t first = threadIdx.x * RP_PACK; first < n; first += LOOP_THREADS * RP_PACK) {
@@ -312,53 +338,29 @@ backward_loop_kernel(const Backward<T> args)
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
                 sums[i] = row > start && first + i < n ? partials[first + i] : 0.0f;
-            store_pack(args.dx + index,
-                       differentiate(load_pack(args.s + index, count, args.wide),
-                                     load_pack(args.dy + index, count, args.wide),
-                                     load_pack(args.weight + first, count, args.wide), residual,
-                                     rstd, mean, sums),
-                       count, args.wide);
+
+            const Pack<T> dx = differentiate(load_pack(args.s + index, count, args.wide),
+                                             load_pack(args.dy + index, count, args.wide),
+                                             load_pack(args.weight + first, count, args.wide),
+                                             residual, rstd, mean, sums);
+
+            store_pack(args.dx + index, dx, count, args.wide);
+            most = larger_of(most, dx);
 #pragma unroll
             for (int i = 0; i < RP_PACK; i++)
                 if (first + i < n)
                     partials[first + i] = sums[i];
         }
     }
-}
-
-/* Calls f.template run<GROUP, PACKS>() with what @n needs; 0, 0: looping. */
-template <typename F>
-static cudaError_t
-for_size(size_t n, F f)
-{
-    if (n <= 64)
-        return f.template run<8, 1>();
-    if (n <= 128)
-        return f.template run<16, 1>();
-    if (n <= 256)
-        return f.template run<32, 1>();
-    if (n <= 512)
-        return f.template run<32, 2>();
-    if (n <= 1024)
-        return f.template run<128, 1>();
-    if (n <= 2048)
-        return f.template run<256, 1>();
-    if (n <= 4096)
-        return f.template run<512, 1>();
-    if (n <= 8192)
-        return f.template run<512, 2>();
-    if (n <= 16384)
-        return f.template run<512, 4>();
-    return f.template run<0, 0>();
+    if (args.largest)
+        note_largest(args.largest, most);
 }
 
 template <typename T> struct LaunchForward {
     Forward<T> args;
     cudaStream_t stream;
 
-    template <int GROUP, int PACKS>
-    cudaError_t
-    run() const
+    template <int GROUP, int PACKS> cudaError_t run() const
     {
         if constexpr (GROUP == 0) {
             forward_loop_kernel<<<(unsigned)args.rows, LOOP_THREADS, 0, stream>>>(args);
@@ -377,9 +379,7 @@ template <typename T> struct LaunchBackward {
     size_t chunks;
     cudaStream_t stream;
 
-    template <bool WIDE, int GROUP, int PACKS>
-    cudaError_t
-    run_rows() const
+    template <bool WIDE, int GROUP, int PACKS> cudaError_t run_rows() const
     {
         using S = Shape<T, WIDE, GROUP, PACKS>;
         void (*const kernel)(Backward<T>) = backward_kernel<T, WIDE, GROUP, PACKS>;
@@ -400,9 +400,7 @@ template <typename T> struct LaunchBackward {
         return cudaGetLastError();
     }
 
-    template <int GROUP, int PACKS>
-    cudaError_t
-    run() const
+    template <int GROUP, int PACKS> cudaError_t run() const
     {
         if constexpr (GROUP == 0 || GROUP * PACKS * RP_PACK > MOST_BACKWARD) {
             backward_loop_kernel<<<(unsigned)chunks, LOOP_THREADS, 0, stream>>>(args);
@@ -425,11 +423,11 @@ rp_cuda_rmsnorm_forward(const RpRmsnormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        return for_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, (const T *)args->x,
-                                             (const T *)args->residual, (T *)args->sum,
-                                             (const T *)args->weight, (T *)args->y, args->rstd,
-                                             wide},
-                                            stream});
+        return for_size(
+            n, LaunchForward<T>{{args->rows, n, args->epsilon, (const T *)args->x,
+                                 (const T *)args->residual, (T *)args->sum, (const T *)args->weight,
+                                 (T *)args->y, args->rstd, wide, args->largest},
+                                stream});
     });
 }
 
@@ -478,10 +476,10 @@ rp_cuda_rmsnorm_backward(const RpRmsnormArgs *args, cudaStream_t stream)
         return for_size(n, LaunchBackward<T>{{args->rows, n, chunk_rows, (const T *)args->x,
                                               (const T *)args->weight, (const T *)args->dy,
                                               (const T *)args->d_residual, args->rstd,
-                                              (T *)args->dx, partials, wide},
-                                             chunks, stream});
+                                              (T *)args->dx, partials, wide, args->largest},
+                                             chunks,
+                                             stream});
     });
-    return status == cudaSuccess
-               ? rp_cuda_add_partials(partials, chunks, n, args->d_weight, stream)
-               : status;
+    return status == cudaSuccess ? rp_cuda_add_partials(partials, chunks, n, args->d_weight, stream)
+                                 : status;
 }

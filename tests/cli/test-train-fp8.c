@@ -1,0 +1,143 @@
+/* Runs with matmul: fp8: the same bits wherever they run, what is refused, steps that are skipped. */
+#include "tests/cli/run-cli.h"
+
+#define TRAIN                                                                                      \
+    "train @R/examples/precision/run.yaml --set model=@T/model --set data=@T/text.jsonl "          \
+    "--set steps=3 --set sequence_length=32 --set micro_batch_size=2 --set dtype=bf16 "            \
+    "--set matmul=fp8 "
+
+static void
+succeed(const RpCliRun *run)
+{
+    if (run->code != 0)
+        fail_msg("exit code %d: %s%s", run->code, run->out, run->err);
+}
+
+static void
+make_model(void)
+{
+    g_auto(RpCliRun) data = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
+    g_auto(RpCliRun) init =
+        rp_cli_run("init @R/examples/precision/config.json -o @T/model --seed 1 --force");
+
+    succeed(&data);
+    succeed(&init);
+}
+
+/* Losses and norms of each step, to the last digit, and the weights at the end. */
+static char *
+results_of(const char *output)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "sed 's/,\"tokens.*//' @T/%s/metrics.jsonl; cksum < @T/%s/checkpoint-3/model.safetensors",
+        output, output);
+
+    succeed(&run);
+    return g_strdup(run.out);
+}
+
+static char *
+train(const char *output, const char *settings)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "--set output=@T/%s %s", output, settings);
+
+    succeed(&run);
+    return results_of(output);
+}
+
+/* One, two and four devices, other stages, another schedule. */
+static void
+has_the_same_bits_on_any_devices_and_stages(void **state)
+{
+    static const char *const ways[] = {
+        "--set devices=host:1",
+        "--set devices=host:4",
+        "--set devices=host:2 --set forward_stages=1,2 --set backward_stages=1,2,1",
+        "--set devices=host:1 --set forward_stages=none --set backward_stages=4",
+    };
+
+    make_model();
+    g_autofree char *want = train("two", "--set devices=host:2");
+
+    assert_non_null(strstr(want, "\"step\":3"));
+    for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
+        g_autofree char *name = g_strdup_printf("way-%u", i);
+        g_autofree char *got = train(name, ways[i]);
+
+        assert_string_equal(got, want);
+    }
+    g_autofree char *plain = train("plain", "--set matmul=bf16");
+    g_autofree char *e4m3 = train("e4m3", "--set fp8.format=e4m3");
+    g_autofree char *first = train("first", "--set fp8.plain_first_blocks=1");
+
+    assert_string_not_equal(plain, want);
+    assert_string_not_equal(e4m3, want);
+    assert_string_not_equal(first, want);
+    assert_string_not_equal(first, plain);
+}
+
+static void
+assert_refused(const char *settings, const char *message)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "--set output=@T/no --dry-run %s", settings);
+
+    assert_int_not_equal(run.code, 0);
+    if (strstr(run.err, message) == NULL)
+        fail_msg("expected \"%s\", found: %s", message, run.err);
+}
+
+static void
+refuses_what_codes_cannot_do(void **state)
+{
+    make_model();
+    assert_refused("--set sequence_length=31",
+                   "matmul: fp8 takes micro-batches of a multiple of 16 "
+                   "tokens, found 2 sequences of 31");
+    assert_refused("--set fp8.plain_first_blocks=4", "matmul: fp8 finds no block to multiply");
+    assert_refused("--set matmul=fp16", "matmul: expected bf16, as dtype, or fp8, found fp16");
+    assert_refused("--set matmul=bf16 --set accumulate=fp16",
+                   "accumulate: expected fp32 with dtype bf16, found fp16");
+}
+
+/* Gradients of fp16 overflow at the largest loss scale: such steps are skipped, and the run goes on. */
+static void
+skips_steps_that_overflow(void **state)
+{
+    static const char *const ways[] = {"fp16", "fp8"};
+
+    make_model();
+    for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
+        g_auto(RpCliRun) run = rp_cli_run(
+            TRAIN "--set output=@T/skips-%s --set dtype=fp16 --set accumulate=fp16 --set matmul=%s "
+                  "--set steps=12 --set loss_scale.initial=16777216",
+            ways[i], ways[i]);
+        g_auto(RpCliRun) skipped =
+            rp_cli_shell("grep -c '\"skipped\":true' @T/skips-%s/metrics.jsonl", ways[i]);
+        g_auto(RpCliRun) applied =
+            rp_cli_shell("grep -vc '\"skipped\":true' @T/skips-%s/metrics.jsonl", ways[i]);
+
+        succeed(&run);
+        succeed(&skipped);
+        succeed(&applied);
+    }
+}
+
+static int
+teardown(void **state)
+{
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
+
+    return rp_cli_teardown(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_same_bits_on_any_devices_and_stages),
+        cmocka_unit_test(refuses_what_codes_cannot_do),
+        cmocka_unit_test(skips_steps_that_overflow),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
+}
