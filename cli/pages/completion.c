@@ -7,11 +7,23 @@
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
 
-/* What may stand behind an option, with spaces between; %NULL: a file, or anything. */
+/* The setting that an option has the name of, or stands for; or %NULL. */
+static const RpSetting *
+setting_of(const GOptionEntry *option)
+{
+    const RpSetting *setting = rp_setting_of_option(option->long_name);
+    g_autofree char *key = g_strdelimit(g_strdup(option->long_name), "-", '_');
+
+    return setting != NULL ? setting : rp_setting_find(key);
+}
+
+/* What may stand behind an option, with spaces between: words, or keys and =, behind which more
+ * stands; %NULL: a file, or anything. */
 static char *
 values_of(const GOptionEntry *option)
 {
-    const RpSetting *setting = rp_setting_of_option(option->long_name);
+    const RpSetting *setting = setting_of(option);
+    g_autoptr(GPtrArray) keys = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     guint n = 0;
 
@@ -24,8 +36,10 @@ values_of(const GOptionEntry *option)
         for (guint i = 0; i < n; i++)
             g_ptr_array_add(names, (gpointer)gpus[i].name);
     } else if (strcmp(option->long_name, "set") == 0) {
-        for (setting = rp_settings(); setting->key != NULL; setting++)
-            g_ptr_array_add(names, (gpointer)setting->key);
+        for (setting = rp_settings(); setting->key != NULL; setting++) {
+            g_ptr_array_add(keys, g_strconcat(setting->key, "=", NULL));
+            g_ptr_array_add(names, g_ptr_array_index(keys, keys->len - 1));
+        }
     } else if (setting != NULL && setting->choices != NULL) {
         g_autofree const char **choices = rp_setting_names(setting);
 
@@ -124,7 +138,10 @@ add_zsh_option(GString *script, const GOptionEntry *option)
 {
     g_autofree char *help = escape(option->description);
     g_autofree char *values = values_of(option);
-    g_autofree char *action = values != NULL ? g_strdup_printf("(%s)", values) : g_strdup("_files");
+    g_autofree char *action = values == NULL ? g_strdup("_files")
+                              : g_str_has_suffix(values, "=")
+                                  ? g_strdup_printf("{compadd -S \"\" -- %s}", values)
+                                  : g_strdup_printf("(%s)", values);
     g_autofree char *spec = option->arg_description == NULL
                                 ? g_strdup_printf("--%s[%s]", option->long_name, help)
                                 : g_strdup_printf("--%s=[%s]:%s:%s", option->long_name, help,
@@ -170,8 +187,7 @@ add_fish_option(GString *script, const RpCommand *command, const GOptionEntry *o
     g_autofree char *quoted = values != NULL ? quote(values) : NULL;
     g_autofree char *help = quote(option->description);
 
-    g_string_append_printf(script,
-                           "complete -c roundpipe -n '__fish_seen_subcommand_from %s' -l %s",
+    g_string_append_printf(script, "complete -c roundpipe -n '__roundpipe_command_is %s' -l %s",
                            command->name, option->long_name);
     if (option->short_name != 0)
         g_string_append_printf(script, " -s %c", option->short_name);
@@ -183,7 +199,11 @@ add_fish_option(GString *script, const RpCommand *command, const GOptionEntry *o
 void
 rp_completion_fish(GString *script, const RpCommand *const *commands)
 {
-    g_string_append(script, "# Completion of roundpipe in fish.\n");
+    g_string_append(script, "# Completion of roundpipe in fish.\n"
+                            "function __roundpipe_command_is\n"
+                            "    set -l words (commandline -opc)\n"
+                            "    test (count $words) -gt 1; and test $words[2] = $argv[1]\n"
+                            "end\n");
     for (; *commands != NULL; commands++) {
         g_auto(RpCommandOptions) options = rp_command_options(*commands, NULL, NULL);
         g_autofree char *summary = quote((*commands)->summary);
