@@ -241,6 +241,7 @@ typedef struct {
     char *consistency;
     char *resident;
     char *optimizer;
+    char *early_steps;
 } RpScheduleArgs;
 
 /* The options of RpScheduleArgs: the schedule's first. */

@@ -58,6 +58,9 @@ find_idle(const RpScheduleArgs *args)
                "beside it";
     if (!full && args->optimizer != NULL)
         return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
+    if (!full && args->early_steps != NULL)
+        return "--early-steps: compute fidelity has no optimizer; expected --fidelity full beside "
+               "it";
     if (!full && args->resident != NULL)
         return "--resident: compute fidelity uploads no weights; expected --fidelity full beside "
                "it";

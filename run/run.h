@@ -31,7 +31,8 @@
 #define RP_RUN_BASE_PACKED 2 /* and up */
 
 typedef struct {
-    int mode; /* RpOptimizerMode */
+    int mode;  /* RpOptimizerMode */
+    int early; /* RpEarlySteps */
     double learning_rate;
     int schedule; /* RpLearningRateKind */
     double min_lr_ratio;

@@ -45,6 +45,8 @@ static const RpSettingChoice attentions[] = {
     {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
 static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
+static const RpSettingChoice earlies[] = {
+    {"auto", RP_EARLY_AUTO}, {"off", RP_EARLY_OFF}, {"on", RP_EARLY_ON}, {NULL}};
 static const RpSettingChoice excesses[] = {{"truncate", RP_RUN_EXCESS_TRUNCATE},
                                            {"drop", RP_RUN_EXCESS_DROP},
                                            {"error", RP_RUN_EXCESS_ERROR},
@@ -205,6 +207,10 @@ static const RpSetting settings[] = {
     {"optimizer.mode", .expert = TRUE, CHOICE(optimizer.mode, modes), .initial = "fused",
      .flag = "--optimizer",
      .help = "the update; lean: a second pass instead of a second copy of the weights"},
+    {"optimizer.early_steps", .expert = TRUE, CHOICE(optimizer.early, earlies), .initial = "auto",
+     .flag = "--early-steps",
+     .help = "synchronous: weights are written before it is known whether to clip; auto: where the "
+             "profile says which"},
     {"optimizer.learning_rate", NUMBER(optimizer.learning_rate, 0, 1000), .initial = "1e-4",
      .others = "lr", .help = "the learning rate at its highest"},
     {"optimizer.schedule", CHOICE(optimizer.schedule, rates), .initial = "cosine",

@@ -109,7 +109,7 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
         if (both) {
             own.fidelity = (char *)fidelities[i];
             if (i == 0) { /* of the full plan */
-                own.transfers = own.consistency = own.optimizer = NULL;
+                own.transfers = own.consistency = own.optimizer = own.early_steps = NULL;
                 own.ask.options.step_at_once = FALSE;
             }
         }
@@ -174,7 +174,8 @@ static guint64
 updates(const Proof *proof)
 {
     return proof->kinds[RP_TASK_OPTIMIZER_STEP] + proof->kinds[RP_TASK_GRADIENT_COPY] +
-           proof->kinds[RP_TASK_PARAMETER_COPY] + proof->kinds[RP_TASK_GRADIENT_ACCUMULATE];
+           proof->kinds[RP_TASK_PARAMETER_COPY] + proof->kinds[RP_TASK_GRADIENT_ACCUMULATE] +
+           proof->kinds[RP_TASK_EARLY_STEP] + proof->kinds[RP_TASK_LATE_STEP];
 }
 
 static void

@@ -39,9 +39,11 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_GRADIENT_ACCUMULATE] = {"gradient-accumulate", ON_HOST, "gradient sum of rounds",
                                      0x9a8a2f},
     [RP_TASK_NORM] = {"norm", BY_OPTIMIZER, "norm of all gradients", 0x7a3b69},
+    [RP_TASK_EARLY_STEP] = {"early-step", BY_OPTIMIZER, "early step", 0x44bb99},
     [RP_TASK_GRADIENT_COPY] = {"gradient-copy", BY_OPTIMIZER, "gradient copy", 0x7fceb9},
     [RP_TASK_OPTIMIZER_STEP] = {"optimizer-step", BY_OPTIMIZER, "optimizer step", 0x009e73},
     [RP_TASK_PARAMETER_COPY] = {"parameter-copy", BY_OPTIMIZER, "parameter copy", 0x00563f},
+    [RP_TASK_LATE_STEP] = {"late-step", BY_OPTIMIZER, "late step", 0x225555},
     [RP_TASK_BARRIER] = {"barrier", ANYWHERE, "barrier", 0x000000},
 };
 

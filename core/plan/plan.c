@@ -14,13 +14,14 @@ struct _RpPlan {
     GArray *accesses;     /* RpAccess; access_base likewise */
     guint64 dependency_base;
     guint64 access_base;
-    GArray *stages;       /* RpPlanStage */
-    GArray *buffers;      /* RpBuffer */
-    guint64 *arena_bytes; /* gpus + 1 */
-    gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
-    RpPlanLayer *layers;  /* n_layers */
-    guint32 *constants;   /* gpus */
-    guint32 *residents;   /* [gpus][n_layers] */
+    GArray *stages;               /* RpPlanStage */
+    GArray *buffers;              /* RpBuffer */
+    guint64 *arena_bytes;         /* gpus + 1 */
+    gboolean *overlaps;           /* gpus + 1: whether buffers share bytes */
+    RpPlanLayer *layers;          /* n_layers */
+    guint32 *constants;           /* gpus */
+    guint32 *residents;           /* [gpus][n_layers] */
+    RpPlanSlotLayer *slot_layers; /* [gpus][n_layers] */
     guint32 decisions[2];
     guint n_decisions;
 };
@@ -89,8 +90,11 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     for (guint g = 0; g < gpus; g++)
         plan->constants[g] = RP_NONE;
     plan->residents = g_new(guint32, (gsize)gpus * n_layers + 1);
-    for (gsize i = 0; i < (gsize)gpus * n_layers; i++)
+    plan->slot_layers = g_new(RpPlanSlotLayer, (gsize)gpus * n_layers + 1);
+    for (gsize i = 0; i < (gsize)gpus * n_layers; i++) {
         plan->residents[i] = RP_NONE;
+        plan->slot_layers[i] = (RpPlanSlotLayer){RP_NONE, RP_NONE};
+    }
     return plan;
 }
 
@@ -109,6 +113,7 @@ rp_plan_free(RpPlan *plan)
     g_free(plan->layers);
     g_free(plan->constants);
     g_free(plan->residents);
+    g_free(plan->slot_layers);
     g_free(plan);
 }
 
@@ -244,6 +249,19 @@ rp_plan_resident(const RpPlan *plan, guint device, guint layer)
 {
     g_return_val_if_fail(device < plan->gpus && layer < plan->n_layers, RP_NONE);
     return plan->residents[(gsize)device * plan->n_layers + layer];
+}
+
+void
+rp_plan_set_slot_layer(RpPlan *plan, guint device, guint layer, RpPlanSlotLayer places)
+{
+    g_return_if_fail(device < plan->gpus && layer < plan->n_layers);
+    plan->slot_layers[(gsize)device * plan->n_layers + layer] = places;
+}
+
+RpPlanSlotLayer
+rp_plan_slot_layer(const RpPlan *plan, guint device, guint layer)
+{
+    return plan->slot_layers[(gsize)device * plan->n_layers + layer];
 }
 
 guint64

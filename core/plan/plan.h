@@ -65,11 +65,14 @@ typedef enum {
     /* host lanes */
     RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of rounds, up to `round`, one after
                                     the other into the fp32 sum */
-    RP_TASK_NORM,           /* global norm of all gradients of an iteration, and what follows of
+    RP_TASK_NORM,       /* global norm of all gradients of an iteration, and what follows of
                                it: the iteration's decision (rp_plan_decision()) */
+    RP_TASK_EARLY_STEP, /* squares of the gradients of `layer`, and (RpPlanLayer.early) the weights
+                           that its step will write unless gradients are clipped */
     RP_TASK_GRADIENT_COPY,  /* G copy: 16-bit gradients of `layer` to the optimizer */
     RP_TASK_OPTIMIZER_STEP, /* update of `layer` (fused mode: reads gradients, writes weights) */
     RP_TASK_PARAMETER_COPY, /* P copy: new 16-bit weights of `layer` */
+    RP_TASK_LATE_STEP,      /* the rest of `layer`'s update, where the early step's weights hold */
     RP_TASK_BARRIER,        /* no work: joins lanes (flush) */
     RP_N_TASK_KINDS
 } RpTaskKind;
@@ -149,10 +152,12 @@ typedef struct {
         guint32 layer; /* activation tasks: boundary; optimizer and resident tasks: layer; else
                           RP_NONE */
         guint32 backward_stage; /* RP_TASK_OVERLAP: the stage of its backward part */
+        guint32 first_step;     /* rp_task_is_piece() */
     };
     union {
         guint32 chunk; /* parameter and gradient tasks: index into the stage's chunks */
         guint32 backward_micro_batch; /* RP_TASK_OVERLAP */
+        guint32 end_step;             /* rp_task_is_piece() */
     };
     guint16 dependency_count; /* set by rp_plan_append */
     guint16 access_count;     /* set by rp_plan_append */
@@ -204,6 +209,7 @@ typedef struct {
     guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
     guint32 optimizer; /* full-precision weights and moments, 12 bytes a parameter */
     guint32 copied;    /* blocking: fp32 gradients */
+    gboolean early;    /* its early step writes weights, and a late step follows */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
     guint64 tied_bytes;
     guint64 resident_bytes; /* all of its frozen weights, tied ones too, if they stay on devices */
@@ -270,12 +276,19 @@ typedef struct {
     gboolean packed;           /* `full`: weights go up packed, and each slot expands its own */
     gboolean forward_only;     /* every action is a forward, of the head up to its loss; nothing is
                                   trained, `rounds` are those of a call, and no weight is written */
-    gboolean stash_on_host;    /* stage inputs wait for their backward in host memory */
-    const char *schedule;      /* static string */
-    guint32 first_iteration;   /* that has actions: of what came before only copies may follow */
+    gboolean
+        layerwise; /* `full`: one stage holds all layers, each device runs it in one round of an
+                           iteration at most, and the first and the last action there in pieces */
+    gboolean stash_on_host;  /* stage inputs wait for their backward in host memory */
+    const char *schedule;    /* static string */
+    guint32 first_iteration; /* that has actions: of what came before only copies may follow */
     gboolean
         gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
-    guint element_bytes;       /* `full`: of a weight or gradient as stored */
+    guint element_bytes; /* `full`: of a weight or gradient as stored */
+    gboolean
+        early_steps; /* gated, synchronous: an early step of each layer, as soon as its gradient is
+                             home, for the norm. It may write weights as if nothing were clipped; the
+                             step writes them anew if need be, else a late step follows */
     gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
@@ -306,7 +319,8 @@ const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
  *
  *   gated        norm T reads every gradient of T, and overwrites the decision that heads of T read
  *                with the one that steps of T read; heads of T + n read it too: n = 1 synchronous,
- *                n = 2 asynchronous, one buffer for each of n iterations
+ *                n = 2 asynchronous, one buffer for each of n iterations. Early steps of T read the
+ *                gradients in its place, and add their layer's sum
  *   otherwise    steps of T add their layer's sum, norm T stands behind all of them and closes the
  *                iteration; one buffer; heads read nothing: the scale is that of the run
  *
@@ -325,6 +339,14 @@ guint32 rp_plan_constants(const RpPlan *plan, guint device);
  * the layer. */
 void rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer);
 guint32 rp_plan_resident(const RpPlan *plan, guint device, guint layer);
+/* `layerwise`: where @layer's parameters stand on a device, and its gradients until they have left; one
+ * layer after the other. RP_NONE: it has none. */
+typedef struct {
+    guint32 parameters;
+    guint32 leaving;
+} RpPlanSlotLayer;
+void rp_plan_set_slot_layer(RpPlan *plan, guint device, guint layer, RpPlanSlotLayer places);
+RpPlanSlotLayer rp_plan_slot_layer(const RpPlan *plan, guint device, guint layer);
 /* Bytes that stay on @device, over all layers. */
 guint64 rp_plan_resident_bytes(const RpPlan *plan, guint device);
 
@@ -382,6 +404,41 @@ static inline gboolean
 rp_task_is_transfer(const RpTask *task)
 {
     return task->kind >= RP_TASK_ACTIVATION_DOWNLOAD && task->kind <= RP_TASK_GRADIENT_DOWNLOAD;
+}
+
+/**
+ * rp_task_is_piece:
+ *
+ * A fused action of n layers has 2 n steps, up through its layers and down again; a piece runs some of
+ * them, first_step to end_step - 1, in memory that the piece before it has left:
+ *
+ *   compute       |up 0|up 1|up 2, 3, down 3, ... 0|--- ... ---|up 0, ... 3, down 3|down 2|down 1|down 0|
+ *   parameter-up  |0|1|2|3|
+ *   gradient-down                                                                  |3|    |2|    |1|    |0|
+ */
+static inline gboolean
+rp_task_is_piece(const RpTask *task)
+{
+    return task->kind == RP_TASK_FUSED && task->end_step != RP_NONE;
+}
+
+/* Of @layers, those that a fused action, or a piece of one, runs up, and down. */
+static inline RpInterval
+rp_task_upward(const RpTask *task, RpInterval layers)
+{
+    const guint first = rp_task_is_piece(task) ? MIN(task->first_step, layers.count) : 0;
+    const guint end = rp_task_is_piece(task) ? MIN(task->end_step, layers.count) : layers.count;
+
+    return (RpInterval){layers.first + first, end - first};
+}
+static inline RpInterval
+rp_task_downward(const RpTask *task, RpInterval layers)
+{
+    const guint steps = 2 * layers.count;
+    const guint first = rp_task_is_piece(task) ? MAX(task->first_step, layers.count) : layers.count;
+    const guint end = rp_task_is_piece(task) ? MAX(task->end_step, layers.count) : steps;
+
+    return (RpInterval){layers.first + steps - end, end - first};
 }
 
 /* What is the same for every task of a kind. */

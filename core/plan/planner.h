@@ -22,6 +22,9 @@ typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
 typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
 /* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */
 typedef enum { RP_OPTIMIZER_FUSED, RP_OPTIMIZER_LEAN } RpOptimizerMode;
+/* Weights are written before the norm is known (RpPlanPromises.early_steps): never, where it is known how
+ * fast the optimizer is, or always. Synchronous, gated, fused, by events; else never. */
+typedef enum { RP_EARLY_OFF, RP_EARLY_AUTO, RP_EARLY_ON } RpEarlySteps;
 /* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
  * slower, never, or as far as memory goes. */
 typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentChoice;
@@ -44,6 +47,7 @@ typedef struct {
     RpTransfers transfers;
     RpConsistency consistency;
     RpOptimizerMode optimizer;
+    RpEarlySteps early_steps;
     gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
                                gradient is home. Events only */
     gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it

@@ -80,3 +80,23 @@ rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint
     chunks.segments = (RpSegment *)(void *)g_array_free(segments, FALSE);
     return chunks;
 }
+
+RpChunks
+rp_chunks_by_layer(const RpProfile *profile, RpInterval layers, RpChunksOf of, gboolean downward)
+{
+    RpChunks chunks = {.first_segment = g_new0(guint, (gsize)layers.count + 1),
+                       .chunk_bytes = g_new0(guint64, layers.count)};
+    GArray *segments = g_array_new(FALSE, FALSE, sizeof(RpSegment));
+
+    for (guint i = 0; i < layers.count; i++) {
+        const guint layer = layers.first + (downward ? layers.count - 1 - i : i);
+        const RpSegment segment = {.layer = layer, .bytes = layer_bytes(profile, layer, of)};
+
+        if (segment.bytes == 0)
+            continue;
+        g_array_append_val(segments, segment);
+        append_chunk(&chunks, segments, segments->len - 1);
+    }
+    chunks.segments = (RpSegment *)(void *)g_array_free(segments, FALSE);
+    return chunks;
+}

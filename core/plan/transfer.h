@@ -33,3 +33,7 @@ typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChu
  */
 RpChunks rp_chunks_pack(const RpProfile *profile, RpInterval layers, RpChunksOf of, guint n_windows,
                         guint64 alignment);
+
+/* A chunk for each layer that has any bytes, the last layer first if @downward. */
+RpChunks rp_chunks_by_layer(const RpProfile *profile, RpInterval layers, RpChunksOf of,
+                            gboolean downward);

@@ -101,12 +101,6 @@ expect_value(Expectation *operands, RpAccessRole role, guint16 mode, gboolean de
         expect(operands, &what);
 }
 
-static guint64
-input_bytes(const RpVerifier *verifier, guint layer)
-{
-    return rp_plan_layer(verifier->plan, layer)->input_bytes;
-}
-
 /* 0: needs none, may have one */
 static guint64
 size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
@@ -120,15 +114,16 @@ size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
     case SIZE_WORKSPACE:
         return stage->workspace_bytes;
     case SIZE_INPUT:
-        return input_bytes(verifier, stage->layers.first);
+        return rp_verifier_input_bytes(verifier, stage->layers.first);
     case SIZE_OUTPUT:
         for (guint i = 0; i < stage->n_boundaries; i++)
-            bytes += input_bytes(verifier, stage->boundaries[i]);
+            bytes += rp_verifier_input_bytes(verifier, stage->boundaries[i]);
         return stage->n_boundaries > 0 ? bytes : NOT_AT_ALL;
     case SIZE_GRADIENT:
-        return end < verifier->n_layers ? input_bytes(verifier, end) : NOT_AT_ALL;
+        return end < verifier->n_layers ? rp_verifier_input_bytes(verifier, end) : NOT_AT_ALL;
     case SIZE_SENT:
-        return stage->layers.first > 0 ? input_bytes(verifier, stage->layers.first) : NOT_AT_ALL;
+        return stage->layers.first > 0 ? rp_verifier_input_bytes(verifier, stage->layers.first)
+                                       : NOT_AT_ALL;
     case SIZE_SUM:
         return stage->gradient_bytes > 0
                    ? stage->gradient_bytes / rp_verifier_leaving_element(verifier) * FP32_BYTES
@@ -195,6 +190,38 @@ expect_stays(Expectation *operands, guint32 stage)
         expect_place(operands, rp_plan_resident(verifier->plan, device, l), RP_ROLE_RESIDENT, READ);
 }
 
+/* A fused action of a layerwise plan, or a piece of it. */
+static void
+expect_steps(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpTask *task = operands->task;
+    const guint32 device = rp_plan_lane_device(verifier->plan, task->lane);
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
+    const RpInterval up = rp_task_upward(task, stage->layers);
+    const RpInterval down = rp_task_downward(task, stage->layers);
+
+    for (guint i = 0; i < up.count; i++)
+        expect_place(operands, rp_plan_slot_layer(verifier->plan, device, up.first + i).parameters,
+                     RP_ROLE_PARAMETERS, READ);
+    for (guint i = 0; i < down.count; i++) {
+        const RpPlanSlotLayer places = rp_plan_slot_layer(verifier->plan, device, down.first + i);
+        const RpExpected leaving = {
+            .buffer = places.leaving, .role = RP_ROLE_LEAVING, .mode = WRITE, .optional = TRUE};
+
+        expect_place(operands, places.parameters, RP_ROLE_PARAMETERS, READ);
+        if (places.leaving != RP_NONE)
+            expect(operands, &leaving);
+    }
+    expect_value(operands, RP_ROLE_WORKSPACE,
+                 rp_task_is_piece(task) && task->first_step > 0 ? ADD : WRITE, TRUE,
+                 CATEGORY(WORKSPACE), stage->workspace_bytes);
+    expect_value(operands, RP_ROLE_INPUT, READ, TRUE, VALUES, size_of(verifier, stage, SIZE_INPUT));
+    if (down.count > 0)
+        expect_value(operands, RP_ROLE_SUM, RP_MAY_ADD, TRUE, CATEGORY(ACCUMULATORS),
+                     size_of(verifier, stage, SIZE_SUM));
+}
+
 static void
 expect_action(Expectation *operands)
 {
@@ -205,6 +232,8 @@ expect_action(Expectation *operands)
         expect_rows(operands, task->stage, RP_TASK_FORWARD);
         expect_rows(operands, task->backward_stage, RP_TASK_BACKWARD);
         share(operands);
+    } else if (verifier->promises->layerwise && task->kind == RP_TASK_FUSED) {
+        expect_steps(operands);
     } else {
         expect_rows(operands, task->stage, (RpTaskKind)task->kind);
     }
@@ -260,7 +289,13 @@ expect_chunk(Expectation *operands)
     const gboolean up = task->kind == RP_TASK_PARAMETER_UPLOAD;
     const RpChunks *chunks = up ? &stage->parameters : &stage->gradients;
 
-    if (up)
+    const RpPlanSlotLayer places =
+        rp_plan_slot_layer(verifier->plan, rp_plan_lane_device(verifier->plan, task->lane),
+                           chunks->segments[chunks->first_segment[task->chunk]].layer);
+    if (verifier->promises->layerwise)
+        expect_place(operands, up ? places.parameters : places.leaving,
+                     up ? RP_ROLE_PARAMETERS : RP_ROLE_LEAVING, up ? WRITE : READ);
+    else if (up)
         expect_value(operands, verifier->promises->packed ? RP_ROLE_PACKED : RP_ROLE_PARAMETERS,
                      WRITE, TRUE, CATEGORY(PARAMETERS), stage->upload_bytes);
     else
@@ -337,8 +372,9 @@ expect_sum(Expectation *operands)
                      RP_MAY_ADD);
 }
 
+/* Of the layer and of what is tied to it. */
 static void
-expect_step(Expectation *operands)
+expect_update(Expectation *operands)
 {
     const RpVerifier *verifier = operands->verifier;
     const RpPlanPromises *promises = verifier->promises;
@@ -354,20 +390,35 @@ expect_step(Expectation *operands)
         else
             expect_gradients(operands, layers[i]);
     }
-    expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
-                 ADD);
-    if (!promises->parameter_copies)
-        expect_weights(operands, task->layer, WRITE, FALSE);
+}
+
+/* A step, or one that is early or late. */
+static void
+expect_step(Expectation *operands)
+{
+    const RpVerifier *verifier = operands->verifier;
+    const RpPlanPromises *promises = verifier->promises;
+    const RpTask *task = operands->task;
+    const gboolean early = task->kind == RP_TASK_EARLY_STEP;
+    const gboolean writes = rp_plan_layer(verifier->plan, task->layer)->early;
+
+    expect_update(operands);
+    if (!early || writes)
+        expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->optimizer, RP_ROLE_HOST,
+                     early ? READ : ADD);
+    if (!promises->parameter_copies && task->kind != RP_TASK_LATE_STEP && (!early || writes))
+        expect_weights(operands, task->layer, writes && !early ? ADD : WRITE, FALSE);
     expect_place(operands, rp_plan_decision(verifier->plan, task->iteration), RP_ROLE_DECISION,
-                 promises->gated ? READ : ADD);
+                 promises->gated && !early ? READ : ADD);
 }
 
 static void
 expect_norm(Expectation *operands)
 {
     const RpVerifier *verifier = operands->verifier;
+    const gboolean reads = verifier->promises->gated && !verifier->promises->early_steps;
 
-    for (guint l = 0; verifier->promises->gated && l < verifier->n_layers; l++)
+    for (guint l = 0; reads && l < verifier->n_layers; l++)
         expect_gradients(operands, l);
     expect_place(operands, rp_plan_decision(verifier->plan, operands->task->iteration),
                  RP_ROLE_DECISION, ADD);
@@ -380,7 +431,7 @@ expect_transport(Expectation *operands, RpAccessRole role, gboolean up)
     const RpVerifier *verifier = operands->verifier;
     const guint layer = operands->task->layer;
     const RpPlanStage *stage = rp_plan_stage(verifier->plan, operands->task->stage);
-    guint64 bytes = input_bytes(verifier, layer);
+    guint64 bytes = rp_verifier_input_bytes(verifier, layer);
 
     expect_value(operands, RP_ROLE_HOST, up ? READ : WRITE, FALSE, VALUES,
                  layer > 0 ? bytes : NOT_AT_ALL);
@@ -430,7 +481,9 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
         expect_place(operands, rp_plan_layer(verifier->plan, task->layer)->copied, RP_ROLE_HOST,
                      WRITE);
         break;
+    case RP_TASK_EARLY_STEP:
     case RP_TASK_OPTIMIZER_STEP:
+    case RP_TASK_LATE_STEP:
         expect_step(operands);
         break;
     case RP_TASK_PARAMETER_COPY:

@@ -40,8 +40,10 @@ copy_tables(RpVerifier *verifier)
         rp_plan_set_layer(window, l, rp_plan_layer(source, l));
     for (guint g = 0; g < rp_plan_gpus(source); g++) {
         rp_plan_set_constants(window, g, rp_plan_constants(source, g));
-        for (guint l = 0; l < rp_plan_n_layers(source); l++)
+        for (guint l = 0; l < rp_plan_n_layers(source); l++) {
             rp_plan_set_resident(window, g, l, rp_plan_resident(source, g, l));
+            rp_plan_set_slot_layer(window, g, l, rp_plan_slot_layer(source, g, l));
+        }
     }
     for (guint i = 0; i < rp_plan_n_decisions(source); i++)
         decisions[i] = rp_plan_decision(source, i);

@@ -13,6 +13,7 @@
  *   rules/parameters.c    rule 4: parameters to the devices
  *   rules/residents.c     rule 4: parameters that stay on them
  *   rules/gradients.c     rule 4: gradients from them
+ *   rules/layers.c        rules 1 and 4 where actions go in pieces
  *   rules/consistency.c   rule 5: the optimizer protocol
  *   rules/consistency-transfers.c  rule 5: uploads, downloads and sums
  *   rules/decision.c      rule 5: the norm, and who follows its decision
@@ -154,6 +155,13 @@ rp_verifier_leaving_element(const RpVerifier *verifier)
     return verifier->promises->kept_sums ? sizeof(float) : verifier->promises->element_bytes;
 }
 
+/* Of what crosses the boundary before @layer, of a micro-batch. */
+static inline guint64
+rp_verifier_input_bytes(const RpVerifier *verifier, guint layer)
+{
+    return rp_plan_layer(verifier->plan, layer)->input_bytes;
+}
+
 /* Whether @first has ended whenever @second starts. */
 static inline gboolean
 rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second)
@@ -199,10 +207,13 @@ typedef struct {
     gboolean forward;  /* F, FB */
     gboolean backward; /* B, FB, I */
     gboolean weights;  /* makes weight gradients: B, FB, W */
+    gboolean top;      /* runs the backward of the stage's last layer, if any */
+    gboolean begins;   /* what follows are other pieces of the action; as a rule both */
+    gboolean ends;
 } RpActionPart;
 
 /* Returns: how many of @parts are filled in, 0 if @task is not an action */
-guint rp_action_parts(const RpTask *task, RpActionPart parts[2]);
+guint rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart parts[2]);
 
 /* Whether the head's loss is made in the action: its backward, at once with its forward. */
 gboolean rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task);
@@ -284,6 +295,7 @@ gboolean rp_verify_stages(RpVerifier *verifier);
 gboolean rp_verify_places(RpVerifier *verifier);
 gboolean rp_verify_accesses(RpVerifier *verifier);
 gboolean rp_verify_dataflow(RpVerifier *verifier);
+gboolean rp_verify_pieces(RpVerifier *verifier);
 gboolean rp_verify_parameters(RpVerifier *verifier);
 gboolean rp_verify_consistency(RpVerifier *verifier);
 gboolean rp_verify_decisions(RpVerifier *verifier);

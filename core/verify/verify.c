@@ -4,7 +4,7 @@ static gboolean
 check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
     RpActionPart parts[2];
-    guint n_parts = rp_action_parts(task, parts);
+    guint n_parts = rp_action_parts(verifier, task, parts);
 
     for (guint i = 0; i < n_parts; i++) {
         const RpActionPart *part = &parts[i];
@@ -30,6 +30,11 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "round %u is not that of the micro-batch", task->round);
     }
+    if (rp_task_is_piece(task) &&
+        (!verifier->promises->layerwise || task->first_step >= task->end_step ||
+         task->end_step > 2 * rp_plan_stage(verifier->plan, task->stage)->layers.count))
+        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                "a piece of an action that has none, or not such a one");
     if (task->lead_ns < 0 || task->lead_ns > task->duration_ns)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                 "the recompute part is longer than the action");
@@ -135,7 +140,8 @@ rp_verifier_prove(RpVerifier *verifier)
     return check_fields(verifier) && sort_by_iteration(verifier) && rp_verify_stages(verifier) &&
            rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
            rp_verify_places(verifier) && rp_verify_accesses(verifier) &&
-           rp_verify_dataflow(verifier) && rp_verify_parameters(verifier) &&
+           rp_verify_dataflow(verifier) && rp_verify_pieces(verifier) &&
+           rp_verify_parameters(verifier) &&
            (verifier->promises->forward_only ||
             (rp_verify_consistency(verifier) && rp_verify_decisions(verifier))) &&
            rp_verify_tables(verifier) && rp_verify_operands(verifier) && report_race(verifier);

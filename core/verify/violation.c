@@ -111,7 +111,7 @@ rp_verify_clear_table(guint32 *table, gsize n)
 
 /* Kinds of actions are the first kinds of tasks. */
 guint
-rp_action_parts(const RpTask *task, RpActionPart parts[2])
+rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart parts[2])
 {
     const gboolean two = task->kind == RP_TASK_OVERLAP;
 
@@ -119,8 +119,24 @@ rp_action_parts(const RpTask *task, RpActionPart parts[2])
         return 0;
     const RpActionProducts makes = *rp_action_products((RpActionKind)task->kind);
 
-    parts[0] = (RpActionPart){task->stage, task->micro_batch, makes.output,
-                              makes.input_gradient && !two, makes.weight_gradient && !two};
-    parts[1] = (RpActionPart){task->backward_stage, task->backward_micro_batch, FALSE, TRUE, TRUE};
+    parts[0] = (RpActionPart){task->stage,
+                              task->micro_batch,
+                              makes.output,
+                              makes.input_gradient && !two,
+                              makes.weight_gradient && !two,
+                              TRUE,
+                              TRUE,
+                              TRUE};
+    parts[1] = (RpActionPart){
+        task->backward_stage, task->backward_micro_batch, FALSE, TRUE, TRUE, TRUE, TRUE, TRUE};
+    if (rp_task_is_piece(task) && task->stage < verifier->n_stages) {
+        const guint n = rp_plan_stage(verifier->plan, task->stage)->layers.count;
+
+        parts[0].forward = task->first_step < n;
+        parts[0].backward = parts[0].weights = task->end_step > n;
+        parts[0].top = task->first_step <= n && task->end_step > n;
+        parts[0].begins = task->first_step == 0;
+        parts[0].ends = task->end_step == 2 * n;
+    }
     return two ? 2 : 1;
 }

@@ -11,18 +11,32 @@ kernels_of(const RpDeviceAction *action)
     return rp_network_kernels(action->map->network);
 }
 
+/* Whether sums begin with the action; with one in pieces each piece begins those of its layers. */
+static gboolean
+begins_sums(const RpTaskMap *map, guint device, const RpBackendTask *task)
+{
+    const RpBackendAccess *sum = rp_task_access(task, RP_ROLE_SUM);
+    const gsize place = rp_task_map_place(map, task->task.iteration, task->task.micro_batch);
+
+    if (sum == NULL)
+        return FALSE;
+    if ((sum->mode & RP_ACCESS_READ) == 0)
+        map->devices[device].begun = 1 + place;
+    return (sum->mode & RP_ACCESS_READ) == 0 ||
+           (rp_task_is_piece(&task->task) && map->devices[device].begun == 1 + place);
+}
+
 /* Memory and layers; the head's part, and who observes, are set later. */
 static RpStageCall
 call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
 {
     const RpPlanStage *stage = rp_task_stage(map, task);
-    const RpBackendAccess *sum = rp_task_access(task, RP_ROLE_SUM);
 
     return (RpStageCall){
         .layers = stage->layers,
         .stream = map->devices[device].stream,
         .constants = map->memory[device] + map->constants[device],
-        .parameters = rp_task_operand(map, task, RP_ROLE_PARAMETERS),
+        .parameters = rp_task_parameters(map, task),
         .residents = map->is_packed ? (RpResidents){0} : rp_task_residents(map, device),
         .input = rp_task_operand(map, task, RP_ROLE_INPUT),
         .boundaries = stage->boundaries,
@@ -30,7 +44,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .output = rp_task_operand(map, task, RP_ROLE_OUTPUT),
         .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
-        .begins_sums = sum != NULL && (sum->mode & RP_ACCESS_READ) == 0,
+        .begins_sums = begins_sums(map, device, task),
         .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
         .drops = !rp_host_state_evaluates(map->host_state),
         .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
@@ -90,6 +104,13 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
     return TRUE;
 }
 
+/* Where its micro-batch's losses are, on the device. */
+static double *
+loss_of(const RpDeviceAction *action)
+{
+    return action->map->devices[action->device].losses + action->place * action->map->n_losses;
+}
+
 /* Targets, those that are masked left out if they are many. */
 static gboolean
 begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
@@ -104,7 +125,7 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const guint n = rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
     const gboolean all = n == RP_TARGETS_ALL;
 
-    action->call.loss = map->devices[action->device].losses + action->place * map->n_losses;
+    action->call.loss = loss_of(action);
     action->call.scale = rp_host_state_scale(map->host_state, task->iteration,
                                              rp_task_access(action->task, RP_ROLE_DECISION));
     action->call.aux_scale = action->call.scale * (float)call->batch->n_micro_targets[m];
@@ -132,12 +153,22 @@ set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     if (batch->packed) {
         action->call.n_samples = batch->n_starts[m];
         action->call.longest = batch->longest[m];
-        n = rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
-                              batch->n_starts[m], places);
-    } else {
-        n = rp_network_places(map->network, lengths, NULL, 0, places);
     }
+    if (rp_task_is_piece(task) && task->first_step > 0)
+        return TRUE; /* they are there */
+    n = batch->packed ? rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
+                                          batch->n_starts[m], places)
+                      : rp_network_places(map->network, lengths, NULL, 0, places);
     return ops->set_places(action, places, n, error);
+}
+
+/* Sums of @layers of the action's stage. */
+static float *
+sums_of(const RpDeviceAction *action, RpInterval layers)
+{
+    const RpInterval before = {action->call.layers.first, layers.first - action->call.layers.first};
+
+    return action->call.sums + rp_network_elements(action->map->network, before);
 }
 
 /* The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
@@ -148,7 +179,10 @@ leave(const RpDeviceAction *action)
     const RpTaskMap *map = action->map;
     const RpBackendAccess *access = rp_task_access(action->task, RP_ROLE_LEAVING);
     const RpDtype dtype = rp_network_options(map->network)->dtype;
-    const guint64 n = rp_network_elements(map->network, action->call.layers);
+    const RpInterval layers =
+        action->call.steps != NULL ? action->call.steps->down : action->call.layers;
+    const float *sums = sums_of(action, layers);
+    const guint64 n = rp_network_elements(map->network, layers);
     void *leaving = rp_task_operand(map, action->task, RP_ROLE_LEAVING);
 
     if (access == NULL)
@@ -158,14 +192,26 @@ leave(const RpDeviceAction *action)
                                    &(RpGatherArgs){.dtype = dtype,
                                                    .n = n,
                                                    .begin = (access->mode & RP_ACCESS_READ) == 0,
-                                                   .x = action->call.sums,
+                                                   .x = sums,
                                                    .y = leaving});
     else
-        kernels_of(action)->convert(action->call.stream, &(RpElementsArgs){.n = n,
-                                                                           .x = action->call.sums,
-                                                                           .y = leaving,
-                                                                           .x_dtype = RP_DTYPE_FP32,
-                                                                           .y_dtype = dtype});
+        kernels_of(action)->convert(
+            action->call.stream,
+            &(RpElementsArgs){
+                .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
+}
+
+/* Whether the action has made the loss, of which all of its sums know when it ends; in pieces, the one
+ * that makes the first of them. */
+static gboolean
+makes_loss(const RpDeviceAction *action)
+{
+    const RpStageSteps *steps = action->call.steps;
+
+    if (steps == NULL || action->call.sums == NULL)
+        return action->call.loss != NULL;
+    return sums_of(action, steps->down) == action->call.sums &&
+           rp_network_elements(action->map->network, steps->down) > 0;
 }
 
 /* A loss may be infinite and its gradients finite: the norm is to see it in them. A stage that trains
@@ -176,9 +222,9 @@ end_sums(const RpDeviceAction *action)
 {
     float *told = action->call.sums != NULL ? action->call.sums : action->call.output;
 
-    if (action->call.loss != NULL && told != NULL && rp_host_state_skips(action->map->host_state))
+    if (makes_loss(action) && told != NULL && rp_host_state_skips(action->map->host_state))
         kernels_of(action)->break_sum(action->call.stream,
-                                      &(RpBreakSumArgs){.loss = action->call.loss, .sum = told});
+                                      &(RpBreakSumArgs){.loss = loss_of(action), .sum = told});
     leave(action);
 }
 
@@ -197,7 +243,8 @@ static void
 run_fused(const RpDeviceAction *action)
 {
     rp_network_fused(action->map->network, &action->call);
-    end_sums(action);
+    if (action->call.steps == NULL || action->call.steps->down.count > 0)
+        end_sums(action);
 }
 
 static gboolean
@@ -230,12 +277,22 @@ refuse(const RpDeviceAction *action, GError **error)
     return FALSE;
 }
 
+static gboolean
+runs_head(const RpDeviceAction *action)
+{
+    const RpInterval layers =
+        action->call.steps != NULL ? action->call.steps->down : action->call.layers;
+
+    return layers.count > 0 && layers.first + layers.count == action->map->n_layers;
+}
+
 gboolean
 rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBackend *backend,
                      guint device, const RpBackendTask *task, RpTaskPart part, GError **error)
 {
     const RpTaskKind kind = (RpTaskKind)task->task.kind;
     RpDeviceAction action = {.map = map, .backend = backend, .device = device, .task = task};
+    RpStageSteps steps;
 
     if (kind == RP_TASK_EXPAND)
         return run_expand(&action, error);
@@ -243,6 +300,10 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
         return refuse(&action, error);
     action.call = call_of(map, device, task);
     action.place = rp_task_map_place(map, task->task.iteration, task->task.micro_batch);
+    if (rp_task_is_piece(&task->task)) {
+        steps = rp_task_steps(map, task);
+        action.call.steps = &steps;
+    }
     if (kind != RP_TASK_BACKWARD) {
         action.call.observe = observe;
         action.call.observe_data = &action;
@@ -250,9 +311,7 @@ rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops, RpBacke
     if (map->places != NULL && !set_places(&action, ops, error))
         return FALSE;
     if ((kind != RP_TASK_FORWARD || rp_host_state_evaluates(map->host_state)) &&
-        part != RP_PART_LEAD &&
-        action.call.layers.first + action.call.layers.count == map->n_layers &&
-        !begin_head(&action, ops, error))
+        part != RP_PART_LEAD && runs_head(&action) && !begin_head(&action, ops, error))
         return FALSE;
     if (kind == RP_TASK_FORWARD)
         rp_network_forward(map->network, &action.call);

@@ -23,6 +23,7 @@ typedef struct {
     guint64 own;     /* trained parameters that live here, gaps included */
     guint64 tied;    /* those behind them that live in another layer */
     guint tied_to;   /* which; RP_NONE */
+    gboolean early;  /* its early step writes weights */
     guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
     RpHostStatePlace weight_place[2];
     RpHostStatePlace frozen_place;
@@ -53,7 +54,9 @@ typedef struct {
     double learning_rate;
     float scale; /* loss scale of the iterations whose heads read it */
     guint32 skipped;
-    double sums[]; /* [n_layers] of squares */
+    guint32 foresees; /* early steps write weights: the last step was neither clipped nor skipped */
+    guint32 holds;    /* the weights that they wrote are the step's */
+    double sums[];    /* [n_layers] of squares */
 } RpHostStateDecision;
 
 /* A loss that was not finite: of the newest such step the first micro-batch. */
@@ -85,6 +88,7 @@ struct _RpHostState {
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
     RpHostStateIteration ring[RP_HOST_STATE_RING];
     gboolean gated; /* steps and heads follow the norm's decision */
+    gboolean early; /* early steps sum squares, and may write weights */
     guint n_decisions;
     RpHostStatePlace decision_place[2];
     RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */

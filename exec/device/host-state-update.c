@@ -3,6 +3,7 @@
  *   accumulate lane   |+ round 1|+ rounds 2, 3|
  *   optimizer lane                             |norm|step 0|step 1| ... |copy 0|copy 1| ...
  *   not gated                  |step 1|step 0| ... |norm|
+ *   early steps                |early 0|early 1| ... |norm|step 0| ... |late 0|late 1| ...
  *
  * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
  * on the fly, once for the norm and once for the step, and stored nowhere.
@@ -126,7 +127,7 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const float loss_scale = decision->scale;
     const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
 
-    for (guint l = 0; l < host_state->n_layers; l++)
+    for (guint l = 0; l < host_state->n_layers && !host_state->early; l++)
         decision->sums[l] = sum_squares(host_state, l);
     const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
                                         host_state->options.max_grad_norm);
@@ -138,6 +139,8 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
         rp_learning_rate_at(&host_state->options.learning_rate, host_state->state.n_updates);
     decision->skipped = !clip.finite;
     decision->scale = host_state->state.loss_scale.scale;
+    decision->holds = decision->foresees && clip.finite && clip.coefficient == 1;
+    decision->foresees = clip.finite && clip.coefficient == 1;
     close_iteration(host_state, iteration, &clip, loss_scale);
     return TRUE;
 }
@@ -193,25 +196,16 @@ step_gradients(const RpHostState *host_state, guint layer, guint64 first)
     return gradients_of(host_state, layer, first);
 }
 
-static gboolean
-step(RpHostState *host_state, const RpBackendTask *task, GError **error)
+/* The layer's update, of the gradients as they stand. */
+static RpOptimizerStep
+update_of(const RpHostState *host_state, guint layer, double learning_rate, double multiplier,
+          void *published)
 {
-    const guint layer = task->task.layer;
     const RpHostStateLayer *of = &host_state->layers[layer];
-    const RpHostStateDecision *decision = decision_of(host_state, task);
-    void *published = written(host_state, task);
 
-    if (!host_state->gated && !decide_alone(host_state, task, error))
-        return FALSE;
-    if (decision->skipped) {
-        /* of two versions, this one is older than the weights */
-        if (published != NULL)
-            rp_host_state_publish(host_state, layer, published);
-        return TRUE;
-    }
-    const RpOptimizerStep what = {
-        .learning_rate = decision->learning_rate,
-        .gradient_scale = decision->multiplier,
+    return (RpOptimizerStep){
+        .learning_rate = learning_rate,
+        .gradient_scale = multiplier,
         .n_parameters = of->own,
         .gradient = step_gradients(host_state, layer, 0),
         .added =
@@ -221,8 +215,68 @@ step(RpHostState *host_state, const RpBackendTask *task, GError **error)
         .gradient_dtype = of->copied != NULL ? RP_DTYPE_FP32 : host_state->gradient_dtype,
         .published_dtype = host_state->dtype,
     };
+}
+
+static void
+apply(RpHostState *host_state, guint layer, const RpHostStateDecision *decision, void *published)
+{
+    const RpHostStateLayer *of = &host_state->layers[layer];
+    const RpOptimizerStep what =
+        update_of(host_state, layer, decision->learning_rate, decision->multiplier, published);
+
     rp_optimizer_layer_apply(host_state->optimizer, of->state, &what);
     rp_optimizer_layer_finish(of->state);
+}
+
+/* Before the norm is known: the weights as they are if it clips nothing, unless that is not likely. */
+static void
+step_early(RpHostState *host_state, const RpBackendTask *task)
+{
+    const guint layer = task->task.layer;
+    const RpHostStateLayer *of = &host_state->layers[layer];
+    RpHostStateDecision *decision = decision_of(host_state, task);
+
+    decision->sums[layer] = sum_squares(host_state, layer);
+    if (!of->early || !decision->foresees || !isfinite(decision->sums[layer]))
+        return;
+    const RpOptimizerStep what = update_of(
+        host_state, layer,
+        rp_learning_rate_at(&host_state->options.learning_rate, host_state->state.n_updates),
+        unscale_of(rp_host_state_iteration(host_state, task->task.iteration), decision->scale),
+        of->weights[0]);
+
+    rp_optimizer_layer_preview(host_state->optimizer, of->state, &what);
+}
+
+/* The norm has clipped nothing: the state goes where the weights are. */
+static void
+step_late(RpHostState *host_state, const RpBackendTask *task)
+{
+    const RpHostStateDecision *decision = decision_of(host_state, task);
+
+    if (decision->holds)
+        apply(host_state, task->task.layer, decision, NULL);
+}
+
+static gboolean
+step(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const guint layer = task->task.layer;
+    const RpHostStateDecision *decision = decision_of(host_state, task);
+    void *published =
+        host_state->early ? host_state->layers[layer].weights[0] : written(host_state, task);
+
+    if (!host_state->gated && !decide_alone(host_state, task, error))
+        return FALSE;
+    if (host_state->layers[layer].early && decision->holds)
+        return TRUE;
+    if (decision->skipped) {
+        /* of two versions, this one is older than the weights; early ones are not theirs */
+        if (published != NULL)
+            rp_host_state_publish(host_state, layer, published);
+        return TRUE;
+    }
+    apply(host_state, layer, decision, published);
     return TRUE;
 }
 
@@ -271,8 +325,14 @@ rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendT
     case RP_TASK_GRADIENT_COPY:
         copy_gradients(host_state, task->task.layer);
         return TRUE;
+    case RP_TASK_EARLY_STEP:
+        step_early(host_state, task);
+        return TRUE;
     case RP_TASK_OPTIMIZER_STEP:
         return step(host_state, task, error);
+    case RP_TASK_LATE_STEP:
+        step_late(host_state, task);
+        return TRUE;
     case RP_TASK_PARAMETER_COPY:
         copy_parameters(host_state, task);
         return TRUE;

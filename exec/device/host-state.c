@@ -42,6 +42,7 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
         .tied = layout->tied_elements,
         .tied_to = layout->tied_bytes > 0 ? 0 : RP_NONE,
         .tied_from = RP_NONE,
+        .early = planned->early,
         .frozen_place = place_of(plan, planned->frozen),
         .optimizer_place = place_of(plan, planned->optimizer),
         .copied_place = place_of(plan, planned->copied),
@@ -120,6 +121,7 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
     g_mutex_init(&host_state->overflow_lock); /* or rp_host_state_free() may not be called */
     g_return_val_if_fail(promises->gated || rp_update_steps_at_once(options), NULL);
     host_state->gated = promises->gated;
+    host_state->early = promises->early_steps;
     host_state->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < host_state->n_decisions; i++)
         host_state->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
@@ -403,9 +405,12 @@ rp_host_state_restore(RpHostState *host_state, const RpUpdateState *state, guint
     host_state->next_iteration = first_iteration;
     host_state->first_iteration = first_iteration;
     host_state->steps_before = state->n_iterations;
-    for (guint i = 0; i < host_state->n_decisions; i++)
-        rp_host_state_decision(host_state, first_iteration + i)->scale =
-            i == 0 ? state->next_scale : state->loss_scale.scale;
+    for (guint i = 0; i < host_state->n_decisions; i++) {
+        RpHostStateDecision *decision = rp_host_state_decision(host_state, first_iteration + i);
+
+        decision->scale = i == 0 ? state->next_scale : state->loss_scale.scale;
+        decision->foresees = TRUE;
+    }
 }
 
 guint64

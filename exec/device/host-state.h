@@ -150,7 +150,8 @@ gboolean rp_host_state_skips(const RpHostState *host_state);
  *
  * A task of a host lane; @stages of the plan are those given at rp_host_state_new(). The norm of a
  * gated plan computes the global norm and decides on the step; otherwise each step sums up its own
- * layer, and the norm closes the iteration.
+ * layer, and the norm closes the iteration. Early steps sum up theirs for the norm, and write weights
+ * while nothing has been clipped lately.
  *
  * Errors: RP_HOST_STATE_ERROR_GRADIENT, RP_HOST_STATE_ERROR_LOSS, naming the step and the layer.
  * With a loss scale: if max_skipped steps in a row were skipped

@@ -40,6 +40,7 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .element_bytes = rp_dtype_size(options->dtype),
         .leaving_dtype = rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : options->dtype,
         .kept_sums = rp_plan_promises(plan)->kept_sums,
+        .layerwise = rp_plan_promises(plan)->layerwise,
         .is_packed = rp_plan_promises(plan)->packed,
     };
     find_residents(map, plan);
@@ -90,6 +91,32 @@ rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole ro
     const RpBackendAccess *access = rp_task_access(task, role);
 
     return access == NULL ? NULL : map->memory[access->arena] + access->offset;
+}
+
+RpStageSteps
+rp_task_steps(const RpTaskMap *map, const RpBackendTask *task)
+{
+    const RpInterval layers = rp_task_stage(map, task)->layers;
+
+    return (RpStageSteps){rp_task_upward(&task->task, layers),
+                          rp_task_downward(&task->task, layers)};
+}
+
+const void *
+rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
+{
+    const guint8 *operand = rp_task_operand(map, task, RP_ROLE_PARAMETERS);
+    const guint first = rp_task_stage(map, task)->layers.first;
+    guint lowest = first; /* of the task's layers: the first operand is of it, or of one behind */
+
+    if (operand == NULL || !map->layerwise)
+        return operand;
+    const RpStageSteps steps = rp_task_steps(map, task);
+
+    lowest = steps.up.count == 0     ? steps.down.first
+             : steps.down.count == 0 ? steps.up.first
+                                     : MIN(steps.up.first, steps.down.first);
+    return operand - (map->first[lowest] - map->first[first]);
 }
 
 /* Token ids of a micro-batch come from the caller, everything else from where it was stored. */
@@ -177,7 +204,9 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        guint8 *at = target + map->first[segment->layer] - map->first[stage->layers.first];
+        guint8 *at = map->layerwise
+                         ? target
+                         : target + map->first[segment->layer] - map->first[stage->layers.first];
 
         if (!copy_weights(map, task, segment->layer, segment->offset, segment->bytes,
                           at + segment->offset, move, user_data, error))
@@ -211,7 +240,8 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
                              : rp_host_state_gradients(map->host_state, segment->layer,
                                                        task->task.round, segment->offset, &run);
 
-        if (!move(user_data, target, leaving + at, segment->bytes, error))
+        if (!move(user_data, target, leaving + (map->layerwise ? segment->offset : at),
+                  segment->bytes, error))
             return FALSE;
     }
     return TRUE;

@@ -12,6 +12,7 @@
 typedef struct {
     RpKernelStream *stream; /* where kernels are issued */
     double *losses;         /* [RP_BATCH_FEED_RING x M][n_losses] to which its heads add */
+    gsize begun;            /* 1 + place of the micro-batch whose action began sums; 0: none yet */
 } RpTaskDevice;
 
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
     guint64 *constants;         /* [gpus] offset in the device's arena */
     guint64 *residents;    /* [gpus][n_layers] the same of what stays there, or RP_LAYOUT_NONE */
     guint64 *first;        /* [n_layers] where a layer begins among what goes up of all */
+    gboolean layerwise;    /* parameters and leaving gradients have a buffer for each layer */
     gboolean is_packed;    /* what goes up is expanded before actions read it */
     gint32 *packed;        /* [gpus][2][T] targets that are not masked, and their rows */
     gsize n_losses;        /* of a micro-batch: its own, and the auxiliary one if there is one */
@@ -65,6 +67,11 @@ rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
 /* Where the task's buffer of that role is. Returns: (nullable): it has none */
 void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role);
+
+/* Layers that a fused task runs. */
+RpStageSteps rp_task_steps(const RpTaskMap *map, const RpBackendTask *task);
+/* Parameters of the task's stage, as its first layer's begin. */
+const void *rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task);
 
 /* Of what stays on @device. */
 static inline RpResidents

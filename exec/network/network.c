@@ -402,6 +402,8 @@ rp_network_weight_bytes(const RpNetwork *network, RpInterval layers)
 guint64
 rp_network_elements(const RpNetwork *network, RpInterval layers)
 {
+    if (layers.count == 0)
+        return 0;
     const RpLayerLayout *first = rp_network_layout(network, layers.first);
     const RpLayerLayout *last = rp_network_layout(network, layers.first + layers.count - 1);
 

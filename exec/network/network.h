@@ -135,10 +135,18 @@ void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInter
 /* After the forward of each layer, with its output [T,C] (of the head: not called). */
 typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
 
+/* Of a fused call in pieces: layers whose forward runs, and layers whose backward does. What they need
+ * of others has been left in the workspace by the pieces before. */
+typedef struct {
+    RpInterval up;
+    RpInterval down;
+} RpStageSteps;
+
 /* One stage x one micro-batch. All pointers are of the backend's memory, 64-byte aligned. */
 typedef struct {
     RpKernelStream *stream;
     RpInterval layers;
+    const RpStageSteps *steps; /* fused: of them; NULL: all both ways */
     const void *constants;
     const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
     RpResidents residents;  /* beside them */

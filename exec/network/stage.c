@@ -10,7 +10,8 @@
  *               workspace |kept of a|kept of b|kept of c|between|scratch|
  *                          each: |its input|what its backward needs|
  *
- * The place for the input of a stays empty: it is read from the call.
+ * The place for the input of a stays empty: it is read from the call. A call in pieces
+ * (RpStageCall.steps) finds and leaves all in the same places.
  *
  * Below the lowest layer that trains something (adapters of some layers alone) nothing runs backward,
  * and no gradient leaves that layer: what a call has for it stays as it was.
@@ -21,6 +22,25 @@ static gboolean
 is_head(const RpNetwork *network, guint layer)
 {
     return layer == network->n_layers - 1;
+}
+
+/* Layers of the call that run forward, or backward. */
+static RpInterval
+upward(const RpStageCall *call)
+{
+    return call->steps != NULL ? call->steps->up : call->layers;
+}
+
+static RpInterval
+downward(const RpStageCall *call)
+{
+    return call->steps != NULL ? call->steps->down : call->layers;
+}
+
+static gboolean
+contains(RpInterval layers, guint layer)
+{
+    return layer >= layers.first && layer - layers.first < layers.count;
 }
 
 /* @address: where the layer's scratch begins */
@@ -189,9 +209,11 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
         void *y = layer + 1 < end ? (void *)next : boundary(network, call, end);
         RpRoom room = kept_room(network, kept);
 
-        run_forward(network, call, layer, scratch, x, &room, y);
-        if (observed)
-            observe(call, layer, y);
+        if (contains(upward(call), layer)) {
+            run_forward(network, call, layer, scratch, x, &room, y);
+            if (observed)
+                observe(call, layer, y);
+        }
         kept = next;
         x = y;
     }
@@ -232,15 +254,16 @@ next_stack(const RpLayerLayout *layout, guint64 element)
     return next;
 }
 
-/* Sets sums to 0 that the backward adds to. */
+/* Sets sums to 0 that the backward of @layers adds to. */
 static void
-begin_sums(const RpNetwork *network, const RpStageCall *call)
+begin_sums(const RpNetwork *network, const RpStageCall *call, RpInterval layers)
 {
     const guint64 base = network->layers[call->layers.first].layout.first_element;
-    guint64 done = 0; /* sums that are 0, or will be written */
+    const guint64 begin = network->layers[layers.first].layout.first_element - base;
+    guint64 done = begin; /* sums that are 0, or will be written */
 
-    for (guint i = 0; i < call->layers.count; i++) {
-        const RpLayerLayout *layout = &network->layers[call->layers.first + i].layout;
+    for (guint i = 0; i < layers.count; i++) {
+        const RpLayerLayout *layout = &network->layers[layers.first + i].layout;
         const guint64 first = layout->first_element - base;
         const RpWeightPlace *stack;
 
@@ -249,7 +272,7 @@ begin_sums(const RpNetwork *network, const RpStageCall *call)
             done = first + stack->element + stack->shape[0] * stack->shape[1] * stack->shape[2];
         }
     }
-    clear_sums(network, call, done, rp_network_elements(network, call->layers));
+    clear_sums(network, call, done, begin + rp_network_elements(network, layers));
 }
 
 void
@@ -257,8 +280,9 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
 {
     g_return_if_fail(is_valid(network, call));
     g_return_if_fail(call->sums || rp_network_elements(network, call->layers) == 0);
-    g_return_if_fail(has_head(network, call) ? call->loss && call->targets
-                                             : call->gradient != NULL);
+    g_return_if_fail(!has_head(network, call)                          ? call->gradient != NULL
+                     : contains(downward(call), network->n_layers - 1) ? call->loss && call->targets
+                                                                       : TRUE);
     g_return_if_fail(call->layers.first == 0 || call->output);
 
     const guint first = call->layers.first, end = MAX(first, network->lowest);
@@ -267,15 +291,16 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     const guintptr scratch = kept + network->hidden_room;
     const void *dy = call->gradient;
 
-    if (call->begins_sums)
-        begin_sums(network, call);
+    if (call->begins_sums && downward(call).count > 0)
+        begin_sums(network, call, downward(call));
     for (guint layer = first + call->layers.count; layer-- > end;) {
         kept -= network->layers[layer].sizes.kept;
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;
         RpRoom room = kept_room(network, kept);
 
-        run_backward(network, call, layer, scratch, x, &room, dy, dx);
+        if (contains(downward(call), layer))
+            run_backward(network, call, layer, scratch, x, &room, dy, dx);
         dy = dx;
     }
 }
@@ -286,5 +311,6 @@ rp_network_fused(const RpNetwork *network, const RpStageCall *call)
     g_return_if_fail(is_valid(network, call) && has_head(network, call));
 
     keep(network, call, TRUE);
-    rp_network_backward(network, call);
+    if (downward(call).count > 0)
+        rp_network_backward(network, call);
 }

@@ -215,7 +215,11 @@ typedef struct {
     const RpOptimizerLayer *layer;
     const RpOptimizerStep *step;
     RpAdamwFactors factors[2]; /* by whether weights decay */
+    gboolean preview;          /* the state stays as it is */
 } StepJob;
+
+/* Parameters whose state is copied at a time, to be stepped in the nearest cache. */
+#define PREVIEW_PIECE ((gsize)1024)
 
 /* The arrays of @job from parameter @first of the layer on. */
 static RpAdamwArrays
@@ -237,6 +241,37 @@ arrays_at(const StepJob *job, gsize first)
     };
 }
 
+/* Steps a copy of the state of @n parameters, of which nothing remains. */
+static void
+preview(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
+{
+    float state[3][PREVIEW_PIECE];
+
+    for (gsize i = 0; i < n; i += PREVIEW_PIECE) {
+        const gsize length = MIN(n - i, PREVIEW_PIECE);
+        const RpAdamwArrays piece = {
+            .weight = memcpy(state[0], arrays->weight + i, length * sizeof(float)),
+            .moment1 = memcpy(state[1], arrays->moment1 + i, length * sizeof(float)),
+            .moment2 = memcpy(state[2], arrays->moment2 + i, length * sizeof(float)),
+            .gradient = rp_gradient_at(arrays->gradient, arrays->gradient_dtype, i),
+            .published = (char *)arrays->published + i * rp_dtype_size(arrays->published_dtype),
+            .gradient_dtype = arrays->gradient_dtype,
+            .published_dtype = arrays->published_dtype,
+        };
+
+        job->ops->step(factors, &piece, length);
+    }
+}
+
+static void
+step_arrays(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
+{
+    if (job->preview)
+        preview(job, factors, arrays, n);
+    else
+        job->ops->step(factors, arrays, n);
+}
+
 /* Parameters @first to @first + @n, whose gradient is a sum. */
 static void
 step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gsize n)
@@ -251,7 +286,7 @@ step_with_sum(const StepJob *job, const RpAdamwFactors *factors, gsize first, gs
                         i - step->first, piece, length);
         arrays.gradient = piece;
         arrays.gradient_dtype = RP_DTYPE_FP32;
-        job->ops->step(factors, &arrays, length);
+        step_arrays(job, factors, &arrays, length);
     }
 }
 
@@ -272,20 +307,17 @@ step_share(gsize first, gsize n, gpointer data)
         if (rp_gradient_is_sum(&job->step->gradient, &job->step->added))
             step_with_sum(job, factors, first, run_end - first);
         else
-            job->ops->step(factors, &arrays, run_end - first);
+            step_arrays(job, factors, &arrays, run_end - first);
         first = run_end;
     }
 }
 
-void
-rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
-                         const RpOptimizerStep *step)
+static void
+run_step(const RpOptimizer *optimizer, const RpOptimizerLayer *layer, const RpOptimizerStep *step,
+         gboolean preview)
 {
     RpAdamwOptions options = optimizer->options;
-    StepJob job = {.ops = optimizer->ops, .layer = layer, .step = step};
-
-    g_return_if_fail(within(layer, step->first, step->n_parameters));
-    g_return_if_fail(step->n_parameters <= layer->n_parameters - layer->n_applied);
+    StepJob job = {.ops = optimizer->ops, .layer = layer, .step = step, .preview = preview};
 
     job.factors[1] =
         rp_adamw_prepare(&options, step->learning_rate, step->gradient_scale, layer->n_steps + 1);
@@ -293,7 +325,27 @@ rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
     job.factors[0] =
         rp_adamw_prepare(&options, step->learning_rate, step->gradient_scale, layer->n_steps + 1);
     rp_pool_run(optimizer->pool, step->first, step->n_parameters, GRANULE, step_share, &job);
+}
+
+void
+rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
+                         const RpOptimizerStep *step)
+{
+    g_return_if_fail(within(layer, step->first, step->n_parameters));
+    g_return_if_fail(step->n_parameters <= layer->n_parameters - layer->n_applied);
+
+    run_step(optimizer, layer, step, FALSE);
     layer->n_applied += step->n_parameters;
+}
+
+void
+rp_optimizer_layer_preview(RpOptimizer *optimizer, const RpOptimizerLayer *layer,
+                           const RpOptimizerStep *step)
+{
+    g_return_if_fail(within(layer, step->first, step->n_parameters));
+    g_return_if_fail(step->published != NULL && layer->n_applied == 0);
+
+    run_step(optimizer, layer, step, TRUE);
 }
 
 void

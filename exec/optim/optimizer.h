@@ -107,6 +107,16 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
 void rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
                               const RpOptimizerStep *step);
 
+/**
+ * rp_optimizer_layer_preview:
+ * @step: with @published
+ *
+ * Writes the weights that rp_optimizer_layer_apply() would publish, bit for bit, and changes nothing
+ * else. Not in the middle of a step.
+ */
+void rp_optimizer_layer_preview(RpOptimizer *optimizer, const RpOptimizerLayer *layer,
+                                const RpOptimizerStep *step);
+
 /* Ends a step that has been applied to every parameter. */
 void rp_optimizer_layer_finish(RpOptimizerLayer *layer);
 

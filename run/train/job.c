@@ -238,6 +238,7 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .transfers = (RpTransfers)run->transfers,
                     .consistency = (RpConsistency)run->consistency,
                     .optimizer = (RpOptimizerMode)run->optimizer.mode,
+                    .early_steps = (RpEarlySteps)run->optimizer.early,
                     .step_at_once = run->optimizer.max_grad_norm <= 0 &&
                                     job->network.dtype != RP_DTYPE_FP16 &&
                                     run->consistency != RP_CONSISTENCY_BLOCKING},

@@ -97,6 +97,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .async = schedule->dispatched && !query->sync,
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
+        .early_steps = RP_EARLY_AUTO,
         .constant_bytes = constant_bytes,
         .resident_limit = resident_limit(query),
     };

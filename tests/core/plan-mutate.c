@@ -61,9 +61,12 @@ rp_plan_draft_new(const RpPlan *plan)
     for (guint g = 0; g < draft->gpus; g++)
         draft->constants[g] = rp_plan_constants(plan, g);
     draft->residents = g_new(guint32, (gsize)draft->gpus * draft->n_layers);
+    draft->slot_layers = g_new(RpPlanSlotLayer, (gsize)draft->gpus * draft->n_layers);
     for (guint g = 0; g < draft->gpus; g++)
-        for (guint l = 0; l < draft->n_layers; l++)
+        for (guint l = 0; l < draft->n_layers; l++) {
             draft->residents[(gsize)g * draft->n_layers + l] = rp_plan_resident(plan, g, l);
+            draft->slot_layers[(gsize)g * draft->n_layers + l] = rp_plan_slot_layer(plan, g, l);
+        }
     draft->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < draft->n_decisions; i++)
         draft->decisions[i] = rp_plan_decision(plan, i);
@@ -97,6 +100,7 @@ rp_plan_draft_free(RpPlanDraft *draft)
     g_array_unref(draft->buffers);
     g_free(draft->constants);
     g_free(draft->residents);
+    g_free(draft->slot_layers);
     g_ptr_array_unref(draft->tasks);
     g_array_unref(draft->order);
     g_free(draft);
@@ -166,8 +170,10 @@ rp_plan_draft_build(const RpPlanDraft *draft)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
     for (guint g = 0; g < draft->gpus; g++) {
         rp_plan_set_constants(plan, g, draft->constants[g]);
-        for (guint l = 0; l < draft->n_layers; l++)
+        for (guint l = 0; l < draft->n_layers; l++) {
             rp_plan_set_resident(plan, g, l, draft->residents[(gsize)g * draft->n_layers + l]);
+            rp_plan_set_slot_layer(plan, g, l, draft->slot_layers[(gsize)g * draft->n_layers + l]);
+        }
     }
     rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
     for (guint i = 0; i < draft->order->len; i++) {
@@ -395,6 +401,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .first_iteration = test->resumed ? 1 : 0,
         .round = test->round,
         .step_at_once = test->at_once,
+        .early_steps = test->early_steps ? RP_EARLY_ON : RP_EARLY_OFF,
         .forward_only = test->forward,
         .sum_rounds = !test->apart,
         .resident_limit = test->resident,

@@ -28,10 +28,11 @@ typedef struct {
     GArray *buffers; /* RpBuffer */
     guint32 decisions[2];
     guint n_decisions;
-    guint32 *constants; /* gpus */
-    guint32 *residents; /* [gpus][n_layers] */
-    GPtrArray *tasks;   /* RpDraftTask */
-    GArray *order;      /* guint: in which order they are appended */
+    guint32 *constants;           /* gpus */
+    guint32 *residents;           /* [gpus][n_layers] */
+    RpPlanSlotLayer *slot_layers; /* the same */
+    GPtrArray *tasks;             /* RpDraftTask */
+    GArray *order;                /* guint: in which order they are appended */
 } RpPlanDraft;
 
 /* @plan: nothing of it retired */
@@ -81,16 +82,17 @@ typedef struct {
     gboolean blocking;
     gboolean lean;
     gboolean naive;
-    guint64 token_bytes; /* input of layer 0 */
-    guint iterations;    /* 0: only the planner, nothing appended */
-    guint calls;         /* of an iteration; 0 = 1 */
-    gboolean tied;       /* the head's matrix is the embedding's */
-    gboolean resumed;    /* older weights than the first iteration's exist */
-    gboolean at_once;    /* a layer steps as soon as its gradient is home */
-    gboolean apart;      /* rounds are kept apart on the host where that is cheaper */
-    gboolean forward;    /* forward alone */
-    gboolean packed;     /* blocks are uploaded in few bits */
-    guint64 resident;    /* limit up to which frozen weights stay; all but 1024 bytes a block is */
+    guint64 token_bytes;  /* input of layer 0 */
+    guint iterations;     /* 0: only the planner, nothing appended */
+    guint calls;          /* of an iteration; 0 = 1 */
+    gboolean tied;        /* the head's matrix is the embedding's */
+    gboolean resumed;     /* older weights than the first iteration's exist */
+    gboolean at_once;     /* a layer steps as soon as its gradient is home */
+    gboolean apart;       /* rounds are kept apart on the host where that is cheaper */
+    gboolean forward;     /* forward alone */
+    gboolean packed;      /* blocks are uploaded in few bits */
+    gboolean early_steps; /* synchronous: weights are written before the norm is known */
+    guint64 resident;     /* limit up to which frozen weights stay; all but 1024 bytes a block is */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */

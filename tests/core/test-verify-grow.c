@@ -84,6 +84,7 @@ proves_every_schedule_while_it_grows(void **state)
                     .resumed = (options & 32) != 0,
                     .at_once = (options & 128) != 0,
                     .packed = (options & 512) != 0,
+                    .early_steps = options % 5 < 2,
                     .resident = (options & 640) == 640 ? G_MAXUINT64 : 0,
                 };
 
@@ -125,6 +126,8 @@ static const RpTestPlan broken[] = {
     {"roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS, 1,
      FALSE, TRUE, TRUE},
     {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512,
+     .iterations = ITERATIONS, .tied = TRUE, .early_steps = TRUE},
     {"mobius", 2, 4, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
     {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_COMPUTE, TRUE, TRUE, FALSE, FALSE, FALSE, 512, ITERATIONS},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,

@@ -37,6 +37,20 @@ static const RpTestPlan plans[] = {
      FALSE, FALSE, TRUE},
     {"roundpipe", 3, 0, 9, 3, RP_FIDELITY_FULL, FALSE, TRUE, TRUE, FALSE, FALSE, 512, 2, 1, FALSE,
      FALSE, FALSE, TRUE},
+    /* weights that are written before the norm is known */
+    {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .tied = TRUE, .early_steps = TRUE},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 3,
+     .apart = TRUE, .early_steps = TRUE},
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .early_steps = TRUE},
+    /* pieces of actions, layer by layer */
+    {"roundpipe", 1, 0, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .tied = TRUE, .early_steps = TRUE},
+    {"roundpipe", 1, 0, 1, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2},
+    {"roundpipe", 2, 0, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .apart = TRUE, .at_once = TRUE},
+    {"roundpipe", 3, 0, 9, 3, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2},
     /* packed weights */
     {"roundpipe", 3, 1, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
      .packed = TRUE},

@@ -246,6 +246,74 @@ for_experts(void **state)
     rp_tiny_model_free(model);
 }
 
+/* Synchronous, one stage of all blocks: actions go in pieces, and each layer travels alone. Naive
+ * transfers have whole actions. */
+static void
+for_actions_in_pieces(void **state)
+{
+    RpTinyModel *models[] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE),
+                             rp_tiny_model_new_experts()};
+    static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
+
+    (void)state;
+    for (guint i = 0; i < 3 * G_N_ELEMENTS(models); i++) {
+        const RpTinyModel *model = models[i % 3];
+        RpTinyRun run = {
+            "roundpipe",         1, 8, .naive = TRUE, .n_stages = 6, .dtype = dtypes[i / 3],
+            .max_grad_norm = 0.5};
+        g_autofree char *expected = rp_tiny_run_hash(model, &run, STEPS);
+        RpTinyRun one = run;
+
+        run.naive = FALSE;
+        assert_same(model, &run, expected);
+        one.micro_batches = 1;
+        g_autofree char *alone = rp_tiny_run_hash(model, &one, STEPS);
+        one.naive = FALSE;
+        assert_same(model, &one, alone);
+        run.round = 4;
+        run.naive = TRUE;
+        g_autofree char *rounds = rp_tiny_run_hash(model, &run, STEPS);
+        for (run.naive = FALSE, run.devices = 1; run.devices <= 4; run.devices++) {
+            run.lean = run.devices == 4;
+            assert_same(model, &run, rounds);
+        }
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++)
+        rp_tiny_model_free(models[i]);
+}
+
+/* Norms that clip no step, every step, and some; in fp16 the first steps are skipped. */
+static void
+for_weights_that_are_written_before_the_norm_is_known(void **state)
+{
+    static const double norms[] = {1e9, 0.05, 0.5, 1};
+    RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
+
+    (void)state;
+    for (guint mode = 0; mode < 32; mode++) {
+        RpTinyRun run = {"roundpipe",
+                         1 + mode % 3,
+                         8,
+                         .n_stages = mode & 2 ? 6 : 2,
+                         .round = mode & 4 ? 4 : 0,
+                         .dtype = mode % 5 == 0 ? RP_DTYPE_FP16 : RP_DTYPE_FP32,
+                         .threads = mode % 3,
+                         .max_grad_norm = norms[mode / 8]};
+        const RpTinyModel *model = models[mode & 1];
+        g_autofree char *expected = rp_tiny_run_hash(model, &run, STEPS);
+
+        run.early_steps = TRUE;
+        assert_same(model, &run, expected);
+        if (run.round > 0)
+            continue;
+        run.schedule = "1f1b";
+        run.devices = run.n_stages = 3;
+        assert_same(model, &run, expected);
+    }
+    for (guint i = 0; i < 2; i++)
+        rp_tiny_model_free(models[i]);
+}
+
 #define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int
@@ -261,6 +329,8 @@ main(void)
         cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
         cmocka_unit_test(for_experts),
+        cmocka_unit_test(for_actions_in_pieces),
+        cmocka_unit_test(for_weights_that_are_written_before_the_norm_is_known),
     };
 
     return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);

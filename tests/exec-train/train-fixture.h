@@ -41,7 +41,8 @@ typedef struct {
     gboolean reverse;
     RpDtype dtype;
     double max_grad_norm;
-    guint max_skipped; /* 0 = the default */
+    gboolean early_steps; /* weights are written before the norm is known */
+    guint max_skipped;    /* 0 = the default */
     guint threads;
     guint64 device_memory_bytes;
     guint64 host_memory_bytes;

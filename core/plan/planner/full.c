@@ -144,6 +144,83 @@ access_operands(const Full *self, const RpPart *part, guint32 gradient_phase)
                       gradient_phase);
 }
 
+/* Layers of either, which touch each other. */
+static RpInterval
+both(RpInterval up, RpInterval down)
+{
+    const guint first = MIN(up.first, down.first);
+
+    if (up.count == 0 || down.count == 0)
+        return up.count > 0 ? up : down;
+    return (RpInterval){first, MAX(up.first + up.count, down.first + down.count) - first};
+}
+
+/* Steps of a fused action, of a layerwise plan: it whole, or a piece. */
+static RpTaskId
+append_piece(const Full *self, const RpAction *action, const RpPart *part, guint first, guint end)
+{
+    const RpPlanJob *job = self->job;
+    const guint n = part->at->layers.count;
+    const guint left = self->backwards_left[part->stage];
+    const RpTask steps = {.kind = RP_TASK_FUSED, .first_step = first, .end_step = end};
+    const RpInterval up = rp_task_upward(&steps, part->at->layers);
+    const RpInterval down = rp_task_downward(&steps, part->at->layers);
+    RpBuilder *builder = job->builder;
+
+    if (first == 0 && end == 2 * n)
+        rp_job_begin_action(job, part->device, action);
+    else
+        rp_job_begin_piece(job, part->device, action, first, end);
+    rp_placement_read_layers(self->placement, part->device, both(up, down));
+    rp_placement_read_stays(self->placement, part);
+    rp_builder_access(builder, rp_placement_workspace(self->placement, part),
+                      first == 0 ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                      RP_ROLE_WORKSPACE, 0);
+    rp_builder_read(builder, part->input.buffer, RP_ROLE_INPUT);
+    if (down.count > 0 && part->at->gradient_bytes > 0)
+        rp_builder_access(builder, rp_placement_sums(self->placement, part),
+                          left == job->backwards && first <= n ? RP_ACCESS_WRITE
+                                                               : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                          RP_ROLE_SUM, 0);
+    if (left == 1)
+        rp_placement_leave_layers(self->placement, part->device, down);
+    if (first <= n && end > n && job->promises->gated)
+        rp_builder_read(builder, rp_plan_decision(job->plan, job->iteration), RP_ROLE_DECISION);
+    return rp_builder_end(builder);
+}
+
+/* The gradients of @layers, which have come to be complete. */
+static void
+send_layers(const Full *self, guint device, RpInterval layers)
+{
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        if (self->job->profile->layers[l].gradient_bytes > 0)
+            rp_gradients_send(self->gradients, device, FALSE);
+}
+
+/* The first action of the slot has pieces on its way up, as weights arrive, the last one on its way
+ * down, as gradients are complete. The top layer, the head, goes up and down at once. */
+static RpTaskId
+append_pieces(Full *self, const RpAction *action, const RpPart *part, gboolean first)
+{
+    const guint n = part->at->layers.count;
+    const gboolean last = self->backwards_left[part->stage] == 1;
+    RpTaskId id = RP_TASK_NONE;
+    guint end;
+
+    if (last)
+        rp_gradients_leave(self->gradients, part->device, part->stage,
+                           rp_job_round(self->job, part->micro_batch));
+    for (guint step = 0; step < 2 * n; step = end) {
+        end = first && step + 1 < n ? step + 1 : last ? MAX(n, step) + 1 : 2 * n;
+        id = append_piece(self, action, part, step, end);
+        if (last && end > n)
+            send_layers(self, part->device,
+                        (RpInterval){part->at->layers.first + 2 * n - end, end - MAX(n, step)});
+    }
+    return id;
+}
+
 static RpTaskId
 append_compute(const Full *self, const RpAction *action, const RpPart *forward,
                const RpPart *backward)
@@ -185,22 +262,28 @@ count_gradient(Full *self, const RpPart *part)
     if (--self->backwards_left[part->stage] > 0)
         return;
     self->backwards_left[part->stage] = self->job->backwards;
+    if (self->job->promises->layerwise)
+        return; /* they have left, layer by layer */
     rp_gradients_leave(self->gradients, part->device, part->stage,
                        rp_job_round(self->job, part->micro_batch));
     if (self->job->promises->resident_weights)
         rp_gradients_send(self->gradients, part->device, TRUE);
 }
 
-/* @device comes to the action: turns to its slot if that is another, with its transfers. */
-static void
+/* @device comes to the action: turns to its slot if that is another, with its transfers. Returns:
+ * whether it is */
+static gboolean
 enter(const Full *self, guint device, const RpAction *action)
 {
-    if (rp_placement_next_slot(self->placement, device, action) != NULL) {
+    const gboolean turns = rp_placement_next_slot(self->placement, device, action) != NULL;
+
+    if (turns) {
         rp_gradients_send(self->gradients, device, TRUE);
         rp_placement_turn(self->placement, device);
     }
     /* the chunk of this window; the first leaves with the slot's first action */
     rp_gradients_send(self->gradients, device, FALSE);
+    return turns;
 }
 
 static RpTaskId
@@ -211,11 +294,12 @@ append(gpointer data, guint device, const RpAction *action)
     RpPart forward = rp_part(self->job, device, action->stage, action->micro_batch);
     RpPart backward = rp_part(self->job, device, rp_action_backward_stage(action),
                               rp_action_backward_micro_batch(action));
+    const gboolean turns = enter(self, device, action);
     RpTaskId id;
 
-    enter(self, device, action);
     prepare(self, action, &forward, &backward);
-    id = append_compute(self, action, &forward, &backward);
+    id = self->job->promises->layerwise ? append_pieces(self, action, &forward, turns)
+                                        : append_compute(self, action, &forward, &backward);
     /* boundaries inside the stage are for backwards */
     for (guint i = 0; i < (self->job->options.forward_only ? MIN(1, forward.at->n_boundaries)
                                                            : forward.at->n_boundaries);

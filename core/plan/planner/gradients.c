@@ -104,6 +104,13 @@ empty_staging(RpGradients *self, guint32 staging)
     }
 }
 
+/* Its first, or only one. */
+static guint32
+layer_of_chunk(const RpChunks *chunks, guint chunk)
+{
+    return chunks->segments[chunks->first_segment[chunk]].layer;
+}
+
 static void
 append_chunk(RpGradients *self, guint g, guint chunk)
 {
@@ -125,7 +132,11 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     /* its window opens when the activation download before it is over */
     if (job->options.transfers == RP_TRANSFERS_WINDOWS)
         rp_builder_wait_lane(job->builder, rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_DOWN));
-    rp_builder_read(job->builder, device->leaving, RP_ROLE_LEAVING);
+    rp_builder_read(job->builder,
+                    job->promises->layerwise
+                        ? rp_plan_slot_layer(job->plan, g, layer_of_chunk(chunks, chunk)).leaving
+                        : device->leaving,
+                    RP_ROLE_LEAVING);
     rp_builder_write(job->builder, device->staging, RP_ROLE_STAGING);
     for (guint i = chunks->first_segment[chunk]; home && i < chunks->first_segment[chunk + 1];
          i++) {
@@ -137,6 +148,16 @@ append_chunk(RpGradients *self, guint g, guint chunk)
         last_layer = layer;
     }
     rp_builder_end(job->builder);
+}
+
+/* Of a round that stands alone, or apart. */
+static void
+note_home(RpGradients *self, RpInterval layers, guint32 stage, guint32 iteration)
+{
+    if (!rp_protocol_note_home(self->protocol, layers, iteration))
+        return;
+    append_sums_of(self, stage, iteration);
+    rp_protocol_append_home(self->protocol, layers, iteration);
 }
 
 /* Rounds of a stage are added up in their order, whatever devices they were on, so that the result
@@ -162,10 +183,15 @@ rp_gradients_send(RpGradients *self, guint g, gboolean all)
 
     if (stage == RP_NONE)
         return;
-    const guint n_chunks = rp_plan_stage(self->job->plan, stage)->gradients.n_chunks;
+    const RpChunks *chunks = &rp_plan_stage(self->job->plan, stage)->gradients;
+    const guint n_chunks = chunks->n_chunks;
+    const gboolean one_by_one = self->job->promises->layerwise && !self->job->staged;
 
     do {
         append_chunk(self, g, leaving->chunk++);
+        if (one_by_one)
+            note_home(self, (RpInterval){layer_of_chunk(chunks, leaving->chunk - 1), 1}, stage,
+                      iteration);
     } while (all && leaving->chunk < n_chunks);
     if (leaving->chunk < n_chunks)
         return;
@@ -179,10 +205,8 @@ rp_gradients_send(RpGradients *self, guint g, gboolean all)
         g_array_append_val(self->summands, summand);
     }
     leaving->stage = RP_NONE;
-    if (rp_protocol_note_home(self->protocol, stage, iteration)) {
-        append_sums_of(self, stage, iteration);
-        rp_protocol_append_home(self->protocol, stage, iteration);
-    }
+    if (!one_by_one)
+        note_home(self, rp_plan_stage(self->job->plan, stage)->layers, stage, iteration);
 }
 
 void

@@ -84,6 +84,17 @@ are_apart(const RpPlanJob *job, guint rounds)
     return rounds * gradients <= rp_profile_sum_bytes(job->profile, gradients) + staging;
 }
 
+/* Synchronous, its weights cannot come before the slot that they were made in has run. */
+static gboolean
+is_lone(const RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+
+    return options->fidelity == RP_FIDELITY_FULL && options->schedule->dispatched &&
+           job->n_stages == 1 && !options->async && !rp_profile_is_packed(job->profile) &&
+           job->rounds * options->calls <= options->gpus;
+}
+
 static void
 set_promises(RpPlanJob *job)
 {
@@ -106,6 +117,8 @@ set_promises(RpPlanJob *job)
         .double_weights = options->async && !lean && !blocking,
         .resident_weights = !schedule->dispatched && !schedule->offloads_weights,
         .packed = options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile),
+        .layerwise = is_lone(job) && !options->forward_only && !blocking &&
+                     options->transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1,
         .stash_on_host = schedule->dispatched,
         .schedule = schedule->name,
         .first_iteration = options->first_iteration,
@@ -114,6 +127,7 @@ set_promises(RpPlanJob *job)
         .parameter_copies = blocking || lean,
         .constant_bytes = options->constant_bytes,
         .gated = !options->step_at_once || blocking,
+        .early_steps = rp_early_has(job),
     };
 
     rp_plan_set_promises(job->plan, &promises);
@@ -121,6 +135,7 @@ set_promises(RpPlanJob *job)
     job->backwards = options->round * (schedule->dispatched ? 1 : options->calls);
     job->departures = kept ? 1 : rounds;
     job->staged = job->departures > 1 && !apart;
+    job->lone = is_lone(job);
 }
 
 /* The parameters, or the gradients that leave, as the chunks of their transfers. */
@@ -130,6 +145,8 @@ cut_chunks(const RpPlanJob *job, RpInterval layers, RpChunksOf of, guint n_windo
     const gboolean whole =
         job->options.transfers == RP_TRANSFERS_NAIVE || job->promises->resident_weights;
 
+    if (job->promises->layerwise)
+        return rp_chunks_by_layer(job->profile, layers, of, of != RP_CHUNKS_PARAMETERS);
     return rp_chunks_pack(job->profile, layers, of, whole ? 1 : n_windows, 0);
 }
 
@@ -338,4 +355,22 @@ rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
         task->backward_stage = action->backward_stage;
         task->backward_micro_batch = micro_batch_of_iteration(job, action->backward_micro_batch);
     }
+}
+
+void
+rp_job_begin_piece(const RpPlanJob *job, guint device, const RpAction *action, guint first_step,
+                   guint end_step)
+{
+    const RpInterval layers = rp_plan_stage(job->plan, action->stage)->layers;
+    RpTask *task =
+        rp_job_begin_task(job, RP_TASK_FUSED, device, action->stage, action->micro_batch);
+
+    task->first_step = first_step;
+    task->end_step = end_step;
+    const RpInterval up = rp_task_upward(task, layers), down = rp_task_downward(task, layers);
+
+    for (guint i = 0; i < up.count; i++)
+        task->duration_ns += job->profile->layers[up.first + i].forward_ns;
+    for (guint i = 0; i < down.count; i++)
+        task->duration_ns += job->profile->layers[down.first + i].backward_ns;
 }

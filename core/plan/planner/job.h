@@ -21,12 +21,13 @@ typedef struct {
     GPtrArray *arrays;   /* GArray, likewise */
     RpStageTimes *times; /* [stage] */
     guint n_stages;
-    guint rounds;          /* of a call */
-    guint backwards;       /* micro-batches whose gradients a device sums before they leave */
-    guint departures;      /* how often gradients of a stage leave in an iteration */
-    gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
-    guint32 iteration;     /* the one being appended, or next */
-    guint call;            /* of the iteration, being appended or next */
+    guint rounds;      /* of a call */
+    guint backwards;   /* micro-batches whose gradients a device sums before they leave */
+    guint departures;  /* how often gradients of a stage leave in an iteration */
+    gboolean staged;   /* they leave for a staging buffer: rounds are added up on the host */
+    gboolean lone;     /* each device has one slot an iteration, of all layers, and room for one */
+    guint32 iteration; /* the one being appended, or next */
+    guint call;        /* of the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */
 } RpPlanJob;
 
@@ -46,8 +47,19 @@ GArray *rp_job_array(const RpPlanJob *job, guint element_size);
 /* Begins a task that belongs to @stage and @micro_batch of the call. */
 RpTask *rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 stage,
                           guint32 micro_batch);
+/* early.c: whether there are early steps (RpPlanPromises.early_steps). */
+gboolean rp_early_has(const RpPlanJob *job);
+/* Bytes that the host moves for a layer. */
+typedef guint64 (*RpEarlyTime)(const RpPlanJob *job, guint layer);
+/* Which layers' gradients are worked on as soon as they are home, not first layer first when all are:
+ * @must is done at once for all of them, and @may for those, if no @must is done later for it. */
+void rp_early_choose(const RpPlanJob *job, RpEarlyTime must, RpEarlyTime may, gboolean *early);
+
 /* Begins the compute task of an action, with its times. */
 void rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action);
+/* The same of a piece of a fused action (rp_task_is_piece()). */
+void rp_job_begin_piece(const RpPlanJob *job, guint device, const RpAction *action,
+                        guint first_step, guint end_step);
 
 /* A buffer at the end of @arena; RP_NONE if it would hold nothing. */
 static inline guint32

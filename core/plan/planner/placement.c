@@ -77,7 +77,10 @@ lay_out_device(RpPlacement *placement, guint g)
             rp_job_add_buffer(job, g, RP_BUFFER_ACTIVATIONS, largest.output);
     }
     placement->ops->lay_out(placement, g, &largest);
-    device->leaving = rp_job_add_buffer(job, g, RP_BUFFER_GRADIENTS, leaving_bytes);
+    if (job->promises->layerwise)
+        rp_placement_lay_out_leaving(placement, g);
+    else
+        device->leaving = rp_job_add_buffer(job, g, RP_BUFFER_GRADIENTS, leaving_bytes);
     rp_plan_set_constants(
         job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->options.constant_bytes));
     device->staging =

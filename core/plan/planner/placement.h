@@ -127,6 +127,13 @@ void rp_placement_upload_stays(const RpPlacement *placement, guint device, RpInt
 void rp_placement_upload_all_stays(const RpPlacement *placement);
 void rp_placement_read_stays(const RpPlacement *placement, const RpPart *part);
 
+/* Places of each layer's parameters and leaving gradients, where plans are layerwise; and a
+ * running action's reads and writes of those of @layers. */
+void rp_placement_lay_out_parameters(RpPlacement *placement, guint device);
+void rp_placement_lay_out_leaving(RpPlacement *placement, guint device);
+void rp_placement_read_layers(const RpPlacement *placement, guint device, RpInterval layers);
+void rp_placement_leave_layers(const RpPlacement *placement, guint device, RpInterval layers);
+
 guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);

@@ -11,13 +11,22 @@
  *   gradient-down  |--layers 6, 7--|--layers 4, 5--|
  *   gated                                           |norm|step 0|step 1| ... |step 7|
  *   at once                        |step 7|step 6|  |step 5|step 4| ... |norm|
+ *
+ * Early: squares of a layer are summed at once, and the weights of some are written as they are if
+ * nothing is clipped, and nothing else is (early.c). Then their steps have nothing to do, or write
+ * weights and state as if no early step had been. Where they had nothing to do, the state follows
+ * while the next iteration computes:
+ *
+ *   gradient-down  |--layers 6, 7--|--layers 4, 5--| ...
+ *   early             |early 6|early 7|squares 4| ... |squares 0|norm|step 0|step 1| ... |late 6|late 7|
+ *   parameter-up                                                            |0|    |1| ... |6|7|
  */
 #include "core/plan/planner/protocol.h"
 
 /* A protocol. */
 typedef struct {
-    /* All gradients of @stage are home; may be %NULL. */
-    void (*home)(RpProtocol *self, guint32 stage, guint32 iteration);
+    /* All gradients of @layers are home; may be %NULL. */
+    void (*home)(RpProtocol *self, RpInterval layers, guint32 iteration);
     /* All actions of the iteration stand. */
     void (*end)(RpProtocol *self, guint32 iteration);
 } Ops;
@@ -29,10 +38,11 @@ struct _RpProtocol {
     const RpPlanJob *job;
     const Ops *protocol;
     Copies copies;
-    guint departures;        /* of all stages, one iteration */
-    guint gradients_left[2]; /* [iteration % 2] departures that are not all appended */
-    guint *layer_left[2];    /* [iteration % 2][layer] the same of one layer */
-    guint32 *next_copy;      /* [layer] first iteration whose parameter copy is not appended */
+    guint trained;        /* layers */
+    guint layers_left[2]; /* [iteration % 2] of them, whose gradients are not all appended */
+    guint *layer_left[2]; /* [iteration % 2][layer] departures that are not */
+    gboolean *early;      /* [layer] its early step writes weights; at once: it is not deferred */
+    guint32 *next_copy;   /* [layer] first iteration whose parameter copy is not appended */
 };
 
 static const RpPlanLayer *
@@ -130,8 +140,8 @@ append_norm(RpProtocol *self, guint32 iteration)
     const RpPlanJob *job = self->job;
     RpTask *task = begin_task(self, RP_TASK_NORM, RP_NONE, iteration);
 
-    for (guint l = 0; job->promises->gated && l < job->profile->n_layers; l++) {
-        if (!is_trained(self, l))
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        if (!job->promises->gated || job->promises->early_steps || !is_trained(self, l))
             continue;
         task->bytes += rp_traffic_norm(job, l);
         read_gradients(self, l, FALSE);
@@ -140,23 +150,69 @@ append_norm(RpProtocol *self, guint32 iteration)
     rp_builder_end(job->builder);
 }
 
+/* Begins a task that reads the layer's gradients, and those of a tied matrix. */
+static RpTask *
+begin_update(const RpProtocol *self, RpTaskKind kind, guint layer, guint32 iteration)
+{
+    const gboolean copied = self->job->promises->gradient_copies;
+    RpTask *task = begin_task(self, kind, layer, iteration);
+
+    read_gradients(self, layer, copied);
+    if (tied_layer(self, layer) != RP_NONE)
+        read_gradients(self, tied_layer(self, layer), copied);
+    return task;
+}
+
+static void
+append_early_step(RpProtocol *self, guint layer, guint32 iteration)
+{
+    const RpPlanJob *job = self->job;
+    const RpPlanLayer *place = place_of(self, layer);
+    RpTask *task;
+
+    if (!is_trained(self, layer))
+        return;
+    task = begin_update(self, RP_TASK_EARLY_STEP, layer, iteration);
+    task->bytes = rp_traffic_squares(job, layer);
+    if (place->early) {
+        task->bytes += rp_traffic_early_step(job, layer);
+        rp_builder_read(job->builder, place->optimizer, RP_ROLE_HOST);
+        rp_builder_write(job->builder, place->weights[0], RP_ROLE_HOST);
+    }
+    rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
+    rp_builder_end(job->builder);
+}
+
+static void
+append_late_step(RpProtocol *self, guint layer, guint32 iteration)
+{
+    const RpPlanJob *job = self->job;
+
+    if (!place_of(self, layer)->early)
+        return;
+    begin_update(self, RP_TASK_LATE_STEP, layer, iteration)->bytes =
+        rp_traffic_late_step(job, layer);
+    rp_builder_update(job->builder, place_of(self, layer)->optimizer, RP_ROLE_HOST);
+    rp_builder_read(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
+    rp_builder_end(job->builder);
+}
+
+/* Where the early step has written weights it is expected to find nothing to do. */
 static void
 append_step(RpProtocol *self, guint layer, guint32 iteration)
 {
     const RpPlanJob *job = self->job;
     const RpPlanPromises *promises = job->promises;
     const RpPlanLayer *place = place_of(self, layer);
-    const guint tied = tied_layer(self, layer);
 
     if (!is_trained(self, layer))
         return;
-    begin_task(self, RP_TASK_OPTIMIZER_STEP, layer, iteration)->bytes =
-        rp_traffic_step(job, layer, tied);
-    read_gradients(self, layer, promises->gradient_copies);
-    if (tied != RP_NONE)
-        read_gradients(self, tied, promises->gradient_copies);
+    begin_update(self, RP_TASK_OPTIMIZER_STEP, layer, iteration)->bytes =
+        place->early ? 0 : rp_traffic_step(job, layer, tied_layer(self, layer));
     rp_builder_update(job->builder, place->optimizer, RP_ROLE_HOST);
-    if (self->copies == COPIES_NONE)
+    if (place->early)
+        rp_builder_update(job->builder, place->weights[0], RP_ROLE_HOST);
+    else if (self->copies == COPIES_NONE)
         rp_builder_write(job->builder, place->weights[promises->double_weights ? iteration % 2 : 0],
                          RP_ROLE_HOST);
     rp_builder_access(job->builder, rp_plan_decision(job->plan, iteration),
@@ -190,11 +246,17 @@ append_steps(RpProtocol *self, guint32 iteration)
         append_step(self, step_order(self, i), iteration);
 }
 
-static void
-home_gated(RpProtocol *self, guint32 stage, guint32 iteration)
+static gboolean
+all_home(const RpProtocol *self, guint32 iteration)
 {
-    (void)stage;
-    if (self->gradients_left[iteration % 2] > 0)
+    return self->layers_left[iteration % 2] == 0;
+}
+
+static void
+home_gated(RpProtocol *self, RpInterval layers, guint32 iteration)
+{
+    (void)layers;
+    if (!all_home(self, iteration))
         return;
     append_norm(self, iteration);
     /* the step overwrites the full-precision weights that the copy reads */
@@ -202,42 +264,78 @@ home_gated(RpProtocol *self, guint32 stage, guint32 iteration)
     append_steps(self, iteration);
 }
 
-/* The step of a layer and the copy before it, once all gradients that it reads are home. */
+/* The step of a layer and the copy before it. */
 static void
-step_if_home(RpProtocol *self, guint layer, guint32 iteration)
+step_at_once(RpProtocol *self, guint layer, guint32 iteration)
 {
-    const guint *left = self->layer_left[iteration % 2];
-    const guint tied = tied_layer(self, layer);
-
-    if (left[layer] > 0 || (tied != RP_NONE && left[tied] > 0))
-        return;
     /* all of the iteration's uploads of the layer stand before its gradients */
     if (self->copies == COPIES_LATE && iteration > 0)
         append_parameter_copy(self, layer, iteration - 1);
     append_step(self, layer, iteration);
 }
 
+/* Calls @append once all gradients are home that the layer's update reads. */
 static void
-home_at_once(RpProtocol *self, guint32 stage, guint32 iteration)
+append_if_home(RpProtocol *self, guint layer, guint32 iteration,
+               void (*append)(RpProtocol *self, guint layer, guint32 iteration))
 {
-    const RpInterval layers = rp_plan_stage(self->job->plan, stage)->layers;
+    const guint *left = self->layer_left[iteration % 2];
+    const guint tied = tied_layer(self, layer);
 
+    if (left[layer] == 0 && (tied == RP_NONE || left[tied] == 0))
+        append(self, layer, iteration);
+}
+
+/* The same of layers whose gradients have come home together, and of those that they are tied to. */
+static void
+append_all_home(RpProtocol *self, RpInterval layers, guint32 iteration,
+                void (*append)(RpProtocol *self, guint layer, guint32 iteration))
+{
     for (guint i = 0; i < layers.count; i++) {
         const guint layer = layers.first + (self->job->options.async ? layers.count - 1 - i : i);
         const guint tied = place_of(self, layer)->tied_to;
 
-        step_if_home(self, layer, iteration);
+        append_if_home(self, layer, iteration, append);
         if (tied != RP_NONE && (tied < layers.first || tied >= layers.first + layers.count))
-            step_if_home(self, tied, iteration);
+            append_if_home(self, tied, iteration, append);
     }
-    if (self->gradients_left[iteration % 2] == 0)
-        append_norm(self, iteration);
+}
+
+static void
+step_unless_deferred(RpProtocol *self, guint layer, guint32 iteration)
+{
+    if (self->early[layer])
+        step_at_once(self, layer, iteration);
+}
+
+static void
+home_at_once(RpProtocol *self, RpInterval layers, guint32 iteration)
+{
+    append_all_home(self, layers, iteration, step_unless_deferred);
+    if (!all_home(self, iteration))
+        return;
+    for (guint l = 0; l < self->job->profile->n_layers; l++)
+        if (!self->early[l])
+            step_at_once(self, l, iteration);
+    append_norm(self, iteration);
+}
+
+static void
+home_early(RpProtocol *self, RpInterval layers, guint32 iteration)
+{
+    append_all_home(self, layers, iteration, append_early_step);
+    if (!all_home(self, iteration))
+        return;
+    append_norm(self, iteration);
+    append_steps(self, iteration);
+    for (guint l = 0; l < self->job->profile->n_layers; l++)
+        append_late_step(self, l, iteration);
 }
 
 static void
 end_events(RpProtocol *self, guint32 iteration)
 {
-    if (self->departures == 0)
+    if (self->trained == 0)
         append_norm(self, iteration);
     append_late_copies(self, iteration);
 }
@@ -255,25 +353,63 @@ end_blocking(RpProtocol *self, guint32 iteration)
         append_steps(self, iteration);
 }
 
+static void
+choose_early(RpProtocol *self)
+{
+    const RpPlanJob *job = self->job;
+
+    rp_early_choose(job, rp_traffic_squares, rp_traffic_early_step, self->early);
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        RpPlanLayer row = *place_of(self, l);
+
+        row.early = self->early[l] && row.weights[0] != RP_NONE;
+        rp_plan_set_layer(job->plan, l, &row);
+    }
+}
+
+static guint64
+no_traffic(const RpPlanJob *job, guint layer)
+{
+    (void)job;
+    (void)layer;
+    return 0;
+}
+
+static guint64
+step_traffic(const RpPlanJob *job, guint layer)
+{
+    return rp_traffic_step(job, layer, RP_NONE);
+}
+
 RpProtocol *
 rp_protocol_new(const RpPlanJob *job)
 {
     static const Ops gated = {home_gated, end_events}, at_once = {home_at_once, end_events},
-                     blocking = {NULL, end_blocking};
+                     early = {home_early, end_events}, blocking = {NULL, end_blocking};
     const RpPlanPromises *promises = job->promises;
     RpProtocol *self = RP_JOB_NEW(job, RpProtocol, 1);
 
     self->job = job;
-    self->protocol = promises->gradient_copies ? &blocking : promises->gated ? &gated : &at_once;
+    self->protocol = promises->gradient_copies ? &blocking
+                     : promises->early_steps   ? &early
+                     : promises->gated         ? &gated
+                                               : &at_once;
     self->copies = !promises->parameter_copies ? COPIES_NONE
                    : promises->async           ? COPIES_LATE
                                                : COPIES_WITH_STEP;
     self->next_copy = RP_JOB_NEW(job, guint32, job->profile->n_layers);
     for (guint i = 0; i < 2; i++)
         self->layer_left[i] = RP_JOB_NEW(job, guint, job->profile->n_layers);
-    for (guint s = 0; s < job->n_stages; s++)
-        if (rp_plan_stage(job->plan, s)->gradients.n_chunks > 0)
-            self->departures += job->departures;
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        self->trained += is_trained(self, l);
+    self->early = RP_JOB_NEW(job, gboolean, job->profile->n_layers);
+    if (promises->early_steps)
+        choose_early(self);
+    else if (promises->layerwise)
+        rp_early_choose(job, no_traffic, step_traffic, self->early);
+    else
+        for (guint l = 0; l < job->profile->n_layers; l++)
+            self->early[l] = TRUE;
     return self;
 }
 
@@ -283,32 +419,28 @@ rp_protocol_begin_iteration(RpProtocol *self)
     const RpPlanJob *job = self->job;
     guint *left = self->layer_left[job->iteration % 2];
 
-    self->gradients_left[job->iteration % 2] = self->departures;
-    for (guint s = 0; s < job->n_stages; s++) {
-        const RpPlanStage *stage = rp_plan_stage(job->plan, s);
-
-        for (guint l = 0; stage->gradients.n_chunks > 0 && l < stage->layers.count; l++)
-            left[stage->layers.first + l] = job->departures;
-    }
+    self->layers_left[job->iteration % 2] = self->trained;
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        left[l] = is_trained(self, l) ? job->departures : 0;
 }
 
 gboolean
-rp_protocol_note_home(RpProtocol *self, guint32 stage, guint32 iteration)
+rp_protocol_note_home(RpProtocol *self, RpInterval layers, guint32 iteration)
 {
-    const RpInterval layers = rp_plan_stage(self->job->plan, stage)->layers;
     guint *left = self->layer_left[iteration % 2];
+    const guint before = self->layers_left[iteration % 2];
 
-    self->gradients_left[iteration % 2]--;
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        left[l]--;
-    return left[layers.first] == 0;
+        if (is_trained(self, l) && --left[l] == 0)
+            self->layers_left[iteration % 2]--;
+    return self->layers_left[iteration % 2] < before;
 }
 
 void
-rp_protocol_append_home(RpProtocol *self, guint32 stage, guint32 iteration)
+rp_protocol_append_home(RpProtocol *self, RpInterval layers, guint32 iteration)
 {
     if (self->protocol->home != NULL)
-        self->protocol->home(self, stage, iteration);
+        self->protocol->home(self, layers, iteration);
 }
 
 void

@@ -1,7 +1,9 @@
 /**
- * The host's side of an iteration (§4.3): norm, steps and copies, by one of three protocols.
+ * The host's side of an iteration (§4.3): norm, steps and copies, by one of four protocols.
  *
  *   gated      events; all steps of an iteration wait for its norm
+ *   early      events; a layer's weights are written as soon as its gradient is home, as they are
+ *              unless the norm says otherwise; its state follows when the norm is known
  *   at once    events; a layer is stepped as soon as its gradient is home
  *   blocking   everything is copied between two iterations, while the devices wait
  *
@@ -21,10 +23,10 @@ void rp_protocol_end_iteration(RpProtocol *protocol);
 /* The last copies. */
 void rp_protocol_finish(RpProtocol *protocol);
 
-/* Gradients of one round of @stage have left. Returns: whether they were the stage's last */
-gboolean rp_protocol_note_home(RpProtocol *protocol, guint32 stage, guint32 iteration);
-/* All gradients of @stage are home and summed: what may be stepped now is. */
-void rp_protocol_append_home(RpProtocol *protocol, guint32 stage, guint32 iteration);
+/* Gradients of one round of @layers, of one stage, have left. Returns: whether they were the last */
+gboolean rp_protocol_note_home(RpProtocol *protocol, RpInterval layers, guint32 iteration);
+/* All gradients of @layers are home and summed: what may be stepped now is. */
+void rp_protocol_append_home(RpProtocol *protocol, RpInterval layers, guint32 iteration);
 
 /* traffic.c: memory traffic of host tasks, bytes. A rate that the profile gives counts as the
  * traffic of a fused step that takes as long. */
@@ -32,5 +34,11 @@ guint64 rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guin
 guint64 rp_traffic_norm(const RpPlanJob *job, guint layer);
 guint64 rp_traffic_parameter_copy(const RpPlanJob *job, guint layer);
 guint64 rp_traffic_gradient_copy(const RpPlanJob *job, guint layer);
+/* Of an early step: its squares, and beside them what writes weights. */
+guint64 rp_traffic_squares(const RpPlanJob *job, guint layer);
+guint64 rp_traffic_early_step(const RpPlanJob *job, guint layer);
+guint64 rp_traffic_late_step(const RpPlanJob *job, guint layer);
+/* Bytes of the host's tasks in a second, if nothing else moves any. */
+double rp_traffic_rate(const RpPlanJob *job);
 /* @tied: layer whose gradients of a tied matrix are added; RP_NONE */
 guint64 rp_traffic_step(const RpPlanJob *job, guint layer, guint tied);

@@ -95,6 +95,106 @@ lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
     device->packed = rp_job_add_buffer(placement->job, g, RP_BUFFER_PARAMETERS, largest->packed);
 }
 
+/* ---- layer by layer ----
+ *
+ * A device has one slot an iteration, whose first action follows the uploads, and whose last one is
+ * followed by the downloads. So each layer has buffers of its own, one after the other:
+ *
+ *   slot      |--parameters of 0--|--of 1--| ... |--of n - 1--|
+ *   leaving   |--gradients of 0--|--of 1--| ... |--of n - 1--|
+ */
+
+/* A buffer right behind the one before it, which began the row at @base. */
+static guint32
+place_behind(const RpPlanJob *job, guint g, RpBufferCategory category, guint64 *end, guint64 bytes)
+{
+    const RpBuffer buffer = {.arena = g, .category = category, .offset = *end, .bytes = bytes};
+
+    *end += bytes;
+    return bytes > 0 ? rp_plan_place_buffer(job->plan, &buffer) : RP_NONE;
+}
+
+static guint64
+end_of_arena(const RpPlanJob *job, guint g)
+{
+    return rp_align_up(rp_plan_arena_bytes(job->plan, g), RP_BUFFER_ALIGNMENT);
+}
+
+void
+rp_placement_lay_out_parameters(RpPlacement *placement, guint g)
+{
+    const RpPlanJob *job = placement->job;
+    guint64 end = end_of_arena(job, g);
+
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        RpPlanSlotLayer places = rp_plan_slot_layer(job->plan, g, l);
+
+        places.parameters = place_behind(job, g, RP_BUFFER_PARAMETERS, &end,
+                                         rp_layer_upload_bytes(&job->profile->layers[l]));
+        rp_plan_set_slot_layer(job->plan, g, l, places);
+    }
+}
+
+void
+rp_placement_lay_out_leaving(RpPlacement *placement, guint g)
+{
+    const RpPlanJob *job = placement->job;
+    guint64 end = end_of_arena(job, g);
+
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        RpPlanSlotLayer places = rp_plan_slot_layer(job->plan, g, l);
+
+        places.leaving =
+            place_behind(job, g, RP_BUFFER_GRADIENTS, &end, job->profile->layers[l].gradient_bytes);
+        rp_plan_set_slot_layer(job->plan, g, l, places);
+    }
+}
+
+void
+rp_placement_read_layers(const RpPlacement *placement, guint g, RpInterval layers)
+{
+    const RpPlanJob *job = placement->job;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        rp_builder_read(job->builder, rp_plan_slot_layer(job->plan, g, l).parameters,
+                        RP_ROLE_PARAMETERS);
+}
+
+void
+rp_placement_leave_layers(const RpPlacement *placement, guint g, RpInterval layers)
+{
+    const RpPlanJob *job = placement->job;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        rp_builder_write(job->builder, rp_plan_slot_layer(job->plan, g, l).leaving,
+                         RP_ROLE_LEAVING);
+}
+
+/* One slot, that nothing arrives beside. */
+static void
+lay_out_lone(RpPlacement *placement, guint g, const RpLargest *largest)
+{
+    const RpPlanJob *job = placement->job;
+    RpDevice *device = &placement->devices[g];
+    guint32 parameters = RP_NONE;
+
+    if (job->promises->layerwise)
+        rp_placement_lay_out_parameters(placement, g);
+    else
+        parameters =
+            rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->parameters[RP_WAY_BACKWARD]);
+    const guint32 sums = rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
+                                           rp_profile_sum_bytes(job->profile, largest->gradients));
+    const guint32 workspace =
+        rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_WAY_BACKWARD]);
+
+    for (guint turn = 0; turn < 2; turn++) {
+        device->parameters[RP_WAY_BACKWARD][turn] = parameters;
+        device->sums[turn] = sums;
+        device->workspace[RP_WAY_BACKWARD][turn] = workspace;
+    }
+}
+
 static void
 lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const RpSlotLayout *layout)
 {
@@ -137,7 +237,10 @@ lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
 {
     const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
 
-    lay_out_slots(placement, g, largest, &layout);
+    if (placement->job->lone)
+        lay_out_lone(placement, g, largest);
+    else
+        lay_out_slots(placement, g, largest, &layout);
     rp_placement_lay_out_stays(placement, g);
 }
 
@@ -218,6 +321,12 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
         rp_builder_wait_barrier(job->builder, FALSE);
         if (job->promises->packed)
             rp_builder_write(job->builder, placement->devices[g].packed, RP_ROLE_PACKED);
+        else if (job->promises->layerwise)
+            rp_builder_write(
+                job->builder,
+                rp_plan_slot_layer(job->plan, g, chunks->segments[chunks->first_segment[c]].layer)
+                    .parameters,
+                RP_ROLE_PARAMETERS);
         else
             rp_builder_write(job->builder, rp_placement_parameters(placement, &part),
                              RP_ROLE_PARAMETERS);

@@ -1,11 +1,12 @@
 /* Memory traffic of host tasks. Of one trained parameter, bytes (one pass 28, separate copies 40);
  * e is the size of a weight or gradient:
  *
- *   fused 24 + 2 e   lean 24 + e   blocking 24 + 4   copies 4 + e
+ *   fused 24 + 2 e   lean 24 + e   blocking 24 + 4   copies 4 + e   early 12 + 2 e   late 24 + e
  */
 #include "core/plan/planner/protocol.h"
 
-#define STATE_TRAFFIC 24 /* weight and moments read 12, written 12 */
+#define STATE_BYTES 12   /* weight and moments */
+#define STATE_TRAFFIC 24 /* the same, read and written */
 #define FP32_BYTES 4
 #define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
 
@@ -93,15 +94,73 @@ rp_traffic_gradient_copy(const RpPlanJob *job, guint layer)
                       FP32_BYTES + job->promises->element_bytes);
 }
 
+/* Of a pass over the layer's state: @gradient bytes a parameter are read of each gradient beside it. */
+static guint64
+pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient, guint64 each)
+{
+    const guint64 tied_bytes = tied != RP_NONE ? job->profile->layers[tied].tied_bytes : 0;
+
+    return (each + gradient) * parameters_of(job, layer) +
+           gradient * (tied_bytes / job->promises->element_bytes);
+}
+
+/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
+static guint
+tied_from(const RpPlanJob *job, guint layer)
+{
+    const guint last = job->profile->n_layers - 1;
+    const RpPlanLayer *row = rp_plan_layer(job->plan, last);
+
+    return last > layer && row->tied_to == layer && row->gradients[0] != RP_NONE ? last : RP_NONE;
+}
+
+/* Of what its step reads of gradients: parameters, those of a tied matrix twice. */
+guint64
+rp_traffic_squares(const RpPlanJob *job, guint layer)
+{
+    const double rate = job->profile->norm_parameters_per_s;
+    const guint64 parameters = pass_over_state(job, layer, tied_from(job, layer), 1, 0);
+
+    return rate > 0 ? pass_bytes(job, parameters, gradient_element(job), rate,
+                                 job->promises->element_bytes)
+                    : 0;
+}
+
+/* It reads what a step reads, and writes the weights alone. Where the host reads no faster than the
+ * norm does, that takes as long as reading takes. */
+guint64
+rp_traffic_early_step(const RpPlanJob *job, guint layer)
+{
+    const guint64 element = job->promises->element_bytes;
+    const double rate = job->profile->norm_parameters_per_s * (double)element;
+    const guint64 read =
+        pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), STATE_BYTES);
+    const guint64 moved = read + element * parameters_of(job, layer);
+
+    return rate > 0 ? MAX(moved, bytes_at_rate(job, read, rate)) : moved;
+}
+
+/* What is left of it: weights are not written. */
+guint64
+rp_traffic_late_step(const RpPlanJob *job, guint layer)
+{
+    return pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), STATE_TRAFFIC);
+}
+
+double
+rp_traffic_rate(const RpPlanJob *job)
+{
+    return job->profile->optimizer_parameters_per_s *
+           (double)(STATE_TRAFFIC + 2 * job->promises->element_bytes);
+}
+
 guint64
 rp_traffic_step(const RpPlanJob *job, guint layer, guint tied)
 {
     const RpPlanPromises *promises = job->promises;
     const guint64 gradient = promises->gradient_copies ? FP32_BYTES : gradient_element(job);
     const guint64 written = promises->parameter_copies ? 0 : promises->element_bytes;
-    const guint64 tied_bytes = tied != RP_NONE ? job->profile->layers[tied].tied_bytes : 0;
 
-    return (STATE_TRAFFIC + gradient + written) * parameters_of(job, layer) +
-           gradient * (tied_bytes / promises->element_bytes) +
+    return pass_over_state(job, layer, tied, gradient, STATE_TRAFFIC + written) +
            (promises->gated ? 0 : rp_traffic_norm(job, layer));
 }

@@ -7,9 +7,16 @@
 static guint32
 gradient_reader(const RpProtocol *protocol, guint32 iteration, guint32 layer)
 {
-    return *rp_protocol_task(protocol, iteration, layer,
-                             protocol->has[RP_HOST_GRADIENT_COPY] ? RP_HOST_GRADIENT_COPY
-                                                                  : RP_HOST_STEP);
+    return *rp_protocol_task(protocol, iteration, layer, rp_protocol_first_reader(protocol));
+}
+
+/* The first of an iteration's tasks that overwrites the layer's weights. */
+static guint32
+overwriter(const RpProtocol *protocol, guint32 iteration, guint32 layer)
+{
+    return rp_protocol_is_early(protocol, layer)
+               ? *rp_protocol_task(protocol, iteration, layer, RP_HOST_EARLY_STEP)
+               : rp_protocol_weight_writer(protocol, iteration, layer);
 }
 
 /* What an upload read instead of the version that it should. */
@@ -90,7 +97,7 @@ check_upload(RpProtocol *protocol, guint32 upload, guint32 layer)
     }
     if (overwriting >= 0 && overwriting < verifier->n_iterations &&
         !rp_protocol_check_follows(verifier, RP_RULE_WEIGHT_INTEGRITY, upload,
-                                   rp_protocol_weight_writer(protocol, (guint32)overwriting, layer),
+                                   overwriter(protocol, (guint32)overwriting, layer),
                                    "the weights may be overwritten while they are uploaded"))
         return FALSE;
     return check_version(protocol, upload, layer, version);
@@ -135,7 +142,8 @@ check_download(RpProtocol *protocol, guint32 download, guint32 layer)
                                    "the gradients may be read before they have arrived"))
         return FALSE;
     if (now > 0) {
-        guint32 before = gradient_reader(protocol, now - 1, layer);
+        guint32 before =
+            *rp_protocol_task(protocol, now - 1, layer, rp_protocol_last_reader(protocol, layer));
 
         if (before != RP_NO_TASK && !rp_verifier_before(verifier, before, download) &&
             overwrites(verifier, download, before))

@@ -13,6 +13,12 @@
  *   (3) incomplete gradients  downloads and sums of T  -->  G(T)
  *   (4) gradient integrity    G(T)  -->  downloads T+1
  *   (5) optimizer order       step(T-1) --> G(T) --> step(T) --> W(T) --> step(T+1)
+ *
+ * With early steps, these read the gradients first and late steps last, and both they and the steps
+ * write the weights:
+ *
+ *   late(T-1) --> early(T) --> norm(T) --> step(T) --> late(T) --> early(T+1)
+ *   uploads T --> early(T), step(T) --> uploads T+1;   downloads T --> early(T), late(T) --> downloads T+1
  */
 #include "core/verify/rules/consistency.h"
 
@@ -45,7 +51,9 @@ holds_gradients(const RpVerifier *verifier, guint layer, guint32 buffer)
 static gboolean
 is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess *access)
 {
-    if (task->kind != RP_TASK_OPTIMIZER_STEP || access->mode != RP_ACCESS_READ)
+    if ((task->kind != RP_TASK_OPTIMIZER_STEP && task->kind != RP_TASK_EARLY_STEP &&
+         task->kind != RP_TASK_LATE_STEP) ||
+        access->mode != RP_ACCESS_READ)
         return FALSE;
     for (guint l = 0; l < verifier->n_layers; l++)
         if (rp_protocol_tied_to(verifier, l) == task->layer &&
@@ -87,7 +95,7 @@ note_host_tasks(RpProtocol *protocol)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         guint32 iteration = task->iteration - verifier->first_iteration;
-        const int kind = task->kind - RP_TASK_GRADIENT_COPY;
+        const int kind = task->kind - RP_TASK_EARLY_STEP;
 
         if (rp_task_is_compute(task))
             protocol->last_actions = MAX(protocol->last_actions, iteration);
@@ -98,6 +106,10 @@ note_host_tasks(RpProtocol *protocol)
         if (task->layer >= verifier->n_layers || !verifier->trainable[task->layer])
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
                                     "the layer has no gradients");
+        if ((kind == RP_HOST_EARLY_STEP && !protocol->has[kind]) ||
+            (kind == RP_HOST_LATE_STEP && !rp_protocol_is_early(protocol, task->layer)))
+            return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
+                                    "the plan has no early steps of the layer");
         guint32 *place = rp_protocol_task(protocol, iteration, task->layer, (guint)kind);
         if (*place != RP_NO_TASK)
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, *place, i,
@@ -115,7 +127,8 @@ static gboolean
 check_present(RpProtocol *protocol)
 {
     RpVerifier *verifier = protocol->verifier;
-    static const char *const names[] = {"gradient copy", "optimizer step", "parameter copy"};
+    static const char *const names[] = {"early step", "gradient copy", "optimizer step",
+                                        "parameter copy", "late step"};
 
     for (guint32 t = rp_verifier_first_to_check(verifier); t <= protocol->last_actions; t++) {
         const gboolean past = t + verifier->pending < protocol->last_actions;
@@ -127,7 +140,8 @@ check_present(RpProtocol *protocol)
             for (guint l = 0; l < verifier->n_layers; l++) {
                 guint32 task = *rp_protocol_task(protocol, t, l, kind);
 
-                if (verifier->trainable[l] && task == RP_NO_TASK)
+                if (verifier->trainable[l] && task == RP_NO_TASK &&
+                    (kind != RP_HOST_LATE_STEP || rp_protocol_is_early(protocol, l)))
                     missing = l;
                 else if (task != RP_NO_TASK)
                     some = task;
@@ -136,7 +150,8 @@ check_present(RpProtocol *protocol)
             const gboolean closed = protocol->has_norm[t] &&
                                     (kind != RP_HOST_PARAMETER_COPY || t >= protocol->last_actions);
             if (missing != RP_NONE &&
-                ((some != RP_NO_TASK && (verifier->promises->gated || closed)) ||
+                ((some != RP_NO_TASK &&
+                  ((verifier->promises->gated && kind != RP_HOST_EARLY_STEP) || closed)) ||
                  (past && protocol->has[kind])))
                 return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, some,
                                         "no %s of layer %u in iteration %u", names[kind], missing,
@@ -155,6 +170,10 @@ check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
         guint32 later; /* iterations from the first to the second */
         const char *text;
     } orders[] = {
+        {RP_HOST_EARLY_STEP, RP_HOST_STEP, 0, "the step may start before the early step has ended"},
+        {RP_HOST_STEP, RP_HOST_LATE_STEP, 0, "the late step may start before the step has ended"},
+        {RP_HOST_LATE_STEP, RP_HOST_EARLY_STEP, 1,
+         "the early step may start before the last late step has ended"},
         {RP_HOST_GRADIENT_COPY, RP_HOST_STEP, 0,
          "the step may start before its gradients have been copied"},
         {RP_HOST_STEP, RP_HOST_PARAMETER_COPY, 0,
@@ -178,8 +197,22 @@ check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
     return TRUE;
 }
 
+/* The kind of task that has last written what @task reads of the optimizer's buffers; @state: what it
+ * adds to, or previews. */
+static RpTaskKind
+writer_kind(const RpProtocol *protocol, const RpTask *task, gboolean state)
+{
+    if (task->kind == RP_TASK_OPTIMIZER_STEP && !state)
+        return RP_TASK_GRADIENT_COPY;
+    if (task->kind == RP_TASK_EARLY_STEP ||
+        (task->kind == RP_TASK_OPTIMIZER_STEP && rp_protocol_is_early(protocol, task->layer)))
+        return RP_TASK_LATE_STEP;
+    return RP_TASK_OPTIMIZER_STEP;
+}
+
 /* Whose writes a host task may find in the optimizer's buffers: a step adds to the state that steps
- * of its layer left, and reads its own gradient copy; a parameter copy reads its own step. */
+ * of its layer left, and reads its own gradient copy; a parameter copy reads its own step. An early
+ * step reads the state that a step adds to. */
 static gboolean
 check_optimizer_reads(RpProtocol *protocol, guint32 index)
 {
@@ -190,7 +223,8 @@ check_optimizer_reads(RpProtocol *protocol, guint32 index)
     for (guint i = 0; i < task->access_count; i++) {
         guint32 buffer = accesses[i].buffer;
         guint32 writer = rp_verifier_content(verifier, task, i)->writer;
-        gboolean state = accesses[i].mode == (RP_ACCESS_READ | RP_ACCESS_WRITE);
+        gboolean state = accesses[i].mode == (RP_ACCESS_READ | RP_ACCESS_WRITE) ||
+                         task->kind == RP_TASK_EARLY_STEP;
 
         if ((accesses[i].mode & RP_ACCESS_READ) == 0 || accesses[i].role == RP_ROLE_DECISION ||
             rp_plan_buffer(verifier->plan, buffer)->category != RP_BUFFER_OPTIMIZER ||
@@ -198,17 +232,36 @@ check_optimizer_reads(RpProtocol *protocol, guint32 index)
             continue;
         if (writer != RP_NO_TASK && writer != RP_OLD_TASK) {
             const RpTask *from = rp_verifier_task(verifier, writer);
-            gboolean copies = task->kind == RP_TASK_OPTIMIZER_STEP && !state;
 
             if ((from->layer == task->layer || is_tied_gradient(verifier, task, &accesses[i])) &&
                 (state || from->iteration == task->iteration) &&
-                from->kind == (copies ? RP_TASK_GRADIENT_COPY : RP_TASK_OPTIMIZER_STEP))
+                from->kind == writer_kind(protocol, task, state))
                 continue;
         }
         return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, writer, index,
                                 "buffer %u does not hold what the optimizer expects there", buffer);
     }
     return TRUE;
+}
+
+/* Of a layer that has a step: the early step's weights reach it, and its state the late step. */
+static gboolean
+check_early_values(RpProtocol *protocol, guint32 t, guint32 layer)
+{
+    RpVerifier *verifier = protocol->verifier;
+    const guint32 early = *rp_protocol_task(protocol, t, layer, RP_HOST_EARLY_STEP);
+    const guint32 step = *rp_protocol_task(protocol, t, layer, RP_HOST_STEP);
+    const guint32 late = *rp_protocol_task(protocol, t, layer, RP_HOST_LATE_STEP);
+
+    if (early == RP_NO_TASK || late == RP_NO_TASK)
+        return TRUE;
+    return check_optimizer_reads(protocol, early) && check_optimizer_reads(protocol, late) &&
+           rp_verifier_check_flow(verifier, RP_RULE_OPTIMIZER_ORDER, early, step,
+                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_PARAMETERS},
+                                  "the early step's weights") &&
+           rp_verifier_check_flow(verifier, RP_RULE_OPTIMIZER_ORDER, step, late,
+                                  (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_OPTIMIZER},
+                                  "the optimizer's state");
 }
 
 /* What passes from one host task to the next does, and of two weight buffers each has its turn. */
@@ -226,7 +279,8 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
     if (step == RP_NO_TASK)
         return TRUE;
     if (!check_optimizer_reads(protocol, step) ||
-        (out != RP_NO_TASK && !check_optimizer_reads(protocol, out)))
+        (out != RP_NO_TASK && !check_optimizer_reads(protocol, out)) ||
+        !check_early_values(protocol, t, layer))
         return FALSE;
     if (writer != RP_NO_TASK &&
         written_weights(verifier->plan, rp_verifier_task(verifier, writer)) == RP_NONE)
@@ -239,6 +293,9 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
         return FALSE;
     if (t + 1 >= verifier->n_iterations)
         return TRUE;
+    const guint32 last = rp_protocol_is_early(protocol, layer)
+                             ? *rp_protocol_task(protocol, t, layer, RP_HOST_LATE_STEP)
+                             : step;
     guint32 next = *rp_protocol_task(protocol, t + 1, layer, RP_HOST_STEP);
     guint32 next_writer = rp_protocol_weight_writer(protocol, t + 1, layer);
     if (next == RP_NO_TASK || writer == RP_NO_TASK || next_writer == RP_NO_TASK)
@@ -248,7 +305,7 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
             written_weights(verifier->plan, rp_verifier_task(verifier, next_writer)))
         return rp_verifier_fail(verifier, RP_RULE_WEIGHT_INTEGRITY, writer, next_writer,
                                 "two iterations in a row write the same of two weight buffers");
-    return rp_verifier_check_flow(verifier, rule, step, next, state, "the optimizer's state");
+    return rp_verifier_check_flow(verifier, rule, last, next, state, "the optimizer's state");
 }
 
 static gboolean
@@ -278,7 +335,8 @@ rp_verify_consistency(RpVerifier *verifier)
 {
     RpProtocol protocol = {
         .verifier = verifier,
-        .has = {verifier->promises->gradient_copies, TRUE, verifier->promises->parameter_copies}};
+        .has = {verifier->promises->early_steps, verifier->promises->gradient_copies, TRUE,
+                verifier->promises->parameter_copies, verifier->promises->early_steps}};
     guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * RP_N_HOST_KINDS;
 
     if (!verifier->full)

@@ -6,7 +6,14 @@
 #include "core/verify/private.h"
 
 /* In the order of their kinds of tasks. */
-enum { RP_HOST_GRADIENT_COPY, RP_HOST_STEP, RP_HOST_PARAMETER_COPY, RP_N_HOST_KINDS };
+enum {
+    RP_HOST_EARLY_STEP,
+    RP_HOST_GRADIENT_COPY,
+    RP_HOST_STEP,
+    RP_HOST_PARAMETER_COPY,
+    RP_HOST_LATE_STEP,
+    RP_N_HOST_KINDS
+};
 
 typedef struct {
     RpVerifier *verifier;
@@ -23,6 +30,30 @@ rp_protocol_task(const RpProtocol *protocol, guint32 iteration, guint32 layer, g
     gsize row = (gsize)iteration * protocol->verifier->n_layers + layer;
 
     return &protocol->host[row * RP_N_HOST_KINDS + kind];
+}
+
+/* Whether an early step of the layer writes weights. */
+static inline gboolean
+rp_protocol_is_early(const RpProtocol *protocol, guint layer)
+{
+    return protocol->has[RP_HOST_EARLY_STEP] &&
+           rp_plan_layer(protocol->verifier->plan, layer)->early;
+}
+
+/* The first of the layer's tasks that reads gradients, and the last. */
+static inline guint
+rp_protocol_first_reader(const RpProtocol *protocol)
+{
+    return protocol->has[RP_HOST_EARLY_STEP]      ? RP_HOST_EARLY_STEP
+           : protocol->has[RP_HOST_GRADIENT_COPY] ? RP_HOST_GRADIENT_COPY
+                                                  : RP_HOST_STEP;
+}
+static inline guint
+rp_protocol_last_reader(const RpProtocol *protocol, guint layer)
+{
+    return rp_protocol_is_early(protocol, layer)  ? RP_HOST_LATE_STEP
+           : protocol->has[RP_HOST_GRADIENT_COPY] ? RP_HOST_GRADIENT_COPY
+                                                  : RP_HOST_STEP;
 }
 
 /* W(iteration) */

@@ -47,16 +47,19 @@ note_action(RpDataflow *flow, guint32 index, const RpTask *task)
 {
     gsize m = flow->verifier->micro_batches;
     RpActionPart parts[2];
-    guint n_parts = rp_action_parts(task, parts);
+    guint n_parts = rp_action_parts(flow->verifier, task, parts);
 
     for (guint i = 0; i < n_parts; i++) {
         gsize at = parts[i].stage * m + parts[i].micro_batch;
 
-        if (parts[i].forward && !note_once(flow, &flow->forward[at], index, "a forward"))
+        if (parts[i].forward && parts[i].begins &&
+            !note_once(flow, &flow->forward[at], index, "a forward"))
             return FALSE;
-        if (parts[i].backward && !note_once(flow, &flow->backward[at], index, "a backward"))
+        if (parts[i].backward && parts[i].ends &&
+            !note_once(flow, &flow->backward[at], index, "a backward"))
             return FALSE;
-        if (parts[i].weights && !note_once(flow, &flow->weights[at], index, "a weight gradient"))
+        if (parts[i].weights && parts[i].ends &&
+            !note_once(flow, &flow->weights[at], index, "a weight gradient"))
             return FALSE;
     }
     return TRUE;

@@ -6,7 +6,8 @@
  *   otherwise     every step of T    -->  norm T, heads read none
  *
  * A norm reads the gradients of every trained layer, in the state in which the layer's optimizer
- * reads them. Steps and heads read what the right norm wrote and nobody else.
+ * reads them; or the layers' early steps do, and add to the decision before the norm. Steps, late
+ * steps and heads read what the right norm wrote and nobody else.
  */
 #include "core/verify/private.h"
 
@@ -14,6 +15,8 @@ typedef struct {
     RpVerifier *verifier;
     guint n; /* decisions in turn */
     gboolean gated;
+    guint32 *early; /* [iteration * n_layers + layer] early step; %NULL: there are none */
+    guint *n_early; /* [iteration] */
     guint32 *norm;  /* [iteration] */
     guint32 *steps; /* [iteration] one of its steps */
     guint *n_steps; /* [iteration] */
@@ -51,6 +54,10 @@ note_tasks(Decisions *decisions)
             decisions->steps[t] = i;
             decisions->n_steps[t]++;
         }
+        if (task->kind == RP_TASK_EARLY_STEP && decisions->early != NULL) {
+            decisions->early[(gsize)t * verifier->n_layers + task->layer] = i;
+            decisions->n_early[t]++;
+        }
         if (task->kind != RP_TASK_NORM)
             continue;
         if (decisions->norm[t] != RP_NO_TASK)
@@ -66,6 +73,11 @@ note_tasks(Decisions *decisions)
              (step != RP_NO_TASK && (decisions->gated || decisions->n_steps[t] == trained))))
             return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
                                     "iteration %u has no norm", verifier->first_iteration + t);
+        if (decisions->early != NULL && decisions->norm[t] != RP_NO_TASK &&
+            decisions->n_early[t] != trained)
+            return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, decisions->norm[t],
+                                    "the norm is made of %u layers, not %u", decisions->n_early[t],
+                                    trained);
     }
     return TRUE;
 }
@@ -102,12 +114,21 @@ check_buffer_of_norm(RpVerifier *verifier, guint32 norm, guint32 reader, guint32
     return TRUE;
 }
 
-/* Gated: the norm reads of a layer's gradients what @reader, its copy or step, reads. */
+/* Gated: the norm, or the early step, reads of a layer's gradients what @reader, its copy or step, reads. */
 static gboolean
 check_layer_of_norm(const Decisions *decisions, guint32 norm, guint32 reader)
 {
     RpVerifier *verifier = decisions->verifier;
-    const guint layer = rp_verifier_task(verifier, reader)->layer;
+    const RpTask *task = rp_verifier_task(verifier, reader);
+    const guint layer = task->layer;
+
+    if (decisions->early != NULL)
+        norm =
+            decisions
+                ->early[(gsize)(task->iteration - verifier->first_iteration) * verifier->n_layers +
+                        layer];
+    if (norm == RP_NO_TASK)
+        return TRUE; /* not held any more */
 
     for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
         if (!check_buffer_of_norm(verifier, norm, reader,
@@ -158,12 +179,12 @@ gboolean
 rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task)
 {
     RpActionPart parts[2];
-    const guint n = rp_action_parts(task, parts);
+    const guint n = rp_action_parts(verifier, task, parts);
 
     for (guint i = 0; i < n; i++) {
         const RpInterval layers = rp_plan_stage(verifier->plan, parts[i].stage)->layers;
 
-        if (parts[i].backward && layers.first + layers.count == verifier->n_layers)
+        if (parts[i].backward && parts[i].top && layers.first + layers.count == verifier->n_layers)
             return TRUE;
     }
     return FALSE;
@@ -196,7 +217,11 @@ check_gated(Decisions *decisions, guint32 index, const RpTask *task)
         return check_adds(decisions, index);
     case RP_TASK_GRADIENT_COPY:
         return norm == RP_NO_TASK || check_layer_of_norm(decisions, norm, index);
+    case RP_TASK_EARLY_STEP:
+        return check_adds(decisions, index) &&
+               check_before_norm(decisions, index, "the norm may be taken before every early step");
     case RP_TASK_OPTIMIZER_STEP:
+    case RP_TASK_LATE_STEP:
         return (norm == RP_NO_TASK || check_layer_of_norm(decisions, norm, index)) &&
                check_reads(decisions, index, 0, "the step");
     default:
@@ -249,6 +274,11 @@ rp_verify_decisions(RpVerifier *verifier)
     g_autofree guint32 *norm = decisions.norm = rp_verify_new_table(verifier->n_iterations);
     g_autofree guint32 *steps = decisions.steps = rp_verify_new_table(verifier->n_iterations);
     g_autofree guint *n_steps = decisions.n_steps = g_new0(guint, verifier->n_iterations);
+    g_autofree guint *n_early = decisions.n_early = g_new0(guint, verifier->n_iterations);
+    g_autofree guint32 *early = decisions.early =
+        verifier->promises->early_steps
+            ? rp_verify_new_table((gsize)verifier->n_iterations * verifier->n_layers)
+            : NULL;
 
     return note_tasks(&decisions) && check_tasks(&decisions);
 }

@@ -197,10 +197,16 @@ rp_verify_downloads(RpSlots *state, guint round, guint32 stage, const RpSlot *sl
                                     "chunk %u of the gradients of stage %u is never downloaded in "
                                     "round %u of iteration %u",
                                     c, stage, round, verifier->first_iteration + state->iteration);
-        if (!rp_verify_slot_order(verifier, slot->last_weights, downloads[c],
+        const guint32 leaver =
+            verifier->promises->layerwise ? rp_verify_leaver(state, round, c) : slot->last_weights;
+
+        if (leaver == RP_NO_TASK)
+            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, slot->last_weights, downloads[c],
+                                    "the slot's last action does not let go of what leaves");
+        if (!rp_verify_slot_order(verifier, leaver, downloads[c],
                                   "the gradients are not sure to be complete") ||
             !rp_verifier_check_flow(
-                verifier, RP_RULE_TRANSFERS, slot->last_weights, downloads[c],
+                verifier, RP_RULE_TRANSFERS, leaver, downloads[c],
                 (RpCarriage){RP_ROLE_LEAVING, RP_ROLE_LEAVING, RP_CARRY_GRADIENTS},
                 "the slot's gradients"))
             return FALSE;

@@ -12,12 +12,6 @@ typedef struct {
     GArray *expected; /* RpExpected */
 } Operands;
 
-static guint64
-input_bytes(const RpVerifier *verifier, guint layer)
-{
-    return rp_plan_layer(verifier->plan, layer)->input_bytes;
-}
-
 static gboolean
 mode_fits(const RpExpected *what, guint16 mode)
 {
@@ -111,11 +105,11 @@ check_task(Operands *operands)
                                     rp_access_role_name((RpAccessRole)what->role));
     }
     if (rp_task_is_transfer(task) && task->kind < RP_TASK_PARAMETER_UPLOAD &&
-        task->bytes != input_bytes(verifier, task->layer))
+        task->bytes != rp_verifier_input_bytes(verifier, task->layer))
         return rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, operands->index,
                                 "%" G_GUINT64_FORMAT
                                 " bytes are transferred, the value has %" G_GUINT64_FORMAT,
-                                task->bytes, input_bytes(verifier, task->layer));
+                                task->bytes, rp_verifier_input_bytes(verifier, task->layer));
     return TRUE;
 }
 

@@ -37,7 +37,7 @@ static gboolean
 note_actions(RpSlots *state, guint32 index, const RpTask *task)
 {
     RpActionPart parts[2];
-    guint n_parts = rp_action_parts(task, parts);
+    guint n_parts = rp_action_parts(state->verifier, task, parts);
 
     for (guint i = 0; i < n_parts; i++) {
         guint per_round = state->verifier->micro_batches / state->verifier->rounds;
@@ -160,7 +160,8 @@ note_tasks(RpSlots *state)
         guint32 index = verifier->by_iteration[i];
         const RpTask *task = rp_verifier_task(verifier, index);
 
-        if (rp_task_is_compute(task) && !note_actions(state, index, task))
+        if (rp_task_is_compute(task) &&
+            (!note_actions(state, index, task) || !rp_verify_note_leaving(state, index)))
             return FALSE;
         if ((task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD) &&
             !note_chunk(state, index, task))
@@ -318,7 +319,7 @@ check_actions(RpSlots *state)
          i < verifier->iteration_start[state->iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
         RpActionPart parts[2];
-        guint n_parts = rp_action_parts(rp_verifier_task(verifier, index), parts);
+        guint n_parts = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
 
         for (guint k = 0; k < n_parts; k++) {
             guint round =
@@ -330,8 +331,9 @@ check_actions(RpSlots *state)
             gboolean alone = reference == RP_NO_TASK ||
                              rp_verifier_task(verifier, reference)->kind == RP_TASK_OVERLAP;
 
-            if (alone ? !check_upload_session(state, round, parts[k].stage, session, index)
-                      : !check_stays(state, reference, index))
+            if (verifier->promises->layerwise ? !rp_verify_layers(state, index)
+                : alone ? !check_upload_session(state, round, parts[k].stage, session, index)
+                        : !check_stays(state, reference, index))
                 return FALSE;
             if (parts[k].weights &&
                 rp_plan_stage(verifier->plan, parts[k].stage)->gradient_bytes > 0 &&
@@ -353,9 +355,10 @@ check_slots(RpSlots *state)
             const RpSlot *slot = rp_verify_slot(state, r, s);
 
             if (!rp_verify_kept(state, r, s, slot) ||
-                !check_upload_session(state, r, s, 0, slot->first_forward) ||
-                !check_upload_session(state, r, s, backward_session(state, r, s),
-                                      slot->first_backward) ||
+                (!verifier->promises->layerwise &&
+                 (!check_upload_session(state, r, s, 0, slot->first_forward) ||
+                  !check_upload_session(state, r, s, backward_session(state, r, s),
+                                        slot->first_backward))) ||
                 ((!verifier->promises->kept_sums || r + 1 == rounds) &&
                  !rp_verify_downloads(state, r, s, slot)))
                 return FALSE;
@@ -376,6 +379,7 @@ check_iteration(RpSlots *state)
     rp_verify_clear_table(state->uploads[1], n_chunks);
     rp_verify_clear_table(state->expands[0], n_slots);
     rp_verify_clear_table(state->expands[1], n_slots);
+    rp_verify_clear_table(state->leavers, (gsize)verifier->rounds * verifier->n_layers);
     rp_verify_clear_table(state->downloads, (gsize)verifier->rounds *
                                                 state->first_gradient_chunk[verifier->n_stages]);
     if (!note_tasks(state))
@@ -422,6 +426,7 @@ rp_verify_parameters(RpVerifier *verifier)
         state.expands[session] = rp_verify_new_table((gsize)verifier->rounds * verifier->n_stages);
     }
     state.downloads = rp_verify_new_table(n_gradients);
+    state.leavers = rp_verify_new_table((gsize)verifier->rounds * verifier->n_layers);
     for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations && correct;
          t++) {
         state.iteration = t;
@@ -436,5 +441,6 @@ rp_verify_parameters(RpVerifier *verifier)
         g_free(state.expands[session]);
     }
     g_free(state.downloads);
+    g_free(state.leavers);
     return correct;
 }

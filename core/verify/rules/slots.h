@@ -4,6 +4,7 @@
  *   rules/parameters.c   notes the tasks of slots; parameters to the devices
  *   rules/gradients.c    gradients from them: kept, downloaded, summed
  *   rules/residents.c    parameters that stay on them
+ *   rules/layers.c       both, layer by layer
  */
 #pragma once
 
@@ -30,6 +31,7 @@ typedef struct {
     guint32 *uploads[2]; /* [round * n_chunks + chunk]; [1]: again for the backward */
     guint32 *expands[2]; /* [round * n_stages + stage]; the same */
     guint32 *downloads;
+    guint32 *leavers; /* layerwise: [round * n_layers + layer] whose gradients it lets go */
 } RpSlots;
 
 static inline RpSlot *
@@ -43,6 +45,12 @@ rp_verify_slot(const RpSlots *state, guint round, guint32 stage)
 /* @first has ended when @second starts, on the same device unless @second is on the host. */
 gboolean rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 second,
                               const char *what);
+
+/* rules/layers.c: of a layerwise plan: an action's layers are on the device, and what it lets go is
+ * noted; who lets go of chunk @chunk of the slot's gradients, RP_NO_TASK: nobody. */
+gboolean rp_verify_layers(RpSlots *state, guint32 action);
+gboolean rp_verify_note_leaving(RpSlots *state, guint32 action);
+guint32 rp_verify_leaver(const RpSlots *state, guint round, guint chunk);
 
 /* rules/residents.c; @reader: an action, or what expands its parameters, or RP_NO_TASK */
 gboolean rp_verify_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task);

@@ -144,6 +144,29 @@ check_chunk_tables(RpVerifier *verifier)
     return TRUE;
 }
 
+/* Layer by layer: a stage of all layers, each of which travels in a chunk of its own. */
+static gboolean
+check_layerwise(RpVerifier *verifier)
+{
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, 0);
+    const RpChunks *const chunks[] = {&stage->parameters, &stage->gradients};
+
+    if (!verifier->promises->layerwise)
+        return TRUE;
+    if (!verifier->full || verifier->promises->async || verifier->promises->packed ||
+        verifier->promises->kept_sums || verifier->promises->forward_only ||
+        verifier->n_stages != 1 || stage->bound)
+        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
+                                "actions cannot go layer by layer in such a plan");
+    for (guint i = 0; i < G_N_ELEMENTS(chunks); i++)
+        for (guint c = 0; c < chunks[i]->n_chunks; c++)
+            if (chunks[i]->first_segment[c + 1] - chunks[i]->first_segment[c] != 1 ||
+                chunks[i]->segments[chunks[i]->first_segment[c]].offset != 0)
+                return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                        "chunk %u is not a layer", c);
+    return TRUE;
+}
+
 gboolean
 rp_verify_stages(RpVerifier *verifier)
 {
@@ -153,5 +176,5 @@ rp_verify_stages(RpVerifier *verifier)
     verifier->backward_of = g_new(guint32, verifier->n_layers);
     return tile_layers(verifier, verifier->forward_of, TRUE) &&
            tile_layers(verifier, verifier->backward_of, FALSE) &&
-           (!verifier->full || check_chunk_tables(verifier));
+           (!verifier->full || check_chunk_tables(verifier)) && check_layerwise(verifier);
 }

@@ -26,7 +26,7 @@ note_makers(Staleness *staleness, guint32 iteration)
          i < verifier->iteration_start[iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
         RpActionPart parts[2];
-        guint n_parts = rp_action_parts(rp_verifier_task(verifier, index), parts);
+        guint n_parts = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
 
         for (guint k = 0; k < n_parts; k++)
             if (parts[k].weights) /* in the order of their lane: the last one stays */
@@ -71,7 +71,7 @@ check_readers(Staleness *staleness, guint32 iteration)
          i < verifier->iteration_start[iteration + 1]; i++) {
         guint32 index = verifier->by_iteration[i];
         RpActionPart parts[2];
-        guint n_parts = rp_action_parts(rp_verifier_task(verifier, index), parts);
+        guint n_parts = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
 
         if (n_parts == 0 || !parts[0].forward) /* a backward comes after its forward */
             continue;

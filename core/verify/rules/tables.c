@@ -118,6 +118,10 @@ check_layer(Tables *tables, guint layer)
     const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
     const guint64 trained = MIN(own, own_gradients);
 
+    if (row->early && (!promises->early_steps || trained == 0))
+        return rp_verifier_fail(
+            verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+            "weights of layer %u are to be written by an early step, and are not", layer);
     return check_resident(tables, layer, trained) &&
            claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
                           "frozen weights") &&
@@ -134,6 +138,46 @@ check_layer(Tables *tables, guint layer)
                           "copied gradients");
 }
 
+/* Layer by layer, one after the other. */
+static gboolean
+check_slot_layers(Tables *tables, guint device)
+{
+    RpVerifier *verifier = tables->verifier;
+    const gboolean layerwise = verifier->promises->layerwise;
+    guint64 end[2] = {0, 0}; /* of parameters, and of leaving gradients; 0: not begun */
+
+    for (guint l = 0; l < verifier->n_layers; l++) {
+        const RpPlanSlotLayer row = rp_plan_slot_layer(verifier->plan, device, l);
+        const struct {
+            guint32 buffer;
+            RpBufferCategory category;
+            guint64 bytes;
+            const char *what;
+        } places[] = {
+            {row.parameters, RP_BUFFER_PARAMETERS, verifier->parameter_bytes[l], "parameters"},
+            {row.leaving, RP_BUFFER_GRADIENTS, verifier->gradient_bytes[l], "leaving gradients"},
+        };
+
+        for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
+            if (!claim(tables, places[i].buffer, device, places[i].category,
+                       layerwise ? places[i].bytes : 0,
+                       g_strdup_printf("%s of layer %u on gpu %u", places[i].what, l, device)))
+                return FALSE;
+            if (places[i].buffer == RP_NONE)
+                continue;
+            const RpBuffer *buffer = rp_plan_buffer(verifier->plan, places[i].buffer);
+
+            if (end[i] != 0 && buffer->offset != end[i])
+                return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                        "buffer %u, for the %s of layer %u, does not begin where "
+                                        "those of the layer before end",
+                                        places[i].buffer, places[i].what, l);
+            end[i] = buffer->offset + places[i].bytes;
+        }
+    }
+    return TRUE;
+}
+
 static gboolean
 check_rest(Tables *tables)
 {
@@ -146,7 +190,8 @@ check_rest(Tables *tables)
             return FALSE;
     for (guint g = 0; g < gpus; g++)
         if (!claim(tables, rp_plan_constants(verifier->plan, g), g, RP_BUFFER_WORKSPACE,
-                   verifier->promises->constant_bytes, g_strdup_printf("constants of gpu %u", g)))
+                   verifier->promises->constant_bytes, g_strdup_printf("constants of gpu %u", g)) ||
+            !check_slot_layers(tables, g))
             return FALSE;
     return TRUE;
 }
