@@ -138,6 +138,8 @@ static const GOptionEntry options[] = {
     {"sync", 0, RP_FLAG(RpPlanArgs, sync), "synchronous optimizer step", NULL},
     {"dtype", 0, RP_WORD(RpPlanArgs, dtype),
      "bf16 (default) or fp16; of a MODEL_DIR: default its own", "NAME"},
+    {"matmul", 0, RP_WORD(RpPlanArgs, matmul),
+     "what matmuls of blocks read: fp8, or numbers of dtype (default)", "TYPE"},
     {"accumulate", 0, RP_WORD(RpPlanArgs, accumulate), "of matmuls: fp32 (default) or fp16",
      "NAME"},
     {"optimizer", 0, RP_WORD(RpPlanArgs, optimizer),

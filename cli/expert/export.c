@@ -19,6 +19,7 @@ typedef struct {
     char *base;
     char *dtype;
     char *accumulate;
+    char *matmul;
     char *output;
     /* a simulated schedule */
     char *chrome;
@@ -49,10 +50,11 @@ static gboolean
 check_words(const ExportArgs *more, GError **error)
 {
     static const char *const dtypes[] = {"bf16", "fp16", NULL};
-    int half_sums;
+    int half_sums, matmul;
 
     return (more->dtype == NULL || rp_cli_choice("dtype", more->dtype, dtypes, error) >= 0) &&
-           rp_cli_choose("accumulate", "accumulate", more->accumulate, &half_sums, error);
+           rp_cli_choose("accumulate", "accumulate", more->accumulate, &half_sums, error) &&
+           rp_cli_choose("matmul", "matmul", more->matmul, &matmul, error);
 }
 
 static gboolean
@@ -63,6 +65,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .tokens_per_sequence = (guint)more->tokens,
         .dtype = more->dtype,
         .accumulate = more->accumulate,
+        .codes = g_strcmp0(more->matmul, "fp8") == 0,
         .lora_rank = (guint)more->lora_rank,
         .base = more->base,
         .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
@@ -191,10 +194,10 @@ find_problem(const ExportArgs *more, const char *path)
     if (more->model != NULL)
         return NULL;
     if (more->gpu != NULL || more->output != NULL || more->dtype != NULL ||
-        more->accumulate != NULL || more->lora_rank > 0 || more->lora_targets != NULL ||
-        more->base != NULL)
-        return "--gpu, --output, --dtype, --accumulate, --lora-rank, --lora-targets and --base go "
-               "with --profile MODEL";
+        more->accumulate != NULL || more->matmul != NULL || more->lora_rank > 0 ||
+        more->lora_targets != NULL || more->base != NULL)
+        return "--gpu, --output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets and "
+               "--base go with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
     if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL)
@@ -231,6 +234,8 @@ static const GOptionEntry options[] = {
     {"base", 0, RP_WORD(ExportArgs, base),
      "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
     {"dtype", 0, RP_WORD(ExportArgs, dtype), "with --profile: bf16 (default) or fp16", "NAME"},
+    {"matmul", 0, RP_WORD(ExportArgs, matmul), "with --profile: fp8, or numbers of dtype (default)",
+     "TYPE"},
     {"accumulate", 0, RP_WORD(ExportArgs, accumulate), "with --profile: fp32 (default) or fp16",
      "NAME"},
     {"output", 'o', RP_FILE(ExportArgs, output),

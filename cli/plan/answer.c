@@ -119,6 +119,8 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, query->accumulate);
+    if (query->codes)
+        rp_report_line(report, "", "matmuls of blocks in fp8: `matmul: fp8` in the run file");
     if (query->base != NULL)
         rp_report_line(report, "",
                        "frozen weights in %s: packed on the host and on the links, expanded once a "

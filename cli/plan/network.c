@@ -7,6 +7,7 @@
 #include "exec/model/hf-config.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
+#include "run/matmul.h"
 #include "run/run-file.h"
 
 struct _RpPlanNetwork {
@@ -132,6 +133,18 @@ find_attention(RpPlanNetwork *network, const char *word, GError **error)
                          network->devices->name, word);
 }
 
+/* Whether the cards can is known where they are. */
+static gboolean
+take_matmul(RpPlanNetwork *network, const RpPlanNetworkWords *words, GError **error)
+{
+    const RpRunMatmul matmul = {.choice = words->matmul, .half_sums = words->half_sums};
+    g_autoptr(GError) problem = NULL;
+
+    return rp_run_take_matmul(&matmul, "--", network->weights, NULL, 1, &network->options,
+                              &problem) ||
+           rp_cli_refuse(error, "%s", problem->message);
+}
+
 /* @directory: (nullable): of weights */
 static gboolean
 set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *words,
@@ -148,7 +161,8 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
     if (directory == NULL || words->dtype != NULL)
         network->options.dtype = (RpDtype)(choice - 1);
     rp_weights_store_base(network->weights, network->options.dtype);
-    network->options.half_sums = words->half_sums;
+    if (!take_matmul(network, words, error))
+        return FALSE;
     network->options.aux_loss = network->model.router_aux_loss;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,

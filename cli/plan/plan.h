@@ -23,6 +23,7 @@ typedef struct {
     const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
     const char *attention; /* %NULL: builtin */
     gboolean half_sums;
+    int matmul;          /* as the setting has it; 0: as dtype */
     guint lora_rank;     /* of adapters; 0: everything is trained */
     char **lora_targets; /* %NULL: of all linear layers */
     const char *base;    /* beside them: "nf4"; %NULL: of a directory the weights', else 16 bits */
@@ -81,6 +82,7 @@ typedef struct {
     gboolean sync;
     char *dtype;
     char *accumulate;
+    char *matmul;
     char *optimizer;
     char *resident;
     char *schedules;

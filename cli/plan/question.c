@@ -155,12 +155,12 @@ check_profile_words(const RpPlanArgs *args, GError **error)
         return refuse("--profile", "the file names its GPU; leave --gpu out", error);
     if (args->path != NULL)
         return refuse("--profile", "the file has its model; leave the directory out", error);
-    if (args->dtype != NULL || args->accumulate != NULL || args->lora_rank != 0 ||
-        args->lora_targets != NULL || args->base != NULL)
+    if (args->dtype != NULL || args->accumulate != NULL || args->matmul != NULL ||
+        args->lora_rank != 0 || args->lora_targets != NULL || args->base != NULL)
         return refuse(
             "--profile",
-            "the file's times have their own --dtype, --accumulate, --lora-rank, --lora-targets "
-            "and --base; leave them out",
+            "the file's times have their own --dtype, --accumulate, --matmul, --lora-rank, "
+            "--lora-targets and --base; leave them out",
             error);
     if (args->max_sequence)
         return refuse("--max-sequence",
@@ -298,9 +298,11 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     if (args->dtype != NULL && query->gpu != NULL &&
         rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
         return FALSE;
-    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error))
+    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error) ||
+        !rp_cli_choose("matmul", "matmul", args->matmul, &words.matmul, error))
         return FALSE;
     query->accumulate = half_sums ? "fp16" : "fp32";
+    query->codes = words.matmul == RP_DTYPE_E4M3 + 1;
     words.half_sums = half_sums;
     if (path != NULL ? !read_path(args, path, &words, question, error)
                      : !read_name(args, &words, question, error))

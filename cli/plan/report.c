@@ -359,6 +359,8 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
     rp_report_bytes(report, "host_memory_bytes", query->host_bytes, NULL);
     rp_report_text(report, "dtype", query->dtype, NULL);
     rp_report_text(report, "accumulate", query->accumulate, NULL);
+    if (query->codes)
+        rp_report_text(report, "matmul", "fp8", NULL);
     rp_report_count(report, "lora_rank", query->lora_rank, NULL);
     if (query->base != NULL)
         rp_report_text(report, "base", query->base, NULL);

@@ -109,6 +109,8 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
         add(text, "dtype", "%s", query->dtype);
     if (strcmp(query->accumulate, "fp16") == 0)
         add(text, "accumulate", "fp16");
+    if (query->codes)
+        add(text, "matmul", "fp8");
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);

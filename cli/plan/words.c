@@ -34,6 +34,18 @@ rp_plan_device_name(const RpAdviseQuery *query)
                                     : NULL;
 }
 
+/* Of 16 bits each. Codes of 8 bits are kept both ways round, as many bytes, with scales beside them that
+ * are no parameters: then what goes up is all but these. */
+static guint64
+parameter_bytes(const RpLayer *layer)
+{
+    const guint64 up = layer->upload_bytes;
+
+    return up < layer->parameter_bytes && up > layer->parameter_bytes / 64 * 63
+               ? up
+               : layer->parameter_bytes;
+}
+
 void
 rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained)
 {
@@ -44,7 +56,7 @@ rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 
     for (guint i = 0; i < profile->n_layers; i++) {
         const RpLayer *layer = &profile->layers[i];
 
-        *parameters += (layer->parameter_bytes - layer->tied_bytes) / element;
+        *parameters += (parameter_bytes(layer) - layer->tied_bytes) / element;
         if (layer->gradient_bytes > 0)
             *trained +=
                 (layer->gradient_bytes - MIN(layer->gradient_bytes, layer->tied_bytes)) / element;

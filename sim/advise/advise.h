@@ -62,6 +62,7 @@ typedef struct {
     gboolean sync;
     const char *dtype; /* as RpWorkload */
     const char *accumulate;
+    gboolean codes;
     guint lora_rank;
     char **lora_targets;
     const char *base;

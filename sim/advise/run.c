@@ -46,6 +46,7 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
         .sample_tokens = query->sample_tokens,
         .dtype = query->dtype,
         .accumulate = query->accumulate,
+        .codes = query->codes,
         .lora_rank = query->lora_rank,
         .lora_targets = query->lora_targets,
         .base = query->base,

@@ -63,6 +63,29 @@ gives_a_range_where_nobody_has_measured(void **state)
     SAYS(&text, 0, " tokens/s, until `roundpipe profile` runs on one: --profile FILE");
 }
 
+/* Codes are as many bytes as the numbers that they are made of, but for scales, which nobody saves. */
+static void
+plans_matmuls_in_fp8(void **state)
+{
+    g_auto(RpCliRun) plain =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --json" ONLY);
+    g_auto(RpCliRun) run =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --matmul fp8 --json" ONLY);
+    g_auto(RpCliRun) text =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --matmul fp8" ONLY);
+    g_auto(RpCliRun) older =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx3090 --batch 64 --matmul fp8" ONLY);
+    g_auto(RpCliRun) other = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --matmul fp16" ONLY);
+    g_autoptr(RpTree) a = rp_cli_json(&plain), b = rp_cli_json(&run);
+
+    assert_true(rp_cli_number(b, "recommendation.tokens_per_s") >
+                1.1 * rp_cli_number(a, "recommendation.tokens_per_s"));
+    assert_true(rp_cli_number(b, "checkpoint_bytes") == rp_cli_number(a, "checkpoint_bytes"));
+    SAYS(&text, 0, "matmuls of blocks in fp8: `matmul: fp8` in the run file");
+    SAYS(&older, 2, "matmul: expected bf16 or fp16 on this GPU, which has no fp8");
+    SAYS(&other, 2, "--matmul: expected bf16, as dtype, or fp8, found fp16");
+}
+
 static void
 packed_samples_take_less(void **state)
 {
@@ -435,6 +458,7 @@ main(void)
         cmocka_unit_test(one_sentence_answers_first),
         cmocka_unit_test(says_that_the_h200_was_measured),
         cmocka_unit_test(gives_a_range_where_nobody_has_measured),
+        cmocka_unit_test(plans_matmuls_in_fp8),
         cmocka_unit_test(packed_samples_take_less),
         cmocka_unit_test(gpus_says_of_each_whether_it_was_measured),
         cmocka_unit_test(all_that_is_missing_is_told_at_once),

@@ -1,11 +1,11 @@
 #include "core/catalogue/cost/cost-codes.h"
 
 #define LOOK_BYTES 2  /* at an element of 16 bits */
-#define WRITE_BYTES 3 /* read again, a code written */
+#define WRITE_BYTES 3 /* read, and a code written */
 #define TURN_BYTES 1  /* another one */
 
-/* Elements that linear layers read: both norms' outputs, attention's, the product of the MLP. Experts
- * multiply 16-bit numbers. */
+/* Elements of a token that linear layers read: norms' outputs, attention's, the product of the MLP.
+ * Experts multiply 16-bit numbers. */
 static double
 inputs(const RpModel *model)
 {
@@ -27,13 +27,17 @@ outputs(const RpModel *model)
 double
 rp_cost_codes_forward_bytes(const RpModel *model)
 {
-    return (LOOK_BYTES + WRITE_BYTES) * inputs(model);
+    return WRITE_BYTES * inputs(model) + LOOK_BYTES * (double)model->heads * model->head_dim;
 }
 
 double
 rp_cost_codes_backward_bytes(const RpModel *model, gboolean trained)
 {
-    const double gradients = LOOK_BYTES + WRITE_BYTES + (trained ? TURN_BYTES : 0);
+    const double d = model->head_dim, ad = model->heads * d, kd = model->kv_heads * d;
+    const double turned = rp_architectures[model->architecture].qk_norm ? 0 : ad + kd;
+    const double residual = model->experts > 1 ? 0 : model->hidden;
+    const double gradients = (WRITE_BYTES + (trained ? TURN_BYTES : 0)) * outputs(model) +
+                             LOOK_BYTES * (residual + kd + turned);
 
-    return gradients * outputs(model) + (trained ? (LOOK_BYTES + WRITE_BYTES) * inputs(model) : 0);
+    return gradients + (trained ? WRITE_BYTES * inputs(model) + LOOK_BYTES * ad : 0);
 }

@@ -1,7 +1,8 @@
 /**
- * What linear layers of 8-bit codes (`matmul: fp8`) move beside their matmuls: each tensor that they read
- * is looked at for its largest magnitude, then read and written as codes, and for weight gradients
- * once more the other way round.
+ * What linear layers of 8-bit codes (`matmul: fp8`, exec/network/operand.c) move beside their matmuls:
+ * each tensor that they read is read and written as codes, and for weight gradients once more the
+ * other way round. Kernels that make it note its largest magnitude, but for attention and gradients
+ * that arrive: these are looked at first.
  */
 #pragma once
 

@@ -417,6 +417,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     rp_profile_take(&profile->device, g_strdup(gpu->title));
     rp_profile_take(&profile->dtype, g_strdup(dtype));
     rp_profile_take(&profile->accumulate, g_strdup(accumulate));
+    rp_profile_take(&profile->matmul, g_strdup(workload->codes ? "fp8" : ""));
     rp_profile_take(&profile->source, g_strdup("predicted"));
     rp_profile_take(&profile->origin, origin_of(workload));
     profile->gpus = workload->gpus;

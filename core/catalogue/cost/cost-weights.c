@@ -3,6 +3,8 @@
 #include "core/catalogue/lora.h"
 
 #define BYTES_16BIT 2
+/* Of a matrix that becomes codes, both ways round: looked at, read, written twice. */
+#define CODES_BYTES (2 * BYTES_16BIT + 2)
 
 gboolean
 rp_cost_base_is_packed(const char *base, RpLowbit *format)
@@ -44,6 +46,16 @@ packed_bytes(const RpWeight *weight, RpLowbit format)
     return weight->offset > 0 ? 0 : rp_lowbit_layout(format, rp_weight_lowbit_shape(&packed)).total;
 }
 
+/* A matrix that is read as 8-bit codes: experts' are not. */
+static gboolean
+has_codes(const RpModel *model, const RpWeight *weight)
+{
+    const gboolean of_mlp = weight->kind == RP_WEIGHT_GATE_UP || weight->kind == RP_WEIGHT_GATE ||
+                            weight->kind == RP_WEIGHT_UP || weight->kind == RP_WEIGHT_DOWN;
+
+    return rp_weight_packs(model, weight, RP_LOWBIT_FP8) && !(of_mlp && model->experts > 1);
+}
+
 RpCostWeights
 rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *profile, guint index)
 {
@@ -53,6 +65,7 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
     RpLayer *layer = &profile->layers[index];
     RpCostWeights costs = {0};
     RpLowbit format;
+    const gboolean coded = workload->codes && layer->kind == RP_LAYER_BLOCK;
     const gboolean packs = rp_cost_base_is_packed(workload->base, &format);
     guint64 trained = 0, uploaded = 0;
     gboolean any = FALSE;
@@ -67,9 +80,12 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
         bytes[i] = BYTES_16BIT * weight->elements;
         trained += weight->trained ? weight->elements : 0;
         uploaded += up;
-        any = any || packed;
+        any = any || packed || coded;
         if (packed)
             costs.expand_bytes += (double)(up + bytes[i]);
+        if (coded)
+            costs.expand_bytes += has_codes(model, weight) ? CODES_BYTES * (double)weight->elements
+                                                           : (double)(up + bytes[i]);
         if (rp_weight_is_adapter(weight->kind))
             add_adapter(model, weight, &costs);
     }
