@@ -108,8 +108,9 @@ gives_the_same_bits_on_any_devices(void **state)
 
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
         for (guint async = 0; async < 2; async++) {
-            RpTinyRun run = {"roundpipe",   1, 8, .async = async, .max_grad_norm = 0.5,
-                             .packed = TRUE};
+            RpTinyRun run = {
+                "roundpipe",   1, 8, .async = async, .max_grad_norm = 0.5, .aux_loss = 0.5 * m,
+                .packed = TRUE};
             g_autofree char *expected = train(f, models[m], &run);
 
             for (run.devices = 2; run.devices <= 4; run.devices *= 2) {
