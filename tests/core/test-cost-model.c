@@ -193,7 +193,7 @@ predicts_the_throughput_measured_on_an_h200(void **state)
         {"qwen3-1.7b", 8, 2048, 0, 49379, 3},  {"qwen3-4b", 8, 2048, 0, 20931, 3},
         {"qwen3-8b", 4, 2048, 0, 12567, 3},    {"qwen3-1.7b", 4, 4096, 0, 45130, 3},
         {"qwen3-1.7b", 1, 32768, 0, 20594, 8}, {"qwen3-1.7b", 8, 2048, 32, 57030, 2},
-        {"qwen3-1.7b", 8, 2048, 16, 55191, 7},
+        {"qwen3-1.7b", 8, 2048, 16, 55191, 7}, {"qwen3-30b-a3b", 4, 2048, 32, 25579, 5},
     };
     Fixture *f = *state;
 
@@ -202,6 +202,9 @@ predicts_the_throughput_measured_on_an_h200(void **state)
                                .tokens_per_sequence = rows[i].tokens,
                                .lora_rank = rows[i].lora_rank};
         gint64 total_ns = 0;
+
+        if (rp_model_find(rows[i].model, NULL)->experts > 1)
+            workload.lora_targets = attention();
 
         rp_profile_free(f->profile);
         f->profile = predict(rows[i].model, "h200", &workload, &f->error);
