@@ -102,6 +102,13 @@ rp_task_steps(const RpTaskMap *map, const RpBackendTask *task)
                           rp_task_downward(&task->task, layers)};
 }
 
+/* Evaluations have a plan of their own, with the parameters of a stage in one place. */
+static gboolean
+is_layerwise(const RpTaskMap *map)
+{
+    return map->layerwise && !rp_host_state_evaluates(map->host_state);
+}
+
 const void *
 rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
 {
@@ -109,7 +116,7 @@ rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
     const guint first = rp_task_stage(map, task)->layers.first;
     guint lowest = first; /* of the task's layers: the first operand is of it, or of one behind */
 
-    if (operand == NULL || !map->layerwise)
+    if (operand == NULL || !is_layerwise(map))
         return operand;
     const RpStageSteps steps = rp_task_steps(map, task);
 
@@ -204,7 +211,7 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
     for (guint i = chunks->first_segment[task->task.chunk];
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
-        guint8 *at = map->layerwise
+        guint8 *at = is_layerwise(map)
                          ? target
                          : target + map->first[segment->layer] - map->first[stage->layers.first];
 
@@ -240,7 +247,7 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
                              : rp_host_state_gradients(map->host_state, segment->layer,
                                                        task->task.round, segment->offset, &run);
 
-        if (!move(user_data, target, leaving + (map->layerwise ? segment->offset : at),
+        if (!move(user_data, target, leaving + (is_layerwise(map) ? segment->offset : at),
                   segment->bytes, error))
             return FALSE;
     }
