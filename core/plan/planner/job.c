@@ -95,6 +95,15 @@ is_lone(const RpPlanJob *job)
            job->rounds * options->calls <= options->gpus;
 }
 
+/* Whether a training plan of these options goes layer by layer. One that only runs forward does not, but
+ * has the same chunks: it runs beside that on one backend. */
+static gboolean
+trains_layerwise(const RpPlanJob *job)
+{
+    return is_lone(job) && job->options.consistency != RP_CONSISTENCY_BLOCKING &&
+           job->options.transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1;
+}
+
 static void
 set_promises(RpPlanJob *job)
 {
@@ -117,8 +126,7 @@ set_promises(RpPlanJob *job)
         .double_weights = options->async && !lean && !blocking,
         .resident_weights = !schedule->dispatched && !schedule->offloads_weights,
         .packed = options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile),
-        .layerwise = is_lone(job) && !options->forward_only && !blocking &&
-                     options->transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1,
+        .layerwise = trains_layerwise(job) && !options->forward_only,
         .stash_on_host = schedule->dispatched,
         .schedule = schedule->name,
         .first_iteration = options->first_iteration,
@@ -145,7 +153,7 @@ cut_chunks(const RpPlanJob *job, RpInterval layers, RpChunksOf of, guint n_windo
     const gboolean whole =
         job->options.transfers == RP_TRANSFERS_NAIVE || job->promises->resident_weights;
 
-    if (job->promises->layerwise)
+    if (trains_layerwise(job))
         return rp_chunks_by_layer(job->profile, layers, of, of != RP_CHUNKS_PARAMETERS);
     return rp_chunks_pack(job->profile, layers, of, whole ? 1 : n_windows, 0);
 }

@@ -67,6 +67,9 @@ lay_out_device(RpPlacement *placement, guint g)
     const guint64 leaving_bytes = rp_job_leaving_bytes(job, largest.gradients);
     RpDevice *device = &placement->devices[g];
 
+    /* first: plans that only run forward have other slots, and the same constants */
+    rp_plan_set_constants(
+        job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->options.constant_bytes));
     device->turn = device->input.turn = device->gradient.turn = device->output.turn = 0;
     for (guint i = 0; i < 2; i++) {
         device->input.buffers[i] = rp_job_add_buffer(
@@ -81,8 +84,6 @@ lay_out_device(RpPlacement *placement, guint g)
         rp_placement_lay_out_leaving(placement, g);
     else
         device->leaving = rp_job_add_buffer(job, g, RP_BUFFER_GRADIENTS, leaving_bytes);
-    rp_plan_set_constants(
-        job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->options.constant_bytes));
     device->staging =
         rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING, job->staged ? leaving_bytes : 0);
     device->stash = new_pool(job, g, RP_BUFFER_STASH, largest.input);
