@@ -117,7 +117,8 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->objective = (RpObjective)objective;
     ask->resident = (RpResidentChoice)resident;
     ask->options.fidelity = (RpFidelity)fidelity;
-    ask->options.recompute = (RpRecompute)recompute;
+    ask->options.recompute = RP_SETTING_RECOMPUTE_START(recompute);
+    ask->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
     ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */
     ask->options.transfers = (RpTransfers)transfers;
     ask->options.consistency = (RpConsistency)consistency;

@@ -13,6 +13,7 @@ void
 rp_request_clear(RpRequest *request)
 {
     g_clear_pointer(&request->partition, rp_partition_free);
+    g_clear_pointer(&request->saved, g_free);
 }
 
 /* A setting as messages name it. */
@@ -142,7 +143,9 @@ rp_request_recompute(const RpRequest *request)
 
     if (recompute == RP_RECOMPUTE_DEFAULT)
         recompute = request->options.schedule->dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    return rp_setting_value_name("recompute", (int)recompute);
+    return rp_setting_value_name("recompute", recompute == RP_RECOMPUTE_EARLY
+                                                  ? RP_SETTING_RECOMPUTE(EARLY, NOTHING)
+                                                  : RP_SETTING_RECOMPUTE(GATED, NOTHING));
 }
 
 /* A run that would not fit in memory is refused before it begins.
@@ -252,8 +255,6 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
            check_time(ask, profile, iterations, error);
 }
 
-static gint64 iteration_ns(const RpRequest *request, const RpTrace *trace);
-
 /* Frozen weights stay where an iteration is predicted to take no longer. The first one has them all
  * to upload: alone it tells nothing. */
 static gboolean
@@ -273,11 +274,11 @@ choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, 
         return FALSE;
     for (guint g = 0; g < request->options.gpus; g++)
         request->resident_bytes = MAX(request->resident_bytes, rp_plan_resident_bytes(plan, g));
-    request->resident_ns = iteration_ns(request, with);
+    request->resident_ns = rp_request_iteration_ns(request, with);
     request->streamed_ns =
         !request->partition->dispatched ||
                 rp_plan_dispatched_fits(profile, request->partition, &streamed.options, limit)
-            ? iteration_ns(request, without)
+            ? rp_request_iteration_ns(request, without)
             : 0;
     if (request->resident_bytes > 0 &&
         (ask->resident == RP_RESIDENT_ON || request->streamed_ns == 0 ||
@@ -287,14 +288,33 @@ choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, 
     return TRUE;
 }
 
+/* What forwards save leaves other room for weights. */
+static gboolean
+choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    if (!rp_request_choose_saved(ask, profile, request, error))
+        return FALSE;
+    if (request->recomputed_ns == 0 || request->options.resident_limit == 0)
+        return TRUE;
+    g_autoptr(RpProfile) saving = rp_profile_copy(profile);
+
+    rp_profile_choose_saved(saving, request->options.saved_groups, request->options.saved_least_ns);
+    return choose_resident(ask, saving, request, error);
+}
+
 gboolean
 rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
     RpPlanOptions *options = &request->options;
     const guint calls = MAX(1, ask->calls);
+    g_autoptr(RpProfile) saving = NULL;
     guint stages;
 
     *request = (RpRequest){.options = ask->options};
+    if (!rp_request_save(ask, profile, options, &saving, error))
+        return FALSE;
+    if (saving != NULL)
+        profile = saving;
     if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
             rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
@@ -315,7 +335,8 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
     request->steady = options->async && request->iterations >= request->window.iterations;
     return check_size(ask, stages, calls, request->iterations, error) &&
            check_time(ask, profile, request->iterations, error) &&
-           choose_resident(ask, profile, request, error);
+           choose_resident(ask, profile, request, error) &&
+           choose_saved(ask, profile, request, error);
 }
 
 RpTrace *
@@ -367,9 +388,8 @@ shift(const RpProfile *profile, gint sign)
     return shifted;
 }
 
-/* The mean period of steady iterations, or of all, with the last task. */
-static gint64
-iteration_ns(const RpRequest *request, const RpTrace *trace)
+gint64
+rp_request_iteration_ns(const RpRequest *request, const RpTrace *trace)
 {
     return request->steady
                ? rp_report_steady(trace, request->window.first, request->window.end).iteration_ns
@@ -389,7 +409,7 @@ rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *le
 
         if (trace == NULL)
             return FALSE;
-        *times_ns[i] = iteration_ns(request, trace);
+        *times_ns[i] = rp_request_iteration_ns(request, trace);
     }
     return TRUE;
 }
@@ -424,7 +444,7 @@ rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, gui
         if (trace == NULL)
             return FALSE;
         makespans[i] = (double)rp_trace_makespan_ns(trace);
-        iterations[i] = (double)iteration_ns(request, trace);
+        iterations[i] = (double)rp_request_iteration_ns(request, trace);
         ratios[i] = bubble_ratio(request, trace);
     }
     *drawn = (RpRequestDrawn){

@@ -25,6 +25,8 @@ typedef struct {
     guint n_stages; /* of a bound schedule */
     RpObjective objective;
     RpResidentChoice resident;
+    RpSaveChoice save;
+    guint64 host_bytes;    /* of everything in host memory; 0: no limit is known */
     gboolean host_devices; /* their arenas are host memory */
     guint calls;           /* of an iteration: gradient accumulation */
     guint iterations;
@@ -43,6 +45,10 @@ typedef struct {
     guint64 resident_bytes; /* frozen weights that stay on the device with the most of them */
     gint64 resident_ns;     /* with any: time of an iteration, and without them */
     gint64 streamed_ns;     /* 0: that does not fit */
+    guint64 saved_bytes;    /* of a micro-batch, what forwards save */
+    char *saved;            /* that, in words, or %NULL */
+    gint64 saved_ns;        /* where that was chosen: time of an iteration, and without it */
+    gint64 recomputed_ns;
 } RpRequest;
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
@@ -62,6 +68,17 @@ gboolean rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpReques
 
 /* The numbers that the request's schedule is made from. */
 RpShape rp_request_shape(const RpRequest *request);
+
+/* The mean period of steady iterations, or of all, with the last task. */
+gint64 rp_request_iteration_ns(const RpRequest *request, const RpTrace *trace);
+
+/* saved.c: @profile with what forwards save as @ask has it. %NULL: nothing */
+gboolean rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
+                         RpProfile **saving, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* saved.c: the same where it is to be chosen, of a request that is resolved without; notes what comes
+ * of it. */
+gboolean rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* "early" or "gated": what the request comes to. */
 const char *rp_request_recompute(const RpRequest *request);

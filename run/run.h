@@ -117,7 +117,7 @@ typedef struct {
     char *stages;
     char *forward_stages;
     char *backward_stages;
-    int recompute_choice;        /* RpRecompute */
+    int recompute_choice;        /* RP_SETTING_RECOMPUTE() */
     int transfers;               /* RpTransfers */
     int consistency;             /* RpConsistency */
     int resident_choice;         /* RpResidentChoice */

@@ -28,7 +28,13 @@ static const RpSettingChoice rounds[] = {
     {"all", RP_RUN_ROUND_ALL}, {"auto", RP_RUN_ROUND_AUTO}, {NULL}};
 static const RpSettingChoice partitions[] = {{"simulated", 0}, {"paper", 1}, {NULL}};
 static const RpSettingChoice recomputes[] = {
-    {"early", RP_RECOMPUTE_EARLY}, {"gated", RP_RECOMPUTE_GATED}, {NULL}};
+    {"auto", RP_SETTING_RECOMPUTE(DEFAULT, AUTO)},
+    {"full", RP_SETTING_RECOMPUTE(DEFAULT, NOTHING)},
+    {"selective", RP_SETTING_RECOMPUTE(DEFAULT, ATTENTION)},
+    {"none", RP_SETTING_RECOMPUTE(DEFAULT, ALL)},
+    {"early", RP_SETTING_RECOMPUTE(EARLY, NOTHING)},
+    {"gated", RP_SETTING_RECOMPUTE(GATED, NOTHING)},
+    {NULL}};
 static const RpSettingChoice transfers[] = {
     {"windows", RP_TRANSFERS_WINDOWS}, {"naive", RP_TRANSFERS_NAIVE}, {NULL}};
 static const RpSettingChoice consistencies[] = {
@@ -162,9 +168,13 @@ static const RpSetting settings[] = {
      .help = "roundpipe: blocks of each forward stage; none: the fused stage has all"},
     {"backward_stages", .expert = TRUE, STAGES(backward_stages), .flag = "--backward-stages",
      .help = "roundpipe: blocks of each backward stage, the fused one first"},
-    {"recompute", .expert = TRUE, CHOICE(recompute_choice, recomputes),
-     .unset = "RoundPipe early, else gated", .flag = "--recompute",
-     .help = "when a backward's recompute may begin"},
+    {"recompute", .expert = TRUE, CHOICE(recompute_choice, recomputes), .unset = "auto",
+     .flag = "--recompute",
+     .others = "gradient_checkpointing activation_checkpointing activation_offloading "
+               "recompute_granularity",
+     .help = "what backwards make again; full: all; selective: all but attention, which forwards "
+             "save in host memory; none: nothing that they can save; auto: as is predicted to be "
+             "fastest on GPUs; early, gated: all, from before the gradient comes or then on"},
     {"transfers", .expert = TRUE, CHOICE(transfers, transfers), .initial = "windows",
      .flag = "--transfers", .help = "how copies are placed beside compute"},
     {"consistency", .expert = TRUE, CHOICE(consistency, consistencies), .initial = "events",

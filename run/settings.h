@@ -6,6 +6,8 @@
 
 #include <glib.h>
 
+#include "core/plan/planner.h"
+
 /* What is wrong with the description of a run. */
 #define RP_RUN_ERROR (rp_run_error_quark())
 GQuark rp_run_error_quark(void);
@@ -56,6 +58,11 @@ typedef struct {
     const char *flag;               /* the option of commands that means the same */
     const char *help;               /* one line */
 } RpSetting;
+
+/* Values of `recompute`: when it may begin (RpRecompute), and what is saved instead (RpSaveChoice). */
+#define RP_SETTING_RECOMPUTE(start, save) ((int)RP_RECOMPUTE_##start + 4 * (int)RP_SAVE_##save)
+#define RP_SETTING_RECOMPUTE_START(value) ((RpRecompute)((value) % 4))
+#define RP_SETTING_RECOMPUTE_SAVE(value) ((RpSaveChoice)((value) / 4))
 
 /* All settings, in the order of docs/train.md; the last has no key. */
 const RpSetting *rp_settings(void);

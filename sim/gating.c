@@ -4,13 +4,14 @@ static gboolean
 is_activation_upload(guint8 kind)
 {
     return kind == RP_TASK_ACTIVATION_UPLOAD || kind == RP_TASK_STASH_UPLOAD ||
-           kind == RP_TASK_ACTGRAD_UPLOAD;
+           kind == RP_TASK_ACTGRAD_UPLOAD || kind == RP_TASK_SAVED_UPLOAD;
 }
 
 static gboolean
 is_activation_download(guint8 kind)
 {
-    return kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTGRAD_DOWNLOAD;
+    return kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTGRAD_DOWNLOAD ||
+           kind == RP_TASK_SAVED_DOWNLOAD;
 }
 
 static gboolean

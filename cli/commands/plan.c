@@ -145,6 +145,7 @@ static const GOptionEntry options[] = {
     {"optimizer", 0, RP_WORD(RpPlanArgs, optimizer),
      "fused (default, 18 bytes a parameter) or lean (16)", "NAME"},
     {"resident", 0, RP_WORD(RpPlanArgs, resident), NULL, "NAME"},
+    {"recompute", 0, RP_WORD(RpPlanArgs, recompute), NULL, "NAME"},
     {"schedules", 0, RP_WORD(RpPlanArgs, schedules), "schedules to compare (default: all)", "LIST"},
     {"draws", 0, RP_COUNT(RpPlanArgs, draws),
      "with --profile: simulate the recommended plan N times more, with times drawn from the file's "

@@ -187,6 +187,7 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
         rp_report_bytes(report, "gpu_peak_bytes", result->gpu_peak_bytes, "memory");
         rp_report_show(report, "%s on the fullest GPU, %s on the host", gpu, host);
         rp_report_bytes(report, "host_peak_bytes", result->host_peak_bytes, NULL);
+        rp_report_add_saved(report, request);
         rp_report_add_resident(report, request);
         rp_report_bool(report, "fits_gpu_memory", result->memory_problem == NULL, NULL);
         if (result->memory_problem != NULL)

@@ -233,6 +233,25 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
         all, DEFAULT_KEEP, one);
 }
 
+void
+rp_plan_report_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
+{
+    if (run->saved_bytes == 0)
+        return;
+    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
+    g_autofree char *bytes =
+        rp_cli_format_bytes(rp_profile_keep_fused(own, run->partition->backward[0].first));
+    g_autofree char *what = rp_profile_describe_saved(own);
+    g_autofree char *otherwise =
+        run->recomputed_tokens_per_s > 0
+            ? g_strdup_printf("; %.0f tokens/s where everything is recomputed",
+                              run->recomputed_tokens_per_s)
+            : g_strdup("");
+
+    rp_report_line(report, "saved", "%s: %s a micro-batch in host memory%s", what, bytes,
+                   otherwise);
+}
+
 /* ---- what it rests on ---- */
 
 static void

@@ -85,6 +85,7 @@ typedef struct {
     char *matmul;
     char *optimizer;
     char *resident;
+    char *recompute;
     char *schedules;
     char *devices;
     char *attention;
@@ -131,6 +132,9 @@ const char *rp_plan_device_name(const RpAdviseQuery *query);
 
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
 void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained);
+
+/* What forwards of @run save instead of its being recomputed, if anything, and what that brings. */
+void rp_plan_report_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run);
 
 /* Of one checkpoint: 16-bit weights, or 32-bit adapters where the rest is frozen, and 32-bit weights and moments of what is trained; another
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */

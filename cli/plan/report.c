@@ -101,6 +101,10 @@ report_run(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
         if (run->resident_bytes > 0)
             rp_report_bytes(report, "resident_bytes", run->resident_bytes, NULL);
     }
+    if (run->saved_bytes > 0)
+        rp_report_bytes(report, "saved_bytes", run->saved_bytes, NULL);
+    if (run->recomputed_tokens_per_s > 0)
+        rp_report_rate(report, "recomputed_tokens_per_s", run->recomputed_tokens_per_s, NULL);
     if (run->streamed_tokens_per_s > 0)
         rp_report_rate(report, "streamed_tokens_per_s", run->streamed_tokens_per_s, NULL);
     if (run->bound_tokens_per_s > 0)
@@ -226,6 +230,7 @@ report_recommendation(RpReport *report, const RpAdvice *advice)
                        "%s of frozen weights a card, uploaded once; %s with uploads in each round",
                        stays, streamed);
     }
+    rp_plan_report_saved(report, advice, run);
     if (run->bound_tokens_per_s > 0)
         rp_report_line(report, "against",
                        "%.0f tokens/s in compute fidelity: no transfer, no optimizer",

@@ -134,6 +134,25 @@ rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const
 }
 
 void
+rp_report_add_saved(RpReport *report, const RpRequest *request)
+{
+    if (request->saved == NULL)
+        return;
+    g_autofree char *bytes = rp_cli_format_bytes(request->saved_bytes);
+    g_autofree char *else_ms =
+        request->recomputed_ns > 0
+            ? g_strdup_printf("; %.4f ms an iteration where everything is recomputed",
+                              rp_ms_from_ns(request->recomputed_ns))
+            : g_strdup("");
+
+    rp_report_text(report, "saved", request->saved, "saved");
+    rp_report_show(report, "%s: %s a micro-batch in host memory%s", request->saved, bytes, else_ms);
+    rp_report_bytes(report, "saved_bytes", request->saved_bytes, NULL);
+    if (request->recomputed_ns > 0)
+        rp_report_ms(report, "recomputed_iteration_ms", request->recomputed_ns, NULL);
+}
+
+void
 rp_report_add_resident(RpReport *report, const RpRequest *request)
 {
     if (request->resident_bytes == 0)

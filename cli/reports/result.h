@@ -50,6 +50,8 @@ double rp_result_above_bound(const RpResult *result);
  * the six; %NULL: for machines */
 void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
 
+/* What forwards save instead of its being recomputed, if anything, and what that brings. */
+void rp_report_add_saved(RpReport *report, const RpRequest *request);
 /* Frozen weights that stay on devices, if any do, and what they bring. */
 void rp_report_add_resident(RpReport *report, const RpRequest *request);
 

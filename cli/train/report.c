@@ -238,6 +238,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
         rp_report_ms(report, "most", job->most_ns, NULL);
         rp_report_end(report);
     }
+    rp_report_add_saved(report, &job->request);
     rp_report_add_resident(report, &job->request);
     report_arenas(report, job, NULL);
     report_categories(report, "device_0_categories", NULL, job->plan, 0, 0);

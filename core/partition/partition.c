@@ -100,7 +100,7 @@ rp_stage_time_ns(const RpProfile *profile, RpInterval stage, RpPhase phase, gint
         const RpLayer *layer = &profile->layers[stage.first + i];
         forward += layer->forward_ns;
         backward += layer->backward_ns;
-        recompute += layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns : 0;
+        recompute += layer->kind == RP_LAYER_BLOCK ? rp_layer_recompute_ns(layer) : 0;
     }
     if (stage.count > 0)
         recompute -= rp_layer_saving_ns(&profile->layers[stage.first + stage.count - 1]);

@@ -3,19 +3,35 @@
 #include "core/base/units.h"
 #include "core/plan/planner.h"
 
+/* @saves: without what their forwards have saved */
 static guint64
-activation_bytes(const RpProfile *profile, RpInterval layers)
+activation_bytes(const RpProfile *profile, RpInterval layers, gboolean saves)
 {
     guint64 bytes = 0;
 
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        bytes += profile->layers[l].activation_bytes;
+        bytes += profile->layers[l].activation_bytes -
+                 (saves ? rp_layer_saved_bytes(&profile->layers[l]) : 0);
     return bytes;
+}
+
+static void
+note_saved(RpLargest *largest, const RpProfile *profile, RpInterval layers)
+{
+    guint n = 0;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const guint64 bytes = rp_layer_saved_bytes(&profile->layers[l]);
+
+        largest->saved = MAX(largest->saved, bytes);
+        n += bytes > 0;
+    }
+    largest->n_saved = MAX(largest->n_saved, n);
 }
 
 /* Scratch of a stage beyond its inputs, outputs and weights. */
 static guint64
-workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
+workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward, gboolean saves)
 {
     guint64 scratch = 0;
     guint64 between = 0;
@@ -28,7 +44,7 @@ workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward)
         if (l > layers.first)
             between = MAX(between, 2 * layer->input_bytes);
     }
-    return scratch + (backward ? activation_bytes(profile, layers) : between);
+    return scratch + (backward ? activation_bytes(profile, layers, saves) : between);
 }
 
 /* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
@@ -59,6 +75,7 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     guint end = layers.first + layers.count;
     guint64 output = 0;
     const gboolean packed = rp_profile_is_packed(profile);
+    const gboolean saves = forward != backward && rp_stage_saves(profile, layers);
     guint64 parameters = 0;
     guint64 uploaded = 0;
     guint64 gradients = 0;
@@ -78,14 +95,16 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     if (packed)
         largest->packed = MAX(largest->packed, uploaded);
     largest->workspace[way] =
-        MAX(largest->workspace[way], workspace_bytes(profile, layers, backward));
+        MAX(largest->workspace[way], workspace_bytes(profile, layers, backward, saves));
     if (backward)
         largest->gradients = MAX(largest->gradients, gradients);
     largest->input = MAX(largest->input, profile->layers[layers.first].input_bytes);
     if (backward && end < profile->n_layers)
         largest->gradient = MAX(largest->gradient, profile->layers[end].input_bytes);
     largest->output = MAX(largest->output, output);
-    largest->activations = MAX(largest->activations, activation_bytes(profile, layers));
+    largest->activations = MAX(largest->activations, activation_bytes(profile, layers, saves));
+    if (saves)
+        note_saved(largest, profile, layers);
 }
 
 RpLargest
@@ -148,6 +167,7 @@ rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kep
 {
     return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
            2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
+           2 * (guint64)largest->n_saved * aligned(largest->saved) +
            aligned(kept_sums ? rp_profile_sum_bytes(profile, largest->gradients)
                              : largest->gradients);
 }

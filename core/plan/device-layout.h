@@ -37,6 +37,8 @@ typedef struct {
     guint64 gradient; /* of an output activation */
     guint64 output;
     guint64 activations;
+    guint64 saved; /* of one layer, what its forward saves */
+    guint n_saved; /* layers of a stage that save something */
 } RpLargest;
 
 typedef struct {
@@ -45,6 +47,14 @@ typedef struct {
     gboolean workspace_inside;
     guint64 bytes; /* both slots, or the packed one, gradient sums and workspace */
 } RpSlotLayout;
+
+/* Whether what layers of a stage save stands in buffers of its own: not in the fused stage, which keeps
+ * all, nor in bound ones. Of a dispatched stage. */
+static inline gboolean
+rp_stage_saves(const RpProfile *profile, RpInterval layers)
+{
+    return layers.first + layers.count < profile->n_layers;
+}
 
 /* Takes a stage into account; a bound stage runs @forward and @backward. */
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,

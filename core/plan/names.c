@@ -30,6 +30,8 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
                                   "gradients of activations", 0xe69f00},
     [RP_TASK_ACTGRAD_UPLOAD] = {"activation-gradient-upload", UP(ACTIVATION),
                                 "gradients of activations", 0xe69f00},
+    [RP_TASK_SAVED_DOWNLOAD] = {"saved-download", DOWN(ACTIVATION), "saved activations", 0x44aa99},
+    [RP_TASK_SAVED_UPLOAD] = {"saved-upload", UP(ACTIVATION), "saved activations", 0x44aa99},
     [RP_TASK_PARAMETER_UPLOAD] = {"parameter-upload", UP(PARAMETER), "parameters", 0x5a5a5a},
     [RP_TASK_RESIDENT_UPLOAD] = {"resident-upload", UP(PARAMETER), "parameters that stay",
                                  0x332288},
@@ -96,6 +98,7 @@ rp_access_role_name(RpAccessRole role)
         [RP_ROLE_HOST] = "host buffer",
         [RP_ROLE_PACKED] = "packed parameters",
         [RP_ROLE_RESIDENT] = "parameters that stay",
+        [RP_ROLE_SAVED] = "saved values",
     };
 
     return (guint)role < RP_N_ACCESS_ROLES ? names[role] : "unknown";

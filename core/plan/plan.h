@@ -56,6 +56,9 @@ typedef enum {
     RP_TASK_STASH_UPLOAD,        /* the same value again, for a backward's recompute */
     RP_TASK_ACTGRAD_DOWNLOAD,    /* gradient of the input of layer, device to host */
     RP_TASK_ACTGRAD_UPLOAD,      /* the same, host to the device of the next backward stage */
+    /* activation lanes; `layer`: whose forward saved it (core/profile/saved.h) */
+    RP_TASK_SAVED_DOWNLOAD,
+    RP_TASK_SAVED_UPLOAD, /* for the layer's backward */
     /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */
     RP_TASK_PARAMETER_UPLOAD,
     RP_TASK_RESIDENT_UPLOAD, /* once a run: what stays on the device of `layer` (rp_plan_resident()) */
@@ -87,9 +90,11 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
  *                    complete, LEAVING w (r | w: it is added to that of the rounds before, which
  *                    has stayed there); the head's backward DECISION r, in a gated plan; RESIDENT r
- *                    of each layer that stays on the device, unless that is packed
+ *                    of each layer that stays on the device, unless that is packed; SAVED of each
+ *                    layer that saves something, in the order of layers: a forward w, a backward r | w
  *   expand           PACKED r, RESIDENT r likewise, PARAMETERS w
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
+ *   saved            device side SAVED; HOST
  *   parameters       device side PARAMETERS or, where they are packed, PACKED; HOST: what is read of each layer
  *   resident         device side RESIDENT; HOST: the layer's frozen weights
  *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
@@ -116,6 +121,7 @@ typedef enum {
     RP_ROLE_DECISION,
     RP_ROLE_HOST,
     RP_ROLE_RESIDENT,
+    RP_ROLE_SAVED,
     RP_N_ACCESS_ROLES
 } RpAccessRole;
 
@@ -149,7 +155,7 @@ typedef struct {
     guint32 micro_batch; /* within the iteration; RP_NONE if not of one */
     guint32 stage;       /* index of rp_plan_stage(); RP_NONE if not of one */
     union {
-        guint32 layer; /* activation tasks: boundary; optimizer and resident tasks: layer; else
+        guint32 layer; /* activation tasks: boundary; saved, optimizer, resident tasks: layer; else
                           RP_NONE */
         guint32 backward_stage; /* RP_TASK_OVERLAP: the stage of its backward part */
         guint32 first_step;     /* rp_task_is_piece() */
@@ -214,6 +220,9 @@ typedef struct {
     guint64 tied_bytes;
     guint64 resident_bytes; /* all of its frozen weights, tied ones too, if they stay on devices */
     guint64 input_bytes;    /* of a micro-batch: what crosses the boundary before the layer */
+    guint64 saved_bytes;    /* of a micro-batch: what its forward saves for its backward, which is
+                               another action */
+    guint32 saved_groups;   /* bits of RpSavedGroup: that */
 } RpPlanLayer;
 
 #define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
@@ -226,7 +235,7 @@ typedef enum {
                                round (rounds_apart) */
     RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
     RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
-    RP_BUFFER_STASH,        /* stage inputs kept from forward to backward */
+    RP_BUFFER_STASH,        /* kept from forward to backward: stage inputs, what layers save */
     RP_BUFFER_WORKSPACE,    /* recomputed activations and scratch */
     RP_BUFFER_STAGING,      /* host: gradients of rounds before they are summed */
     RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments, decisions */

@@ -45,6 +45,109 @@ rp_layer_saving_ns(const RpLayer *layer)
                : 0;
 }
 
+guint64
+rp_layer_saved_bytes(const RpLayer *layer)
+{
+    guint64 bytes = 0;
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        if ((layer->saved_groups >> g & 1) != 0)
+            bytes += layer->saved[g].bytes;
+    return bytes;
+}
+
+gint64
+rp_layer_recompute_ns(const RpLayer *layer)
+{
+    gint64 time_ns = layer->recompute_ns;
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        if ((layer->saved_groups >> g & 1) != 0)
+            time_ns -= layer->saved[g].recompute_ns;
+    /* what a stage's last block leaves out is left out all the same */
+    return MAX(time_ns, rp_layer_saving_ns(layer));
+}
+
+void
+rp_profile_choose_saved(RpProfile *profile, guint groups, double least_ns_per_mib)
+{
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->saved_groups = 0;
+        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+            if ((groups >> g & 1) != 0 && layer->saved[g].bytes > 0 &&
+                rp_saved_ns_per_mib(&layer->saved[g]) >= least_ns_per_mib)
+                layer->saved_groups |= 1u << g;
+    }
+}
+
+gboolean
+rp_profile_saves(const RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (profile->layers[l].saved_groups != 0)
+            return TRUE;
+    return FALSE;
+}
+
+guint64
+rp_profile_keep_fused(RpProfile *profile, guint fused)
+{
+    guint64 bytes = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        if (l >= fused)
+            profile->layers[l].saved_groups = 0;
+        bytes += rp_layer_saved_bytes(&profile->layers[l]);
+    }
+    return bytes;
+}
+
+GArray *
+rp_profile_savings(const RpProfile *profile)
+{
+    GArray *row = g_array_new(FALSE, FALSE, sizeof(double));
+
+    for (guint l = 0; l < profile->n_layers; l++)
+        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+            const RpSavedTensors *saved = &profile->layers[l].saved[g];
+            guint i = 0;
+
+            if (saved->bytes == 0 || saved->recompute_ns <= 0)
+                continue;
+            const double saving = rp_saved_ns_per_mib(saved);
+
+            while (i < row->len && g_array_index(row, double, i) > saving)
+                i++;
+            if (i == row->len || g_array_index(row, double, i) != saving)
+                g_array_insert_val(row, i, saving);
+        }
+    return row;
+}
+
+char *
+rp_profile_describe_saved(const RpProfile *profile)
+{
+    GString *text = g_string_new(NULL);
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        guint n = 0;
+
+        for (guint l = 0; l < profile->n_layers; l++)
+            n += (profile->layers[l].saved_groups >> g & 1) != 0;
+        if (n > 0)
+            g_string_append_printf(text, "%s%s of %u%s", text->len > 0 ? ", " : "",
+                                   rp_saved_group((RpSavedGroup)g)->name, n,
+                                   text->len > 0 ? ""
+                                   : n == 1      ? " layer"
+                                                 : " layers");
+    }
+    if (text->len == 0)
+        g_string_append(text, "nothing");
+    return g_string_free(text, FALSE);
+}
+
 RpProfile *
 rp_profile_new(guint n_layers)
 {

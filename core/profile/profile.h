@@ -9,6 +9,8 @@
 
 #include <glib.h>
 
+#include "core/profile/saved.h"
+
 #define RP_PROFILE_FORMAT "roundpipe-profile/1"
 #define RP_PROFILE_MAX_LAYERS 32000
 
@@ -49,10 +51,12 @@ typedef struct {
                                planner in a profile of its own, 0 in files */
     guint64 input_bytes;    /* one micro-batch's input activation */
     guint64 output_bytes;   /* one micro-batch's output activation */
-    guint64 forward_workspace_bytes;  /* scratch while the layer runs forward */
-    guint64 backward_workspace_bytes; /* scratch while the layer runs backward */
-    guint64 activation_bytes;         /* kept from (re)compute until the layer's backward */
-    guint n_tensors;                  /* tensors of parameter_bytes, in file order; 0 if unknown */
+    guint64 forward_workspace_bytes;         /* scratch while the layer runs forward */
+    guint64 backward_workspace_bytes;        /* scratch while the layer runs backward */
+    guint64 activation_bytes;                /* kept from (re)compute until the layer's backward */
+    RpSavedTensors saved[RP_N_SAVED_GROUPS]; /* parts of both that a forward may leave for it */
+    guint saved_groups; /* bits of those that it leaves, 0 in files (rp_profile_choose_saved()) */
+    guint n_tensors;    /* tensors of parameter_bytes, in file order; 0 if unknown */
     const guint64
         *tensor_bytes; /* n_tensors sizes, their sum = parameter_bytes; owned by the profile */
 } RpLayer;
@@ -175,6 +179,15 @@ guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 /* Whether any layer's weights are packed when they go up. */
 gboolean rp_profile_is_packed(const RpProfile *profile);
 
+/**
+ * rp_profile_choose_saved:
+ * @groups: bits; of layers that have them
+ * @least_ns_per_mib: of time that a MiB of them must save
+ *
+ * Chooses which tensors the forwards of layers save for their backwards.
+ */
+void rp_profile_choose_saved(RpProfile *profile, guint groups, double least_ns_per_mib);
+
 /* Sets a string of a profile. @value: (transfer full) */
 void rp_profile_take(char **string, char *value);
 
@@ -186,6 +199,21 @@ rp_layer_home_bytes(const RpLayer *layer)
 {
     return layer->upload_bytes > 0 ? layer->upload_bytes : layer->parameter_bytes;
 }
+
+gboolean rp_profile_saves(const RpProfile *profile);
+/* Times that a MiB saves (rp_saved_ns_per_mib()) of all groups of all layers, each once, the most
+ * first. (element-type double) (transfer full) */
+GArray *rp_profile_savings(const RpProfile *profile);
+/* Forgets it of layers from @fused on: a fused stage keeps everything. Returns: bytes of a micro-batch
+ * that others save */
+guint64 rp_profile_keep_fused(RpProfile *profile, guint fused);
+/* "attention of 28 layers, qkv of 28"; "nothing". (transfer full) */
+char *rp_profile_describe_saved(const RpProfile *profile);
+
+/* Of a micro-batch, what the layer's forward saves for its backward. */
+guint64 rp_layer_saved_bytes(const RpLayer *layer);
+/* Its recompute with that. */
+gint64 rp_layer_recompute_ns(const RpLayer *layer);
 
 /* What goes up a link for each slot that runs the layer. */
 static inline guint64

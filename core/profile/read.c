@@ -96,6 +96,9 @@ read_date(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         key, rp_json_read_size, G_STRUCT_OFFSET(type, member),                                     \
             .max = (double)RP_PROFILE_MAX_BYTES, .expected = "whole bytes from 0 to 2^50"          \
     }
+#define SAVED(name, group)                                                                         \
+    SIZE("saved_" name "_bytes", Entry, layer.saved[RP_SAVED_##group].bytes),                      \
+        TIME("saved_" name "_ms", Entry, layer.saved[RP_SAVED_##group].recompute_ns, )
 #define COUNT(key, type, member, most)                                                             \
     {                                                                                              \
         key, rp_json_read_count, G_STRUCT_OFFSET(type, member), .min = 1, .max = most              \
@@ -201,6 +204,10 @@ static const RpJsonField layer_fields[] = {
     SIZE("forward_workspace_bytes", Entry, layer.forward_workspace_bytes),
     SIZE("backward_workspace_bytes", Entry, layer.backward_workspace_bytes),
     SIZE("activation_bytes", Entry, layer.activation_bytes),
+    SAVED("attention", ATTENTION),
+    SAVED("qkv", QKV),
+    SAVED("residual", RESIDUAL),
+    SAVED("mlp", MLP),
     {"tensor_bytes", read_tensors},
 };
 
@@ -293,6 +300,30 @@ check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
            rp_json_record_fail(record, pull, "weight_gradient_ms", "at most backward_ms");
 }
 
+/* Parts of what a layer keeps, which a recompute makes; each once. */
+static gboolean
+check_saved(const RpJsonRecord *record, RpJsonPull *pull, const RpLayer *layer)
+{
+    guint64 bytes = 0;
+    gint64 time_ns = 0;
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        const RpSavedGroupInfo *row = rp_saved_group((RpSavedGroup)g);
+
+        bytes += layer->saved[g].bytes;
+        time_ns += layer->saved[g].recompute_ns;
+        if (bytes > layer->activation_bytes)
+            return rp_json_record_fail(record, pull, row->bytes_key,
+                                       "at most activation_bytes, all that is saved together");
+        if (time_ns > layer->recompute_ns ||
+            (layer->saved[g].recompute_ns > 0 && layer->saved[g].bytes == 0))
+            return rp_json_record_fail(record, pull, row->time_key,
+                                       "bytes beside it, and at most recompute_ms, all that is "
+                                       "saved together");
+    }
+    return TRUE;
+}
+
 /* [embedding] block... [head], as far as the layers before this one can tell. */
 static gboolean
 check_order(const RpJsonRecord *record, RpJsonPull *pull, const Entry *entry, const Top *top)
@@ -340,7 +371,8 @@ read_entry(RpJsonPull *pull, guint index, Entry *entry, Top *top)
 
     if (!rp_json_read_record(pull, layer_fields, G_N_ELEMENTS(layer_fields), entry, &record) ||
         !check_layer_times(&record, pull, &entry->layer) ||
-        !add_tensors(&record, pull, entry, profile) || !check_order(&record, pull, entry, top))
+        !check_saved(&record, pull, &entry->layer) || !add_tensors(&record, pull, entry, profile) ||
+        !check_order(&record, pull, entry, top))
         return FALSE;
     entry->layer.name = rp_layer_kind_name(entry->layer.kind);
     if (entry->name != NULL && *entry->name) {

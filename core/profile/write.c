@@ -126,7 +126,8 @@ layers_equal(const RpLayer *a, const RpLayer *b)
            x.output_bytes == y.output_bytes &&
            x.forward_workspace_bytes == y.forward_workspace_bytes &&
            x.backward_workspace_bytes == y.backward_workspace_bytes &&
-           x.activation_bytes == y.activation_bytes && x.tied_bytes == y.tied_bytes;
+           x.activation_bytes == y.activation_bytes && x.tied_bytes == y.tied_bytes &&
+           memcmp(x.saved, y.saved, sizeof x.saved) == 0;
 }
 
 static void
@@ -153,6 +154,23 @@ add_layer_times(RpJsonWriter *json, const RpLayer *layer)
     for (guint i = 0; i < G_N_ELEMENTS(times); i++)
         if (times[i].written)
             add_time(json, times[i].key, times[i].time_ns);
+}
+
+/* Groups of tensors whose forward may save them for its backward. */
+static void
+add_layer_saved(RpJsonWriter *json, const RpLayer *layer)
+{
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        const RpSavedGroupInfo *row = rp_saved_group((RpSavedGroup)g);
+        const RpSavedTensors *saved = &layer->saved[g];
+
+        if (saved->bytes == 0)
+            continue;
+        rp_json_break(json);
+        rp_json_uint(json, row->bytes_key, saved->bytes);
+        if (saved->recompute_ns != 0)
+            add_time(json, row->time_key, saved->recompute_ns);
+    }
 }
 
 /* Sizes of 0 are left out unless a profile with sizes needs them to say so. */
@@ -207,6 +225,7 @@ add_layers(RpJsonWriter *json, const RpProfile *profile)
             rp_json_uint(json, "count", count);
         add_layer_times(json, layer);
         add_layer_sizes(json, layer, profile->has_sizes);
+        add_layer_saved(json, layer);
         rp_json_end(json);
     }
     rp_json_end(json);

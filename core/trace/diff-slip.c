@@ -20,9 +20,10 @@ typedef enum {
     VALUE_FORWARD, /* place = stage */
     VALUE_BACKWARD,
     VALUE_FORWARD_INPUT,  /* uploaded */
-    VALUE_BACKWARD_INPUT, /* uploaded: stash or gradient */
+    VALUE_BACKWARD_INPUT, /* uploaded: stash, gradient or what was saved */
     VALUE_ACTIVATION,     /* place = boundary */
     VALUE_GRADIENT,
+    VALUE_SAVED,      /* place = layer */
     VALUE_PARAMETERS, /* number = round */
     VALUE_STAGE_GRADIENTS
 } ValueKind;
@@ -93,11 +94,15 @@ add_values(Search *search, guint i)
     case RP_TASK_ACTGRAD_DOWNLOAD:
         make(search, VALUE_GRADIENT, i, task->micro_batch, task->layer);
         break;
+    case RP_TASK_SAVED_DOWNLOAD:
+        make(search, VALUE_SAVED, i, task->micro_batch, task->layer);
+        break;
     case RP_TASK_ACTIVATION_UPLOAD:
         make(search, VALUE_FORWARD_INPUT, i, task->micro_batch, task->stage);
         break;
     case RP_TASK_STASH_UPLOAD:
     case RP_TASK_ACTGRAD_UPLOAD:
+    case RP_TASK_SAVED_UPLOAD:
         make(search, VALUE_BACKWARD_INPUT, i, task->micro_batch, task->stage);
         break;
     case RP_TASK_PARAMETER_UPLOAD:
@@ -245,6 +250,7 @@ add_needs(const Search *search, Due *due)
         need(search, due, VALUE_BACKWARD, task->micro_batch, task->stage);
         break;
     case RP_TASK_ACTIVATION_DOWNLOAD:
+    case RP_TASK_SAVED_DOWNLOAD:
         need(search, due, VALUE_FORWARD, task->micro_batch, task->stage);
         break;
     case RP_TASK_ACTIVATION_UPLOAD:
@@ -253,6 +259,9 @@ add_needs(const Search *search, Due *due)
         break;
     case RP_TASK_ACTGRAD_UPLOAD:
         need(search, due, VALUE_GRADIENT, task->micro_batch, task->layer);
+        break;
+    case RP_TASK_SAVED_UPLOAD:
+        need(search, due, VALUE_SAVED, task->micro_batch, task->layer);
         break;
     case RP_TASK_GRADIENT_ACCUMULATE:
         /* it adds at most one of each device's */

@@ -10,6 +10,7 @@
  *   flow.c                what became of a value
  *   rules/dataflow.c      rule 1: actions and transfers, each once
  *   rules/dataflow-values.c  rule 1: the values that travel between them
+ *   rules/dataflow-saved.c   rule 1: what layers save for their backwards
  *   rules/parameters.c    rule 4: parameters to the devices
  *   rules/residents.c     rule 4: parameters that stay on them
  *   rules/gradients.c     rule 4: gradients from them

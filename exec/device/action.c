@@ -42,6 +42,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .boundaries = stage->boundaries,
         .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
         .output = rp_task_operand(map, task, RP_ROLE_OUTPUT),
+        .saved = rp_task_saved(map, device, task),
         .gradient = rp_task_operand(map, task, RP_ROLE_GRADIENT),
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
         .begins_sums = begins_sums(map, device, task),

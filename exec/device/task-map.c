@@ -21,6 +21,19 @@ find_residents(RpTaskMap *map, const RpPlan *plan)
     }
 }
 
+static void
+find_saved(RpTaskMap *map, const RpPlan *plan)
+{
+    map->saved = g_new0(RpSavedPlace, (gsize)map->gpus * map->n_layers);
+    map->saved_groups = g_new(guint, map->n_layers);
+    for (guint l = 0; l < map->n_layers; l++) {
+        const RpPlanLayer *row = rp_plan_layer(plan, l);
+
+        map->saved_groups[l] = row->saved_groups;
+        g_assert(rp_network_saved_bytes(map->network, l, row->saved_groups) == row->saved_bytes);
+    }
+}
+
 void
 rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
                  RpHostState *host_state, RpBatchFeed *feed)
@@ -44,6 +57,7 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .is_packed = rp_plan_promises(plan)->packed,
     };
     find_residents(map, plan);
+    find_saved(map, plan);
     map->stages = g_new(const RpPlanStage *, n_stages);
     for (guint s = 0; s < n_stages; s++)
         map->stages[s] = rp_plan_stage(plan, s);
@@ -70,6 +84,8 @@ rp_task_map_clear(RpTaskMap *map)
     g_free(map->constants);
     g_free(map->residents);
     g_free(map->first);
+    g_free(map->saved);
+    g_free(map->saved_groups);
     g_free(map->packed);
     g_free(map->places);
     g_free(map->devices);
@@ -124,6 +140,33 @@ rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
              : steps.down.count == 0 ? steps.up.first
                                      : MIN(steps.up.first, steps.down.first);
     return operand - (map->first[lowest] - map->first[first]);
+}
+
+/* Accesses are in the order of those layers that save something. */
+const RpSavedPlace *
+rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task)
+{
+    const RpInterval layers = rp_task_stage(map, task)->layers;
+    RpSavedPlace *places = &map->saved[(gsize)device * map->n_layers];
+    guint n = 0;
+
+    for (guint i = 0; i < task->task.access_count; i++) {
+        const RpBackendAccess *access = &task->accesses[i];
+
+        if (access->role != RP_ROLE_SAVED)
+            continue;
+        while (n < layers.count && map->saved_groups[layers.first + n] == 0)
+            places[n++] = (RpSavedPlace){0};
+        g_assert(n < layers.count);
+        places[n] = (RpSavedPlace){map->saved_groups[layers.first + n],
+                                   map->memory[access->arena] + access->offset};
+        n++;
+    }
+    if (n == 0)
+        return NULL;
+    while (n < layers.count)
+        places[n++] = (RpSavedPlace){0};
+    return places;
 }
 
 /* Token ids of a micro-batch come from the caller, everything else from where it was stored. */
@@ -268,6 +311,11 @@ rp_task_copy(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, g
         return copy_down(map, task, boundary_of(map, task), move, user_data, error);
     case RP_TASK_ACTGRAD_DOWNLOAD:
         return copy_down(map, task, 0, move, user_data, error);
+    case RP_TASK_SAVED_UPLOAD:
+        return copy_up(map, task, RP_ROLE_SAVED, move, user_data, error);
+    case RP_TASK_SAVED_DOWNLOAD:
+        return move(user_data, rp_task_operand(map, task, RP_ROLE_HOST),
+                    rp_task_operand(map, task, RP_ROLE_SAVED), task->task.bytes, error);
     case RP_TASK_PARAMETER_UPLOAD:
         return copy_parameters(map, task, move, user_data, error);
     case RP_TASK_RESIDENT_UPLOAD:

@@ -31,6 +31,8 @@ typedef struct {
     guint64 *residents;    /* [gpus][n_layers] the same of what stays there, or RP_LAYOUT_NONE */
     guint64 *first;        /* [n_layers] where a layer begins among what goes up of all */
     gboolean layerwise;    /* parameters and leaving gradients have a buffer for each layer */
+    guint *saved_groups;   /* [n_layers] what forwards save for their backwards */
+    RpSavedPlace *saved;   /* [gpus][n_layers] of the running action's layers */
     gboolean is_packed;    /* what goes up is expanded before actions read it */
     gint32 *packed;        /* [gpus][2][T] targets that are not masked, and their rows */
     gsize n_losses;        /* of a micro-batch: its own, and the auxiliary one if there is one */
@@ -72,6 +74,8 @@ void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessR
 RpStageSteps rp_task_steps(const RpTaskMap *map, const RpBackendTask *task);
 /* Parameters of the task's stage, as its first layer's begin. */
 const void *rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task);
+/* Where the action's layers save things, or have saved them; %NULL: nowhere. */
+const RpSavedPlace *rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task);
 
 /* Of what stays on @device. */
 static inline RpResidents
@@ -95,7 +99,7 @@ typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *sou
 /**
  * rp_task_copy:
  *
- * The pieces of a transfer: activations, token ids (from the feed's batch), parameters of a chunk
+ * The pieces of a transfer: activations, what layers save, token ids (from the feed's batch), parameters of a chunk
  * (a tied matrix from where it lives), gradients of a chunk (to the host, or staged in later
  * rounds).
  *

@@ -12,7 +12,7 @@
  */
 #include <stdlib.h>
 
-#include "exec/measure/measure.h"
+#include "exec/measure/layers.h"
 #include "exec/model/init.h"
 
 /* Random numbers in a row; larger tensors repeat them. */
@@ -20,56 +20,28 @@
 #define SEED 1
 #define GRADIENT_SIZE 1e-3f /* of an output */
 
-/* What a call needs. */
-enum {
-    CONSTANTS,
-    PARAMETERS,
-    UPLOAD, /* of a layer of a network with packed weights */
-    INPUT,
-    GRADIENT,
-    OUTPUT,
-    D_INPUT,
-    SUMS,
-    WORKSPACE,
-    TARGETS,
-    LOSS,
-    N_ROOMS
-};
-
-typedef struct {
-    RpProbe *probe;
-    const RpNetwork *network;
-    gboolean has_codes; /* as the layer reads its weights */
-    guint boundary;
-    RpStageCall call; /* with every pointer; parts take what is theirs */
-    void *room[N_ROOMS];
-    void *d_input;        /* NULL of layer 0 */
-    double routing;       /* skew of tokens' experts; 0: as they come */
-    const gint32 *tokens; /* whose embeddings are a block's input; NULL: random states */
-} Layer;
-
 static void
 run_forward(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
 
-    layer->call.output = layer->room[OUTPUT];
+    layer->call.output = layer->room[RP_ROOM_OUTPUT];
     rp_network_forward(layer->network, &layer->call);
 }
 
-static void
-run_recompute(gpointer data)
+void
+rp_measured_layer_recompute(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
 
-    layer->call.output = layer->room[OUTPUT];
+    layer->call.output = layer->room[RP_ROOM_OUTPUT];
     rp_network_recompute(layer->network, &layer->call);
 }
 
 static void
 run_recompute_last(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
     RpStageCall call = layer->call;
 
     call.n_boundaries = 0;
@@ -79,7 +51,7 @@ run_recompute_last(gpointer data)
 static void
 run_backward(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
 
     layer->call.output = layer->d_input;
     rp_network_backward(layer->network, &layer->call);
@@ -88,7 +60,7 @@ run_backward(gpointer data)
 static void
 run_fused(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
 
     layer->call.output = layer->d_input;
     rp_network_fused(layer->network, &layer->call);
@@ -97,23 +69,25 @@ run_fused(gpointer data)
 static void
 run_expand(gpointer data)
 {
-    Layer *layer = data;
+    RpMeasuredLayer *layer = data;
 
-    rp_network_expand(layer->network, layer->call.stream, layer->call.layers, layer->room[UPLOAD],
-                      (RpResidents){0}, layer->room[PARAMETERS]);
+    rp_network_expand(layer->network, layer->call.stream, layer->call.layers,
+                      layer->room[RP_ROOM_UPLOAD], (RpResidents){0},
+                      layer->room[RP_ROOM_PARAMETERS]);
 }
 
 /* ---- what a call needs ---- */
 
 static gboolean
-upload(const Layer *layer, void *to, gsize at, const void *from, gsize bytes, GError **error)
+upload(const RpMeasuredLayer *layer, void *to, gsize at, const void *from, gsize bytes,
+       GError **error)
 {
     return layer->probe->ops->upload(layer->probe, (guint8 *)to + at, from, bytes, error);
 }
 
 /* @n elements of what @tile begins with. */
 static gboolean
-fill(const Layer *layer, RpDtype dtype, const float *tile, void *to, gsize at, guint64 n,
+fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, gsize at, guint64 n,
      GError **error)
 {
     const gsize size = rp_dtype_size(dtype);
@@ -129,17 +103,17 @@ fill(const Layer *layer, RpDtype dtype, const float *tile, void *to, gsize at, g
 
 /* Where a weight's values go: of a layer with codes they go up first, unless they are packed there. */
 static void *
-room_of(const Layer *layer, const RpWeightPlace *place, gsize *byte)
+room_of(const RpMeasuredLayer *layer, const RpWeightPlace *place, gsize *byte)
 {
     const gboolean up = layer->has_codes && !place->is_packed;
 
     *byte = (gsize)(up ? place->upload : place->byte);
-    return layer->room[up ? UPLOAD : PARAMETERS];
+    return layer->room[up ? RP_ROOM_UPLOAD : RP_ROOM_PARAMETERS];
 }
 
 static gboolean
-fill_given(const Layer *layer, const RpWeights *weights, guint index, const RpWeightPlace *place,
-           float *tile, GError **error)
+fill_given(const RpMeasuredLayer *layer, const RpWeights *weights, guint index,
+           const RpWeightPlace *place, float *tile, GError **error)
 {
     const guint64 n = rp_weights_nth(weights, index)->elements;
     gsize byte;
@@ -158,7 +132,7 @@ fill_given(const Layer *layer, const RpWeights *weights, guint index, const RpWe
 
 /* A router that takes the experts that tokens' states say. */
 static gboolean
-fill_router(const Layer *layer, const RpWeightPlace *place, GError **error)
+fill_router(const RpMeasuredLayer *layer, const RpWeightPlace *place, GError **error)
 {
     const RpModel *model = rp_network_model(layer->network);
     const gsize bytes = model->hidden * rp_dtype_size(place->storage);
@@ -176,7 +150,7 @@ fill_router(const Layer *layer, const RpWeightPlace *place, GError **error)
 
 /* @weights: (nullable): random ones. @packed: those that are packed in a layer with codes, or all others */
 static gboolean
-fill_weights(const Layer *layer, const RpWeights *weights, guint index, gboolean packed,
+fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index, gboolean packed,
              GError **error)
 {
     const RpNetwork *network = layer->network;
@@ -214,7 +188,7 @@ fill_weights(const Layer *layer, const RpWeights *weights, guint index, gboolean
 
 /* Hidden states of variance 1, scaled. */
 static gboolean
-fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **error)
+fill_hidden(const RpMeasuredLayer *layer, GRand *random, float scale, void *to, GError **error)
 {
     const RpNetwork *network = layer->network;
     const RpDtype dtype = rp_network_options(network)->dtype;
@@ -227,7 +201,7 @@ fill_hidden(const Layer *layer, GRand *random, float scale, void *to, GError **e
 
 /* The same, of tokens that choose their experts with the layer's skew. */
 static gboolean
-fill_routed(const Layer *layer, GRand *random, void *to, GError **error)
+fill_routed(const RpMeasuredLayer *layer, GRand *random, void *to, GError **error)
 {
     const RpNetwork *network = layer->network;
     const RpModel *model = rp_network_model(network);
@@ -248,7 +222,7 @@ fill_routed(const Layer *layer, GRand *random, void *to, GError **error)
 
 /* The embeddings of the tokens: what the model's first block gets. */
 static gboolean
-fill_embedded(const Layer *layer, const RpWeights *weights, void *to, GError **error)
+fill_embedded(const RpMeasuredLayer *layer, const RpWeights *weights, void *to, GError **error)
 {
     const RpNetwork *network = layer->network;
     const guint hidden = rp_network_model(network)->hidden;
@@ -268,7 +242,7 @@ fill_embedded(const Layer *layer, const RpWeights *weights, void *to, GError **e
 }
 
 static gboolean
-fill_ids(const Layer *layer, GRand *random, void *to, gsize n, GError **error)
+fill_ids(const RpMeasuredLayer *layer, GRand *random, void *to, gsize n, GError **error)
 {
     g_autofree gint32 *ids = g_new(gint32, n);
 
@@ -278,7 +252,7 @@ fill_ids(const Layer *layer, GRand *random, void *to, gsize n, GError **error)
 }
 
 static gboolean
-fill_constants(const Layer *layer, GError **error)
+fill_constants(const RpMeasuredLayer *layer, GError **error)
 {
     const gsize bytes = (gsize)rp_network_constant_bytes(layer->network);
     void *constants = rp_measure_take(NULL, bytes, error);
@@ -286,7 +260,7 @@ fill_constants(const Layer *layer, GError **error)
 
     if (constants != NULL) {
         rp_network_fill_constants(layer->network, constants);
-        filled = upload(layer, layer->room[CONSTANTS], 0, constants, bytes, error);
+        filled = upload(layer, layer->room[RP_ROOM_CONSTANTS], 0, constants, bytes, error);
     }
     free(constants);
     return filled;
@@ -294,38 +268,41 @@ fill_constants(const Layer *layer, GError **error)
 
 /* What it holds is of no matter to the time, but where it becomes codes. */
 static gboolean
-clear_upload(const Layer *layer, const RpLayer *sizes, GError **error)
+clear_upload(const RpMeasuredLayer *layer, const RpLayer *sizes, GError **error)
 {
     g_autofree float *tile = g_new0(float, TILE);
 
-    return fill(layer, RP_DTYPE_BF16, tile, layer->room[UPLOAD], 0,
+    return fill(layer, RP_DTYPE_BF16, tile, layer->room[RP_ROOM_UPLOAD], 0,
                 sizes->upload_bytes / sizeof(guint16), error);
 }
 
 static gboolean
-take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
+take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index, GError **error)
 {
     const RpNetwork *network = layer->network;
     const RpLayer *sizes = &profile->layers[index];
     const RpLayerLayout *layout = rp_network_layout(network, index);
     const guint64 hidden = rp_network_hidden_bytes(network);
-    const gsize bytes[N_ROOMS] = {
-        [CONSTANTS] = (gsize)rp_network_constant_bytes(network),
-        [PARAMETERS] = (gsize)layout->bytes,
-        [UPLOAD] = (gsize)sizes->upload_bytes,
-        [INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
-        [GRADIENT] = (gsize)hidden,
-        [OUTPUT] = (gsize)hidden,
-        [D_INPUT] = (gsize)hidden,
-        [SUMS] = (gsize)(layout->elements * sizeof(float)),
-        [WORKSPACE] = (gsize)(sizes->activation_bytes +
-                              profile->layers[profile->n_layers - 1].activation_bytes +
-                              MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
-        [TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
-        [LOSS] = 2 * sizeof(double),
+    const gsize bytes[RP_N_ROOMS] = {
+        [RP_ROOM_CONSTANTS] = (gsize)rp_network_constant_bytes(network),
+        [RP_ROOM_PARAMETERS] = (gsize)layout->bytes,
+        [RP_ROOM_UPLOAD] = (gsize)sizes->upload_bytes,
+        [RP_ROOM_INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
+        [RP_ROOM_GRADIENT] = (gsize)hidden,
+        [RP_ROOM_OUTPUT] = (gsize)hidden,
+        [RP_ROOM_D_INPUT] = (gsize)hidden,
+        [RP_ROOM_SUMS] = (gsize)(layout->elements * sizeof(float)),
+        [RP_ROOM_WORKSPACE] =
+            (gsize)(sizes->activation_bytes +
+                    profile->layers[profile->n_layers - 1].activation_bytes +
+                    MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
+        [RP_ROOM_SAVED] =
+            (gsize)rp_network_saved_bytes(network, index, (1u << RP_N_SAVED_GROUPS) - 1),
+        [RP_ROOM_TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
+        [RP_ROOM_LOSS] = 2 * sizeof(double),
     };
 
-    for (guint i = 0; i < N_ROOMS; i++) {
+    for (guint i = 0; i < RP_N_ROOMS; i++) {
         layer->room[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
         if (layer->room[i] == NULL)
             return FALSE;
@@ -334,40 +311,40 @@ take_rooms(Layer *layer, const RpProfile *profile, guint index, GError **error)
 }
 
 static void
-give_rooms(Layer *layer)
+give_rooms(RpMeasuredLayer *layer)
 {
-    for (guint i = 0; i < N_ROOMS; i++)
+    for (guint i = 0; i < RP_N_ROOMS; i++)
         layer->probe->ops->give(layer->probe, layer->room[i]);
 }
 
 static void
-make_call(Layer *layer, const RpProfile *profile, guint index)
+make_call(RpMeasuredLayer *layer, const RpProfile *profile, guint index)
 {
     void *const *room = layer->room;
 
     layer->boundary = index + 1;
-    layer->d_input = index == 0 ? NULL : room[D_INPUT];
+    layer->d_input = index == 0 ? NULL : room[RP_ROOM_D_INPUT];
     layer->call = (RpStageCall){
         .stream = layer->probe->ops->stream(layer->probe),
         .layers = {index, 1},
-        .constants = room[CONSTANTS],
-        .parameters = room[PARAMETERS],
-        .input = room[INPUT],
+        .constants = room[RP_ROOM_CONSTANTS],
+        .parameters = room[RP_ROOM_PARAMETERS],
+        .input = room[RP_ROOM_INPUT],
         .boundaries = &layer->boundary,
         .n_boundaries = profile->layers[index].kind == RP_LAYER_HEAD ? 0 : 1,
-        .gradient = room[GRADIENT],
-        .sums = room[SUMS],
-        .workspace = room[WORKSPACE],
-        .targets = room[TARGETS],
+        .gradient = room[RP_ROOM_GRADIENT],
+        .sums = room[RP_ROOM_SUMS],
+        .workspace = room[RP_ROOM_WORKSPACE],
+        .targets = room[RP_ROOM_TARGETS],
         .scale = 1.0f / (float)rp_profile_micro_batch_tokens(profile),
-        .loss = room[LOSS],
+        .loss = room[RP_ROOM_LOSS],
         .drops = TRUE,
     };
 }
 
 /* Of a layer that reads some: a run of what else is timed by itself. */
 static gboolean
-make_codes(Layer *layer, GError **error)
+make_codes(RpMeasuredLayer *layer, GError **error)
 {
     const RpProbePart part = run_expand;
     gint64 ns;
@@ -377,12 +354,12 @@ make_codes(Layer *layer, GError **error)
 }
 
 static gboolean
-fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, guint index,
+fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights, const RpProfile *profile, guint index,
            GError **error)
 {
     const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
     g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
-    void *input = layer->room[INPUT];
+    void *input = layer->room[RP_ROOM_INPUT];
 
     const RpLayerKind kind = profile->layers[index].kind;
     const gboolean block = kind == RP_LAYER_BLOCK;
@@ -395,15 +372,14 @@ fill_rooms(Layer *layer, const RpWeights *weights, const RpProfile *profile, gui
             : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
             : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
                                              : fill_hidden(layer, random, 1, input, error)) &&
-           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[GRADIENT], error) &&
-           fill_ids(layer, random, layer->room[TARGETS], tokens, error);
+           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[RP_ROOM_GRADIENT], error) &&
+           fill_ids(layer, random, layer->room[RP_ROOM_TARGETS], tokens, error);
 }
 
 /* ---- times ---- */
 
-/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
-static gint64
-typical_ns(const RpProbe *probe, const RpTimes *times)
+gint64
+rp_measured_typical_ns(const RpProbe *probe, const RpTimes *times)
 {
     return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
 }
@@ -414,12 +390,14 @@ static const struct {
     RpProbePart parts[4];
 } kinds[] = {
     [RP_LAYER_EMBEDDING] = {2, {run_forward, run_backward}},
-    [RP_LAYER_BLOCK] = {4, {run_forward, run_recompute, run_recompute_last, run_backward}},
+    [RP_LAYER_BLOCK] = {4,
+                        {run_forward, rp_measured_layer_recompute, run_recompute_last,
+                         run_backward}},
     [RP_LAYER_HEAD] = {2, {run_forward, run_fused}},
 };
 
 static gboolean
-measure(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+measure(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GError **error)
 {
     const guint n = kinds[to->kind].n;
     RpTimes times[G_N_ELEMENTS(kinds[0].parts)];
@@ -427,13 +405,14 @@ measure(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 
     if (!rp_measurer_run(measurer, layer->probe, kinds[to->kind].parts, n, layer, times, error))
         return FALSE;
-    to->forward_ns = typical_ns(layer->probe, &times[0]);
+    to->forward_ns = rp_measured_typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
-    to->recompute_ns = typical_ns(layer->probe, recompute);
+    to->recompute_ns = rp_measured_typical_ns(layer->probe, recompute);
     to->recompute_spread_ns = recompute->spread_ns;
     if (n > 2)
-        to->recompute_last_ns = MIN(typical_ns(layer->probe, &times[2]), to->recompute_ns);
-    to->backward_ns = MAX(0, typical_ns(layer->probe, backward) -
+        to->recompute_last_ns =
+            MIN(rp_measured_typical_ns(layer->probe, &times[2]), to->recompute_ns);
+    to->backward_ns = MAX(0, rp_measured_typical_ns(layer->probe, backward) -
                                  (to->kind == RP_LAYER_HEAD ? to->forward_ns : 0));
     to->backward_spread_ns = backward->spread_ns;
     return TRUE;
@@ -441,7 +420,7 @@ measure(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
 
 /* Last: it leaves zeros for weights. */
 static gboolean
-measure_expansion(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **error)
+measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GError **error)
 {
     const RpProbePart part = run_expand;
     RpTimes times;
@@ -450,7 +429,7 @@ measure_expansion(RpMeasurer *measurer, Layer *layer, RpLayer *to, GError **erro
         return TRUE;
     if (!rp_measurer_run(measurer, layer->probe, &part, 1, layer, &times, error))
         return FALSE;
-    to->expand_ns = typical_ns(layer->probe, &times);
+    to->expand_ns = rp_measured_typical_ns(layer->probe, &times);
     return TRUE;
 }
 
@@ -460,17 +439,18 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
 {
     RpLayer *to = &profile->layers[layer];
     const RpMeasureOptions *options = measurer->options;
-    Layer run = {.probe = probe,
-                 .network = network,
-                 .has_codes = rp_network_layout(network, layer)->has_codes,
-                 .routing = options->routing,
-                 .tokens = weights != NULL ? options->tokens : NULL};
+    RpMeasuredLayer run = {.probe = probe,
+                           .network = network,
+                           .has_codes = rp_network_layout(network, layer)->has_codes,
+                           .routing = options->routing,
+                           .tokens = weights != NULL ? options->tokens : NULL};
     gboolean measured = FALSE;
 
     if (take_rooms(&run, profile, layer, error) &&
         fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error))
-        measured =
-            measure(measurer, &run, to, error) && measure_expansion(measurer, &run, to, error);
+        measured = measure(measurer, &run, to, error) &&
+                   rp_measure_saved(measurer, &run, to, error) &&
+                   measure_expansion(measurer, &run, to, error);
     give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;
     return measured;
@@ -481,9 +461,9 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
                     GError **error)
 {
     const RpLayerKind kind = profile->layers[layer].kind;
-    Layer run = {.probe = probe,
-                 .network = network,
-                 .has_codes = rp_network_layout(network, layer)->has_codes};
+    RpMeasuredLayer run = {.probe = probe,
+                           .network = network,
+                           .has_codes = rp_network_layout(network, layer)->has_codes};
     gint64 ns[G_N_ELEMENTS(kinds[0].parts)];
     gboolean done = FALSE;
 

@@ -67,6 +67,13 @@ struct _RpProbe {
     const RpProbeOps *ops;
 };
 
+/* Whether what devices compute with goes over a link: they have memory of their own. */
+static inline gboolean
+rp_probe_has_links(const RpProbe *probe)
+{
+    return probe->ops->begin_copies != NULL;
+}
+
 static inline void
 rp_probe_free(RpProbe *probe)
 {

@@ -1,6 +1,7 @@
 #include "exec/measure/profile.h"
 
 #include <sched.h>
+#include <string.h>
 
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
@@ -34,6 +35,7 @@ copy_times(const RpLayer *from, RpLayer *to)
     to->recompute_spread_ns = from->recompute_spread_ns;
     to->backward_spread_ns = from->backward_spread_ns;
     to->expand_ns = from->expand_ns;
+    memcpy(to->saved, from->saved, sizeof to->saved);
 }
 
 /* The first layer of each class is measured, the others get its times. */
@@ -132,10 +134,12 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.seconds = options->seconds > 0 ? options->seconds : DEFAULT_SECONDS;
     resolved.max_runs = options->max_runs > 0 ? options->max_runs : DEFAULT_RUNS;
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
-    const guint layers = count_classes(network) * (rp_network_is_packed(network) ? 2 : 1);
+    const guint classes = count_classes(network);
+    const guint layers = classes + (rp_network_is_packed(network) ? classes : 0) +
+                         (rp_probe_has_links(probe) ? classes - 2 : 0); /* blocks */
     RpMeasurer measurer = {.options = &resolved,
                            .n_measures = layers + probe->ops->n_link_measures + 1 +
-                                         (probe->ops->begin_copies != NULL)};
+                                         rp_probe_has_links(probe)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     rp_profile_take(&profile->source, g_strdup("measured"));

@@ -16,15 +16,17 @@ typedef struct {
 } Heads;
 
 RpBlockAttention
-rp_block_attention_take(const RpPass *pass, RpRoom *room, const RpBlockShape *z)
+rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z)
 {
+    RpRoom *qkv = rp_pass_room(pass, room, RP_SAVED_QKV);
+    RpRoom *made = rp_pass_room(pass, room, RP_SAVED_ATTENTION);
     RpBlockAttention a;
 
-    a.q = rp_pass_take(pass, room, z->T * z->queries);
-    a.k = rp_pass_take(pass, room, z->T * z->keys);
-    a.v = rp_pass_take(pass, room, z->T * z->keys);
-    a.out = rp_pass_take(pass, room, z->T * z->queries);
-    a.lse = rp_pass_take_floats(room, z->T * z->H);
+    a.q = rp_pass_take(pass, qkv, z->T * z->queries);
+    a.k = rp_pass_take(pass, qkv, z->T * z->keys);
+    a.v = rp_pass_take(pass, qkv, z->T * z->keys);
+    a.out = rp_pass_take(pass, made, z->T * z->queries);
+    a.lse = rp_pass_take_floats(made, z->T * z->H);
     return a;
 }
 
@@ -74,14 +76,12 @@ make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
     return heads;
 }
 
-void
-rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
-                           void *s, void *normed, float *rstd)
+static void
+make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const void *x,
+         void *normed, float *rstd)
 {
-    const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
     const gsize before = pass->scratch.used;
     float *noted = rp_pass_cell(pass);
-    Heads heads;
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){
@@ -89,29 +89,59 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
 
     const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_INPUT, noted);
 
-    rp_pass_linear(pass, RP_WEIGHT_Q, &n, a.q);
-    rp_pass_linear(pass, RP_WEIGHT_K, &n, a.k);
-    rp_pass_linear(pass, RP_WEIGHT_V, &n, a.v);
+    rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
+    rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
+    rp_pass_linear(pass, RP_WEIGHT_V, &n, a->v);
     pass->scratch.used = before;
-    heads = make_heads(pass, z, &a);
-    rp_block_attend(
-        pass, z,
-        (RpAttentionArgs){
-            .window = z->window, .q = heads.q, .k = heads.k, .v = a.v, .out = a.out, .lse = a.lse});
+}
 
-    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a.out, RP_OPERAND_INPUT, NULL);
+/* s = out Wo, to which x is to be added. */
+static void
+make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, void *s)
+{
+    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_INPUT, NULL);
 
     rp_pass_linear(pass, RP_WEIGHT_O, &out, s);
+}
+
+static void
+make_out(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
+{
+    const Heads heads = make_heads(pass, z, a);
+
+    rp_block_attend(pass, z,
+                    (RpAttentionArgs){.window = z->window,
+                                      .q = heads.q,
+                                      .k = heads.k,
+                                      .v = a->v,
+                                      .out = a->out,
+                                      .lse = a->lse});
+}
+
+void
+rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
+                           void *s, void *normed, float *rstd)
+{
+    const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
+
+    if (rp_pass_makes(pass, RP_SAVED_QKV))
+        make_qkv(pass, z, &a, x, normed, rstd);
+    if (rp_pass_makes(pass, RP_SAVED_ATTENTION))
+        make_out(pass, z, &a);
+    if (!rp_pass_makes(pass, RP_SAVED_RESIDUAL) && !rp_pass_makes(pass, RP_SAVED_MLP))
+        return;
+    if (rp_pass_makes(pass, RP_SAVED_RESIDUAL))
+        make_residual(pass, z, &a, s);
     pass->noted = rp_pass_cell(pass);
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){.rows = z->T,
-                                 .n = z->C,
-                                 .x = s,
-                                 .residual = x,
-                                 .sum = s,
-                                 .y = normed,
-                                 .rstd = rstd,
-                                 .largest = pass->noted});
+
+    RpRmsnormArgs norm = {
+        .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = pass->noted};
+
+    if (rp_pass_makes(pass, RP_SAVED_RESIDUAL)) {
+        norm.residual = x;
+        norm.sum = s;
+    }
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM, norm);
 }
 
 void

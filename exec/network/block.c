@@ -1,6 +1,7 @@
 /*
  * One transformer block, forward and backward: attention (attention.c), then an MLP (mlp.c).
- * Kept: x, s [T,C], and what the parts keep. What only takes a pass over memory is made anew.
+ * Kept: x, s [T,C], and what the parts keep; what is saved stands elsewhere (core/profile/saved.h).
+ * What only takes a pass over memory is made anew.
  * Backward goes the same way back.
  */
 #include "exec/network/block.h"
@@ -36,7 +37,7 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
 
     rp_pass_begin_codes(pass);
 
-    void *s = rp_pass_take(pass, keep, z.T * z.C);
+    void *s = rp_pass_take(pass, rp_pass_room(pass, keep, RP_SAVED_RESIDUAL), z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * z.C);
     float *rstd = rp_pass_take_floats(scratch, z.T);
     const gsize before = scratch->used;
@@ -51,7 +52,7 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
 {
     const RpBlockShape z = shape_of(pass);
     RpRoom *scratch = &pass->scratch;
-    const void *s = rp_pass_take(pass, kept, z.T * z.C);
+    const void *s = rp_pass_take(pass, rp_pass_room(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);
     const RpBlockAttention a = rp_block_attention_take(pass, kept, &z);
 
     rp_pass_begin_codes(pass);

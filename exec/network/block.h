@@ -28,8 +28,8 @@ typedef struct {
     float *lse;
 } RpBlockAttention;
 
-RpBlockAttention rp_block_attention_take(const RpPass *pass, RpRoom *room, const RpBlockShape *z);
-/* @s = x + attention(norm(x)) Wo, and @normed = norm(s) */
+RpBlockAttention rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z);
+/* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
 void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
                                 void *s, void *normed, float *rstd);
 /* dx = ds + (gradient that reaches x through attention); @normed is scratch. */

@@ -9,12 +9,13 @@ typedef struct {
 } Mlp;
 
 static Mlp
-take_mlp(const RpPass *pass, RpRoom *room, const RpBlockShape *z)
+take_mlp(RpPass *pass, RpRoom *room, const RpBlockShape *z)
 {
+    RpRoom *made = rp_pass_room(pass, room, RP_SAVED_MLP);
     Mlp mlp;
 
-    mlp.gate = rp_pass_take(pass, room, z->T * z->m);
-    mlp.up = rp_pass_take(pass, room, z->T * z->m);
+    mlp.gate = rp_pass_take(pass, made, z->T * z->m);
+    mlp.up = rp_pass_take(pass, made, z->T * z->m);
     return mlp;
 }
 
@@ -24,17 +25,21 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 {
     RpRoom *scratch = &pass->scratch;
     const Mlp mlp = take_mlp(pass, kept != NULL ? kept : scratch, z);
+    const gboolean stays = kept != NULL || (pass->saved & RP_SAVED(MLP)) != 0;
     const gsize before = scratch->used;
-    const RpOperand n =
-        rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT, pass->noted);
     void *product;
 
-    rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
-    rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
-    scratch->used = before;
+    if (rp_pass_makes(pass, RP_SAVED_MLP)) {
+        const RpOperand n =
+            rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT, pass->noted);
+
+        rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
+        rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
+        scratch->used = before;
+    }
     if (y == NULL)
         return;
-    product = kept != NULL ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
+    product = stays ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
 
     float *noted = rp_pass_cell(pass);
 

@@ -71,6 +71,15 @@ measure_layer(const RpNetwork *network, guint layer)
     ops->backward(&pass, WANTED, &kept, WANTED, WANTED);
     sizes.backward = measured(&pass);
     g_assert(kept.used == sizes.kept);
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        RpRoom rest = {.used = input, .peak = input};
+
+        pass = measuring_pass(network, layer);
+        pass.saved = 1u << g;
+        ops->forward(&pass, WANTED, &rest, WANTED);
+        sizes.saved[g] = pass.saved_room.peak;
+        g_assert(rest.peak + sizes.saved[g] == sizes.kept);
+    }
     return sizes;
 }
 
@@ -411,6 +420,18 @@ rp_network_elements(const RpNetwork *network, RpInterval layers)
 }
 
 guint64
+rp_network_saved_bytes(const RpNetwork *network, guint layer, guint groups)
+{
+    guint64 bytes = 0;
+
+    g_return_val_if_fail(network && layer < network->n_layers, 0);
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        if ((groups >> g & 1) != 0)
+            bytes += network->layers[layer].sizes.saved[g];
+    return bytes;
+}
+
+guint64
 rp_network_hidden_bytes(const RpNetwork *network)
 {
     g_return_val_if_fail(network != NULL, 0);
@@ -462,6 +483,8 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
     layer->input_bytes = index > 0 ? network->hidden_bytes : layer->input_bytes;
     layer->output_bytes = index < network->n_layers - 1 ? network->hidden_bytes : 0;
     layer->activation_bytes = of->sizes.kept;
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        layer->saved[g].bytes = of->sizes.saved[g];
     layer->forward_workspace_bytes = aligned(of->sizes.forward.total + gaps);
     layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;
 }

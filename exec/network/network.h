@@ -6,7 +6,8 @@
  * input of layer 0 is int32 token ids [T].
  *
  *   forward     x0 -> layer -> x1 -> layer -> x2       keeps nothing but the boundaries asked for
- *   recompute   the same, keeping what backward needs in the workspace
+ *   recompute   the same, keeping what backward needs in the workspace; what the forward saved is not
+ *               made again (core/profile/saved.h)
  *   backward    dx0 <- layer <- dx1 <- layer <- dx2    sums += weight gradients
  *   fused       forward with the head, keeping; then backward at once (paper §3.2)
  *
@@ -14,7 +15,8 @@
  *
  * Workspace of a stage (core/plan/device-layout.h computes the same from the profile):
  *   forward     max over layers of forward_workspace_bytes, + 2 hidden states if it has > 1 layer
- *   backward    max over layers of both workspaces, + the sum of activation_bytes
+ *   backward    max over layers of both workspaces, + the sum of activation_bytes, without what the
+ *               forward has saved
  */
 #pragma once
 
@@ -132,6 +134,15 @@ typedef struct {
 void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
                        const void *upload, RpResidents residents, void *parameters);
 
+/* What a layer's forward saves for its backward: of each group one after the other, in the order of
+ * their kinds. */
+typedef struct {
+    guint groups; /* bits of RpSavedGroup; 0: nothing */
+    void *memory; /* rp_network_saved_bytes() */
+} RpSavedPlace;
+/* Multiple of 256; a group that the layer does not have takes none. */
+guint64 rp_network_saved_bytes(const RpNetwork *network, guint layer, guint groups);
+
 /* After the forward of each layer, with its output [T,C] (of the head: not called). */
 typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
 
@@ -164,6 +175,10 @@ typedef struct {
     const guint *boundaries;
     guint n_boundaries;
     void *output;
+
+    /* forward: is filled. recompute: it makes the rest; backward: the same, whose room in the
+     * workspace is less by that. Is overwritten by the backward. fused: has none */
+    const RpSavedPlace *saved; /* [layers.count], or %NULL: nothing is saved */
 
     const void *gradient; /* backward: of the output of the last layer */
     float *sums;          /* backward, fused: of what the stage trains, layer after layer; += */

@@ -36,7 +36,8 @@ typedef struct {
 
 /* Bytes of one layer, all multiples of RP_NETWORK_ALIGNMENT. */
 typedef struct {
-    gsize kept; /* its input, and what the forward keeps for the backward */
+    gsize kept;                     /* its input, and what the forward keeps for the backward */
+    gsize saved[RP_N_SAVED_GROUPS]; /* parts of that */
     RpScratch forward;
     RpScratch backward;
 } RpLayerSizes;
@@ -110,6 +111,9 @@ struct _RpPass {
     float *cells;  /* of a layer with codes: largest magnitudes, and scales */
     guint n_cells; /* that have been given away */
     float *noted;  /* forward: of the MLP's input, backward: of the attention's gradient; or NULL */
+    guint saved;   /* groups that stand in saved_room */
+    gboolean saved_before; /* the forward has left them there */
+    RpRoom saved_room;
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -140,6 +144,19 @@ void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
 float *rp_pass_take_floats(RpRoom *room, size_t n);
 int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
 guint8 *rp_pass_take_bytes(RpRoom *room, size_t n);
+
+/* The same of a tensor of @group: in @room unless it is saved. */
+static inline RpRoom *
+rp_pass_room(RpPass *pass, RpRoom *room, RpSavedGroup group)
+{
+    return (pass->saved >> group & 1) != 0 ? &pass->saved_room : room;
+}
+/* Whether it is to be made: the forward has not saved it. */
+static inline gboolean
+rp_pass_makes(const RpPass *pass, RpSavedGroup group)
+{
+    return !pass->saved_before || (pass->saved >> group & 1) == 0;
+}
 
 /* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
 #define RUN(pass, kernel, args)                                                                    \

@@ -8,7 +8,7 @@
  *   recompute   input -> a -> input of b -> b -> input of c -> c
  *   backward    output <- a <- between <- b <- between <- c <- gradient
  *               workspace |kept of a|kept of b|kept of c|between|scratch|
- *                          each: |its input|what its backward needs|
+ *                          each: |its input|what its backward needs and its forward has not saved|
  *
  * The place for the input of a stays empty: it is read from the call. A call in pieces
  * (RpStageCall.steps) finds and leaves all in the same places.
@@ -43,6 +43,35 @@ contains(RpInterval layers, guint layer)
     return layer >= layers.first && layer - layers.first < layers.count;
 }
 
+static const RpSavedPlace *
+saved_of(const RpStageCall *call, guint layer)
+{
+    return &call->saved[layer - call->layers.first];
+}
+
+/* Of those that the layer has. */
+static guint
+saved_groups(const RpNetwork *network, const RpStageCall *call, guint layer)
+{
+    const gsize *bytes = network->layers[layer].sizes.saved;
+    guint groups = call->saved != NULL ? saved_of(call, layer)->groups : 0;
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        if (bytes[g] == 0)
+            groups &= ~(1u << g);
+    return groups;
+}
+
+/* Bytes that the layer keeps in the workspace. */
+static gsize
+kept_of(const RpNetwork *network, const RpStageCall *call, guint layer)
+{
+    const guint groups = saved_groups(network, call, layer);
+
+    return network->layers[layer].sizes.kept -
+           (groups > 0 ? rp_network_saved_bytes(network, layer, groups) : 0);
+}
+
 /* @address: where the layer's scratch begins */
 static RpPass
 begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScratch scratch,
@@ -51,21 +80,25 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScr
     const RpLayerLayout *first = &network->layers[call->layers.first].layout;
     const RpLayerLayout *layout = &network->layers[layer].layout;
     const RpResidents *residents = &call->residents;
+    const guint groups = saved_groups(network, call, layer);
     const guintptr parameters =
         (guintptr)call->parameters + rp_residents_first(residents, layer, layout->first_byte) -
         rp_residents_first(residents, call->layers.first, first->first_byte);
 
-    return (RpPass){.network = network,
-                    .call = call,
-                    .lowest = layer == network->lowest,
-                    .layer = layer,
-                    .layout = layout,
-                    .parameters = parameters,
-                    .frozen = rp_residents_frozen(residents, layer, layout, parameters),
-                    .sums = (guintptr)call->sums +
-                            (layout->first_element - first->first_element) * sizeof(float),
-                    .kernel_workspace = (void *)address,
-                    .scratch = {.base = address + scratch.kernel}};
+    return (RpPass){
+        .network = network,
+        .call = call,
+        .lowest = layer == network->lowest,
+        .layer = layer,
+        .layout = layout,
+        .parameters = parameters,
+        .frozen = rp_residents_frozen(residents, layer, layout, parameters),
+        .sums =
+            (guintptr)call->sums + (layout->first_element - first->first_element) * sizeof(float),
+        .kernel_workspace = (void *)address,
+        .scratch = {.base = address + scratch.kernel},
+        .saved = groups,
+        .saved_room = {.base = groups > 0 ? (guintptr)saved_of(call, layer)->memory : 0}};
 }
 
 static void
@@ -77,6 +110,7 @@ run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guin
 
     pass.input = x;
     pass.output = y;
+    pass.saved_before = kept != NULL;
     of->ops->forward(&pass, x, kept, y);
 }
 
@@ -184,7 +218,7 @@ kept_bytes(const RpNetwork *network, const RpStageCall *call)
     gsize bytes = 0;
 
     for (guint i = 0; i < call->layers.count; i++)
-        bytes += network->layers[call->layers.first + i].sizes.kept;
+        bytes += kept_of(network, call, call->layers.first + i);
     return bytes;
 }
 
@@ -205,7 +239,7 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
     const void *x = call->input;
 
     for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
-        const guintptr next = kept + network->layers[layer].sizes.kept;
+        const guintptr next = kept + kept_of(network, call, layer);
         void *y = layer + 1 < end ? (void *)next : boundary(network, call, end);
         RpRoom room = kept_room(network, kept);
 
@@ -294,7 +328,7 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     if (call->begins_sums && downward(call).count > 0)
         begin_sums(network, call, downward(call));
     for (guint layer = first + call->layers.count; layer-- > end;) {
-        kept -= network->layers[layer].sizes.kept;
+        kept -= kept_of(network, call, layer);
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;
         RpRoom room = kept_room(network, kept);
@@ -308,7 +342,7 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
 void
 rp_network_fused(const RpNetwork *network, const RpStageCall *call)
 {
-    g_return_if_fail(is_valid(network, call) && has_head(network, call));
+    g_return_if_fail(is_valid(network, call) && has_head(network, call) && call->saved == NULL);
 
     keep(network, call, TRUE);
     if (downward(call).count > 0)

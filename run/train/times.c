@@ -41,6 +41,8 @@ take_times(RpProfile *profile, const RpProfile *file, const char *path, GError *
         memcpy((char *)layer + offsetof(RpLayer, forward_ns),
                (const char *)times + offsetof(RpLayer, forward_ns),
                offsetof(RpLayer, parameter_bytes) - offsetof(RpLayer, forward_ns));
+        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+            layer->saved[g].recompute_ns = times->saved[g].recompute_ns;
     }
     take_string(&profile->model, file->model);
     take_string(&profile->device, file->device);

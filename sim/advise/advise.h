@@ -69,6 +69,9 @@ typedef struct {
     RpCostEstimate estimate; /* of the cost model's times */
     RpOptimizerMode optimizer;
     RpResidentChoice resident;
+    RpSaveChoice save;
+    guint saved_groups; /* rp_profile_choose_saved(); set by the advisor */
+    double saved_least_ns;
 } RpAdviseQuery;
 
 /* An arena, or what it would have to be. */
@@ -100,9 +103,12 @@ typedef struct {
     double
         streamed_tokens_per_s; /* of a recommendation with any: the fastest without; 0 = unknown, or
                                      nothing fits */
-    gboolean weights_too_large;    /* a smaller micro-batch would not help */
-    char *problem;                 /* why it does not run; %NULL: it does */
-    gboolean simulated;            /* the figures below are set */
+    guint64 saved_bytes;       /* of a micro-batch, what forwards save */
+    double
+        recomputed_tokens_per_s; /* of a recommendation with any: the fastest without; 0 = unknown */
+    gboolean weights_too_large;  /* a smaller micro-batch would not help */
+    char *problem;               /* why it does not run; %NULL: it does */
+    gboolean simulated;          /* the figures below are set */
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
     gint64 step_ns;                /* one iteration, in steady state */
     double bubble_ratio;

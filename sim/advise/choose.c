@@ -268,6 +268,17 @@ rp_advice_free(RpAdvice *advice)
     g_free(advice);
 }
 
+void
+rp_advice_take(RpAdvice *advice, RpAdvice *from)
+{
+    advice->untried = from->untried;
+    advice->best = from->best;
+    rp_profile_free(advice->profile);
+    advice->profile = g_steal_pointer(&from->profile);
+    g_clear_pointer(&advice->candidates, g_ptr_array_unref);
+    advice->candidates = g_steal_pointer(&from->candidates);
+}
+
 /* What is recommended where no weights stay on devices, if that is faster and a choice. */
 static gboolean
 weigh_residents(RpAdvice *advice, GError **error)
@@ -291,17 +302,20 @@ weigh_residents(RpAdvice *advice, GError **error)
         }
         return TRUE;
     }
-    advice->untried = streamed->untried;
-    advice->best = streamed->best;
-    rp_profile_free(advice->profile);
-    advice->profile = g_steal_pointer(&streamed->profile);
-    g_ptr_array_unref(advice->candidates);
-    advice->candidates = g_steal_pointer(&streamed->candidates);
+    rp_advice_take(advice, streamed);
     return TRUE;
+}
+
+gboolean
+rp_advise_choose_plain(RpAdvice *advice, GError **error)
+{
+    return choose_any(advice, error) && weigh_residents(advice, error);
 }
 
 gboolean
 rp_advise_choose(RpAdvice *advice, GError **error)
 {
-    return choose_any(advice, error) && weigh_residents(advice, error);
+    if (!rp_advise_choose_plain(advice, error))
+        return FALSE;
+    return advice->query.save == RP_SAVE_NOTHING || rp_advise_weigh_saved(advice, error);
 }

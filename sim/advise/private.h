@@ -56,6 +56,14 @@ void rp_advise_set_partition(RpAdviseRun *run, RpPartition *partition);
  * model refuses the workload. */
 RpAdviseRun *rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error);
 
+/* saved.c: puts what is recommended in place of @advice, where forwards that save something are faster
+ * and that is to be chosen. */
+gboolean rp_advise_weigh_saved(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The recommendation for @query, of which nothing is chosen but what it asks for. */
+gboolean rp_advise_choose_plain(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Takes the recommendation of @from, and leaves it without. */
+void rp_advice_take(RpAdvice *advice, RpAdvice *from);
+
 /* ---- memory ---- */
 
 /* rp_advise_measure() with totals only, and a preliminary message. */

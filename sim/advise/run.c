@@ -31,12 +31,13 @@ take_sizes(RpProfile *profile, const RpProfile *sized)
         to->forward_workspace_bytes = from->forward_workspace_bytes;
         to->backward_workspace_bytes = from->backward_workspace_bytes;
         to->activation_bytes = from->activation_bytes;
+        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+            to->saved[g].bytes = from->saved[g].bytes;
     }
 }
 
-RpProfile *
-rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
-                  GError **error)
+static RpProfile *
+make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes, GError **error)
 {
     const RpAdviseSizes *sizes = query->sizes;
 
@@ -70,6 +71,17 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
         return g_steal_pointer(&sized);
     take_sizes(timed, sized);
     return g_steal_pointer(&timed);
+}
+
+RpProfile *
+rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
+                  GError **error)
+{
+    RpProfile *profile = make_profile(query, sequences, constant_bytes, error);
+
+    if (profile != NULL)
+        rp_profile_choose_saved(profile, query->saved_groups, query->saved_least_ns);
+    return profile;
 }
 
 /* Of frozen weights, if the query has any. */

@@ -10,8 +10,12 @@ static RpAdviseRun *
 bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
           GError **error)
 {
+    RpAdviseQuery bound = *query;
     RpAdviseRun *run = NULL;
     guint smaller = 0;
+
+    bound.saved_groups = 0;
+    query = &bound;
 
     for (guint b = sequences; b >= 1 && smaller <= MAX_SMALLER; b--) {
         if (query->batch % b != 0)

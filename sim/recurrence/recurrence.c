@@ -57,7 +57,8 @@ rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
         recurrence->forward[l + 1] = recurrence->forward[l] + layer->forward_ns;
         recurrence->backward[l + 1] = recurrence->backward[l] + layer->backward_ns;
         recurrence->recompute[l + 1] =
-            recurrence->recompute[l] + (layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns : 0);
+            recurrence->recompute[l] +
+            (layer->kind == RP_LAYER_BLOCK ? rp_layer_recompute_ns(layer) : 0);
         recurrence->saving[l + 1] = rp_layer_saving_ns(layer);
     }
     recurrence->slots = g_new0(Slot, 2 * n + 1);

@@ -41,11 +41,12 @@ init_sums(Sums *sums, const RpDispatchedSearch *search)
         sums->backward[l + 1] = sums->backward[l] + layer->backward_ns;
         /* each layer may be the last of its stage */
         sums->recompute[l + 1] =
-            sums->recompute[l] +
-            (layer->kind == RP_LAYER_BLOCK ? layer->recompute_ns - rp_layer_saving_ns(layer) : 0);
+            sums->recompute[l] + (layer->kind == RP_LAYER_BLOCK
+                                      ? rp_layer_recompute_ns(layer) - rp_layer_saving_ns(layer)
+                                      : 0);
         sums->early[l + 1] =
             sums->early[l] +
-            (layer->kind == RP_LAYER_BLOCK && !sums->gated ? layer->recompute_ns : 0);
+            (layer->kind == RP_LAYER_BLOCK && !sums->gated ? rp_layer_recompute_ns(layer) : 0);
     }
 }
 

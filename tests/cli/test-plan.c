@@ -386,7 +386,7 @@ simulate_says_what_stays(void **state)
     if (RP_TEST_FEW) /* of values alone: others run the same */
         return;
 #define SIMULATE "simulate @T/lora.json --gpus 2 --micro-batches 8 --schedule "
-#define FULL " --fidelity full --async --json"
+#define FULL " --fidelity full --async --recompute full --json"
     g_auto(RpCliRun) made = rp_cli_run(
         "export --profile qwen3-4b --lora-rank 16 --gpu rtx4090 --gpus 2 -o @T/lora.json");
     g_auto(RpCliRun) stays = rp_cli_run(SIMULATE "roundpipe" FULL);

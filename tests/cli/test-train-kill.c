@@ -28,8 +28,9 @@ static const char *const ways[] = {
     "--set devices=host:2",
     "--set devices=host:1 --set partition=paper",
     "--set devices=host:4 --set consistency=blocking --set optimizer.threads=2",
-    "--set devices=host:3 --set transfers=naive",
-    "--set devices=host:4 --set forward_stages=1,1,1 --set backward_stages=1,1,1,1",
+    "--set devices=host:3 --set transfers=naive --set recompute=selective",
+    "--set devices=host:4 --set forward_stages=1,1,1 --set backward_stages=1,1,1,1 "
+    "--set recompute=none",
     "--set devices=host:3 --set schedule=gpipe --set round=0",
     "--set devices=host:2 --set schedule=1f1b --set round=0 --set optimizer.threads=2",
     "--set devices=host:2 --set schedule=interleaved-1f1b --set round=0",

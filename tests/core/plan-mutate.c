@@ -347,6 +347,18 @@ rp_test_freeze(RpProfile *profile)
         profile->layers[l].gradient_bytes = profile->layers[l].kind == RP_LAYER_BLOCK ? 1024 : 0;
 }
 
+void
+rp_test_save(RpProfile *profile)
+{
+    for (guint l = 1; l + 1 < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        if (l % 3 != 0)
+            layer->saved[RP_SAVED_ATTENTION] = (RpSavedTensors){1024, 30};
+        layer->saved[RP_SAVED_MLP] = (RpSavedTensors){l % 2 * 1024, 20};
+    }
+}
+
 static void
 split_layers(RpInterval *stages, guint n_stages, guint first, guint count)
 {
@@ -385,7 +397,7 @@ make_partition(const RpTestPlan *test, const RpScheduleOps *schedule, guint n_la
 guint
 rp_test_n_layers(const RpTestPlan *test)
 {
-    return test->stages + 3;
+    return test->stages + (test->saved != 0 ? 5 : 3);
 }
 
 RpPlanner *
@@ -405,6 +417,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .forward_only = test->forward,
         .sum_rounds = !test->apart,
         .resident_limit = test->resident,
+        .saved_groups = test->saved,
         .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,
@@ -433,6 +446,8 @@ rp_test_profile_of(const RpTestPlan *test)
         rp_test_pack(profile);
     if (test->resident > 0)
         rp_test_freeze(profile);
+    if (test->saved != 0)
+        rp_test_save(profile);
     return profile;
 }
 

@@ -93,6 +93,7 @@ typedef struct {
     gboolean packed;      /* blocks are uploaded in few bits */
     gboolean early_steps; /* synchronous: weights are written before the norm is known */
     guint64 resident;     /* limit up to which frozen weights stay; all but 1024 bytes a block is */
+    guint saved;          /* groups of tensors that forwards save */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */
@@ -103,6 +104,8 @@ void rp_test_tie(RpProfile *profile);
 void rp_test_pack(RpProfile *profile);
 /* All of the layers is frozen but 1024 bytes of each block. */
 void rp_test_freeze(RpProfile *profile);
+/* What blocks may save: attention of all but every third, gate and up of some. */
+void rp_test_save(RpProfile *profile);
 /* rp_test_profile() with all that @test asks for. */
 RpProfile *rp_test_profile_of(const RpTestPlan *test);
 /* Layers that make every stage of @test hold at least one. */

@@ -624,6 +624,50 @@ frozen_weights_that_stay_go_up_once(void **state)
     }
 }
 
+/* Blocks of 64 KiB each, 7 of which are not fused; one of them has nothing to save. */
+static void
+what_forwards_save_goes_down_and_up_once(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    const guint64 saved = 1 << 16;
+    RpViolation violation;
+
+    (void)state;
+    options.round = 4;
+    options.recompute = RP_RECOMPUTE_EARLY;
+    for (guint l = 1; l < 9; l++)
+        profile->layers[l].saved[RP_SAVED_ATTENTION] = (RpSavedTensors){l == 3 ? 0 : saved, 300};
+    g_autoptr(RpPlan) full = make(profile, partition, &options, 2);
+    assert_int_equal(count_tasks(full, RP_TASK_SAVED_DOWNLOAD), 0);
+    options.saved_groups = RP_SAVED(ATTENTION) | RP_SAVED(MLP);
+    g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+    if (!rp_verify_plan(plan, &violation))
+        fail_msg("%s", violation.message);
+    assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_DOWNLOAD, 1), 7 * 8 * saved);
+    assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_UPLOAD, 1), 7 * 8 * saved);
+    /* two rounds wait on the host; a device has buffers for three blocks of two actions, and as much
+     * less workspace as a backward stage of two blocks saves */
+    assert_int_equal(rp_plan_arena_bytes(plan, 2),
+                     rp_plan_arena_bytes(full, 2) + 2 * 4 * 7 * saved);
+    assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_ACTIVATIONS),
+                     rp_plan_category_bytes(full, 0, RP_BUFFER_ACTIVATIONS) + 2 * 3 * saved);
+    for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        if (task->kind == RP_TASK_BACKWARD && task->stage == 4) /* blocks 6 and 7 */
+            assert_int_equal(task->lead_ns, 2 * 1000 - 2 * 300);
+        if (task->kind == RP_TASK_BACKWARD && task->stage == 6) /* 2 and 3 */
+            assert_int_equal(task->lead_ns, 2 * 1000 - 300);
+    }
+    /* a threshold leaves out what brings less */
+    options.saved_least_ns = 300 * 16 + 1;
+    g_autoptr(RpPlan) least = make(profile, partition, &options, 2);
+    assert_int_equal(count_tasks(least, RP_TASK_SAVED_DOWNLOAD), 0);
+    assert_int_equal(rp_plan_arena_bytes(least, 0), rp_plan_arena_bytes(full, 0));
+}
+
 /* What is trained, or tied to what is, does not stay. */
 static void
 trained_weights_do_not_stay(void **state)
@@ -922,6 +966,7 @@ main(void)
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(packed_weights_are_expanded_once_a_slot),
         cmocka_unit_test(frozen_weights_that_stay_go_up_once),
+        cmocka_unit_test(what_forwards_save_goes_down_and_up_once),
         cmocka_unit_test(trained_weights_do_not_stay),
         cmocka_unit_test(bound_weights_are_expanded_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),

@@ -85,6 +85,7 @@ proves_every_schedule_while_it_grows(void **state)
                     .at_once = (options & 128) != 0,
                     .packed = (options & 512) != 0,
                     .early_steps = options % 5 < 2,
+                    .saved = (*schedule)->dispatched && options % 5 == 0 ? RP_SAVED(ATTENTION) : 0,
                     .resident = (options & 640) == 640 ? G_MAXUINT64 : 0,
                 };
 
@@ -134,6 +135,8 @@ static const RpTestPlan broken[] = {
      .iterations = ITERATIONS, .packed = TRUE},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,
      .iterations = ITERATIONS, .resident = G_MAXUINT64},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512,
+     .iterations = ITERATIONS, .saved = RP_SAVED(ATTENTION)},
 };
 
 /* Ids at which the planner was done with an iteration; the last is the end. */

@@ -71,6 +71,11 @@ static const RpTestPlan plans[] = {
      .resident = G_MAXUINT64},
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
      .iterations = 2, .tied = TRUE, .packed = TRUE, .resident = G_MAXUINT64},
+    /* what forwards save */
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 2,
+     .saved = RP_SAVED(ATTENTION) | RP_SAVED(MLP)},
+    {"roundpipe", 3, 2, 3, 0, RP_FIDELITY_FULL, FALSE, FALSE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 2, .saved = RP_SAVED(ATTENTION)},
 };
 
 static void

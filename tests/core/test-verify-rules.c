@@ -29,6 +29,12 @@ typedef struct {
         "roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3,        \
             .packed = (is_packed), .resident = G_MAXUINT64                                         \
     }
+/* Three layers of a forward stage save something, and two of a backward stage. */
+#define SAVED                                                                                      \
+    {                                                                                              \
+        "roundpipe", 2, 1, 4, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3,        \
+            .saved = RP_SAVED(MLP) | RP_SAVED(ATTENTION)                                           \
+    }
 /* One fused stage, each round on a device of its own. */
 #define FUSED(rounds) FULL("roundpipe", rounds, 0, (rounds) * (rounds), rounds, FALSE, FALSE)
 /* The same on one device: rounds stay there, and leave with the last. */
@@ -134,6 +140,83 @@ upload_past_the_packed(RpPlanDraft *draft)
         rp_plan_draft_access(draft, forward, 0)->buffer;
 }
 
+/* Accesses by which the first @kind with two such reads and writes what two layers save. */
+static RpAccess *
+two_saved(RpPlanDraft *draft, RpTaskKind kind, RpAccess **other)
+{
+    for (guint nth = 0;; nth++) {
+        const guint index = rp_plan_draft_find(draft, kind, 0, nth);
+        RpAccess *found = NULL;
+
+        for (guint i = 0; i < rp_plan_draft_task(draft, index)->accesses->len; i++) {
+            RpAccess *access = rp_plan_draft_access(draft, index, i);
+
+            if (access->role != RP_ROLE_SAVED)
+                continue;
+            if (found != NULL) {
+                *other = access;
+                return found;
+            }
+            found = access;
+        }
+    }
+}
+
+static void
+exchange_saved(RpPlanDraft *draft, RpTaskKind kind)
+{
+    RpAccess *other;
+    RpAccess *access = two_saved(draft, kind, &other);
+    const guint32 buffer = access->buffer;
+
+    access->buffer = other->buffer;
+    other->buffer = buffer;
+}
+
+static void
+exchange_what_two_layers_save(RpPlanDraft *draft)
+{
+    exchange_saved(draft, RP_TASK_FORWARD);
+}
+
+static void
+exchange_what_two_layers_saved(RpPlanDraft *draft)
+{
+    exchange_saved(draft, RP_TASK_BACKWARD);
+}
+
+static void
+forget_what_is_saved(RpPlanDraft *draft)
+{
+    rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_SAVED_DOWNLOAD, 0, 0))->dropped =
+        TRUE;
+}
+
+static void
+bring_back_over_what_is_leaving(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_SAVED_DOWNLOAD, RP_TASK_SAVED_UPLOAD, 0);
+}
+
+static void
+recompute_before_it_is_back(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_SAVED_UPLOAD, RP_TASK_BACKWARD, 0);
+}
+
+static void
+save_over_what_is_leaving(RpPlanDraft *draft)
+{
+    drop_edges(draft, RP_TASK_SAVED_DOWNLOAD, RP_TASK_FORWARD, 0);
+}
+
+static void
+save_in_part(RpPlanDraft *draft)
+{
+    rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_SAVED_DOWNLOAD, 0, 0))
+        ->task.bytes -= 512;
+}
+
 static RpPlanLayer *
 row(RpPlanDraft *draft, guint layer)
 {
@@ -204,6 +287,12 @@ train_what_stays(RpPlanDraft *draft)
             task->bytes += 512;
     }
     row(draft, layer)->resident_bytes += 512;
+}
+
+static void
+save_in_the_fused_stage(RpPlanDraft *draft)
+{
+    row(draft, draft->n_layers - 2)->saved_bytes = 512;
 }
 
 static void
@@ -908,6 +997,22 @@ static const Mutation mutations[] = {
      RP_RULE_TRANSFERS, forget_the_place_of_what_stays},
     {"weights that stay and are trained", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
      RP_RULE_TABLES, train_what_stays},
+    {"what two layers save in each other's places", SAVED, RP_TASK_FORWARD, RP_TASK_SAVED_DOWNLOAD,
+     RP_RULE_ACTIONS, exchange_what_two_layers_save},
+    {"what two layers saved in each other's places", SAVED, RP_TASK_SAVED_UPLOAD, RP_TASK_BACKWARD,
+     RP_RULE_ACTIONS, exchange_what_two_layers_saved},
+    {"what a layer saves left behind", SAVED, RP_TASK_FORWARD, RP_TASK_BACKWARD, RP_RULE_ACTIONS,
+     forget_what_is_saved},
+    {"what a layer saved brought back over what is leaving", SAVED, RP_TASK_SAVED_DOWNLOAD,
+     RP_TASK_SAVED_UPLOAD, RP_RULE_BUFFERS, bring_back_over_what_is_leaving},
+    {"a recompute before what was saved is back", SAVED, RP_N_TASK_KINDS, RP_TASK_BACKWARD,
+     RP_RULE_ACTIONS, recompute_before_it_is_back},
+    {"what a layer saves overwritten while it leaves", SAVED, RP_N_TASK_KINDS, RP_TASK_FORWARD,
+     RP_RULE_BUFFERS, save_over_what_is_leaving},
+    {"what a layer saves in part", SAVED, RP_N_TASK_KINDS, RP_TASK_SAVED_DOWNLOAD, RP_RULE_OPERANDS,
+     save_in_part},
+    {"something saved within one action", SAVED, RP_TASK_FUSED, RP_N_TASK_KINDS, RP_RULE_ACTIONS,
+     save_in_the_fused_stage},
     {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
      RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
     {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),

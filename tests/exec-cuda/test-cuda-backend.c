@@ -186,6 +186,25 @@ gives_the_same_bits_on_any_number_of_devices(void **state)
 }
 
 static void
+gives_the_same_bits_whatever_is_saved(void **state)
+{
+    Fixture *f = *state;
+    const RpDeviceOps *gpus = rp_cuda_shared_devices();
+    const guint all = (1u << RP_N_SAVED_GROUPS) - 1;
+    const RpTinyRun runs[] = {
+        {"roundpipe", 1, 4, .backend = gpus, .dtype = RP_DTYPE_BF16},
+        {"roundpipe", 1, 4, .backend = gpus, .dtype = RP_DTYPE_BF16, .saved = all},
+        {"roundpipe", 2, 4, .backend = gpus, .dtype = RP_DTYPE_BF16, .saved = all, .n_stages = 1},
+        {"roundpipe", 2, 4, .backend = gpus, .dtype = RP_DTYPE_BF16, .saved = RP_SAVED(ATTENTION),
+         .naive = TRUE},
+        {"roundpipe", 3, 4, .backend = gpus, .dtype = RP_DTYPE_BF16,
+         .saved = RP_SAVED(QKV) | RP_SAVED(RESIDUAL), .n_stages = 3},
+    };
+
+    assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
+}
+
+static void
 packs_samples_as_the_host_does(void **state)
 {
     Fixture *f = *state;
@@ -471,6 +490,7 @@ main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_in_16_bit_storage, set_up, tear_down),
         cmocka_unit_test_setup_teardown(trains_beside_a_packed_base, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(gives_the_same_bits_whatever_is_saved, set_up, tear_down),
         cmocka_unit_test_setup_teardown(packs_samples_as_the_host_does, set_up, tear_down),
         cmocka_unit_test_setup_teardown(gives_the_same_bits_wherever_rounds_are_summed, set_up,
                                         tear_down),

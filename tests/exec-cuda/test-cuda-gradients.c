@@ -107,6 +107,7 @@ typedef struct {
     const char *schedule; /* roundpipe, or a bound one of two stages */
     guint devices;
     const RpDeviceOps *backend;
+    gboolean saves; /* all that forwards can save */
     gboolean stays; /* frozen weights, on the devices */
 } Plan;
 
@@ -317,6 +318,7 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
         .plan = {.schedule = schedule,
                  .gpus = plan->devices,
                  .micro_batches = MICRO_BATCHES,
+                 .saved_groups = plan->saves ? (1u << RP_N_SAVED_GROUPS) - 1 : 0,
                  .resident_limit = plan->stays ? G_MAXUINT64 : 0},
         .network = {.dtype = dtype,
                     .sequences = f->kind->sequences,
@@ -543,7 +545,8 @@ check_model(Fixture *f, guint kind, RpDtype dtype)
     const Plan plans[] = {{"roundpipe", 1, gpus},
                           {"roundpipe", 2, gpus},
                           {"1f1b", 2, gpus},
-                          {"roundpipe", 2, gpus, TRUE}};
+                          {"roundpipe", 1, gpus, .saves = TRUE},
+                          {"roundpipe", 2, gpus, .stays = TRUE}};
     const Gradients *want, *first = NULL;
 
     open_model(f, kind, dtype);
@@ -552,7 +555,8 @@ check_model(Fixture *f, guint kind, RpDtype dtype)
         const Gradients *got = run(f, dtype, &plans[i]);
         char what[64];
 
-        g_snprintf(what, sizeof what, "%s on %u devices%s", plans[i].schedule, plans[i].devices,
+        g_snprintf(what, sizeof what, "%s on %u devices%s%s", plans[i].schedule, plans[i].devices,
+                   plans[i].saves ? ", saving" : "",
                    plans[i].stays ? ", frozen weights staying" : "");
         assert_close(f, dtype, got, want, what);
         if (first == NULL)

@@ -76,6 +76,24 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
+/* What forwards save goes down and up, and changes nothing. */
+static void
+saves_to_the_bits_of_the_host(void **state)
+{
+    Fixture *f = *state;
+    RpTinyRun run = runs()[0];
+
+    run.saved = (1u << RP_N_SAVED_GROUPS) - 1;
+    run.dtype = RP_DTYPE_BF16;
+    run.n_stages = 1;
+    g_autofree char *found = rp_tiny_run_hash(f->model, &run, 4);
+    run.backend = NULL;
+    run.saved = 0;
+    g_autofree char *expected = rp_tiny_run_hash(f->model, &run, 4);
+    assert_string_equal(found, expected);
+    assert_int_equal(soft_cuda_n_left(), 0);
+}
+
 static void
 packs_samples_to_the_bits_of_the_host(void **state)
 {
@@ -600,6 +618,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(saves_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(packs_samples_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(trains_adapters_to_the_bits_of_the_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(expands_packed_weights_to_the_bits_of_the_host, set_up,

@@ -208,7 +208,8 @@ network_run_new(const Model *model)
     const gsize bytes = model->elements * sizeof(float);
     Run run = {.sums = (float *)guarded(bytes),
                .hidden = host_bytes(n * sizeof(guint8 *)),
-               .d_hidden = host_bytes(n * sizeof(guint8 *))};
+               .d_hidden = host_bytes(n * sizeof(guint8 *)),
+               .saved = host_bytes(n * sizeof(guint8 *))};
 
     if (model->upload != NULL)
         rp_network_expand(model->network, NULL, (RpInterval){0, n}, model->upload, (RpResidents){0},
@@ -219,6 +220,7 @@ network_run_new(const Model *model)
         memset(run.sums, 0, bytes);
     memset(run.hidden, 0, n * sizeof *run.hidden);
     memset(run.d_hidden, 0, n * sizeof *run.d_hidden);
+    memset(run.saved, 0, n * sizeof *run.saved);
     return run;
 }
 
@@ -265,6 +267,30 @@ run_call(const Model *model, StageWay way, RpStageCall *call, Run *run)
     run->workspace_unused = untouched_bytes(workspace, bytes);
 }
 
+/* Where the layers' forwards save things; the backward finds them there. */
+static RpSavedPlace *
+saved_places(const Model *model, RpInterval layers, Run *run)
+{
+    RpSavedPlace *places = host_bytes(layers.count * sizeof *places);
+
+    for (guint i = 0; i < layers.count; i++) {
+        const guint l = layers.first + i;
+
+        if (run->saved[l] == NULL)
+            run->saved[l] = guarded(rp_network_saved_bytes(model->network, l, model->saved));
+        places[i] = (RpSavedPlace){model->saved, run->saved[l]};
+    }
+    return places;
+}
+
+static void
+check_saved(const Model *model, RpInterval layers, const Run *run)
+{
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        check_guard(run->saved[l], rp_network_saved_bytes(model->network, l, model->saved),
+                    "saved values");
+}
+
 void
 network_stage(const Model *model, StageWay way, RpInterval layers, const guint *boundaries,
               guint n_boundaries, Run *run)
@@ -306,7 +332,11 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
         call.begins_sums = model->begins;
         call.gradient = head ? NULL : run->d_hidden[end];
     }
+    if (model->saved != 0 && way != STAGE_FUSED)
+        call.saved = saved_places(model, layers, run);
     run_call(model, way, &call, run);
+    if (call.saved != NULL)
+        check_saved(model, layers, run);
     check_guard(output, output_bytes, "output");
     run->loss = *loss;
     if (head && way != STAGE_FORWARD)

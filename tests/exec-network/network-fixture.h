@@ -28,6 +28,7 @@ typedef struct {
     float scale;
     float aux_scale; /* of the auxiliary loss, where options have one */
     gboolean drops;  /* as the first micro-batch of step 1 */
+    guint saved;     /* groups that forwards save; as the profile's layers have them */
     gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;
     gpointer observe_data;
@@ -40,6 +41,7 @@ typedef struct {
     float *sums;            /* all layers */
     guint8 **hidden;        /* input of layer l, where a stage began there; [0]: NULL */
     guint8 **d_hidden;      /* its gradient, where a backward stage began there */
+    guint8 **saved;         /* of each layer, what its forward saved */
     gsize workspace_unused; /* of the last stage: bytes at the end that stayed as they were */
 } Run;
 

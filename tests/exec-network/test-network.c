@@ -159,6 +159,80 @@ gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
     }
 }
 
+/* Dense blocks; sinks, windows and experts; adapters that drop elements. */
+static Model *
+saving_model(guint which)
+{
+    static const RpLora lora = {.rank = 3, .alpha = 6, .dropout = 0.25};
+    RpModel config =
+        network_config(which == 1 ? RP_ARCHITECTURE_GPT_OSS : RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+    config.blocks = 3;
+    if (which == 1) {
+        config.experts = 4;
+        config.active_experts = 2;
+        config.sliding_window = 4;
+        config.sliding_period = 2;
+        config.attention_bias = config.mlp_bias = TRUE;
+    }
+    Model *model = which == 2 ? network_random_adapted(&config, &lora, &options)
+                              : network_random(&config, &options);
+
+    model->drops = which == 2;
+    return model;
+}
+
+/* Stages of one layer, and all but the head in one. */
+static void
+gives_the_same_bits_whatever_is_saved(void **state)
+{
+    for (guint which = 0; which < 3; which++) {
+        Model *model = saving_model(which);
+        const gsize bytes = model->elements * sizeof(float);
+        const guint last = all_layers(model).count - 2;
+        const Run whole = network_whole(model);
+
+        for (guint groups = 0; groups < 1u << RP_N_SAVED_GROUPS; groups++) {
+            model->saved = groups;
+            rp_profile_choose_saved(model->profile, groups, 0);
+            for (guint cut = 0; cut < 2; cut++) {
+                const Run run = network_cut(model, 0xa, cut == 0 ? 1u << last : 0xff);
+
+                assert_true(run.loss == whole.loss);
+                assert_memory_equal(run.sums, whole.sums, bytes);
+            }
+        }
+        network_free(model);
+    }
+}
+
+/* What is saved is what the workspace does not hold. */
+static void
+needs_as_much_less_workspace_as_is_saved(void **state)
+{
+    Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_BF16);
+    const guint64 elements[RP_N_SAVED_GROUPS] = {
+        [RP_SAVED_ATTENTION] = model->config.heads * model->config.head_dim,
+        [RP_SAVED_QKV] =
+            (model->config.heads + 2 * model->config.kv_heads) * model->config.head_dim,
+        [RP_SAVED_RESIDUAL] = model->config.hidden,
+        [RP_SAVED_MLP] = 2 * model->config.intermediate,
+    };
+
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        const guint64 bytes = rp_network_saved_bytes(model->network, 1, 1u << g);
+        const guint64 least =
+            (2 * elements[g] + (g == RP_SAVED_ATTENTION ? 4 * model->config.heads : 0)) *
+            model->tokens;
+
+        assert_int_equal(model->profile->layers[1].saved[g].bytes, bytes);
+        assert_in_range(bytes, least, least + 3 * 255);
+        assert_int_equal(rp_network_saved_bytes(model->network, 0, 1u << g), 0);
+    }
+    network_free(model);
+}
+
 static void
 adds_gradients_and_losses_up_over_micro_batches(void **state)
 {
@@ -646,6 +720,8 @@ main(void)
         host_test(puts_the_tied_matrix_last_and_as_large_as_the_embedding),
         host_test(writes_a_profile_that_reads_back),
         host_test(gives_the_same_bits_however_it_is_cut_in_any_storage),
+        host_test(gives_the_same_bits_whatever_is_saved),
+        host_test(needs_as_much_less_workspace_as_is_saved),
         host_test(adds_gradients_and_losses_up_over_micro_batches),
         host_test(leaves_gaps_between_sums_zero),
         host_test(stays_near_fp32_in_smaller_storages),

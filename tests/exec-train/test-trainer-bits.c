@@ -62,6 +62,35 @@ for_devices_and_partitions(void **state)
     }
 }
 
+/* Dense blocks and experts; forwards that save everything that they can, or attention alone. */
+static void
+for_all_that_forwards_save(void **state)
+{
+    static const guint groups[] = {RP_SAVED(ATTENTION), RP_SAVED(QKV) | RP_SAVED(RESIDUAL),
+                                   (1u << RP_N_SAVED_GROUPS) - 1};
+    const Fixture *f = *state;
+    RpTinyModel *experts = rp_tiny_model_new_experts();
+
+    for (guint variant = 0; variant < 4; variant++) {
+        const RpTinyModel *model = variant & 1 ? experts : f->model;
+        RpTinyRun run = {"roundpipe", 1, 8, .async = variant < 2, .max_grad_norm = 0.5};
+
+        run.round = variant & 2 ? 4 : 0;
+        g_autofree char *expected = rp_tiny_run_hash(model, &run, STEPS);
+
+        for (guint i = 0; i < G_N_ELEMENTS(groups); i++) {
+            for (guint devices = 1; devices <= 4; devices *= 2) {
+                run.devices = devices;
+                run.n_stages = 1 + i;
+                run.saved = groups[i];
+                run.naive = devices == 2;
+                assert_same(model, &run, expected);
+            }
+        }
+    }
+    rp_tiny_model_free(experts);
+}
+
 static void
 for_schedules(void **state)
 {
@@ -321,6 +350,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         FIXTURE_TEST(for_devices_and_partitions),
+        FIXTURE_TEST(for_all_that_forwards_save),
         FIXTURE_TEST(for_schedules),
         FIXTURE_TEST(for_consistency_and_optimizer_modes),
         FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),

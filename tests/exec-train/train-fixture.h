@@ -49,6 +49,7 @@ typedef struct {
     const RpDeviceOps *backend; /* NULL = the host */
     gboolean evaluates;
     gboolean keep_trace;
+    guint saved;     /* groups of tensors that forwards save */
     gboolean packed; /* several samples share a sequence */
     double aux_loss; /* of experts */
     RpStepDone done;

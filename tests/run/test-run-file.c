@@ -134,7 +134,7 @@ reads_every_key(void **state)
     assert_true(run->async);
     assert_true(run->given_stages);
     assert_string_equal(run->stages, "3,3,2");
-    assert_int_equal(run->recompute_choice, RP_RECOMPUTE_GATED);
+    assert_int_equal(run->recompute_choice, RP_SETTING_RECOMPUTE(GATED, NOTHING));
     assert_int_equal(run->transfers, RP_TRANSFERS_NAIVE);
     assert_int_equal(run->consistency, RP_CONSISTENCY_BLOCKING);
     assert_true(run->device_memory_bytes == (guint64)24 << 30);

@@ -6,6 +6,7 @@
 #include "core/catalogue/cost/cost-codes.h"
 #include "core/catalogue/cost/cost-experts.h"
 #include "core/catalogue/cost/cost-rates.h"
+#include "core/catalogue/cost/cost-saved.h"
 #include "core/catalogue/cost/cost-weights.h"
 #include "core/catalogue/lora.h"
 
@@ -51,9 +52,6 @@ static const struct {
 #define BACKWARD_ATTENTION 2.5
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
 #define GRADIENT_BYTES 8
-/* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns(). */
-#define HOP_EFFICIENCY 0.84
-
 #define BYTES_16BIT 2
 #define BYTES_FP32 4
 
@@ -127,14 +125,6 @@ static double
 head_flops(const RpModel *model, double b, double s)
 {
     return 2.0 * s * b * model->hidden * model->vocab;
-}
-
-gint64
-rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
-{
-    double gb_per_s = HOP_EFFICIENCY * MIN(gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
-
-    return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
 }
 
 /* Bytes a token of a dense MLP, or in PyTorch's kernels of one expert. @times: of what only PyTorch's
@@ -307,6 +297,18 @@ fill_block(const Context *context, RpProfile *profile, guint index)
         work.backward_bytes += (double)tokens * rp_cost_codes_backward_bytes(model, !work.frozen);
     }
     set_times(context, &work, layer);
+    if (own)
+        rp_cost_saved(
+            model,
+            &(RpCostSaved){.tokens = (double)tokens,
+                           .flop_ns = 1e9 / work.rate,
+                           .byte_ns = 1e9 / context->rates.bandwidth,
+                           .attention_ns = 1e9 * work.attention_flops / context->rates.attention,
+                           .norm_bytes = forward->norm,
+                           .heads_bytes = rp_architectures[model->architecture].qk_norm
+                                              ? forward->normed
+                                              : forward->heads},
+            layer);
 }
 
 static void

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/catalogue/cost/cost-model.h"
+
 /* Measured on one H200, in FLOP/s (docs/kernels.md, docs/lab/gpus.md): the instructions that every card
  * has, mma.sync, alone from registers; and this project's kernels that are made of them. Attention of
  * 2,048 tokens; its backward computes seven products, of which five are counted. Matmuls of experts:
@@ -12,6 +14,9 @@
 #define H200_ATTENTION_BACKWARD 221e12
 #define H200_GROUPED 384e12
 #define BACKWARD_PRODUCTS (7.0 / 5)
+
+/* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns() */
+#define HOP_EFFICIENCY 0.84
 
 /* Published for an RTX 4090 (docs/cost-model.md): cuBLAS at 0.86 of 330 TFLOP/s. */
 #define RTX4090_PROCESSORS (128 * 2.52e9)
@@ -94,4 +99,12 @@ rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, RpCos
                         kernels != RP_COST_KERNELS_OWN || estimate == RP_COST_EXPECTED ? 1
                         : estimate == RP_COST_SLOW ? 1 - MEASURED_ERROR
                                                    : 1 + MEASURED_ERROR);
+}
+
+gint64
+rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
+{
+    double gb_per_s = HOP_EFFICIENCY * MIN(gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
+
+    return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
 }

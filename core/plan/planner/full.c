@@ -83,6 +83,37 @@ append_transfer(const Full *self, RpTaskKind kind, RpPart *part, guint32 layer, 
     }
 }
 
+/* What layers of the part have saved, or (@up) will be read of it. */
+static void
+append_saved(const Full *self, RpPart *part, gboolean up)
+{
+    const RpPlanJob *job = self->job;
+    const RpInterval *layers = &part->at->layers;
+    guint n = 0;
+
+    for (guint l = layers->first; l < layers->first + layers->count && part->saved != NULL; l++) {
+        const guint64 bytes = rp_plan_layer(job->plan, l)->saved_bytes;
+        const guint32 host = rp_host_arena_saved(self->host, l, part->micro_batch);
+
+        if (bytes == 0)
+            continue;
+        RpTask *task = rp_job_begin_task(job, up ? RP_TASK_SAVED_UPLOAD : RP_TASK_SAVED_DOWNLOAD,
+                                         part->device, part->stage, part->micro_batch);
+
+        task->layer = l;
+        task->bytes = bytes;
+        rp_builder_read(job->builder, up ? host : part->saved[n],
+                        up ? RP_ROLE_HOST : RP_ROLE_SAVED);
+        rp_builder_write(job->builder, up ? part->saved[n] : host,
+                         up ? RP_ROLE_SAVED : RP_ROLE_HOST);
+        n++;
+        if (up)
+            part->gate = rp_builder_end(job->builder);
+        else
+            rp_builder_end(job->builder);
+    }
+}
+
 /* Brings what the action reads to the device and finds room for what it makes. */
 static void
 prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backward)
@@ -97,10 +128,15 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
                         forward->input);
         if (forward->at->n_boundaries > 0) /* the head keeps its output */
             rp_placement_take_output(self->placement, forward);
+        if (!fused && !self->job->options.forward_only)
+            rp_placement_take_saved(self->placement, forward);
     }
     if (!fused && (makes->input_gradient || makes->weight_gradient)) {
         rp_placement_take_input(self->placement, backward);
         append_transfer(self, RP_TASK_STASH_UPLOAD, backward, layers->first, backward->input);
+        if (makes->input_gradient)
+            rp_placement_take_saved(self->placement, backward);
+        append_saved(self, backward, TRUE);
     }
     if (makes->input_gradient) {
         rp_placement_take_gradient(self->placement, backward);
@@ -246,6 +282,8 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     } else {
         access_operands(self, forward, 0);
         access_operands(self, backward, rp_job_leads(job, action) ? 1 : 0);
+        rp_placement_access_saved(self->placement, forward, FALSE);
+        rp_placement_access_saved(self->placement, backward, TRUE);
     }
     if (makes->weight_gradient)
         access_sum(self, backward);
@@ -306,6 +344,7 @@ append(gpointer data, guint device, const RpAction *action)
          i++)
         append_transfer(self, RP_TASK_ACTIVATION_DOWNLOAD, &forward, forward.at->boundaries[i],
                         forward.output);
+    append_saved(self, &forward, FALSE);
     append_transfer(self, RP_TASK_ACTGRAD_DOWNLOAD, &backward, backward.at->layers.first,
                     backward.output);
     rp_placement_release(self->placement, &forward, &backward, makes);

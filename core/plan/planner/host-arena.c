@@ -9,6 +9,7 @@ struct _RpHostArena {
     guint32 *boundary; /* [layer] -> number; RP_NONE */
     guint parities;
     guint32 *activations; /* [(parity * n_boundaries + boundary) * M_R + m in round] */
+    guint32 *saved;       /* [(parity * n_layers + layer) * M_R + m in round]; RP_NONE */
     guint32 *gradients;   /* dispatched: [(slot parity) * M_R + m]; bound: [stage * M + m] */
 };
 
@@ -27,6 +28,11 @@ lay_out_layer(const RpPlanJob *job, guint l)
                          .tied_bytes = layer->tied_bytes,
                          .resident_bytes = layer->resident_bytes,
                          .input_bytes = layer->input_bytes};
+
+    if (job->partition->dispatched && l < job->partition->backward[0].first) {
+        place.saved_bytes = rp_layer_saved_bytes(layer);
+        place.saved_groups = place.saved_bytes > 0 ? layer->saved_groups : 0;
+    }
 
     place.frozen = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS, own - trained);
     for (guint i = 0; i < 2; i++)
@@ -102,6 +108,20 @@ lay_out_activations(RpHostArena *arena)
 }
 
 static void
+lay_out_saved(RpHostArena *arena)
+{
+    const RpPlanJob *job = arena->job;
+    const gsize n = (gsize)arena->parities * job->profile->n_layers;
+
+    arena->saved = RP_JOB_NONE(job, guint32, n * job->shape.round);
+    for (gsize i = 0; i < n; i++)
+        for (gsize m = 0; m < job->shape.round; m++)
+            arena->saved[i * job->shape.round + m] = rp_job_add_buffer(
+                job, job->shape.gpus, RP_BUFFER_STASH,
+                rp_plan_layer(job->plan, (guint)(i % job->profile->n_layers))->saved_bytes);
+}
+
+static void
 lay_out_gradients(RpHostArena *arena)
 {
     const RpPlanJob *job = arena->job;
@@ -133,21 +153,38 @@ rp_host_arena_new(const RpPlanJob *job)
         lay_out_layer(job, l);
     lay_out_decisions(job);
     lay_out_activations(arena);
+    lay_out_saved(arena);
     lay_out_gradients(arena);
     return arena;
+}
+
+/* Whose turn it is of those that rounds take in turns. */
+static gsize
+turn_of(const RpHostArena *arena, guint32 micro_batch)
+{
+    return (arena->job->rounds_before + micro_batch / arena->job->shape.round) % arena->parities;
 }
 
 guint32
 rp_host_arena_activation(const RpHostArena *arena, guint32 layer, guint32 micro_batch)
 {
     const gsize round = arena->job->shape.round;
-    const gsize turn = (arena->job->rounds_before + micro_batch / round) % arena->parities;
+    const gsize turn = turn_of(arena, micro_batch);
     const guint32 boundary = arena->boundary[layer];
 
     return boundary == RP_NONE
                ? RP_NONE
                : arena->activations[(turn * arena->n_boundaries + boundary) * round +
                                     micro_batch % round];
+}
+
+guint32
+rp_host_arena_saved(const RpHostArena *arena, guint32 layer, guint32 micro_batch)
+{
+    const gsize round = arena->job->shape.round;
+    const gsize row = turn_of(arena, micro_batch) * arena->job->profile->n_layers + layer;
+
+    return arena->saved[row * round + micro_batch % round];
 }
 
 guint32

@@ -1,6 +1,7 @@
 /**
  * The host's arena: weights, gradients and optimizer state of every layer (rp_plan_layer()), and
- * the activations and gradients that wait between two stages, or for their backward.
+ * the activations and gradients that wait between two stages, or for their backward, as what layers
+ * save does.
  */
 #pragma once
 
@@ -13,5 +14,7 @@ RpHostArena *rp_host_arena_new(const RpPlanJob *job);
 
 /* Input of @layer; RP_NONE of the first. */
 guint32 rp_host_arena_activation(const RpHostArena *arena, guint32 layer, guint32 micro_batch);
+/* What its forward saves; RP_NONE: nothing. */
+guint32 rp_host_arena_saved(const RpHostArena *arena, guint32 layer, guint32 micro_batch);
 /* Gradient of its input that a backward of @stage makes. */
 guint32 rp_host_arena_gradient(const RpHostArena *arena, guint32 stage, guint32 micro_batch);

@@ -218,7 +218,36 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     rp_plan_add_stage(job->plan, &stage);
 }
 
-/* Frozen weights that stay on devices are so in a profile of the plan's own. */
+/* What a plan chooses of its layers is so in a profile of its own. */
+static void
+own_profile(RpPlanJob *job)
+{
+    if (job->own_profile == NULL)
+        job->profile = job->own_profile = rp_profile_copy(job->profile);
+}
+
+guint
+rp_save_groups(RpSaveChoice choice)
+{
+    return choice == RP_SAVE_ATTENTION ? RP_SAVED(ATTENTION)
+           : choice == RP_SAVE_ALL     ? (1u << RP_N_SAVED_GROUPS) - 1
+                                       : 0;
+}
+
+static void
+choose_saved(RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+    const gboolean dispatched = options->schedule->dispatched;
+
+    if (dispatched ? options->saved_groups == 0 : !rp_profile_saves(job->profile))
+        return;
+    own_profile(job);
+    rp_profile_choose_saved(job->own_profile, dispatched ? options->saved_groups : 0,
+                            options->saved_least_ns);
+}
+
+/* Frozen weights that stay on devices. */
 static void
 choose_residents(RpPlanJob *job)
 {
@@ -229,7 +258,8 @@ choose_residents(RpPlanJob *job)
         (!options->schedule->dispatched &&
          (!job->promises->resident_weights || job->promises->packed)))
         return;
-    job->profile = job->own_profile = rp_profile_copy(job->profile);
+    own_profile(job);
+    job->has_residents = TRUE;
     if (!options->schedule->dispatched) /* they are there anyway */
         rp_resident_all(job->own_profile);
     else
@@ -280,12 +310,13 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
                             options->micro_batches * rp_job_calls(job));
     job->builder = rp_builder_new(job->plan);
+    choose_saved(job);
     set_promises(job);
     choose_residents(job);
     add_stages(job);
     if (options->forward_only && partition->dispatched) {
         /* where weights stay, stages go to the devices that they go to otherwise */
-        job->shape.turn = job->own_profile != NULL ? job->n_stages : 0;
+        job->shape.turn = job->has_residents ? job->n_stages : 0;
         job->shape.stages = partition->n_forward + 1; /* the fused stage is the last */
     }
     return TRUE;

@@ -9,8 +9,9 @@
 #include "core/plan/planner.h"
 
 typedef struct {
-    const RpProfile *profile; /* its resident_bytes are the plan's */
+    const RpProfile *profile; /* its resident_bytes and saved_groups are the plan's */
     RpProfile *own_profile;   /* the same where any are set, else NULL */
+    gboolean has_residents;
     RpPartition *partition;
     RpPlanOptions options; /* defaults resolved */
     RpShape shape;         /* of the call: first_gpu */

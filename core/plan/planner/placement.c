@@ -79,6 +79,7 @@ lay_out_device(RpPlacement *placement, guint g)
         device->output.buffers[i] =
             rp_job_add_buffer(job, g, RP_BUFFER_ACTIVATIONS, largest.output);
     }
+    rp_placement_lay_out_saved(placement, g, &largest);
     placement->ops->lay_out(placement, g, &largest);
     if (job->promises->layerwise)
         rp_placement_lay_out_leaving(placement, g);

@@ -43,6 +43,9 @@ typedef struct {
     guint32 leaving;                 /* gradients on their way down, or kept for the next round's */
     guint32 staging; /* host: gradients of rounds; RP_NONE where none are added up there */
     RpRing input, gradient, output;
+    guint32 *saved; /* [2 * n_saved] what layers of a stage save, for two actions in turns */
+    guint n_saved;
+    guint saved_turn;
     RpBufferPool stash;          /* bound: stage inputs until their backward */
     RpBufferPool kept;           /* split backward: activations from I to W */
     RpBufferPool local_gradient; /* gradients between stages of one device */
@@ -94,10 +97,11 @@ typedef struct {
     guint32 micro_batch;
     const RpPlanStage *at; /* the stage */
     RpOperand input;
-    RpOperand gradient; /* of its output */
-    RpOperand output;   /* of a backward: the gradient of its input */
-    guint32 kept;       /* from I to W */
-    RpTaskId gate;      /* upload that opened its window */
+    RpOperand gradient;   /* of its output */
+    RpOperand output;     /* of a backward: the gradient of its input */
+    guint32 kept;         /* from I to W */
+    RpTaskId gate;        /* upload that opened its window */
+    const guint32 *saved; /* one buffer for each layer that saves something, or NULL */
 } RpPart;
 
 static inline RpPart
@@ -105,8 +109,9 @@ rp_part(const RpPlanJob *job, guint device, guint32 stage, guint32 micro_batch)
 {
     const RpOperand none = {RP_NONE, FALSE};
 
-    return (RpPart){device, stage,   micro_batch, rp_plan_stage(job->plan, stage), none, none,
-                    none,   RP_NONE, RP_TASK_NONE};
+    return (RpPart){device,       stage, micro_batch, rp_plan_stage(job->plan, stage),
+                    none,         none,  none,        RP_NONE,
+                    RP_TASK_NONE, NULL};
 }
 
 /* Places the arenas of all devices. */
@@ -137,6 +142,12 @@ void rp_placement_leave_layers(const RpPlacement *placement, guint device, RpInt
 guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
+
+/* saved.c: what layers' forwards save for their backwards. Places it; takes buffers for @part's layers;
+ * the running task writes them, or (@backward) reads them and writes over them. */
+void rp_placement_lay_out_saved(RpPlacement *placement, guint device, const RpLargest *largest);
+void rp_placement_take_saved(RpPlacement *placement, RpPart *part);
+void rp_placement_access_saved(const RpPlacement *placement, const RpPart *part, gboolean backward);
 
 /* Sets operands of a part. */
 void rp_placement_take_input(RpPlacement *placement, RpPart *part);

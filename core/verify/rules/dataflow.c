@@ -5,6 +5,7 @@
  *   forward   F(l-1) --> [download l] --> [upload l] --> F(l)
  *   stash     F(l-1) --> [download l] --> [stash upload l] --> B of the stage that begins at l
  *   gradient  B(l) --> [gradient download l] --> [gradient upload l] --> B(l-1)
+ *   saved     F of layer l --> [saved download l] --> [saved upload l] --> B of layer l
  *
  * What is in brackets is asked for where the value changes devices, and for dispatched stages
  * always. A backward may receive its gradient late (phase 1), everything else is needed at the
@@ -20,6 +21,9 @@ boundary_is_used(const RpVerifier *verifier, int transport, guint32 boundary)
 
     if (boundary >= verifier->n_layers)
         return FALSE;
+    if (transport >= RP_TRANSPORT_SAVED_DOWN)
+        return !verifier->promises->forward_only &&
+               rp_plan_layer(verifier->plan, boundary)->saved_bytes > 0;
     if (boundary == 0)
         return transport == RP_TRANSPORT_UP || transport == RP_TRANSPORT_STASH_UP;
 
@@ -176,7 +180,7 @@ check_iteration(RpDataflow *flow)
     if (!note_tasks(flow) || !check_present(flow))
         return FALSE;
     for (guint m = 0; m < verifier->micro_batches; m++)
-        if (!rp_dataflow_check_values(flow, m))
+        if (!rp_dataflow_check_values(flow, m) || !rp_dataflow_check_saved(flow, m))
             return FALSE;
     return rp_dataflow_check_overlaps(flow);
 }

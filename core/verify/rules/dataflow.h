@@ -12,6 +12,8 @@ enum {
     RP_TRANSPORT_STASH_UP,
     RP_TRANSPORT_GRADIENT_DOWN,
     RP_TRANSPORT_GRADIENT_UP,
+    RP_TRANSPORT_SAVED_DOWN,
+    RP_TRANSPORT_SAVED_UP,
     RP_N_TRANSPORTS
 };
 
@@ -22,10 +24,12 @@ typedef struct {
     guint32 *forward;  /* [stage * M + micro-batch] */
     guint32 *backward;
     guint32 *weights;
-    guint32 *transport[RP_N_TRANSPORTS]; /* [boundary * M + micro-batch] */
+    guint32 *transport[RP_N_TRANSPORTS]; /* [boundary * M + micro-batch]; saved: of the layer */
 } RpDataflow;
 
 /* All that actions of one micro-batch read. */
 gboolean rp_dataflow_check_values(RpDataflow *flow, guint32 micro_batch);
+/* What layers save of one micro-batch. */
+gboolean rp_dataflow_check_saved(RpDataflow *flow, guint32 micro_batch);
 /* Overlapped actions make two values, in two buffers. */
 gboolean rp_dataflow_check_overlaps(RpDataflow *flow);

@@ -12,6 +12,17 @@ typedef struct {
     GArray *expected; /* RpExpected */
 } Operands;
 
+/* Of what an activation lane carries. */
+static guint64
+value_bytes(const RpVerifier *verifier, const RpTask *task)
+{
+    const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
+
+    return task->kind == RP_TASK_SAVED_DOWNLOAD || task->kind == RP_TASK_SAVED_UPLOAD
+               ? layer->saved_bytes
+               : layer->input_bytes;
+}
+
 static gboolean
 mode_fits(const RpExpected *what, guint16 mode)
 {
@@ -105,11 +116,11 @@ check_task(Operands *operands)
                                     rp_access_role_name((RpAccessRole)what->role));
     }
     if (rp_task_is_transfer(task) && task->kind < RP_TASK_PARAMETER_UPLOAD &&
-        task->bytes != rp_verifier_input_bytes(verifier, task->layer))
+        task->bytes != value_bytes(verifier, task))
         return rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, operands->index,
                                 "%" G_GUINT64_FORMAT
                                 " bytes are transferred, the value has %" G_GUINT64_FORMAT,
-                                task->bytes, rp_verifier_input_bytes(verifier, task->layer));
+                                task->bytes, value_bytes(verifier, task));
     return TRUE;
 }
 

@@ -1,0 +1,46 @@
+/**
+ * A layer that is run over and over: what exec/measure/layers.c and exec/measure/saved.c share.
+ */
+#pragma once
+
+#include "exec/measure/measure.h"
+
+/* What a call needs. */
+enum {
+    RP_ROOM_CONSTANTS,
+    RP_ROOM_PARAMETERS,
+    RP_ROOM_UPLOAD, /* of a layer of a network with packed weights */
+    RP_ROOM_INPUT,
+    RP_ROOM_GRADIENT,
+    RP_ROOM_OUTPUT,
+    RP_ROOM_D_INPUT,
+    RP_ROOM_SUMS,
+    RP_ROOM_WORKSPACE,
+    RP_ROOM_SAVED, /* groups of a block's tensors, one after the other */
+    RP_ROOM_TARGETS,
+    RP_ROOM_LOSS,
+    RP_N_ROOMS
+};
+
+typedef struct {
+    RpProbe *probe;
+    const RpNetwork *network;
+    gboolean has_codes; /* as the layer reads its weights */
+    guint boundary;
+    RpStageCall call; /* with every pointer; parts take what is theirs */
+    void *room[RP_N_ROOMS];
+    void *d_input;        /* NULL of layer 0 */
+    double routing;       /* skew of tokens' experts; 0: as they come */
+    const gint32 *tokens; /* whose embeddings are a block's input; NULL: random states */
+} RpMeasuredLayer;
+
+/* Parts. @data: RpMeasuredLayer */
+void rp_measured_layer_recompute(gpointer data);
+
+/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
+gint64 rp_measured_typical_ns(const RpProbe *probe, const RpTimes *times);
+
+/* saved.c: by how much a block's recompute is shorter with each group of tensors that its forward may
+ * save, where these would go over a link. All of them together take no more than the recompute. */
+gboolean rp_measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

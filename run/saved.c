@@ -1,0 +1,164 @@
+/*
+ * What forwards save for their backwards (core/profile/saved.h), and whether that is faster: it goes to
+ * host memory and back beside compute, and the recompute is shorter by it.
+ *
+ * Groups of a class of layers stand in a row by the time that a byte of them saves; of this row the
+ * first n are saved, for the n that is simulated to be fastest within the memory that there is.
+ */
+#include "run/request.h"
+
+/* What predictions can tell apart. */
+#define LEAST_GAIN 1.01
+/* Lengths of the row that are simulated. */
+#define MOST_TRIED 6
+
+gboolean
+rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
+                RpProfile **saving, GError **error)
+{
+    const guint groups = rp_save_groups(ask->save);
+
+    *saving = NULL;
+    if (groups == 0)
+        return TRUE;
+    if (!options->schedule->dispatched) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "schedule %s recomputes everything: expected %s auto or full, found %s",
+                    options->schedule->name, ask->as_keys ? "recompute" : "--recompute",
+                    ask->save == RP_SAVE_ALL ? "none" : "selective");
+        return FALSE;
+    }
+    g_autoptr(RpProfile) own = rp_profile_copy(profile);
+
+    rp_profile_choose_saved(own, groups, 0);
+    if (!rp_profile_saves(own)) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "%s: the timing file does not say what its layers' forwards could save "
+                    "(saved_attention_bytes): expected one that was measured since, or full",
+                    ask->as_keys ? "recompute" : "--recompute");
+        return FALSE;
+    }
+    options->saved_groups = groups;
+    *saving = g_steal_pointer(&own);
+    return TRUE;
+}
+
+/* The time of an iteration of @request; 0: it does not fit. */
+static gboolean
+simulate(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, gint64 *time_ns,
+         GError **error)
+{
+    g_autoptr(RpPlan) plan = NULL;
+    g_autoptr(RpTrace) trace = rp_request_simulate(request, profile, &plan, error);
+    RpShortage shortage;
+
+    if (trace == NULL)
+        return FALSE;
+    *time_ns =
+        rp_plan_find_shortage(plan, profile->gpu_memory_bytes, ask->host_bytes, FALSE, &shortage)
+            ? 0
+            : rp_request_iteration_ns(request, trace);
+    return TRUE;
+}
+
+/* Stages that suit what is saved by the threshold of @request, if they are faster still. */
+static gboolean
+divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint64 *best_ns,
+            GError **error)
+{
+    g_autoptr(RpProfile) saving = rp_profile_copy(profile);
+    RpAsk again = *ask;
+    g_auto(RpRequest) other = {0};
+    gint64 time_ns;
+
+    rp_profile_choose_saved(saving, request->options.saved_groups, request->options.saved_least_ns);
+    again.save = RP_SAVE_NOTHING;
+    again.options.saved_groups = request->options.saved_groups;
+    again.options.saved_least_ns = request->options.saved_least_ns;
+    if (!rp_request_resolve(&again, saving, &other, error) ||
+        !simulate(ask, profile, &other, &time_ns, error))
+        return FALSE;
+    if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
+        return TRUE;
+    rp_request_clear(request);
+    *request = other;
+    other = (RpRequest){0};
+    *best_ns = time_ns;
+    return TRUE;
+}
+
+/* The row's length that is fastest with @request's stages; @best_ns 0: none fits. */
+static gboolean
+try_lengths(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest *request,
+            gint64 *best_ns, GError **error)
+{
+    double best = g_array_index(row, double, 0);
+
+    *best_ns = 0;
+    request->options.saved_groups = rp_save_groups(RP_SAVE_ALL);
+    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++) {
+        gint64 time_ns;
+
+        request->options.saved_least_ns = g_array_index(row, double, i);
+        if (!simulate(ask, profile, request, &time_ns, error))
+            return FALSE;
+        if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
+            continue;
+        *best_ns = time_ns;
+        best = request->options.saved_least_ns;
+    }
+    request->options.saved_least_ns = best;
+    return TRUE;
+}
+
+static gboolean
+choose(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest *request,
+       GError **error)
+{
+    RpRequest saving = *request;
+    gint64 recomputed_ns, best_ns;
+
+    if (!simulate(ask, profile, request, &recomputed_ns, error))
+        return FALSE;
+    saving.partition = rp_partition_copy(request->partition);
+    if (!try_lengths(ask, profile, row, &saving, &best_ns, error) ||
+        (ask->stages == NULL && ask->forward_stages == NULL &&
+         !divide_anew(ask, profile, &saving, &best_ns, error))) {
+        rp_request_clear(&saving);
+        return FALSE;
+    }
+    if (best_ns == 0 || (double)best_ns * LEAST_GAIN > (double)recomputed_ns) {
+        rp_request_clear(&saving);
+        return TRUE;
+    }
+    rp_request_clear(request);
+    *request = saving;
+    request->saved_ns = best_ns;
+    request->recomputed_ns = recomputed_ns;
+    return TRUE;
+}
+
+gboolean
+rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                        GError **error)
+{
+    const RpPlanOptions *options = &request->options;
+
+    if (ask->save == RP_SAVE_AUTO && options->fidelity == RP_FIDELITY_FULL &&
+        options->schedule->dispatched && options->recompute == RP_RECOMPUTE_DEFAULT &&
+        !ask->host_devices) {
+        g_autoptr(GArray) row = rp_profile_savings(profile);
+
+        if (row->len > 0 && !choose(ask, profile, row, request, error))
+            return FALSE;
+    }
+    if (options->saved_groups != 0) {
+        g_autoptr(RpProfile) saving = rp_profile_copy(profile);
+
+        rp_profile_choose_saved(saving, options->saved_groups, options->saved_least_ns);
+        request->saved_bytes = rp_profile_keep_fused(saving, request->partition->backward[0].first);
+        g_free(request->saved);
+        request->saved = rp_profile_describe_saved(saving);
+    }
+    return TRUE;
+}
