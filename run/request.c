@@ -298,7 +298,7 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
         return TRUE;
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
 
-    rp_profile_choose_saved(saving, request->options.saved_groups, request->options.saved_least_ns);
+    rp_profile_choose_saved(saving, &request->options.saved);
     return choose_resident(ask, saving, request, error);
 }
 

@@ -30,7 +30,7 @@ rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *optio
     }
     g_autoptr(RpProfile) own = rp_profile_copy(profile);
 
-    rp_profile_choose_saved(own, groups, 0);
+    rp_profile_choose_saved(own, &(RpSavedChoice){.groups = groups});
     if (!rp_profile_saves(own)) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                     "%s: the timing file does not say what its layers' forwards could save "
@@ -38,7 +38,7 @@ rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *optio
                     ask->as_keys ? "recompute" : "--recompute");
         return FALSE;
     }
-    options->saved_groups = groups;
+    options->saved.groups = groups;
     *saving = g_steal_pointer(&own);
     return TRUE;
 }
@@ -71,10 +71,9 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint
     g_auto(RpRequest) other = {0};
     gint64 time_ns;
 
-    rp_profile_choose_saved(saving, request->options.saved_groups, request->options.saved_least_ns);
+    rp_profile_choose_saved(saving, &request->options.saved);
     again.save = RP_SAVE_NOTHING;
-    again.options.saved_groups = request->options.saved_groups;
-    again.options.saved_least_ns = request->options.saved_least_ns;
+    again.options.saved = request->options.saved;
     if (!rp_request_resolve(&again, saving, &other, error) ||
         !simulate(ask, profile, &other, &time_ns, error))
         return FALSE;
@@ -87,27 +86,32 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint
     return TRUE;
 }
 
-/* The row's length that is fastest with @request's stages; @best_ns 0: none fits. */
+/* What is fastest with @request's stages: a length of the row, in all layers or in later ones alone, whose
+ * values wait least; @best_ns 0: nothing fits. */
 static gboolean
 try_lengths(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest *request,
             gint64 *best_ns, GError **error)
 {
-    double best = g_array_index(row, double, 0);
+    RpSavedChoice best = {rp_save_groups(RP_SAVE_ALL), 0, g_array_index(row, double, 0)};
 
     *best_ns = 0;
-    request->options.saved_groups = rp_save_groups(RP_SAVE_ALL);
-    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++) {
-        gint64 time_ns;
+    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++)
+        for (guint part = 0; part < RP_SAVED_PARTS; part++) {
+            gint64 time_ns;
 
-        request->options.saved_least_ns = g_array_index(row, double, i);
-        if (!simulate(ask, profile, request, &time_ns, error))
-            return FALSE;
-        if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
-            continue;
-        *best_ns = time_ns;
-        best = request->options.saved_least_ns;
-    }
-    request->options.saved_least_ns = best;
+            request->options.saved =
+                (RpSavedChoice){best.groups, part * profile->n_layers / RP_SAVED_PARTS,
+                                g_array_index(row, double, i)};
+            if (!simulate(ask, profile, request, &time_ns, error))
+                return FALSE;
+            if (time_ns > 0 && (*best_ns == 0 || time_ns < *best_ns)) {
+                *best_ns = time_ns;
+                best = request->options.saved;
+            }
+            if (time_ns > 0)
+                break; /* it fits */
+        }
+    request->options.saved = best;
     return TRUE;
 }
 
@@ -152,10 +156,10 @@ rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *r
         if (row->len > 0 && !choose(ask, profile, row, request, error))
             return FALSE;
     }
-    if (options->saved_groups != 0) {
+    if (options->saved.groups != 0) {
         g_autoptr(RpProfile) saving = rp_profile_copy(profile);
 
-        rp_profile_choose_saved(saving, options->saved_groups, options->saved_least_ns);
+        rp_profile_choose_saved(saving, &options->saved);
         request->saved_bytes = rp_profile_keep_fused(saving, request->partition->backward[0].first);
         g_free(request->saved);
         request->saved = rp_profile_describe_saved(saving);

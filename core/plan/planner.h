@@ -18,7 +18,7 @@ typedef enum {
 } RpPlannerError;
 
 typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
-/* What forwards save for their backwards instead of its being made again (RpPlanOptions.saved_groups):
+/* What forwards save for their backwards instead of its being made again (RpPlanOptions.saved):
  * what is predicted to be fastest, nothing, the output of attention, or all that they can. */
 typedef enum { RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION, RP_SAVE_ALL } RpSaveChoice;
 typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
@@ -59,11 +59,7 @@ typedef struct {
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
-    /* Groups of tensors (bits of RpSavedGroup) that forwards of dispatched stages save for their
-     * backwards, where a MiB of them saves so much time or more (rp_profile_choose_saved()); 0: what
-     * the profile's layers have chosen */
-    guint saved_groups;
-    double saved_least_ns;
+    RpSavedChoice saved; /* of dispatched stages; nothing: what the profile's layers have chosen */
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;

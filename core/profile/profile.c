@@ -69,15 +69,15 @@ rp_layer_recompute_ns(const RpLayer *layer)
 }
 
 void
-rp_profile_choose_saved(RpProfile *profile, guint groups, double least_ns_per_mib)
+rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice)
 {
     for (guint l = 0; l < profile->n_layers; l++) {
         RpLayer *layer = &profile->layers[l];
 
         layer->saved_groups = 0;
-        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
-            if ((groups >> g & 1) != 0 && layer->saved[g].bytes > 0 &&
-                rp_saved_ns_per_mib(&layer->saved[g]) >= least_ns_per_mib)
+        for (guint g = 0; g < RP_N_SAVED_GROUPS && l >= choice->first; g++)
+            if ((choice->groups >> g & 1) != 0 && layer->saved[g].bytes > 0 &&
+                rp_saved_ns_per_mib(&layer->saved[g]) >= choice->least_ns)
                 layer->saved_groups |= 1u << g;
     }
 }

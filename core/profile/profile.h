@@ -179,14 +179,8 @@ guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 /* Whether any layer's weights are packed when they go up. */
 gboolean rp_profile_is_packed(const RpProfile *profile);
 
-/**
- * rp_profile_choose_saved:
- * @groups: bits; of layers that have them
- * @least_ns_per_mib: of time that a MiB of them must save
- *
- * Chooses which tensors the forwards of layers save for their backwards.
- */
-void rp_profile_choose_saved(RpProfile *profile, guint groups, double least_ns_per_mib);
+/* Sets what forwards of layers that have such tensors save for their backwards. */
+void rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice);
 
 /* Sets a string of a profile. @value: (transfer full) */
 void rp_profile_take(char **string, char *value);

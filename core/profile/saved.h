@@ -29,6 +29,15 @@ typedef struct {
     gint64 recompute_ns; /* the part of the layer's recompute that makes them; 0: unknown */
 } RpSavedTensors;
 
+/* What forwards save: of groups, bits of RpSavedGroup, what saves so much time a MiB or more; of layers
+ * from one on. All zeros: nothing. */
+typedef struct {
+    guint groups;
+    guint first;
+    double least_ns;
+} RpSavedChoice;
+#define RP_SAVED_PARTS 4 /* of the layers: from where on they may save something */
+
 typedef struct {
     const char *name;      /* "attention" */
     const char *bytes_key; /* of profiles: "saved_attention_bytes" */

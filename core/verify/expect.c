@@ -222,27 +222,6 @@ expect_steps(Expectation *operands)
                      size_of(verifier, stage, SIZE_SUM));
 }
 
-/* Of each layer that saves something; neither in the fused stage, whose forward is its backward's, nor
- * where nothing is trained. */
-static void
-expect_saved(Expectation *operands)
-{
-    const RpVerifier *verifier = operands->verifier;
-    const RpTask *task = operands->task;
-    const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
-    const gboolean forward = task->kind == RP_TASK_FORWARD;
-
-    if (verifier->promises->forward_only || (!forward && task->kind != RP_TASK_BACKWARD))
-        return;
-    for (guint l = stage->layers.first; l < stage->layers.first + stage->layers.count; l++) {
-        const guint64 bytes = rp_plan_layer(verifier->plan, l)->saved_bytes;
-
-        if (bytes > 0)
-            expect_value(operands, RP_ROLE_SAVED, forward ? WRITE : ADD, TRUE,
-                         CATEGORY(ACTIVATIONS), bytes);
-    }
-}
-
 static void
 expect_action(Expectation *operands)
 {
@@ -258,7 +237,6 @@ expect_action(Expectation *operands)
     } else {
         expect_rows(operands, task->stage, (RpTaskKind)task->kind);
     }
-    expect_saved(operands);
     if (!verifier->promises->packed)
         expect_stays(operands, task->stage);
     if (!verifier->promises->packed && task->kind == RP_TASK_OVERLAP)
@@ -462,16 +440,6 @@ expect_transport(Expectation *operands, RpAccessRole role, gboolean up)
     expect_value(operands, role, up ? WRITE : READ, TRUE, VALUES, bytes);
 }
 
-static void
-expect_saved_transport(Expectation *operands, gboolean up)
-{
-    const guint64 bytes =
-        rp_plan_layer(operands->verifier->plan, operands->task->layer)->saved_bytes;
-
-    expect_value(operands, RP_ROLE_HOST, up ? READ : WRITE, FALSE, CATEGORY(STASH), bytes);
-    expect_value(operands, RP_ROLE_SAVED, up ? WRITE : READ, TRUE, CATEGORY(ACTIVATIONS), bytes);
-}
-
 void
 rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected)
 {
@@ -491,10 +459,6 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
     case RP_TASK_ACTIVATION_DOWNLOAD:
     case RP_TASK_ACTGRAD_DOWNLOAD:
         expect_transport(operands, RP_ROLE_OUTPUT, FALSE);
-        break;
-    case RP_TASK_SAVED_DOWNLOAD:
-    case RP_TASK_SAVED_UPLOAD:
-        expect_saved_transport(operands, task->kind == RP_TASK_SAVED_UPLOAD);
         break;
     case RP_TASK_PARAMETER_UPLOAD:
     case RP_TASK_GRADIENT_DOWNLOAD:
@@ -527,10 +491,8 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
                      READ);
         expect_weights(operands, task->layer, WRITE, FALSE);
         break;
-    case RP_TASK_BARRIER:
-    case RP_N_TASK_KINDS:
-        break;
-    default:
-        expect_action(operands);
+    default: /* what layers save: expect-saved.c */
+        if (rp_task_is_compute(task))
+            expect_action(operands);
     }
 }

@@ -10,7 +10,6 @@
  *   flow.c                what became of a value
  *   rules/dataflow.c      rule 1: actions and transfers, each once
  *   rules/dataflow-values.c  rule 1: the values that travel between them
- *   rules/dataflow-saved.c   rule 1: what layers save for their backwards
  *   rules/parameters.c    rule 4: parameters to the devices
  *   rules/residents.c     rule 4: parameters that stay on them
  *   rules/gradients.c     rule 4: gradients from them
@@ -20,6 +19,7 @@
  *   rules/decision.c      rule 5: the norm, and who follows its decision
  *   rules/tables.c        rule 2: where layers, decisions and constants live
  *   expect.c              rule 2: what each kind of task must access
+ *   expect-saved.c        rule 2: the same of what layers save
  *   rules/operands.c      rule 2: that it does
  *   rules/staleness.c     rule 5 in `compute` fidelity, where only actions are planned
  *   trace.c               traces
@@ -234,6 +234,8 @@ typedef struct {
 
 /* Fills @expected (RpExpected) for @task. */
 void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected);
+/* Adds what it accesses of what layers save. */
+void rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray *expected);
 
 /* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
 gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,

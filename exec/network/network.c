@@ -72,13 +72,12 @@ measure_layer(const RpNetwork *network, guint layer)
     sizes.backward = measured(&pass);
     g_assert(kept.used == sizes.kept);
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
-        RpRoom rest = {.used = input, .peak = input};
-
+        kept = (RpRoom){.used = input, .peak = input};
         pass = measuring_pass(network, layer);
         pass.saved = 1u << g;
-        ops->forward(&pass, WANTED, &rest, WANTED);
+        ops->forward(&pass, WANTED, &kept, WANTED);
         sizes.saved[g] = pass.saved_room.peak;
-        g_assert(rest.peak + sizes.saved[g] == sizes.kept);
+        g_assert(kept.peak + sizes.saved[g] == sizes.kept);
     }
     return sizes;
 }
@@ -417,18 +416,6 @@ rp_network_elements(const RpNetwork *network, RpInterval layers)
     const RpLayerLayout *last = rp_network_layout(network, layers.first + layers.count - 1);
 
     return last->first_element + last->elements - first->first_element;
-}
-
-guint64
-rp_network_saved_bytes(const RpNetwork *network, guint layer, guint groups)
-{
-    guint64 bytes = 0;
-
-    g_return_val_if_fail(network && layer < network->n_layers, 0);
-    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
-        if ((groups >> g & 1) != 0)
-            bytes += network->layers[layer].sizes.saved[g];
-    return bytes;
 }
 
 guint64

@@ -62,6 +62,18 @@ saved_groups(const RpNetwork *network, const RpStageCall *call, guint layer)
     return groups;
 }
 
+guint64
+rp_network_saved_bytes(const RpNetwork *network, guint layer, guint groups)
+{
+    guint64 bytes = 0;
+
+    g_return_val_if_fail(network && layer < network->n_layers, 0);
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+        if ((groups >> g & 1) != 0)
+            bytes += network->layers[layer].sizes.saved[g];
+    return bytes;
+}
+
 /* Bytes that the layer keeps in the workspace. */
 static gsize
 kept_of(const RpNetwork *network, const RpStageCall *call, guint layer)

@@ -70,8 +70,7 @@ typedef struct {
     RpOptimizerMode optimizer;
     RpResidentChoice resident;
     RpSaveChoice save;
-    guint saved_groups; /* rp_profile_choose_saved(); set by the advisor */
-    double saved_least_ns;
+    RpSavedChoice saved; /* set by the advisor */
 } RpAdviseQuery;
 
 /* An arena, or what it would have to be. */

@@ -104,8 +104,7 @@ rp_advise_resolve(RpAdviseQuery *query, GError **error)
 {
     const gboolean chosen = query->micro_batches == 0 && query->round == 0;
 
-    query->saved_groups = rp_save_groups(query->save);
-    query->saved_least_ns = 0;
+    query->saved = (RpSavedChoice){.groups = rp_save_groups(query->save)};
 
     if (query->gpus < 1 || query->gpus > RP_ADVISE_MAX_GPUS)
         return rp_advise_refuse(error, "one machine has 1 to %d GPUs, found %u", RP_ADVISE_MAX_GPUS,

@@ -80,7 +80,7 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
     RpProfile *profile = make_profile(query, sequences, constant_bytes, error);
 
     if (profile != NULL)
-        rp_profile_choose_saved(profile, query->saved_groups, query->saved_least_ns);
+        rp_profile_choose_saved(profile, &query->saved);
     return profile;
 }
 

@@ -36,17 +36,15 @@ note_saved(RpAdvice *advice, double recomputed_tokens_per_s)
     }
 }
 
-/* The recommendation where groups of tensors that bring @least_ns a MiB or more are saved, if that is
- * faster than the one in @fastest. */
+/* The recommendation where forwards save @choice, if that is faster than the one in @fastest. */
 static gboolean
-try_threshold(const RpAdvice *advice, double least_ns, RpAdvice *fastest, gboolean *is_faster,
-              GError **error)
+try_choice(const RpAdvice *advice, const RpSavedChoice *choice, RpAdvice *fastest,
+           gboolean *is_faster, GError **error)
 {
     g_autoptr(RpAdvice) saving = g_new0(RpAdvice, 1);
 
     saving->query = advice->query;
-    saving->query.saved_groups = rp_save_groups(RP_SAVE_ALL);
-    saving->query.saved_least_ns = least_ns;
+    saving->query.saved = *choice;
     if (!rp_advise_choose_plain(saving, error))
         return FALSE;
     *is_faster =
@@ -55,6 +53,36 @@ try_threshold(const RpAdvice *advice, double least_ns, RpAdvice *fastest, gboole
     if (*is_faster)
         rp_advice_take(fastest, saving);
     return TRUE;
+}
+
+/* All of a micro-batch. */
+static double
+work_ns(const RpProfile *profile)
+{
+    double sum = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        sum += (double)(layer->forward_ns + layer->backward_ns) +
+               (double)(layer->kind == RP_LAYER_BLOCK ? rp_layer_recompute_ns(layer) : 0);
+    }
+    return sum;
+}
+
+/* Whether it may be faster by what predictions can tell apart: at best by as much as is not recomputed. */
+static gboolean
+may_be_faster(const RpAdvice *advice, const RpSavedChoice *choice, const RpAdvice *fastest)
+{
+    const double recomputed = advice->best->tokens_per_s;
+    const double beside = fastest->best != NULL ? fastest->best->tokens_per_s : 0;
+    g_autoptr(RpProfile) profile = rp_profile_copy(advice->profile);
+    const double before_ns = work_ns(profile);
+
+    rp_profile_choose_saved(profile, choice);
+    const double most = recomputed * before_ns / work_ns(profile);
+
+    return RP_ADVISE_AS_FAST * most > recomputed && most > beside;
 }
 
 gboolean
@@ -72,14 +100,20 @@ rp_advise_weigh_saved(RpAdvice *advice, GError **error)
     }
     g_autoptr(GArray) row = rp_profile_savings(advice->profile);
 
-    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++) {
-        gboolean is_faster;
+    /* in all layers; or where memory is short in later ones alone, whose values wait least */
+    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++)
+        for (guint part = 0; part < RP_SAVED_PARTS; part++) {
+            const RpSavedChoice choice = {rp_save_groups(RP_SAVE_ALL),
+                                          part * advice->profile->n_layers / RP_SAVED_PARTS,
+                                          g_array_index(row, double, i)};
+            gboolean is_faster = FALSE;
 
-        if (!try_threshold(advice, g_array_index(row, double, i), fastest, &is_faster, error))
-            return FALSE;
-        if (!is_faster && fastest->best != NULL)
-            break; /* more is slower all the more */
-    }
+            if (may_be_faster(advice, &choice, fastest) &&
+                !try_choice(advice, &choice, fastest, &is_faster, error))
+                return FALSE;
+            if (is_faster)
+                break;
+        }
     recomputed = advice->best->tokens_per_s;
     if (fastest->best == NULL || RP_ADVISE_AS_FAST * fastest->best->tokens_per_s < recomputed)
         return TRUE;

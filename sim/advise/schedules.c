@@ -14,7 +14,7 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
     RpAdviseRun *run = NULL;
     guint smaller = 0;
 
-    bound.saved_groups = 0;
+    bound.saved.groups = 0;
     query = &bound;
 
     for (guint b = sequences; b >= 1 && smaller <= MAX_SMALLER; b--) {

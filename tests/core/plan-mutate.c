@@ -417,7 +417,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .forward_only = test->forward,
         .sum_rounds = !test->apart,
         .resident_limit = test->resident,
-        .saved_groups = test->saved,
+        .saved = {.groups = test->saved},
         .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,

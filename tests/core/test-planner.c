@@ -641,16 +641,17 @@ what_forwards_save_goes_down_and_up_once(void **state)
         profile->layers[l].saved[RP_SAVED_ATTENTION] = (RpSavedTensors){l == 3 ? 0 : saved, 300};
     g_autoptr(RpPlan) full = make(profile, partition, &options, 2);
     assert_int_equal(count_tasks(full, RP_TASK_SAVED_DOWNLOAD), 0);
-    options.saved_groups = RP_SAVED(ATTENTION) | RP_SAVED(MLP);
+    options.saved.groups = RP_SAVED(ATTENTION) | RP_SAVED(MLP);
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("%s", violation.message);
     assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_DOWNLOAD, 1), 7 * 8 * saved);
     assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_UPLOAD, 1), 7 * 8 * saved);
-    /* two rounds wait on the host; a device has buffers for three blocks of two actions, and as much
-     * less workspace as a backward stage of two blocks saves */
+    /* of four micro-batches one copy, and of the first two blocks, whose backward slot ends a round, two
+     * wait on the host; a device has buffers for three blocks of two actions, and as much less workspace
+     * as a backward stage of two blocks saves */
     assert_int_equal(rp_plan_arena_bytes(plan, 2),
-                     rp_plan_arena_bytes(full, 2) + 2 * 4 * 7 * saved);
+                     rp_plan_arena_bytes(full, 2) + 4 * (7 + 2) * saved);
     assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_ACTIVATIONS),
                      rp_plan_category_bytes(full, 0, RP_BUFFER_ACTIVATIONS) + 2 * 3 * saved);
     for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
@@ -661,8 +662,13 @@ what_forwards_save_goes_down_and_up_once(void **state)
         if (task->kind == RP_TASK_BACKWARD && task->stage == 6) /* 2 and 3 */
             assert_int_equal(task->lead_ns, 2 * 1000 - 300);
     }
+    /* of later blocks alone */
+    options.saved.first = 6;
+    g_autoptr(RpPlan) some = make(profile, partition, &options, 2);
+    assert_int_equal(sum_bytes(some, RP_TASK_SAVED_UPLOAD, 1), 3 * 8 * saved);
+    options.saved.first = 0;
     /* a threshold leaves out what brings less */
-    options.saved_least_ns = 300 * 16 + 1;
+    options.saved.least_ns = 300 * 16 + 1;
     g_autoptr(RpPlan) least = make(profile, partition, &options, 2);
     assert_int_equal(count_tasks(least, RP_TASK_SAVED_DOWNLOAD), 0);
     assert_int_equal(rp_plan_arena_bytes(least, 0), rp_plan_arena_bytes(full, 0));

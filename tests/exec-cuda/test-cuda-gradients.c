@@ -318,7 +318,7 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
         .plan = {.schedule = schedule,
                  .gpus = plan->devices,
                  .micro_batches = MICRO_BATCHES,
-                 .saved_groups = plan->saves ? (1u << RP_N_SAVED_GROUPS) - 1 : 0,
+                 .saved = {.groups = plan->saves ? (1u << RP_N_SAVED_GROUPS) - 1 : 0},
                  .resident_limit = plan->stays ? G_MAXUINT64 : 0},
         .network = {.dtype = dtype,
                     .sequences = f->kind->sequences,

@@ -195,7 +195,7 @@ gives_the_same_bits_whatever_is_saved(void **state)
 
         for (guint groups = 0; groups < 1u << RP_N_SAVED_GROUPS; groups++) {
             model->saved = groups;
-            rp_profile_choose_saved(model->profile, groups, 0);
+            rp_profile_choose_saved(model->profile, &(RpSavedChoice){.groups = groups});
             for (guint cut = 0; cut < 2; cut++) {
                 const Run run = network_cut(model, 0xa, cut == 0 ? 1u << last : 0xff);
 

@@ -141,7 +141,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
                  .micro_batches = run->micro_batches,
                  .calls = run->calls,
                  .round = run->round,
-                 .saved_groups = run->saved,
+                 .saved = {.groups = run->saved},
                  .reverse_backward = run->reverse,
                  .async = run->async,
                  .recompute = run->gated ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_DEFAULT,

@@ -2,6 +2,9 @@
 
 #define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
 #define FP32_BYTES 4
+/* So many slots between the end of a layer's backward slot and its next forward slot are enough for what
+ * it saves to have left the buffer, whatever hops take. */
+#define LEAST_SLOTS_BETWEEN 4
 
 struct _RpHostArena {
     const RpPlanJob *job;
@@ -9,7 +12,8 @@ struct _RpHostArena {
     guint32 *boundary; /* [layer] -> number; RP_NONE */
     guint parities;
     guint32 *activations; /* [(parity * n_boundaries + boundary) * M_R + m in round] */
-    guint32 *saved;       /* [(parity * n_layers + layer) * M_R + m in round]; RP_NONE */
+    guint32 *saved;       /* [(turn * n_layers + layer) * M_R + m in round]; RP_NONE */
+    guint8 *saved_turns;  /* [layer] rounds that have buffers of their own */
     guint32 *gradients;   /* dispatched: [(slot parity) * M_R + m]; bound: [stage * M + m] */
 };
 
@@ -107,18 +111,54 @@ lay_out_activations(RpHostArena *arena)
     }
 }
 
+/* The slot of a round that runs @layer forward, or backward. */
+static guint
+slot_of(const RpPlanJob *job, guint layer, gboolean forward)
+{
+    guint s = forward ? 0 : job->partition->n_forward;
+    const RpInterval *at = &rp_plan_stage(job->plan, s)->layers;
+
+    while (layer < at->first || layer >= at->first + at->count)
+        at = &rp_plan_stage(job->plan, ++s)->layers;
+    return s;
+}
+
+/* What a layer saves is read again before the next round saves the same, but of the first layers: their
+ * backward slot is the last of its round, and the next round begins beside it.
+ *
+ *   slots     |F0|F1|X |B1|B0|F0|F1| ...      on N devices N slots run beside each other
+ *   layer 0   |---------------|--            a second buffer, where so many are not between
+ *   layer 9      |---------|     |--
+ */
+static guint
+saved_turns(const RpHostArena *arena, guint layer)
+{
+    const RpPlanJob *job = arena->job;
+
+    if (arena->parities == 1 || rp_plan_layer(job->plan, layer)->saved_bytes == 0)
+        return 1;
+    return job->n_stages + slot_of(job, layer, TRUE) - slot_of(job, layer, FALSE) <
+                   MIN(job->shape.gpus, LEAST_SLOTS_BETWEEN)
+               ? 2
+               : 1;
+}
+
 static void
 lay_out_saved(RpHostArena *arena)
 {
     const RpPlanJob *job = arena->job;
-    const gsize n = (gsize)arena->parities * job->profile->n_layers;
+    const gsize n_layers = job->profile->n_layers, round = job->shape.round;
 
-    arena->saved = RP_JOB_NONE(job, guint32, n * job->shape.round);
-    for (gsize i = 0; i < n; i++)
-        for (gsize m = 0; m < job->shape.round; m++)
-            arena->saved[i * job->shape.round + m] = rp_job_add_buffer(
-                job, job->shape.gpus, RP_BUFFER_STASH,
-                rp_plan_layer(job->plan, (guint)(i % job->profile->n_layers))->saved_bytes);
+    arena->saved = RP_JOB_NONE(job, guint32, arena->parities * n_layers * round);
+    arena->saved_turns = RP_JOB_NEW(job, guint8, n_layers);
+    for (guint l = 0; l < n_layers; l++) {
+        arena->saved_turns[l] = (guint8)saved_turns(arena, l);
+        for (gsize turn = 0; turn < arena->saved_turns[l]; turn++)
+            for (gsize m = 0; m < round; m++)
+                arena->saved[(turn * n_layers + l) * round + m] =
+                    rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STASH,
+                                      rp_plan_layer(job->plan, l)->saved_bytes);
+    }
 }
 
 static void
@@ -158,18 +198,18 @@ rp_host_arena_new(const RpPlanJob *job)
     return arena;
 }
 
-/* Whose turn it is of those that rounds take in turns. */
-static gsize
-turn_of(const RpHostArena *arena, guint32 micro_batch)
+/* Rounds until that of @micro_batch, since the first call. */
+static guint64
+round_of(const RpHostArena *arena, guint32 micro_batch)
 {
-    return (arena->job->rounds_before + micro_batch / arena->job->shape.round) % arena->parities;
+    return arena->job->rounds_before + micro_batch / arena->job->shape.round;
 }
 
 guint32
 rp_host_arena_activation(const RpHostArena *arena, guint32 layer, guint32 micro_batch)
 {
     const gsize round = arena->job->shape.round;
-    const gsize turn = turn_of(arena, micro_batch);
+    const gsize turn = round_of(arena, micro_batch) % arena->parities;
     const guint32 boundary = arena->boundary[layer];
 
     return boundary == RP_NONE
@@ -182,7 +222,8 @@ guint32
 rp_host_arena_saved(const RpHostArena *arena, guint32 layer, guint32 micro_batch)
 {
     const gsize round = arena->job->shape.round;
-    const gsize row = turn_of(arena, micro_batch) * arena->job->profile->n_layers + layer;
+    const gsize turn = round_of(arena, micro_batch) % arena->saved_turns[layer];
+    const gsize row = turn * arena->job->profile->n_layers + layer;
 
     return arena->saved[row * round + micro_batch % round];
 }

@@ -240,11 +240,11 @@ choose_saved(RpPlanJob *job)
     const RpPlanOptions *options = &job->options;
     const gboolean dispatched = options->schedule->dispatched;
 
-    if (dispatched ? options->saved_groups == 0 : !rp_profile_saves(job->profile))
+    if (dispatched ? options->saved.groups == 0 : !rp_profile_saves(job->profile))
         return;
     own_profile(job);
-    rp_profile_choose_saved(job->own_profile, dispatched ? options->saved_groups : 0,
-                            options->saved_least_ns);
+    rp_profile_choose_saved(job->own_profile,
+                            dispatched ? &options->saved : &(RpSavedChoice){.groups = 0});
 }
 
 /* Frozen weights that stay on devices. */

@@ -258,3 +258,46 @@ rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart
     if (!placement->job->promises->resident_weights)
         g_array_append_val(device->gates, (made->output ? forward : backward)->gate);
 }
+
+/* ---- saved ---- */
+
+void
+rp_placement_lay_out_saved(RpPlacement *placement, guint g, const RpLargest *largest)
+{
+    const RpPlanJob *job = placement->job;
+    RpDevice *device = &placement->devices[g];
+
+    device->n_saved = largest->n_saved;
+    device->saved_turn = 0;
+    device->saved = RP_JOB_NONE(job, guint32, 2 * (gsize)largest->n_saved);
+    for (guint i = 0; i < 2 * device->n_saved; i++)
+        device->saved[i] = rp_job_add_buffer(job, g, RP_BUFFER_ACTIVATIONS, largest->saved);
+}
+
+void
+rp_placement_take_saved(RpPlacement *placement, RpPart *part)
+{
+    RpDevice *device = &placement->devices[part->device];
+
+    if (device->n_saved == 0)
+        return;
+    device->saved_turn ^= 1;
+    part->saved = &device->saved[device->saved_turn * device->n_saved];
+}
+
+void
+rp_placement_access_saved(const RpPlacement *placement, const RpPart *part, gboolean backward)
+{
+    const RpPlanJob *job = placement->job;
+    const RpInterval *layers = &part->at->layers;
+    guint n = 0;
+
+    for (guint l = layers->first; l < layers->first + layers->count && part->saved != NULL; l++) {
+        if (rp_plan_layer(job->plan, l)->saved_bytes == 0)
+            continue;
+        if (backward)
+            rp_builder_update(job->builder, part->saved[n++], RP_ROLE_SAVED);
+        else
+            rp_builder_write(job->builder, part->saved[n++], RP_ROLE_SAVED);
+    }
+}

@@ -143,8 +143,15 @@ guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
 
-/* saved.c: what layers' forwards save for their backwards. Places it; takes buffers for @part's layers;
- * the running task writes them, or (@backward) reads them and writes over them. */
+/* What forwards of dispatched stages save for their backwards (core/profile/saved.h), in the order of
+ * layers. It waits in the host's arena; a device has buffers for the layers of two actions:
+ *
+ *   compute            |--- F m ---|- F m+1 -|          |--- B m ---|- B m+1 -|
+ *   activation-down                |l0|l1|l2|
+ *   activation-up                            |l1|l2|    (m)  |l1|l2|  (m + 1)
+ *
+ * Places them; takes them for @part's layers; the running task writes them, or (@backward) reads them
+ * and writes over them. */
 void rp_placement_lay_out_saved(RpPlacement *placement, guint device, const RpLargest *largest);
 void rp_placement_take_saved(RpPlacement *placement, RpPart *part);
 void rp_placement_access_saved(const RpPlacement *placement, const RpPart *part, gboolean backward);

@@ -92,6 +92,7 @@ check_task(Operands *operands)
     const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
 
     rp_verifier_expect(verifier, task, operands->expected);
+    rp_verifier_expect_saved(verifier, task, operands->expected);
     for (guint i = 0; i < task->access_count; i++) {
         RpExpected *what = find_expected(operands, &accesses[i]);
 
