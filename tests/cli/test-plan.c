@@ -320,7 +320,9 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
 {
     if (RP_TEST_FEW) /* of values alone: others run the same */
         return;
-#define PLAN "plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 --batch 64 --lora-rank 32"
+#define PLAN                                                                                       \
+    "plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 --batch 64 --recompute full --lora-rank " \
+    "32"
 #define ATTENTION " --lora-targets q_proj,k_proj,v_proj,o_proj"
     g_auto(RpCliRun) whole = rp_cli_run(PLAN ATTENTION " --json" ONLY);
     g_auto(RpCliRun) packed = rp_cli_run(PLAN ATTENTION " --base nf4 --json" ONLY);
@@ -353,6 +355,42 @@ a_packed_base_takes_a_quarter_of_the_host(void **state)
     assert_non_null(strstr(full.err, "--base: expected --lora-rank beside it"));
     assert_int_equal(format.code, 2);
     assert_non_null(strstr(format.err, "is not one of bf16, fp8, nf4, nf4-single, mxfp4"));
+}
+
+/* At long sequences attention's output first; where memory of the host is short, in less of it. */
+static void
+forwards_save_what_is_faster(void **state)
+{
+#define PLAN                                                                                       \
+    "plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --sequence 32768 --batch 32 "                  \
+    "--schedules roundpipe --json "
+    g_auto(RpCliRun) chosen = rp_cli_run(PLAN "--host-memory 512");
+    g_auto(RpCliRun) full = rp_cli_run(PLAN "--host-memory 512 --recompute full");
+    g_auto(RpCliRun) selective = rp_cli_run(PLAN "--host-memory 512 --recompute selective");
+    g_auto(RpCliRun) little = rp_cli_run(PLAN "--host-memory 100");
+#undef PLAN
+    g_auto(RpCliRun) shorter =
+        rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 256 --json" ONLY);
+    g_autoptr(RpTree) best = rp_cli_json(&chosen);
+    g_autoptr(RpTree) recomputed = rp_cli_json(&full);
+    g_autoptr(RpTree) attention = rp_cli_json(&selective);
+    g_autoptr(RpTree) less = rp_cli_json(&little);
+    const double tokens_per_s = rp_cli_number(recomputed, "recommendation.tokens_per_s");
+
+    (void)state;
+    assert_true(rp_cli_number(best, "recommendation.tokens_per_s") > 1.05 * tokens_per_s);
+    assert_true(rp_cli_number(best, "recommendation.recomputed_tokens_per_s") == tokens_per_s);
+    assert_true(rp_cli_number(best, "recommendation.saved_bytes") > 3e9);
+    assert_true(rp_cli_number(best, "host.stash") >
+                rp_cli_number(recomputed, "host.stash") +
+                    4 * rp_cli_number(best, "recommendation.saved_bytes"));
+    /* 2 a d + 4 a bytes of a token, of 28 layers at most */
+    assert_true(rp_cli_number(attention, "recommendation.saved_bytes") <=
+                rp_cli_number(attention, "recommendation.micro_batch") * 28 * 32768 *
+                    (2 * 2048 + 4 * 16));
+    assert_true(rp_cli_number(less, "recommendation.host_peak_bytes") <= 100 * 0x1p30);
+    assert_null(strstr(full.out, "saved_bytes"));
+    assert_null(strstr(shorter.out, "saved_bytes"));
 }
 
 /* The whole model as one stage, which has no room with two slots for it. */
@@ -471,6 +509,7 @@ main(void)
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
+        cmocka_unit_test(forwards_save_what_is_faster),
         cmocka_unit_test(frozen_weights_stay_where_that_is_faster),
         cmocka_unit_test(simulate_says_what_stays),
         cmocka_unit_test(draws_of_measured_times_give_a_deviation),
