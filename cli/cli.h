@@ -242,6 +242,7 @@ typedef struct {
     char *resident;
     char *optimizer;
     char *early_steps;
+    char *moments;
 } RpScheduleArgs;
 
 /* The options of RpScheduleArgs: the schedule's first. */

@@ -36,6 +36,7 @@ const GOptionEntry rp_schedule_options[] = {
     {"consistency", 0, RP_WORD(RpScheduleArgs, consistency), "full fidelity: ", "NAME"},
     {"optimizer", 0, RP_WORD(RpScheduleArgs, optimizer), "full fidelity: ", "NAME"},
     {"early-steps", 0, RP_WORD(RpScheduleArgs, early_steps), "full fidelity: ", "NAME"},
+    {"optimizer-state", 0, RP_WORD(RpScheduleArgs, moments), "full fidelity: ", "NAME"},
     {"resident", 0, RP_WORD(RpScheduleArgs, resident), "full fidelity: ", "NAME"},
     {"no-clip", 0, RP_FLAG(RpScheduleArgs, ask.options.step_at_once),
      "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
@@ -99,7 +100,7 @@ gboolean
 rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
     int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
-    int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO;
+    int objective = 0, moments = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO;
 
     if (!check_given("gpus", args->ask.options.gpus, error) ||
         !check_given("micro-batches", args->ask.options.micro_batches, error) ||
@@ -111,7 +112,8 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
         !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
         !rp_cli_choose("early-steps", "optimizer.early_steps", args->early_steps, &early, error) ||
-        !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error))
+        !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error) ||
+        !rp_cli_choose("optimizer-state", "optimizer.state", args->moments, &moments, error))
         return FALSE;
     *ask = args->ask;
     ask->objective = (RpObjective)objective;
@@ -124,6 +126,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->options.consistency = (RpConsistency)consistency;
     ask->options.optimizer = (RpOptimizerMode)optimizer;
     ask->options.early_steps = (RpEarlySteps)early;
+    ask->options.moments = (RpMoments)moments;
     return TRUE;
 }
 

@@ -31,8 +31,9 @@
 #define RP_RUN_BASE_PACKED 2 /* and up */
 
 typedef struct {
-    int mode;  /* RpOptimizerMode */
-    int early; /* RpEarlySteps */
+    int mode;    /* RpOptimizerMode */
+    int early;   /* RpEarlySteps */
+    int moments; /* RpMoments */
     double learning_rate;
     int schedule; /* RpLearningRateKind */
     double min_lr_ratio;

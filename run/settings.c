@@ -53,6 +53,8 @@ static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
 static const RpSettingChoice earlies[] = {
     {"auto", RP_EARLY_AUTO}, {"off", RP_EARLY_OFF}, {"on", RP_EARLY_ON}, {NULL}};
+static const RpSettingChoice moments[] = {
+    {"fp32", RP_MOMENTS_FP32}, {"bf16", RP_MOMENTS_BF16}, {"int8", RP_MOMENTS_INT8}, {NULL}};
 static const RpSettingChoice excesses[] = {{"truncate", RP_RUN_EXCESS_TRUNCATE},
                                            {"drop", RP_RUN_EXCESS_DROP},
                                            {"error", RP_RUN_EXCESS_ERROR},
@@ -221,6 +223,9 @@ static const RpSetting settings[] = {
      .flag = "--early-steps",
      .help = "synchronous: weights are written before it is known whether to clip; auto: where the "
              "profile says which"},
+    {"optimizer.state", CHOICE(optimizer.moments, moments), .initial = "fp32",
+     .flag = "--optimizer-state", .others = "optim optim_bits",
+     .help = "how AdamW's two moments are kept: 8, 4 or 2 bytes a parameter"},
     {"optimizer.learning_rate", NUMBER(optimizer.learning_rate, 0, 1000), .initial = "1e-4",
      .others = "lr", .help = "the learning rate at its highest"},
     {"optimizer.schedule", CHOICE(optimizer.schedule, rates), .initial = "cosine",

@@ -144,6 +144,7 @@ static const GOptionEntry options[] = {
      "NAME"},
     {"optimizer", 0, RP_WORD(RpPlanArgs, optimizer),
      "fused (default, 18 bytes a parameter) or lean (16)", "NAME"},
+    {"optimizer-state", 0, RP_WORD(RpPlanArgs, moments), NULL, "NAME"},
     {"resident", 0, RP_WORD(RpPlanArgs, resident), NULL, "NAME"},
     {"recompute", 0, RP_WORD(RpPlanArgs, recompute), NULL, "NAME"},
     {"schedules", 0, RP_WORD(RpPlanArgs, schedules), "schedules to compare (default: all)", "LIST"},

@@ -294,11 +294,14 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "assumed", "PCIe %.0f GB/s up and %.0f down%s; host memory %.0f GB/s;",
                    links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, root,
                    links->host_bytes_per_s / 1e9);
-    rp_report_line(report, "", "AdamW on the host, %.1f billion parameters/s, %s, %s",
-                   advice->profile->optimizer_parameters_per_s / 1e9,
-                   options->async && options->optimizer == RP_OPTIMIZER_FUSED
-                       ? "18 bytes a parameter"
-                       : "16 bytes a parameter",
+    /* gradients and weights in 16 bits, which the fused step writes into a second buffer */
+    const double bytes =
+        (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
+        (double)rp_optimizer_state_bytes(options->moments, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+
+    rp_report_line(report, "",
+                   "AdamW on the host, %.1f billion parameters/s, %.4g bytes a parameter, %s",
+                   advice->profile->optimizer_parameters_per_s / 1e9, bytes,
                    options->async ? "asynchronous" : "synchronous");
     if (question->dtype_assumed)
         rp_report_line(report, "",

@@ -84,6 +84,7 @@ typedef struct {
     char *accumulate;
     char *matmul;
     char *optimizer;
+    char *moments;
     char *resident;
     char *recompute;
     char *schedules;
@@ -156,6 +157,8 @@ char *rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
 /* Writes it to @path. Errors: G_IO_ERROR; RP_RUN_ERROR_*: words that no run file takes */
 gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
                            const RpPlanRunWords *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* What a run file says of the optimizer, on a line; nothing where all is as it is without. */
+void rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query);
 
 /* ---- the report ---- */
 

@@ -341,8 +341,7 @@ say_keys(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest
     say_list(report, "backward_stages", longest->backward_blocks);
     if (query->sync)
         rp_report_say(report, "  async: false");
-    if (query->optimizer == RP_OPTIMIZER_LEAN)
-        rp_report_say(report, "  optimizer: {mode: lean}");
+    rp_plan_say_optimizer(report, query);
 }
 
 /* ---- together ---- */
@@ -371,6 +370,9 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
         rp_report_text(report, "base", query->base, NULL);
     rp_report_text(report, "optimizer", rp_setting_value_name("optimizer.mode", query->optimizer),
                    NULL);
+    if (query->moments != RP_MOMENTS_FP32)
+        rp_report_text(report, "optimizer_state",
+                       rp_setting_value_name("optimizer.state", (int)query->moments), NULL);
     rp_report_bool(report, "sync", query->sync, NULL);
 }
 

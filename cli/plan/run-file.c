@@ -120,6 +120,9 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     add(text, "optimizer.warmup_steps", WARMUP_STEPS);
     if (query->optimizer == RP_OPTIMIZER_LEAN)
         add(text, "optimizer.mode", "lean");
+    if (query->moments != RP_MOMENTS_FP32)
+        add(text, "optimizer.state", "%s",
+            rp_setting_value_name("optimizer.state", (int)query->moments));
     if (adapts) {
         add(text, "lora.rank", "%u", query->lora_rank);
         add(text, "lora.alpha", "%u", 2 * query->lora_rank);
@@ -146,4 +149,18 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
     g_autoptr(RpRunFile) run = rp_run_file_parse(path, text, strlen(text), here, error);
 
     return run != NULL && rp_cli_write_file(path, write_text, text, error);
+}
+
+void
+rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query)
+{
+    const gboolean lean = query->optimizer == RP_OPTIMIZER_LEAN;
+    const char *state = query->moments != RP_MOMENTS_FP32
+                            ? rp_setting_value_name("optimizer.state", (int)query->moments)
+                            : NULL;
+
+    if (lean || state != NULL)
+        rp_report_say(report, "  optimizer: {%s%s%s%s}", lean ? "mode: lean" : "",
+                      lean && state != NULL ? ", " : "", state != NULL ? "state: " : "",
+                      state != NULL ? state : "");
 }

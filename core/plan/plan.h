@@ -16,6 +16,7 @@
 
 #include <glib.h>
 
+#include "core/base/moments.h"
 #include "core/partition/partition.h"
 #include "core/profile/profile.h"
 
@@ -213,7 +214,7 @@ typedef struct {
     guint32 frozen;                          /* weights that no step changes */
     guint32 weights[2];                      /* trained weights; [1] only with double weights */
     guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
-    guint32 optimizer; /* full-precision weights and moments, 12 bytes a parameter */
+    guint32 optimizer; /* full-precision weights and moments: rp_optimizer_state_bytes() */
     guint32 copied;    /* blocking: fp32 gradients */
     gboolean early;    /* its early step writes weights, and a late step follows */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
@@ -301,6 +302,7 @@ typedef struct {
     gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
+    RpMoments moments;         /* `full`: how the optimizer keeps them */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);

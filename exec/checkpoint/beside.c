@@ -102,7 +102,7 @@ aligned(guint64 bytes)
 }
 
 guint64
-rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, gboolean async)
+rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments, gboolean async)
 {
     guint64 sum = 0;
 
@@ -110,7 +110,8 @@ rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, gboolean async
         const RpWeight *weight = rp_weights_nth(weights, i);
         if (!rp_weight_has_state(weight))
             continue;
-        sum += 3 * aligned(weight->elements * sizeof(float));
+        for (guint k = 0; k < rp_checkpoint_n_state_tensors(moments); k++)
+            sum += aligned(rp_checkpoint_state_bytes(weight, moments, k));
         sum += async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
     }
     return sum;
@@ -178,17 +179,21 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
         const RpWeight *weight = rp_weights_nth(image->weights, i);
         RpCheckpointNumbers *numbers = &image->numbers[i];
-        const gsize bytes = (gsize)weight->elements * sizeof(float);
+        RpOptimizerState *state = &numbers->state;
         if (!rp_weight_has_state(weight))
             continue;
-        numbers->master = move(&copying, &at, numbers->master, bytes);
-        numbers->moment1 = move(&copying, &at, numbers->moment1, bytes);
-        numbers->moment2 = move(&copying, &at, numbers->moment2, bytes);
+        for (guint k = 0; k < rp_checkpoint_n_state_tensors(state->moments); k++) {
+            const RpCheckpointTensor tensor =
+                rp_checkpoint_state_tensor(weight, state->moments, state->first, k);
+            const void *from = rp_checkpoint_state_data(&tensor, state);
+
+            rp_checkpoint_state_set_data(&tensor, state, move(&copying, &at, from, tensor.bytes));
+        }
         if (numbers->next != NULL)
             numbers->next = move(&copying, &at, numbers->next,
                                  (gsize)weight->elements * rp_dtype_size(image->dtype));
     }
-    g_assert(at == beside->memory + beside->bytes);
+    g_assert(at <= beside->memory + beside->bytes);
     copying_run(&copying);
 }
 

@@ -21,10 +21,7 @@ rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, const RpD
                 numbers->frozen = rp_trainer_frozen_weight(trainer, i);
             continue;
         }
-        const RpOptimizerState state = rp_trainer_weight_state(trainer, i);
-        numbers->master = rp_trainer_weight(trainer, i);
-        numbers->moment1 = state.moment1;
-        numbers->moment2 = state.moment2;
+        numbers->state = rp_trainer_weight_state(trainer, i);
         if (image->state.async)
             numbers->next = rp_trainer_next_weight(trainer, i);
     }

@@ -75,6 +75,7 @@ typedef struct {
     guint64 step;
     gboolean async;
     RpDtype dtype;
+    RpMoments moments;
     RpUpdateState update;
     guint
         rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
@@ -104,14 +105,40 @@ gboolean rp_checkpoint_state_load(const char *path, RpCheckpointState *state, GE
 gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
                                    RpCheckpointState *state, GError **error);
 
+/* ---- state-tensors.c ---- */
+
+#define RP_CHECKPOINT_STATE_TENSORS 5
+
+/* One of those that a weight's state takes in RP_CHECKPOINT_OPTIMIZER. */
+typedef struct {
+    const char *suffix; /* behind the weight's name */
+    const char *type;   /* as safetensors spell it */
+    guint64 shape[RP_WEIGHT_MAX_RANK];
+    guint rank;
+    gsize bytes;
+    gsize member; /* of RpOptimizerState: where its data stand */
+} RpCheckpointTensor;
+
+/* "fp32", "bf16", "int8" */
+const char *rp_checkpoint_moments_name(RpMoments moments);
+gboolean rp_checkpoint_moments_parse(const char *name, RpMoments *moments);
+guint rp_checkpoint_n_state_tensors(RpMoments moments);
+/* @first: parameter of its layer with which the weight begins */
+RpCheckpointTensor rp_checkpoint_state_tensor(const RpWeight *weight, RpMoments moments,
+                                              guint64 first, guint index);
+const void *rp_checkpoint_state_data(const RpCheckpointTensor *tensor,
+                                     const RpOptimizerState *state);
+void rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerState *state,
+                                  const void *data);
+/* At most, wherever the weight begins. */
+guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpMoments moments, guint index);
+
 /* ---- image.c ---- */
 
 /* Of a weight, in the network's layout order; all %NULL of a tied head's. */
 typedef struct {
     const guint8 *frozen; /* of one that is not trained: all else is %NULL; %NULL beside adapters */
-    const float *master;
-    const float *moment1;
-    const float *moment2;
+    RpOptimizerState state;
     const guint8 *next; /* as the next forward reads it; %NULL: synchronous */
 } RpCheckpointNumbers;
 

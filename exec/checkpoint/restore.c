@@ -113,6 +113,12 @@ check_run(const Restore *restore, GError **error)
                                   "dtype: expected %s, as this run has it, found %s, which "
                                   "would continue it",
                                   rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype));
+    if (restore->state.moments != rp_trainer_moments(restore->trainer))
+        return rp_checkpoint_fail(
+            error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+            "optimizer.state: expected %s, as this run has it, found %s, which would continue it",
+            rp_checkpoint_moments_name(rp_trainer_moments(restore->trainer)),
+            rp_checkpoint_moments_name(restore->state.moments));
     if (restore->state.layer_steps->len != n_layers)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
                                   "layer_steps: expected %u numbers, one a layer, found %u",
@@ -308,34 +314,45 @@ fail_tensor(const RpSafetensors *tensors, const char *name, const char *expected
                               "tensor %s: expected %s, found %s", quoted, expected, found);
 }
 
-/* The data of a tensor of @weight's shape, or %NULL. */
+/* The data of a tensor of @like's type and shape, or %NULL. */
 static const void *
-find_tensor(const RpSafetensors *tensors, const RpWeight *weight, const char *suffix, RpDtype dtype,
-            GError **error)
+find_like(const RpSafetensors *tensors, const RpWeight *weight, const RpCheckpointTensor *like,
+          GError **error)
 {
-    g_autofree char *name = g_strconcat(weight->name, suffix, NULL);
+    g_autofree char *name = g_strconcat(weight->name, like->suffix, NULL);
     const RpSafetensor *tensor = rp_safetensors_find(tensors, name);
-    g_autofree char *expected =
-        rp_safetensor_describe(rp_dtype_safetensors_name(dtype), weight->shape, weight->rank);
+    g_autofree char *expected = rp_safetensor_describe(like->type, like->shape, like->rank);
 
     if (tensor == NULL) {
         fail_tensor(tensors, name, expected, "no tensor of that name", error);
         return NULL;
     }
-    gboolean same = tensor->supported && tensor->dtype == dtype && tensor->rank == weight->rank;
-    for (guint i = 0; same && i < weight->rank; i++)
-        same = tensor->shape[i] == weight->shape[i];
+    gboolean same = strcmp(tensor->dtype_name, like->type) == 0 && tensor->rank == like->rank;
+    for (guint i = 0; same && i < like->rank; i++)
+        same = tensor->shape[i] == like->shape[i];
     if (!same) {
         g_autofree char *found =
             rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
         fail_tensor(tensors, name, expected, found, error);
         return NULL;
     }
-    if ((guintptr)tensor->data % rp_dtype_size(dtype) != 0) {
+    if ((guintptr)tensor->data % (strcmp(like->type, "F32") == 0 ? 4 : 1) != 0 ||
+        (guintptr)tensor->data % (g_str_has_suffix(like->type, "16") ? 2 : 1) != 0) {
         fail_tensor(tensors, name, "an aligned tensor", "one at an odd place", error);
         return NULL;
     }
     return tensor->data;
+}
+
+/* The same of @weight's shape. */
+static const void *
+find_tensor(const RpSafetensors *tensors, const RpWeight *weight, RpDtype dtype, GError **error)
+{
+    RpCheckpointTensor like = {
+        .suffix = "", .type = rp_dtype_safetensors_name(dtype), .rank = weight->rank};
+
+    memcpy(like.shape, weight->shape, weight->rank * sizeof *like.shape);
+    return find_like(tensors, weight, &like, error);
 }
 
 /* Finds what belongs to weight @index. */
@@ -348,19 +365,21 @@ find_state(const Restore *restore, guint index, RpOptimizerState *state, const v
     *next = NULL;
     *state = (RpOptimizerState){
         .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
-        .n_parameters = (gsize)weight->elements};
-    state->weight = find_tensor(restore->optimizer, weight, ".master", RP_DTYPE_FP32, error);
-    if (state->weight == NULL)
-        return FALSE;
-    state->moment1 = find_tensor(restore->optimizer, weight, ".exp_avg", RP_DTYPE_FP32, error);
-    if (state->moment1 == NULL)
-        return FALSE;
-    state->moment2 = find_tensor(restore->optimizer, weight, ".exp_avg_sq", RP_DTYPE_FP32, error);
-    if (state->moment2 == NULL)
-        return FALSE;
+        .n_parameters = (gsize)weight->elements,
+        .moments = restore->state.moments,
+        .first = rp_trainer_weight_state(restore->trainer, index).first};
+    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->moments); i++) {
+        const RpCheckpointTensor like =
+            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+        const void *data = find_like(restore->optimizer, weight, &like, error);
+
+        if (data == NULL)
+            return FALSE;
+        rp_checkpoint_state_set_data(&like, state, data);
+    }
     if (restore->next == NULL)
         return TRUE;
-    *next = find_tensor(restore->next, weight, "", restore->state.dtype, error);
+    *next = find_tensor(restore->next, weight, restore->state.dtype, error);
     return *next != NULL;
 }
 
@@ -401,7 +420,7 @@ check_frozen(const Restore *restore, GError **error)
             continue;
         if (model == NULL && (model = open_tensors(restore, RP_CHECKPOINT_MODEL, error)) == NULL)
             return FALSE;
-        saved = find_tensor(model, weight, "", weight->storage, error);
+        saved = find_tensor(model, weight, weight->storage, error);
         if (saved == NULL)
             return FALSE;
         if (memcmp(saved, rp_trainer_frozen_weight(restore->trainer, i), bytes) == 0)

@@ -101,16 +101,35 @@ new_writer(const Save *save, const char *name, guint64 max_shard_bytes)
     return rp_safetensors_writer_new(path, max_shard_bytes);
 }
 
-/* Three tensors a weight: numbers 3 k up for the k-th weight of the file. */
+/* n tensors a weight: numbers n k up for the k-th weight of the file. */
 static void
-add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight)
+add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state)
 {
-    static const char *const suffixes[] = {"master", "exp_avg", "exp_avg_sq"};
+    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->moments); i++) {
+        const RpCheckpointTensor tensor =
+            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+        g_autofree char *name = g_strconcat(weight->name, tensor.suffix, NULL);
 
-    for (gsize i = 0; i < G_N_ELEMENTS(suffixes); i++) {
-        g_autofree char *name = g_strconcat(weight->name, ".", suffixes[i], NULL);
-        rp_safetensors_writer_add(writer, name, RP_DTYPE_FP32, weight->shape, weight->rank);
+        rp_safetensors_writer_add_type(writer, name, tensor.type, tensor.shape, tensor.rank);
     }
+}
+
+static gboolean
+write_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state,
+                guint number, GError **error)
+{
+    const guint n = rp_checkpoint_n_state_tensors(state->moments);
+
+    for (guint i = 0; i < n; i++) {
+        const RpCheckpointTensor tensor =
+            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+
+        if (!rp_safetensors_writer_write(writer, n * number + i,
+                                         rp_checkpoint_state_data(&tensor, state), tensor.bytes,
+                                         error))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean
@@ -120,7 +139,7 @@ begin_state(Save *save, GError **error)
         const RpWeight *weight = rp_weights_nth(save->weights, i);
         if (!rp_weight_has_state(weight))
             continue;
-        add_optimizer(save->optimizer, weight);
+        add_optimizer(save->optimizer, weight, &save->image->numbers[i].state);
         if (save->next != NULL)
             rp_safetensors_writer_add(save->next, weight->name, save->dtype, weight->shape,
                                       weight->rank);
@@ -221,19 +240,14 @@ write_weight(const Save *save, guint index, Tensors tensors, const Piece *piece,
     const guint tensor = tensors.state;
     const RpWeight *weight = rp_weights_nth(save->weights, index);
     const RpCheckpointNumbers *numbers = &save->image->numbers[index];
-    gsize bytes = (gsize)weight->elements * sizeof(float);
 
-    if (numbers->master == NULL)
+    if (numbers->state.weight == NULL)
         return write_frozen(save, index, tensors.model, error);
-    if (!write_rounded(save, weight, tensors.model, numbers->master, piece, error))
+    if (!write_rounded(save, weight, tensors.model, numbers->state.weight, piece, error))
         return FALSE;
     if (save->weights_only)
         return TRUE;
-    if (!rp_safetensors_writer_write(save->optimizer, 3 * tensor, numbers->master, bytes, error) ||
-        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 1, numbers->moment1, bytes,
-                                     error) ||
-        !rp_safetensors_writer_write(save->optimizer, 3 * tensor + 2, numbers->moment2, bytes,
-                                     error))
+    if (!write_optimizer(save->optimizer, weight, &numbers->state, tensor, error))
         return FALSE;
     return save->next == NULL || write_next(save, index, tensor, piece, error);
 }

@@ -43,6 +43,7 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
     *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
                                  .async = rp_trainer_is_async(trainer),
                                  .dtype = rp_network_options(network)->dtype,
+                                 .moments = rp_trainer_moments(trainer),
                                  .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
                                  .rounds = rp_trainer_rounds(trainer),
                                  .base = g_strdup(rp_weights_base_hash(weights)),
@@ -67,6 +68,8 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     rp_json_uint(json, "step", state->step);
     rp_json_bool(json, "async", state->async);
     rp_json_string(json, "dtype", rp_dtype_name(state->dtype));
+    if (state->moments != RP_MOMENTS_FP32)
+        rp_json_string(json, "optimizer_state", rp_checkpoint_moments_name(state->moments));
     rp_json_uint(json, "updates", state->update.n_updates);
     rp_json_uint(json, "iterations", state->update.n_iterations);
     rp_json_number(json, "loss_scale", (double)state->update.loss_scale.scale);
@@ -119,6 +122,16 @@ read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 static gboolean
+read_moments(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autoptr(GString) name = g_string_new(NULL);
+
+    return rp_json_pull_string(pull, name) &&
+           (rp_checkpoint_moments_parse(name->str, value) ||
+            rp_json_pull_fail_value(pull, "\"fp32\", \"bf16\" or \"int8\""));
+}
+
+static gboolean
 read_steps(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     GArray *steps = *(GArray **)value;
@@ -146,6 +159,8 @@ static const RpJsonField fields[] = {
     FIELD("step", rp_json_read_uint64, step),
     FIELD("async", rp_json_read_boolean, async),
     FIELD("dtype", read_dtype, dtype),
+    /* fp32 without */
+    {"optimizer_state", read_moments, G_STRUCT_OFFSET(RpCheckpointState, moments)},
     FIELD("updates", rp_json_read_uint64, update.n_updates),
     FIELD("iterations", rp_json_read_uint64, update.n_iterations),
     FIELD("loss_scale", read_scale, update.loss_scale.scale),

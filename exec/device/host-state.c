@@ -4,8 +4,6 @@ G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 
 G_DEFINE_QUARK(rp_host_state_error, rp_host_state_error)
 
-#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
-
 static RpHostStatePlace
 place_of(const RpPlan *plan, guint32 index)
 {
@@ -63,7 +61,8 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
     }
     return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
                        error) &&
-           check_place(index, "optimizer state", &layer->optimizer_place, layer->own * STATE_BYTES,
+           check_place(index, "optimizer state", &layer->optimizer_place,
+                       rp_optimizer_state_bytes(host_state->options.adamw.moments, layer->own),
                        error);
 }
 
@@ -295,11 +294,13 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
             layer->gradients[i] = address(host_state, &layer->gradient_place[i]);
         layer->copied = address(host_state, &layer->copied_place);
         layer->frozen = address(host_state, &layer->frozen_place);
-        layer->master = address(host_state, &layer->optimizer_place);
-        if (layer->own > 0)
-            layer->state =
-                rp_optimizer_layer_new(host_state->optimizer, layer->master, layer->own,
-                                       (const RpParameterSpan *)(void *)spans->data, spans->len);
+        if (layer->own == 0)
+            continue;
+        layer->state = rp_optimizer_layer_new(
+            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->own,
+            (const RpParameterSpan *)(void *)spans->data, spans->len);
+        layer->master = rp_optimizer_layer_weights(layer->state);
+        rp_optimizer_layer_set_number(layer->state, l);
     }
     return TRUE;
 }

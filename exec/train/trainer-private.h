@@ -26,9 +26,9 @@ typedef struct {
 /* A layer that is being restored, weight by weight. */
 typedef struct {
     float *weight;
-    float *moment1;
-    float *moment2;
-    guint8 *next; /* in the network's dtype; %NULL: none given */
+    guint8 *moment[2];
+    float *scale[2]; /* %NULL: none */
+    guint8 *next;    /* in the network's dtype; %NULL: none given */
     guint64 n_steps;
     guint n_left;
 } RpRestoredLayer;

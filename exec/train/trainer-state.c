@@ -42,11 +42,23 @@ rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
     const Place place = place_of(trainer, weight);
     RpOptimizerState state = rp_host_state_layer_state(trainer->host_state, place.layer);
 
+    const guint64 offset = place.offset * rp_moment_bytes(state.moments);
+    const guint64 block = place.offset / RP_MOMENT_BLOCK;
+
     state.n_parameters = place.elements;
+    state.first = place.offset;
     state.weight += place.offset;
-    state.moment1 += place.offset;
-    state.moment2 += place.offset;
+    state.moment1 = (const guint8 *)state.moment1 + offset;
+    state.moment2 = (const guint8 *)state.moment2 + offset;
+    state.scale1 = state.scale1 != NULL ? state.scale1 + block : NULL;
+    state.scale2 = state.scale2 != NULL ? state.scale2 + block : NULL;
     return state;
+}
+
+RpMoments
+rp_trainer_moments(const RpTrainer *trainer)
+{
+    return rp_plan_promises(rp_planner_plan(trainer->planner))->moments;
 }
 
 static guint8 *
@@ -117,13 +129,21 @@ rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values)
         values[i] = (float)(values[i] * unscale);
 }
 
+static void
+clear_state(RpRestoredLayer *restored)
+{
+    g_clear_pointer(&restored->weight, g_free);
+    for (guint i = 0; i < 2; i++) {
+        g_clear_pointer(&restored->moment[i], g_free);
+        g_clear_pointer(&restored->scale[i], g_free);
+    }
+}
+
 void
 rp_trainer_clear_restored(RpTrainer *trainer)
 {
     for (guint l = 0; trainer->restored != NULL && l < rp_network_n_layers(trainer->network); l++) {
-        g_free(trainer->restored[l].weight);
-        g_free(trainer->restored[l].moment1);
-        g_free(trainer->restored[l].moment2);
+        clear_state(&trainer->restored[l]);
         g_free(trainer->restored[l].next);
     }
     g_clear_pointer(&trainer->restored, g_free);
@@ -143,8 +163,15 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
     if (restored->weight != NULL)
         return restored;
     restored->weight = g_new0(float, n);
-    restored->moment1 = g_new0(float, n);
-    restored->moment2 = g_new0(float, n);
+    for (guint i = 0; i < 2; i++) {
+        const RpMoments moments = rp_trainer_moments(trainer);
+        const gsize n_scales = rp_moment_scales(moments, 0, n),
+                    bytes = n * rp_moment_bytes(moments);
+
+        restored->moment[i] = g_malloc(bytes);
+        memset(restored->moment[i], rp_moment_zero(moments, i), bytes); /* of gaps */
+        restored->scale[i] = n_scales > 0 ? g_new0(float, n_scales) : NULL;
+    }
     if (with_next)
         restored->next = g_malloc0(n * element_bytes(trainer));
     count = rp_weights_layer(trainer->weights, layer, &first);
@@ -160,15 +187,35 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
     const RpLayerLayout *layout = rp_network_layout(trainer->network, layer);
     const gsize n = layout->elements - layout->tied_elements;
     RpRestoredLayer *restored = &trainer->restored[layer];
-    const RpOptimizerState state = {restored->n_steps, n, restored->weight, restored->moment1,
-                                    restored->moment2};
+    const RpOptimizerState state = {.n_steps = restored->n_steps,
+                                    .n_parameters = n,
+                                    .weight = restored->weight,
+                                    .moment1 = restored->moment[0],
+                                    .moment2 = restored->moment[1],
+                                    .scale1 = restored->scale[0],
+                                    .scale2 = restored->scale[1],
+                                    .moments = rp_trainer_moments(trainer)};
 
     if (!rp_host_state_restore_layer(trainer->host_state, layer, &state, error))
         return FALSE;
-    g_clear_pointer(&restored->weight, g_free);
-    g_clear_pointer(&restored->moment1, g_free);
-    g_clear_pointer(&restored->moment2, g_free);
+    clear_state(restored);
     return TRUE;
+}
+
+static void
+restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, Place place)
+{
+    const void *moments[] = {state->moment1, state->moment2};
+    const float *scales[] = {state->scale1, state->scale2};
+    const gsize each = rp_moment_bytes(state->moments);
+    const gsize n_scales = rp_moment_scales(state->moments, place.offset, place.elements);
+
+    for (guint i = 0; i < 2; i++) {
+        memcpy(restored->moment[i] + place.offset * each, moments[i], place.elements * each);
+        if (n_scales > 0)
+            memcpy(restored->scale[i] + place.offset / RP_MOMENT_BLOCK, scales[i],
+                   n_scales * sizeof(float));
+    }
 }
 
 gboolean
@@ -180,6 +227,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
     RpRestoredLayer *restored;
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
+    g_return_val_if_fail(state->moments == rp_trainer_moments(trainer), FALSE);
     if (state->n_parameters != place.elements) {
         g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
                     "%s: expected %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
@@ -189,8 +237,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
     }
     restored = restored_layer(trainer, place.layer, next != NULL);
     memcpy(restored->weight + place.offset, state->weight, bytes);
-    memcpy(restored->moment1 + place.offset, state->moment1, bytes);
-    memcpy(restored->moment2 + place.offset, state->moment2, bytes);
+    restore_moments(restored, state, place);
     restored->n_steps = state->n_steps;
     if (next != NULL)
         memcpy(restored->next + place.offset * element_bytes(trainer), next,

@@ -184,6 +184,8 @@ gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOpt
                                    const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* After all weights. */
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
+/* How they are kept. */
+RpMoments rp_trainer_moments(const RpTrainer *trainer);
 /* Moments beside rp_trainer_weight(); n_steps of its layer. */
 RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);
 

@@ -22,7 +22,8 @@ enum { AUTO, NEVER, ALWAYS };
 static guint64
 copy_bytes(const RpTrainJob *job)
 {
-    return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.async);
+    return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.moments,
+                                    job->request.options.async);
 }
 
 /* That training takes of the host's memory. */

@@ -111,6 +111,12 @@ rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
     return trainer->numbers[weight].next;
 }
 
+RpMoments
+rp_trainer_moments(const RpTrainer *trainer)
+{
+    return RP_MOMENTS_FP32;
+}
+
 RpOptimizerState
 rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 {

@@ -62,10 +62,10 @@ new_beside(CheckpointFixture *f)
 {
     const RpNetwork *network = rp_trainer_network(f->trainer);
 
-    return rp_checkpoint_beside_new(rp_checkpoint_copy_bytes(rp_network_weights(network),
-                                                             rp_network_options(network)->dtype,
-                                                             rp_trainer_is_async(f->trainer)),
-                                    &f->error);
+    return rp_checkpoint_beside_new(
+        rp_checkpoint_copy_bytes(rp_network_weights(network), rp_network_options(network)->dtype,
+                                 RP_MOMENTS_FP32, rp_trainer_is_async(f->trainer)),
+        &f->error);
 }
 
 /* The trainer goes to @step, and its checkpoint is begun. */

@@ -227,8 +227,10 @@ static void
 add_state(GChecksum *hash, const RpOptimizerState *state, guint64 offset, gsize n)
 {
     g_checksum_update(hash, (const guchar *)(state->weight + offset), (gssize)(n * sizeof(float)));
-    g_checksum_update(hash, (const guchar *)(state->moment1 + offset), (gssize)(n * sizeof(float)));
-    g_checksum_update(hash, (const guchar *)(state->moment2 + offset), (gssize)(n * sizeof(float)));
+    g_checksum_update(hash, (const guchar *)state->moment1 + offset * sizeof(float),
+                      (gssize)(n * sizeof(float)));
+    g_checksum_update(hash, (const guchar *)state->moment2 + offset * sizeof(float),
+                      (gssize)(n * sizeof(float)));
 }
 
 /* Adds what stands in s->sums. */

@@ -248,6 +248,41 @@ for_sixteen_bit_storage_and_tied_matrices(void **state)
     rp_tiny_model_free(tied);
 }
 
+/* With random bits that belong to the parameter and the step. */
+static void
+for_moments_in_fewer_bits(void **state)
+{
+    RpTinyModel *tied = rp_tiny_model_new(TRUE);
+
+    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
+        const RpTinyRun one = {"roundpipe",
+                               1,
+                               8,
+                               .async = TRUE,
+                               .dtype = RP_DTYPE_BF16,
+                               .max_grad_norm = 0.5,
+                               .moments = (RpMoments)m};
+        g_autofree char *expected = rp_tiny_run_hash(tied, &one, STEPS);
+        RpTinyRun wide = one;
+
+        wide.moments = RP_MOMENTS_FP32;
+        g_autofree char *other = rp_tiny_run_hash(tied, &wide, STEPS);
+
+        assert_string_not_equal(other, expected);
+        for (guint devices = 1; devices <= 4; devices++) {
+            RpTinyRun run = one;
+
+            run.devices = devices;
+            run.lean = devices == 2;
+            run.blocking = devices == 3;
+            run.n_stages = devices % 2;
+            run.threads = devices;
+            assert_same(tied, &run, expected);
+        }
+    }
+    rp_tiny_model_free(tied);
+}
+
 /* Whose experts' matrices stand in stacks, of no multiple of the layout's alignment. */
 static void
 for_experts(void **state)
@@ -358,6 +393,7 @@ main(void)
         FIXTURE_TEST(for_calls_of_bound_schedules),
         cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
+        cmocka_unit_test(for_moments_in_fewer_bits),
         cmocka_unit_test(for_experts),
         cmocka_unit_test(for_actions_in_pieces),
         cmocka_unit_test(for_weights_that_are_written_before_the_norm_is_known),

@@ -199,7 +199,8 @@ goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
                          .async = (mode & 2) != 0,
                          .lean = (mode & 4) != 0,
                          .dtype = mode & 8 ? RP_DTYPE_FP16 : RP_DTYPE_FP32,
-                         .max_grad_norm = 0.5};
+                         .max_grad_norm = 0.5,
+                         .moments = (RpMoments)(mode % RP_N_MOMENTS)};
         GError *error = NULL;
         g_autofree char *expected = rp_tiny_run_hash(model, &run, 8);
         RpTrainer *first = rp_tiny_trainer(model, &run, &error);

@@ -171,6 +171,8 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
     };
     if (run->max_skipped > 0)
         options.update.loss_scale.max_skipped = run->max_skipped;
+    options.update.adamw.moments = run->moments;
+    options.update.adamw.seed = 5;
     g_autoptr(RpNetwork) network =
         rp_network_new(model->weights, backend->kernels(), &options.network);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
@@ -301,6 +303,18 @@ rp_tiny_train_overwriting(RpTrainer *trainer, const RpTinyRun *run, guint steps)
         fail_msg("%s", error->message);
 }
 
+static void
+add_moment(GChecksum *hash, const RpOptimizerState *state, const void *moment, const float *scales,
+           gsize n)
+{
+    const gsize bytes = n * rp_moment_bytes(state->moments);
+    const gsize scale_bytes = rp_moment_scales(state->moments, state->first, n) * sizeof(float);
+
+    g_checksum_update(hash, moment, (gssize)bytes);
+    if (scale_bytes > 0)
+        g_checksum_update(hash, (const guchar *)(const void *)scales, (gssize)scale_bytes);
+}
+
 char *
 rp_tiny_hash(RpTrainer *trainer)
 {
@@ -316,8 +330,8 @@ rp_tiny_hash(RpTrainer *trainer)
         const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
 
         g_checksum_update(hash, (const guchar *)state.weight, (gssize)(n * sizeof(float)));
-        g_checksum_update(hash, (const guchar *)state.moment1, (gssize)(n * sizeof(float)));
-        g_checksum_update(hash, (const guchar *)state.moment2, (gssize)(n * sizeof(float)));
+        add_moment(hash, &state, state.moment1, state.scale1, n);
+        add_moment(hash, &state, state.moment2, state.scale2, n);
         g_checksum_update(hash, rp_trainer_next_weight(trainer, w), (gssize)(n * element));
     }
     return g_strdup(g_checksum_get_string(hash));

@@ -1,6 +1,5 @@
 #include "core/plan/planner/host-arena.h"
 
-#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
 #define FP32_BYTES 4
 /* So many slots between the end of a layer's backward slot and its next forward slot are enough for what
  * it saves to have left the buffer, whatever hops take. */
@@ -47,8 +46,9 @@ lay_out_layer(const RpPlanJob *job, guint l)
                                                i < rp_plan_gradient_buffers(job->promises)
                                                    ? rp_job_home_bytes(job, layer->gradient_bytes)
                                                    : 0);
-    place.optimizer =
-        rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER, own_gradients / element * STATE_BYTES);
+    place.optimizer = rp_job_add_buffer(
+        job, host, RP_BUFFER_OPTIMIZER,
+        rp_optimizer_state_bytes(job->promises->moments, own_gradients / element));
     place.copied = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);

@@ -2,11 +2,12 @@
  * e is the size of a weight or gradient:
  *
  *   fused 24 + 2 e   lean 24 + e   blocking 24 + 4   copies 4 + e   early 12 + 2 e   late 24 + e
+ *
+ * Of moments in bf16, 16 in place of 24 and 8 of 12; in int8, 12 and 6, and a little
+ * (core/base/moments.h).
  */
 #include "core/plan/planner/protocol.h"
 
-#define STATE_BYTES 12   /* weight and moments */
-#define STATE_TRAFFIC 24 /* the same, read and written */
 #define FP32_BYTES 4
 #define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
 
@@ -14,7 +15,8 @@
 static guint64
 bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
 {
-    const double traffic = STATE_TRAFFIC + 2 * job->promises->element_bytes;
+    const double traffic =
+        (double)rp_optimizer_state_traffic(RP_MOMENTS_FP32, 1) + 2 * job->promises->element_bytes;
     const double bytes =
         (double)parameters * traffic * job->profile->optimizer_parameters_per_s / parameters_per_s;
 
@@ -94,7 +96,14 @@ rp_traffic_gradient_copy(const RpPlanJob *job, guint layer)
                       FP32_BYTES + job->promises->element_bytes);
 }
 
-/* Of a pass over the layer's state: @gradient bytes a parameter are read of each gradient beside it. */
+static guint64
+state_bytes(const RpPlanJob *job, guint layer)
+{
+    return rp_optimizer_state_bytes(job->promises->moments, parameters_of(job, layer));
+}
+
+/* Of a pass over the layer's state, but the state: @gradient bytes a parameter are read of each gradient,
+ * and @each moved beside it. */
 static guint64
 pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient, guint64 each)
 {
@@ -134,7 +143,8 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
     const guint64 element = job->promises->element_bytes;
     const double rate = job->profile->norm_parameters_per_s * (double)element;
     const guint64 read =
-        pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), STATE_BYTES);
+        state_bytes(job, layer) +
+        pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), 0);
     const guint64 moved = read + element * parameters_of(job, layer);
 
     return rate > 0 ? MAX(moved, bytes_at_rate(job, read, rate)) : moved;
@@ -144,14 +154,16 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
 guint64
 rp_traffic_late_step(const RpPlanJob *job, guint layer)
 {
-    return pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), STATE_TRAFFIC);
+    return 2 * state_bytes(job, layer) +
+           pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), 0);
 }
 
 double
 rp_traffic_rate(const RpPlanJob *job)
 {
     return job->profile->optimizer_parameters_per_s *
-           (double)(STATE_TRAFFIC + 2 * job->promises->element_bytes);
+           (double)(rp_optimizer_state_traffic(RP_MOMENTS_FP32, 1) +
+                    2 * job->promises->element_bytes);
 }
 
 guint64
@@ -161,6 +173,6 @@ rp_traffic_step(const RpPlanJob *job, guint layer, guint tied)
     const guint64 gradient = promises->gradient_copies ? FP32_BYTES : gradient_element(job);
     const guint64 written = promises->parameter_copies ? 0 : promises->element_bytes;
 
-    return pass_over_state(job, layer, tied, gradient, STATE_TRAFFIC + written) +
+    return 2 * state_bytes(job, layer) + pass_over_state(job, layer, tied, gradient, written) +
            (promises->gated ? 0 : rp_traffic_norm(job, layer));
 }

@@ -4,7 +4,6 @@
  */
 #include "core/verify/private.h"
 
-#define STATE_BYTES 12 /* of a parameter: full-precision weight and two moments */
 #define FP32_BYTES 4
 
 typedef struct {
@@ -132,7 +131,8 @@ check_layer(Tables *tables, guint layer)
            claim_gradients(tables, layer,
                            n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          own_gradients / element * STATE_BYTES, "optimizer state") &&
+                          rp_optimizer_state_bytes(promises->moments, own_gradients / element),
+                          "optimizer state") &&
            claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
                           promises->gradient_copies ? n_gradients * FP32_BYTES : 0,
                           "copied gradients");

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "exec/optim/adamw/adamw-private.h"
+#include "exec/optim/adamw/moment-loops.h"
 
 /* @loop with a constant in place of @dtype. */
 #define BY_DTYPE(dtype, loop, ...)                                                                 \
@@ -99,4 +100,6 @@ widen(const void *values, RpDtype dtype, float *wide, gsize n)
                                            .add_squares = add_squares,                             \
                                            .add = add,                                             \
                                            .accumulate = accumulate,                               \
-                                           .widen = widen}
+                                           .widen = widen,                                         \
+                                           .unpack = unpack,                                       \
+                                           .pack = pack}

@@ -11,6 +11,7 @@
 #include <glib.h>
 
 #include "core/base/dtype.h"
+#include "core/base/moments.h"
 
 /* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */
 #define RP_SUM_SQUARES_BLOCK ((gsize)65536)
@@ -21,6 +22,8 @@ typedef struct {
     double beta2;        /* decay of the second moment, [0, 1) */
     double epsilon;      /* added to the root of the second moment, >= 0 */
     double weight_decay; /* decoupled, >= 0 */
+    RpMoments moments;   /* how they are kept between steps */
+    guint64 seed;        /* of stochastic rounding */
 } RpAdamwOptions;
 
 /* torch.optim.AdamW's defaults. */
@@ -53,6 +56,15 @@ typedef struct {
     RpDtype published_dtype;
 } RpAdamwArrays;
 
+/* Where the random bits of stochastic rounding come from: for a parameter, a moment and a step they are
+ * the same, whoever rounds it, wherever. */
+typedef struct {
+    guint64 seed;
+    guint64 step; /* of the layer; the first is 1 */
+    guint32 layer;
+    guint32 moment; /* 0: the first, 1: the second, that of squares */
+} RpDraw;
+
 /* One variant. */
 typedef struct {
     const char *name; /* "avx512", "avx2" or "plain" */
@@ -84,6 +96,13 @@ typedef struct {
 
     /* @wide[i] = @values[i]. */
     void (*widen)(const void *values, RpDtype dtype, float *wide, gsize n);
+
+    /* A moment of @n parameters, from a block on, to and from what is kept of it between steps; not
+     * of fp32. @scales: of its blocks, int8. @block: number of the first in its layer */
+    void (*unpack)(RpMoments moments, gboolean squares, const void *packed, const float *scales,
+                   float *values, gsize n);
+    void (*pack)(RpMoments moments, const RpDraw *draw, guint64 block, const float *values,
+                 void *packed, float *scales, gsize n);
 } RpAdamwOps;
 
 /* Every variant built in, the fastest first, then NULL; ask supported() before use. */

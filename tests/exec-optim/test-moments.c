@@ -1,0 +1,409 @@
+/* Moments in 16 and 8 bits: fixtures/moments.txt, written by fixtures/make-moments.py with the maps
+ * of bitsandbytes; chances of stochastic rounding; the same bits for any variant, threads and ranges. */
+#include "tests/rp-test.h"
+
+#include <math.h>
+
+#include "exec/optim/optimizer.h"
+
+#define N 600 /* of the fixture: two blocks, and a short one */
+#define STEPS 5
+#define SEED 0x123456789abcdef
+#define LAYER 3
+#define MANY 100003 /* several granules, and a tail */
+#define MOST 4.5    /* standard deviations */
+
+typedef struct {
+    char **lines;
+    RpPool *pool;
+    RpOptimizer *optimizer;
+    RpOptimizerLayer *layer;
+    guint8 *memory;
+} Fixture;
+
+static void
+close_layer(Fixture *f)
+{
+    g_clear_pointer(&f->layer, rp_optimizer_layer_free);
+    g_clear_pointer(&f->optimizer, rp_optimizer_free);
+    g_clear_pointer(&f->pool, rp_pool_free);
+    g_clear_pointer(&f->memory, g_free);
+}
+
+static int
+set_up(void **state)
+{
+    Fixture *f = g_new0(Fixture, 1);
+    g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/moments.txt");
+    g_autofree char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        return -1;
+    f->lines = g_strsplit(g_strchomp(text), "\n", -1);
+    *state = f;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    Fixture *f = *state;
+
+    close_layer(f);
+    g_strfreev(f->lines);
+    g_free(f);
+    return 0;
+}
+
+/* A layer of @n, all zero; as many bytes as are told, and no more. */
+static void
+open_layer(Fixture *f, RpMoments moments, gsize n, const char *variant, guint threads)
+{
+    const RpAdamwOptions options = {.beta1 = 0.9,
+                                    .beta2 = 0.99,
+                                    .epsilon = 1e-8,
+                                    .weight_decay = 0.1,
+                                    .moments = moments,
+                                    .seed = SEED};
+    GError *error = NULL;
+
+    close_layer(f);
+    if (threads > 0)
+        f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = threads}, &error);
+    rp_assert_no_error(error);
+    f->optimizer = rp_optimizer_new(&options, variant != NULL ? rp_adamw_find(variant) : NULL,
+                                    f->pool, &error);
+    rp_assert_no_error(error);
+    f->memory = g_malloc(rp_optimizer_state_bytes(moments, n));
+    f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
+    rp_optimizer_layer_set_number(f->layer, LAYER);
+}
+
+/* Numbers of the line that begins with @tag, as bits where @hex. (transfer full) */
+static guint32 *
+read_line(const Fixture *f, const char *tag, gboolean hex, gsize n)
+{
+    g_autofree char *begin = g_strconcat(tag, " ", NULL);
+    guint32 *numbers = g_new(guint32, n);
+
+    for (char **line = f->lines; *line != NULL; line++) {
+        if (!g_str_has_prefix(*line, begin))
+            continue;
+        g_auto(GStrv) words = g_strsplit(*line, " ", -1);
+
+        assert_int_equal(g_strv_length(words), n + 1);
+        for (gsize i = 0; i < n; i++)
+            numbers[i] = (guint32)g_ascii_strtoull(words[i + 1], NULL, hex ? 16 : 10);
+        return numbers;
+    }
+    fail_msg("no %s in the fixture", tag);
+    return NULL;
+}
+
+/* make-moments.py's values() */
+static float
+value_at(guint step, gsize i)
+{
+    guint32 x = (guint32)(i + 1000003 * (gsize)step);
+
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    x ^= x >> 16;
+    return (float)((gint32)(x >> 8) - (1 << 23)) / (float)(1 << 23) / (float)(1 << (i % 13));
+}
+
+static void
+fill(float *values, guint step, gsize n)
+{
+    for (gsize i = 0; i < n; i++)
+        values[i] = value_at(step, i);
+}
+
+static void
+apply(Fixture *f, const float *gradient, gsize first, gsize n)
+{
+    const RpOptimizerStep step = {.learning_rate = 1e-2,
+                                  .gradient_scale = 1,
+                                  .first = first,
+                                  .n_parameters = n,
+                                  .gradient = {{gradient + first}}};
+
+    rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+}
+
+/* The fixture's steps, in ranges of @range. */
+static void
+train(Fixture *f, RpMoments moments, gsize n, gsize range, const char *variant, guint threads)
+{
+    g_autofree float *values = g_new(float, n);
+
+    open_layer(f, moments, n, variant, threads);
+    fill(values, 0, n);
+    memcpy(rp_optimizer_layer_weights(f->layer), values, n * sizeof(float));
+    for (guint step = 1; step <= STEPS; step++) {
+        fill(values, step, n);
+        for (gsize first = 0; first < n; first += range)
+            apply(f, values, first, MIN(range, n - first));
+        rp_optimizer_layer_finish(f->layer);
+    }
+}
+
+static void
+assert_weights(const Fixture *f, const char *tag, double tolerance)
+{
+    const RpOptimizerState state = rp_optimizer_layer_state(f->layer);
+    g_autofree guint32 *expected = read_line(f, tag, TRUE, N);
+    double difference = 0, size = 0;
+
+    for (gsize i = 0; i < N; i++) {
+        const double value = (double)rp_float_from_bits(expected[i]);
+
+        difference += pow((double)state.weight[i] - value, 2);
+        size += value * value;
+    }
+    if (!(sqrt(difference / size) < tolerance))
+        fail_msg("%s: relative error %g", tag, sqrt(difference / size));
+}
+
+static void
+assert_floats(const Fixture *f, const char *tag, const float *found, gsize n)
+{
+    g_autofree guint32 *expected = read_line(f, tag, TRUE, n);
+
+    for (gsize i = 0; i < n; i++) {
+        const float value = rp_float_from_bits(expected[i]);
+
+        if (!(fabsf(found[i] - value) <= 1e-6f * fabsf(value)))
+            fail_msg("%s: %zu: %.9g, expected %.9g", tag, i, (double)found[i], (double)value);
+    }
+}
+
+/* A value that a rounding moves over the border of two codes has the next one. */
+static void
+assert_codes(const Fixture *f, const char *tag, const void *codes, gboolean wide, guint most_others)
+{
+    g_autofree guint32 *expected = read_line(f, tag, FALSE, N);
+    guint others = 0;
+
+    for (gsize i = 0; i < N; i++) {
+        const gint64 code = wide ? ((const guint16 *)codes)[i] : ((const guint8 *)codes)[i];
+
+        if (ABS(code - (gint64)expected[i]) > 1)
+            fail_msg("%s: %zu: %d, expected %u", tag, i, (int)code, expected[i]);
+        others += code != (gint64)expected[i];
+    }
+    if (others > most_others)
+        fail_msg("%s: %u of %d are others", tag, others, N);
+}
+
+static void
+int8_is_the_nearest_of_its_map(void **state)
+{
+    Fixture *f = *state;
+
+    train(f, RP_MOMENTS_INT8, N, N, NULL, 0);
+    const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
+
+    assert_codes(f, "int8-moment1", found.moment1, FALSE, 3);
+    assert_codes(f, "int8-moment2", found.moment2, FALSE, 3);
+    assert_floats(f, "int8-scale1", found.scale1, 3);
+    assert_floats(f, "int8-scale2", found.scale2, 3);
+    assert_weights(f, "int8-weight", 1e-5);
+}
+
+static void
+bf16_is_rounded_by_philox(void **state)
+{
+    Fixture *f = *state;
+
+    train(f, RP_MOMENTS_BF16, N, N, NULL, 0);
+    const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
+
+    assert_codes(f, "bf16-moment1", found.moment1, TRUE, 3);
+    assert_codes(f, "bf16-moment2", found.moment2, TRUE, 3);
+    assert_null(found.scale1);
+    assert_weights(f, "bf16-weight", 1e-5);
+}
+
+/* Every code of both maps is the nearest to its own value and to what lies around it. */
+static void
+every_code_comes_back(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwOps *ops = rp_adamw_best();
+
+    for (guint moment = 0; moment < 2; moment++) {
+        g_autofree guint32 *map = read_line(f, moment == 0 ? "map1" : "map2", TRUE, 256);
+        const RpDraw draw = {.moment = moment};
+        float values[RP_MOMENT_BLOCK], back[RP_MOMENT_BLOCK], scale;
+        guint8 codes[RP_MOMENT_BLOCK];
+
+        for (guint side = 0; side < 3; side++) {
+            for (guint i = 0; i < 256; i++) {
+                const float value = rp_float_from_bits(map[i]);
+                const float other =
+                    rp_float_from_bits(map[side == 1 ? MAX(i, 1) - 1 : MIN(i + 1, 255)]);
+
+                values[i] = side == 0 ? value : value + 0.49f * (other - value);
+            }
+            values[255] = 1; /* the scale */
+            ops->pack(RP_MOMENTS_INT8, &draw, 0, values, codes, &scale, 256);
+            ops->unpack(RP_MOMENTS_INT8, moment == 1, codes, &scale, back, 256);
+            assert_true(scale == 1);
+            for (guint i = 0; i < 256; i++) {
+                const guint expected = moment == 1 && i == 0 && side == 2 ? 1 : i;
+
+                if (codes[i] != expected)
+                    fail_msg("map %u, side %u: code %u became %u", moment + 1, side, expected,
+                             codes[i]);
+                assert_true(back[i] == rp_float_from_bits(map[expected]));
+            }
+        }
+    }
+}
+
+/* The mean of many roundings is the value; no bit of the counter is without effect. */
+static void
+stochastic_rounding_is_unbiased(void **state)
+{
+    static const float chosen[] = {1.0f, 1.0f + 0x1p-9f, -1.0f - 0x1.8p-8f, 0x1.234566p-20f,
+                                   -0x1.fffffep10f};
+    const RpAdamwOps *ops = rp_adamw_best();
+    const gsize n = 4096, tries = 64;
+    g_autofree float *values = g_new(float, n), *back = g_new(float, n);
+    g_autofree guint16 *kept = g_new(guint16, n);
+
+    for (gsize c = 0; c < G_N_ELEMENTS(chosen); c++) {
+        const float value = chosen[c];
+        const float step = ldexpf(1, ilogbf(value) - 7); /* of bf16 there */
+        double sum = 0;
+
+        for (gsize i = 0; i < n; i++)
+            values[i] = value;
+        for (gsize t = 0; t < tries; t++) {
+            const RpDraw draw = {SEED + t / 32, 1 + t % 2, (guint32)(t / 4 % 4), t / 2 % 2};
+
+            ops->pack(RP_MOMENTS_BF16, &draw, t << 30, values, kept, NULL, n);
+            ops->unpack(RP_MOMENTS_BF16, FALSE, kept, NULL, back, n);
+            for (gsize i = 0; i < n; i++) {
+                const double error = (double)back[i] - (double)value;
+
+                assert_true(fabs(error) < (double)step);
+                sum += error / (double)step;
+            }
+        }
+        /* a try is 0 or 1: its deviation is a half at most */
+        if (!(fabs(sum) <= MOST * 0.5 * sqrt((double)(n * tries))))
+            fail_msg("%g: %g too much in %zu roundings", (double)value, sum, n * tries);
+    }
+}
+
+static void
+infinities_and_nans_stay(void **state)
+{
+    const RpAdamwOps *ops = rp_adamw_best();
+    const float values[] = {INFINITY, -INFINITY, NAN, -NAN, 0.0f, -0.0f};
+    float back[G_N_ELEMENTS(values)];
+    guint16 kept[G_N_ELEMENTS(values)];
+    const RpDraw draw = {.seed = 5};
+
+    ops->pack(RP_MOMENTS_BF16, &draw, 0, values, kept, NULL, G_N_ELEMENTS(values));
+    ops->unpack(RP_MOMENTS_BF16, FALSE, kept, NULL, back, G_N_ELEMENTS(values));
+    assert_true(back[0] == INFINITY && back[1] == -INFINITY && isnan(back[2]) && isnan(back[3]));
+    assert_true(back[4] == 0 && !signbit(back[4]) && back[5] == 0 && signbit(back[5]));
+}
+
+static void
+any_variant_threads_and_ranges_give_the_same_bits(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
+        const RpMoments moments = (RpMoments)m;
+        const gsize bytes = rp_optimizer_state_bytes(moments, MANY);
+
+        train(f, moments, MANY, MANY, "plain", 0);
+        g_autofree guint8 *expected = g_memdup2(f->memory, bytes);
+
+        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
+            if (!(*ops)->supported())
+                continue;
+            train(f, moments, MANY, MANY, (*ops)->name, 0);
+            assert_memory_equal(f->memory, expected, bytes);
+        }
+        for (guint threads = 1; threads <= 3; threads++) {
+            train(f, moments, MANY, threads * 20 * RP_MOMENT_BLOCK, NULL, threads);
+            assert_memory_equal(f->memory, expected, bytes);
+        }
+    }
+}
+
+static void
+a_state_that_is_restored_goes_on_as_it_was(void **state)
+{
+    Fixture *f = *state;
+
+    for (guint m = RP_MOMENTS_FP32; m < RP_N_MOMENTS; m++) {
+        const RpMoments moments = (RpMoments)m;
+        const gsize bytes = rp_optimizer_state_bytes(moments, N);
+        float gradient[N];
+        GError *error = NULL;
+
+        train(f, moments, N, N, NULL, 0);
+        g_autofree guint8 *saved = g_memdup2(f->memory, bytes);
+        RpOptimizerState kept = rp_optimizer_layer_state(f->layer);
+        const gsize moment1 = (gsize)((const guint8 *)kept.moment1 - f->memory);
+        const gsize moment2 = (gsize)((const guint8 *)kept.moment2 - f->memory);
+        const gsize weight = (gsize)((const guint8 *)(const void *)kept.weight - f->memory);
+
+        fill(gradient, 9, N);
+        apply(f, gradient, 0, N);
+        rp_optimizer_layer_finish(f->layer);
+        g_autofree guint8 *expected = g_memdup2(f->memory, bytes);
+
+        kept.weight = (const float *)(const void *)(saved + weight);
+        kept.moment1 = saved + moment1;
+        kept.moment2 = saved + moment2;
+        if (kept.scale1 != NULL) {
+            kept.scale1 = (const float *)(const void *)saved;
+            kept.scale2 = kept.scale1 + rp_moment_scales(moments, 0, N);
+        }
+        assert_true(rp_optimizer_layer_restore(f->optimizer, f->layer, &kept, &error));
+        assert_memory_equal(f->memory, saved, bytes);
+        apply(f, gradient, 0, N);
+        rp_optimizer_layer_finish(f->layer);
+        assert_memory_equal(f->memory, expected, bytes);
+    }
+}
+
+static void
+bytes_are_exact(void **state)
+{
+    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_FP32, 1000), 12000);
+    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_BF16, 1000), 8000);
+    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 1000), 6000 + 8 * 4);
+    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 0), 0);
+    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 256), 6 * 256 + 8);
+    assert_int_equal(rp_moment_scales(RP_MOMENTS_INT8, 255, 2), 2);
+    assert_int_equal(rp_moment_scales(RP_MOMENTS_INT8, 256, 256), 1);
+    assert_int_equal(rp_moment_scales(RP_MOMENTS_BF16, 0, 256), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(int8_is_the_nearest_of_its_map),
+        TEST(bf16_is_rounded_by_philox),
+        TEST(every_code_comes_back),
+        TEST(stochastic_rounding_is_unbiased),
+        TEST(infinities_and_nans_stay),
+        TEST(any_variant_threads_and_ranges_give_the_same_bits),
+        TEST(a_state_that_is_restored_goes_on_as_it_was),
+        TEST(bytes_are_exact),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
