@@ -34,7 +34,9 @@ typedef struct {
     gsize n;
     RpOptimizer *optimizer;
     RpOptimizerLayer *layer;
-    float *state;       /* of the layer, 3 n */
+    float *state;                           /* of the layer, 3 n */
+    RpOptimizerLayer *narrow[RP_N_MOMENTS]; /* others, whose moments are kept in fewer bits */
+    void *narrow_state[RP_N_MOMENTS];
     uint16_t *gradient; /* ROUNDS_APART n: of so many rounds, one behind the other */
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
@@ -46,6 +48,8 @@ typedef enum {
     IN_PLACE,
     FUSED,
     LEAN,
+    FUSED_BF16,
+    FUSED_INT8,
     FUSED_SUM,
     FUSED_TWO,
     FUSED_FOUR,
@@ -88,6 +92,13 @@ in_place_share(gsize first, gsize n, gpointer data)
     }
 }
 
+/* Of a parameter: of the state, read and written. */
+static double
+state_bytes(RpMoments moments)
+{
+    return (double)rp_optimizer_state_traffic(moments, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+}
+
 /* Bytes that @what moves, read and written. */
 static double
 bytes_of(const Bench *bench, What what)
@@ -97,6 +108,8 @@ bytes_of(const Bench *bench, What what)
                                    [IN_PLACE] = 32,
                                    [FUSED] = FUSED_BYTES,
                                    [LEAN] = LEAN_BYTES,
+                                   [FUSED_BF16] = state_bytes(RP_MOMENTS_BF16) + 4,
+                                   [FUSED_INT8] = state_bytes(RP_MOMENTS_INT8) + 4,
                                    [FUSED_SUM] = FUSED_BYTES + 2,
                                    [FUSED_TWO] = FUSED_BYTES + 2,
                                    [FUSED_FOUR] = FUSED_BYTES + 6,
@@ -140,6 +153,8 @@ run(Bench *bench, RpPool *pool, What what)
         .gradient_dtype = dtype,
         .published_dtype = RP_DTYPE_BF16,
     };
+    RpOptimizerLayer *layer;
+
     switch (what) {
     case MEMCPY:
         rp_pool_run(pool, 0, 2 * bench->n, 4096, memcpy_share, bench);
@@ -168,6 +183,12 @@ run(Bench *bench, RpPool *pool, What what)
     case COPY_WEIGHTS:
         rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n, bench->published,
                                    RP_DTYPE_BF16);
+        return;
+    case FUSED_BF16:
+    case FUSED_INT8:
+        layer = bench->narrow[what == FUSED_BF16 ? RP_MOMENTS_BF16 : RP_MOMENTS_INT8];
+        rp_optimizer_layer_apply(bench->optimizer, layer, &step);
+        rp_optimizer_layer_finish(layer);
         return;
     default:
         rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
@@ -227,15 +248,29 @@ fill(Bench *bench, RpPool *pool)
     for (gsize i = 0; i < bench->n; i++)
         bench->state[i] = rp_float_from_bf16(bench->gradient[i]);
     g_rand_free(rand);
+    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
+        RpAdamwOptions narrow = options;
+        g_autoptr(RpOptimizer) optimizer = NULL;
+
+        narrow.moments = (RpMoments)m;
+        optimizer = rp_optimizer_new(&narrow, NULL, pool, &error);
+        die_of(error);
+        bench->narrow_state[m] = new_array(rp_optimizer_state_bytes((RpMoments)m, bench->n), 1);
+        bench->narrow[m] =
+            rp_optimizer_layer_new(optimizer, bench->narrow_state[m], bench->n, NULL, 0);
+        memcpy(rp_optimizer_layer_weights(bench->narrow[m]), bench->state,
+               bench->n * sizeof(float));
+    }
 }
 
 static void
 compare(Bench *bench, RpPool *pool)
 {
     static const char *const names[N_WHATS] = {
-        "memcpy",     "streaming copy", "in place",   "fused",          "lean",
-        "fused, sum", "fused, 2",       "fused, 4",   "norm",           "norm, sum",
-        "norm, 2",    "norm, 4",        "accumulate", "copy gradients", "copy weights"};
+        "memcpy",         "streaming copy", "in place",   "fused",    "lean",
+        "fused, bf16",    "fused, int8",    "fused, sum", "fused, 2", "fused, 4",
+        "norm",           "norm, sum",      "norm, 2",    "norm, 4",  "accumulate",
+        "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
@@ -325,6 +360,10 @@ main(int argc, char **argv)
         printf("%u       begin and end: %.1f us, after a pause %.1f us\n", n_threads,
                empty_run_us(pool, 10000, 0), empty_run_us(pool, 200, PAUSE_US));
         g_clear_pointer(&bench.optimizer, rp_optimizer_free);
+    }
+    for (guint m = 0; m < RP_N_MOMENTS; m++) {
+        rp_optimizer_layer_free(bench.narrow[m]);
+        g_aligned_free(bench.narrow_state[m]);
     }
     rp_optimizer_layer_free(bench.layer);
     g_aligned_free(bench.state);

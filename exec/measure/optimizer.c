@@ -192,12 +192,13 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Update, update_clear)
 
 /* Layers of @n parameters together, or a few less. */
 static gboolean
-update_init(Update *update, guint n_threads, gsize n, GError **error)
+update_init(Update *update, guint n_threads, RpMoments moments, gsize n, GError **error)
 {
-    static const RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
+    RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
     const RpPoolOptions pool_options = {.n_threads = n_threads};
     const guint n_layers = (guint)((n - 1) / LAYER_PARAMETERS + 1);
 
+    adamw.moments = moments;
     update->each = n / n_layers;
     if (n_threads > 1 && (update->pool = rp_pool_new(&pool_options, error)) == NULL)
         return FALSE;
@@ -228,6 +229,21 @@ parameters_per_s(const Update *update, const RpTimes *times)
     return CLAMP(rp_times_rate(times, (double)update->n_layers * (double)update->each), 1e6, 1e15);
 }
 
+/* A file tells the rate of fp32 moments: one that moves as many bytes a second as @rate did with those
+ * of the run. Plans divide by the bytes of the run's again. */
+static double
+rate_of_fp32(const RpMeasurer *measurer, const RpProfile *profile, double rate)
+{
+    const double wide = (double)rp_optimizer_state_traffic(RP_MOMENTS_FP32, RP_MOMENT_BLOCK);
+    const double narrow =
+        (double)rp_optimizer_state_traffic(measurer->options->moments, RP_MOMENT_BLOCK);
+    const double others = 2.0 * RP_MOMENT_BLOCK * rp_profile_element_bytes(profile);
+
+    return measurer->options->moments == RP_MOMENTS_FP32
+               ? rate
+               : rate * (narrow + others) / (wide + others);
+}
+
 /* Steps, while the devices copy: how much both move together, and the copies of it. */
 static gboolean
 measure_copies_beside(RpMeasurer *measurer, RpProbe *probe, Update *update, RpProfile *profile,
@@ -248,7 +264,8 @@ measure_copies_beside(RpMeasurer *measurer, RpProbe *probe, Update *update, RpPr
         return FALSE;
     links->beside_optimizer_bytes_per_s = beside;
     links->host_bytes_per_s =
-        beside + parameters_per_s(update, &times) * (double)rp_measure_optimizer_traffic(profile);
+        beside + rate_of_fp32(measurer, profile, parameters_per_s(update, &times)) *
+                     (double)rp_measure_optimizer_traffic(profile);
     return TRUE;
 }
 
@@ -281,12 +298,13 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
     g_auto(Update) update = {.dtype = dtype};
     RpTimes times[N_PASSES];
 
-    if (!update_init(&update, n_threads, n, error) ||
+    if (!update_init(&update, n_threads, measurer->options->moments, n, error) ||
         !rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error) ||
         !measure_copies_beside(measurer, probe, &update, profile, error))
         return FALSE;
     profile->norm_parameters_per_s = parameters_per_s(&update, &times[NORM]);
-    profile->optimizer_parameters_per_s = parameters_per_s(&update, &times[STEP]);
+    profile->optimizer_parameters_per_s =
+        rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[STEP]));
     profile->sum_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
     profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
     profile->parameter_copy_parameters_per_s = parameters_per_s(&update, &times[PARAMETER_COPY]);

@@ -230,6 +230,7 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
         .optimizer_threads = job->optimizer_threads,
+        .moments = (RpMoments)job->run->optimizer.moments,
         .progress = show_measurements,
         .user_data = (gpointer)job->events,
     };
