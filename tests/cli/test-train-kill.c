@@ -14,7 +14,7 @@
 
 #define STEPS "40"
 /* Of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
-#define KILLS (RP_TEST_FEW ? 12 : 48)
+#define KILLS (RP_TEST_FEW ? 12 : 28)
 #define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
 #define KINDS 7       /* of runs */
 #define SOME_KILLS 24 /* are enough to meet both sides of a checkpoint */
