@@ -1,6 +1,6 @@
 /**
  * What the files of the advisor share: queries made definite (query.c), runs (run.c),
- * plans that fit (fit.c, bound.c), their times (compute.c, simulate.c),
+ * plans that fit (fit.c, bound.c), their times (compute.c, simulate.c, range.c),
  * and the parts of an advice (choose.c, schedules.c, longest.c,
  * remedies.c).
  */
