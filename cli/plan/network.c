@@ -38,6 +38,8 @@ make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user
 
     options.sequences = sequences;
     options.tokens = tokens;
+    /* of lengths that are looked at on the way to the longest, those that codes do not take stay plain */
+    options.codes.used = plan->options.codes.used && (guint64)sequences * tokens % 16 == 0;
     options.packed_tokens = tokens; /* there is room for packed data: samples are whole sequences */
     g_autoptr(RpNetwork) network =
         rp_network_new(plan->weights, plan->devices->kernels(), &options);

@@ -310,6 +310,10 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
+    if (query->codes && query->tokens_per_sequence % 16 != 0)
+        return rp_cli_refuse(error,
+                             "--sequence: expected a multiple of 16 with --matmul fp8, found %u",
+                             query->tokens_per_sequence);
     query->sample_tokens = (guint)args->packed;
     if (query->sample_tokens > query->tokens_per_sequence)
         return rp_cli_refuse(error, "--packed: expected at most %u, the sequence, found %d",

@@ -76,7 +76,7 @@ is_linear(const RpWeight *weight)
 
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
         if (weight->kind == kinds[i])
-            return weight->stack[0] == 0;
+            return weight->rank == 2 && weight->stack[0] == 0;
     return FALSE;
 }
 

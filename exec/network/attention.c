@@ -84,10 +84,15 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
     float *noted = rp_pass_cell(pass);
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
+                 (RpRmsnormArgs){.rows = z->T,
+                                 .n = z->C,
+                                 .x = x,
+                                 .y = normed,
+                                 .rstd = pass->kept.used ? pass->kept.rstd : rstd,
+                                 .largest = noted});
 
-    const RpOperand n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_INPUT, noted);
+    const RpOperand n =
+        rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, noted, &pass->kept.normed);
 
     rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
     rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
@@ -99,7 +104,8 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
 static void
 make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, void *s)
 {
-    const RpOperand out = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_INPUT, NULL);
+    const RpOperand out =
+        rp_pass_kept_input(pass, RP_WEIGHT_O, z->T, a->out, NULL, &pass->kept.out);
 
     rp_pass_linear(pass, RP_WEIGHT_O, &out, s);
 }
@@ -134,8 +140,12 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
         make_residual(pass, z, &a, s);
     pass->noted = rp_pass_cell(pass);
 
-    RpRmsnormArgs norm = {
-        .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = pass->noted};
+    RpRmsnormArgs norm = {.rows = z->T,
+                          .n = z->C,
+                          .x = s,
+                          .y = normed,
+                          .rstd = pass->kept.used ? pass->kept.post_rstd : rstd,
+                          .largest = pass->noted};
 
     if (rp_pass_makes(pass, RP_SAVED_RESIDUAL)) {
         norm.residual = x;
@@ -156,7 +166,9 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
     const Heads heads = make_heads(pass, z, a);
     const gsize before = scratch->used;
-    RpOperand n = rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
+    RpOperand n = pass->kept.used
+                      ? rp_pass_kept_sums(z->T, &pass->kept.out)
+                      : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
     RpOperand d = rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->noted);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &d, d_out, FALSE);
@@ -180,10 +192,16 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
         q_noted = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
         k_noted = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
     }
-    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
-    n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, noted);
+    if (pass->kept.used) {
+        rstd = pass->kept.rstd;
+        n = rp_pass_kept_sums(z->T, &pass->kept.normed);
+    } else {
+        rp_pass_norm(
+            pass, RP_WEIGHT_INPUT_NORM,
+            (RpRmsnormArgs){
+                .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
+        n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, noted);
+    }
 
     const RpOperand q = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, dq, RP_OPERAND_GRADIENT, q_noted);
     const RpOperand k = rp_pass_operand(pass, RP_WEIGHT_K, z->T, dk, RP_OPERAND_GRADIENT, k_noted);

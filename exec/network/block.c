@@ -36,6 +36,7 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
     RpRoom *keep = kept != NULL ? kept : scratch;
 
     rp_pass_begin_codes(pass);
+    rp_pass_take_kept(pass, kept, z.T);
 
     void *s = rp_pass_take(pass, rp_pass_room(pass, keep, RP_SAVED_RESIDUAL), z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * z.C);
@@ -52,6 +53,11 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
 {
     const RpBlockShape z = shape_of(pass);
     RpRoom *scratch = &pass->scratch;
+
+    rp_pass_take_kept(pass, kept, z.T);
+    if (pass->measuring) /* what it takes where the forward has saved something: more */
+        pass->kept.used = FALSE;
+
     const void *s = rp_pass_take(pass, rp_pass_room(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);
     const RpBlockAttention a = rp_block_attention_take(pass, kept, &z);
 

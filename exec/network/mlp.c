@@ -31,13 +31,13 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 
     if (rp_pass_makes(pass, RP_SAVED_MLP)) {
         const RpOperand n =
-            rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, normed, RP_OPERAND_INPUT, pass->noted);
+            rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
 
         rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
         rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
         scratch->used = before;
     }
-    if (y == NULL)
+    if (y == NULL && !pass->kept.used)
         return;
     product = stays ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
 
@@ -45,8 +45,10 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 
     rp_pass_swiglu(pass, mlp.gate, mlp.up, product, noted);
     const RpOperand x =
-        rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_INPUT, noted);
+        rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, noted, &pass->kept.product);
 
+    if (y == NULL)
+        return;
     rp_pass_linear(pass, RP_WEIGHT_DOWN, &x, y);
     rp_pass_add(pass, s, y);
 }
@@ -66,14 +68,22 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
     rp_pass_swiglu_backward(pass, mlp.gate, mlp.up, product, noted);
 
-    RpOperand x = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_SUMS, noted[2]);
+    RpOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
+                                  : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
+                                                    RP_OPERAND_SUMS, noted[2]);
 
     rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
     pass->scratch.used = before;
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = norm});
-    x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, norm);
+    if (pass->kept.used) {
+        rstd = pass->kept.post_rstd;
+        x = rp_pass_kept_sums(z->T, &pass->kept.post);
+    } else {
+        rp_pass_norm(
+            pass, RP_WEIGHT_POST_NORM,
+            (RpRmsnormArgs){
+                .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = norm});
+        x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, norm);
+    }
 
     const gsize behind = pass->scratch.used;
 

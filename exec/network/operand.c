@@ -7,7 +7,9 @@
  *   dx = dy W      dy [rows,out]   W [in,out]      dy e5m2, or as the run has it
  *   dW = dy^T x    dy [out,rows]   x [in,rows]
  *
- * Magnitudes stand in cells, which are cleared at once for a layer.
+ * Magnitudes stand in cells, which are cleared at once for a layer. A forward that keeps things for its
+ * backward turns codes at once: a byte more is written, and the backward neither norms, multiplies gate
+ * and up, nor reads what was made of them again.
  */
 #include "exec/network/private.h"
 
@@ -44,15 +46,16 @@ rp_pass_plain(size_t rows, const void *x)
     return (RpOperand){.x = x, .rows = rows};
 }
 
-RpOperand
-rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
-                float *noted)
+/* @keep: (nullable): where turned codes and the scale go, if they are wanted beyond scratch */
+static RpOperand
+make_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
+             float *noted, const RpKeptCodes *keep)
 {
     const RpNetworkOptions *options = &pass->network->options;
     const RpWeightPlace *place = &pass->layout->place[kind];
     const size_t n = place->shape[use == RP_OPERAND_GRADIENT ? 0 : 1];
     const gboolean in_rows = use != RP_OPERAND_SUMS;
-    const gboolean turned = use != RP_OPERAND_INPUT && pass->layout->trains_codes;
+    const gboolean turned = keep == NULL && use != RP_OPERAND_INPUT && pass->layout->trains_codes;
     RpOperand operand = rp_pass_plain(rows, x);
 
     if (!place->has_codes || !(in_rows || turned))
@@ -60,7 +63,9 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
 
     float *cell = noted != NULL ? noted : rp_pass_cell(pass);
     guint8 *codes = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
-    guint8 *back = turned ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
+    guint8 *back = keep != NULL ? keep->turned
+                   : turned     ? rp_pass_take_bytes(&pass->scratch, rows * n)
+                                : NULL;
     const RpLargestArgs largest = {.dtype = options->dtype, .n = rows * n, .x = x, .largest = cell};
     const RpQuantiseArgs quantise = {.dtype = options->dtype,
                                      .code = use == RP_OPERAND_GRADIENT ? options->codes.gradients
@@ -71,7 +76,7 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
                                      .largest = cell,
                                      .codes = codes,
                                      .turned = back,
-                                     .scale = cell + RP_CELL_SCALE};
+                                     .scale = keep != NULL ? keep->scale : cell + RP_CELL_SCALE};
 
     if (noted == NULL)
         RUN(pass, largest, &largest);
@@ -79,8 +84,58 @@ rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpO
     operand.code = quantise.code;
     operand.codes = codes;
     operand.turned = back;
-    operand.scale = cell + RP_CELL_SCALE;
+    operand.scale = quantise.scale;
     return operand;
+}
+
+RpOperand
+rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
+                float *noted)
+{
+    return make_operand(pass, kind, rows, x, use, noted, NULL);
+}
+
+RpOperand
+rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, float *noted,
+                   const RpKeptCodes *keep)
+{
+    return make_operand(pass, kind, rows, x, RP_OPERAND_INPUT, noted,
+                        pass->kept.used ? keep : NULL);
+}
+
+RpOperand
+rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept)
+{
+    return (RpOperand){
+        .rows = rows, .code = RP_DTYPE_E4M3, .turned = kept->turned, .scale = kept->scale};
+}
+
+static RpKeptCodes
+take_kept_codes(RpPass *pass, RpRoom *room, RpWeightKind kind, size_t rows)
+{
+    const RpWeightPlace *place = &pass->layout->place[kind];
+    RpKeptCodes kept = {0};
+
+    if (!place->has_codes)
+        return kept;
+    kept.turned = rp_pass_take_bytes(room, rows * place->shape[1]);
+    kept.scale = rp_pass_take_floats(room, RP_CELL_FLOATS);
+    return kept;
+}
+
+void
+rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows)
+{
+    if (room == NULL || !pass->layout->trains_codes ||
+        rp_weights_lora(pass->network->weights) != NULL)
+        return;
+    pass->kept = (RpBlockKept){.used = pass->saved == 0,
+                               .normed = take_kept_codes(pass, room, RP_WEIGHT_Q, rows),
+                               .out = take_kept_codes(pass, room, RP_WEIGHT_O, rows),
+                               .post = take_kept_codes(pass, room, RP_WEIGHT_GATE, rows),
+                               .product = take_kept_codes(pass, room, RP_WEIGHT_DOWN, rows)};
+    pass->kept.rstd = rp_pass_take_floats(room, rows);
+    pass->kept.post_rstd = rp_pass_take_floats(room, rows);
 }
 
 gsize

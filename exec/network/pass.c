@@ -304,7 +304,8 @@ rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *cons
     args.d_gate_largest = noted[0];
     args.d_up_largest = noted[1];
     args.largest = noted[2];
-    args.dy = args.product = d;
+    args.dy = d;
+    args.product = pass->kept.used ? NULL : d;
     args.d_gate = gate;
     args.d_up = up;
     RUN(pass, swiglu_backward, &args);

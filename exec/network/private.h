@@ -92,6 +92,21 @@ struct _RpNetwork {
     guint typical_samples; /* of a call that does not say; not packed: B */
 };
 
+/* Codes of what a linear layer reads, kept from the forward for sums of its weights' gradient. */
+typedef struct {
+    guint8 *turned; /* [in,rows] */
+    float *scale;
+} RpKeptCodes;
+
+/* What a block keeps that trains matrices with codes, and has no adapters: then nothing of it is normed
+ * and quantised once more in the backward. Not used where the forward has saved something: what that
+ * is made of is not made anew. */
+typedef struct {
+    gboolean used;
+    RpKeptCodes normed, out, post, product; /* of q, k, v; of o; of gate and up; of down */
+    float *rstd, *post_rstd;                /* [T]: of the norms before the first and the last */
+} RpBlockKept;
+
 /* One layer being run (or measured): its weights, its scratch, and the call it belongs to. */
 struct _RpPass {
     const RpNetwork *network;
@@ -114,6 +129,7 @@ struct _RpPass {
     guint saved;   /* groups that stand in saved_room */
     gboolean saved_before; /* the forward has left them there */
     RpRoom saved_room;
+    RpBlockKept kept;
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -259,6 +275,13 @@ float *rp_pass_cell(RpPass *pass);
  * its cell, with its largest magnitude; %NULL: that is looked for */
 RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                           RpOperandUse use, float *noted);
+/* The same of an input that is kept, if the block keeps codes: @keep is one of pass->kept. */
+RpOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                             float *noted, const RpKeptCodes *keep);
+/* As RP_OPERAND_SUMS, of what is kept. */
+RpOperand rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept);
+/* Takes what the block keeps, in the order of forward and backward. @room: (nullable): it keeps nothing */
+void rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows);
 /* Of layers that read no codes. */
 RpOperand rp_pass_plain(size_t rows, const void *x);
 /* Bytes of the codes of a matrix, turned ones behind them, then largest magnitude and scale. */
@@ -305,8 +328,8 @@ void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *noted);
-/* In place: @gate and @up become their gradients, @d, the product's gradient, the product. @noted: cells
- * of the three */
+/* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless codes
+ * of that are kept. @noted: cells of the three */
 void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *const noted[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);

@@ -99,6 +99,51 @@ refuses_what_codes_cannot_do(void **state)
                    "accumulate: expected fp32 with dtype bf16, found fp16");
 }
 
+/* A run file of a plan in fp8, a card that has no units for it, and a timing file of its own. */
+static void
+plans_and_profiles_in_fp8(void **state)
+{
+    g_auto(RpCliRun) plain = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --json");
+    g_auto(RpCliRun) codes = rp_cli_run(
+        "plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --matmul fp8 --json -o @T/run-fp8.yaml");
+    g_auto(RpCliRun) file = rp_cli_shell("grep -c '^matmul: fp8' @T/run-fp8.yaml");
+    g_auto(RpCliRun) card =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx3090 --gpus 4 --matmul fp8");
+    g_auto(RpCliRun) length =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --sequence 2041 --matmul fp8");
+
+    succeed(&plain);
+    succeed(&codes);
+    succeed(&file);
+    g_autoptr(RpTree) a = rp_tree_parse(plain.out);
+    g_autoptr(RpTree) b = rp_tree_parse(codes.out);
+
+    assert_string_equal(rp_cli_member(b, "matmul")->text, "fp8");
+    assert_true(rp_cli_member(b, "tokens_per_s_slow")->number >
+                1.1 * rp_cli_member(a, "tokens_per_s_slow")->number);
+    assert_true(rp_cli_member(b, "checkpoint_bytes")->number ==
+                rp_cli_member(a, "checkpoint_bytes")->number);
+    assert_int_not_equal(card.code, 0);
+    assert_non_null(strstr(card.err, "which has no fp8"));
+    assert_int_equal(length.code, 2);
+    assert_non_null(strstr(length.err, "--sequence: expected a multiple of 16 with --matmul fp8"));
+
+    make_model();
+    g_auto(RpCliRun) profile =
+        rp_cli_run("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 --seconds 0.01 "
+                   "--sequence-length 32 -o @T/fp8.json");
+    g_auto(RpCliRun) named =
+        rp_cli_shell("grep -c '\"matmul\": \"fp8\"' @T/fp8.json && grep -c expand_ms @T/fp8.json");
+    g_auto(RpCliRun) odd = rp_cli_run("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 "
+                                      "--sequence-length 33 -o @T/no.json");
+
+    succeed(&profile);
+    succeed(&named);
+    assert_int_equal(odd.code, 2);
+    assert_non_null(
+        strstr(odd.err, "--matmul: fp8 takes micro-batches of a multiple of 16 tokens"));
+}
+
 /* Gradients of fp16 overflow at the largest loss scale: such steps are skipped, and the run goes on. */
 static void
 skips_steps_that_overflow(void **state)
@@ -136,6 +181,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_same_bits_on_any_devices_and_stages),
         cmocka_unit_test(refuses_what_codes_cannot_do),
+        cmocka_unit_test(plans_and_profiles_in_fp8),
         cmocka_unit_test(skips_steps_that_overflow),
     };
 

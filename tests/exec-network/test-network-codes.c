@@ -309,6 +309,46 @@ breaks_the_loss_where_a_weight_is_broken(void **state)
     }
 }
 
+/* Biases without q/k norm; experts, whose matrices stay plain; sinks and windows. */
+static void
+gives_the_same_bits_for_every_kind_of_block(void **state)
+{
+    static const RpArchitecture architectures[] = {RP_ARCHITECTURE_LLAMA, RP_ARCHITECTURE_QWEN3_MOE,
+                                                   RP_ARCHITECTURE_GPT_OSS};
+
+    for (guint i = 0; i < G_N_ELEMENTS(architectures); i++) {
+        RpModel config = config_of(4);
+        RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+        config.architecture = architectures[i];
+        config.attention_bias = i != 1;
+        config.mlp_bias = i == 0;
+        if (i > 0) {
+            config.experts = 4;
+            config.active_experts = 2;
+            config.norm_topk = TRUE;
+            config.intermediate = 24;
+        }
+        if (i == 2)
+            config.sliding_window = 7;
+        Model *model = network_random(&config, &options);
+        options.codes.used = FALSE;
+        Model *plain = network_random(&config, &options);
+        const Run whole = network_whole(model), want = network_whole(plain);
+
+        assert_true(rp_network_layout(model->network, 1)->has_codes);
+        assert_true(whole.loss != want.loss && fabs(whole.loss - want.loss) < 0.03 * want.loss);
+        for (guint cuts = 0; cuts < 16; cuts += 5) {
+            const Run run = network_cut(model, cuts, 15 - cuts);
+
+            assert_true(run.loss == whole.loss);
+            assert_memory_equal(run.sums, whole.sums, model->elements * sizeof(float));
+        }
+        network_free(model);
+        network_free(plain);
+    }
+}
+
 /* Weights of zeros have scale 1, and so have their gradients. */
 static void
 takes_matrices_of_zeros(void **state)
@@ -346,6 +386,7 @@ main(void)
         host_test(adapts_frozen_codes),
         host_test(breaks_the_loss_where_a_weight_is_broken),
         host_test(takes_matrices_of_zeros),
+        host_test(gives_the_same_bits_for_every_kind_of_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
