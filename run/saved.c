@@ -11,6 +11,9 @@
 #define LEAST_GAIN 1.01
 /* Lengths of the row that are simulated. */
 #define MOST_TRIED 6
+/* Of the host's memory, where its limit is known; else of what is taken without. */
+#define SHARE_OF_HOST 0.9
+#define MORE_HOST 1.25
 
 gboolean
 rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
@@ -43,9 +46,10 @@ rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *optio
     return TRUE;
 }
 
-/* The time of an iteration of @request; 0: it does not fit. */
+/* The time of an iteration of @request; 0: it does not fit. @host_bytes: of the host's arena, 0 = no
+ * limit. */
 static gboolean
-simulate(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, gint64 *time_ns,
+simulate(const RpProfile *profile, const RpRequest *request, guint64 host_bytes, gint64 *time_ns,
          GError **error)
 {
     g_autoptr(RpPlan) plan = NULL;
@@ -54,17 +58,31 @@ simulate(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, g
 
     if (trace == NULL)
         return FALSE;
-    *time_ns =
-        rp_plan_find_shortage(plan, profile->gpu_memory_bytes, ask->host_bytes, FALSE, &shortage)
-            ? 0
-            : rp_request_iteration_ns(request, trace);
+    *time_ns = rp_plan_find_shortage(plan, profile->gpu_memory_bytes, host_bytes, FALSE, &shortage)
+                   ? 0
+                   : rp_request_iteration_ns(request, trace);
     return TRUE;
+}
+
+/* What the host's arena may have where something is saved; @request: without. 0: on an error */
+static guint64
+host_limit(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, GError **error)
+{
+    if (ask->host_bytes > 0)
+        return (guint64)(SHARE_OF_HOST * (double)ask->host_bytes);
+    g_autoptr(RpPlanner) planner =
+        rp_planner_new(profile, request->partition, &request->options, error);
+
+    return planner == NULL
+               ? 0
+               : (guint64)(MORE_HOST * (double)rp_plan_arena_bytes(rp_planner_plan(planner),
+                                                                   request->options.gpus));
 }
 
 /* Stages that suit what is saved by the threshold of @request, if they are faster still. */
 static gboolean
-divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint64 *best_ns,
-            GError **error)
+divide_anew(const RpAsk *ask, const RpProfile *profile, guint64 host_bytes, RpRequest *request,
+            gint64 *best_ns, GError **error)
 {
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
     RpAsk again = *ask;
@@ -75,7 +93,7 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint
     again.save = RP_SAVE_NOTHING;
     again.options.saved = request->options.saved;
     if (!rp_request_resolve(&again, saving, &other, error) ||
-        !simulate(ask, profile, &other, &time_ns, error))
+        !simulate(profile, &other, host_bytes, &time_ns, error))
         return FALSE;
     if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
         return TRUE;
@@ -89,7 +107,7 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, RpRequest *request, gint
 /* What is fastest with @request's stages: a length of the row, in all layers or in later ones alone, whose
  * values wait least; @best_ns 0: nothing fits. */
 static gboolean
-try_lengths(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest *request,
+try_lengths(const RpProfile *profile, const GArray *row, guint64 host_bytes, RpRequest *request,
             gint64 *best_ns, GError **error)
 {
     RpSavedChoice best = {rp_save_groups(RP_SAVE_ALL), 0, g_array_index(row, double, 0)};
@@ -102,7 +120,7 @@ try_lengths(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpReq
             request->options.saved =
                 (RpSavedChoice){best.groups, part * profile->n_layers / RP_SAVED_PARTS,
                                 g_array_index(row, double, i)};
-            if (!simulate(ask, profile, request, &time_ns, error))
+            if (!simulate(profile, request, host_bytes, &time_ns, error))
                 return FALSE;
             if (time_ns > 0 && (*best_ns == 0 || time_ns < *best_ns)) {
                 *best_ns = time_ns;
@@ -122,12 +140,14 @@ choose(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest 
     RpRequest saving = *request;
     gint64 recomputed_ns, best_ns;
 
-    if (!simulate(ask, profile, request, &recomputed_ns, error))
+    const guint64 host_bytes = host_limit(ask, profile, request, error);
+
+    if (host_bytes == 0 || !simulate(profile, request, 0, &recomputed_ns, error))
         return FALSE;
     saving.partition = rp_partition_copy(request->partition);
-    if (!try_lengths(ask, profile, row, &saving, &best_ns, error) ||
+    if (!try_lengths(profile, row, host_bytes, &saving, &best_ns, error) ||
         (ask->stages == NULL && ask->forward_stages == NULL &&
-         !divide_anew(ask, profile, &saving, &best_ns, error))) {
+         !divide_anew(ask, profile, host_bytes, &saving, &best_ns, error))) {
         rp_request_clear(&saving);
         return FALSE;
     }

@@ -7,6 +7,7 @@
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/device/targets.h"
+#include "exec/system/memory-limit.h"
 #include "run/devices.h"
 #include "run/matmul.h"
 #include "run/profile-name.h"
@@ -331,7 +332,12 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     RpAsk ask = make_ask(job, run->round);
     RpRequest steady;
 
+    g_auto(RpMemoryLimit) limit =
+        dry ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
+
     ask.options.constant_bytes = rp_network_constant_bytes(network);
+    if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
+        ask.host_bytes = MAX(1, limit.bytes);
     place_head(job);
     if (!rp_request_resolve(&ask, job->profile, &job->request, error))
         return FALSE;
