@@ -1,11 +1,12 @@
 /*
  * How fast matmuls of experts are, at the shapes of published models: TFLOP/s of each way of the
  * kernel (exec/cuda/grouped/ways.h; * is the one that layers get) and of cuBLASLt called for one
- * expert after another, which must know their rows. Medians by CUDA events; inputs are random, in
+ * expert after another, which must know their rows. Medians by CUDA events, ways in turn; inputs are random, in
  * bf16. Rows of experts are the mean, or (skewed) between 0.2 and 1.8 times it.
  * NT: forward, NN: input gradient, TN: weight gradient, += fp32.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "bench/cuda-time.h"
 #include "exec/cuda/grouped/ways.h"
@@ -120,32 +121,45 @@ set_rows(Run *run, gboolean skewed)
                   "cudaMemcpy");
 }
 
+static gboolean
+is_timed(const Run *run, guint way, const Options *options)
+{
+    return rp_cuda_grouped_way_can((RpGroupedWay)way, &run->args) &&
+           (options->way == NULL ||
+            strstr(rp_cuda_grouped_way_name((RpGroupedWay)way), options->way) != NULL);
+}
+
 static void
-print_times(Run *run, const Entry *entry, gboolean skewed, const Options *options)
+print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *options)
 {
     static const char *const forms[] = {"NT", "NN", "TN"};
     const RpGroupedMatmulArgs *args = &run->args;
     const double flop = 2.0 * (double)args->rows * (double)entry->out * (double)entry->in;
+    Run of_way[RP_N_GROUPED_WAYS];
+    RpBenchRun runs[RP_N_GROUPED_WAYS];
+    double ms[RP_N_GROUPED_WAYS];
+    guint n = 0, at = 0;
 
-    printf("%-16s %-10s %6zu %4s  %s", entry->model, entry->matrix, args->rows,
-           skewed ? "1.8" : "1", forms[args->form]);
     for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
-        run->way = (RpGroupedWay)way;
-        if (!rp_cuda_grouped_way_can(run->way, args) ||
-            (options->way != NULL &&
-             !g_str_equal(options->way, rp_cuda_grouped_way_name(run->way)))) {
-            printf(" %14s", "-");
+        if (!is_timed(run, way, options))
             continue;
-        }
-        printf(" %13.0f%c",
-               flop * 1e-9 /
-                   rp_bench_median_ms(run->stream, run->lane, run_way, run, options->warm_up_s),
-               rp_cuda_grouped_way_of(args) == (int)way ? '*' : ' ');
-        fflush(stdout);
+        of_way[n] = *run;
+        of_way[n].way = (RpGroupedWay)way;
+        runs[n] = (RpBenchRun){run_way, &of_way[n]};
+        n++;
     }
-    printf(" %10.0f\n",
-           flop * 1e-9 /
-               rp_bench_median_ms(run->stream, run->lane, run_loop, run, options->warm_up_s));
+    runs[n] = (RpBenchRun){run_loop, run};
+    rp_bench_medians_ms(run->stream, run->lane, runs, n + 1, options->warm_up_s, ms);
+    printf("%-15s %-9s %6zu %4s %s ", entry->model, entry->matrix, args->rows, skewed ? "1.8" : "1",
+           forms[args->form]);
+    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
+        if (!is_timed(run, way, options))
+            printf(" %14s", "-");
+        else
+            printf(" %13.0f%c", flop * 1e-9 / ms[at++],
+                   rp_cuda_grouped_way_of(args) == (int)way ? '*' : ' ');
+    }
+    printf(" %6.0f\n", flop * 1e-9 / ms[n]);
     fflush(stdout);
 }
 
@@ -209,10 +223,10 @@ bench(RpKernelStream *stream, cudaStream_t lane, const Options *options)
     float *dws = rp_bench_memory(w * sizeof(float));
 
     run.args.offsets = rp_bench_memory((MOST_EXPERTS + 1) * sizeof(int32_t));
-    printf("%-16s %-10s %6s %4s form", "model", "matrix", "rows", "skew");
+    printf("%-15s %-9s %6s %4s form", "model", "matrix", "rows", "skew");
     for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++)
-        printf(" %13s ", rp_cuda_grouped_way_name((RpGroupedWay)way));
-    printf(" %9s\n", "loop");
+        printf("%14s ", rp_cuda_grouped_way_name((RpGroupedWay)way));
+    printf("%6s\n", "loop");
     for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
         if (is_wanted(&entries[i], options))
             bench_entry(&run, &entries[i], options, xs, ys, ws, dws);
@@ -223,7 +237,8 @@ parse(int *argc, char ***argv, Options *options)
 {
     const GOptionEntry known[] = {
         {"model", 0, 0, G_OPTION_ARG_STRING, &options->model, "One model alone", "NAME"},
-        {"way", 0, 0, G_OPTION_ARG_STRING, &options->way, "One way and the loop alone", "NAME"},
+        {"way", 0, 0, G_OPTION_ARG_STRING, &options->way,
+         "Ways with this in their names, and the loop, alone", "NAME"},
         {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
         {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "fp16, fp16 sums", NULL},
         {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,

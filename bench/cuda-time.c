@@ -76,30 +76,54 @@ warm_up(cudaStream_t lane, void (*run)(const void *data), const void *data, doub
         cudaEventDestroy(done[i]);
 }
 
-double
-rp_bench_median_ms(RpKernelStream *stream, cudaStream_t lane, void (*run)(const void *data),
-                   const void *data, double warm_up_s)
+static void
+run_between(cudaStream_t lane, const RpBenchRun *run, const cudaEvent_t events[2])
+{
+    rp_bench_must(cudaEventRecord(events[0], lane), "cudaEventRecord");
+    run->run(run->data);
+    rp_bench_must(cudaEventRecord(events[1], lane), "cudaEventRecord");
+}
+
+void
+rp_bench_medians_ms(RpKernelStream *stream, cudaStream_t lane, const RpBenchRun *runs, guint n,
+                    double warm_up_s, double *ms)
 {
     g_autoptr(GError) error = NULL;
-    float times[RP_BENCH_REPEATS];
-    cudaEvent_t start, end;
+    float times[RP_BENCH_MOST_RUNS][RP_BENCH_REPEATS];
+    cudaEvent_t events[RP_BENCH_MOST_RUNS][2];
 
-    rp_bench_must(cudaEventCreate(&start), "cudaEventCreate");
-    rp_bench_must(cudaEventCreate(&end), "cudaEventCreate");
-    warm_up(lane, run, data, warm_up_s);
-    for (guint i = 0; i < RP_BENCH_REPEATS; i++) {
-        rp_bench_must(cudaEventRecord(start, lane), "cudaEventRecord");
-        run(data);
-        rp_bench_must(cudaEventRecord(end, lane), "cudaEventRecord");
-        rp_bench_must(cudaEventSynchronize(end), "cudaEventSynchronize");
-        rp_bench_must(cudaEventElapsedTime(&times[i], start, end), "cudaEventElapsedTime");
+    g_assert(n <= RP_BENCH_MOST_RUNS);
+    for (guint i = 0; i < n; i++) {
+        for (guint end = 0; end < 2; end++)
+            rp_bench_must(cudaEventCreate(&events[i][end]), "cudaEventCreate");
+        warm_up(lane, runs[i].run, runs[i].data, warm_up_s);
+    }
+    for (guint repeat = 0; repeat < RP_BENCH_REPEATS; repeat++) {
+        for (guint i = 0; i < n; i++)
+            run_between(lane, &runs[i], events[i]);
+        rp_bench_must(cudaStreamSynchronize(lane), "cudaStreamSynchronize");
+        for (guint i = 0; i < n; i++)
+            rp_bench_must(cudaEventElapsedTime(&times[i][repeat], events[i][0], events[i][1]),
+                          "cudaEventElapsedTime");
     }
     if (!rp_cuda_kernels()->check(stream, &error)) {
         fprintf(stderr, "%s\n", error->message);
         exit(1);
     }
-    cudaEventDestroy(start);
-    cudaEventDestroy(end);
-    qsort(times, RP_BENCH_REPEATS, sizeof *times, by_value);
-    return (double)times[RP_BENCH_REPEATS / 2];
+    for (guint i = 0; i < n; i++) {
+        cudaEventDestroy(events[i][0]);
+        cudaEventDestroy(events[i][1]);
+        qsort(times[i], RP_BENCH_REPEATS, sizeof times[i][0], by_value);
+        ms[i] = (double)times[i][RP_BENCH_REPEATS / 2];
+    }
+}
+
+double
+rp_bench_median_ms(RpKernelStream *stream, cudaStream_t lane, void (*run)(const void *data),
+                   const void *data, double warm_up_s)
+{
+    double ms;
+
+    rp_bench_medians_ms(stream, lane, &(RpBenchRun){run, data}, 1, warm_up_s, &ms);
+    return ms;
 }

@@ -7,6 +7,7 @@
 
 #define RP_BENCH_WARM_UP 5
 #define RP_BENCH_REPEATS 31
+#define RP_BENCH_MOST_RUNS 32
 
 void rp_bench_must(cudaError_t status, const char *call);
 
@@ -16,12 +17,24 @@ void *rp_bench_memory(size_t bytes);
 /* @n random values of 16 bits, about normal, times @spread; they repeat after a while. */
 void *rp_bench_random(RpDtype dtype, size_t n, double spread);
 
+/* What is timed: called with @data, puts its work on the stream. */
+typedef struct {
+    void (*run)(const void *data);
+    const void *data;
+} RpBenchRun;
+
 /**
- * rp_bench_median_ms:
- * @run: called with @data, puts its work on @stream
- * @warm_up_s: how long it runs before it is timed; 0: RP_BENCH_WARM_UP times
+ * rp_bench_medians_ms:
+ * @runs: [n]
+ * @warm_up_s: how long each runs before it is timed; 0: RP_BENCH_WARM_UP times
+ * @ms: (out): [n]
  *
- * Median of RP_BENCH_REPEATS runs by events of @lane, the stream below @stream; milliseconds.
+ * Medians of RP_BENCH_REPEATS times by events of @lane, the stream below @stream; milliseconds. All
+ * are run in turn, one behind the other, so that the clocks of a warm GPU are the same for each.
  */
+void rp_bench_medians_ms(RpKernelStream *stream, cudaStream_t lane, const RpBenchRun *runs, guint n,
+                         double warm_up_s, double *ms);
+
+/* The same of one. */
 double rp_bench_median_ms(RpKernelStream *stream, cudaStream_t lane, void (*run)(const void *data),
                           const void *data, double warm_up_s);

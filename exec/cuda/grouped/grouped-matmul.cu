@@ -18,11 +18,6 @@
 #define DEPTH 16
 #define THREADS 256
 #define MOST_BLOCKS 65536
-/* Of an expert: between these, tiles of 128 columns were faster than wider ones. */
-#define FEW_ELEMENTS ((size_t)2 << 20)
-#define MANY_ELEMENTS ((size_t)8 << 20)
-#define FEW_ROWS                                                                                   \
-    768 /* of an expert: where its weight gradient takes longer to add than to multiply */
 
 /* Element (i, l) of a matrix [extent,k], or [k,extent] if @turned; 0 outside. */
 template <typename T>
@@ -171,9 +166,9 @@ static const struct {
     {"128x64", grouped_is_fast, grouped_matmul_128x64},
     {"128x128", grouped_is_fast, grouped_matmul_128x128},
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
-    {"wgmma-128x128", grouped_has_wgmma, grouped_matmul_wgmma_128},
     {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
-    {"wgmma-turns", grouped_has_wgmma, grouped_matmul_wgmma_turns},
+    {"wgmma-turns-128", grouped_has_wgmma, grouped_matmul_turns_128},
+    {"wgmma-turns-192", grouped_has_wgmma, grouped_matmul_turns_192},
 };
 
 const char *
@@ -194,16 +189,29 @@ mean_rows(const RpGroupedMatmulArgs *args)
     return args->rows / (args->experts > 0 ? args->experts : 1);
 }
 
-/* Where grouped_has_wgmma(). */
+/* Where grouped_has_wgmma(): the first of those that compute the fewest columns for nothing. */
 static RpGroupedWay
 wgmma_of(const RpGroupedMatmulArgs *args)
 {
-    if (args->form == RP_MATMUL_TN && args->c_dtype == RP_DTYPE_FP32 && mean_rows(args) <= FEW_ROWS)
-        return RP_GROUPED_WGMMA_TURNS;
-    if (args->n % 256 == 0 && args->form != RP_MATMUL_TN &&
-        (args->n * args->k < FEW_ELEMENTS || args->n * args->k > MANY_ELEMENTS))
-        return RP_GROUPED_WGMMA_256;
-    return RP_GROUPED_WGMMA_128;
+    static const struct {
+        RpGroupedWay way;
+        size_t columns;
+    } widths[] = {
+        {RP_GROUPED_TURNS_192, 192}, {RP_GROUPED_WGMMA_256, 256}, {RP_GROUPED_TURNS_128, 128}};
+    RpGroupedWay best = RP_GROUPED_TURNS_128;
+    size_t fewest = SIZE_MAX;
+
+    if (args->form == RP_MATMUL_TN && args->c_dtype == RP_DTYPE_FP32)
+        return RP_GROUPED_TURNS_128;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const size_t columns = ceil_divide(args->n, widths[i].columns) * widths[i].columns;
+
+        if (columns < fewest) {
+            fewest = columns;
+            best = widths[i].way;
+        }
+    }
+    return best;
 }
 
 int

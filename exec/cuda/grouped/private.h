@@ -12,9 +12,9 @@ cudaError_t grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t
 
 /* On Hopper: by wgmma, 128 rows and so many columns. Where it is not built, it is nowhere. */
 bool grouped_has_wgmma(const RpGroupedMatmulArgs *args);
-cudaError_t grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
-cudaError_t grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_turns_128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
+cudaError_t grouped_matmul_turns_192(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
 /* Do storages, sizes and places suit tensor cores? Rows that are read stand at multiples of 16
  * bytes then, pairs of elements of C and of a bias at multiples of a pair. */

@@ -34,7 +34,7 @@ find_encode()
     return encode;
 }
 
-/* Of a tensor [z,y,x], or [y,x] if z is 0, in boxes of 128 bytes of x by @box of y. */
+/* Of a tensor [z,y,x], in boxes of 128 bytes of x by @box of y. */
 static inline bool
 make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y, size_t z, int box)
 {
@@ -48,8 +48,8 @@ make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y
     const cuuint64_t strides[] = {x * size, x * sizes[1] * size};
     const cuuint32_t boxes[] = {(cuuint32_t)(128 / size), (cuuint32_t)box, 1}, steps[] = {1, 1, 1};
 
-    return encode && encode(map, types[dtype], z > 0 ? 3 : 2, (void *)tensor, sizes, strides, boxes,
-                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    return encode && encode(map, types[dtype], 3, (void *)tensor, sizes, strides, boxes, steps,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -62,14 +62,38 @@ make_maps(const RpGroupedMatmulArgs *args, int columns, CUtensorMap *a, CUtensor
 
     switch (args->form) {
     case RP_MATMUL_NT:
-        return make_map(a, dtype, args->a, args->k, args->rows, 0, ROWS) &&
+        return make_map(a, dtype, args->a, args->k, args->rows, 1, ROWS) &&
                make_map(b, dtype, args->b, args->k, args->n, args->experts, columns);
     case RP_MATMUL_NN:
-        return make_map(a, dtype, args->a, args->k, args->rows, 0, ROWS) &&
+        return make_map(a, dtype, args->a, args->k, args->rows, 1, ROWS) &&
                make_map(b, dtype, args->b, args->n, args->k, args->experts, DEPTH);
     case RP_MATMUL_TN:
-        return make_map(a, dtype, args->a, args->m, args->rows, 0, DEPTH) &&
+        return make_map(a, dtype, args->a, args->m, args->rows, 1, DEPTH) &&
                make_map(b, dtype, args->b, args->n, args->rows, 1, DEPTH);
     }
     return false;
+}
+
+/* Blocks of @kernel over the tiles of @args, no more than run at once; @more: maps beyond those of A
+ * and B. */
+template <typename S, typename... More>
+static inline cudaError_t
+launch_blocks(void (*kernel)(RpGroupedMatmulArgs, CUtensorMap, CUtensorMap, More...),
+              const RpGroupedMatmulArgs *args, cudaStream_t stream, More... more)
+{
+    static std::atomic<uint64_t> done;
+    const size_t tiles = most_tiles(args, ROWS, S::BN);
+    CUtensorMap a_map, b_map;
+    int processors;
+    cudaError_t status = grouped_processors(&processors);
+
+    if (status == cudaSuccess)
+        status = attention_allow_shared((const void *)kernel, (int)S::BYTES, &done);
+    if (status != cudaSuccess)
+        return status;
+    if (!make_maps(args, S::BN, &a_map, &b_map))
+        return cudaErrorInvalidValue;
+    return attention_launch(kernel,
+                            (unsigned)(tiles < (size_t)processors ? tiles : (size_t)processors),
+                            THREADS, (int)S::BYTES, stream, *args, a_map, b_map, more...);
 }

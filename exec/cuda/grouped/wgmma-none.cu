@@ -8,7 +8,7 @@ grouped_has_wgmma(const RpGroupedMatmulArgs *args)
 }
 
 cudaError_t
-grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+grouped_matmul_turns_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
 }
@@ -20,7 +20,7 @@ grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 }
 
 cudaError_t
-grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+grouped_matmul_turns_192(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
 }

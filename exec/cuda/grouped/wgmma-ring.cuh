@@ -18,17 +18,22 @@
 #define CONSUMERS 256
 #define THREADS (128 + CONSUMERS)
 #define BOX_BYTES (64 * DEPTH * 2) /* 64 of m or n */
+#define PATCH_BYTES (16 * 64 * 2)  /* of C, which a warp stores */
 
-/* Tiles of ROWS x BN of C, from STAGES stages; MORE bytes of shared memory behind them. */
-template <typename T_, RpMatmulForm FORM_, int BN_, int STAGES_, uint32_t MORE_ = 0>
+/* Tiles of ROWS x BN of C, from STAGES stages; behind them MORE bytes of shared memory, and MORE_BARRIERS
+ * pairs of barriers. */
+template <typename T_, RpMatmulForm FORM_, int BN_, int STAGES_,
+          uint32_t MORE_ = CONSUMERS / 32 * PATCH_BYTES, int MORE_BARRIERS_ = 1>
 struct WgmmaShape {
     using T = T_;
     static constexpr RpMatmulForm FORM = FORM_;
     static constexpr int BN = BN_, STAGES = STAGES_, N = BN / 8;
     static constexpr int BOXES = ROWS / 64 + BN / 64; /* of 64 rows or columns */
-    static constexpr uint32_t STAGE_BYTES = BOXES * BOX_BYTES;
-    static constexpr uint32_t MORE = MORE_;
-    static constexpr uint32_t BYTES = STAGES * STAGE_BYTES + MORE + (STAGES + 3) * 16 + 1024;
+    static constexpr uint32_t A_BYTES = ROWS / 64 * BOX_BYTES, B_BYTES = BN / 64 * BOX_BYTES;
+    static constexpr uint32_t STAGE_BYTES = A_BYTES + B_BYTES, MORE = MORE_;
+    static constexpr int MORE_BARRIERS = MORE_BARRIERS_;
+    static constexpr uint32_t BYTES =
+        STAGES * STAGE_BYTES + MORE + (STAGES + MORE_BARRIERS) * 16 + 1024;
     static constexpr bool A_TURNED = FORM == RP_MATMUL_TN, B_TURNED = FORM != RP_MATMUL_NT;
 
     static_assert(BYTES <= 227 * 1024, "shared memory of a block");
@@ -48,29 +53,29 @@ template <typename S> struct Ring {
     }
     __device__ __forceinline__ uint32_t full() const
     {
-        return shared + S::STAGES * S::STAGE_BYTES + S::MORE + stage * 16;
+        return more() + S::MORE + stage * 16;
     }
     __device__ __forceinline__ uint32_t empty() const
     {
         return full() + 8;
     }
-    /* What is behind the stages, at a multiple of 1024; and two barriers more, of group 0 or 1. */
+    /* Behind the stages, at a multiple of 1024. */
     __device__ __forceinline__ uint32_t more() const
     {
         return shared + S::STAGES * S::STAGE_BYTES;
     }
-    __device__ __forceinline__ uint32_t more_full(uint32_t group) const
+    __device__ __forceinline__ uint32_t patch() const
     {
-        return more() + S::MORE + S::STAGES * 16 + group * 16;
+        return more() + (threadIdx.x / 32 - 4) * PATCH_BYTES;
     }
-    __device__ __forceinline__ uint32_t more_done(uint32_t group) const
+    /* Pair @i of the barriers behind those of stages; the first: whether it is group 0's or 1's turn. */
+    __device__ __forceinline__ uint32_t more_barriers(uint32_t i) const
     {
-        return more_full(group) + 8;
+        return more() + S::MORE + (S::STAGES + i) * 16;
     }
-    /* Whether it is this group's turn. */
     __device__ __forceinline__ uint32_t order(uint32_t group) const
     {
-        return more_full(2) + group * 8;
+        return more_barriers(0) + group * 8;
     }
     __device__ __forceinline__ void skip(uint32_t stages)
     {
@@ -91,15 +96,15 @@ static __device__ __forceinline__ void
 copy_step(const Ring<S> &ring, const CUtensorMap &a_map, const CUtensorMap &b_map, int first, int m,
           int n, int k, int expert)
 {
-    const uint32_t a = ring.tile(), b = a + ROWS / 64 * BOX_BYTES;
+    const uint32_t a = ring.tile(), b = a + S::A_BYTES;
 
     barrier_expect(ring.full(), S::STAGE_BYTES);
     if (S::A_TURNED) {
 #pragma unroll
         for (int i = 0; i < ROWS / 64; i++)
-            copy_box(a + i * BOX_BYTES, &a_map, m + i * 64, first + k, ring.full());
+            copy_box(a + i * BOX_BYTES, &a_map, m + i * 64, first + k, 0, ring.full());
     } else {
-        copy_box(a, &a_map, k, first + m, ring.full());
+        copy_box(a, &a_map, k, first + m, 0, ring.full());
     }
     if (S::B_TURNED) {
 #pragma unroll
@@ -152,7 +157,7 @@ static __device__ __forceinline__ void
 multiply_part(float (&d)[S::N][4], uint32_t tile, uint32_t half, uint32_t part)
 {
     const uint32_t a = tile + half * BOX_BYTES + part * (S::A_TURNED ? 2048 : 32);
-    const uint32_t b = tile + ROWS / 64 * BOX_BYTES + part * (S::B_TURNED ? 2048 : 32);
+    const uint32_t b = tile + S::A_BYTES + part * (S::B_TURNED ? 2048 : 32);
 
     wgmma<S::A_TURNED, S::B_TURNED>(typename S::T(), d, describe_matrix(a, BOX_BYTES),
                                     describe_matrix(b, BOX_BYTES));
@@ -166,22 +171,26 @@ release(uint32_t empty)
         barrier_arrive(empty);
 }
 
-/* One thread. @warps: that read a stage */
+/* All threads, at the beginning. @warps: that read a stage */
 template <typename S>
 static __device__ __forceinline__ void
 make_barriers(uint32_t warps)
 {
     Ring<S> ring;
 
-    for (int stage = 0; stage < S::STAGES; stage++) {
-        barrier_init(ring.full(), 1);
-        barrier_init(ring.empty(), warps);
-        ring.turn();
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < S::STAGES; stage++) {
+            barrier_init(ring.full(), 1);
+            barrier_init(ring.empty(), warps);
+            ring.turn();
+        }
+        barrier_init(ring.order(0), 4);
+        barrier_init(ring.order(1), 4);
+        for (uint32_t i = 1; i < S::MORE_BARRIERS; i++) {
+            barrier_init(ring.more_barriers(i), 1);
+            barrier_init(ring.more_barriers(i) + 8, 4);
+        }
+        barrier_publish();
     }
-    for (uint32_t group = 0; group < 2; group++) {
-        barrier_init(ring.more_full(group), 1);
-        barrier_init(ring.more_done(group), 4);
-        barrier_init(ring.order(group), 4);
-    }
-    barrier_publish();
+    __syncthreads();
 }

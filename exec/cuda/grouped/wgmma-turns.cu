@@ -2,8 +2,8 @@
  * Grouped matmul on Hopper by groups of warps that take turns: bf16 or fp16, fp32 sums over k in
  * steps of 64. Oracle: exec/host/grouped-matmul.c
  *
- * Two groups of four warps have tiles of 128 x 128 of C by turns, so that one multiplies while the
- * other stores. Stages go round as in wgmma.cu, and hold the one's tile, then the other's:
+ * Two groups of four warps have tiles of 128 x 128 or 192 of C by turns, so that one multiplies while
+ * the other stores. Stages go round as in wgmma.cu, and hold the one's tile, then the other's:
  *
  *   stages   | tile 0 | tile 1 | tile 2 | tile 3 |
  *   group 0  | 0 0 0 0|C       | 2 2 2 2|C       |      C: stores a tile
@@ -12,16 +12,24 @@
  * A group's turn begins when the other has seen its last stage full: so no barrier of a stage is
  * more than one phase behind, which its parity could not tell.
  *
- * Weight gradients (TN, fp32): another warp has the copy engine read the tile of C behind the
- * stages, to which the group adds its sums there, and write it back, both while others multiply.
+ * Weight gradients (TN, fp32): another warp has the copy engine carry tiles of C to slots behind the
+ * stages and back, a slice of 32 columns a slot. The group adds its sums there while the other one
+ * multiplies, and slices of later tiles are read already:
+ *
+ *   slots      | 0 | 1 | 2 | 3 | 4 | 5 | 0 | 1 | ...
+ *   tiles      |    tile 0     |    tile 1     | ...
  */
 #include "exec/cuda/grouped/private.h"
 #include "exec/cuda/grouped/wgmma-map.cuh"
 #include "exec/cuda/grouped/wgmma-store.cuh"
 
 #define COLUMNS 128
-#define TILE_BYTES (ROWS * COLUMNS * 4) /* of C in fp32 */
-#define SLICE_BYTES (ROWS * 128)        /* 32 columns of it */
+#define SLICES (COLUMNS / 32) /* of a tile of C in fp32 */
+#define SLICE_BYTES (ROWS * 128)
+#define SLOTS 6
+
+template <typename T>
+using SumShape = WgmmaShape<T, RP_MATMUL_TN, COLUMNS, 4, SLOTS * SLICE_BYTES, 1 + SLOTS>;
 
 /* Whether there is nothing to do for a tile: no rows are added. */
 static __device__ __forceinline__ bool
@@ -30,70 +38,130 @@ is_left_alone(const RpGroupedMatmulArgs &args, int k)
     return k == 0 && args.accumulate;
 }
 
-/* One warp: reads and writes the tiles of C behind the stages. */
+/* Slices of the block's tiles, one after another. */
+class Slices
+{
+  public:
+    Tiles<ROWS, COLUMNS> tiles;
+    int i; /* of the tile */
+
+    __device__ __forceinline__ Slices() : i(SLICES - 1)
+    {
+    }
+    __device__ __forceinline__ bool next(const RpGroupedMatmulArgs &args)
+    {
+        if (++i < SLICES)
+            return true;
+        i = 0;
+        while (tiles.next(args))
+            if (args.offsets[tiles.expert + 1] > args.offsets[tiles.expert] || !args.accumulate)
+                return true;
+        return false;
+    }
+};
+
+/* Where slice @number of all of them is. */
+template <typename S> struct Slot {
+    uint32_t place, full, done, parity;
+
+    __device__ __forceinline__ Slot(const Ring<S> &ring, uint32_t number)
+        : place(ring.more() + number % SLOTS * SLICE_BYTES),
+          full(ring.more_barriers(1 + number % SLOTS)), done(full + 8), parity(number / SLOTS & 1)
+    {
+    }
+};
+
+/* One warp: has slices of C read ahead of those that add to them, and written behind them. */
 template <typename S>
 static __device__ __forceinline__ void
-carry_sums(const RpGroupedMatmulArgs &args, const CUtensorMap &c_map)
+carry_sums(const RpGroupedMatmulArgs &args, const CUtensorMap &map)
 {
     const Ring<S> ring;
     const bool leads = threadIdx.x % 32 == 0;
-    Tiles<ROWS, COLUMNS> tiles;
-    uint32_t parities = 0; /* a bit a group */
+    Slices reads, writes;
+    uint32_t ahead = 0;
 
-    for (uint32_t group = 0; tiles.next(args); group ^= 1) {
-        const int k = problem_of<typename S::T>(args, S::FORM, tiles.expert).k;
+    auto read = [&] {
+        const Slot<S> slot(ring, ahead++);
 
-        if (is_left_alone(args, k))
-            continue;
         if (leads && args.accumulate) {
-            barrier_expect(ring.more_full(group), TILE_BYTES);
-            for (int i = 0; i < COLUMNS / 32; i++)
-                copy_box(ring.more() + (uint32_t)i * SLICE_BYTES, &c_map, tiles.n + i * 32, tiles.m,
-                         (int)tiles.expert, ring.more_full(group));
+            barrier_expect(slot.full, SLICE_BYTES);
+            copy_box(slot.place, &map, reads.tiles.n + reads.i * 32, reads.tiles.m,
+                     (int)reads.tiles.expert, slot.full);
         } else if (leads) {
-            barrier_arrive(ring.more_full(group));
+            barrier_arrive(slot.full);
         }
-        barrier_wait(ring.more_done(group), parities >> group & 1);
-        parities ^= 1u << group;
+    };
+    bool more = reads.next(args);
+
+    for (; more && ahead < SLOTS - 1; more = reads.next(args))
+        read();
+    for (uint32_t number = 0; writes.next(args); number++) {
+        const Slot<S> slot(ring, number);
+
+        barrier_wait(slot.done, slot.parity);
         if (leads) {
-            for (int i = 0; i < COLUMNS / 32; i++)
-                write_box(&c_map, tiles.n + i * 32, tiles.m, (int)tiles.expert,
-                          ring.more() + (uint32_t)i * SLICE_BYTES);
-            write_wait();
+            write_box(&map, writes.tiles.n + writes.i * 32, writes.tiles.m,
+                      (int)writes.tiles.expert, slot.place);
+            write_wait_but<1>(); /* the one before is out of its slot */
         }
         __syncwarp();
+        if (more) {
+            read();
+            more = reads.next(args);
+        }
     }
+    if (leads)
+        write_wait_but<0>();
 }
 
-/* Adds 64 rows of sums to the tile behind the stages, or puts them there. Fours as store_fours()
- * has them, in rows of 128 bytes as the engine swizzles them. */
+/* Adds a group's sums to a tile's slices, the first of which is @number, or puts them there. Fours
+ * as store_fours() has them, in rows of 128 bytes as the engine swizzles them; odd rows take the
+ * other half of eight chunks, so that eight lanes have all banks. */
 template <typename S>
 static __device__ __forceinline__ void
-add_sums(const RpGroupedMatmulArgs &args, const float (&d)[S::N][4], uint32_t tile, int first)
+add_sums(const RpGroupedMatmulArgs &args, const float (&d)[2][S::N][4], const Ring<S> &ring,
+         uint32_t number)
 {
-    const bool odd = threadIdx.x & 1;
+    const bool odd = threadIdx.x & 1, other = threadIdx.x & 4;
     const float scale = args.scale != 0 ? args.scale : 1;
-    const uint32_t row = (uint32_t)first + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    const uint32_t row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    const uint32_t chunk = (odd ? 2 : 0) + (threadIdx.x & 2) / 2 + (other ? 4 : 0);
+    const uint32_t first = row * 128 + ((chunk ^ row % 8) << 4);
 
 #pragma unroll
-    for (int j = 0; j < S::N; j += 2) {
-        const uint32_t chunk = (uint32_t)(j + (odd ? 1 : 0)) * 2 + (threadIdx.x & 2) / 2;
-        const uint32_t place =
-            tile + chunk / 8 * SLICE_BYTES + row * 128 + ((chunk % 8 ^ row % 8) << 4);
+    for (int i = 0; i < SLICES; i++) {
+        const Slot<S> slot(ring, number + (uint32_t)i);
+
+        barrier_wait(slot.full, slot.parity);
+#pragma unroll
+        for (int at = 0; at < 8; at++) { /* two of 64 rows, two of 16 columns, two of 8 rows */
+            const int j = i * 4 + at / 2 % 2 * 2, half = at % 2;
+            const float(&sums)[S::N][4] = d[at / 4];
+            const uint32_t place = slot.place + ((first ^ (uint32_t)(at / 2 % 2) * 64) +
+                                                 (uint32_t)(at / 4) * 8192 + (uint32_t)half * 1024);
+            float low[4], high[4];
 
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float4 sums = four_of(d[j], d[j + 1], half, odd);
+            for (int e = 0; e < 4; e++) {
+                low[e] = other ? sums[j ^ 2][e] : sums[j][e];
+                high[e] = other ? sums[(j ^ 2) + 1][e] : sums[j + 1][e];
+            }
+
+            const float4 more = four_of(low, high, half, odd);
             float4 four = make_float4(0, 0, 0, 0);
 
             if (args.accumulate)
-                four = load_shared_four(place + (uint32_t)half * 1024);
-            four.x = fmaf(sums.x, scale, four.x);
-            four.y = fmaf(sums.y, scale, four.y);
-            four.z = fmaf(sums.z, scale, four.z);
-            four.w = fmaf(sums.w, scale, four.w);
-            store_shared_four(place + (uint32_t)half * 1024, four);
+                four = load_shared_four(place);
+            four.x = fmaf(more.x, scale, four.x);
+            four.y = fmaf(more.y, scale, four.y);
+            four.z = fmaf(more.z, scale, four.z);
+            four.w = fmaf(more.w, scale, four.w);
+            store_shared_four(place, four);
         }
+        publish_shared();
+        __syncwarp();
+        release(slot.done);
     }
 }
 
@@ -140,12 +208,14 @@ take_turns(const RpGroupedMatmulArgs &args)
     using T = typename S::T;
     const uint32_t group = threadIdx.x / 128 - 1;
     Ring<S> ring;
-    Tiles<ROWS, COLUMNS> tiles;
-    uint32_t parity = 0, order = group ^ 1;
+    Tiles<ROWS, S::BN> tiles;
+    uint32_t order = group ^ 1, slices = 0;
 
     for (uint32_t turn = 0; tiles.next(args); turn ^= 1) {
         const Problem<T> of = problem_of<T>(args, S::FORM, tiles.expert);
+        const uint32_t before = slices;
 
+        slices += is_left_alone(args, of.k) ? 0 : SLICES;
         if (turn != group) {
             ring.skip((uint32_t)(of.k + DEPTH - 1) / DEPTH);
             continue;
@@ -160,17 +230,11 @@ take_turns(const RpGroupedMatmulArgs &args)
         float d[2][S::N][4] = {};
 
         sum_tile<S>(d, ring, of.k, group);
-        if (S::MORE > 0) {
-            barrier_wait(ring.more_full(group), parity);
-            parity ^= 1;
-            add_sums<S>(args, d[0], ring.more(), 0);
-            add_sums<S>(args, d[1], ring.more(), 64);
-            publish_shared();
-            __syncwarp();
-            release(ring.more_done(group));
+        if (S::MORE_BARRIERS > 1) {
+            add_sums<S>(args, d, ring, before);
         } else {
-            store_rows<S>(args, of, d[0], tiles.m, tiles.n);
-            store_rows<S>(args, of, d[1], tiles.m + 64, tiles.n);
+            store_rows<S>(args, of, d[0], tiles.m, tiles.n, ring.patch());
+            store_rows<S>(args, of, d[1], tiles.m + 64, tiles.n, ring.patch());
         }
     }
 }
@@ -182,17 +246,12 @@ __launch_bounds__(THREADS, 1) multiply_by_turns(const __grid_constant__ RpGroupe
                                                 const __grid_constant__ CUtensorMap b_map,
                                                 const __grid_constant__ CUtensorMap c_map)
 {
-    if (threadIdx.x == 0) {
-        prefetch_map(&a_map);
-        prefetch_map(&b_map);
-        make_barriers<S>(4);
-    }
-    __syncthreads();
+    make_barriers<S>(4);
     if (threadIdx.x < 128) {
         leave_registers<40>();
         if (threadIdx.x < 32)
             copy_tiles<S>(args, a_map, b_map);
-        else if (threadIdx.x < 64 && S::MORE > 0)
+        else if (threadIdx.x < 64 && S::MORE_BARRIERS > 1)
             carry_sums<S>(args, c_map);
     } else {
         take_registers<232>();
@@ -202,47 +261,51 @@ __launch_bounds__(THREADS, 1) multiply_by_turns(const __grid_constant__ RpGroupe
 
 template <typename S>
 static cudaError_t
-launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+launch_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    static std::atomic<uint64_t> done;
-    const size_t tiles = most_tiles(args, ROWS, COLUMNS);
-    CUtensorMap a_map, b_map, c_map = {};
-    int processors;
-    cudaError_t status = grouped_processors(&processors);
+    const CUtensorMap none = {};
 
-    if (status == cudaSuccess)
-        status = attention_allow_shared((const void *)multiply_by_turns<S>, (int)S::BYTES, &done);
-    if (status != cudaSuccess)
-        return status;
-    if (!make_maps(args, COLUMNS, &a_map, &b_map) ||
-        (S::MORE > 0 &&
-         !make_map(&c_map, RP_DTYPE_FP32, args->c, args->n, args->m, args->experts, ROWS)))
-        return cudaErrorInvalidValue;
-    return attention_launch(multiply_by_turns<S>,
-                            (unsigned)(tiles < (size_t)processors ? tiles : (size_t)processors),
-                            THREADS, (int)S::BYTES, stream, *args, a_map, b_map, c_map);
+    return launch_blocks<S>(multiply_by_turns<S>, args, stream, none);
 }
 
 template <typename T>
+static cudaError_t
+launch_sums(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    CUtensorMap map;
+
+    if (!make_map(&map, RP_DTYPE_FP32, args->c, args->n, args->m, args->experts, ROWS))
+        return cudaErrorInvalidValue;
+    return launch_blocks<SumShape<T>>(multiply_by_turns<SumShape<T>>, args, stream, map);
+}
+
+template <typename T, int BN, int STAGES>
 static cudaError_t
 launch_form(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
     switch (args->form) {
     case RP_MATMUL_NT:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NT, COLUMNS, 6>>(args, stream);
+        return launch_turns<WgmmaShape<T, RP_MATMUL_NT, BN, STAGES>>(args, stream);
     case RP_MATMUL_NN:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NN, COLUMNS, 6>>(args, stream);
+        return launch_turns<WgmmaShape<T, RP_MATMUL_NN, BN, STAGES>>(args, stream);
     case RP_MATMUL_TN:
         if (args->c_dtype == RP_DTYPE_FP32 && attention_aligned(args->c, 16))
-            return launch_shape<WgmmaShape<T, RP_MATMUL_TN, COLUMNS, 4, TILE_BYTES>>(args, stream);
-        return launch_shape<WgmmaShape<T, RP_MATMUL_TN, COLUMNS, 6>>(args, stream);
+            return launch_sums<T>(args, stream);
+        return launch_turns<WgmmaShape<T, RP_MATMUL_TN, BN, STAGES>>(args, stream);
     }
     return cudaErrorInvalidValue;
 }
 
 cudaError_t
-grouped_matmul_wgmma_turns(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+grouped_matmul_turns_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16>(args, stream)
-                                          : launch_form<__half>(args, stream);
+    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16, 128, 6>(args, stream)
+                                          : launch_form<__half, 128, 6>(args, stream);
+}
+
+cudaError_t
+grouped_matmul_turns_192(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16, 192, 5>(args, stream)
+                                          : launch_form<__half, 192, 5>(args, stream);
 }

@@ -6,8 +6,6 @@
  *
  *   copies     | 0 | 1 | 2 | 3 |   | 4 | 5 | ...      waits until a stage is empty
  *   multiplies |   | 0 | 1 | 2 | 3 |C| 4 | ...        waits until a stage is full; C: stores a tile
- *
- * fp32 += goes to the L2 cache as it is (red): one term an element, so that sums have an order.
  */
 #include "exec/cuda/grouped/private.h"
 #include "exec/cuda/grouped/wgmma-map.cuh"
@@ -52,7 +50,7 @@ multiply_tiles(const RpGroupedMatmulArgs &args)
         if (before != 0)
             release(before);
         if (before != 0 || !args.accumulate)
-            store_rows<S>(args, of, d, m + (int)group * 64, n);
+            store_rows<S>(args, of, d, m + (int)group * 64, n, ring.patch());
     }
 }
 
@@ -62,12 +60,7 @@ __launch_bounds__(THREADS, 1) multiply_on_hopper(const __grid_constant__ RpGroup
                                                  const __grid_constant__ CUtensorMap a_map,
                                                  const __grid_constant__ CUtensorMap b_map)
 {
-    if (threadIdx.x == 0) {
-        prefetch_map(&a_map);
-        prefetch_map(&b_map);
-        make_barriers<S>(CONSUMERS / 32);
-    }
-    __syncthreads();
+    make_barriers<S>(CONSUMERS / 32);
     if (threadIdx.x < 128) {
         leave_registers<40>();
         if (threadIdx.x < 32)
@@ -78,48 +71,23 @@ __launch_bounds__(THREADS, 1) multiply_on_hopper(const __grid_constant__ RpGroup
     }
 }
 
-template <typename S>
-static cudaError_t
-launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
-{
-    static std::atomic<uint64_t> done;
-    const size_t tiles = most_tiles(args, ROWS, S::BN);
-    CUtensorMap a_map, b_map;
-    int processors;
-    cudaError_t status = grouped_processors(&processors);
-
-    if (status == cudaSuccess)
-        status = attention_allow_shared((const void *)multiply_on_hopper<S>, (int)S::BYTES, &done);
-    if (status != cudaSuccess)
-        return status;
-    if (!make_maps(args, S::BN, &a_map, &b_map))
-        return cudaErrorInvalidValue;
-    return attention_launch(multiply_on_hopper<S>,
-                            (unsigned)(tiles < (size_t)processors ? tiles : (size_t)processors),
-                            THREADS, (int)S::BYTES, stream, *args, a_map, b_map);
-}
-
-template <typename T, int BN, int STAGES>
+template <typename T>
 static cudaError_t
 launch_form(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
+    using NT = WgmmaShape<T, RP_MATMUL_NT, 256, 4>;
+    using NN = WgmmaShape<T, RP_MATMUL_NN, 256, 4>;
+    using TN = WgmmaShape<T, RP_MATMUL_TN, 256, 4>;
+
     switch (args->form) {
     case RP_MATMUL_NT:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NT, BN, STAGES>>(args, stream);
+        return launch_blocks<NT>(multiply_on_hopper<NT>, args, stream);
     case RP_MATMUL_NN:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_NN, BN, STAGES>>(args, stream);
+        return launch_blocks<NN>(multiply_on_hopper<NN>, args, stream);
     case RP_MATMUL_TN:
-        return launch_shape<WgmmaShape<T, RP_MATMUL_TN, BN, STAGES>>(args, stream);
+        return launch_blocks<TN>(multiply_on_hopper<TN>, args, stream);
     }
     return cudaErrorInvalidValue;
-}
-
-template <int BN, int STAGES>
-static cudaError_t
-launch_wgmma(const RpGroupedMatmulArgs *args, cudaStream_t stream)
-{
-    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16, BN, STAGES>(args, stream)
-                                          : launch_form<__half, BN, STAGES>(args, stream);
 }
 
 bool
@@ -137,13 +105,8 @@ grouped_has_wgmma(const RpGroupedMatmulArgs *args)
 }
 
 cudaError_t
-grouped_matmul_wgmma_128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
-{
-    return launch_wgmma<128, 6>(args, stream);
-}
-
-cudaError_t
 grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return launch_wgmma<256, 4>(args, stream);
+    return args->a_dtype == RP_DTYPE_BF16 ? launch_form<__nv_bfloat16>(args, stream)
+                                          : launch_form<__half>(args, stream);
 }

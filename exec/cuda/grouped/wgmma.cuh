@@ -97,16 +97,7 @@ publish_shared()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Copies the map's box at (x, y) to @target, zeros where the tensor ends; counts at @barrier. */
-static __device__ __forceinline__ void
-copy_box(uint32_t target, const CUtensorMap *map, int x, int y, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(target),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier)
-                 : "memory");
-}
-
+/* Copies the map's box at (x, y, z) to @target, zeros where the tensor ends; counts at @barrier. */
 static __device__ __forceinline__ void
 copy_box(uint32_t target, const CUtensorMap *map, int x, int y, int z, uint32_t barrier)
 {
@@ -116,24 +107,22 @@ copy_box(uint32_t target, const CUtensorMap *map, int x, int y, int z, uint32_t 
                  : "memory");
 }
 
-/* Copies a box from @source to the map's, without what is beyond the tensor. */
+/* Copies a box from @source to the map's, without what is beyond the tensor; a group of its own. */
 static __device__ __forceinline__ void
 write_box(const CUtensorMap *map, int x, int y, int z, uint32_t source)
 {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
-            map),
-        "r"(x), "r"(y), "r"(z), "r"(source)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(map),
+                 "r"(x), "r"(y), "r"(z), "r"(source)
+                 : "memory");
 }
 
-/* Waits until what this thread's write_box() writes has been read. */
+/* Waits until all but the last @PENDING of this thread's write_box() have been read. */
+template <int PENDING>
 static __device__ __forceinline__ void
-write_wait()
+write_wait_but()
 {
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::
-                     : "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 static __device__ __forceinline__ float4
@@ -156,10 +145,25 @@ store_shared_four(uint32_t address, float4 four)
                  : "memory");
 }
 
+/* Four matrices of 8 x 8, as D has them in registers; lanes 8i .. 8i+7 name the rows of matrix i. */
 static __device__ __forceinline__ void
-prefetch_map(const CUtensorMap *map)
+store_matrices(uint32_t address, const uint32_t (&r)[4])
 {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint4
+load_shared_16(uint32_t address)
+{
+    uint4 words;
+
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address)
+                 : "memory");
+    return words;
 }
 
 /* Before the first of some wgmma, and after registers of theirs were written. */
@@ -209,29 +213,11 @@ leave_registers()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* target += pairs or fours, at multiples of their bytes; rounded once each, subnormals are 0. */
-static __device__ __forceinline__ void
-add_pair(float *target, float x, float y)
-{
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(target)),
-                 "f"(x), "f"(y)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void
-add_four(float *target, float4 four)
-{
-    asm volatile(
-        "red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(target)),
-        "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
-        : "memory");
-}
-
 /* d[64,N] += a[64,16] b[16,N]; A_TURNED, B_TURNED: 1 if they lie in rows of k. */
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN(d, j) FOUR(d, j), FOUR(d, (j) + 1), FOUR(d, (j) + 2), FOUR(d, (j) + 3)
-#define SIXTY_FOUR(d, j)                                                                           \
-    SIXTEEN(d, j), SIXTEEN(d, (j) + 4), SIXTEEN(d, (j) + 8), SIXTEEN(d, (j) + 12)
+#define THIRTY_TWO(d, j) SIXTEEN(d, j), SIXTEEN(d, (j) + 4)
+#define SIXTY_FOUR(d, j) THIRTY_TWO(d, j), THIRTY_TWO(d, (j) + 8)
 
 #define WGMMA_128(TYPE)                                                                            \
     asm volatile(                                                                                  \
@@ -244,6 +230,20 @@ add_four(float *target, float4 four)
         "%64, %65, p, 1, 1, %67, %68; }"                                                           \
         : SIXTY_FOUR(d, 0)                                                                         \
         : "l"(a), "l"(b), "r"(1), "n"(A_TURNED), "n"(B_TURNED))
+
+#define WGMMA_192(TYPE)                                                                            \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; "                                         \
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32." TYPE "." TYPE " "                  \
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "    \
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "     \
+                 "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "     \
+                 "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "     \
+                 "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "     \
+                 "%92, %93, %94, %95}, "                                                           \
+                 "%96, %97, p, 1, 1, %99, %100; }"                                                 \
+                 : SIXTY_FOUR(d, 0), THIRTY_TWO(d, 16)                                             \
+                 : "l"(a), "l"(b), "r"(1), "n"(A_TURNED), "n"(B_TURNED))
 
 #define WGMMA_256(TYPE)                                                                            \
     asm volatile(                                                                                  \
@@ -273,6 +273,20 @@ static __device__ __forceinline__ void
 wgmma(__half, float (&d)[16][4], uint64_t a, uint64_t b)
 {
     WGMMA_128("f16");
+}
+
+template <int A_TURNED, int B_TURNED>
+static __device__ __forceinline__ void
+wgmma(__nv_bfloat16, float (&d)[24][4], uint64_t a, uint64_t b)
+{
+    WGMMA_192("bf16");
+}
+
+template <int A_TURNED, int B_TURNED>
+static __device__ __forceinline__ void
+wgmma(__half, float (&d)[24][4], uint64_t a, uint64_t b)
+{
+    WGMMA_192("f16");
 }
 
 template <int A_TURNED, int B_TURNED>
