@@ -20,6 +20,7 @@
 #define BINS_OF_A_SEQUENCE 8
 #define MOST_BINS 40
 #define BAR_WIDTH 40
+#define SHOWN_ENDS 2000 /* characters of a long part, on a terminal */
 
 #define LEARNED_COLOUR "\033[32m"
 #define OTHER_COLOUR "\033[2m"
@@ -217,6 +218,22 @@ text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
     return g_string_free(g_steal_pointer(&text), FALSE);
 }
 
+/* Of a part that would fill the screen, both ends. */
+static void
+cut_middle(char **text)
+{
+    const glong n = g_utf8_strlen(*text, -1);
+
+    if (n <= 2 * SHOWN_ENDS)
+        return;
+    g_autofree char *start = g_utf8_substring(*text, 0, SHOWN_ENDS);
+    char *cut = g_strdup_printf("%s [%ld more characters] %s", start, n - 2 * SHOWN_ENDS,
+                                g_utf8_offset_to_pointer(*text, n - SHOWN_ENDS));
+
+    g_free(*text);
+    *text = cut;
+}
+
 static gboolean
 wants_colour(const RpReport *report)
 {
@@ -274,6 +291,7 @@ show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError 
         rp_report_count(report, "tokens", (gint64)(to - from), NULL);
         rp_report_text(report, "text", text, NULL);
         rp_report_end(report);
+        cut_middle(&text);
         append_part(shown, text, learned, colour);
     }
     rp_report_end(report);
@@ -434,9 +452,15 @@ static gboolean
 run(gpointer user_args, char **words, RpReport *report, GError **error)
 {
     const InspectArgs *args = user_args;
+    const RpCliFile files[] = {{"--picture", args->picture, RP_CLI_DRAWN}};
     g_auto(Inspected) inspected = {.args = args};
     g_autofree char *data = g_strjoinv(",", words);
 
+    if (args->sequence_length < 2)
+        return rp_cli_refuse(error, "--sequence-length: expected at least 2, found %d",
+                             args->sequence_length);
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+        return FALSE;
     if (!open_data(&inspected, data, error) || !count(&inspected, error) ||
         !survey(&inspected, error))
         return FALSE;

@@ -101,6 +101,31 @@ append_block(GString *data, const RpRunCurve *run, const Panel *panel)
     g_string_append(data, "\n\n");
 }
 
+/* Values that are all the same: a range around them, which gnuplot would complain of instead. Returns:
+ * whether they are */
+static gboolean
+append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
+{
+    double least = INFINITY, most = -INFINITY;
+
+    for (guint r = 0; r < n; r++) {
+        g_autoptr(GArray) values = values_of(&runs[r], panel);
+
+        for (guint i = 0; i < values->len; i++) {
+            const double value = ((const double *)(const void *)values->data)[2 * i + 1];
+
+            least = fmin(least, value);
+            most = fmax(most, value);
+        }
+    }
+    if (least < most)
+        return FALSE;
+    const double margin = least != 0 ? fabs(least) / 10 : 1;
+
+    rp_text_append(script, "set yrange [%.12g:%.12g]\n", least - margin, least + margin);
+    return TRUE;
+}
+
 static void
 append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint n, guint place,
              gboolean last)
@@ -108,6 +133,7 @@ append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint
     GString *script = rp_figure_script(figure);
     const guint top = TOP + 26 + place * (PANEL + GAP);
     g_autofree char *quoted = rp_gnuplot_quote(panel->title);
+    const gboolean flat = append_flat_range(script, panel, runs, n);
 
     rp_text_append(script,
                    "set label 1 %s at graph 0, graph 1 left offset 0,0.8 font font_bold\n"
@@ -128,7 +154,7 @@ append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint
             script, "%sDATA index %u using 1:3 with %s linewidth 1.6 linecolor rgb '#%06x'",
             r > 0 ? ", " : "", index, panel->points ? "linespoints pointtype 7" : "lines", colour);
     }
-    g_string_append(script, "\nunset label\n");
+    g_string_append(script, flat ? "\nset yrange [*:*]\nunset label\n" : "\nunset label\n");
 }
 
 /* The names of runs, on a plot of their own. */

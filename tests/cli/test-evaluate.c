@@ -74,6 +74,10 @@ says_what_is_wrong(void **state)
     assert_true(
         g_file_set_contents(masked, "{\"input_ids\":[1,2],\"labels\":[-100,-100]}\n", -1, NULL));
     refuse("evaluate " TINY "qwen3", 2, "--data: expected a file");
+    refuse("evaluate " TINY "qwen3 --data @T/none --sequence-length 1", 2,
+           "evaluate: --sequence-length: expected a whole number from 2");
+    refuse("evaluate " TINY "qwen3 --data @T/none --devices cuda:0", 2, "evaluate: --devices: ");
+    refuse("evaluate " TINY "qwen3 --data @T/none", 1, "evaluate: --data: ");
     refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl", 1, "expected a token to learn");
     refuse("evaluate " TINY "qwen3 --data @T/nothing.jsonl", 1, "nothing.jsonl");
     refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl --sequence-length 1000", 2,

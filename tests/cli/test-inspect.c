@@ -71,6 +71,29 @@ tells_all_as_json(void **state)
     assert_non_null(strstr(names, "samples-"));
 }
 
+/* Before anything is read; a part that would fill the screen is cut there. */
+static void
+refuses_options_and_cuts_long_parts(void **state)
+{
+    g_auto(RpCliRun) one = rp_cli_run("inspect @T/none --sequence-length 1");
+    g_auto(RpCliRun) picture = rp_cli_run("inspect @T/none --picture @T/x.bmp");
+    g_autofree char *path = rp_cli_temporary("long.jsonl");
+    g_autofree char *letters = g_strnfill(50000, 'a');
+    g_autofree char *text = g_strdup_printf("{\"text\": \"%s\"}\n", letters);
+
+    (void)state;
+    assert_int_equal(one.code, 2);
+    assert_non_null(strstr(one.err, "--sequence-length: expected at least 2, found 1"));
+    assert_int_equal(picture.code, 2);
+    assert_non_null(strstr(picture.err, "--picture: expected a name that ends in .png"));
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+    g_auto(RpCliRun) cut = rp_cli_run("inspect @T/long.jsonl --model @T/model");
+    g_auto(RpCliRun) whole = rp_cli_run("inspect @T/long.jsonl --model @T/model --json");
+
+    assert_non_null(strstr(cut.out, "aa [46005 more characters] aa"));
+    assert_non_null(strstr(whole.out, letters));
+}
+
 /* Of a terminal: `script` makes one. */
 static void
 colours_a_terminal_unless_told(void **state)
@@ -107,6 +130,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_options_and_cuts_long_parts),
         cmocka_unit_test(shows_learned_text),
         cmocka_unit_test(tells_all_as_json),
         cmocka_unit_test(colours_a_terminal_unless_told),

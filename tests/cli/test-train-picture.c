@@ -332,6 +332,26 @@ plot_draws_runs_one_over_the_other(void **state)
     assert_int_equal(events.code, 0);
 }
 
+/* A run of one value, or of one step. */
+static void
+plot_draws_runs_that_stand_still(void **state)
+{
+#define LINE(step)                                                                                 \
+    "{\"step\":" step ",\"loss\":2.5,\"learning_rate\":0,\"grad_norm\":1,\"tokens\":10,"           \
+    "\"step_ms\":5,\"bubble_ratio\":0}\n"
+    g_autofree char *path = rp_cli_temporary("flat.jsonl");
+
+    (void)state;
+    assert_true(g_file_set_contents(path, LINE("1") LINE("2"), -1, NULL));
+    g_auto(RpCliRun) flat = rp_cli_run("plot @T/flat.jsonl -o @T/flat.svg");
+    assert_string_equal(flat.err, "");
+    assert_int_equal(flat.code, 0);
+    assert_true(g_file_set_contents(path, LINE("1"), -1, NULL));
+    g_auto(RpCliRun) step = rp_cli_run("plot @T/flat.jsonl -o @T/flat.svg");
+    assert_string_equal(step.err, "");
+    assert_int_equal(step.code, 0);
+}
+
 static void
 plot_names_what_is_no_run(void **state)
 {
@@ -361,6 +381,7 @@ main(void)
         cmocka_unit_test(refuses_files_in_each_others_way),
         cmocka_unit_test(refuses_a_picture_or_a_trace_of_gradients),
         cmocka_unit_test(plot_draws_runs_one_over_the_other),
+        cmocka_unit_test(plot_draws_runs_that_stand_still),
         cmocka_unit_test(plot_names_what_is_no_run),
     };
 
