@@ -222,9 +222,10 @@ report_run(RpReport *report, const char *path, const Machine *machine, const Try
     g_autofree char *host = rp_cli_format_bytes(run->host.total);
 
     rp_report_say(report,
-                  "%s: %s (%s), %u micro-batches of %u x %u tokens, %s a device, %s of host "
+                  "%s: %s (%s), %u micro-batch%s of %u x %u tokens, %s a device, %s of host "
                   "memory (predicted)",
-                  path, machine->devices, machine->name, run->options.micro_batches, run->sequences,
+                  path, machine->devices, machine->name, run->options.micro_batches,
+                  run->options.micro_batches == 1 ? "" : "es", run->sequences,
                   tried->advice->query.tokens_per_sequence, gpu, host);
     if (machine->gpus == 0)
         rp_report_say(report, "no GPU is there: %s", rp_cuda_no_device_text());

@@ -77,10 +77,8 @@ add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
 static void
 add_validation(GString *text)
 {
-    static const char *const values[][2] = {{"eval.split", "0.05"},
-                                            {"eval.every", "100"},
-                                            {"eval.keep_best", "true"},
-                                            {"eval.patience", "3"}};
+    static const char *const values[][2] = {
+        {"eval.split", "0.05"}, {"eval.keep_best", "true"}, {"eval.patience", "3"}};
 
     g_string_append(text, "\n# eval:\n");
     for (gsize i = 0; i < G_N_ELEMENTS(values); i++)

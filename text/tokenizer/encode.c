@@ -31,7 +31,9 @@ typedef struct {
     GString *texts[2]; /* of normalizers: one is read, the other written */
     GString *prefixed; /* and of what stands before pieces */
     GString *spaced;
-    gsize origin;     /* of the stretch in the text */
+    gsize origin;   /* of the stretch in the text */
+    gboolean moved; /* what is cut is a part of the text as it is, @shift bytes behind its start */
+    gsize shift;
     const char *text; /* that is cut into pieces */
 } Encoder;
 
@@ -99,21 +101,55 @@ append_span(Encoder *encoder, gsize start, gsize end)
     g_array_append_val(encoder->spans, span);
 }
 
+/* Whether the edits of all steps only say where the part begins. */
+static void
+find_shift(Encoder *encoder)
+{
+    encoder->moved = TRUE;
+    encoder->shift = encoder->origin;
+    for (guint i = 0; i < encoder->n_layers; i++) {
+        const GArray *edits = ((Layer *)g_ptr_array_index(encoder->layers, i))->edits;
+        const RpEdit *edit = (const RpEdit *)(const void *)edits->data;
+
+        if (edits->len == 0)
+            continue;
+        encoder->moved &= edits->len == 1 && edit->new_end == 0 && edit->old_start == edit->old_end;
+        encoder->shift += edit->old_end;
+    }
+}
+
+/* Where the symbols of a piece come from. */
+static void
+append_spans(Encoder *encoder, const RpSymbol *symbols, guint n, gsize piece)
+{
+    const guint before = encoder->spans->len;
+    guint32 start = 0;
+
+    if (!encoder->moved) {
+        for (guint i = 0; i < n; start = symbols[i++].end)
+            append_span(encoder, piece + start, piece + symbols[i].end);
+        return;
+    }
+    g_array_set_size(encoder->spans, before + n);
+    RpTokenSpan *spans = &g_array_index(encoder->spans, RpTokenSpan, before);
+    const guint32 shift = (guint32)(encoder->shift + piece);
+
+    for (guint i = 0; i < n; start = symbols[i++].end)
+        spans[i] = (RpTokenSpan){shift + start, shift + symbols[i].end};
+}
+
 static void
 append_symbols(Encoder *encoder, const RpSymbol *symbols, guint n, gsize piece)
 {
     const guint before = encoder->ids->len;
-    guint32 start = 0;
 
     g_array_set_size(encoder->ids, before + n);
     guint32 *ids = &g_array_index(encoder->ids, guint32, before);
 
     for (guint i = 0; i < n; i++)
         ids[i] = symbols[i].id;
-    for (guint i = 0; i < n && encoder->spans != NULL; i++) {
-        append_span(encoder, piece + start, piece + symbols[i].end);
-        start = symbols[i].end;
-    }
+    if (encoder->spans != NULL)
+        append_spans(encoder, symbols, n, piece);
 }
 
 /* ---- pieces ---- */
@@ -304,6 +340,7 @@ encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
         length = encoder->prefixed->len;
     }
     encoder->text = text;
+    find_shift(encoder);
     const gboolean good = split(encoder, 0, 0, length);
 
     encoder->n_layers = n_layers;
