@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/progress.h"
+#include "cli/reports/parts.h"
 #include "cli/reports/picture.h"
 #include "exec/data/pack.h"
 #include "exec/model/hf-config.h"
@@ -20,11 +21,6 @@
 #define BINS_OF_A_SEQUENCE 8
 #define MOST_BINS 40
 #define BAR_WIDTH 40
-#define SHOWN_ENDS 2000 /* characters of a long part, on a terminal */
-
-#define LEARNED_COLOUR "\033[32m"
-#define OTHER_COLOUR "\033[2m"
-#define NO_COLOUR "\033[0m"
 
 typedef struct {
     char *model;
@@ -188,20 +184,6 @@ fill_bins(Inspected *inspected)
 
 /* ---- text ---- */
 
-/* Nothing in it moves the cursor. (transfer full) */
-static char *
-harmless(const char *text)
-{
-    GString *out = g_string_new(NULL);
-
-    for (const char *at = text; *at != '\0'; at = g_utf8_next_char(at)) {
-        const gunichar c = g_utf8_get_char(at);
-
-        g_string_append_unichar(out, g_unichar_iscntrl(c) && c != '\n' && c != '\t' ? 0xfffd : c);
-    }
-    return g_string_free(out, FALSE);
-}
-
 /* Tokens from @from to @to as text; as ids without a tokenizer. (transfer full) */
 static char *
 text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
@@ -211,27 +193,11 @@ text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
     if (inspected->tokenizer != NULL &&
         rp_tokenizer_decode(inspected->tokenizer, (const guint32 *)(const void *)ids + from,
                             to - from, RP_DECODE_ALL, text, NULL))
-        return harmless(text->str);
+        return rp_cli_harmless(text->str);
     g_string_truncate(text, 0);
     for (gsize t = from; t < to; t++)
         g_string_append_printf(text, "%s%d", t > from ? " " : "", ids[t]);
     return g_string_free(g_steal_pointer(&text), FALSE);
-}
-
-/* Of a part that would fill the screen, both ends. */
-static void
-cut_middle(char **text)
-{
-    const glong n = g_utf8_strlen(*text, -1);
-
-    if (n <= 2 * SHOWN_ENDS)
-        return;
-    g_autofree char *start = g_utf8_substring(*text, 0, SHOWN_ENDS);
-    char *cut = g_strdup_printf("%s [%ld more characters] %s", start, n - 2 * SHOWN_ENDS,
-                                g_utf8_offset_to_pointer(*text, n - SHOWN_ENDS));
-
-    g_free(*text);
-    *text = cut;
 }
 
 static gboolean
@@ -241,22 +207,6 @@ wants_colour(const RpReport *report)
 
     return report->form != RP_REPORT_JSON && isatty(STDOUT_FILENO) == 1 &&
            (no == NULL || *no == '\0') && g_strcmp0(terminal, "dumb") != 0;
-}
-
-/* A part that is learned, or is not: in a colour, or each line behind a + or a |. */
-static void
-append_part(GString *shown, const char *text, gboolean learned, gboolean colour)
-{
-    if (colour) {
-        g_string_append_printf(shown, "%s%s%s", learned ? LEARNED_COLOUR : OTHER_COLOUR, text,
-                               NO_COLOUR);
-        return;
-    }
-    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-
-    for (guint i = 0; lines[i] != NULL; i++)
-        g_string_append_printf(shown, "%s  %c %s", shown->len > 0 ? "\n" : "", learned ? '+' : '|',
-                               lines[i]);
 }
 
 static gboolean
@@ -291,8 +241,7 @@ show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError 
         rp_report_count(report, "tokens", (gint64)(to - from), NULL);
         rp_report_text(report, "text", text, NULL);
         rp_report_end(report);
-        cut_middle(&text);
-        append_part(shown, text, learned, colour);
+        rp_cli_append_part(shown, text, learned, colour);
     }
     rp_report_end(report);
     rp_report_end(report);
