@@ -1,6 +1,6 @@
 /*
  * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in
- * TFLOP/s. Where cuDNN does not run, the built-in kernels are timed in its place, and why is said.
+ * TFLOP/s, and backward by each of its ways (exec/cuda/attention/ways.h). Where cuDNN does not run, the built-in kernels are timed in its place, and why is said.
  *
  * Counted as others do: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times
  * that, whatever is computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), 16384 tokens
@@ -14,6 +14,7 @@
 #include <glib.h>
 
 #include "bench/cuda-time.h"
+#include "exec/cuda/attention/ways.h"
 
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)
@@ -24,8 +25,9 @@ typedef void (*Launcher)(RpKernelStream *stream, const RpAttentionArgs *args);
 
 typedef struct {
     RpKernelStream *stream;
-    Launcher launch;
+    Launcher launch; /* NULL: backward by @way */
     const RpAttentionArgs *args;
+    RpBackwardWay way;
 } Run;
 
 static void
@@ -33,24 +35,46 @@ launch_once(const void *data)
 {
     const Run *run = data;
 
-    run->launch(run->stream, run->args);
+    if (run->launch != NULL)
+        run->launch(run->stream, run->args);
+    else
+        rp_bench_must(rp_cuda_attention_backward_by(run->way, run->args, NULL), "backward");
 }
 
 /* @what: 1 forward, 2.5 backward */
+static double
+count_flop(const RpAttentionArgs *args, double what)
+{
+    const double length = (double)args->max_length;
+
+    return what * 2.0 * length * length * (double)(D * HEADS * args->sequences);
+}
+
+static void
+print_way(RpKernelStream *stream, const RpAttentionArgs *args, RpBackwardWay way)
+{
+    const Run run = {stream, NULL, args, way};
+    double ms;
+
+    if (!rp_cuda_backward_way_can(way, args))
+        return;
+    ms = rp_bench_median_ms(stream, NULL, launch_once, &run, 0);
+    printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f\n", args->max_length, args->sequences,
+           rp_cuda_backward_way_name(way), "backward", ms, count_flop(args, 2.5) / ms * 1e-9);
+}
+
 static void
 print_pass(RpKernelStream *stream, Launcher launch, const RpAttentionArgs *args, double what)
 {
-    const double length = (double)args->max_length;
-    const double flop = what * 2.0 * length * length * (double)(D * HEADS * args->sequences);
     const guint64 before = rp_cuda_stream_cudnn_runs(stream);
     const double ms =
-        rp_bench_median_ms(stream, NULL, launch_once, &(Run){stream, launch, args}, 0);
+        rp_bench_median_ms(stream, NULL, launch_once, &(Run){stream, launch, args, 0}, 0);
     const gboolean ran =
         rp_cuda_stream_cudnn_runs(stream) - before == RP_BENCH_WARM_UP + RP_BENCH_REPEATS;
 
     printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f", args->max_length, args->sequences,
            rp_attention_name(args->choice), what > 1 ? "backward" : "forward", ms,
-           flop / ms * 1e-9);
+           count_flop(args, what) / ms * 1e-9);
     if (args->choice == RP_ATTENTION_CUDNN && !ran)
         printf("  built in: %s", rp_cuda_stream_cudnn_reason(stream));
     printf("\n");
@@ -79,6 +103,8 @@ run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequenc
                                               kernels->attention_backward_workspace(args)));
         print_pass(stream, kernels->attention_forward, args, 1);
         print_pass(stream, kernels->attention_backward, args, 2.5);
+        for (guint way = 0; choice == RP_ATTENTION_BUILTIN && way < RP_N_BACKWARD_WAYS; way++)
+            print_way(stream, args, (RpBackwardWay)way);
         rp_bench_must(cudaFree(args->workspace), "cudaFree");
     }
     rp_bench_must(cudaFree(device_starts), "cudaFree");

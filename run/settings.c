@@ -47,8 +47,11 @@ static const RpSettingChoice matmuls[] = {{"fp8", RP_DTYPE_E4M3 + 1},
                                           {NULL}};
 static const RpSettingChoice fp8_formats[] = {
     {"hybrid", RP_DTYPE_E5M2}, {"e4m3", RP_DTYPE_E4M3}, {NULL}};
-static const RpSettingChoice attentions[] = {
-    {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
+static const RpSettingChoice attentions[] = {{"auto", 0},
+                                             {"builtin", RP_ATTENTION_BUILTIN + 1},
+                                             {"cudnn", RP_ATTENTION_CUDNN + 1},
+                                             {"cudnn-forward", RP_ATTENTION_CUDNN_FORWARD + 1},
+                                             {NULL}};
 static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
 static const RpSettingChoice earlies[] = {
@@ -193,7 +196,8 @@ static const RpSetting settings[] = {
     {"accumulate", .expert = TRUE, CHOICE(half_sums, accumulates), .initial = "fp32",
      .help = "numbers in which matmuls of activations add up; fp16 needs dtype fp16, or fp8"},
     {"attention", .expert = TRUE, CHOICE(attention_choice, attentions), .initial = "auto",
-     .help = "attention on GPUs; auto: the faster one, or that of the profile"},
+     .help = "attention on GPUs; auto: the fastest, or that of the profile; cudnn-forward: cuDNN's "
+             "forward, built-in backward"},
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: measured at the start"},
     {"trace", .expert = TRUE, TEXT(trace), .flag = "--trace",

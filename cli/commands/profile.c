@@ -451,7 +451,7 @@ static const GOptionEntry options[] = {
     {"matmul", 0, RP_WORD(ProfileArgs, matmul),
      "what matmuls of blocks read: fp8, or numbers of dtype (default)", "TYPE"},
     {"attention", 0, RP_WORD(ProfileArgs, attention),
-     "whose: builtin, cudnn, or auto, the faster one (default: auto)", "NAME"},
+     "whose: builtin, cudnn, cudnn-forward, or auto, the fastest (default: auto)", "NAME"},
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
      "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),

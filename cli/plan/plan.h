@@ -55,7 +55,7 @@ const char *rp_plan_network_devices(const RpPlanNetwork *network);
 const char *rp_plan_network_dtype(const RpPlanNetwork *network);
 /* What the frozen base is packed in; %NULL: nothing. */
 const char *rp_plan_network_base(const RpPlanNetwork *network);
-/* "builtin" or "cudnn". */
+/* "builtin", "cudnn", "cudnn-forward". */
 const char *rp_plan_network_attention(const RpPlanNetwork *network);
 
 /* ---- question.c ---- */

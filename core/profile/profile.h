@@ -87,7 +87,7 @@ typedef struct {
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
     char *matmul;     /* "fp8": blocks' linear layers read codes of 8 bits; "": numbers of dtype */
-    char *attention;  /* whose kernels: "builtin" or "cudnn" */
+    char *attention;  /* whose kernels: "builtin", "cudnn", "cudnn-forward" */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */
     char *date;       /* ISO 8601 date */

@@ -204,8 +204,14 @@ typedef struct {
     float *largest;               /* NULL, or as RpLargestArgs has it: backward, of dx */
 } RpNormRopeArgs;
 
-/* Whose attention kernels run: the backend's own, or a library's. */
-typedef enum { RP_ATTENTION_BUILTIN, RP_ATTENTION_CUDNN, RP_N_ATTENTIONS } RpAttentionChoice;
+/* Whose attention kernels run: the backend's own, or a library's; a row of attentions[] each
+ * (exec/kernels/kernels.c). */
+typedef enum {
+    RP_ATTENTION_BUILTIN,
+    RP_ATTENTION_CUDNN,
+    RP_ATTENTION_CUDNN_FORWARD, /* backward is the backend's own */
+    RP_N_ATTENTIONS
+} RpAttentionChoice;
 
 /*
  * Per sequence and query head, query i of its length L, key j, kv head = h / (heads / kv_heads):

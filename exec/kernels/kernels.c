@@ -7,6 +7,7 @@ G_DEFINE_QUARK(rp_kernels_error, rp_kernels_error)
 static const char *const attentions[RP_N_ATTENTIONS] = {
     [RP_ATTENTION_BUILTIN] = "builtin",
     [RP_ATTENTION_CUDNN] = "cudnn",
+    [RP_ATTENTION_CUDNN_FORWARD] = "cudnn-forward",
 };
 
 const char *

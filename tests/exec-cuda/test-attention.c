@@ -4,6 +4,7 @@
 
 #include "exec/cuda/attention/cudnn.h"
 #include "exec/cuda/attention/parts.h"
+#include "exec/cuda/attention/ways.h"
 
 typedef struct {
     RpDtype dtype;
@@ -13,6 +14,7 @@ typedef struct {
     float scale;                         /* 0: 1 / sqrt(D) */
     RpAttentionChoice forward, backward; /* on the device */
     size_t part_heads;                   /* not 0: backward by cuDNN, of so many heads at a time */
+    guint way;                           /* not 0: backward by the way before, where it can */
 } Shape;
 
 typedef struct {
@@ -76,6 +78,20 @@ differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionAr
     fail();
 }
 
+static void
+differentiate(const Side *side, const Shape *shape, const RpAttentionArgs *args)
+{
+    if (side->stream == NULL || shape->way == 0 ||
+        !rp_cuda_backward_way_can((RpBackwardWay)(shape->way - 1), args)) {
+        side->kernels->attention_backward(side->stream, args);
+        return;
+    }
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_int_equal(rp_cuda_attention_backward_by((RpBackwardWay)(shape->way - 1), args, NULL),
+                     cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
 /* Forward, then backward from its out and lse. @out_side: where `out` goes, for its own shift. */
 static Results
 attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs *inputs)
@@ -115,7 +131,7 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
         differentiate_in_parts(side, shape, &args);
     } else {
         args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
-        side->kernels->attention_backward(side->stream, &args);
+        differentiate(side, shape, &args);
     }
     return (Results){{cuda_result(side, dtype, n, args.out),
                       cuda_result(side, RP_DTYPE_FP32, n / shape->head_size, args.lse),
@@ -197,11 +213,14 @@ check_shapes(void **state)
 
             const Inputs inputs = random_inputs(&shape);
             const Results want = attend_on_host(&shape, &inputs);
-            const Results got = attend_on_device(&shape, &inputs, 0, 0);
-            const Results again = attend_on_device(&shape, &inputs, 0, 0);
 
-            assert_close(&shape, &got, &want);
-            assert_same(&again, &got);
+            for (shape.way = 0; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+                const Results got = attend_on_device(&shape, &inputs, 0, 0);
+                const Results again = attend_on_device(&shape, &inputs, 0, 0);
+
+                assert_close(&shape, &got, &want);
+                assert_same(&again, &got);
+            }
         }
     }
 }
@@ -214,9 +233,123 @@ attends_over_a_long_sequence(void **state)
     for (shape.window = 0; shape.window <= 1000; shape.window += 1000) {
         const Inputs inputs = random_inputs(&shape);
         const Results want = attend_on_host(&shape, &inputs);
-        const Results got = attend_on_device(&shape, &inputs, 0, 0);
 
-        assert_close(&shape, &got, &want);
+        for (shape.way = 0; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+            const Results got = attend_on_device(&shape, &inputs, 0, 0);
+            const Results again = attend_on_device(&shape, &inputs, 0, 0);
+
+            assert_close(&shape, &got, &want);
+            assert_same(&again, &got);
+        }
+    }
+}
+
+/* Tokens @first .. of an array with @heads. */
+static Array
+part_of(Array array, size_t first, size_t tokens, size_t row)
+{
+    const Array part = host_output(array.dtype, tokens * row);
+    const size_t size = rp_dtype_size(array.dtype);
+
+    memcpy(part.data, (const char *)array.data + first * row * size, part.n * size);
+    return part;
+}
+
+/* @n of an array's @heads, from @first on. */
+static Array
+heads_of(Array array, size_t heads, size_t first, size_t n, size_t tokens, size_t head_size)
+{
+    const Array part = host_output(array.dtype, tokens * n * head_size);
+    const size_t size = rp_dtype_size(array.dtype) * head_size;
+
+    for (size_t t = 0; t < tokens; t++)
+        memcpy((char *)part.data + t * n * size,
+               (const char *)array.data + (t * heads + first) * size, n * size);
+    return part;
+}
+
+/* The gradients of one query and of one key of the only head, from the device's lse. */
+static void
+assert_close_at(const Shape *shape, const Inputs *inputs, const Results *got, size_t token)
+{
+    const size_t D = shape->head_size, length = (size_t)shape->lengths[0];
+    const float *lse = got->arrays[1].data;
+    const double scale = 1.0 / sqrt((double)D);
+    double *dq = host_doubles(D), *dk = host_doubles(D), *dv = host_doubles(D);
+    Array part[3];
+
+    for (size_t d = 0; d < D; d++)
+        dq[d] = dk[d] = dv[d] = 0;
+    for (size_t other = 0; other < length; other++) {
+        const size_t i = MAX(token, other), j = MIN(token, other); /* query i sees key j */
+        double score = 0, weight = 0, delta = 0, y;
+
+        for (size_t d = 0; d < D; d++) {
+            const double d_out = host_value(inputs->d_out, i * D + d);
+
+            score += host_value(inputs->q, i * D + d) * host_value(inputs->k, j * D + d);
+            weight += d_out * host_value(inputs->v, j * D + d);
+            delta += d_out * host_value(got->arrays[0], i * D + d);
+        }
+        score = exp(scale * score - lse[i]);
+        y = scale * score * (weight - delta);
+        for (size_t d = 0; d < D; d++) {
+            if (i == token)
+                dq[d] += y * host_value(inputs->k, j * D + d);
+            if (j == token) {
+                dk[d] += y * host_value(inputs->q, i * D + d);
+                dv[d] += score * host_value(inputs->d_out, i * D + d);
+            }
+        }
+    }
+    for (guint a = 0; a < 3; a++) {
+        part[a] = part_of(got->arrays[2 + a], token, 1, D);
+        host_assert_close(part[a], a == 0 ? dq : a == 1 ? dk : dv, 4 * (D + length), 2);
+    }
+}
+
+/* Beyond 32,768 tokens; sums of dq in several launches, if there are several heads. */
+static void
+differentiates_65536_tokens(void **state)
+{
+    static const size_t tokens[] = {0, 1, 127, 128, 32767, 32768, 40001, 65471, 65472, 65534};
+    Shape shape = {RP_DTYPE_BF16, 1, 1, 128, 0, 1, {65535}, 0};
+    const Inputs inputs = random_inputs(&shape);
+
+    for (shape.way = 1; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+        const Results got = attend_on_device(&shape, &inputs, 0, 0);
+        const Results again = attend_on_device(&shape, &inputs, 0, 0);
+
+        for (size_t t = 0; t < G_N_ELEMENTS(tokens); t++)
+            assert_close_at(&shape, &inputs, &got, tokens[t]);
+        assert_same(&again, &got);
+    }
+}
+
+/* Every head's gradients are those that it has alone, in one launch and in several. */
+static void
+differentiates_more_heads_than_a_launch_has(void **state)
+{
+    Shape shape = {RP_DTYPE_BF16, 12, 3, 128, 300, 1, {30000}, 0};
+    const size_t row = shape.head_size, tokens = (size_t)shape.lengths[0];
+    const Inputs inputs = random_inputs(&shape);
+    Results got;
+
+    shape.way = 1 + RP_BACKWARD_MMA;
+    got = attend_on_device(&shape, &inputs, 0, 0);
+    for (size_t kv = 0; kv < shape.kv_heads; kv++) {
+        const Shape alone = {RP_DTYPE_BF16, 4, 1, 128, 300, 1, {30000}, 0, .way = shape.way};
+        const Inputs part = {heads_of(inputs.q, shape.heads, kv * 4, 4, tokens, row),
+                             heads_of(inputs.k, shape.kv_heads, kv, 1, tokens, row),
+                             heads_of(inputs.v, shape.kv_heads, kv, 1, tokens, row),
+                             heads_of(inputs.d_out, shape.heads, kv * 4, 4, tokens, row)};
+        const Results want = attend_on_device(&alone, &part, 0, 0);
+
+        host_assert_same(heads_of(got.arrays[2], shape.heads, kv * 4, 4, tokens, row),
+                         want.arrays[2]);
+        for (guint a = 3; a < N_OUTPUTS; a++)
+            host_assert_same(heads_of(got.arrays[a], shape.kv_heads, kv, 1, tokens, row),
+                             want.arrays[a]);
     }
 }
 
@@ -252,17 +385,6 @@ takes_arrays_at_any_multiple_of_their_element(void **state)
     }
 }
 
-/* Tokens @first .. of an array with @heads. */
-static Array
-part_of(Array array, size_t first, size_t tokens, size_t row)
-{
-    const Array part = host_output(array.dtype, tokens * row);
-    const size_t size = rp_dtype_size(array.dtype);
-
-    memcpy(part.data, (const char *)array.data + first * row * size, part.n * size);
-    return part;
-}
-
 static void
 assert_same_alone(const Shape *shape, const Inputs *inputs, const Results *packed, size_t first,
                   int32_t length)
@@ -296,14 +418,17 @@ gives_a_sequence_the_same_bits_alone_and_packed(void **state)
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
-            const Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 90, 4, {70, 1, 333, 128}, 0};
+            Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 90, 4, {70, 1, 333, 128}, 0};
             const Inputs inputs = random_inputs(&shape);
-            const Results packed = attend_on_device(&shape, &inputs, 0, 0);
-            size_t first = 0;
 
-            for (size_t s = 0; s < shape.sequences; s++) {
-                assert_same_alone(&shape, &inputs, &packed, first, shape.lengths[s]);
-                first += (size_t)shape.lengths[s];
+            for (shape.way = 1; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+                const Results packed = attend_on_device(&shape, &inputs, 0, 0);
+                size_t first = 0;
+
+                for (size_t s = 0; s < shape.sequences; s++) {
+                    assert_same_alone(&shape, &inputs, &packed, first, shape.lengths[s]);
+                    first += (size_t)shape.lengths[s];
+                }
             }
         }
     }
@@ -445,17 +570,23 @@ static void
 takes_lse_from_either_implementation(void **state)
 {
     /* forward by one, backward by the other: the gradients are close to the host's */
+    static const RpAttentionChoice choices[][2] = {
+        {RP_ATTENTION_BUILTIN, RP_ATTENTION_CUDNN},
+        {RP_ATTENTION_CUDNN, RP_ATTENTION_BUILTIN},
+        {RP_ATTENTION_CUDNN_FORWARD, RP_ATTENTION_CUDNN_FORWARD},
+    };
+
     if (!have_cudnn())
         skip();
-    for (guint choice = 0; choice < RP_N_ATTENTIONS; choice++) {
+    for (guint i = 0; i < G_N_ELEMENTS(choices); i++) {
         Shape shape = dense[0];
         const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
         const Inputs inputs = random_inputs(&shape);
         const Results want = attend_on_host(&shape, &inputs);
         Results got;
 
-        shape.forward = (RpAttentionChoice)choice;
-        shape.backward = (RpAttentionChoice)(RP_N_ATTENTIONS - 1 - choice);
+        shape.forward = choices[i][0];
+        shape.backward = choices[i][1];
         got = attend_on_device(&shape, &inputs, 0, 0);
         assert_runs(before, 1, &shape);
         assert_close(&shape, &got, &want);
@@ -561,6 +692,8 @@ main(void)
     struct CMUnitTest tests[G_N_ELEMENTS(shapes)];
     const struct CMUnitTest others[] = {
         cuda_test(attends_over_a_long_sequence),
+        cuda_test(differentiates_65536_tokens),
+        cuda_test(differentiates_more_heads_than_a_launch_has),
         cuda_test(gives_the_same_bits_wherever_out_is),
         cuda_test(takes_arrays_at_any_multiple_of_their_element),
         cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),

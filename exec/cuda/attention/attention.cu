@@ -4,8 +4,8 @@
  * one runs depends on sizes and alignment, never on values. Formulas: RpAttentionArgs.
  *
  * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D]; lse, delta: [H,T] fp32. All =. Arithmetic and
- * sums fp32; dk, dv: over the group's heads, in order. Backward's workspace is delta. Oracle:
- * exec/host/attention.c.
+ * sums fp32; dk, dv: over the group's heads, in order. Backward's workspace is delta, and what
+ * tensor cores need. Oracle: exec/host/attention.c.
  *
  * A warp has one query of one head (forward, dq) or one key of one kv head (dk, dv), and goes
  * through the other side 32 tokens at a time: lane l computes the whole score of token l, then the
@@ -167,11 +167,11 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
         args.lse[head * args.tokens + row.start + (size_t)row.token] = maximum + logf(sum);
 }
 
-/* delta[h,t] = d_out[t,h] . out[t,h]: a warp each, four elements a lane. @wide: D and both arrays
- * are multiples of four elements; changes no bit. */
+/* delta[h,t] = d_out[t,h] . out[t,h]: a warp each, four elements a lane; and zeros for tensor cores.
+ * @wide: D and both arrays are multiples of four elements; changes no bit. */
 template <typename T>
 __global__ void
-sum_products(const RpAttentionArgs args, float *delta, bool wide)
+sum_products(const RpAttentionArgs args, const BackwardRoom room, bool wide)
 {
     struct alignas(4 * sizeof(T)) Four {
         T at[4];
@@ -201,8 +201,15 @@ sum_products(const RpAttentionArgs args, float *delta, bool wide)
             sum = fmaf(to_float(x.at[e]), to_float(y.at[e]), sum);
     }
     sum = warp_add(sum);
-    if (threadIdx.x % 32 == 0)
-        delta[r % args.heads * args.tokens + r / args.heads] = sum;
+    if (threadIdx.x % 32 == 0) {
+        const size_t value = r % args.heads * args.tokens + r / args.heads;
+
+        room.delta[value] = sum;
+        if (room.counts != nullptr)
+            room.counts[value] = 0;
+        if (room.counts != nullptr && r < args.kv_heads)
+            room.numbers[r] = 0;
+    }
 }
 
 template <typename T>
@@ -313,7 +320,7 @@ launch_rows(const RpAttentionArgs *args, size_t heads, size_t n, cudaStream_t st
 
 template <typename T>
 static cudaError_t
-launch_sum_products(const RpAttentionArgs *args, cudaStream_t stream)
+launch_sum_products(const RpAttentionArgs *args, const BackwardRoom &room, cudaStream_t stream)
 {
     const size_t blocks = ceil_divide(args->tokens * args->heads, 8);
     const bool wide = args->head_size % 4 == 0 && attention_aligned(args->out, 4 * sizeof(T)) &&
@@ -321,23 +328,45 @@ launch_sum_products(const RpAttentionArgs *args, cudaStream_t stream)
 
     if (blocks > INT_MAX)
         return cudaErrorInvalidValue;
-    return attention_launch(sum_products<T>, (unsigned)blocks, 256, 0, stream, *args,
-                            (float *)args->workspace, wide);
+    return attention_launch(sum_products<T>, (unsigned)blocks, 256, 0, stream, *args, room, wide);
 }
 
+/* Whether the workspace has room for tensor cores. */
+static bool
+has_sums(const RpAttentionArgs *args)
+{
+    return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128);
+}
+
+static BackwardRoom
+find_room(const RpAttentionArgs *args)
+{
+    const size_t values = round_to_64(args->heads * args->tokens * sizeof(float));
+    char *memory = (char *)args->workspace;
+    BackwardRoom room = {(float *)(void *)memory, nullptr, nullptr, nullptr};
+
+    if (has_sums(args)) {
+        room.counts = (unsigned *)(void *)(memory + values);
+        room.numbers = (unsigned *)(void *)(memory + 2 * values);
+        room.sums =
+            (float *)(void *)(memory + 2 * values + round_to_64(args->kv_heads * sizeof(unsigned)));
+    }
+    return room;
+}
+
+/* @way: RP_N_BACKWARD_WAYS: without tensor cores */
 template <typename T>
 static cudaError_t
-backward(const RpAttentionArgs *args, cudaStream_t stream)
+backward(const RpAttentionArgs *args, RpBackwardWay way, cudaStream_t stream)
 {
-    const float *delta = (const float *)args->workspace;
-    cudaError_t status = launch_sum_products<T>(args, stream);
+    const BackwardRoom room = find_room(args);
+    const float *delta = room.delta;
+    cudaError_t status = launch_sum_products<T>(args, room, stream);
 
     if (status != cudaSuccess)
         return status;
-    if (attention_is_fast(args) && attention_aligned(args->d_out, 16) &&
-        attention_aligned(args->dq, 16) && attention_aligned(args->dk, 16) &&
-        attention_aligned(args->dv, 16))
-        return attention_backward_fast(args, delta, stream);
+    if (way < RP_N_BACKWARD_WAYS)
+        return attention_backward_by(way, args, &room, stream);
     status = launch_rows(args, args->heads, 3, stream, differentiate_query<T>, delta);
     if (status != cudaSuccess)
         return status;
@@ -377,20 +406,43 @@ rp_cuda_attention_forward(const RpAttentionArgs *args, cudaStream_t stream)
 size_t
 rp_cuda_attention_backward_workspace(const RpAttentionArgs *args)
 {
-    return round_to_64(args->heads * args->tokens * sizeof(float));
+    const size_t values = round_to_64(args->heads * args->tokens * sizeof(float));
+
+    if (!has_sums(args) || is_empty(args))
+        return values;
+    return 2 * values + round_to_64(args->kv_heads * sizeof(unsigned)) +
+           attention_backward_kv_heads(args) * (args->heads / args->kv_heads) * args->tokens *
+               args->head_size * sizeof(float);
 }
 
-cudaError_t
-rp_cuda_attention_backward(const RpAttentionArgs *args, cudaStream_t stream)
+static cudaError_t
+backward_by(RpBackwardWay way, const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (is_empty(args))
         return cudaSuccess;
     switch (args->dtype) {
     case RP_DTYPE_FP32:
-        return backward<float>(args, stream);
+        return backward<float>(args, way, stream);
     case RP_DTYPE_BF16:
-        return backward<__nv_bfloat16>(args, stream);
+        return backward<__nv_bfloat16>(args, way, stream);
     default:
-        return backward<__half>(args, stream);
+        return backward<__half>(args, way, stream);
     }
+}
+
+cudaError_t
+rp_cuda_attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args, cudaStream_t stream)
+{
+    return rp_cuda_backward_way_can(way, args) ? backward_by(way, args, stream)
+                                               : cudaErrorInvalidValue;
+}
+
+cudaError_t
+rp_cuda_attention_backward(const RpAttentionArgs *args, cudaStream_t stream)
+{
+    int way = 0;
+
+    while (way < RP_N_BACKWARD_WAYS && !rp_cuda_backward_way_can((RpBackwardWay)way, args))
+        way++;
+    return backward_by((RpBackwardWay)way, args, stream);
 }

@@ -136,7 +136,7 @@ template <typename T, int D>
 __global__ void
 __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const AttentionGrid grid)
 {
-    const Place place = find_place(args, grid);
+    const Place place = find_place(args, grid, blockIdx.x);
     const int query = ((place.length + QUERIES - 1) / QUERIES - 1 - place.rank) * QUERIES;
 
     if (query < 0)
@@ -150,6 +150,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     const uint32_t q_tile = dynamic_shared();
     const uint32_t kv_tiles = q_tile + tile_bytes<D>(QUERIES);
     const LaneOffset<D> lane;
+    const LaneOffset<D, true> across;
     const int row = (int)threadIdx.x / 32 * 32; /* of the warp, in the block */
     const int n_begin = max(query + 1 - grid.window, 0) / KEYS;
     int n = (min(query + QUERIES, place.length) - 1) / KEYS;
@@ -176,7 +177,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
             copy_keys<T, D>(kv_tiles + tile_bytes<D>((stage ^ 1) * 2 * KEYS), k, v, kv_stride,
                             key - KEYS, place.length);
         set_zero(s);
-        multiply_tiles<T, D>(s, q_tile + tile_bytes<D>(row), tile, lane);
+        multiply_tiles<T, D>(s, q_tile + tile_bytes<D>(row), tile, lane, across);
         if (key + KEYS - 1 > query || key <= query + QUERIES - 1 - grid.window)
             mask_scores(s, query + row, key, grid.window);
         soften<D>(state, s, o, grid.scale_log2);
@@ -213,7 +214,7 @@ attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (args->head_size == 128)
         return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 128>(args, stream)
-                                : launch<__half, 128>(args, stream);
+                                            : launch<__half, 128>(args, stream);
     return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 64>(args, stream)
-                            : launch<__half, 64>(args, stream);
+                                        : launch<__half, 64>(args, stream);
 }

@@ -107,3 +107,18 @@ fast_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+
+static __device__ __forceinline__ void
+store_shared(uint32_t address, uint32_t value)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t
+load_shared(uint32_t address)
+{
+    uint32_t value;
+
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "exec/cuda/attention/ways.h"
 #include "exec/cuda/base/launch.h"
 
 /* How blocks of threads are laid out: @blocks for each of @units, which are (sequence, one of
@@ -22,10 +23,25 @@ bool attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size
  * first: a bit for each device where that was done. From any thread. */
 cudaError_t attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done);
 
-/* On tensor cores, for what attention_is_fast(). @delta: [heads,tokens], d_out . out */
+/* What backward has in its workspace; counts, numbers and sums for tensor cores (turns.cuh). */
+typedef struct {
+    float *delta;      /* [heads,tokens]: d_out . out */
+    unsigned *counts;  /* [heads,tokens], zeros: at a tile's first token */
+    unsigned *numbers; /* [kv_heads], zeros: one a launch */
+    float *sums;       /* [heads of a launch,tokens,head_size], not initialised */
+} BackwardRoom;
+
+/* On tensor cores, for what attention_is_fast(). @room: delta, counts and numbers are there */
 cudaError_t attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream);
-cudaError_t attention_backward_fast(const RpAttentionArgs *args, const float *delta,
-                                    cudaStream_t stream);
+cudaError_t attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
+                                  const BackwardRoom *room, cudaStream_t stream);
+/* Backward of so many kv heads from @first on, on Hopper; where it is not built, it is nowhere. */
+bool attention_has_wgmma(const RpAttentionArgs *args);
+cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
+                                     const BackwardRoom *room, size_t first, unsigned *numbers,
+                                     cudaStream_t stream);
+/* How many kv heads a launch of backward has, so that sums of dq are not too large. */
+size_t attention_backward_kv_heads(const RpAttentionArgs *args);
 
 static inline bool
 attention_aligned(const void *pointer, size_t bytes)
@@ -40,6 +56,14 @@ attention_is_fast(const RpAttentionArgs *args)
     return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128) &&
            args->scale > 0 && attention_aligned(args->q, 16) && attention_aligned(args->k, 16) &&
            attention_aligned(args->v, 16);
+}
+
+static inline bool
+attention_backward_is_fast(const RpAttentionArgs *args)
+{
+    return attention_is_fast(args) && attention_aligned(args->d_out, 16) &&
+           attention_aligned(args->dq, 16) && attention_aligned(args->dk, 16) &&
+           attention_aligned(args->dv, 16);
 }
 
 template <typename... Parameters>

@@ -27,17 +27,18 @@ tile_offset(int row, int chunk)
     return (uint32_t)(row * D * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* What this lane names to ldmatrix for 16 rows x 16 columns: row lane % 16, chunk lane / 16.
- * Matrices come in the order (rows 0-7, chunk 0), (8-15, 0), (0-7, 1), (8-15, 1). */
-template <int D> struct LaneOffset {
+/* What this lane names to ldmatrix for 16 rows x 16 columns. Matrices come in the order (rows 0-7,
+ * chunk 0), (8-15, 0), (0-7, 1), (8-15, 1); ACROSS: (0-7, 0), (0-7, 1), (8-15, 0), (8-15, 1). An
+ * operand of mma has its registers one after another, so that another order would cost moves. */
+template <int D, bool ACROSS = false> struct LaneOffset {
     uint32_t row, chunk;
 
     __device__ __forceinline__ LaneOffset()
     {
-        const uint32_t lane = threadIdx.x & 31;
+        const uint32_t lane = threadIdx.x & 31, upper = lane >> 4, middle = lane >> 3 & 1;
 
-        row = (lane & 15) * D * 2;
-        chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+        row = ((lane & 7) + (ACROSS ? upper : middle) * 8) * D * 2;
+        chunk = ((ACROSS ? middle : upper) ^ (lane & 7)) << 4;
     }
     /* Rows 16 @row16 .., columns 16 @column16 .. */
     __device__ __forceinline__ uint32_t at(uint32_t tile, int row16, int column16) const
@@ -82,7 +83,8 @@ set_zero(float (&c)[M][N][4])
 /* c[16 M, 16 N/2] += A B^T, from the first rows of both tiles, over D. */
 template <typename T, int D, int M, int N>
 static __device__ __forceinline__ void
-multiply_tiles(float (&c)[M][N][4], uint32_t a_tile, uint32_t b_tile, const LaneOffset<D> &lane)
+multiply_tiles(float (&c)[M][N][4], uint32_t a_tile, uint32_t b_tile, const LaneOffset<D> &lane,
+               const LaneOffset<D, true> &across)
 {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
@@ -95,11 +97,11 @@ multiply_tiles(float (&c)[M][N][4], uint32_t a_tile, uint32_t b_tile, const Lane
         for (int n = 0; n < N; n += 2) {
             uint32_t b[4];
 
-            load_matrices(b, lane.at(b_tile, n / 2, k));
+            load_matrices(b, across.at(b_tile, n / 2, k));
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                multiply_add(T(), c[m][n], a[m], b[0], b[2]);
-                multiply_add(T(), c[m][n + 1], a[m], b[1], b[3]);
+                multiply_add(T(), c[m][n], a[m], b[0], b[1]);
+                multiply_add(T(), c[m][n + 1], a[m], b[2], b[3]);
             }
         }
     }
@@ -191,6 +193,13 @@ store_rows(T *target, size_t stride, int valid, const float (&c)[M][D / 8][4],
     }
 }
 
+/* What all threads of a warp have, and the compiler may know so: it keeps it once a warp. */
+static __device__ __forceinline__ int
+uniform(int x)
+{
+    return __shfl_sync(0xffffffff, x, 0);
+}
+
 /* What a block of threads works on; @rank counts the sequence's blocks, most work first. */
 struct Place {
     size_t start;
@@ -200,18 +209,18 @@ struct Place {
 /* Units (sequence, head) go in swaths whose shared arrays fit the L2 cache; within a swath, the
  * first block of every unit, then the second of every unit, ... */
 static __device__ __forceinline__ Place
-find_place(const RpAttentionArgs &args, const AttentionGrid &grid)
+find_place(const RpAttentionArgs &args, const AttentionGrid &grid, unsigned block)
 {
     const unsigned swath_blocks = grid.swath * grid.blocks;
-    const unsigned first = blockIdx.x / swath_blocks * grid.swath;
+    const unsigned first = block / swath_blocks * grid.swath;
     const unsigned width = min(grid.swath, grid.units - first);
-    const unsigned within = blockIdx.x % swath_blocks;
+    const unsigned within = block % swath_blocks;
     const unsigned unit = first + within % width;
     const unsigned sequence = unit / grid.heads;
     Place place;
 
-    place.start = (size_t)args.starts[sequence];
-    place.length = args.starts[sequence + 1] - (int)place.start;
+    place.start = (size_t)uniform(args.starts[sequence]);
+    place.length = uniform(args.starts[sequence + 1]) - (int)place.start;
     place.head = (int)(unit % grid.heads);
     place.rank = (int)(within / width);
     return place;

@@ -1,58 +1,8 @@
-/* Maps of tensors, from which the tensor copy engine copies boxes. */
+/* Maps of a grouped matmul's tensors. */
 #pragma once
 
-#include <cudaTypedefs.h>
-
-#include <atomic>
-
+#include "exec/cuda/base/tensor-map.cuh"
 #include "exec/cuda/grouped/wgmma-ring.cuh"
-
-using Encode = PFN_cuTensorMapEncodeTiled_v12000;
-
-/* Of the driver; NULL if it has none. */
-static inline Encode
-find_encode()
-{
-    static std::atomic<Encode> known;
-    Encode encode = known.load(std::memory_order_acquire);
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaError_t status;
-
-    if (encode)
-        return encode;
-#if CUDART_VERSION >= 12050
-    status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                              cudaEnableDefault, &result);
-#else
-    status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
-#endif
-    if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
-        return nullptr;
-    encode = (Encode)found;
-    known.store(encode, std::memory_order_release);
-    return encode;
-}
-
-/* Of a tensor [z,y,x], in boxes of 128 bytes of x by @box of y. */
-static inline bool
-make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y, size_t z, int box)
-{
-    static const CUtensorMapDataType types[RP_N_DTYPES] = {
-        [RP_DTYPE_FP32] = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        [RP_DTYPE_BF16] = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        [RP_DTYPE_FP16] = CU_TENSOR_MAP_DATA_TYPE_FLOAT16};
-    const Encode encode = find_encode();
-    const cuuint64_t sizes[] = {x, y > 0 ? y : 1, z};
-    const size_t size = rp_dtype_size(dtype);
-    const cuuint64_t strides[] = {x * size, x * sizes[1] * size};
-    const cuuint32_t boxes[] = {(cuuint32_t)(128 / size), (cuuint32_t)box, 1}, steps[] = {1, 1, 1};
-
-    return encode && encode(map, types[dtype], 3, (void *)tensor, sizes, strides, boxes, steps,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
 
 /* Of A and B, for tiles of @columns columns. */
 static inline bool

@@ -25,20 +25,28 @@ ISSUE(attention_backward, RpAttentionArgs, "attention backward")
 static gboolean
 has_attention(RpAttentionChoice choice)
 {
-    return choice == RP_ATTENTION_BUILTIN || (choice == RP_ATTENTION_CUDNN && rp_cudnn_available());
+    return choice == RP_ATTENTION_BUILTIN || rp_cudnn_available();
+}
+
+/* Whether cuDNN is asked for, where it can. */
+static gboolean
+asks_cudnn(const RpAttentionArgs *args, gboolean backward)
+{
+    return args->choice == RP_ATTENTION_CUDNN ||
+           (args->choice == RP_ATTENTION_CUDNN_FORWARD && !backward);
 }
 
 static size_t
 attention_forward_workspace(const RpAttentionArgs *args)
 {
     return MAX(rp_cuda_attention_forward_workspace(args),
-               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args, FALSE) : 0);
+               asks_cudnn(args, FALSE) ? rp_cudnn_workspace(args, FALSE) : 0);
 }
 
 static void
 attention_forward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
-    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_attend(stream->cudnn, args, FALSE))
+    if (!asks_cudnn(args, FALSE) || !rp_cudnn_attend(stream->cudnn, args, FALSE))
         issue_attention_forward(stream, args);
 }
 
@@ -46,13 +54,13 @@ static size_t
 attention_backward_workspace(const RpAttentionArgs *args)
 {
     return MAX(rp_cuda_attention_backward_workspace(args),
-               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args, TRUE) : 0);
+               asks_cudnn(args, TRUE) ? rp_cudnn_workspace(args, TRUE) : 0);
 }
 
 static void
 attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
-    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_attend(stream->cudnn, args, TRUE))
+    if (!asks_cudnn(args, TRUE) || !rp_cudnn_attend(stream->cudnn, args, TRUE))
         issue_attention_backward(stream, args);
 }
 

@@ -1,0 +1,437 @@
+/*
+ * Attention backward on Hopper, D 128: the same pass as backward.cu, by wgmma. Oracle:
+ * exec/host/attention.c.
+ *
+ * Of a block's 128 keys each of two groups of four warps has 64. A warp of a third group has the
+ * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns. A
+ * group's order of a step, and what tensor cores do for it meanwhile:
+ *
+ *   threads        |            | P           | Y | write Y | meet |           | dq's turn   |
+ *   tensor cores   | S = k q^T  | d_out v^T   |   | dv += P^T d_out  | dq = Y k  | dk += Y^T q |
+ *
+ * Y^T has two buffers: a group that writes one has waited for its own dq of the step before last, and
+ * at that step's meeting for the other's of the step before.
+ */
+#include <math.h>
+
+#include "exec/cuda/attention/steps.cuh"
+#include "exec/cuda/attention/wgmma.cuh"
+#include "exec/cuda/base/common.cuh"
+#include "exec/cuda/base/tensor-map.cuh"
+
+#define D 128
+#define QUERIES 64
+#define GROUP 128 /* threads */
+#define THREADS (3 * GROUP)
+#define STAGES 2
+#define MEETING (2 * GROUP + 32) /* threads */
+
+/* Bytes. A box has 64 columns, rows of 128 bytes, as the copy engine swizzles them. */
+#define KEY_BOX (KEYS * 128)
+#define QUERY_BOX (QUERIES * 128)
+#define KEY_BYTES (2 * KEY_BOX)
+#define STAGE_BYTES (4 * QUERY_BOX)
+#define Y_BYTES (KEYS * QUERIES * 2)
+#define ROW_BYTES (2 * QUERIES * 4)
+#define BYTES (2 * KEY_BYTES + STAGES * (STAGE_BYTES + Y_BYTES + ROW_BYTES) + 64 + 1024)
+
+struct Shared {
+    uint32_t k; /* at a multiple of 1024 */
+
+    __device__ __forceinline__ Shared() : k((dynamic_shared() + 1023) & ~1023u)
+    {
+    }
+    __device__ __forceinline__ uint32_t v() const
+    {
+        return k + KEY_BYTES;
+    }
+    __device__ __forceinline__ uint32_t q(uint32_t stage) const
+    {
+        return k + 2 * KEY_BYTES + stage * STAGE_BYTES;
+    }
+    __device__ __forceinline__ uint32_t d_out(uint32_t stage) const
+    {
+        return q(stage) + 2 * QUERY_BOX;
+    }
+    __device__ __forceinline__ uint32_t y(uint32_t stage) const
+    {
+        return q(STAGES) + stage * Y_BYTES;
+    }
+    /* lse / ln 2, then delta */
+    __device__ __forceinline__ uint32_t rows(uint32_t stage) const
+    {
+        return y(STAGES) + stage * ROW_BYTES;
+    }
+    __device__ __forceinline__ uint32_t keys_full() const
+    {
+        return rows(STAGES);
+    }
+    __device__ __forceinline__ uint32_t full(uint32_t stage) const
+    {
+        return keys_full() + 8 + stage * 16;
+    }
+    __device__ __forceinline__ uint32_t empty(uint32_t stage) const
+    {
+        return full(stage) + 8;
+    }
+};
+
+struct Maps {
+    CUtensorMap q, k, v, d_out;
+};
+
+/* One warp: copies k and v, then q and d_out of every step. */
+static __device__ __forceinline__ void
+copy_all(const RpAttentionArgs &args, const Maps &maps, const Shared &shared, const Place &place,
+         Steps at)
+{
+    const bool leads = (threadIdx.x & 31) == 0;
+    const int key = (int)place.start + at.begin;
+
+    if (leads) {
+        barrier_expect(shared.keys_full(), 2 * KEY_BYTES);
+        for (int box = 0; box < 2; box++) {
+            copy_box(shared.k + box * KEY_BOX, &maps.k, place.head * D + box * 64, key, 0,
+                     shared.keys_full());
+            copy_box(shared.v() + box * KEY_BOX, &maps.v, place.head * D + box * 64, key, 0,
+                     shared.keys_full());
+        }
+    }
+    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+        const uint32_t stage = step % STAGES;
+        const int token = (int)place.start + at.query, column = head_of(place, at) * D;
+
+        barrier_wait(shared.empty(stage), step / STAGES % 2 ^ 1);
+        if (leads) {
+            barrier_expect(shared.full(stage), STAGE_BYTES);
+            for (int box = 0; box < 2; box++)
+                copy_box(shared.q(stage) + box * QUERY_BOX, &maps.q, column + box * 64, token, 0,
+                         shared.full(stage));
+            for (int box = 0; box < 2; box++)
+                copy_box(shared.d_out(stage) + box * QUERY_BOX, &maps.d_out, column + box * 64,
+                         token, 0, shared.full(stage));
+        }
+        __syncwarp();
+    }
+}
+
+/* One warp: lse and delta of every step. Queries beyond the sequence are another's, or zeros: their
+ * lse is infinite, so that P and Y are 0. */
+static __device__ __forceinline__ void
+copy_rows(const RpAttentionArgs &args, const float *delta, const Shared &shared, const Place &place,
+          Steps at)
+{
+    const int lane = (int)threadIdx.x & 31;
+
+    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+        const uint32_t stage = step % STAGES;
+        const size_t first =
+            (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
+        float lses[2], deltas[2];
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = lane + i * 32;
+            const bool valid = row < place.length - at.query;
+
+            lses[i] = valid ? args.lse[first + (size_t)row] * LOG2_E : INFINITY;
+            deltas[i] = valid ? delta[first + (size_t)row] : 0;
+        }
+        barrier_wait(shared.empty(stage), step / STAGES % 2 ^ 1);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            store_shared(shared.rows(stage) + (uint32_t)(lane + i * 32) * 4,
+                         __float_as_uint(lses[i]));
+            store_shared(shared.rows(stage) + (uint32_t)(QUERIES + lane + i * 32) * 4,
+                         __float_as_uint(deltas[i]));
+        }
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(shared.full(stage));
+    }
+}
+
+/* One warp, which meets the groups when they write Y^T: all have added to dq's tile of the step
+ * before then, whose turn it ends. */
+static __device__ __forceinline__ void
+end_turns(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardRoom &room,
+          const Place &place, Steps at)
+{
+    Share before = {TURN_ONLY, 0, nullptr};
+
+    for (bool more = true; more; at = next_step<QUERIES>(at)) {
+        meet(1, MEETING);
+        if (before.ends() && (threadIdx.x & 31) == 0)
+            end_turn(before.count);
+        more = at.more;
+        before = share_of<QUERIES>(args, room, grid.window, place, at);
+    }
+}
+
+/* d = A B^T over 128 columns: 64 rows of a tile of keys, 64 of queries. */
+template <typename T>
+static __device__ __forceinline__ void
+multiply_scores(float (&d)[8][4], uint32_t keys, uint32_t queries)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+        wgmma_64<0, 0>(T(), d, describe_matrix(keys + k / 4 * KEY_BOX + k % 4 * 32, 0),
+                       describe_matrix(queries + k / 4 * QUERY_BOX + k % 4 * 32, 0), k > 0);
+}
+
+/* Of this group's keys: d[64,128] += a B, B of q or d_out. */
+template <typename T>
+static __device__ __forceinline__ void
+multiply_weights(float (&d)[16][4], const uint32_t (&a)[4][4], uint32_t queries)
+{
+#pragma unroll
+    for (int i = 0; i < QUERIES / 16; i++)
+        wgmma_of_registers(T(), d, a[i], describe_matrix(queries + i * 2048, QUERY_BOX));
+}
+
+/* d = Y k: 64 queries, 64 columns of @k_box. */
+template <typename T>
+static __device__ __forceinline__ void
+multiply_queries(float (&d)[8][4], uint32_t y, uint32_t k_box)
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+        wgmma_64<1, 1>(T(), d, describe_matrix(y + i * 2048, QUERY_BOX),
+                       describe_matrix(k_box + i * 2048, KEY_BOX), i > 0);
+}
+
+/* s = P^T: 64 keys from @key on, 64 queries from @query on. */
+static __device__ __forceinline__ void
+make_weights(float (&s)[8][4], uint32_t rows, float scale_log2, bool masked, int query, int key,
+             int window)
+{
+    const int lane = (int)threadIdx.x & 31;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 lses = load_shared_pair(rows + (uint32_t)(n * 8 + (lane & 3) * 2) * 4);
+
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = fast_exp2(fmaf(s[n][e], scale_log2, -(e % 2 ? lses.y : lses.x)));
+    }
+    if (!masked)
+        return;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = query + n * 8 + (lane & 3) * 2 + e % 2;
+            const int j = key + ((int)threadIdx.x % GROUP) / 32 * 16 + e / 2 * 8 + lane / 4;
+
+            if (j > i || j <= i - window)
+                s[n][e] = 0;
+        }
+    }
+}
+
+/* y = Y^T, of d_out v^T. */
+static __device__ __forceinline__ void
+make_gradients(float (&y)[8][4], const float (&s)[8][4], uint32_t rows)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 deltas =
+            load_shared_pair(rows + (uint32_t)(QUERIES + n * 8 + (threadIdx.x & 3) * 2) * 4);
+
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            y[n][e] = s[n][e] * (y[n][e] - (e % 2 ? deltas.y : deltas.x));
+    }
+}
+
+/* As left operands of products over queries. */
+template <typename T>
+static __device__ __forceinline__ void
+pack_weights(uint32_t (&a)[4][4], const float (&s)[8][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            a[i][r] = pack(T(), s[2 * i + r / 2][r % 2 * 2], s[2 * i + r / 2][r % 2 * 2 + 1]);
+    }
+}
+
+/* A group's 64 keys, a warp's 16: where they begin, and what is added to. */
+template <typename T>
+static __device__ __forceinline__ void
+store_gradients(const RpAttentionArgs &args, const Place &place, int row, float (&dk)[16][4],
+                float (&dv)[16][4])
+{
+    const size_t stride = args.kv_heads * D;
+    const size_t target = (place.start + (size_t)row) * stride + (size_t)place.head * D;
+    const float scale[1][2] = {{args.scale, args.scale}}, one[1][2] = {{1, 1}};
+
+    store_rows<T, D>((T *)args.dk + target, stride, place.length - row, (float(&)[1][16][4])dk,
+                     scale, true);
+    store_rows<T, D>((T *)args.dv + target, stride, place.length - row, (float(&)[1][16][4])dv, one,
+                     true);
+}
+
+static __device__ __forceinline__ void
+release_stage(uint32_t empty)
+{
+    if ((threadIdx.x & 31) == 0)
+        barrier_arrive(empty);
+}
+
+/* A group of four warps. */
+template <typename T>
+static __device__ __forceinline__ void
+differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardRoom &room,
+              const Shared &shared, const Place &place, Steps at, int first_head)
+{
+    const int group = uniform((int)threadIdx.x / GROUP) - 1;
+    const int warp = uniform((int)threadIdx.x % GROUP / 32);
+    const uint32_t k_rows = (uint32_t)group * 64 * 128; /* of this group, in a box */
+    const int key = at.begin + group * 64;
+    const LaneOffset<64> lane;
+    float dk[16][4] = {}, dv[16][4] = {};
+
+    barrier_wait(shared.keys_full(), 0);
+    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+        const uint32_t stage = step % STAGES;
+        const Share share = share_of<QUERIES>(args, room, grid.window, place, at);
+        float s[8][4], y[8][4], dq[8][4];
+        uint32_t p_weights[4][4], y_weights[4][4];
+
+        barrier_wait(shared.full(stage), step / STAGES % 2);
+        wgmma_begin();
+        multiply_scores<T>(s, shared.k + k_rows, shared.q(stage));
+        wgmma_commit();
+        multiply_scores<T>(y, shared.v() + k_rows, shared.d_out(stage));
+        wgmma_commit();
+        wgmma_wait_but<1>();
+        wgmma_hold(s);
+        make_weights(s, shared.rows(stage), grid.scale_log2, is_masked<QUERIES>(at, grid.window),
+                     at.query, key, grid.window);
+        pack_weights<T>(p_weights, s);
+        wgmma_wait_but<0>();
+        wgmma_hold(y);
+        make_gradients(y, s, shared.rows(stage));
+        pack_weights<T>(y_weights, y);
+        wgmma_begin();
+        multiply_weights<T>(dv, p_weights, shared.d_out(stage));
+        wgmma_commit();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            store_matrices(lane.at(shared.y(stage) + k_rows, warp, i), y_weights[i]);
+        publish_shared();
+
+        const unsigned seen = glance_at_count(share.count);
+
+        meet(1, MEETING);
+        wgmma_begin();
+        multiply_queries<T>(dq, shared.y(stage), shared.k + (uint32_t)group * KEY_BOX);
+        wgmma_commit();
+        multiply_weights<T>(dk, y_weights, shared.q(stage));
+        wgmma_commit();
+        wgmma_wait_but<1>();
+        wgmma_hold(dq);
+        add_queries<T, D, QUERIES, 8>(args, room, place, at, share, head_of(place, at) - first_head,
+                                      seen, dq, group * 4 + warp, warp * 16, group * 64);
+        wgmma_wait_but<0>();
+        release_stage(shared.empty(stage));
+    }
+    meet(1, MEETING);
+    wgmma_hold(dk);
+    wgmma_hold(dv);
+    store_gradients<T>(args, place, key + warp * 16, dk, dv);
+}
+
+/* One thread. */
+static __device__ __forceinline__ void
+make_barriers(const Shared &shared)
+{
+    barrier_init(shared.keys_full(), 1);
+    for (uint32_t stage = 0; stage < STAGES; stage++) {
+        barrier_init(shared.full(stage), 2);
+        barrier_init(shared.empty(stage), 2 * GROUP / 32);
+    }
+    barrier_publish();
+}
+
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS, 1)
+    differentiate_on_hopper(const __grid_constant__ RpAttentionArgs args,
+                            const __grid_constant__ AttentionGrid grid,
+                            const __grid_constant__ BackwardRoom room, unsigned *numbers,
+                            int first_kv_head, const __grid_constant__ Maps maps)
+{
+    const Shared shared;
+
+    if (threadIdx.x == 0)
+        make_barriers(shared);
+
+    Place place = find_place(args, grid, take_number(numbers, shared.rows(0)));
+    const Steps at = begin_steps<QUERIES>(args, place, grid.window);
+
+    place.head += first_kv_head;
+    __syncthreads();
+    if (at.begin >= place.length)
+        return;
+    if (threadIdx.x < GROUP) {
+        leave_registers<24>();
+        if (threadIdx.x < 32)
+            copy_all(args, maps, shared, place, at);
+        else if (threadIdx.x < 64)
+            copy_rows(args, room.delta, shared, place, at);
+        else if (threadIdx.x < 96)
+            end_turns(args, grid, room, place, at);
+    } else {
+        take_registers<240>();
+        differentiate<T>(args, grid, room, shared, place, at, first_kv_head * at.group);
+    }
+}
+
+bool
+attention_has_wgmma(const RpAttentionArgs *args)
+{
+    int device, major, minor;
+
+    return args->head_size == D && cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0 && find_encode() != nullptr;
+}
+
+template <typename T>
+static cudaError_t
+launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoom *room,
+       size_t first, unsigned *numbers, cudaStream_t stream)
+{
+    static std::atomic<uint64_t> done;
+    const size_t q_row = args->heads * D, k_row = args->kv_heads * D;
+    const cudaError_t status =
+        attention_allow_shared((const void *)differentiate_on_hopper<T>, BYTES, &done);
+    Maps maps;
+
+    if (status != cudaSuccess)
+        return status;
+    if (!make_map(&maps.q, args->dtype, args->q, q_row, args->tokens, 1, QUERIES) ||
+        !make_map(&maps.d_out, args->dtype, args->d_out, q_row, args->tokens, 1, QUERIES) ||
+        !make_map(&maps.k, args->dtype, args->k, k_row, args->tokens, 1, KEYS) ||
+        !make_map(&maps.v, args->dtype, args->v, k_row, args->tokens, 1, KEYS))
+        return cudaErrorInvalidValue;
+    return attention_launch(differentiate_on_hopper<T>, grid->units * grid->blocks, THREADS, BYTES,
+                            stream, *args, *grid, *room, numbers, (int)first, maps);
+}
+
+cudaError_t
+attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
+                         const BackwardRoom *room, size_t first, unsigned *numbers,
+                         cudaStream_t stream)
+{
+    return args->dtype == RP_DTYPE_BF16
+               ? launch<__nv_bfloat16>(args, grid, room, first, numbers, stream)
+               : launch<__half>(args, grid, room, first, numbers, stream);
+}

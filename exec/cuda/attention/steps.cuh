@@ -1,0 +1,123 @@
+/*
+ * What a block of keys goes through in attention's backward: tiles of queries that see its keys, the
+ * last first, of each tile the heads of its group; and its turn at a tile's dq (turns.cuh).
+ *
+ *   keys 0 ..     | last tile | next to last | ... | first |   the most tiles: begins first
+ *   keys 128 ..               | last tile | ...    | second |  a step behind, for its turns
+ */
+#pragma once
+
+#include "exec/cuda/attention/tile.cuh"
+#include "exec/cuda/attention/turns.cuh"
+
+#define KEYS 128 /* of a block */
+
+struct Steps {
+    int begin;       /* the first tile's query, the block's first key */
+    int group, head; /* of the group's query heads: how many, which */
+    int query;       /* the tile's first */
+    bool more;
+};
+
+template <int QUERIES>
+static __device__ __forceinline__ Steps
+begin_steps(const RpAttentionArgs &args, const Place &place, int window)
+{
+    Steps at;
+
+    at.begin = place.rank * KEYS;
+    at.group = (int)(args.heads / args.kv_heads);
+    at.head = 0;
+    /* the last query that sees one of the keys: the last key's own window ends there */
+    at.query = (int)min((long long)at.begin + KEYS - 1 + window, (long long)place.length) - 1;
+    at.query = at.query / QUERIES * QUERIES;
+    at.more = true;
+    return at;
+}
+
+template <int QUERIES>
+static __device__ __forceinline__ Steps
+next_step(Steps at)
+{
+    if (++at.head == at.group) {
+        at.head = 0;
+        at.query -= QUERIES;
+        at.more = at.query >= at.begin;
+    }
+    return at;
+}
+
+/* Whether not all queries of a tile see all keys. */
+template <int QUERIES>
+static __device__ __forceinline__ bool
+is_masked(const Steps &at, int window)
+{
+    return at.begin + KEYS - 1 > at.query || at.begin <= at.query + QUERIES - 1 - window;
+}
+
+/* Of all query heads. */
+static __device__ __forceinline__ int
+head_of(const Place &place, const Steps &at)
+{
+    return place.head * at.group + at.head;
+}
+
+/* A block's turn at the dq of a step's tile. */
+struct Share {
+    Turn turn;
+    unsigned before; /* how many have theirs before */
+    unsigned *count;
+
+    /* Whether somebody waits for its end. */
+    __device__ __forceinline__ bool ends() const
+    {
+        return turn == TURN_FIRST || turn == TURN_NEXT;
+    }
+};
+
+template <int QUERIES>
+static __device__ __forceinline__ Share
+share_of(const RpAttentionArgs &args, const BackwardRoom &room, int window, const Place &place,
+         const Steps &at)
+{
+    const int first = max(at.query + 1 - window, 0) / KEYS; /* blocks of keys that see it */
+    const int last = (min(at.query + QUERIES, place.length) - 1) / KEYS;
+    Share share;
+
+    share.turn = first == last         ? TURN_ONLY
+                 : place.rank == first ? TURN_FIRST
+                 : place.rank == last  ? TURN_LAST
+                                       : TURN_NEXT;
+    share.before = (unsigned)(place.rank - first);
+    share.count =
+        room.counts + (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
+    return share;
+}
+
+/* Adds a warp's part of a tile of dq by its turn: 32 x 32 or 16 x 64 (ACROSS 4 or 8 fragments), from
+ * @row and @column on, @part of the tile's eight. @head: of the launch; @seen: of the count */
+template <typename T, int D, int QUERIES, int ACROSS>
+static __device__ __forceinline__ void
+add_queries(const RpAttentionArgs &args, const BackwardRoom &room, const Place &place,
+            const Steps &at, const Share &share, int head, unsigned seen, float (&c)[8][4],
+            int part, int row, int column)
+{
+    const size_t token = place.start + (size_t)at.query;
+    const int valid = place.length - at.query;
+
+    if (share.turn != TURN_ONLY) {
+        float *sums = room.sums + ((size_t)head * args.tokens + token) * D;
+
+        await_turn(share.turn, share.count, share.before, seen);
+        if (valid >= QUERIES)
+            take_turn(share.turn, c, WholeTile{sums + part * (8 * 128)});
+        else
+            take_turn(share.turn, c,
+                      TileRows<ACROSS>{sums + (size_t)row * D + column, D, valid - row});
+    }
+    if (!share.ends())
+        store_queries<T, ACROSS>(
+            (T *)args.dq + ((token + (size_t)row) * args.heads + (size_t)head_of(place, at)) * D +
+                (size_t)column,
+            args.heads * D, valid - row, c, args.scale);
+}

@@ -1,0 +1,182 @@
+/*
+ * Sums of dq to which blocks of keys add by turns, so that two runs add in the same order.
+ *
+ * Each tile of queries of each head has a count in global memory, 0 at first. Of the blocks whose
+ * keys such a tile sees, the one of the first keys has turn 0, and so on. Each of a block's eight
+ * warps adds its part of the tile when the count is the turn; when all have, one thread counts:
+ *
+ *   keys 0   | = part, count = 1 |
+ *   keys 1   | waits             | += part, count = 2 |
+ *   keys 2                       | waits              | adds sums to its part, writes dq |
+ *
+ * Nobody waits for ever: blocks take numbers in the order in which they begin to run, and wait only
+ * for blocks of lower numbers, so that one that runs, the lowest, waits for none.
+ *
+ * A warp's part is eight fragments of 16 x 8 (mma.cuh), of which it adds fours: of fragments 2p and
+ * 2p + 1, row g or g + 8. Sums of a whole tile stand as the warps have them, those of a sequence's
+ * last tile, which may have fewer rows, in rows of D, since those of another sequence may follow.
+ */
+#pragma once
+
+#include "exec/cuda/attention/sums.cuh"
+#include "exec/cuda/attention/tile.cuh"
+
+typedef enum {
+    TURN_FIRST, /* sums = part */
+    TURN_NEXT,  /* sums += part */
+    TURN_LAST,  /* part += sums */
+    TURN_ONLY   /* of no other block's */
+} Turn;
+
+/* How many blocks have begun before this one. @place: in shared memory, not written before all
+ * threads have met again; here they meet too. */
+static __device__ __forceinline__ unsigned
+take_number(unsigned *numbers, uint32_t place)
+{
+    if (threadIdx.x == 0)
+        store_shared(place, atomicAdd(numbers, 1));
+    __syncthreads();
+    return (unsigned)uniform((int)load_shared(place));
+}
+
+static __device__ __forceinline__ bool
+turn_reads(Turn turn)
+{
+    return turn == TURN_LAST || (turn == TURN_NEXT && !ADDS_IN_PLACE);
+}
+
+/* Of a warp: returns once @count is @before. @seen: what glance_at_count() gave. Whoever only writes
+ * needs no more than to have seen it: no write goes before a branch. */
+static __device__ __forceinline__ void
+await_turn(Turn turn, const unsigned *count, unsigned before, unsigned seen)
+{
+    if (seen < before || turn_reads(turn))
+        while (load_count(count) < before)
+            pause_thread();
+    __syncwarp();
+}
+
+/* Of one thread: what all threads wrote before the block last met is there for whoever sees the
+ * count. */
+static __device__ __forceinline__ void
+end_turn(unsigned *count)
+{
+    order_writes();
+    add_to_count(count);
+}
+
+/* Where a warp's sums of a whole tile stand. */
+struct WholeTile {
+    float *sums; /* the warp's */
+
+    __device__ __forceinline__ float *at(int pair, int half) const
+    {
+        return sums + (pair * 2 + half) * 128 + (threadIdx.x & 31) * 4;
+    }
+    __device__ __forceinline__ bool has(int pair, int half) const
+    {
+        return true;
+    }
+};
+
+/* The same in rows, ACROSS fragments beside each other. */
+template <int ACROSS> struct TileRows {
+    float *sums; /* the warp's first row */
+    int stride, valid;
+
+    __device__ __forceinline__ int row(int pair, int half) const
+    {
+        return pair * 2 / ACROSS * 16 + half * 8 + ((int)threadIdx.x & 31) / 4;
+    }
+    __device__ __forceinline__ float *at(int pair, int half) const
+    {
+        return sums + (size_t)(row(pair, half) * stride + pair % (ACROSS / 2) * 16 +
+                               ((int)threadIdx.x & 3) * 4);
+    }
+    __device__ __forceinline__ bool has(int pair, int half) const
+    {
+        return row(pair, half) < valid;
+    }
+};
+
+/* c += sums, of fragments 2 @pair and 2 @pair + 1. */
+template <typename Sums>
+static __device__ __forceinline__ void
+take_sums(float (&c)[8][4], int pair, const Sums &sums)
+{
+    float4 before[2] = {};
+
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (sums.has(pair, half))
+            before[half] = load_sums(sums.at(pair, half));
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        c[2 * pair][2 * half] += before[half].x;
+        c[2 * pair][2 * half + 1] += before[half].y;
+        c[2 * pair + 1][2 * half] += before[half].z;
+        c[2 * pair + 1][2 * half + 1] += before[half].w;
+    }
+}
+
+/* sums = c, or += @IN_PLACE. */
+template <bool IN_PLACE, typename Sums>
+static __device__ __forceinline__ void
+give_sums(const float (&c)[8][4], int pair, const Sums &sums)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float4 four = make_float4(c[2 * pair][2 * half], c[2 * pair][2 * half + 1],
+                                        c[2 * pair + 1][2 * half], c[2 * pair + 1][2 * half + 1]);
+
+        if (!sums.has(pair, half))
+            continue;
+        if (IN_PLACE)
+            add_to_sums(sums.at(pair, half), four);
+        else
+            store_sums(sums.at(pair, half), four);
+    }
+}
+
+template <typename Sums>
+static __device__ __forceinline__ void
+take_turn(Turn turn, float (&c)[8][4], const Sums &sums)
+{
+    if (turn == TURN_NEXT && ADDS_IN_PLACE) {
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++)
+            give_sums<true>(c, pair, sums);
+        return;
+    }
+    if (turn_reads(turn)) {
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++)
+            take_sums(c, pair, sums);
+    }
+    if (turn != TURN_LAST) {
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++)
+            give_sums<false>(c, pair, sums);
+    }
+}
+
+/* Writes a warp's part of dq, those rows below @valid. */
+template <typename T, int ACROSS>
+static __device__ __forceinline__ void
+store_queries(T *target, size_t stride, int valid, const float (&c)[8][4], float scale)
+{
+    const int lane = (int)threadIdx.x & 31;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = n / ACROSS * 16 + half * 8 + lane / 4;
+
+            if (row < valid)
+                *(uint32_t *)(void *)(target + (size_t)row * stride + n % ACROSS * 8 +
+                                      (lane & 3) * 2) =
+                    pack(T(), c[n][2 * half] * scale, c[n][2 * half + 1] * scale);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+/**
+ * The ways in which tensor cores do attention's backward, the fastest first, for tests and
+ * benchmarks that compare them; rp_cuda_attention_backward() (exec/cuda/base/launch.h) takes the
+ * first that can.
+ */
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "exec/kernels/args.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    RP_BACKWARD_WGMMA, /* Hopper: heads of 128 */
+    RP_BACKWARD_MMA,   /* mma.sync, every card since sm_80: heads of 64 and 128 */
+    RP_N_BACKWARD_WAYS
+} RpBackwardWay;
+
+/* "wgmma", "mma" */
+const char *rp_cuda_backward_way_name(RpBackwardWay way);
+
+/* Whether @way can do @args on the current device. */
+bool rp_cuda_backward_way_can(RpBackwardWay way, const RpAttentionArgs *args);
+
+/* cudaErrorInvalidValue if @way cannot. */
+cudaError_t rp_cuda_attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
+                                          cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
