@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "exec/cuda/attention/parts.h"
+#include "exec/cuda/cudnn/parts.h"
 
 #define GIB ((size_t)1 << 30)
 

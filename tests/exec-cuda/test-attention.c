@@ -2,9 +2,9 @@
 
 #include <math.h>
 
-#include "exec/cuda/attention/cudnn.h"
-#include "exec/cuda/attention/parts.h"
 #include "exec/cuda/attention/ways.h"
+#include "exec/cuda/cudnn/cudnn.h"
+#include "exec/cuda/cudnn/parts.h"
 
 typedef struct {
     RpDtype dtype;

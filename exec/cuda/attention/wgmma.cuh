@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "exec/cuda/grouped/wgmma.cuh"
+#include "exec/cuda/base/wgmma.cuh"
 
 /* d[64,64] += a[64,16] b[16,64], or = unless @add; both in shared memory. */
 #define WGMMA_64(TYPE)                                                                             \

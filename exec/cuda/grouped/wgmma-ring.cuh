@@ -9,9 +9,9 @@
  */
 #pragma once
 
+#include "exec/cuda/base/wgmma.cuh"
 #include "exec/cuda/grouped/mma.cuh"
 #include "exec/cuda/grouped/place.cuh"
-#include "exec/cuda/grouped/wgmma.cuh"
 
 #define ROWS 128
 #define DEPTH 64

@@ -3,7 +3,7 @@
 
 #include <cublasLt.h>
 
-#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/kernels/kernels.h"
 
 struct _RpKernelStream {

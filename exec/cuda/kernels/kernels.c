@@ -1,6 +1,6 @@
 /* The table of kernels: each operation's arguments handed to its launcher, failures noted. */
-#include "exec/cuda/attention/cudnn.h"
 #include "exec/cuda/base/launch.h"
+#include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/kernels/kernels-private.h"
 #include "exec/device/error.h"
 

@@ -1,4 +1,4 @@
-#include "exec/cuda/attention/parts.h"
+#include "exec/cuda/cudnn/parts.h"
 
 #define TILE 128 /* rows and columns that cuDNN's kernels take at a time */
 

@@ -8,7 +8,7 @@
  */
 #include <limits.h>
 
-#include "exec/cuda/attention/slices.h"
+#include "exec/cuda/cudnn/slices.h"
 #include "exec/cuda/base/common.cuh"
 
 #define THREADS 256

@@ -2,7 +2,7 @@
  * The plan of a graph: cuDNN proposes engine configurations, best first; the first is taken whose
  * sums have one order and whose workspace is not too large.
  */
-#include "exec/cuda/attention/cudnn-graph.h"
+#include "exec/cuda/cudnn/cudnn-graph.h"
 
 static void
 get(RpCudnnGraph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,

@@ -16,15 +16,15 @@
  * query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums in one
  * order.
  */
-#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/cudnn/cudnn.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "exec/cuda/attention/cudnn-graph.h"
-#include "exec/cuda/attention/parts.h"
-#include "exec/cuda/attention/slices.h"
 #include "exec/cuda/base/shape-hash.h"
+#include "exec/cuda/cudnn/cudnn-graph.h"
+#include "exec/cuda/cudnn/parts.h"
+#include "exec/cuda/cudnn/slices.h"
 
 #define LEAST_LENGTH 64
 #define DS_MOST ((size_t)2 << 30)   /* bytes */

@@ -18,7 +18,7 @@
  * own. With fp32 sums of dQ in a tensor between, engines of sm_90 would add to that atomically, in
  * an order that differs from run to run.
  */
-#include "exec/cuda/attention/cudnn-graph.h"
+#include "exec/cuda/cudnn/cudnn-graph.h"
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* Whether cuDNN is there. */
-#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/cudnn/cudnn.h"
 
 #include <cudnn.h>
 #include <dlfcn.h>

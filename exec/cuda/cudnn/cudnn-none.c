@@ -1,5 +1,5 @@
 /* In place of cudnn.c where cuDNN was not found: it does nothing. */
-#include "exec/cuda/attention/cudnn.h"
+#include "exec/cuda/cudnn/cudnn.h"
 
 gboolean
 rp_cudnn_available(void)
