@@ -56,12 +56,16 @@ open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
     const gsize target_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
     const gsize loss_bytes = rp_task_map_places(&cuda->map) * cuda->map.n_losses * sizeof(double);
 
-    if (!take_memory(device, &device->side, target_bytes + loss_bytes,
-                     device->bytes + target_bytes + loss_bytes, error))
+    const gsize square_bytes =
+        rp_align_up(rp_task_map_squares_workspace(&cuda->map), SIDE_ALIGNMENT);
+    const gsize side_bytes = target_bytes + square_bytes + loss_bytes;
+    RpTaskDevice *mapped = &cuda->map.devices[device->gpu.index];
+
+    if (!take_memory(device, &device->side, side_bytes, device->bytes + side_bytes, error))
         return FALSE;
     device->targets = device->side;
-    cuda->map.devices[device->gpu.index].losses =
-        (double *)(void *)((guint8 *)device->side + target_bytes);
+    mapped->squares_workspace = (guint8 *)device->side + target_bytes;
+    mapped->losses = (double *)(void *)((guint8 *)device->side + target_bytes + square_bytes);
     return rp_runtime_stream_new(&device->gpu, FALSE, &device->auxiliary, error) &&
            rp_runtime_event_new(&device->gpu, FALSE, &device->head_done, error) &&
            rp_cuda_slots_open(cuda, device, error) && rp_cuda_clock_open(cuda, device, error);
@@ -115,13 +119,19 @@ open_returns(RpCuda *cuda, GError **error)
 {
     const gsize places = rp_task_map_places(&cuda->map);
     const gsize n_losses = places * cuda->map.n_losses;
+    const gsize n_squares =
+        cuda->map.device_squares ? (gsize)RP_BATCH_FEED_RING * cuda->map.n_layers : 0;
     const gsize flag_bytes = places * cuda->map.n_layers * sizeof *cuda->map.broken;
 
-    if (!rp_runtime_take_pinned(&cuda->devices[0].gpu, n_losses * sizeof(double) + flag_bytes,
+    if (!rp_runtime_take_pinned(&cuda->devices[0].gpu,
+                                (n_losses + n_squares) * sizeof(double) + flag_bytes,
                                 (void **)&cuda->map.losses, error))
         return FALSE;
-    cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + n_losses);
-    memset(cuda->map.broken, 0, flag_bytes);
+    memset(cuda->map.losses + n_losses, 0, n_squares * sizeof(double) + flag_bytes);
+    if (n_squares > 0)
+        cuda->map.squares = cuda->map.losses + n_losses;
+    rp_host_state_set_squares(cuda->map.host_state, cuda->map.squares);
+    cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + n_losses + n_squares);
     cuda->calls = g_new0(RpCudaLoss, places);
     return TRUE;
 }

@@ -172,6 +172,31 @@ sums_of(const RpDeviceAction *action, RpInterval layers)
     return action->call.sums + rp_network_elements(action->map->network, before);
 }
 
+/* Squares of what leaves of each layer, for the norm: not of a tied matrix, to which other gradients
+ * are added on the host. */
+static void
+sum_squares(const RpDeviceAction *action, RpInterval layers, const guint8 *leaving)
+{
+    const RpTaskMap *map = action->map;
+    const RpTask *task = &action->task->task;
+    double *row = map->squares + task->iteration % RP_BATCH_FEED_RING * map->n_layers;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const RpLayerLayout *layout = rp_network_layout(map->network, l);
+        const gboolean is_tied =
+            l == 0 && rp_network_layout(map->network, map->n_layers - 1)->tied_elements > 0;
+        const RpSumSquaresArgs args = {.dtype = map->leaving_dtype,
+                                       .n = layout->elements - layout->tied_elements,
+                                       .x = leaving,
+                                       .sum = row + l,
+                                       .workspace = map->devices[action->device].squares_workspace};
+
+        if (!is_tied && args.n > 0)
+            kernels_of(action)->sum_squares(action->call.stream, &args);
+        leaving += layout->elements * rp_dtype_size(map->leaving_dtype);
+    }
+}
+
 /* The last part of an action whose slot's sum is complete: rounds it to the network's storage, in
  * which it leaves or, where sums stay on the device, is added to that of the rounds before. */
 static void
@@ -200,6 +225,8 @@ leave(const RpDeviceAction *action)
             action->call.stream,
             &(RpElementsArgs){
                 .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
+    if (map->squares != NULL && action->task->task.round + 1U == map->rounds)
+        sum_squares(action, layers, leaving);
 }
 
 /* Whether the action has made the loss, of which all of its sums know when it ends; in pieces, the one

@@ -87,8 +87,9 @@ struct _RpHostState {
     guint rounds;       /* of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
     RpHostStateIteration ring[RP_HOST_STATE_RING];
-    gboolean gated; /* steps and heads follow the norm's decision */
-    gboolean early; /* early steps sum squares, and may write weights */
+    gboolean gated;  /* steps and heads follow the norm's decision */
+    double *squares; /* of devices; NULL: they make none */
+    gboolean early;  /* early steps sum squares, and may write weights */
     guint n_decisions;
     RpHostStatePlace decision_place[2];
     RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */

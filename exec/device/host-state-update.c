@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include "exec/device/batch-feed.h"
 #include "exec/device/host-state-private.h"
 #include "exec/optim/clip.h"
 #include "exec/optim/sums.h"
@@ -70,9 +71,20 @@ tied_gradients(const RpHostState *host_state, guint layer)
     return gradients_of(host_state, from, from != RP_NONE ? host_state->layers[from].own : 0);
 }
 
+/* The device's sum, if it has made one of all of the layer's gradient. */
 static double
-sum_squares(RpHostState *host_state, guint layer)
+sum_squares(RpHostState *host_state, guint64 iteration, guint layer)
 {
+    const RpHostStateLayer *of = &host_state->layers[layer];
+
+    if (host_state->squares != NULL && of->tied_from == RP_NONE) {
+        double *place =
+            host_state->squares + iteration % RP_BATCH_FEED_RING * host_state->n_layers + layer;
+        const double sum = *place;
+
+        *place = 0;
+        return sum;
+    }
     return rp_optimizer_sum_squares_of_sum(
         host_state->optimizer, gradients_of(host_state, layer, 0),
         tied_gradients(host_state, layer), host_state->gradient_dtype,
@@ -128,7 +140,7 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
 
     for (guint l = 0; l < host_state->n_layers && !host_state->early; l++)
-        decision->sums[l] = sum_squares(host_state, l);
+        decision->sums[l] = sum_squares(host_state, iteration, l);
     const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
                                         host_state->options.max_grad_norm);
 
@@ -165,7 +177,7 @@ decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const guint layer = task->task.layer;
     RpHostStateDecision *decision = decision_of(host_state, task);
 
-    decision->sums[layer] = sum_squares(host_state, layer);
+    decision->sums[layer] = sum_squares(host_state, task->task.iteration, layer);
     if (!isfinite(decision->sums[layer]))
         return rp_host_state_fail_gradient(host_state, layer, error);
     decision->multiplier =
@@ -236,7 +248,7 @@ step_early(RpHostState *host_state, const RpBackendTask *task)
     const RpHostStateLayer *of = &host_state->layers[layer];
     RpHostStateDecision *decision = decision_of(host_state, task);
 
-    decision->sums[layer] = sum_squares(host_state, layer);
+    decision->sums[layer] = sum_squares(host_state, task->task.iteration, layer);
     if (!of->early || !decision->foresees || !isfinite(decision->sums[layer]))
         return;
     const RpOptimizerStep what = update_of(

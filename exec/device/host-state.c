@@ -305,6 +305,12 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     return TRUE;
 }
 
+void
+rp_host_state_set_squares(RpHostState *host_state, double *squares)
+{
+    host_state->squares = squares;
+}
+
 guint8 *
 rp_host_state_weights(const RpHostState *host_state, guint layer, guint version, guint64 offset,
                       guint64 *run)

@@ -87,6 +87,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
 gboolean rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Sums of squares as devices leave them, of iteration T in row T mod RP_BATCH_FEED_RING of [n_layers];
+ * zeros before. Where gradients leave devices once an iteration; before anything runs. */
+void rp_host_state_set_squares(RpHostState *host_state, double *squares);
+
 /* Fills full-precision weights and every version from bound weights; state as of a fresh run. */
 void rp_host_state_load(RpHostState *host_state, const RpWeights *weights);
 

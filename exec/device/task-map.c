@@ -53,6 +53,8 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .element_bytes = rp_dtype_size(options->dtype),
         .leaving_dtype = rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : options->dtype,
         .kept_sums = rp_plan_promises(plan)->kept_sums,
+        .device_squares = rp_plan_promises(plan)->kept_sums || rp_plan_promises(plan)->rounds == 1,
+        .rounds = rp_plan_promises(plan)->rounds,
         .layerwise = rp_plan_promises(plan)->layerwise,
         .is_packed = rp_plan_promises(plan)->packed,
     };
@@ -107,6 +109,21 @@ rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole ro
     const RpBackendAccess *access = rp_task_access(task, role);
 
     return access == NULL ? NULL : map->memory[access->arena] + access->offset;
+}
+
+gsize
+rp_task_map_squares_workspace(const RpTaskMap *map)
+{
+    const RpKernels *kernels = rp_network_kernels(map->network);
+    gsize most = 0;
+
+    for (guint l = 0; l < map->n_layers && map->device_squares; l++) {
+        const RpSumSquaresArgs args = {.dtype = map->leaving_dtype,
+                                       .n = rp_network_layout(map->network, l)->elements};
+
+        most = MAX(most, kernels->sum_squares_workspace(&args));
+    }
+    return most;
 }
 
 RpStageSteps

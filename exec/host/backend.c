@@ -228,6 +228,10 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places * host->map.n_losses);
     host->map.broken = g_new0(guint32, places * host->map.n_layers);
+    if (host->map.device_squares) {
+        host->map.squares = g_new0(double, (gsize)RP_BATCH_FEED_RING * host->map.n_layers);
+        rp_host_state_set_squares(host_state, host->map.squares);
+    }
     for (guint g = 0; g < host->map.gpus; g++)
         host->map.devices[g].losses = host->map.losses;
     host->times = g_new0(RpActionTime, host->map.gpus);
@@ -245,6 +249,7 @@ backend_free(RpBackend *backend)
     g_free(host->arena_bytes);
     g_free(host->map.losses);
     g_free(host->map.broken);
+    g_free(host->map.squares);
     g_free(host->times);
     rp_task_map_clear(&host->map);
     rp_soft_backend_clear(&host->soft);

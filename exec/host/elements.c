@@ -248,26 +248,36 @@ rp_host_sum_squares_workspace(const RpSumSquaresArgs *args)
     return 0;
 }
 
+/* Of at most a block. */
+static double
+sum_block_squares(RpDtype dtype, const void *values, size_t first, size_t n)
+{
+    float buffer[RP_TILE];
+    double lanes[RP_SQUARES_LANES] = {0};
+    double sum = 0;
+
+    for (size_t at = 0; at < n; at += RP_TILE) {
+        const size_t length = MIN(RP_TILE, n - at);
+        const float *x = rp_host_load(dtype, values, first + at, length, buffer);
+
+        for (size_t i = 0; i < length; i++)
+            lanes[i % RP_SQUARES_LANES] += (double)x[i] * (double)x[i];
+    }
+    for (size_t lane = 0; lane < RP_SQUARES_LANES; lane++)
+        sum += lanes[lane];
+    return sum;
+}
+
+G_STATIC_ASSERT(RP_TILE % RP_SQUARES_LANES == 0);
+
 void
 rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args)
 {
-    float buffer[RP_TILE];
-    double lanes[RP_LANES] = {0};
     double sum = 0;
 
-    for (size_t first = 0; first < args->n; first += RP_TILE) {
-        const size_t n = MIN(RP_TILE, args->n - first);
-        const float *x = rp_host_load(args->dtype, args->x, first, n, buffer);
-        size_t i = 0;
-
-        for (; i + RP_LANES <= n; i += RP_LANES)
-            for (size_t lane = 0; lane < RP_LANES; lane++)
-                lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
-        for (size_t lane = 0; i + lane < n; lane++)
-            lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
-    }
-    for (size_t lane = 0; lane < RP_LANES; lane++)
-        sum += lanes[lane];
+    for (size_t first = 0; first < args->n; first += RP_SQUARES_BLOCK)
+        sum +=
+            sum_block_squares(args->dtype, args->x, first, MIN(RP_SQUARES_BLOCK, args->n - first));
     /* squares of floats do not overflow a double: only what is broken already breaks the sum */
     if (args->broken != NULL && !isfinite(sum))
         *args->broken = 1;

@@ -321,7 +321,11 @@ typedef struct {
     float smoothing; /* e; 0: the label alone */
 } RpCrossEntropyArgs;
 
-/* sum[0] += sum_i x[i]^2, in double; not finite exactly if an x is not. */
+/* sum[0] += sum_i x[i]^2, in double; not finite exactly if an x is not. Blocks of RP_SQUARES_BLOCK
+ * values have a sum for each of RP_SQUARES_LANES lanes, value i in lane i % RP_SQUARES_LANES; lanes are
+ * added in order, then blocks: the same bits in every backend, and in exec/optim. */
+#define RP_SQUARES_BLOCK ((size_t)65536)
+#define RP_SQUARES_LANES 32
 typedef struct {
     RpDtype dtype;
     size_t n;

@@ -75,7 +75,13 @@ input_args(const RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx)
     return args;
 }
 
-/* dW += scale dy^T x. @scale: 0: 1 */
+gboolean
+rp_linear_writes_sums(RpWeightKind kind)
+{
+    return biases[kind % RP_N_BASE_KINDS] != 0;
+}
+
+/* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1 */
 static void
 add_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy, float scale)
 {
@@ -91,7 +97,7 @@ add_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *d
                          .a_dtype = dtype,
                          .b_dtype = dtype,
                          .c_dtype = RP_DTYPE_FP32,
-                         .accumulate = TRUE,
+                         .accumulate = !rp_linear_writes_sums(kind) || rp_pass_adds(pass),
                          .scale = scale};
 
     if (place->has_codes)

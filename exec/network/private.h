@@ -226,7 +226,7 @@ rp_pass_drops(const RpPass *pass)
     return pass->network->dropout > 0 && (pass->measuring || pass->call->drops);
 }
 
-/* Whether stacks' sums hold something to add to. */
+/* Whether sums that begin by being written hold something to add to. */
 static inline gboolean
 rp_pass_adds(const RpPass *pass)
 {
@@ -299,6 +299,9 @@ gsize rp_codes_cells_byte(const RpWeightPlace *place);
  * ' drops elements of a row, the same ones each time: those of the matrix, the token and the step.
  */
 void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y);
+/* Whether a micro-batch's gradient of the matrix is made in one matmul, which begins a sum by writing it:
+ * of all that linear layers have but the head's, which goes in chunks. Adapters are as their matrix. */
+gboolean rp_linear_writes_sums(RpWeightKind kind);
 /* Sums += gradients of weight and bias. */
 void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy);
 /* dx = dy W, or += if @accumulate. */

@@ -283,17 +283,18 @@ clear_sums(const RpNetwork *network, const RpStageCall *call, guint64 begin, gui
             &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = end - begin, .x = call->sums + begin});
 }
 
-/* Of the stack that begins first from @element of the layer on; %NULL: none does. Experts write sums
- * of stacks, in one matmul: no need to set them to 0. */
+/* Of what begins first from @element of the layer on, and whose sum begins by being written; %NULL:
+ * nothing does. No need to set it to 0. */
 static const RpWeightPlace *
-next_stack(const RpLayerLayout *layout, guint64 element)
+next_written(const RpLayerLayout *layout, guint64 element)
 {
     const RpWeightPlace *next = NULL;
 
     for (guint kind = 0; kind < RP_N_WEIGHT_KINDS; kind++) {
         const RpWeightPlace *place = &layout->place[kind];
 
-        if (place->element != RP_LAYOUT_NONE && place->element >= element && place->shape[2] > 1 &&
+        if (place->element != RP_LAYOUT_NONE && place->element >= element &&
+            (place->shape[2] > 1 || rp_linear_writes_sums((RpWeightKind)kind)) &&
             (next == NULL || place->element < next->element))
             next = place;
     }
@@ -311,11 +312,11 @@ begin_sums(const RpNetwork *network, const RpStageCall *call, RpInterval layers)
     for (guint i = 0; i < layers.count; i++) {
         const RpLayerLayout *layout = &network->layers[layers.first + i].layout;
         const guint64 first = layout->first_element - base;
-        const RpWeightPlace *stack;
+        const RpWeightPlace *next;
 
-        while ((stack = next_stack(layout, done > first ? done - first : 0)) != NULL) {
-            clear_sums(network, call, done, first + stack->element);
-            done = first + stack->element + stack->shape[0] * stack->shape[1] * stack->shape[2];
+        while ((next = next_written(layout, done > first ? done - first : 0)) != NULL) {
+            clear_sums(network, call, done, first + next->element);
+            done = first + next->element + next->shape[0] * next->shape[1] * next->shape[2];
         }
     }
     clear_sums(network, call, done, begin + rp_network_elements(network, layers));

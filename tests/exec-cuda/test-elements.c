@@ -239,14 +239,24 @@ compute_squares(const Side *side, const void *data, Outputs *outputs)
         outputs->sums[0] = 0;
 }
 
+/* The same bits: lanes and blocks are the host's. */
 static void
 adds_squares_up(void **state)
 {
-    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
-        for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
-            const guint mark = host_mark();
-            const Inputs inputs = {.a = cuda_random((RpDtype)dtype, sizes[s], 1)};
+    static const size_t more[] = {65535, 65536, 65537, 1000003};
 
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(sizes) + G_N_ELEMENTS(more); s++) {
+            const guint mark = host_mark();
+            const size_t n = s < G_N_ELEMENTS(sizes) ? sizes[s] : more[s - G_N_ELEMENTS(sizes)];
+            const Inputs inputs = {.a = cuda_random((RpDtype)dtype, n, 1)};
+            const Side host = {rp_host_kernels(), NULL, 0};
+            const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+            Outputs want = {0}, got = {0};
+
+            compute_squares(&host, &inputs, &want);
+            compute_squares(&device, &inputs, &got);
+            assert_memory_equal(got.sums, want.sums, 2 * sizeof(double));
             cuda_hold_to_host(compute_squares, &inputs, TRUE);
             host_free_since(mark);
         }

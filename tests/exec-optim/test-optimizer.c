@@ -54,10 +54,10 @@ open_layer(Fixture *f, guint n_threads, const char *variant)
     memcpy(f->memory, f->initial, N * sizeof(float));
 }
 
-static void
-apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
+static RpOptimizerStep
+step_of(const Fixture *f, guint step, gsize first, gsize n, gboolean fused)
 {
-    const RpOptimizerStep what = {
+    return (RpOptimizerStep){
         .learning_rate = 1e-3 * (step + 1),
         .gradient_scale = 0.5,
         .first = first,
@@ -67,6 +67,13 @@ apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
         .gradient_dtype = RP_DTYPE_BF16,
         .published_dtype = RP_DTYPE_BF16,
     };
+}
+
+static void
+apply(Fixture *f, guint step, gsize first, gsize n, gboolean fused)
+{
+    const RpOptimizerStep what = step_of(f, step, first, n, fused);
+
     rp_optimizer_layer_apply(f->optimizer, f->layer, &what);
 }
 
@@ -329,6 +336,36 @@ a_skipped_step_changes_nothing(void **state)
 }
 
 static void
+a_preview_is_what_the_step_will_publish_and_changes_nothing(void **state)
+{
+    Fixture *f = *state;
+    g_autofree float *before = g_new(float, 3 * N);
+    g_autofree uint16_t *seen = g_new(uint16_t, N);
+
+    for (guint n_threads = 0; n_threads <= 3; n_threads++)
+        for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
+            if (!(*v)->supported())
+                continue;
+            open_layer(f, n_threads, (*v)->name);
+            for (guint step = 0; step < STEPS; step++) {
+                const RpOptimizerState now = rp_optimizer_layer_state(f->layer);
+                const RpOptimizerStep what = step_of(f, step, 0, N, TRUE);
+
+                memcpy(before, now.weight, 3 * N * sizeof(float));
+                memset(f->published, 0xff, N * sizeof(uint16_t));
+                rp_optimizer_layer_preview(f->optimizer, f->layer, &what);
+                memcpy(seen, f->published, N * sizeof(uint16_t));
+                assert_memory_equal(now.weight, before, 3 * N * sizeof(float));
+                assert_int_equal(rp_optimizer_layer_state(f->layer).n_steps, step);
+                apply(f, step, 0, N, TRUE);
+                rp_optimizer_layer_finish(f->layer);
+                assert_memory_equal(seen, f->published, N * sizeof(uint16_t));
+            }
+            assert_state(f, STEPS);
+        }
+}
+
+static void
 sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
 {
     Fixture *f = *state;
@@ -577,6 +614,7 @@ main(void)
         WITH_LAYER(adds_a_second_gradient_in_fp32),
         WITH_LAYER(goes_on_from_a_saved_state),
         WITH_LAYER(a_skipped_step_changes_nothing),
+        WITH_LAYER(a_preview_is_what_the_step_will_publish_and_changes_nothing),
         WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
         WITH_LAYER(sums_the_squares_of_a_sum),
         WITH_LAYER(rounds_have_the_bits_of_their_sum),

@@ -1,6 +1,9 @@
 /* Weights after ten steps are the same bits, however the work is spread. */
 #include "tests/exec-train/train-fixture.h"
 
+#include "exec/host/kernels.h"
+#include "exec/optim/adamw/adamw.h"
+
 #define STEPS (RP_TEST_FEW ? 4 : 10)
 
 typedef struct {
@@ -310,6 +313,34 @@ for_experts(void **state)
     rp_tiny_model_free(model);
 }
 
+/* What a device's kernel sums of a gradient is what the optimizer would. */
+static void
+for_squares_wherever_they_are_summed(void **state)
+{
+    static const gsize lengths[] = {1, 31, 513, 65535, 65536, 65537, 200000};
+    g_autofree float *values = g_new(float, 200000);
+    g_autofree void *stored = g_malloc(200000 * sizeof(float));
+
+    (void)state;
+    for (gsize i = 0; i < 200000; i++)
+        values[i] = (float)((guint32)(i * 2654435761U) % 4093) / 1024 - 2;
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        if (rp_dtype_size((RpDtype)dtype) < 2)
+            continue;
+        rp_dtype_from_float((RpDtype)dtype, values, stored, 200000);
+        for (guint i = 0; i < G_N_ELEMENTS(lengths); i++) {
+            const double expected =
+                rp_adamw_sum_squares(rp_adamw_best(), stored, (RpDtype)dtype, lengths[i]);
+            double sum = 0;
+
+            rp_host_kernels()->sum_squares(
+                NULL, &(RpSumSquaresArgs){
+                          .dtype = (RpDtype)dtype, .n = lengths[i], .x = stored, .sum = &sum});
+            assert_memory_equal(&sum, &expected, sizeof sum);
+        }
+    }
+}
+
 /* Synchronous, one stage of all blocks: actions go in pieces, and each layer travels alone. Naive
  * transfers have whole actions. */
 static void
@@ -395,6 +426,7 @@ main(void)
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
         cmocka_unit_test(for_moments_in_fewer_bits),
         cmocka_unit_test(for_experts),
+        cmocka_unit_test(for_squares_wherever_they_are_summed),
         cmocka_unit_test(for_actions_in_pieces),
         cmocka_unit_test(for_weights_that_are_written_before_the_norm_is_known),
     };

@@ -143,7 +143,7 @@ append_norm(RpProtocol *self, guint32 iteration)
     for (guint l = 0; l < job->profile->n_layers; l++) {
         if (!job->promises->gated || job->promises->early_steps || !is_trained(self, l))
             continue;
-        task->bytes += rp_traffic_norm(job, l);
+        task->bytes += rp_traffic_squares(job, l);
         read_gradients(self, l, FALSE);
     }
     rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);

@@ -31,7 +31,6 @@ void rp_protocol_append_home(RpProtocol *protocol, RpInterval layers, guint32 it
 /* traffic.c: memory traffic of host tasks, bytes. A rate that the profile gives counts as the
  * traffic of a fused step that takes as long. */
 guint64 rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first, guint n);
-guint64 rp_traffic_norm(const RpPlanJob *job, guint layer);
 guint64 rp_traffic_parameter_copy(const RpPlanJob *job, guint layer);
 guint64 rp_traffic_gradient_copy(const RpPlanJob *job, guint layer);
 /* Of an early step: its squares, and beside them what writes weights. */

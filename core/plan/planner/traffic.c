@@ -67,15 +67,37 @@ rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first,
                       job->profile->sum_parameters_per_s, element + 2 * FP32_BYTES);
 }
 
-/* A matrix that is tied counts twice: two gradients are read. Without a rate it costs nothing. */
+/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
+static guint
+tied_from(const RpPlanJob *job, guint layer)
+{
+    const guint last = job->profile->n_layers - 1;
+    const RpPlanLayer *row = rp_plan_layer(job->plan, last);
+
+    return last > layer && row->tied_to == layer && row->gradients[0] != RP_NONE ? last : RP_NONE;
+}
+
+/* Whether gradients leave a device once an iteration, which then sums their squares. */
+static gboolean
+sums_on_devices(const RpPlanJob *job)
+{
+    return job->promises->kept_sums || job->promises->rounds == 1;
+}
+
+/* Of what a layer's step reads of gradients, unless its device has summed them: a matrix that is tied
+ * counts twice, since two gradients are read. Without a rate it costs nothing. */
 guint64
-rp_traffic_norm(const RpPlanJob *job, guint layer)
+rp_traffic_squares(const RpPlanJob *job, guint layer)
 {
     const double rate = job->profile->norm_parameters_per_s;
+    const guint tied = tied_from(job, layer);
+    const guint64 tied_bytes = tied != RP_NONE ? job->profile->layers[tied].tied_bytes : 0;
 
-    return rate > 0 ? pass_bytes(job, gradients_of(job, layer), gradient_element(job), rate,
-                                 job->promises->element_bytes)
-                    : 0;
+    return rate > 0 && (tied != RP_NONE || !sums_on_devices(job))
+               ? pass_bytes(job,
+                            parameters_of(job, layer) + tied_bytes / job->promises->element_bytes,
+                            gradient_element(job), rate, job->promises->element_bytes)
+               : 0;
 }
 
 /* Measured with the network's storage, like that of gradients. */
@@ -111,28 +133,6 @@ pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient,
 
     return (each + gradient) * parameters_of(job, layer) +
            gradient * (tied_bytes / job->promises->element_bytes);
-}
-
-/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
-static guint
-tied_from(const RpPlanJob *job, guint layer)
-{
-    const guint last = job->profile->n_layers - 1;
-    const RpPlanLayer *row = rp_plan_layer(job->plan, last);
-
-    return last > layer && row->tied_to == layer && row->gradients[0] != RP_NONE ? last : RP_NONE;
-}
-
-/* Of what its step reads of gradients: parameters, those of a tied matrix twice. */
-guint64
-rp_traffic_squares(const RpPlanJob *job, guint layer)
-{
-    const double rate = job->profile->norm_parameters_per_s;
-    const guint64 parameters = pass_over_state(job, layer, tied_from(job, layer), 1, 0);
-
-    return rate > 0 ? pass_bytes(job, parameters, gradient_element(job), rate,
-                                 job->promises->element_bytes)
-                    : 0;
 }
 
 /* It reads what a step reads, and writes the weights alone. Where the host reads no faster than the
@@ -174,5 +174,5 @@ rp_traffic_step(const RpPlanJob *job, guint layer, guint tied)
     const guint64 written = promises->parameter_copies ? 0 : promises->element_bytes;
 
     return 2 * state_bytes(job, layer) + pass_over_state(job, layer, tied, gradient, written) +
-           (promises->gated ? 0 : rp_traffic_norm(job, layer));
+           (promises->gated ? 0 : rp_traffic_squares(job, layer));
 }

@@ -10,7 +10,7 @@
  *   chunk  |  partial sums [n]                  |         partials: [chunks,n], added chunk after
  *          +------------------------------------+--       chunk (8 strands, then together)
  *
- * Squares: up to 1024 blocks of 256 threads that stride over packs; then one block.
+ * Squares: a warp for each RP_SQUARES_BLOCK values, lane by lane; then one block adds them in order.
  * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
  */
 #include "exec/cuda/base/common.cuh"
@@ -20,7 +20,7 @@
 #define THREADS (LANES * STRANDS)
 #define LEAST_ROWS 128 /* of a chunk */
 #define MOST_CHUNKS 256
-#define MOST_BLOCKS 1024 /* squares */
+#define SQUARES_TILE 1024 /* values of a warp at a time */
 
 static size_t
 rows_of_chunk(size_t tokens)
@@ -91,34 +91,70 @@ add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
     }
 }
 
+/* A warp a block of values, a lane of it the sum of one lane: values come as packs and turn in shared
+ * memory. A square of a float is exact in double, so that no multiplication rounds. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 squares_kernel(size_t n, const T *x, double *partials, bool wide)
 {
-    __shared__ double shared[THREADS / 32];
-    const size_t stride = (size_t)gridDim.x * THREADS * RP_PACK;
-    double sum = 0;
+    __shared__ Pack<T> tiles[THREADS / 32][SQUARES_TILE / RP_PACK];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const size_t block = (size_t)blockIdx.x * (THREADS / 32) + warp;
+    const size_t begin = block * RP_SQUARES_BLOCK;
+    const size_t end = n - begin < RP_SQUARES_BLOCK ? n : begin + RP_SQUARES_BLOCK;
+    const T *tile = tiles[warp][0].at;
+    double sum = 0, total = 0;
 
-#pragma unroll 2
-    for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK; first < n;
-         first += stride) {
-        const Pack<T> pack = load_pack(x + first, n - first, wide);
-
+    if (begin >= n)
+        return;
+    for (size_t at = begin; at < end; at += SQUARES_TILE) {
 #pragma unroll
-        for (int i = 0; i < RP_PACK; i++) {
-            const double value = (double)to_float(pack.at[i]);
+        for (unsigned k = lane; k < SQUARES_TILE / RP_PACK; k += 32) {
+            const size_t first = at + k * RP_PACK;
+
+            tiles[warp][k] = load_pack(x + (first < end ? first : begin),
+                                       first < end ? end - first : 0, wide);
+        }
+        __syncwarp();
+#pragma unroll 8
+        for (unsigned row = 0; row < SQUARES_TILE / 32; row++) {
+            const double value = (double)to_float(tile[row * 32 + lane]);
 
             sum += value * value;
         }
+        __syncwarp();
     }
-    sum = sum_block<THREADS>(sum, shared);
-    if (threadIdx.x == 0)
-        partials[blockIdx.x] = sum;
+#pragma unroll
+    for (int from = 0; from < 32; from++)
+        total += __shfl_sync(~0u, sum, from);
+    if (lane == 0)
+        partials[block] = total;
 }
 
-/* One block. Squares of floats do not overflow a double: only what is broken breaks the sum. */
+/* One block: in order. Squares of floats do not overflow a double: only what is broken breaks the sum. */
 static __global__ void __launch_bounds__(THREADS)
-add_doubles_kernel(const double *values, size_t n, double *total, int32_t *broken)
+add_in_order_kernel(const double *values, size_t n, double *total, int32_t *broken)
+{
+    __shared__ double shared[THREADS];
+    double sum = 0;
+
+    for (size_t first = 0; first < n; first += THREADS) {
+        shared[threadIdx.x] = first + threadIdx.x < n ? values[first + threadIdx.x] : 0;
+        __syncthreads();
+        for (size_t i = 0; threadIdx.x == 0 && i < THREADS && first + i < n; i++)
+            sum += shared[i];
+        __syncthreads();
+    }
+    if (threadIdx.x != 0)
+        return;
+    if (broken && !isfinite(sum))
+        *broken = 1;
+    *total += sum;
+}
+
+/* One block */
+static __global__ void __launch_bounds__(THREADS)
+add_doubles_kernel(const double *values, size_t n, double *total)
 {
     __shared__ double shared[THREADS / 32];
     double sum = 0;
@@ -128,8 +164,6 @@ add_doubles_kernel(const double *values, size_t n, double *total, int32_t *broke
     sum = sum_block<THREADS>(sum, shared);
     if (threadIdx.x != 0)
         return;
-    if (broken && !isfinite(sum))
-        *broken = 1;
     *total += sum;
 }
 
@@ -185,16 +219,14 @@ rp_cuda_bias_backward(const RpBiasArgs *args, cudaStream_t stream)
 cudaError_t
 rp_cuda_add_doubles(const double *values, size_t n, double *sum, cudaStream_t stream)
 {
-    add_doubles_kernel<<<1, THREADS, 0, stream>>>(values, n, sum, NULL);
+    add_doubles_kernel<<<1, THREADS, 0, stream>>>(values, n, sum);
     return cudaGetLastError();
 }
 
-static unsigned
+static size_t
 squares_blocks(size_t n)
 {
-    const size_t blocks = ceil_divide(n, THREADS * RP_PACK);
-
-    return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+    return ceil_divide(n, RP_SQUARES_BLOCK);
 }
 
 size_t
@@ -206,7 +238,8 @@ rp_cuda_sum_squares_workspace(const RpSumSquaresArgs *args)
 cudaError_t
 rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
 {
-    const unsigned blocks = squares_blocks(args->n);
+    const size_t n_blocks = squares_blocks(args->n);
+    const unsigned blocks = (unsigned)ceil_divide(n_blocks, THREADS / 32);
     double *partials = (double *)args->workspace;
     cudaError_t status;
 
@@ -221,6 +254,6 @@ rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
     });
     if (status != cudaSuccess)
         return status;
-    add_doubles_kernel<<<1, THREADS, 0, stream>>>(partials, blocks, args->sum, args->broken);
+    add_in_order_kernel<<<1, THREADS, 0, stream>>>(partials, n_blocks, args->sum, args->broken);
     return cudaGetLastError();
 }
