@@ -24,6 +24,7 @@
 
 #define ROUNDS 40
 #define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */
+#define EARLY_BYTES 16 /* the same, of which nothing is written but the weight */
 #define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
 #define ACCUMULATE_BYTES 10
 #define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
@@ -53,6 +54,8 @@ typedef enum {
     FUSED_SUM,
     FUSED_TWO,
     FUSED_FOUR,
+    EARLY,
+    EARLY_FOUR,
     SUM_SQUARES,
     SUM_SQUARES_SUM,
     SUM_SQUARES_TWO,
@@ -113,6 +116,8 @@ bytes_of(const Bench *bench, What what)
                                    [FUSED_SUM] = FUSED_BYTES + 2,
                                    [FUSED_TWO] = FUSED_BYTES + 2,
                                    [FUSED_FOUR] = FUSED_BYTES + 6,
+                                   [EARLY] = EARLY_BYTES,
+                                   [EARLY_FOUR] = EARLY_BYTES + 6,
                                    [SUM_SQUARES] = 2,
                                    [SUM_SQUARES_SUM] = 4,
                                    [SUM_SQUARES_TWO] = 4,
@@ -127,7 +132,8 @@ bytes_of(const Bench *bench, What what)
 static RpGradient
 gradient_of(const Bench *bench, What what)
 {
-    const guint rounds = what == FUSED_FOUR || what == SUM_SQUARES_FOUR ? ROUNDS_APART
+    const guint rounds = what == FUSED_FOUR || what == EARLY_FOUR || what == SUM_SQUARES_FOUR
+                             ? ROUNDS_APART
                          : what == FUSED_TWO || what == SUM_SQUARES_TWO ? 2
                                                                         : 1;
     RpGradient gradient = {{NULL}};
@@ -171,6 +177,10 @@ run(Bench *bench, RpPool *pool, What what)
     case SUM_SQUARES_FOUR:
         rp_optimizer_sum_squares_of_sum(bench->optimizer, gradient_of(bench, what),
                                         (RpGradient){{NULL}}, dtype, bench->n);
+        return;
+    case EARLY:
+    case EARLY_FOUR:
+        rp_optimizer_layer_preview(bench->optimizer, bench->layer, &step);
         return;
     case ACCUMULATE:
         rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->words,
@@ -267,10 +277,10 @@ static void
 compare(Bench *bench, RpPool *pool)
 {
     static const char *const names[N_WHATS] = {
-        "memcpy",         "streaming copy", "in place",   "fused",    "lean",
-        "fused, bf16",    "fused, int8",    "fused, sum", "fused, 2", "fused, 4",
-        "norm",           "norm, sum",      "norm, 2",    "norm, 4",  "accumulate",
-        "copy gradients", "copy weights"};
+        "memcpy",      "streaming copy", "in place",       "fused",       "lean",
+        "fused, bf16", "fused, int8",    "fused, sum",     "fused, 2",    "fused, 4",
+        "early",       "early, 4",       "norm",           "norm, sum",   "norm, 2",
+        "norm, 4",     "accumulate",     "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;

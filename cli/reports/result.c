@@ -108,7 +108,9 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     result->bound_ns = bound_ns(request, profile);
     result->tasks = n;
     for (gsize i = 0; i < n; i++)
-        if (records[i].kind <= RP_TASK_OVERLAP)
+        if (records[i].kind <= RP_TASK_OVERLAP &&
+            (records[i].kind != RP_TASK_FUSED || records[i].layer == RP_NONE ||
+             records[i].layer == 0)) /* of an action in pieces the first */
             result->actions++;
     result->peak_live = peak_live(request);
     if (request->options.fidelity == RP_FIDELITY_FULL)

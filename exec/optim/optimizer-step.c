@@ -85,6 +85,7 @@ typedef struct {
 
 /* Parameters whose state is copied at a time, to be stepped in the nearest cache. */
 #define PREVIEW_PIECE ((gsize)1024)
+#define FLOATS_OF_A_LINE ((gsize)16)
 
 /* Moments of the parameters of a layer from @first on, in fp32. */
 typedef struct {
@@ -113,6 +114,15 @@ arrays_at(const StepJob *job, const Moments *moments, gsize first)
     };
 }
 
+/* Asks for the lines of an array's next piece: the pieces of three arrays come one after the other, and
+ * each ends with its page, so nobody else does. */
+static void
+fetch_piece(const float *next, gsize n)
+{
+    for (gsize i = 0; i < n; i += FLOATS_OF_A_LINE)
+        __builtin_prefetch(next + i, 0, 2);
+}
+
 /* Steps a copy of the state of @n parameters, of which nothing remains. */
 static void
 preview(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
@@ -120,7 +130,8 @@ preview(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *
     float state[3][PREVIEW_PIECE];
 
     for (gsize i = 0; i < n; i += PREVIEW_PIECE) {
-        const gsize length = MIN(n - i, PREVIEW_PIECE);
+        const gsize length = MIN(n - i, PREVIEW_PIECE), behind = i + length;
+        const gsize next = MIN(n - behind, PREVIEW_PIECE);
         const RpAdamwArrays piece = {
             .weight = memcpy(state[0], arrays->weight + i, length * sizeof(float)),
             .moment1 = memcpy(state[1], arrays->moment1 + i, length * sizeof(float)),
@@ -131,6 +142,9 @@ preview(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *
             .published_dtype = arrays->published_dtype,
         };
 
+        fetch_piece(arrays->weight + behind, next);
+        fetch_piece(arrays->moment1 + behind, next);
+        fetch_piece(arrays->moment2 + behind, next);
         job->ops->step(factors, &piece, length);
     }
 }
