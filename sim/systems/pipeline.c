@@ -1,0 +1,213 @@
+/*
+ * Systems whose step is a plan in virtual time: Mobius, RoundPipe, and what Megatron's pipeline shares
+ * with them.
+ */
+#include "sim/systems/pipeline.h"
+
+#include "core/base/units.h"
+#include "core/plan/planner.h"
+#include "core/trace/report.h"
+#include "sim/search/partition-cost.h"
+#include "sim/simulate.h"
+
+static double
+seconds(gint64 ns)
+{
+    return (double)ns / (double)RP_NS_PER_S;
+}
+
+/* @period_ns: of an iteration, of which @busy_ns of all devices */
+static void
+set_time(gint64 period_ns, double busy_ns, guint gpus, RpSystemTime *time)
+{
+    time->compute = busy_ns / gpus / (double)RP_NS_PER_S;
+    time->wait = MAX(0, seconds(period_ns) - time->compute);
+}
+
+gboolean
+rp_system_pipeline(const RpProfile *profile, const char *schedule, const RpPartition *partition,
+                   guint gpus, guint micro_batches, RpSystemTime *time, GError **error)
+{
+    const RpPlanOptions options = {
+        .schedule = rp_schedule_find(schedule, error),
+        .gpus = gpus,
+        .micro_batches = micro_batches,
+        .fidelity = RP_FIDELITY_COMPUTE,
+    };
+
+    if (options.schedule == NULL)
+        return FALSE;
+    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 1, error);
+    g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, NULL, error) : NULL;
+
+    if (trace == NULL)
+        return FALSE;
+    const RpBubble bubble = rp_report_bubble(trace);
+
+    set_time(bubble.makespan_ns, (double)bubble.busy_ns, gpus, time);
+    return TRUE;
+}
+
+/* ---- Mobius ---- */
+
+/* Micro-batches of a pass, for each GPU; a step has as many passes as it takes. */
+#define MOBIUS_PASS 2
+/* Bytes of a parameter in host memory, and stages on a GPU: one computes, the next arrives. */
+#define MOBIUS_HOST_BYTES 16
+#define MOBIUS_STAGES 2
+
+/* Stages of one block, the largest of them with the head. */
+static RpSystemMemory
+mobius_memory(const RpSystemJob *job, double logit_bytes)
+{
+    const RpSystemModel *model = job->model;
+
+    return (RpSystemMemory){
+        .state = 2 * MOBIUS_STAGES * MAX(model->block, MAX(model->embedding, model->head)),
+        .activations = rp_system_activations(job, logit_bytes),
+        .host = 2 * (model->parameters - model->trained) + MOBIUS_HOST_BYTES * model->trained,
+    };
+}
+
+/* Looped BFS over stages in host memory, then the processors step. */
+static gboolean
+mobius_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, GError **error)
+{
+    const guint gpus = job->server->gpus;
+    const guint turns = rp_system_turns(&rp_system_mobius, job);
+    const guint pass = MIN(turns, MOBIUS_PASS * gpus);
+    const RpPlanOptions options = {
+        .schedule = rp_schedule_find("mobius", error),
+        .gpus = gpus,
+        .micro_batches = pass,
+        .fidelity = RP_FIDELITY_COMPUTE,
+    };
+
+    (void)memory;
+    if (options.schedule == NULL)
+        return FALSE;
+    g_autoptr(RpProfile) profile = rp_system_scaled(job);
+    g_autoptr(RpPartition) partition =
+        rp_partition_choose(profile, &options, RP_OBJECTIVE_PAPER, 0, 0, NULL, error);
+
+    if (partition == NULL ||
+        !rp_system_pipeline(profile, "mobius", partition, gpus, pass, time, error))
+        return FALSE;
+    time->compute *= (double)turns / pass;
+    time->wait *= (double)turns / pass;
+    time->optimizer = job->model->trained / RP_SYSTEM_OPTIMIZER_PER_S;
+    return TRUE;
+}
+
+const RpSystem rp_system_mobius = {
+    .name = "mobius",
+    .title = "Mobius",
+    .summary = "stages in host memory, each bound to a GPU, looped BFS",
+    .synchronous = TRUE,
+    .logit_bytes = RP_SYSTEM_LOGIT_BYTES,
+    .takes = rp_system_takes_stages,
+    .memory = mobius_memory,
+    .time = mobius_time,
+};
+
+/* ---- RoundPipe ---- */
+
+static double
+fullest_gpu(const RpPlan *plan)
+{
+    guint64 most = 0;
+
+    for (guint g = 0; g < rp_plan_gpus(plan); g++)
+        most = MAX(most, rp_plan_arena_bytes(plan, g));
+    return (double)most;
+}
+
+/* With the end of what the host does behind the last action. */
+static gint64
+end_ns(const RpTrace *trace)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    gint64 end = 0;
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++)
+        end = MAX(end, records[i].end_ns);
+    return end;
+}
+
+static void
+read_steady(const RpTrace *trace, const RpSteadyWindow *window, guint gpus, RpSystemTime *time)
+{
+    const RpSteady steady = rp_report_steady(trace, window->first, window->end);
+
+    set_time(steady.iteration_ns, (1 - steady.ratio) * (double)steady.iteration_ns * gpus, gpus,
+             time);
+}
+
+/* `full` fidelity: every copy and the optimizer, which the step's end waits for. */
+static gboolean
+run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *memory,
+    GError **error)
+{
+    const RpProfile *profile = job->model->profile;
+    const guint gpus = job->server->gpus;
+    RpPlanOptions options = {
+        .schedule = rp_schedule_find("roundpipe", error),
+        .gpus = gpus,
+        .micro_batches = job->batch / job->sequences,
+        .async = async,
+        .fidelity = RP_FIDELITY_FULL,
+    };
+
+    if (options.schedule == NULL)
+        return FALSE;
+    g_autoptr(RpPartition) partition =
+        rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, job->server->gpu_bytes,
+                            &options.round, error);
+    if (partition == NULL)
+        return FALSE;
+    const RpSteadyWindow window =
+        rp_steady_window(gpus, (partition->n_forward + partition->n_backward) *
+                                   (options.micro_batches / options.round));
+    const RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, partition, &options, async ? window.iterations : 1, error);
+    g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+
+    if (trace == NULL)
+        return FALSE;
+    memory->gpu = fullest_gpu(plan);
+    memory->host = (double)rp_plan_arena_bytes(plan, gpus);
+    if (async)
+        read_steady(trace, &window, gpus, time);
+    else
+        set_time(end_ns(trace), (double)rp_report_bubble(trace).busy_ns, gpus, time);
+    return TRUE;
+}
+
+static gboolean
+roundpipe_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, GError **error)
+{
+    return run(job, TRUE, time, memory, error);
+}
+
+static gboolean
+roundpipe_sync_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory,
+                    GError **error)
+{
+    return run(job, FALSE, time, memory, error);
+}
+
+const RpSystem rp_system_roundpipe_sync = {
+    .name = "roundpipe-sync",
+    .title = "RoundPipe sync",
+    .summary = "stages in host memory, dispatched in turn; the optimizer ends a step",
+    .synchronous = TRUE,
+    .time = roundpipe_sync_time,
+};
+
+const RpSystem rp_system_roundpipe = {
+    .name = "roundpipe",
+    .title = "RoundPipe",
+    .summary = "the same, the optimizer beside the next step",
+    .time = roundpipe_time,
+};
