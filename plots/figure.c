@@ -1,6 +1,7 @@
 #include "plots/figure.h"
 
 #include <gio/gio.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/base/units.h"
@@ -293,5 +294,18 @@ rp_text_time(gint64 time_ns)
     GString *text = g_string_new(NULL);
 
     rp_text_append(text, "%.1f %s", rp_ms_from_ns(time_ns) * unit.per_ms, unit.name);
+    return g_string_free(text, FALSE);
+}
+
+char *
+rp_text_percent(double ratio)
+{
+    const double percent = 100 * ratio, size = fabs(percent);
+    GString *text = g_string_new(NULL);
+    int decimals = 1;
+
+    for (double tenth = 0.05; decimals < 4 && size > 0 && size < tenth; tenth /= 10)
+        decimals++;
+    rp_text_append(text, "%.*f %%", decimals, percent);
     return g_string_free(text, FALSE);
 }

@@ -92,3 +92,6 @@ RpTimeUnit rp_time_unit(gint64 longest_ns);
 
 /* "2177.6 ms", "254.7 s". (transfer full) */
 char *rp_text_time(gint64 time_ns);
+/* "19.1 %"; where that would be "0.0 %" as many decimals as the first digit takes, four at most:
+ * "0.02 %". (transfer full) */
+char *rp_text_percent(double ratio);

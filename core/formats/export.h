@@ -53,6 +53,16 @@ RpTrace *rp_trace_parse_chrome(const char *name, const char *text, gsize length,
 RpTrace *rp_trace_load_chrome(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
+ * rp_trace_load_chrome_memory:
+ * @memory: (out) (element-type GArray<RpMemoryStep>): the counters of RP_CHROME_MEMORY, of each
+ *   device and then of the host: as rp_report_memory_curve() has them; empty ones where there are none
+ *
+ * Errors: as rp_trace_load_chrome()
+ */
+RpTrace *rp_trace_load_chrome_memory(const char *path, GPtrArray **memory,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
  * rp_export_csv:
  *
  * One line per task under a header line. Cells that do not apply are empty; `device` is a number or

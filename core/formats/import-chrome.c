@@ -1,4 +1,5 @@
-/* Reads back what chrome.c wrote: the tasks. Names, counters and arrows are for viewers. */
+/* Reads back what chrome.c wrote: the tasks, and if asked for the counters of memory. Names and arrows
+ * are for viewers. */
 #include "core/formats/private.h"
 
 #include <math.h>
@@ -6,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-record.h"
+#include "core/trace/report.h"
 
 #define MAX_GPUS 65536
 #define MAX_US 2e12 /* 23 days: a double of microseconds still has whole nanoseconds */
@@ -19,6 +21,7 @@ typedef struct {
     guint64 n_records;
     guint last_process; /* that an event is of */
     RpTrace *trace;     /* %NULL before otherData */
+    GPtrArray *memory;  /* (nullable) (element-type GArray<RpMemoryStep>): of each process */
 } Reader;
 
 typedef struct {
@@ -77,8 +80,8 @@ static const RpJsonField argument_fields[] = {
     {"sort_index", rp_json_read_ignored},
 };
 
-/* The first are tasks. */
 static const char *const phases[] = {"X", "C", "s", "f", "M", NULL};
+enum { PHASE_TASK, PHASE_COUNTER };
 
 static const RpJsonField event_fields[] = {
     {"ph", rp_json_read_choice_index, G_STRUCT_OFFSET(Event, phase), .required = TRUE,
@@ -126,6 +129,28 @@ add_task(RpJsonPull *pull, const RpJsonRecord *read, Event *event, Reader *reade
     return TRUE;
 }
 
+/* A step of the memory of a process, behind the last one. */
+static gboolean
+add_memory(RpJsonPull *pull, const RpJsonRecord *read, const Event *event, Reader *reader)
+{
+    const RpMemoryStep step = {event->record.start_ns, event->record.bytes};
+
+    if (event->pid == 0)
+        return rp_json_record_fail(read, pull, "pid", "a process of otherData.gpus");
+    GArray *steps = g_ptr_array_index(reader->memory, event->pid - 1);
+
+    if (steps->len > 0 && g_array_index(steps, RpMemoryStep, steps->len - 1).time_ns > step.time_ns)
+        return rp_json_record_fail(read, pull, "ts", "counters in the order of time");
+    g_array_append_val(steps, step);
+    return TRUE;
+}
+
+static void
+free_steps(gpointer steps)
+{
+    g_array_unref(steps);
+}
+
 static gboolean
 read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -135,6 +160,8 @@ read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         return rp_json_pull_fail(pull, "otherData before the events");
     if (!rp_json_pull_enter_array(pull))
         return FALSE;
+    for (guint i = 0; i <= reader->gpus && reader->memory != NULL; i++)
+        g_ptr_array_add(reader->memory, g_array_new(FALSE, FALSE, sizeof(RpMemoryStep)));
     while (rp_json_pull_next_element(pull)) {
         Event event = {.record = {.task = RP_TASK_NONE,
                                   .micro_batch = RP_NONE,
@@ -147,7 +174,10 @@ read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         reader->last_process = MAX(reader->last_process, event.pid);
         if (event.pid > reader->gpus + 1)
             return rp_json_record_fail(&read, pull, "pid", "a process of otherData.gpus");
-        if (event.phase == 0 && !add_task(pull, &read, &event, reader))
+        if (event.phase == PHASE_TASK && !add_task(pull, &read, &event, reader))
+            return FALSE;
+        if (event.phase == PHASE_COUNTER && reader->memory != NULL &&
+            !add_memory(pull, &read, &event, reader))
             return FALSE;
     }
     return !pull->failed;
@@ -187,15 +217,13 @@ static const RpJsonField file_fields[] = {
     {NULL, rp_json_read_ignored},
 };
 
-RpTrace *
-rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError **error)
+static RpTrace *
+parse(const char *name, const char *text, gsize length, GPtrArray *memory, GError **error)
 {
     g_autofree char *shown = rp_display_name(name);
-    Reader reader = {.length = length};
+    Reader reader = {.length = length, .memory = memory};
     RpJsonRecord read;
     RpJsonPull pull;
-
-    g_return_val_if_fail(name && (text || length == 0), NULL);
 
     gboolean good =
         rp_json_pull_init(&pull, shown, text != NULL ? text : "", length, RP_EXPORT_ERROR,
@@ -212,12 +240,31 @@ rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError *
 }
 
 RpTrace *
+rp_trace_parse_chrome(const char *name, const char *text, gsize length, GError **error)
+{
+    g_return_val_if_fail(name && (text || length == 0), NULL);
+
+    return parse(name, text, length, NULL, error);
+}
+
+RpTrace *
 rp_trace_load_chrome(const char *path, GError **error)
 {
+    return rp_trace_load_chrome_memory(path, NULL, error);
+}
+
+RpTrace *
+rp_trace_load_chrome_memory(const char *path, GPtrArray **memory, GError **error)
+{
     g_autoptr(GMappedFile) file = rp_file_map(path, error);
+    g_autoptr(GPtrArray) curves = g_ptr_array_new_with_free_func(free_steps);
 
     if (file == NULL)
         return NULL;
-    return rp_trace_parse_chrome(path, g_mapped_file_get_contents(file),
-                                 g_mapped_file_get_length(file), error);
+    RpTrace *trace = parse(path, g_mapped_file_get_contents(file), g_mapped_file_get_length(file),
+                           memory != NULL ? curves : NULL, error);
+
+    if (trace != NULL && memory != NULL)
+        *memory = g_steal_pointer(&curves);
+    return trace;
 }

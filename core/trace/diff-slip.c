@@ -1,40 +1,14 @@
 /**
- * Slips: how much of a late start a task's predecessors do not explain. A trace names no
- * dependencies, but what each task makes and needs follows from its kind:
- *
- *   F(s, m)  needs F(s-1, m), the upload of its input, its stage's parameters
- *   B(s, m)  needs B of the next stage to run backward, its uploads and parameters
- *   W(s, m)  needs I(s, m);  a download the action, an upload the download of the same boundary
- *
- * Values lie sorted, with the pair that makes each; so do the pairs by their end in the first
- * trace.
+ * Slips: how much of a late start a task's predecessors (needs.h) do not explain. Pairs lie sorted by
+ * their end in the first trace.
  */
 #include "core/trace/diff-private.h"
+#include "core/trace/needs.h"
 
 #include <stdlib.h>
 
 /* Tasks that ended at one moment: more than so many tell nothing. */
 #define MOST_GATES 64
-
-typedef enum {
-    VALUE_FORWARD, /* place = stage */
-    VALUE_BACKWARD,
-    VALUE_FORWARD_INPUT,  /* uploaded */
-    VALUE_BACKWARD_INPUT, /* uploaded: stash, gradient or what was saved */
-    VALUE_ACTIVATION,     /* place = boundary */
-    VALUE_GRADIENT,
-    VALUE_SAVED,      /* place = layer */
-    VALUE_PARAMETERS, /* number = round */
-    VALUE_STAGE_GRADIENTS
-} ValueKind;
-
-typedef struct {
-    guint32 kind; /* ValueKind */
-    guint32 iteration;
-    guint32 number; /* micro-batch, or round */
-    guint32 place;  /* stage, or boundary */
-    guint pair;     /* that makes it */
-} Value;
 
 typedef struct {
     gint64 end_ns; /* in the first trace */
@@ -43,7 +17,7 @@ typedef struct {
 
 typedef struct {
     RpTraceDiff *diff;
-    GArray *values;       /* Value, sorted */
+    RpTraceNeeds *needs;  /* of the pairs' first records */
     GArray *ends;         /* End, sorted */
     gint64 *lane_ends[2]; /* by pair: end of the task before it on its lane; G_MININT64 = none */
     gint64 hop_ns;        /* between devices, where no transfers are */
@@ -51,6 +25,7 @@ typedef struct {
 
 /* When a task was due, on both sides, by the predecessors seen so far. */
 typedef struct {
+    const Search *search;
     const RpTaskPair *pair;
     gint64 due_ns[RP_N_TRACE_SIDES];
     gboolean any;
@@ -60,81 +35,6 @@ static const RpTaskPair *
 pair_at(const Search *search, guint i)
 {
     return &g_array_index(search->diff->pairs, RpTaskPair, i);
-}
-
-static void
-make(Search *search, ValueKind kind, guint pair, guint32 number, guint32 place)
-{
-    Value value = {kind, pair_at(search, pair)->record[0]->iteration, number, place, pair};
-
-    g_array_append_val(search->values, value);
-}
-
-static void
-add_values(Search *search, guint i)
-{
-    const RpTraceRecord *task = pair_at(search, i)->record[0];
-
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_FORWARD:
-        make(search, VALUE_FORWARD, i, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_BACKWARD:
-    case RP_TASK_FUSED:
-    case RP_TASK_INPUT_GRADIENT:
-        make(search, VALUE_BACKWARD, i, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_OVERLAP: /* layer and chunk are the backward part's stage and micro-batch */
-        make(search, VALUE_FORWARD, i, task->micro_batch, task->stage);
-        make(search, VALUE_BACKWARD, i, task->chunk, task->layer);
-        break;
-    case RP_TASK_ACTIVATION_DOWNLOAD:
-        make(search, VALUE_ACTIVATION, i, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_ACTGRAD_DOWNLOAD:
-        make(search, VALUE_GRADIENT, i, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_SAVED_DOWNLOAD:
-        make(search, VALUE_SAVED, i, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_ACTIVATION_UPLOAD:
-        make(search, VALUE_FORWARD_INPUT, i, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_STASH_UPLOAD:
-    case RP_TASK_ACTGRAD_UPLOAD:
-    case RP_TASK_SAVED_UPLOAD:
-        make(search, VALUE_BACKWARD_INPUT, i, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_PARAMETER_UPLOAD:
-        make(search, VALUE_PARAMETERS, i, task->round, task->stage);
-        break;
-    case RP_TASK_GRADIENT_DOWNLOAD:
-        make(search, VALUE_STAGE_GRADIENTS, i, task->round, task->stage);
-        break;
-    default:
-        break;
-    }
-}
-
-static int
-compare_places(const Value *a, const Value *b)
-{
-    const guint32 left[] = {a->kind, a->iteration, a->number, a->place};
-    const guint32 right[] = {b->kind, b->iteration, b->number, b->place};
-
-    for (guint i = 0; i < G_N_ELEMENTS(left); i++)
-        if (left[i] != right[i])
-            return left[i] < right[i] ? -1 : 1;
-    return 0;
-}
-
-static int
-compare_values(const void *a, const void *b)
-{
-    const Value *left = a, *right = b;
-    int order = compare_places(left, right);
-
-    return order != 0 ? order : (left->pair > right->pair) - (left->pair < right->pair);
 }
 
 static int
@@ -172,105 +72,12 @@ add_predecessor(const Search *search, Due *due, guint predecessor)
     due->any = TRUE;
 }
 
-/* Where values of such a place begin. */
-static guint
-first_value(const Search *search, const Value *wanted)
-{
-    guint low = 0, high = search->values->len;
-
-    while (low < high) {
-        guint middle = low + (high - low) / 2;
-
-        if (compare_places(&g_array_index(search->values, Value, middle), wanted) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static void
-need(const Search *search, Due *due, ValueKind kind, guint32 number, guint32 place)
+add_needed(guint maker, gpointer user_data)
 {
-    const Value wanted = {kind, due->pair->record[0]->iteration, number, place, 0};
+    Due *due = user_data;
 
-    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
-        const Value *value = &g_array_index(search->values, Value, i);
-
-        if (compare_places(value, &wanted) != 0)
-            break;
-        /* a repeated upload may be for a later task */
-        if (pair_at(search, value->pair)->record[0]->task < due->pair->record[0]->task)
-            add_predecessor(search, due, value->pair);
-    }
-}
-
-static void
-need_forward(const Search *search, Due *due, guint32 stage, guint32 micro_batch)
-{
-    if (stage > 0)
-        need(search, due, VALUE_FORWARD, micro_batch, stage - 1);
-    need(search, due, VALUE_FORWARD_INPUT, micro_batch, stage);
-    need(search, due, VALUE_PARAMETERS, due->pair->record[0]->round, stage);
-}
-
-static void
-need_backward(const Search *search, Due *due, guint32 stage, guint32 micro_batch)
-{
-    if (!rp_trace_dispatched(search->diff->traces[0])) {
-        need(search, due, VALUE_BACKWARD, micro_batch, stage + 1);
-        need(search, due, VALUE_FORWARD, micro_batch, stage);
-    } else if (stage > 0) {
-        need(search, due, VALUE_BACKWARD, micro_batch, stage - 1);
-    }
-    need(search, due, VALUE_BACKWARD_INPUT, micro_batch, stage);
-    need(search, due, VALUE_PARAMETERS, due->pair->record[0]->round, stage);
-}
-
-static void
-add_needs(const Search *search, Due *due)
-{
-    const RpTraceRecord *task = due->pair->record[0];
-
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_FORWARD:
-    case RP_TASK_FUSED:
-        need_forward(search, due, task->stage, task->micro_batch);
-        break;
-    case RP_TASK_BACKWARD:
-    case RP_TASK_INPUT_GRADIENT:
-        need_backward(search, due, task->stage, task->micro_batch);
-        break;
-    case RP_TASK_OVERLAP:
-        need_forward(search, due, task->stage, task->micro_batch);
-        need_backward(search, due, task->layer, task->chunk);
-        break;
-    case RP_TASK_WEIGHT_GRADIENT:
-    case RP_TASK_ACTGRAD_DOWNLOAD:
-        need(search, due, VALUE_BACKWARD, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_ACTIVATION_DOWNLOAD:
-    case RP_TASK_SAVED_DOWNLOAD:
-        need(search, due, VALUE_FORWARD, task->micro_batch, task->stage);
-        break;
-    case RP_TASK_ACTIVATION_UPLOAD:
-    case RP_TASK_STASH_UPLOAD:
-        need(search, due, VALUE_ACTIVATION, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_ACTGRAD_UPLOAD:
-        need(search, due, VALUE_GRADIENT, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_SAVED_UPLOAD:
-        need(search, due, VALUE_SAVED, task->micro_batch, task->layer);
-        break;
-    case RP_TASK_GRADIENT_ACCUMULATE:
-        /* it adds at most one of each device's */
-        for (guint32 n = 0; n < rp_trace_gpus(search->diff->traces[0]) && n < task->round; n++)
-            need(search, due, VALUE_STAGE_GRADIENTS, task->round - n, task->stage);
-        break;
-    default:
-        break;
-    }
+    add_predecessor(due->search, due, maker);
 }
 
 /* Adds the tasks that ended when this one started: those of its device and the host, or (@far) of
@@ -312,7 +119,7 @@ add_gates(const Search *search, Due *due, gboolean far)
 static gint64
 slip_of(const Search *search, guint i)
 {
-    Due due = {.pair = pair_at(search, i)};
+    Due due = {.search = search, .pair = pair_at(search, i)};
     const RpTraceRecord *const *task = due.pair->record;
 
     if (search->lane_ends[0][i] != G_MININT64 && search->lane_ends[1][i] != G_MININT64) {
@@ -320,7 +127,7 @@ slip_of(const Search *search, guint i)
             wait_for(&due, side, search->lane_ends[side][i]);
         due.any = TRUE;
     }
-    add_needs(search, &due);
+    rp_trace_needs_visit(search->needs, i, add_needed, &due);
     if (rp_trace_origin(search->diff->traces[0]) == RP_TRACE_PREDICTED &&
         due.due_ns[0] < task[0]->start_ns && !add_gates(search, &due, FALSE))
         add_gates(search, &due, TRUE);
@@ -331,7 +138,7 @@ slip_of(const Search *search, guint i)
 
 /* What an action needs that is uploaded. */
 typedef struct {
-    ValueKind kind;
+    RpValueKind kind;
     guint32 number, place;
     gint64 end_ns; /* of all of it, in the second trace */
 } Needed;
@@ -341,18 +148,18 @@ static void
 visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed, gint64 *delays,
               gint64 delay_ns)
 {
-    const Value wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
+    const RpValue wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
+    guint n;
+    const RpValue *values = rp_trace_needs_find(search->needs, &wanted, &n);
 
-    for (guint i = first_value(search, &wanted); i < search->values->len; i++) {
-        const Value *value = &g_array_index(search->values, Value, i);
-        const RpTaskPair *upload = pair_at(search, value->pair);
+    for (guint i = 0; i < n; i++) {
+        const guint maker = values[i].maker;
+        const RpTaskPair *upload = pair_at(search, maker);
 
-        if (compare_places(value, &wanted) != 0)
-            break;
         if (upload->record[0]->task > action->task)
             continue;
         if (delays != NULL)
-            delays[value->pair] = MAX(delays[value->pair], delay_ns);
+            delays[maker] = MAX(delays[maker], delay_ns);
         else
             needed->end_ns = MAX(needed->end_ns, upload->record[1]->end_ns);
     }
@@ -364,9 +171,9 @@ static void
 note_delays(const Search *search, guint action, gint64 *delays)
 {
     const RpTraceRecord *task = pair_at(search, action)->record[0];
-    Needed needed[] = {{VALUE_FORWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
-                       {VALUE_BACKWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
-                       {VALUE_PARAMETERS, task->round, task->stage, G_MININT64}};
+    Needed needed[] = {{RP_VALUE_FORWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {RP_VALUE_BACKWARD_INPUT, task->micro_batch, task->stage, G_MININT64},
+                       {RP_VALUE_PARAMETERS, task->round, task->stage, G_MININT64}};
 
     for (guint n = 0; n < G_N_ELEMENTS(needed); n++)
         visit_uploads(search, task, &needed[n], NULL, 0);
@@ -424,53 +231,37 @@ ends_before(const RpTrace *trace)
     return ends;
 }
 
-/* The hop of `compute` fidelity: where transfers are tasks, it is none. */
-static gint64
-find_hop(const RpTrace *trace)
-{
-    const RpTraceRecord *records = rp_trace_records(trace);
-    gsize n = rp_trace_n_records(trace);
-    gint64 hop_ns = 0;
-
-    for (gsize i = 0; i < n; i++) {
-        if (records[i].kind >= RP_TASK_ACTIVATION_DOWNLOAD && records[i].kind < RP_TASK_BARRIER)
-            return 0;
-        hop_ns = MAX(hop_ns, records[i].transfer_ns);
-    }
-    return hop_ns;
-}
-
 void
 rp_trace_diff_find_slips(RpTraceDiff *diff)
 {
     guint n = diff->pairs->len;
+    g_autofree const RpTraceRecord **records = g_new(const RpTraceRecord *, (gsize)n + 1);
     Search search = {
         .diff = diff,
-        .values = g_array_new(FALSE, FALSE, sizeof(Value)),
         .ends = g_array_sized_new(FALSE, FALSE, sizeof(End), n),
-        .hop_ns = find_hop(diff->traces[0]),
+        .hop_ns = rp_trace_hop_ns(diff->traces[0]),
     };
 
     for (guint side = 0; side < RP_N_TRACE_SIDES; side++) {
         g_autofree gint64 *ends = ends_before(diff->traces[side]);
-        const RpTraceRecord *records = rp_trace_records(diff->traces[side]);
+        const RpTraceRecord *all = rp_trace_records(diff->traces[side]);
 
         search.lane_ends[side] = g_new(gint64, (gsize)n + 1);
         for (guint i = 0; i < n; i++)
-            search.lane_ends[side][i] = ends[pair_at(&search, i)->record[side] - records];
+            search.lane_ends[side][i] = ends[pair_at(&search, i)->record[side] - all];
     }
     for (guint i = 0; i < n; i++) {
         End end = {pair_at(&search, i)->record[0]->end_ns, i};
 
         g_array_append_val(search.ends, end);
-        add_values(&search, i);
+        records[i] = pair_at(&search, i)->record[0];
     }
-    qsort(search.values->data, search.values->len, sizeof(Value), compare_values);
+    search.needs = rp_trace_needs_new(diff->traces[0], records, n);
     qsort(search.ends->data, search.ends->len, sizeof(End), compare_ends);
     for (guint i = 0; i < n; i++)
         g_array_index(diff->pairs, RpTaskPair, i).slip_ns = slip_of(&search, i);
     forgive_early_uploads(&search);
-    g_array_unref(search.values);
+    rp_trace_needs_free(search.needs);
     g_array_unref(search.ends);
     g_free(search.lane_ends[0]);
     g_free(search.lane_ends[1]);

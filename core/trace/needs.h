@@ -1,0 +1,54 @@
+/**
+ * What tasks of a trace make and need. A trace names no dependencies, but they follow from the kinds:
+ *
+ *   F(s, m)  needs F(s-1, m), the upload of its input, its stage's parameters
+ *   B(s, m)  needs B of the next stage to run backward, its uploads and parameters
+ *   W(s, m)  needs I(s, m);  a download the action, an upload the download of the same boundary
+ */
+#pragma once
+
+#include "core/trace/trace.h"
+
+typedef enum {
+    RP_VALUE_FORWARD, /* place = stage */
+    RP_VALUE_BACKWARD,
+    RP_VALUE_FORWARD_INPUT,  /* uploaded */
+    RP_VALUE_BACKWARD_INPUT, /* uploaded: stash, gradient or what was saved */
+    RP_VALUE_ACTIVATION,     /* place = boundary */
+    RP_VALUE_GRADIENT,
+    RP_VALUE_SAVED,      /* place = layer */
+    RP_VALUE_PARAMETERS, /* number = round */
+    RP_VALUE_STAGE_GRADIENTS
+} RpValueKind;
+
+typedef struct {
+    guint32 kind; /* RpValueKind */
+    guint32 iteration;
+    guint32 number; /* micro-batch, or round */
+    guint32 place;  /* stage, or boundary */
+    guint maker;    /* index of the task that makes it */
+} RpValue;
+
+typedef struct _RpTraceNeeds RpTraceNeeds;
+
+/* @maker: a task before the one asked for */
+typedef void (*RpTraceNeed)(guint maker, gpointer user_data);
+
+/**
+ * rp_trace_needs_new:
+ * @trace: whose devices and kind of stages count
+ * @records: (array length=n): tasks in the order of their ids; borrowed, as is @trace
+ */
+RpTraceNeeds *rp_trace_needs_new(const RpTrace *trace, const RpTraceRecord *const *records,
+                                 guint n);
+void rp_trace_needs_free(RpTraceNeeds *needs);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTraceNeeds, rp_trace_needs_free)
+
+/* Calls for each task that makes what task @i needs. */
+void rp_trace_needs_visit(const RpTraceNeeds *needs, guint i, RpTraceNeed visit,
+                          gpointer user_data);
+/* All that are of @wanted's kind, iteration, number and place, by maker. @n: (out) */
+const RpValue *rp_trace_needs_find(const RpTraceNeeds *needs, const RpValue *wanted, guint *n);
+
+/* The hop between devices of `compute` fidelity; where transfers are tasks, it is none. */
+gint64 rp_trace_hop_ns(const RpTrace *trace);

@@ -1,0 +1,55 @@
+// Puts the pictures into the page.
+
+const PAGE = JSON.parse(document.getElementById("data").textContent);
+
+function addMemory(traces, range) {
+  const section = document.getElementById("memory");
+  if (!section) return [];
+  return traces.flatMap((trace) =>
+    (trace.memory || []).filter((arena) => arena.steps > 0).map((arena) =>
+      addCurve(section, {
+        title: laneDevice(trace, arena.arena * PAGE.lanes_per_device) + (traces.length > 1 ? ", " + trace.name : ""),
+        x: decodeSums(arena.time), y: decodeSums(arena.bytes), step: true, zero: true, text: bytesText, colour: "#0072b2",
+      }, range, ticText)));
+}
+
+function addSteps() {
+  const section = document.getElementById("steps");
+  if (!section) return [];
+  return PAGE.curves.map((curve) => {
+    const range = () => [curve.x[0], Math.max(curve.x[curve.x.length - 1], curve.x[0] + 1)];
+    return addCurve(section, { title: curve.title, x: curve.x, y: curve.y, text: numberText, colour: "#d55e00" },
+      range, (x) => "step " + numberText(x));
+  });
+}
+
+function start() {
+  const traces = PAGE.traces.map(decodeTrace);
+  const section = document.getElementById("timeline");
+  let curves = [];
+  let timeline = null;
+  if (section && traces.length > 0)
+    timeline = makeTimeline(section, traces, () => curves.forEach((draw) => draw()));
+  curves = addMemory(traces, () => [timeline.state.from, timeline.state.to]).concat(addSteps());
+  const all = () => {
+    if (timeline) timeline.redraw();
+    curves.forEach((draw) => draw());
+  };
+  window.addEventListener("resize", () => {
+    if (timeline) timeline.resize();
+    all();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  document.getElementById("theme").addEventListener("click", () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    all();
+  });
+  if (timeline) timeline.draw();
+  all();
+  return timeline;
+}
+
+// for scripts, as the test's
+window.roundpipe = { timeline: start() };

@@ -1,0 +1,284 @@
+/* Traces of a page: what is told of them in words, and the places of their pictures. */
+#include "plots/page/page-private.h"
+
+#include "core/base/units.h"
+#include "plots/figure.h"
+#include "plots/palette.h"
+
+#define MOST_COLUMNS 3 /* what is told, and two traces */
+
+/* ---- the bubble ---- */
+
+typedef struct {
+    const char *title;
+    gsize offset; /* in RpBubble, of a double */
+    RpColour colour;
+} Part;
+
+static const Part parts[] = {
+    {"fill", G_STRUCT_OFFSET(RpBubble, fill), RP_COLOUR_SKY},
+    {"switch", G_STRUCT_OFFSET(RpBubble, switch_), RP_COLOUR_ORANGE},
+    {"drain", G_STRUCT_OFFSET(RpBubble, drain), RP_COLOUR_BLUE},
+    {"intra", G_STRUCT_OFFSET(RpBubble, intra), RP_COLOUR_PURPLE},
+};
+
+static double
+part_of(const RpBubble *bubble, guint i)
+{
+    return G_STRUCT_MEMBER(double, bubble, parts[i].offset);
+}
+
+/* @cells: texts, freed */
+static void
+add_row(RpPage *page, const char *title, char **cells, guint n)
+{
+    const char *row[MOST_COLUMNS] = {title};
+
+    for (guint i = 0; i < n; i++)
+        row[i + 1] = cells[i];
+    rp_page_row(page, row, n + 1);
+    for (guint i = 0; i < n; i++)
+        g_free(cells[i]);
+}
+
+static guint
+count_iterations(const RpTrace *trace)
+{
+    guint most = 0;
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++)
+        most = MAX(most, rp_trace_records(trace)[i].iteration + 1);
+    return most;
+}
+
+static void
+add_bubble_bar(RpPage *page, const RpBubble *bubble, const char *title)
+{
+    g_string_append_printf(page->body, "<div class=\"bar\" title=\"parts of the %s bubble\">",
+                           title);
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        g_autofree char *width = NULL;
+        char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+        width = g_strdup(g_ascii_formatd(text, sizeof text, "%.3f", 100 * part_of(bubble, i)));
+        g_string_append_printf(page->body, "<span style=\"width:%s%%;background:#%06x\"></span>",
+                               width, parts[i].colour);
+    }
+    g_string_append(page->body, "</div>\n");
+}
+
+static void
+add_bubble_key(RpPage *page)
+{
+    g_string_append(page->body, "<p class=\"soft\">");
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
+        g_string_append_printf(page->body,
+                               "<span class=\"key\" style=\"background:#%06x\"></span>%s",
+                               parts[i].colour, parts[i].title);
+    g_string_append(page->body, ": shares of all devices' time; what is left is work</p>\n");
+}
+
+static void
+add_totals(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    RpBubble bubbles[MOST_COLUMNS - 1];
+    char *cells[MOST_COLUMNS - 1];
+    const char *titles[MOST_COLUMNS] = {""};
+
+    for (guint i = 0; i < n; i++) {
+        bubbles[i] = rp_report_bubble(traces[i].trace);
+        titles[i + 1] = traces[i].name;
+    }
+    rp_page_head(page, "Time and bubble");
+    rp_page_begin_table(page, NULL);
+    rp_page_row(page, titles, n + 1);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup(traces[i].file);
+    add_row(page, "file", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup_printf("%u", rp_trace_gpus(traces[i].trace));
+    add_row(page, "devices", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup_printf("%u", count_iterations(traces[i].trace));
+    add_row(page, "iterations", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup_printf("%" G_GSIZE_FORMAT, rp_trace_n_records(traces[i].trace));
+    add_row(page, "tasks", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_time(bubbles[i].makespan_ns);
+    add_row(page, "makespan", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_percent(bubbles[i].ratio);
+    add_row(page, "bubble ratio", cells, n);
+    for (guint part = 0; part < G_N_ELEMENTS(parts); part++) {
+        for (guint i = 0; i < n; i++)
+            cells[i] = rp_text_percent(part_of(&bubbles[i], part));
+        add_row(page, parts[part].title, cells, n);
+    }
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_percent(bubbles[i].comm_exposed);
+    add_row(page, "exposed transfers, a slice of these", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] =
+            traces[i].steady == NULL ? g_strdup("-") : rp_text_time(traces[i].steady->iteration_ns);
+    if (n > 0 && traces[0].steady != NULL)
+        add_row(page, "steady state, an iteration", cells, n);
+    else
+        for (guint i = 0; i < n; i++)
+            g_free(cells[i]);
+    rp_page_end_table(page);
+    for (guint i = 0; i < n; i++)
+        add_bubble_bar(page, &bubbles[i], traces[i].name);
+    add_bubble_key(page);
+}
+
+/* ---- devices ---- */
+
+static char *
+text_bytes(guint64 bytes)
+{
+    char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+    if (bytes == 0)
+        return g_strdup("-");
+    return g_strconcat(g_ascii_formatd(text, sizeof text, "%.2f", (double)bytes / (double)RP_GIB),
+                       " GiB", NULL);
+}
+
+static guint64
+peak_bytes(const RpPageTrace *trace, guint arena)
+{
+    guint64 most = 0;
+
+    if (trace->memory == NULL || arena >= trace->memory->len)
+        return 0;
+    const GArray *steps = g_ptr_array_index(trace->memory, arena);
+
+    for (guint i = 0; i < steps->len; i++)
+        most = MAX(most, g_array_index(steps, RpMemoryStep, i).bytes);
+    return most;
+}
+
+static void
+add_devices(RpPage *page, const RpPageTrace *trace)
+{
+    static const char *const titles[] = {"",   "work", "of the makespan", "actions",
+                                         "up", "down", "most memory"};
+    g_autoptr(GArray) use = rp_report_device_use(trace->trace);
+    const gint64 makespan_ns = rp_trace_makespan_ns(trace->trace);
+    g_autofree char *summary = g_strdup_printf("Devices, %s", trace->name);
+
+    rp_page_begin_table(page, summary);
+    rp_page_row(page, titles, G_N_ELEMENTS(titles));
+    for (guint g = 0; g <= use->len; g++) {
+        const gboolean host = g == use->len;
+        const RpDeviceUse *device = host ? NULL : &g_array_index(use, RpDeviceUse, g);
+        const gint64 busy_ns = host ? 0 : device->busy_ns[RP_LANE_COMPUTE];
+        g_autofree char *name = host ? g_strdup("host") : g_strdup_printf("GPU %u", g);
+        g_autofree char *busy = host ? g_strdup("-") : rp_text_time(busy_ns);
+        g_autofree char *share = host || makespan_ns <= 0
+                                     ? g_strdup("-")
+                                     : rp_text_percent((double)busy_ns / (double)makespan_ns);
+        g_autofree char *actions = host ? g_strdup("-") : g_strdup_printf("%u", device->actions);
+        g_autofree char *up = text_bytes(host ? 0 : device->bytes_up);
+        g_autofree char *down = text_bytes(host ? 0 : device->bytes_down);
+        g_autofree char *memory = text_bytes(peak_bytes(trace, g));
+
+        rp_page_row(page, (const char *const[]){name, busy, share, actions, up, down, memory},
+                    G_N_ELEMENTS(titles));
+    }
+    rp_page_end_table(page);
+}
+
+/* ---- pictures ---- */
+
+/* A colour for each title of tasks that the traces have. */
+static void
+add_task_key(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    gboolean there[RP_N_TASK_KINDS] = {FALSE};
+
+    for (guint t = 0; t < n; t++)
+        for (gsize i = 0; i < rp_trace_n_records(traces[t].trace); i++)
+            there[rp_trace_records(traces[t].trace)[i].kind] = TRUE;
+    g_string_append(page->body, "<p class=\"soft\">");
+    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+        const char *title = rp_colour_task_title((RpTaskKind)kind);
+        gboolean said = FALSE;
+
+        for (guint before = 0; before < kind; before++)
+            said |= there[before] && g_str_equal(rp_colour_task_title((RpTaskKind)before), title);
+        if (there[kind] && !said)
+            g_string_append_printf(page->body,
+                                   "<span class=\"key\" style=\"background:#%06x\"></span>%s",
+                                   rp_colour_of_task((RpTaskKind)kind), title);
+    }
+    g_string_append(page->body, "</p>\n");
+}
+
+static void
+add_pictures(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    gboolean memory = FALSE;
+
+    g_string_append(
+        page->body,
+        "<section id=\"timeline\"><h2>Timeline</h2>\n"
+        "<p class=\"soft\">In a box: stage·micro-batch. Ctrl and wheel zooms, dragging moves, a "
+        "click keeps a task below. Keys: arrows go from task to task, w to the one that it waits "
+        "for, Enter zooms to it; + and - zoom, 0 shows all, n and p the next and the previous "
+        "iteration, Page Up and Page Down move.</p>\n"
+        "<div class=\"tools\"><button data-key=\"+\">+</button><button data-key=\"-\">-</button>"
+        "<button data-key=\"0\">all</button><button data-key=\"p\">previous iteration</button>"
+        "<button data-key=\"n\">next iteration</button>"
+        "<label><input type=\"checkbox\" data-lanes=\"0\" checked> compute</label>"
+        "<label><input type=\"checkbox\" data-lanes=\"1\" checked> copies</label>"
+        "<label><input type=\"checkbox\" data-lanes=\"2\" checked> host</label></div>\n"
+        "<div class=\"view\"><div class=\"tall\"></div><canvas tabindex=\"0\" role=\"application\" "
+        "aria-label=\"Timeline: arrow keys go from task to task, which is told below\"></canvas>"
+        "</div>\n<div class=\"detail\" aria-live=\"polite\"></div></section>\n");
+    add_task_key(page, traces, n);
+    for (guint t = 0; t < n; t++)
+        for (guint arena = 0; traces[t].memory != NULL && arena < traces[t].memory->len; arena++)
+            memory |= ((const GArray *)g_ptr_array_index(traces[t].memory, arena))->len > 0;
+    if (memory)
+        g_string_append(page->body, "<section id=\"memory\"><h2>Memory in use</h2></section>\n");
+}
+
+/* By record of one trace where the same task stands in the other, and 1 more. */
+static guint32 *
+find_twins(const RpPageTrace *traces, guint side, const guint32 *places, const RpTaskPair *pairs,
+           gsize n_pairs)
+{
+    const RpTraceRecord *own = rp_trace_records(traces[side].trace);
+    const RpTraceRecord *others = rp_trace_records(traces[1 - side].trace);
+    guint32 *twins = g_new0(guint32, rp_trace_n_records(traces[side].trace) + 1);
+
+    for (gsize i = 0; i < n_pairs; i++)
+        twins[pairs[i].record[side] - own] = places[pairs[i].record[1 - side] - others] + 1;
+    return twins;
+}
+
+void
+rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const RpTaskPair *pairs,
+                   gsize n_pairs)
+{
+    guint32 *places[MOST_COLUMNS - 1] = {NULL};
+
+    g_return_if_fail(n >= 1 && n < MOST_COLUMNS);
+
+    add_totals(page, traces, n);
+    for (guint i = 0; i < n; i++)
+        add_devices(page, &traces[i]);
+    add_pictures(page, traces, n);
+    for (guint i = 0; i < n; i++)
+        places[i] = rp_page_places(traces[i].trace);
+    for (guint i = 0; i < n; i++) {
+        g_autofree guint32 *twins =
+            pairs != NULL && n == 2 ? find_twins(traces, i, places[1 - i], pairs, n_pairs) : NULL;
+
+        rp_page_pack_trace(page, &traces[i], places[i], twins);
+    }
+    for (guint i = 0; i < n; i++)
+        g_free(places[i]);
+}

@@ -1,0 +1,278 @@
+/* `roundpipe report`: what is in the page, what is refused; and, where there is Chromium, what a reader
+ * gets of it. */
+#include "tests/cli/run-cli.h"
+
+#include <string.h>
+
+#define BOUND "@Q --schedule 1f1b --gpus 2 --micro-batches 4 --stages 14,14"
+#define FULL "--schedule roundpipe --gpus 8 --micro-batches 16 --fidelity full"
+
+static char *
+read_file(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *text = NULL;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    return text;
+}
+
+static void
+must_run(const char *command)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", command);
+
+    if (run.code != 0)
+        print_error("%s: %s\n", command, run.err);
+    assert_int_equal(run.code, 0);
+}
+
+static void
+must_refuse(const char *command, const char *message)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", command);
+
+    assert_int_not_equal(run.code, 0);
+    if (strstr(run.err, message) == NULL)
+        print_error("%s: %s\n", command, run.err);
+    assert_non_null(strstr(run.err, message));
+    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1); /* one line */
+}
+
+static void
+assert_has(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL)
+        print_error("expected \"%s\" in\n%.3000s\n", part, text);
+    assert_non_null(strstr(text, part));
+}
+
+/* ---- the file ---- */
+
+static void
+a_page_is_one_file_that_loads_nothing(void **state)
+{
+    must_run("simulate " BOUND " --trace @T/bound.json");
+    must_run("report @T/bound.json -o @T/bound.html");
+    must_run("report @T/bound.json -o @T/again.html");
+    g_autofree char *page = read_file("bound.html");
+    g_autofree char *again = read_file("again.html");
+    char *command = strstr(page, "<h2>Commands</h2>");
+
+    assert_has(page, "default-src 'none'");
+    assert_has(page, "<td>bubble ratio</td>");
+    assert_null(strstr(page, "http://"));
+    assert_null(strstr(page, "https://"));
+    assert_null(strstr(page, " src="));
+    assert_null(strstr(page, "@import"));
+    /* the same bytes but for the command that names the other file */
+    assert_non_null(command);
+    assert_memory_equal(page, again, (gsize)(command - page));
+}
+
+static void
+a_measured_run_stands_below_its_prediction(void **state)
+{
+    must_run("simulate " BOUND " --trace @T/predicted.json");
+    must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
+    must_run("report @T/measured.json @T/predicted.json -o @T/both.html");
+    g_autofree char *page = read_file("both.html");
+
+    assert_has(page, "<th>predicted</th><th>measured</th>");
+    assert_true(strstr(page, "\"name\":\"predicted\"") < strstr(page, "\"name\":\"measured\""));
+    assert_has(page, "\"pair\":");
+}
+
+static void
+text_of_files_stays_text(void **state)
+{
+    g_autofree char *from = rp_cli_temporary("bound.json");
+    g_autofree char *to = rp_cli_temporary("<img src=x onerror=alert(1)>&.json");
+    g_autofree char *text = NULL;
+
+    assert_true(g_file_get_contents(from, &text, NULL, NULL));
+    assert_true(g_file_set_contents(to, text, -1, NULL));
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "cd @T && \"$ROUNDPIPE\" report '<img src=x onerror=alert(1)>&.json' -o odd.html");
+    assert_int_equal(run.code, 0);
+    g_autofree char *page = read_file("odd.html");
+
+    assert_null(strstr(page, "<img"));
+    assert_has(page, "&lt;img src=x onerror=alert(1)&gt;&amp;.json");
+}
+
+/* ---- what is refused ---- */
+
+static void
+names_what_is_wrong_with_a_file(void **state)
+{
+    g_autofree char *whole = read_file("bound.json");
+    g_autofree char *cut = rp_cli_temporary("cut.json");
+    g_autofree char *other = rp_cli_temporary("other.json");
+
+    assert_true(g_file_set_contents(cut, whole, (gssize)strlen(whole) / 2, NULL));
+    assert_true(g_file_set_contents(other, "{\"model\": 3}\n", -1, NULL));
+    must_refuse("report @T/cut.json -o @T/no.html", "cut.json:");
+    must_refuse("report @T/other.json -o @T/no.html", "other.json:");
+    must_refuse("report @T/none.json -o @T/no.html", "none.json");
+    must_refuse("report @T/bound.json -o @T/bound.json", "--output");
+    must_refuse("report @T/bound.json @T/bound.json @T/bound.json -o @T/no.html",
+                "at most 2 traces");
+    g_autofree char *page = rp_cli_temporary("no.html");
+    assert_false(g_file_test(page, G_FILE_TEST_EXISTS));
+}
+
+static void
+refuses_traces_of_different_runs(void **state)
+{
+    must_run(
+        "simulate @Q --schedule 1f1b --gpus 4 --micro-batches 4 --stages 7*4 --trace @T/four.json");
+    must_run("simulate @Q --schedule gpipe --gpus 2 --micro-batches 8 --stages 14,14 --trace "
+             "@T/eight.json");
+    must_refuse("report @T/bound.json @T/four.json -o @T/no.html", "not two traces of one run");
+    must_refuse("report @T/bound.json @T/eight.json -o @T/no.html", "not two traces of one run");
+}
+
+/* ---- in a browser ---- */
+
+static char *
+find_browser(void)
+{
+    static const char *const names[] = {"chromium-headless-shell", "chromium"};
+    char *path = NULL;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names) && path == NULL; i++)
+        path = g_find_program_in_path(names[i]);
+    return path;
+}
+
+/* The page @name with tests/cli/report-browser.js in it, once a browser has run it. Returns: what the
+ * script has written. (transfer full) */
+static char *
+browse(const char *name)
+{
+    g_autofree char *browser = find_browser();
+    g_autofree char *script = rp_test_source_path("tests/cli/report-browser.js");
+    g_autofree char *text = NULL;
+    g_autofree char *path = rp_cli_temporary("tested.html");
+
+    if (browser == NULL)
+        skip();
+    g_autofree char *page = read_file(name);
+    GString *tested = g_string_new(page);
+
+    assert_true(g_file_get_contents(script, &text, NULL, NULL));
+    g_autofree char *last = g_strconcat("<script>", text, "</script>\n</body>", NULL);
+    assert_int_equal(
+        g_string_replace(
+            tested, "<head>\n",
+            "<head>\n<script>window.problems = []; addEventListener('error', (e) => "
+            "problems.push(e.message)); addEventListener('securitypolicyviolation', (e) => "
+            "problems.push(e.violatedDirective));</script>\n",
+            1),
+        1);
+    assert_int_equal(g_string_replace(tested, "</body>", last, 1), 1);
+    assert_true(g_file_set_contents(path, tested->str, -1, NULL));
+    g_string_free(tested, TRUE);
+    g_auto(RpCliRun) run =
+        rp_cli_shell("timeout 120 %s --no-sandbox --disable-gpu --user-data-dir=@T/browser "
+                     "--window-size=1400,1000 --dump-dom file://@T/tested.html",
+                     browser);
+    const char *result = strstr(run.out, "<pre id=\"result\">");
+
+    if (result == NULL)
+        print_error("%.2000s\n%.2000s\n", run.err, run.out);
+    assert_non_null(result);
+    char *copy = g_strdup(strchr(result, '>') + 1);
+    *strstr(copy, "</pre>") = '\0';
+    return copy;
+}
+
+static guint64
+number_behind(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+
+    assert_non_null(at);
+    return g_ascii_strtoull(at + strlen(key), NULL, 10);
+}
+
+static void
+a_reader_sees_every_task(void **state)
+{
+    must_run("simulate " BOUND " --trace @T/bound.json");
+    must_run("report @T/bound.json -o @T/bound.html");
+    g_autofree char *result = browse("bound.html");
+
+    assert_has(result, "problems: none\n");
+    assert_has(result, "boxes: 16\n"); /* 2 GPUs x 4 micro-batches, forward and backward */
+    assert_has(result, "tasks: 16\n");
+    assert_has(result, "hover: forward of stage 0, micro-batch 0, iteration 0, round 0 | GPU 0 "
+                       "compute, predicted:");
+    assert_has(result, "left: true\n");
+    assert_has(result, "chosen: forward of stage 0, micro-batch 0,");
+    assert_has(result, "next: forward of stage 0, micro-batch 1,");
+    assert_has(result, "waits for forward of stage 0, micro-batch 0 (before it on its lane,");
+    assert_has(result, "below: forward of stage 1, micro-batch 0,");
+    assert_has(result, "waits for forward of stage 0, micro-batch 0 (GPU 0 compute, done at");
+    assert_has(result, "waited for: forward of stage 0, micro-batch 0,");
+    assert_has(result, "zoomed: 1.500\nwheel: true\ndragged: true\nwhole: true\niteration: true\n");
+    assert_has(result, "elements from files: 0\n");
+}
+
+static void
+a_reader_sees_prediction_and_memory(void **state)
+{
+    must_run("simulate " BOUND " --trace @T/predicted.json");
+    must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
+    must_run("report @T/predicted.json @T/measured.json -o @T/both.html");
+    g_autofree char *both = browse("both.html");
+
+    assert_has(both, "problems: none\n");
+    assert_has(both, "boxes: 32\n");
+    assert_has(both, "below: forward of stage 0, micro-batch"); /* the same lane, measured */
+    assert_has(both, "GPU 0 compute, measured:");
+    assert_has(both, " | predicted: ");
+
+    must_run("simulate @Q " FULL " --trace @T/full.json");
+    must_run("report @T/full.json -o @T/full.html");
+    g_autofree char *full = browse("full.html");
+
+    assert_has(full, "problems: none\n");
+    assert_has(full, "curves: 9\n"); /* eight GPUs and the host */
+    assert_has(full, "curve: GPU 0: ");
+    assert_has(full, "rows without copies: 9\n");
+}
+
+static void
+twenty_five_thousand_tasks_are_smooth(void **state)
+{
+    must_run("simulate @Q " FULL " --iterations 11 --trace @T/many.json");
+    must_run("report @T/many.json -o @T/many.html");
+    g_autofree char *path = rp_cli_temporary("many.html");
+    g_autofree char *page = read_file("many.html");
+
+    assert_true(strlen(page) < 2000000);
+    g_autofree char *result = browse("many.html");
+    assert_has(result, "problems: none\n");
+    assert_true(number_behind(result, "tasks: ") >= 25000);
+    /* the clock is the machine's, which others use, too: a few milliseconds on an idle one */
+    assert_true(number_behind(result, "mean draw ms: ") < 100);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_page_is_one_file_that_loads_nothing),
+        cmocka_unit_test(a_measured_run_stands_below_its_prediction),
+        cmocka_unit_test(text_of_files_stays_text),
+        cmocka_unit_test(names_what_is_wrong_with_a_file),
+        cmocka_unit_test(refuses_traces_of_different_runs),
+        cmocka_unit_test(a_reader_sees_every_task),
+        cmocka_unit_test(a_reader_sees_prediction_and_memory),
+        cmocka_unit_test(twenty_five_thousand_tasks_are_smooth),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
