@@ -1,5 +1,7 @@
 /* Rows of profile x schedule. A row that cannot run says why and the others go on. */
+#include "cli/reports/entries.h"
 #include "cli/reports/result.h"
+#include "cli/reports/systems.h"
 
 #include <string.h>
 
@@ -16,19 +18,14 @@
 typedef struct {
     RpScheduleArgs request;
     char *schedules;
+    RpSystemsArgs systems;
     char *profiles_dir;
     char *csv;
     gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
 } CompareArgs;
 
 typedef struct {
-    char *path;
-    char *name; /* of the file, without .json */
-    RpProfile *profile;
-} Entry;
-
-typedef struct {
-    const Entry *entry;
+    const RpCliEntry *entry;
     const RpScheduleOps *schedule;
     gboolean async;
     RpRequest request;
@@ -38,17 +35,6 @@ typedef struct {
     gboolean least_bubble;
     gboolean least_memory;
 } Row;
-
-static void
-free_entry(gpointer data)
-{
-    Entry *entry = data;
-
-    g_free(entry->path);
-    g_free(entry->name);
-    rp_profile_free(entry->profile);
-    g_free(entry);
-}
 
 static void
 clear_row(gpointer data)
@@ -63,90 +49,7 @@ clear_row(gpointer data)
 /* ---- what is compared ---- */
 
 static gboolean
-load_entry(const char *path, guint gpus, GPtrArray *entries, GError **error)
-{
-    RpProfile *profile = rp_cli_load_profile(path, gpus, error);
-
-    if (profile == NULL)
-        return FALSE;
-    Entry *entry = g_new0(Entry, 1);
-
-    entry->profile = profile;
-    entry->path = rp_cli_profile_path(path);
-    entry->name = g_path_get_basename(path);
-    if (g_str_has_suffix(entry->name, ".json"))
-        entry->name[strlen(entry->name) - strlen(".json")] = '\0';
-    g_ptr_array_add(entries, entry);
-    return TRUE;
-}
-
-static gint64
-model_time_ns(const RpProfile *profile)
-{
-    gint64 time_ns = 0;
-
-    for (guint l = 0; l < profile->n_layers; l++)
-        time_ns += profile->layers[l].forward_ns + profile->layers[l].backward_ns;
-    return time_ns;
-}
-
-/* Small models first. */
-static gint
-compare_entries(gconstpointer a, gconstpointer b)
-{
-    const Entry *first = *(Entry *const *)a, *second = *(Entry *const *)b;
-    gint64 first_ns = model_time_ns(first->profile), second_ns = model_time_ns(second->profile);
-
-    if (first_ns != second_ns)
-        return first_ns < second_ns ? -1 : 1;
-    return strcmp(first->name, second->name);
-}
-
-static gboolean
-load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **error)
-{
-    g_autoptr(GDir) files = g_dir_open(directory, 0, error);
-    const char *name;
-
-    if (files == NULL)
-        return FALSE;
-    while ((name = g_dir_read_name(files)) != NULL) {
-        g_autofree char *path = g_build_filename(directory, name, NULL);
-
-        if (g_str_has_suffix(name, ".json") && !load_entry(path, gpus, entries, error))
-            return FALSE;
-    }
-    if (entries->len == 0) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "%s: expected profiles (*.json), found none", directory);
-        return FALSE;
-    }
-    g_ptr_array_sort(entries, compare_entries);
-    return TRUE;
-}
-
-static gboolean
-load_entries(const CompareArgs *args, guint gpus, char **paths, GPtrArray *entries, GError **error)
-{
-    g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
-    const char *directory = g_getenv("ROUNDPIPE_PROFILES");
-
-    if (*paths != NULL && args->profiles_dir != NULL)
-        return rp_cli_refuse(error, "--profiles: expected either a directory or files, found both");
-    for (char **path = paths; *path != NULL; path++)
-        if (!load_entry(*path, gpus, entries, error))
-            return FALSE;
-    if (entries->len > 0)
-        return TRUE;
-    if (args->profiles_dir != NULL)
-        directory = args->profiles_dir;
-    else if (directory == NULL || *directory == '\0')
-        directory = shipped;
-    return load_directory(directory, gpus, entries, error);
-}
-
-static gboolean
-add_rows(const char *list, const Entry *entry, gboolean async, GArray *rows, GError **error)
+add_rows(const char *list, const RpCliEntry *entry, gboolean async, GArray *rows, GError **error)
 {
     g_autoptr(GString) all = g_string_new(NULL);
 
@@ -256,6 +159,23 @@ mark_best(GArray *rows)
 
 /* ---- command ---- */
 
+/* Systems bring schedules of their own. */
+static gboolean
+check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
+{
+    RpScheduleArgs own = *args;
+
+    if (more->systems.names == NULL)
+        return rp_cli_check_no_systems(&more->systems, error);
+    own.ask.options.gpus = 0;
+    own.ask.options.micro_batches = 0;
+    if (more->schedules == NULL && !more->published &&
+        memcmp(&own, &(const RpScheduleArgs){0}, sizeof own) == 0)
+        return TRUE;
+    return rp_cli_refuse(error, "--systems: expected of the options that describe schedules only "
+                                "--gpus and --micro-batches beside it");
+}
+
 /* What makes no sense for several models, and words that every row would stumble over. */
 static gboolean
 check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
@@ -269,7 +189,7 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
     if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
         return rp_cli_refuse(
             error, "--published: expected no --recompute and no --fused-forward beside it");
-    return rp_schedule_args_read(args, &ask, error);
+    return check_systems(args, more, error) && rp_schedule_args_read(args, &ask, error);
 }
 
 /* Options that none of the rows knows. */
@@ -299,7 +219,7 @@ static gboolean
 check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 {
     for (guint i = 0; i < entries->len; i++) {
-        const Entry *entry = g_ptr_array_index(entries, i);
+        const RpCliEntry *entry = g_ptr_array_index(entries, i);
         const RpCliFile files[] = {
             {"PROFILE.json", entry->path, RP_CLI_READ},
             {"--csv", more->csv, RP_CLI_PRINTED},
@@ -442,14 +362,22 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 {
     CompareArgs *args = user_args;
     RpScheduleArgs *request = &args->request;
-    g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(free_entry);
+    g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(rp_cli_entry_free);
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
 
     g_array_set_clear_func(rows, clear_row);
     if (!check_args(request, args, error) ||
-        !load_entries(args, request->ask.options.gpus, paths, entries, error) ||
+        !rp_cli_load_entries(paths, args->profiles_dir, request->ask.options.gpus, entries,
+                             error) ||
         !check_csv(args, entries, error))
         return FALSE;
+    if (args->systems.names != NULL) {
+        if (!rp_cli_compare_systems(&args->systems, &request->ask.options, entries, report, error))
+            return FALSE;
+        report->muted = g_strcmp0(args->csv, "-") == 0;
+        return args->csv == NULL ||
+               rp_cli_write_file(args->csv, rp_cli_write_systems, report, error);
+    }
     for (guint i = 0; i < entries->len; i++)
         if (!add_rows(args->schedules, g_ptr_array_index(entries, i), request->ask.options.async,
                       rows, error))
@@ -470,6 +398,12 @@ static const GOptionEntry options[] = {
     {"schedules", 's', RP_WORD(CompareArgs, schedules),
      "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME ")",
      "LIST"},
+    {"systems", 0, RP_WORD(CompareArgs, systems.names),
+     "instead of schedules: names of systems separated by commas, or all", "LIST"},
+    {"price", 0, RP_WORD(CompareArgs, systems.price),
+     "--systems: dollars an hour of all GPUs: adds what a billion tokens cost", "DOLLARS"},
+    {"chunked-head", 0, RP_FLAG(CompareArgs, systems.chunked_head),
+     "--systems: baselines as one would run them today: logits in chunks, fused loss", NULL},
     {"published", 0, RP_FLAG(CompareArgs, published),
      "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
      NULL},
@@ -484,14 +418,17 @@ static const CompareArgs defaults = {.request = {.ask.options = {.gpus = 8, .mic
 
 const RpCommand rp_command_compare = {
     .name = "compare",
-    .summary = "several schedules and profiles in one table",
+    .summary = "several schedules or systems, and profiles, in one table",
     .expert = TRUE,
     .words = "[PROFILE.json...]",
-    .help = "Compares schedules on models in one table (default: 8 GPUs, 16 micro-batches).\n\n"
+    .help = "Compares schedules, or systems, on models in one table (default: 8 GPUs, 16 "
+            "micro-batches).\n\n"
             "Examples:\n"
             "  roundpipe compare\n"
             "  roundpipe compare profiles/rtx4090/qwen3-32b.json \\\n"
-            "    --schedules 1f1b,looped-bfs,roundpipe,roundpipe-async --gpus 4",
+            "    --schedules 1f1b,looped-bfs,roundpipe,roundpipe-async --gpus 4\n"
+            "  roundpipe compare qwen3-1.7b --systems all --micro-batches 128 --price 2.32",
+    .more_help = rp_cli_list_systems,
     .requests = RP_REQUESTS,
     .options = options,
     .args_size = sizeof(CompareArgs),

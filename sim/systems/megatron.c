@@ -86,6 +86,9 @@ rp_system_stages(guint blocks, guint gpus, guint *stages)
         stages[0] = ends - ends / 2;
 }
 
+/* Micro-batches for each GPU that leave little of a pipeline empty. Source: GPipe (Huang et al. 2019) */
+#define PP_TURNS 4
+
 /* The fullest rank: rank r has inputs of up to N - r micro-batches in flight. */
 static RpSystemMemory
 pp_memory(const RpSystemJob *job, double logit_bytes)
@@ -146,6 +149,7 @@ const RpSystem rp_system_megatron_pp = {
     .summary = "a stage of blocks on each GPU, 1F1B",
     .synchronous = TRUE,
     .logit_bytes = RP_SYSTEM_LOGIT_BYTES_IN_PLACE,
+    .least_turns = PP_TURNS,
     .takes = rp_system_takes_stages,
     .memory = pp_memory,
     .time = pp_time,

@@ -122,18 +122,6 @@ fullest_gpu(const RpPlan *plan)
     return (double)most;
 }
 
-/* With the end of what the host does behind the last action. */
-static gint64
-end_ns(const RpTrace *trace)
-{
-    const RpTraceRecord *records = rp_trace_records(trace);
-    gint64 end = 0;
-
-    for (gsize i = 0; i < rp_trace_n_records(trace); i++)
-        end = MAX(end, records[i].end_ns);
-    return end;
-}
-
 static void
 read_steady(const RpTrace *trace, const RpSteadyWindow *window, guint gpus, RpSystemTime *time)
 {
@@ -156,6 +144,7 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
         .micro_batches = job->batch / job->sequences,
         .async = async,
         .fidelity = RP_FIDELITY_FULL,
+        .early_steps = RP_EARLY_AUTO,
     };
 
     if (options.schedule == NULL)
@@ -180,7 +169,7 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
     if (async)
         read_steady(trace, &window, gpus, time);
     else
-        set_time(end_ns(trace), (double)rp_report_bubble(trace).busy_ns, gpus, time);
+        set_time(rp_trace_end_ns(trace), (double)rp_report_bubble(trace).busy_ns, gpus, time);
     return TRUE;
 }
 

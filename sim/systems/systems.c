@@ -61,12 +61,12 @@ fits(const RpSystemServer *server, const RpSystemMemory *memory)
     return server->gpu_bytes == 0 || memory->gpu <= (double)server->gpu_bytes;
 }
 
-/* The most sequences that fit and divide the step: fewer micro-batches cross the links less often. A
- * pipeline has one for each GPU at least. */
+/* The most sequences that fit and divide the step: fewer micro-batches cross the links less often, but
+ * fill a pipeline less. */
 static void
 choose_sequences(const RpSystem *system, RpSystemJob *job)
 {
-    const guint shared = job->batch / job->server->gpus;
+    const guint shared = job->batch / job->server->gpus / MAX(1, system->least_turns);
     guint chosen = 1;
 
     for (guint sequences = 2; sequences <= shared && shared % sequences == 0; sequences *= 2) {

@@ -136,6 +136,7 @@ typedef struct {
     gboolean own_batches; /* each GPU has micro-batches of its own, else all work on one */
     gboolean synchronous;
     double logit_bytes;
+    guint least_turns; /* of a micro-batch that is chosen: for each GPU; 0 = 1 */
     /* Whether it can train the model on so many GPUs; %NULL: any. Errors: RP_SYSTEM_ERROR_MODEL */
     gboolean (*takes)(const RpSystemJob *job, GError **error);
     /* Closed formulas; %NULL: of the plan that `time` simulates, whose micro-batch is the profile's */

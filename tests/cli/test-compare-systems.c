@@ -1,0 +1,201 @@
+/* `compare --systems`: figures beside those of other commands, costs, CSV, and what is refused. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+
+/* Row of the system called @name. */
+static const RpTree *
+row_of(const RpTree *root, const char *name)
+{
+    const RpTree *rows = rp_cli_member(root, "rows");
+
+    for (guint i = 0; i < rows->items->len; i++)
+        if (g_str_equal(rp_tree_find(rp_tree_nth(rows, i), "system")->text, name))
+            return rp_tree_nth(rows, i);
+    fail_msg("no row of %s", name);
+    return NULL;
+}
+
+static double
+figure_of(const RpTree *root, const char *system, const char *key)
+{
+    const RpTree *figure = rp_tree_find(row_of(root, system), key);
+
+    if (figure == NULL)
+        fail_msg("%s has no %s", system, key);
+    return figure->number;
+}
+
+static void
+compares_every_system(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("compare @Q --systems all --micro-batches 128 --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    const RpTree *rows = rp_cli_member(root, "rows");
+    guint fastest = 0;
+
+    (void)state;
+    assert_int_equal(rows->items->len, 8);
+    for (guint i = 0; i < 8; i++) {
+        const RpTree *row = rp_tree_nth(rows, i);
+        double parts = 0;
+        static const char *const keys[] = {"compute_ms", "wait_ms", "collectives_ms", "copies_ms",
+                                           "optimizer_ms"};
+
+        for (guint k = 0; k < G_N_ELEMENTS(keys); k++)
+            parts += rp_tree_find(row, keys[k])->number;
+        assert_true(fabs(parts - rp_tree_find(row, "step_ms")->number) < 0.001);
+        assert_true(rp_tree_find(row, "fits_gpu_memory")->number == 1);
+        assert_true(rp_tree_find(row, "longest_sequence")->number > 2048);
+        assert_null(rp_tree_find(row, "dollars_per_billion_tokens"));
+        fastest += rp_tree_find(row, "fastest")->number == 1;
+    }
+    assert_int_equal(fastest, 1);
+    assert_true(figure_of(root, "roundpipe", "fastest") == 1);
+    /* published: 10,171 tokens/s, with micro-batches of 2 sequences */
+    assert_true(fabs(figure_of(root, "zero-2", "tokens_per_s") - 10171) < 1017);
+    assert_true(figure_of(root, "zero-2", "micro_batch") == 2);
+    assert_true(figure_of(root, "zero-2", "micro_batches") == 32);
+}
+
+static void
+roundpipe_is_as_simulate_has_it(void **state)
+{
+    /* simulate takes all of the card's memory, systems leave 0.9 GiB: this model needs neither */
+    g_auto(RpCliRun) run =
+        rp_cli_run("compare @Q --systems roundpipe,roundpipe-sync --gpus 4 --json");
+    g_auto(RpCliRun) sync = rp_cli_run("simulate @Q --schedule roundpipe --gpus 4 --micro-batches "
+                                       "16 --fidelity full --recompute full --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) other = rp_cli_json(&sync);
+
+    (void)state;
+    assert_int_equal(rp_cli_member(root, "rows")->items->len, 2);
+    assert_true(figure_of(root, "roundpipe-sync", "gpu_bytes") ==
+                rp_cli_number(other, "gpu_peak_bytes"));
+    assert_true(fabs(figure_of(root, "roundpipe-sync", "tokens_per_s") /
+                         rp_cli_number(other, "tokens_per_s") -
+                     1) < 1e-3);
+}
+
+static void
+prices_become_costs(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("compare @Q --systems fsdp --price 2.32 --json");
+    g_auto(RpCliRun) csv = rp_cli_run("compare @Q --systems fsdp --price 2.32 --csv -");
+    g_auto(RpCliRun) text = rp_cli_run("compare @Q --systems fsdp --price 2.32 --wide");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    const double cost = figure_of(root, "fsdp", "dollars_per_billion_tokens");
+
+    (void)state;
+    assert_true(fabs(cost * figure_of(root, "fsdp", "tokens_per_s") * 3600 / 1e9 - 2.32) < 1e-5);
+    assert_true(rp_cli_number(root, "dollars_per_hour") == 2.32);
+    assert_true(g_str_has_prefix(csv.out, "profile,system,micro_batch,micro_batches,gpu_bytes,"));
+    assert_non_null(strstr(csv.out, "\nqwen3-1.7b,fsdp,"));
+    assert_non_null(strstr(text.out, "$/billion"));
+}
+
+static void
+a_chunked_head_changes_baselines_alone(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("compare @Q --systems fsdp,roundpipe --micro-batches 128 --json");
+    g_auto(RpCliRun) today =
+        rp_cli_run("compare @Q --systems fsdp,roundpipe --micro-batches 128 --chunked-head --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) chunked = rp_cli_json(&today);
+
+    (void)state;
+    assert_true(figure_of(chunked, "fsdp", "longest_sequence") >
+                5 * figure_of(root, "fsdp", "longest_sequence"));
+    assert_true(figure_of(chunked, "fsdp", "micro_batch") > figure_of(root, "fsdp", "micro_batch"));
+    assert_true(figure_of(chunked, "roundpipe", "tokens_per_s") ==
+                figure_of(root, "roundpipe", "tokens_per_s"));
+}
+
+static void
+goes_on_when_a_system_cannot_take_a_model(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("compare qwen3-235b-a22b --systems megatron-tp,zero-infinity,fsdp --json");
+    g_auto(RpCliRun) text =
+        rp_cli_run("compare qwen3-235b-a22b --systems megatron-tp,zero-infinity,fsdp");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    (void)state;
+    assert_non_null(strstr(rp_tree_find(row_of(root, "megatron-tp"), "error")->text,
+                           "has 4 heads of keys and values"));
+    assert_true(figure_of(root, "zero-infinity", "fits_gpu_memory") == 1);
+    assert_true(figure_of(root, "fsdp", "fits_gpu_memory") == 0);
+    assert_true(figure_of(root, "fsdp", "fastest") == 0);
+    assert_non_null(strstr(text.out, "cannot run: qwen3-235b-a22b has 4 heads"));
+}
+
+static void
+refuses_what_makes_no_sense(void **state)
+{
+    static const struct {
+        const char *words;
+        const char *message;
+    } cases[] = {
+        {"--systems zero2", "\"zero2\" is not one of zero-2, fsdp, zero-infinity"},
+        {"--systems zero2", "did you mean \"zero-2\"?"},
+        {"--systems fsdp,,zero-2", "--systems: \"\" is not one of"},
+        {"--systems ''", "--systems: expected names separated by commas, found nothing"},
+        {"--systems fsdp --price cheap",
+         "--price: expected dollars an hour, as 2.32, found \"cheap\""},
+        {"--systems fsdp --price 2.32x", "found \"2.32x\""},
+        {"--systems fsdp --price 0", "found \"0\""},
+        {"--systems fsdp --price nan", "found \"nan\""},
+        {"--systems fsdp --price=-3", "found \"-3\""},
+        {"--price 3", "--price: expected --systems beside it"},
+        {"--chunked-head", "--chunked-head: expected --systems beside it"},
+        {"--systems fsdp --schedules gpipe", "only --gpus and --micro-batches beside it"},
+        {"--systems fsdp --published", "only --gpus and --micro-batches beside it"},
+        {"--systems fsdp --fidelity full", "only --gpus and --micro-batches beside it"},
+        {"--systems fsdp --async", "only --gpus and --micro-batches beside it"},
+    };
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("compare @Q %s", cases[i].words);
+
+        assert_int_equal(run.code, 2);
+        assert_string_equal(run.out, "");
+        if (strstr(run.err, cases[i].message) == NULL)
+            fail_msg("%s: expected \"%s\", found: %s", cases[i].words, cases[i].message, run.err);
+    }
+}
+
+static void
+says_which_sizes_a_profile_lacks(void **state)
+{
+    g_autofree char *path = rp_cli_temporary("times.json");
+
+    (void)state;
+    assert_true(g_file_set_contents(
+        path,
+        "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"forward_ms\":1,"
+        "\"backward_ms\":2}]}",
+        -1, NULL));
+    g_auto(RpCliRun) run = rp_cli_run("compare @T/times.json --systems fsdp --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    assert_non_null(strstr(rp_cli_member(root, "rows.0.error")->text, "parameter_bytes"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(compares_every_system),
+        cmocka_unit_test(roundpipe_is_as_simulate_has_it),
+        cmocka_unit_test(prices_become_costs),
+        cmocka_unit_test(a_chunked_head_changes_baselines_alone),
+        cmocka_unit_test(goes_on_when_a_system_cannot_take_a_model),
+        cmocka_unit_test(refuses_what_makes_no_sense),
+        cmocka_unit_test(says_which_sizes_a_profile_lacks),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
