@@ -1,9 +1,9 @@
 /*
- * C[m,n] = A B, A B + bias or += A B; bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
+ * C[m,n] = A B, or += A B, or residual + A B; + bias; bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
  *
  * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k.
  * Operands that are not fp32 are converted a block at a time; blocks divide m and n, never k, so C
- * is rounded to its storage once, a bias added to the finished sum before. Codes of 8 bits are converted
+ * is rounded to its storage once, residual and bias added to the finished sum before. Codes of 8 bits are converted
  * as they stand, their scales are sgemm's alpha:
  *
  *            n: RP_BLOCK columns of B converted once
@@ -87,7 +87,8 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
     g_assert(blas != NULL);
     blas->sgemm(CblasRowMajor, a_form, b_form, (blasint)m, (blasint)n, (blasint)args->k,
                 factor_of(args), a.data, (blasint)MAX(a.stride, 1), b.data,
-                (blasint)MAX(b.stride, 1), args->accumulate ? 1.0f : 0.0f, c, (blasint)stride);
+                (blasint)MAX(b.stride, 1), args->accumulate || args->residual != NULL ? 1.0f : 0.0f,
+                c, (blasint)stride);
 }
 
 /* @rows x @columns sums of C, which begin at its column @column, += bias */
@@ -107,6 +108,17 @@ add_bias(const RpMatmulArgs *args, size_t rows, size_t column, size_t columns, f
     }
 }
 
+/* Of an fp32 residual, to where sums are added to it. */
+static void
+copy_rows(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
+          float *c)
+{
+    const float *from = (const float *)args->residual + row * args->n + column;
+
+    for (size_t r = 0; r < rows; r++)
+        memcpy(c + r * args->n, from + r * args->n, columns * sizeof(float));
+}
+
 static void
 multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
                Block a, Block b, float *buffer)
@@ -115,8 +127,11 @@ multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column,
     float *c = in_place ? (float *)args->c + row * args->n + column : buffer;
     const size_t stride = in_place ? args->n : columns;
 
-    if (args->accumulate && !in_place)
-        load_block(args->c_dtype, args->c, args->n, row, rows, column, columns, buffer);
+    if (!in_place && (args->accumulate || args->residual != NULL))
+        load_block(args->c_dtype, args->residual != NULL ? args->residual : args->c, args->n, row,
+                   rows, column, columns, buffer);
+    else if (args->residual != NULL)
+        copy_rows(args, row, rows, column, columns, c);
     multiply(args, rows, columns, a, b, c, stride);
     if (args->bias != NULL)
         add_bias(args, rows, column, columns, c, stride);
@@ -139,6 +154,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
     g_assert(!(args->bias && (args->accumulate || args->scale != 0)));
+    g_assert(!(args->residual && args->accumulate));
     g_assert(args->a_dtype < RP_N_DTYPES || (args->form == RP_MATMUL_NT && args->scale == 0));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);

@@ -81,10 +81,10 @@ typedef enum {
     RP_MATMUL_TN  /* A[k,m] B[k,n]: dW = dY^T X, weight gradient */
 } RpMatmulForm;
 
-/* C = A B, or C += A B if @accumulate. Storage of each may differ; fp32 sums, but fp16 ones allowed
+/* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones allowed
  * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
- * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded. With
- * @scale, not with @bias: the sum over k times it, before anything is added.
+ * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual,
+ * which the bias is added to. With @scale, not with @bias: the sum over k times it, before anything is added.
  * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are
  * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's. */
 typedef struct {
@@ -92,7 +92,8 @@ typedef struct {
     size_t m, n, k;
     const void *a, *b;
     void *c;
-    const void *bias; /* [n], stored as C is; or NULL */
+    const void *bias;     /* [n], stored as C is; or NULL */
+    const void *residual; /* [m,n], the same, not with @accumulate; or NULL */
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
     bool half_sums;                 /* not with @scale */

@@ -100,14 +100,14 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
     pass->scratch.used = before;
 }
 
-/* s = out Wo, to which x is to be added. */
 static void
-make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, void *s)
+make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const void *x,
+              void *s)
 {
     const RpOperand out =
         rp_pass_kept_input(pass, RP_WEIGHT_O, z->T, a->out, NULL, &pass->kept.out);
 
-    rp_pass_linear(pass, RP_WEIGHT_O, &out, s);
+    rp_pass_linear_onto(pass, RP_WEIGHT_O, &out, x, s);
 }
 
 static void
@@ -137,21 +137,15 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
     if (!rp_pass_makes(pass, RP_SAVED_RESIDUAL) && !rp_pass_makes(pass, RP_SAVED_MLP))
         return;
     if (rp_pass_makes(pass, RP_SAVED_RESIDUAL))
-        make_residual(pass, z, &a, s);
+        make_residual(pass, z, &a, x, s);
     pass->noted = rp_pass_cell(pass);
-
-    RpRmsnormArgs norm = {.rows = z->T,
-                          .n = z->C,
-                          .x = s,
-                          .y = normed,
-                          .rstd = pass->kept.used ? pass->kept.post_rstd : rstd,
-                          .largest = pass->noted};
-
-    if (rp_pass_makes(pass, RP_SAVED_RESIDUAL)) {
-        norm.residual = x;
-        norm.sum = s;
-    }
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM, norm);
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
+                 (RpRmsnormArgs){.rows = z->T,
+                                 .n = z->C,
+                                 .x = s,
+                                 .y = normed,
+                                 .rstd = pass->kept.used ? pass->kept.post_rstd : rstd,
+                                 .largest = pass->noted});
 }
 
 void

@@ -123,10 +123,18 @@ seen(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x)
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
 {
+    rp_pass_linear_onto(pass, kind, x, NULL, y);
+}
+
+void
+rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
+                    void *y)
+{
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     const gsize before = pass->scratch.used;
     RpMatmulArgs wide = forward_args(pass, kind, x, y);
 
+    wide.residual = residual;
     if (rp_pass_has(pass, biases[kind]))
         wide.bias = rp_pass_weight(pass, biases[kind]);
     rp_pass_matmul(pass, wide);

@@ -49,8 +49,7 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 
     if (y == NULL)
         return;
-    rp_pass_linear(pass, RP_WEIGHT_DOWN, &x, y);
-    rp_pass_add(pass, s, y);
+    rp_pass_linear_onto(pass, RP_WEIGHT_DOWN, &x, s, y);
 }
 
 static void

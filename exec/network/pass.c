@@ -327,22 +327,6 @@ rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args)
     RUN(pass, dropout, &args);
 }
 
-void
-rp_pass_add(RpPass *pass, const void *x, void *y)
-{
-    const RpNetwork *network = pass->network;
-    const RpDtype dtype = network->options.dtype;
-    const RpElementsArgs args = {.n = network->tokens * network->model->hidden,
-                                 .x = y,
-                                 .b = x,
-                                 .y = y,
-                                 .x_dtype = dtype,
-                                 .b_dtype = dtype,
-                                 .y_dtype = dtype};
-
-    RUN(pass, add, &args);
-}
-
 static RpEmbeddingArgs
 embedding_args(const RpPass *pass, const void *ids)
 {

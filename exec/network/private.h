@@ -299,6 +299,9 @@ gsize rp_codes_cells_byte(const RpWeightPlace *place);
  * ' drops elements of a row, the same ones each time: those of the matrix, the token and the step.
  */
 void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y);
+/* @residual: (nullable): [rows,out], which y is added to before it is rounded */
+void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
+                         void *y);
 /* Whether a micro-batch's gradient of the matrix is made in one matmul, which begins a sum by writing it:
  * of all that linear layers have but the head's, which goes in chunks. Adapters are as their matrix. */
 gboolean rp_linear_writes_sums(RpWeightKind kind);
@@ -338,8 +341,6 @@ void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float 
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */
 void rp_pass_copy(RpPass *pass, size_t n, const void *x, void *y);
-/* y += x, hidden states. */
-void rp_pass_add(RpPass *pass, const void *x, void *y);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
 /* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. */
 void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);

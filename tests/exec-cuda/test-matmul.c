@@ -6,6 +6,7 @@ typedef struct {
     RpMatmulArgs shape;
     Array a, b, c;
     Array bias;      /* nothing: none */
+    Array residual;  /* the same */
     void *workspace; /* the device's, for many calls; NULL: each has its own */
 } Product;
 
@@ -31,6 +32,7 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.c =
         args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, args.m * args.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
+    args.residual = inputs->residual.n > 0 ? cuda_in(side, inputs->residual) : NULL;
     args.workspace = side->stream != NULL && inputs->workspace != NULL
                          ? inputs->workspace
                          : cuda_workspace(side, side->kernels->matmul_workspace(&args));
@@ -39,7 +41,8 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[0] = args.k;
     /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8. So does
      * a bias that is a pass of its own */
-    if ((args.accumulate || args.bias != NULL) && args.c_dtype != RP_DTYPE_FP32)
+    if ((args.accumulate || args.bias != NULL || args.residual != NULL) &&
+        args.c_dtype != RP_DTYPE_FP32)
         outputs->slack[0] = args.c_dtype == RP_DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
     if (args.half_sums)
         outputs->slack[0] += slack_of_half_sums(outputs->arrays[0], args.k);
@@ -121,6 +124,36 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
                                     cuda_random(in, shape.n * shape.k, 1),
                                     .bias = host_random(out, shape.n, 1)};
 
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+            host_free_since(mark);
+        }
+    }
+}
+
+static void
+adds_to_residuals(void **state)
+{
+    static const size_t sizes[][3] = {
+        {3, 5, 7}, {67, 129, 31}, {5, 7, 0}, {264, 136, 8}, {512, 2048, 2048}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+        for (guint i = 0; i < 2 * RP_N_DTYPES * 2; i++) {
+            const RpDtype in = (RpDtype)(i / 2 % RP_N_DTYPES);
+            const RpDtype out = i / 6 ? in : RP_DTYPE_FP32;
+            const RpMatmulArgs shape = {.form = RP_MATMUL_NT,
+                                        .m = sizes[s][0],
+                                        .n = sizes[s][1],
+                                        .k = sizes[s][2],
+                                        .a_dtype = in,
+                                        .b_dtype = in,
+                                        .c_dtype = out};
+            const guint mark = host_mark();
+            Product inputs = {shape, cuda_random(in, shape.m * shape.k, 1),
+                              cuda_random(in, shape.n * shape.k, 1),
+                              .residual = cuda_random(out, shape.m * shape.n, 1)};
+
+            if (i % 2 == 1)
+                inputs.bias = host_random(out, shape.n, 1);
             cuda_hold_to_host(compute_product, &inputs, FALSE);
             host_free_since(mark);
         }
@@ -393,6 +426,7 @@ main(void)
         cuda_test(multiplies_a_real_model),
         cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
         cuda_test(adds_the_bias_of_each_call_and_of_none),
+        cuda_test(adds_to_residuals),
         cuda_test(multiplies_nothing),
         cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),

@@ -4,7 +4,7 @@
 static const RpMatmulForm forms[] = {RP_MATMUL_NT, RP_MATMUL_NN, RP_MATMUL_TN};
 
 static void
-check_matmul(RpMatmulArgs args, gboolean has_bias)
+check_matmul(RpMatmulArgs args, gboolean has_bias, gboolean has_residual)
 {
     const RpKernels *kernels = rp_host_kernels();
     const Array a = host_random(args.a_dtype, args.m * args.k, 1);
@@ -15,13 +15,15 @@ check_matmul(RpMatmulArgs args, gboolean has_bias)
     double *want = host_doubles(c.n);
 
     memcpy(want, old.values, c.n * sizeof *want);
-    reference_matmul(args.form, args.m, args.n, args.k, a.values, b.values, want, args.accumulate);
+    reference_matmul(args.form, args.m, args.n, args.k, a.values, b.values, want,
+                     args.accumulate || has_residual);
     for (size_t i = 0; has_bias && i < c.n; i++)
         want[i] += bias.values[i % args.n];
     args.a = a.data;
     args.b = b.data;
     args.c = c.data;
     args.bias = has_bias ? bias.data : NULL;
+    args.residual = has_residual ? old.data : NULL;
     args.workspace = host_workspace(kernels->matmul_workspace(&args));
     kernels->matmul(NULL, &args);
     host_assert_close(c, want, args.k, 0);
@@ -35,13 +37,13 @@ multiplies_in_every_form_and_size(void **state)
 
     for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
-            for (guint way = 0; way < 3; way++)
+            for (guint way = 0; way < 5; way++)
                 check_matmul((RpMatmulArgs){.form = forms[f],
                                             .m = sizes[s][0],
                                             .n = sizes[s][1],
                                             .k = sizes[s][2],
                                             .accumulate = way == 1},
-                             way == 2);
+                             way == 2 || way == 4, way > 2);
 }
 
 static void
@@ -56,8 +58,8 @@ multiplies_every_mixture_of_storages(void **state)
                                         .a_dtype = (RpDtype)(mixture % 3),
                                         .b_dtype = (RpDtype)(mixture / 3 % 3),
                                         .c_dtype = (RpDtype)(mixture / 9),
-                                        .accumulate = mixture % 2 == 0},
-                         mixture % 2 == 1);
+                                        .accumulate = mixture % 4 == 0},
+                         mixture % 2 == 1, mixture % 4 > 1);
 }
 
 static void
@@ -93,6 +95,35 @@ adds_the_bias_of_a_product_before_it_rounds(void **state)
     assert_true(c == 258);
 }
 
+static void
+adds_a_residual_before_it_rounds(void **state)
+{
+    static const float a[] = {256, 1}, b[] = {1, 1};
+    static const float one = 1;
+    const RpKernels *kernels = rp_host_kernels();
+    guint16 stored[6];
+    RpMatmulArgs args = {RP_MATMUL_NT,
+                         1,
+                         1,
+                         2,
+                         stored,
+                         stored + 2,
+                         stored + 4,
+                         .residual = stored + 5,
+                         .a_dtype = RP_DTYPE_BF16,
+                         .b_dtype = RP_DTYPE_BF16,
+                         .c_dtype = RP_DTYPE_BF16};
+    float c;
+
+    rp_dtype_from_float(RP_DTYPE_BF16, a, stored, 2);
+    rp_dtype_from_float(RP_DTYPE_BF16, b, stored + 2, 2);
+    rp_dtype_from_float(RP_DTYPE_BF16, &one, stored + 5, 1);
+    args.workspace = host_workspace(kernels->matmul_workspace(&args));
+    kernels->matmul(NULL, &args);
+    rp_dtype_to_float(RP_DTYPE_BF16, stored + 4, &c, 1);
+    assert_true(c == 258); /* 257 would have been 256, of which bf16 has every second */
+}
+
 /* A bias is read a tile at a time, and a block of columns may have several. */
 static void
 adds_a_bias_of_several_tiles_to_a_product(void **state)
@@ -108,7 +139,7 @@ adds_a_bias_of_several_tiles_to_a_product(void **state)
                                         .a_dtype = dtypes[d],
                                         .b_dtype = dtypes[d],
                                         .c_dtype = dtypes[d]},
-                         TRUE);
+                         TRUE, FALSE);
 }
 
 static void
@@ -164,6 +195,7 @@ main(void)
         host_test(multiplies_in_every_form_and_size),
         host_test(multiplies_every_mixture_of_storages),
         host_test(adds_the_bias_of_a_product_before_it_rounds),
+        host_test(adds_a_residual_before_it_rounds),
         host_test(adds_a_bias_of_several_tiles_to_a_product),
         host_test(needs_no_workspace_in_fp32),
         host_test(adds_a_bias_to_every_token),

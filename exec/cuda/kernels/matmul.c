@@ -1,10 +1,11 @@
 /*
- * C[m,n] = A B, A B + bias, or += A B, by cuBLASLt.
+ * C[m,n] = A B, or += A B, or residual + A B; and + bias; by cuBLASLt.
  *
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
  *   A, B: codes, not both e5m2;  C: bf16, fp16 or fp32
  *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
  *   So gradients of weights, which are added to fp32, always have fp32 sums.
+ *   residual: cuBLASLt's C, whose D is our C: beta is 1.
  *   bias: stored as C is. cuBLASLt's epilogue, which adds it to sums before they are rounded; where
  *   there is no algorithm with one (or k is 0), a pass of its own behind the matmul (elements.cu).
  *
@@ -116,6 +117,13 @@ may_sum_in_half(const RpMatmulArgs *args)
              args->c_dtype == RP_DTYPE_FP16));
 }
 
+/* Whether what stands in memory is added to. */
+static gboolean
+reads_c(const RpMatmulArgs *args)
+{
+    return args->accumulate || args->residual != NULL;
+}
+
 static Key
 key_of(const RpMatmulArgs *args)
 {
@@ -129,11 +137,13 @@ key_of(const RpMatmulArgs *args)
     key.a_dtype = args->a_dtype;
     key.b_dtype = args->b_dtype;
     key.c_dtype = args->c_dtype;
-    key.accumulate = args->accumulate != FALSE;
+    key.accumulate = reads_c(args);
     key.half_sums = may_sum_in_half(args);
     key.a_alignment = alignment_of(args->a, args->a_dtype);
     key.b_alignment = alignment_of(args->b, args->b_dtype);
     key.c_alignment = alignment_of(args->c, args->c_dtype);
+    if (args->residual != NULL)
+        key.c_alignment = MIN(key.c_alignment, alignment_of(args->residual, args->c_dtype));
     key.bias_alignment = args->bias != NULL ? alignment_of(args->bias, args->c_dtype) : 0;
     return key;
 }
@@ -369,11 +379,14 @@ add_bias(RpKernelStream *stream, const RpMatmulArgs *args)
 static void
 store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
 {
-    const cudaError_t cleared = cudaMemsetAsync(
-        args->c, 0, args->m * args->n * rp_dtype_size(args->c_dtype), stream->stream);
+    const size_t bytes = args->m * args->n * rp_dtype_size(args->c_dtype);
+    const cudaError_t stored = args->residual != NULL
+                                   ? cudaMemcpyAsync(args->c, args->residual, bytes,
+                                                     cudaMemcpyDeviceToDevice, stream->stream)
+                                   : cudaMemsetAsync(args->c, 0, bytes, stream->stream);
 
-    if (cleared != cudaSuccess)
-        rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(cleared));
+    if (stored != cudaSuccess)
+        rp_cuda_stream_fail(stream, "matmul", cudaGetErrorString(stored));
     else if (args->bias != NULL)
         add_bias(stream, args);
 }
@@ -401,6 +414,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     gboolean half;
 
     g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
+    g_return_if_fail(!(args->residual && args->accumulate));
     if (!is_known(args)) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
@@ -419,17 +433,16 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     alpha = half               ? (const void *)&half_scales[1]
             : args->scale != 0 ? (const void *)&args->scale
                                : &scales[1];
-    beta = half ? (const void *)&half_scales[args->accumulate != FALSE]
-                : &scales[args->accumulate != FALSE];
+    beta = half ? (const void *)&half_scales[reads_c(args)] : &scales[reads_c(args)];
     if (is_code(args->a_dtype))
         status = set_scales(plan->operation, args->a_scale, args->b_scale);
     if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
         status = set_bias(plan->operation, args->bias);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status =
-            cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a, plan->a,
-                           beta, args->c, plan->c, args->c, plan->c, &plan->algorithm,
-                           (void *)place, WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
+        status = cublasLtMatmul(stream->blas, plan->operation, alpha, args->b, plan->b, args->a,
+                                plan->a, beta, args->residual != NULL ? args->residual : args->c,
+                                plan->c, args->c, plan->c, &plan->algorithm, (void *)place,
+                                WORKSPACE_BYTES - WORKSPACE_ALIGNMENT, stream->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         fail(stream, args, status);
     else if (args->bias != NULL && !plan->adds_bias)
@@ -459,7 +472,7 @@ void
 rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const gboolean adds = args->form == RP_MATMUL_TN;
-    const size_t step = args->bias != NULL && adds ? 0 : find_part(args);
+    const size_t step = adds && (args->bias || args->residual) ? 0 : find_part(args);
     const size_t rows = adds ? args->k : args->m;
 
     if (step == 0) {
@@ -477,6 +490,8 @@ rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
         } else {
             part.m = MIN(step, rows - at);
             part.c = (void *)at_element(args->c, args->c_dtype, at * args->n);
+            if (args->residual != NULL)
+                part.residual = at_element(args->residual, args->c_dtype, at * args->n);
         }
         multiply(stream, &part);
     }
