@@ -11,6 +11,7 @@ struct _RpKernelStream {
     RpRuntimeStream *stream; /* borrowed */
     cublasLtHandle_t blas;
     GHashTable *plans; /* matmul.c: how each shape is multiplied; NULL before the first */
+    guint rank;        /* of a plan's algorithm among those that cuBLASLt proposes */
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
     char *failure;     /* the first since `check` was last asked, or NULL */
 };

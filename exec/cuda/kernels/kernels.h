@@ -23,6 +23,12 @@ RpKernelStream *rp_cuda_stream_new(int device, RpRuntimeStream *stream,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_cuda_stream_free(RpKernelStream *stream);
 
+/* Of the algorithms that cuBLASLt's heuristic proposes for a matmul, best first, those of @stream's take
+ * number @rank, below RP_CUDA_MOST_RANKS; where it proposes fewer, they fail. 0 unless set: before the
+ * first matmul. */
+#define RP_CUDA_MOST_RANKS 8
+void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
+
 /* How often cuDNN did attention in @stream, and why it last left that to the built-in kernels,
  * which is no failure; NULL: it never did. */
 guint64 rp_cuda_stream_cudnn_runs(const RpKernelStream *stream);

@@ -284,7 +284,8 @@ static cublasStatus_t
 choose_algorithm(RpKernelStream *stream, Plan *plan)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t results[RP_CUDA_MOST_RANKS];
+    const int rank = (int)stream->rank;
     int found = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
 
@@ -292,12 +293,13 @@ choose_algorithm(RpKernelStream *stream, Plan *plan)
         return status;
     status = set_preferences(preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a,
-                                                plan->c, plan->c, preference, 1, &result, &found);
-    if (status == CUBLAS_STATUS_SUCCESS && found == 0)
+        status =
+            cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a, plan->c,
+                                           plan->c, preference, rank + 1, results, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found <= rank)
         status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (status == CUBLAS_STATUS_SUCCESS)
-        plan->algorithm = result.algo;
+        plan->algorithm = results[rank].algo;
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
 }

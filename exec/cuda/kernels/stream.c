@@ -27,6 +27,13 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
 }
 
 void
+rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank)
+{
+    g_return_if_fail(stream->plans == NULL && rank < RP_CUDA_MOST_RANKS);
+    stream->rank = rank;
+}
+
+void
 rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason)
 {
     if (stream->failure == NULL)

@@ -1,0 +1,204 @@
+/*
+ * How fast the matmuls of a block and of a head are by each of the algorithms that cuBLASLt proposes, best
+ * first as it thinks, and which of them give the same bits as the first. Shapes of Qwen3-1.7B in bf16
+ * and 16384 tokens, or with --tokens, --hidden, --intermediate and --keys of others; those of q, k, v and of
+ * gate, up as one matmul, too.
+ *
+ *   operation     shape                    first  rank 1 ..
+ *   q             16384 x 2048 x 2048      650 =  640 =  661    TFLOP/s; = the first's bits
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/cuda-time.h"
+
+typedef struct {
+    const char *name;
+    RpMatmulForm form; /* TN: += to fp32 */
+    gboolean residual, accumulate;
+    size_t m, n, k;
+} Shape;
+
+typedef struct {
+    const RpKernels *kernels;
+    RpKernelStream *streams[RP_CUDA_MOST_RANKS];
+    void *a, *b, *residual, *c, *workspace;
+} Bench;
+
+typedef struct {
+    const Bench *bench;
+    const Shape *shape;
+    guint rank;
+} Timed;
+
+static void
+multiply(const void *data)
+{
+    const Timed *timed = data;
+    const Bench *bench = timed->bench;
+    const Shape *shape = timed->shape;
+    const gboolean adds_up = shape->form == RP_MATMUL_TN;
+
+    bench->kernels->matmul(bench->streams[timed->rank],
+                           &(RpMatmulArgs){.form = shape->form,
+                                           .m = shape->m,
+                                           .n = shape->n,
+                                           .k = shape->k,
+                                           .a = bench->a,
+                                           .b = bench->b,
+                                           .c = bench->c,
+                                           .residual = shape->residual ? bench->residual : NULL,
+                                           .a_dtype = RP_DTYPE_BF16,
+                                           .b_dtype = RP_DTYPE_BF16,
+                                           .c_dtype = adds_up ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
+                                           .accumulate = adds_up || shape->accumulate,
+                                           .workspace = bench->workspace});
+}
+
+/* The product, added to zeros, on the host. Returns: NULL where there is no such algorithm */
+static void *
+product_of(const Timed *timed)
+{
+    const Shape *shape = timed->shape;
+    const size_t bytes = shape->m * shape->n * (shape->form == RP_MATMUL_TN ? 4 : 2);
+    void *copy;
+
+    rp_bench_must(cudaMemset(timed->bench->c, 0, bytes), "cudaMemset");
+    multiply(timed);
+    rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    if (!timed->bench->kernels->check(timed->bench->streams[timed->rank], NULL))
+        return NULL;
+    copy = g_malloc(bytes);
+    rp_bench_must(cudaMemcpy(copy, timed->bench->c, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return copy;
+}
+
+static void
+print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double warm_up_s)
+{
+    const size_t bytes = shape->m * shape->n * (shape->form == RP_MATMUL_TN ? 4 : 2);
+    const double flop = 2 * (double)shape->m * (double)shape->n * (double)shape->k;
+    gboolean same[RP_CUDA_MOST_RANKS];
+    Timed timed[RP_CUDA_MOST_RANKS];
+    RpBenchRun runs[RP_CUDA_MOST_RANKS];
+    double ms[RP_CUDA_MOST_RANKS];
+    g_autofree void *first = NULL;
+    char text[64];
+    guint n = 0;
+
+    for (guint rank = 0; rank < RP_CUDA_MOST_RANKS; rank++) {
+        timed[rank] = (Timed){bench, shape, rank};
+        runs[rank] = (RpBenchRun){multiply, &timed[rank]};
+        g_autofree void *product = product_of(&timed[rank]);
+        if (product == NULL)
+            break;
+        if (rank == 0)
+            first = g_steal_pointer(&product);
+        same[n++] = rank == 0 || memcmp(product, first, bytes) == 0;
+    }
+    if (n > 0)
+        rp_bench_medians_ms(bench->streams[0], lane, runs, n, warm_up_s, ms);
+    g_snprintf(text, sizeof text, "%zu x %zu x %zu", shape->m, shape->n, shape->k);
+    printf("%-16s %-2s %-22s", shape->name, (const char *[]){"NT", "NN", "TN"}[shape->form], text);
+    for (guint rank = 0; rank < n; rank++)
+        printf(" %6.0f%s", flop / ms[rank] * 1e-9, same[rank] ? " =" : "  ");
+    printf("\n");
+    fflush(stdout);
+}
+
+int
+main(int argc, char **argv)
+{
+    int tokens = 16384, hidden = 2048, queries = 2048, keys = 1024, intermediate = 6144;
+    int vocabulary = 151936, chunk = 4096;
+    double warm_up_s = 0;
+    const GOptionEntry known[] = {
+        {"tokens", 0, 0, G_OPTION_ARG_INT, &tokens, "Tokens of a micro-batch", "T"},
+        {"hidden", 0, 0, G_OPTION_ARG_INT, &hidden, "Hidden size", "C"},
+        {"queries", 0, 0, G_OPTION_ARG_INT, &queries, "Heads times their size", "Q"},
+        {"keys", 0, 0, G_OPTION_ARG_INT, &keys, "Heads of keys times their size", "K"},
+        {"intermediate", 0, 0, G_OPTION_ARG_INT, &intermediate, "Intermediate size", "M"},
+        {"vocabulary", 0, 0, G_OPTION_ARG_INT, &vocabulary, "Vocabulary", "V"},
+        {"chunk", 0, 0, G_OPTION_ARG_INT, &chunk, "Tokens of a head's chunk", "N"},
+        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &warm_up_s,
+         "Run each operation so long before it is timed", "SECONDS"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+    struct cudaDeviceProp device;
+    cudaStream_t lane;
+    int count = 0;
+
+    g_option_context_add_main_entries(context, known, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &error) || argc > 1 ||
+        MIN(MIN(MIN(tokens, hidden), MIN(queries, keys)),
+            MIN(MIN(intermediate, vocabulary), chunk)) < 1) {
+        fprintf(stderr, "%s\n", error != NULL ? error->message : "expected sizes above 0");
+        return 2;
+    }
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+        return 77;
+    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
+    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    rp_bench_must(cudaStreamCreateWithFlags(&lane, cudaStreamNonBlocking),
+                  "cudaStreamCreateWithFlags");
+
+    const size_t T = (size_t)tokens, C = (size_t)hidden, Q = (size_t)queries, K = (size_t)keys,
+                 M = (size_t)intermediate, V = (size_t)vocabulary, N = (size_t)chunk;
+    const Shape shapes[] = {
+        {"q", RP_MATMUL_NT, .m = T, .n = Q, .k = C},
+        {"k", RP_MATMUL_NT, .m = T, .n = K, .k = C},
+        {"q, k, v", RP_MATMUL_NT, .m = T, .n = Q + 2 * K, .k = C},
+        {"o", RP_MATMUL_NT, .m = T, .n = C, .k = Q},
+        {"o + x", RP_MATMUL_NT, TRUE, .m = T, .n = C, .k = Q},
+        {"up", RP_MATMUL_NT, .m = T, .n = M, .k = C},
+        {"gate, up", RP_MATMUL_NT, .m = T, .n = 2 * M, .k = C},
+        {"down", RP_MATMUL_NT, .m = T, .n = C, .k = M},
+        {"down + s", RP_MATMUL_NT, TRUE, .m = T, .n = C, .k = M},
+        {"d down", RP_MATMUL_NN, .m = T, .n = M, .k = C},
+        {"d up", RP_MATMUL_NN, .m = T, .n = C, .k = M},
+        {"d gate +=", RP_MATMUL_NN, FALSE, TRUE, .m = T, .n = C, .k = M},
+        {"d gate, up", RP_MATMUL_NN, .m = T, .n = C, .k = 2 * M},
+        {"d q", RP_MATMUL_NN, .m = T, .n = C, .k = Q},
+        {"d k +=", RP_MATMUL_NN, FALSE, TRUE, .m = T, .n = C, .k = K},
+        {"d q, k, v", RP_MATMUL_NN, .m = T, .n = C, .k = Q + 2 * K},
+        {"d W q +=", RP_MATMUL_TN, .m = Q, .n = C, .k = T},
+        {"d W k +=", RP_MATMUL_TN, .m = K, .n = C, .k = T},
+        {"d W q, k, v +=", RP_MATMUL_TN, .m = Q + 2 * K, .n = C, .k = T},
+        {"d W up +=", RP_MATMUL_TN, .m = M, .n = C, .k = T},
+        {"d W gate, up +=", RP_MATMUL_TN, .m = 2 * M, .n = C, .k = T},
+        {"d W down +=", RP_MATMUL_TN, .m = C, .n = M, .k = T},
+        {"head", RP_MATMUL_NT, .m = N, .n = V, .k = C},
+        {"d head", RP_MATMUL_NN, .m = N, .n = C, .k = V},
+        {"d W head +=", RP_MATMUL_TN, .m = V, .n = C, .k = N},
+    };
+    size_t a = 0, b = 0, c = 0;
+    Bench bench = {.kernels = rp_cuda_kernels()};
+
+    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
+        a = MAX(a, shapes[i].m * shapes[i].k);
+        b = MAX(b, shapes[i].n * shapes[i].k);
+        c = MAX(c, shapes[i].m * shapes[i].n * (shapes[i].form == RP_MATMUL_TN ? 4 : 2));
+    }
+    bench.a = rp_bench_random(RP_DTYPE_BF16, a, 1);
+    bench.b = rp_bench_random(RP_DTYPE_BF16, b, 1);
+    bench.residual = rp_bench_random(RP_DTYPE_BF16, T * C, 1);
+    bench.c = rp_bench_memory(c);
+    bench.workspace = rp_bench_memory(bench.kernels->matmul_workspace(&(RpMatmulArgs){.m = 1}));
+    for (guint rank = 0; rank < RP_CUDA_MOST_RANKS; rank++) {
+        bench.streams[rank] = rp_cuda_stream_new(0, lane, &error);
+        if (bench.streams[rank] == NULL) {
+            fprintf(stderr, "%s\n", error->message);
+            return 1;
+        }
+        rp_cuda_stream_take_rank(bench.streams[rank], rank);
+    }
+    printf("%s, TFLOP/s, median of %d after %g s each; = : the first's bits\n\n", device.name,
+           RP_BENCH_REPEATS, warm_up_s);
+    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
+        print_shape(&bench, lane, &shapes[i], warm_up_s);
+    for (guint rank = 0; rank < RP_CUDA_MOST_RANKS; rank++)
+        rp_cuda_stream_free(bench.streams[rank]);
+    return 0;
+}
