@@ -7,7 +7,7 @@
 #include <gio/gio.h>
 
 #include "cli/report.h"
-#include "core/catalogue/model.h"
+#include "core/catalogue/catalogue.h"
 #include "core/profile/profile.h"
 #include "run/request.h"
 
@@ -210,15 +210,55 @@ char *rp_cli_shipped_profiles(const char *part);
 #define RP_CLI_TOKENS 2048
 #define RP_CLI_GPUS 8
 
+/* The box that is asked about; %NULL = not given. Zero-initialise. */
+typedef struct {
+    char *gpu; /* a card's name or file */
+    char *pcie;
+    char *host_bandwidth;
+} RpBoxArgs;
+
+/* Their options, for tables of a struct of @type with a @member of RpBoxArgs. */
+#define RP_BOX_GPU(type, member)                                                                   \
+    {                                                                                              \
+        "gpu", 0, RP_WORD(type, member.gpu),                                                       \
+            "times of the cost model for this card: a name (see `roundpipe gpus`) or a card's "    \
+            "FILE.json",                                                                           \
+            "CARD"                                                                                 \
+    }
+#define RP_BOX_LINKS(type, member)                                                                 \
+    {"pcie", 0, RP_WORD(type, member.pcie),                                                        \
+     "each card's link: generation x lanes, as 3x16 or 4x8, or what copies reach in GB/s",         \
+     "LINK"},                                                                                      \
+    {                                                                                              \
+        "host-bandwidth", 0, RP_WORD(type, member.host_bandwidth),                                 \
+            "of host memory, all copies and the optimizer together", "GB/S"                        \
+    }
+
+/**
+ * rp_box_open:
+ * @usual: (nullable): the card where none is given
+ *
+ * Returns: (transfer full): the card, with the links of the box
+ * Errors: RP_CATALOGUE_ERROR_* behind "--gpu: ", RP_CLI_ERROR_USAGE
+ */
+RpGpu *rp_box_open(const RpBoxArgs *box, const char *usual,
+                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Gives a profile that was read the links of the box. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_cli_load_profile:
- * @word: a path; or, where there is no such file, the name of a model: its shipped profile, else
- *   that of the cost model, both for an RTX 4090
+ * @word: a timing file; or a model: its config.json or directory, or its name. Its times are the shipped
+ *   profile's, or those of the cost model, both for an RTX 4090; with a card in @box those of the
+ *   cost model for it
+ * @box: (nullable): whose links the profile gets
  * @gpus: that the machine is made for, where the cost model makes it; 0: as usual
  *
- * Errors: RP_PROFILE_ERROR_*, G_FILE_ERROR with where a file comes from, RP_CLI_ERROR_USAGE
+ * Errors: RP_PROFILE_ERROR_*, G_FILE_ERROR with where a file comes from, RP_CLI_ERROR_USAGE,
+ *   RP_CATALOGUE_ERROR_*, RP_HF_CONFIG_ERROR_*
  */
-RpProfile *rp_cli_load_profile(const char *word, guint gpus,
+RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The file that rp_cli_load_profile() reads, or @word. (transfer full) */
 char *rp_cli_profile_path(const char *word);
@@ -243,6 +283,7 @@ typedef struct {
     char *optimizer;
     char *early_steps;
     char *moments;
+    RpBoxArgs box;
 } RpScheduleArgs;
 
 /* The options of RpScheduleArgs: the schedule's first. */

@@ -25,6 +25,8 @@ is_usage(const GError *error)
         return error->code != RP_PARTITION_ERROR_MEMORY;
     if (error->domain == RP_SCHEDULE_ERROR)
         return error->code != RP_SCHEDULE_ERROR_DEADLOCK;
+    if (error->domain == RP_CATALOGUE_ERROR)
+        return error->code != RP_CATALOGUE_ERROR_FILE;
     if (error->domain == RP_PLANNER_ERROR)
         return error->code == RP_PLANNER_ERROR_PARTITION;
     if (error->domain == RP_PLOT_ERROR)
@@ -32,7 +34,7 @@ is_usage(const GError *error)
     if (error->domain == RP_RUN_ERROR)
         return error->code == RP_RUN_ERROR_USAGE;
     return error->domain == RP_CLI_ERROR || error->domain == G_OPTION_ERROR ||
-           error->domain == RP_CATALOGUE_ERROR || error->domain == RP_COST_MODEL_ERROR;
+           error->domain == RP_COST_MODEL_ERROR;
 }
 
 gboolean

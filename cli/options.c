@@ -12,6 +12,7 @@ static const char *const fused_names[] = {"published", "physical", NULL};
 const GOptionEntry rp_schedule_options[] = {
     {"schedule", 's', RP_WORD(RpScheduleArgs, schedule), NULL, "NAME"},
     {"gpus", 'n', RP_COUNT(RpScheduleArgs, ask.options.gpus), "number of GPUs", "N"},
+    RP_BOX_GPU(RpScheduleArgs, box),
     {"micro-batches", 'm', RP_COUNT(RpScheduleArgs, ask.options.micro_batches),
      "micro-batches of an iteration", "M"},
     {"round", 0, RP_COUNT(RpScheduleArgs, ask.options.round),
@@ -42,6 +43,7 @@ const GOptionEntry rp_schedule_options[] = {
      "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
     {"group", 0, RP_COUNT(RpScheduleArgs, ask.options.group),
      "interleaved schedules: micro-batches of a group (default: N)", "G"},
+    RP_BOX_LINKS(RpScheduleArgs, box),
     {"reverse-backward", 0, RP_FLAG(RpScheduleArgs, ask.options.reverse_backward), NULL, NULL},
     {0},
 };
@@ -169,7 +171,8 @@ gboolean
 rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                 RpRequest *request, GError **error)
 {
-    g_autoptr(RpProfile) loaded = rp_cli_load_profile(path, args->ask.options.gpus, error);
+    g_autoptr(RpProfile) loaded =
+        rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
     const RpScheduleOps *schedule =
         args->schedule != NULL ? rp_schedule_find(args->schedule, NULL) : NULL;
 

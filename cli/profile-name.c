@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "core/catalogue/cost/cost-model.h"
+#include "exec/model/hf-config.h"
+#include "run/profile-name.h"
 
 /* Of which card the shipped profiles are that stand for a model. */
 #define CARD "rtx4090"
@@ -50,30 +52,77 @@ load_file(const char *path, GError **error)
 }
 
 static RpProfile *
-make_predicted(const RpModel *model, guint gpus, GError **error)
+make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **error)
 {
     const RpWorkload workload = {
         .sequences = RP_CLI_SEQUENCES,
         .tokens_per_sequence = RP_CLI_TOKENS,
         .gpus = gpus > 0 ? gpus : RP_CLI_GPUS,
     };
-    const RpGpu *gpu = rp_gpu_find(CARD, error);
+    g_autoptr(RpGpu) gpu = rp_box_open(box, CARD, error);
 
     return gpu == NULL ? NULL : rp_cost_model_profile(model, gpu, &workload, error);
 }
 
-RpProfile *
-rp_cli_load_profile(const char *word, guint gpus, GError **error)
+/* Whether a file or directory is a model's: a config.json has a type and no format. */
+static gboolean
+is_model(const char *path)
 {
+    g_autofree char *text = NULL;
+
+    if (g_file_test(path, G_FILE_TEST_IS_DIR))
+        return TRUE;
+    return g_file_get_contents(path, &text, NULL, NULL) &&
+           strstr(text, "\"" RP_PROFILE_FORMAT "\"") == NULL &&
+           (strstr(text, "\"model_type\"") != NULL || strstr(text, "\"architectures\"") != NULL);
+}
+
+/* Named after its directory. */
+static RpProfile *
+load_model(const char *path, const RpBoxArgs *box, guint gpus, GError **error)
+{
+    RpModel model;
+
+    if (!rp_hf_config_load(path, &model, error))
+        return NULL;
+    RpProfile *profile = make_predicted(&model, box, gpus, error);
+
+    if (profile != NULL) {
+        g_autofree char *directory =
+            g_file_test(path, G_FILE_TEST_IS_DIR) ? g_strdup(path) : g_path_get_dirname(path);
+
+        rp_profile_name_model(profile, directory);
+    }
+    return profile;
+}
+
+RpProfile *
+rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError **error)
+{
+    static const RpBoxArgs usual = {0};
     g_autofree char *path = rp_cli_profile_path(word);
+    g_autoptr(RpProfile) profile = NULL;
     g_autoptr(GError) problem = NULL;
     const RpModel *model;
 
-    if (is_path(path))
-        return load_file(path, error);
+    box = box != NULL ? box : &usual;
+    if (is_path(word) && is_model(word))
+        return load_model(word, box, gpus, error);
+    if (g_file_test(word, G_FILE_TEST_EXISTS) && box->gpu != NULL) {
+        (void)rp_cli_refuse(error,
+                            "--gpu: %s has the times of its card; expected the name or the "
+                            "config.json of a model beside it, or no --gpu",
+                            word);
+        return NULL;
+    }
+    if (is_path(word) || (is_path(path) && box->gpu == NULL)) {
+        profile = load_file(path, error);
+        return profile != NULL && rp_box_change(box, profile, error) ? g_steal_pointer(&profile)
+                                                                     : NULL;
+    }
     model = rp_model_find(word, &problem);
     if (model != NULL)
-        return make_predicted(model, gpus, error);
+        return make_predicted(model, box, gpus, error);
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s", word,
                 problem->message);
     return NULL;

@@ -31,21 +31,41 @@ add_gpu(RpReport *report, const RpGpu *gpu)
     rp_report_real(report, "fp8_tflops", gpu->fp8_tflops, 5, NULL);
     rp_report_bool(report, "scaled", gpu->scaled, NULL);
     rp_report_bool(report, "measured", gpu->measured, NULL);
+    rp_report_real(report, "grouped_efficiency", gpu->grouped_efficiency, 4, NULL);
+    rp_report_real(report, "l2_mib", gpu->l2_mib, 1, NULL);
+    rp_report_count(report, "processors", gpu->processors, NULL);
+    rp_report_real(report, "clock_ghz", gpu->clock_ghz, 3, NULL);
+    rp_report_bool(report, "foreign", gpu->foreign, NULL);
     rp_report_text(report, "basis", gpu->basis, "<times of layers");
     rp_report_show(report, "%s %s", gpu->measured ? "measured" : "derived from", gpu->basis);
     rp_report_end(report);
 }
 
 static gboolean
-run(gpointer args, char **words, RpReport *report, GError **error)
+add_gpus(RpReport *report, char **words, GError **error)
 {
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
 
+    for (guint i = 0; *words == NULL && i < n; i++)
+        add_gpu(report, &gpus[i]);
+    for (char **word = words; *word != NULL; word++) {
+        g_autoptr(RpGpu) gpu = rp_gpu_open(*word, error);
+
+        if (gpu == NULL)
+            return FALSE;
+        add_gpu(report, gpu);
+    }
+    return TRUE;
+}
+
+static gboolean
+run(gpointer args, char **words, RpReport *report, GError **error)
+{
     rp_report_table(report, NULL, "links,times of layers,server,root u/d,fp16 acc.,host GB/s u/d",
                     0);
-    for (guint i = 0; i < n; i++)
-        add_gpu(report, &gpus[i]);
+    if (!add_gpus(report, words, error))
+        return FALSE;
     rp_report_end(report);
     rp_report_say(report,
                   "\nTFLOP/s: dense 16-bit matmul, fp32 accumulation, and with fp16 accumulation; "
@@ -58,7 +78,10 @@ run(gpointer args, char **words, RpReport *report, GError **error)
 const RpCommand rp_command_gpus = {
     .name = "gpus",
     .summary = "list the GPUs of the catalogue",
-    .help = "Lists the GPUs of the catalogue and the servers they usually stand in.\n\n"
-            "Example:\n  roundpipe gpus --json",
+    .words = "[CARD...]",
+    .help =
+        "Lists the GPUs of the catalogue and the servers they usually stand in, or those named.\n"
+        "CARD is a name or a card's FILE.json: an object of `roundpipe gpus --json`, changed.\n\n"
+        "Example:\n  roundpipe gpus --json",
     .run = run,
 };

@@ -44,6 +44,15 @@ machine_clear(Machine *machine)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Machine, machine_clear)
 
+/* Whether @title stands in @name, no letter or digit behind it: "L4" is not in "L40S". */
+static gboolean
+is_in(const char *title, const char *name)
+{
+    const char *at = strstr(name, title);
+
+    return at != NULL && !g_ascii_isalnum(at[strlen(title)]);
+}
+
 /* "NVIDIA GeForce RTX 4090": the one with the longest title in that. */
 static const char *
 find_gpu(const char *name)
@@ -54,7 +63,7 @@ find_gpu(const char *name)
     const RpGpu *gpus = rp_gpu_list(&n);
 
     for (guint i = 0; i < n; i++)
-        if (strstr(name, gpus[i].title) != NULL && strlen(gpus[i].title) > longest) {
+        if (is_in(gpus[i].title, name) && strlen(gpus[i].title) > longest) {
             found = gpus[i].name;
             longest = strlen(gpus[i].title);
         }
@@ -173,7 +182,7 @@ find_fitting(const NewArgs *args, Try *tried, GError **error)
                          "nothing fits this machine: expected room for %s%s; see `roundpipe "
                          "plan --model %s --gpu %s`",
                          tried->question.name, adapts ? "" : " (--lora needs less)", args->model,
-                         tried->words.gpu);
+                         tried->words.box.gpu);
 }
 
 /* ---- together ---- */
@@ -248,7 +257,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         return FALSE;
     tried.words = (RpPlanArgs){
         .path = args->model,
-        .gpu = (char *)machine.gpu,
+        .box.gpu = (char *)machine.gpu,
         .gpus = (int)machine.gpus,
         .gpu_memory = machine.gpu_memory,
         .host_memory = machine.host_memory,

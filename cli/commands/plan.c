@@ -101,7 +101,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 static const GOptionEntry options[] = {
     {"model", 0, RP_WORD(RpPlanArgs, model),
      "model: a name (see `roundpipe models`), a config.json or a model's directory", "MODEL"},
-    {"gpu", 0, RP_WORD(RpPlanArgs, gpu), "GPU, see `roundpipe gpus`", "NAME"},
+    {"gpu", 0, RP_WORD(RpPlanArgs, box.gpu),
+     "GPU: a name, see `roundpipe gpus`, or a card's FILE.json", "CARD"},
     {"gpus", 'n', RP_COUNT(RpPlanArgs, gpus), "number of GPUs (default: 1)", "N"},
     {"gpu-memory", 0, RP_WORD(RpPlanArgs, gpu_memory),
      "for a plan on each GPU (default: the card's, less 0.9 GiB for the CUDA context)", "SIZE"},
@@ -136,6 +137,7 @@ static const GOptionEntry options[] = {
      "micro-batches of a step (default: chosen)", "M"},
     {"round", 0, RP_COUNT(RpPlanArgs, round), "micro-batches of a round (default: chosen)", "M_R"},
     {"sync", 0, RP_FLAG(RpPlanArgs, sync), "synchronous optimizer step", NULL},
+    RP_BOX_LINKS(RpPlanArgs, box),
     {"dtype", 0, RP_WORD(RpPlanArgs, dtype),
      "bf16 (default) or fp16; of a MODEL_DIR: default its own", "NAME"},
     {"matmul", 0, RP_WORD(RpPlanArgs, matmul),

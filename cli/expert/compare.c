@@ -367,8 +367,7 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
 
     g_array_set_clear_func(rows, clear_row);
     if (!check_args(request, args, error) ||
-        !rp_cli_load_entries(paths, args->profiles_dir, request->ask.options.gpus, entries,
-                             error) ||
+        !rp_cli_load_entries(paths, args->profiles_dir, request, entries, error) ||
         !check_csv(args, entries, error))
         return FALSE;
     if (args->systems.names != NULL) {

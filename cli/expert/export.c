@@ -11,7 +11,6 @@ typedef struct {
     RpScheduleArgs request;
     /* a profile from the catalogue */
     char *model;
-    char *gpu;
     int sequences;
     int tokens;
     int lora_rank;
@@ -78,13 +77,9 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         g_prefix_error(error, "--profile: ");
         return FALSE;
     }
-    const RpGpu *gpu = rp_gpu_find(more->gpu, error);
+    g_autoptr(RpGpu) gpu = rp_box_open(&args->box, NULL, error);
 
-    if (gpu == NULL) {
-        g_prefix_error(error, "--gpu: ");
-        return FALSE;
-    }
-    if (!check_words(more, error) ||
+    if (gpu == NULL || !check_words(more, error) ||
         !rp_cli_check_lora(model, workload.lora_rank, targets, error) ||
         !rp_cli_check_writable(more->output, error))
         return FALSE;
@@ -185,7 +180,7 @@ find_problem(const ExportArgs *more, const char *path)
     if (more->model != NULL && (path != NULL || schedule))
         return "--profile: expected neither PROFILE.json nor --chrome, --csv or --pytorch-csv "
                "beside it";
-    if (more->model != NULL && more->gpu == NULL)
+    if (more->model != NULL && more->request.box.gpu == NULL)
         return "--gpu: expected the name of a GPU, found nothing; `roundpipe gpus` lists them";
     if (more->model != NULL && more->output == NULL)
         return "--output: expected a file to write (- = standard output), found nothing";
@@ -193,10 +188,10 @@ find_problem(const ExportArgs *more, const char *path)
         return "--lora-targets: expected --lora-rank beside it";
     if (more->model != NULL)
         return NULL;
-    if (more->gpu != NULL || more->output != NULL || more->dtype != NULL ||
-        more->accumulate != NULL || more->matmul != NULL || more->lora_rank > 0 ||
-        more->lora_targets != NULL || more->base != NULL)
-        return "--gpu, --output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets and "
+    if (more->output != NULL || more->dtype != NULL || more->accumulate != NULL ||
+        more->matmul != NULL || more->lora_rank > 0 || more->lora_targets != NULL ||
+        more->base != NULL)
+        return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets and "
                "--base go with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
@@ -222,7 +217,6 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 static const GOptionEntry options[] = {
     {"profile", 'p', RP_WORD(ExportArgs, model), "write the profile of a model of the catalogue",
      "MODEL"},
-    {"gpu", 'g', RP_WORD(ExportArgs, gpu), "with --profile: on this GPU", "GPU"},
     {"sequences", 0, RP_COUNT(ExportArgs, sequences),
      "with --profile: sequences of a micro-batch (default: 4)", "B"},
     {"tokens", 0, RP_COUNT(ExportArgs, tokens),

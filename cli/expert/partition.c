@@ -249,7 +249,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     static const char *const objectives[] = {"paper", "simulated"};
     RpScheduleArgs *args = user_args;
     const char *path = words[0];
-    g_autoptr(RpProfile) profile = rp_cli_load_profile(path, args->ask.options.gpus, error);
+    g_autoptr(RpProfile) profile =
+        rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
 
     if (args->schedule == NULL)

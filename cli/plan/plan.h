@@ -64,7 +64,7 @@ const char *rp_plan_network_attention(const RpPlanNetwork *network);
 typedef struct {
     const char *path; /* the word that is no option */
     char *model;
-    char *gpu;
+    RpBoxArgs box;
     char *profile;
     int gpus;
     char *gpu_memory;
@@ -101,6 +101,7 @@ typedef struct {
     const RpPlanArgs *args; /* borrowed */
     RpAdviseQuery query;
     RpProfile *profile;
+    RpGpu *gpu;                 /* query.gpu */
     RpPlanNetwork *network;     /* `train` has this architecture; or %NULL */
     const RpPlanNetwork *sized; /* the same if sizes are the network's */
     char *name;                 /* of the model */

@@ -22,6 +22,7 @@ void
 rp_plan_question_clear(RpPlanQuestion *question)
 {
     rp_profile_free(question->profile);
+    rp_gpu_free(question->gpu);
     rp_plan_network_free(question->network);
     g_free(question->name);
     g_strfreev(question->lora_targets);
@@ -115,15 +116,15 @@ read_tokens(const char *text, guint64 *tokens, GError **error)
 }
 
 static gboolean
-find_gpu(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
+find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
-    if (args->gpu == NULL)
+    RpAdviseQuery *query = &question->query;
+
+    if (args->box.gpu == NULL)
         return TRUE;
-    query->gpu = rp_gpu_find(args->gpu, error);
-    if (query->gpu == NULL) {
-        g_prefix_error(error, "--gpu: ");
+    query->gpu = question->gpu = rp_box_open(&args->box, NULL, error);
+    if (query->gpu == NULL)
         return FALSE;
-    }
     query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
     return TRUE;
 }
@@ -135,7 +136,7 @@ static gboolean
 check_missing(const RpPlanArgs *args, GError **error)
 {
     gboolean no_model = args->model == NULL && args->path == NULL;
-    gboolean no_gpu = args->gpu == NULL && !(args->max_sequence && args->gpu_memory != NULL);
+    gboolean no_gpu = args->box.gpu == NULL && !(args->max_sequence && args->gpu_memory != NULL);
 
     if (args->profile != NULL || (!no_model && (!no_gpu || args->max_sequence)))
         return TRUE;
@@ -151,7 +152,7 @@ check_missing(const RpPlanArgs *args, GError **error)
 static gboolean
 check_profile_words(const RpPlanArgs *args, GError **error)
 {
-    if (args->gpu != NULL)
+    if (args->box.gpu != NULL)
         return refuse("--profile", "the file names its GPU; leave --gpu out", error);
     if (args->path != NULL)
         return refuse("--profile", "the file has its model; leave the directory out", error);
@@ -175,7 +176,7 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
     if (!check_profile_words(args, error))
         return FALSE;
-    question->profile = rp_profile_load(args->profile, error);
+    question->profile = rp_cli_load_profile(args->profile, &args->box, (guint)args->gpus, error);
     if (question->profile == NULL)
         return FALSE;
     if (!rp_profile_check_full(question->profile, error)) {
@@ -335,9 +336,9 @@ check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error
                       "sizes are those of the cost model or the file: `train` has no such run; "
                       "leave it out",
                       error);
-    if (args->gpu == NULL && args->profile == NULL && !sizes_only)
+    if (args->box.gpu == NULL && args->profile == NULL && !sizes_only)
         return refuse("--gpu", "expected a name, found nothing; or give --profile", error);
-    if (sizes_only && args->gpu == NULL && args->gpu_memory == NULL)
+    if (sizes_only && args->box.gpu == NULL && args->gpu_memory == NULL)
         return refuse("--gpu-memory", "expected a size, found nothing; or give --gpu", error);
     return TRUE;
 }
@@ -405,7 +406,7 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
 
     question->args = args;
     if (!check_missing(args, error) || !read_counts(args, query, error) ||
-        !read_schedules(args->schedules, question, error) || !find_gpu(args, query, error))
+        !read_schedules(args->schedules, question, error) || !find_gpu(args, question, error))
         return FALSE;
     if (!(args->profile != NULL ? read_profile(args, question, error)
                                 : read_model(args, question, error)) ||

@@ -15,9 +15,9 @@ rp_cli_entry_free(gpointer data)
 }
 
 static gboolean
-load_entry(const char *path, guint gpus, GPtrArray *entries, GError **error)
+load_entry(const char *path, const RpScheduleArgs *args, GPtrArray *entries, GError **error)
 {
-    RpProfile *profile = rp_cli_load_profile(path, gpus, error);
+    RpProfile *profile = rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
 
     if (profile == NULL)
         return FALSE;
@@ -55,7 +55,8 @@ compare_entries(gconstpointer a, gconstpointer b)
 }
 
 static gboolean
-load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **error)
+load_directory(const char *directory, const RpScheduleArgs *args, GPtrArray *entries,
+               GError **error)
 {
     g_autoptr(GDir) files = g_dir_open(directory, 0, error);
     const char *name;
@@ -65,7 +66,7 @@ load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **e
     while ((name = g_dir_read_name(files)) != NULL) {
         g_autofree char *path = g_build_filename(directory, name, NULL);
 
-        if (g_str_has_suffix(name, ".json") && !load_entry(path, gpus, entries, error))
+        if (g_str_has_suffix(name, ".json") && !load_entry(path, args, entries, error))
             return FALSE;
     }
     if (entries->len == 0) {
@@ -78,8 +79,8 @@ load_directory(const char *directory, guint gpus, GPtrArray *entries, GError **e
 }
 
 gboolean
-rp_cli_load_entries(char **paths, const char *profiles_dir, guint gpus, GPtrArray *entries,
-                    GError **error)
+rp_cli_load_entries(char **paths, const char *profiles_dir, const RpScheduleArgs *args,
+                    GPtrArray *entries, GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");
@@ -87,7 +88,7 @@ rp_cli_load_entries(char **paths, const char *profiles_dir, guint gpus, GPtrArra
     if (*paths != NULL && profiles_dir != NULL)
         return rp_cli_refuse(error, "--profiles: expected either a directory or files, found both");
     for (char **path = paths; *path != NULL; path++)
-        if (!load_entry(*path, gpus, entries, error))
+        if (!load_entry(*path, args, entries, error))
             return FALSE;
     if (entries->len > 0)
         return TRUE;
@@ -95,5 +96,5 @@ rp_cli_load_entries(char **paths, const char *profiles_dir, guint gpus, GPtrArra
         directory = profiles_dir;
     else if (directory == NULL || *directory == '\0')
         directory = shipped;
-    return load_directory(directory, gpus, entries, error);
+    return load_directory(directory, args, entries, error);
 }

@@ -18,10 +18,10 @@ void rp_cli_entry_free(gpointer entry);
  * rp_cli_load_entries:
  * @paths: %NULL-terminated
  * @profiles_dir: (nullable): without @paths all of it; %NULL: $ROUNDPIPE_PROFILES, or the shipped ones
- * @gpus: as for rp_cli_load_profile()
+ * @args: its box and GPUs as for rp_cli_load_profile()
  * @entries: (element-type RpCliEntry): appended to; those of a directory by size
  *
  * Errors: RP_CLI_ERROR_USAGE, G_FILE_ERROR, RP_PROFILE_ERROR_*
  */
-gboolean rp_cli_load_entries(char **paths, const char *profiles_dir, guint gpus, GPtrArray *entries,
-                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_cli_load_entries(char **paths, const char *profiles_dir, const RpScheduleArgs *args,
+                             GPtrArray *entries, GError **error) G_GNUC_WARN_UNUSED_RESULT;

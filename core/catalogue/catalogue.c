@@ -56,6 +56,20 @@ rp_model_find(const char *name, GError **error)
     return NULL;
 }
 
+/* "RTX 4090" is "rtx4090" is "rtx-4090". */
+static gboolean
+is_same(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += strspn(a, " -");
+        b += strspn(b, " -");
+        if (g_ascii_tolower(*a) != g_ascii_tolower(*b))
+            return FALSE;
+        if (*a == '\0')
+            return TRUE;
+    }
+}
+
 const RpGpu *
 rp_gpu_find(const char *name, GError **error)
 {
@@ -66,8 +80,7 @@ rp_gpu_find(const char *name, GError **error)
     const RpGpu *gpus = rp_gpu_list(&n);
 
     for (guint i = 0; i < n; i++) {
-        if (g_ascii_strcasecmp(name, gpus[i].name) == 0 ||
-            g_ascii_strcasecmp(name, gpus[i].title) == 0)
+        if (is_same(name, gpus[i].name) || is_same(name, gpus[i].title))
             return &gpus[i];
         g_ptr_array_add(names, (gpointer)gpus[i].name);
     }

@@ -8,7 +8,8 @@
 
 typedef enum {
     RP_CATALOGUE_ERROR_MODEL, /* no such model */
-    RP_CATALOGUE_ERROR_GPU    /* no such GPU */
+    RP_CATALOGUE_ERROR_GPU,   /* no such GPU */
+    RP_CATALOGUE_ERROR_FILE   /* a card's file that is not one */
 } RpCatalogueError;
 
 #define RP_CATALOGUE_ERROR (rp_catalogue_error_quark())
@@ -42,8 +43,9 @@ typedef struct {
     gint64 expert_ns;                  /* dispatch of one expert of one block, forward */
     double optimizer_parameters_per_s; /* of the server's processors, all devices together */
     gboolean measured; /* the efficiencies are those of this project's kernels on this GPU */
-    gboolean scaled; /* this project's kernels are scaled to it (core/catalogue/cost/cost-rates.h);
+    gboolean scaled;  /* this project's kernels are scaled to it (core/catalogue/cost/cost-rates.h);
                           the efficiencies are those of PyTorch's */
+    gboolean foreign; /* this project has no backend for it: simulated and planned, not trained */
     const char *basis; /* where they come from: "the RTX 4090's" */
 } RpGpu;
 
@@ -56,9 +58,32 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a GPU, by name or title. */
+/* The same for a GPU, by name or title; spaces and hyphens are ignored, too. */
 const RpGpu *rp_gpu_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The whole tables, smallest model and oldest GPU first. */
+/**
+ * rp_gpu_open:
+ * @word: a name as rp_gpu_find() takes it, or a card's file: one JSON object of an RpGpu's members,
+ *   as `roundpipe gpus --json` has them
+ *
+ * A word with a '/' or a ".json" is a file. `"like": NAME` in a file fills in what it leaves out; without it
+ * every rate, size and share must be there.
+ *
+ * Returns: (transfer full): a copy
+ * Errors: RP_CATALOGUE_ERROR_GPU, RP_CATALOGUE_ERROR_FILE with file, line and column
+ */
+RpGpu *rp_gpu_open(const char *word, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same of a file's text. */
+RpGpu *rp_gpu_parse(const char *name, const char *text, gsize length,
+                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Of rp_gpu_open() alone. */
+void rp_gpu_free(RpGpu *gpu);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGpu, rp_gpu_free)
+
+/* What copies reach over a PCIe link of @lanes, GB/s: of 16, what the table of GPUs takes; 0: no such. */
+double rp_pcie_gb_per_s(guint generation, guint lanes);
+
+/* The whole tables: smallest model first; cards of desks, workstations and servers, each the oldest first,
+ * then those of other vendors. */
 const RpModel *rp_model_list(guint *n_models);
 const RpGpu *rp_gpu_list(guint *n_gpus);

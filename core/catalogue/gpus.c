@@ -4,28 +4,37 @@
  * - TFLOP/s and memory bandwidth: NVIDIA's GA102, Ada, RTX Blackwell, A100 and H100/H200 data
  *   sheets, dense. GeForce cards run 16-bit matmul at half rate when accumulating in fp32. Paper
  *   Table 2 gives the fp16-accumulating figures of 4090, 5090, A100 and H100 (330, 419, 312,
- * 989.5).
+ *   989.5). Workstation and server cards accumulate in fp32 at the full rate: RTX A6000, RTX 6000 Ada
+ *   and RTX PRO 6000 (Workstation Edition) of NVIDIA's white papers on these generations, L4, L40S
+ *   and B200 (of HGX B200, half of what is given with sparsity) of their data sheets. RTX 3060: GA106 of 28
+ *   processors as GA102's. B200's memory: 7,680 bits at 3,996 MHz, as the driver tells. MI300X and
+ *   Radeon PRO W7800: AMD's data sheets.
  * - interconnect and its speed: paper Table 2 and §5.1 (A800); RTX 3090 and H200 by the same rule,
  *   one direction.
  * - h2d, d2h: PCIe 5 measured on an H200 host (55.5 and 55.4 GB/s, pinned 1 GiB copies); PCIe 4 is
- *   taken as 25 GB/s of its nominal 32.
+ *   taken as 25 GB/s of its nominal 32, PCIe 3 as half of that; PCIe 6 ASSUMED twice PCIe 5.
  * - root complexes: the H200 host measured with four devices at once, 196.4 GB/s host to device and
  *   192.2 GB/s both ways together (device to host alone stops at 155.1, which the model does not
  *   show). Others ASSUMED: two sockets, each with four GPUs behind two x16 uplinks.
  * - host memory: H200 measured as the most that copies in both directions reach, 192.2 GB/s. PCIe 4
  *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
- *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5090: ASSUMED
- *   DDR5, 200 GB/s.
+ *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5080, 5090 and PRO
+ *   6000: ASSUMED DDR5, 200 GB/s. B200 and MI300X: ASSUMED the H200's host.
  *   fp8: Ada and RTX Blackwell with fp32 accumulation. Processors, boost clocks and caches: the same.
  * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
  *   attention, clocks as a run has them (docs/cost-model.md); ASSUMED the same: H100. Those of the
- *   others are PyTorch's kernels': RTX 4090 fitted to published layer times, ASSUMED the same RTX 3090
- *   and 5090; A100 and A800 ASSUMED 0.80 and attention 0.55 and 0.45.
+ *   others are PyTorch's kernels': RTX 4090 fitted to published layer times, ASSUMED the same all other
+ *   cards of these generations; A100 and A800 ASSUMED 0.80 and attention 0.55 and 0.45; B200 ASSUMED as
+ *   the H200. AMD's cards ASSUMED 0.47 (published matmuls of MI300X reach 620 of 1,307 TFLOP/s) and
+ *   attention 0.30 and 0.22: nothing of this project runs on them.
  * - memory: of a card's frame buffer, which `nvidia-smi` shows, CUDA gives a program some less
  *   (cudaMemGetInfo in an empty process). As users of these cards published it, not measured by
  * this project, MiB: RTX 4090 24,166 of 24,564 (98.4 %), RTX 5090 32,113 of 32,607, RTX 3090 24,259
  * of 24,576, H100 81,009 of 81,559 (99.3 %). Rule for the others, ASSUMED: A100 and A800 98.7 %, as
  *   the A100 of 40 GB (40,448 of 40,960); H200 99.3 %, as the H100 (measured: 143,156 of 143,771).
+ *   L40S (45,486 of 46,068, ECC on) and B200 (182,630 of 183,359) published by users. Others by rule:
+ *   GeForce 98.4 % of 12,288 (3060), 16,376 (4080) and 16,303 (5080); 98.7 % of 23,034 (L4), 49,140 (A6000
+ *   and 6000 Ada, ECC off), 97,887 (PRO 6000), 32,752 (W7800); 99.3 % of 196,592 (MI300X).
  * - optimizer: H200 measured with 60 threads, 6.3 to 7.7e9 parameters/s in profiles/h200; others
  *   ASSUMED 3e9, 84 GB/s of host memory at 28 bytes a parameter.
  */
@@ -50,12 +59,21 @@
     .matmul_efficiency = 0.66, .attention_efficiency = 0.475,                                      \
     .attention_backward_efficiency = 0.36, .memory_efficiency = 0.85, EXPERT_FIT, GROUPED_FIT
 
+/* ASSUMED. */
+#define AMD_GUESS                                                                                  \
+    .matmul_efficiency = 0.47, .attention_efficiency = 0.30,                                       \
+    .attention_backward_efficiency = 0.22, .memory_efficiency = 0.80, EXPERT_FIT, GROUPED_GUESS
+#define AMD_BASIS "shares of peaks, assumed; nothing of this project runs on it"
+
 /* What times of `scaled` cards rest on. */
 #define SCALED_BASIS "this project's kernels on an H200, by the card's own rates"
 
 #define PCIE4_SERVER                                                                               \
     .h2d_gb_per_s = 25, .d2h_gb_per_s = 25, .gpus_per_root = 4, .root_gb_per_s = 50,               \
     .host_gb_per_s = 150, .optimizer_parameters_per_s = 3.0e9
+#define PCIE5_SERVER                                                                               \
+    .h2d_gb_per_s = 55, .d2h_gb_per_s = 55, .gpus_per_root = 4, .root_gb_per_s = 110,              \
+    .host_gb_per_s = 200, .optimizer_parameters_per_s = 3.0e9
 #define PCIE5_MEASURED                                                                             \
     .h2d_gb_per_s = 55.5, .d2h_gb_per_s = 55.4, .gpus_per_root = 4, .root_gb_per_s = 196.4,        \
     .host_gb_per_s = 192.2, .optimizer_parameters_per_s = 6.3e9
@@ -70,6 +88,37 @@ static const RpGpu gpus[] = {
      .l2_mib = 6,
      .processors = 82,
      .clock_ghz = 1.695,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtx3060",
+     .title = "RTX 3060",
+     .memory_bytes = 12091 * RP_MIB,
+     .fp16_accumulate_tflops = 51,
+     .fp32_accumulate_tflops = 25.5,
+     .memory_gb_per_s = 360,
+     .l2_mib = 3,
+     .processors = 28,
+     .clock_ghz = 1.777,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtx4080",
+     .title = "RTX 4080",
+     .memory_bytes = 16113 * RP_MIB,
+     .fp16_accumulate_tflops = 194.9,
+     .fp32_accumulate_tflops = 97.5,
+     .fp8_tflops = 194.9,
+     .memory_gb_per_s = 716.8,
+     .l2_mib = 64,
+     .processors = 76,
+     .clock_ghz = 2.505,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
      .scaled = TRUE,
@@ -92,6 +141,22 @@ static const RpGpu gpus[] = {
      .basis = SCALED_BASIS,
      PCIE4_SERVER,
      GEFORCE_FIT},
+    {.name = "rtx5080",
+     .title = "RTX 5080",
+     .memory_bytes = 16042 * RP_MIB,
+     .fp16_accumulate_tflops = 225.1,
+     .fp32_accumulate_tflops = 112.6,
+     .fp8_tflops = 225.1,
+     .memory_gb_per_s = 960,
+     .l2_mib = 64,
+     .processors = 84,
+     .clock_ghz = 2.617,
+     .interconnect = "PCIe5",
+     .interconnect_gb_per_s = 64,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE5_SERVER,
+     GEFORCE_FIT},
     {.name = "rtx5090",
      .title = "RTX 5090",
      .memory_bytes = 32113 * RP_MIB,
@@ -104,14 +169,56 @@ static const RpGpu gpus[] = {
      .clock_ghz = 2.407,
      .interconnect = "PCIe5",
      .interconnect_gb_per_s = 64,
-     .h2d_gb_per_s = 55,
-     .d2h_gb_per_s = 55,
-     .gpus_per_root = 4,
-     .root_gb_per_s = 110,
-     .host_gb_per_s = 200,
-     .optimizer_parameters_per_s = 3.0e9,
      .scaled = TRUE,
      .basis = SCALED_BASIS,
+     PCIE5_SERVER,
+     GEFORCE_FIT},
+    {.name = "a6000",
+     .title = "RTX A6000",
+     .memory_bytes = 48501 * RP_MIB,
+     .fp16_accumulate_tflops = 154.8,
+     .fp32_accumulate_tflops = 154.8,
+     .memory_gb_per_s = 768,
+     .l2_mib = 6,
+     .processors = 84,
+     .clock_ghz = 1.8,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtx6000ada",
+     .title = "RTX 6000 Ada",
+     .memory_bytes = 48501 * RP_MIB,
+     .fp16_accumulate_tflops = 364.2,
+     .fp32_accumulate_tflops = 364.2,
+     .fp8_tflops = 728.5,
+     .memory_gb_per_s = 960,
+     .l2_mib = 96,
+     .processors = 142,
+     .clock_ghz = 2.505,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "rtxpro6000",
+     .title = "RTX PRO 6000",
+     .memory_bytes = 96614 * RP_MIB,
+     .fp16_accumulate_tflops = 503.8,
+     .fp32_accumulate_tflops = 503.8,
+     .fp8_tflops = 1007.6,
+     .memory_gb_per_s = 1792,
+     .l2_mib = 128,
+     .processors = 188,
+     .clock_ghz = 2.617,
+     .interconnect = "PCIe5",
+     .interconnect_gb_per_s = 64,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE5_SERVER,
      GEFORCE_FIT},
     {.name = "a100",
      .title = "A100 80GB SXM",
@@ -143,6 +250,38 @@ static const RpGpu gpus[] = {
      .basis = SCALED_BASIS,
      PCIE4_SERVER,
      A100_GUESS},
+    {.name = "l4",
+     .title = "L4",
+     .memory_bytes = 22734 * RP_MIB,
+     .fp16_accumulate_tflops = 121,
+     .fp32_accumulate_tflops = 121,
+     .fp8_tflops = 242.5,
+     .memory_gb_per_s = 300,
+     .l2_mib = 48,
+     .processors = 58,
+     .clock_ghz = 2.04,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
+    {.name = "l40s",
+     .title = "L40S",
+     .memory_bytes = 45486 * RP_MIB,
+     .fp16_accumulate_tflops = 362,
+     .fp32_accumulate_tflops = 362,
+     .fp8_tflops = 733,
+     .memory_gb_per_s = 864,
+     .l2_mib = 96,
+     .processors = 142,
+     .clock_ghz = 2.52,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .scaled = TRUE,
+     .basis = SCALED_BASIS,
+     PCIE4_SERVER,
+     GEFORCE_FIT},
     {.name = "h100",
      .title = "H100 80GB SXM",
      .memory_bytes = 81009 * RP_MIB,
@@ -174,7 +313,62 @@ static const RpGpu gpus[] = {
      .basis = "with this project's kernels, attention by cuDNN",
      PCIE5_MEASURED,
      H200_FIT},
+    {.name = "b200",
+     .title = "B200",
+     .memory_bytes = 182630 * RP_MIB,
+     .fp16_accumulate_tflops = 2250,
+     .fp32_accumulate_tflops = 2250,
+     .fp8_tflops = 4500,
+     .memory_gb_per_s = 7672,
+     .l2_mib = 126.5,
+     .processors = 148,
+     .clock_ghz = 1.965,
+     .interconnect = "NVLink5",
+     .interconnect_gb_per_s = 900,
+     .basis = "the H200's",
+     PCIE5_MEASURED,
+     H200_FIT},
+    {.name = "w7800",
+     .title = "Radeon PRO W7800",
+     .memory_bytes = 32326 * RP_MIB,
+     .fp16_accumulate_tflops = 90.5,
+     .fp32_accumulate_tflops = 90.5,
+     .memory_gb_per_s = 576,
+     .l2_mib = 6,
+     .processors = 70,
+     .clock_ghz = 2.499,
+     .interconnect = "PCIe4",
+     .interconnect_gb_per_s = 32,
+     .foreign = TRUE,
+     .basis = AMD_BASIS,
+     PCIE4_SERVER,
+     AMD_GUESS},
+    {.name = "mi300x",
+     .title = "MI300X",
+     .memory_bytes = 195215 * RP_MIB,
+     .fp16_accumulate_tflops = 1307.4,
+     .fp32_accumulate_tflops = 1307.4,
+     .fp8_tflops = 2614.9,
+     .memory_gb_per_s = 5300,
+     .l2_mib = 32,
+     .processors = 304,
+     .clock_ghz = 2.1,
+     .interconnect = "Infinity Fabric",
+     .interconnect_gb_per_s = 448,
+     .foreign = TRUE,
+     .basis = AMD_BASIS,
+     PCIE5_MEASURED,
+     AMD_GUESS},
 };
+
+double
+rp_pcie_gb_per_s(guint generation, guint lanes)
+{
+    static const double of_16[] = {[3] = 12.5, [4] = 25, [5] = 55, [6] = 110};
+    const gboolean known = lanes > 0 && lanes <= 16 && (lanes & (lanes - 1)) == 0;
+
+    return known && generation < G_N_ELEMENTS(of_16) ? of_16[generation] * lanes / 16 : 0;
+}
 
 const RpGpu *
 rp_gpu_list(guint *n_gpus)

@@ -207,7 +207,7 @@ try_gpus(const RpAdviseQuery *query, guint changes, Try try, GPtrArray *remedies
         RpAdviseQuery larger = *query;
 
         for (guint i = 0; i < n_gpus; i++)
-            if (gpus[i].memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES > after &&
+            if (!gpus[i].foreign && gpus[i].memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES > after &&
                 (next == NULL || gpus[i].memory_bytes < next->memory_bytes))
                 next = &gpus[i];
         if (next == NULL)

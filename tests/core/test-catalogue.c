@@ -124,15 +124,94 @@ finds_by_any_name_and_suggests_the_nearest(void **state)
 
     assert_string_equal(rp_model_find("Qwen/Qwen3-8B", NULL)->name, "qwen3-8b");
     assert_string_equal(rp_gpu_find("RTX 4090", NULL)->name, "rtx4090");
+    assert_string_equal(rp_gpu_find("RTX-6000 ada", NULL)->name, "rtx6000ada");
+    assert_string_equal(rp_gpu_find("RTX A6000", NULL)->name, "a6000");
     assert_null(rp_model_find("quen3-8b", &error));
     assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL));
     rp_assert_error_message_contains(error, "did you mean \"qwen3-8b\"? known: qwen");
     g_clear_error(&error);
     assert_null(rp_gpu_find("voodoo2\n", &error));
     assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_GPU));
-    rp_assert_error_message_contains(error, "known: rtx3090, ");
+    rp_assert_error_message_contains(error, "known: rtx3090, rtx3060, ");
     assert_null(strchr(error->message, '\n'));
     g_clear_error(&error);
+}
+
+static RpGpu *
+parse(const char *text, GError **error)
+{
+    return rp_gpu_parse("card.json", text, strlen(text), error);
+}
+
+static void
+reads_a_card_that_is_like_another(void **state)
+{
+    g_autoptr(RpGpu) gpu =
+        parse("{\"name\": \"mine\", \"h2d_gb_per_s\": 12.5, \"like\": \"rtx4090\"}", NULL);
+    g_autoptr(RpGpu) listed = parse("[{\"like\": \"h200\"}]", NULL);
+    const RpGpu *like = rp_gpu_find("rtx4090", NULL);
+
+    assert_non_null(gpu);
+    assert_string_equal(gpu->name, "mine");
+    assert_string_equal(gpu->title, "mine");
+    assert_true(gpu->h2d_gb_per_s == 12.5 && gpu->d2h_gb_per_s == like->d2h_gb_per_s);
+    assert_true(gpu->memory_bytes == like->memory_bytes && gpu->scaled);
+    assert_true(gpu->matmul_efficiency == like->matmul_efficiency);
+    assert_non_null(listed);
+    assert_string_equal(listed->title, "H200");
+    assert_false(listed->measured); /* the file does not say so */
+}
+
+static void
+refuses_bad_cards_with_line_and_column(void **state)
+{
+    static const struct {
+        const char *text, *part;
+    } cards[] = {
+        {"", "line 1, column 1: expected an object"},
+        {"{\"like\": \"rtx4091\"}",
+         "line 1, column 10: like: expected a card (unknown GPU \"rtx4091\"; "
+         "did you mean \"rtx4090\"?"},
+        {"{\n \"name\": \"x\"}", "line 1, column 1: memory_bytes: expected a value, or \"like\""},
+        {"{\"like\": \"l4\",\n \"h2d_gb_per_sec\": 3}",
+         "line 2, column 2: expected a known key such as \"h2d_gb_per_s\""},
+        {"{\"like\": \"l4\", \"h2d_gb_per_s\": -3}",
+         "h2d_gb_per_s: expected a number from 0.001 to 1e9, found -3"},
+        {"{\"like\": \"l4\", \"matmul_efficiency\": 86}",
+         "expected a share of the peak, 0.001 to 1, found 86"},
+        {"{\"like\": \"l4\", \"processors\": 2.5}",
+         "processors: expected a whole number from 1 to 65536"},
+        {"{\"like\": \"l4\", \"memory_bytes\": 24}",
+         "memory_bytes: expected a whole number from 1073741824"},
+        {"{\"like\": \"l4\", \"name\": 4}", "name: "},
+        {"{\"like\": \"l4\", \"like\": \"l4\"}", "found \"like\" a second time"},
+        {"{\"like\": \"l4\", \"fp16_accumulate_tflops\": 1}",
+         "expected at least fp32_accumulate_tflops"},
+        {"{\"like\": \"l4\", \"root_gb_per_s\": 1}",
+         "root_gb_per_s: expected at least h2d_gb_per_s"},
+        {"[]", "expected one card"},
+        {"[{\"like\": \"l4\"}, {\"like\": \"l4\"}]", "expected one card alone"},
+        {"{\"like\": \"l4\"} {}", "expected the end of the text"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(cards); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_null(parse(cards[i].text, &error));
+        assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE));
+        rp_assert_error_message_contains(error, "card.json: ");
+        rp_assert_error_message_contains(error, cards[i].part);
+    }
+}
+
+static void
+links_are_as_fast_as_their_lanes(void **state)
+{
+    assert_true(rp_pcie_gb_per_s(4, 16) == rp_gpu_find("rtx4090", NULL)->h2d_gb_per_s);
+    assert_true(rp_pcie_gb_per_s(5, 16) == rp_gpu_find("rtx5090", NULL)->h2d_gb_per_s);
+    assert_true(rp_pcie_gb_per_s(3, 16) == rp_pcie_gb_per_s(4, 8));
+    assert_true(rp_pcie_gb_per_s(4, 3) == 0 && rp_pcie_gb_per_s(4, 32) == 0);
+    assert_true(rp_pcie_gb_per_s(2, 16) == 0 && rp_pcie_gb_per_s(7, 16) == 0);
 }
 
 /* The tensors of one layer. */
@@ -335,6 +414,9 @@ main(void)
         cmocka_unit_test(has_complete_and_consistent_rows),
         cmocka_unit_test(has_the_gpus_of_the_papers_table_2),
         cmocka_unit_test(finds_by_any_name_and_suggests_the_nearest),
+        cmocka_unit_test(reads_a_card_that_is_like_another),
+        cmocka_unit_test(refuses_bad_cards_with_line_and_column),
+        cmocka_unit_test(links_are_as_fast_as_their_lanes),
         cmocka_unit_test_setup_teardown(lists_the_tensors_of_each_layer, setup, teardown),
         cmocka_unit_test(counts_a_tied_matrix_once),
         cmocka_unit_test_setup_teardown(trains_only_adapters_with_lora, setup, teardown),
