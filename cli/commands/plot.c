@@ -4,11 +4,9 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
-#include "core/base/quote.h"
+#include "cli/reports/steps.h"
 #include "plots/charts/runs.h"
-#include "run/train/train.h"
 
-#define METRICS "metrics.jsonl"
 #define MAX_RUNS 16
 
 typedef struct {
@@ -38,8 +36,7 @@ point_of(const RpTrainLine *line)
                         .loss = line->loss,
                         .learning_rate = line->learning_rate,
                         .grad_norm = line->grad_norm,
-                        .tokens_per_s =
-                            line->step_ms > 0 ? line->tokens * 1000 / line->step_ms : NAN,
+                        .tokens_per_s = rp_cli_tokens_per_s(line),
                         .bubble_ratio = line->bubble_ratio,
                         .eval_loss = line->eval_loss};
 }
@@ -48,39 +45,20 @@ point_of(const RpTrainLine *line)
 static gboolean
 read_run(const char *word, Run *run, GError **error)
 {
-    const gboolean directory = g_file_test(word, G_FILE_TEST_IS_DIR);
-    g_autofree char *path = directory ? g_build_filename(word, METRICS, NULL) : g_strdup(word);
-    g_autofree char *whole = g_canonicalize_filename(word, NULL);
-    g_autofree char *named = directory ? g_strdup(whole) : g_path_get_dirname(whole);
-    g_autoptr(GArray) lines = NULL;
+    g_auto(RpCliSteps) steps = {0};
 
-    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
-        g_autofree char *shown = rp_display_name(word);
-
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "%s: expected the output directory of a run, or its " METRICS ", found %s",
-                    shown, directory ? "a directory without " METRICS : "nothing");
+    if (!rp_cli_steps_read(word, &steps, error))
         return FALSE;
-    }
-    if (!rp_train_check_regular("", path, G_MAXUINT64, error) ||
-        (lines = rp_train_metrics_read(path, error)) == NULL)
-        return FALSE;
-    if (lines->len == 0) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
-                    "%s: expected lines of metrics, as roundpipe train writes them, found none",
-                    path);
-        return FALSE;
-    }
-    *run = (Run){.title = g_path_get_basename(named),
+    *run = (Run){.title = g_steal_pointer(&steps.title),
                  .points = g_array_new(FALSE, FALSE, sizeof(RpRunPoint)),
                  .last = {.step = NAN},
                  .last_evaluation = {.step = NAN}};
-    for (guint i = 0; i < lines->len; i++) {
-        const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
+    for (guint i = 0; i < steps.lines->len; i++) {
+        const RpTrainLine *line = &g_array_index(steps.lines, RpTrainLine, i);
         const RpRunPoint point = point_of(line);
 
         g_array_append_val(run->points, point);
-        *(isnan(line->eval_runtime) ? &run->last : &run->last_evaluation) = *line;
+        *(rp_cli_is_evaluation(line) ? &run->last_evaluation : &run->last) = *line;
     }
     return TRUE;
 }

@@ -8,8 +8,8 @@ function addMemory(traces, range) {
   return traces.flatMap((trace) =>
     (trace.memory || []).filter((arena) => arena.steps > 0).map((arena) =>
       addCurve(section, {
-        title: laneDevice(trace, arena.arena * PAGE.lanes_per_device) + (traces.length > 1 ? ", " + trace.name : ""),
-        x: decodeSums(arena.time), y: decodeSums(arena.bytes), step: true, zero: true, text: bytesText, colour: "#0072b2",
+        title: laneDevice(trace, arena.arena * PAGE.lanes_per_device).replace("CPU", "host") + (traces.length > 1 ? ", " + trace.name : ""),
+        x: decodeSums(arena.time), y: decodeSums(arena.bytes), step: true, zero: true, text: bytesText, colour: "#2f8fd6",
       }, range, ticText)));
 }
 

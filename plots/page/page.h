@@ -33,9 +33,8 @@ typedef struct {
     const char *file;
     const RpTrace *trace;
     const RpPlan *plan; /* (nullable): of the trace */
-    GPtrArray
-        *memory; /* (nullable) (element-type GArray<RpMemoryStep>): devices', then the host's */
-    const RpSteady *steady; /* (nullable): its window */
+    /* (nullable) (element-type GArray<RpMemoryStep>): of each device, then of the host */
+    GPtrArray *memory;
 } RpPageTrace;
 
 /**

@@ -118,14 +118,6 @@ add_totals(RpPage *page, const RpPageTrace *traces, guint n)
     for (guint i = 0; i < n; i++)
         cells[i] = rp_text_percent(bubbles[i].comm_exposed);
     add_row(page, "exposed transfers, a slice of these", cells, n);
-    for (guint i = 0; i < n; i++)
-        cells[i] =
-            traces[i].steady == NULL ? g_strdup("-") : rp_text_time(traces[i].steady->iteration_ns);
-    if (n > 0 && traces[0].steady != NULL)
-        add_row(page, "steady state, an iteration", cells, n);
-    else
-        for (guint i = 0; i < n; i++)
-            g_free(cells[i]);
     rp_page_end_table(page);
     for (guint i = 0; i < n; i++)
         add_bubble_bar(page, &bubbles[i], traces[i].name);

@@ -1,6 +1,6 @@
 /* `roundpipe report`: what is in the page, what is refused; and, where there is Chromium, what a reader
  * gets of it. */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
 #include <string.h>
 
@@ -133,6 +133,87 @@ refuses_traces_of_different_runs(void **state)
     must_refuse("report @T/bound.json @T/eight.json -o @T/no.html", "not two traces of one run");
 }
 
+/* ---- runs ---- */
+
+#define TRAIN "train @T/run.yaml --set steps=4 "
+
+static void
+a_run_has_its_steps_plan_and_both_traces(void **state)
+{
+    must_run(TRAIN "--set output=@T/whole --trace @T/whole.json");
+    must_run("report @T/whole @T/whole.json -o @T/whole.html");
+    g_autofree char *page = read_file("whole.html");
+
+    assert_has(page, "<h1>whole: a run of roundpipe</h1>");
+    assert_has(page, "<td>loss, last step</td>");
+    assert_has(page, "\"title\":\"loss\"");
+    assert_has(page, "<th>predicted</th><th>measured</th>");
+    assert_has(page, "whole/run.yaml</td>"); /* the prediction is planned from it */
+    assert_has(page, "<tr><td>schedule</td><td>RoundPipe");
+    assert_has(page, "<tr><td>optimizer state</td>");
+    assert_has(page, "<summary>The run file</summary>");
+    assert_has(page, "<pre>roundpipe train ");
+    assert_has(page, "micro_batches: 4");
+    assert_has(page, "\"memory\":");
+}
+
+static void
+a_trace_beside_the_metrics_is_found(void **state)
+{
+    must_run(TRAIN "--set output=@T/found");
+    must_run(TRAIN "--set output=@T/other --trace @T/found/trace.json");
+    must_run("report @T/found -o @T/found.html --iterations 1:3");
+    g_autofree char *page = read_file("found.html");
+
+    assert_has(page, "Iterations 1 to 2, which both traces have");
+    assert_has(page, "found/trace.json</td>");
+}
+
+static void
+a_run_file_alone_is_a_plan(void **state)
+{
+    must_run("report @T/run.yaml -o @T/plan.html");
+    g_autofree char *page = read_file("plan.html");
+
+    assert_has(page, "<tr><th></th><th>predicted</th></tr>");
+    assert_has(page, "<tr><td>schedule</td><td>RoundPipe");
+    assert_null(strstr(page, "<h2>Training</h2>"));
+}
+
+static void
+a_run_without_its_model_shows_its_steps(void **state)
+{
+    must_run(TRAIN "--set output=@T/lone");
+    g_auto(RpCliRun) moved = rp_cli_shell("mv @T/model @T/elsewhere");
+    g_auto(RpCliRun) run = rp_cli_run("report @T/lone -o @T/lone.html");
+    g_auto(RpCliRun) back = rp_cli_shell("mv @T/elsewhere @T/model");
+    g_autofree char *page = read_file("lone.html");
+
+    assert_int_equal(moved.code + back.code, 0);
+    assert_int_equal(run.code, 0);
+    assert_true(g_str_has_prefix(run.err, "roundpipe report: note: "));
+    assert_has(page, "It could not be planned again here: ");
+    assert_has(page, "<td>loss, last step</td>");
+    assert_null(strstr(page, "<section id=\"timeline\">"));
+}
+
+static void
+names_what_is_wrong_with_a_run(void **state)
+{
+    must_run(TRAIN "--set output=@T/good");
+    g_auto(RpCliRun) made = rp_cli_shell(
+        "mkdir @T/empty @T/torn && : >@T/torn/metrics.jsonl && echo 'steps: x' >@T/bad.yaml");
+
+    assert_int_equal(made.code, 0);
+    must_refuse("report @T/empty -o @T/no.html", "a directory without metrics.jsonl");
+    must_refuse("report @T/torn -o @T/no.html", "expected lines of metrics");
+    must_refuse("report @T/bad.yaml -o @T/no.html", "bad.yaml: model: required");
+    must_refuse("report @T/good @T/run.yaml -o @T/no.html", "expected one run, found");
+    must_refuse("report @T/good @T/bound.json -o @T/no.html", "not two traces of one run");
+    must_refuse("report @T/bound.json --iterations 1:9 -o @T/no.html", "--iterations: ");
+    must_refuse("report @T/bound.json --iterations 9 -o @T/no.html", "--iterations: ");
+}
+
 /* ---- in a browser ---- */
 
 static char *
@@ -230,8 +311,7 @@ a_reader_sees_prediction_and_memory(void **state)
 
     assert_has(both, "problems: none\n");
     assert_has(both, "boxes: 32\n");
-    assert_has(both, "below: forward of stage 0, micro-batch"); /* the same lane, measured */
-    assert_has(both, "GPU 0 compute, measured:");
+    assert_has(both, "GPU 0 compute, measured:"); /* the row below */
     assert_has(both, " | predicted: ");
 
     must_run("simulate @Q " FULL " --trace @T/full.json");
@@ -242,6 +322,19 @@ a_reader_sees_prediction_and_memory(void **state)
     assert_has(full, "curves: 9\n"); /* eight GPUs and the host */
     assert_has(full, "curve: GPU 0: ");
     assert_has(full, "rows without copies: 9\n");
+}
+
+static void
+a_reader_sees_the_loss(void **state)
+{
+    must_run(TRAIN "--set output=@T/learned --trace @T/learned.json");
+    must_run("report @T/learned @T/learned.json -o @T/learned.html");
+    g_autofree char *result = browse("learned.html");
+
+    assert_has(result, "problems: none\n");
+    /* memory of two devices and the host as planned; loss, tokens/s, bubble ratio, norm, rate */
+    assert_has(result, "curves: 8\n");
+    assert_has(result, "curve: loss: ");
 }
 
 static void
@@ -269,10 +362,16 @@ main(void)
         cmocka_unit_test(text_of_files_stays_text),
         cmocka_unit_test(names_what_is_wrong_with_a_file),
         cmocka_unit_test(refuses_traces_of_different_runs),
+        cmocka_unit_test(a_run_has_its_steps_plan_and_both_traces),
+        cmocka_unit_test(a_trace_beside_the_metrics_is_found),
+        cmocka_unit_test(a_run_file_alone_is_a_plan),
+        cmocka_unit_test(a_run_without_its_model_shows_its_steps),
+        cmocka_unit_test(names_what_is_wrong_with_a_run),
         cmocka_unit_test(a_reader_sees_every_task),
         cmocka_unit_test(a_reader_sees_prediction_and_memory),
+        cmocka_unit_test(a_reader_sees_the_loss),
         cmocka_unit_test(twenty_five_thousand_tasks_are_smooth),
     };
 
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
 }

@@ -1,0 +1,56 @@
+#include "cli/reports/steps.h"
+
+#include <math.h>
+
+#include "core/base/quote.h"
+
+void
+rp_cli_steps_clear(RpCliSteps *steps)
+{
+    g_clear_pointer(&steps->title, g_free);
+    g_clear_pointer(&steps->lines, g_array_unref);
+}
+
+gboolean
+rp_cli_is_evaluation(const RpTrainLine *line)
+{
+    return isnan(line->eval_runtime) == 0;
+}
+
+double
+rp_cli_tokens_per_s(const RpTrainLine *line)
+{
+    return line->step_ms > 0 ? line->tokens * 1000 / line->step_ms : NAN;
+}
+
+gboolean
+rp_cli_steps_read(const char *word, RpCliSteps *steps, GError **error)
+{
+    const gboolean directory = g_file_test(word, G_FILE_TEST_IS_DIR);
+    g_autofree char *path =
+        directory ? g_build_filename(word, RP_CLI_METRICS, NULL) : g_strdup(word);
+    g_autofree char *whole = g_canonicalize_filename(word, NULL);
+    g_autofree char *named = directory ? g_strdup(whole) : g_path_get_dirname(whole);
+    g_autoptr(GArray) lines = NULL;
+
+    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
+        g_autofree char *shown = rp_display_name(word);
+
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                    "%s: expected the output directory of a run, or its " RP_CLI_METRICS
+                    ", found %s",
+                    shown, directory ? "a directory without " RP_CLI_METRICS : "nothing");
+        return FALSE;
+    }
+    if (!rp_train_check_regular("", path, G_MAXUINT64, error) ||
+        (lines = rp_train_metrics_read(path, error)) == NULL)
+        return FALSE;
+    if (lines->len == 0) {
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                    "%s: expected lines of metrics, as roundpipe train writes them, found none",
+                    path);
+        return FALSE;
+    }
+    *steps = (RpCliSteps){g_path_get_basename(named), g_steal_pointer(&lines)};
+    return TRUE;
+}
