@@ -80,6 +80,7 @@ typedef struct {
     RpTaskId task;
     guint64 iteration;
     guint32 micro_batch;
+    _Atomic gboolean back;
 } RpCudaLoss;
 
 struct _RpCuda {
@@ -149,5 +150,7 @@ RpCudaSlot *rp_cuda_slot_fill(RpCuda *cuda, RpCudaDevice *device, const void *so
 
 /* compute.c; rehearse: all devices, with their compute lanes, before anything else, once */
 gboolean rp_cuda_rehearse(RpCuda *cuda, GError **error);
+/* Until the host has all losses of @iteration, whose heads were launched; or the run was cancelled. */
+void rp_cuda_await_losses(RpCuda *cuda, guint64 iteration);
 gboolean rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
                         RpTaskPart part, GError **error);

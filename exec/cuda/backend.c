@@ -194,8 +194,17 @@ static gboolean
 run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GError **error)
 {
     RpCuda *cuda = (RpCuda *)backend;
+    GError *own = NULL;
 
-    return rp_cuda_go_on(cuda, error) && rp_host_state_run(cuda->map.host_state, kind, task, error);
+    if (!rp_cuda_go_on(cuda, error))
+        return FALSE;
+    if (rp_host_state_run(cuda->map.host_state, kind, task, &own))
+        return TRUE;
+    /* a loss says more of why, and may still be on its way */
+    if (g_error_matches(own, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT))
+        rp_cuda_await_losses(cuda, task->task.iteration);
+    g_propagate_error(error, own);
+    return FALSE;
 }
 
 static void

@@ -9,14 +9,29 @@
 static void
 pass_loss_on(void *data)
 {
-    const RpCudaLoss *loss = data;
+    RpCudaLoss *loss = data;
     RpCuda *cuda = loss->cuda;
     GError *error = NULL;
 
     if (!atomic_load(&cuda->cancelled) &&
         !rp_device_action_take_loss(&cuda->map, loss->iteration, loss->micro_batch, &error))
         cuda->base.failed(cuda->base.failed_data, loss->task, error);
+    atomic_store(&loss->back, TRUE);
     atomic_fetch_add(&loss->device->n_losses_back, 1);
+}
+
+void
+rp_cuda_await_losses(RpCuda *cuda, guint64 iteration)
+{
+    const struct timespec nap = {.tv_nsec = 100000};
+    const guint32 micro_batches = (guint32)(rp_task_map_places(&cuda->map) / RP_BATCH_FEED_RING);
+
+    for (guint32 m = 0; m < micro_batches; m++) {
+        const RpCudaLoss *loss = &cuda->calls[rp_task_map_place(&cuda->map, iteration, m)];
+
+        while (!atomic_load(&loss->back) && !atomic_load(&cuda->cancelled))
+            (void)nanosleep(&nap, NULL);
+    }
 }
 
 /* The head was issued: its loss follows, beside what comes next. */
