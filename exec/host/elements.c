@@ -21,19 +21,30 @@ sigmoid(float a)
     return 1.0f / (1.0f + rp_host_exp(-a));
 }
 
+/* Of gate and up: where element @first stands, and how many stand behind it, RP_TILE at most. */
+static size_t
+place_of(const RpSwigluArgs *args, size_t first, size_t *n)
+{
+    *n = MIN(RP_TILE, args->n - first);
+    if (args->row == 0)
+        return first;
+    *n = MIN(*n, args->row - first % args->row);
+    return first + first / args->row * args->row;
+}
+
 void
 rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args)
 {
     float gate_buffer[RP_TILE], up_buffer[RP_TILE], y[RP_TILE];
 
-    for (size_t first = 0; first < args->n; first += RP_TILE) {
-        const size_t n = MIN(RP_TILE, args->n - first);
-        const float *gate = rp_host_load(args->dtype, args->gate, first, n, gate_buffer);
-        const float *up = rp_host_load(args->dtype, args->up, first, n, up_buffer);
+    for (size_t first = 0, n; first < args->n; first += n) {
+        const size_t at = place_of(args, first, &n);
+        const float *gate = rp_host_load(args->dtype, args->gate, at, n, gate_buffer);
+        const float *up = rp_host_load(args->dtype, args->up, at, n, up_buffer);
 
         for (size_t i = 0; i < n; i++)
             y[i] = gate[i] * sigmoid(gate[i]) * up[i];
-        rp_host_store(args->dtype, args->y, first, n, y);
+        rp_host_store(args->dtype, args->y, args->y == args->gate ? at : first, n, y);
     }
     rp_host_note_largest(args->dtype, args->y, args->n, args->largest);
 }
@@ -44,10 +55,10 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
     float gate_buffer[RP_TILE], up_buffer[RP_TILE], dy_buffer[RP_TILE];
     float d_gate[RP_TILE], d_up[RP_TILE], product[RP_TILE];
 
-    for (size_t first = 0; first < args->n; first += RP_TILE) {
-        const size_t n = MIN(RP_TILE, args->n - first);
-        const float *gate = rp_host_load(args->dtype, args->gate, first, n, gate_buffer);
-        const float *up = rp_host_load(args->dtype, args->up, first, n, up_buffer);
+    for (size_t first = 0, n; first < args->n; first += n) {
+        const size_t at = place_of(args, first, &n);
+        const float *gate = rp_host_load(args->dtype, args->gate, at, n, gate_buffer);
+        const float *up = rp_host_load(args->dtype, args->up, at, n, up_buffer);
         const float *dy = rp_host_load(args->dtype, args->dy, first, n, dy_buffer);
 
         for (size_t i = 0; i < n; i++) {
@@ -57,8 +68,8 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
             d_up[i] = dy[i] * (gate[i] * s);
             product[i] = gate[i] * s * up[i];
         }
-        rp_host_store(args->dtype, args->d_gate, first, n, d_gate);
-        rp_host_store(args->dtype, args->d_up, first, n, d_up);
+        rp_host_store(args->dtype, args->d_gate, at, n, d_gate);
+        rp_host_store(args->dtype, args->d_up, at, n, d_up);
         if (args->product != NULL)
             rp_host_store(args->dtype, args->product, first, n, product);
     }

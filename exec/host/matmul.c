@@ -57,7 +57,8 @@ load_a(const RpMatmulArgs *args, size_t row, size_t rows, float *buffer)
 {
     if (args->form == RP_MATMUL_TN)
         return load_block(args->a_dtype, args->a, args->m, 0, args->k, row, rows, buffer);
-    return load_block(args->a_dtype, args->a, args->k, row, rows, 0, args->k, buffer);
+    return load_block(args->a_dtype, args->a, args->a_stride > 0 ? args->a_stride : args->k, row,
+                      rows, 0, args->k, buffer);
 }
 
 static Block
@@ -155,6 +156,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
     g_assert(!(args->bias && (args->accumulate || args->scale != 0)));
     g_assert(!(args->residual && args->accumulate));
+    g_assert(args->a_stride == 0 || (args->form == RP_MATMUL_NT && args->a_stride >= args->k));
     g_assert(args->a_dtype < RP_N_DTYPES || (args->form == RP_MATMUL_NT && args->scale == 0));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);

@@ -98,6 +98,7 @@ typedef struct {
     bool accumulate;
     bool half_sums;                 /* not with @scale */
     float scale;                    /* 0: none */
+    size_t a_stride;                /* NT: elements from a row of A to the next; 0: k */
     const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
     void *workspace;
 } RpMatmulArgs;
@@ -278,6 +279,9 @@ typedef struct {
     void *product;       /* backward, or NULL: y, the same bits; may be any of gate, up, dy */
     /* NULL, or as RpLargestArgs has it: of y, backward of the product; backward, both or none */
     float *largest, *d_gate_largest, *d_up_largest;
+    /* 0, or a multiple of 8: gate and up are columns of one matrix, [n / row, 2 row], and so are d_gate
+     * and d_up, and a y that is gate; then no magnitudes are noted */
+    size_t row;
 } RpSwigluArgs;
 
 /*

@@ -56,7 +56,8 @@ forward_args(const RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
                          .c = y,
                          .a_dtype = dtype,
                          .b_dtype = place->storage,
-                         .c_dtype = dtype};
+                         .c_dtype = dtype,
+                         .a_stride = x->stride};
 
     set_codes_of_weight(pass, kind, x, FALSE, &args);
     return args;
@@ -81,14 +82,15 @@ rp_linear_writes_sums(RpWeightKind kind)
     return biases[kind % RP_N_BASE_KINDS] != 0;
 }
 
-/* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1 */
+/* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @more: rows of the matrix behind it */
 static void
-add_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy, float scale)
+add_sums(RpPass *pass, RpWeightKind kind, size_t more, const RpOperand *x, const RpOperand *dy,
+         float scale)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
     RpMatmulArgs args = {.form = RP_MATMUL_TN,
-                         .m = place->shape[0],
+                         .m = place->shape[0] + more,
                          .n = place->shape[1],
                          .k = x->rows,
                          .a = dy->x,
@@ -176,7 +178,7 @@ linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand
     if (rp_pass_trains(pass, biases[kind]))
         rp_pass_bias_sums(pass, biases[kind], dy->rows, dy->x);
     if (rp_pass_trains(pass, kind))
-        add_sums(pass, kind, x, dy, 0);
+        add_sums(pass, kind, 0, x, dy, 0);
     if (adapters.rank == 0)
         return;
     void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters.rank);
@@ -184,8 +186,8 @@ linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand
     const RpOperand g_of = rp_pass_plain(x->rows, g);
 
     rp_pass_matmul(pass, forward_args(pass, adapters.a, &dropped, h));
-    add_sums(pass, adapters.b, &h_of, dy, pass->layout->place[adapters.b].scale);
-    add_sums(pass, adapters.a, &dropped, &g_of, 0);
+    add_sums(pass, adapters.b, 0, &h_of, dy, pass->layout->place[adapters.b].scale);
+    add_sums(pass, adapters.a, 0, &dropped, &g_of, 0);
     pass->scratch.used = before;
 }
 
@@ -252,4 +254,49 @@ rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, con
     linear_sums(pass, kind, x, dy, g);
     linear_input(pass, kind, dy, g, dx, accumulate);
     pass->scratch.used = before;
+}
+
+/* ---- joined ---- */
+
+/* Whether it is nothing but a matrix. */
+static gboolean
+is_plain(const RpPass *pass, RpWeightKind kind)
+{
+    return rp_pass_has(pass, kind) && !pass->layout->place[kind].has_codes &&
+           !rp_pass_has(pass, biases[kind]) && rp_pass_adapters(pass, kind, 0).rank == 0;
+}
+
+gboolean
+rp_pass_joins(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
+{
+    const RpWeightPlace *a = &pass->layout->place[kind], *b = &pass->layout->place[next];
+    const guint64 elements = a->shape[0] * a->shape[1];
+
+    return is_plain(pass, kind) && is_plain(pass, next) && a->storage == b->storage &&
+           a->shape[1] == b->shape[1] &&
+           b->byte == a->byte + elements * rp_dtype_size(a->storage) &&
+           rp_pass_trains(pass, kind) == rp_pass_trains(pass, next) &&
+           (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
+}
+
+void
+rp_pass_joined(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x, void *y)
+{
+    RpMatmulArgs args = forward_args(pass, kind, x, y);
+
+    args.n += pass->layout->place[next].shape[0];
+    rp_pass_matmul(pass, args);
+}
+
+void
+rp_pass_joined_backward(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
+                        const RpOperand *dy, void *dx)
+{
+    const size_t more = pass->layout->place[next].shape[0];
+    RpMatmulArgs args = input_args(pass, kind, dy, dx);
+
+    if (rp_pass_trains(pass, kind))
+        add_sums(pass, kind, more, x, dy, 0);
+    args.k += more;
+    rp_pass_matmul(pass, args);
 }

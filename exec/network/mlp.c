@@ -1,19 +1,34 @@
 /*
  * The MLP of a dense block: gate, up = n Wg, n Wu;  y = s + swiglu(gate, up) Wd, n = norm(s).
- * gate, up [T,m] are kept, and turn into their gradients where they stand.
+ * gate, up [T,m] are kept, and turn into their gradients where they stand. Where their matrices are one,
+ * so are they, [T,2m]: one matmul makes both, and one each the gradients of both and of their input.
  */
 #include "exec/network/block.h"
 
 typedef struct {
     void *gate, *up;
+    size_t row; /* 0: apart; else m */
 } Mlp;
+
+/* A pass over rows of m takes eight values at a time. Adapters of down read a product without gaps. */
+static gboolean
+are_one(const RpPass *pass, const RpBlockShape *z)
+{
+    return z->m % 8 == 0 && rp_pass_joins(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP) &&
+           rp_pass_adapters(pass, RP_WEIGHT_DOWN, 0).rank == 0;
+}
 
 static Mlp
 take_mlp(RpPass *pass, RpRoom *room, const RpBlockShape *z)
 {
     RpRoom *made = rp_pass_room(pass, room, RP_SAVED_MLP);
-    Mlp mlp;
+    Mlp mlp = {.row = are_one(pass, z) ? z->m : 0};
 
+    if (mlp.row > 0) {
+        mlp.gate = rp_pass_take(pass, made, 2 * z->T * z->m);
+        mlp.up = (guint8 *)mlp.gate + z->m * rp_dtype_size(pass->network->options.dtype);
+        return mlp;
+    }
     mlp.gate = rp_pass_take(pass, made, z->T * z->m);
     mlp.up = rp_pass_take(pass, made, z->T * z->m);
     return mlp;
@@ -33,8 +48,12 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
         const RpOperand n =
             rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
 
-        rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
-        rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
+        if (mlp.row > 0) {
+            rp_pass_joined(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP, &n, mlp.gate);
+        } else {
+            rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
+            rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
+        }
         scratch->used = before;
     }
     if (y == NULL && !pass->kept.used)
@@ -43,13 +62,34 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 
     float *noted = rp_pass_cell(pass);
 
-    rp_pass_swiglu(pass, mlp.gate, mlp.up, product, noted);
-    const RpOperand x =
+    rp_pass_swiglu(pass, mlp.row, mlp.gate, mlp.up, product, noted);
+    RpOperand x =
         rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, noted, &pass->kept.product);
 
     if (y == NULL)
         return;
+    if (product == mlp.gate)
+        x.stride = 2 * mlp.row;
     rp_pass_linear_onto(pass, RP_WEIGHT_DOWN, &x, s, y);
+}
+
+/* Of gate and up, where their gradients stand. @x: their input; @ds: (out): its gradient */
+static void
+differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const RpOperand *x,
+                     float *const noted[3], void *ds)
+{
+    const gsize behind = pass->scratch.used;
+    RpOperand d = rp_pass_plain(z->T, mlp->gate);
+
+    if (mlp->row > 0) {
+        rp_pass_joined_backward(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP, x, &d, ds);
+        return;
+    }
+    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp->up, RP_OPERAND_GRADIENT, noted[1]);
+    rp_pass_linear_backward(pass, RP_WEIGHT_UP, x, &d, ds, FALSE);
+    pass->scratch.used = behind;
+    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp->gate, RP_OPERAND_GRADIENT, noted[0]);
+    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, x, &d, ds, TRUE);
 }
 
 static void
@@ -65,7 +105,7 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
     float *norm = rp_pass_cell(pass);
 
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
-    rp_pass_swiglu_backward(pass, mlp.gate, mlp.up, product, noted);
+    rp_pass_swiglu_backward(pass, mlp.row, mlp.gate, mlp.up, product, noted);
 
     RpOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
                                   : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
@@ -84,13 +124,7 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
         x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, norm);
     }
 
-    const gsize behind = pass->scratch.used;
-
-    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp.up, RP_OPERAND_GRADIENT, noted[1]);
-    rp_pass_linear_backward(pass, RP_WEIGHT_UP, &x, &d, ds, FALSE);
-    pass->scratch.used = behind;
-    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp.gate, RP_OPERAND_GRADIENT, noted[0]);
-    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, &x, &d, ds, TRUE);
+    differentiate_layers(pass, z, &mlp, &x, noted, ds);
     pass->scratch.used = before;
     pass->noted = rp_pass_cell(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,

@@ -276,20 +276,21 @@ rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out)
 }
 
 static RpSwigluArgs
-swiglu_args(const RpPass *pass, const void *gate, const void *up)
+swiglu_args(const RpPass *pass, size_t row, const void *gate, const void *up)
 {
     const RpNetwork *network = pass->network;
 
     return (RpSwigluArgs){.dtype = network->options.dtype,
                           .n = network->tokens * network->model->intermediate,
+                          .row = row,
                           .gate = gate,
                           .up = up};
 }
 
 void
-rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *noted)
+rp_pass_swiglu(RpPass *pass, size_t row, const void *gate, const void *up, void *y, float *noted)
 {
-    RpSwigluArgs args = swiglu_args(pass, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, row, gate, up);
 
     args.y = y;
     args.largest = noted;
@@ -297,9 +298,10 @@ rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *n
 }
 
 void
-rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *const noted[3])
+rp_pass_swiglu_backward(RpPass *pass, size_t row, void *gate, void *up, void *d,
+                        float *const noted[3])
 {
-    RpSwigluArgs args = swiglu_args(pass, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, row, gate, up);
 
     args.d_gate_largest = noted[0];
     args.d_up_largest = noted[1];

@@ -255,6 +255,7 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 typedef struct {
     const void *x;
     size_t rows;
+    size_t stride; /* from a row to the next, of y = x W^T without codes; 0: n */
     RpDtype code;
     const guint8 *codes;  /* [rows,n] */
     const guint8 *turned; /* [n,rows] */
@@ -305,6 +306,15 @@ void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, co
 /* Whether a micro-batch's gradient of the matrix is made in one matmul, which begins a sum by writing it:
  * of all that linear layers have but the head's, which goes in chunks. Adapters are as their matrix. */
 gboolean rp_linear_writes_sums(RpWeightKind kind);
+/* Whether two layers of the same input are one, [out of both,in]: their matrices stand one behind the
+ * other, and neither has a bias, adapters or codes. */
+gboolean rp_pass_joins(const RpPass *pass, RpWeightKind kind, RpWeightKind next);
+/* Of joined layers. y: [rows,out of both] */
+void rp_pass_joined(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
+                    void *y);
+/* Sums first; dx = dy W of both. */
+void rp_pass_joined_backward(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
+                             const RpOperand *dy, void *dx);
 /* Sums += gradients of weight and bias. */
 void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy);
 /* dx = dy W, or += if @accumulate. */
@@ -333,10 +343,13 @@ void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 /* The sinks join what attention made; before its backward, += their gradient, if they are trained. */
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
-void rp_pass_swiglu(RpPass *pass, const void *gate, const void *up, void *y, float *noted);
+/* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */
+void rp_pass_swiglu(RpPass *pass, size_t row, const void *gate, const void *up, void *y,
+                    float *noted);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless codes
  * of that are kept. @noted: cells of the three */
-void rp_pass_swiglu_backward(RpPass *pass, void *gate, void *up, void *d, float *const noted[3]);
+void rp_pass_swiglu_backward(RpPass *pass, size_t row, void *gate, void *up, void *d,
+                             float *const noted[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */

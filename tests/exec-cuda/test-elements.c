@@ -8,6 +8,7 @@ typedef struct {
     Array a, b, c;
     RpDtype target;
     guint alias; /* which input is written over, from 1; 0: none */
+    size_t row;
 } Inputs;
 
 static void
@@ -69,6 +70,61 @@ gates_forward_and_backward_in_place_or_not(void **state)
                 cuda_hold_to_host(compute_swiglu, &inputs, TRUE);
                 host_free_since(mark);
             }
+        }
+    }
+}
+
+/* Gate and up as columns of one matrix, forward in place or not, backward in place. */
+static void
+compute_joined_swiglu(const Side *side, const void *data, Outputs *outputs)
+{
+    const Inputs *inputs = data;
+    const RpDtype dtype = inputs->a.dtype;
+    const size_t n = inputs->c.n, row = inputs->row;
+    char *gate = cuda_in(side, inputs->a);
+    char *up = gate + row * rp_dtype_size(dtype);
+    RpSwigluArgs args = {.dtype = dtype,
+                         .n = n,
+                         .row = row,
+                         .gate = gate,
+                         .up = up,
+                         .y = cuda_out(side, dtype, n),
+                         .dy = cuda_in(side, inputs->c)};
+
+    for (guint i = 0; i < 4; i++)
+        outputs->terms[i] = 1;
+    side->kernels->swiglu_forward(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, n, args.y);
+    args.d_gate = gate;
+    args.d_up = up;
+    args.product = (void *)(guintptr)args.dy;
+    side->kernels->swiglu_backward(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, dtype, 2 * n, gate);
+    outputs->arrays[2] = cuda_result(side, dtype, n, args.product);
+    host_assert_same(outputs->arrays[2], outputs->arrays[0]);
+    gate = cuda_in(side, inputs->a);
+    args.gate = gate;
+    args.up = gate + row * rp_dtype_size(dtype);
+    args.y = gate;
+    side->kernels->swiglu_forward(side->stream, &args);
+    outputs->arrays[3] = cuda_result(side, dtype, 2 * n, gate);
+}
+
+static void
+gates_columns_of_one_matrix(void **state)
+{
+    static const size_t shapes[][2] = {{1, 8}, {3, 40}, {197, 1032}, {1024, 6144}};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t s = 0; s < G_N_ELEMENTS(shapes); s++) {
+            const size_t n = shapes[s][0] * shapes[s][1];
+            const guint mark = host_mark();
+            const Inputs inputs = {.a = cuda_random((RpDtype)dtype, 2 * n, 3),
+                                   .c = cuda_random((RpDtype)dtype, n, 1),
+                                   .row = shapes[s][1]};
+
+            cuda_hold_to_host(compute_joined_swiglu, &inputs, TRUE);
+            host_free_since(mark);
         }
     }
 }
@@ -331,6 +387,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cuda_test(gates_forward_and_backward_in_place_or_not),
+        cuda_test(gates_columns_of_one_matrix),
         cuda_test(gates_beyond_where_exp_overflows),
         cuda_test(converts_adds_and_fills_every_mixture_of_storages),
         cuda_test(gathers_what_is_rounded),

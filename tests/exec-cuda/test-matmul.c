@@ -131,6 +131,33 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
 }
 
 static void
+multiplies_columns_of_a_wider_matrix(void **state)
+{
+    static const size_t sizes[][3] = {{3, 5, 7}, {67, 129, 31}, {264, 136, 8}, {512, 2048, 2048}};
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
+        for (guint i = 0; i < RP_N_DTYPES * 2; i++) {
+            const RpDtype dtype = (RpDtype)(i % RP_N_DTYPES);
+            const RpMatmulArgs shape = {.form = RP_MATMUL_NT,
+                                        .m = sizes[s][0],
+                                        .n = sizes[s][1],
+                                        .k = sizes[s][2],
+                                        .a_stride = (i / RP_N_DTYPES + 1) * sizes[s][2],
+                                        .a_dtype = dtype,
+                                        .b_dtype = dtype,
+                                        .c_dtype = dtype};
+            const guint mark = host_mark();
+            const Product inputs = {shape, cuda_random(dtype, shape.m * shape.a_stride, 1),
+                                    cuda_random(dtype, shape.n * shape.k, 1),
+                                    .residual = cuda_random(dtype, shape.m * shape.n, 1)};
+
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+            host_free_since(mark);
+        }
+    }
+}
+
+static void
 adds_to_residuals(void **state)
 {
     static const size_t sizes[][3] = {
@@ -427,6 +454,7 @@ main(void)
         cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
         cuda_test(adds_the_bias_of_each_call_and_of_none),
         cuda_test(adds_to_residuals),
+        cuda_test(multiplies_columns_of_a_wider_matrix),
         cuda_test(multiplies_nothing),
         cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),

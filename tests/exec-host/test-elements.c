@@ -38,6 +38,74 @@ gates_with_silu(void **state)
     }
 }
 
+/* Gate and up as columns of one matrix: the bits of both without gaps. */
+static void
+gates_columns_of_one_matrix(void **state)
+{
+    static const size_t row = 1032, rows = 3, n = 3 * 1032;
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        const gsize element = rp_dtype_size((RpDtype)dtype);
+        const Array both = host_random((RpDtype)dtype, 2 * n, 3),
+                    dy = host_random((RpDtype)dtype, n, 1);
+        Array apart[2];
+        const Array y = host_output((RpDtype)dtype, n), got = host_output((RpDtype)dtype, n);
+        char *gate = both.data, *up = gate + row * element;
+        RpSwigluArgs args = {.dtype = (RpDtype)dtype, .n = n, .y = y.data, .dy = dy.data};
+
+        for (guint i = 0; i < 2; i++) {
+            apart[i] = host_output((RpDtype)dtype, n);
+            for (size_t r = 0; r < rows; r++)
+                memcpy((char *)apart[i].data + r * row * element,
+                       gate + (2 * r + i) * row * element, row * element);
+        }
+        args.gate = apart[0].data;
+        args.up = apart[1].data;
+        rp_host_kernels()->swiglu_forward(NULL, &args);
+
+        RpSwigluArgs joined = args;
+
+        joined.row = row;
+        joined.gate = gate;
+        joined.up = up;
+        joined.y = got.data;
+        rp_host_kernels()->swiglu_forward(NULL, &joined);
+        host_assert_same(got, y);
+
+        args.d_gate = apart[0].data;
+        args.d_up = apart[1].data;
+        joined.d_gate = gate;
+        joined.d_up = up;
+        joined.product = got.data;
+        rp_host_kernels()->swiglu_backward(NULL, &joined);
+        host_assert_same(got, y);
+        rp_host_kernels()->swiglu_backward(NULL, &args);
+        for (guint i = 0; i < 2; i++)
+            for (size_t r = 0; r < rows; r++)
+                assert_memory_equal((char *)apart[i].data + r * row * element,
+                                    gate + (2 * r + i) * row * element, row * element);
+    }
+}
+
+/* What a forward that keeps nothing does: its product takes the place of the gate. */
+static void
+gates_in_the_place_of_a_column(void **state)
+{
+    static const size_t row = 40, rows = 5;
+    const Array both = host_random(RP_DTYPE_BF16, 2 * row * rows, 3),
+                y = host_output(RP_DTYPE_BF16, row * rows);
+    guint16 *gate = both.data, *up = gate + row;
+    const guint16 *want = y.data;
+    RpSwigluArgs args = {
+        .dtype = RP_DTYPE_BF16, .n = row * rows, .row = row, .gate = gate, .up = up, .y = y.data};
+
+    rp_host_kernels()->swiglu_forward(NULL, &args);
+    args.y = gate;
+    rp_host_kernels()->swiglu_forward(NULL, &args);
+    for (size_t r = 0; r < rows; r++)
+        assert_memory_equal(gate + 2 * r * row, want + r * row, row * sizeof *want);
+}
+
 static void
 gates_at_the_ends_of_the_range(void **state)
 {
@@ -427,6 +495,8 @@ main(void)
         host_test(drops_as_often_as_asked_and_independently),
         host_test(drops_a_row_alone_as_among_others),
         host_test(gates_with_silu),
+        host_test(gates_columns_of_one_matrix),
+        host_test(gates_in_the_place_of_a_column),
         host_test(gates_at_the_ends_of_the_range),
         host_test(takes_exp_to_two_units),
         host_test(converts_and_adds_between_all_storages),

@@ -95,6 +95,46 @@ adds_the_bias_of_a_product_before_it_rounds(void **state)
     assert_true(c == 258);
 }
 
+/* A in columns of a wider matrix: the product of the same rows without what stands between them. */
+static void
+multiplies_columns_of_a_wider_matrix(void **state)
+{
+    static const size_t sizes[][3] = {{1, 1, 1}, {67, 129, 31}, {300, 259, 5}};
+    const RpKernels *kernels = rp_host_kernels();
+
+    for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
+        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+            const size_t m = sizes[s][0], n = sizes[s][1], k = sizes[s][2], stride = 2 * k + 3;
+            const gsize element = rp_dtype_size((RpDtype)dtype);
+            const Array wide = host_random((RpDtype)dtype, m * stride, 1);
+            const Array a = host_output((RpDtype)dtype, m * k);
+            const Array b = host_random((RpDtype)dtype, n * k, 1);
+            const Array want = host_output((RpDtype)dtype, m * n);
+            const Array got = host_output((RpDtype)dtype, m * n);
+            RpMatmulArgs args = {.form = RP_MATMUL_NT,
+                                 .m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .a = a.data,
+                                 .b = b.data,
+                                 .c = want.data,
+                                 .a_dtype = (RpDtype)dtype,
+                                 .b_dtype = (RpDtype)dtype,
+                                 .c_dtype = (RpDtype)dtype};
+
+            for (size_t row = 0; row < m; row++)
+                memcpy((char *)a.data + row * k * element,
+                       (const char *)wide.data + row * stride * element, k * element);
+            args.workspace = host_workspace(kernels->matmul_workspace(&args));
+            kernels->matmul(NULL, &args);
+            args.a = wide.data;
+            args.a_stride = stride;
+            args.c = got.data;
+            kernels->matmul(NULL, &args);
+            host_assert_same(got, want);
+        }
+}
+
 static void
 adds_a_residual_before_it_rounds(void **state)
 {
@@ -196,6 +236,7 @@ main(void)
         host_test(multiplies_every_mixture_of_storages),
         host_test(adds_the_bias_of_a_product_before_it_rounds),
         host_test(adds_a_residual_before_it_rounds),
+        host_test(multiplies_columns_of_a_wider_matrix),
         host_test(adds_a_bias_of_several_tiles_to_a_product),
         host_test(needs_no_workspace_in_fp32),
         host_test(adds_a_bias_to_every_token),

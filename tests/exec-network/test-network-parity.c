@@ -263,6 +263,12 @@ equals_a_qwen2_with_windows_from_the_second_block_on(void **state)
 }
 
 static void
+equals_a_qwen3_whose_gate_and_up_are_one_matrix(void **state)
+{
+    check_case("qwen3-joined", NULL);
+}
+
+static void
 equals_a_mistral_with_windows(void **state)
 {
     check_case("mistral", NULL);
@@ -351,6 +357,7 @@ main(void)
         host_test(equals_a_qwen3_of_experts),
         host_test(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one),
         host_test(equals_a_qwen2_with_windows_from_the_second_block_on),
+        host_test(equals_a_qwen3_whose_gate_and_up_are_one_matrix),
         host_test(equals_a_mistral_with_windows),
         host_test(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window),
         host_test(equals_llamas_with_every_other_rope),

@@ -13,7 +13,7 @@
  *
  * n elements, or [tokens,n]. fp32 arithmetic, rounded once; no sums. A thread takes packs of eight:
  * it reads a pack of every input before it writes, so outputs may be inputs. Blocks of 256 threads
- * that stride over the array; bias: a thread keeps its columns and strides over tokens.
+ * stride over the array; bias: a thread keeps its columns and strides over tokens.
  * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
  */
 #include "exec/cuda/base/common.cuh"
@@ -150,17 +150,28 @@ __launch_bounds__(THREADS) bias_kernel(size_t tokens, size_t n, const T *bias, T
     }
 }
 
+/* Where element @first of gate or up stands, the first of a pack. */
+__device__ __forceinline__ size_t
+place_of(size_t first, unsigned packs_of_row)
+{
+    return packs_of_row == 0 ? first
+                             : first + (size_t)((unsigned)(first / RP_PACK) / packs_of_row) *
+                                           packs_of_row * RP_PACK;
+}
+
 template <typename T>
 static __global__ void
 __launch_bounds__(THREADS)
-    swiglu_kernel(size_t n, const T *gate, const T *up, T *y, float *largest, bool wide)
+    swiglu_kernel(size_t n, unsigned packs_of_row, const T *gate, const T *up, T *y,
+                  bool y_in_place, float *largest, bool wide)
 {
     unsigned most = 0;
 
     FOR_PACKS(first, count, n)
     {
-        const Pack<T> gates = load_pack(gate + first, count, wide);
-        const Pack<T> ups = load_pack(up + first, count, wide);
+        const size_t at = place_of(first, packs_of_row);
+        const Pack<T> gates = load_pack(gate + at, count, wide);
+        const Pack<T> ups = load_pack(up + at, count, wide);
         Pack<T> pack;
 
 #pragma unroll
@@ -169,7 +180,7 @@ __launch_bounds__(THREADS)
 
             pack.at[i] = from_float<T>(a * sigmoid<T>(a) * to_float(ups.at[i]));
         }
-        store_pack(y + first, pack, count, wide);
+        store_pack(y + (y_in_place ? at : first), pack, count, wide);
         if (largest)
             most = larger_of(most, pack);
     }
@@ -185,15 +196,16 @@ typedef struct {
 template <typename T>
 static __global__ void
 __launch_bounds__(THREADS)
-    swiglu_backward_kernel(size_t n, const T *gate, const T *up, const T *dy, T *d_gate, T *d_up,
-                           T *product, Largest largest, bool wide)
+    swiglu_backward_kernel(size_t n, unsigned packs_of_row, const T *gate, const T *up, const T *dy,
+                           T *d_gate, T *d_up, T *product, Largest largest, bool wide)
 {
     unsigned most[3] = {};
 
     FOR_PACKS(first, count, n)
     {
-        const Pack<T> gates = load_pack(gate + first, count, wide);
-        const Pack<T> ups = load_pack(up + first, count, wide);
+        const size_t at = place_of(first, packs_of_row);
+        const Pack<T> gates = load_pack(gate + at, count, wide);
+        const Pack<T> ups = load_pack(up + at, count, wide);
         const Pack<T> dys = load_pack(dy + first, count, wide);
         Pack<T> d_gates, d_ups, products;
 
@@ -207,8 +219,8 @@ __launch_bounds__(THREADS)
             d_ups.at[i] = from_float<T>(d * (a * s));
             products.at[i] = from_float<T>(a * s * to_float(ups.at[i]));
         }
-        store_pack(d_gate + first, d_gates, count, wide);
-        store_pack(d_up + first, d_ups, count, wide);
+        store_pack(d_gate + at, d_gates, count, wide);
+        store_pack(d_up + at, d_ups, count, wide);
         if (product)
             store_pack(product + first, products, count, wide);
         if (largest.d_gate) {
@@ -454,11 +466,14 @@ rp_cuda_swiglu_forward(const RpSwigluArgs *args, cudaStream_t stream)
 
     if (args->n == 0)
         return cudaSuccess;
+    if (args->row % RP_PACK != 0)
+        return cudaErrorInvalidValue;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
         swiglu_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
-            args->n, (const T *)args->gate, (const T *)args->up, (T *)args->y, args->largest, wide);
+            args->n, (unsigned)(args->row / RP_PACK), (const T *)args->gate, (const T *)args->up,
+            (T *)args->y, args->y == args->gate, args->largest, wide);
         return cudaGetLastError();
     });
 }
@@ -471,12 +486,14 @@ rp_cuda_swiglu_backward(const RpSwigluArgs *args, cudaStream_t stream)
 
     if (args->n == 0)
         return cudaSuccess;
+    if (args->row % RP_PACK != 0)
+        return cudaErrorInvalidValue;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
         swiglu_backward_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
-            args->n, (const T *)args->gate, (const T *)args->up, (const T *)args->dy,
-            (T *)args->d_gate, (T *)args->d_up, (T *)args->product,
+            args->n, (unsigned)(args->row / RP_PACK), (const T *)args->gate, (const T *)args->up,
+            (const T *)args->dy, (T *)args->d_gate, (T *)args->d_up, (T *)args->product,
             Largest{args->d_gate_largest, args->d_up_largest, args->largest}, wide);
         return cudaGetLastError();
     });

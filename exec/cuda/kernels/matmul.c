@@ -22,10 +22,6 @@
  * them. Scales are read by the kernel. half_sums: sums may be those that tensor cores keep by
  * themselves, with fewer bits than fp32 ("fast accumulation"), else they are promoted to fp32.
  *
- * No operand that cuBLASLt gets has 2^31 elements: not all of its kernels count further. Tokens go
- * in parts then: rows of A and C, or (TN) rows of A and B, whose sums are added to C one after
- * another.
- *
  * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
  * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
@@ -37,13 +33,11 @@
 #include <string.h>
 
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
-#define MOST_ELEMENTS (((size_t)1 << 31) - 1)
-#define PART_ROWS 512           /* parts have a multiple of these, so that their alignment stays */
-#define WORKSPACE_ALIGNMENT 256 /* a workspace is at 64: the rest is cut off */
+#define WORKSPACE_ALIGNMENT 256            /* a workspace is at 64: the rest is cut off */
 
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
-    size_t m, n, k;
+    size_t m, n, k, a_stride;
     guint32 form, a_dtype, b_dtype, c_dtype;
     guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
     /* two as wide as one of the others: no gap */
@@ -51,7 +45,7 @@ typedef struct {
     guint16 c_alignment, bias_alignment; /* 0: no bias */
 } Key;
 
-G_STATIC_ASSERT(sizeof(Key) == 3 * sizeof(size_t) + 8 * sizeof(guint32));
+G_STATIC_ASSERT(sizeof(Key) == 4 * sizeof(size_t) + 8 * sizeof(guint32));
 
 typedef struct {
     Key key;
@@ -133,6 +127,7 @@ key_of(const RpMatmulArgs *args)
     key.m = args->m;
     key.n = args->n;
     key.k = args->k;
+    key.a_stride = args->a_stride;
     key.form = args->form;
     key.a_dtype = args->a_dtype;
     key.b_dtype = args->b_dtype;
@@ -160,11 +155,13 @@ data_type(guint32 dtype)
     return types[dtype];
 }
 
-/* Of a matrix of @rows x @columns in rows. */
+/* Of a matrix of @rows x @columns in rows. @stride: from one to the next; 0: @columns */
 static cublasStatus_t
-new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns)
+new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns,
+           size_t stride)
 {
-    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows, (int64_t)columns);
+    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows,
+                                      (int64_t)(stride > 0 ? stride : columns));
 }
 
 static cublasStatus_t
@@ -241,12 +238,12 @@ describe(Plan *plan)
         status = describe_bias(plan);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = new_layout(&plan->a, key->a_dtype, a_turned ? key->k : key->m,
-                            a_turned ? key->m : key->k);
+                            a_turned ? key->m : key->k, key->a_stride);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = new_layout(&plan->b, key->b_dtype, b_turned ? key->n : key->k,
-                            b_turned ? key->k : key->n);
+                            b_turned ? key->k : key->n, 0);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = new_layout(&plan->c, key->c_dtype, key->m, key->n);
+        status = new_layout(&plan->c, key->c_dtype, key->m, key->n, 0);
     return status;
 }
 
@@ -402,8 +399,8 @@ is_known(const RpMatmulArgs *args)
            (args->c_dtype == args->a_dtype || args->c_dtype == RP_DTYPE_FP32);
 }
 
-static void
-multiply(RpKernelStream *stream, const RpMatmulArgs *args)
+void
+rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     /* 0 and 1, stored as sums are */
     static const float scales[] = {0.0f, 1.0f};
@@ -417,6 +414,7 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
 
     g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
     g_return_if_fail(!(args->residual && args->accumulate));
+    g_return_if_fail(args->a_stride == 0 || args->form == RP_MATMUL_NT);
     if (!is_known(args)) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
@@ -449,52 +447,4 @@ multiply(RpKernelStream *stream, const RpMatmulArgs *args)
         fail(stream, args, status);
     else if (args->bias != NULL && !plan->adds_bias)
         add_bias(stream, args);
-}
-
-/* Rows of a part, 0: it cannot be divided, or need not be. */
-static size_t
-find_part(const RpMatmulArgs *args)
-{
-    const gboolean adds = args->form == RP_MATMUL_TN;
-    const size_t rows = adds ? args->k : args->m;
-    const size_t width = adds ? MAX(args->m, args->n) : MAX(args->k, args->n);
-
-    if (width == 0 || rows <= MOST_ELEMENTS / width || (adds && args->c_dtype != RP_DTYPE_FP32))
-        return 0;
-    return MOST_ELEMENTS / width / PART_ROWS * PART_ROWS;
-}
-
-static const void *
-at_element(const void *array, RpDtype dtype, size_t element)
-{
-    return (const guint8 *)array + element * rp_dtype_size(dtype);
-}
-
-void
-rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
-{
-    const gboolean adds = args->form == RP_MATMUL_TN;
-    const size_t step = adds && (args->bias || args->residual) ? 0 : find_part(args);
-    const size_t rows = adds ? args->k : args->m;
-
-    if (step == 0) {
-        multiply(stream, args);
-        return;
-    }
-    for (size_t at = 0; at < rows; at += step) {
-        RpMatmulArgs part = *args;
-
-        part.a = at_element(args->a, args->a_dtype, at * (adds ? args->m : args->k));
-        if (adds) {
-            part.k = MIN(step, rows - at);
-            part.b = at_element(args->b, args->b_dtype, at * args->n);
-            part.accumulate = args->accumulate || at > 0;
-        } else {
-            part.m = MIN(step, rows - at);
-            part.c = (void *)at_element(args->c, args->c_dtype, at * args->n);
-            if (args->residual != NULL)
-                part.residual = at_element(args->residual, args->c_dtype, at * args->n);
-        }
-        multiply(stream, &part);
-    }
 }
