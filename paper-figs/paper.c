@@ -202,6 +202,8 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
         g_string_append(command, " --transfers naive");
     if (options->consistency == RP_CONSISTENCY_BLOCKING)
         g_string_append(command, " --consistency blocking");
+    if (options->optimizer == RP_OPTIMIZER_LEAN)
+        g_string_append(command, " --optimizer lean");
     if (options->async)
         g_string_append(command, " --async");
     if (iterations > 1)

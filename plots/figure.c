@@ -17,6 +17,7 @@ struct _RpFigure {
     char *title;
     char *caption;
     char *profile; /* or NULL */
+    char *table;   /* or NULL */
     guint width;
     guint height;
     GString *data;
@@ -49,6 +50,7 @@ rp_figure_free(RpFigure *figure)
     g_free(figure->title);
     g_free(figure->caption);
     g_free(figure->profile);
+    g_free(figure->table);
     g_string_free(figure->data, TRUE);
     g_string_free(figure->script, TRUE);
     g_ptr_array_unref(figure->commands);
@@ -125,6 +127,13 @@ rp_figure_set_profile(RpFigure *figure, const char *json)
 {
     g_free(figure->profile);
     figure->profile = g_strdup(json);
+}
+
+void
+rp_figure_set_table(RpFigure *figure, const char *csv)
+{
+    g_free(figure->table);
+    figure->table = g_strdup(csv);
 }
 
 void
@@ -277,6 +286,8 @@ rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat f
            write_file(figure, directory, figure->name, ".gp", script, -1, error) &&
            (figure->profile == NULL ||
             write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
+           (figure->table == NULL ||
+            write_file(figure, directory, figure->name, ".csv", figure->table, -1, error)) &&
            write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&
            draw(figure, directory, formats, error);
 }

@@ -53,30 +53,46 @@ const RpSystem rp_system_zero_2 = {
 /* Blocks that are whole at once: one computes, the next arrives, the last leaves. */
 #define FSDP_BLOCKS 3
 
-/* fp32 weights, gradients and moments shared out; whole 16-bit gradients while several micro-batches are
- * summed without the others (no_sync). */
-static RpSystemMemory
-fsdp_memory(const RpSystemJob *job, double logit_bytes)
+/* fp32 weights, gradients and moments shared out. */
+static double
+fsdp_state(const RpSystemJob *job)
 {
     const RpSystemModel *model = job->model;
     const double frozen = model->parameters - model->trained;
     const double whole = FSDP_BLOCKS * model->block + model->embedding + model->head - model->tied;
-    const double sums = rp_system_turns(&rp_system_fsdp, job) > 1 ? model->trained : 0;
 
-    return (RpSystemMemory){.state = (4 * frozen + 16 * model->trained) / job->server->gpus +
-                                     2 * whole + 2 * sums,
+    return (4 * frozen + 16 * model->trained) / job->server->gpus + 2 * whole;
+}
+
+/* Whole 16-bit gradients while several micro-batches are summed without the others (no_sync), where there is
+ * room for them: else each micro-batch scatters its own. */
+static double
+fsdp_sums(const RpSystemJob *job, double logit_bytes)
+{
+    const double sums = rp_system_turns(&rp_system_fsdp, job) > 1 ? 2 * job->model->trained : 0;
+    const double all = fsdp_state(job) + sums + rp_system_activations(job, logit_bytes);
+
+    return job->server->gpu_bytes == 0 || all <= (double)job->server->gpu_bytes ? sums : 0;
+}
+
+static RpSystemMemory
+fsdp_memory(const RpSystemJob *job, double logit_bytes)
+{
+    return (RpSystemMemory){.state = fsdp_state(job) + fsdp_sums(job, logit_bytes),
                             .activations = rp_system_activations(job, logit_bytes)};
 }
 
-/* Two gathers a micro-batch, for forward and backward; one reduce-scatter. */
+/* Two gathers a micro-batch, for forward and backward; one reduce-scatter, or one each. */
 static gboolean
 fsdp_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, GError **error)
 {
     const double turns = rp_system_turns(&rp_system_fsdp, job);
+    const double scatters = fsdp_sums(job, rp_system_fsdp.logit_bytes) > 0 ? 1 : turns;
 
     (void)memory;
     (void)error;
-    return ring_time(job, turns * 2 * 2 * job->model->parameters + 2 * job->model->trained,
+    return ring_time(job,
+                     turns * 2 * 2 * job->model->parameters + scatters * 2 * job->model->trained,
                      job->server->nccl_bytes_per_s, time);
 }
 
