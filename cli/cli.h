@@ -25,7 +25,7 @@
  * @help: what it does, and an example
  * @more_help: (nullable): tables behind its options
  * @requests: options that name a schedule and a partition, and a schedule: @args begins with
- *   RpScheduleArgs
+ *   RpScheduleArgs; swept: with a text for each row of rp_schedule_options
  * @options: (nullable): its own, each with RP_WORD() or the like, described as the setting of its name if not
  *   here; a count is 1 or more. Those behind RP_FOR_EXPERTS stand in a list of their own.
  *   A file's name with G_OPTION_FLAG_OPTIONAL_ARG may stand without a value, which is then ""
@@ -45,7 +45,8 @@ typedef struct {
     enum {
         RP_NO_REQUEST,
         RP_REQUESTS,
-        RP_REQUEST
+        RP_REQUEST,
+        RP_SWEPT_REQUEST
     } requests; /* RP_REQUESTS: of several schedules */
     const GOptionEntry *options;
     gsize args_size;
@@ -137,6 +138,10 @@ gboolean rp_cli_choose(const char *option, const char *key, const char *text, in
 gboolean rp_cli_check_lora(const RpModel *model, guint rank, char **targets,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The value of a count @option, 1 or more. Errors: RP_CLI_ERROR_USAGE, unless *@error is set */
+gboolean rp_cli_take_count(const GOptionEntry *option, const char *text, int *count,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -215,6 +220,8 @@ typedef struct {
     char *gpu; /* a card's name or file */
     char *pcie;
     char *host_bandwidth;
+    int sequence;    /* tokens; 0 = as usual */
+    int micro_batch; /* sequences; 0 = as usual */
 } RpBoxArgs;
 
 /* Their options, for tables of a struct of @type with a @member of RpBoxArgs. */
@@ -224,6 +231,13 @@ typedef struct {
             "times of the cost model for this card: a name (see `roundpipe gpus`) or a card's "    \
             "FILE.json",                                                                           \
             "CARD"                                                                                 \
+    }
+#define RP_BOX_WORK(type, member)                                                                  \
+    {"sequence", 0, RP_COUNT(type, member.sequence),                                               \
+     "tokens of a sequence, of times of the cost model (default: 2048)", "T"},                     \
+    {                                                                                              \
+        "micro-batch", 0, RP_COUNT(type, member.micro_batch),                                      \
+            "sequences of a micro-batch, of times of the cost model (default: 4)", "B"             \
     }
 #define RP_BOX_LINKS(type, member)                                                                 \
     {"pcie", 0, RP_WORD(type, member.pcie),                                                        \
@@ -250,8 +264,8 @@ gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
 /**
  * rp_cli_load_profile:
  * @word: a timing file; or a model: its config.json or directory, or its name. Its times are the shipped
- *   profile's, or those of the cost model, both for an RTX 4090; with a card in @box those of the
- *   cost model for it
+ *   profile's, or those of the cost model, both for an RTX 4090; with a card, a sequence or a
+ *   micro-batch in @box those of the cost model for it
  * @box: (nullable): whose links the profile gets
  * @gpus: that the machine is made for, where the cost model makes it; 0: as usual
  *

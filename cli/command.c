@@ -41,6 +41,26 @@ add_options(RpCommandOptions *options, const GOptionEntry *table, gpointer args)
     }
 }
 
+/* The options of a request, each a text for the command to read: @args begins with their members. */
+static void
+add_swept(RpCommandOptions *options, gpointer args)
+{
+    g_autoptr(GArray) table = g_array_new(TRUE, TRUE, sizeof(GOptionEntry));
+
+    for (const GOptionEntry *option = rp_schedule_options; option->long_name != NULL; option++) {
+        GOptionEntry swept = *option;
+
+        swept.arg_data = GSIZE_TO_POINTER(table->len * sizeof(char *));
+        if (option->arg == G_OPTION_ARG_NONE)
+            swept.flags |= G_OPTION_FLAG_OPTIONAL_ARG;
+        swept.arg = G_OPTION_ARG_STRING;
+        if (swept.arg_description == NULL)
+            swept.arg_description = "YES";
+        g_array_append_val(table, swept);
+    }
+    add_options(options, (const GOptionEntry *)(void *)table->data, args);
+}
+
 RpCommandOptions
 rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every)
 {
@@ -48,7 +68,9 @@ rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every)
                                 .help = g_ptr_array_new_with_free_func(g_free)};
 
     add_options(&options, command->options, args);
-    if (command->requests != RP_NO_REQUEST)
+    if (command->requests == RP_SWEPT_REQUEST)
+        add_swept(&options, args);
+    else if (command->requests != RP_NO_REQUEST)
         add_options(&options, rp_schedule_options + (command->requests == RP_REQUESTS), args);
     add_options(&options, every_options, every);
     return options;
@@ -105,21 +127,21 @@ suggest_option(const GArray *entries, GError **error)
                                      : g_strdup_printf("%s; did you mean --%s?", old, near);
 }
 
-static gboolean
-take_count(const GOptionEntry *option, const char *text, GError **error)
+gboolean
+rp_cli_take_count(const GOptionEntry *option, const char *text, int *count, GError **error)
 {
     gint64 number = 0;
     const gboolean is_number =
         g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, &number, NULL);
 
     if (is_number && number >= 1 && number <= G_MAXINT) {
-        *(int *)option->arg_data = (int)number;
+        *count = (int)number;
         return TRUE;
     }
     g_autofree char *found =
         is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(text);
 
-    if (*error == NULL)
+    if (error != NULL && *error == NULL)
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
                     "--%s: expected a number of 1 or more, found %s%s", option->long_name, found,
                     number > G_MAXINT ? ", which is out of range" : "");
@@ -195,7 +217,10 @@ parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char
         suggest_option(parsed, &local);
     for (guint i = 0; i < entries->len; i++)
         if (texts[i] != NULL) {
-            (void)take_count(&g_array_index(entries, GOptionEntry, i), texts[i], &local);
+            const GOptionEntry *entry = &g_array_index(entries, GOptionEntry, i);
+
+            if (!rp_cli_take_count(entry, texts[i], entry->arg_data, &local))
+                g_assert(local != NULL);
             g_free(texts[i]);
         }
     if (asked) {

@@ -13,6 +13,7 @@ const GOptionEntry rp_schedule_options[] = {
     {"schedule", 's', RP_WORD(RpScheduleArgs, schedule), NULL, "NAME"},
     {"gpus", 'n', RP_COUNT(RpScheduleArgs, ask.options.gpus), "number of GPUs", "N"},
     RP_BOX_GPU(RpScheduleArgs, box),
+    RP_BOX_WORK(RpScheduleArgs, box),
     {"micro-batches", 'm', RP_COUNT(RpScheduleArgs, ask.options.micro_batches),
      "micro-batches of an iteration", "M"},
     {"round", 0, RP_COUNT(RpScheduleArgs, ask.options.round),

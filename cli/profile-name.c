@@ -55,8 +55,8 @@ static RpProfile *
 make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **error)
 {
     const RpWorkload workload = {
-        .sequences = RP_CLI_SEQUENCES,
-        .tokens_per_sequence = RP_CLI_TOKENS,
+        .sequences = box->micro_batch > 0 ? (guint)box->micro_batch : RP_CLI_SEQUENCES,
+        .tokens_per_sequence = box->sequence > 0 ? (guint)box->sequence : RP_CLI_TOKENS,
         .gpus = gpus > 0 ? gpus : RP_CLI_GPUS,
     };
     g_autoptr(RpGpu) gpu = rp_box_open(box, CARD, error);
@@ -96,6 +96,16 @@ load_model(const char *path, const RpBoxArgs *box, guint gpus, GError **error)
     return profile;
 }
 
+/* The option that only the cost model has times for; %NULL: none was given. */
+static const char *
+needs_model(const RpBoxArgs *box)
+{
+    return box->gpu != NULL       ? "gpu"
+           : box->sequence > 0    ? "sequence"
+           : box->micro_batch > 0 ? "micro-batch"
+                                  : NULL;
+}
+
 RpProfile *
 rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError **error)
 {
@@ -108,14 +118,17 @@ rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError *
     box = box != NULL ? box : &usual;
     if (is_path(word) && is_model(word))
         return load_model(word, box, gpus, error);
-    if (g_file_test(word, G_FILE_TEST_EXISTS) && box->gpu != NULL) {
-        (void)rp_cli_refuse(error,
-                            "--gpu: %s has the times of its card; expected the name or the "
-                            "config.json of a model beside it, or no --gpu",
-                            word);
+    const char *modelled = needs_model(box);
+
+    if (g_file_test(word, G_FILE_TEST_EXISTS) && modelled != NULL) {
+        (void)rp_cli_refuse(
+            error,
+            "--%s: %s has the times of its card and its micro-batches; expected the "
+            "name or the config.json of a model beside it, or no --%s",
+            modelled, word, modelled);
         return NULL;
     }
-    if (is_path(word) || (is_path(path) && box->gpu == NULL)) {
+    if (is_path(word) || (is_path(path) && modelled == NULL)) {
         profile = load_file(path, error);
         return profile != NULL && rp_box_change(box, profile, error) ? g_steal_pointer(&profile)
                                                                      : NULL;

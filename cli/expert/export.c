@@ -60,8 +60,8 @@ static gboolean
 export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **error)
 {
     RpWorkload workload = {
-        .sequences = (guint)more->sequences,
-        .tokens_per_sequence = (guint)more->tokens,
+        .sequences = (guint)(args->box.micro_batch > 0 ? args->box.micro_batch : more->sequences),
+        .tokens_per_sequence = (guint)(args->box.sequence > 0 ? args->box.sequence : more->tokens),
         .dtype = more->dtype,
         .accumulate = more->accumulate,
         .codes = g_strcmp0(more->matmul, "fp8") == 0,

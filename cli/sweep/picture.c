@@ -1,0 +1,347 @@
+#include "cli/sweep/sweep.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/reports/picture.h"
+#include "plots/charts/lines.h"
+
+/* More cannot be told apart. */
+#define MOST_SERIES 16
+/* Of rp_colour_of_series(); then crosses. */
+#define N_COLOURS 8
+/* An option's values that are so far apart stand on a logarithmic axis. */
+#define WIDE_RANGE 8
+
+/* What columns are called on an axis. */
+static const struct {
+    RpSweepResult result;
+    const char *title;
+    gboolean more; /* is better */
+} axis_titles[] = {
+    {RP_SWEEP_ITERATION_MS, "iteration, ms", FALSE},
+    {RP_SWEEP_BUBBLE_PCT, "bubble ratio, %", FALSE},
+    {RP_SWEEP_FILL_PCT, "fill, %", FALSE},
+    {RP_SWEEP_SWITCH_PCT, "switch, %", FALSE},
+    {RP_SWEEP_DRAIN_PCT, "drain, %", FALSE},
+    {RP_SWEEP_INTRA_PCT, "intra, %", FALSE},
+    {RP_SWEEP_TOKENS_PER_S, "tokens/s", TRUE},
+    {RP_SWEEP_GPU_GIB, "fullest GPU, GiB", FALSE},
+    {RP_SWEEP_HOST_GIB, "host memory, GiB", FALSE},
+    {RP_SWEEP_DOLLARS, "dollars a billion tokens", FALSE},
+};
+
+typedef struct {
+    double x, y;
+} Point;
+
+typedef struct {
+    const RpSweepRows *rows;
+    const RpSweepGrid *grid;
+    guint32 x, y, series; /* columns; series: RP_NONE: one for all */
+    GPtrArray *names;     /* of series, borrowed */
+} Drawing;
+
+static const char *
+axis_title(const RpSweepRows *rows, guint32 column)
+{
+    const char *name = rp_sweep_rows_column(rows, column);
+
+    for (guint i = 0; i < G_N_ELEMENTS(axis_titles); i++)
+        if (g_str_equal(rp_sweep_result_name(axis_titles[i].result), name))
+            return axis_titles[i].title;
+    return name;
+}
+
+/* Whether more of it is better; an option's value is neither. */
+static gboolean
+more_is_better(const RpSweepRows *rows, guint32 column)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(axis_titles); i++)
+        if (g_str_equal(rp_sweep_result_name(axis_titles[i].result),
+                        rp_sweep_rows_column(rows, column)))
+            return axis_titles[i].more;
+    return FALSE;
+}
+
+static gboolean
+is_option(const Drawing *drawing, guint32 column)
+{
+    return column < drawing->grid->axes->len;
+}
+
+/* ---- what is asked for ---- */
+
+static gboolean
+find_column(const RpSweepRows *rows, const char *option, const char *name, guint32 *column,
+            GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new();
+
+    for (guint c = 0; c < rp_sweep_rows_n_columns(rows); c++)
+        g_ptr_array_add(names, (gpointer)rp_sweep_rows_column(rows, c));
+    g_ptr_array_add(names, NULL);
+    const int found = rp_cli_choice(option, name, (const char *const *)names->pdata, error);
+
+    *column = (guint32)found;
+    return found >= 0;
+}
+
+static gboolean
+read_axes(const RpSweepRows *rows, const char *axes, guint32 *y, guint32 *x, GError **error)
+{
+    const char *text = axes != NULL ? axes : "tokens_per_s:host_gib";
+    g_auto(GStrv) names = g_strsplit(text, ":", -1);
+
+    if (g_strv_length(names) != 2)
+        return rp_cli_refuse(
+            error, "--axes: expected two columns as tokens_per_s:host_gib, found \"%s\"", text);
+    return find_column(rows, "axes", names[0], y, error) &&
+           find_column(rows, "axes", names[1], x, error);
+}
+
+gboolean
+rp_sweep_check_picture(const RpSweepRows *rows, const char *axes, const char *series,
+                       GError **error)
+{
+    guint32 y, x;
+
+    return read_axes(rows, axes, &y, &x, error) &&
+           (series == NULL || find_column(rows, "series", series, &x, error));
+}
+
+/* The option of several values that is neither axis: the last, for it changes fastest. */
+static guint32
+usual_series(const Drawing *drawing)
+{
+    for (guint a = drawing->grid->axes->len; a-- > 0;)
+        if (g_array_index(drawing->grid->axes, RpSweepAxis, a).n > 1 && a != drawing->x &&
+            a != drawing->y)
+            return a;
+    return RP_NONE;
+}
+
+/* ---- points ---- */
+
+static double
+number_of(const char *cell)
+{
+    char *end = NULL;
+    const double value = g_ascii_strtod(cell, &end);
+
+    return end != cell && *end == '\0' ? value : NAN;
+}
+
+static const char *
+series_of(const Drawing *drawing, const char *const *cells)
+{
+    return drawing->series == RP_NONE ? "" : cells[drawing->series];
+}
+
+/* Finite points of a series; %NULL: of all. What does not fit is none. */
+static GArray *
+points_of(const Drawing *drawing, const char *series)
+{
+    const guint32 fits = rp_sweep_rows_find_column(drawing->rows, "fits");
+    GArray *points = g_array_new(FALSE, FALSE, sizeof(Point));
+
+    for (guint i = 0; i < drawing->grid->n; i++) {
+        const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
+
+        if (cells == NULL || g_str_equal(cells[fits], "no") ||
+            (series != NULL && !g_str_equal(series_of(drawing, cells), series)))
+            continue;
+        const Point point = {number_of(cells[drawing->x]), number_of(cells[drawing->y])};
+
+        if (isfinite(point.x) && isfinite(point.y))
+            g_array_append_val(points, point);
+    }
+    return points;
+}
+
+static int
+compare_x(const void *a, const void *b)
+{
+    const Point *left = a, *right = b;
+
+    if (left->x != right->x)
+        return left->x < right->x ? -1 : 1;
+    return (left->y > right->y) - (left->y < right->y);
+}
+
+/* Of points by x the best y so far, from the better end of x. */
+static GArray *
+front_of(const Drawing *drawing, GArray *points)
+{
+    const gboolean more_x = more_is_better(drawing->rows, drawing->x);
+    const gboolean more_y = more_is_better(drawing->rows, drawing->y);
+    GArray *front = g_array_new(FALSE, FALSE, sizeof(Point));
+
+    for (guint k = 0; k < points->len; k++) {
+        const guint i = more_x ? points->len - 1 - k : k;
+        const Point *point = &g_array_index(points, Point, i);
+        Point *last = front->len > 0 ? &g_array_index(front, Point, front->len - 1) : NULL;
+
+        if (last != NULL && (more_y ? point->y <= last->y : point->y >= last->y))
+            continue;
+        if (last != NULL && last->x == point->x)
+            *last = *point;
+        else
+            g_array_append_val(front, *point);
+    }
+    return front;
+}
+
+static void
+add_points(RpLineChart *chart, const char *title, RpColour colour, RpLineStyle style,
+           const GArray *points)
+{
+    g_autofree double *x = g_new(double, points->len + 1);
+    g_autofree double *y = g_new(double, points->len + 1);
+
+    for (guint i = 0; i < points->len; i++) {
+        x[i] = g_array_index(points, Point, i).x;
+        y[i] = g_array_index(points, Point, i).y;
+    }
+    rp_line_chart_add(chart, title, colour, style, x, y, points->len);
+}
+
+static gboolean
+collect_series(Drawing *drawing, GError **error)
+{
+    for (guint i = 0; i < drawing->grid->n; i++) {
+        const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
+        const char *name = cells != NULL ? series_of(drawing, cells) : NULL;
+
+        if (name != NULL &&
+            !g_ptr_array_find_with_equal_func(drawing->names, name, g_str_equal, NULL))
+            g_ptr_array_add(drawing->names, (gpointer)name);
+    }
+    if (drawing->names->len <= MOST_SERIES)
+        return TRUE;
+    return rp_cli_refuse(error, "--series: expected at most %d values of %s, found %u", MOST_SERIES,
+                         rp_sweep_rows_column(drawing->rows, drawing->series), drawing->names->len);
+}
+
+/* The values of options that are the same in all rows. */
+static char *
+what_is_fixed(const RpSweepGrid *grid)
+{
+    GString *text = g_string_new(NULL);
+
+    for (guint a = 0; a < grid->axes->len; a++) {
+        const RpSweepAxis *axis = &g_array_index(grid->axes, RpSweepAxis, a);
+
+        if (axis->n == 1)
+            g_string_append_printf(text, "%s%s %s", text->len > 0 ? ", " : "",
+                                   rp_sweep_axis_name(axis), axis->values[0]);
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* "gpipe", "gpus 8". (transfer full): %NULL: there is one series */
+static char *
+series_title(const Drawing *drawing, const char *name)
+{
+    if (drawing->series == RP_NONE)
+        return NULL;
+    if (isnan(number_of(name)))
+        return g_strdup(name);
+    return g_strdup_printf("%s %s", rp_sweep_rows_column(drawing->rows, drawing->series), name);
+}
+
+/* Without its unit. (transfer full) */
+static char *
+short_title(const char *title)
+{
+    const char *comma = strchr(title, ',');
+
+    return comma != NULL ? g_strndup(title, (gsize)(comma - title)) : g_strdup(title);
+}
+
+/* Tics at the option's values. */
+static void
+set_option_axis(const Drawing *drawing, RpLineChart *chart)
+{
+    const RpSweepAxis *axis = &g_array_index(drawing->grid->axes, RpSweepAxis, drawing->x);
+    g_autofree double *values = g_new(double, axis->n);
+    double low = G_MAXDOUBLE, high = 0;
+
+    for (guint i = 0; i < axis->n; i++) {
+        values[i] = number_of(axis->values[i]);
+        if (!isfinite(values[i]))
+            return;
+        low = fmin(low, values[i]);
+        high = fmax(high, values[i]);
+    }
+    rp_line_chart_set_tics(chart, values, axis->n);
+    if (low > 0 && high >= WIDE_RANGE * low)
+        rp_line_chart_set_log(chart, 2, 0);
+}
+
+static RpFigure *
+draw(const Drawing *drawing, GError **error)
+{
+    const gboolean lines = is_option(drawing, drawing->x);
+    const char *x_title = axis_title(drawing->rows, drawing->x);
+    const char *y_title = axis_title(drawing->rows, drawing->y);
+    g_autofree char *short_x = short_title(x_title);
+    g_autofree char *short_y = short_title(y_title);
+    g_autofree char *title = g_strdup_printf("%s against %s (predicted)", short_y, short_x);
+    g_autofree char *fixed = what_is_fixed(drawing->grid);
+    g_autoptr(RpLineChart) chart = rp_line_chart_new("sweep", title, x_title, y_title);
+    g_autoptr(GArray) all = points_of(drawing, NULL);
+
+    if (all->len == 0) {
+        g_set_error(
+            error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+            "--picture: expected rows with numbers in both columns of --axes %s:%s, found none "
+            "that fits",
+            rp_sweep_rows_column(drawing->rows, drawing->y),
+            rp_sweep_rows_column(drawing->rows, drawing->x));
+        return NULL;
+    }
+    rp_line_chart_set_subtitle(chart, fixed);
+    if (lines)
+        set_option_axis(drawing, chart);
+    for (guint s = 0; s < drawing->names->len; s++) {
+        const char *name = g_ptr_array_index(drawing->names, s);
+        g_autofree char *entry = series_title(drawing, name);
+        g_autoptr(GArray) points = points_of(drawing, name);
+
+        qsort(points->data, points->len, sizeof(Point), compare_x);
+        if (points->len > 0)
+            add_points(chart, entry, rp_colour_of_series(s),
+                       lines           ? RP_LINE_WITH_POINTS
+                       : s < N_COLOURS ? RP_LINE_POINTS
+                                       : RP_LINE_CROSSES,
+                       points);
+    }
+    if (!lines) {
+        qsort(all->data, all->len, sizeof(Point), compare_x);
+        g_autoptr(GArray) front = front_of(drawing, all);
+
+        qsort(front->data, front->len, sizeof(Point), compare_x);
+        add_points(chart, "none is better in both", RP_COLOUR_GREY, RP_LINE_DASHED, front);
+    }
+    return rp_line_chart_figure(chart);
+}
+
+gboolean
+rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
+                 const char *series, const char *path, GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new();
+    Drawing drawing = {.rows = rows, .grid = grid, .names = names};
+
+    if (!read_axes(rows, axes, &drawing.y, &drawing.x, error))
+        return FALSE;
+    drawing.series = usual_series(&drawing);
+    if ((series != NULL && !find_column(rows, "series", series, &drawing.series, error)) ||
+        !collect_series(&drawing, error))
+        return FALSE;
+    g_autoptr(RpFigure) figure = draw(&drawing, error);
+
+    return figure != NULL && rp_cli_picture_write(figure, path, error);
+}

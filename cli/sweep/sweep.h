@@ -1,0 +1,120 @@
+/**
+ * `roundpipe sweep`: one simulation for each combination of what options are given (grid.c), as many at
+ * once as there are processors (run.c), a row of a CSV file each (rows.c), and pictures of that (picture.c).
+ */
+#pragma once
+
+#include "cli/cli.h"
+
+/* Of rp_schedule_options. */
+#define RP_SWEEP_MOST_OPTIONS 64
+#define RP_SWEEP_MOST_ROWS 100000
+
+/* ---- grid.c ---- */
+
+/* An option that is given, or the models. */
+typedef struct {
+    const GOptionEntry *option; /* %NULL: models and timing files */
+    char **values;              /* of which each row has one */
+    guint n;
+} RpSweepAxis;
+
+typedef struct {
+    GArray *axes; /* RpSweepAxis: the models first, then in the order of the table */
+    guint n;      /* combinations */
+} RpSweepGrid;
+
+void rp_sweep_grid_clear(RpSweepGrid *grid);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpSweepGrid, rp_sweep_grid_clear)
+
+/**
+ * rp_sweep_grid_make:
+ * @models: (nullable) (array zero-terminated=1): %NULL or none: the usual one
+ * @texts: (array length=RP_SWEEP_MOST_OPTIONS): of each row of rp_schedule_options, %NULL: not given.
+ *   A list has commas between, or where values have those semicolons; `2k..64k` doubles, `4..12+4` adds;
+ *   `--schedule all`; a flag is given alone, or as no, yes
+ *
+ * Errors: RP_CLI_ERROR_USAGE: a value that is none of the option's, too many combinations
+ */
+gboolean rp_sweep_grid_make(RpSweepGrid *grid, char *const *models, char *const *texts,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* "model", "gpus". */
+const char *rp_sweep_axis_name(const RpSweepAxis *axis);
+/* Which of its values row @i has; the last axis changes fastest. */
+guint rp_sweep_grid_place(const RpSweepGrid *grid, guint i, guint axis);
+/* The options of row @i; texts are the grid's. */
+void rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpScheduleArgs *args);
+
+/* ---- rows.c ---- */
+
+/* What a row has behind the grid's columns. */
+typedef enum {
+    RP_SWEEP_DEVICE,
+    RP_SWEEP_ITERATION_MS,
+    RP_SWEEP_BUBBLE_PCT,
+    RP_SWEEP_FILL_PCT,
+    RP_SWEEP_SWITCH_PCT,
+    RP_SWEEP_DRAIN_PCT,
+    RP_SWEEP_INTRA_PCT,
+    RP_SWEEP_TOKENS_PER_S,
+    RP_SWEEP_GPU_GIB,
+    RP_SWEEP_HOST_GIB,
+    RP_SWEEP_FITS,
+    RP_SWEEP_DOLLARS, /* a billion tokens */
+    RP_SWEEP_ERROR,
+    RP_SWEEP_N_RESULTS
+} RpSweepResult;
+
+const char *rp_sweep_result_name(RpSweepResult result);
+
+/* A CSV file that grows row by row, and its rows in memory. */
+typedef struct _RpSweepRows RpSweepRows;
+
+/**
+ * rp_sweep_rows_open:
+ *
+ * Takes rows that @path has from an earlier sweep of the same options; a last one that is torn is
+ * dropped. Rows that are not of @grid stay behind the others.
+ * Errors: RP_CLI_ERROR_USAGE: a file of other columns; G_FILE_ERROR, also of one that another process
+ *   writes
+ */
+RpSweepRows *rp_sweep_rows_open(const char *path, const RpSweepGrid *grid,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_sweep_rows_free(RpSweepRows *rows);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSweepRows, rp_sweep_rows_free)
+
+guint rp_sweep_rows_n_columns(const RpSweepRows *rows);
+const char *rp_sweep_rows_column(const RpSweepRows *rows, guint column);
+/* The column of that name; RP_NONE: none. */
+guint32 rp_sweep_rows_find_column(const RpSweepRows *rows, const char *name);
+/* Cells of row @i of the grid; %NULL: it is not there yet. */
+const char *const *rp_sweep_rows_cells(const RpSweepRows *rows, guint i);
+
+/* Appends row @i to the file. @results: texts, %NULL: empty. From any thread. */
+void rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results);
+/* Puts the file in the order of the grid. Errors: G_FILE_ERROR, also those of rp_sweep_rows_add() */
+gboolean rp_sweep_rows_finish(RpSweepRows *rows, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- run.c ---- */
+
+/* Fills what is missing. @prices: (nullable) (array): dollars an hour of a GPU, by the place of --gpu */
+gboolean rp_sweep_run(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint *done,
+                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- picture.c ---- */
+
+/* Sees that --axes and --series name columns. Errors: RP_CLI_ERROR_USAGE */
+gboolean rp_sweep_check_picture(const RpSweepRows *rows, const char *axes, const char *series,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/**
+ * rp_sweep_picture:
+ * @axes: (nullable): "Y:X", names of columns
+ * @series: (nullable): whose values have a colour each
+ *
+ * Over an option's values lines; else points, and the front that no other point is better than in both.
+ * Errors: RP_CLI_ERROR_USAGE, those of drawing
+ */
+gboolean rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
+                          const char *series, const char *path,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

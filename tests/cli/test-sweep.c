@@ -1,0 +1,254 @@
+/* `roundpipe sweep`: every combination once, in one file that a later call goes on with. */
+#include "tests/cli/run-cli.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+#include <string.h>
+
+#define SMALL "sweep @Q --schedule 1f1b,gpipe --gpus 1..4 --micro-batches 4,8 "
+
+static char *
+read_file(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *text = NULL;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    return text;
+}
+
+static void
+write_file(const char *name, const char *text, gssize length)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    assert_true(g_file_set_contents(path, text, length, NULL));
+}
+
+static guint
+count_lines(const char *text)
+{
+    guint n = 0;
+
+    for (; *text != '\0'; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* Runs it; fails unless it simulated so many combinations. */
+static void
+must_simulate(const char *command, double simulated)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s --json", command);
+
+    if (run.code != 0)
+        print_error("%s: %s\n", command, run.err);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    assert_true(rp_cli_number(root, "simulated") == simulated);
+}
+
+static void
+must_refuse(const char *command, const char *message)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", command);
+
+    assert_int_not_equal(run.code, 0);
+    if (strstr(run.err, message) == NULL)
+        print_error("%s: %s\n", command, run.err);
+    assert_non_null(strstr(run.err, message));
+    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1); /* one line */
+}
+
+static void
+a_row_is_what_simulate_says(void **state)
+{
+    must_simulate(SMALL "-o @T/a.csv", 12);
+    g_auto(RpCliRun) again = rp_cli_run(SMALL "-o @T/a.csv --json");
+    g_autoptr(RpTree) rows = rp_cli_json(&again);
+
+    assert_true(rp_cli_number(rows, "simulated") == 0);
+    assert_int_equal(rp_cli_member(rows, "rows")->items->len, 12);
+    /* the last row: gpipe, 4 GPUs, 8 micro-batches */
+    assert_string_equal(rp_cli_member(rows, "rows.11.schedule")->text, "gpipe");
+    assert_string_equal(rp_cli_member(rows, "rows.11.gpus")->text, "4");
+    assert_string_equal(rp_cli_member(rows, "rows.11.micro-batches")->text, "8");
+    g_auto(RpCliRun) alone =
+        rp_cli_run("simulate @Q --schedule gpipe --gpus 4 --micro-batches 8 --json");
+    g_autoptr(RpTree) one = rp_cli_json(&alone);
+    const double bubble = g_ascii_strtod(rp_cli_member(rows, "rows.11.bubble_pct")->text, NULL);
+    const double ms = g_ascii_strtod(rp_cli_member(rows, "rows.11.iteration_ms")->text, NULL);
+
+    assert_true(fabs(ms - rp_cli_number(one, "iteration_ms")) < 1e-5);
+    assert_true(fabs(bubble - 100 * rp_cli_number(one, "bubble_ratio")) < 1e-5);
+}
+
+static void
+the_same_sweep_gives_the_same_bytes(void **state)
+{
+    must_simulate(SMALL "-o @T/b.csv", 12);
+    must_simulate(SMALL "-o @T/c.csv", 12);
+    g_autofree char *b = read_file("b.csv");
+    g_autofree char *c = read_file("c.csv");
+
+    assert_string_equal(b, c);
+    assert_int_equal(count_lines(b), 13);
+    assert_true(g_str_has_prefix(b, "model,schedule,gpus,micro-batches,device,iteration_ms,"));
+}
+
+static void
+a_killed_sweep_goes_on(void **state)
+{
+    must_simulate(SMALL "-o @T/whole.csv", 12);
+    g_autofree char *whole = read_file("whole.csv");
+    const char *fifth = whole;
+
+    for (guint line = 0; line < 5; line++)
+        fifth = strchr(fifth, '\n') + 1;
+    /* four rows, and half of one */
+    write_file("half.csv", whole, fifth - whole + 20);
+    must_simulate(SMALL "-o @T/half.csv", 8);
+    g_autofree char *done = read_file("half.csv");
+
+    assert_string_equal(done, whole);
+    /* not even the heading is whole */
+    write_file("head.csv", whole, 9);
+    must_simulate(SMALL "-o @T/head.csv", 12);
+    g_autofree char *begun = read_file("head.csv");
+    assert_string_equal(begun, whole);
+}
+
+static void
+more_values_take_the_rows_that_are_there(void **state)
+{
+    must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4,8 -o @T/more.csv", 2);
+    must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 2..16 -o @T/more.csv", 2);
+    must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4 -o @T/more.csv", 0);
+    g_autofree char *all = read_file("more.csv");
+
+    assert_int_equal(count_lines(all), 5); /* a narrower sweep loses none */
+}
+
+static void
+lists_and_ranges_name_values(void **state)
+{
+    must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4..12+4,4 -o @T/add.csv", 3);
+    must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4 --stages '14,14;10,18' -o "
+                  "@T/list.csv",
+                  2);
+    must_simulate("sweep @Q --schedule roundpipe --gpus 2 --micro-batches 4 --async=no,yes -o "
+                  "@T/flag.csv",
+                  2);
+    g_autofree char *list = read_file("list.csv");
+
+    assert_non_null(strstr(list, ",\"14,14\","));
+}
+
+static void
+a_combination_that_cannot_run_says_why(void **state)
+{
+    must_simulate("sweep @Q --schedule 1f1b,roundpipe --gpus 2 --micro-batches 4 --round 4 -o "
+                  "@T/why.csv",
+                  2);
+    g_autofree char *why = read_file("why.csv");
+    g_auto(RpCliRun) run = rp_cli_run(
+        "sweep @Q --schedule 1f1b,roundpipe --gpus 2 --micro-batches 4 --round 4 -o @T/why.csv");
+
+    assert_non_null(strstr(why, "runs all micro-batches as one round"));
+    assert_non_null(strstr(run.out, "cannot run: "));
+    assert_int_equal(run.code, 0);
+}
+
+static void
+prices_go_with_cards(void **state)
+{
+    must_simulate("sweep qwen3-1.7b --gpu rtx4090,rtx3090 --gpus 2 --micro-batches 4 --gpu-price "
+                  "0.4,0.2 -o @T/price.csv",
+                  2);
+    g_auto(RpCliRun) run =
+        rp_cli_run("sweep qwen3-1.7b --gpu rtx4090,rtx3090 --gpus 2 "
+                   "--micro-batches 4 --gpu-price 0.4,0.2 -o @T/price.csv --json");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    for (guint i = 0; i < 2; i++) {
+        g_autofree char *dollars = g_strdup_printf("rows.%u.dollars_per_billion_tokens", i);
+        g_autofree char *speed = g_strdup_printf("rows.%u.tokens_per_s", i);
+        const double found = g_ascii_strtod(rp_cli_member(root, dollars)->text, NULL);
+        const double rate = g_ascii_strtod(rp_cli_member(root, speed)->text, NULL);
+
+        assert_true(fabs(found - 2 * (i == 0 ? 0.4 : 0.2) / 3600 * 1e9 / rate) < 1e-4);
+    }
+}
+
+static void
+longer_sequences_are_swept(void **state)
+{
+    must_simulate("sweep qwen3-1.7b --gpu rtx4090 --gpus 2 --micro-batches 4 --sequence 2k..8k "
+                  "--micro-batch 1 -o @T/sequence.csv",
+                  3);
+    g_autofree char *text = read_file("sequence.csv");
+
+    assert_non_null(strstr(text, ",8192,"));
+    assert_null(strstr(text, "cannot"));
+}
+
+static void
+draws_a_front_and_lines(void **state)
+{
+    must_simulate(SMALL "-o @T/drawn.csv --picture @T/front.svg", 12);
+    must_simulate(SMALL "-o @T/drawn.csv --picture @T/lines.svg --axes bubble_pct:micro-batches "
+                        "--series schedule",
+                  0);
+    g_autofree char *front = read_file("front.svg");
+    g_autofree char *lines = read_file("lines.svg");
+
+    assert_non_null(strstr(front, "none is better in both"));
+    assert_non_null(strstr(front, "host memory, GiB"));
+    assert_non_null(strstr(lines, ">gpipe"));
+    assert_null(strstr(lines, "none is better in both"));
+}
+
+static void
+names_what_is_wrong(void **state)
+{
+    write_file("other.csv", "a,b\n1,2\n", -1);
+    write_file("json.csv", "{\"a\": 3}", -1);
+    must_refuse("sweep @Q --gpus 1,x -o @T/no.csv", "--gpus: expected a number of 1 or more");
+    must_refuse("sweep @Q --gpus 0..8 -o @T/no.csv", "--gpus: ");
+    must_refuse("sweep @Q --gpus 8..1 -o @T/no.csv", "--gpus: ");
+    must_refuse("sweep @Q --gpus 1..4096+1 -o @T/no.csv", "1 to 1000 values");
+    must_refuse("sweep @Q --schedule 1f1b,roundpip -o @T/no.csv", "did you mean \"roundpipe\"?");
+    must_refuse("sweep @Q --partition best -o @T/no.csv", "--partition: ");
+    must_refuse("sweep @Q --async=maybe -o @T/no.csv", "expected no or yes");
+    must_refuse("sweep @Q --gpus 1..512+1 --micro-batches 1..512+1 -o @T/no.csv", "combinations");
+    must_refuse("sweep @Q --axes a:b -o @T/no.csv", "--picture");
+    must_refuse("sweep @Q --gpus 1 --picture @T/no.svg --axes speed:gpus -o @T/axes.csv",
+                "--axes: ");
+    must_refuse("sweep @Q --gpu-price 1,2 -o @T/no.csv", "--gpu-price: expected one price");
+    must_refuse("sweep @Q --gpus 1 -o @T/other.csv", "other.csv: line 1: expected ");
+    must_refuse("sweep @Q --gpus 1 -o @T/json.csv", "json.csv: line 1: expected rows of a sweep");
+    g_autofree char *other = read_file("other.csv");
+    g_autofree char *json = read_file("json.csv");
+
+    assert_string_equal(other, "a,b\n1,2\n"); /* nothing is lost */
+    assert_string_equal(json, "{\"a\": 3}");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_is_what_simulate_says),
+        cmocka_unit_test(the_same_sweep_gives_the_same_bytes),
+        cmocka_unit_test(a_killed_sweep_goes_on),
+        cmocka_unit_test(more_values_take_the_rows_that_are_there),
+        cmocka_unit_test(lists_and_ranges_name_values),
+        cmocka_unit_test(a_combination_that_cannot_run_says_why),
+        cmocka_unit_test(prices_go_with_cards),
+        cmocka_unit_test(longer_sequences_are_swept),
+        cmocka_unit_test(draws_a_front_and_lines),
+        cmocka_unit_test(names_what_is_wrong),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
