@@ -169,6 +169,7 @@ check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **erro
         return rp_cli_check_no_systems(&more->systems, error);
     own.ask.options.gpus = 0;
     own.ask.options.micro_batches = 0;
+    own.box = (RpBoxArgs){0};
     if (more->schedules == NULL && !more->published &&
         memcmp(&own, &(const RpScheduleArgs){0}, sizeof own) == 0)
         return TRUE;
@@ -371,7 +372,7 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
         !check_csv(args, entries, error))
         return FALSE;
     if (args->systems.names != NULL) {
-        if (!rp_cli_compare_systems(&args->systems, &request->ask.options, entries, report, error))
+        if (!rp_cli_compare_systems(&args->systems, request, entries, report, error))
             return FALSE;
         report->muted = g_strcmp0(args->csv, "-") == 0;
         return args->csv == NULL ||

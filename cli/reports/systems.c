@@ -23,6 +23,7 @@ typedef struct {
 
 typedef struct {
     const RpPlanOptions *options;
+    const RpGpu *card; /* (nullable): that profiles were made for */
     gboolean chunked_head;
 } Question;
 
@@ -109,15 +110,17 @@ static gboolean
 run_row(const Question *question, Row *row, GError **error)
 {
     const RpProfile *profile = row->entry->profile;
-    const RpSystemServer server = rp_system_server(profile, question->options->gpus);
+    RpSystemServer server = rp_system_server(profile, question->options->gpus);
     RpSystemModel model;
 
+    if (question->card != NULL)
+        rp_system_server_take(&server, profile, question->card);
     if (!rp_system_model_read(profile, &model, error))
         return FALSE;
     const RpSystemJob job = {
         .model = &model,
         .server = &server,
-        .batch = question->options->micro_batches * profile->sequences,
+        .batch = (guint64)question->options->micro_batches * profile->sequences,
         .tokens = profile->tokens_per_sequence,
         .chunked_head = question->chunked_head,
     };
@@ -285,16 +288,22 @@ report_rows(RpReport *report, const Question *question, double price, const GArr
 }
 
 gboolean
-rp_cli_compare_systems(const RpSystemsArgs *args, const RpPlanOptions *options,
+rp_cli_compare_systems(const RpSystemsArgs *args, const RpScheduleArgs *request,
                        const GPtrArray *entries, RpReport *report, GError **error)
 {
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
-    Question question = {options, args->chunked_head};
+    g_autoptr(RpGpu) card = NULL;
+    Question question = {.options = &request->ask.options, .chunked_head = args->chunked_head};
     double price;
 
     g_array_set_clear_func(rows, clear_row);
     if (!read_price(args->price, &price, error))
         return FALSE;
+    if (request->box.gpu != NULL) {
+        question.card = card = rp_box_open(&request->box, NULL, error);
+        if (card == NULL)
+            return FALSE;
+    }
     for (guint i = 0; i < entries->len; i++)
         if (!add_rows(args->names, g_ptr_array_index(entries, i), rows, error))
             return FALSE;

@@ -22,13 +22,13 @@ gboolean rp_cli_check_no_systems(const RpSystemsArgs *args,
 
 /**
  * rp_cli_compare_systems:
- * @options: of it, GPUs, and micro-batches of the profile's size: the tokens of a step, of every system
+ * @request: of it the box, GPUs, and micro-batches of the profile's size: the tokens of a step, of every system
  * @entries: (element-type RpCliEntry)
  *
  * A row that cannot run says why, and the others go on.
  * Errors: RP_CLI_ERROR_USAGE
  */
-gboolean rp_cli_compare_systems(const RpSystemsArgs *args, const RpPlanOptions *options,
+gboolean rp_cli_compare_systems(const RpSystemsArgs *args, const RpScheduleArgs *request,
                                 const GPtrArray *entries, RpReport *report,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The rows of that report as CSV: an RpCliWrite. */

@@ -52,8 +52,8 @@ tp_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, GErr
     (void)memory;
     (void)error;
     time->compute = rp_system_compute_s(job);
-    time->link_bytes = rp_system_ring(job) * job->batch * job->tokens * 2.0 * job->model->hidden *
-                       job->model->blocks * TP_COLLECTIVES;
+    time->link_bytes = rp_system_ring(job) * (double)job->batch * job->tokens * 2.0 *
+                       job->model->hidden * job->model->blocks * TP_COLLECTIVES;
     time->collectives = time->link_bytes / job->server->nccl_bytes_per_s;
     return TRUE;
 }

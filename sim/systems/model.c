@@ -74,7 +74,22 @@ rp_system_model_read(const RpProfile *profile, RpSystemModel *model, GError **er
     return TRUE;
 }
 
-/* The catalogue's server has what a profile does not say of the links between GPUs. */
+/* What a profile does not say of the card: the links between GPUs, and how it accumulates. */
+void
+rp_system_server_take(RpSystemServer *server, const RpProfile *profile, const RpGpu *gpu)
+{
+    if (g_str_has_prefix(gpu->interconnect, "NVLink"))
+        server->deepspeed_bytes_per_s = server->nccl_bytes_per_s =
+            RP_SYSTEM_NVLINK_SHARE * gpu->interconnect_gb_per_s * 1e9;
+    if (gpu->fp32_accumulate_tflops < gpu->fp16_accumulate_tflops &&
+        strcmp(profile->accumulate, "fp16") == 0)
+        server->fp32_speed = RP_SYSTEM_FP32_SPEED;
+    if (profile->gpu_memory_bytes > 0) {
+        server->gpu_bytes = MIN(profile->gpu_memory_bytes, gpu->memory_bytes);
+        server->gpu_bytes -= MIN(server->gpu_bytes, RP_ADVISE_GPU_RESERVE_BYTES);
+    }
+}
+
 RpSystemServer
 rp_system_server(const RpProfile *profile, guint gpus)
 {
@@ -83,7 +98,8 @@ rp_system_server(const RpProfile *profile, guint gpus)
     const double pcie = MIN(links->h2d_bytes_per_s, links->d2h_bytes_per_s) / RP_SYSTEM_PCIE4;
     RpSystemServer server = {
         .gpus = gpus,
-        .gpu_bytes = profile->gpu_memory_bytes,
+        .gpu_bytes =
+            profile->gpu_memory_bytes - MIN(profile->gpu_memory_bytes, RP_ADVISE_GPU_RESERVE_BYTES),
         .deepspeed_bytes_per_s = pcie * RP_SYSTEM_DEEPSPEED_PCIE4,
         .nccl_bytes_per_s = pcie * RP_SYSTEM_NCCL_PCIE4,
         .h2d_bytes_per_s = links->h2d_bytes_per_s,
@@ -91,15 +107,8 @@ rp_system_server(const RpProfile *profile, guint gpus)
         .fp32_speed = 1,
     };
 
-    if (gpu != NULL && g_str_has_prefix(gpu->interconnect, "NVLink"))
-        server.deepspeed_bytes_per_s = server.nccl_bytes_per_s =
-            RP_SYSTEM_NVLINK_SHARE * gpu->interconnect_gb_per_s * 1e9;
-    if (gpu != NULL && gpu->fp32_accumulate_tflops < gpu->fp16_accumulate_tflops &&
-        strcmp(profile->accumulate, "fp16") == 0)
-        server.fp32_speed = RP_SYSTEM_FP32_SPEED;
-    if (gpu != NULL && server.gpu_bytes > 0)
-        server.gpu_bytes = MIN(server.gpu_bytes, gpu->memory_bytes);
-    server.gpu_bytes -= MIN(server.gpu_bytes, RP_ADVISE_GPU_RESERVE_BYTES);
+    if (gpu != NULL)
+        rp_system_server_take(&server, profile, gpu);
     return server;
 }
 
@@ -112,7 +121,7 @@ rp_system_ring(const RpSystemJob *job)
 guint
 rp_system_turns(const RpSystem *system, const RpSystemJob *job)
 {
-    return job->batch / job->sequences / (system->own_batches ? job->server->gpus : 1);
+    return (guint)job->batch / job->sequences / (system->own_batches ? job->server->gpus : 1);
 }
 
 double
@@ -142,7 +151,8 @@ rp_system_activations(const RpSystemJob *job, double logit_bytes)
 double
 rp_system_compute_s(const RpSystemJob *job)
 {
-    return (double)job->model->sequence_ns / (double)RP_NS_PER_S * job->batch / job->server->gpus;
+    return (double)job->model->sequence_ns / (double)RP_NS_PER_S * (double)job->batch /
+           job->server->gpus;
 }
 
 RpProfile *

@@ -24,6 +24,18 @@ set_time(gint64 period_ns, double busy_ns, guint gpus, RpSystemTime *time)
     time->wait = MAX(0, seconds(period_ns) - time->compute);
 }
 
+static gboolean
+check_actions(guint64 actions, GError **error)
+{
+    if (actions <= RP_SYSTEM_MOST_ACTIONS)
+        return TRUE;
+    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
+                "its plan would have %" G_GUINT64_FORMAT
+                " actions, and at most %d are simulated: use fewer micro-batches",
+                actions, RP_SYSTEM_MOST_ACTIONS);
+    return FALSE;
+}
+
 gboolean
 rp_system_pipeline(const RpProfile *profile, const char *schedule, const RpPartition *partition,
                    guint gpus, guint micro_batches, RpSystemTime *time, GError **error)
@@ -35,7 +47,8 @@ rp_system_pipeline(const RpProfile *profile, const char *schedule, const RpParti
         .fidelity = RP_FIDELITY_COMPUTE,
     };
 
-    if (options.schedule == NULL)
+    if (options.schedule == NULL ||
+        !check_actions((guint64)2 * partition->n_forward * micro_batches, error))
         return FALSE;
     g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 1, error);
     g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, NULL, error) : NULL;
@@ -141,7 +154,7 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
     RpPlanOptions options = {
         .schedule = rp_schedule_find("roundpipe", error),
         .gpus = gpus,
-        .micro_batches = job->batch / job->sequences,
+        .micro_batches = (guint)job->batch / job->sequences,
         .async = async,
         .fidelity = RP_FIDELITY_FULL,
         .early_steps = RP_EARLY_AUTO,
@@ -158,6 +171,11 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
         rp_steady_window(gpus, (partition->n_forward + partition->n_backward) *
                                    (options.micro_batches / options.round));
     const RpMachine machine = rp_machine_from_profile(profile);
+    const guint64 actions = (guint64)(partition->n_forward + partition->n_backward) *
+                            options.micro_batches * (async ? window.iterations : 1);
+
+    if (!check_actions(actions, error))
+        return FALSE;
     g_autoptr(RpPlan) plan =
         rp_plan_make(profile, partition, &options, async ? window.iterations : 1, error);
     g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;

@@ -66,7 +66,7 @@ fits(const RpSystemServer *server, const RpSystemMemory *memory)
 static void
 choose_sequences(const RpSystem *system, RpSystemJob *job)
 {
-    const guint shared = job->batch / job->server->gpus / MAX(1, system->least_turns);
+    const guint shared = (guint)job->batch / job->server->gpus / MAX(1, system->least_turns);
     guint chosen = 1;
 
     for (guint sequences = 2; sequences <= shared && shared % sequences == 0; sequences *= 2) {
@@ -87,8 +87,21 @@ check_batch(const RpSystem *system, const RpSystemJob *job, GError **error)
     if (job->batch % together == 0 && job->batch > 0)
         return TRUE;
     g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
-                "a step of %u sequences does not divide into micro-batches of %u%s", job->batch,
-                job->sequences, system->own_batches ? " on every GPU" : "");
+                "a step of %" G_GUINT64_FORMAT
+                " sequences does not divide into micro-batches of %u%s",
+                job->batch, job->sequences, system->own_batches ? " on every GPU" : "");
+    return FALSE;
+}
+
+static gboolean
+check_size(const RpSystemJob *job, GError **error)
+{
+    if (job->server->gpus <= RP_SYSTEM_MOST_GPUS && job->batch <= RP_SYSTEM_MOST_BATCH)
+        return TRUE;
+    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
+                "expected at most %d GPUs and %u sequences of a step, found %u and "
+                "%" G_GUINT64_FORMAT,
+                RP_SYSTEM_MOST_GPUS, RP_SYSTEM_MOST_BATCH, job->server->gpus, job->batch);
     return FALSE;
 }
 
@@ -100,7 +113,7 @@ rp_system_predict(const RpSystem *system, const RpSystemJob *asked, RpSystemPred
     RpSystemPrediction result = {0};
     RpSystemTime *time = &result.time;
 
-    if (system->takes != NULL && !system->takes(&job, error))
+    if (!check_size(&job, error) || (system->takes != NULL && !system->takes(&job, error)))
         return FALSE;
     if (job.sequences == 0 || system->memory == NULL)
         choose_sequences(system, &job);
@@ -143,7 +156,7 @@ rp_system_longest(const RpSystem *system, const RpSystemJob *job, guint *tokens,
 {
     guint low = 0, high = MOST_TOKENS / RP_SYSTEM_STEP; /* fits, does not; in steps */
 
-    if (system->takes != NULL && !system->takes(job, error))
+    if (!check_size(job, error) || (system->takes != NULL && !system->takes(job, error)))
         return FALSE;
     if (job->server->gpu_bytes == 0) {
         *tokens = G_MAXUINT;

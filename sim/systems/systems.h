@@ -23,7 +23,7 @@ GQuark rp_system_error_quark(void);
 typedef enum {
     RP_SYSTEM_ERROR_UNKNOWN, /* no system of that name */
     RP_SYSTEM_ERROR_MODEL,   /* a model, or a profile, that the system cannot take */
-    RP_SYSTEM_ERROR_BATCH    /* a batch that does not divide */
+    RP_SYSTEM_ERROR_BATCH    /* a step that does not divide, or is too large to simulate */
 } RpSystemError;
 
 /* ---- constants; fitted ones say to what ---- */
@@ -88,11 +88,19 @@ typedef struct {
 /* The profile's card, by its name in the catalogue where that knows it. @gpus: > 0 */
 RpSystemServer rp_system_server(const RpProfile *profile, guint gpus);
 
+/* The same for a card that the catalogue does not have. */
+void rp_system_server_take(RpSystemServer *server, const RpProfile *profile, const RpGpu *gpu);
+
+/* Sequences of a step, and GPUs of a server, at most; and actions of a plan. */
+#define RP_SYSTEM_MOST_BATCH (1u << 16)
+#define RP_SYSTEM_MOST_GPUS 1024
+#define RP_SYSTEM_MOST_ACTIONS 5000000
+
 /* What is asked of a system. */
 typedef struct {
     const RpSystemModel *model;
     const RpSystemServer *server;
-    guint batch;           /* sequences of a step */
+    guint64 batch;         /* sequences of a step */
     guint sequences;       /* of a micro-batch; 0 = the most that fit, a power of two */
     guint tokens;          /* of a sequence */
     gboolean chunked_head; /* logits of RP_COST_MODEL_HEAD_CHUNK tokens at once, and a fused loss */

@@ -168,6 +168,39 @@ refuses_what_makes_no_sense(void **state)
 }
 
 static void
+takes_the_box_and_refuses_what_is_too_large(void **state)
+{
+    g_auto(RpCliRun) nvlink = rp_cli_run("compare qwen3-8b --systems fsdp --gpu a800 --json");
+    g_auto(RpCliRun) narrow =
+        rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5090 --pcie 5x8 --json");
+    g_auto(RpCliRun) wide = rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5090 --json");
+    g_auto(RpCliRun) unknown = rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5091");
+    g_auto(RpCliRun) large = rp_cli_run(
+        "compare @Q --systems zero-2,roundpipe,megatron-pp --micro-batches 2000000000 --json");
+    g_auto(RpCliRun) many = rp_cli_run("compare @Q --systems all --gpus 2000000000 --json");
+    g_autoptr(RpTree) fast = rp_cli_json(&nvlink);
+    g_autoptr(RpTree) slow = rp_cli_json(&narrow);
+    g_autoptr(RpTree) usual = rp_cli_json(&wide);
+    RpTree *refused[] = {rp_cli_json(&large), rp_cli_json(&many)};
+
+    (void)state;
+    assert_true(figure_of(fast, "fsdp", "collectives_ms") <
+                figure_of(slow, "fsdp", "collectives_ms") / 10);
+    assert_true(figure_of(usual, "fsdp", "collectives_ms") <
+                figure_of(slow, "fsdp", "collectives_ms") / 1.5);
+    assert_int_equal(unknown.code, 2);
+    assert_non_null(strstr(unknown.err, "did you mean \"rtx5090\"?"));
+    for (guint r = 0; r < G_N_ELEMENTS(refused); r++) {
+        const RpTree *rows = rp_cli_member(refused[r], "rows");
+
+        for (guint i = 0; i < rows->items->len; i++)
+            assert_non_null(strstr(rp_tree_find(rp_tree_nth(rows, i), "error")->text,
+                                   "expected at most 1024 GPUs and 65536 sequences of a step"));
+        rp_tree_free(refused[r]);
+    }
+}
+
+static void
 says_which_sizes_a_profile_lacks(void **state)
 {
     g_autofree char *path = rp_cli_temporary("times.json");
@@ -194,6 +227,7 @@ main(void)
         cmocka_unit_test(a_chunked_head_changes_baselines_alone),
         cmocka_unit_test(goes_on_when_a_system_cannot_take_a_model),
         cmocka_unit_test(refuses_what_makes_no_sense),
+        cmocka_unit_test(takes_the_box_and_refuses_what_is_too_large),
         cmocka_unit_test(says_which_sizes_a_profile_lacks),
     };
 
