@@ -287,6 +287,7 @@ char *rp_cli_subject(const RpProfile *profile, guint gpus);
 typedef struct {
     RpAsk ask; /* numbers and lists; what follows is not in it yet */
     char *schedule;
+    char *schedule_file;
     char *partition;
     char *fidelity;
     char *recompute;
@@ -323,6 +324,12 @@ void rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *sche
 
 /* What the words ask for; its schedule is not looked for. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Where the schedule is a file's: reads it and takes from it what was not given. @given: (out)
+ * (transfer full): %NULL where it is not. Errors: RP_CLI_ERROR_USAGE, those of
+ * rp_schedule_file_load() */
+gboolean rp_schedule_args_open(RpScheduleArgs *args, RpScheduleOps **given,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Reads the words and resolves what they ask for. Errors: RP_CLI_ERROR_USAGE, those of

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/schedules/schedule.h"
+#include "core/formats/schedule-file.h"
 #include "run/settings.h"
 
 static const char *const fidelity_names[] = {"compute", "full", NULL};
@@ -11,6 +11,8 @@ static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {
     {"schedule", 's', RP_WORD(RpScheduleArgs, schedule), NULL, "NAME"},
+    {"schedule-file", 0, RP_FILE(RpScheduleArgs, schedule_file),
+     "the schedule of a file: a line a GPU, as `F0.0 B0.0`, or a PyTorch pipeline CSV", "FILE"},
     {"gpus", 'n', RP_COUNT(RpScheduleArgs, ask.options.gpus), "number of GPUs", "N"},
     RP_BOX_GPU(RpScheduleArgs, box),
     RP_BOX_WORK(RpScheduleArgs, box),
@@ -150,22 +152,63 @@ check_together(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError
 }
 
 gboolean
-rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
-                         GError **error)
+rp_schedule_args_open(RpScheduleArgs *args, RpScheduleOps **given, GError **error)
+{
+    RpPlanOptions *options = &args->ask.options;
+
+    *given = NULL;
+    if (args->schedule_file == NULL)
+        return TRUE;
+    if (args->schedule != NULL)
+        return rp_cli_refuse(error, "--schedule-file: expected no --schedule beside it");
+    *given = rp_schedule_file_load(args->schedule_file, error);
+    if (*given == NULL)
+        return FALSE;
+    if (options->gpus == 0)
+        options->gpus = (*given)->given->gpus;
+    if (options->micro_batches == 0)
+        options->micro_batches = (*given)->given->micro_batches;
+    if (rp_schedule_args_check(args, *given, error))
+        return TRUE;
+    g_clear_pointer(given, rp_schedule_free_given);
+    return FALSE;
+}
+
+static gboolean
+resolve(const RpScheduleArgs *args, const RpScheduleOps *given, const RpProfile *profile,
+        RpRequest *request, GError **error)
 {
     RpAsk ask;
 
     if (!rp_schedule_args_read(args, &ask, error))
         return FALSE;
-    if (args->schedule == NULL)
+    if (args->schedule == NULL && given == NULL)
         return rp_cli_refuse(error, "--schedule: expected the name of a schedule, found nothing");
-    ask.options.schedule = rp_schedule_find(args->schedule, error);
+    ask.options.schedule = given != NULL ? given : rp_schedule_find(args->schedule, error);
     if (ask.options.schedule == NULL) {
         g_prefix_error(error, "--schedule: ");
         return FALSE;
     }
     return check_together(args, ask.options.schedule, error) &&
            rp_request_resolve(&ask, profile, request, error);
+}
+
+gboolean
+rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile, RpRequest *request,
+                         GError **error)
+{
+    RpScheduleArgs own = *args; /* its texts are borrowed */
+    RpScheduleOps *given;
+
+    if (!rp_schedule_args_open(&own, &given, error))
+        return FALSE;
+    const gboolean resolved = resolve(&own, given, profile, request, error);
+
+    if (resolved)
+        request->given = given;
+    else
+        rp_schedule_free_given(given);
+    return resolved;
 }
 
 gboolean

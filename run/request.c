@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/units.h"
+#include "core/schedules/given.h"
 #include "core/trace/report.h"
 #include "sim/simulate.h"
 
@@ -14,6 +15,7 @@ rp_request_clear(RpRequest *request)
 {
     g_clear_pointer(&request->partition, rp_partition_free);
     g_clear_pointer(&request->saved, g_free);
+    g_clear_pointer(&request->given, rp_schedule_free_given);
 }
 
 /* A setting as messages name it. */
@@ -234,13 +236,16 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
         return FALSE;
     if (ask->stages != NULL || ask->forward_stages != NULL)
         return TRUE;
+    const RpGivenOrders *given = schedule->given;
     RpShape shape = {
         .gpus = options->gpus,
         .micro_batches = options->micro_batches,
-        .stages = schedule->dispatched ? MAX(2, options->gpus)
-                  : ask->n_stages > 0
-                      ? ask->n_stages
+        .stages = ask->n_stages > 0 ? ask->n_stages
+                  : given != NULL   ? given->stages
+                  : schedule->dispatched
+                      ? MAX(2, options->gpus)
                       : rp_partition_default_stages(profile, schedule, options->gpus),
+        .forward_slots = given != NULL ? given->forward_slots : 0,
         .round =
             schedule->dispatched && options->round > 0 ? options->round : options->micro_batches,
         .group = options->group,
@@ -320,6 +325,8 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
             rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
     if (!options->schedule->dispatched)
         options->round = options->micro_batches; /* a bound iteration is one round */
+    else if (options->schedule->given != NULL && options->round == 0)
+        options->round = options->schedule->given->round;
     if (!check_lists(ask, error) || !check_early(ask, profile, error) ||
         !resolve_partition(ask, profile, request, error))
         return FALSE;

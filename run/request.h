@@ -49,6 +49,7 @@ typedef struct {
     char *saved;            /* that, in words, or %NULL */
     gint64 saved_ns;        /* where that was chosen: time of an iteration, and without it */
     gint64 recomputed_ns;
+    RpScheduleOps *given; /* the schedule, where it is a file's and this request's own; or %NULL */
 } RpRequest;
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)

@@ -7,11 +7,15 @@
 
 #include "core/base/suggest.h"
 #include "core/base/units.h"
-#include "core/schedules/schedule.h"
+#include "core/schedules/given.h"
 
 /* In a list of schedules, behind a name: with an asynchronous optimizer, whatever the others do. */
 #define ASYNC_SUFFIX "-async"
 #define ASYNC_NAME "roundpipe" ASYNC_SUFFIX
+
+/* Unless told otherwise, by a schedule's file too. */
+#define GPUS 8
+#define MICRO_BATCHES 16
 
 #define STAR(best) ((best) ? '*' : ' ')
 
@@ -84,7 +88,10 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
     RpScheduleArgs own = *args;
     g_autoptr(RpPlan) plan = NULL;
 
-    own.schedule = (char *)row->schedule->name;
+    if (row->schedule->given == NULL) {
+        own.schedule = (char *)row->schedule->name;
+        own.schedule_file = NULL;
+    }
     own.ask.options.async = row->async;
     rp_schedule_args_keep_known(&own, row->schedule);
     if (row->schedule->dispatched)
@@ -365,8 +372,14 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     RpScheduleArgs *request = &args->request;
     g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(rp_cli_entry_free);
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
+    g_autoptr(RpScheduleOps) given = NULL;
 
     g_array_set_clear_func(rows, clear_row);
+    if (!rp_schedule_args_open(request, &given, error))
+        return FALSE;
+    request->ask.options.gpus = request->ask.options.gpus > 0 ? request->ask.options.gpus : GPUS;
+    if (request->ask.options.micro_batches == 0)
+        request->ask.options.micro_batches = MICRO_BATCHES;
     if (!check_args(request, args, error) ||
         !rp_cli_load_entries(paths, args->profiles_dir, request, entries, error) ||
         !check_csv(args, entries, error))
@@ -378,10 +391,15 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
         return args->csv == NULL ||
                rp_cli_write_file(args->csv, rp_cli_write_systems, report, error);
     }
-    for (guint i = 0; i < entries->len; i++)
-        if (!add_rows(args->schedules, g_ptr_array_index(entries, i), request->ask.options.async,
-                      rows, error))
+    for (guint i = 0; i < entries->len; i++) {
+        const RpCliEntry *entry = g_ptr_array_index(entries, i);
+        const Row own = {.entry = entry, .schedule = given, .async = request->ask.options.async};
+
+        if (!add_rows(args->schedules, entry, own.async, rows, error))
             return FALSE;
+        if (given != NULL)
+            g_array_append_val(rows, own);
+    }
     if (!check_options(request, rows, error))
         return FALSE;
     if (!args->published)
@@ -414,8 +432,6 @@ static const GOptionEntry options[] = {
     {0},
 };
 
-static const CompareArgs defaults = {.request = {.ask.options = {.gpus = 8, .micro_batches = 16}}};
-
 const RpCommand rp_command_compare = {
     .name = "compare",
     .summary = "several schedules or systems, and profiles, in one table",
@@ -432,6 +448,5 @@ const RpCommand rp_command_compare = {
     .requests = RP_REQUESTS,
     .options = options,
     .args_size = sizeof(CompareArgs),
-    .defaults = &defaults,
     .run = run,
 };

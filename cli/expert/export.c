@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/reports/result.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/formats/export.h"
+#include "core/formats/schedule-file.h"
 
 typedef struct {
     RpScheduleArgs request;
@@ -24,6 +26,7 @@ typedef struct {
     char *chrome;
     char *csv;
     char *pytorch_csv;
+    char *order;
     gboolean timed;
 } ExportArgs;
 
@@ -33,6 +36,12 @@ typedef struct {
     const RpOrders *orders; /* %NULL: timed */
     char *note;
 } Source;
+
+typedef struct {
+    const RpScheduleOps *schedule;
+    RpShape shape;
+    const char *comment;
+} Order;
 
 /* ---- a profile ---- */
 
@@ -136,14 +145,47 @@ export_pytorch(const ExportArgs *more, Source *source, GError **error)
 }
 
 static gboolean
+write_order(GOutputStream *stream, gpointer user_data, GError **error)
+{
+    const Order *order = user_data;
+
+    return rp_schedule_file_write(order->schedule, &order->shape, order->comment, stream, error);
+}
+
+/* With what simulates it again in a comment. */
+static gboolean
+export_order(const ExportArgs *more, const char *path, const RpRequest *request,
+             const RpProfile *profile, GError **error)
+{
+    const RpPartition *partition = request->partition;
+    g_autofree char *forward = rp_cli_stage_list(profile, partition->forward, partition->n_forward);
+    g_autofree char *backward =
+        rp_cli_stage_list(profile, partition->backward, partition->n_backward);
+    g_autofree char *lists =
+        partition->dispatched
+            ? g_strdup_printf("--forward-stages %s --backward-stages %s", forward, backward)
+            : g_strdup_printf("--stages %s", forward);
+    g_autofree char *words = g_strdup_printf("%s: roundpipe simulate %s --schedule-file FILE %s",
+                                             request->options.schedule->name, path, lists);
+    g_autofree char *comment = g_utf8_make_valid(words, -1);
+    Order order = {request->options.schedule, rp_request_shape(request),
+                   g_strdelimit(comment, "\r\n", ' ')};
+
+    order.shape.gpus_per_root = profile->links.gpus_per_root;
+    return rp_cli_write_file(more->order, write_order, &order, error);
+}
+
+static gboolean
 check_paths(const ExportArgs *more, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
+        {"--schedule-file", more->request.schedule_file, RP_CLI_READ},
         {"--chrome", more->chrome, RP_CLI_PRINTED},
         {"--csv", more->csv, RP_CLI_PRINTED},
         {"--pytorch-csv", more->pytorch_csv, RP_CLI_PRINTED},
+        {"--write-schedule", more->order, RP_CLI_PRINTED},
     };
 
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
@@ -166,7 +208,8 @@ export_schedule(const RpScheduleArgs *args, const ExportArgs *more, const char *
            (more->chrome == NULL ||
             rp_cli_write_file(more->chrome, write_chrome, &source, error)) &&
            (more->csv == NULL || rp_cli_write_file(more->csv, write_csv, &source, error)) &&
-           (more->pytorch_csv == NULL || export_pytorch(more, &source, error));
+           (more->pytorch_csv == NULL || export_pytorch(more, &source, error)) &&
+           (more->order == NULL || export_order(more, path, &request, profile, error));
 }
 
 /* ---- command ---- */
@@ -174,8 +217,8 @@ export_schedule(const RpScheduleArgs *args, const ExportArgs *more, const char *
 static const char *
 find_problem(const ExportArgs *more, const char *path)
 {
-    gboolean schedule =
-        more->chrome != NULL || more->csv != NULL || more->pytorch_csv != NULL || more->timed;
+    gboolean schedule = more->chrome != NULL || more->csv != NULL || more->pytorch_csv != NULL ||
+                        more->order != NULL || more->timed;
 
     if (more->model != NULL && (path != NULL || schedule))
         return "--profile: expected neither PROFILE.json nor --chrome, --csv or --pytorch-csv "
@@ -195,8 +238,9 @@ find_problem(const ExportArgs *more, const char *path)
                "--base go with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
-    if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL)
-        return "nothing to write: expected --chrome, --csv or --pytorch-csv";
+    if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL &&
+        more->order == NULL)
+        return "nothing to write: expected --chrome, --csv, --pytorch-csv or --write-schedule";
     if (more->timed && more->pytorch_csv == NULL)
         return "--timed: expected --pytorch-csv beside it";
     return NULL;
@@ -239,6 +283,8 @@ static const GOptionEntry options[] = {
     {"csv", 0, RP_FILE(ExportArgs, csv), "write a line for each task", "FILE.csv"},
     {"pytorch-csv", 0, RP_FILE(ExportArgs, pytorch_csv),
      "write the order of actions as a PyTorch pipeline CSV", "FILE.csv"},
+    {"write-schedule", 0, RP_FILE(ExportArgs, order),
+     "write the order of actions as --schedule-file reads it", "FILE"},
     {"timed", 0, RP_FLAG(ExportArgs, timed),
      "PyTorch CSV with a column a step of time and idle cells", NULL},
     {0},

@@ -253,12 +253,13 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
 
-    if (args->schedule == NULL)
+    if (args->schedule == NULL && args->schedule_file == NULL)
         args->schedule = g_strdup("roundpipe");
     RpScheduleArgs searched = *args;
 
     g_array_set_clear_func(choices, clear_choice);
-    const RpScheduleOps *schedule = profile == NULL ? NULL : rp_schedule_find(args->schedule, NULL);
+    const RpScheduleOps *schedule =
+        profile == NULL || args->schedule == NULL ? NULL : rp_schedule_find(args->schedule, NULL);
     if (profile == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
     searched.ask.stages = searched.ask.forward_stages = searched.ask.backward_stages = NULL;

@@ -265,6 +265,7 @@ check_args(const ReplayArgs *args, const char *path, GError **error)
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
+        {"--schedule-file", args->request.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
     };
 

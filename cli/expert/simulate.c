@@ -264,6 +264,7 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
+        {"--schedule-file", args->request.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
         {"--csv", args->csv, RP_CLI_WRITTEN},
         {"--picture", args->picture, RP_CLI_DRAWN},

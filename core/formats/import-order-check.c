@@ -5,16 +5,35 @@
 #include "core/formats/import-order-private.h"
 
 #include "core/base/quote.h"
+#include "core/formats/schedule-file.h"
+
+void
+rp_orders_format(const RpOrders *orders, GString *text, const RpAction *action)
+{
+    if (orders->lines != NULL)
+        rp_schedule_file_format(text, action);
+    else
+        rp_action_format(text, action);
+}
+
+char *
+rp_orders_describe(const RpOrders *orders, guint rank, guint i)
+{
+    const guint32 cell = g_array_index(orders->cells[rank], guint32, i);
+    g_autoptr(GString) text = g_string_new("`");
+
+    rp_orders_format(orders, text, rp_orders_action(orders, rank, i));
+    if (orders->lines != NULL)
+        g_string_append_printf(text, "` (line %u, column %u)", orders->lines[rank], cell);
+    else
+        g_string_append_printf(text, "` (row %u, cell %u)", rank + 1, cell);
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
 
 char *
 rp_order_describe(const RpOrderWeave *weave, guint rank, guint i)
 {
-    g_autoptr(GString) text = g_string_new("`");
-
-    rp_action_format(text, rp_order_action(weave, rank, i));
-    g_string_append_printf(text, "` (row %u, cell %u)", rank + 1,
-                           g_array_index(weave->orders->cells[rank], guint32, i));
-    return g_string_free(g_steal_pointer(&text), FALSE);
+    return rp_orders_describe(weave->orders, rank, i);
 }
 
 /* Sets the error "<file>: <subject> <problem>". */
@@ -47,7 +66,10 @@ register_action(RpOrderWeave *weave, guint rank, guint i)
 
     for (guint k = 0; k < n; k++) {
         if (*made[k] != RP_PRODUCT_ABSENT)
-            return fail_at(weave, rank, i, "does what another action does as well");
+            return fail_at(weave, rank, i,
+                           weave->orders->lines != NULL
+                               ? "is there twice: expected each action once; leave one out"
+                               : "does what another action does as well");
         *made[k] = RP_TASK_NONE;
     }
     if (action->kind != RP_ACTION_FORWARD)
@@ -77,6 +99,60 @@ is_expected(const RpOrderWeave *weave, guint32 stage, guint what)
                                          : stage >= weave->fused_stage;
 }
 
+/* The first action of @stage that is not on @but; RP_NONE: of any rank. FALSE: there is none. */
+static gboolean
+find_of_stage(const RpOrderWeave *weave, guint32 stage, guint but, guint *rank, guint *i)
+{
+    for (*rank = 0; *rank < weave->orders->n_ranks; (*rank)++)
+        for (*i = 0; *rank != but && *i < weave->orders->ranks[*rank]->len; (*i)++)
+            if (rp_order_action(weave, *rank, *i)->stage == stage)
+                return TRUE;
+    return FALSE;
+}
+
+/* Of a schedule file. */
+static gboolean
+fail_missing(const RpOrderWeave *weave, guint32 stage, guint32 micro_batch, guint what)
+{
+    const RpAction wanted = {
+        .stage = stage,
+        .micro_batch = micro_batch,
+        .kind = what == RP_PRODUCT_ACTIVATION ? RP_ACTION_FORWARD
+                : what == RP_PRODUCT_WEIGHT_GRADIENT &&
+                        *rp_order_product(weave, stage, micro_batch, RP_PRODUCT_INPUT_GRADIENT) !=
+                            RP_PRODUCT_ABSENT
+                    ? RP_ACTION_WEIGHT_GRADIENT
+                    : RP_ACTION_BACKWARD};
+    g_autoptr(GString) action = g_string_new("`");
+    g_autofree char *subject = NULL;
+    guint rank, i;
+
+    rp_orders_format(weave->orders, action, &wanted);
+    subject = find_of_stage(weave, stage, RP_NONE, &rank, &i)
+                  ? g_strdup_printf("line %u: expected %s`, as of the other micro-batches of stage "
+                                    "%u,",
+                                    weave->orders->lines[rank], action->str, stage)
+                  : g_strdup_printf("expected %s` on some line, as of stage %u,", action->str,
+                                    weave->n_stages - 1);
+    return fail(weave, subject, "found it nowhere; add it");
+}
+
+static gboolean
+fail_moved(const RpOrderWeave *weave, guint32 stage)
+{
+    guint rank, i, other, k;
+
+    if (!find_of_stage(weave, stage, RP_NONE, &rank, &i) ||
+        !find_of_stage(weave, stage, rank, &other, &k)) /* an overlap's backward part */
+        return fail(weave, "a stage", "runs on two lines; expected all of it on one GPU");
+    g_autofree char *problem = g_strdup_printf(
+        "is of stage %u, which runs on line %u: expected all of a stage on one GPU, or a fused "
+        "stage (FB); move it there",
+        stage, weave->orders->lines[rank]);
+
+    return fail_at(weave, other, k, problem);
+}
+
 static gboolean
 check_complete(const RpOrderWeave *weave)
 {
@@ -90,6 +166,8 @@ check_complete(const RpOrderWeave *weave)
                 gboolean expected = is_expected(weave, s, what);
                 if (present == expected)
                     continue;
+                if (weave->orders->lines != NULL && !present)
+                    return fail_missing(weave, s, m, what);
                 g_autofree char *subject = g_strdup_printf("stage %u, micro-batch %u", s, m);
                 g_autofree char *problem = g_strdup_printf(
                     present ? "has a %s on the wrong side of the fused stage" : "has no %s",
@@ -98,6 +176,8 @@ check_complete(const RpOrderWeave *weave)
             }
         }
         if (weave->fused_stage == RP_NONE && weave->rank_of[s] == weave->orders->n_ranks) {
+            if (weave->orders->lines != NULL)
+                return fail_moved(weave, s);
             g_autofree char *subject = g_strdup_printf("stage %u", s);
             return fail(weave, subject, "runs on more than one rank");
         }

@@ -187,6 +187,14 @@ find_maker(const RpOrderWeave *weave, const RpTaskId *what, guint *rank, guint *
     g_assert_not_reached();
 }
 
+/* Of a schedule file: "; put X before Y". */
+static char *
+orders_remedy(const RpOrders *orders, const char *wanted, const char *blocked)
+{
+    return orders->lines != NULL ? g_strdup_printf("; put %s before %s", wanted, blocked)
+                                 : g_strdup("");
+}
+
 /* Follows who waits for whom from a rank that waits, until one comes up again. */
 static gboolean
 fail_deadlock(const RpOrderWeave *weave, guint rank)
@@ -213,6 +221,8 @@ fail_deadlock(const RpOrderWeave *weave, guint rank)
     g_autofree char *blocked = rp_order_describe(weave, maker_rank, head);
     g_autofree char *wanted_too = rp_order_describe(weave, behind_rank, behind);
 
+    g_autofree char *remedy = orders_remedy(weave->orders, wanted, blocked);
+
     if (maker == head)
         g_set_error(weave->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
                     "%s: the order cannot run: %s waits for %s, which waits for %s", name, waiting,
@@ -220,8 +230,8 @@ fail_deadlock(const RpOrderWeave *weave, guint rank)
     else
         g_set_error(weave->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
                     "%s: the order cannot run: %s waits for %s, which comes after %s, which waits "
-                    "for %s",
-                    name, waiting, wanted, blocked, wanted_too);
+                    "for %s%s",
+                    name, waiting, wanted, blocked, wanted_too, remedy);
     return FALSE;
 }
 

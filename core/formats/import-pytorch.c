@@ -43,6 +43,7 @@ rp_orders_free(RpOrders *orders)
         g_array_unref(orders->cells[r]);
         g_array_unref(orders->communications[r]);
     }
+    g_free(orders->lines);
     g_free(orders->ranks);
     g_free(orders->cells);
     g_free(orders->communications);

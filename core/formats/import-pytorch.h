@@ -50,6 +50,8 @@ typedef struct {
     guint n_ranks;
     GArray **ranks; /* (element-type RpAction) */
     GArray **cells; /* (element-type guint32): the cell of each action in its row, from 1 */
+    guint32
+        *lines; /* of a schedule file: of each rank, its cells are columns; %NULL: a CSV's rows */
     GArray **communications; /* (element-type RpCommunication): the other cells of each row */
     guint n_stages;          /* highest stage of an action + 1 */
     guint micro_batches;     /* highest micro-batch of an action + 1 */
@@ -66,6 +68,15 @@ guint64 rp_orders_n_actions(const RpOrders *orders);
 guint64 rp_orders_n_communications(const RpOrders *orders);
 /* "3F0", "(0F7;7B3)OVERLAP_F_B" (transfer none, into @text) */
 void rp_action_format(GString *text, const RpAction *action);
+static inline const RpAction *
+rp_orders_action(const RpOrders *orders, guint rank, guint i)
+{
+    return &g_array_index(orders->ranks[rank], RpAction, i);
+}
+/* As the file has it (transfer none, into @text). */
+void rp_orders_format(const RpOrders *orders, GString *text, const RpAction *action);
+/* "`3B0` (row 2, cell 7)", "`B3.0` (line 2, column 7)" (transfer full) */
+char *rp_orders_describe(const RpOrders *orders, guint rank, guint i);
 /* "0SEND_F1", "3UNSHARD" (transfer none, into @text) */
 void rp_communication_format(GString *text, const RpCommunication *communication);
 

@@ -366,8 +366,6 @@ rp_partition_from_blocks(const RpProfile *profile, const guint *stages, guint n_
     g_autofree RpInterval *intervals = lay_upwards(profile, stages, n_stages);
     RpInterval *last = &intervals[n_stages - 1];
     last->count = profile->n_layers - last->first;
-    if (!check_filled("stage", intervals, n_stages, error))
-        return NULL;
     return rp_partition_new_bound(intervals, n_stages);
 }
 

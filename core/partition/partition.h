@@ -107,8 +107,9 @@ GArray *rp_partition_block_counts(const RpProfile *profile, const RpInterval *st
  * rp_partition_from_blocks:
  * @stages: block counts, first stage first; the embedding joins the first stage, the head the last
  *
- * Errors: RP_PARTITION_ERROR_COUNT when the sum is not the profile's block count or a stage would
- *   hold no layer at all
+ * A stage of 0 blocks between others holds no layer: it takes no time (`compute` fidelity only).
+ *
+ * Errors: RP_PARTITION_ERROR_COUNT when the sum is not the profile's block count
  */
 RpPartition *rp_partition_from_blocks(const RpProfile *profile, const guint *stages, guint n_stages,
                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -3,6 +3,7 @@
  */
 #include "core/schedules/schedule.h"
 
+#include "core/schedules/given.h"
 #include "core/schedules/order.h"
 
 /* Beyond these an order does not fit in memory, or its counts not in 32 bits. */
@@ -67,6 +68,12 @@ rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage
 
     g_return_val_if_fail(stage < shape->stages, 0);
 
+    const RpGivenOrders *given = schedule->given;
+
+    if (given != NULL && !schedule->dispatched)
+        return given->gpu_of[stage];
+    if (given != NULL && !given->in_turns && !shape->forward_only)
+        return (shape->first_gpu + given->gpu_of[round * given->stages + stage]) % N;
     if (schedule->dispatched)
         return (guint)((shape->first_gpu + round * turn_of(shape) + stage) % N);
     if (schedule->folded)
@@ -84,6 +91,22 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
 
     guint64 rounds = shape->micro_batches / shape->round;
     return (guint)((shape->first_gpu + rounds * turn_of(shape)) % shape->gpus);
+}
+
+void
+rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,
+                         GArray *order)
+{
+    const guint N = shape->gpus;
+
+    if (schedule->given == NULL) {
+        schedule->order(shape, gpu, order);
+        return;
+    }
+    /* dispatched: a later iteration begins on another device */
+    const GArray *of = schedule->given->orders[(gpu + N - shape->first_gpu % N) % N];
+
+    g_array_append_vals(order, of->data, of->len);
 }
 
 void
@@ -169,15 +192,52 @@ check_rounds(const RpScheduleOps *schedule, const RpShape *shape, GError **error
                             M, round);
 }
 
+/* The numbers of a file's orders are theirs. */
+static gboolean
+check_given(const RpGivenOrders *given, const RpShape *shape, GError **error)
+{
+    const struct {
+        const char *what;
+        guint wanted, found;
+        RpShapeRemedy remedy;
+    } numbers[] = {
+        {"GPUs", given->gpus, shape->gpus, RP_SHAPE_USE(GPUS, EXACTLY, given->gpus)},
+        {"stages", given->stages, shape->stages, RP_SHAPE_NONE},
+        {"forward stages", given->forward_slots, shape->forward_slots, RP_SHAPE_NONE},
+        {"micro-batches", given->micro_batches,
+         shape->forward_only ? given->micro_batches : shape->micro_batches,
+         RP_SHAPE_USE(MICRO_BATCHES, EXACTLY, given->micro_batches)},
+        {"micro-batches a round", given->round > 0 ? given->round : shape->micro_batches,
+         shape->round > 0 && !shape->forward_only ? shape->round
+         : given->round > 0                       ? given->round
+                                                  : shape->micro_batches,
+         RP_SHAPE_USE(ROUND, EXACTLY, given->round)},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
+        if (numbers[i].found != numbers[i].wanted)
+            return rp_schedule_fail(error, numbers[i].remedy, RP_SHAPE_NONE,
+                                    "the file's order has %u %s, found %u", numbers[i].wanted,
+                                    numbers[i].what, numbers[i].found);
+    return TRUE;
+}
+
+static gboolean
+check_own(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
+{
+    return (schedule->dispatched || check_stages(schedule, shape, error)) &&
+           check_rounds(schedule, shape, error) &&
+           (schedule->check == NULL || schedule->check(shape, error));
+}
+
 gboolean
 rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
     g_return_val_if_fail(schedule != NULL && shape != NULL, FALSE);
 
     if (!check_counts(shape, error) ||
-        (!schedule->dispatched && !check_stages(schedule, shape, error)) ||
-        !check_rounds(schedule, shape, error) ||
-        (schedule->check != NULL && !schedule->check(shape, error))) {
+        !(schedule->given != NULL ? check_given(schedule->given, shape, error)
+                                  : check_own(schedule, shape, error))) {
         g_prefix_error(error, "%s: ", schedule->name);
         return FALSE;
     }
@@ -193,7 +253,7 @@ rp_schedule_peak_live(const RpScheduleOps *schedule, const RpShape *shape, guint
 
     g_return_val_if_fail(gpu < shape->gpus, 0);
 
-    schedule->order(shape, gpu, order);
+    rp_schedule_append_order(schedule, shape, gpu, order);
     if (schedule->dispatched)
         return MIN(order->len, 1);
     for (guint i = 0; i < order->len; i++) {

@@ -143,7 +143,11 @@ typedef struct {
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
     guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
+    gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
 } RpShape;
+
+/* Orders of a file (core/schedules/given.h). */
+typedef struct _RpGivenOrders RpGivenOrders;
 
 typedef struct _RpScheduleOps RpScheduleOps;
 struct _RpScheduleOps {
@@ -163,8 +167,10 @@ struct _RpScheduleOps {
     /* Whether the numbers suit the schedule, beyond what rp_schedule_check() asks of all; may be
      * %NULL. Errors: RP_SCHEDULE_ERROR_SHAPE */
     gboolean (*check)(const RpShape *shape, GError **error);
-    /* Appends the actions of @gpu in one iteration to @order (element-type RpAction). */
+    /* Appends the actions of @gpu in one iteration to @order (element-type RpAction); %NULL where
+     * they are given. */
     void (*order)(const RpShape *shape, guint gpu, GArray *order);
+    const RpGivenOrders *given; /* %NULL: @order makes them */
 };
 
 /* Every schedule, %NULL-terminated, in the order in which tables list them. */
@@ -194,6 +200,10 @@ guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *s
 /* Checks that hold for every schedule (N >= 1, M >= 1, whole rounds, S = vN ...), then its own. */
 gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Appends the actions of @gpu in one iteration, made or given. */
+void rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,
+                              GArray *order);
 
 /**
  * rp_schedule_order_forward:

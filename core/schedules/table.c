@@ -4,6 +4,7 @@
 #include "core/schedules/schedule.h"
 
 #include "core/base/suggest.h"
+#include "core/schedules/given.h"
 #include "core/schedules/schedules.h"
 
 #define ADDRESS_OF(name) &rp_schedule_##name,
@@ -61,7 +62,9 @@ rp_schedule_is_reversible(const RpScheduleOps *schedule)
 gboolean
 rp_schedule_is_trained(const RpScheduleOps *schedule)
 {
-    return !schedule->split_backward;
+    const RpGivenOrders *given = schedule->given;
+
+    return !schedule->split_backward && (given == NULL || !schedule->dispatched || given->in_turns);
 }
 
 char *

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "core/schedules/schedule.h"
+#include "core/schedules/given.h"
 #include "sim/recurrence/bound-recurrence.h"
 #include "sim/search/cut-moves.h"
 #include "sim/search/partition-cost.h"
@@ -117,7 +117,10 @@ make_count(Searcher *searcher, guint n_stages, GError **error)
     const guint unit = options->group != 0 ? options->group : options->gpus;
     const guint tasks_of_unit = 2 * n_stages * unit;
     const guint groups = MAX(LEAST_GROUPS, LONG_TASKS / tasks_of_unit);
-    const guint least = groups * unit, more = (groups + groups / 2) * unit;
+    const guint most = options->micro_batches;
+    const gboolean given = options->schedule->given != NULL; /* for so many, and no others */
+    const guint least = given ? most : groups * unit;
+    const guint more = given ? most : (groups + groups / 2) * unit;
     Count *count = g_new0(Count, 1);
 
     count->n_stages = n_stages;
@@ -360,7 +363,8 @@ open_counts(Searcher *searcher, GError **error)
     const guint most = search->n_stages != 0
                            ? search->n_stages
                            : rp_partition_default_stages(search->profile, schedule, gpus);
-    const gboolean only = search->n_stages != 0 || schedule->stages_per_gpu != 0 || most == gpus;
+    const gboolean only = schedule->given != NULL || search->n_stages != 0 ||
+                          schedule->stages_per_gpu != 0 || most == gpus;
     const guint64 actions = search->actions != 0 ? search->actions : ACTIONS;
     g_autoptr(GPtrArray) counts = g_ptr_array_new_with_free_func(free_count);
     g_autoptr(GError) first_error = NULL;
@@ -461,6 +465,8 @@ rp_partition_default_stages(const RpProfile *profile, const RpScheduleOps *sched
 {
     guint per_gpu = schedule->stages_per_gpu;
 
+    if (schedule->given != NULL)
+        return schedule->given->stages;
     if (per_gpu == 0)
         per_gpu = MAX(1, rp_profile_n_blocks(profile) / gpus);
     return per_gpu * gpus;

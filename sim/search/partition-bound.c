@@ -1,7 +1,7 @@
 #include "sim/search/partition-bound.h"
 
 #include "core/base/units.h"
-#include "core/schedules/schedule.h"
+#include "core/schedules/given.h"
 #include "sim/search/cut-moves.h"
 
 #define MOST_LAYERS 2048 /* of more it is not asked how many stages memory takes at least */
@@ -332,7 +332,7 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     init_sums(&sums, &search);
     double bound = (double)work_ns(&sums, n) * options->micro_batches;
 
-    for (guint r = 0; r < gpus && !options->async; r++) {
+    for (guint r = 0; r < gpus && !options->async && schedule->given == NULL; r++) {
         bound += (double)start_ns(&sums, n, gpus + 1, r);
         if (!schedule->split_backward && r > 0)
             bound += (double)tail_ns(&sums, n, r) +
@@ -340,7 +340,7 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     }
     gint64 best = (gint64)(bound / gpus);
 
-    if (schedule->stages_per_gpu == 1 || n_stages == gpus)
+    if (schedule->given == NULL && (schedule->stages_per_gpu == 1 || n_stages == gpus))
         best = MAX(best, one_stage_bound(&sums, schedule->split_backward, best));
     clear_sums(&sums);
     return best;

@@ -4,6 +4,7 @@
 #include "core/plan/planner.h"
 #include "sim/search/bound.h"
 #include "sim/search/dispatched.h"
+#include "sim/search/given.h"
 #include "sim/search/partition-bound.h"
 #include "sim/simulate.h"
 #include "sim/steady-window.h"
@@ -297,7 +298,9 @@ rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpOb
     guint chosen = options->round != 0 ? options->round : options->micro_batches;
     RpPartition *partition;
 
-    if (options->schedule->dispatched) {
+    if (options->schedule->dispatched && options->schedule->given != NULL) {
+        partition = rp_search_given(profile, options, error);
+    } else if (options->schedule->dispatched) {
         RpDispatchedSearch search = {
             .profile = profile, .options = *options, .memory_bytes = memory_bytes};
 
@@ -326,6 +329,8 @@ rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *options, gu
     RpDispatchedSearch search = {
         .profile = profile, .options = *options, .memory_bytes = memory_bytes};
 
+    if (options->schedule->dispatched && options->schedule->given != NULL)
+        return 0;
     if (!options->schedule->dispatched)
         return rp_bound_bound_ns(profile, options, n_stages);
     if (options->fidelity == RP_FIDELITY_FULL)

@@ -6,6 +6,7 @@
 #include "core/plan/planner.h"
 #include "core/plan/resident.h"
 #include "core/plan/transfer.h"
+#include "core/schedules/given.h"
 
 G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
 
@@ -25,6 +26,31 @@ resolve_options(RpPlanOptions *options)
             options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
 }
 
+/* Weights and activations that move are those of layers, and buffers are taken in turns. */
+static gboolean
+check_full_stages(const RpPlanJob *job, GError **error)
+{
+    const RpScheduleOps *schedule = job->options.schedule;
+
+    if (schedule->given != NULL && schedule->dispatched && !schedule->given->in_turns) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                    "schedule %s gives a slot to another GPU than the next in turn: full fidelity "
+                    "plans buffers by turns; expected compute fidelity",
+                    schedule->name);
+        return FALSE;
+    }
+    for (guint s = 0; s < job->partition->n_forward; s++)
+        if (job->partition->forward[s].count == 0) {
+            g_set_error(
+                error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                "stage %u of %u holds no layer: full fidelity moves weights and activations "
+                "of layers; expected compute fidelity, or a layer in each stage",
+                s, job->partition->n_forward);
+            return FALSE;
+        }
+    return TRUE;
+}
+
 static gboolean
 check_partition(const RpPlanJob *job, GError **error)
 {
@@ -42,6 +68,8 @@ check_partition(const RpPlanJob *job, GError **error)
                          FALSE);
     if (job->options.fidelity != RP_FIDELITY_FULL)
         return TRUE;
+    if (!check_full_stages(job, error))
+        return FALSE;
     if (job->options.fused_forward == RP_FUSED_PUBLISHED) {
         g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
                     "fused forward \"published\" exists in compute fidelity only: a machine "
@@ -303,6 +331,7 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
         .group = options->group,
         .reverse_backward = options->reverse_backward,
         .gpus_per_root = profile->links.gpus_per_root,
+        .forward_only = options->forward_only,
     };
     if (!rp_schedule_check(options->schedule, &job->shape, error) || !check_calls(job, error))
         return FALSE;

@@ -136,7 +136,7 @@ rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GE
         if (job->options.forward_only)
             rp_schedule_order_forward(job->options.schedule, &job->shape, g, weave->orders[g]);
         else
-            job->options.schedule->order(&job->shape, g, weave->orders[g]);
+            rp_schedule_append_order(job->options.schedule, &job->shape, g, weave->orders[g]);
         weave->next[g] = 0;
     }
     if (job->partition->dispatched) {

@@ -21,7 +21,7 @@ tile_layers(RpVerifier *verifier, guint32 *stage_of, gboolean forward)
 
         if (stage->layers.first > verifier->n_layers ||
             stage->layers.count > verifier->n_layers - stage->layers.first ||
-            stage->layers.count == 0)
+            (stage->layers.count == 0 && (verifier->full || !stage->bound)))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                     "stage %u holds layers that do not exist, or none", s);
         if (forward ? !stage->runs_forward : !stage->runs_backward)

@@ -1,0 +1,179 @@
+/* Schedules of files through every command that takes one; docs/your-schedule.md word by word. */
+#include "tests/cli/run-cli.h"
+
+#include <string.h>
+
+static void
+write_file(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+}
+
+/* ---- the page ---- */
+
+/* Each line that the page shows is in what was printed; times of proofs and replays are those of a
+ * machine. */
+static void
+check_shown(const char *command, const RpCliRun *run, char **lines)
+{
+    if (run->code != 0)
+        fail_msg("%s: %d, %s", command, run->code, run->err);
+    for (; *lines != NULL; lines++) {
+        const char *proved = strstr(*lines, " proved in ");
+        g_autofree char *part = g_strndup(
+            g_strchug(*lines), proved != NULL ? (gsize)(proved - *lines) : strlen(*lines));
+
+        if (strstr(run->out, part) == NULL)
+            fail_msg("%s: expected \"%s\", found %s", command, part, run->out);
+    }
+}
+
+/* The commands of a block that begins with one, each with the lines under it. */
+static guint
+follow_block(const char *block)
+{
+    g_auto(GStrv) commands = g_strsplit(block, "$ roundpipe ", -1);
+    guint n = 0;
+
+    for (char **command = commands + 1; n + 1 < g_strv_length(commands); command++, n++) {
+        g_auto(GStrv) lines = g_strsplit(g_strchomp(*command), "\n", -1);
+        g_auto(RpCliRun) run = rp_cli_shell("cd @T && $ROUNDPIPE %s", lines[0]);
+
+        check_shown(lines[0], &run, lines + 1);
+    }
+    return n;
+}
+
+static void
+the_page_is_followed_word_by_word(void **state)
+{
+    g_autofree char *page = NULL;
+    guint n = 0;
+
+    (void)state;
+    assert_true(g_file_get_contents(RP_SOURCE_ROOT "/docs/your-schedule.md", &page, NULL, NULL));
+    g_auto(GStrv) blocks = g_strsplit(page, "```", -1);
+
+    for (guint i = 1; i < g_strv_length(blocks); i += 2) {
+        if (g_str_has_prefix(blocks[i], "text\n")) {
+            write_file("eager.txt", blocks[i] + strlen("text\n"));
+        } else if (g_str_has_prefix(blocks[i], "c\n")) {
+            g_auto(GStrv) lines = g_strsplit(blocks[i], "\n", -1);
+
+            assert_int_equal(g_strv_length(lines) - 2, 22);
+        } else {
+            n += follow_block(blocks[i]);
+        }
+    }
+    assert_int_equal(n, 5);
+    g_autofree char *picture = rp_cli_temporary("eager.png");
+
+    assert_true(g_file_test(picture, G_FILE_TEST_EXISTS));
+}
+
+/* ---- every schedule, and others ---- */
+
+static double
+makespan(const char *words)
+{
+    g_auto(RpCliRun) run = rp_cli_run("simulate @Q %s --json", words);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    return rp_cli_number(root, "makespan_ms");
+}
+
+static void
+every_schedule_is_written_and_read_to_the_same_makespan(void **state)
+{
+    static const struct {
+        const char *name, *words;
+    } cases[] = {
+        {"gpipe", "--stages 7*4"},
+        {"1f1b", "--stages 7*4"},
+        {"interleaved-1f1b", "--stages 3*4,4*4"},
+        {"looped-bfs", "--stages 3*4,4*4"},
+        {"zb-h1", "--stages 7*4"},
+        {"interleaved-zb", "--stages 3*4,4*4"},
+        {"zb-v", "--stages 3*4,4*4"},
+        {"dualpipe-v", "--stages 3*4,4*4"},
+        {"mobius", "--stages 3*4,4*4"},
+        {"roundpipe", "--forward-stages 7*4 --backward-stages 0,4*7"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const gboolean rounds = strcmp(cases[i].name, "roundpipe") == 0;
+        g_autofree char *named =
+            g_strdup_printf("--schedule %s --gpus 4 --micro-batches 8 %s %s", cases[i].name,
+                            cases[i].words, rounds ? "--round 4" : "");
+        g_autofree char *filed = g_strdup_printf("--schedule-file @T/order.txt %s", cases[i].words);
+        g_auto(RpCliRun) written = rp_cli_run("export @Q %s --write-schedule @T/order.txt", named);
+
+        assert_int_equal(written.code, 0);
+        assert_true(makespan(named) == makespan(filed));
+    }
+}
+
+static void
+a_stage_of_no_layer_is_simulated(void **state)
+{
+    (void)state;
+    assert_true(makespan("--schedule 1f1b --gpus 3 --micro-batches 4 --stages 14,0,14") >
+                makespan("--schedule 1f1b --gpus 2 --micro-batches 4 --stages 14,14"));
+    assert_true(makespan("--schedule looped-bfs --gpus 6 --micro-batches 4 --stages 0,1*28,0") > 0);
+}
+
+static void
+refuses_words_that_do_not_suit_the_file(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *part;
+    } cases[] = {
+        {"simulate @Q --schedule-file @T/two.txt --gpus 4", 2,
+         "two.txt: the file's order has 2 GPUs, found 4; use --gpus 2"},
+        {"simulate @Q --schedule-file @T/two.txt --micro-batches 4", 2,
+         "2 micro-batches, found 4; use --micro-batches 2"},
+        {"simulate @Q --schedule-file @T/two.txt --stages 10,10,8", 2, "2 stages, found 3"},
+        {"simulate @Q --schedule-file @T/two.txt --schedule 1f1b", 2, "expected no --schedule"},
+        {"simulate @Q --schedule-file @T/two.txt --round 2", 2, "--round: schedule two.txt"},
+        {"simulate @Q --schedule-file @T/none.txt", 1, "none.txt: cannot read"},
+        {"simulate @Q --schedule-file @T/bad.txt", 1,
+         "bad.txt: line 1, column 6: expected an action"},
+        {"simulate @Q --schedule-file @T/two.txt --csv @T/two.txt", 2, "two.txt"},
+        {"simulate @Q --schedule-file @T/turns.txt --fidelity full", 2, "full fidelity"},
+        {"simulate @Q --schedule 1f1b --gpus 3 --micro-batches 2 --stages 14,0,14 --fidelity full",
+         2, "stage 1 of 3 holds no layer"},
+        {"partition @Q --schedule-file @T/bad.txt", 1, "bad.txt: line 1"},
+        {"compare @Q --schedule-file @T/bad.txt", 1, "bad.txt: line 1"},
+    };
+
+    (void)state;
+    write_file("two.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
+    write_file("bad.txt", "F0.0 G0.0\n");
+    write_file("turns.txt", "FB1.0 FB1.1\nF0.0 F0.1 B2.0 B2.1\n");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
+
+        if (run.code != cases[i].code || strstr(run.err, cases[i].part) == NULL)
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+    }
+    assert_true(makespan("--schedule-file @T/turns.txt") > 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_page_is_followed_word_by_word),
+        cmocka_unit_test(every_schedule_is_written_and_read_to_the_same_makespan),
+        cmocka_unit_test(a_stage_of_no_layer_is_simulated),
+        cmocka_unit_test(refuses_words_that_do_not_suit_the_file),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
