@@ -3,6 +3,8 @@
  */
 #include "sim/event-loop.h"
 
+#include <string.h>
+
 /* Sorts the tasks by lane. */
 static void
 fill_lanes(RpEventLoop *loop)
@@ -71,16 +73,17 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     loop->gating.dependencies = rp_plan_dependencies(plan, loop->gating.tasks);
     loop->gating.records = records;
     loop->n_tasks = rp_plan_end_id(plan) - loop->gating.first;
-    g_assert(loop->n_tasks < RP_EVENT_ENDED);
+    g_assert(loop->n_tasks < G_MAXUINT32);
     loop->n_lanes = rp_plan_n_lanes(plan);
-    loop->waiters = g_new0(guint32, loop->n_tasks);
+    loop->ends_ns = g_new(gint64, loop->n_tasks);
+    memset(loop->ends_ns, 0xff, loop->n_tasks * sizeof *loop->ends_ns); /* -1 */
     loop->order = g_new(guint32, loop->n_tasks);
     loop->lanes = g_new0(RpEventLane, loop->n_lanes);
     loop->engines = g_new0(RpCopyEngine, 2 * (gsize)gpus);
     loop->free_engines = g_new(guint32, 2 * (gsize)gpus);
     loop->latency_ns = machine != NULL ? machine->links.copy_latency_ns : 0;
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
-    rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_classes(loop->flows));
+    rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_groups(loop->flows));
     fill_lanes(loop);
     set_resources(loop, machine != NULL && machine->processors > 0);
 }
@@ -88,7 +91,7 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
 void
 rp_event_loop_clear(RpEventLoop *loop)
 {
-    g_free(loop->waiters);
+    g_free(loop->ends_ns);
     g_free(loop->order);
     g_free(loop->lanes);
     g_free(loop->engines);

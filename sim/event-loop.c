@@ -10,7 +10,7 @@
  *   gpu 1 parameter-up      |--chunk--|       |--chunk--|     one engine: the activation goes
  *                                                           first, but waits for a copy in flight
  *
- * A slot of the event heap is a lane or a class of flows (flow-set.h). All that ends at one moment
+ * A slot of the event heap is a lane or a group of flows (flow-set.h). All that ends at one moment
  * ends before anything is begun at that moment, so the order of events at one moment does not
  * matter.
  */
@@ -117,13 +117,13 @@ look_on(RpEventLoop *loop, guint32 l, gint64 now_ns)
         const gsize i = dependency->task - loop->gating.first;
         if (i >= loop->n_tasks)
             return;
-        if (loop->waiters[i] != RP_EVENT_ENDED) {
-            lane->next_waiter = loop->waiters[i];
-            loop->waiters[i] = l + 1;
+        const gint64 end_ns = loop->ends_ns[i];
+        if (end_ns < 0) {
+            lane->next_waiter = (guint32)(-1 - end_ns);
+            loop->ends_ns[i] = -1 - (gint64)(l + 1);
             return;
         }
-        lane->ready_ns =
-            MAX(lane->ready_ns, loop->records[i].end_ns + dependency->hop_ns - lead_ns);
+        lane->ready_ns = MAX(lane->ready_ns, end_ns + dependency->hop_ns - lead_ns);
     }
 
     if (lane->resource == RP_RESOURCE_TIME ||
@@ -197,8 +197,8 @@ end_head(RpEventLoop *loop, guint32 l, gint64 now_ns)
     record->end_ns = now_ns;
     record->transfer_ns = transfer_ns(loop, lane);
 
-    guint32 waiter = loop->waiters[i];
-    loop->waiters[i] = RP_EVENT_ENDED;
+    guint32 waiter = (guint32)(-1 - loop->ends_ns[i]);
+    loop->ends_ns[i] = now_ns;
     free_engine(loop, l);
     lane->end_ns = now_ns;
     lane->next++;
@@ -274,11 +274,11 @@ handle_lane_event(RpEventLoop *loop, guint32 l, gint64 now_ns)
 }
 
 static void
-end_flows(RpEventLoop *loop, guint class_id, gint64 now_ns)
+end_flows(RpEventLoop *loop, guint group, gint64 now_ns)
 {
     do {
-        end_run(loop, rp_flow_set_end(loop->flows, class_id, now_ns), now_ns);
-    } while (rp_flow_set_is_over(loop->flows, class_id, now_ns));
+        end_run(loop, rp_flow_set_end(loop->flows, group, now_ns), now_ns);
+    } while (rp_flow_set_is_over(loop->flows, group, now_ns));
 }
 
 static void

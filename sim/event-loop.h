@@ -7,9 +7,6 @@
 #include "sim/flow-set.h"
 #include "sim/gating.h"
 
-/* What `RpEventLoop.waiters` says of a task that has ended. */
-#define RP_EVENT_ENDED G_MAXUINT32
-
 /* What a lane's tasks occupy. */
 typedef enum {
     RP_RESOURCE_TIME,
@@ -69,8 +66,10 @@ typedef struct {
     RpGating gating; /* the plan's arrays */
     gsize n_tasks;
     RpTraceRecord *records;
-    guint32 *waiters; /* per task: 1 + first lane that sleeps on it, 0 = none, RP_EVENT_ENDED */
-    guint32 *order;   /* tasks by lane, ids ascending */
+    gint64
+        *ends_ns;   /* per task: when it ended; before that -1 - (1 + first lane that sleeps on it),
+                        -1 = none: one look tells both */
+    guint32 *order; /* tasks by lane, ids ascending */
     RpEventLane *lanes;
     guint n_lanes;
     RpCopyEngine *engines; /* 2 device + direction */
@@ -78,7 +77,7 @@ typedef struct {
     guint n_free_engines;
     gint64 latency_ns;
     RpFlowSet *flows;
-    RpEventHeap events; /* slots: lanes, then classes of flows */
+    RpEventHeap events; /* slots: lanes, then groups of flows */
 } RpEventLoop;
 
 /* @machine: (nullable): %NULL = no limits; @records: of all tasks, to be filled in */

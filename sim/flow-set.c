@@ -4,23 +4,43 @@
 
 #include "core/base/units.h"
 #include "sim/bandwidth.h"
+#include "sim/flow-group.h"
 
 #define NO_LANE G_MAXUINT32
+#define NO_CLASS G_MAXUINT32
 
-/* What rounding may add to an exact number of nanoseconds before it counts as one more. */
 /* A flow that takes longer ends then: longer than any run may take (cli/options.c), and far from
  * the end of 64 bits. */
 #define MOST_NS 0x1p61
+
+/* What rounding may add to an exact number of nanoseconds before it counts as one more. */
 #define ROUNDING_NS 1e-3
+
+/* Of rp_bandwidth_share(): root complexes are none, see flow_of_group(). */
+enum { LINK_HOST, LINK_TASKS };
+
+/* What a class's flows are: by this and their number they have a rate. */
+typedef enum { KIND_UP, KIND_DOWN, KIND_HOST, KIND_ACTION, N_KINDS } Kind;
 
 typedef struct {
     double alone_bytes_per_s; /* own limit of a flow that has a processor to itself */
-    double bytes_per_ns;      /* of each flow */
-    double served_bytes;      /* by each flow of the class, up to served_at_ns */
-    gint64 served_at_ns;
-    guint32 first; /* lane of the flow that is over next */
+    double cap_bytes_per_s;   /* of a flow at the moment */
+    double root_bytes_per_s;  /* that a class's flows share */
+    guint32 first_group;      /* of classes with one flow, then with two, .. */
+    guint32 n_groups;         /* 1: the number makes no difference */
+} FlowKind;
+
+typedef struct {
+    guint32 count; /* of flows */
+    guint32 kind;
+    guint32 group;       /* index of; if the class is in one, as group->places says */
+    guint32 n_grouped;   /* its flows then */
+    RpBytes joined;      /* the group's clock then */
+    double served_bytes; /* each flow then, or by now if it is in none */
+    double bytes_per_ns; /* in the last group */
+    guint32 first;       /* lane of the flow that is over next */
     guint32 last;
-    gboolean changed; /* flows have begun or ended */
+    gboolean changed; /* in RpFlowSet.changed */
 } FlowClass;
 
 /* One flow per lane, linked within its class in the order in which they are over. */
@@ -32,17 +52,26 @@ typedef struct {
 
 struct _RpFlowSet {
     guint n_classes;
-    guint host_class;
+    guint n_groups;
+    guint n_flows;
     guint gpus_per_root;
     guint processors;          /* 0 = not shared */
     double optimizer_weight;   /* 0 = host tasks are flows like others */
     double beside_bytes_per_s; /* of a copy up while a host task runs; INFINITY = as alone */
+    FlowKind kinds[N_KINDS];
     RpBandwidth *bandwidth;
-    RpFlow *flows; /* per class: its links and number of flows */
-    double *rates; /* per class, bytes/s */
+    RpFlow *flows; /* per listed group */
+    double *rates; /* of them, bytes/s */
     FlowClass *classes;
     LaneFlow *lanes;
-    gboolean changed;
+    RpFlowGroup *groups;
+    RpGroupMember *members; /* of all groups */
+    guint32 *places;        /* per class */
+    guint32 *listed;        /* groups that have members or an event */
+    guint32 *changed;       /* classes whose flows have begun or ended */
+    guint n_listed;
+    guint n_changed;
+    guint32 ending; /* class whose flows were the last to end at this moment, or NO_CLASS */
 };
 
 static double
@@ -51,43 +80,66 @@ limit(double bytes_per_s)
     return bytes_per_s > 0 ? bytes_per_s : INFINITY;
 }
 
-/* Links and limits of every class. */
+/* Limits and groups of every kind. */
 static void
-init_classes(RpFlowSet *set, const RpMachine *machine, double root_bytes_per_s)
+init_kinds(RpFlowSet *set, const RpMachine *machine)
 {
     const RpLinks *links = &machine->links;
-    const guint host = set->host_class, tasks = host + 1;
-    g_autofree double *capacities = g_new(double, tasks + 1);
+    const double host = limit(links->host_bytes_per_s);
+    const gboolean has_roots = links->gpus_per_root > 0 && links->root_bytes_per_s > 0;
+    FlowKind *kinds = set->kinds;
 
+    kinds[KIND_UP].alone_bytes_per_s = limit(links->h2d_bytes_per_s);
+    kinds[KIND_DOWN].alone_bytes_per_s = limit(links->d2h_bytes_per_s);
+    kinds[KIND_HOST].alone_bytes_per_s = limit(machine->optimizer_bytes_per_s);
+    kinds[KIND_ACTION].alone_bytes_per_s = RP_NS_PER_S;
+    for (guint k = 0; k < N_KINDS; k++) {
+        FlowKind *kind = &kinds[k];
+
+        kind->root_bytes_per_s = INFINITY;
+        kind->first_group = set->n_groups;
+        kind->n_groups = 1;
+        if (k <= KIND_DOWN && has_roots) {
+            kind->root_bytes_per_s = links->root_bytes_per_s;
+            kind->n_groups = set->gpus_per_root;
+        }
+        /* nothing is oversubscribed at this point: from here on its own cap says it all */
+        if (k != KIND_ACTION)
+            kind->alone_bytes_per_s =
+                MIN(kind->alone_bytes_per_s, MIN(kind->root_bytes_per_s, host));
+        kind->cap_bytes_per_s = kind->alone_bytes_per_s;
+        set->n_groups += kind->n_groups;
+    }
+    const double capacities[] = {
+        [LINK_HOST] = host,
+        [LINK_TASKS] = kinds[KIND_HOST].alone_bytes_per_s,
+    };
+    set->bandwidth = rp_bandwidth_new(capacities, G_N_ELEMENTS(capacities));
+}
+
+/* Empty classes, and groups with room for all classes of their kind. */
+static void
+init_groups(RpFlowSet *set, guint n_roots)
+{
+    RpGroupMember *members;
+
+    set->groups = g_new0(RpFlowGroup, set->n_groups);
+    set->listed = g_new(guint32, set->n_groups);
+    set->flows = g_new0(RpFlow, set->n_groups);
+    set->rates = g_new0(double, set->n_groups);
+    set->classes = g_new0(FlowClass, set->n_classes);
+    set->changed = g_new(guint32, set->n_classes);
+    set->places = g_new0(guint32, set->n_classes);
+    set->members = members = g_new(RpGroupMember, (gsize)set->n_groups * n_roots);
+    for (guint g = 0; g < set->n_groups; g++) {
+        set->groups[g].places = set->places;
+        set->groups[g].members = members;
+        members += n_roots;
+    }
     for (guint c = 0; c < set->n_classes; c++) {
         set->classes[c].first = NO_LANE;
         set->classes[c].last = NO_LANE;
-        set->classes[c].alone_bytes_per_s = RP_NS_PER_S;
-        set->flows[c].weight = 1;
-    }
-    for (guint c = 0; c <= host; c++) {
-        RpFlow *flow = &set->flows[c];
-
-        flow->links[flow->n_links++] = host;
-        if (c != host)
-            flow->links[flow->n_links++] = c;
-        else if (set->optimizer_weight > 0)
-            flow->links[flow->n_links++] = tasks;
-        set->classes[c].alone_bytes_per_s = limit(c == host ? machine->optimizer_bytes_per_s
-                                                  : c % 2 == RP_FLOW_UP ? links->h2d_bytes_per_s
-                                                                        : links->d2h_bytes_per_s);
-        capacities[c] = root_bytes_per_s;
-    }
-    capacities[host] = limit(links->host_bytes_per_s);
-    capacities[tasks] = set->classes[host].alone_bytes_per_s;
-    set->bandwidth = rp_bandwidth_new(capacities, tasks + 1);
-    for (guint c = 0; c < set->n_classes; c++) {
-        double *alone = &set->classes[c].alone_bytes_per_s;
-
-        /* nothing is oversubscribed at this point: from here on a class's own cap says it all */
-        if (c <= host)
-            *alone = MIN(*alone, MIN(capacities[c], capacities[host]));
-        set->flows[c].cap_bytes_per_s = *alone;
+        set->classes[c].kind = c < n_roots * 2 ? c % 2 : KIND_HOST + c - n_roots * 2;
     }
 }
 
@@ -99,23 +151,22 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
 
     if (machine == NULL)
         machine = &no_limits;
-    const RpLinks *links = &machine->links;
-    const gboolean has_roots = links->gpus_per_root > 0 && links->root_bytes_per_s > 0;
-    set->gpus_per_root = MAX(has_roots ? links->gpus_per_root : gpus, 1);
+    /* class 2 root + direction, then the host's, then that of actions; without limits of root
+     * complexes each device is one */
+    const gboolean has_roots =
+        machine->links.gpus_per_root > 0 && machine->links.root_bytes_per_s > 0;
+    set->gpus_per_root = has_roots ? MIN(machine->links.gpus_per_root, MAX(gpus, 1)) : 1;
     const guint n_roots = (gpus + set->gpus_per_root - 1) / set->gpus_per_root;
 
-    /* class and link 2 root + direction, then the host's; a class of actions, without a link */
     set->processors = machine->processors;
     set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
     set->beside_bytes_per_s =
         set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
-    set->host_class = n_roots * 2;
-    set->n_classes = set->host_class + (set->processors > 0 ? 2 : 1);
-    set->flows = g_new0(RpFlow, set->n_classes);
-    set->rates = g_new0(double, set->n_classes);
-    set->classes = g_new0(FlowClass, set->n_classes);
+    set->n_classes = n_roots * 2 + 2;
     set->lanes = g_new0(LaneFlow, n_lanes);
-    init_classes(set, machine, has_roots ? links->root_bytes_per_s : INFINITY);
+    set->ending = NO_CLASS;
+    init_kinds(set, machine);
+    init_groups(set, MAX(n_roots, 1));
     return set;
 }
 
@@ -129,13 +180,18 @@ rp_flow_set_free(RpFlowSet *set)
     g_free(set->rates);
     g_free(set->classes);
     g_free(set->lanes);
+    g_free(set->groups);
+    g_free(set->members);
+    g_free(set->places);
+    g_free(set->listed);
+    g_free(set->changed);
     g_free(set);
 }
 
 guint
-rp_flow_set_n_classes(const RpFlowSet *set)
+rp_flow_set_n_groups(const RpFlowSet *set)
 {
-    return set->n_classes;
+    return set->n_groups;
 }
 
 guint
@@ -147,27 +203,80 @@ rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direc
 guint
 rp_flow_set_host_class(const RpFlowSet *set)
 {
-    return set->host_class;
+    return set->n_classes - 2;
 }
 
 guint
 rp_flow_set_action_class(const RpFlowSet *set)
 {
     g_assert(set->processors > 0);
-    return set->host_class + 1;
+    return set->n_classes - 1;
 }
 
 gboolean
 rp_flow_set_unlimited(const RpFlowSet *set, guint class_id)
 {
-    return isinf(set->flows[class_id].cap_bytes_per_s);
+    return isinf(set->kinds[set->classes[class_id].kind].alone_bytes_per_s);
+}
+
+static gboolean
+is_grouped(const RpFlowSet *set, guint32 class_id)
+{
+    return set->places[class_id] != 0;
+}
+
+static double
+served_bytes(const RpFlowSet *set, guint32 class_id, gint64 now_ns)
+{
+    const FlowClass *class = &set->classes[class_id];
+
+    if (!is_grouped(set, class_id))
+        return class->served_bytes;
+    return class->served_bytes +
+           rp_bytes_minus(rp_flow_group_served(&set->groups[class->group], now_ns), class->joined);
+}
+
+/* Takes a class out of its group, if it is in one. */
+static void
+leave_group(RpFlowSet *set, guint32 class_id, gint64 now_ns)
+{
+    FlowClass *class = &set->classes[class_id];
+    RpFlowGroup *group = &set->groups[class->group];
+
+    if (!is_grouped(set, class_id))
+        return;
+    class->served_bytes = served_bytes(set, class_id, now_ns);
+    class->bytes_per_ns = group->bytes_per_ns;
+    rp_flow_group_remove(group, class_id, class->n_grouped);
 }
 
 static void
-serve_until(FlowClass *class, gint64 now_ns)
+join_group(RpFlowSet *set, guint32 class_id, gint64 now_ns)
 {
-    class->served_bytes += class->bytes_per_ns * (double)(now_ns - class->served_at_ns);
-    class->served_at_ns = now_ns;
+    FlowClass *class = &set->classes[class_id];
+    const FlowKind *kind = &set->kinds[class->kind];
+
+    class->group = kind->first_group + MIN(class->count, kind->n_groups) - 1;
+    class->n_grouped = class->count;
+    RpFlowGroup *group = &set->groups[class->group];
+
+    rp_flow_group_add(group, class_id, class->count,
+                      set->lanes[class->first].end_bytes - class->served_bytes, now_ns);
+    class->joined = rp_flow_group_served(group, now_ns);
+    if (!group->listed) {
+        group->listed = TRUE;
+        set->listed[set->n_listed++] = class->group;
+    }
+}
+
+static void
+list_change(RpFlowSet *set, guint32 class_id)
+{
+    FlowClass *class = &set->classes[class_id];
+
+    if (!class->changed)
+        set->changed[set->n_changed++] = class_id;
+    class->changed = TRUE;
 }
 
 void
@@ -176,13 +285,9 @@ rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, g
     FlowClass *class = &set->classes[class_id];
     LaneFlow *flow = &set->lanes[lane];
 
-    if (set->flows[class_id].count == 0) {
-        /* counts from 0 as often as it can, for the sake of exactness */
+    if (class->count == 0)
         class->served_bytes = 0;
-        class->served_at_ns = now_ns;
-    }
-    serve_until(class, now_ns);
-    flow->end_bytes = class->served_bytes + (double)bytes;
+    flow->end_bytes = served_bytes(set, class_id, now_ns) + (double)bytes;
 
     guint32 before = class->last;
     while (before != NO_LANE && set->lanes[before].end_bytes > flow->end_bytes)
@@ -192,101 +297,167 @@ rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, g
     *(before == NO_LANE ? &class->first : &set->lanes[before].next) = lane;
     *(flow->next == NO_LANE ? &class->last : &set->lanes[flow->next].previous) = lane;
 
-    set->flows[class_id].count++;
-    class->changed = TRUE;
-    set->changed = TRUE;
+    class->count++;
+    set->n_flows++;
+    list_change(set, class_id);
 }
 
-guint32
-rp_flow_set_end(RpFlowSet *set, guint class_id, gint64 now_ns)
+/* When @left_bytes more are served at a rate that began at @since_ns. */
+static gint64
+end_ns(gint64 since_ns, double left_bytes, double bytes_per_ns)
 {
-    FlowClass *class = &set->classes[class_id];
-    const guint32 lane = class->first;
+    const double left_ns = ceil(left_bytes / bytes_per_ns - ROUNDING_NS);
 
-    g_assert(lane != NO_LANE);
-    serve_until(class, now_ns);
-    class->first = set->lanes[lane].next;
-    *(class->first == NO_LANE ? &class->last : &set->lanes[class->first].previous) = NO_LANE;
-
-    set->flows[class_id].count--;
-    class->changed = TRUE;
-    set->changed = TRUE;
-    return lane;
+    return since_ns + (gint64)CLAMP(left_ns, 0.0, MOST_NS);
 }
 
 static gint64
-next_end_ns(const RpFlowSet *set, const FlowClass *class)
+next_end_ns(const RpFlowGroup *group)
 {
-    const double left_bytes = set->lanes[class->first].end_bytes - class->served_bytes;
-    const double left_ns = ceil(left_bytes / class->bytes_per_ns - ROUNDING_NS);
+    return end_ns(group->served_at_ns, rp_bytes_minus(group->members[0].end, group->served),
+                  group->bytes_per_ns);
+}
 
-    return class->served_at_ns + (gint64)CLAMP(left_ns, 0.0, MOST_NS);
+/* Returns: a class of @group whose next flow is over, or NO_CLASS */
+static guint32
+class_that_ends(const RpFlowSet *set, const RpFlowGroup *group, gint64 now_ns)
+{
+    if (set->ending != NO_CLASS) {
+        const FlowClass *class = &set->classes[set->ending];
+
+        if (class->count > 0 &&
+            end_ns(now_ns, set->lanes[class->first].end_bytes - class->served_bytes,
+                   class->bytes_per_ns) <= now_ns)
+            return set->ending;
+    }
+    return group->n > 0 && next_end_ns(group) <= now_ns ? group->members[0].class_id : NO_CLASS;
+}
+
+guint32
+rp_flow_set_end(RpFlowSet *set, guint group_id, gint64 now_ns)
+{
+    const guint32 class_id = class_that_ends(set, &set->groups[group_id], now_ns);
+
+    g_assert(class_id != NO_CLASS);
+    FlowClass *class = &set->classes[class_id];
+    const guint32 lane = class->first;
+
+    leave_group(set, class_id, now_ns);
+    class->first = set->lanes[lane].next;
+    *(class->first == NO_LANE ? &class->last : &set->lanes[class->first].previous) = NO_LANE;
+    class->count--;
+    set->n_flows--;
+    set->ending = class_id;
+    list_change(set, class_id);
+    return lane;
 }
 
 gboolean
-rp_flow_set_is_over(const RpFlowSet *set, guint class_id, gint64 now_ns)
+rp_flow_set_is_over(const RpFlowSet *set, guint group_id, gint64 now_ns)
 {
-    const FlowClass *class = &set->classes[class_id];
-
-    return class->first != NO_LANE && next_end_ns(set, class) <= now_ns;
+    return class_that_ends(set, &set->groups[group_id], now_ns) != NO_CLASS;
 }
 
-/* Gives each flow its part of a processor. */
+/* What a flow of each kind gets at most: its part of a processor, or, of a copy up beside the
+ * host's tasks, less than alone. */
 static void
-share_processors(RpFlowSet *set)
+set_caps(RpFlowSet *set)
 {
-    guint threads = 0;
+    const gboolean shared = set->processors > 0 && set->n_flows > set->processors;
+    FlowKind *up = &set->kinds[KIND_UP];
 
-    for (guint c = 0; c < set->n_classes; c++)
-        threads += set->flows[c].count;
-    for (guint c = 0; c < set->n_classes; c++) {
-        const double alone = set->classes[c].alone_bytes_per_s;
+    for (guint k = 0; k < N_KINDS; k++) {
+        const double alone = set->kinds[k].alone_bytes_per_s;
 
-        set->flows[c].cap_bytes_per_s =
-            threads > set->processors ? alone * set->processors / threads : alone;
+        set->kinds[k].cap_bytes_per_s = shared ? alone * set->processors / set->n_flows : alone;
     }
+    if (isfinite(set->beside_bytes_per_s) && isfinite(up->alone_bytes_per_s) &&
+        set->groups[set->kinds[KIND_HOST].first_group].n_flows > 0)
+        up->cap_bytes_per_s = MIN(up->alone_bytes_per_s, set->beside_bytes_per_s);
 }
 
-/* Slows copies up while the host's tasks keep its memory busy. */
-static void
-slow_copies_up(RpFlowSet *set)
+static guint
+kind_of_group(const RpFlowSet *set, guint32 group_id)
 {
-    const gboolean busy = set->flows[set->host_class].count > 0;
+    guint k = N_KINDS - 1;
 
-    for (guint c = RP_FLOW_UP; c < set->host_class; c += 2) {
-        const double alone = set->classes[c].alone_bytes_per_s;
+    while (set->kinds[k].first_group > group_id)
+        k--;
+    return k;
+}
 
-        if (isfinite(alone))
-            set->flows[c].cap_bytes_per_s = busy ? MIN(alone, set->beside_bytes_per_s) : alone;
+/* A group as a flow that only shares host memory: its root complexes have the same number of flows
+ * each, and share it evenly. */
+static RpFlow
+flow_of_group(const RpFlowSet *set, guint32 group_id)
+{
+    const guint k = kind_of_group(set, group_id);
+    const FlowKind *kind = &set->kinds[k];
+    RpFlow flow = {
+        .cap_bytes_per_s =
+            MIN(kind->cap_bytes_per_s, kind->root_bytes_per_s / (1 + group_id - kind->first_group)),
+        .weight = 1,
+        .count = set->groups[group_id].n_flows,
+    };
+
+    if (k != KIND_ACTION)
+        flow.links[flow.n_links++] = LINK_HOST;
+    if (k == KIND_HOST && set->optimizer_weight > 0) {
+        flow.links[flow.n_links++] = LINK_TASKS;
+        flow.weight = set->optimizer_weight / flow.count;
     }
+    return flow;
+}
+
+/* Forgets the groups that have become empty. */
+static void
+drop_empty_groups(RpFlowSet *set, RpEventHeap *events, guint32 first_slot)
+{
+    guint n = 0;
+
+    for (guint i = 0; i < set->n_listed; i++) {
+        const guint32 g = set->listed[i];
+
+        if (set->groups[g].n > 0) {
+            set->listed[n++] = g;
+            continue;
+        }
+        set->groups[g].listed = FALSE;
+        rp_event_heap_remove(events, first_slot + g);
+    }
+    set->n_listed = n;
 }
 
 void
 rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot)
 {
-    if (!set->changed)
+    if (set->n_changed == 0)
         return;
-    if (set->processors > 0)
-        share_processors(set);
-    if (isfinite(set->beside_bytes_per_s))
-        slow_copies_up(set);
-    if (set->optimizer_weight > 0)
-        set->flows[set->host_class].weight =
-            set->optimizer_weight / MAX(set->flows[set->host_class].count, 1);
-    rp_bandwidth_share(set->bandwidth, set->flows, set->n_classes, set->rates);
-    for (guint c = 0; c < set->n_classes; c++) {
-        FlowClass *class = &set->classes[c];
-        const double bytes_per_ns = set->rates[c] / (double)RP_NS_PER_S;
+    for (guint i = 0; i < set->n_changed; i++)
+        leave_group(set, set->changed[i], now_ns);
+    for (guint i = 0; i < set->n_changed; i++) {
+        const guint32 c = set->changed[i];
 
-        if (!class->changed && bytes_per_ns == class->bytes_per_ns)
-            continue;
-        serve_until(class, now_ns);
-        class->bytes_per_ns = bytes_per_ns;
-        class->changed = FALSE;
-        if (class->first == NO_LANE)
-            rp_event_heap_remove(events, first_slot + c);
-        else
-            rp_event_heap_set(events, first_slot + c, next_end_ns(set, class));
+        if (set->classes[c].count > 0)
+            join_group(set, c, now_ns);
+        set->classes[c].changed = FALSE;
     }
-    set->changed = FALSE;
+    set->n_changed = 0;
+    set->ending = NO_CLASS;
+    drop_empty_groups(set, events, first_slot);
+    set_caps(set);
+    for (guint i = 0; i < set->n_listed; i++)
+        set->flows[i] = flow_of_group(set, set->listed[i]);
+    rp_bandwidth_share(set->bandwidth, set->flows, set->n_listed, set->rates);
+    for (guint i = 0; i < set->n_listed; i++) {
+        RpFlowGroup *group = &set->groups[set->listed[i]];
+        const double bytes_per_ns = set->rates[i] / (double)RP_NS_PER_S;
+
+        if (!group->changed && bytes_per_ns == group->bytes_per_ns)
+            continue;
+        if (bytes_per_ns != group->bytes_per_ns)
+            rp_flow_group_set_rate(group, bytes_per_ns, now_ns);
+        group->changed = FALSE;
+        rp_event_heap_set(events, first_slot + set->listed[i], next_end_ns(group));
+    }
 }

@@ -10,7 +10,10 @@
  *   flow A   |--1000------|                         begins at 0
  *   flow B            |--700--------|               begins at 800
  *
- * A change of rates is therefore one step per class, whatever the number of flows.
+ * The classes of a direction with equal numbers of flows have the same rate, too, whichever root
+ * complex they use: they form a group (flow-group.h). A change of rates is one step per group,
+ * whatever the number of flows and of root complexes; a class whose number of flows changes goes
+ * to another group.
  *
  * Where host memory has too little for all, the host's tasks get a machine's optimizer_weight times
  * as much as a copy: a weight for all tasks together, and never more than the optimizer moves
@@ -49,7 +52,6 @@ RpFlowSet *rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes);
 void rp_flow_set_free(RpFlowSet *set);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFlowSet, rp_flow_set_free)
 
-guint rp_flow_set_n_classes(const RpFlowSet *set);
 guint rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction);
 guint rp_flow_set_host_class(const RpFlowSet *set);
 /* Of actions; only if the machine's processors are shared. */
@@ -60,17 +62,19 @@ gboolean rp_flow_set_unlimited(const RpFlowSet *set, guint class_id);
 
 void rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, gint64 now_ns);
 
-/* Ends the flow of @class_id that is over first. Returns: its lane */
-guint32 rp_flow_set_end(RpFlowSet *set, guint class_id, gint64 now_ns);
+guint rp_flow_set_n_groups(const RpFlowSet *set);
 
-/* Whether the next flow of @class_id is over, too. To be asked at the time of the last end. */
-gboolean rp_flow_set_is_over(const RpFlowSet *set, guint class_id, gint64 now_ns);
+/* Ends the flow of @group that is over first. Returns: its lane */
+guint32 rp_flow_set_end(RpFlowSet *set, guint group, gint64 now_ns);
+
+/* Whether the next flow of @group is over, too. To be asked at the time of the last end. */
+gboolean rp_flow_set_is_over(const RpFlowSet *set, guint group, gint64 now_ns);
 
 /**
  * rp_flow_set_reshare:
- * @events: the class's slot is @first_slot + class
+ * @events: the group's slot is @first_slot + group
  *
- * Shares the links anew if flows have begun or ended, and sets the events of the classes to which
+ * Shares the links anew if flows have begun or ended, and sets the events of the groups to which
  * that made a difference: the end of their next flow, rounded up to a nanosecond.
  */
 void rp_flow_set_reshare(RpFlowSet *set, gint64 now_ns, RpEventHeap *events, guint32 first_slot);
