@@ -1,8 +1,8 @@
 /*
- * RMSNorm, optionally of a sum x + residual.
+ * RMSNorm.
  *
- *   forward   s = x + residual;  y = weight s rstd,  rstd = 1 / sqrt(mean s^2 + epsilon)      =
- *   backward  dx = rstd (g - h mean(g h)) + d_residual,  h = s rstd,  g = dy weight           =
+ *   forward   y = weight x rstd,  rstd = 1 / sqrt(mean x^2 + epsilon)                          =
+ *   backward  dx = rstd (g - h mean(g h)) + d_residual,  h = x rstd,  g = dy weight           =
  *             d_weight += sum over rows of dy h                                              +=
  *
  * x, y, dx: [rows,n]. Sums over n: fp32 lanes in a tile, tiles in double. Sums over rows: fp32,
@@ -10,29 +10,17 @@
  */
 #include "exec/host/host-private.h"
 
-/* Stores s = x + residual where there is one. Returns the sum of its squares. */
 static double
-add_and_square(const RpRmsnormArgs *args, size_t row)
+sum_squares(const RpRmsnormArgs *args, size_t row)
 {
-    float x_buffer[RP_TILE], residual_buffer[RP_TILE], sum[RP_TILE];
+    float buffer[RP_TILE];
     double squares = 0;
 
     for (size_t first = 0; first < args->n; first += RP_TILE) {
         const size_t n = MIN(RP_TILE, args->n - first);
-        const size_t index = row * args->n + first;
-        const float *s = rp_host_load(args->dtype, args->x, index, n, x_buffer);
+        const float *x = rp_host_load(args->dtype, args->x, row * args->n + first, n, buffer);
 
-        if (args->residual != NULL) {
-            const float *residual =
-                rp_host_load(args->dtype, args->residual, index, n, residual_buffer);
-
-            for (size_t i = 0; i < n; i++)
-                sum[i] = s[i] + residual[i];
-            rp_host_store(args->dtype, args->sum, index, n, sum);
-            /* as stored: backward sees no more than that */
-            s = rp_host_load(args->dtype, args->sum, index, n, x_buffer);
-        }
-        squares += (double)rp_host_dot(s, s, n);
+        squares += (double)rp_host_dot(x, x, n);
     }
     return squares;
 }
@@ -40,22 +28,21 @@ add_and_square(const RpRmsnormArgs *args, size_t row)
 void
 rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
 {
-    const void *s_array = args->residual != NULL ? args->sum : args->x;
-    float s_buffer[RP_TILE], weight_buffer[RP_TILE], y[RP_TILE];
+    float x_buffer[RP_TILE], weight_buffer[RP_TILE], y[RP_TILE];
 
     for (size_t row = 0; row < args->rows; row++) {
-        const float mean = (float)(add_and_square(args, row) / (double)args->n);
+        const float mean = (float)(sum_squares(args, row) / (double)args->n);
         const float rstd = 1.0f / sqrtf(mean + args->epsilon);
 
         args->rstd[row] = rstd;
         for (size_t first = 0; first < args->n; first += RP_TILE) {
             const size_t n = MIN(RP_TILE, args->n - first);
             const size_t index = row * args->n + first;
-            const float *s = rp_host_load(args->dtype, s_array, index, n, s_buffer);
+            const float *x = rp_host_load(args->dtype, args->x, index, n, x_buffer);
             const float *weight = rp_host_load(args->dtype, args->weight, first, n, weight_buffer);
 
             for (size_t i = 0; i < n; i++)
-                y[i] = weight[i] * (s[i] * rstd);
+                y[i] = weight[i] * (x[i] * rstd);
             rp_host_store(args->dtype, args->y, index, n, y);
         }
     }

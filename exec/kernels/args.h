@@ -141,27 +141,24 @@ typedef struct {
 } RpBiasArgs;
 
 /*
- * forward:   s = x + residual (stored; s = x without residual)
- *            rstd[r] = 1 / sqrt(mean_i s[r,i]^2 + epsilon);  y[r,i] = weight[i] s[r,i] rstd[r]
- * backward:  h[r,i] = s[r,i] rstd[r],  g[r,i] = dy[r,i] weight[i]
+ * forward:   rstd[r] = 1 / sqrt(mean_i x[r,i]^2 + epsilon);  y[r,i] = weight[i] x[r,i] rstd[r]
+ * backward:  h[r,i] = x[r,i] rstd[r],  g[r,i] = dy[r,i] weight[i]
  *            dx[r,i] = rstd[r] (g[r,i] - h[r,i] mean_j g[r,j] h[r,j]) + d_residual[r,i]
  *            d_weight[i] += sum_r dy[r,i] h[r,i]
- * dx is the gradient of x, of residual and of s alike. For q/k norm: rows = T H, n = D.
+ * For q/k norm: rows = T H, n = D.
  * Source: Zhang & Sennrich 2019, equation 4; transformers Qwen3RMSNorm, LlamaRMSNorm
  */
 typedef struct {
     RpDtype dtype;
     size_t rows, n;
     float epsilon;
-    const void *x;        /* [rows,n]; backward: s */
-    const void *residual; /* forward: [rows,n] or NULL */
-    void *sum;            /* forward: s [rows,n], only with residual; may be x or residual */
-    const void *weight;   /* [n] */
-    void *y;              /* forward: [rows,n]; may be x if there is no residual */
-    float *rstd;          /* [rows]; forward: out, backward: in */
+    const void *x;      /* [rows,n] */
+    const void *weight; /* [n] */
+    void *y;            /* forward: [rows,n]; may be x */
+    float *rstd;        /* [rows]; forward: out, backward: in */
 
     const void *dy;         /* backward: [rows,n] */
-    const void *d_residual; /* backward: [rows,n] or NULL: gradient that reaches s directly */
+    const void *d_residual; /* backward: [rows,n] or NULL: gradient that reaches x directly */
     void *dx;               /* backward: [rows,n]; may be dy or d_residual */
     float *d_weight;        /* backward: [n], += */
     void *workspace;        /* backward */

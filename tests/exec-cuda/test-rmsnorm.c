@@ -2,7 +2,7 @@
 
 typedef struct {
     size_t rows, n;
-    gboolean residual, in_place;
+    gboolean residual, in_place; /* residual: backward has that of a sum */
     Array x, other, weight, rstd, dy, d_weight;
 } Inputs;
 
@@ -12,28 +12,19 @@ compute_forward(const Side *side, const void *data, Outputs *outputs)
     const Inputs *inputs = data;
     const RpDtype dtype = inputs->x.dtype;
     void *x = cuda_in(side, inputs->x);
-    void *residual = inputs->residual ? cuda_in(side, inputs->other) : NULL;
-    const RpRmsnormArgs args = {
-        .dtype = dtype,
-        .rows = inputs->rows,
-        .n = inputs->n,
-        .epsilon = 1e-6f,
-        .x = x,
-        .residual = residual,
-        .sum = residual == NULL   ? NULL
-               : inputs->in_place ? residual
-                                  : cuda_out(side, dtype, inputs->x.n),
-        .weight = cuda_in(side, inputs->weight),
-        .y = inputs->in_place && residual == NULL ? x : cuda_out(side, dtype, inputs->x.n),
-        .rstd = cuda_out(side, RP_DTYPE_FP32, inputs->rows)};
+    const RpRmsnormArgs args = {.dtype = dtype,
+                                .rows = inputs->rows,
+                                .n = inputs->n,
+                                .epsilon = 1e-6f,
+                                .x = x,
+                                .weight = cuda_in(side, inputs->weight),
+                                .y = inputs->in_place ? x : cuda_out(side, dtype, inputs->x.n),
+                                .rstd = cuda_out(side, RP_DTYPE_FP32, inputs->rows)};
 
     side->kernels->rmsnorm_forward(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, dtype, inputs->x.n, args.y);
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->rows, args.rstd);
-    if (residual != NULL)
-        outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.sum);
-    for (guint i = 0; i < 3; i++)
-        outputs->terms[i] = inputs->n;
+    outputs->terms[0] = outputs->terms[1] = inputs->n;
 }
 
 static void

@@ -227,16 +227,8 @@ check_block(const Block *b)
     attention.v = v;
     kernels->attention_forward(NULL, &attention);
     o = linear(b, "self_attn.o_proj", attention.out, q_size, c->hidden);
-    kernels->rmsnorm_forward(
-        NULL, &(RpRmsnormArgs){.rows = T,
-                               .n = c->hidden,
-                               .epsilon = c->epsilon,
-                               .x = o,
-                               .residual = x,
-                               .sum = s,
-                               .weight = weight_of(b, "post_attention_layernorm", ".weight"),
-                               .y = s_normed = floats(n),
-                               .rstd = b->rstd});
+    kernels->add(NULL, &(RpElementsArgs){n, o, x, s});
+    s_normed = norm(b, "post_attention_layernorm", s, T, c->hidden);
     gate = linear(b, "mlp.gate_proj", s_normed, c->hidden, m);
     up = linear(b, "mlp.up_proj", s_normed, c->hidden, m);
     kernels->swiglu_forward(NULL, &(RpSwigluArgs){.n = T * m, .gate = gate, .up = up, .y = gated});

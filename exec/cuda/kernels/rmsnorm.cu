@@ -1,8 +1,8 @@
 /*
- * RMSNorm, optionally of a sum x + residual.
+ * RMSNorm.
  *
- *   forward   s = x + residual;  y = weight s rstd,  rstd = 1 / sqrt(mean s^2 + epsilon)      =
- *   backward  dx = rstd (g - h mean(g h)) + d_residual,  h = s rstd,  g = dy weight           =
+ *   forward   y = weight x rstd,  rstd = 1 / sqrt(mean x^2 + epsilon)                          =
+ *   backward  dx = rstd (g - h mean(g h)) + d_residual,  h = x rstd,  g = dy weight           =
  *             d_weight += sum over rows of dy h                                              +=
  *
  * x, y, dx: [rows,n]. fp32 sums. A group of threads holds a row in registers, PACKS packs of eight
@@ -30,9 +30,7 @@
 template <typename T> struct Forward {
     size_t rows, n;
     float epsilon;
-    const T *x, *residual;
-    T *sum;
-    const T *weight;
+    const T *x, *weight;
     T *y;
     float *rstd;
     bool wide;
@@ -49,24 +47,6 @@ template <typename T> struct Backward {
     float *largest; /* of dx; or NULL */
 };
 
-/* s = x + residual, as stored: backward sees no more than that. */
-template <typename T>
-__device__ __forceinline__ Pack<T>
-load_sum(const Forward<T> &args, size_t index, size_t count)
-{
-    Pack<T> pack = load_pack(args.x + index, count, args.wide);
-
-    if (args.residual) {
-        const Pack<T> other = load_pack(args.residual + index, count, args.wide);
-
-#pragma unroll
-        for (int i = 0; i < RP_PACK; i++)
-            pack.at[i] = from_float<T>(to_float(pack.at[i]) + to_float(other.at[i]));
-        store_pack(args.sum + index, pack, count, args.wide);
-    }
-    return pack;
-}
-
 template <typename T>
 __device__ __forceinline__ float
 add_squares(float sum, const Pack<T> &pack)
@@ -80,16 +60,16 @@ add_squares(float sum, const Pack<T> &pack)
 /* Returns what it has stored. */
 template <typename T>
 __device__ __forceinline__ Pack<T>
-store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> s, float rstd)
+store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> x, float rstd)
 {
     const size_t count = args.n - first;
     const Pack<T> weight = load_pack(args.weight + first, count, args.wide);
 
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        s.at[i] = from_float<T>(to_float(weight.at[i]) * (to_float(s.at[i]) * rstd));
-    store_pack(args.y + index, s, count, args.wide);
-    return s;
+        x.at[i] = from_float<T>(to_float(weight.at[i]) * (to_float(x.at[i]) * rstd));
+    store_pack(args.y + index, x, count, args.wide);
+    return x;
 }
 
 template <typename T, int GROUP, int PACKS>
@@ -101,7 +81,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     const unsigned lane = threadIdx.x % GROUP;
     const size_t row = (size_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
     const bool here = row < args.rows; /* all threads stay: lanes are summed by whole warps */
-    Pack<T> s[PACKS];
+    Pack<T> x[PACKS];
     float squares = 0;
     unsigned most = 0;
     float rstd;
@@ -109,8 +89,8 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     if (here) {
         FOR_PACKS_OF_ROW(pack, first)
         {
-            s[pack] = load_sum(args, row * n + first, n - first);
-            squares = add_squares(squares, s[pack]);
+            x[pack] = load_pack(args.x + row * n + first, n - first, args.wide);
+            squares = add_squares(squares, x[pack]);
         }
     }
     rstd = 1.0f / sqrtf(sum_group<GROUP>(squares, shared) / (float)n + args.epsilon);
@@ -119,7 +99,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
             args.rstd[row] = rstd;
         FOR_PACKS_OF_ROW(pack, first)
         {
-            const Pack<T> y = store_normed(args, row * n + first, first, s[pack], rstd);
+            const Pack<T> y = store_normed(args, row * n + first, first, x[pack], rstd);
 
             if (args.largest)
                 most = larger_of(most, y);
@@ -129,28 +109,29 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
         note_largest(args.largest, most);
 }
 
-/* Rows that do not fit registers: s is read again. A thread reads what it has itself written. */
+/* Rows that do not fit registers: x is read again. */
 template <typename T>
 static __global__ void
 __launch_bounds__(LOOP_THREADS) forward_loop_kernel(const Forward<T> args)
 {
     __shared__ float shared[LOOP_THREADS / 32];
     const size_t row = blockIdx.x;
-    const T *s = args.residual ? args.sum : args.x;
     float squares = 0;
     unsigned most = 0;
     float rstd;
 
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK)
-        squares = add_squares(squares, load_sum(args, row * args.n + first, args.n - first));
+        squares = add_squares(squares,
+                              load_pack(args.x + row * args.n + first, args.n - first, args.wide));
     rstd = 1.0f / sqrtf(sum_block<LOOP_THREADS>(squares, shared) / (float)args.n + args.epsilon);
     if (threadIdx.x == 0)
         args.rstd[row] = rstd;
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK) {
         const size_t index = row * args.n + first;
 
-        most = larger_of(most, store_normed(args, index, first,
-                                            load_pack(s + index, args.n - first, args.wide), rstd));
+        most = larger_of(most,
+                         store_normed(args, index, first,
+                                      load_pack(args.x + index, args.n - first, args.wide), rstd));
     }
     if (args.largest)
         note_largest(args.largest, most);
@@ -415,19 +396,17 @@ cudaError_t
 rp_cuda_rmsnorm_forward(const RpRmsnormArgs *args, cudaStream_t stream)
 {
     const size_t n = args->n;
-    const bool wide = rows_are_wide(args->x, n) && is_wide(args->weight) && is_wide(args->y) &&
-                      is_wide(args->residual) && (!args->residual || is_wide(args->sum));
+    const bool wide = rows_are_wide(args->x, n) && is_wide(args->weight) && is_wide(args->y);
 
     if (args->rows == 0 || n == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        return for_size(
-            n, LaunchForward<T>{{args->rows, n, args->epsilon, (const T *)args->x,
-                                 (const T *)args->residual, (T *)args->sum, (const T *)args->weight,
-                                 (T *)args->y, args->rstd, wide, args->largest},
-                                stream});
+        return for_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, (const T *)args->x,
+                                             (const T *)args->weight, (T *)args->y, args->rstd,
+                                             wide, args->largest},
+                                            stream});
     });
 }
 
