@@ -99,7 +99,9 @@ in_place_share(gsize first, gsize n, gpointer data)
 static double
 state_bytes(RpMoments moments)
 {
-    return (double)rp_optimizer_state_traffic(moments, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+    const RpOptimizerForm form = {.moments = moments};
+
+    return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
 }
 
 /* Bytes that @what moves, read and written. */
@@ -262,14 +264,13 @@ fill(Bench *bench, RpPool *pool)
         RpAdamwOptions narrow = options;
         g_autoptr(RpOptimizer) optimizer = NULL;
 
-        narrow.moments = (RpMoments)m;
+        narrow.form.moments = (RpMoments)m;
         optimizer = rp_optimizer_new(&narrow, NULL, pool, &error);
         die_of(error);
-        bench->narrow_state[m] = new_array(rp_optimizer_state_bytes((RpMoments)m, bench->n), 1);
+        bench->narrow_state[m] = new_array(rp_optimizer_state_bytes(narrow.form, bench->n), 1);
         bench->narrow[m] =
             rp_optimizer_layer_new(optimizer, bench->narrow_state[m], bench->n, NULL, 0);
-        memcpy(rp_optimizer_layer_weights(bench->narrow[m]), bench->state,
-               bench->n * sizeof(float));
+        rp_optimizer_layer_set_weights(bench->narrow[m], 0, bench->state, bench->n);
     }
 }
 

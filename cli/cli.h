@@ -283,6 +283,22 @@ char *rp_cli_subject(const RpProfile *profile, guint gpus);
 
 /* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
 
+/* --optimizer-name, --optimizer-state, --optimizer-master */
+typedef struct {
+    char *rule;
+    char *moments;
+    char *master;
+} RpFormArgs;
+
+/* Errors: of a name that none of them has */
+gboolean rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The name of part @index (RP_CLI_FORM_PARTS) of @form, if it is not the default; @setting: (out): its
+ * setting. Returns: (nullable) */
+#define RP_CLI_FORM_PARTS 3
+const char *rp_cli_form_name(const RpOptimizerForm *form, guint index, const char **setting);
+
 /* As written; %NULL or 0 = not given. Zero-initialise. */
 typedef struct {
     RpAsk ask; /* numbers and lists; what follows is not in it yet */
@@ -297,7 +313,7 @@ typedef struct {
     char *resident;
     char *optimizer;
     char *early_steps;
-    char *moments;
+    RpFormArgs form;
     RpBoxArgs box;
 } RpScheduleArgs;
 

@@ -61,8 +61,14 @@ find_idle(const RpScheduleArgs *args)
     if (!full && args->early_steps != NULL)
         return "--early-steps: compute fidelity has no optimizer; expected --fidelity full beside "
                "it";
-    if (!full && args->moments != NULL)
+    if (!full && args->form.rule != NULL)
+        return "--optimizer-name: compute fidelity has no optimizer; expected --fidelity full "
+               "beside it";
+    if (!full && args->form.moments != NULL)
         return "--optimizer-state: compute fidelity has no optimizer; expected --fidelity full "
+               "beside it";
+    if (!full && args->form.master != NULL)
+        return "--optimizer-master: compute fidelity has no optimizer; expected --fidelity full "
                "beside it";
     if (!full && args->resident != NULL)
         return "--resident: compute fidelity uploads no weights; expected --fidelity full beside "

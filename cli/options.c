@@ -40,7 +40,9 @@ const GOptionEntry rp_schedule_options[] = {
     {"consistency", 0, RP_WORD(RpScheduleArgs, consistency), "full fidelity: ", "NAME"},
     {"optimizer", 0, RP_WORD(RpScheduleArgs, optimizer), "full fidelity: ", "NAME"},
     {"early-steps", 0, RP_WORD(RpScheduleArgs, early_steps), "full fidelity: ", "NAME"},
-    {"optimizer-state", 0, RP_WORD(RpScheduleArgs, moments), "full fidelity: ", "NAME"},
+    {"optimizer-name", 0, RP_WORD(RpScheduleArgs, form.rule), "full fidelity: ", "NAME"},
+    {"optimizer-state", 0, RP_WORD(RpScheduleArgs, form.moments), "full fidelity: ", "NAME"},
+    {"optimizer-master", 0, RP_WORD(RpScheduleArgs, form.master), "full fidelity: ", "NAME"},
     {"resident", 0, RP_WORD(RpScheduleArgs, resident), "full fidelity: ", "NAME"},
     {"no-clip", 0, RP_FLAG(RpScheduleArgs, ask.options.step_at_once),
      "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
@@ -102,10 +104,40 @@ rp_cli_choose(const char *option, const char *key, const char *text, int *chosen
 }
 
 gboolean
+rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form, GError **error)
+{
+    int rule = 0, moments = 0, master = 0;
+
+    if (!rp_cli_choose("optimizer-name", "optimizer.name", args->rule, &rule, error) ||
+        !rp_cli_choose("optimizer-state", "optimizer.state", args->moments, &moments, error) ||
+        !rp_cli_choose("optimizer-master", "optimizer.master", args->master, &master, error))
+        return FALSE;
+    *form = (RpOptimizerForm){(RpUpdateRule)rule, (RpMoments)master, (RpMoments)moments};
+    return TRUE;
+}
+
+const char *
+rp_cli_form_name(const RpOptimizerForm *form, guint index, const char **setting)
+{
+    const struct {
+        const char *setting;
+        guint value;
+    } parts[RP_CLI_FORM_PARTS] = {{"optimizer.name", form->rule},
+                                  {"optimizer.state", form->moments},
+                                  {"optimizer.master", form->master}};
+
+    *setting = parts[index].setting;
+    return parts[index].value > 0
+               ? rp_setting_value_name(parts[index].setting, (int)parts[index].value)
+               : NULL;
+}
+
+gboolean
 rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
     int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
-    int objective = 0, moments = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO;
+    int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO;
+    RpOptimizerForm form;
 
     if (!check_given("gpus", args->ask.options.gpus, error) ||
         !check_given("micro-batches", args->ask.options.micro_batches, error) ||
@@ -118,7 +150,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
         !rp_cli_choose("early-steps", "optimizer.early_steps", args->early_steps, &early, error) ||
         !rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error) ||
-        !rp_cli_choose("optimizer-state", "optimizer.state", args->moments, &moments, error))
+        !rp_cli_choose_form(&args->form, &form, error))
         return FALSE;
     *ask = args->ask;
     ask->objective = (RpObjective)objective;
@@ -131,7 +163,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->options.consistency = (RpConsistency)consistency;
     ask->options.optimizer = (RpOptimizerMode)optimizer;
     ask->options.early_steps = (RpEarlySteps)early;
-    ask->options.moments = (RpMoments)moments;
+    ask->options.form = form;
     return TRUE;
 }
 

@@ -33,6 +33,8 @@
 typedef struct {
     int mode;    /* RpOptimizerMode */
     int early;   /* RpEarlySteps */
+    int rule;    /* RpUpdateRule */
+    int master;  /* RpMoments */
     int moments; /* RpMoments */
     double learning_rate;
     int schedule; /* RpLearningRateKind */
@@ -47,6 +49,13 @@ typedef struct {
     double max_grad_norm; /* 0 = no clipping */
     gint64 threads;
 } RpRunFileOptimizer;
+
+static inline RpOptimizerForm
+rp_run_optimizer_form(const RpRunFileOptimizer *optimizer)
+{
+    return (RpOptimizerForm){(RpUpdateRule)optimizer->rule, (RpMoments)optimizer->master,
+                             (RpMoments)optimizer->moments};
+}
 
 typedef struct {
     double initial;

@@ -56,6 +56,10 @@ static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
 static const RpSettingChoice earlies[] = {
     {"auto", RP_EARLY_AUTO}, {"off", RP_EARLY_OFF}, {"on", RP_EARLY_ON}, {NULL}};
+static const RpSettingChoice rules[] = {
+    {"adamw", RP_UPDATE_ADAMW}, {"lion", RP_UPDATE_LION}, {NULL}};
+static const RpSettingChoice masters[] = {
+    {"fp32", RP_MOMENTS_FP32}, {"bf16", RP_MOMENTS_BF16}, {NULL}};
 static const RpSettingChoice moments[] = {
     {"fp32", RP_MOMENTS_FP32}, {"bf16", RP_MOMENTS_BF16}, {"int8", RP_MOMENTS_INT8}, {NULL}};
 static const RpSettingChoice excesses[] = {{"truncate", RP_RUN_EXCESS_TRUNCATE},
@@ -227,9 +231,15 @@ static const RpSetting settings[] = {
      .flag = "--early-steps",
      .help = "synchronous: weights are written before it is known whether to clip; auto: where the "
              "profile says which"},
+    {"optimizer.name", CHOICE(optimizer.rule, rules), .initial = "adamw",
+     .flag = "--optimizer-name", .others = "optim",
+     .help = "the update; lion: one moment a parameter, and steps of one size"},
     {"optimizer.state", CHOICE(optimizer.moments, moments), .initial = "fp32",
-     .flag = "--optimizer-state", .others = "optim optim_bits",
-     .help = "how AdamW's two moments are kept: 8, 4 or 2 bytes a parameter"},
+     .flag = "--optimizer-state", .others = "optim_bits",
+     .help = "how moments are kept, AdamW's two and Lion's one: 4, 2 or 1 bytes each"},
+    {"optimizer.master", CHOICE(optimizer.master, masters), .initial = "fp32",
+     .flag = "--optimizer-master",
+     .help = "how the optimizer keeps weights: 4 or 2 bytes; bf16 is rounded stochastically"},
     {"optimizer.learning_rate", NUMBER(optimizer.learning_rate, 0, 1000), .initial = "1e-4",
      .others = "lr", .help = "the learning rate at its highest"},
     {"optimizer.schedule", CHOICE(optimizer.schedule, rates), .initial = "cosine",
@@ -246,14 +256,17 @@ static const RpSetting settings[] = {
     {"optimizer.warmup_steps", WHOLE(optimizer.warmup_steps, 0, 1e12), .initial = "0",
      .others = "warmup", .help = "steps in which the learning rate rises from 0"},
     {"optimizer.weight_decay", NUMBER(optimizer.weight_decay, 0, 1000), .initial = "0.01",
-     .help = "AdamW's; norms and biases have none"},
+     .help = "decoupled; norms and biases have none"},
     {"optimizer.beta1", .expert = TRUE, NUMBER(optimizer.beta1, 0, 1), .below = TRUE,
-     .initial = "0.9", .help = "decay of the mean of gradients"},
+     .initial = "0.9",
+     .help = "decay of the mean of gradients; lion: in what the step has the sign of"},
     {"optimizer.beta2", .expert = TRUE, NUMBER(optimizer.beta2, 0, 1), .below = TRUE,
-     .initial = "0.999", .help = "decay of the mean of their squares"},
+     .initial = "0.999",
+     .help =
+         "decay of the mean of their squares; lion: of the mean that is kept, 0.99 in its paper"},
     /* more than 0, as an fp32 too */
     {"optimizer.epsilon", .expert = TRUE, NUMBER(optimizer.epsilon, 1e-30, 1), .initial = "1e-8",
-     .help = "added to the root of the mean of squares"},
+     .help = "added to the root of the mean of squares; lion has none"},
     {"optimizer.max_grad_norm", NUMBER(optimizer.max_grad_norm, 0, 1e9), .initial = "1.0",
      .help = "norm to which the mean loss's gradient is clipped; 0: no clipping"},
     {"optimizer.threads", .expert = TRUE, WHOLE(optimizer.threads, 0, 1024), .initial = "0",

@@ -297,10 +297,11 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     /* gradients and weights in 16 bits, which the fused step writes into a second buffer */
     const double bytes =
         (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
-        (double)rp_optimizer_state_bytes(options->moments, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+        (double)rp_optimizer_state_bytes(options->form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
 
     rp_report_line(report, "",
-                   "AdamW on the host, %.1f billion parameters/s, %.4g bytes a parameter, %s",
+                   "%s on the host, %.1f billion parameters/s, %.4g bytes a parameter, %s",
+                   options->form.rule == RP_UPDATE_LION ? "Lion" : "AdamW",
                    advice->profile->optimizer_parameters_per_s / 1e9, bytes,
                    options->async ? "asynchronous" : "synchronous");
     if (question->dtype_assumed)

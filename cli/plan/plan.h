@@ -84,7 +84,7 @@ typedef struct {
     char *accumulate;
     char *matmul;
     char *optimizer;
-    char *moments;
+    RpFormArgs form;
     char *resident;
     char *recompute;
     char *schedules;
@@ -160,6 +160,8 @@ gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, con
                            const RpPlanRunWords *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* What a run file says of the optimizer, on a line; nothing where all is as it is without. */
 void rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query);
+/* The same as members of JSON, but for the mode: "optimizer_state". */
+void rp_plan_report_form(RpReport *report, const RpOptimizerForm *form);
 
 /* ---- the report ---- */
 

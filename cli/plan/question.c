@@ -348,7 +348,7 @@ check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error
 static gboolean
 read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
 {
-    int optimizer = 0, moments = 0, resident = RP_RESIDENT_AUTO, recompute = 0;
+    int optimizer = 0, resident = RP_RESIDENT_AUTO, recompute = 0;
 
     query->gpus = args->gpus == 0 ? 1 : (guint)args->gpus;
     query->batch = (guint)args->batch;
@@ -358,13 +358,12 @@ read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
     query->sync = args->sync;
     query->accumulate = "fp32";
     if (!rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error) ||
-        !rp_cli_choose("optimizer-state", "optimizer.state", args->moments, &moments, error) ||
+        !rp_cli_choose_form(&args->form, &query->form, error) ||
         !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
         !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error))
         return FALSE;
     query->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
     query->optimizer = (RpOptimizerMode)optimizer;
-    query->moments = (RpMoments)moments;
     query->resident = (RpResidentChoice)resident;
     return TRUE;
 }

@@ -370,9 +370,7 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
         rp_report_text(report, "base", query->base, NULL);
     rp_report_text(report, "optimizer", rp_setting_value_name("optimizer.mode", query->optimizer),
                    NULL);
-    if (query->moments != RP_MOMENTS_FP32)
-        rp_report_text(report, "optimizer_state",
-                       rp_setting_value_name("optimizer.state", (int)query->moments), NULL);
+    rp_plan_report_form(report, &query->form);
     rp_report_bool(report, "sync", query->sync, NULL);
 }
 

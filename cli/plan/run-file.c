@@ -118,9 +118,12 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     add(text, "optimizer.warmup_steps", WARMUP_STEPS);
     if (query->optimizer == RP_OPTIMIZER_LEAN)
         add(text, "optimizer.mode", "lean");
-    if (query->moments != RP_MOMENTS_FP32)
-        add(text, "optimizer.state", "%s",
-            rp_setting_value_name("optimizer.state", (int)query->moments));
+    for (guint i = 0; i < RP_CLI_FORM_PARTS; i++) {
+        const char *setting, *name = rp_cli_form_name(&query->form, i, &setting);
+
+        if (name != NULL)
+            add(text, setting, "%s", name);
+    }
     if (adapts) {
         add(text, "lora.rank", "%u", query->lora_rank);
         add(text, "lora.alpha", "%u", 2 * query->lora_rank);
@@ -150,15 +153,31 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
 }
 
 void
+rp_plan_report_form(RpReport *report, const RpOptimizerForm *form)
+{
+    for (guint i = 0; i < RP_CLI_FORM_PARTS; i++) {
+        const char *setting, *name = rp_cli_form_name(form, i, &setting);
+        g_autofree char *key = g_strdelimit(g_strdup(setting), ".", '_');
+
+        if (name != NULL)
+            rp_report_text(report, key, name, NULL);
+    }
+}
+
+void
 rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query)
 {
-    const gboolean lean = query->optimizer == RP_OPTIMIZER_LEAN;
-    const char *state = query->moments != RP_MOMENTS_FP32
-                            ? rp_setting_value_name("optimizer.state", (int)query->moments)
-                            : NULL;
+    g_autoptr(GString) words = g_string_new(NULL);
 
-    if (lean || state != NULL)
-        rp_report_say(report, "  optimizer: {%s%s%s%s}", lean ? "mode: lean" : "",
-                      lean && state != NULL ? ", " : "", state != NULL ? "state: " : "",
-                      state != NULL ? state : "");
+    if (query->optimizer == RP_OPTIMIZER_LEAN)
+        g_string_append(words, "mode: lean");
+    for (guint i = 0; i < RP_CLI_FORM_PARTS; i++) {
+        const char *setting, *name = rp_cli_form_name(&query->form, i, &setting);
+
+        if (name != NULL)
+            g_string_append_printf(words, "%s%s: %s", words->len > 0 ? ", " : "",
+                                   strchr(setting, '.') + 1, name);
+    }
+    if (words->len > 0)
+        rp_report_say(report, "  optimizer: {%s}", words->str);
 }

@@ -71,7 +71,8 @@ rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options)
 
     rp_plan_count_parameters(profile, &parameters, &trained);
     return (trained < parameters ? trained * sizeof(float) : parameters * element) +
-           trained * 3 * sizeof(float) + (options->async ? trained * element : 0);
+           rp_optimizer_state_bytes(options->form, trained) +
+           (options->async ? trained * element : 0);
 }
 
 const RpAdviseRun *

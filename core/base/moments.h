@@ -1,22 +1,50 @@
 /**
- * How the optimizer keeps a parameter between two steps: its own weight and the two moments of its
+ * What the optimizer keeps of a parameter between two steps: its own weight and moments of its
  * gradient, and so how many bytes it takes on the host.
  *
- *   moments    bytes a parameter                     rounding
- *   fp32       8                                     none
- *   bf16       4                                     stochastic
- *   int8       2, and 8 for each block of 256        to the nearest value of a map
+ *   update   moments    kept as  bytes each                            rounding
+ *   AdamW    2          fp32     4                                     none
+ *   Lion     1          bf16     2                                     stochastic
+ *                       int8     1, and 4 for each block of 256        to the nearest value of a map
+ *
+ * The weight is kept as fp32 or bf16.
  */
 #pragma once
 
 #include <stdint.h>
 
+typedef enum { RP_UPDATE_ADAMW, RP_UPDATE_LION, RP_N_UPDATES } RpUpdateRule;
+
 typedef enum { RP_MOMENTS_FP32, RP_MOMENTS_BF16, RP_MOMENTS_INT8, RP_N_MOMENTS } RpMoments;
+
+/* All zero: AdamW, everything in fp32. */
+typedef struct {
+    RpUpdateRule rule;
+    RpMoments master; /* how weights are kept: not int8 */
+    RpMoments moments;
+} RpOptimizerForm;
+
+#define RP_OPTIMIZER_FORM_FP32                                                                     \
+    ((RpOptimizerForm){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32})
+#define RP_OPTIMIZER_MOST_MOMENTS 2
 
 /* int8: parameters of a layer, from its first on, that share a scale. */
 #define RP_MOMENT_BLOCK 256u
 
-/* Bytes of one moment of one parameter. */
+/* Moments of a parameter. */
+static inline unsigned
+rp_optimizer_moments(RpOptimizerForm form)
+{
+    return form.rule == RP_UPDATE_LION ? 1 : 2;
+}
+
+static inline int
+rp_optimizer_form_equal(RpOptimizerForm a, RpOptimizerForm b)
+{
+    return a.rule == b.rule && a.master == b.master && a.moments == b.moments;
+}
+
+/* Bytes of one moment of one parameter, or of its weight. */
 static inline uint64_t
 rp_moment_bytes(RpMoments moments)
 {
@@ -39,16 +67,19 @@ rp_moment_scales(RpMoments moments, uint64_t first, uint64_t n)
                : (first + n - 1) / RP_MOMENT_BLOCK - first / RP_MOMENT_BLOCK + 1;
 }
 
-/* Bytes of the optimizer's state of @n parameters of a layer: fp32 weights, and both moments. */
+/* Bytes of the optimizer's state of @n parameters of a layer: weights, and all moments. */
 static inline uint64_t
-rp_optimizer_state_bytes(RpMoments moments, uint64_t n)
+rp_optimizer_state_bytes(RpOptimizerForm form, uint64_t n)
 {
-    return n * (4 + 2 * rp_moment_bytes(moments)) + 2 * 4 * rp_moment_scales(moments, 0, n);
+    const uint64_t moments = rp_optimizer_moments(form);
+
+    return n * (rp_moment_bytes(form.master) + moments * rp_moment_bytes(form.moments)) +
+           moments * 4 * rp_moment_scales(form.moments, 0, n);
 }
 
 /* Bytes that a step of @n parameters reads and writes of it. */
 static inline uint64_t
-rp_optimizer_state_traffic(RpMoments moments, uint64_t n)
+rp_optimizer_state_traffic(RpOptimizerForm form, uint64_t n)
 {
-    return 2 * rp_optimizer_state_bytes(moments, n);
+    return 2 * rp_optimizer_state_bytes(form, n);
 }

@@ -302,7 +302,7 @@ typedef struct {
     gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
-    RpMoments moments;         /* `full`: how the optimizer keeps them */
+    RpOptimizerForm form;      /* `full`: what the optimizer keeps, and how */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);

@@ -51,7 +51,7 @@ typedef struct {
     RpConsistency consistency;
     RpOptimizerMode optimizer;
     RpEarlySteps early_steps;
-    RpMoments moments;
+    RpOptimizerForm form;  /* `full`: what the optimizer keeps, and how */
     gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
                                gradient is home. Events only */
     gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it

@@ -50,17 +50,23 @@ rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape)
 }
 
 const float *
-rp_adapter_to_file(const RpWeight *weight, const float *values, guint64 first, gsize n,
-                   float *buffer)
+rp_adapter_to_file(const RpWeight *weight, RpDtype dtype, const void *values, guint64 first,
+                   gsize n, float *buffer)
 {
     const guint64 E = weight->shape[0], out = weight->shape[1], r = weight->shape[2];
 
-    if (weight->rank < RP_WEIGHT_MAX_RANK || weight->kind < rp_weight_adapter(0, RP_ADAPTER_B))
-        return values + first;
+    if (weight->rank < RP_WEIGHT_MAX_RANK || weight->kind < rp_weight_adapter(0, RP_ADAPTER_B)) {
+        const char *from = (const char *)values + first * rp_dtype_size(dtype);
+
+        if (dtype == RP_DTYPE_FP32)
+            return (const float *)(const void *)from;
+        rp_dtype_to_float(dtype, from, buffer, n);
+        return buffer;
+    }
     for (gsize k = 0; k < n; k++) {
         const guint64 at = first + k, row = at / (E * r), column = at % (E * r);
 
-        buffer[k] = values[(column % E * out + row) * r + column / E];
+        buffer[k] = rp_dtype_get(dtype, values, (column % E * out + row) * r + column / E);
     }
     return buffer;
 }

@@ -34,9 +34,9 @@ char *rp_adapter_tensor_name(const RpWeights *weights, guint index);
 /* Its shape there. @shape: (out): RP_WEIGHT_MAX_RANK of them. Returns: how many dimensions */
 guint rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape);
 /* Elements @first to @first + @n as they stand there, of all @values of the weight: among them, or
- * in @buffer. */
-const float *rp_adapter_to_file(const RpWeight *weight, const float *values, guint64 first, gsize n,
-                                float *buffer);
+ * in @buffer. @dtype: of the values, fp32 or bf16 */
+const float *rp_adapter_to_file(const RpWeight *weight, RpDtype dtype, const void *values,
+                                guint64 first, gsize n, float *buffer);
 
 /**
  * rp_adapter_config_load:

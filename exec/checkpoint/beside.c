@@ -102,7 +102,8 @@ aligned(guint64 bytes)
 }
 
 guint64
-rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments, gboolean async)
+rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
+                         gboolean async)
 {
     guint64 sum = 0;
 
@@ -110,8 +111,8 @@ rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpMoments mome
         const RpWeight *weight = rp_weights_nth(weights, i);
         if (!rp_weight_has_state(weight))
             continue;
-        for (guint k = 0; k < rp_checkpoint_n_state_tensors(moments); k++)
-            sum += aligned(rp_checkpoint_state_bytes(weight, moments, k));
+        for (guint k = 0; k < rp_checkpoint_n_state_tensors(form); k++)
+            sum += aligned(rp_checkpoint_state_bytes(weight, form, k));
         sum += async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
     }
     return sum;
@@ -182,9 +183,9 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
         RpOptimizerState *state = &numbers->state;
         if (!rp_weight_has_state(weight))
             continue;
-        for (guint k = 0; k < rp_checkpoint_n_state_tensors(state->moments); k++) {
+        for (guint k = 0; k < rp_checkpoint_n_state_tensors(state->form); k++) {
             const RpCheckpointTensor tensor =
-                rp_checkpoint_state_tensor(weight, state->moments, state->first, k);
+                rp_checkpoint_state_tensor(weight, state->form, state->first, k);
             const void *from = rp_checkpoint_state_data(&tensor, state);
 
             rp_checkpoint_state_set_data(&tensor, state, move(&copying, &at, from, tensor.bytes));

@@ -78,7 +78,7 @@ char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *
 
 /* Of the disk: what a checkpoint, or its weights alone, take at most. @async: with the weights that
  * the next step reads. @model_dir: as in RpCheckpointOptions */
-guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments,
+guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
                             gboolean async, gboolean weights_only, const char *model_dir);
 /* That the disk of @path, which exists, has free. Returns: FALSE with errno if it cannot be told */
 gboolean rp_checkpoint_free_bytes(const char *path, guint64 *bytes);
@@ -104,7 +104,7 @@ void rp_checkpoint_written_clear(RpCheckpointWritten *written);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointWritten, rp_checkpoint_written_clear)
 
 /* Bytes of the copy: 12 a parameter, and with @async the next weights. */
-guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments,
+guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
                                  gboolean async);
 
 /* Takes the memory of a copy of @bytes, every page of it, until it is freed. Errors:

@@ -75,7 +75,7 @@ typedef struct {
     guint64 step;
     gboolean async;
     RpDtype dtype;
-    RpMoments moments;
+    RpOptimizerForm form;
     RpUpdateState update;
     guint
         rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
@@ -107,8 +107,6 @@ gboolean rp_checkpoint_state_parse(const char *name, const char *text, gsize len
 
 /* ---- state-tensors.c ---- */
 
-#define RP_CHECKPOINT_STATE_TENSORS 5
-
 /* One of those that a weight's state takes in RP_CHECKPOINT_OPTIMIZER. */
 typedef struct {
     const char *suffix; /* behind the weight's name */
@@ -119,19 +117,28 @@ typedef struct {
     gsize member; /* of RpOptimizerState: where its data stand */
 } RpCheckpointTensor;
 
-/* "fp32", "bf16", "int8" */
-const char *rp_checkpoint_moments_name(RpMoments moments);
-gboolean rp_checkpoint_moments_parse(const char *name, RpMoments *moments);
-guint rp_checkpoint_n_state_tensors(RpMoments moments);
+/* A part of RpOptimizerForm, as trainer_state.json and the run's settings call it. */
+typedef struct {
+    const char *key;          /* in trainer_state.json, unless it is the first of its words */
+    const char *setting;      /* "optimizer.state" */
+    const char *const *words; /* by value, up to NULL */
+    const char *expected;     /* all of them */
+    gsize member;             /* of RpOptimizerForm */
+} RpCheckpointProperty;
+
+#define RP_CHECKPOINT_PROPERTIES 3
+extern const RpCheckpointProperty rp_checkpoint_properties[RP_CHECKPOINT_PROPERTIES];
+guint rp_checkpoint_property(const RpCheckpointProperty *property, const RpOptimizerForm *form);
+guint rp_checkpoint_n_state_tensors(RpOptimizerForm form);
 /* @first: parameter of its layer with which the weight begins */
-RpCheckpointTensor rp_checkpoint_state_tensor(const RpWeight *weight, RpMoments moments,
+RpCheckpointTensor rp_checkpoint_state_tensor(const RpWeight *weight, RpOptimizerForm form,
                                               guint64 first, guint index);
 const void *rp_checkpoint_state_data(const RpCheckpointTensor *tensor,
                                      const RpOptimizerState *state);
 void rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerState *state,
                                   const void *data);
 /* At most, wherever the weight begins. */
-guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpMoments moments, guint index);
+guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpOptimizerForm form, guint index);
 
 /* ---- image.c ---- */
 

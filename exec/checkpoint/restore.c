@@ -113,12 +113,18 @@ check_run(const Restore *restore, GError **error)
                                   "dtype: expected %s, as this run has it, found %s, which "
                                   "would continue it",
                                   rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype));
-    if (restore->state.moments != rp_trainer_moments(restore->trainer))
-        return rp_checkpoint_fail(
-            error, RP_CHECKPOINT_ERROR_MISMATCH, path,
-            "optimizer.state: expected %s, as this run has it, found %s, which would continue it",
-            rp_checkpoint_moments_name(rp_trainer_moments(restore->trainer)),
-            rp_checkpoint_moments_name(restore->state.moments));
+    for (guint i = 0; i < RP_CHECKPOINT_PROPERTIES; i++) {
+        const RpCheckpointProperty *property = &rp_checkpoint_properties[i];
+        const RpOptimizerForm form = rp_trainer_form(restore->trainer);
+        const guint expected = rp_checkpoint_property(property, &form);
+        const guint found = rp_checkpoint_property(property, &restore->state.form);
+
+        if (found != expected)
+            return rp_checkpoint_fail(
+                error, RP_CHECKPOINT_ERROR_MISMATCH, path,
+                "%s: expected %s, as this run has it, found %s, which would continue it",
+                property->setting, property->words[expected], property->words[found]);
+    }
     if (restore->state.layer_steps->len != n_layers)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
                                   "layer_steps: expected %u numbers, one a layer, found %u",
@@ -366,11 +372,11 @@ find_state(const Restore *restore, guint index, RpOptimizerState *state, const v
     *state = (RpOptimizerState){
         .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
         .n_parameters = (gsize)weight->elements,
-        .moments = restore->state.moments,
+        .form = restore->state.form,
         .first = rp_trainer_weight_state(restore->trainer, index).first};
-    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->moments); i++) {
+    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->form); i++) {
         const RpCheckpointTensor like =
-            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
         const void *data = find_like(restore->optimizer, weight, &like, error);
 
         if (data == NULL)

@@ -105,9 +105,9 @@ new_writer(const Save *save, const char *name, guint64 max_shard_bytes)
 static void
 add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state)
 {
-    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->moments); i++) {
+    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->form); i++) {
         const RpCheckpointTensor tensor =
-            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
         g_autofree char *name = g_strconcat(weight->name, tensor.suffix, NULL);
 
         rp_safetensors_writer_add_type(writer, name, tensor.type, tensor.shape, tensor.rank);
@@ -118,11 +118,11 @@ static gboolean
 write_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state,
                 guint number, GError **error)
 {
-    const guint n = rp_checkpoint_n_state_tensors(state->moments);
+    const guint n = rp_checkpoint_n_state_tensors(state->form);
 
     for (guint i = 0; i < n; i++) {
         const RpCheckpointTensor tensor =
-            rp_checkpoint_state_tensor(weight, state->moments, state->first, i);
+            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
 
         if (!rp_safetensors_writer_write(writer, n * number + i,
                                          rp_checkpoint_state_data(&tensor, state), tensor.bytes,
@@ -181,16 +181,17 @@ typedef struct {
 } Piece;
 
 static gboolean
-write_rounded(const Save *save, const RpWeight *weight, guint tensor, const float *values,
+write_rounded(const Save *save, const RpWeight *weight, guint tensor, const RpOptimizerState *state,
               const Piece *piece, GError **error)
 {
     gsize size = rp_dtype_size(save->model_dtype);
+    const RpDtype dtype = state->form.master == RP_MOMENTS_FP32 ? RP_DTYPE_FP32 : RP_DTYPE_BF16;
 
     for (guint64 at = 0; at < weight->elements; at += PIECE_ELEMENTS) {
         gsize n = (gsize)MIN(PIECE_ELEMENTS, weight->elements - at);
         rp_dtype_from_float(save->model_dtype,
-                            rp_adapter_to_file(weight, values, at, n, piece->wide), piece->rounded,
-                            n);
+                            rp_adapter_to_file(weight, dtype, state->weight, at, n, piece->wide),
+                            piece->rounded, n);
         if (!rp_checkpoint_check_finite(save->path, weight, save->model_dtype, piece->rounded, n,
                                         piece->wide, error) ||
             !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))
@@ -243,7 +244,7 @@ write_weight(const Save *save, guint index, Tensors tensors, const Piece *piece,
 
     if (numbers->state.weight == NULL)
         return write_frozen(save, index, tensors.model, error);
-    if (!write_rounded(save, weight, tensors.model, numbers->state.weight, piece, error))
+    if (!write_rounded(save, weight, tensors.model, &numbers->state, piece, error))
         return FALSE;
     if (save->weights_only)
         return TRUE;

@@ -31,14 +31,14 @@ const char *const rp_checkpoint_copied_files[] = {
 };
 
 guint64
-rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments, gboolean async,
+rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form, gboolean async,
                     gboolean weights_only, const char *model_dir)
 {
     const guint64 size = rp_dtype_size(dtype);
     const guint64 model = rp_weights_lora(weights) != NULL ? sizeof(float) : size;
     const guint64 next = !weights_only && async ? size : 0;
     guint copies = next > 0 ? 2 : 1;
-    guint states = weights_only ? 0 : rp_checkpoint_n_state_tensors(moments);
+    guint states = weights_only ? 0 : rp_checkpoint_n_state_tensors(form);
     guint64 sum = SMALL_FILES_BYTES;
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
@@ -49,7 +49,7 @@ rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpMoments moments, 
         if (rp_weight_has_state(weight))
             sum += weight->elements * next;
         for (guint k = 0; rp_weight_has_state(weight) && k < states; k++)
-            sum += rp_checkpoint_state_bytes(weight, moments, k);
+            sum += rp_checkpoint_state_bytes(weight, form, k);
         sum += (copies + states) * 2 * (ENTRY_BYTES + strlen(weight->name));
     }
     for (gsize i = 0; model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {
@@ -65,8 +65,8 @@ guint64
 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                            gboolean weights_only)
 {
-    return rp_checkpoint_bytes(image->weights, image->dtype, image->state.moments,
-                               image->state.async, weights_only, options->model_dir);
+    return rp_checkpoint_bytes(image->weights, image->dtype, image->state.form, image->state.async,
+                               weights_only, options->model_dir);
 }
 
 gboolean

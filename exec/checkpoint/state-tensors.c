@@ -1,71 +1,85 @@
-/* The tensors of optimizer.safetensors, three a weight or five: a new way to keep moments is a row of
- * `ways` and its name. */
+/* The tensors of optimizer.safetensors, two a weight to five: a new way to keep moments is a row of
+ * `types` and its name. */
 #include "exec/checkpoint/private.h"
 
 #include <string.h>
 
-/* How a moment stands in the file. */
-static const struct {
-    const char *name; /* in trainer_state.json */
-    const char *type;
-} ways[] = {
-    [RP_MOMENTS_FP32] = {"fp32", "F32"},
-    [RP_MOMENTS_BF16] = {"bf16", "BF16"},
-    [RP_MOMENTS_INT8] = {"int8", "U8"},
-};
-G_STATIC_ASSERT(G_N_ELEMENTS(ways) == RP_N_MOMENTS);
+/* How weights and moments stand in the file. */
+static const char *const types[RP_N_MOMENTS] = {
+    [RP_MOMENTS_FP32] = "F32", [RP_MOMENTS_BF16] = "BF16", [RP_MOMENTS_INT8] = "U8"};
 
-/* Of a weight; the last two of moments with scales. */
+static const char *const rules[] = {
+    [RP_UPDATE_ADAMW] = "adamw", [RP_UPDATE_LION] = "lion", [RP_N_UPDATES] = NULL};
+static const char *const masters[] = {[RP_MOMENTS_FP32] = "fp32", [RP_MOMENTS_BF16] = "bf16", NULL};
+static const char *const moments[] = {[RP_MOMENTS_FP32] = "fp32",
+                                      [RP_MOMENTS_BF16] = "bf16",
+                                      [RP_MOMENTS_INT8] = "int8",
+                                      [RP_N_MOMENTS] = NULL};
+
+const RpCheckpointProperty rp_checkpoint_properties[] = {
+    {"optimizer", "optimizer.name", rules, "\"adamw\" or \"lion\"",
+     G_STRUCT_OFFSET(RpOptimizerForm, rule)},
+    {"optimizer_master", "optimizer.master", masters, "\"fp32\" or \"bf16\"",
+     G_STRUCT_OFFSET(RpOptimizerForm, master)},
+    {"optimizer_state", "optimizer.state", moments, "\"fp32\", \"bf16\" or \"int8\"",
+     G_STRUCT_OFFSET(RpOptimizerForm, moments)},
+};
+
+/* Of a weight. */
 static const struct {
     const char *suffix;
     gsize member; /* of RpOptimizerState: a pointer */
-    gboolean moment;
+    guint moment; /* the first is 1; 0: the weight itself */
     gboolean scale;
-} rows[RP_CHECKPOINT_STATE_TENSORS] = {
-    {".master", G_STRUCT_OFFSET(RpOptimizerState, weight), FALSE, FALSE},
-    {".exp_avg", G_STRUCT_OFFSET(RpOptimizerState, moment1), TRUE, FALSE},
-    {".exp_avg_sq", G_STRUCT_OFFSET(RpOptimizerState, moment2), TRUE, FALSE},
-    {".exp_avg.absmax", G_STRUCT_OFFSET(RpOptimizerState, scale1), FALSE, TRUE},
-    {".exp_avg_sq.absmax", G_STRUCT_OFFSET(RpOptimizerState, scale2), FALSE, TRUE},
+} rows[] = {
+    {".master", G_STRUCT_OFFSET(RpOptimizerState, weight), 0, FALSE},
+    {".exp_avg", G_STRUCT_OFFSET(RpOptimizerState, moment1), 1, FALSE},
+    {".exp_avg_sq", G_STRUCT_OFFSET(RpOptimizerState, moment2), 2, FALSE},
+    {".exp_avg.absmax", G_STRUCT_OFFSET(RpOptimizerState, scale1), 1, TRUE},
+    {".exp_avg_sq.absmax", G_STRUCT_OFFSET(RpOptimizerState, scale2), 2, TRUE},
 };
 
-const char *
-rp_checkpoint_moments_name(RpMoments moments)
+guint
+rp_checkpoint_property(const RpCheckpointProperty *property, const RpOptimizerForm *form)
 {
-    return ways[moments].name;
+    return *(const guint *)(const void *)((const guint8 *)form + property->member);
 }
 
-gboolean
-rp_checkpoint_moments_parse(const char *name, RpMoments *moments)
+static gboolean
+is_kept(RpOptimizerForm form, guint row)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(ways); i++)
-        if (strcmp(ways[i].name, name) == 0) {
-            *moments = (RpMoments)i;
-            return TRUE;
-        }
-    return FALSE;
+    return rows[row].moment <= rp_optimizer_moments(form) &&
+           (!rows[row].scale || rp_moment_scales(form.moments, 0, 1) > 0);
 }
 
 guint
-rp_checkpoint_n_state_tensors(RpMoments moments)
+rp_checkpoint_n_state_tensors(RpOptimizerForm form)
 {
-    return rp_moment_scales(moments, 0, 1) > 0 ? RP_CHECKPOINT_STATE_TENSORS : 3;
+    guint n = 0;
+
+    for (guint row = 0; row < G_N_ELEMENTS(rows); row++)
+        n += is_kept(form, row);
+    return n;
 }
 
 RpCheckpointTensor
-rp_checkpoint_state_tensor(const RpWeight *weight, RpMoments moments, guint64 first, guint index)
+rp_checkpoint_state_tensor(const RpWeight *weight, RpOptimizerForm form, guint64 first, guint index)
 {
-    RpCheckpointTensor tensor = {.suffix = rows[index].suffix,
-                                 .type = rows[index].moment ? ways[moments].type : "F32",
-                                 .member = rows[index].member,
+    guint row = 0;
+
+    for (guint n = 0; !is_kept(form, row) || n++ < index; row++)
+        ;
+    const RpMoments kept_as = rows[row].moment == 0 ? form.master : form.moments;
+    RpCheckpointTensor tensor = {.suffix = rows[row].suffix,
+                                 .type = rows[row].scale ? "F32" : types[kept_as],
+                                 .member = rows[row].member,
                                  .rank = weight->rank};
 
     memcpy(tensor.shape, weight->shape, weight->rank * sizeof *tensor.shape);
-    tensor.bytes =
-        (gsize)weight->elements * (rows[index].moment ? rp_moment_bytes(moments) : sizeof(float));
-    if (rows[index].scale) {
+    tensor.bytes = (gsize)weight->elements * rp_moment_bytes(kept_as);
+    if (rows[row].scale) {
         tensor.rank = 1;
-        tensor.shape[0] = rp_moment_scales(moments, first, weight->elements);
+        tensor.shape[0] = rp_moment_scales(form.moments, first, weight->elements);
         tensor.bytes = (gsize)tensor.shape[0] * sizeof(float);
     }
     return tensor;
@@ -89,7 +103,7 @@ rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerState 
 
 /* A block more than a weight of its own would have: where it begins in its layer is not known here. */
 guint64
-rp_checkpoint_state_bytes(const RpWeight *weight, RpMoments moments, guint index)
+rp_checkpoint_state_bytes(const RpWeight *weight, RpOptimizerForm form, guint index)
 {
-    return rp_checkpoint_state_tensor(weight, moments, RP_MOMENT_BLOCK - 1, index).bytes;
+    return rp_checkpoint_state_tensor(weight, form, RP_MOMENT_BLOCK - 1, index).bytes;
 }

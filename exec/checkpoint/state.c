@@ -43,7 +43,7 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
     *state = (RpCheckpointState){.step = rp_trainer_n_steps(trainer),
                                  .async = rp_trainer_is_async(trainer),
                                  .dtype = rp_network_options(network)->dtype,
-                                 .moments = rp_trainer_moments(trainer),
+                                 .form = rp_trainer_form(trainer),
                                  .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
                                  .rounds = rp_trainer_rounds(trainer),
                                  .base = g_strdup(rp_weights_base_hash(weights)),
@@ -68,8 +68,13 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     rp_json_uint(json, "step", state->step);
     rp_json_bool(json, "async", state->async);
     rp_json_string(json, "dtype", rp_dtype_name(state->dtype));
-    if (state->moments != RP_MOMENTS_FP32)
-        rp_json_string(json, "optimizer_state", rp_checkpoint_moments_name(state->moments));
+    for (guint i = 0; i < RP_CHECKPOINT_PROPERTIES; i++) {
+        const RpCheckpointProperty *property = &rp_checkpoint_properties[i];
+        const guint value = rp_checkpoint_property(property, &state->form);
+
+        if (value > 0)
+            rp_json_string(json, property->key, property->words[value]);
+    }
     rp_json_uint(json, "updates", state->update.n_updates);
     rp_json_uint(json, "iterations", state->update.n_iterations);
     rp_json_number(json, "loss_scale", (double)state->update.loss_scale.scale);
@@ -121,14 +126,23 @@ read_dtype(RpJsonPull *pull, const RpJsonField *field, gpointer value)
             rp_json_pull_fail_value(pull, "\"fp32\", \"bf16\" or \"fp16\""));
 }
 
+/* A property, into its enum. */
 static gboolean
-read_moments(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+read_property(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
+    const RpCheckpointProperty *property = rp_checkpoint_properties;
     g_autoptr(GString) name = g_string_new(NULL);
 
-    return rp_json_pull_string(pull, name) &&
-           (rp_checkpoint_moments_parse(name->str, value) ||
-            rp_json_pull_fail_value(pull, "\"fp32\", \"bf16\" or \"int8\""));
+    while (strcmp(property->key, field->key) != 0)
+        property++;
+    if (!rp_json_pull_string(pull, name))
+        return FALSE;
+    for (guint i = 0; property->words[i] != NULL; i++)
+        if (strcmp(property->words[i], name->str) == 0) {
+            *(guint *)value = i;
+            return TRUE;
+        }
+    return rp_json_pull_fail_value(pull, property->expected);
 }
 
 static gboolean
@@ -159,8 +173,10 @@ static const RpJsonField fields[] = {
     FIELD("step", rp_json_read_uint64, step),
     FIELD("async", rp_json_read_boolean, async),
     FIELD("dtype", read_dtype, dtype),
-    /* fp32 without */
-    {"optimizer_state", read_moments, G_STRUCT_OFFSET(RpCheckpointState, moments)},
+    /* AdamW, all in fp32, without */
+    {"optimizer", read_property, G_STRUCT_OFFSET(RpCheckpointState, form.rule)},
+    {"optimizer_master", read_property, G_STRUCT_OFFSET(RpCheckpointState, form.master)},
+    {"optimizer_state", read_property, G_STRUCT_OFFSET(RpCheckpointState, form.moments)},
     FIELD("updates", rp_json_read_uint64, update.n_updates),
     FIELD("iterations", rp_json_read_uint64, update.n_iterations),
     FIELD("loss_scale", read_scale, update.loss_scale.scale),

@@ -10,7 +10,8 @@
 typedef struct {
     const RpWeights *weights;
     guint index;
-    float *master; /* NULL: frozen */
+    RpOptimizerLayer *state; /* NULL: frozen */
+    gsize element;           /* of the layer's state, with which the weight begins */
     guint8 *frozen;
     RpDtype storage;
 } LoadJob;
@@ -19,18 +20,16 @@ static void
 load_share(gsize first, gsize n, gpointer data)
 {
     const LoadJob *job = data;
-
     float wide[1024];
 
-    if (job->master != NULL) {
-        rp_weights_read(job->weights, job->index, first, job->master + first, n);
-        return;
-    }
     for (gsize at = 0, piece; at < n; at += piece) {
         piece = MIN(n - at, G_N_ELEMENTS(wide));
         rp_weights_read(job->weights, job->index, first + at, wide, piece);
-        rp_dtype_from_float(job->storage, wide,
-                            job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
+        if (job->state != NULL)
+            rp_optimizer_layer_set_weights(job->state, job->element + first + at, wide, piece);
+        else
+            rp_dtype_from_float(job->storage, wide,
+                                job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
     }
 }
 
@@ -56,9 +55,10 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
                         host_state->pool);
                 continue;
             }
-            if (weight->trained)
-                job.master = host_state->layers[l].master + place.element;
-            else {
+            if (weight->trained) {
+                job.state = host_state->layers[l].state;
+                job.element = place.element;
+            } else {
                 job.frozen = rp_host_state_weights(host_state, l, 0, place.upload, &run);
                 job.storage = place.storage;
             }

@@ -35,8 +35,7 @@ typedef struct {
     guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */
-    float *master;
-    RpOptimizerLayer *state; /* NULL: nothing of the layer is trained */
+    RpOptimizerLayer *state;                 /* NULL: nothing of the layer is trained */
 } RpHostStateLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are

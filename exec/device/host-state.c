@@ -62,8 +62,7 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
     return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
                        error) &&
            check_place(index, "optimizer state", &layer->optimizer_place,
-                       rp_optimizer_state_bytes(host_state->options.adamw.moments, layer->own),
-                       error);
+                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->own), error);
 }
 
 static gboolean
@@ -299,7 +298,6 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
         layer->state = rp_optimizer_layer_new(
             host_state->optimizer, address(host_state, &layer->optimizer_place), layer->own,
             (const RpParameterSpan *)(void *)spans->data, spans->len);
-        layer->master = rp_optimizer_layer_weights(layer->state);
         rp_optimizer_layer_set_number(layer->state, l);
     }
     return TRUE;

@@ -192,13 +192,13 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Update, update_clear)
 
 /* Layers of @n parameters together, or a few less. */
 static gboolean
-update_init(Update *update, guint n_threads, RpMoments moments, gsize n, GError **error)
+update_init(Update *update, guint n_threads, RpOptimizerForm form, gsize n, GError **error)
 {
     RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
     const RpPoolOptions pool_options = {.n_threads = n_threads};
     const guint n_layers = (guint)((n - 1) / LAYER_PARAMETERS + 1);
 
-    adamw.moments = moments;
+    adamw.form = form;
     update->each = n / n_layers;
     if (n_threads > 1 && (update->pool = rp_pool_new(&pool_options, error)) == NULL)
         return FALSE;
@@ -229,19 +229,29 @@ parameters_per_s(const Update *update, const RpTimes *times)
     return CLAMP(rp_times_rate(times, (double)update->n_layers * (double)update->each), 1e6, 1e15);
 }
 
-/* A file tells the rate of fp32 moments: one that moves as many bytes a second as @rate did with those
- * of the run. Plans divide by the bytes of the run's again. */
+/* A file tells rates of AdamW, all in fp32: those that move as many bytes a second as @rate did with
+ * what the run keeps. Plans divide by the run's bytes again. */
 static double
 rate_of_fp32(const RpMeasurer *measurer, const RpProfile *profile, double rate)
 {
-    const double wide = (double)rp_optimizer_state_traffic(RP_MOMENTS_FP32, RP_MOMENT_BLOCK);
-    const double narrow =
-        (double)rp_optimizer_state_traffic(measurer->options->moments, RP_MOMENT_BLOCK);
+    const RpOptimizerForm fp32 = RP_OPTIMIZER_FORM_FP32, form = measurer->options->form;
+    const double wide = (double)rp_optimizer_state_traffic(fp32, RP_MOMENT_BLOCK);
+    const double narrow = (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK);
     const double others = 2.0 * RP_MOMENT_BLOCK * rp_profile_element_bytes(profile);
 
-    return measurer->options->moments == RP_MOMENTS_FP32
-               ? rate
-               : rate * (narrow + others) / (wide + others);
+    return rp_optimizer_form_equal(form, fp32) ? rate : rate * (narrow + others) / (wide + others);
+}
+
+/* The same of copies of weights. */
+static double
+copy_rate_of_fp32(const RpMeasurer *measurer, const RpProfile *profile, double rate)
+{
+    const RpMoments master = measurer->options->form.master;
+    const double element = rp_profile_element_bytes(profile);
+
+    return master == RP_MOMENTS_FP32 ? rate
+                                     : rate * ((double)rp_moment_bytes(master) + element) /
+                                           ((double)rp_moment_bytes(RP_MOMENTS_FP32) + element);
 }
 
 /* Steps, while the devices copy: how much both move together, and the copies of it. */
@@ -298,7 +308,7 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
     g_auto(Update) update = {.dtype = dtype};
     RpTimes times[N_PASSES];
 
-    if (!update_init(&update, n_threads, measurer->options->moments, n, error) ||
+    if (!update_init(&update, n_threads, measurer->options->form, n, error) ||
         !rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error) ||
         !measure_copies_beside(measurer, probe, &update, profile, error))
         return FALSE;
@@ -307,6 +317,7 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
         rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[STEP]));
     profile->sum_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
     profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
-    profile->parameter_copy_parameters_per_s = parameters_per_s(&update, &times[PARAMETER_COPY]);
+    profile->parameter_copy_parameters_per_s =
+        copy_rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[PARAMETER_COPY]));
     return TRUE;
 }

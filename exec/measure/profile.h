@@ -17,7 +17,7 @@ typedef struct {
     double seconds;          /* spent on each kind of layer and direction; 0 = 0.5 */
     guint max_runs;          /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
     guint optimizer_threads; /* that a run would give the optimizer; 0 = 1 */
-    RpMoments moments;       /* that it would keep */
+    RpOptimizerForm form;    /* of what it would keep */
     double routing;          /* of experts: rows of the fullest over the mean, with random weights;
                                 0 = as the router takes them */
     const gint32

@@ -1,8 +1,9 @@
 /* Sums of squares, and steps. */
 #include "exec/optim/optimizer-private.h"
 
-/* Moments that are widened at a time. */
+/* Parameters that are widened, or copied, at a time: they stay in the nearest cache. */
 #define PIECE ((gsize)(4 * RP_MOMENT_BLOCK))
+#define LINE_BYTES ((gsize)64)
 
 typedef struct {
     const RpAdamwOps *ops;
@@ -83,102 +84,66 @@ typedef struct {
     gboolean preview;          /* the state stays as it is */
 } StepJob;
 
-/* Parameters whose state is copied at a time, to be stepped in the nearest cache. */
-#define PREVIEW_PIECE ((gsize)1024)
-#define FLOATS_OF_A_LINE ((gsize)16)
-
-/* Moments of the parameters of a layer from @first on, in fp32. */
+/* What is kept of the parameters of a layer from @first on, in fp32. */
 typedef struct {
     gsize first;
-    float *moment1;
-    float *moment2;
-} Moments;
+    float *weight;
+    float *moment[RP_OPTIMIZER_MOST_MOMENTS];
+    gboolean publishes; /* the step itself: weights are as devices read them */
+} Wide;
+
+/* Where weights from parameter @first on are published; or NULL. */
+static char *
+published_at(const StepJob *job, gsize first)
+{
+    const RpOptimizerStep *step = job->step;
+    char *published = step->published;
+
+    return published != NULL
+               ? published + (first - step->first) * rp_dtype_size(step->published_dtype)
+               : NULL;
+}
 
 /* The arrays of @job from parameter @first of the layer on. */
 static RpAdamwArrays
-arrays_at(const StepJob *job, const Moments *moments, gsize first)
+arrays_at(const StepJob *job, const Wide *wide, gsize first)
 {
     const RpOptimizerStep *step = job->step;
-    const gsize offset = first - step->first;
-    char *published = step->published;
+    const gsize place = first - wide->first;
 
     return (RpAdamwArrays){
-        .weight = job->layer->weight + first,
-        .moment1 = moments->moment1 + (first - moments->first),
-        .moment2 = moments->moment2 + (first - moments->first),
-        .gradient = rp_gradient_at(step->gradient.rounds[0], step->gradient_dtype, offset),
-        .published =
-            published != NULL ? published + offset * rp_dtype_size(step->published_dtype) : NULL,
+        .weight = wide->weight + place,
+        .moment1 = wide->moment[0] + place,
+        .moment2 = wide->moment[1] != NULL ? wide->moment[1] + place : NULL,
+        .gradient =
+            rp_gradient_at(step->gradient.rounds[0], step->gradient_dtype, first - step->first),
+        .published = wide->publishes ? published_at(job, first) : NULL,
         .gradient_dtype = step->gradient_dtype,
         .published_dtype = step->published_dtype,
     };
 }
 
-/* Asks for the lines of an array's next piece: the pieces of three arrays come one after the other, and
- * each ends with its page, so nobody else does. */
-static void
-fetch_piece(const float *next, gsize n)
-{
-    for (gsize i = 0; i < n; i += FLOATS_OF_A_LINE)
-        __builtin_prefetch(next + i, 0, 2);
-}
-
-/* Steps a copy of the state of @n parameters, of which nothing remains. */
-static void
-preview(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
-{
-    float state[3][PREVIEW_PIECE];
-
-    for (gsize i = 0; i < n; i += PREVIEW_PIECE) {
-        const gsize length = MIN(n - i, PREVIEW_PIECE), behind = i + length;
-        const gsize next = MIN(n - behind, PREVIEW_PIECE);
-        const RpAdamwArrays piece = {
-            .weight = memcpy(state[0], arrays->weight + i, length * sizeof(float)),
-            .moment1 = memcpy(state[1], arrays->moment1 + i, length * sizeof(float)),
-            .moment2 = memcpy(state[2], arrays->moment2 + i, length * sizeof(float)),
-            .gradient = rp_gradient_at(arrays->gradient, arrays->gradient_dtype, i),
-            .published = (char *)arrays->published + i * rp_dtype_size(arrays->published_dtype),
-            .gradient_dtype = arrays->gradient_dtype,
-            .published_dtype = arrays->published_dtype,
-        };
-
-        fetch_piece(arrays->weight + behind, next);
-        fetch_piece(arrays->moment1 + behind, next);
-        fetch_piece(arrays->moment2 + behind, next);
-        job->ops->step(factors, &piece, length);
-    }
-}
-
-static void
-step_arrays(const StepJob *job, const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
-{
-    if (job->preview)
-        preview(job, factors, arrays, n);
-    else
-        job->ops->step(factors, arrays, n);
-}
-
 /* Parameters @first to @first + @n, whose gradient is a sum. */
 static void
-step_with_sum(const StepJob *job, const Moments *moments, const RpAdamwFactors *factors,
-              gsize first, gsize n)
+step_with_sum(const StepJob *job, const Wide *wide, const RpAdamwFactors *factors, gsize first,
+              gsize n)
 {
     const RpOptimizerStep *step = job->step;
     float piece[RP_GRADIENT_PIECE];
 
     for (gsize i = first; i < first + n; i += RP_GRADIENT_PIECE) {
         const gsize length = MIN(first + n - i, RP_GRADIENT_PIECE);
-        RpAdamwArrays arrays = arrays_at(job, moments, i);
+        RpAdamwArrays arrays = arrays_at(job, wide, i);
         rp_gradient_add(job->ops, &step->gradient, &step->added, step->gradient_dtype,
                         i - step->first, piece, length);
         arrays.gradient = piece;
         arrays.gradient_dtype = RP_DTYPE_FP32;
-        step_arrays(job, factors, &arrays, length);
+        job->ops->step(factors, &arrays, length);
     }
 }
 
 static void
-step_wide(const StepJob *job, const Moments *moments, gsize first, gsize n)
+step_wide(const StepJob *job, const Wide *wide, gsize first, gsize n)
 {
     const GArray *runs = job->layer->runs;
     const gsize end = first + n;
@@ -188,35 +153,100 @@ step_wide(const StepJob *job, const Moments *moments, gsize first, gsize n)
         if (run->end <= first)
             continue;
         const RpAdamwFactors *factors = &job->factors[run->decays ? 1 : 0];
-        const RpAdamwArrays arrays = arrays_at(job, moments, first);
+        const RpAdamwArrays arrays = arrays_at(job, wide, first);
         const gsize run_end = MIN(run->end, end);
         if (rp_gradient_is_sum(&job->step->gradient, &job->step->added))
-            step_with_sum(job, moments, factors, first, run_end - first);
+            step_with_sum(job, wide, factors, first, run_end - first);
         else
-            step_arrays(job, factors, &arrays, run_end - first);
+            job->ops->step(factors, &arrays, run_end - first);
         first = run_end;
     }
 }
 
-/* A piece of moments that are kept in fewer bits: @first is where a block begins. */
+/* Asks for the lines of an array's next piece: the pieces of three arrays come one after the other, and
+ * each ends with its page, so nobody else does. */
 static void
-step_narrow(const StepJob *job, gsize first, gsize n)
+fetch_piece(const guint8 *next, gsize bytes)
+{
+    for (gsize i = 0; i < bytes; i += LINE_BYTES)
+        __builtin_prefetch(next + i, 0, 2);
+}
+
+/* @n values in fp32: where they are kept, if a step may change them there, or in @room. @next are
+ * widened after them. */
+static float *
+widen(const StepJob *job, RpMoments kept_as, gboolean squares, guint8 *kept, const float *scale,
+      float *room, gsize n, gsize next)
+{
+    const gsize each = rp_moment_bytes(kept_as);
+
+    if (kept_as == RP_MOMENTS_FP32 && !job->preview)
+        return (float *)(void *)kept;
+    fetch_piece(kept + n * each, next * each);
+    if (kept_as == RP_MOMENTS_FP32)
+        return memcpy(room, kept, n * sizeof(float));
+    job->ops->unpack(kept_as, squares, kept, scale, room, n);
+    return room;
+}
+
+static void
+narrow_moments(const StepJob *job, const Wide *wide, gsize n)
 {
     const RpOptimizerLayer *layer = job->layer;
-    float wide[2][PIECE];
-    const Moments moments = {first, wide[0], wide[1]};
+    const gsize first = wide->first;
 
-    for (guint i = 0; i < 2; i++)
-        job->ops->unpack(layer->moments, i == 1, rp_optimizer_moment(layer, i, first),
-                         rp_optimizer_scale(layer, i, first), wide[i], n);
-    step_wide(job, &moments, first, n);
-    for (guint i = 0; i < 2 && !job->preview; i++) {
+    for (guint i = 0; i < layer->n_moments; i++) {
         const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, i};
 
-        job->ops->pack(layer->moments, &draw, first / RP_MOMENT_BLOCK, wide[i],
+        job->ops->pack(layer->form.moments, &draw, first / RP_MOMENT_BLOCK, wide->moment[i],
                        rp_optimizer_moment(layer, i, first), rp_optimizer_scale(layer, i, first),
                        n);
     }
+}
+
+/* Rounds weights, and publishes what is kept. */
+static void
+narrow_weights(const StepJob *job, const Wide *wide, gsize n)
+{
+    const RpOptimizerLayer *layer = job->layer;
+    const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, RP_DRAW_MASTER};
+    const gsize first = wide->first;
+    guint16 room[PIECE];
+    void *kept = job->preview ? (void *)room : rp_optimizer_weight(layer, first);
+    char *published = published_at(job, first);
+
+    job->ops->pack(layer->form.master, &draw, first / RP_MOMENT_BLOCK, wide->weight, kept, NULL, n);
+    if (published != NULL)
+        rp_optimizer_publish(job->ops, layer->form.master, kept, published,
+                             job->step->published_dtype, n);
+}
+
+/* A piece of which something is kept in fewer bits, or of which all is to stay as it is: @first is
+ * where a block begins. @next are stepped after it. */
+static void
+step_piece(const StepJob *job, gsize first, gsize n, gsize next)
+{
+    const RpOptimizerLayer *layer = job->layer;
+    const RpOptimizerForm form = layer->form;
+    float room[1 + RP_OPTIMIZER_MOST_MOMENTS][PIECE];
+    Wide wide = {.first = first, .publishes = form.master == RP_MOMENTS_FP32};
+
+    wide.weight =
+        widen(job, form.master, FALSE, rp_optimizer_weight(layer, first), NULL, room[0], n, next);
+    for (guint i = 0; i < layer->n_moments; i++)
+        wide.moment[i] = widen(job, form.moments, i == 1, rp_optimizer_moment(layer, i, first),
+                               rp_optimizer_scale(layer, i, first), room[1 + i], n, next);
+    step_wide(job, &wide, first, n);
+    if (form.master != RP_MOMENTS_FP32)
+        narrow_weights(job, &wide, n);
+    if (form.moments != RP_MOMENTS_FP32 && !job->preview)
+        narrow_moments(job, &wide, n);
+}
+
+static gboolean
+is_fp32(const RpOptimizerLayer *layer)
+{
+    return layer->form.moments == RP_MOMENTS_FP32 && layer->form.master == RP_MOMENTS_FP32;
 }
 
 static void
@@ -225,15 +255,19 @@ step_share(gsize first, gsize n, gpointer data)
     const StepJob *job = data;
     const RpOptimizerLayer *layer = job->layer;
 
-    if (layer->moments == RP_MOMENTS_FP32) {
-        const Moments all = {0, (float *)(void *)layer->moment[0],
-                             (float *)(void *)layer->moment[1]};
+    if (is_fp32(layer) && !job->preview) {
+        const Wide all = {0,
+                          (float *)(void *)layer->weight,
+                          {(float *)(void *)layer->moment[0], (float *)(void *)layer->moment[1]},
+                          TRUE};
 
         step_wide(job, &all, first, n);
         return;
     }
-    for (gsize i = first; i < first + n; i += PIECE)
-        step_narrow(job, i, MIN(PIECE, first + n - i));
+    for (gsize i = first, length; i < first + n; i += length) {
+        length = MIN(PIECE, first + n - i);
+        step_piece(job, i, length, MIN(PIECE, first + n - i - length));
+    }
 }
 
 /* Whether a range of @step is made of whole blocks. */
@@ -242,9 +276,8 @@ is_of_blocks(const RpOptimizerLayer *layer, const RpOptimizerStep *step)
 {
     const gsize end = step->first + step->n_parameters;
 
-    return layer->moments == RP_MOMENTS_FP32 ||
-           (step->first % RP_MOMENT_BLOCK == 0 &&
-            (end % RP_MOMENT_BLOCK == 0 || end == layer->n_parameters));
+    return is_fp32(layer) || (step->first % RP_MOMENT_BLOCK == 0 &&
+                              (end % RP_MOMENT_BLOCK == 0 || end == layer->n_parameters));
 }
 
 static void

@@ -29,6 +29,7 @@ rp_optimizer_new(const RpAdamwOptions *options, const RpAdamwOps *ops, RpPool *p
             return NULL;
         }
 
+    g_return_val_if_fail(options->form.master != RP_MOMENTS_INT8, NULL);
     RpOptimizer *optimizer = g_new0(RpOptimizer, 1);
     optimizer->options = *options;
     optimizer->ops = ops != NULL ? ops : rp_adamw_best();
@@ -78,34 +79,35 @@ touch_share(gsize first, gsize n, gpointer data)
 {
     RpOptimizerLayer *layer = data;
 
-    memset(layer->weight + first, 0, n * sizeof(float));
-    for (guint i = 0; i < G_N_ELEMENTS(layer->moment); i++)
-        memset(rp_optimizer_moment(layer, i, first), rp_moment_zero(layer->moments, i),
-               n * rp_moment_bytes(layer->moments));
+    memset(rp_optimizer_weight(layer, first), 0, n * rp_moment_bytes(layer->form.master));
+    for (guint i = 0; i < layer->n_moments; i++)
+        memset(rp_optimizer_moment(layer, i, first), rp_moment_zero(layer->form.moments, i),
+               n * rp_moment_bytes(layer->form.moments));
 }
 
 static void
 clear_scales(RpOptimizerLayer *layer)
 {
-    const gsize n = rp_moment_scales(layer->moments, 0, layer->n_parameters);
+    const gsize n = rp_moment_scales(layer->form.moments, 0, layer->n_parameters);
 
-    for (guint i = 0; n > 0 && i < G_N_ELEMENTS(layer->scale); i++)
+    for (guint i = 0; n > 0 && i < layer->n_moments; i++)
         memset(layer->scale[i], 0, n * sizeof(float));
 }
 
 static void
 place(RpOptimizerLayer *layer, void *memory)
 {
-    const gsize n = layer->n_parameters, n_scales = rp_moment_scales(layer->moments, 0, n);
+    const gsize n = layer->n_parameters, n_scales = rp_moment_scales(layer->form.moments, 0, n);
+    const gsize weights = n * rp_moment_bytes(layer->form.master),
+                moments = n * rp_moment_bytes(layer->form.moments);
     float *floats = memory;
 
-    for (guint i = 0; i < G_N_ELEMENTS(layer->scale); i++) {
-        layer->scale[i] = n_scales > 0 ? floats : NULL;
-        floats += n_scales;
-    }
-    layer->weight = floats;
-    layer->moment[0] = (guint8 *)(floats + n);
-    layer->moment[1] = layer->moment[0] + n * rp_moment_bytes(layer->moments);
+    for (guint i = 0; n_scales > 0 && i < layer->n_moments; i++, floats += n_scales)
+        layer->scale[i] = floats;
+    guint8 *bytes = (guint8 *)floats;
+    layer->weight = weights >= moments ? bytes : bytes + layer->n_moments * moments;
+    for (guint i = 0; i < layer->n_moments; i++)
+        layer->moment[i] = bytes + (weights >= moments ? weights : 0) + i * moments;
 }
 
 RpOptimizerLayer *
@@ -118,17 +120,20 @@ rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, gsize n_parameters,
     layer->n_parameters = n_parameters;
     layer->runs = g_array_new(FALSE, FALSE, sizeof(RpOptimizerRun));
     add_runs(layer, spans, n_spans);
-    layer->moments = optimizer->options.moments;
+    layer->form = optimizer->options.form;
+    layer->n_moments = rp_optimizer_moments(layer->form);
     place(layer, memory);
     clear_scales(layer);
     rp_pool_run(optimizer->pool, 0, n_parameters, RP_OPTIMIZER_GRANULE, touch_share, layer);
     return layer;
 }
 
-float *
-rp_optimizer_layer_weights(RpOptimizerLayer *layer)
+void
+rp_optimizer_layer_set_weights(RpOptimizerLayer *layer, gsize first, const float *values, gsize n)
 {
-    return layer->weight;
+    g_return_if_fail(rp_optimizer_holds(layer, first, n));
+    rp_dtype_from_float(layer->form.master == RP_MOMENTS_FP32 ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
+                        values, rp_optimizer_weight(layer, first), n);
 }
 
 void
@@ -159,9 +164,9 @@ publish_share(gsize first, gsize n, gpointer data)
 {
     const PublishJob *job = data;
 
-    job->ops->publish(job->layer->weight + first,
-                      job->published + (first - job->first) * rp_dtype_size(job->dtype), job->dtype,
-                      n);
+    rp_optimizer_publish(job->ops, job->layer->form.master, rp_optimizer_weight(job->layer, first),
+                         job->published + (first - job->first) * rp_dtype_size(job->dtype),
+                         job->dtype, n);
 }
 
 void
@@ -190,7 +195,7 @@ rp_optimizer_layer_state(const RpOptimizerLayer *layer)
         .moment2 = layer->moment[1],
         .scale1 = layer->scale[0],
         .scale2 = layer->scale[1],
-        .moments = layer->moments,
+        .form = layer->form,
     };
 }
 
@@ -204,10 +209,12 @@ restore_share(gsize first, gsize n, gpointer data)
 {
     const RestoreJob *job = data;
     const void *moments[] = {job->state->moment1, job->state->moment2};
-    const gsize bytes = rp_moment_bytes(job->layer->moments);
+    const gsize bytes = rp_moment_bytes(job->layer->form.moments);
+    const gsize weight_bytes = rp_moment_bytes(job->layer->form.master);
 
-    memcpy(job->layer->weight + first, job->state->weight + first, n * sizeof(float));
-    for (guint i = 0; i < G_N_ELEMENTS(moments); i++)
+    memcpy(rp_optimizer_weight(job->layer, first),
+           (const guint8 *)job->state->weight + first * weight_bytes, n * weight_bytes);
+    for (guint i = 0; i < job->layer->n_moments; i++)
         memcpy(rp_optimizer_moment(job->layer, i, first),
                (const guint8 *)moments[i] + first * bytes, n * bytes);
 }
@@ -216,9 +223,9 @@ static void
 restore_scales(RpOptimizerLayer *layer, const RpOptimizerState *state)
 {
     const float *scales[] = {state->scale1, state->scale2};
-    const gsize n = rp_moment_scales(layer->moments, 0, layer->n_parameters);
+    const gsize n = rp_moment_scales(layer->form.moments, 0, layer->n_parameters);
 
-    for (guint i = 0; n > 0 && i < G_N_ELEMENTS(scales); i++)
+    for (guint i = 0; n > 0 && i < layer->n_moments; i++)
         memcpy(layer->scale[i], scales[i], n * sizeof(float));
 }
 
@@ -228,7 +235,7 @@ rp_optimizer_layer_restore(RpOptimizer *optimizer, RpOptimizerLayer *layer,
 {
     RestoreJob job = {.layer = layer, .state = state};
 
-    g_return_val_if_fail(state->moments == layer->moments, FALSE);
+    g_return_val_if_fail(rp_optimizer_form_equal(state->form, layer->form), FALSE);
     if (state->n_parameters != layer->n_parameters) {
         g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE,
                     "the saved optimizer state is of %" G_GSIZE_FORMAT

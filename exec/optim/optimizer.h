@@ -15,8 +15,8 @@
  *   rp_optimizer_layer_apply() over all its parameters, in one or more ranges, and
  *   rp_optimizer_layer_finish(). A skipped step calls neither, and so changes nothing.
  *
- * Moments may be kept in 16 or 8 bits (core/base/moments.h): a step widens a piece of them, steps it,
- * and rounds it again.
+ * Weights may be kept in 16 bits, moments in 16 or 8 (core/base/moments.h): a step widens a piece of
+ * them, steps it, and rounds it again. Devices then read weights that were rounded so.
  *
  * The bits of the result depend on neither the variant, the threads nor the ranges.
  */
@@ -42,12 +42,12 @@ typedef struct _RpOptimizerLayer RpOptimizerLayer;
 typedef struct {
     guint64 n_steps; /* done */
     gsize n_parameters;
-    const float *weight;
-    const void *moment1; /* as @moments says */
-    const void *moment2;
+    const void *weight; /* as @form says, here and below */
+    const void *moment1;
+    const void *moment2; /* Lion: NULL */
     const float *scale1; /* int8: one a block; else NULL */
     const float *scale2;
-    RpMoments moments;
+    RpOptimizerForm form;
     guint64 first; /* parameter, of part of a layer: scales are of the blocks that hold any */
 } RpOptimizerState;
 
@@ -94,8 +94,8 @@ double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradie
 /**
  * rp_optimizer_layer_new:
  * @optimizer: its threads touch the memory first, so that it lies near them
- * @memory: rp_optimizer_state_bytes(), aligned to 4: scales of both moments, weights, first moments
- *   and second moments, one after the other. Borrowed: outlives the layer; zeroed here
+ * @memory: rp_optimizer_state_bytes(), aligned to 4: scales of the moments, then weights and first and
+ *   second moments, one after the other, the wider ones first. Borrowed: outlives the layer; zeroed here
  * @n_parameters: of the layer; > 0
  * @spans: which of them decay, in order, @n_parameters in all; or %NULL: all do
  * @n_spans: number of spans
@@ -113,8 +113,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
 /* Which layer of the model it is, for stochastic rounding: 0 until it is told. */
 void rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number);
 
-/* The full-precision weights, for who begins with others than zeros. */
-float *rp_optimizer_layer_weights(RpOptimizerLayer *layer);
+/* Weights from parameter @first on, for who begins with others than zeros: rounded to the nearest if
+ * they are kept in 16 bits. Not in the middle of a step. */
+void rp_optimizer_layer_set_weights(RpOptimizerLayer *layer, gsize first, const float *values,
+                                    gsize n);
 
 /* Applies @step to its range, which begins and ends with blocks of moments or with the layer. Each
  * parameter once before rp_optimizer_layer_finish(). */

@@ -25,10 +25,10 @@ typedef struct {
 
 /* A layer that is being restored, weight by weight. */
 typedef struct {
-    float *weight;
-    guint8 *moment[2];
-    float *scale[2]; /* %NULL: none */
-    guint8 *next;    /* in the network's dtype; %NULL: none given */
+    guint8 *weight;
+    guint8 *moment[RP_OPTIMIZER_MOST_MOMENTS]; /* %NULL: none */
+    float *scale[RP_OPTIMIZER_MOST_MOMENTS];
+    guint8 *next; /* in the network's dtype; %NULL: none given */
     guint64 n_steps;
     guint n_left;
 } RpRestoredLayer;

@@ -33,7 +33,16 @@ rp_trainer_weight(const RpTrainer *trainer, guint weight)
 {
     const Place place = place_of(trainer, weight);
 
-    return rp_host_state_layer_state(trainer->host_state, place.layer).weight + place.offset;
+    const float *weights = rp_host_state_layer_state(trainer->host_state, place.layer).weight;
+
+    g_return_val_if_fail(rp_trainer_form(trainer).master == RP_MOMENTS_FP32, NULL);
+    return weights + place.offset;
+}
+
+static const void *
+beyond(const void *values, guint64 bytes)
+{
+    return values != NULL ? (const guint8 *)values + bytes : NULL;
 }
 
 RpOptimizerState
@@ -42,23 +51,23 @@ rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
     const Place place = place_of(trainer, weight);
     RpOptimizerState state = rp_host_state_layer_state(trainer->host_state, place.layer);
 
-    const guint64 offset = place.offset * rp_moment_bytes(state.moments);
-    const guint64 block = place.offset / RP_MOMENT_BLOCK;
+    const guint64 offset = place.offset * rp_moment_bytes(state.form.moments);
+    const guint64 block = place.offset / RP_MOMENT_BLOCK * sizeof(float);
 
     state.n_parameters = place.elements;
     state.first = place.offset;
-    state.weight += place.offset;
-    state.moment1 = (const guint8 *)state.moment1 + offset;
-    state.moment2 = (const guint8 *)state.moment2 + offset;
-    state.scale1 = state.scale1 != NULL ? state.scale1 + block : NULL;
-    state.scale2 = state.scale2 != NULL ? state.scale2 + block : NULL;
+    state.weight = beyond(state.weight, place.offset * rp_moment_bytes(state.form.master));
+    state.moment1 = beyond(state.moment1, offset);
+    state.moment2 = beyond(state.moment2, offset);
+    state.scale1 = beyond(state.scale1, block);
+    state.scale2 = beyond(state.scale2, block);
     return state;
 }
 
-RpMoments
-rp_trainer_moments(const RpTrainer *trainer)
+RpOptimizerForm
+rp_trainer_form(const RpTrainer *trainer)
 {
-    return rp_plan_promises(rp_planner_plan(trainer->planner))->moments;
+    return rp_plan_promises(rp_planner_plan(trainer->planner))->form;
 }
 
 static guint8 *
@@ -133,7 +142,7 @@ static void
 clear_state(RpRestoredLayer *restored)
 {
     g_clear_pointer(&restored->weight, g_free);
-    for (guint i = 0; i < 2; i++) {
+    for (guint i = 0; i < RP_OPTIMIZER_MOST_MOMENTS; i++) {
         g_clear_pointer(&restored->moment[i], g_free);
         g_clear_pointer(&restored->scale[i], g_free);
     }
@@ -162,9 +171,10 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
     restored = &trainer->restored[layer];
     if (restored->weight != NULL)
         return restored;
-    restored->weight = g_new0(float, n);
-    for (guint i = 0; i < 2; i++) {
-        const RpMoments moments = rp_trainer_moments(trainer);
+    const RpOptimizerForm form = rp_trainer_form(trainer);
+    restored->weight = g_malloc0(n * rp_moment_bytes(form.master));
+    for (guint i = 0; i < rp_optimizer_moments(form); i++) {
+        const RpMoments moments = form.moments;
         const gsize n_scales = rp_moment_scales(moments, 0, n),
                     bytes = n * rp_moment_bytes(moments);
 
@@ -194,7 +204,7 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
                                     .moment2 = restored->moment[1],
                                     .scale1 = restored->scale[0],
                                     .scale2 = restored->scale[1],
-                                    .moments = rp_trainer_moments(trainer)};
+                                    .form = rp_trainer_form(trainer)};
 
     if (!rp_host_state_restore_layer(trainer->host_state, layer, &state, error))
         return FALSE;
@@ -207,10 +217,10 @@ restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, Place 
 {
     const void *moments[] = {state->moment1, state->moment2};
     const float *scales[] = {state->scale1, state->scale2};
-    const gsize each = rp_moment_bytes(state->moments);
-    const gsize n_scales = rp_moment_scales(state->moments, place.offset, place.elements);
+    const gsize each = rp_moment_bytes(state->form.moments);
+    const gsize n_scales = rp_moment_scales(state->form.moments, place.offset, place.elements);
 
-    for (guint i = 0; i < 2; i++) {
+    for (guint i = 0; i < rp_optimizer_moments(state->form); i++) {
         memcpy(restored->moment[i] + place.offset * each, moments[i], place.elements * each);
         if (n_scales > 0)
             memcpy(restored->scale[i] + place.offset / RP_MOMENT_BLOCK, scales[i],
@@ -223,11 +233,11 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
                           const void *next, GError **error)
 {
     const Place place = place_of(trainer, weight);
-    const gsize bytes = place.elements * sizeof(float);
+    const gsize each = rp_moment_bytes(state->form.master);
     RpRestoredLayer *restored;
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
-    g_return_val_if_fail(state->moments == rp_trainer_moments(trainer), FALSE);
+    g_return_val_if_fail(rp_optimizer_form_equal(state->form, rp_trainer_form(trainer)), FALSE);
     if (state->n_parameters != place.elements) {
         g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
                     "%s: expected %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
@@ -236,7 +246,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
         return FALSE;
     }
     restored = restored_layer(trainer, place.layer, next != NULL);
-    memcpy(restored->weight + place.offset, state->weight, bytes);
+    memcpy(restored->weight + place.offset * each, state->weight, place.elements * each);
     restore_moments(restored, state, place);
     restored->n_steps = state->n_steps;
     if (next != NULL)

@@ -152,7 +152,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
     plan_options.calls = trainer->calls;
     plan_options.step_at_once = rp_update_steps_at_once(&options->update);
-    plan_options.moments = options->update.adamw.moments;
+    plan_options.form = options->update.adamw.form;
     if (!size_arenas(trainer, options, &plan_options, error) ||
         (options->evaluates &&
          !rp_trainer_make_evaluator(trainer, &plan_options, options->keep_trace, error)) ||

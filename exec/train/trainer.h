@@ -161,7 +161,7 @@ guint64 rp_trainer_n_steps(const RpTrainer *trainer);
 guint rp_trainer_rounds(const RpTrainer *trainer);
 RpHostState *rp_trainer_host_state(RpTrainer *trainer);
 
-/* A weight's fp32 master values, @elements of them, in the network's layout order. */
+/* A weight's fp32 master values where they are kept so, @elements of them, in the network's layout order. */
 const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 /* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
  * than the masters. */
@@ -184,8 +184,8 @@ gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOpt
                                    const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* After all weights. */
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
-/* How they are kept. */
-RpMoments rp_trainer_moments(const RpTrainer *trainer);
+/* What is kept of a parameter. */
+RpOptimizerForm rp_trainer_form(const RpTrainer *trainer);
 /* Moments beside rp_trainer_weight(); n_steps of its layer. */
 RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);
 

@@ -240,7 +240,7 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .consistency = (RpConsistency)run->consistency,
                     .optimizer = (RpOptimizerMode)run->optimizer.mode,
                     .early_steps = (RpEarlySteps)run->optimizer.early,
-                    .moments = (RpMoments)run->optimizer.moments,
+                    .form = rp_run_optimizer_form(&run->optimizer),
                     .step_at_once = run->optimizer.max_grad_norm <= 0 &&
                                     job->network.dtype != RP_DTYPE_FP16 &&
                                     run->consistency != RP_CONSISTENCY_BLOCKING},

@@ -27,7 +27,7 @@ update_options(const RpTrainJob *job)
                   .beta2 = optimizer->beta2,
                   .epsilon = optimizer->epsilon,
                   .weight_decay = optimizer->weight_decay,
-                  .moments = (RpMoments)optimizer->moments,
+                  .form = rp_run_optimizer_form(optimizer),
                   .seed = (guint64)run->seed},
         .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
                           .peak = optimizer->learning_rate,

@@ -22,7 +22,7 @@ enum { AUTO, NEVER, ALWAYS };
 static guint64
 copy_bytes(const RpTrainJob *job)
 {
-    return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.moments,
+    return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.form,
                                     job->request.options.async);
 }
 

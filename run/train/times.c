@@ -230,7 +230,7 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
         .optimizer_threads = job->optimizer_threads,
-        .moments = (RpMoments)job->run->optimizer.moments,
+        .form = rp_run_optimizer_form(&job->run->optimizer),
         .progress = show_measurements,
         .user_data = (gpointer)job->events,
     };

@@ -68,7 +68,7 @@ typedef struct {
     const char *base;
     RpCostEstimate estimate; /* of the cost model's times */
     RpOptimizerMode optimizer;
-    RpMoments moments;
+    RpOptimizerForm form;
     RpResidentChoice resident;
     RpSaveChoice save;
     RpSavedChoice saved; /* set by the advisor */

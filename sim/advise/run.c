@@ -111,7 +111,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
         .early_steps = RP_EARLY_AUTO,
-        .moments = query->moments,
+        .form = query->form,
         .constant_bytes = constant_bytes,
         .resident_limit = resident_limit(query),
     };

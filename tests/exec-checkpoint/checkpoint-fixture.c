@@ -111,10 +111,10 @@ rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
     return trainer->numbers[weight].next;
 }
 
-RpMoments
-rp_trainer_moments(const RpTrainer *trainer)
+RpOptimizerForm
+rp_trainer_form(const RpTrainer *trainer)
 {
-    return RP_MOMENTS_FP32;
+    return RP_OPTIMIZER_FORM_FP32;
 }
 
 RpOptimizerState

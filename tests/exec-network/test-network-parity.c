@@ -172,7 +172,8 @@ check_gradients(const Case *c, Run *run)
             assert_true(weight->tied || rp_safetensors_find(c->batch, name) == NULL);
             continue;
         }
-        error = network_error(rp_adapter_to_file(weight, network_gradient(c->model, run, i), 0,
+        error = network_error(rp_adapter_to_file(weight, RP_DTYPE_FP32,
+                                                 network_gradient(c->model, run, i), 0,
                                                  weight->elements, buffer),
                               find(c, name)->data, weight->elements);
         if (!(error <= TOLERANCE))

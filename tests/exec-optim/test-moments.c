@@ -1,10 +1,12 @@
 /* Moments in 16 and 8 bits: fixtures/moments.txt, written by fixtures/make-moments.py with the maps
- * of bitsandbytes; chances of stochastic rounding; the same bits for any variant, threads and ranges. */
+ * of bitsandbytes; chances of stochastic rounding; the same bits for any variant, threads and ranges,
+ * whatever is kept. */
 #include "tests/rp-test.h"
 
 #include <math.h>
 
 #include "exec/optim/optimizer.h"
+#include "tests/exec-optim/values.h"
 
 #define N 600 /* of the fixture: two blocks, and a short one */
 #define STEPS 5
@@ -13,6 +15,9 @@
 #define MANY 100003 /* several granules, and a tail */
 #define MOST 4.5    /* standard deviations */
 
+#define N_MASTERS 2
+#define N_FORMS (RP_N_UPDATES * N_MASTERS * RP_N_MOMENTS)
+
 typedef struct {
     char **lines;
     RpPool *pool;
@@ -20,6 +25,14 @@ typedef struct {
     RpOptimizerLayer *layer;
     guint8 *memory;
 } Fixture;
+
+static RpOptimizerForm
+nth_form(guint i)
+{
+    return (RpOptimizerForm){(RpUpdateRule)(i % RP_N_UPDATES),
+                             (RpMoments)(i / RP_N_UPDATES % N_MASTERS),
+                             (RpMoments)(i / RP_N_UPDATES / N_MASTERS)};
+}
 
 static void
 close_layer(Fixture *f)
@@ -57,13 +70,13 @@ tear_down(void **state)
 
 /* A layer of @n, all zero; as many bytes as are told, and no more. */
 static void
-open_layer(Fixture *f, RpMoments moments, gsize n, const char *variant, guint threads)
+open_layer(Fixture *f, RpOptimizerForm form, gsize n, const char *variant, guint threads)
 {
     const RpAdamwOptions options = {.beta1 = 0.9,
                                     .beta2 = 0.99,
                                     .epsilon = 1e-8,
                                     .weight_decay = 0.1,
-                                    .moments = moments,
+                                    .form = form,
                                     .seed = SEED};
     GError *error = NULL;
 
@@ -74,7 +87,7 @@ open_layer(Fixture *f, RpMoments moments, gsize n, const char *variant, guint th
     f->optimizer = rp_optimizer_new(&options, variant != NULL ? rp_adamw_find(variant) : NULL,
                                     f->pool, &error);
     rp_assert_no_error(error);
-    f->memory = g_malloc(rp_optimizer_state_bytes(moments, n));
+    f->memory = g_malloc(rp_optimizer_state_bytes(form, n));
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
     rp_optimizer_layer_set_number(f->layer, LAYER);
 }
@@ -100,25 +113,6 @@ read_line(const Fixture *f, const char *tag, gboolean hex, gsize n)
     return NULL;
 }
 
-/* make-moments.py's values() */
-static float
-value_at(guint step, gsize i)
-{
-    guint32 x = (guint32)(i + 1000003 * (gsize)step);
-
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    x ^= x >> 16;
-    return (float)((gint32)(x >> 8) - (1 << 23)) / (float)(1 << 23) / (float)(1 << (i % 13));
-}
-
-static void
-fill(float *values, guint step, gsize n)
-{
-    for (gsize i = 0; i < n; i++)
-        values[i] = value_at(step, i);
-}
-
 static void
 apply(Fixture *f, const float *gradient, gsize first, gsize n)
 {
@@ -133,15 +127,15 @@ apply(Fixture *f, const float *gradient, gsize first, gsize n)
 
 /* The fixture's steps, in ranges of @range. */
 static void
-train(Fixture *f, RpMoments moments, gsize n, gsize range, const char *variant, guint threads)
+train(Fixture *f, RpOptimizerForm form, gsize n, gsize range, const char *variant, guint threads)
 {
     g_autofree float *values = g_new(float, n);
 
-    open_layer(f, moments, n, variant, threads);
-    fill(values, 0, n);
-    memcpy(rp_optimizer_layer_weights(f->layer), values, n * sizeof(float));
+    open_layer(f, form, n, variant, threads);
+    rp_fill(values, 0, n);
+    rp_optimizer_layer_set_weights(f->layer, 0, values, n);
     for (guint step = 1; step <= STEPS; step++) {
-        fill(values, step, n);
+        rp_fill(values, step, n);
         for (gsize first = 0; first < n; first += range)
             apply(f, values, first, MIN(range, n - first));
         rp_optimizer_layer_finish(f->layer);
@@ -158,7 +152,7 @@ assert_weights(const Fixture *f, const char *tag, double tolerance)
     for (gsize i = 0; i < N; i++) {
         const double value = (double)rp_float_from_bits(expected[i]);
 
-        difference += pow((double)state.weight[i] - value, 2);
+        difference += pow((double)((const float *)state.weight)[i] - value, 2);
         size += value * value;
     }
     if (!(sqrt(difference / size) < tolerance))
@@ -201,7 +195,7 @@ int8_is_the_nearest_of_its_map(void **state)
 {
     Fixture *f = *state;
 
-    train(f, RP_MOMENTS_INT8, N, N, NULL, 0);
+    train(f, (RpOptimizerForm){.moments = RP_MOMENTS_INT8}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
     assert_codes(f, "int8-moment1", found.moment1, FALSE, 3);
@@ -216,7 +210,7 @@ bf16_is_rounded_by_philox(void **state)
 {
     Fixture *f = *state;
 
-    train(f, RP_MOMENTS_BF16, N, N, NULL, 0);
+    train(f, (RpOptimizerForm){.moments = RP_MOMENTS_BF16}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
     assert_codes(f, "bf16-moment1", found.moment1, TRUE, 3);
@@ -318,21 +312,21 @@ any_variant_threads_and_ranges_give_the_same_bits(void **state)
 {
     Fixture *f = *state;
 
-    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
-        const RpMoments moments = (RpMoments)m;
-        const gsize bytes = rp_optimizer_state_bytes(moments, MANY);
+    for (guint i = 0; i < N_FORMS; i++) {
+        const RpOptimizerForm form = nth_form(i);
+        const gsize bytes = rp_optimizer_state_bytes(form, MANY);
 
-        train(f, moments, MANY, MANY, "plain", 0);
+        train(f, form, MANY, MANY, "plain", 0);
         g_autofree guint8 *expected = g_memdup2(f->memory, bytes);
 
         for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
             if (!(*ops)->supported())
                 continue;
-            train(f, moments, MANY, MANY, (*ops)->name, 0);
+            train(f, form, MANY, MANY, (*ops)->name, 0);
             assert_memory_equal(f->memory, expected, bytes);
         }
         for (guint threads = 1; threads <= 3; threads++) {
-            train(f, moments, MANY, threads * 20 * RP_MOMENT_BLOCK, NULL, threads);
+            train(f, form, MANY, threads * 20 * RP_MOMENT_BLOCK, NULL, threads);
             assert_memory_equal(f->memory, expected, bytes);
         }
     }
@@ -343,30 +337,31 @@ a_state_that_is_restored_goes_on_as_it_was(void **state)
 {
     Fixture *f = *state;
 
-    for (guint m = RP_MOMENTS_FP32; m < RP_N_MOMENTS; m++) {
-        const RpMoments moments = (RpMoments)m;
-        const gsize bytes = rp_optimizer_state_bytes(moments, N);
+    for (guint i = 0; i < N_FORMS; i++) {
+        const RpOptimizerForm form = nth_form(i);
+        const gsize bytes = rp_optimizer_state_bytes(form, N);
         float gradient[N];
         GError *error = NULL;
 
-        train(f, moments, N, N, NULL, 0);
+        train(f, form, N, N, NULL, 0);
         g_autofree guint8 *saved = g_memdup2(f->memory, bytes);
         RpOptimizerState kept = rp_optimizer_layer_state(f->layer);
         const gsize moment1 = (gsize)((const guint8 *)kept.moment1 - f->memory);
-        const gsize moment2 = (gsize)((const guint8 *)kept.moment2 - f->memory);
-        const gsize weight = (gsize)((const guint8 *)(const void *)kept.weight - f->memory);
+        const gsize moment2 =
+            kept.moment2 != NULL ? (gsize)((const guint8 *)kept.moment2 - f->memory) : 0;
+        const gsize weight = (gsize)((const guint8 *)kept.weight - f->memory);
 
-        fill(gradient, 9, N);
+        rp_fill(gradient, 9, N);
         apply(f, gradient, 0, N);
         rp_optimizer_layer_finish(f->layer);
         g_autofree guint8 *expected = g_memdup2(f->memory, bytes);
 
-        kept.weight = (const float *)(const void *)(saved + weight);
+        kept.weight = saved + weight;
         kept.moment1 = saved + moment1;
         kept.moment2 = saved + moment2;
         if (kept.scale1 != NULL) {
             kept.scale1 = (const float *)(const void *)saved;
-            kept.scale2 = kept.scale1 + rp_moment_scales(moments, 0, N);
+            kept.scale2 = kept.scale1 + rp_moment_scales(form.moments, 0, N);
         }
         assert_true(rp_optimizer_layer_restore(f->optimizer, f->layer, &kept, &error));
         assert_memory_equal(f->memory, saved, bytes);
@@ -379,11 +374,24 @@ a_state_that_is_restored_goes_on_as_it_was(void **state)
 static void
 bytes_are_exact(void **state)
 {
-    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_FP32, 1000), 12000);
-    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_BF16, 1000), 8000);
-    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 1000), 6000 + 8 * 4);
-    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 0), 0);
-    assert_int_equal(rp_optimizer_state_bytes(RP_MOMENTS_INT8, 256), 6 * 256 + 8);
+    static const struct {
+        RpOptimizerForm form;
+        gsize n, bytes;
+    } cases[] = {
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32}, 1000, 12000},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16}, 1000, 8000},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8}, 1000, 6000 + 8 * 4},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8}, 0, 0},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8}, 256, 6 * 256 + 8},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16}, 1000, 6000},
+        {{RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, 256, 4 * 256 + 8},
+        {{RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32}, 1000, 8000},
+        {{RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_FP32}, 1001, 6006},
+        {{RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, 256, 3 * 256 + 4},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++)
+        assert_int_equal(rp_optimizer_state_bytes(cases[i].form, cases[i].n), cases[i].bytes);
     assert_int_equal(rp_moment_scales(RP_MOMENTS_INT8, 255, 2), 2);
     assert_int_equal(rp_moment_scales(RP_MOMENTS_INT8, 256, 256), 1);
     assert_int_equal(rp_moment_scales(RP_MOMENTS_BF16, 0, 256), 0);

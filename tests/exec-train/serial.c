@@ -226,7 +226,8 @@ update(Serial *s, const RpSerialRun *run, guint step, double unscale)
 static void
 add_state(GChecksum *hash, const RpOptimizerState *state, guint64 offset, gsize n)
 {
-    g_checksum_update(hash, (const guchar *)(state->weight + offset), (gssize)(n * sizeof(float)));
+    g_checksum_update(hash, (const guchar *)state->weight + offset * sizeof(float),
+                      (gssize)(n * sizeof(float)));
     g_checksum_update(hash, (const guchar *)state->moment1 + offset * sizeof(float),
                       (gssize)(n * sizeof(float)));
     g_checksum_update(hash, (const guchar *)state->moment2 + offset * sizeof(float),

@@ -253,22 +253,25 @@ for_sixteen_bit_storage_and_tied_matrices(void **state)
 
 /* With random bits that belong to the parameter and the step. */
 static void
-for_moments_in_fewer_bits(void **state)
+for_all_that_optimizers_keep(void **state)
 {
+    static const RpOptimizerForm forms[] = {
+        {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
+        {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
+        {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_FP32},
+        {RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32},
+        {RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8},
+    };
     RpTinyModel *tied = rp_tiny_model_new(TRUE);
 
-    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
-        const RpTinyRun one = {"roundpipe",
-                               1,
-                               8,
-                               .async = TRUE,
-                               .dtype = RP_DTYPE_BF16,
-                               .max_grad_norm = 0.5,
-                               .moments = (RpMoments)m};
+    for (guint i = 0; i < G_N_ELEMENTS(forms); i++) {
+        const RpTinyRun one = {
+            "roundpipe",     1, 8, .async = TRUE, .dtype = RP_DTYPE_BF16, .max_grad_norm = 0.5,
+            .form = forms[i]};
         g_autofree char *expected = rp_tiny_run_hash(tied, &one, STEPS);
         RpTinyRun wide = one;
 
-        wide.moments = RP_MOMENTS_FP32;
+        wide.form = RP_OPTIMIZER_FORM_FP32;
         g_autofree char *other = rp_tiny_run_hash(tied, &wide, STEPS);
 
         assert_string_not_equal(other, expected);
@@ -424,7 +427,7 @@ main(void)
         FIXTURE_TEST(for_calls_of_bound_schedules),
         cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
         cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
-        cmocka_unit_test(for_moments_in_fewer_bits),
+        cmocka_unit_test(for_all_that_optimizers_keep),
         cmocka_unit_test(for_experts),
         cmocka_unit_test(for_squares_wherever_they_are_summed),
         cmocka_unit_test(for_actions_in_pieces),

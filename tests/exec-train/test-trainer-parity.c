@@ -177,8 +177,8 @@ assert_weights(const Fixture *f, RpTrainer *trainer)
         if (!rp_weight_has_state(weight))
             continue;
         g_autofree float *buffer = g_new(float, weight->elements);
-        const float *value =
-            rp_adapter_to_file(weight, rp_trainer_weight(trainer, w), 0, weight->elements, buffer);
+        const float *value = rp_adapter_to_file(
+            weight, RP_DTYPE_FP32, rp_trainer_weight(trainer, w), 0, weight->elements, buffer);
 
         assert_non_null(expected);
         for (guint64 i = 0; i < weight->elements; i++) {

@@ -200,7 +200,8 @@ goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
                          .lean = (mode & 4) != 0,
                          .dtype = mode & 8 ? RP_DTYPE_FP16 : RP_DTYPE_FP32,
                          .max_grad_norm = 0.5,
-                         .moments = (RpMoments)(mode % RP_N_MOMENTS)};
+                         .form = {(RpUpdateRule)(mode / 5 % RP_N_UPDATES),
+                                  (RpMoments)(mode / 3 % 2), (RpMoments)(mode % RP_N_MOMENTS)}};
         GError *error = NULL;
         g_autofree char *expected = rp_tiny_run_hash(model, &run, 8);
         RpTrainer *first = rp_tiny_trainer(model, &run, &error);

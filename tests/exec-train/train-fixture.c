@@ -171,7 +171,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
     };
     if (run->max_skipped > 0)
         options.update.loss_scale.max_skipped = run->max_skipped;
-    options.update.adamw.moments = run->moments;
+    options.update.adamw.form = run->form;
     options.update.adamw.seed = 5;
     g_autoptr(RpNetwork) network =
         rp_network_new(model->weights, backend->kernels(), &options.network);
@@ -307,8 +307,9 @@ static void
 add_moment(GChecksum *hash, const RpOptimizerState *state, const void *moment, const float *scales,
            gsize n)
 {
-    const gsize bytes = n * rp_moment_bytes(state->moments);
-    const gsize scale_bytes = rp_moment_scales(state->moments, state->first, n) * sizeof(float);
+    const gsize bytes = n * rp_moment_bytes(state->form.moments);
+    const gsize scale_bytes =
+        rp_moment_scales(state->form.moments, state->first, n) * sizeof(float);
 
     g_checksum_update(hash, moment, (gssize)bytes);
     if (scale_bytes > 0)
@@ -329,9 +330,10 @@ rp_tiny_hash(RpTrainer *trainer)
             continue;
         const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
 
-        g_checksum_update(hash, (const guchar *)state.weight, (gssize)(n * sizeof(float)));
+        g_checksum_update(hash, state.weight, (gssize)(n * rp_moment_bytes(state.form.master)));
         add_moment(hash, &state, state.moment1, state.scale1, n);
-        add_moment(hash, &state, state.moment2, state.scale2, n);
+        if (state.moment2 != NULL)
+            add_moment(hash, &state, state.moment2, state.scale2, n);
         g_checksum_update(hash, rp_trainer_next_weight(trainer, w), (gssize)(n * element));
     }
     return g_strdup(g_checksum_get_string(hash));

@@ -52,7 +52,7 @@ typedef struct {
     guint saved;     /* groups of tensors that forwards save */
     gboolean packed; /* several samples share a sequence */
     double aux_loss; /* of experts */
-    RpMoments moments;
+    RpOptimizerForm form;
     RpStepDone done;
     gpointer user_data;
 } RpTinyRun;

@@ -46,9 +46,9 @@ lay_out_layer(const RpPlanJob *job, guint l)
                                                i < rp_plan_gradient_buffers(job->promises)
                                                    ? rp_job_home_bytes(job, layer->gradient_bytes)
                                                    : 0);
-    place.optimizer = rp_job_add_buffer(
-        job, host, RP_BUFFER_OPTIMIZER,
-        rp_optimizer_state_bytes(job->promises->moments, own_gradients / element));
+    place.optimizer =
+        rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
+                          rp_optimizer_state_bytes(job->promises->form, own_gradients / element));
     place.copied = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);

@@ -162,7 +162,7 @@ set_promises(RpPlanJob *job)
         .gradient_copies = blocking,
         .parameter_copies = blocking || lean,
         .constant_bytes = options->constant_bytes,
-        .moments = options->moments,
+        .form = options->form,
         .gated = !options->step_at_once || blocking,
         .early_steps = rp_early_has(job),
     };

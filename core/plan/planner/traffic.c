@@ -3,8 +3,8 @@
  *
  *   fused 24 + 2 e   lean 24 + e   blocking 24 + 4   copies 4 + e   early 12 + 2 e   late 24 + e
  *
- * Of moments in bf16, 16 in place of 24 and 8 of 12; in int8, 12 and 6, and a little
- * (core/base/moments.h).
+ * Of AdamW, all in fp32; others move rp_optimizer_state_bytes() in place of 12, and twice that of 24
+ * (core/base/moments.h): moments in bf16 8 and 16, in int8 6 and 12, and a little.
  */
 #include "core/plan/planner/protocol.h"
 
@@ -15,8 +15,8 @@
 static guint64
 bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
 {
-    const double traffic =
-        (double)rp_optimizer_state_traffic(RP_MOMENTS_FP32, 1) + 2 * job->promises->element_bytes;
+    const double traffic = (double)rp_optimizer_state_traffic(RP_OPTIMIZER_FORM_FP32, 1) +
+                           2 * job->promises->element_bytes;
     const double bytes =
         (double)parameters * traffic * job->profile->optimizer_parameters_per_s / parameters_per_s;
 
@@ -104,10 +104,11 @@ rp_traffic_squares(const RpPlanJob *job, guint layer)
 guint64
 rp_traffic_parameter_copy(const RpPlanJob *job, guint layer)
 {
-    const guint64 each = FP32_BYTES + job->promises->element_bytes;
+    const guint64 element = job->promises->element_bytes;
 
-    return pass_bytes(job, parameters_of(job, layer), each,
-                      job->profile->parameter_copy_parameters_per_s, each);
+    return pass_bytes(job, parameters_of(job, layer),
+                      rp_moment_bytes(job->promises->form.master) + element,
+                      job->profile->parameter_copy_parameters_per_s, FP32_BYTES + element);
 }
 
 guint64
@@ -121,7 +122,7 @@ rp_traffic_gradient_copy(const RpPlanJob *job, guint layer)
 static guint64
 state_bytes(const RpPlanJob *job, guint layer)
 {
-    return rp_optimizer_state_bytes(job->promises->moments, parameters_of(job, layer));
+    return rp_optimizer_state_bytes(job->promises->form, parameters_of(job, layer));
 }
 
 /* Of a pass over the layer's state, but the state: @gradient bytes a parameter are read of each gradient,
@@ -162,7 +163,7 @@ double
 rp_traffic_rate(const RpPlanJob *job)
 {
     return job->profile->optimizer_parameters_per_s *
-           (double)(rp_optimizer_state_traffic(RP_MOMENTS_FP32, 1) +
+           (double)(rp_optimizer_state_traffic(RP_OPTIMIZER_FORM_FP32, 1) +
                     2 * job->promises->element_bytes);
 }
 

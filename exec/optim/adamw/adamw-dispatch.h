@@ -16,19 +16,23 @@
                                 : loop(RP_DTYPE_FP16, __VA_ARGS__))
 
 G_ALWAYS_INLINE static inline void
-step_from(RpDtype gradient_dtype, const RpAdamwFactors *factors, const RpAdamwArrays *arrays,
-          gsize n)
+step_from(RpDtype gradient_dtype, RpUpdateRule rule, const RpAdamwFactors *factors,
+          const RpAdamwArrays *arrays, gsize n)
 {
     if (arrays->published == NULL)
-        step_loop(RP_DTYPE_FP32, FALSE, gradient_dtype, factors, arrays, n);
+        step_loop(RP_DTYPE_FP32, FALSE, gradient_dtype, rule, factors, arrays, n);
     else
-        BY_DTYPE(arrays->published_dtype, step_loop, TRUE, gradient_dtype, factors, arrays, n);
+        BY_DTYPE(arrays->published_dtype, step_loop, TRUE, gradient_dtype, rule, factors, arrays,
+                 n);
 }
 
 static void
 step(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
-    BY_DTYPE(arrays->gradient_dtype, step_from, factors, arrays, n);
+    if (factors->rule == RP_UPDATE_LION)
+        BY_DTYPE(arrays->gradient_dtype, step_from, RP_UPDATE_LION, factors, arrays, n);
+    else
+        BY_DTYPE(arrays->gradient_dtype, step_from, RP_UPDATE_ADAMW, factors, arrays, n);
 }
 
 static void

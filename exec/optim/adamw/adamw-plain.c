@@ -10,9 +10,9 @@ supported(void)
     return TRUE;
 }
 
-/* With a constant @gradient_dtype, @publish and @published_dtype. */
+/* With a constant @gradient_dtype, @publish, @published_dtype and @rule. */
 G_ALWAYS_INLINE static inline void
-step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpUpdateRule rule,
           const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
     const RpAdamwFactors f = *factors;
@@ -23,8 +23,10 @@ step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
     void *restrict published = arrays->published;
 
     for (gsize i = 0; i < n; i++) {
-        const float w = rp_adamw_update_one(&f, rp_dtype_get(gradient_dtype, gradient, i),
-                                            &weight[i], &moment1[i], &moment2[i]);
+        const float g = rp_dtype_get(gradient_dtype, gradient, i);
+        const float w = rule == RP_UPDATE_LION
+                            ? rp_lion_update_one(&f, g, &weight[i], &moment1[i])
+                            : rp_adamw_update_one(&f, g, &weight[i], &moment1[i], &moment2[i]);
         if (publish)
             rp_dtype_set(published_dtype, published, i, w);
     }

@@ -16,8 +16,7 @@ extern const RpAdamwOps rp_adamw_plain;
 extern const RpAdamwOps rp_adamw_avx2;
 extern const RpAdamwOps rp_adamw_avx512;
 
-/* What RpAdamwOps.step does to one value; @gradient as stored, not yet scaled. Returns the weight.
- */
+/* What RpAdamwOps.step does to one value; @gradient as stored, not yet scaled. Return the weight. */
 G_ALWAYS_INLINE static inline float
 rp_adamw_update_one(const RpAdamwFactors *f, float gradient, float *weight, float *moment1,
                     float *moment2)
@@ -29,6 +28,20 @@ rp_adamw_update_one(const RpAdamwFactors *f, float gradient, float *weight, floa
         *weight * f->decay - f->step_size * m / (sqrtf(v) * f->root_correction + f->epsilon);
     *moment1 = m;
     *moment2 = v;
+    *weight = w;
+    return w;
+}
+
+G_ALWAYS_INLINE static inline float
+rp_lion_update_one(const RpAdamwFactors *f, float gradient, float *weight, float *moment)
+{
+    const float g = gradient * f->gradient_scale;
+    const float c = f->beta1 * *moment + f->one_minus_beta1 * g;
+    const float down = c < 0 ? -f->step_size : 0.0f;
+    const float step = c > 0 ? f->step_size : down;
+    const float w = *weight * f->decay - step;
+
+    *moment = f->beta2 * *moment + f->one_minus_beta2 * g;
     *weight = w;
     return w;
 }

@@ -12,6 +12,8 @@
 
 #include "exec/optim/adamw/adamw-private.h"
 
+typedef int32_t Bits __attribute__((vector_size(sizeof(Floats))));
+
 #define WIDTH (sizeof(Floats) / sizeof(float))
 #define TURN (2 * WIDTH)
 #define N_SUMS (RP_SUM_LANES * sizeof(double) / sizeof(Doubles))
@@ -27,9 +29,25 @@ head_of(const void *published, RpDtype dtype, gsize n)
     return MIN(n, (sizeof(Floats) - past) % sizeof(Floats) / rp_dtype_size(dtype));
 }
 
+/* rp_lion_update_one() of a vector from @i on; returns the weights. */
+G_ALWAYS_INLINE static inline Floats
+update_lion(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+{
+    const Floats zero = {0}, size = zero + f->step_size, down = -size;
+    const Floats g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
+    const Floats m = load(RP_DTYPE_FP32, a->moment1, i);
+    const Floats c = f->beta1 * m + f->one_minus_beta1 * g;
+    const Floats step = (Floats)(((Bits)size & (Bits)(c > zero)) | ((Bits)down & (Bits)(c < zero)));
+    const Floats w = load(RP_DTYPE_FP32, a->weight, i) * f->decay - step;
+
+    store(a->moment1, i, f->beta2 * m + f->one_minus_beta2 * g);
+    store(a->weight, i, w);
+    return w;
+}
+
 /* rp_adamw_update_one() of a vector from @i on; returns the weights. */
 G_ALWAYS_INLINE static inline Floats
-update(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+update_adamw(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
 {
     const Floats g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
     const Floats m = f->beta1 * load(RP_DTYPE_FP32, a->moment1, i) + f->one_minus_beta1 * g;
@@ -43,14 +61,33 @@ update(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradien
     return w;
 }
 
+G_ALWAYS_INLINE static inline Floats
+update(RpUpdateRule rule, const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i,
+       RpDtype gradient_dtype)
+{
+    return rule == RP_UPDATE_LION ? update_lion(f, a, i, gradient_dtype)
+                                  : update_adamw(f, a, i, gradient_dtype);
+}
+
+/* Value @i of @a by the update @rule, a constant. */
+G_ALWAYS_INLINE static inline float
+update_one(RpUpdateRule rule, const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i,
+           RpDtype gradient_dtype)
+{
+    const float gradient = rp_dtype_get(gradient_dtype, a->gradient, i);
+
+    return rule == RP_UPDATE_LION
+               ? rp_lion_update_one(f, gradient, &a->weight[i], &a->moment1[i])
+               : rp_adamw_update_one(f, gradient, &a->weight[i], &a->moment1[i], &a->moment2[i]);
+}
+
 /* Values @i up to @end, one by one. */
 G_ALWAYS_INLINE static inline void
-step_part(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
+step_part(RpUpdateRule rule, const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, gsize end,
           RpDtype gradient_dtype, gboolean publish, RpDtype published_dtype)
 {
     for (; i < end; i++) {
-        const float w = rp_adamw_update_one(f, rp_dtype_get(gradient_dtype, a->gradient, i),
-                                            &a->weight[i], &a->moment1[i], &a->moment2[i]);
+        const float w = update_one(rule, f, a, i, gradient_dtype);
         if (publish)
             rp_dtype_set(published_dtype, a->published, i, w);
     }
@@ -63,26 +100,27 @@ prefetch(const float *values)
         _mm_prefetch((const char *)(values + AHEAD + k), _MM_HINT_T0);
 }
 
-/* With constant @published_dtype, @publish and @gradient_dtype. */
+/* With constant @published_dtype, @publish, @gradient_dtype and @rule. */
 G_ALWAYS_INLINE static inline void
-step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype,
+step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpUpdateRule rule,
           const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
 {
     const RpAdamwFactors f = *factors;
     const RpAdamwArrays a = *arrays;
     gsize i = publish ? head_of(a.published, published_dtype, n) : 0;
 
-    step_part(&f, &a, 0, i, gradient_dtype, publish, published_dtype);
+    step_part(rule, &f, &a, 0, i, gradient_dtype, publish, published_dtype);
     for (; i + TURN <= n; i += TURN) {
         prefetch(a.weight + i);
         prefetch(a.moment1 + i);
-        prefetch(a.moment2 + i);
-        const Floats low = update(&f, &a, i, gradient_dtype);
-        const Floats high = update(&f, &a, i + WIDTH, gradient_dtype);
+        if (rule == RP_UPDATE_ADAMW)
+            prefetch(a.moment2 + i);
+        const Floats low = update(rule, &f, &a, i, gradient_dtype);
+        const Floats high = update(rule, &f, &a, i + WIDTH, gradient_dtype);
         if (publish)
             stream(published_dtype, a.published, i, low, high);
     }
-    step_part(&f, &a, i, n, gradient_dtype, publish, published_dtype);
+    step_part(rule, &f, &a, i, n, gradient_dtype, publish, published_dtype);
     if (publish)
         _mm_sfence(); /* before whatever tells another thread that the weights are there */
 }

@@ -26,14 +26,16 @@ rp_adamw_prepare(const RpAdamwOptions *options, double learning_rate, double gra
 {
     const double correction1 = 1 - pow(options->beta1, (double)step);
     const double correction2 = 1 - pow(options->beta2, (double)step);
+    const gboolean lion = options->form.rule == RP_UPDATE_LION;
     return (RpAdamwFactors){
+        .rule = options->form.rule,
         .gradient_scale = (float)gradient_scale,
         .beta1 = (float)options->beta1,
         .one_minus_beta1 = (float)(1 - options->beta1),
         .beta2 = (float)options->beta2,
         .one_minus_beta2 = (float)(1 - options->beta2),
         .decay = (float)(1 - learning_rate * options->weight_decay),
-        .step_size = (float)(learning_rate / correction1),
+        .step_size = (float)(lion ? learning_rate : learning_rate / correction1),
         .root_correction = (float)(1 / sqrt(correction2)),
         .epsilon = (float)options->epsilon,
     };

@@ -1,5 +1,5 @@
 /**
- * AdamW on flat arrays: the update, and its variants for the processors it may run on.
+ * AdamW and Lion on flat arrays: the updates, and their variants for the processors they may run on.
  *
  * Every variant gives the same bits: each value is computed by the same fp32 operations in the same
  * order, each rounded (no fused multiply-add, no flushing of subnormals), and no value depends on
@@ -18,12 +18,12 @@
 #define RP_SUM_LANES 32
 
 typedef struct {
-    double beta1;        /* decay of the first moment, [0, 1) */
-    double beta2;        /* decay of the second moment, [0, 1) */
-    double epsilon;      /* added to the root of the second moment, >= 0 */
-    double weight_decay; /* decoupled, >= 0 */
-    RpMoments moments;   /* how they are kept between steps */
-    guint64 seed;        /* of stochastic rounding */
+    double beta1;         /* decay of the first moment, [0, 1) */
+    double beta2;         /* decay of the second moment, [0, 1) */
+    double epsilon;       /* added to the root of the second moment, >= 0 */
+    double weight_decay;  /* decoupled, >= 0 */
+    RpOptimizerForm form; /* which update, and how weights and moments are kept between steps */
+    guint64 seed;         /* of stochastic rounding */
 } RpAdamwOptions;
 
 /* torch.optim.AdamW's defaults. */
@@ -34,13 +34,14 @@ typedef struct {
 
 /* What one step multiplies by, rounded to fp32 once. Made by rp_adamw_prepare(). */
 typedef struct {
+    RpUpdateRule rule;
     float gradient_scale;
     float beta1;
     float one_minus_beta1;
     float beta2;
     float one_minus_beta2;
     float decay;           /* 1 - learning rate * weight decay */
-    float step_size;       /* learning rate / (1 - beta1^step) */
+    float step_size;       /* learning rate / (1 - beta1^step); Lion: learning rate */
     float root_correction; /* 1 / sqrt(1 - beta2^step) */
     float epsilon;
 } RpAdamwFactors;
@@ -49,12 +50,14 @@ typedef struct {
 typedef struct {
     float *weight;        /* updated */
     float *moment1;       /* updated */
-    float *moment2;       /* updated */
+    float *moment2;       /* updated; Lion: NULL */
     const void *gradient; /* read */
     void *published;      /* written: the new weight, rounded; or NULL */
     RpDtype gradient_dtype;
     RpDtype published_dtype;
 } RpAdamwArrays;
+
+#define RP_DRAW_MASTER 0x80000000u
 
 /* Where the random bits of stochastic rounding come from: for a parameter, a moment and a step they are
  * the same, whoever rounds it, wherever. */
@@ -62,7 +65,7 @@ typedef struct {
     guint64 seed;
     guint64 step; /* of the layer; the first is 1 */
     guint32 layer;
-    guint32 moment; /* 0: the first, 1: the second, that of squares */
+    guint32 moment; /* 0: the first, 1: the second, that of squares; RP_DRAW_MASTER: the weight */
 } RpDraw;
 
 /* One variant. */
@@ -78,7 +81,12 @@ typedef struct {
      *   v = beta2 * v + ((1 - beta2) * g) * g
      *   w = w * decay - (step_size * m) / (sqrt(v) * root_correction + epsilon)
      *   published = round(w)
-     * Source: torch.optim.AdamW, _single_tensor_adamw */
+     * Source: torch.optim.AdamW, _single_tensor_adamw
+     * Lion, whose moment is one:
+     *   c = beta1 * m + (1 - beta1) * g
+     *   w = w * decay - step_size * sign(c)
+     *   m = beta2 * m + (1 - beta2) * g
+     * Source: Chen et al., Symbolic Discovery of Optimization Algorithms, algorithm 2 */
     void (*step)(const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n);
 
     /* @published[i] = round(@weight[i]), i < @n. */

@@ -36,7 +36,7 @@ draw_block(const RpDraw *draw, guint64 block, guint16 *restrict bits)
         c[0][lane] = (uint32_t)block * LANES + lane;
         c[1][lane] = (uint32_t)(block >> 27) ^ (uint32_t)(draw->step >> 32) << 16;
         c[2][lane] = (uint32_t)draw->step;
-        c[3][lane] = draw->layer * 2 + draw->moment;
+        c[3][lane] = draw->layer * 2 + draw->moment; /* a model has not 2^30 layers */
     }
     for (uint32_t round = 0; round < RP_PHILOX_ROUNDS; round++)
         for (guint32 lane = 0; lane < LANES; lane++)
@@ -207,7 +207,7 @@ static void
 unpack(RpMoments moments, gboolean squares, const void *packed, const float *scales, float *values,
        gsize n)
 {
-    const gsize bytes = rp_moment_bytes(moments);
+    const gsize bytes = rp_moment_bytes(moments), a_scale = scales != NULL;
     const guint8 *from = packed;
 
     for (gsize i = 0; i < n; i += BLOCK) {
@@ -215,11 +215,12 @@ unpack(RpMoments moments, gboolean squares, const void *packed, const float *sca
         float wide[BLOCK];
 
         if (n - i >= BLOCK) {
-            unpack_block(moments, squares, from + i * bytes, scales + i / BLOCK, values + i);
+            unpack_block(moments, squares, from + i * bytes, scales + i / BLOCK * a_scale,
+                         values + i);
             continue;
         }
         memcpy(rest, from + i * bytes, (n - i) * bytes);
-        unpack_block(moments, squares, rest, scales + i / BLOCK, wide);
+        unpack_block(moments, squares, rest, scales + i / BLOCK * a_scale, wide);
         memcpy(values + i, wide, (n - i) * sizeof(float));
     }
 }
@@ -228,7 +229,7 @@ static void
 pack(RpMoments moments, const RpDraw *draw, guint64 block, const float *values, void *packed,
      float *scales, gsize n)
 {
-    const gsize bytes = rp_moment_bytes(moments);
+    const gsize bytes = rp_moment_bytes(moments), a_scale = scales != NULL;
     guint8 *to = packed;
 
     for (gsize i = 0; i < n; i += BLOCK, block++) {
@@ -236,11 +237,12 @@ pack(RpMoments moments, const RpDraw *draw, guint64 block, const float *values, 
         float wide[BLOCK] = {0};
 
         if (n - i >= BLOCK) {
-            pack_block(moments, draw, block, values + i, to + i * bytes, scales + i / BLOCK);
+            pack_block(moments, draw, block, values + i, to + i * bytes,
+                       scales + i / BLOCK * a_scale);
             continue;
         }
         memcpy(wide, values + i, (n - i) * sizeof(float));
-        pack_block(moments, draw, block, wide, rest, scales + i / BLOCK);
+        pack_block(moments, draw, block, wide, rest, scales + i / BLOCK * a_scale);
         memcpy(to + i * bytes, rest, (n - i) * bytes);
     }
 }

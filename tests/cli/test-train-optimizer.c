@@ -1,0 +1,117 @@
+/* What the optimizer keeps: Lion, weights in bf16, moments in int8. */
+#include "tests/cli/train-files.h"
+
+#define TRAIN "train @T/run.yaml --set dtype=bf16 --set output=@T/"
+#define SMALL "--set optimizer.name=lion --set optimizer.master=bf16 --set optimizer.state=int8 "
+
+static void
+train(const char *output, const char *options)
+{
+    g_auto(RpCliRun) run = rp_cli_run(TRAIN "%s %s", output, options);
+
+    if (run.code != 0)
+        fail_msg("%s %s: %s", output, options, run.err);
+}
+
+static void
+has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
+{
+    static const char *const others[] = {
+        "--set devices=host:2",
+        "--set devices=host:4 --set optimizer.mode=lean",
+        "--set devices=host:2 --set checkpoint.beside=true",
+    };
+    static const char *const kinds[] = {
+        SMALL, "--set optimizer.name=lion", "--set optimizer.master=bf16",
+        "--set optimizer.master=bf16 --set optimizer.state=bf16 --set lora.rank=4"};
+
+    (void)state;
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        g_autofree char *one =
+            g_strconcat("--set steps=4 --set checkpoint.every=2 ", kinds[k], NULL);
+
+        train("one", one);
+        for (guint i = 0; i < G_N_ELEMENTS(others); i++) {
+            g_autofree char *options = g_strconcat(one, " ", others[i], NULL);
+
+            train("other", options);
+            rp_train_files_assert_same("one/checkpoint-4", "other/checkpoint-4");
+            g_auto(RpCliRun) clean = rp_cli_shell("rm -rf @T/other");
+            assert_int_equal(clean.code, 0);
+        }
+        g_auto(RpCliRun) cut = rp_cli_shell("cp -r @T/one @T/part && rm -r @T/part/checkpoint-4");
+        g_autofree char *rest = g_strconcat(one, " --set devices=host:2 --resume", NULL);
+
+        assert_int_equal(cut.code, 0);
+        train("part", rest);
+        rp_train_files_assert_same("one/checkpoint-4", "part/checkpoint-4");
+        g_auto(RpCliRun) clean = rp_cli_shell("rm -rf @T/one @T/part");
+        assert_int_equal(clean.code, 0);
+    }
+}
+
+static void
+refuses_a_checkpoint_that_keeps_something_else(void **state)
+{
+    static const struct {
+        const char *options, *part;
+    } cases[] = {
+        {"--set optimizer.name=adamw", "optimizer.name: expected adamw, as this run has it, found "
+                                       "lion, which would continue it"},
+        {"--set optimizer.master=fp32",
+         "optimizer.master: expected fp32, as this run has it, found "
+         "bf16, which would continue it"},
+        {"--set optimizer.state=bf16", "optimizer.state: expected bf16, as this run has it, found "
+                                       "int8, which would continue it"},
+    };
+
+    (void)state;
+    train("small", "--set steps=2 " SMALL);
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run(TRAIN "small --set steps=4 --resume " SMALL "%s", cases[i].options);
+
+        assert_int_equal(run.code, 1);
+        if (strstr(run.err, cases[i].part) == NULL)
+            fail_msg("%s", run.err);
+    }
+}
+
+/* Of the host's arena, of a plan of 1.7 billion parameters. */
+static double
+planned_bytes(const char *options)
+{
+    g_auto(RpCliRun) run = rp_cli_run("simulate @Q --schedule roundpipe --gpus 2 --micro-batches 4 "
+                                      "--fidelity full --json %s",
+                                      options);
+    g_autoptr(RpTree) json = rp_cli_json(&run);
+
+    return rp_cli_number(json, "host_peak_bytes");
+}
+
+static void
+plans_have_its_bytes(void **state)
+{
+    const double all = planned_bytes("");
+    const double each = (all - planned_bytes("--optimizer-name lion")) / 4;
+
+    (void)state;
+    assert_true(each > 1.7e9 && each < 2.1e9);
+    assert_float_equal((all - planned_bytes("--optimizer-master bf16")) / each, 2, 1e-3);
+    assert_float_equal((all - planned_bytes("--optimizer-name lion --optimizer-master bf16 "
+                                            "--optimizer-state int8")) /
+                           each,
+                       12 - 3 - 4.0 / 256, 1e-3);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_same_bits_on_any_devices_and_after_a_resume),
+        cmocka_unit_test(refuses_a_checkpoint_that_keeps_something_else),
+        cmocka_unit_test(plans_have_its_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
