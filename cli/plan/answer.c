@@ -295,9 +295,10 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
                    links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, root,
                    links->host_bytes_per_s / 1e9);
     /* gradients and weights in 16 bits, which the fused step writes into a second buffer */
-    const double bytes =
-        (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
-        (double)rp_optimizer_state_bytes(options->form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+    const double bytes = (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
+                         (double)rp_optimizer_state_bytes(rp_planner_form(advice->profile, options),
+                                                          RP_MOMENT_BLOCK) /
+                             RP_MOMENT_BLOCK;
 
     rp_report_line(report, "",
                    "%s on the host, %.1f billion parameters/s, %.4g bytes a parameter, %s",

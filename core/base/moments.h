@@ -22,10 +22,11 @@ typedef struct {
     RpUpdateRule rule;
     RpMoments master; /* how weights are kept: not int8 */
     RpMoments moments;
+    int shared; /* bf16: they are the newest that devices read, and nothing beside */
 } RpOptimizerForm;
 
 #define RP_OPTIMIZER_FORM_FP32                                                                     \
-    ((RpOptimizerForm){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32})
+    ((RpOptimizerForm){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32, 0})
 #define RP_OPTIMIZER_MOST_MOMENTS 2
 
 /* int8: parameters of a layer, from its first on, that share a scale. */
@@ -38,6 +39,7 @@ rp_optimizer_moments(RpOptimizerForm form)
     return form.rule == RP_UPDATE_LION ? 1 : 2;
 }
 
+/* Whether the same values are kept, in the same bits, wherever. */
 static inline int
 rp_optimizer_form_equal(RpOptimizerForm a, RpOptimizerForm b)
 {
@@ -72,14 +74,22 @@ static inline uint64_t
 rp_optimizer_state_bytes(RpOptimizerForm form, uint64_t n)
 {
     const uint64_t moments = rp_optimizer_moments(form);
+    const uint64_t weight = form.shared ? 0 : rp_moment_bytes(form.master);
 
-    return n * (rp_moment_bytes(form.master) + moments * rp_moment_bytes(form.moments)) +
+    return n * (weight + moments * rp_moment_bytes(form.moments)) +
            moments * 4 * rp_moment_scales(form.moments, 0, n);
 }
 
-/* Bytes that a step of @n parameters reads and writes of it. */
+/* Bytes that a step of @n parameters reads of it, and of shared weights. */
+static inline uint64_t
+rp_optimizer_state_read(RpOptimizerForm form, uint64_t n)
+{
+    return rp_optimizer_state_bytes(form, n) + (form.shared ? n * rp_moment_bytes(form.master) : 0);
+}
+
+/* Bytes that it reads and writes; but shared weights that it writes, which it publishes. */
 static inline uint64_t
 rp_optimizer_state_traffic(RpOptimizerForm form, uint64_t n)
 {
-    return 2 * rp_optimizer_state_bytes(form, n);
+    return rp_optimizer_state_read(form, n) + rp_optimizer_state_bytes(form, n);
 }

@@ -74,6 +74,11 @@ gboolean rp_profile_has_frozen(const RpProfile *profile);
  * @limit: of an arena, 0 = none is known */
 guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64 limit);
 
+/* What the optimizer keeps of a parameter: @options' form, where weights in bf16 are those that devices
+ * read if their optimizer writes them in one pass, as numbers of bf16. Early steps then write none, unless
+ * they must: there would be nothing to undo them from. */
+RpOptimizerForm rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
+
 typedef struct _RpPlanner RpPlanner;
 
 /**

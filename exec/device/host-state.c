@@ -125,6 +125,7 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
         host_state->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
     host_state->network = network;
     host_state->options = *options;
+    host_state->options.adamw.form = promises->form;
     host_state->dtype = dtype;
     host_state->element_bytes = rp_dtype_size(dtype);
     host_state->gradient_dtype = promises->wide_gradients ? RP_DTYPE_FP32 : host_state->dtype;
@@ -147,7 +148,7 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
         return NULL;
     host_state->options.avoid_cpus = NULL; /* the caller's string */
     host_state->optimizer =
-        rp_optimizer_new(&options->adamw, options->variant, host_state->pool, error);
+        rp_optimizer_new(&host_state->options.adamw, options->variant, host_state->pool, error);
     if (host_state->optimizer == NULL)
         return NULL;
     return g_steal_pointer(&host_state);
@@ -260,6 +261,19 @@ gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
     return TRUE;
 }
 
+/* Weights that the optimizer shares with the devices: what the next iteration reads is older. */
+static void
+share_newest(RpHostState *host_state)
+{
+    const guint newest =
+        (guint)((host_state->next_iteration + host_state->n_versions - 1) % host_state->n_versions);
+
+    for (guint l = 0; l < host_state->n_layers && host_state->options.adamw.form.shared; l++)
+        if (host_state->layers[l].state != NULL)
+            rp_optimizer_layer_share(host_state->layers[l].state,
+                                     host_state->layers[l].weights[newest]);
+}
+
 gboolean
 rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GError **error)
 {
@@ -300,6 +314,7 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
             (const RpParameterSpan *)(void *)spans->data, spans->len);
         rp_optimizer_layer_set_number(layer->state, l);
     }
+    share_newest(host_state);
     return TRUE;
 }
 
@@ -410,6 +425,7 @@ rp_host_state_restore(RpHostState *host_state, const RpUpdateState *state, guint
     host_state->next_iteration = first_iteration;
     host_state->first_iteration = first_iteration;
     host_state->steps_before = state->n_iterations;
+    share_newest(host_state);
     for (guint i = 0; i < host_state->n_decisions; i++) {
         RpHostStateDecision *decision = rp_host_state_decision(host_state, first_iteration + i);
 

@@ -35,6 +35,7 @@ struct _RpOptimizerLayer {
     RpOptimizerForm form;
     guint n_moments;
     guint8 *weight;
+    guint8 *written; /* shared: weights of the step under way, from the first parameter on */
     guint8 *moment[RP_OPTIMIZER_MOST_MOMENTS]; /* [1]: NULL of Lion */
     float *scale[RP_OPTIMIZER_MOST_MOMENTS];   /* NULL: none */
     GArray *runs;                              /* RpOptimizerRun */

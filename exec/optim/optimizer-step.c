@@ -204,7 +204,7 @@ narrow_moments(const StepJob *job, const Wide *wide, gsize n)
     }
 }
 
-/* Rounds weights, and publishes what is kept. */
+/* Rounds weights, and publishes what is kept; or keeps what is published. */
 static void
 narrow_weights(const StepJob *job, const Wide *wide, gsize n)
 {
@@ -212,11 +212,13 @@ narrow_weights(const StepJob *job, const Wide *wide, gsize n)
     const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, RP_DRAW_MASTER};
     const gsize first = wide->first;
     guint16 room[PIECE];
-    void *kept = job->preview ? (void *)room : rp_optimizer_weight(layer, first);
     char *published = published_at(job, first);
+    void *kept = job->preview         ? (void *)room
+                 : layer->form.shared ? (void *)published
+                                      : rp_optimizer_weight(layer, first);
 
     job->ops->pack(layer->form.master, &draw, first / RP_MOMENT_BLOCK, wide->weight, kept, NULL, n);
-    if (published != NULL)
+    if (published != NULL && published != kept)
         rp_optimizer_publish(job->ops, layer->form.master, kept, published,
                              job->step->published_dtype, n);
 }
@@ -280,6 +282,13 @@ is_of_blocks(const RpOptimizerLayer *layer, const RpOptimizerStep *step)
                               (end % RP_MOMENT_BLOCK == 0 || end == layer->n_parameters));
 }
 
+/* Whether weights that it publishes can be all that is kept. */
+static gboolean
+is_shared(const RpOptimizerStep *step)
+{
+    return step->published != NULL && step->published_dtype == RP_DTYPE_BF16;
+}
+
 static void
 run_step(const RpOptimizer *optimizer, const RpOptimizerLayer *layer, const RpOptimizerStep *step,
          gboolean preview)
@@ -307,7 +316,10 @@ rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
     g_return_if_fail(rp_optimizer_holds(layer, step->first, step->n_parameters));
     g_return_if_fail(is_of_blocks(layer, step));
     g_return_if_fail(step->n_parameters <= layer->n_parameters - layer->n_applied);
+    g_return_if_fail(!layer->form.shared || is_shared(step));
 
+    if (layer->form.shared)
+        layer->written = (guint8 *)step->published - step->first * sizeof(guint16);
     run_step(optimizer, layer, step, FALSE);
     layer->n_applied += step->n_parameters;
 }
@@ -318,7 +330,7 @@ rp_optimizer_layer_preview(RpOptimizer *optimizer, const RpOptimizerLayer *layer
 {
     g_return_if_fail(rp_optimizer_holds(layer, step->first, step->n_parameters));
     g_return_if_fail(is_of_blocks(layer, step));
-    g_return_if_fail(step->published != NULL && layer->n_applied == 0);
+    g_return_if_fail(step->published != NULL && layer->n_applied == 0 && !layer->form.shared);
 
     run_step(optimizer, layer, step, TRUE);
 }
@@ -329,4 +341,6 @@ rp_optimizer_layer_finish(RpOptimizerLayer *layer)
     g_return_if_fail(layer->n_applied == layer->n_parameters);
     layer->n_applied = 0;
     layer->n_steps++;
+    if (layer->form.shared)
+        layer->weight = layer->written;
 }

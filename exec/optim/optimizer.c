@@ -79,7 +79,8 @@ touch_share(gsize first, gsize n, gpointer data)
 {
     RpOptimizerLayer *layer = data;
 
-    memset(rp_optimizer_weight(layer, first), 0, n * rp_moment_bytes(layer->form.master));
+    if (!layer->form.shared)
+        memset(rp_optimizer_weight(layer, first), 0, n * rp_moment_bytes(layer->form.master));
     for (guint i = 0; i < layer->n_moments; i++)
         memset(rp_optimizer_moment(layer, i, first), rp_moment_zero(layer->form.moments, i),
                n * rp_moment_bytes(layer->form.moments));
@@ -98,14 +99,15 @@ static void
 place(RpOptimizerLayer *layer, void *memory)
 {
     const gsize n = layer->n_parameters, n_scales = rp_moment_scales(layer->form.moments, 0, n);
-    const gsize weights = n * rp_moment_bytes(layer->form.master),
+    const gsize weights = layer->form.shared ? 0 : n * rp_moment_bytes(layer->form.master),
                 moments = n * rp_moment_bytes(layer->form.moments);
     float *floats = memory;
 
     for (guint i = 0; n_scales > 0 && i < layer->n_moments; i++, floats += n_scales)
         layer->scale[i] = floats;
     guint8 *bytes = (guint8 *)floats;
-    layer->weight = weights >= moments ? bytes : bytes + layer->n_moments * moments;
+    if (!layer->form.shared)
+        layer->weight = weights >= moments ? bytes : bytes + layer->n_moments * moments;
     for (guint i = 0; i < layer->n_moments; i++)
         layer->moment[i] = bytes + (weights >= moments ? weights : 0) + i * moments;
 }
@@ -126,6 +128,13 @@ rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, gsize n_parameters,
     clear_scales(layer);
     rp_pool_run(optimizer->pool, 0, n_parameters, RP_OPTIMIZER_GRANULE, touch_share, layer);
     return layer;
+}
+
+void
+rp_optimizer_layer_share(RpOptimizerLayer *layer, void *weights)
+{
+    g_return_if_fail(layer->form.shared && layer->n_applied == 0);
+    layer->weight = weights;
 }
 
 void

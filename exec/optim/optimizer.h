@@ -60,7 +60,7 @@ typedef struct {
     RpGradient gradient; /* of the range; read */
     RpGradient added;    /* a second gradient of the range, whose sum of rounds is added to that of
                             the first, in fp32 (tied matrix); or of no rounds */
-    void *published;     /* of the range: the weights that devices read; or NULL (lean) */
+    void *published; /* of the range: the weights that devices read; or NULL (lean, not shared) */
     RpDtype gradient_dtype; /* of both */
     RpDtype published_dtype;
 } RpOptimizerStep;
@@ -110,6 +110,10 @@ RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, g
 void rp_optimizer_layer_free(RpOptimizerLayer *layer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
 
+/* Of a form whose weights are shared: where the newest are, before anything else is asked of the layer;
+ * steps then read these, and those that they publish are the newest. */
+void rp_optimizer_layer_share(RpOptimizerLayer *layer, void *weights);
+
 /* Which layer of the model it is, for stochastic rounding: 0 until it is told. */
 void rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number);
 
@@ -125,7 +129,7 @@ void rp_optimizer_layer_apply(RpOptimizer *optimizer, RpOptimizerLayer *layer,
 
 /**
  * rp_optimizer_layer_preview:
- * @step: with @published
+ * @step: with @published; not of shared weights
  *
  * Writes the weights that rp_optimizer_layer_apply() would publish, bit for bit, and changes nothing
  * else. Not in the middle of a step.

@@ -56,7 +56,7 @@ tear_down(void **state)
 }
 
 static void
-open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay)
+open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay, void *shared)
 {
     const RpAdamwOptions options = {.beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -74,6 +74,8 @@ open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay)
     f->memory = g_malloc(f->bytes);
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
     rp_optimizer_layer_set_number(f->layer, LAYER);
+    if (form.shared)
+        rp_optimizer_layer_share(f->layer, shared);
     rp_fill(values, 0, n);
     rp_optimizer_layer_set_weights(f->layer, 0, values, n);
 }
@@ -85,7 +87,7 @@ train(Fixture *f, RpOptimizerForm form)
     const RpOptimizerStep step = {
         .learning_rate = 1e-2, .gradient_scale = 1, .n_parameters = N, .gradient = {{values}}};
 
-    open_layer(f, form, N, 0.1);
+    open_layer(f, form, N, 0.1, NULL);
     for (guint i = 1; i <= STEPS; i++) {
         rp_fill(values, i, N);
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
@@ -188,7 +190,8 @@ small_steps_add_up(void **state)
 
     for (gsize i = 0; i < MANY; i++)
         values[i] = 1;
-    open_layer(f, (RpOptimizerForm){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, MANY, 0);
+    open_layer(f, (RpOptimizerForm){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, MANY, 0,
+               NULL);
     rp_optimizer_layer_set_weights(f->layer, 0, values, MANY);
     for (guint i = 0; i < (guint)steps; i++) {
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
@@ -218,7 +221,7 @@ check_published(Fixture *f, RpOptimizerForm form, RpDtype dtype)
                             .published = foreseen,
                             .published_dtype = dtype};
 
-    open_layer(f, form, MANY, 0.1);
+    open_layer(f, form, MANY, 0.1, NULL);
     for (guint i = 1; i <= 2; i++) {
         rp_fill(values, i, MANY);
         g_autofree guint8 *before = g_memdup2(f->memory, f->bytes);
@@ -252,6 +255,65 @@ devices_read_what_is_kept(void **state)
                                     dtypes[d]);
 }
 
+/* Of two versions in turn, as asynchronous steps write them, in ranges; and of one. */
+static void
+train_shared(Fixture *f, RpOptimizerForm form, guint n_versions, gsize range, guint16 *newest)
+{
+    g_autofree float *values = g_new(float, MANY);
+    g_autofree guint16 *versions = g_new(guint16, n_versions * MANY);
+
+    form.shared = TRUE;
+    open_layer(f, form, MANY, 0.1, versions);
+    for (guint i = 1; i <= STEPS; i++) {
+        guint16 *published = versions + i % n_versions * MANY;
+
+        rp_fill(values, i, MANY);
+        for (gsize first = 0; first < MANY; first += range) {
+            const RpOptimizerStep step = {.learning_rate = 1e-2,
+                                          .gradient_scale = 1,
+                                          .first = first,
+                                          .n_parameters = MIN(range, MANY - first),
+                                          .gradient = {{values + first}},
+                                          .published = published + first,
+                                          .published_dtype = RP_DTYPE_BF16};
+
+            rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+        }
+        rp_optimizer_layer_finish(f->layer);
+        assert_ptr_equal(rp_optimizer_layer_state(f->layer).weight, published);
+    }
+    memcpy(newest, rp_optimizer_layer_state(f->layer).weight, MANY * sizeof *newest);
+}
+
+static void
+shared_weights_have_the_same_bits(void **state)
+{
+    Fixture *f = *state;
+    g_autofree guint16 *expected = g_new(guint16, MANY), *found = g_new(guint16, MANY);
+
+    for (guint m = 0; m < RP_N_MOMENTS; m++) {
+        const RpOptimizerForm form = {m % 2 == 0 ? RP_UPDATE_ADAMW : RP_UPDATE_LION,
+                                      RP_MOMENTS_BF16, (RpMoments)m};
+        g_autofree float *values = g_new(float, MANY);
+        const RpOptimizerStep step = {.learning_rate = 1e-2,
+                                      .gradient_scale = 1,
+                                      .n_parameters = MANY,
+                                      .gradient = {{values}}};
+
+        open_layer(f, form, MANY, 0.1, NULL);
+        for (guint i = 1; i <= STEPS; i++) {
+            rp_fill(values, i, MANY);
+            rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
+            rp_optimizer_layer_finish(f->layer);
+        }
+        memcpy(expected, rp_optimizer_layer_state(f->layer).weight, MANY * sizeof *expected);
+        for (guint n_versions = 1; n_versions <= 2; n_versions++) {
+            train_shared(f, form, n_versions, n_versions == 1 ? MANY : 20 * RP_MOMENT_BLOCK, found);
+            assert_memory_equal(found, expected, MANY * sizeof *expected);
+        }
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int
@@ -262,6 +324,7 @@ main(void)
         TEST(weights_are_rounded_by_philox),
         TEST(small_steps_add_up),
         TEST(devices_read_what_is_kept),
+        TEST(shared_weights_have_the_same_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,18 @@
  */
 #include "core/plan/planner/protocol.h"
 
+RpOptimizerForm
+rp_planner_form(const RpProfile *profile, const RpPlanOptions *options)
+{
+    RpOptimizerForm form = options->form;
+
+    form.shared = form.master == RP_MOMENTS_BF16 && g_strcmp0(profile->dtype, "bf16") == 0 &&
+                  options->optimizer != RP_OPTIMIZER_LEAN &&
+                  options->consistency != RP_CONSISTENCY_BLOCKING &&
+                  options->early_steps != RP_EARLY_ON;
+    return form;
+}
+
 gboolean
 rp_early_has(const RpPlanJob *job)
 {

@@ -162,7 +162,7 @@ set_promises(RpPlanJob *job)
         .gradient_copies = blocking,
         .parameter_copies = blocking || lean,
         .constant_bytes = options->constant_bytes,
-        .form = options->form,
+        .form = rp_planner_form(job->profile, options),
         .gated = !options->step_at_once || blocking,
         .early_steps = rp_early_has(job),
     };

@@ -362,6 +362,7 @@ choose_early(RpProtocol *self)
     for (guint l = 0; l < job->profile->n_layers; l++) {
         RpPlanLayer row = *place_of(self, l);
 
+        self->early[l] = self->early[l] && !job->promises->form.shared;
         row.early = self->early[l] && row.weights[0] != RP_NONE;
         rp_plan_set_layer(job->plan, l, &row);
     }

@@ -120,9 +120,9 @@ rp_traffic_gradient_copy(const RpPlanJob *job, guint layer)
 }
 
 static guint64
-state_bytes(const RpPlanJob *job, guint layer)
+state_traffic(const RpPlanJob *job, guint layer)
 {
-    return rp_optimizer_state_bytes(job->promises->form, parameters_of(job, layer));
+    return rp_optimizer_state_traffic(job->promises->form, parameters_of(job, layer));
 }
 
 /* Of a pass over the layer's state, but the state: @gradient bytes a parameter are read of each gradient,
@@ -144,7 +144,7 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
     const guint64 element = job->promises->element_bytes;
     const double rate = job->profile->norm_parameters_per_s * (double)element;
     const guint64 read =
-        state_bytes(job, layer) +
+        rp_optimizer_state_read(job->promises->form, parameters_of(job, layer)) +
         pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), 0);
     const guint64 moved = read + element * parameters_of(job, layer);
 
@@ -155,7 +155,7 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
 guint64
 rp_traffic_late_step(const RpPlanJob *job, guint layer)
 {
-    return 2 * state_bytes(job, layer) +
+    return state_traffic(job, layer) +
            pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), 0);
 }
 
@@ -174,6 +174,6 @@ rp_traffic_step(const RpPlanJob *job, guint layer, guint tied)
     const guint64 gradient = promises->gradient_copies ? FP32_BYTES : gradient_element(job);
     const guint64 written = promises->parameter_copies ? 0 : promises->element_bytes;
 
-    return 2 * state_bytes(job, layer) + pass_over_state(job, layer, tied, gradient, written) +
+    return state_traffic(job, layer) + pass_over_state(job, layer, tied, gradient, written) +
            (promises->gated ? 0 : rp_traffic_squares(job, layer));
 }
