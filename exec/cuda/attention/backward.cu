@@ -121,23 +121,22 @@ copy_rows(uint32_t rows, const RpAttentionArgs &args, const float *delta, const 
 
 template <typename T, int D>
 static __device__ __forceinline__ void
-multiply_scores(Scores &scores, const Keys<D> &keys, uint32_t q_tile, uint32_t o_tile, int part,
-                const LaneOffset<D> &lane, const LaneOffset<D, true> &across)
+multiply_scores(Scores &scores, const uint32_t (&k)[D / 16][4], const uint32_t (&v)[D / 16][4],
+                uint32_t q_tile, uint32_t o_tile, int part, const LaneOffset<D, true> &across)
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
         scores.s[i / 4][i % 4] = scores.y[i / 4][i % 4] = 0;
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t keys_k[4], q[4], o[4];
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t q[4], o[4];
 
-        load_matrices(keys_k, lane.at(keys.k, 0, k));
-        load_matrices(q, across.at(q_tile, part, k));
-        load_matrices(o, across.at(o_tile, part, k));
-        multiply_add(T(), scores.s[0], keys_k, q[0], q[1]);
-        multiply_add(T(), scores.s[1], keys_k, q[2], q[3]);
-        multiply_add(T(), scores.y[0], keys.v[k], o[0], o[1]);
-        multiply_add(T(), scores.y[1], keys.v[k], o[2], o[3]);
+        load_matrices(q, across.at(q_tile, part, d));
+        load_matrices(o, across.at(o_tile, part, d));
+        multiply_add(T(), scores.s[0], k[d], q[0], q[1]);
+        multiply_add(T(), scores.s[1], k[d], q[2], q[3]);
+        multiply_add(T(), scores.y[0], v[d], o[0], o[1]);
+        multiply_add(T(), scores.y[1], v[d], o[2], o[3]);
     }
 }
 
@@ -242,7 +241,8 @@ multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
 }
 
 /* A warp's P, Y, and what they add to dk and dv; the next scores are multiplied before the last are
- * used. Returns before its Y^T is in shared memory for others. */
+ * used. k is in registers meanwhile: dq has no room for it. Returns before its Y^T is in shared
+ * memory for others. */
 template <bool MASKED, typename T, int D>
 static __device__ __forceinline__ void
 differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
@@ -251,11 +251,15 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
 {
     const int queries = Tile<D>::QUERIES, row = uniform((int)threadIdx.x / 32) * 16;
     const uint32_t q_tile = shared.q(stage), o_tile = shared.d_out();
+    uint32_t k[D / 16][4];
     Scores scores;
 
 #pragma unroll
+    for (int d = 0; d < D / 16; d++)
+        load_matrices(k[d], lane.at(keys.k, 0, d));
+#pragma unroll
     for (int part = 0; part < queries / 16; part++) {
-        multiply_scores<T, D>(scores, keys, q_tile, o_tile, part, lane, across);
+        multiply_scores<T, D>(scores, k, keys.v, q_tile, o_tile, part, across);
 
         const Weights weights = differentiate<T, MASKED>(
             scores, shared.rows(stage) + (uint32_t)part * 64, Tile<D>::ROW_BYTES / 2,

@@ -40,10 +40,11 @@ template <int D, bool ACROSS = false> struct LaneOffset {
         row = ((lane & 7) + (ACROSS ? upper : middle) * 8) * D * 2;
         chunk = ((ACROSS ? middle : upper) ^ (lane & 7)) << 4;
     }
-    /* Rows 16 @row16 .., columns 16 @column16 .. */
+    /* Rows 16 @row16 .., columns 16 @column16 ..; the places repeat after 128 bytes */
     __device__ __forceinline__ uint32_t at(uint32_t tile, int row16, int column16) const
     {
-        return tile + row + (uint32_t)(row16 * 16 * D * 2) + (chunk ^ (uint32_t)(column16 << 5));
+        return tile + row + (uint32_t)(row16 * 16 * D * 2 + column16 / 4 * 128) +
+               (chunk ^ (uint32_t)(column16 % 4 << 5));
     }
 };
 
