@@ -1,0 +1,52 @@
+/**
+ * Warps without a GPU: attention's backward by mma.sync, compiled for the host as it is, over
+ * functions of threads that take turns. Sums are read and written, as on RTX 3090 and 4090.
+ *
+ *   exec/cuda/attention/backward.cu     the kernel
+ *   soft-warps/exec/cuda/...            the instructions that it needs, in place of its headers
+ *   soft-warps.cu                       threads, meetings, shared memory, copies
+ *
+ * Blocks run one after another, of each a warp as far as it goes without the others, first to last or
+ * last to first: a meeting that is missing shows. Shared memory and copies under way are NaN until
+ * they are written, and copies end only when a thread waits for its own: what is read too early
+ * shows. Addresses beyond 99 KiB or at odd places abort.
+ */
+#pragma once
+
+#include "exec/kernels/args.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As rp_cuda_attention_backward(). @delta: [heads,tokens]: d_out . out; @backwards: which warp of
+ * a block comes first. bf16 and fp16, heads of 64 and 128. */
+void soft_attention_backward(const RpAttentionArgs *args, const float *delta, bool backwards);
+
+#ifdef __cplusplus
+}
+
+/* What the instructions need. */
+struct SoftIndex {
+    unsigned x, y, z;
+};
+
+SoftIndex soft_thread();
+SoftIndex soft_block();
+void soft_meet_block();
+void soft_meet_warp();
+/* The words that @lane of this warp hands over. */
+uint32_t *soft_words(int lane);
+/* @bytes at a multiple of @bytes. */
+unsigned char *soft_shared(uint32_t address, uint32_t bytes);
+void soft_copy(uint32_t target, const void *source, uint32_t bytes, bool valid);
+/* Those of this thread. */
+void soft_copies_end();
+[[noreturn]] void soft_fail(const char *why);
+
+static inline int
+soft_lane()
+{
+    return (int)soft_thread().x & 31;
+}
+#endif

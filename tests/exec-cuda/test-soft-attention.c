@@ -1,0 +1,149 @@
+/* The backward of attention by mma.sync without a GPU (soft-warps.h), against the host's. */
+#include "tests/exec-host/host-fixture.h"
+
+#include <math.h>
+
+#include "tests/exec-cuda/soft-warps.h"
+
+typedef struct {
+    RpDtype dtype;
+    size_t heads, kv_heads, head_size, window, sequences;
+    int32_t lengths[3];
+} Shape;
+
+static Array
+as_floats(Array array)
+{
+    const Array floats = host_output(RP_DTYPE_FP32, array.n);
+
+    rp_dtype_to_float(array.dtype, array.data, floats.data, array.n);
+    return floats;
+}
+
+static double *
+values_of(Array array)
+{
+    double *values = host_doubles(array.n);
+
+    for (size_t i = 0; i < array.n; i++)
+        values[i] = host_value(array, i);
+    return values;
+}
+
+/* d_out . out, [heads,tokens]. */
+static float *
+sum_products(const RpAttentionArgs *args)
+{
+    const size_t heads = args->heads, D = args->head_size;
+    const float *out = args->out, *d_out = args->d_out;
+    float *delta = host_bytes(heads * args->tokens * sizeof *delta);
+
+    for (size_t i = 0; i < heads * args->tokens; i++) {
+        const size_t row = (i % args->tokens * heads + i / args->tokens) * D;
+
+        delta[i] = 0;
+        for (size_t d = 0; d < D; d++)
+            delta[i] += out[row + d] * d_out[row + d];
+    }
+    return delta;
+}
+
+static void
+check_shape(const Shape *shape)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    gint32 starts[4] = {0};
+    RpAttentionArgs args = {.dtype = RP_DTYPE_FP32,
+                            .sequences = shape->sequences,
+                            .heads = shape->heads,
+                            .kv_heads = shape->kv_heads,
+                            .head_size = shape->head_size,
+                            .window = shape->window,
+                            .scale = 1 / sqrtf((float)shape->head_size),
+                            .starts = starts};
+
+    for (size_t s = 0; s < shape->sequences; s++) {
+        starts[s + 1] = starts[s] + shape->lengths[s];
+        args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
+    }
+    args.tokens = (size_t)starts[shape->sequences];
+
+    const size_t n = args.tokens * shape->heads * shape->head_size;
+    const size_t kv_n = args.tokens * shape->kv_heads * shape->head_size;
+    const Array inputs[] = {host_random(shape->dtype, n, 2), host_random(shape->dtype, kv_n, 1),
+                            host_random(shape->dtype, kv_n, 1), host_random(shape->dtype, n, 1)};
+    const Array want[] = {host_output(RP_DTYPE_FP32, n), host_output(RP_DTYPE_FP32, kv_n),
+                          host_output(RP_DTYPE_FP32, kv_n)};
+    Array got[2][3];
+
+    args.q = as_floats(inputs[0]).data;
+    args.k = as_floats(inputs[1]).data;
+    args.v = as_floats(inputs[2]).data;
+    args.d_out = as_floats(inputs[3]).data;
+    args.out = host_output(RP_DTYPE_FP32, n).data;
+    args.lse = host_output(RP_DTYPE_FP32, args.heads * args.tokens).data;
+    args.dq = want[0].data;
+    args.dk = want[1].data;
+    args.dv = want[2].data;
+    args.workspace = host_workspace(kernels->attention_forward_workspace(&args));
+    kernels->attention_forward(NULL, &args);
+    args.workspace = host_workspace(kernels->attention_backward_workspace(&args));
+    kernels->attention_backward(NULL, &args);
+
+    const float *delta = sum_products(&args);
+
+    args.dtype = shape->dtype;
+    args.q = inputs[0].data;
+    args.k = inputs[1].data;
+    args.v = inputs[2].data;
+    args.d_out = inputs[3].data;
+    for (guint order = 0; order < 2; order++) {
+        for (guint i = 0; i < 3; i++)
+            got[order][i] = host_output(shape->dtype, want[i].n);
+        args.dq = got[order][0].data;
+        args.dk = got[order][1].data;
+        args.dv = got[order][2].data;
+        soft_attention_backward(&args, delta, order == 1);
+    }
+    for (guint i = 0; i < 3; i++) {
+        const size_t group = i == 0 ? 1 : shape->heads / shape->kv_heads;
+
+        /* P and the gradient of scores are rounded to the storage before they multiply */
+        host_assert_close(got[0][i], values_of(want[i]),
+                          4 * (args.max_length + args.head_size) * group, i == 2 ? 1 : 2);
+        host_assert_same(got[0][i], got[1][i]);
+    }
+}
+
+static void
+differentiates_with_heads_of_128(void **state)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 128, 0, 2, {300, 77}});
+    check_shape(&(Shape){RP_DTYPE_FP16, 2, 2, 128, 0, 1, {129}});
+}
+
+static void
+differentiates_with_heads_of_64(void **state)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {290, 11}});
+    check_shape(&(Shape){RP_DTYPE_FP16, 2, 2, 64, 0, 3, {1, 64, 130}});
+}
+
+static void
+differentiates_within_a_window(void **state)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 128, 90, 1, {330}});
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 1, 1, {200}});
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(differentiates_with_heads_of_128),
+        host_test(differentiates_with_heads_of_64),
+        host_test(differentiates_within_a_window),
+    };
+
+    return cmocka_run_group_tests_name("attention backward by soft warps", tests, NULL, NULL);
+}
