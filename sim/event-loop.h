@@ -3,8 +3,8 @@
  */
 #pragma once
 
-#include "sim/event-heap.h"
-#include "sim/flow-set.h"
+#include "sim/flows/event-heap.h"
+#include "sim/flows/flow-set.h"
 #include "sim/gating.h"
 
 /* What a lane's tasks occupy. */

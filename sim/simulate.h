@@ -8,6 +8,7 @@
 #include "core/plan/plan.h"
 #include "core/profile/profile.h"
 #include "core/trace/trace.h"
+#include "sim/flows/machine.h"
 
 #define RP_SIMULATE_ERROR (rp_simulate_error_quark())
 GQuark rp_simulate_error_quark(void);
@@ -15,16 +16,6 @@ GQuark rp_simulate_error_quark(void);
 typedef enum {
     RP_SIMULATE_ERROR_DEADLOCK /* a task waits for a later one: names both */
 } RpSimulateError;
-
-/* The machine a plan runs on; bytes per second, 0 = no limit. */
-typedef struct {
-    RpLinks links;
-    double optimizer_bytes_per_s; /* memory traffic of the CPU optimizer when alone */
-    double optimizer_weight; /* of host memory it gets so many times what a device's copy gets, if
-                                both want more than there is; 0 = 1 */
-    double beside_optimizer_bytes_per_s; /* limit of a copy up while the optimizer runs; 0 = none */
-    guint processors; /* that devices and host share; 0 = each device has its own */
-} RpMachine;
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);
 

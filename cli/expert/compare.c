@@ -291,6 +291,7 @@ report_figures(RpReport *report, const Row *row, gboolean memory)
     } else {
         rp_report_line(report, "above least %", "-");
     }
+    rp_report_add_plan_bound(report, result, "above order %", FALSE);
     rp_report_add_bubble(report, &result->bubble, labels);
     rp_report_rate(report, "tokens_per_s", result->tokens_per_s, "tokens/s");
     rp_report_count(report, "tasks", (gint64)result->actions, NULL);
@@ -338,7 +339,8 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
     rp_report_text(report, "fidelity", fidelity, NULL);
     rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);
-    rp_report_table(report, "rows", "exposed,intra,drain,switch,fill,above least %,tokens/s", 0);
+    rp_report_table(report, "rows",
+                    "exposed,intra,drain,switch,fill,above order %,above least %,tokens/s", 0);
     for (guint i = 0; i < rows->len; i++)
         report_row(report, &g_array_index(rows, Row, i), memory);
     rp_report_end(report);
@@ -346,7 +348,8 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
                   "\n* best of the profile in its group, of what fits. Bubble = 1 - busy / (N x "
                   "makespan) = fill + switch\n  + drain + intra; exposed is a slice of it. Above "
                   "least: how much longer the iteration is than a\n  bound that no partition of "
-                  "the schedule is below.");
+                  "the schedule is below; above order: than one that no order of the\n  same "
+                  "actions on the same GPUs is below.");
     rp_report_say(report, memory ? "  GPU GiB: the fullest GPU with every buffer, planned to the "
                                    "byte; ! = more than it has."
                                  : "  live: stage inputs held on the fullest GPU (not comparable "
@@ -360,7 +363,8 @@ write_csv(GOutputStream *stream, gpointer report, GError **error)
         report, "rows",
         "profile,schedule,async,iteration_ms,bubble_ratio=bubble_pct,fill=fill_pct,"
         "switch=switch_pct,drain=drain_pct,intra=intra_pct,comm_exposed_ratio=comm_exposed_pct,"
-        "tokens_per_s,peak_live,gpu_peak_bytes,error");
+        "tokens_per_s,peak_live,gpu_peak_bytes,error,above_order_ratio=above_order_pct,"
+        "above_busy_ratio=above_busy_pct");
 
     return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
 }

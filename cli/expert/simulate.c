@@ -118,6 +118,7 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
         rp_report_end(report);
     }
     report_bubble(report, &result->bubble, "bubble ratio");
+    rp_report_add_plan_bound(report, result, "lower bound", TRUE);
     rp_report_line(report, "exposed transfer", "%.4f %% (part of the four)",
                    100 * result->bubble.comm_exposed);
     if (result->bubble.expand > 0)

@@ -72,6 +72,21 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
                                  profile->has_sizes ? profile->gpu_memory_bytes : 0);
 }
 
+/* Of an iteration. */
+static RpPlanBound
+plan_bound(const RpRequest *request, const RpProfile *profile, const RpPlan *plan)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    RpPlanBound bound = rp_plan_bound(plan, &machine, request->steady ? &request->window : NULL);
+
+    if (!request->steady) {
+        bound.time_ns /= request->iterations;
+        bound.busy_ns /= request->iterations;
+        bound.path_ns /= request->iterations;
+    }
+    return bound;
+}
+
 double
 rp_result_above_bound(const RpResult *result)
 {
@@ -106,6 +121,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     if (result->iteration_ns > 0)
         result->tokens_per_s = tokens / ((double)result->iteration_ns / (double)RP_NS_PER_S);
     result->bound_ns = bound_ns(request, profile);
+    result->plan_bound = plan_bound(request, profile, plan);
     result->tasks = n;
     for (gsize i = 0; i < n; i++)
         if (records[i].kind <= RP_TASK_OVERLAP &&
@@ -115,6 +131,36 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     result->peak_live = peak_live(request);
     if (request->options.fidelity == RP_FIDELITY_FULL)
         measure_memory(profile, plan, result);
+}
+
+void
+rp_report_add_plan_bound(RpReport *report, const RpResult *result, const char *label,
+                         gboolean words)
+{
+    const RpPlanBound *bound = &result->plan_bound;
+    g_autofree char *of = rp_plan_bound_describe(bound);
+    const double above =
+        bound->time_ns > 0 ? (double)result->iteration_ns / (double)bound->time_ns - 1 : 0;
+
+    rp_report_object(report, "lower_bound", NULL);
+    rp_report_ms(report, "ms", bound->time_ns, NULL);
+    rp_report_text(report, "of", of, NULL);
+    rp_report_ms(report, "busy_ms", bound->busy_ns, NULL);
+    if (!result->steady)
+        rp_report_ms(report, "path_ms", bound->path_ns, NULL);
+    rp_report_ratio(report, "above_order_ratio", above, NULL);
+    rp_report_ratio(report, "above_busy_ratio", result->bubble.ratio / (1 - result->bubble.ratio),
+                    NULL);
+    rp_report_end(report);
+    if (words)
+        rp_report_line(report, label, "%.4f ms in any order: %s%s; this order is %.2f %% above",
+                       rp_ms_from_ns(bound->time_ns), of,
+                       result->steady || bound->limit == RP_LIMIT_PATH
+                           ? ""
+                           : " with what runs before and after",
+                       100 * above);
+    else
+        rp_report_line(report, label, "%.1f", 100 * above);
 }
 
 void

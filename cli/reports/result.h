@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "core/trace/report.h"
 #include "sim/draws.h"
+#include "sim/plan-bound.h"
 
 #define RP_CLI_MOST_DRAWS 100000
 
@@ -14,8 +15,9 @@ typedef struct {
     gint64
         bound_ns; /* no partition's iteration is shorter (sim/search/partition-cost.h); 0 = unknown:
                             full     fidelity */
-    gint64 iteration_ns; /* steady: mean period; else the run, with its last task, divided */
-    gboolean steady;     /* `bubble` is of the window [first, end), not of the whole run */
+    RpPlanBound plan_bound; /* no order of the plan's tasks is faster; of an iteration */
+    gint64 iteration_ns;    /* steady: mean period; else the run, with its last task, divided */
+    gboolean steady;        /* `bubble` is of the window [first, end), not of the whole run */
     guint first_iteration;
     guint end_iteration;
     gint64 least_ns;   /* iteration_ns if every layer took its 10th percentile, */
@@ -44,6 +46,12 @@ void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, R
 
 /* By how much the iteration is longer than the bound, %; 0 if that is not known. */
 double rp_result_above_bound(const RpResult *result);
+
+/* lower_bound {ms, of, busy_ms, path_ms, above_order_ratio, above_busy_ratio}: how much a better
+ * order could gain, and a pipeline without bubbles (busy / N). @label:
+ * (nullable): for a table's column, in percent; @words: else, in words */
+void rp_report_add_plan_bound(RpReport *report, const RpResult *result, const char *label,
+                              gboolean words);
 
 /* bubble_ratio, bubble {fill, switch, drain, intra}, comm_exposed_ratio, and where
  * weights are packed expand_ratio. @labels: (nullable): of

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "sim/bandwidth.h"
+#include "sim/flows/bandwidth.h"
 
 #define MAX_FLOWS 12
 #define MAX_LINKS 6

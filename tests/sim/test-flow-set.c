@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "sim/flow-set.h"
+#include "sim/flows/flow-set.h"
 
 /* Three devices read from a host whose memory is their limit. */
 static const RpMachine machine = {

@@ -1,4 +1,4 @@
-#include "sim/flow-group.h"
+#include "sim/flows/flow-group.h"
 
 static gboolean
 is_before(const RpGroupMember *a, const RpGroupMember *b)

@@ -36,8 +36,8 @@
 
 #include <glib.h>
 
-#include "sim/event-heap.h"
-#include "sim/simulate.h"
+#include "sim/flows/event-heap.h"
+#include "sim/flows/machine.h"
 
 typedef enum { RP_FLOW_UP, RP_FLOW_DOWN } RpFlowDirection;
 

@@ -1,10 +1,10 @@
-#include "sim/flow-set.h"
+#include "sim/flows/flow-set.h"
 
 #include <math.h>
 
 #include "core/base/units.h"
-#include "sim/bandwidth.h"
-#include "sim/flow-group.h"
+#include "sim/flows/bandwidth.h"
+#include "sim/flows/flow-group.h"
 
 #define NO_LANE G_MAXUINT32
 #define NO_CLASS G_MAXUINT32

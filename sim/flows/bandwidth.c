@@ -1,4 +1,4 @@
-#include "sim/bandwidth.h"
+#include "sim/flows/bandwidth.h"
 
 #include <math.h>
 
