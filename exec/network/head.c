@@ -5,7 +5,7 @@
  *   h = norm(x)  [n,C]         logits = h W^T  [n,V]    loss += cross entropy, logits -> gradient
  *   dW += logits^T h           dh = logits W            dx = norm backward of dh
  *
- * Each row of dx is the same whatever the chunk; dW adds up chunk by chunk.
+ * Each row of dx is the same whatever the chunk; dW adds up chunk by chunk, the first of a slot writes it.
  *
  * Where the call names rows, they alone are gathered, chunk by chunk, and dx is scattered back to
  * where they were; it is 0 for the others, whose targets are masked:
@@ -67,6 +67,7 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     if (dx == NULL)
         return;
     rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, &x_of, &d_of, dh, FALSE);
+    pass->sums_begun = TRUE;
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
     norm.dy = dh;

@@ -79,7 +79,8 @@ input_args(const RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx)
 gboolean
 rp_linear_writes_sums(RpWeightKind kind)
 {
-    return biases[kind % RP_N_BASE_KINDS] != 0;
+    kind %= RP_N_BASE_KINDS;
+    return biases[kind] != 0 || kind == RP_WEIGHT_HEAD;
 }
 
 /* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @more: rows of the matrix behind it */
@@ -99,7 +100,7 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t more, const RpOperand *x, const
                          .a_dtype = dtype,
                          .b_dtype = dtype,
                          .c_dtype = RP_DTYPE_FP32,
-                         .accumulate = !rp_linear_writes_sums(kind) || rp_pass_adds(pass),
+                         .accumulate = pass->sums_begun || rp_pass_adds(pass),
                          .scale = scale};
 
     if (place->has_codes)

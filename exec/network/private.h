@@ -130,6 +130,7 @@ struct _RpPass {
     gboolean saved_before; /* the forward has left them there */
     RpRoom saved_room;
     RpBlockKept kept;
+    gboolean sums_begun; /* of the head's matrix: a chunk before has written them */
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -303,8 +304,8 @@ void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y
 /* @residual: (nullable): [rows,out], which y is added to before it is rounded */
 void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
                          void *y);
-/* Whether a micro-batch's gradient of the matrix is made in one matmul, which begins a sum by writing it:
- * of all that linear layers have but the head's, which goes in chunks. Adapters are as their matrix. */
+/* Whether a matmul makes a micro-batch's gradient of the matrix, and begins a sum by writing it: of all that
+ * linear layers have. Adapters are as their matrix. The head's first chunk does, if there is one. */
 gboolean rp_linear_writes_sums(RpWeightKind kind);
 /* Whether two layers of the same input are one, [out of both,in]: their matrices stand one behind the
  * other, and neither has a bias, adapters or codes. */

@@ -283,10 +283,19 @@ clear_sums(const RpNetwork *network, const RpStageCall *call, guint64 begin, gui
             &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = end - begin, .x = call->sums + begin});
 }
 
-/* Of what begins first from @element of the layer on, and whose sum begins by being written; %NULL:
- * nothing does. No need to set it to 0. */
+/* Whether a kind's sum begins by being written: no need to set it to 0. A head without rows has no chunk
+ * that would. */
+static gboolean
+is_written(const RpStageCall *call, const RpWeightPlace *place, RpWeightKind kind)
+{
+    return place->shape[2] > 1 ||
+           (rp_linear_writes_sums(kind) &&
+            (kind % RP_N_BASE_KINDS != RP_WEIGHT_HEAD || call->rows == NULL || call->n_rows > 0));
+}
+
+/* Of what begins first from @element of the layer on, and is written; %NULL: nothing is. */
 static const RpWeightPlace *
-next_written(const RpLayerLayout *layout, guint64 element)
+next_written(const RpStageCall *call, const RpLayerLayout *layout, guint64 element)
 {
     const RpWeightPlace *next = NULL;
 
@@ -294,7 +303,7 @@ next_written(const RpLayerLayout *layout, guint64 element)
         const RpWeightPlace *place = &layout->place[kind];
 
         if (place->element != RP_LAYOUT_NONE && place->element >= element &&
-            (place->shape[2] > 1 || rp_linear_writes_sums((RpWeightKind)kind)) &&
+            is_written(call, place, (RpWeightKind)kind) &&
             (next == NULL || place->element < next->element))
             next = place;
     }
@@ -314,7 +323,7 @@ begin_sums(const RpNetwork *network, const RpStageCall *call, RpInterval layers)
         const guint64 first = layout->first_element - base;
         const RpWeightPlace *next;
 
-        while ((next = next_written(layout, done > first ? done - first : 0)) != NULL) {
+        while ((next = next_written(call, layout, done > first ? done - first : 0)) != NULL) {
             clear_sums(network, call, done, first + next->element);
             done = first + next->element + next->shape[0] * next->shape[1] * next->shape[2];
         }

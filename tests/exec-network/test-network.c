@@ -560,6 +560,33 @@ run_packed(Model *model, const gint32 *rows, guint n)
     return run;
 }
 
+/* A chunk is 7 tokens: none, one, and several write the head's sums, or add to them. */
+static void
+begins_sums_of_a_head_with_any_number_of_rows(void **state)
+{
+    static const guint numbers[] = {0, 5, 20};
+
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++) {
+        Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
+        const RpLayerLayout *head = rp_network_layout(model->network, 3);
+        gint32 *rows = host_bytes(model->tokens * sizeof *rows);
+
+        for (guint t = 0; t < numbers[i]; t++) {
+            rows[t] = (gint32)t;
+            model->targets[t] = (gint32)t;
+        }
+        const Run added = run_packed(model, rows, numbers[i]);
+
+        model->begins = TRUE;
+        const Run begun = run_packed(model, rows, numbers[i]);
+
+        assert_true(begun.loss == added.loss && (begun.loss == 0) == (numbers[i] == 0));
+        for (guint64 e = 0; e < head->elements; e++) /* gaps too */
+            assert_true(begun.sums[head->first_element + e] == added.sums[head->first_element + e]);
+        network_free(model);
+    }
+}
+
 static double
 hidden_error(const Model *model, const guint8 *a, const guint8 *b)
 {
@@ -727,6 +754,7 @@ main(void)
         host_test(stays_near_fp32_in_smaller_storages),
         host_test(gives_the_padding_row_no_gradient),
         host_test(computes_the_same_without_the_tokens_that_are_masked),
+        host_test(begins_sums_of_a_head_with_any_number_of_rows),
         host_test(is_not_changed_by_masked_rows_among_the_packed_ones),
         host_test(has_few_shapes_of_matmuls_however_tokens_are_masked),
         host_test(wants_nothing_of_a_batch_without_targets),
