@@ -41,8 +41,11 @@ draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *
 static gboolean
 find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
 {
-    return advice->query.gpu == NULL || advice->best == NULL ||
-           rp_advise_range(&advice->query, advice->best, &range->slow, &range->fast, error);
+    RpAdviseQuery query = advice->query;
+
+    query.saved = advice->saved;
+    return query.gpu == NULL || advice->best == NULL ||
+           rp_advise_range(&query, advice->best, &range->slow, &range->fast, error);
 }
 
 /* For the cards of the question, wherever it is asked. */

@@ -5,6 +5,8 @@
  * worth simulating with all transfers: the fastest without. */
 #define MAX_FITTED 24
 #define MAX_TRIED 4
+/* of a rough choice */
+#define MAX_ROUGHLY_TRIED 2
 /* Partitions tried for the one chosen. */
 #define FINAL_CANDIDATES 160
 
@@ -55,16 +57,16 @@ find_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
     return TRUE;
 }
 
-/* Leaves the most promising ones, and what does not fit. Returns: how many it dropped. */
+/* Leaves the @most most promising ones, and what does not fit. Returns: how many it dropped. */
 static guint
-drop_slow(Tried *tried)
+drop_slow(Tried *tried, guint most)
 {
     guint before = tried->runs->len;
     guint n_fitting = 0;
 
     for (guint i = 0; i < before; i++)
         n_fitting += ((RpAdviseRun *)g_ptr_array_index(tried->runs, i))->problem == NULL;
-    for (; n_fitting > MAX_TRIED; n_fitting--) {
+    for (; n_fitting > most; n_fitting--) {
         const RpAdviseRun *slowest = NULL;
         guint slowest_index = 0;
 
@@ -93,11 +95,11 @@ by_bound(gconstpointer a, gconstpointer b, gpointer user_data)
     return (x < y) - (x > y);
 }
 
-/* Simulates the runs that fit, most promising first, in several rounds each, into @variants; those
- * that cannot come near the fastest are left alone. */
+/* Simulates the runs that fit, most promising first, in several rounds each unless @rough, into
+ * @variants; those that cannot come near the fastest are left alone. */
 static gboolean
-simulate_fitting(const RpAdviseQuery *query, const Tried *tried, GPtrArray *variants,
-                 GError **error)
+simulate_fitting(const RpAdviseQuery *query, const Tried *tried, gboolean rough,
+                 GPtrArray *variants, GError **error)
 {
     guint n = tried->runs->len;
     g_autofree guint *order = g_new(guint, n);
@@ -119,10 +121,17 @@ simulate_fitting(const RpAdviseQuery *query, const Tried *tried, GPtrArray *vari
         if (run->problem != NULL ||
             (run->bound_tokens_per_s > 0 && run->bound_tokens_per_s < RP_ADVISE_AS_FAST * fastest))
             continue;
-        if (!rp_advise_simulate(profile, run, TRUE, error) ||
-            !rp_advise_try_rounds(query, profile, run, variants, &fastest, error))
+        if (!rp_advise_simulate(profile, run, TRUE, error))
             return FALSE;
+        if (rough) {
+            g_ptr_array_add(variants, rp_advise_run_copy(run));
+            fastest = MAX(fastest, run->tokens_per_s);
+        } else if (!rp_advise_try_rounds(query, profile, run, variants, &fastest, error)) {
+            return FALSE;
+        }
     }
+    if (rough)
+        return TRUE;
     /* as few rounds as are as fast, of each micro-batch that is as fast */
     for (guint k = 0; k < n; k++)
         if (!rp_advise_try_fewer(query, g_ptr_array_index(tried->profiles, order[k]),
@@ -202,14 +211,14 @@ free_profile(gpointer profile)
 }
 
 static gboolean
-choose(RpAdvice *advice, Tried *tried, GError **error)
+choose(RpAdvice *advice, Tried *tried, gboolean rough, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
     g_autoptr(GPtrArray) variants = g_ptr_array_new_with_free_func(free_run);
 
     if (!find_fitting(query, tried, error))
         return FALSE;
-    advice->untried = drop_slow(tried);
+    advice->untried = drop_slow(tried, rough ? MAX_ROUGHLY_TRIED : MAX_TRIED);
     const RpAdviseRun *last = g_ptr_array_index(tried->runs, tried->runs->len - 1);
 
     for (guint i = 0; i < tried->runs->len; i++) {
@@ -222,12 +231,12 @@ choose(RpAdvice *advice, Tried *tried, GError **error)
         advice->nearest = rp_advise_least(query, &advice->profile, error);
         return advice->nearest != NULL;
     }
-    if (!simulate_fitting(query, tried, variants, error))
+    if (!simulate_fitting(query, tried, rough, variants, error))
         return FALSE;
     guint best = take_variants(tried, variants);
 
-    if (!finish_best(query, g_ptr_array_index(tried->profiles, best),
-                     (RpAdviseRun **)&tried->runs->pdata[best], error))
+    if (!rough && !finish_best(query, g_ptr_array_index(tried->profiles, best),
+                               (RpAdviseRun **)&tried->runs->pdata[best], error))
         return FALSE;
     advice->profile = rp_profile_copy(g_ptr_array_index(tried->profiles, best));
     for (guint i = 0; i < tried->runs->len; i++) {
@@ -241,13 +250,13 @@ choose(RpAdvice *advice, Tried *tried, GError **error)
 }
 
 static gboolean
-choose_any(RpAdvice *advice, GError **error)
+choose_any(RpAdvice *advice, gboolean rough, GError **error)
 {
     g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func(free_run);
     g_autoptr(GPtrArray) profiles = g_ptr_array_new_with_free_func(free_profile);
     Tried tried = {runs, profiles};
 
-    if (!choose(advice, &tried, error))
+    if (!choose(advice, &tried, rough, error))
         return FALSE;
     g_ptr_array_sort(runs, by_sequences);
     advice->candidates = g_steal_pointer(&runs);
@@ -290,7 +299,7 @@ weigh_residents(RpAdvice *advice, GError **error)
         return TRUE;
     streamed->query = advice->query;
     streamed->query.resident = RP_RESIDENT_OFF;
-    if (!choose_any(streamed, error))
+    if (!choose_any(streamed, FALSE, error))
         return FALSE;
     tokens_per_s = streamed->best != NULL ? streamed->best->tokens_per_s : 0;
     if (advice->query.resident == RP_RESIDENT_ON || tokens_per_s <= advice->best->tokens_per_s) {
@@ -309,7 +318,13 @@ weigh_residents(RpAdvice *advice, GError **error)
 gboolean
 rp_advise_choose_plain(RpAdvice *advice, GError **error)
 {
-    return choose_any(advice, error) && weigh_residents(advice, error);
+    return choose_any(advice, FALSE, error) && weigh_residents(advice, error);
+}
+
+gboolean
+rp_advise_choose_roughly(RpAdvice *advice, GError **error)
+{
+    return choose_any(advice, TRUE, error);
 }
 
 gboolean
@@ -317,5 +332,6 @@ rp_advise_choose(RpAdvice *advice, GError **error)
 {
     if (!rp_advise_choose_plain(advice, error))
         return FALSE;
+    advice->saved = advice->query.saved;
     return advice->query.save == RP_SAVE_NOTHING || rp_advise_weigh_saved(advice, error);
 }

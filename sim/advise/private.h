@@ -61,6 +61,8 @@ RpAdviseRun *rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out
 gboolean rp_advise_weigh_saved(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The recommendation for @query, of which nothing is chosen but what it asks for. */
 gboolean rp_advise_choose_plain(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same, but of few micro-batches and partitions, in rounds as long as they must be: to compare. */
+gboolean rp_advise_choose_roughly(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Takes the recommendation of @from, and leaves it without. */
 void rp_advice_take(RpAdvice *advice, RpAdvice *from);
 

@@ -30,7 +30,8 @@ rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, double *slow
     if (!simulate_estimate(query, run, RP_COST_SLOW, &ends[0], error) ||
         !simulate_estimate(query, run, RP_COST_FAST, &ends[1], error))
         return FALSE;
-    *slow = MIN(ends[0], ends[1]); /* where the host binds, some 0.1 % may turn them round */
-    *fast = MAX(ends[0], ends[1]);
+    /* where the host binds, faster layers may make a plan some 0.1 % slower */
+    *slow = MIN(run->tokens_per_s, MIN(ends[0], ends[1]));
+    *fast = MAX(run->tokens_per_s, MAX(ends[0], ends[1]));
     return TRUE;
 }

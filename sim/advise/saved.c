@@ -36,16 +36,17 @@ note_saved(RpAdvice *advice, double recomputed_tokens_per_s)
     }
 }
 
-/* The recommendation where forwards save @choice, if that is faster than the one in @fastest. */
+/* What @choose recommends where forwards save @choice, if that is faster than @fastest's. */
 static gboolean
-try_choice(const RpAdvice *advice, const RpSavedChoice *choice, RpAdvice *fastest,
-           gboolean *is_faster, GError **error)
+try_choice(const RpAdvice *advice, const RpSavedChoice *choice,
+           gboolean (*choose)(RpAdvice *, GError **), RpAdvice *fastest, gboolean *is_faster,
+           GError **error)
 {
     g_autoptr(RpAdvice) saving = g_new0(RpAdvice, 1);
 
     saving->query = advice->query;
     saving->query.saved = *choice;
-    if (!rp_advise_choose_plain(saving, error))
+    if (!choose(saving, error))
         return FALSE;
     *is_faster =
         saving->best != NULL && fits_host(advice, saving->best) &&
@@ -89,7 +90,10 @@ gboolean
 rp_advise_weigh_saved(RpAdvice *advice, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
+    g_autoptr(RpAdvice) roughly = g_new0(RpAdvice, 1);
     g_autoptr(RpAdvice) fastest = g_new0(RpAdvice, 1);
+    RpSavedChoice chosen = {0};
+    gboolean is_faster;
     double recomputed;
 
     if (advice->best == NULL || (query->sizes != NULL && query->sizes->host_devices))
@@ -106,18 +110,25 @@ rp_advise_weigh_saved(RpAdvice *advice, GError **error)
             const RpSavedChoice choice = {rp_save_groups(RP_SAVE_ALL),
                                           part * advice->profile->n_layers / RP_SAVED_PARTS,
                                           g_array_index(row, double, i)};
-            gboolean is_faster = FALSE;
 
-            if (may_be_faster(advice, &choice, fastest) &&
-                !try_choice(advice, &choice, fastest, &is_faster, error))
+            is_faster = FALSE;
+            if (may_be_faster(advice, &choice, roughly) &&
+                !try_choice(advice, &choice, rp_advise_choose_roughly, roughly, &is_faster, error))
                 return FALSE;
-            if (is_faster)
-                break;
+            if (!is_faster)
+                continue;
+            chosen = choice;
+            break;
         }
+    if (roughly->best == NULL)
+        return TRUE;
+    if (!try_choice(advice, &chosen, rp_advise_choose_plain, fastest, &is_faster, error))
+        return FALSE;
     recomputed = advice->best->tokens_per_s;
     if (fastest->best == NULL || RP_ADVISE_AS_FAST * fastest->best->tokens_per_s < recomputed)
         return TRUE;
     rp_advice_take(advice, fastest);
+    advice->saved = chosen;
     note_saved(advice, recomputed);
     return TRUE;
 }

@@ -60,6 +60,16 @@ gives_a_range_where_nobody_has_measured(void **state)
     assert_true(0.85 * expected < slow && slow < expected);
     assert_true(expected < fast && fast < 1.15 * expected);
     assert_true(rp_cli_number(fp16, "tokens_per_s_slow") > fast);
+
+    /* of the plan that is recommended, whose forwards save something */
+    g_auto(RpCliRun) saved_run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                            "--sequence 4096 --batch 64 --json" ONLY);
+    g_autoptr(RpTree) saved = rp_cli_json(&saved_run);
+    const double saving = rp_cli_number(saved, "recommendation.tokens_per_s");
+
+    assert_true(rp_cli_number(saved, "recommendation.saved_bytes") > 0);
+    assert_true(rp_cli_number(saved, "tokens_per_s_slow") > 0.93 * saving);
+    assert_true(rp_cli_number(saved, "tokens_per_s_fast") >= saving);
     SAYS(&text, 0, " tokens/s, until `roundpipe profile` runs on one: --profile FILE");
 }
 
