@@ -161,7 +161,7 @@ typedef enum {
     RP_CLI_READ,
     RP_CLI_WRITTEN, /* a file; standard output has the report */
     RP_CLI_PRINTED, /* the same, or "-": standard output */
-    RP_CLI_DRAWN,   /* a picture: .png, .svg or .pdf */
+    RP_CLI_DRAWN,   /* a picture: .png, .svg, .pdf or .tex */
     RP_CLI_FILLED   /* a directory */
 } RpCliUse;
 

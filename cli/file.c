@@ -37,6 +37,8 @@ rp_cli_picture_format(const char *path)
         return RP_PICTURE_PNG;
     if (g_str_has_suffix(path, ".svg"))
         return RP_PICTURE_SVG;
+    if (g_str_has_suffix(path, ".tex"))
+        return RP_PICTURE_TEX;
     return g_str_has_suffix(path, ".pdf") ? RP_PICTURE_PDF : 0;
 }
 
@@ -80,9 +82,9 @@ check_use(const RpCliFile *file, GError **error)
         return rp_cli_refuse(error, "%s: expected a file; standard output has the report",
                              file->what);
     if (file->use == RP_CLI_DRAWN && rp_cli_picture_format(file->path) == 0)
-        return rp_cli_refuse(error,
-                             "%s: expected a name that ends in .png, .svg or .pdf, found \"%s\"",
-                             file->what, file->path);
+        return rp_cli_refuse(
+            error, "%s: expected a name that ends in .png, .svg, .pdf or .tex, found \"%s\"",
+            file->what, file->path);
     return rp_cli_check_writable(file->path, error) &&
            (file->use != RP_CLI_DRAWN ||
             rp_gnuplot_check_formats((RpPictureFormat)rp_cli_picture_format(file->path), error));

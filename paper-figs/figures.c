@@ -70,17 +70,18 @@ append_to_index(GString *index, const RpFigure *figure)
 }
 
 static gboolean
-make_one(RpPaper *paper, RpPaperRecipe recipe, const char *output_dir, RpPictureFormat formats,
-         GString *index, GError **error)
+make_one(RpPaper *paper, RpPaperRecipe recipe, const RpFiguresRequest *request, GString *index,
+         GError **error)
 {
     g_autoptr(GPtrArray) figures = g_ptr_array_new_with_free_func((GDestroyNotify)rp_figure_free);
 
     if (!recipe(paper, figures, error))
         return FALSE;
     for (guint i = 0; i < figures->len; i++) {
-        const RpFigure *figure = g_ptr_array_index(figures, i);
+        RpFigure *figure = g_ptr_array_index(figures, i);
 
-        if (!rp_figure_write(figure, output_dir, formats, error))
+        rp_figure_set_untitled(figure, request->untitled);
+        if (!rp_figure_write(figure, request->output_dir, request->formats, error))
             return FALSE;
         append_to_index(index, figure);
     }
@@ -113,7 +114,7 @@ make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrAr
         if (request->progress != NULL)
             request->progress(name, done, total, request->user_data);
         done++;
-        if (make_one(paper, recipes[i].make, request->output_dir, request->formats, index, &local))
+        if (make_one(paper, recipes[i].make, request, index, &local))
             continue;
         if (request->names == NULL && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
             leave_out(name, local->message, index, left_out);

@@ -6,13 +6,25 @@
 
 #include "core/base/units.h"
 #include "plots-resources.h"
+#include "plots/latex.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */
 #define LEGEND_TOP 72
 #define LEGEND_OFFSET 66
 #define LEGEND_ROW 19
 
+#define MM_PER_INCH 25.4
+/* So that letters of ten pixels have six points. */
+#define PAPER_PIXELS_PER_INCH (100 * 7 / 6.0)
+#define LEAST_WIDE 200
+/* Of a plot that is less wide, from tic to tic. */
+#define NARROW 500
+#define TIC_PIXELS 48.0
+/* Above the plot of a figure without titles. */
+#define UNTITLED_TOP 12
+
 struct _RpFigure {
+    RpFigureStyle style;
     char *name;
     char *title;
     char *caption;
@@ -55,6 +67,32 @@ rp_figure_free(RpFigure *figure)
     g_string_free(figure->script, TRUE);
     g_ptr_array_unref(figure->commands);
     g_free(figure);
+}
+
+guint
+rp_figure_wide(const RpFigureStyle *style, guint usual)
+{
+    return style != NULL && style->width_mm > 0
+               ? MAX(LEAST_WIDE,
+                     (guint)lround(style->width_mm / MM_PER_INCH * PAPER_PIXELS_PER_INCH))
+               : usual;
+}
+
+RpFigure *
+rp_figure_new_styled(const char *name, const char *title, const RpFigureStyle *style, guint width,
+                     guint height)
+{
+    RpFigure *figure = rp_figure_new(name, title, rp_figure_wide(style, width), height);
+
+    if (style != NULL)
+        figure->style = *style;
+    return figure;
+}
+
+void
+rp_figure_set_untitled(RpFigure *figure, gboolean untitled)
+{
+    figure->style.untitled = untitled;
 }
 
 const char *
@@ -172,6 +210,20 @@ rp_figure_add_y_title(RpFigure *figure, const char *title)
                    quoted);
 }
 
+void
+rp_figure_add_narrow_tics(RpFigure *figure, guint plot_width, double axis)
+{
+    const double rough = axis * TIC_PIXELS / plot_width;
+    const double power = pow(10, floor(log10(rough)));
+    const double step = rough <= power       ? power
+                        : rough <= 2 * power ? 2 * power
+                        : rough <= 5 * power ? 5 * power
+                                             : 10 * power;
+
+    if (plot_width < NARROW)
+        rp_text_append(figure->script, "set xtics %.9g\n", step);
+}
+
 guint
 rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, guint n, guint plot_width)
 {
@@ -204,9 +256,57 @@ one_line(const char *text)
     return g_strdelimit(g_strdup(text), "\n\r", ' ');
 }
 
+/* Distances from the upper edge, of which a figure without titles has less. */
+#define FROM_TOP "screen 1 - py("
+
+/* The least of them: where the plot begins. */
+static guint
+find_top(const char *script)
+{
+    guint64 least = G_MAXUINT;
+
+    for (const char *at = script; (at = strstr(at, FROM_TOP)) != NULL; at++)
+        least = MIN(least, g_ascii_strtoull(at + strlen(FROM_TOP), NULL, 10));
+    return (guint)least;
+}
+
+/* The script without titles, all below them moved up. @cut: (out): pixels */
+static char *
+without_titles(const char *script, guint *cut)
+{
+    g_auto(GStrv) lines = g_strsplit(script, "\n", -1);
+    g_autoptr(GString) kept = g_string_new(NULL);
+    g_autoptr(GString) moved = g_string_new(NULL);
+
+    for (char **line = lines; *line != NULL; line++)
+        if (!g_str_has_prefix(*line, "set label 100 ") &&
+            !g_str_has_prefix(*line, "set label 101 "))
+            g_string_append_printf(kept, "%s%s", *line, line[1] != NULL ? "\n" : "");
+    const guint top = find_top(kept->str);
+
+    *cut = top < G_MAXUINT && top > UNTITLED_TOP ? top - UNTITLED_TOP : 0;
+    for (const char *at = kept->str, *next; *at != '\0'; at = next) {
+        next = strstr(at, FROM_TOP);
+        if (next == NULL)
+            next = at + strlen(at);
+        g_string_append_len(moved, at, next - at);
+        if (*next == '\0')
+            break;
+        char *end = NULL;
+        const guint64 pixels = g_ascii_strtoull(next + strlen(FROM_TOP), &end, 10);
+
+        g_string_append_printf(moved, FROM_TOP "%" G_GUINT64_FORMAT, pixels - MIN(pixels, *cut));
+        next = end;
+    }
+    return g_string_free(g_steal_pointer(&moved), FALSE);
+}
+
 static char *
 script_text(const RpFigure *figure)
 {
+    guint cut = 0;
+    g_autofree char *body = figure->style.untitled ? without_titles(figure->script->str, &cut)
+                                                   : g_strdup(figure->script->str);
     g_autofree char *title = one_line(figure->title);
     g_autofree char *data = g_strconcat(figure->name, ".dat", NULL);
     g_autofree char *quoted_name = rp_gnuplot_quote(figure->name);
@@ -216,9 +316,13 @@ script_text(const RpFigure *figure)
     rp_text_append(script,
                    "# %s\n"
                    "# draws the PNG file; for the others: gnuplot -e \"format='svg'\" %s.gp\n"
-                   "name = %s\nDATA = %s\nwide = %u\nhigh = %u\nload 'style.gp'\n\n",
-                   title, figure->name, quoted_name, quoted_data, figure->width, figure->height);
-    g_string_append_len(script, figure->script->str, (gssize)figure->script->len);
+                   "name = %s\nDATA = %s\nwide = %u\nhigh = %u\n",
+                   title, figure->name, quoted_name, quoted_data, figure->width,
+                   figure->height - cut);
+    if (figure->style.width_mm > 0)
+        rp_text_append(script, "per_inch = %.6f\n",
+                       figure->width * MM_PER_INCH / figure->style.width_mm);
+    g_string_append_printf(script, "load 'style.gp'\n\n%s", body);
     g_string_append(script, "\nunset output\n");
     return g_string_free(script, FALSE);
 }
@@ -246,6 +350,21 @@ write_file(const RpFigure *figure, const char *directory, const char *file, cons
     return FALSE;
 }
 
+/* gnuplot hands text to LaTeX as it is. */
+static gboolean
+escape_tex(const RpFigure *figure, const char *directory, GError **error)
+{
+    g_autofree char *base = g_strconcat(figure->name, ".tex", NULL);
+    g_autofree char *path = g_build_filename(directory, base, NULL);
+    g_autofree char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, NULL, error))
+        return FALSE;
+    g_autofree char *escaped = rp_latex_escape_picture(text);
+
+    return write_file(figure, directory, figure->name, ".tex", escaped, -1, error);
+}
+
 /* One gnuplot process draws every format: the script is loaded once for each. */
 static gboolean
 draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GError **error)
@@ -253,7 +372,10 @@ draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GEr
     static const struct {
         const char *name;
         RpPictureFormat format;
-    } names[] = {{"png", RP_PICTURE_PNG}, {"svg", RP_PICTURE_SVG}, {"pdf", RP_PICTURE_PDF}};
+    } names[] = {{"png", RP_PICTURE_PNG},
+                 {"svg", RP_PICTURE_SVG},
+                 {"pdf", RP_PICTURE_PDF},
+                 {"tex", RP_PICTURE_TEX}};
     g_autoptr(GString) commands = g_string_new(NULL);
     g_autofree char *file = g_strconcat(figure->name, ".gp", NULL);
     g_autofree char *quoted = rp_gnuplot_quote(file);
@@ -262,7 +384,7 @@ draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GEr
         if ((guint)formats & (guint)names[i].format)
             rp_text_append(commands, "format = '%s'\nload %s\n", names[i].name, quoted);
     if (rp_gnuplot_run(directory, commands->str, error))
-        return TRUE;
+        return !((guint)formats & (guint)RP_PICTURE_TEX) || escape_tex(figure, directory, error);
     g_prefix_error(error, "figure %s: ", figure->name);
     return FALSE;
 }

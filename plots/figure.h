@@ -19,6 +19,15 @@
 
 typedef struct _RpFigure RpFigure;
 
+/* How a figure is to look, where that is not as usual. Zero-initialise. */
+typedef struct {
+    double width_mm;   /* on paper, where its text has six points; 0: as usual */
+    gboolean untitled; /* without title and second line, and the room for them */
+} RpFigureStyle;
+
+/* Pixels that a chart is wide which as usual has @usual. @style: (nullable) */
+guint rp_figure_wide(const RpFigureStyle *style, guint usual);
+
 /**
  * rp_figure_new:
  * @name: base name of its files, e.g. "figure-15"
@@ -27,6 +36,11 @@ typedef struct _RpFigure RpFigure;
  * @height: pixels of the PNG file
  */
 RpFigure *rp_figure_new(const char *name, const char *title, guint width, guint height);
+/* The same, @width as rp_figure_wide() has it. @style: (nullable) */
+RpFigure *rp_figure_new_styled(const char *name, const char *title, const RpFigureStyle *style,
+                               guint width, guint height);
+/* Whether there are titles. Of a figure that is made; its width stays. */
+void rp_figure_set_untitled(RpFigure *figure, gboolean untitled);
 void rp_figure_free(RpFigure *figure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFigure, rp_figure_free)
 
@@ -61,6 +75,10 @@ void rp_figure_add_titles(RpFigure *figure, const char *title, const char *subti
 void rp_figure_add_x_title(RpFigure *figure, const char *title, guint bottom);
 /* Name of the y axis, upright at the left edge. */
 void rp_figure_add_y_title(RpFigure *figure, const char *title);
+
+/* Tics of an x axis that is @axis long, so that they do not run into each other on narrow paper; of a
+ * wider plot they stay gnuplot's own. */
+void rp_figure_add_narrow_tics(RpFigure *figure, guint plot_width, double axis);
 
 /**
  * rp_figure_add_legend_below:

@@ -19,6 +19,7 @@ static const struct {
     {"png", "pngcairo", RP_PICTURE_PNG},
     {"svg", "svg", RP_PICTURE_SVG},
     {"pdf", "pdfcairo", RP_PICTURE_PDF},
+    {"tex", "cairolatex", RP_PICTURE_TEX},
 };
 
 gboolean
@@ -34,16 +35,17 @@ rp_picture_formats_parse(const char *text, RpPictureFormat *formats, GError **er
             if (strcmp(words[w], picture_formats[i].name) == 0)
                 flag = picture_formats[i].format;
         if (flag == 0) {
-            g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
-                        "unknown picture format \"%s\": png, svg, pdf or all, separated by commas",
-                        words[w]);
+            g_set_error(
+                error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
+                "unknown picture format \"%s\": png, svg, pdf, tex or all, separated by commas",
+                words[w]);
             return FALSE;
         }
         found |= flag;
     }
     if (found == 0) {
         g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
-                            "no picture format given: png, svg, pdf or all");
+                            "no picture format given: png, svg, pdf, tex or all");
         return FALSE;
     }
     *formats = (RpPictureFormat)found;
@@ -225,12 +227,14 @@ rp_output_directory_check(const char *directory, GError **error)
     return TRUE;
 }
 
-/* Font set-up of a bare machine complains without harm to the picture. */
+/* Font set-up of a bare machine complains without harm to the picture, and so does a legend of one
+ * column that is wider than the plot above it. */
 static gboolean
 is_harmless(const char *line)
 {
     return *line == '\0' || g_str_has_prefix(line, "Fontconfig") ||
-           strstr(line, "Pango-WARNING") != NULL;
+           strstr(line, "Pango-WARNING") != NULL ||
+           strstr(line, "difficulty fitting plot titles into key") != NULL;
 }
 
 gboolean

@@ -27,7 +27,8 @@ typedef enum {
     RP_PICTURE_PNG = 1,
     RP_PICTURE_SVG = 2,
     RP_PICTURE_PDF = 4,
-    RP_PICTURE_ALL = 7
+    RP_PICTURE_ALL = 7,
+    RP_PICTURE_TEX = 8 /* for LaTeX: NAME.tex, which shows NAME.pdf below its own text */
 } RpPictureFormat;
 
 /**

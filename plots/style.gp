@@ -4,11 +4,15 @@
 # Colours are those of Okabe and Ito, distinguishable with any colour vision.
 reset
 if (!exists("format")) format = 'png'
+# pixels of the layout to an inch of paper
+if (!exists("per_inch")) per_inch = 100.0
+paper = 100.0 / per_inch
 set encoding utf8
 # twice the pixels: screens have them
 if (format eq 'png') set terminal pngcairo noenhanced size 2*wide,2*high font 'DejaVu Sans,10' fontscale 2 linewidth 2.6 dashlength 2 pointscale 2
 if (format eq 'svg') set terminal svg noenhanced size wide,high font 'DejaVu Sans,13' linewidth 1.3 background '#ffffff'
-if (format eq 'pdf') set terminal pdfcairo noenhanced size wide/100.0,high/100.0 font 'DejaVu Sans,10' fontscale 0.7 linewidth 1.7
+if (format eq 'pdf') set terminal pdfcairo noenhanced size wide/per_inch,high/per_inch font 'DejaVu Sans,10' fontscale 0.7*paper linewidth 1.7*paper
+if (format eq 'tex') set terminal cairolatex pdf input colortext size wide/per_inch,high/per_inch linewidth 1.7*paper
 set output name.'.'.format
 
 # pixels to screen coordinates

@@ -443,7 +443,7 @@ static const GOptionEntry options[] = {
      "directory of samples that were made of text (default: .roundpipe beside the first file)",
      "DIR"},
     {"picture", 0, RP_FILE(InspectArgs, picture),
-     "draw the lengths: .png, .svg or .pdf (needs gnuplot)", "FILE"},
+     "draw the lengths: .png, .svg, .pdf or .tex (needs gnuplot)", "FILE"},
     {0},
 };
 

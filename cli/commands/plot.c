@@ -11,6 +11,7 @@
 
 typedef struct {
     char *output;
+    RpPictureArgs drawn;
 } PlotArgs;
 
 typedef struct {
@@ -81,7 +82,7 @@ report_runs(RpReport *report, const GArray *runs)
 }
 
 static gboolean
-draw(const GArray *runs, const char *path, GError **error)
+draw(const GArray *runs, const char *path, const RpFigureStyle *style, GError **error)
 {
     g_autofree RpRunCurve *curves = g_new0(RpRunCurve, runs->len);
 
@@ -92,8 +93,9 @@ draw(const GArray *runs, const char *path, GError **error)
                                  .points = (const RpRunPoint *)(const void *)run->points->data,
                                  .n = run->points->len};
     }
-    g_autoptr(RpFigure) figure = rp_runs_figure(
-        "runs", runs->len == 1 ? "A training run" : "Training runs", curves, runs->len, error);
+    g_autoptr(RpFigure) figure =
+        rp_runs_figure("runs", runs->len == 1 ? "A training run" : "Training runs", curves,
+                       runs->len, style, error);
 
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }
@@ -105,12 +107,14 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const char *output = args->output != NULL ? args->output : "runs.png";
     const RpCliFile files[] = {{"--output", output, RP_CLI_DRAWN}};
     g_autoptr(GArray) runs = g_array_new(FALSE, TRUE, sizeof(Run));
+    RpFigureStyle style;
 
     g_array_set_clear_func(runs, run_clear);
     if (g_strv_length(words) > MAX_RUNS)
         return rp_cli_refuse(error, "RUN: expected at most %u of them, found %u", MAX_RUNS,
                              g_strv_length(words));
-    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+    if (!rp_cli_picture_style(&args->drawn, TRUE, &style, error) ||
+        !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     for (char **word = words; *word != NULL; word++) {
         Run read;
@@ -119,7 +123,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
             return FALSE;
         g_array_append_val(runs, read);
     }
-    if (!draw(runs, output, error))
+    if (!draw(runs, output, &style, error))
         return FALSE;
     report_runs(report, runs);
     rp_report_text(report, "picture", output, "picture");
@@ -128,7 +132,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 
 static const GOptionEntry options[] = {
     {"output", 'o', RP_FILE(PlotArgs, output),
-     "the picture, .png, .svg or .pdf (default: runs.png)", "FILE"},
+     "the picture, .png, .svg, .pdf or .tex (default: runs.png)", "FILE"},
+    RP_PICTURE_OPTIONS(PlotArgs, drawn),
     {0},
 };
 

@@ -289,7 +289,7 @@ static const GOptionEntry options[] = {
      "write the first step's gradients instead of training", "FILE.safetensors"},
     {"trace", 0, RP_FILE(TrainArgs, trace), NULL, "FILE.json"},
     {"picture", 0, RP_FILE(TrainArgs, picture),
-     "draw the measured timeline: .png, .svg or .pdf (--dry-run: the predicted one)", "FILE"},
+     "draw the measured timeline: .png, .svg, .pdf or .tex (--dry-run: the predicted one)", "FILE"},
     {"progress", 0, RP_NUMBER(TrainArgs, progress_s),
      "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
     {0},

@@ -18,6 +18,7 @@ typedef struct {
     char *iterations;
     char *scale;
     char *picture;
+    RpPictureArgs drawn;
     int top; /* tasks of each list */
 } DiffArgs;
 
@@ -401,15 +402,17 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
         {"--picture", args->picture, RP_CLI_DRAWN},
     };
     RpTraceDiffOptions options = {.scale = 1};
+    RpFigureStyle style;
 
     if (!read_options(args, &options, error) ||
+        !rp_cli_picture_style(&args->drawn, args->picture != NULL, &style, error) ||
         !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     g_autoptr(RpTraceDiff) diff = compare(args, paths, &options, error);
     if (diff == NULL)
         return FALSE;
     if (args->picture != NULL) {
-        g_autoptr(RpFigure) figure = rp_diff_figure(diff);
+        g_autoptr(RpFigure) figure = rp_diff_figure(diff, &style);
 
         if (!rp_cli_picture_write(figure, args->picture, error))
             return FALSE;
@@ -432,7 +435,8 @@ static const GOptionEntry entries[] = {
      "X|auto"},
     {"top", 0, RP_COUNT(DiffArgs, top), "tasks of each list (default: 10)", "N"},
     {"picture", 0, RP_FILE(DiffArgs, picture),
-     "draw both timelines, device by device (.png, .svg or .pdf)", "FILE"},
+     "draw both timelines, device by device (.png, .svg, .pdf or .tex)", "FILE"},
+    RP_PICTURE_OPTIONS(DiffArgs, drawn),
     {0},
 };
 

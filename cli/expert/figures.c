@@ -13,6 +13,7 @@ typedef struct {
     char *profiles_dir;
     char *measured_dir;
     gboolean list;
+    gboolean no_title;
 } FiguresArgs;
 
 static void
@@ -95,6 +96,7 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
         .measured_dir = args->measured_dir,
         .names = *names != NULL ? (const char *const *)names : NULL,
         .formats = RP_PICTURE_ALL,
+        .untitled = args->no_title,
         .progress = show_progress,
         .user_data = &progress,
     };
@@ -139,11 +141,12 @@ static const GOptionEntry options[] = {
     {"output", 'o', RP_FILE(FiguresArgs, output), "where to put them; made if it is missing",
      "DIR"},
     {"format", 'f', RP_WORD(FiguresArgs, formats),
-     "png, svg, pdf, separated by commas (default: all)", "LIST"},
+     "png, svg, pdf, tex, separated by commas (default: all but tex)", "LIST"},
     {"profiles", 0, RP_FILE(FiguresArgs, profiles_dir), "the project's directory of profiles",
      "DIR"},
     {"measured", 0, RP_FILE(FiguresArgs, measured_dir),
      "where figure-13.csv and others are (default: those built in)", "DIR"},
+    {"no-title", 0, RP_FLAG(FiguresArgs, no_title), "draw without titles", NULL},
     {"list", 0, RP_FLAG(FiguresArgs, list), "list the names of the figures", NULL},
     {0},
 };

@@ -16,7 +16,8 @@ typedef struct {
     char *picture;
     char *memory_picture;
     char *window; /* of the pictures */
-    int draws;    /* 0: none */
+    RpPictureArgs drawn;
+    int draws; /* 0: none */
     gint64 seed;
 } SimulateArgs;
 
@@ -230,18 +231,20 @@ draw(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *pro
 {
     g_autofree char *model = rp_cli_model_name(profile);
     RpPictureWindow window;
+    RpFigureStyle style;
 
-    if (!rp_cli_picture_window(request, what->trace, outputs->window, &window, error))
+    if (!rp_cli_picture_window(request, what->trace, outputs->window, &window, error) ||
+        !rp_cli_picture_style(&outputs->drawn, TRUE, &style, error))
         return FALSE;
     if (outputs->picture != NULL) {
-        g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, what->trace, &window);
+        g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, what->trace, &window, &style);
 
         if (!rp_cli_picture_write(figure, outputs->picture, error))
             return FALSE;
     }
     if (outputs->memory_picture != NULL) {
         g_autoptr(RpFigure) figure =
-            rp_cli_memory_chart(request, profile, what->plan, what->trace, &window);
+            rp_cli_memory_chart(request, profile, what->plan, what->trace, &window, &style);
 
         return rp_cli_picture_write(figure, outputs->memory_picture, error);
     }
@@ -271,12 +274,16 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
         {"--picture", args->picture, RP_CLI_DRAWN},
         {"--memory-picture", args->memory_picture, RP_CLI_DRAWN},
     };
+    RpFigureStyle style;
 
     if (args->draws > RP_CLI_MOST_DRAWS)
         return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
                              args->draws);
     if (args->seed != 0 && args->draws == 0)
         return rp_cli_refuse(error, "--seed: expected --draws beside it");
+    if (!rp_cli_picture_style(&args->drawn, args->picture != NULL || args->memory_picture != NULL,
+                              &style, error))
+        return FALSE;
     if (args->window != NULL && args->picture == NULL && args->memory_picture == NULL)
         return rp_cli_refuse(error, "--window: expected --picture or --memory-picture beside it");
     if (args->memory_picture != NULL && g_strcmp0(args->request.fidelity, "full") != 0)
@@ -318,11 +325,13 @@ static const GOptionEntry options[] = {
     {"trace", 0, RP_FILE(SimulateArgs, trace),
      "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
     {"csv", 0, RP_FILE(SimulateArgs, csv), "write a line for each task", "FILE.csv"},
-    {"picture", 0, RP_FILE(SimulateArgs, picture), "draw the timeline: .png, .svg or .pdf", "FILE"},
+    {"picture", 0, RP_FILE(SimulateArgs, picture), "draw the timeline: .png, .svg, .pdf or .tex",
+     "FILE"},
     {"memory-picture", 0, RP_FILE(SimulateArgs, memory_picture),
      "full fidelity: draw the memory of each GPU over time", "FILE"},
     {"window", 0, RP_WORD(SimulateArgs, window),
      "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
+    RP_PICTURE_OPTIONS(SimulateArgs, drawn),
     {"draws", 0, RP_COUNT(SimulateArgs, draws),
      "simulate N times more, with times drawn from the profile's spreads: mean and deviation", "N"},
     {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(SimulateArgs, seed), "of --draws (default: 0)", "S"},

@@ -1,4 +1,5 @@
 #include "cli/sweep/sweep.h"
+#include "cli/reports/picture.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef struct {
     char *picture;
     char *axes;
     char *series;
+    RpPictureArgs drawn;
 } SweepArgs;
 
 static const RpSweepAxis *
@@ -162,10 +164,12 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const SweepArgs *args = user_args;
     const char *output = args->output != NULL ? args->output : DEFAULT_OUTPUT;
     g_auto(RpSweepGrid) grid = {0};
+    RpFigureStyle style;
     GError *problem = NULL;
     guint done = 0;
 
-    if (!check_files(args, words, output, error) ||
+    if (!rp_cli_picture_style(&args->drawn, args->picture != NULL, &style, error) ||
+        !check_files(args, words, output, error) ||
         !rp_sweep_grid_make(&grid, words, args->texts, error))
         return FALSE;
     g_autofree double *prices = read_prices(args->gpu_price, &grid, &problem);
@@ -180,7 +184,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         (args->picture != NULL && !rp_sweep_check_picture(rows, args->axes, args->series, error)) ||
         !rp_sweep_run(&grid, prices, rows, &done, error) ||
         (args->picture != NULL &&
-         !rp_sweep_picture(rows, &grid, args->axes, args->series, args->picture, error)))
+         !rp_sweep_picture(rows, &grid, args->axes, args->series, &style, args->picture, error)))
         return FALSE;
     report_rows(report, rows, &grid, output, done, prices != NULL);
     if (args->picture != NULL)
@@ -194,11 +198,13 @@ static const GOptionEntry options[] = {
      "FILE.csv"},
     {"gpu-price", 0, RP_WORD(SweepArgs, gpu_price),
      "dollars an hour of a GPU and its share of the server; or one for each of --gpu", "DOLLARS"},
-    {"picture", 0, RP_FILE(SweepArgs, picture), "draw two columns: .png, .svg or .pdf", "FILE"},
+    {"picture", 0, RP_FILE(SweepArgs, picture), "draw two columns: .png, .svg, .pdf or .tex",
+     "FILE"},
     {"axes", 0, RP_WORD(SweepArgs, axes), "of the picture (default: tokens_per_s:host_gib)", "Y:X"},
     {"series", 0, RP_WORD(SweepArgs, series),
      "the column whose values have a colour each (default: the last option of several values)",
      "COLUMN"},
+    RP_PICTURE_OPTIONS(SweepArgs, drawn),
     {0},
 };
 

@@ -68,8 +68,10 @@ figure_title(const RpTraceDiff *diff)
         RpBubble bubble = rp_report_bubble(rp_trace_diff_trace(diff, (RpTraceSide)side));
         g_autofree char *time = rp_text_time(bubble.makespan_ns);
 
-        rp_text_append(title, "%s %s: %s, bubble ratio %.1f %%", side == 0 ? "," : ";",
-                       rp_diff_label(diff, (RpTraceSide)side), time, 100 * bubble.ratio);
+        g_autofree char *percent = rp_text_percent(bubble.ratio);
+
+        rp_text_append(title, "%s %s: %s, bubble ratio %s", side == 0 ? "," : ";",
+                       rp_diff_label(diff, (RpTraceSide)side), time, percent);
     }
     if (rp_trace_diff_scale(diff) != 1)
         rp_text_append(title, " (times / %.6g)", rp_trace_diff_scale(diff));
@@ -77,7 +79,7 @@ figure_title(const RpTraceDiff *diff)
 }
 
 RpFigure *
-rp_diff_figure(const RpTraceDiff *diff)
+rp_diff_figure(const RpTraceDiff *diff, const RpFigureStyle *style)
 {
     const RpTrace *first = rp_trace_diff_trace(diff, RP_TRACE_FIRST);
     const RpTrace *second = rp_trace_diff_trace(diff, RP_TRACE_SECOND);
@@ -101,6 +103,7 @@ rp_diff_figure(const RpTraceDiff *diff)
         .end_ns = has_transfers(both) ? rp_trace_end_ns(both) : rp_trace_makespan_ns(both),
         .device_names = (const char *const *)names->pdata,
         .group = 2,
+        .style = style,
     };
 
     return rp_timeline_figure("diff", title, &panel, 1);

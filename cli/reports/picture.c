@@ -7,29 +7,93 @@
 #include "core/trace/report.h"
 #include "plots/charts/memory.h"
 #include "plots/charts/timeline.h"
+#include "plots/latex.h"
+
+#define MM_PER_INCH 25.4
+#define MOST_MM 2000
+#define LEAST_MM 40
+
+gboolean
+rp_cli_picture_style(const RpPictureArgs *args, gboolean drawn, RpFigureStyle *style,
+                     GError **error)
+{
+    static const struct {
+        const char *unit;
+        double mm;
+    } units[] = {{"mm", 1}, {"cm", 10}, {"in", MM_PER_INCH}};
+    char *end = NULL;
+
+    *style = (RpFigureStyle){.untitled = args->no_title};
+    if (!drawn && (args->width != NULL || args->no_title))
+        return rp_cli_refuse(error, "--%s: expected a picture to draw beside it",
+                             args->width != NULL ? "width" : "no-title");
+    if (args->width == NULL)
+        return TRUE;
+    const double value = g_ascii_strtod(args->width, &end);
+
+    for (guint i = 0; i < G_N_ELEMENTS(units) && end != args->width; i++)
+        if (strcmp(end, units[i].unit) == 0)
+            style->width_mm = value * units[i].mm;
+    if (style->width_mm >= LEAST_MM && style->width_mm <= MOST_MM)
+        return TRUE;
+    return rp_cli_refuse(error,
+                         "--width: expected %d to %d mm, as 84mm, 8.4cm or 3.3in, found \"%s\"",
+                         LEAST_MM, MOST_MM, args->width);
+}
+
+static gboolean
+copy(const char *from_path, const char *to_path, GError **error)
+{
+    g_autoptr(GFile) from = g_file_new_for_path(from_path);
+    g_autoptr(GFile) to = g_file_new_for_path(to_path);
+
+    return g_file_copy(from, to, G_FILE_COPY_OVERWRITE | G_FILE_COPY_TARGET_DEFAULT_PERMS, NULL,
+                       NULL, NULL, error);
+}
+
+/* "fig.tex": "fig.pdf". (transfer full) */
+static char *
+graphics_path(const char *path)
+{
+    g_autofree char *stem = g_strndup(path, (gsize)(strrchr(path, '.') - path));
+
+    return g_strconcat(stem, ".pdf", NULL);
+}
+
+/* It names its graphics by the name that they get. */
+static gboolean
+copy_tex(const char *drawn, const char *path, GError **error)
+{
+    g_autofree char *graphics = graphics_path(drawn);
+    g_autofree char *beside = graphics_path(path);
+    g_autofree char *base = g_path_get_basename(path);
+    g_autofree char *text = NULL;
+
+    *strrchr(base, '.') = '\0';
+    if (!g_file_get_contents(drawn, &text, NULL, error))
+        return FALSE;
+    g_autofree char *renamed = rp_latex_rename_graphics(text, base);
+
+    return g_file_set_contents_full(path, renamed, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666,
+                                    error) &&
+           copy(graphics, beside, error);
+}
 
 /* A figure comes with data, script and caption; only the picture is wanted. */
 gboolean
 rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
 {
+    const RpPictureFormat format = (RpPictureFormat)rp_cli_picture_format(path);
     g_autofree char *directory = g_dir_make_tmp("roundpipe-XXXXXX", error);
-    g_autofree char *base = NULL;
-    g_autofree char *drawn = NULL;
-    gboolean written;
 
     if (directory == NULL)
         return FALSE;
-    base = g_strconcat(rp_figure_name(figure), strrchr(path, '.'), NULL);
-    drawn = g_build_filename(directory, base, NULL);
-    written =
-        rp_figure_write(figure, directory, (RpPictureFormat)rp_cli_picture_format(path), error);
-    if (written) {
-        g_autoptr(GFile) from = g_file_new_for_path(drawn);
-        g_autoptr(GFile) to = g_file_new_for_path(path);
+    g_autofree char *base = g_strconcat(rp_figure_name(figure), strrchr(path, '.'), NULL);
+    g_autofree char *drawn = g_build_filename(directory, base, NULL);
+    const gboolean written =
+        rp_figure_write(figure, directory, format, error) &&
+        (format == RP_PICTURE_TEX ? copy_tex(drawn, path, error) : copy(drawn, path, error));
 
-        written = g_file_copy(from, to, G_FILE_COPY_OVERWRITE | G_FILE_COPY_TARGET_DEFAULT_PERMS,
-                              NULL, NULL, NULL, error);
-    }
     rp_file_remove_directory(directory);
     return written;
 }
@@ -95,14 +159,16 @@ timeline_title(const RpRequest *request, const char *model, const RpTrace *trace
                                request->iterations, time);
     else
         g_string_append_printf(title, ", makespan %s", time);
-    g_string_append_printf(title, ", bubble ratio %.1f %% (%s)", 100 * ratio,
+    g_autofree char *percent = rp_text_percent(ratio);
+
+    g_string_append_printf(title, ", bubble ratio %s (%s)", percent,
                            rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
     return g_string_free(g_steal_pointer(&title), FALSE);
 }
 
 RpFigure *
 rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
-                const RpPictureWindow *window)
+                const RpPictureWindow *window, const RpFigureStyle *style)
 {
     const RpPictureWindow whole = {0};
     gboolean part = window != NULL && window->end_ns > window->from_ns;
@@ -115,6 +181,7 @@ rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trac
         .from_ns = part ? window->from_ns : 0,
         .end_ns = part ? window->end_ns : 0,
         .mark_end = !part,
+        .style = style,
     };
 
     return rp_timeline_figure("timeline", title, &panel, 1);
@@ -122,7 +189,7 @@ rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trac
 
 RpFigure *
 rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-                    const RpTrace *trace, const RpPictureWindow *window)
+                    const RpTrace *trace, const RpPictureWindow *window, const RpFigureStyle *style)
 {
     g_autofree char *model = rp_cli_model_name(profile);
     g_autofree char *title =
@@ -130,5 +197,5 @@ rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile, const Rp
                         request->options.async ? " (asynchronous)" : "", model);
 
     return rp_memory_figure("memory", title, plan, trace, profile->gpu_memory_bytes,
-                            window->from_ns, window->end_ns);
+                            window->from_ns, window->end_ns, style);
 }

@@ -6,8 +6,27 @@
 #include "cli/cli.h"
 #include "plots/figure.h"
 
-/* Draws @figure as the one file @path. Errors: RP_PLOT_ERROR_*, G_IO_ERROR, G_FILE_ERROR */
+/* Draws @figure as the one file @path; of a .tex the graphics beside it, as .pdf. Errors: RP_PLOT_ERROR_*, G_IO_ERROR, G_FILE_ERROR */
 gboolean rp_cli_picture_write(const RpFigure *figure, const char *path,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Options of every command that draws; %NULL = not given. Zero-initialise. */
+typedef struct {
+    char *width;
+    gboolean no_title;
+} RpPictureArgs;
+
+/* Their rows, of a struct of @type with a @member of RpPictureArgs. */
+#define RP_PICTURE_OPTIONS(type, member)                                                           \
+    {"width", 0, RP_WORD(type, member.width),                                                      \
+     "of the picture on paper, as 84mm, 8.4cm or 3.3in: its text then has six points", "WIDTH"},   \
+    {                                                                                              \
+        "no-title", 0, RP_FLAG(type, member.no_title), "draw without title", NULL                  \
+    }
+
+/* @drawn: whether a picture is asked for; without one the options have no effect. Errors:
+ * RP_CLI_ERROR_USAGE */
+gboolean rp_cli_picture_style(const RpPictureArgs *args, gboolean drawn, RpFigureStyle *style,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* What part of a run is drawn. */
@@ -30,11 +49,11 @@ gboolean rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, c
                                RpPictureWindow *window, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Every device's lanes (compute only in `compute` fidelity). @window: (nullable): all of it. The
- * bubble ratio of its title is that of what is drawn. (transfer full) */
+ * bubble ratio of its title is that of what is drawn. @style: (nullable). (transfer full) */
 RpFigure *rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
-                          const RpPictureWindow *window);
+                          const RpPictureWindow *window, const RpFigureStyle *style);
 
 /* What the buffers of each GPU and of the host hold over time. (transfer full) */
 RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile,
                               const RpPlan *plan, const RpTrace *trace,
-                              const RpPictureWindow *window);
+                              const RpPictureWindow *window, const RpFigureStyle *style);

@@ -7,6 +7,8 @@
 #include "cli/reports/picture.h"
 #include "plots/charts/lines.h"
 
+/* Room left and right of an option's values, as a share of them. */
+#define AROUND 0.1
 /* More cannot be told apart. */
 #define MOST_SERIES 16
 /* Of rp_colour_of_series(); then crosses. */
@@ -276,12 +278,13 @@ set_option_axis(const Drawing *drawing, RpLineChart *chart)
         high = fmax(high, values[i]);
     }
     rp_line_chart_set_tics(chart, values, axis->n);
+    rp_line_chart_set_x_range(chart, low - AROUND * low, high + AROUND * high);
     if (low > 0 && high >= WIDE_RANGE * low)
         rp_line_chart_set_log(chart, 2, 0);
 }
 
 static RpFigure *
-draw(const Drawing *drawing, GError **error)
+draw(const Drawing *drawing, const RpFigureStyle *style, GError **error)
 {
     const gboolean lines = is_option(drawing, drawing->x);
     const char *x_title = axis_title(drawing->rows, drawing->x);
@@ -303,6 +306,7 @@ draw(const Drawing *drawing, GError **error)
         return NULL;
     }
     rp_line_chart_set_subtitle(chart, fixed);
+    rp_line_chart_set_style(chart, style);
     if (lines)
         set_option_axis(drawing, chart);
     for (guint s = 0; s < drawing->names->len; s++) {
@@ -330,7 +334,7 @@ draw(const Drawing *drawing, GError **error)
 
 gboolean
 rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
-                 const char *series, const char *path, GError **error)
+                 const char *series, const RpFigureStyle *style, const char *path, GError **error)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     Drawing drawing = {.rows = rows, .grid = grid, .names = names};
@@ -341,7 +345,7 @@ rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *a
     if ((series != NULL && !find_column(rows, "series", series, &drawing.series, error)) ||
         !collect_series(&drawing, error))
         return FALSE;
-    g_autoptr(RpFigure) figure = draw(&drawing, error);
+    g_autoptr(RpFigure) figure = draw(&drawing, style, error);
 
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "plots/figure.h"
 
 /* Of rp_schedule_options. */
 #define RP_SWEEP_MOST_OPTIONS 64
@@ -116,5 +117,5 @@ gboolean rp_sweep_check_picture(const RpSweepRows *rows, const char *axes, const
  * Errors: RP_CLI_ERROR_USAGE, those of drawing
  */
 gboolean rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
-                          const char *series, const char *path,
+                          const char *series, const RpFigureStyle *style, const char *path,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -65,7 +65,7 @@ rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *
     /* of a measured run every step is drawn */
     if (predicted && !rp_cli_picture_window(&job->request, trace, NULL, &window, error))
         return FALSE;
-    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, model, trace, &window);
+    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, model, trace, &window, NULL);
 
     return rp_cli_picture_write(figure, path, error);
 }

@@ -8,6 +8,11 @@
 #define HEIGHT 600
 #define BOTTOM 60
 #define LEFT 95
+#define TITLES 70
+/* Less wide than that, the legend is below, and the plot so high as a share of the width. */
+#define NARROW 600
+#define NARROW_SHAPE 0.5
+#define NARROW_RIGHT 20
 
 typedef struct {
     char *title;
@@ -24,6 +29,7 @@ typedef struct {
 } Level;
 
 struct _RpLineChart {
+    RpFigureStyle style;
     char *name;
     char *title;
     char *subtitle;
@@ -96,6 +102,12 @@ rp_line_chart_set_subtitle(RpLineChart *chart, const char *subtitle)
 {
     g_free(chart->subtitle);
     chart->subtitle = g_strdup(subtitle);
+}
+
+void
+rp_line_chart_set_style(RpLineChart *chart, const RpFigureStyle *style)
+{
+    chart->style = *style;
 }
 
 void
@@ -316,11 +328,14 @@ append_tics(const RpLineChart *chart, GString *script)
 RpFigure *
 rp_line_chart_figure(const RpLineChart *chart)
 {
-    RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, HEIGHT);
+    const guint wide = rp_figure_wide(&chart->style, WIDTH);
+    const gboolean narrow = wide < NARROW, below = narrow || chart->levels->len > 0;
+    RpFigure *figure =
+        rp_figure_new_styled(chart->name, chart->title, &chart->style, WIDTH,
+                             narrow ? TITLES + (guint)(NARROW_SHAPE * wide) : HEIGHT);
     GString *script = rp_figure_script(figure);
-    guint right = right_width(chart);
-    guint bottom =
-        chart->levels->len == 0 ? BOTTOM : add_legend_below(chart, figure, WIDTH - LEFT - right);
+    guint right = narrow && chart->levels->len == 0 ? NARROW_RIGHT : right_width(chart);
+    guint bottom = below ? add_legend_below(chart, figure, wide - LEFT - right) : BOTTOM;
 
     append_data(chart, rp_figure_data(figure));
     rp_figure_add_titles(figure, chart->title, chart->subtitle);
@@ -336,9 +351,9 @@ rp_line_chart_figure(const RpLineChart *chart)
     }
     rp_text_append(script,
                    "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%u)\n"
-                   "set tmargin at screen 1 - py(70)\n",
-                   LEFT, right);
-    if (chart->levels->len == 0)
+                   "set tmargin at screen 1 - py(%d)\n",
+                   LEFT, right, TITLES);
+    if (!below)
         rp_text_append(script,
                        "set bmargin at screen py(%d)\n"
                        "set key at screen 1 - px(%u), graph 1 left top Left reverse\n",

@@ -24,6 +24,8 @@ void rp_line_chart_free(RpLineChart *chart);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpLineChart, rp_line_chart_free)
 
 void rp_line_chart_set_subtitle(RpLineChart *chart, const char *subtitle);
+/* Narrower than usual the legend is below. */
+void rp_line_chart_set_style(RpLineChart *chart, const RpFigureStyle *style);
 /* Logarithmic axes: base 2 or 10; 0 = linear. */
 void rp_line_chart_set_log(RpLineChart *chart, guint x_base, guint y_base);
 /* The x axis has tics where the first series has points, and nowhere else. */

@@ -113,12 +113,12 @@ append_panel(GString *script, const RpPlan *plan, guint32 arena, guint64 peak, g
 
 RpFigure *
 rp_memory_figure(const char *name, const char *title, const RpPlan *plan, const RpTrace *trace,
-                 guint64 gpu_bytes, gint64 from_ns, gint64 end_ns)
+                 guint64 gpu_bytes, gint64 from_ns, gint64 end_ns, const RpFigureStyle *style)
 {
     Window window = {from_ns, end_ns > from_ns ? end_ns : rp_trace_end_ns(trace), {NULL, 0}};
     guint arenas = rp_plan_gpus(plan) + 1;
-    RpFigure *figure =
-        rp_figure_new(name, title, WIDTH, TOP + arenas * PANEL + (arenas - 1) * GAP + BOTTOM);
+    RpFigure *figure = rp_figure_new_styled(name, title, style, WIDTH,
+                                            TOP + arenas * PANEL + (arenas - 1) * GAP + BOTTOM);
     GString *script = rp_figure_script(figure);
 
     window.unit = rp_time_unit(window.end_ns - window.from_ns);
@@ -128,6 +128,8 @@ rp_memory_figure(const char *name, const char *title, const RpPlan *plan, const 
                    "set lmargin at screen px(110)\nset rmargin at screen 1 - px(130)\n"
                    "set xrange [0:%.6f]\nset format x ''\nset key off\n",
                    window_time(&window, window.end_ns));
+    rp_figure_add_narrow_tics(figure, rp_figure_width(figure) - 110 - 130,
+                              window_time(&window, window.end_ns));
     for (guint32 arena = 0; arena < arenas; arena++) {
         guint64 peak = append_curve(rp_figure_data(figure), plan, trace, arena, &window);
 

@@ -16,7 +16,8 @@
  * One step curve per arena above each other, the size of the arena dashed.
  */
 RpFigure *rp_memory_figure(const char *name, const char *title, const RpPlan *plan,
-                           const RpTrace *trace, guint64 gpu_bytes, gint64 from_ns, gint64 end_ns);
+                           const RpTrace *trace, guint64 gpu_bytes, gint64 from_ns, gint64 end_ns,
+                           const RpFigureStyle *style);
 
 /* Arenas by buffer category, stacked. */
 RpFigure *rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan);

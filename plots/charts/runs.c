@@ -192,7 +192,8 @@ append_steps(GString *script, const RpRunCurve *runs, guint n)
 }
 
 RpFigure *
-rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n, GError **error)
+rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n,
+               const RpFigureStyle *style, GError **error)
 {
     guint n_panels = 0, place = 0;
 
@@ -203,8 +204,8 @@ rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guin
                     "no data: expected steps with numbers, found none");
         return NULL;
     }
-    RpFigure *figure =
-        rp_figure_new(name, title, WIDTH, TOP + 26 + n_panels * PANEL + (n_panels - 1) * GAP + 56);
+    RpFigure *figure = rp_figure_new_styled(
+        name, title, style, WIDTH, TOP + 26 + n_panels * PANEL + (n_panels - 1) * GAP + 56);
     GString *script = rp_figure_script(figure);
 
     g_string_append(script, "set multiplot\n");

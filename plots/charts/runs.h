@@ -32,4 +32,4 @@ typedef struct {
  * Errors: RP_PLOT_ERROR_DATA where no run has a finite number
  */
 RpFigure *rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n,
-                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                         const RpFigureStyle *style, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,5 +1,6 @@
 /**
- * Rows and boxes of a timeline: what timeline.c draws and timeline-rows.c collects.
+ * Rows and boxes of a timeline: what timeline.c draws, timeline-rows.c collects and timeline-labels.c
+ * writes into them.
  */
 #pragma once
 
@@ -16,6 +17,31 @@ typedef struct {
     double y;
     GArray *boxes; /* RpTimelineBox; NULL = the lane has no row */
 } RpTimelineRow;
+
+/* One figure in the making. */
+typedef struct {
+    RpFigure *figure;
+    GString *boxes;
+    GString *labels;
+    GString *tics;
+    RpTimeUnit unit; /* of what is written; everything else is in ms */
+    double pixels_per_ms;
+    double y;
+    guint most_narrow_boxes; /* in a row */
+    double narrowest_pixels; /* mean width of the boxes of the panel with the narrowest ones */
+    guint n_legend;
+    RpTaskKind legend[RP_N_TASK_KINDS]; /* kinds that look different */
+} RpTimelineDrawing;
+
+/* A box is four of these high: overlapped actions share it. */
+#define RP_TIMELINE_HALF 0.21
+/* Pixels of a letter, and around a label. */
+#define RP_TIMELINE_CHARACTER 6.5
+#define RP_TIMELINE_MARGIN 1.5
+
+/* timeline-labels.c: one label for each run of boxes that share it. */
+void rp_timeline_label_row(RpTimelineDrawing *drawing, const RpTimelinePanel *panel,
+                           const RpTimelineRow *row, RpTimelineLabel label);
 
 gboolean rp_timeline_shows(const RpTimelinePanel *panel, guint32 lane);
 guint rp_timeline_n_lanes(const RpTrace *trace);

@@ -18,8 +18,8 @@
 #define ROW_MANY 24
 #define ROW_LANES 20
 #define MANY_ROWS 9
-#define CHARACTER 6.5
-#define CHARACTER_MARGIN 1.5
+/* Letters of a stage and a micro-batch, with what is between. */
+#define MEAN_LABEL 4
 /* Boxes narrower than this are joined, and none of them has a border, which would cover it. */
 #define JOIN_BELOW 3.0
 /* The others have one if compute boxes are wider than this. */
@@ -32,29 +32,13 @@
 #define PANEL_TITLE 0.95
 #define PANEL_GAP 0.45
 #define DEVICE_GAP 0.3
-/* A box is four of these high: overlapped actions share it. */
-#define HALF 0.21
-/* Room right of the longest panel for its makespan, as a share of the axis. */
+/* Room right of the longest panel for its makespan, as a share of the axis, and in pixels. */
 #define END_ROOM 0.075
-
-/* One figure in the making. */
-typedef struct {
-    RpFigure *figure;
-    GString *boxes;
-    GString *labels;
-    GString *tics;
-    RpTimeUnit unit; /* of what is written; everything else is in ms */
-    double pixels_per_ms;
-    double y;
-    guint most_narrow_boxes; /* in a row */
-    double narrowest_pixels; /* mean width of the boxes of the panel with the narrowest ones */
-    guint n_legend;
-    RpTaskKind legend[RP_N_TASK_KINDS]; /* kinds that look different */
-} Drawing;
+#define END_PIXELS 62.0
 
 static void
-append_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y,
-           double half, RpTaskKind kind)
+append_box(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box,
+           double y, double half, RpTaskKind kind)
 {
     const RpTraceRecord *record = box->record;
 
@@ -68,20 +52,21 @@ append_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *
 
 /* Returns: whether it is narrow. */
 static gboolean
-draw_box(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y)
+draw_box(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box,
+         double y)
 {
     if (box->record->kind == RP_TASK_OVERLAP) {
-        append_box(drawing, panel, box, y - HALF, HALF, RP_TASK_FORWARD);
-        append_box(drawing, panel, box, y + HALF, HALF, RP_TASK_BACKWARD);
+        append_box(drawing, panel, box, y - RP_TIMELINE_HALF, RP_TIMELINE_HALF, RP_TASK_FORWARD);
+        append_box(drawing, panel, box, y + RP_TIMELINE_HALF, RP_TIMELINE_HALF, RP_TASK_BACKWARD);
     } else {
-        append_box(drawing, panel, box, y, 2 * HALF, (RpTaskKind)box->record->kind);
+        append_box(drawing, panel, box, y, 2 * RP_TIMELINE_HALF, (RpTaskKind)box->record->kind);
     }
     return (box->end_ms - box->from_ms) * drawing->pixels_per_ms < JOIN_BELOW;
 }
 
 /* Writes a row's boxes; those too narrow to be told apart are joined. */
 static void
-draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row)
+draw_row(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row)
 {
     double pixel_ms = 1.0 / drawing->pixels_per_ms;
     gboolean iterations = panel->label == RP_LABEL_ITERATION;
@@ -107,98 +92,10 @@ draw_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *ro
     drawing->most_narrow_boxes = MAX(drawing->most_narrow_boxes, n_narrow);
 }
 
-static char *
-box_text(const RpTimelinePanel *panel, const RpTraceRecord *record, RpTimelineLabel label)
-{
-    guint32 number = label == RP_LABEL_MICRO_BATCH ? record->micro_batch
-                     : label == RP_LABEL_ITERATION ? record->iteration
-                                                   : record->stage;
-
-    if (number == RP_NONE)
-        return NULL;
-    if (label == RP_LABEL_MICRO_BATCH)
-        return g_strdup_printf("%u", number);
-    if (label == RP_LABEL_ITERATION)
-        return number == 0 ? g_strdup("T") : g_strdup_printf("T+%u", number);
-    if (panel->stage_names != NULL) {
-        static const char *const prefixes[] = {"F", "B", "FB", "I", "W", "F&B"};
-
-        return g_strconcat(record->kind <= RP_TASK_OVERLAP ? prefixes[record->kind] : "",
-                           panel->stage_names[number], NULL);
-    }
-    return g_strdup_printf("%u", number);
-}
-
-static gboolean
-same_label(const RpTraceRecord *a, const RpTraceRecord *b, RpTimelineLabel label)
-{
-    if (label == RP_LABEL_SLOT)
-        return rp_timeline_same_slot(a, b);
-    return label == RP_LABEL_ITERATION && a->iteration == b->iteration;
-}
-
-static void
-append_text(Drawing *drawing, double time_ms, double y, const char *text, RpColour behind)
-{
-    g_autofree char *quoted = rp_gnuplot_quote_datum(text);
-
-    rp_text_append(drawing->labels, "%.6f %.3f %s %u\n", time_ms * drawing->unit.per_ms, y, quoted,
-                   rp_colour_of_text_on(behind));
-}
-
-static void
-append_label(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineBox *box, double y,
-             RpTimelineLabel label, const char *text)
-{
-    const RpTraceRecord *record = box->record;
-    double middle_ms = (box->from_ms + box->end_ms) / 2;
-
-    if (record->kind != RP_TASK_OVERLAP) {
-        append_text(drawing, middle_ms, y, text,
-                    rp_timeline_shade(panel, record, (RpTaskKind)record->kind));
-        return;
-    }
-    g_autofree char *lower =
-        label == RP_LABEL_MICRO_BATCH ? g_strdup_printf("%u", record->chunk) : g_strdup(text);
-    append_text(drawing, middle_ms, y - HALF, text,
-                rp_timeline_shade(panel, record, RP_TASK_FORWARD));
-    append_text(drawing, middle_ms, y + HALF, lower,
-                rp_timeline_shade(panel, record, RP_TASK_BACKWARD));
-}
-
-/* One label for each run of boxes that share it. */
-static void
-label_row(Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row,
-          RpTimelineLabel label)
-{
-    for (guint i = 0, next; i < row->boxes->len; i = next) {
-        RpTimelineBox span = g_array_index(row->boxes, RpTimelineBox, i);
-        double busy_ms = span.end_ms - span.from_ms;
-
-        for (next = i + 1; next < row->boxes->len; next++) {
-            const RpTimelineBox *other = &g_array_index(row->boxes, RpTimelineBox, next);
-
-            if (!same_label(span.record, other->record, label))
-                break;
-            span.end_ms = other->end_ms;
-            busy_ms += other->end_ms - other->from_ms;
-        }
-        /* a label must not stand in a bubble */
-        if (label == RP_LABEL_ITERATION)
-            span = rp_timeline_longest_part(row, i, next);
-        else if (busy_ms < 0.98 * (span.end_ms - span.from_ms))
-            span = g_array_index(row->boxes, RpTimelineBox, i);
-        g_autofree char *text = box_text(panel, span.record, label);
-        double pixels = (span.end_ms - span.from_ms) * drawing->pixels_per_ms;
-        if (text != NULL &&
-            pixels >= CHARACTER * (double)g_utf8_strlen(text, -1) + CHARACTER_MARGIN)
-            append_label(drawing, panel, &span, row->y, label, text);
-    }
-}
-
 /* Mean width of the compute boxes, in pixels. */
 static double
-mean_width(const Drawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *rows)
+mean_width(const RpTimelineDrawing *drawing, const RpTimelinePanel *panel,
+           const RpTimelineRow *rows)
 {
     double sum_ms = 0;
     guint count = 0;
@@ -217,7 +114,8 @@ mean_width(const Drawing *drawing, const RpTimelinePanel *panel, const RpTimelin
 }
 
 static void
-place_row(Drawing *drawing, const RpTimelinePanel *panel, RpTimelineRow *row, guint32 lane)
+place_row(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, RpTimelineRow *row,
+          guint32 lane)
 {
     g_autofree char *title = rp_timeline_lane_title(panel, lane);
     g_autofree char *quoted = rp_gnuplot_quote(title);
@@ -228,7 +126,7 @@ place_row(Drawing *drawing, const RpTimelinePanel *panel, RpTimelineRow *row, gu
 }
 
 static void
-mark_end(Drawing *drawing, const RpTimelinePanel *panel, double top)
+mark_end(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, double top)
 {
     double end = rp_ms_from_ns(rp_timeline_end_ns(panel) - panel->from_ns) * drawing->unit.per_ms;
 
@@ -251,7 +149,7 @@ gap_before(const RpTimelinePanel *panel, guint32 device)
 }
 
 static void
-draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
+draw_panel(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, gboolean titled)
 {
     guint count = rp_timeline_n_lanes(panel->trace);
     RpTimelineRow *rows = rp_timeline_rows(panel);
@@ -260,7 +158,8 @@ draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
     guint32 device = RP_NONE;
 
     if (label == RP_LABEL_AUTO)
-        label = width >= 2 * CHARACTER + CHARACTER_MARGIN ? RP_LABEL_MICRO_BATCH : RP_LABEL_SLOT;
+        label = width >= MEAN_LABEL * RP_TIMELINE_CHARACTER + RP_TIMELINE_MARGIN ? RP_LABEL_BOTH
+                                                                                 : RP_LABEL_SLOT;
     if (titled) {
         g_autofree char *quoted = rp_gnuplot_quote(panel->title != NULL ? panel->title : "");
 
@@ -284,7 +183,7 @@ draw_panel(Drawing *drawing, const RpTimelinePanel *panel, gboolean titled)
         place_row(drawing, panel, &rows[lane], lane);
         draw_row(drawing, panel, &rows[lane]);
         if (label != RP_LABEL_NONE)
-            label_row(drawing, panel, &rows[lane], label);
+            rp_timeline_label_row(drawing, panel, &rows[lane], label);
     }
     if (panel->mark_end)
         mark_end(drawing, panel, top);
@@ -316,7 +215,8 @@ count_rows(const RpTimelinePanel *panels, guint n_panels, gboolean titled)
 
 /* The kinds of task to be explained, in the order of RpTaskKind. */
 static void
-append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, guint width)
+append_legend(RpTimelineDrawing *drawing, const RpTimelinePanel *panels, guint n_panels,
+              guint width)
 {
     gboolean kinds[RP_N_TASK_KINDS] = {FALSE};
     const char *titles[RP_N_TASK_KINDS + 1] = {NULL};
@@ -353,7 +253,7 @@ append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, g
 
 /* Narrow boxes on top of the borders of their neighbours. */
 static void
-append_boxes(const Drawing *drawing, GString *script, guint plot_width)
+append_boxes(const RpTimelineDrawing *drawing, GString *script, guint plot_width)
 {
     double share = LEAST_WIDTH_SHARE * plot_width / MAX(1, drawing->most_narrow_boxes);
     gboolean border = drawing->narrowest_pixels >= BORDER_FROM;
@@ -379,7 +279,7 @@ append_boxes(const Drawing *drawing, GString *script, guint plot_width)
 }
 
 static void
-append_script(Drawing *drawing, guint left, guint top, double axis_ms)
+append_script(RpTimelineDrawing *drawing, guint wide, guint left, guint top, double axis_ms)
 {
     GString *script = rp_figure_script(drawing->figure);
 
@@ -391,7 +291,8 @@ append_script(Drawing *drawing, guint left, guint top, double axis_ms)
                    "linecolor rgb '#dddddd'\nset ytics scale 0 (%s)\n",
                    left, RIGHT, top, axis_ms * drawing->unit.per_ms, drawing->y,
                    drawing->tics->str);
-    append_boxes(drawing, script, WIDTH - left - RIGHT);
+    rp_figure_add_narrow_tics(drawing->figure, wide - left - RIGHT, axis_ms * drawing->unit.per_ms);
+    append_boxes(drawing, script, wide - left - RIGHT);
     g_string_append(script, "  DATA index 1 using 1:2:3:4 with labels font font_small textcolor "
                             "rgb variable");
     for (guint i = 0; i < drawing->n_legend; i++)
@@ -411,6 +312,8 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
     guint top = TOP + (titles[1] != NULL ? SUBTITLE : 0);
     gboolean titled = n_panels > 1;
     double rows = count_rows(panels, n_panels, titled);
+    const RpFigureStyle *style = panels[0].style;
+    const guint wide = rp_figure_wide(style, WIDTH);
     guint left = LEFT_COMPUTE;
     guint row_pixels = rows < MANY_ROWS ? ROW_COMPUTE : ROW_MANY;
     gboolean ends = FALSE;
@@ -426,13 +329,14 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
         if (panels[i].lanes & RP_TIMELINE_TRANSFERS)
             row_pixels = ROW_LANES;
     }
-    double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + END_ROOM : 1.0);
-    Drawing drawing = {
+    const double end_room = fmax(END_ROOM, END_PIXELS / (wide - left - RIGHT - END_PIXELS));
+    double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + end_room : 1.0);
+    RpTimelineDrawing drawing = {
         .boxes = g_string_new(NULL),
         .labels = g_string_new(NULL),
         .unit = rp_time_unit(longest_ns),
         .tics = g_string_new(NULL),
-        .pixels_per_ms = (WIDTH - left - RIGHT) / axis_ms,
+        .pixels_per_ms = (wide - left - RIGHT) / axis_ms,
         .narrowest_pixels = G_MAXDOUBLE,
     };
     rp_text_append(drawing.boxes,
@@ -440,15 +344,16 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
                    "micro_batch iteration (of the first if joined)\n",
                    drawing.unit.name, drawing.unit.name);
     rp_text_append(drawing.labels, "\n\n# time_%s row label colour\n", drawing.unit.name);
-    drawing.figure = rp_figure_new(name, titles[0], WIDTH, (guint)(top + rows * row_pixels));
+    drawing.figure =
+        rp_figure_new_styled(name, titles[0], style, WIDTH, (guint)(top + rows * row_pixels));
     rp_figure_add_titles(drawing.figure, titles[0], titles[1]);
-    append_legend(&drawing, panels, n_panels, WIDTH - left - RIGHT);
+    append_legend(&drawing, panels, n_panels, wide - left - RIGHT);
     for (guint i = 0; i < n_panels; i++) {
         rp_text_append(drawing.boxes, "# panel %u: %s\n", i,
                        panels[i].title != NULL ? panels[i].title : titles[0]);
         draw_panel(&drawing, &panels[i], titled);
     }
-    append_script(&drawing, left, top, axis_ms);
+    append_script(&drawing, wide, left, top, axis_ms);
     /* without a label the second block still needs a line; on NaN gnuplot 5.4 would crash */
     if (strchr(drawing.labels->str + 2, '\n')[1] == '\0')
         g_string_append(drawing.labels, "0 0 \"\" 0\n");

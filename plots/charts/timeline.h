@@ -27,10 +27,11 @@ typedef enum { RP_SHADE_STAGE, RP_SHADE_MICRO_BATCH, RP_SHADE_ITERATION } RpTime
 
 /* What stands in the boxes, where it fits. */
 typedef enum {
-    RP_LABEL_AUTO, /* micro-batches if their boxes are wide enough, else slots */
+    RP_LABEL_AUTO, /* stage and micro-batch if their boxes are wide enough, else slots */
     RP_LABEL_NONE,
     RP_LABEL_MICRO_BATCH,
     RP_LABEL_STAGE,    /* in each box */
+    RP_LABEL_BOTH,     /* stage·micro-batch */
     RP_LABEL_SLOT,     /* the stage, once for all micro-batches of the slot */
     RP_LABEL_ITERATION /* once for all that a lane does for an iteration without a break */
 } RpTimelineLabel;
@@ -53,6 +54,8 @@ typedef struct {
     /* a gap after so many devices; 0 = none between rows of compute */
     guint group;
     gboolean mark_end; /* the makespan, as a line */
+    /* (nullable): of the figure, that of its first panel */
+    const RpFigureStyle *style;
 } RpTimelinePanel;
 
 /**

@@ -443,7 +443,7 @@ refuses_to_write_where_it_cannot(void **state)
         {SIMULATE "--schedule 1f1b --trace @T", 1, "Is a directory"},
         {SIMULATE "--schedule 1f1b --csv /dev/full", 1, "No space left"},
         {SIMULATE "--schedule 1f1b --trace -", 2, "--trace: expected a file"},
-        {SIMULATE "--schedule 1f1b --picture @T/x.gif", 2, ".png, .svg or .pdf"},
+        {SIMULATE "--schedule 1f1b --picture @T/x.gif", 2, ".png, .svg, .pdf or .tex"},
         {SIMULATE "--schedule 1f1b --memory-picture @T/x.png", 2, "--fidelity full"},
         {"export --profile qwen3-8b --gpu rtx4090 -o @T/none/x.json", 1, "none"},
         {"export @Q --schedule 1f1b --gpus 4 --micro-batches 4 --csv - --chrome -", 2,

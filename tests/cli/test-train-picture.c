@@ -108,7 +108,7 @@ refuses_what_it_cannot_draw(void **state)
         const char *part;
     } cases[] = {
         {"", "--picture @T/x.gif", 2,
-         "--picture: expected a name that ends in .png, .svg or .pdf, found \""},
+         "--picture: expected a name that ends in .png, .svg, .pdf or .tex, found \""},
         {"", "--picture @T/no/x.png", 1, "cannot write"},
         {"ln -s model/config.json @T/link.png;", "--picture @T/link.png", 1,
          "--picture: expected a file that the run does not read"},

@@ -364,7 +364,7 @@ a_memory_curve_never_rises_above_its_arena(void **state)
 {
     (void)state;
     Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
-    RpFigure *figure = rp_memory_figure("m", "m", made.plan, made.trace, 0, 0, 0);
+    RpFigure *figure = rp_memory_figure("m", "m", made.plan, made.trace, 0, 0, 0, NULL);
 
     for (guint arena = 0; arena <= 2; arena++) {
         GPtrArray *steps = data_lines(figure, arena);

@@ -1,0 +1,166 @@
+/* How pictures look on paper: --width, --no-title, .tex; and what stands in slots. */
+#include "tests/cli/run-cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RUN "simulate @Q --schedule 1f1b --gpus 4 --micro-batches 8 --stages 7*4 "
+
+static char *
+read_file(const char *name)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *text = NULL;
+
+    assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    return text;
+}
+
+static void
+must_run(const char *command)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", command);
+
+    if (run.code != 0)
+        print_error("%s: %s\n", command, run.err);
+    assert_int_equal(run.code, 0);
+}
+
+static void
+must_refuse(const char *command, const char *message)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", command);
+
+    assert_int_equal(run.code, 2);
+    if (strstr(run.err, message) == NULL)
+        print_error("%s: %s\n", command, run.err);
+    assert_non_null(strstr(run.err, message));
+}
+
+/* The size of an SVG picture. */
+static void
+read_size(const char *name, guint *width, guint *height)
+{
+    g_autofree char *svg = read_file(name);
+    const char *at = strstr(svg, "viewBox=\"0 0 ");
+
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "viewBox=\"0 0 %u %u\"", width, height), 2);
+}
+
+static void
+a_picture_is_as_wide_as_its_paper(void **state)
+{
+    guint width, height;
+
+    must_run(RUN "--picture @T/usual.svg");
+    must_run(RUN "--picture @T/narrow.svg --width 84mm");
+    read_size("usual.svg", &width, &height);
+    assert_int_equal(width, 1100);
+    read_size("narrow.svg", &width, &height);
+    assert_int_equal(width, 386); /* 84 mm at 116 2/3 pixels an inch */
+    must_run(RUN "--picture @T/narrow.pdf --width 8.4cm");
+    g_autofree char *narrow = rp_cli_temporary("narrow.pdf");
+    g_autofree char *pdf = NULL;
+    gsize length;
+
+    assert_true(g_file_get_contents(narrow, &pdf, &length, NULL));
+    /* 84 mm = 238.1 pt; the picture is binary before its page is told */
+    assert_non_null(memmem(pdf, length, "/MediaBox [ 0 0 238 ", 20));
+}
+
+static void
+without_its_title_a_picture_is_lower(void **state)
+{
+    guint width, height, less;
+
+    must_run(RUN "--picture @T/titled.svg");
+    must_run(RUN "--picture @T/plain.svg --no-title");
+    read_size("titled.svg", &width, &height);
+    read_size("plain.svg", &width, &less);
+    assert_int_equal(height - less, 66 - 12);
+    g_autofree char *titled = read_file("titled.svg");
+    g_autofree char *plain = read_file("plain.svg");
+
+    assert_non_null(strstr(titled, "bubble ratio"));
+    assert_null(strstr(plain, "bubble ratio"));
+    assert_non_null(strstr(plain, "GPU 0"));
+}
+
+static void
+latex_gets_text_and_graphics(void **state)
+{
+    must_run(RUN "--picture @T/for-latex.tex --width 84mm");
+    g_autofree char *tex = read_file("for-latex.tex");
+    g_autofree char *pdf = read_file("for-latex.pdf");
+
+    assert_non_null(strstr(tex, "bubble ratio 36.2 \\% (predicted)"));
+    assert_non_null(strstr(tex, "]{for-latex}}%"));
+    assert_true(g_str_has_prefix(pdf, "%PDF-"));
+}
+
+static void
+slots_carry_the_number_of_their_stage(void **state)
+{
+    must_run(RUN "--picture @T/slots.svg");
+    g_autofree char *svg = read_file("slots.svg");
+
+    for (guint stage = 0; stage < 4; stage++) {
+        g_autofree char *label = g_strdup_printf(">%u·7<", stage);
+
+        if (strstr(svg, label) == NULL)
+            fail_msg("expected %s in %.3000s", label, svg);
+    }
+}
+
+/* One GPU has nothing to wait for but its copies. */
+static void
+a_small_share_is_not_nothing(void **state)
+{
+    must_run("simulate @Q --schedule roundpipe --gpus 2 --micro-batches 8 --async --picture "
+             "@T/small.svg");
+    g_autofree char *svg = read_file("small.svg");
+
+    assert_non_null(strstr(svg, "bubble ratio"));
+    assert_null(strstr(svg, "bubble ratio 0.0 %"));
+}
+
+static void
+every_command_that_draws_has_the_options(void **state)
+{
+    must_run(RUN "--trace @T/t.json --fidelity full --memory-picture @T/memory.pdf --width 84mm "
+                 "--no-title");
+    must_run("diff @T/t.json @T/t.json --picture @T/diff.tex --width 170mm --no-title");
+    must_run("sweep @Q --gpus 2 --micro-batches 4,8 -o @T/s.csv --picture @T/s.tex --width 3.3in "
+             "--no-title");
+    must_run("figures -o @T/figures --format tex --no-title figure-2");
+    g_autofree char *figure = read_file("figures/figure-2.tex");
+
+    assert_null(strstr(figure, "Figure 2"));
+}
+
+static void
+refuses_options_without_effect(void **state)
+{
+    must_refuse(RUN "--width 84mm", "--width: expected a picture to draw beside it");
+    must_refuse(RUN "--no-title", "--no-title: expected a picture to draw beside it");
+    must_refuse(RUN "--picture @T/x.svg --width 84", "--width: expected 40 to 2000 mm");
+    must_refuse(RUN "--picture @T/x.svg --width 1mm", "--width: expected 40 to 2000 mm");
+    must_refuse(RUN "--picture @T/x.svg --width nan", "--width: expected 40 to 2000 mm");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_picture_is_as_wide_as_its_paper),
+        cmocka_unit_test(without_its_title_a_picture_is_lower),
+        cmocka_unit_test(latex_gets_text_and_graphics),
+        cmocka_unit_test(slots_carry_the_number_of_their_stage),
+        cmocka_unit_test(a_small_share_is_not_nothing),
+        cmocka_unit_test(every_command_that_draws_has_the_options),
+        cmocka_unit_test(refuses_options_without_effect),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}
