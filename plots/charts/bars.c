@@ -357,7 +357,7 @@ void
 rp_bubble_chart_add(RpBarChart *chart, const char *group, const char *label, const RpBubble *bubble,
                     double published)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
+    g_autofree char *text = rp_text_percent(bubble->ratio);
     RpBarRow row = {
         .group = group,
         .label = label,
@@ -367,8 +367,7 @@ rp_bubble_chart_add(RpBarChart *chart, const char *group, const char *label, con
         .marker = published,
     };
 
-    rp_text_append(text, "%.1f %%", 100 * bubble->ratio);
-    row.text = text->str;
+    row.text = text;
     rp_bar_chart_add(chart, &row);
 }
 
@@ -376,7 +375,7 @@ void
 rp_bubble_chart_add_steady(RpBarChart *chart, const char *group, const char *label,
                            const RpSteady *steady, double published)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
+    g_autofree char *text = rp_text_percent(steady->ratio);
     RpBarRow row = {
         .group = group,
         .label = label,
@@ -384,7 +383,6 @@ rp_bubble_chart_add_steady(RpBarChart *chart, const char *group, const char *lab
         .marker = published,
     };
 
-    rp_text_append(text, "%.1f %%", 100 * steady->ratio);
-    row.text = text->str;
+    row.text = text;
     rp_bar_chart_add(chart, &row);
 }

@@ -376,7 +376,9 @@ rp_timeline_title(const char *schedule, const RpTrace *trace, guint micro_batche
         rp_text_append(title, ", M_R = %u", round);
     g_autofree char *makespan = rp_text_time(bubble.makespan_ns);
 
-    rp_text_append(title, ", makespan %s, bubble ratio %.1f %% (%s)", makespan, 100 * bubble.ratio,
+    g_autofree char *percent = rp_text_percent(bubble.ratio);
+
+    rp_text_append(title, ", makespan %s, bubble ratio %s (%s)", makespan, percent,
                    rp_trace_origin(trace) == RP_TRACE_MEASURED ? "measured" : "predicted");
     return g_string_free(title, FALSE);
 }
