@@ -31,13 +31,24 @@
 #define PAUSE_US 2000
 #define ROUNDS_APART 4
 
+/* What is kept of a parameter, in others than fp32. */
+static const RpOptimizerForm forms[] = {
+    {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
+    {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
+    {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16, .shared = TRUE},
+    {RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32},
+    {RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8, .shared = TRUE},
+};
+#define N_FORMS G_N_ELEMENTS(forms)
+
 typedef struct {
     gsize n;
     RpOptimizer *optimizer;
+    RpOptimizer *lion; /* of the same variant */
     RpOptimizerLayer *layer;
-    float *state;                           /* of the layer, 3 n */
-    RpOptimizerLayer *narrow[RP_N_MOMENTS]; /* others, whose moments are kept in fewer bits */
-    void *narrow_state[RP_N_MOMENTS];
+    float *state;                      /* of the layer, 3 n */
+    RpOptimizerLayer *narrow[N_FORMS]; /* layers of `forms` */
+    void *narrow_state[N_FORMS];
     uint16_t *gradient; /* ROUNDS_APART n: of so many rounds, one behind the other */
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
@@ -49,8 +60,11 @@ typedef enum {
     IN_PLACE,
     FUSED,
     LEAN,
-    FUSED_BF16,
+    FUSED_BF16, /* from here on as `forms` says */
     FUSED_INT8,
+    FUSED_SHARED,
+    FUSED_LION,
+    FUSED_LEAST,
     FUSED_SUM,
     FUSED_TWO,
     FUSED_FOUR,
@@ -95,13 +109,11 @@ in_place_share(gsize first, gsize n, gpointer data)
     }
 }
 
-/* Of a parameter: of the state, read and written. */
+/* Of a parameter: of the state, read and written, of its gradient and its published weight. */
 static double
-state_bytes(RpMoments moments)
+form_bytes(guint form)
 {
-    const RpOptimizerForm form = {.moments = moments};
-
-    return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK;
+    return (double)rp_optimizer_state_traffic(forms[form], RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
 }
 
 /* Bytes that @what moves, read and written. */
@@ -113,8 +125,11 @@ bytes_of(const Bench *bench, What what)
                                    [IN_PLACE] = 32,
                                    [FUSED] = FUSED_BYTES,
                                    [LEAN] = LEAN_BYTES,
-                                   [FUSED_BF16] = state_bytes(RP_MOMENTS_BF16) + 4,
-                                   [FUSED_INT8] = state_bytes(RP_MOMENTS_INT8) + 4,
+                                   [FUSED_BF16] = form_bytes(0),
+                                   [FUSED_INT8] = form_bytes(1),
+                                   [FUSED_SHARED] = form_bytes(2),
+                                   [FUSED_LION] = form_bytes(3),
+                                   [FUSED_LEAST] = form_bytes(4),
                                    [FUSED_SUM] = FUSED_BYTES + 2,
                                    [FUSED_TWO] = FUSED_BYTES + 2,
                                    [FUSED_FOUR] = FUSED_BYTES + 6,
@@ -198,8 +213,13 @@ run(Bench *bench, RpPool *pool, What what)
         return;
     case FUSED_BF16:
     case FUSED_INT8:
-        layer = bench->narrow[what == FUSED_BF16 ? RP_MOMENTS_BF16 : RP_MOMENTS_INT8];
-        rp_optimizer_layer_apply(bench->optimizer, layer, &step);
+    case FUSED_SHARED:
+    case FUSED_LION:
+    case FUSED_LEAST:
+        layer = bench->narrow[what - FUSED_BF16];
+        rp_optimizer_layer_apply(forms[what - FUSED_BF16].rule == RP_UPDATE_LION ? bench->lion
+                                                                                 : bench->optimizer,
+                                 layer, &step);
         rp_optimizer_layer_finish(layer);
         return;
     default:
@@ -260,16 +280,18 @@ fill(Bench *bench, RpPool *pool)
     for (gsize i = 0; i < bench->n; i++)
         bench->state[i] = rp_float_from_bf16(bench->gradient[i]);
     g_rand_free(rand);
-    for (guint m = RP_MOMENTS_BF16; m < RP_N_MOMENTS; m++) {
+    for (guint m = 0; m < N_FORMS; m++) {
         RpAdamwOptions narrow = options;
         g_autoptr(RpOptimizer) optimizer = NULL;
 
-        narrow.form.moments = (RpMoments)m;
+        narrow.form = forms[m];
         optimizer = rp_optimizer_new(&narrow, NULL, pool, &error);
         die_of(error);
         bench->narrow_state[m] = new_array(rp_optimizer_state_bytes(narrow.form, bench->n), 1);
         bench->narrow[m] =
             rp_optimizer_layer_new(optimizer, bench->narrow_state[m], bench->n, NULL, 0);
+        if (forms[m].shared)
+            rp_optimizer_layer_share(bench->narrow[m], bench->published);
         rp_optimizer_layer_set_weights(bench->narrow[m], 0, bench->state, bench->n);
     }
 }
@@ -278,14 +300,17 @@ static void
 compare(Bench *bench, RpPool *pool)
 {
     static const char *const names[N_WHATS] = {
-        "memcpy",      "streaming copy", "in place",       "fused",       "lean",
-        "fused, bf16", "fused, int8",    "fused, sum",     "fused, 2",    "fused, 4",
-        "early",       "early, 4",       "norm",           "norm, sum",   "norm, 2",
-        "norm, 4",     "accumulate",     "copy gradients", "copy weights"};
+        "memcpy",         "streaming copy", "in place",      "fused",   "lean",
+        "fused, bf16",    "fused, int8",    "fused, shared", "lion",    "lion, shared int8",
+        "fused, sum",     "fused, 2",       "fused, 4",      "early",   "early, 4",
+        "norm",           "norm, sum",      "norm, 2",       "norm, 4", "accumulate",
+        "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    RpAdamwOptions lion = options;
 
+    lion.form.rule = RP_UPDATE_LION;
     for (guint round = 0; round < ROUNDS; round++)
         for (guint v = 0; variants[v] != NULL; v++) {
             if (!variants[v]->supported())
@@ -293,6 +318,9 @@ compare(Bench *bench, RpPool *pool)
             g_autoptr(GError) error = NULL;
             g_clear_pointer(&bench->optimizer, rp_optimizer_free);
             bench->optimizer = rp_optimizer_new(&options, variants[v], pool, &error);
+            die_of(error);
+            g_clear_pointer(&bench->lion, rp_optimizer_free);
+            bench->lion = rp_optimizer_new(&lion, variants[v], pool, &error);
             die_of(error);
             for (guint what = 0; what < N_WHATS; what++)
                 best[v][what] = MAX(best[v][what], bytes_per_s(bench, pool, (What)what));
@@ -371,8 +399,9 @@ main(int argc, char **argv)
         printf("%u       begin and end: %.1f us, after a pause %.1f us\n", n_threads,
                empty_run_us(pool, 10000, 0), empty_run_us(pool, 200, PAUSE_US));
         g_clear_pointer(&bench.optimizer, rp_optimizer_free);
+        g_clear_pointer(&bench.lion, rp_optimizer_free);
     }
-    for (guint m = 0; m < RP_N_MOMENTS; m++) {
+    for (guint m = 0; m < N_FORMS; m++) {
         rp_optimizer_layer_free(bench.narrow[m]);
         g_aligned_free(bench.narrow_state[m]);
     }
