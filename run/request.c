@@ -16,6 +16,7 @@ rp_request_clear(RpRequest *request)
     g_clear_pointer(&request->partition, rp_partition_free);
     g_clear_pointer(&request->saved, g_free);
     g_clear_pointer(&request->given, rp_schedule_free_given);
+    g_clear_pointer(&request->slow, g_free);
 }
 
 /* A setting as messages name it. */
@@ -356,6 +357,8 @@ rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan *
 
     if (plan == NULL)
         return NULL;
+    if (request->slow != NULL)
+        rp_plan_slow(plan, request->slow);
     RpTrace *trace = rp_simulate(plan, &machine, error);
 
     if (trace != NULL && plan_out != NULL)
@@ -440,6 +443,8 @@ rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, gui
     if (plan == NULL)
         return FALSE;
     g_autoptr(RpDraws) draws = rp_draws_new(plan, profile);
+    rp_draws_set_noise(draws, request->noise);
+    rp_draws_set_slow(draws, request->slow);
     g_autofree double *makespans = g_new(double, n);
     g_autofree double *iterations = g_new(double, n);
     g_autofree double *ratios = g_new(double, n);

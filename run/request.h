@@ -50,6 +50,9 @@ typedef struct {
     gint64 saved_ns;        /* where that was chosen: time of an iteration, and without it */
     gint64 recomputed_ns;
     RpScheduleOps *given; /* the schedule, where it is a file's and this request's own; or %NULL */
+    double noise;         /* of draws: sigma of log-normal times; 0 = the profile's spreads */
+    double *slow; /* per GPU: its actions take so many times as long; %NULL = as planned. Set after
+                     the request is resolved: the plan does not know of it */
 } RpRequest;
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)

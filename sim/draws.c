@@ -6,7 +6,9 @@
 struct _RpDraws {
     RpPlan *plan;
     const RpProfile *profile;
-    GArray *tasks; /* of Times: of the plan's actions */
+    GArray *tasks;      /* of Times: of the plan's actions */
+    double noise;       /* sigma; 0 = the profile's spreads */
+    const double *slow; /* per device; or NULL */
 };
 
 /* An action's times as they were planned. */
@@ -52,7 +54,8 @@ rp_draws_new(RpPlan *plan, const RpProfile *profile)
 
     RpDraws *draws = g_new(RpDraws, 1);
 
-    *draws = (RpDraws){plan, profile, g_array_new(FALSE, FALSE, sizeof(Times))};
+    *draws = (RpDraws){.plan = plan, .profile = profile};
+    draws->tasks = g_array_new(FALSE, FALSE, sizeof(Times));
     for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
         const RpTask *task = rp_plan_task(plan, id);
         const Times times = {id, task->duration_ns, task->lead_ns};
@@ -70,6 +73,42 @@ rp_draws_free(RpDraws *draws)
         return;
     g_array_unref(draws->tasks);
     g_free(draws);
+}
+
+void
+rp_draws_set_noise(RpDraws *draws, double sigma)
+{
+    draws->noise = sigma;
+}
+
+void
+rp_draws_set_slow(RpDraws *draws, const double *slow)
+{
+    draws->slow = slow;
+}
+
+/* Sets the times of a task from those of its two parts, on its device. */
+static void
+set_times(RpPlan *plan, RpTaskId id, gint64 lead_ns, gint64 rest_ns, const double *slow)
+{
+    const guint32 device = rp_plan_lane_device(plan, rp_plan_task(plan, id)->lane);
+
+    if (slow != NULL && device != RP_NONE) {
+        lead_ns = llround((double)lead_ns * slow[device]);
+        rest_ns = llround((double)rest_ns * slow[device]);
+    }
+    rp_plan_set_times(plan, id, lead_ns + rest_ns, lead_ns);
+}
+
+void
+rp_plan_slow(RpPlan *plan, const double *slow)
+{
+    for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+
+        if (rp_task_is_compute(task))
+            set_times(plan, id, task->lead_ns, task->duration_ns - task->lead_ns, slow);
+    }
 }
 
 /* ---- one draw ---- */
@@ -102,33 +141,35 @@ rp_draws_normal(guint64 seed, guint draw, guint iteration, guint layer, guint mi
 
 /* By how much a part is longer at @z. */
 static double
-change(double time_ns, double spread_ns, double z)
+change(double noise, double time_ns, double spread_ns, double z)
 {
+    if (noise > 0)
+        return time_ns * expm1(noise * z - noise * noise / 2);
     return fmax(-time_ns, z * spread_ns / RP_DRAW_TENTH);
 }
 
 /* The same of @parts of a layer; @last: its stage ends with it. */
 static double
-layer_change(const RpLayer *layer, guint parts, gboolean last, double z)
+layer_change(const RpLayer *layer, guint parts, gboolean last, double noise, double z)
 {
     const double backward = (double)layer->backward_ns, weight = (double)layer->weight_gradient_ns;
     const double recompute = (double)layer->recompute_ns;
     double sum = 0;
 
     if (parts & FORWARD)
-        sum += change((double)layer->forward_ns, (double)layer->forward_spread_ns, z);
+        sum += change(noise, (double)layer->forward_ns, (double)layer->forward_spread_ns, z);
     if ((parts & RECOMPUTE) && layer->kind == RP_LAYER_BLOCK) {
         const double part =
             last && recompute > 0 ? 1 - (double)rp_layer_saving_ns(layer) / recompute : 1;
 
-        sum += part * change(recompute, (double)layer->recompute_spread_ns, z);
+        sum += part * change(noise, recompute, (double)layer->recompute_spread_ns, z);
     }
     if (parts & BACKWARD) {
         const double share = backward > 0 ? weight / backward : 0;
         const double part =
             (parts & INPUT_GRADIENT ? 1 - share : 0) + (parts & WEIGHT_GRADIENT ? share : 0);
 
-        sum += part * change(backward, (double)layer->backward_spread_ns, z);
+        sum += part * change(noise, backward, (double)layer->backward_spread_ns, z);
     }
     return sum;
 }
@@ -153,7 +194,8 @@ stage_change(const RpDraws *draws, const Place *place, guint parts, guint64 seed
         const guint l = layers.first + i;
         const double z = rp_draws_normal(seed, draw, iteration, l, place->micro_batch);
 
-        sum += layer_change(&draws->profile->layers[l], parts, i + 1 == layers.count, z);
+        sum +=
+            layer_change(&draws->profile->layers[l], parts, i + 1 == layers.count, draws->noise, z);
     }
     return sum;
 }
@@ -175,7 +217,7 @@ rp_draws_apply(RpDraws *draws, guint64 seed, guint draw)
         const gint64 lead_ns = MAX(0, times->lead_ns + llround(lead));
         const gint64 rest_ns = MAX(0, times->duration_ns - times->lead_ns + llround(rest));
 
-        rp_plan_set_times(draws->plan, times->id, lead_ns + rest_ns, lead_ns);
+        set_times(draws->plan, times->id, lead_ns, rest_ns, draws->slow);
     }
 }
 
@@ -218,5 +260,8 @@ rp_drawn_of(double *values, guint n)
         .deviation = n > 1 ? sqrt(squares / (n - 1)) : 0,
         .low = percentile(values, n, 0.1),
         .high = percentile(values, n, 0.9),
+        .p5 = percentile(values, n, 0.05),
+        .p50 = percentile(values, n, 0.5),
+        .p95 = percentile(values, n, 0.95),
     };
 }

@@ -30,6 +30,24 @@ RpDraws *rp_draws_new(RpPlan *plan, const RpProfile *profile);
 void rp_draws_free(RpDraws *draws);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpDraws, rp_draws_free)
 
+/**
+ * rp_draws_set_noise:
+ * @sigma: > 0
+ *
+ * In place of the profile's spreads every time of a layer and micro-batch is multiplied by
+ * exp(sigma z - sigma^2 / 2): log-normal, of mean 1.
+ */
+void rp_draws_set_noise(RpDraws *draws, double sigma);
+
+/**
+ * rp_draws_set_slow:
+ * @slow: (nullable) (array): for each device, how many times as long its actions take; borrowed
+ */
+void rp_draws_set_slow(RpDraws *draws, const double *slow);
+
+/* Makes the actions of each device take @slow (as above) times as long as they are planned. */
+void rp_plan_slow(RpPlan *plan, const double *slow);
+
 /* Whether any layer's time has a spread. */
 gboolean rp_draws_has_spreads(const RpProfile *profile);
 
@@ -45,6 +63,9 @@ typedef struct {
     double deviation; /* standard, of the draws as a sample; 0 of one draw */
     double low;       /* 10th percentile */
     double high;      /* 90th */
+    double p5;        /* 5th, 50th and 95th */
+    double p50;
+    double p95;
 } RpDrawn;
 
 /* @values: (array length=n): n > 0; sorted on return */

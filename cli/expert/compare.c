@@ -1,5 +1,6 @@
 /* Rows of profile x schedule. A row that cannot run says why and the others go on. */
 #include "cli/reports/entries.h"
+#include "cli/reports/noise.h"
 #include "cli/reports/result.h"
 #include "cli/reports/systems.h"
 
@@ -25,6 +26,7 @@ typedef struct {
     RpSystemsArgs systems;
     char *profiles_dir;
     char *csv;
+    RpCliNoise noise;
     gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
 } CompareArgs;
 
@@ -33,8 +35,10 @@ typedef struct {
     const RpScheduleOps *schedule;
     gboolean async;
     RpRequest request;
+    const RpCliNoise *noise;
     RpResult result;
-    char *problem; /* why it cannot run; %NULL if it ran */
+    RpRequestDrawn drawn; /* draws = 0: not asked for, or the times have no distribution */
+    char *problem;        /* why it cannot run; %NULL if it ran */
     gboolean fastest;
     gboolean least_bubble;
     gboolean least_memory;
@@ -98,6 +102,7 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
         own.ask.n_stages = 0;
     if (!rp_schedule_args_resolve(&own, row->entry->profile, &row->request, error))
         return FALSE;
+    rp_cli_noise_apply(row->noise, &row->request);
     g_autoptr(RpTrace) trace =
         rp_request_simulate(&row->request, row->entry->profile, &plan, error);
 
@@ -106,7 +111,10 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
     rp_result_measure(&row->request, row->entry->profile, plan, trace, &row->result);
     if (row->request.options.fidelity == RP_FIDELITY_COMPUTE)
         rp_result_plan_memory(&row->request, row->entry->profile, &row->result);
-    return TRUE;
+    gboolean distributed;
+
+    return rp_cli_noise_draw(row->noise, &row->request, row->entry->profile, &row->drawn,
+                             &distributed, error);
 }
 
 static void
@@ -197,7 +205,12 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
     if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
         return rp_cli_refuse(
             error, "--published: expected no --recompute and no --fused-forward beside it");
-    return check_systems(args, more, error) && rp_schedule_args_read(args, &ask, error);
+    if (more->systems.names != NULL && (more->noise.slow != NULL || more->noise.draws > 0))
+        return rp_cli_refuse(error, "--systems: expected no --slow and no --draws beside it: "
+                                    "systems have no timeline");
+    return check_systems(args, more, error) &&
+           rp_cli_noise_check(&more->noise, args->ask.options.gpus, error) &&
+           rp_schedule_args_read(args, &ask, error);
 }
 
 /* Options that none of the rows knows. */
@@ -293,6 +306,14 @@ report_figures(RpReport *report, const Row *row, gboolean memory)
     }
     rp_report_add_plan_bound(report, result, "above order %", FALSE);
     rp_report_add_bubble(report, &result->bubble, labels);
+    rp_report_add_noise(report, row->noise, &row->request, &row->drawn, FALSE);
+    if (row->noise->draws > 0 && row->drawn.draws == 0) {
+        rp_report_line(report, "p50 ms", "-");
+        rp_report_line(report, "p95 ms", "-");
+    } else if (row->drawn.draws > 0) {
+        rp_report_line(report, "p50 ms", "%.3f", row->drawn.iteration_ns.p50 / 1e6);
+        rp_report_line(report, "p95 ms", "%.3f", row->drawn.iteration_ns.p95 / 1e6);
+    }
     rp_report_rate(report, "tokens_per_s", result->tokens_per_s, "tokens/s");
     rp_report_count(report, "tasks", (gint64)result->actions, NULL);
     report_memory(report, row, memory);
@@ -340,7 +361,8 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
     rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);
     rp_report_table(report, "rows",
-                    "exposed,intra,drain,switch,fill,above order %,above least %,tokens/s", 0);
+                    "exposed,intra,drain,switch,fill,above order %,above least %,p50 ms,tokens/s",
+                    0);
     for (guint i = 0; i < rows->len; i++)
         report_row(report, &g_array_index(rows, Row, i), memory);
     rp_report_end(report);
@@ -406,6 +428,8 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     }
     if (!check_options(request, rows, error))
         return FALSE;
+    for (guint i = 0; i < rows->len; i++)
+        g_array_index(rows, Row, i).noise = &args->noise;
     if (!args->published)
         treat_alike(request);
     if (!run_rows(request, rows, error))
@@ -429,6 +453,7 @@ static const GOptionEntry options[] = {
     {"published", 0, RP_FLAG(CompareArgs, published),
      "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
      NULL},
+    RP_CLI_NOISE(CompareArgs),
     {"profiles", 0, RP_FILE(CompareArgs, profiles_dir),
      "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)", "DIR"},
     {"csv", 0, RP_FILE(CompareArgs, csv), "write the rows as CSV; - = instead of the table",

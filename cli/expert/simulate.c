@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/reports/noise.h"
 #include "cli/reports/picture.h"
 #include "cli/reports/result.h"
 #include "core/base/units.h"
@@ -17,8 +18,7 @@ typedef struct {
     char *memory_picture;
     char *window; /* of the pictures */
     RpPictureArgs drawn;
-    int draws; /* 0: none */
-    gint64 seed;
+    RpCliNoise noise;
 } SimulateArgs;
 
 static void
@@ -141,42 +141,13 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
 }
 
 static void
-report_draws(RpReport *report, const RpRequestDrawn *drawn)
-{
-    if (drawn->draws == 0)
-        return;
-    rp_report_object(report, "drawn", NULL);
-    rp_report_count(report, "draws", drawn->draws, "draws");
-    rp_report_show(report, "%u of layers' times, seed %" G_GUINT64_FORMAT, drawn->draws,
-                   drawn->seed);
-    rp_report_count(report, "seed", (gint64)drawn->seed, NULL);
-    rp_report_add_drawn(report, "makespan_ms", &drawn->makespan_ns, TRUE, "  makespan");
-    rp_report_add_drawn(report, "iteration_ms", &drawn->iteration_ns, TRUE, "  iteration");
-    rp_report_add_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "  bubble ratio");
-    rp_report_end(report);
-}
-
-/* Figures over draws of the times, if they are asked for. */
-static gboolean
-draw_times(const SimulateArgs *args, const RpRequest *request, const RpProfile *profile,
-           RpRequestDrawn *drawn, GError **error)
-{
-    if (args->draws == 0)
-        return TRUE;
-    if (rp_draws_has_spreads(profile))
-        return rp_request_draw(request, profile, (guint)args->draws, (guint64)args->seed, drawn,
-                               error);
-    fprintf(stderr, "roundpipe simulate: note: --draws: the profile's times have no spread\n");
-    return TRUE;
-}
-
-static void
 report_run(RpReport *report, const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-           const RpTrace *trace, const RpResult *result, const RpRequestDrawn *drawn)
+           const RpTrace *trace, const RpResult *result, const RpCliNoise *noise,
+           const RpRequestDrawn *drawn)
 {
     report_request(report, request, profile);
     report_times(report, request, result);
-    report_draws(report, drawn);
+    rp_report_add_noise(report, noise, request, drawn, TRUE);
     rp_report_count(report, "tasks", (gint64)result->actions, "tasks");
     rp_report_show(report, "%" G_GUINT64_FORMAT " actions, %" G_GUINT64_FORMAT " in the plan",
                    result->actions, result->tasks);
@@ -276,11 +247,6 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
     };
     RpFigureStyle style;
 
-    if (args->draws > RP_CLI_MOST_DRAWS)
-        return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
-                             args->draws);
-    if (args->seed != 0 && args->draws == 0)
-        return rp_cli_refuse(error, "--seed: expected --draws beside it");
     if (!rp_cli_picture_style(&args->drawn, args->picture != NULL || args->memory_picture != NULL,
                               &style, error))
         return FALSE;
@@ -299,12 +265,16 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_auto(RpRequest) request = {0};
     g_auto(RpResult) result = {0};
     RpRequestDrawn drawn = {0};
+    gboolean distributed;
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
     if (!check_outputs(args, words[0], error) ||
         !rp_request_load(&args->request, words[0], &profile, &request, error))
         return FALSE;
+    if (!rp_cli_noise_check(&args->noise, request.options.gpus, error))
+        return FALSE;
+    rp_cli_noise_apply(&args->noise, &request);
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
 
     if (trace == NULL)
@@ -315,9 +285,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
     if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error) ||
-        !draw_times(args, &request, profile, &drawn, error))
+        !rp_cli_noise_draw(&args->noise, &request, profile, &drawn, &distributed, error))
         return FALSE;
-    report_run(report, &request, profile, plan, trace, &result, &drawn);
+    if (args->noise.draws > 0 && !distributed)
+        fprintf(stderr, "roundpipe simulate: note: --draws: the profile's times have no spread\n");
+    report_run(report, &request, profile, plan, trace, &result, &args->noise, &drawn);
     return TRUE;
 }
 
@@ -332,9 +304,7 @@ static const GOptionEntry options[] = {
     {"window", 0, RP_WORD(SimulateArgs, window),
      "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
     RP_PICTURE_OPTIONS(SimulateArgs, drawn),
-    {"draws", 0, RP_COUNT(SimulateArgs, draws),
-     "simulate N times more, with times drawn from the profile's spreads: mean and deviation", "N"},
-    {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(SimulateArgs, seed), "of --draws (default: 0)", "S"},
+    RP_CLI_NOISE(SimulateArgs),
     {0},
 };
 

@@ -229,10 +229,10 @@ rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gbo
     const struct {
         const char *key;
         double value;
-    } values[] = {{"mean", drawn->mean},
-                  {"deviation", drawn->deviation},
-                  {"p10", drawn->low},
-                  {"p90", drawn->high}};
+    } values[] = {{"mean", drawn->mean}, {"deviation", drawn->deviation},
+                  {"p10", drawn->low},   {"p90", drawn->high},
+                  {"p5", drawn->p5},     {"p50", drawn->p50},
+                  {"p95", drawn->p95}};
     const double scale = ms ? 1e-6 : 100;
 
     rp_report_object(report, key, NULL);
@@ -246,6 +246,9 @@ rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gbo
                    "%.4f %s on average, deviation %.4f; 10th to 90th percentile %.4f to %.4f",
                    scale * drawn->mean, ms ? "ms" : "%", scale * drawn->deviation,
                    scale * drawn->low, scale * drawn->high);
+    if (label != NULL)
+        rp_report_line(report, "    5th, 50th, 95th", "%.4f, %.4f, %.4f", scale * drawn->p5,
+                       scale * drawn->p50, scale * drawn->p95);
 }
 
 void

@@ -326,7 +326,14 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     g_auto(RpCliRun) other = rp_cli_run(DRAWN " --draws 40 --seed 8");
     g_auto(RpCliRun) undrawn = rp_cli_run(DRAWN);
     g_auto(RpCliRun) seed_alone = rp_cli_run(DRAWN " --seed 8");
+    g_auto(RpCliRun) noise_alone = rp_cli_run(DRAWN " --noise 0.1");
+    g_auto(RpCliRun) no_gpu = rp_cli_run(DRAWN " --slow 2=1.5");
+    g_auto(RpCliRun) slow = rp_cli_run(DRAWN " --slow 1=1.5");
 #undef DRAWN
+    g_auto(RpCliRun) noisy = rp_cli_run("simulate @Q --schedule 1f1b --gpus 2 --micro-batches 8 "
+                                        "--json --draws 40 --noise 0.2 --slow 0=1.25,1=1.5");
+    g_auto(RpCliRun) compared = rp_cli_run("compare @Q --schedules 1f1b --gpus 2 --micro-batches 8 "
+                                           "--draws 10 --noise 0.1 --slow 0=1.5");
     g_auto(RpCliRun) none =
         rp_cli_run("simulate @Q --schedule 1f1b --gpus 2 --micro-batches 8 --json");
     g_auto(RpCliRun) none_drawn =
@@ -340,6 +347,23 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     assert_int_equal(seed_alone.code, 2);
     assert_non_null(strstr(seed_alone.err, "--seed: expected --draws beside it"));
     assert_string_equal(none.out, none_drawn.out);
+    assert_int_equal(noise_alone.code, 2);
+    assert_non_null(strstr(noise_alone.err, "--noise: expected --draws beside it"));
+    assert_int_equal(no_gpu.code, 2);
+    assert_non_null(strstr(no_gpu.err, "--slow: expected GPU=FACTOR, a GPU of 0 to 1"));
+    assert_non_null(strstr(no_gpu.err, "found \"2=1.5\""));
+    g_autoptr(RpTree) quick_root = rp_cli_json(&undrawn), slow_root = rp_cli_json(&slow);
+    g_autoptr(RpTree) noisy_root = rp_cli_json(&noisy);
+
+    assert_true(rp_cli_number(slow_root, "iteration_ms") >
+                rp_cli_number(quick_root, "iteration_ms"));
+    assert_true(rp_cli_number(slow_root, "slow.1") == 1.5);
+    assert_true(rp_cli_number(noisy_root, "slow.0") == 1.25);
+    assert_true(rp_cli_number(noisy_root, "drawn.iteration_ms.p5") <
+                rp_cli_number(noisy_root, "drawn.iteration_ms.p50"));
+    assert_true(rp_cli_number(noisy_root, "drawn.bubble_ratio.p95") >
+                rp_cli_number(noisy_root, "drawn.bubble_ratio.p50"));
+    assert_non_null(strstr(compared.out, "p95 ms"));
     assert_non_null(strstr(none_drawn.err, "have no spread"));
     /* who waits for the slower of two waits longer than for the mean */
     assert_true(rp_cli_number(root, "drawn.iteration_ms.mean") >

@@ -290,6 +290,108 @@ parts_of_a_backward_add_up_to_it(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* ---- log-normal times, slow devices ---- */
+
+/* One block on one GPU, and of its run the first task: mean t, median t exp(-s^2/2), percentiles t exp(+-1.6449 s - s^2/2). */
+static void
+a_task_with_noise_is_log_normal(void **state)
+{
+    enum { N = 20000 };
+    Fixture *f = *state;
+    const guint blocks[] = {1};
+    const double sigma = 0.2, half = sigma * sigma / 2;
+    g_autofree double *values = g_new(double, N);
+
+    make_profile(f, 1);
+    make_plan(f, "gpipe", blocks, 1);
+    rp_draws_set_noise(f->draws, sigma);
+    const double planned = (double)rp_plan_task(f->plan, rp_plan_first_id(f->plan))->duration_ns;
+
+    for (guint i = 0; i < N; i++) {
+        rp_draws_apply(f->draws, 3, i);
+        values[i] = (double)rp_plan_task(f->plan, rp_plan_first_id(f->plan))->duration_ns;
+    }
+    const RpDrawn drawn = rp_drawn_of(values, N);
+
+    assert_true(fabs(drawn.mean / planned - 1) < 0.006);
+    assert_true(fabs(drawn.deviation / planned - sqrt(expm1(sigma * sigma))) < 0.006);
+    assert_true(fabs(drawn.p50 / planned - exp(-half)) < 0.008);
+    assert_true(fabs(drawn.p5 / planned - exp(-1.6449 * sigma - half)) < 0.012);
+    assert_true(fabs(drawn.p95 / planned - exp(1.6449 * sigma - half)) < 0.012);
+}
+
+/* Forward, recompute and backward of a micro-batch are multiplied by the same number. */
+static void
+noise_is_one_factor_for_all_passes_of_a_micro_batch(void **state)
+{
+    Fixture *f = *state;
+    const guint blocks[] = {2, 2};
+    double factors[MICRO_BATCHES] = {0};
+
+    make_profile(f, 4);
+    for (guint l = 0; l < 4; l++) { /* one layer of a stage counts */
+        f->profile->layers[l].forward_ns = l % 2 ? 0 : 1000000;
+        f->profile->layers[l].recompute_ns = l % 2 ? 0 : 1000000;
+        f->profile->layers[l].backward_ns = l % 2 ? 0 : 2000000;
+        f->profile->layers[l].weight_gradient_ns = 0;
+    }
+    make_plan(f, "1f1b", blocks, 2);
+    rp_draws_set_noise(f->draws, 0.3);
+    rp_draws_apply(f->draws, 1, 0);
+    for (RpTaskId id = rp_plan_first_id(f->plan); id < rp_plan_end_id(f->plan); id++) {
+        const RpTask *task = rp_plan_task(f->plan, id);
+        const double planned = task->kind == RP_TASK_FORWARD ? 1e6 : 3e6;
+        const double factor = (double)task->duration_ns / planned;
+
+        if (task->stage != 0)
+            continue;
+        if (factors[task->micro_batch] == 0)
+            factors[task->micro_batch] = factor;
+        assert_true(fabs(factors[task->micro_batch] / factor - 1) < 1e-5);
+    }
+    assert_true(factors[0] != factors[1]);
+}
+
+/* GPipe: fill, then the slower of two stages M times: sum of F + (M - 1) max F, B alike. */
+static void
+a_chain_waits_for_its_slow_gpu(void **state)
+{
+    Fixture *f = *state;
+    const guint blocks[] = {1, 1};
+    const double slow[] = {1, 1.5};
+
+    make_profile(f, 2);
+    f->profile->layers[1] = f->profile->layers[0];
+    make_plan(f, "gpipe", blocks, 2);
+    gint64 forward_ns = 0, backward_ns[2] = {0};
+
+    for (RpTaskId id = rp_plan_first_id(f->plan); id < rp_plan_end_id(f->plan); id++) {
+        const RpTask *task = rp_plan_task(f->plan, id);
+
+        if (task->kind == RP_TASK_FORWARD)
+            forward_ns = task->duration_ns;
+        else
+            backward_ns[task->stage] = task->duration_ns;
+    }
+    const gint64 alike = makespan_ns(f);
+
+    rp_plan_slow(f->plan, slow);
+    const gint64 slow_forward = llround(1.5 * (double)forward_ns);
+    const gint64 slow_backward = llround(1.5 * (double)backward_ns[1]);
+
+    assert_true(makespan_ns(f) > alike);
+    assert_int_equal(makespan_ns(f), forward_ns + slow_forward * MICRO_BATCHES +
+                                         slow_backward * MICRO_BATCHES + backward_ns[0]);
+    /* and draws start from the plan as it was, slow GPUs or not */
+    rp_draws_set_slow(f->draws, slow);
+    for (guint l = 0; l < 2; l++)
+        f->profile->layers[l].forward_spread_ns = f->profile->layers[l].recompute_spread_ns =
+            f->profile->layers[l].backward_spread_ns = 0;
+    rp_draws_apply(f->draws, 1, 0);
+    assert_int_equal(makespan_ns(f), forward_ns + slow_forward * MICRO_BATCHES +
+                                         slow_backward * MICRO_BATCHES + backward_ns[0]);
+}
+
 int
 main(void)
 {
@@ -301,6 +403,10 @@ main(void)
         TEST(a_seed_gives_the_same_times_again),
         TEST(without_spreads_every_draw_is_the_plan),
         TEST(parts_of_a_backward_add_up_to_it),
+        cmocka_unit_test_setup_teardown(a_task_with_noise_is_log_normal, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(noise_is_one_factor_for_all_passes_of_a_micro_batch, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_chain_waits_for_its_slow_gpu, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
