@@ -261,10 +261,10 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
            check_time(ask, profile, iterations, error);
 }
 
-/* Frozen weights stay where an iteration is predicted to take no longer. The first one has them all
- * to upload: alone it tells nothing. */
-static gboolean
-choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+/* The first iteration has all frozen weights to upload: alone it tells nothing. */
+gboolean
+rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                           GError **error)
 {
     const guint64 limit = request->options.resident_limit;
     RpRequest streamed = *request; /* borrowed */
@@ -294,33 +294,14 @@ choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request, 
     return TRUE;
 }
 
-/* What forwards save leaves other room for weights. */
-static gboolean
-choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
-{
-    if (!rp_request_choose_saved(ask, profile, request, error))
-        return FALSE;
-    if (request->recomputed_ns == 0 || request->options.resident_limit == 0)
-        return TRUE;
-    g_autoptr(RpProfile) saving = rp_profile_copy(profile);
-
-    rp_profile_choose_saved(saving, &request->options.saved);
-    return choose_resident(ask, saving, request, error);
-}
-
 gboolean
-rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                         GError **error)
 {
     RpPlanOptions *options = &request->options;
     const guint calls = MAX(1, ask->calls);
-    g_autoptr(RpProfile) saving = NULL;
     guint stages;
 
-    *request = (RpRequest){.options = ask->options};
-    if (!rp_request_save(ask, profile, options, &saving, error))
-        return FALSE;
-    if (saving != NULL)
-        profile = saving;
     if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
             rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
@@ -343,8 +324,7 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
     request->steady = options->async && request->iterations >= request->window.iterations;
     return check_size(ask, stages, calls, request->iterations, error) &&
            check_time(ask, profile, request->iterations, error) &&
-           choose_resident(ask, profile, request, error) &&
-           choose_saved(ask, profile, request, error);
+           rp_request_choose_resident(ask, profile, request, error);
 }
 
 RpTrace *

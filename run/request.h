@@ -70,19 +70,19 @@ gboolean rp_ask_check_size(const RpAsk *ask, GError **error) G_GNUC_WARN_UNUSED_
 gboolean rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same for a @request that has @ask's options, of which nothing is chosen that forwards save. */
+gboolean rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Frozen weights stay on devices where an iteration is predicted to take no longer. */
+gboolean rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The numbers that the request's schedule is made from. */
 RpShape rp_request_shape(const RpRequest *request);
 
 /* The mean period of steady iterations, or of all, with the last task. */
 gint64 rp_request_iteration_ns(const RpRequest *request, const RpTrace *trace);
-
-/* saved.c: @profile with what forwards save as @ask has it. %NULL: nothing */
-gboolean rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
-                         RpProfile **saving, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* saved.c: the same where it is to be chosen, of a request that is resolved without; notes what comes
- * of it. */
-gboolean rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
-                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* "early" or "gated": what the request comes to. */
 const char *rp_request_recompute(const RpRequest *request);

@@ -15,9 +15,10 @@
 #define SHARE_OF_HOST 0.9
 #define MORE_HOST 1.25
 
-gboolean
-rp_request_save(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
-                RpProfile **saving, GError **error)
+/* @profile with what forwards save as @ask has it. %NULL: nothing */
+static gboolean
+save_as_asked(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
+              RpProfile **saving, GError **error)
 {
     const guint groups = rp_save_groups(ask->save);
 
@@ -85,14 +86,12 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, guint64 host_bytes, RpRe
             gint64 *best_ns, GError **error)
 {
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
-    RpAsk again = *ask;
-    g_auto(RpRequest) other = {0};
+    g_auto(RpRequest) other = {.options = ask->options};
     gint64 time_ns;
 
     rp_profile_choose_saved(saving, &request->options.saved);
-    again.save = RP_SAVE_NOTHING;
-    again.options.saved = request->options.saved;
-    if (!rp_request_resolve(&again, saving, &other, error) ||
+    other.options.saved = request->options.saved;
+    if (!rp_request_resolve_plain(ask, saving, &other, error) ||
         !simulate(profile, &other, host_bytes, &time_ns, error))
         return FALSE;
     if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
@@ -162,9 +161,9 @@ choose(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest 
     return TRUE;
 }
 
-gboolean
-rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
-                        GError **error)
+/* The same where it is to be chosen, of a request that is resolved without; notes what comes of it. */
+static gboolean
+choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
     const RpPlanOptions *options = &request->options;
 
@@ -185,4 +184,30 @@ rp_request_choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *r
         request->saved = rp_profile_describe_saved(saving);
     }
     return TRUE;
+}
+
+/* What forwards save leaves other room for weights. */
+static gboolean
+choose_again(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    if (request->recomputed_ns == 0 || request->options.resident_limit == 0)
+        return TRUE;
+    g_autoptr(RpProfile) saving = rp_profile_copy(profile);
+
+    rp_profile_choose_saved(saving, &request->options.saved);
+    return rp_request_choose_resident(ask, saving, request, error);
+}
+
+gboolean
+rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    g_autoptr(RpProfile) saving = NULL;
+
+    *request = (RpRequest){.options = ask->options};
+    if (!save_as_asked(ask, profile, &request->options, &saving, error))
+        return FALSE;
+    if (saving != NULL)
+        profile = saving;
+    return rp_request_resolve_plain(ask, profile, request, error) &&
+           choose_saved(ask, profile, request, error) && choose_again(ask, profile, request, error);
 }

@@ -29,15 +29,6 @@ run_forward(gpointer data)
     rp_network_forward(layer->network, &layer->call);
 }
 
-void
-rp_measured_layer_recompute(gpointer data)
-{
-    RpMeasuredLayer *layer = data;
-
-    layer->call.output = layer->room[RP_ROOM_OUTPUT];
-    rp_network_recompute(layer->network, &layer->call);
-}
-
 static void
 run_recompute_last(gpointer data)
 {
@@ -378,12 +369,6 @@ fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights, const RpProfile *pr
 
 /* ---- times ---- */
 
-gint64
-rp_measured_typical_ns(const RpProbe *probe, const RpTimes *times)
-{
-    return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
-}
-
 /* By kind: a forward first, and last the backward, of the head with the forward before it. */
 static const struct {
     guint n;
@@ -405,14 +390,13 @@ measure(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GError **erro
 
     if (!rp_measurer_run(measurer, layer->probe, kinds[to->kind].parts, n, layer, times, error))
         return FALSE;
-    to->forward_ns = rp_measured_typical_ns(layer->probe, &times[0]);
+    to->forward_ns = rp_probe_typical_ns(layer->probe, &times[0]);
     to->forward_spread_ns = times[0].spread_ns;
-    to->recompute_ns = rp_measured_typical_ns(layer->probe, recompute);
+    to->recompute_ns = rp_probe_typical_ns(layer->probe, recompute);
     to->recompute_spread_ns = recompute->spread_ns;
     if (n > 2)
-        to->recompute_last_ns =
-            MIN(rp_measured_typical_ns(layer->probe, &times[2]), to->recompute_ns);
-    to->backward_ns = MAX(0, rp_measured_typical_ns(layer->probe, backward) -
+        to->recompute_last_ns = MIN(rp_probe_typical_ns(layer->probe, &times[2]), to->recompute_ns);
+    to->backward_ns = MAX(0, rp_probe_typical_ns(layer->probe, backward) -
                                  (to->kind == RP_LAYER_HEAD ? to->forward_ns : 0));
     to->backward_spread_ns = backward->spread_ns;
     return TRUE;
@@ -429,7 +413,7 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
         return TRUE;
     if (!rp_measurer_run(measurer, layer->probe, &part, 1, layer, &times, error))
         return FALSE;
-    to->expand_ns = rp_measured_typical_ns(layer->probe, &times);
+    to->expand_ns = rp_probe_typical_ns(layer->probe, &times);
     return TRUE;
 }
 

@@ -34,11 +34,8 @@ typedef struct {
     const gint32 *tokens; /* whose embeddings are a block's input; NULL: random states */
 } RpMeasuredLayer;
 
-/* Parts. @data: RpMeasuredLayer */
+/* saved.c: a part. @data: RpMeasuredLayer */
 void rp_measured_layer_recompute(gpointer data);
-
-/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
-gint64 rp_measured_typical_ns(const RpProbe *probe, const RpTimes *times);
 
 /* saved.c: by how much a block's recompute is shorter with each group of tensors that its forward may
  * save, where these would go over a link. All of them together take no more than the recompute. */

@@ -63,6 +63,9 @@ gboolean rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart
                          guint n_parts, gpointer data, RpTimes *times,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
+gint64 rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times);
+
 /* Measurements that are not needed. */
 void rp_measurer_skip(RpMeasurer *measurer, guint n);
 

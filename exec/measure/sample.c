@@ -220,3 +220,9 @@ rp_measure_take(RpPool *pool, gsize bytes, GError **error)
                     memory);
     return memory;
 }
+
+gint64
+rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times)
+{
+    return probe->ops->swing_seconds > 0 ? times->mean_ns : times->median_ns;
+}

@@ -5,6 +5,15 @@
  */
 #include "exec/measure/layers.h"
 
+void
+rp_measured_layer_recompute(gpointer data)
+{
+    RpMeasuredLayer *layer = data;
+
+    layer->call.output = layer->room[RP_ROOM_OUTPUT];
+    rp_network_recompute(layer->network, &layer->call);
+}
+
 /* @group alone, where it stands in its room. */
 static RpSavedPlace
 place_of(const RpMeasuredLayer *layer, guint group)
@@ -84,8 +93,8 @@ rp_measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GErr
         !rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error))
         return FALSE;
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
-        const gint64 saved_ns = rp_measured_typical_ns(layer->probe, &times[0]) -
-                                rp_measured_typical_ns(layer->probe, &times[1 + g]);
+        const gint64 saved_ns = rp_probe_typical_ns(layer->probe, &times[0]) -
+                                rp_probe_typical_ns(layer->probe, &times[1 + g]);
 
         if (to->saved[g].bytes == 0)
             continue;

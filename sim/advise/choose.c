@@ -326,12 +326,3 @@ rp_advise_choose_roughly(RpAdvice *advice, GError **error)
 {
     return choose_any(advice, TRUE, error);
 }
-
-gboolean
-rp_advise_choose(RpAdvice *advice, GError **error)
-{
-    if (!rp_advise_choose_plain(advice, error))
-        return FALSE;
-    advice->saved = advice->query.saved;
-    return advice->query.save == RP_SAVE_NOTHING || rp_advise_weigh_saved(advice, error);
-}

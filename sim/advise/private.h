@@ -56,9 +56,6 @@ void rp_advise_set_partition(RpAdviseRun *run, RpPartition *partition);
  * model refuses the workload. */
 RpAdviseRun *rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error);
 
-/* saved.c: puts what is recommended in place of @advice, where forwards that save something are faster
- * and that is to be chosen. */
-gboolean rp_advise_weigh_saved(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The recommendation for @query, of which nothing is chosen but what it asks for. */
 gboolean rp_advise_choose_plain(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The same, but of few micro-batches and partitions, in rounds as long as they must be: to compare. */

@@ -86,8 +86,10 @@ may_be_faster(const RpAdvice *advice, const RpSavedChoice *choice, const RpAdvic
     return RP_ADVISE_AS_FAST * most > recomputed && most > beside;
 }
 
-gboolean
-rp_advise_weigh_saved(RpAdvice *advice, GError **error)
+/* Puts what is recommended in place of @advice, where forwards that save something are faster and that
+ * is to be chosen. */
+static gboolean
+weigh_saved(RpAdvice *advice, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
     g_autoptr(RpAdvice) roughly = g_new0(RpAdvice, 1);
@@ -131,4 +133,13 @@ rp_advise_weigh_saved(RpAdvice *advice, GError **error)
     advice->saved = chosen;
     note_saved(advice, recomputed);
     return TRUE;
+}
+
+gboolean
+rp_advise_choose(RpAdvice *advice, GError **error)
+{
+    if (!rp_advise_choose_plain(advice, error))
+        return FALSE;
+    advice->saved = advice->query.saved;
+    return advice->query.save == RP_SAVE_NOTHING || weigh_saved(advice, error);
 }
