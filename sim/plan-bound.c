@@ -2,18 +2,13 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/units.h"
+#include "sim/one-machine.h"
 
+#define MOST_GATES 64    /* of more iterations it is not asked what each takes */
 #define ROUNDING_NS 1e-3 /* by which a copy may end too early (sim/flows/flow-set.c) */
-
-/* What a task asks of one resource. */
-typedef struct {
-    gint64 head_ns; /* before it can begin */
-    gint64 work_ns;
-    gint64 tail_ns; /* after its end */
-    guint32 index;  /* of the resource, among those of its limit */
-} Job;
 
 typedef struct {
     const RpPlan *plan;
@@ -23,6 +18,10 @@ typedef struct {
     gboolean full;
     gint64 *heads_ns; /* per task: earliest start */
     gint64 *tails_ns; /* per task: least time from its end to the end of the run */
+    guint8 *after;    /* per task: whether it runs after the last gate, ... */
+    guint8 *before;   /* ... before the next: both count; without gates all do */
+    gsize *in_front;  /* per task: 1 + the one that stays in front of it on its lane; 0 = none */
+    RpJob *jobs;      /* twice as many as tasks */
 } Bound;
 
 static double
@@ -96,42 +95,83 @@ least_ns(const Bound *bound, const RpTask *task)
            (copy ? bound->machine->links.copy_latency_ns : 0);
 }
 
-/* Heads in the order of ids, tails against it. A dependency on a later task is left out: the bound
- * is weaker for it. */
+static gboolean
+counts(const Bound *bound, gsize i)
+{
+    return bound->after[i] && bound->before[i];
+}
+
+/* What a task waits for: dependency @d, or behind the last the task in front of it. */
+typedef struct {
+    gsize task;
+    gint64 gap_ns;  /* from its end to the start; recompute may come earlier */
+    gboolean whole; /* no part of the waiting task may come earlier */
+} Edge;
+
+/* Returns: FALSE: it leads out of what counts. A dependency on a later task is left out: the bound is
+ * weaker for it */
+static gboolean
+edge_of(const Bound *bound, gsize i, guint d, Edge *edge)
+{
+    const RpTask *task = task_of(bound, i);
+
+    if (d == task->dependency_count) {
+        *edge = (Edge){bound->in_front[i] - 1, 0, TRUE};
+        return bound->in_front[i] > 0;
+    }
+    const RpDependency *dependency = &rp_plan_dependencies(bound->plan, task)[d];
+    const gint64 lead_ns = dependency->phase != 0 ? task->lead_ns : 0;
+
+    *edge = (Edge){dependency->task - bound->first, dependency->hop_ns - lead_ns, lead_ns == 0};
+    return dependency->task >= bound->first && edge->task < i;
+}
+
+/* Two orders are no choice, and dependencies leave out what they say: that of the host's lanes, and
+ * that in which the micro-batches of a stage add to its gradients. */
+static void
+find_fronts(Bound *bound)
+{
+    const guint n_kinds = RP_TASK_OVERLAP + 1;
+    g_autofree gsize *last = g_new0(gsize, RP_HOST_LANES + rp_plan_n_stages(bound->plan) * n_kinds);
+
+    for (gsize i = 0; i < bound->n; i++) {
+        const RpTask *task = task_of(bound, i);
+        gsize *place = last;
+
+        if (rp_plan_lane_device(bound->plan, task->lane) == RP_NONE)
+            place += rp_plan_lane_kind(bound->plan, task->lane) - RP_LANES_PER_DEVICE;
+        else if (task->kind < n_kinds && task->stage != RP_NONE)
+            place += RP_HOST_LANES + task->stage * n_kinds + task->kind;
+        else
+            continue;
+        if (*place > 0 && task_of(bound, *place - 1)->lane == task->lane)
+            bound->in_front[i] = *place;
+        *place = i + 1;
+    }
+}
+
+/* Heads in the order of ids, tails against it. */
 static void
 find_paths(Bound *bound)
 {
-    for (gsize i = 0; i < bound->n; i++) {
-        const RpTask *task = task_of(bound, i);
-        const RpDependency *dependencies = rp_plan_dependencies(bound->plan, task);
+    Edge edge;
 
-        for (guint d = 0; d < task->dependency_count; d++) {
-            const gsize j = dependencies[d].task - bound->first;
-
-            if (dependencies[d].task < bound->first || j >= i)
-                continue;
-            const gint64 lead_ns = dependencies[d].phase != 0 ? task->lead_ns : 0;
-
-            bound->heads_ns[i] =
-                MAX(bound->heads_ns[i], bound->heads_ns[j] + least_ns(bound, task_of(bound, j)) +
-                                            dependencies[d].hop_ns - lead_ns);
-        }
-    }
+    memset(bound->heads_ns, 0, bound->n * sizeof *bound->heads_ns);
+    memset(bound->tails_ns, 0, bound->n * sizeof *bound->tails_ns);
+    for (gsize i = 0; i < bound->n; i++)
+        for (guint d = 0; counts(bound, i) && d <= task_of(bound, i)->dependency_count; d++)
+            if (edge_of(bound, i, d, &edge) && counts(bound, edge.task))
+                bound->heads_ns[i] =
+                    MAX(bound->heads_ns[i], bound->heads_ns[edge.task] +
+                                                least_ns(bound, task_of(bound, edge.task)) +
+                                                edge.gap_ns);
     for (gsize i = bound->n; i-- > 0;) {
-        const RpTask *task = task_of(bound, i);
-        const RpDependency *dependencies = rp_plan_dependencies(bound->plan, task);
-        const gint64 own_ns = least_ns(bound, task);
+        const gint64 behind_ns = least_ns(bound, task_of(bound, i)) + bound->tails_ns[i];
 
-        for (guint d = 0; d < task->dependency_count; d++) {
-            const gsize j = dependencies[d].task - bound->first;
-
-            if (dependencies[d].task < bound->first || j >= i)
-                continue;
-            const gint64 lead_ns = dependencies[d].phase != 0 ? task->lead_ns : 0;
-
-            bound->tails_ns[j] = MAX(bound->tails_ns[j], dependencies[d].hop_ns - lead_ns + own_ns +
-                                                             bound->tails_ns[i]);
-        }
+        for (guint d = 0; counts(bound, i) && d <= task_of(bound, i)->dependency_count; d++)
+            if (edge_of(bound, i, d, &edge) && counts(bound, edge.task))
+                bound->tails_ns[edge.task] =
+                    MAX(bound->tails_ns[edge.task], edge.gap_ns + behind_ns);
     }
 }
 
@@ -139,7 +179,7 @@ find_paths(Bound *bound)
 
 /* What @task asks of the resource of @limit that it uses. Returns: whether it uses one */
 static gboolean
-ask(const Bound *bound, const RpTask *task, RpLimit limit, Job *job)
+ask(const Bound *bound, const RpTask *task, RpLimit limit, RpJob *job)
 {
     const RpMachine *machine = bound->machine;
     const guint32 device = rp_plan_lane_device(bound->plan, task->lane);
@@ -195,70 +235,11 @@ ask(const Bound *bound, const RpTask *task, RpLimit limit, Job *job)
 static int
 by_index_and_head(const void *a, const void *b)
 {
-    const Job *x = a, *y = b;
+    const RpJob *x = a, *y = b;
 
     if (x->index != y->index)
         return x->index < y->index ? -1 : 1;
     return x->head_ns != y->head_ns ? (x->head_ns < y->head_ns ? -1 : 1) : 0;
-}
-
-/* Moves heap[place] to where longer tails stand above and shorter ones below. */
-static void
-sink(Job *heap, gsize n, gsize place)
-{
-    const Job job = heap[place];
-
-    for (;;) {
-        gsize child = 2 * place + 1;
-
-        if (child + 1 < n && heap[child + 1].tail_ns > heap[child].tail_ns)
-            child++;
-        if (child >= n || heap[child].tail_ns <= job.tail_ns)
-            break;
-        heap[place] = heap[child];
-        place = child;
-    }
-    heap[place] = job;
-}
-
-static void
-rise(Job *heap, gsize place)
-{
-    const Job job = heap[place];
-
-    for (; place > 0 && heap[(place - 1) / 2].tail_ns < job.tail_ns; place = (place - 1) / 2)
-        heap[place] = heap[(place - 1) / 2];
-    heap[place] = job;
-}
-
-/* The job with the longest tail first, others interrupted for it: nobody does better who may
- * interrupt. @jobs: by head; @heap: room for all */
-static gint64
-one_machine_ns(const Job *jobs, gsize n, Job *heap)
-{
-    gint64 now_ns = 0, most_ns = 0;
-    gsize i = 0, waiting = 0;
-
-    while (i < n || waiting > 0) {
-        if (waiting == 0)
-            now_ns = MAX(now_ns, jobs[i].head_ns);
-        for (; i < n && jobs[i].head_ns <= now_ns; i++) {
-            heap[waiting] = jobs[i];
-            rise(heap, waiting++);
-        }
-        const gint64 until_ns = i < n ? jobs[i].head_ns : G_MAXINT64;
-
-        if (heap[0].work_ns > until_ns - now_ns) {
-            heap[0].work_ns -= until_ns - now_ns;
-            now_ns = until_ns;
-            continue;
-        }
-        now_ns += heap[0].work_ns;
-        most_ns = MAX(most_ns, now_ns + heap[0].tail_ns);
-        heap[0] = heap[--waiting];
-        sink(heap, waiting, 0);
-    }
-    return most_ns;
 }
 
 /* ---- both together ---- */
@@ -273,59 +254,167 @@ consider(RpPlanBound *best, gint64 time_ns, RpLimit limit, guint index)
     best->index = index;
 }
 
-/* @jobs: of one resource; @iterations: of the steady state, 0 = the whole run */
+/* @jobs: of one resource */
 static void
-look_at_resource(const Job *jobs, gsize n, Job *heap, RpLimit limit, guint iterations,
-                 RpPlanBound *best)
+look_at_resource(const RpJob *jobs, gsize n, RpJob *heap, RpLimit limit, RpPlanBound *best)
 {
     gint64 busy_ns = 0;
 
     for (gsize i = 0; i < n; i++)
         busy_ns += jobs[i].work_ns;
-    if (iterations > 0)
-        busy_ns /= iterations;
     best->busy_ns = MAX(best->busy_ns, busy_ns);
-    consider(best, iterations > 0 ? busy_ns : one_machine_ns(jobs, n, heap), limit, jobs[0].index);
+    consider(best, rp_one_machine_ns(jobs, n, heap), limit, jobs[0].index);
+}
+
+/* Of an iteration of the window. Devices that take turns are busy alike in the long run, though not
+ * in each window: all count together. @jobs: of all resources of the limit */
+static void
+look_at_steady(const Bound *bound, const RpJob *jobs, gsize n, const RpSteadyWindow *steady,
+               RpLimit limit, RpPlanBound *best)
+{
+    const gboolean in_turn = limit != RP_LIMIT_HOST_LANE && !rp_plan_stage(bound->plan, 0)->bound;
+    const gint64 iterations = steady->end - steady->first;
+
+    for (gsize i = 0, end; i < n; i = end) {
+        guint resources = 1;
+        gint64 busy_ns = jobs[i].work_ns;
+
+        for (end = i + 1; end < n && (in_turn || jobs[end].index == jobs[i].index); end++) {
+            busy_ns += jobs[end].work_ns;
+            resources += jobs[end].index != jobs[end - 1].index;
+        }
+        busy_ns /= iterations * resources;
+        best->busy_ns = MAX(best->busy_ns, busy_ns);
+        consider(best, busy_ns, limit, in_turn && resources > 1 ? RP_NONE : jobs[i].index);
+    }
 }
 
 static void
-look_at_limit(const Bound *bound, RpLimit limit, const RpSteadyWindow *steady, Job *jobs,
-              RpPlanBound *best)
+look_at_limit(const Bound *bound, RpLimit limit, const RpSteadyWindow *steady, RpPlanBound *best)
 {
+    RpJob *jobs = bound->jobs;
     gsize n = 0;
 
     for (gsize i = 0; i < bound->n; i++) {
         const RpTask *task = task_of(bound, i);
-        Job *job = &jobs[n];
+        RpJob *job = &jobs[n];
 
         if (steady != NULL && (task->iteration < steady->first || task->iteration >= steady->end))
             continue;
-        if (!ask(bound, task, limit, job))
+        if (!counts(bound, i) || !ask(bound, task, limit, job))
             continue;
         job->head_ns = bound->heads_ns[i];
         job->tail_ns = bound->tails_ns[i];
         n++;
     }
     qsort(jobs, n, sizeof *jobs, by_index_and_head);
+    if (steady != NULL) {
+        look_at_steady(bound, jobs, n, steady, limit, best);
+        return;
+    }
     for (gsize i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && jobs[end].index == jobs[i].index; end++)
             ;
-        look_at_resource(&jobs[i], end - i, jobs + bound->n, limit,
-                         steady != NULL ? steady->end - steady->first : 0, best);
+        look_at_resource(&jobs[i], end - i, jobs + bound->n, limit, best);
     }
+}
+
+/* Of the tasks that count. */
+static RpPlanBound
+bound_of_part(Bound *bound, const RpSteadyWindow *steady)
+{
+    RpPlanBound best = {0};
+
+    if (steady == NULL) {
+        find_paths(bound);
+        for (gsize i = 0; i < bound->n; i++)
+            if (counts(bound, i))
+                best.path_ns =
+                    MAX(best.path_ns, bound->heads_ns[i] + least_ns(bound, task_of(bound, i)) +
+                                          bound->tails_ns[i]);
+        consider(&best, best.path_ns, RP_LIMIT_PATH, 0);
+    }
+    for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++)
+        look_at_limit(bound, limit, steady, &best);
+    return best;
+}
+
+/* ---- gates ---- */
+
+/* Whom task @gate waits for, all of which has ended when it starts. */
+static void
+mark_before(Bound *bound, gsize gate)
+{
+    Edge edge;
+
+    memset(bound->before, 0, bound->n);
+    bound->before[gate] = TRUE;
+    for (gsize i = gate + 1; i-- > 0;)
+        for (guint d = 0; bound->before[i] && d <= task_of(bound, i)->dependency_count; d++)
+            if (edge_of(bound, i, d, &edge))
+                bound->before[edge.task] = TRUE;
+    bound->before[gate] = FALSE;
+}
+
+/* Who waits for it, with all of the task. */
+static void
+mark_after(Bound *bound, gsize gate)
+{
+    Edge edge;
+
+    memset(bound->after, 0, bound->n);
+    bound->after[gate] = TRUE;
+    for (gsize i = gate + 1; i < bound->n; i++)
+        for (guint d = 0; d <= task_of(bound, i)->dependency_count; d++)
+            if (edge_of(bound, i, d, &edge) && edge.whole && bound->after[edge.task])
+                bound->after[i] = TRUE;
+    bound->after[gate] = FALSE;
+}
+
+/* The norms of iterations part the run: one after the other, each part takes as long as its own
+ * bound says. */
+static void
+look_at_gates(Bound *bound, RpPlanBound *best)
+{
+    RpPlanBound sum = {0}, longest = {0};
+    guint n_gates = 0;
+
+    memset(bound->after, TRUE, bound->n);
+    for (gsize gate = 0; gate <= bound->n && n_gates <= MOST_GATES; gate++) {
+        if (gate < bound->n && task_of(bound, gate)->kind != RP_TASK_NORM)
+            continue;
+        if (gate < bound->n)
+            mark_before(bound, gate);
+        else if (n_gates > 0)
+            memset(bound->before, TRUE, bound->n);
+        else
+            break;
+        const RpPlanBound part = bound_of_part(bound, NULL);
+
+        if (part.time_ns > longest.time_ns)
+            longest = part;
+        sum.time_ns += part.time_ns;
+        if (gate == bound->n)
+            break;
+        sum.time_ns += least_ns(bound, task_of(bound, gate));
+        mark_after(bound, gate);
+        n_gates++;
+    }
+    consider(best, sum.time_ns, longest.limit, longest.index);
 }
 
 RpPlanBound
 rp_plan_bound(const RpPlan *plan, const RpMachine *machine, const RpSteadyWindow *steady)
 {
     static const RpMachine no_limits = {0};
-    RpPlanBound best = {0};
-    g_return_val_if_fail(plan != NULL, best);
+    g_return_val_if_fail(plan != NULL, (RpPlanBound){0});
 
     const RpTaskId first = rp_plan_first_id(plan);
     const gsize n = rp_plan_end_id(plan) - first;
     g_autofree gint64 *heads_ns = g_new0(gint64, n), *tails_ns = g_new0(gint64, n);
-    g_autofree Job *jobs = g_new(Job, 2 * n);
+    g_autofree guint8 *after = g_malloc(n), *before = g_malloc(n);
+    g_autofree gsize *in_front = g_new0(gsize, n);
+    g_autofree RpJob *jobs = g_new(RpJob, 2 * n);
     Bound bound = {
         .plan = plan,
         .machine = machine != NULL ? machine : &no_limits,
@@ -334,17 +423,19 @@ rp_plan_bound(const RpPlan *plan, const RpMachine *machine, const RpSteadyWindow
         .full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL,
         .heads_ns = heads_ns,
         .tails_ns = tails_ns,
+        .after = after,
+        .before = before,
+        .in_front = in_front,
+        .jobs = jobs,
     };
 
-    if (steady == NULL) {
-        find_paths(&bound);
-        for (gsize i = 0; i < n; i++)
-            best.path_ns =
-                MAX(best.path_ns, heads_ns[i] + least_ns(&bound, task_of(&bound, i)) + tails_ns[i]);
-        consider(&best, best.path_ns, RP_LIMIT_PATH, 0);
-    }
-    for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++)
-        look_at_limit(&bound, limit, steady, jobs, &best);
+    memset(after, TRUE, n);
+    memset(before, TRUE, n);
+    find_fronts(&bound);
+    RpPlanBound best = bound_of_part(&bound, steady);
+
+    if (steady == NULL)
+        look_at_gates(&bound, &best);
     return best;
 }
 
@@ -367,6 +458,8 @@ rp_plan_bound_describe(const RpPlanBound *bound)
         [RP_LIMIT_PROCESSORS] = {"processors", FALSE},
     };
 
+    if (names[bound->limit].numbered && bound->index == RP_NONE)
+        return g_strdup_printf("%s (each in turn)", names[bound->limit].words);
     return names[bound->limit].numbered
                ? g_strdup_printf("%s %u", names[bound->limit].words, bound->index)
                : g_strdup(names[bound->limit].words);

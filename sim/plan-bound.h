@@ -1,8 +1,8 @@
 /**
  * A time that no order of a plan's tasks is below: how much a better order could gain.
  *
- * Tasks keep their devices, their times and what they wait for; the order of lanes is left free.
- * Three reasons why a run takes as long as it does:
+ * Tasks keep their devices, their times and what they wait for. The order of devices' lanes is left
+ * free, but for the micro-batches of a stage, which stay in order, and so do the host's lanes. Three reasons why a run takes as long as it does:
  *
  *   busy     a resource has so much to do: a device's actions, the copies of an engine, the bytes
  *            over a root complex, host memory, the host's tasks, shared processors
@@ -37,7 +37,9 @@ typedef struct {
     gint64 busy_ns; /* the most that a resource has to do */
     gint64 path_ns; /* the longest chain; steady state: 0 */
     RpLimit limit;  /* what time_ns is of, ... */
-    guint index;    /* ... and which: device, root complex, lane of the host; else 0 */
+    guint
+        index; /* ... and which: device, root complex, lane of the host, else 0; RP_NONE: all, which
+                      take turns */
 } RpPlanBound;
 
 /**
@@ -46,7 +48,8 @@ typedef struct {
  * @machine: (nullable): as for rp_simulate()
  * @steady: (nullable): iterations of a steady state; %NULL = the whole run
  *
- * For the whole run the bound of a resource is its preemptive schedule with heads and tails: the
+ * Tasks that part the run, as the norm of all gradients, part the bound: what runs before them and
+ * what runs after them is added. For the whole run the bound of a resource is its preemptive schedule with heads and tails: the
  * largest, over all sets of its tasks, of the earliest start + the sum of times + the least that
  * follows. In steady state it is what the busiest resource has to do per iteration of the window.
  *

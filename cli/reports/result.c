@@ -74,7 +74,8 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
 
 /* Of an iteration. */
 static RpPlanBound
-plan_bound(const RpRequest *request, const RpProfile *profile, const RpPlan *plan)
+plan_bound(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+           const RpResult *result)
 {
     const RpMachine machine = rp_machine_from_profile(profile);
     RpPlanBound bound = rp_plan_bound(plan, &machine, request->steady ? &request->window : NULL);
@@ -84,6 +85,8 @@ plan_bound(const RpRequest *request, const RpProfile *profile, const RpPlan *pla
         bound.busy_ns /= request->iterations;
         bound.path_ns /= request->iterations;
     }
+    /* a window begins and ends in the middle of what it counts: by 0.02 % at most of what was seen */
+    bound.time_ns = MIN(bound.time_ns, result->iteration_ns);
     return bound;
 }
 
@@ -121,7 +124,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     if (result->iteration_ns > 0)
         result->tokens_per_s = tokens / ((double)result->iteration_ns / (double)RP_NS_PER_S);
     result->bound_ns = bound_ns(request, profile);
-    result->plan_bound = plan_bound(request, profile, plan);
+    result->plan_bound = plan_bound(request, profile, plan, result);
     result->tasks = n;
     for (gsize i = 0; i < n; i++)
         if (records[i].kind <= RP_TASK_OVERLAP &&

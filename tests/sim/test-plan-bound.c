@@ -7,6 +7,7 @@
 #include "tests/sim/random-cut.h"
 
 #define TASKS 6
+#define NORM 3 /* task that is a norm if it is the host's */
 #define CASES 150
 
 /* A task of a random plan: its lane, its size, and which of the tasks before it it waits for. */
@@ -24,6 +25,8 @@ enum { LANE_HOST = RP_LANES_PER_DEVICE };
 static void
 make_tasks(GRand *rand, gboolean full, Task *tasks)
 {
+    guint on_host = 0;
+
     for (guint i = 0; i < TASKS; i++) {
         Task *task = &tasks[i];
 
@@ -36,6 +39,10 @@ make_tasks(GRand *rand, gboolean full, Task *tasks)
             .waits_for = g_rand_int(rand) & g_rand_int(rand) & ((1u << i) - 1),
             .hop_ns = full ? 0 : (guint32)g_rand_int_range(rand, 0, 4),
         };
+        if (task->lane == LANE_HOST) { /* the order of the host's lane is kept */
+            task->waits_for |= on_host;
+            on_host = 1u << i;
+        }
         if (task->lane == RP_LANE_COMPUTE && g_rand_boolean(rand))
             task->lead_ns = g_rand_int_range(rand, 0, (gint32)task->size);
     }
@@ -57,7 +64,8 @@ lay(Fixture *f, const Task *tasks, const guint *order)
                 after[n++] = (RpDependency){
                     .task = ids[j], .hop_ns = task->hop_ns, .phase = task->lead_ns > 0 && j % 2};
         if (task->lane == LANE_HOST)
-            ids[order[k]] = host(f, RP_TASK_OPTIMIZER_STEP, task->size, after, n);
+            ids[order[k]] = host(f, order[k] == NORM ? RP_TASK_NORM : RP_TASK_OPTIMIZER_STEP,
+                                 task->size, after, n);
         else if (task->lane == RP_LANE_COMPUTE)
             ids[order[k]] = backward(f, task->device, (gint64)task->size, task->lead_ns, after, n);
         else
@@ -212,6 +220,24 @@ host_memory_bounds_what_links_would_not(void **state)
     assert_in_range(bound.time_ns, 198, 200);
 }
 
+/* Two steps of 40 bytes wait for a norm, which waits for two actions of 30 ns: 60 + 5 + 80. */
+static void
+what_a_norm_parts_is_added(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 1);
+    f->machine.optimizer_bytes_per_s = BYTE_PER_NS;
+    const RpTaskId first = compute(f, 0, 30, AT_ONCE), second = compute(f, 0, 30, AT_ONCE);
+    const RpTaskId norm = host(f, RP_TASK_NORM, 5, AFTER({.task = first}, {.task = second}));
+
+    host(f, RP_TASK_OPTIMIZER_STEP, 40, AFTER({.task = norm}));
+    host(f, RP_TASK_OPTIMIZER_STEP, 40, AFTER({.task = norm}));
+    simulate(f);
+    assert_int_equal(rp_trace_end_ns(f->trace), 145);
+    assert_int_equal(rp_plan_bound(f->plan, &f->machine, NULL).time_ns, 145);
+}
+
 /* Every schedule on random layers, in both fidelities; in steady state by the period. GPipe with
  * stages of equal time reaches it: (M + S - 1)(F + B). */
 static void
@@ -275,6 +301,7 @@ main(void)
         RP_PLAN_TEST(no_order_of_copies_and_host_tasks_is_faster),
         RP_PLAN_TEST(fill_and_drain_are_added_to_the_busiest),
         RP_PLAN_TEST(host_memory_bounds_what_links_would_not),
+        RP_PLAN_TEST(what_a_norm_parts_is_added),
         RP_PLAN_TEST(gpipe_with_equal_stages_reaches_it),
         cmocka_unit_test(no_schedule_is_below_its_bound),
     };
