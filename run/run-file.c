@@ -79,27 +79,29 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
 {
     const RpRunValue *value = rp_run_values_find(values, "round");
     const gint64 given = run->round_choice;
+    const gboolean dispatched = schedule->dispatched && run->schedule_file == NULL;
     const RpShape shape = {.gpus = run->n_devices,
                            .micro_batches = (guint)run->micro_batches,
                            .stages = MAX(2, run->n_devices),
                            .round = (guint)given};
 
-    if (given > 0 && !schedule->dispatched) {
+    if (given > 0 && !dispatched) {
         g_autofree char *others = rp_schedule_names(rp_schedule_is_dispatched);
 
         rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
                           "schedule %s runs all micro-batches as one round; expected all or auto, "
                           "found %" G_GINT64_FORMAT "; numbers are for %s",
-                          run->schedule, given, others);
+                          run->schedule_file != NULL ? run->schedule_file : run->schedule, given,
+                          others);
         return FALSE;
     }
     if (given > 0 && !rp_schedule_check(schedule, &shape, error)) {
         g_prefix_error(error, "%sround: ", value->place);
         return FALSE;
     }
-    run->round = given > 0                                           ? given
-                 : given == RP_RUN_ROUND_ALL && schedule->dispatched ? run->micro_batches
-                                                                     : 0;
+    run->round = given > 0                                 ? given
+                 : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches
+                                                           : 0;
     return TRUE;
 }
 
@@ -183,12 +185,19 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
 {
     RpRunValue *async = rp_run_values_find(values, "async");
     RpRunValue *partition = rp_run_values_find(values, "partition");
+    RpRunValue *name = rp_run_values_find(values, "schedule");
     const RpScheduleOps *schedule = rp_schedule_find(run->schedule, error);
 
     if (schedule == NULL)
         return FALSE;
-    run->async =
-        run->async_choice != 0 ? run->async_choice == 2 : rp_schedule_is_dispatched(schedule);
+    if (run->schedule_file != NULL && name->place != NULL) {
+        rp_run_value_fail(name, error, RP_RUN_ERROR_KEY,
+                          "expected either the name of a schedule or a schedule_file, found both");
+        return FALSE;
+    }
+    run->async = run->async_choice != 0
+                     ? run->async_choice == 2
+                     : run->schedule_file == NULL && rp_schedule_is_dispatched(schedule);
     if (rp_run_values_find(values, "router_aux_loss_coef")->text == NULL)
         run->router_aux_loss = -1;
     run->given_stages =
@@ -206,6 +215,8 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)
         rp_run_value_set(partition, NULL, NULL, FALSE);
+    if (run->schedule_file != NULL)
+        rp_run_value_set(name, NULL, NULL, FALSE);
     run->resolved = rp_run_values_to_yaml(values);
     return TRUE;
 }

@@ -162,6 +162,8 @@ static const RpSetting settings[] = {
     {"schedule", .expert = TRUE, .type = RP_SETTING_SCHEDULE,
      .offset = offsetof(RpRunFile, schedule), .initial = "roundpipe",
      .help = "in which order devices run micro-batches"},
+    {"schedule_file", .expert = TRUE, TEXT(schedule_file), .flag = "--schedule-file",
+     .help = "instead: a file with a line for each device, as F0.0 B0.0 (docs/your-schedule.md)"},
     {"async", .expert = TRUE, CHOICE(async_choice, maybe + 1),
      .unset = "true for roundpipe, else false",
      .help = "the update runs beside the next step; weights are one step older when they are read"},

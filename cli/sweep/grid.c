@@ -187,6 +187,16 @@ usual_value(const char *option)
     return NULL;
 }
 
+/* A schedule's file has its own numbers, or those that are given. */
+static gboolean
+has_file(char *const *texts)
+{
+    for (guint i = 0; rp_schedule_options[i].long_name != NULL; i++)
+        if (g_str_equal(rp_schedule_options[i].long_name, "schedule-file"))
+            return texts[i] != NULL;
+    return FALSE;
+}
+
 static void
 add_models(RpSweepGrid *grid, char *const *models)
 {
@@ -208,7 +218,8 @@ rp_sweep_grid_make(RpSweepGrid *grid, char *const *models, char *const *texts, G
     n = g_array_index(grid->axes, RpSweepAxis, 0).n;
     for (guint i = 0; rp_schedule_options[i].long_name != NULL; i++) {
         const GOptionEntry *option = &rp_schedule_options[i];
-        const char *text = texts[i] != NULL ? texts[i] : usual_value(option->long_name);
+        const char *text =
+            texts[i] != NULL || has_file(texts) ? texts[i] : usual_value(option->long_name);
         RpSweepAxis axis;
 
         g_assert(i < RP_SWEEP_MOST_OPTIONS);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/formats/schedule-file.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/device/targets.h"
@@ -19,6 +20,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->trace, rp_trace_free);
     g_clear_pointer(&job->plan, rp_plan_free);
     rp_request_clear(&job->request);
+    g_clear_pointer(&job->given, rp_schedule_free_given);
     g_clear_pointer(&job->profile, rp_profile_free);
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
@@ -222,6 +224,37 @@ open_model(RpTrainJob *job, GError **error)
     return TRUE;
 }
 
+static const RpScheduleOps *
+schedule_of(const RpTrainJob *job)
+{
+    return job->given != NULL ? job->given : rp_schedule_find(job->run->schedule, NULL);
+}
+
+/* Stages of a file's schedule are bound: a fused stage's slots are RoundPipe's own. */
+static gboolean
+open_schedule(RpTrainJob *job, GError **error)
+{
+    const char *path = job->run->schedule_file, *problem = NULL;
+
+    if (path == NULL)
+        return TRUE;
+    job->given = rp_schedule_file_load(path, error);
+    if (job->given == NULL) {
+        g_prefix_error(error, "schedule_file: ");
+        return FALSE;
+    }
+    if (job->given->dispatched)
+        problem = "found a fused stage (FB): use `schedule: roundpipe`";
+    else if (!rp_schedule_is_trained(job->given))
+        problem = "found I and W, or an overlap, which training does not run: use B";
+    if (problem == NULL)
+        return TRUE;
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "schedule_file: %s: expected F and B of stages that are bound to devices, %s", path,
+                problem);
+    return FALSE;
+}
+
 /* What the run asks for. @round: 0 = chosen with the partition */
 static RpAsk
 make_ask(const RpTrainJob *job, gint64 round)
@@ -229,7 +262,7 @@ make_ask(const RpTrainJob *job, gint64 round)
     const RpRunFile *run = job->run;
 
     return (RpAsk){
-        .options = {.schedule = rp_schedule_find(run->schedule, NULL),
+        .options = {.schedule = schedule_of(job),
                     .gpus = run->n_devices,
                     .micro_batches = (guint)run->micro_batches,
                     .round = (guint)round,
@@ -289,7 +322,7 @@ place_head(RpTrainJob *job)
 
     job->evaluation.head_forward_ns = head->forward_ns;
     scale_head(head, rp_targets_share(job->targets));
-    if (rp_schedule_find(job->run->schedule, NULL)->dispatched || head->kind != RP_LAYER_HEAD)
+    if (schedule_of(job)->dispatched || head->kind != RP_LAYER_HEAD)
         return;
     head->backward_ns += head->forward_ns;
     head->backward_spread_ns += head->forward_spread_ns;
@@ -365,6 +398,9 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads
                                  : rp_run_optimizer_threads(run->device_ops, run->n_devices);
+
+    if (!open_schedule(job, error))
+        return FALSE;
     const RpAsk ask = make_ask(job, run->round);
 
     /* before anything long is done */

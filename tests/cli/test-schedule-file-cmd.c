@@ -1,5 +1,5 @@
 /* Schedules of files through every command that takes one; docs/your-schedule.md word by word. */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
 #include <string.h>
 
@@ -126,6 +126,26 @@ a_stage_of_no_layer_is_simulated(void **state)
 }
 
 static void
+sweeps_and_partitions_take_files(void **state)
+{
+    (void)state;
+    write_file("a.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
+    write_file("b.txt", "F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1\n");
+    g_auto(RpCliRun) sweep =
+        rp_cli_run("sweep @Q --schedule-file @T/a.txt,@T/b.txt -o @T/sweep.csv");
+    g_auto(RpCliRun) rows = rp_cli_shell("grep -c '[0-9]\\.[0-9]' @T/sweep.csv");
+    g_auto(RpCliRun) partition = rp_cli_run("partition @Q --schedule-file @T/a.txt");
+    g_auto(RpCliRun) card = rp_cli_run("sweep qwen3-8b --gpu l40s,rtx4090 --pcie 4x8,4x16 --gpus 2 "
+                                       "--micro-batches 4 -o @T/cards.csv");
+
+    assert_int_equal(sweep.code, 0);
+    assert_string_equal(rows.out, "2\n");
+    assert_int_equal(partition.code, 0);
+    assert_non_null(strstr(partition.out, "--stages "));
+    assert_int_equal(card.code, 0);
+}
+
+static void
 refuses_words_that_do_not_suit_the_file(void **state)
 {
     static const struct {
@@ -165,6 +185,75 @@ refuses_words_that_do_not_suit_the_file(void **state)
     assert_true(makespan("--schedule-file @T/turns.txt") > 0);
 }
 
+/* ---- training ---- */
+
+static void
+assert_refused(const char *order, const char *words, const char *part)
+{
+    write_file("bad-order.txt", order);
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set devices=host:1 --set round=all "
+                                      "--set schedule_file=@T/bad-order.txt %s",
+                                      words);
+
+    if (run.code == 0 || strstr(run.err, part) == NULL)
+        fail_msg("%s: %d, %s", order, run.code, run.err);
+}
+
+static void
+assert_same_weights(const char *a, const char *b)
+{
+    g_autofree char *path_a = g_build_filename(a, "checkpoint-5", "model.safetensors", NULL);
+    g_autofree char *path_b = g_build_filename(b, "checkpoint-5", "model.safetensors", NULL);
+    gsize length_a, length_b;
+    g_autofree char *weights_a = rp_train_files_read(path_a, &length_a);
+    g_autofree char *weights_b = rp_train_files_read(path_b, &length_b);
+
+    assert_int_equal(length_a, length_b);
+    assert_memory_equal(weights_a, weights_b, length_a);
+}
+
+static void
+trains_as_any_bound_schedule_does(void **state)
+{
+    g_auto(RpCliRun) written =
+        rp_cli_run("export @T/times.json --schedule 1f1b --gpus 2 --micro-batches 4 "
+                   "--write-schedule @T/order.txt");
+
+    (void)state;
+    assert_int_equal(written.code, 0);
+    write_file("own.txt", "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3\n"
+                          "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3\n");
+    rp_train_files_train("--set round=all --set schedule=1f1b --set output=@T/named");
+    rp_train_files_train("--set round=all --set schedule_file=@T/order.txt "
+                         "--set output=@T/filed");
+    rp_train_files_train("--set round=all --set schedule_file=@T/own.txt --set output=@T/own "
+                         "--set async=false");
+    g_autofree char *named = rp_train_files_learned("named");
+    g_autofree char *filed = rp_train_files_learned("filed");
+    g_autofree char *own = rp_train_files_learned("own");
+
+    assert_true(strlen(named) > 100);
+    assert_string_equal(named, filed);
+    assert_string_equal(named, own);
+    assert_same_weights("named", "filed");
+    assert_same_weights("named", "own");
+}
+
+static void
+training_refuses_what_it_does_not_run(void **state)
+{
+    (void)state;
+    assert_refused("F0.0 I0.0 W0.0\n", "", "found I and W, or an overlap");
+    assert_refused("FB0.0\n", "", "found a fused stage (FB): use `schedule: roundpipe`");
+    assert_refused("F0.0 B0.0\n", "",
+                   "the file's order has 1 micro-batches, found 4; use micro_batches: 1");
+    assert_refused("F0.0 B0.0\nF1.0 B1.0\n", "--set micro_batches=1", "has 2 GPUs, found 1");
+    assert_refused("F0.0 B0.0 X\n", "", "bad-order.txt: line 1, column 11: expected an action");
+    assert_refused("F0.0 B0.0\n", "--set schedule=1f1b",
+                   "expected either the name of a schedule or a schedule_file");
+    assert_refused("F0.0 B0.0\n", "--set round=2", "runs all micro-batches as one round");
+}
+
 int
 main(void)
 {
@@ -172,8 +261,11 @@ main(void)
         cmocka_unit_test(the_page_is_followed_word_by_word),
         cmocka_unit_test(every_schedule_is_written_and_read_to_the_same_makespan),
         cmocka_unit_test(a_stage_of_no_layer_is_simulated),
+        cmocka_unit_test(sweeps_and_partitions_take_files),
         cmocka_unit_test(refuses_words_that_do_not_suit_the_file),
+        cmocka_unit_test(trains_as_any_bound_schedule_does),
+        cmocka_unit_test(training_refuses_what_it_does_not_run),
     };
 
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
 }
