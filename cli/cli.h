@@ -274,6 +274,16 @@ gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
  */
 RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/**
+ * rp_cli_open_model:
+ * @word: a name of the catalogue, or a config.json or its directory
+ * @name: (out) (transfer full): what the model is called
+ *
+ * Errors: RP_CATALOGUE_ERROR_MODEL, RP_HF_CONFIG_ERROR_*, G_FILE_ERROR
+ */
+gboolean rp_cli_open_model(const char *word, RpModel *model, char **name,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The file that rp_cli_load_profile() reads, or @word. (transfer full) */
 char *rp_cli_profile_path(const char *word);
 /* "qwen3-1.7b", or that it has none. (transfer full) */

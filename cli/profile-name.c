@@ -10,19 +10,22 @@
 /* Of which card the shipped profiles are that stand for a model. */
 #define CARD "rtx4090"
 
+#define MAX_NAME 128 /* of a model, bytes */
+
 /* Whether @word can only be the path of a file. */
 static gboolean
 is_path(const char *word)
 {
-    return g_file_test(word, G_FILE_TEST_EXISTS) || strchr(word, G_DIR_SEPARATOR) != NULL ||
-           g_str_has_suffix(word, ".json");
+    return g_file_test(word, G_FILE_TEST_EXISTS) || g_str_has_suffix(word, ".json") ||
+           (strchr(word, G_DIR_SEPARATOR) != NULL && rp_model_find(word, NULL) == NULL);
 }
 
 char *
 rp_cli_profile_path(const char *word)
 {
     g_autofree char *directory = rp_cli_shipped_profiles(CARD);
-    g_autofree char *base = g_strconcat(word, ".json", NULL);
+    const RpModel *model = rp_model_find(word, NULL);
+    g_autofree char *base = g_strconcat(model != NULL ? model->name : word, ".json", NULL);
     g_autofree char *path = g_build_filename(directory, base, NULL);
 
     return !is_path(word) && g_file_test(path, G_FILE_TEST_EXISTS) ? g_steal_pointer(&path)
@@ -77,23 +80,44 @@ is_model(const char *path)
            (strstr(text, "\"model_type\"") != NULL || strstr(text, "\"architectures\"") != NULL);
 }
 
-/* Named after its directory. */
+/* A file's is named after its directory. */
+gboolean
+rp_cli_open_model(const char *word, RpModel *model, char **name, GError **error)
+{
+    const gboolean file =
+        g_path_is_absolute(word) || *word == '.' || g_str_has_suffix(word, ".json") ||
+        (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+
+    if (!file) {
+        const RpModel *found = rp_model_find(word, error);
+
+        if (found == NULL)
+            return FALSE;
+        *model = *found;
+        *name = g_strdup(found->name);
+        return TRUE;
+    }
+    if (!rp_hf_config_load(word, model, error))
+        return FALSE;
+    g_autofree char *full = g_canonicalize_filename(word, NULL);
+    g_autofree char *directory =
+        g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full) : g_path_get_dirname(full);
+    g_autofree char *base = g_path_get_basename(directory);
+
+    *name = rp_profile_text(base, MAX_NAME);
+    return TRUE;
+}
+
 static RpProfile *
 load_model(const char *path, const RpBoxArgs *box, guint gpus, GError **error)
 {
+    g_autofree char *name = NULL;
     RpModel model;
 
-    if (!rp_hf_config_load(path, &model, error))
+    if (!rp_cli_open_model(path, &model, &name, error))
         return NULL;
-    RpProfile *profile = make_predicted(&model, box, gpus, error);
-
-    if (profile != NULL) {
-        g_autofree char *directory =
-            g_file_test(path, G_FILE_TEST_IS_DIR) ? g_strdup(path) : g_path_get_dirname(path);
-
-        rp_profile_name_model(profile, directory);
-    }
-    return profile;
+    model.name = model.hf_name = name;
+    return make_predicted(&model, box, gpus, error);
 }
 
 /* The option that only the cost model has times for; %NULL: none was given. */

@@ -37,14 +37,14 @@ draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *
                           &drawn->step_ns, &drawn->bubble_ratio, error);
 }
 
-/* Where times are the cost model's. */
+/* Where times are the cost model's, and rest on something. */
 static gboolean
 find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
 {
     RpAdviseQuery query = advice->query;
 
     query.saved = advice->saved;
-    return query.gpu == NULL || advice->best == NULL ||
+    return query.gpu == NULL || query.gpu->foreign || advice->best == NULL ||
            rp_advise_range(&query, advice->best, &range->slow, &range->fast, error);
 }
 

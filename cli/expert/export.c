@@ -79,20 +79,22 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
     };
     g_auto(GStrv) targets = rp_lora_read_targets(more->lora_targets);
-    const RpModel *model = rp_model_find(more->model, error);
+    g_autofree char *name = NULL;
+    RpModel model;
 
     workload.lora_targets = targets;
-    if (model == NULL) {
+    if (!rp_cli_open_model(more->model, &model, &name, error)) {
         g_prefix_error(error, "--profile: ");
         return FALSE;
     }
+    model.name = model.hf_name = name;
     g_autoptr(RpGpu) gpu = rp_box_open(&args->box, NULL, error);
 
     if (gpu == NULL || !check_words(more, error) ||
-        !rp_cli_check_lora(model, workload.lora_rank, targets, error) ||
+        !rp_cli_check_lora(&model, workload.lora_rank, targets, error) ||
         !rp_cli_check_writable(more->output, error))
         return FALSE;
-    g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
+    g_autoptr(RpProfile) profile = rp_cost_model_profile(&model, gpu, &workload, error);
 
     if (profile == NULL)
         return FALSE;
@@ -259,8 +261,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 }
 
 static const GOptionEntry options[] = {
-    {"profile", 'p', RP_WORD(ExportArgs, model), "write the profile of a model of the catalogue",
-     "MODEL"},
+    {"profile", 'p', RP_WORD(ExportArgs, model),
+     "write the profile of a model: its name, config.json or directory", "MODEL"},
     {"sequences", 0, RP_COUNT(ExportArgs, sequences),
      "with --profile: sequences of a micro-batch (default: 4)", "B"},
     {"tokens", 0, RP_COUNT(ExportArgs, tokens),

@@ -280,6 +280,8 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
                        query->profile->device);
     else if (gpu != NULL && gpu->measured)
         rp_report_line(report, "times", "of layers measured %s", gpu->basis);
+    else if (gpu != NULL && gpu->foreign)
+        rp_report_line(report, "times", "of layers from %s", gpu->basis);
     else if (gpu != NULL)
         rp_report_line(report, "times",
                        "of layers derived from %s: nobody has measured this project on this card",

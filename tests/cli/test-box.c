@@ -34,6 +34,8 @@ a_model_by_name_runs_on_a_card_by_name(void **state)
     assert_true(on_4090 == iteration_ms("@T/qwen3-8b.json"));
     assert_true(on_4090 < iteration_ms("qwen3-8b --gpu rtx3090"));
     assert_true(on_4090 > iteration_ms("qwen3-8b --gpu RTX-5090"));
+    assert_true(on_4090 == iteration_ms("Qwen/Qwen3-8B --gpu rtx4090"));
+    assert_true(iteration_ms("qwen3-1.7b") == iteration_ms("unsloth/Qwen3-1.7B"));
     /* shipped times without a card, the cost model's with one */
     assert_true(iteration_ms("qwen3-1.7b") == iteration_ms("@Q"));
     assert_true(iteration_ms("qwen3-1.7b") != iteration_ms("qwen3-1.7b --gpu rtx4090"));
@@ -104,6 +106,24 @@ a_model_by_its_config_runs_wherever_a_profile_does(void **state)
 }
 
 static void
+a_foreign_card_says_so_and_has_no_range(void **state)
+{
+    g_auto(RpCliRun) foreign = rp_cli_run("plan --model qwen3-8b --gpu mi300x");
+    g_auto(RpCliRun) own = rp_cli_run("plan --model qwen3-8b --gpu l40s --sequence 512");
+
+    (void)state;
+    assert_non_null(strstr(foreign.out, "nothing of this project runs on it\n"));
+    assert_null(strstr(foreign.out, "range "));
+    assert_non_null(strstr(own.out, "range "));
+    /* nor is it proposed where another card is too small */
+    g_auto(RpCliRun) small =
+        rp_cli_run("plan --model qwen3-8b --gpu rtx3060 --sequence 32768 --json");
+
+    assert_null(strstr(small.out, "mi300x"));
+    assert_null(strstr(small.out, "w7800"));
+}
+
+static void
 refuses_boxes_that_there_are_not(void **state)
 {
     static const struct {
@@ -147,6 +167,7 @@ main(void)
         cmocka_unit_test(a_cards_file_is_an_object_of_gpus),
         cmocka_unit_test(links_may_differ_from_the_cards_usual_ones),
         cmocka_unit_test(a_model_by_its_config_runs_wherever_a_profile_does),
+        cmocka_unit_test(a_foreign_card_says_so_and_has_no_range),
         cmocka_unit_test(refuses_boxes_that_there_are_not),
     };
 
