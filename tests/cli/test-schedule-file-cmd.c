@@ -21,7 +21,9 @@ check_shown(const char *command, const RpCliRun *run, char **lines)
     if (run->code != 0)
         fail_msg("%s: %d, %s", command, run->code, run->err);
     for (; *lines != NULL; lines++) {
-        const char *proved = strstr(*lines, " proved in ");
+        g_strchug(*lines);
+        const char *more = strstr(*lines, " …");
+        const char *proved = more != NULL ? more : strstr(*lines, " proved in ");
         g_autofree char *part = g_strndup(
             g_strchug(*lines), proved != NULL ? (gsize)(proved - *lines) : strlen(*lines));
 
