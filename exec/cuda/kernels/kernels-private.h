@@ -22,6 +22,3 @@ void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const ch
 /* matmul.c */
 size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);
 void rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args);
-
-/* matmul-parts.c */
-void rp_cuda_matmul(RpKernelStream *stream, const RpMatmulArgs *args);

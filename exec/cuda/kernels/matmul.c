@@ -22,6 +22,8 @@
  * them. Scales are read by the kernel. half_sums: sums may be those that tensor cores keep by
  * themselves, with fewer bits than fp32 ("fast accumulation"), else they are promoted to fp32.
  *
+ * Operands of 2^31 elements and more come in parts (kernels.c).
+ *
  * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
  * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
