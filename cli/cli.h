@@ -318,6 +318,7 @@ typedef struct {
     char *fidelity;
     char *recompute;
     char *fused_forward;
+    char *dispatch;
     char *transfers;
     char *consistency;
     char *resident;

@@ -21,6 +21,7 @@ static const OwnOption own_options[] = {
     {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched,
      VALUE(ask.options.round)},
     {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
+    {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated, VALUE(dispatch)},
     {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},
     {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
      VALUE(ask.options.reverse_backward)},
@@ -56,6 +57,9 @@ find_idle(const RpScheduleArgs *args)
     if (!full && args->consistency != NULL)
         return "--consistency: compute fidelity copies no weights; expected --fidelity full "
                "beside it";
+    if (full && g_strcmp0(args->dispatch, "free") == 0)
+        return "--dispatch: full fidelity plans buffers by turns; expected --fidelity compute "
+               "beside free";
     if (!full && args->optimizer != NULL)
         return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
     if (!full && args->early_steps != NULL)

@@ -7,6 +7,7 @@
 #include "run/settings.h"
 
 static const char *const fidelity_names[] = {"compute", "full", NULL};
+static const char *const dispatch_names[] = {"rotate", "free", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {
@@ -136,7 +137,7 @@ gboolean
 rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
     int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
-    int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO;
+    int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO, dispatch = 0;
     RpOptimizerForm form;
 
     if (!check_given("gpus", args->ask.options.gpus, error) ||
@@ -145,6 +146,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
         !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error) ||
         !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
+        !choose("dispatch", args->dispatch, dispatch_names, &dispatch, error) ||
         !rp_cli_choose("transfers", "transfers", args->transfers, &transfers, error) ||
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
         !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
@@ -159,6 +161,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->options.recompute = RP_SETTING_RECOMPUTE_START(recompute);
     ask->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
     ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */
+    ask->options.dispatch = (RpDispatch)dispatch;
     ask->options.transfers = (RpTransfers)transfers;
     ask->options.consistency = (RpConsistency)consistency;
     ask->options.optimizer = (RpOptimizerMode)optimizer;

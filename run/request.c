@@ -316,8 +316,11 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
         options->round = options->micro_batches;
     options->calls = ask->calls;
     stages = request->partition->n_forward + request->partition->n_backward;
-    request->window = rp_steady_window(
-        options->gpus, stages * MAX(1, options->micro_batches / options->round) * calls);
+    const guint slots = stages * MAX(1, options->micro_batches / options->round) * calls;
+
+    request->window = options->dispatch == RP_DISPATCH_FREE
+                          ? rp_steady_window_free(options->gpus, slots)
+                          : rp_steady_window(options->gpus, slots);
     request->iterations = ask->iterations > 0             ? ask->iterations
                           : options->async || ask->settle ? request->window.iterations
                                                           : 1;

@@ -35,3 +35,13 @@ rp_steady_window(guint gpus, guint slots)
 
     return window;
 }
+
+RpSteadyWindow
+rp_steady_window_free(guint gpus, guint slots)
+{
+    RpSteadyWindow window = rp_steady_window(gpus, slots);
+
+    window.end = window.first + MAX(window.first, window.end - window.first);
+    window.iterations = window.end + 1;
+    return window;
+}

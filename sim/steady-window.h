@@ -22,6 +22,10 @@ typedef struct {
  */
 RpSteadyWindow rp_steady_window(guint gpus, guint slots);
 
+/* The same where slots go to the device that is free first: they need not repeat, and the window is as
+ * long as the warm-up. */
+RpSteadyWindow rp_steady_window_free(guint gpus, guint slots);
+
 /* Iterations until each device has run @turns slots; never fewer than four, and an even number.
  * @slots: as above */
 guint rp_settling_iterations(guint turns, guint gpus, guint slots);

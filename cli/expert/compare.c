@@ -209,7 +209,7 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
         return rp_cli_refuse(error, "--systems: expected no --slow and no --draws beside it: "
                                     "systems have no timeline");
     return check_systems(args, more, error) &&
-           rp_cli_noise_check(&more->noise, args->ask.options.gpus, error) &&
+           rp_cli_noise_check(&more->noise, args->dispatch, args->ask.options.gpus, error) &&
            rp_schedule_args_read(args, &ask, error);
 }
 

@@ -44,8 +44,11 @@ read_slow(const char *list, guint gpus, double *slow, GError **error)
 }
 
 gboolean
-rp_cli_noise_check(const RpCliNoise *noise, guint gpus, GError **error)
+rp_cli_noise_check(const RpCliNoise *noise, const char *dispatch, guint gpus, GError **error)
 {
+    if (g_strcmp0(dispatch, "free") == 0 && noise->slow == NULL)
+        return rp_cli_refuse(error, "--dispatch: expected --slow beside free: GPUs that are alike "
+                                    "take turns");
     if (noise->draws > RP_CLI_MOST_DRAWS)
         return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
                              noise->draws);
@@ -72,6 +75,8 @@ rp_cli_noise_apply(const RpCliNoise *noise, RpRequest *request)
         request->slow[g] = 1;
     if (!read_slow(noise->slow, gpus, request->slow, NULL))
         g_assert_not_reached();
+    if (request->options.dispatch == RP_DISPATCH_FREE)
+        request->options.slow = request->slow;
 }
 
 gboolean
@@ -100,8 +105,12 @@ add_slow(RpReport *report, const RpRequest *request, gboolean words)
         g_string_append_printf(all, "%sgpu %u x %g", all->len > 0 ? ", " : "", g, request->slow[g]);
     }
     rp_report_end(report);
+    if (request->options.slow != NULL)
+        rp_report_text(report, "dispatch", "free", NULL);
     if (words)
-        rp_report_line(report, "slow", "%s: the plan does not know of it", all->str);
+        rp_report_line(report, "slow", "%s: %s", all->str,
+                       request->options.slow != NULL ? "slots go to the GPU that is free first"
+                                                     : "the plan does not know of it");
 }
 
 void

@@ -14,7 +14,8 @@ typedef struct {
     gint64 seed;
 } RpCliNoise;
 
-/* Rows of an options table; @type: of a command's arguments, with an RpCliNoise noise. */
+/* Rows of an options table; @type: of a command's arguments, with an RpCliNoise noise and an
+ * RpScheduleArgs request. */
 #define RP_CLI_NOISE(type)                                                                         \
     {"draws", 0, RP_COUNT(type, noise.draws),                                                      \
      "simulate N times more, with times drawn from the profile's spreads: mean, deviation, "       \
@@ -26,14 +27,20 @@ typedef struct {
          "--draws: log-normal times of each layer and micro-batch in place of the profile's "      \
          "spreads",                                                                                \
          "SIGMA"},                                                                                 \
+        {"dispatch", 0, RP_WORD(type, request.dispatch),                                           \
+         "roundpipe: rotate: slots go to the GPUs in turn (default); free: to the one that is "    \
+         "free first, as --slow tells the plan",                                                   \
+         "NAME"},                                                                                  \
     {                                                                                              \
         "slow", 0, RP_WORD(type, noise.slow),                                                      \
-            "GPUs whose actions take so many times as long; the plan does not know of it",         \
+            "GPUs whose actions take so many times as long; the plan does not know of it "         \
+            "without --dispatch free",                                                             \
             "GPU=FACTOR,..."                                                                       \
     }
 
-/* Before long work. Errors: what an option says wrong, and options that miss another */
-gboolean rp_cli_noise_check(const RpCliNoise *noise, guint gpus,
+/* Before long work; @dispatch: (nullable): as written. Errors: what an option says wrong, and options that
+ * miss another */
+gboolean rp_cli_noise_check(const RpCliNoise *noise, const char *dispatch, guint gpus,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* To a request that is resolved. */

@@ -35,6 +35,9 @@ typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentCho
  * recompute, as the published results do. Default: published in `compute`, physical in `full`. */
 typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
 
+/* To which GPU a dispatched slot goes: to each in turn, or to the one that the plan says is free first. */
+typedef enum { RP_DISPATCH_ROTATE, RP_DISPATCH_FREE } RpDispatch;
+
 typedef struct {
     const RpScheduleOps *schedule;
     guint gpus;
@@ -64,6 +67,11 @@ typedef struct {
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
+    RpDispatch dispatch; /* free: `compute`, of slots that no file gives away */
+    /* (nullable) (array): free dispatch: for each GPU, how many times as long its actions take as in the
+     * profile; borrowed. The plan's times stay those of the profile */
+    const double *slow;
+    guint dispatch_rule; /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
 
 /* Bits of RpSavedGroup; of RP_SAVE_AUTO none yet. */

@@ -53,15 +53,9 @@ order_roundpipe(const RpShape *shape, guint gpu, GArray *order)
     const guint N = shape->gpus;
     guint first_gpu = shape->first_gpu; /* g0 of the round */
 
-    for (guint start = 0; start < shape->micro_batches; start += shape->round) {
-        for (guint slot = (gpu + N - first_gpu) % N; slot < shape->stages; slot += N) {
-            const RpActionKind kind = slot < shape->forward_slots    ? RP_ACTION_FORWARD
-                                      : slot == shape->forward_slots ? RP_ACTION_FUSED
-                                                                     : RP_ACTION_BACKWARD;
-
-            for (guint m = start; m < start + shape->round; m++)
-                rp_order_push(order, kind, slot, m);
-        }
+    for (guint round = 0; round < shape->micro_batches / shape->round; round++) {
+        for (guint slot = (gpu + N - first_gpu) % N; slot < shape->stages; slot += N)
+            rp_schedule_append_slot(shape, slot, round, order);
         first_gpu = (guint)(((guint64)first_gpu + shape->stages) % N);
     }
 }

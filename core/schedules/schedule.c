@@ -94,6 +94,17 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
 }
 
 void
+rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, GArray *order)
+{
+    const RpActionKind kind = slot < shape->forward_slots    ? RP_ACTION_FORWARD
+                              : slot == shape->forward_slots ? RP_ACTION_FUSED
+                                                             : RP_ACTION_BACKWARD;
+
+    for (guint m = round * shape->round; m < (round + 1) * shape->round; m++)
+        rp_order_push(order, kind, slot, m);
+}
+
+void
 rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,
                          GArray *order)
 {

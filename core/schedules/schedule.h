@@ -179,6 +179,7 @@ const RpScheduleOps *const *rp_schedules(void);
 /* Whether a schedule has something. */
 typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_dispatched(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_rotated(const RpScheduleOps *schedule); /* dispatched, by no file */
 gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
@@ -200,6 +201,9 @@ guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *s
 /* Checks that hold for every schedule (N >= 1, M >= 1, whole rounds, S = vN ...), then its own. */
 gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Appends the actions of a dispatched @slot in round @round, wherever it runs. */
+void rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, GArray *order);
 
 /* Appends the actions of @gpu in one iteration, made or given. */
 void rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,

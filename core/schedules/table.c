@@ -42,6 +42,12 @@ rp_schedule_find(const char *name, GError **error)
 }
 
 gboolean
+rp_schedule_is_rotated(const RpScheduleOps *schedule)
+{
+    return schedule->dispatched && schedule->given == NULL;
+}
+
+gboolean
 rp_schedule_is_dispatched(const RpScheduleOps *schedule)
 {
     return schedule->dispatched;

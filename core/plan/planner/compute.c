@@ -7,7 +7,8 @@ typedef struct {
     guint32
         *input_maker; /* [layer] dispatched: the slot that sends on the layer's input; RP_NONE */
     guint32 *weight_maker;      /* [layer] dispatched: the backward slot that makes its gradients */
-    RpTaskId *last_backward[2]; /* [stage] of iterations T-1, T-2 */
+    guint last;                 /* backwards of a stage that weights wait for */
+    RpTaskId *last_backward[2]; /* [stage * last] of iterations T-1, T-2 */
 } Compute;
 
 static gpointer
@@ -19,8 +20,10 @@ create(const RpPlanJob *job, const RpWeave *weave)
     self->weave = weave;
     self->input_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers + 1);
     self->weight_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers);
+    /* in turns the last round's backward is the last; else each round ends when its GPU is through */
+    self->last = job->options.dispatch == RP_DISPATCH_FREE ? job->rounds : 1;
     for (guint i = 0; i < 2; i++)
-        self->last_backward[i] = RP_JOB_NONE(job, RpTaskId, job->n_stages);
+        self->last_backward[i] = RP_JOB_NONE(job, RpTaskId, (gsize)job->n_stages * self->last);
     for (guint32 s = 0; job->partition->dispatched && s < job->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, s);
 
@@ -70,9 +73,12 @@ wait_for_weights(const Compute *self, guint32 stage)
     if (!job->options.async || job->iteration < 2 || maker == RP_NONE)
         return;
 
-    const RpTaskId last = self->last_backward[1][maker];
-    if (last != RP_TASK_NONE && last >= rp_plan_first_id(job->plan))
-        rp_builder_wait(job->builder, last, rp_plan_task(job->plan, last)->lane, 0, 0);
+    for (guint i = 0; i < self->last; i++) {
+        const RpTaskId last = self->last_backward[1][maker * self->last + i];
+
+        if (last != RP_TASK_NONE && last >= rp_plan_first_id(job->plan))
+            rp_builder_wait(job->builder, last, rp_plan_task(job->plan, last)->lane, 0, 0);
+    }
 }
 
 static RpTaskId
@@ -115,7 +121,11 @@ end_iteration(gpointer data)
     self->last_backward[1] = self->last_backward[0];
     self->last_backward[0] = oldest;
     for (guint32 s = 0; s < self->job->n_stages; s++)
-        oldest[s] = rp_weave_tasks(self->weave, s, self->job->shape.micro_batches - 1).backward;
+        for (guint i = 0; i < self->last; i++)
+            oldest[s * self->last + i] =
+                rp_weave_tasks(self->weave, s,
+                               self->job->shape.micro_batches - 1 - i * self->job->shape.round)
+                    .backward;
 }
 
 const RpFidelityOps rp_fidelity_compute = {

@@ -10,6 +10,16 @@
 
 G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
 
+/* Whether no GPU is slower than another. */
+static gboolean
+are_alike(const RpPlanOptions *options)
+{
+    for (guint g = 1; options->slow != NULL && g < options->gpus; g++)
+        if (options->slow[g] != options->slow[0])
+            return FALSE;
+    return TRUE;
+}
+
 /* Default options become definite ones. */
 static void
 resolve_options(RpPlanOptions *options)
@@ -24,6 +34,8 @@ resolve_options(RpPlanOptions *options)
     if (options->fused_forward == RP_FUSED_DEFAULT)
         options->fused_forward =
             options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
+    if (are_alike(options))
+        options->dispatch = RP_DISPATCH_ROTATE;
 }
 
 /* Weights and activations that move are those of layers, and buffers are taken in turns. */
@@ -32,6 +44,13 @@ check_full_stages(const RpPlanJob *job, GError **error)
 {
     const RpScheduleOps *schedule = job->options.schedule;
 
+    if (job->options.dispatch == RP_DISPATCH_FREE) {
+        g_set_error(
+            error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+            "dispatch free gives a slot to another GPU than the next in turn: full fidelity "
+            "plans buffers by turns; expected compute fidelity");
+        return FALSE;
+    }
     if (schedule->given != NULL && schedule->dispatched && !schedule->given->in_turns) {
         g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
                     "schedule %s gives a slot to another GPU than the next in turn: full fidelity "
@@ -49,6 +68,21 @@ check_full_stages(const RpPlanJob *job, GError **error)
             return FALSE;
         }
     return TRUE;
+}
+
+/* A file has its own GPUs, and a bound stage one. */
+static gboolean
+check_dispatch(const RpPlanOptions *options, GError **error)
+{
+    const RpScheduleOps *schedule = options->schedule;
+
+    g_return_val_if_fail(options->dispatch == RP_DISPATCH_ROTATE || options->calls <= 1, FALSE);
+    if (options->dispatch == RP_DISPATCH_ROTATE || rp_schedule_is_rotated(schedule))
+        return TRUE;
+    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                "schedule %s says itself on which GPU a stage runs: expected dispatch rotate",
+                schedule->name);
+    return FALSE;
 }
 
 static gboolean
@@ -318,6 +352,8 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->profile = profile;
     job->partition = rp_partition_copy(partition);
     job->options = *options;
+    if (!check_dispatch(options, error))
+        return FALSE;
     resolve_options(&job->options);
     if (!check_partition(job, error))
         return FALSE;
@@ -408,18 +444,25 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
 }
 
 void
-rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
+rp_job_action_times(const RpPlanJob *job, const RpAction *action, gint64 *duration_ns,
+                    gint64 *lead_ns)
 {
     const RpStageTimes *times = &job->times[action->stage];
+
+    *duration_ns = rp_action_time_ns((RpActionKind)action->kind, times,
+                                     &job->times[rp_action_backward_stage(action)]);
+    *lead_ns = rp_job_leads(job, action)                                       ? times->lead_ns
+               : action->kind == RP_ACTION_FUSED && job->promises->early_fused ? times->forward_ns
+                                                                               : 0;
+}
+
+void
+rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
+{
     RpTask *task = rp_job_begin_task(job, (RpTaskKind)action->kind, device, action->stage,
                                      action->micro_batch);
 
-    task->duration_ns = rp_action_time_ns((RpActionKind)action->kind, times,
-                                          &job->times[rp_action_backward_stage(action)]);
-    if (rp_job_leads(job, action))
-        task->lead_ns = times->lead_ns;
-    if (action->kind == RP_ACTION_FUSED && job->promises->early_fused)
-        task->lead_ns = times->forward_ns;
+    rp_job_action_times(job, action, &task->duration_ns, &task->lead_ns);
     if (action->kind == RP_ACTION_OVERLAP) {
         task->backward_stage = action->backward_stage;
         task->backward_micro_batch = micro_batch_of_iteration(job, action->backward_micro_batch);

@@ -1,4 +1,7 @@
+#include "core/plan/planner/pace.h"
 #include "core/plan/planner/weave.h"
+
+#define TRIED_ITERATIONS 16 /* asynchronous, of a rule of dispatch */
 
 struct _RpPlanner {
     RpPlanJob job;
@@ -6,6 +9,45 @@ struct _RpPlanner {
     const RpFidelityOps *fidelity;
     gpointer self; /* the fidelity's */
 };
+
+/* Time of iterations of which half are to settle, or of one. */
+static double
+time_of_rule(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
+{
+    const guint half = options->async ? TRIED_ITERATIONS / 2 : 0;
+    const guint end = options->async ? TRIED_ITERATIONS : 1;
+    g_autoptr(RpPlanner) planner = rp_planner_new(profile, partition, options, NULL);
+    double from_ns = 0;
+
+    for (guint i = 0; planner != NULL && i < end; i++) {
+        if (!rp_planner_append_iteration(planner, NULL))
+            return G_MAXDOUBLE;
+        if (i + 1 == half)
+            from_ns = rp_weave_time_ns(planner->weave);
+    }
+    return planner != NULL ? rp_weave_time_ns(planner->weave) - from_ns : G_MAXDOUBLE;
+}
+
+/* The rule of free dispatch with which iterations are shortest; taking turns where none is better. */
+static guint
+choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
+{
+    RpPlanOptions tried = *options;
+    guint best = RP_DISPATCH_RULES;
+    double best_ns = G_MAXDOUBLE;
+
+    tried.fidelity = RP_FIDELITY_COMPUTE;
+    for (guint rule = RP_DISPATCH_RULES; rule > 0; rule--) {
+        tried.dispatch_rule = rule;
+        const double ns = time_of_rule(profile, partition, &tried);
+
+        if (ns < best_ns) {
+            best_ns = ns;
+            best = rule;
+        }
+    }
+    return best;
+}
 
 RpPlanner *
 rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
@@ -17,6 +59,9 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
 
     if (!rp_job_init(&planner->job, profile, partition, options, error))
         return NULL;
+    if (planner->job.options.dispatch == RP_DISPATCH_FREE &&
+        planner->job.options.dispatch_rule == 0)
+        planner->job.options.dispatch_rule = choose_rule(profile, partition, options);
     planner->weave = rp_weave_new(&planner->job);
     planner->fidelity =
         options->fidelity == RP_FIDELITY_FULL ? &rp_fidelity_full : &rp_fidelity_compute;

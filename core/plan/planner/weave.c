@@ -2,11 +2,15 @@
 
 #include <string.h>
 
+#include "core/plan/planner/pace.h"
+
 struct _RpWeave {
     const RpPlanJob *job;
     GArray **orders;      /* [device] RpAction */
     guint *next;          /* [device] in its order */
     RpActionTasks *tasks; /* [stage * M + m] */
+    RpPace *pace;         /* RP_DISPATCH_FREE; else NULL */
+    GArray *slot;         /* RpAction: the one that is dispatched */
 };
 
 RpWeave *
@@ -21,7 +25,16 @@ rp_weave_new(const RpPlanJob *job)
         weave->orders[g] = rp_job_array(job, sizeof(RpAction));
     weave->next = RP_JOB_NEW(job, guint, job->shape.gpus);
     weave->tasks = RP_JOB_NONE(job, RpActionTasks, actions);
+    if (job->options.dispatch == RP_DISPATCH_FREE && !job->options.forward_only)
+        weave->pace = rp_pace_new(job);
+    weave->slot = rp_job_array(job, sizeof(RpAction));
     return weave;
+}
+
+double
+rp_weave_time_ns(const RpWeave *weave)
+{
+    return rp_pace_time_ns(weave->pace);
 }
 
 static RpActionTasks *
@@ -81,6 +94,22 @@ append_next(RpWeave *weave, guint g, const RpFidelityOps *fidelity, gpointer sel
     weave->next[g]++;
 }
 
+/* The device of a dispatched slot, which runs next there. */
+static guint
+dispatch(RpWeave *weave, guint slot, guint round)
+{
+    const RpPlanJob *job = weave->job;
+
+    if (weave->pace == NULL)
+        return rp_schedule_gpu(job->options.schedule, &job->shape, slot, round);
+    g_array_set_size(weave->slot, 0);
+    rp_schedule_append_slot(&job->shape, slot, round, weave->slot);
+    const guint g = rp_pace_dispatch(weave->pace, (const RpAction *)(void *)weave->slot->data);
+
+    g_array_append_vals(weave->orders[g], weave->slot->data, weave->slot->len);
+    return g;
+}
+
 /* Dispatched: slot after slot, the order in which §3.2 dispatches them. Buffers are taken in turns
  * by slot and round, so no later round may be appended before an earlier one. */
 static void
@@ -90,7 +119,7 @@ append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
 
     for (guint round = 0; round < job->rounds; round++) {
         for (guint slot = 0; slot < job->shape.stages; slot++) {
-            const guint g = rp_schedule_gpu(job->options.schedule, &job->shape, slot, round);
+            const guint g = dispatch(weave, slot, round);
 
             for (guint k = 0; k < job->shape.round; k++)
                 append_next(weave, g, fidelity, self);
@@ -135,7 +164,7 @@ rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GE
         g_array_set_size(weave->orders[g], 0);
         if (job->options.forward_only)
             rp_schedule_order_forward(job->options.schedule, &job->shape, g, weave->orders[g]);
-        else
+        else if (weave->pace == NULL) /* else slots are appended as they are dispatched */
             rp_schedule_append_order(job->options.schedule, &job->shape, g, weave->orders[g]);
         weave->next[g] = 0;
     }

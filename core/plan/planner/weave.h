@@ -32,5 +32,8 @@ RpWeave *rp_weave_new(const RpPlanJob *job);
 gboolean rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* When devices are free, ns (rp_pace_time_ns()); free dispatch. */
+double rp_weave_time_ns(const RpWeave *weave);
+
 /* Of @stage and @micro_batch of the call; RP_TASK_NONE: not in it, or not yet. */
 RpActionTasks rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch);

@@ -1,0 +1,318 @@
+/*
+ * Slots that go to the GPU that is free first: closed forms of rounds of one slot, plans of GPUs that are
+ * alike, plans at random against taking turns, and a real model.
+ */
+#include "tests/rp-test.h"
+
+#include "core/plan/planner.h"
+#include "core/trace/report.h"
+#include "core/verify/verify.h"
+#include "sim/draws.h"
+#include "sim/simulate.h"
+#include "tests/sim/random-cut.h"
+
+#define LAYER_NS 1000
+#define CASES 60
+#define MOST_GPUS 6
+/* iterations: the rhythm of free dispatch is long */
+#define WINDOW_FIRST 16
+#define WINDOW_END 48
+
+static RpPlan *
+make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+          guint iterations)
+{
+    g_autoptr(GError) error = NULL;
+    RpPlan *plan = rp_plan_make(profile, partition, options, iterations, &error);
+
+    rp_assert_no_error(error);
+    return plan;
+}
+
+/* On GPUs that are as slow as the options say. */
+static RpTrace *
+run(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+    guint iterations)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpPlan) plan = make_plan(profile, partition, options, iterations);
+    g_autoptr(GError) error = NULL;
+    RpViolation violation;
+
+    assert_true(rp_verify_plan(plan, &violation));
+    rp_plan_slow(plan, options->slow);
+    RpTrace *trace = rp_simulate(plan, &machine, &error);
+
+    rp_assert_no_error(error);
+    assert_true(rp_verify_trace(plan, trace, &violation));
+    return trace;
+}
+
+static gint64
+makespan_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
+{
+    g_autoptr(RpTrace) trace = run(profile, partition, options, 1);
+
+    return rp_trace_makespan_ns(trace);
+}
+
+/* Rounds of one slot wait for nothing: R rounds of M_R micro-batches of time t take R M_R t over the sum of
+ * speeds where that deals out whole slots. */
+static void
+rounds_of_one_slot_take_the_time_of_all_speeds_together(void **state)
+{
+    (void)state;
+    const struct {
+        guint gpus, rounds, turns, ideal; /* of slots of a GPU that is not slow */
+        double slow[4];
+    } cases
+        [] =
+            {
+                {2, 12, 12, 8, {1, 2}},
+                {2, 10, 8, 6, {1, 1.5}}, /* 5 slots each take 5 x 1.5: 8 rounded up */
+                {4, 12, 6, 4, {1, 1, 2, 2}},
+                {4, 12, 6, 4, {2, 1, 2, 1}},
+                {3, 30, 20, 12, {1, 2, 1}},
+            };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const guint round = cases[i].gpus;
+        g_autoptr(RpProfile) profile = rp_profile_new(2);
+        g_autoptr(GError) error = NULL;
+        RpPlanOptions options = {
+            .schedule = rp_schedule_find("roundpipe", NULL),
+            .gpus = cases[i].gpus,
+            .micro_batches = cases[i].rounds * round,
+            .round = round,
+            .slow = cases[i].slow,
+        };
+
+        for (guint l = 0; l < 2; l++)
+            profile->layers[l] = (RpLayer){.kind = RP_LAYER_BLOCK,
+                                           .forward_ns = LAYER_NS,
+                                           .recompute_ns = LAYER_NS,
+                                           .backward_ns = LAYER_NS};
+        g_autoptr(RpPartition) partition =
+            rp_partition_from_dispatched_blocks(profile, NULL, 0, (const guint[]){2}, 1, &error);
+        const gint64 slot_ns = (gint64)round * 2 * 2 * LAYER_NS;
+
+        rp_assert_no_error(error);
+        assert_in_range(makespan_ns(profile, partition, &options),
+                        (cases[i].turns - 1) * slot_ns + 1, cases[i].turns * slot_ns);
+        options.dispatch = RP_DISPATCH_FREE;
+        assert_int_equal(makespan_ns(profile, partition, &options), cases[i].ideal * slot_ns);
+    }
+}
+
+/* Something at random that is dispatched. */
+typedef struct {
+    RpProfile *profile;
+    RpPartition *partition;
+    RpPlanOptions options;
+    double slow[MOST_GPUS];
+} Case;
+
+static void
+make_case(GRand *rand, Case *c)
+{
+    const guint gpus = (guint)g_rand_int_range(rand, 2, MOST_GPUS + 1);
+    const guint round = gpus + (guint)g_rand_int_range(rand, 0, gpus + 1);
+
+    c->profile = rp_test_random_times(rand, (guint)g_rand_int_range(rand, 4, 14));
+    g_autoptr(RpCut) cut = rp_cut_new(c->profile->n_layers);
+    rp_test_random_cut(rand, c->profile, cut);
+    c->partition = rp_cut_partition(cut);
+    c->options = (RpPlanOptions){
+        .schedule = rp_schedule_find("roundpipe", NULL),
+        .gpus = gpus,
+        .round = round,
+        .micro_batches = round * (guint)g_rand_int_range(rand, 1, 4),
+        .async = g_rand_boolean(rand),
+        .slow = c->slow,
+    };
+    for (guint g = 0; g < gpus; g++)
+        c->slow[g] = g_rand_boolean(rand) ? 1 : g_rand_double_range(rand, 1, 2);
+}
+
+static void
+clear_case(Case *c)
+{
+    rp_partition_free(c->partition);
+    rp_profile_free(c->profile);
+}
+
+/* An iteration of the plan is what the planner has tried: it keeps the best, and turns are among it. */
+static void
+no_iteration_takes_longer_than_in_turns(void **state)
+{
+    (void)state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(16);
+    guint shorter = 0;
+
+    for (guint i = 0; i < CASES; i++) {
+        Case c;
+
+        make_case(rand, &c);
+        c.options.async = FALSE;
+        const gint64 turns_ns = makespan_ns(c.profile, c.partition, &c.options);
+
+        c.options.dispatch = RP_DISPATCH_FREE;
+        const gint64 free_ns = makespan_ns(c.profile, c.partition, &c.options);
+
+        assert_true(free_ns <= turns_ns);
+        shorter += free_ns < turns_ns;
+        clear_case(&c);
+    }
+    assert_true(shorter >= CASES / 4);
+}
+
+static void
+plans_without_a_flush_are_proved_and_made_again_alike(void **state)
+{
+    (void)state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(17);
+
+    for (guint i = 0; i < CASES; i++) {
+        Case c;
+
+        make_case(rand, &c);
+        c.options.async = TRUE;
+        c.options.dispatch = RP_DISPATCH_FREE;
+        g_autoptr(RpTrace) one = run(c.profile, c.partition, &c.options, 5);
+        g_autoptr(RpTrace) other = run(c.profile, c.partition, &c.options, 5);
+
+        assert_int_equal(rp_trace_n_records(one), rp_trace_n_records(other));
+        assert_memory_equal(rp_trace_records(one), rp_trace_records(other),
+                            rp_trace_n_records(one) * sizeof(RpTraceRecord));
+        clear_case(&c);
+    }
+}
+
+static void
+gpus_that_are_alike_take_turns(void **state)
+{
+    (void)state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(18);
+
+    for (guint i = 0; i < CASES; i++) {
+        Case c;
+
+        make_case(rand, &c);
+        for (guint g = 0; g < c.options.gpus; g++)
+            c.slow[g] = 1.25;
+        if (i % 2 == 0)
+            c.options.slow = NULL;
+        g_autoptr(RpPlan) turns = make_plan(c.profile, c.partition, &c.options, 3);
+
+        c.options.dispatch = RP_DISPATCH_FREE;
+        g_autoptr(RpPlan) plan = make_plan(c.profile, c.partition, &c.options, 3);
+
+        assert_int_equal(rp_plan_end_id(plan), rp_plan_end_id(turns));
+        for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+            const RpTask *task = rp_plan_task(plan, id), *other = rp_plan_task(turns, id);
+
+            assert_memory_equal(task, other, sizeof *task);
+            assert_memory_equal(rp_plan_dependencies(plan, task),
+                                rp_plan_dependencies(turns, other),
+                                task->dependency_count * sizeof(RpDependency));
+        }
+        clear_case(&c);
+    }
+}
+
+/* Mean time of a steady iteration on GPUs of which @slow are so many times slower. */
+static double
+steady_ms(const RpProfile *profile, const RpPartition *partition, double factor, guint n_slow,
+          RpDispatch dispatch)
+{
+    double slow[8];
+    const RpPlanOptions options = {
+        .schedule = rp_schedule_find("roundpipe", NULL),
+        .gpus = 8,
+        .micro_batches = 16,
+        .async = TRUE,
+        .dispatch = dispatch,
+        .slow = slow,
+    };
+
+    for (guint g = 0; g < 8; g++)
+        slow[g] = g < n_slow ? factor : 1;
+    g_autoptr(RpTrace) trace = run(profile, partition, &options, WINDOW_END + 1);
+
+    return (double)rp_report_steady(trace, WINDOW_FIRST, WINDOW_END).iteration_ns / 1e6;
+}
+
+/* Qwen3-32B in the stages that the search finds; the figures of docs/schedules.md. */
+static void
+slow_cards_cost_a_large_model_less(void **state)
+{
+    (void)state;
+    const struct {
+        guint n_slow;
+        double factor, turns, free;
+    } cases[] = {{1, 1.1, 1.100, 1.036}, {4, 1.5, 1.500, 1.224}};
+    guint forward[21], backward[65];
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-32b.json");
+    g_autoptr(RpProfile) profile = rp_profile_load(path, &error);
+
+    rp_assert_no_error(error);
+    for (guint i = 0; i < 21; i++)
+        forward[i] = i < 20 ? 3 : 4;
+    for (guint i = 0; i < 65; i++)
+        backward[i] = i > 0 ? 1 : 0;
+    g_autoptr(RpPartition) partition =
+        rp_partition_from_dispatched_blocks(profile, forward, 21, backward, 65, &error);
+    rp_assert_no_error(error);
+    const double alike_ms = steady_ms(profile, partition, 1, 0, RP_DISPATCH_FREE);
+
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const double turns_ms = steady_ms(profile, partition, cases[i].factor, cases[i].n_slow,
+                                          RP_DISPATCH_ROTATE),
+                     free_ms = steady_ms(profile, partition, cases[i].factor, cases[i].n_slow,
+                                         RP_DISPATCH_FREE);
+
+        assert_float_equal(turns_ms / alike_ms, cases[i].turns, 0.002);
+        assert_float_equal(free_ms / alike_ms, cases[i].free, 0.002);
+    }
+}
+
+static void
+schedules_with_gpus_of_their_own_and_full_plans_are_refused(void **state)
+{
+    (void)state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(19);
+    g_autoptr(GError) bound = NULL, full = NULL;
+    Case c;
+
+    make_case(rand, &c);
+    c.options.dispatch = RP_DISPATCH_FREE;
+    c.options.schedule = rp_schedule_find("1f1b", NULL);
+    c.options.round = 0;
+    assert_null(rp_plan_make(c.profile, c.partition, &c.options, 1, &bound));
+    rp_assert_error_message_contains(bound, "schedule 1f1b says itself");
+    clear_case(&c);
+    make_case(rand, &c);
+    c.options.dispatch = RP_DISPATCH_FREE;
+    c.options.fidelity = RP_FIDELITY_FULL;
+    c.slow[0] = 2;
+    c.slow[1] = 1;
+    assert_null(rp_plan_make(c.profile, c.partition, &c.options, 1, &full));
+    rp_assert_error_message_contains(full, "expected compute fidelity");
+    clear_case(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_of_one_slot_take_the_time_of_all_speeds_together),
+        cmocka_unit_test(no_iteration_takes_longer_than_in_turns),
+        cmocka_unit_test(plans_without_a_flush_are_proved_and_made_again_alike),
+        cmocka_unit_test(gpus_that_are_alike_take_turns),
+        cmocka_unit_test(slow_cards_cost_a_large_model_less),
+        cmocka_unit_test(schedules_with_gpus_of_their_own_and_full_plans_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
