@@ -7,7 +7,7 @@
 #include "run/settings.h"
 
 static const char *const fidelity_names[] = {"compute", "full", NULL};
-static const char *const dispatch_names[] = {"rotate", "free", NULL};
+static const char *const dispatch_names[] = {"rotation", "free", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {

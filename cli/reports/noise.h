@@ -28,7 +28,7 @@ typedef struct {
          "spreads",                                                                                \
          "SIGMA"},                                                                                 \
         {"dispatch", 0, RP_WORD(type, request.dispatch),                                           \
-         "roundpipe: rotate: slots go to the GPUs in turn (default); free: to the one that is "    \
+         "roundpipe: rotation: slots go to the GPUs in turn (default); free: to the one that is "  \
          "free first, as --slow tells the plan",                                                   \
          "NAME"},                                                                                  \
     {                                                                                              \

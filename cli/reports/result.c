@@ -40,7 +40,7 @@ rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResu
     if (!rp_profile_check_full(profile, NULL))
         return;
     options.fidelity = RP_FIDELITY_FULL;
-    options.dispatch = RP_DISPATCH_ROTATE; /* arenas are the same */
+    options.dispatch = RP_DISPATCH_ROTATION; /* arenas are the same */
     options.fused_forward = RP_FUSED_PHYSICAL;
     g_autoptr(RpPlan) plan =
         rp_plan_make(profile, request->partition, &options, BUFFERED_ITERATIONS, NULL);

@@ -36,7 +36,7 @@ typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentCho
 typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
 
 /* To which GPU a dispatched slot goes: to each in turn, or to the one that the plan says is free first. */
-typedef enum { RP_DISPATCH_ROTATE, RP_DISPATCH_FREE } RpDispatch;
+typedef enum { RP_DISPATCH_ROTATION, RP_DISPATCH_FREE } RpDispatch;
 
 typedef struct {
     const RpScheduleOps *schedule;

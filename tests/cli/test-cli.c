@@ -331,7 +331,7 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     g_auto(RpCliRun) slow = rp_cli_run(DRAWN " --slow 1=1.5");
     g_auto(RpCliRun) bound = rp_cli_run(DRAWN " --slow 1=1.5 --dispatch free");
 #define TURNS "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 --slow 1=1.5 --json"
-    g_auto(RpCliRun) turns = rp_cli_run(TURNS " --dispatch rotate");
+    g_auto(RpCliRun) turns = rp_cli_run(TURNS " --dispatch rotation");
     g_auto(RpCliRun) freely = rp_cli_run(TURNS " --dispatch free");
     g_auto(RpCliRun) full = rp_cli_run(TURNS " --dispatch free --fidelity full");
 #undef TURNS

@@ -268,7 +268,7 @@ slow_cards_cost_a_large_model_less(void **state)
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         const double turns_ms = steady_ms(profile, partition, cases[i].factor, cases[i].n_slow,
-                                          RP_DISPATCH_ROTATE),
+                                          RP_DISPATCH_ROTATION),
                      free_ms = steady_ms(profile, partition, cases[i].factor, cases[i].n_slow,
                                          RP_DISPATCH_FREE);
 

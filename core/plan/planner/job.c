@@ -35,7 +35,7 @@ resolve_options(RpPlanOptions *options)
         options->fused_forward =
             options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
     if (are_alike(options))
-        options->dispatch = RP_DISPATCH_ROTATE;
+        options->dispatch = RP_DISPATCH_ROTATION;
 }
 
 /* Weights and activations that move are those of layers, and buffers are taken in turns. */
@@ -76,11 +76,11 @@ check_dispatch(const RpPlanOptions *options, GError **error)
 {
     const RpScheduleOps *schedule = options->schedule;
 
-    g_return_val_if_fail(options->dispatch == RP_DISPATCH_ROTATE || options->calls <= 1, FALSE);
-    if (options->dispatch == RP_DISPATCH_ROTATE || rp_schedule_is_rotated(schedule))
+    g_return_val_if_fail(options->dispatch == RP_DISPATCH_ROTATION || options->calls <= 1, FALSE);
+    if (options->dispatch == RP_DISPATCH_ROTATION || rp_schedule_is_rotated(schedule))
         return TRUE;
     g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                "schedule %s says itself on which GPU a stage runs: expected dispatch rotate",
+                "schedule %s says itself on which GPU a stage runs: expected dispatch rotation",
                 schedule->name);
     return FALSE;
 }
