@@ -13,7 +13,7 @@
  */
 #pragma once
 
-#include "core/plan/planner/job.h"
+#include "core/plan/job/job.h"
 
 typedef struct _RpPace RpPace;
 

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "core/plan/device-layout.h"
-#include "core/plan/planner/job.h"
+#include "core/plan/job/job.h"
 
 /* Two buffers in turns. */
 typedef struct {

@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#include "core/plan/planner/job.h"
+#include "core/plan/job/job.h"
 
 typedef struct _RpProtocol RpProtocol;
 

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "core/plan/planner/job.h"
+#include "core/plan/job/job.h"
 
 typedef struct _RpWeave RpWeave;
 

@@ -1,4 +1,4 @@
-#include "core/plan/planner/job.h"
+#include "core/plan/job/job.h"
 
 #include <string.h>
 
