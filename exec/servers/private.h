@@ -1,0 +1,87 @@
+/**
+ * What the files of the servers' object share.
+ *
+ *   servers.c    life, and what others call
+ *   progress.c   the thread: messages, beats, silence
+ */
+#pragma once
+
+#include <pthread.h>
+
+#include "exec/servers/servers.h"
+#include "exec/system/clock.h"
+
+#define RP_SERVERS_BEATS RP_SERVERS_CHANNELS /* a channel of its own */
+#define RP_SERVERS_TEXT 1024
+
+/* A piece of a block. */
+typedef struct {
+    guint server;
+    gboolean sent;
+    guint8 *data;
+    gsize bytes;
+    RpTransportMessage *message; /* %NULL: not begun, or over */
+} RpServersPiece;
+
+/* A call under way. The caller makes it and waits; the thread does the rest. */
+typedef struct {
+    GArray *pieces; /* (element-type RpServersPiece): in order */
+    guint first;    /* of those that are not over */
+    gint64 start_ns;
+    gboolean over;
+    gboolean told; /* that it is slow */
+} RpServersCall;
+
+typedef enum {
+    RP_SERVERS_BEAT_ALIVE,
+    RP_SERVERS_BEAT_FAILED,    /* the text says why */
+    RP_SERVERS_BEAT_PASSES_ON, /* another did */
+    RP_SERVERS_BEAT_LEAVES
+} RpServersBeatKind;
+
+typedef struct {
+    guint32 kind; /* RpServersBeatKind */
+    gint32 code;  /* RpServersError */
+    char text[RP_SERVERS_TEXT];
+} RpServersBeat;
+
+/* Another server. */
+typedef struct {
+    char *name;
+    gint64 heard_ns;
+    gboolean left; /* nothing more comes */
+    RpServersBeat in;
+    RpServersBeat out;
+    RpTransportMessage *receiving;
+    RpTransportMessage *sending;
+} RpServersPeer;
+
+struct _RpServers {
+    const RpTransportOps *ops;
+    gpointer place;
+    gpointer transport;
+    RpServersOptions options;
+    guint rank, count;
+    RpServersPeer *peers; /* [count] */
+    gboolean started;     /* the thread */
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under the lock */
+    RpServersCall *calls[RP_SERVERS_CHANNELS];
+    gboolean opened;
+    GError *failure; /* of any server */
+    char *why;       /* that this one fails */
+    gboolean leaving;
+    gboolean stopped; /* nothing moves any more */
+    guint slow;       /* a server, that was waited for so long: */
+    gint64 slow_ns;   /* 0: none is */
+
+    /* the thread's */
+    gint64 beat_ns;    /* next beat */
+    gint64 allowed_ns; /* emulated: when the next piece may leave */
+};
+
+/* The thread. */
+void *rp_servers_run(void *servers);

@@ -1,0 +1,285 @@
+#include <string.h>
+
+#include "exec/servers/private.h"
+
+#define SILENCE_NS (20 * RP_NS_PER_S)
+#define PATIENCE_NS (30 * RP_NS_PER_S)
+#define PIECE_BYTES ((guint64)4 << 20)
+
+/* ---- life ---- */
+
+static gboolean
+name_servers(RpServers *servers, GError **error)
+{
+    g_auto(GStrv) hosts =
+        rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, g_get_host_name(), error);
+
+    if (hosts == NULL)
+        return FALSE;
+    pthread_mutex_lock(&servers->lock);
+    for (guint r = 0; r < servers->count; r++) {
+        g_free(servers->peers[r].name);
+        servers->peers[r].name = g_strdup_printf("server %u (%s)", r, hosts[r]);
+    }
+    pthread_mutex_unlock(&servers->lock);
+    return rp_servers_barrier(servers, RP_SERVERS_CONTROL, error); /* all know all names */
+}
+
+static gboolean
+start(RpServers *servers, GError **error)
+{
+    gboolean opened;
+
+    if (pthread_create(&servers->thread, NULL, rp_servers_run, servers) != 0) {
+        g_set_error_literal(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
+                            "no thread could be started for what servers send each other");
+        return FALSE;
+    }
+    servers->started = TRUE;
+    pthread_mutex_lock(&servers->lock);
+    while (!servers->opened && !servers->stopped)
+        pthread_cond_wait(&servers->changed, &servers->lock);
+    opened = servers->opened;
+    if (!opened)
+        g_propagate_error(error, g_error_copy(servers->failure));
+    pthread_mutex_unlock(&servers->lock);
+    return opened;
+}
+
+RpServers *
+rp_servers_new(const RpTransportOps *ops, gpointer place, const RpServersOptions *options,
+               GError **error)
+{
+    g_autoptr(RpServers) servers = g_new0(RpServers, 1);
+
+    servers->ops = ops;
+    servers->place = place;
+    servers->options = *options;
+    if (servers->options.silence_ns == 0)
+        servers->options.silence_ns = SILENCE_NS;
+    if (servers->options.patience_ns == 0)
+        servers->options.patience_ns = PATIENCE_NS;
+    if (servers->options.piece_bytes == 0)
+        servers->options.piece_bytes = PIECE_BYTES;
+    pthread_mutex_init(&servers->lock, NULL);
+    rp_clock_init_cond(&servers->changed);
+    if (!start(servers, error) || !name_servers(servers, error))
+        return NULL;
+    return g_steal_pointer(&servers);
+}
+
+void
+rp_servers_free(RpServers *servers)
+{
+    if (servers == NULL)
+        return;
+    if (servers->opened && !rp_servers_barrier(servers, RP_SERVERS_CONTROL, NULL))
+        g_debug("not all servers came to the end");
+    pthread_mutex_lock(&servers->lock);
+    servers->leaving = TRUE;
+    pthread_cond_broadcast(&servers->changed);
+    pthread_mutex_unlock(&servers->lock);
+    if (servers->started)
+        pthread_join(servers->thread, NULL);
+    for (guint r = 0; servers->peers != NULL && r < servers->count; r++)
+        g_free(servers->peers[r].name);
+    g_free(servers->peers);
+    g_clear_error(&servers->failure);
+    g_free(servers->why);
+    pthread_cond_destroy(&servers->changed);
+    pthread_mutex_destroy(&servers->lock);
+    g_free(servers);
+}
+
+guint
+rp_servers_rank(const RpServers *servers)
+{
+    return servers->rank;
+}
+
+guint
+rp_servers_count(const RpServers *servers)
+{
+    return servers->count;
+}
+
+const char *
+rp_servers_name(const RpServers *servers, guint rank)
+{
+    return servers->peers[rank].name;
+}
+
+/* ---- exchanges ---- */
+
+/* Windows are those of a server each, so all are served at once. */
+static void
+cut(const RpServers *servers, const RpServersBlock *blocks, guint n, gboolean sent, GArray *pieces)
+{
+    const guint64 most = servers->options.piece_bytes;
+
+    for (guint i = 0; i < n; i++) {
+        g_assert(blocks[i].server < servers->count && blocks[i].server != servers->rank);
+        for (gsize at = 0; at < blocks[i].bytes; at += most) {
+            const RpServersPiece piece = {.server = blocks[i].server,
+                                          .sent = sent,
+                                          .data = (guint8 *)blocks[i].data + at,
+                                          .bytes = MIN(most, blocks[i].bytes - at)};
+
+            g_array_append_val(pieces, piece);
+        }
+    }
+}
+
+gboolean
+rp_servers_exchange(RpServers *servers, RpServersChannel channel, const RpServersBlock *sends,
+                    guint n_sends, const RpServersBlock *receives, guint n_receives, GError **error)
+{
+    g_autoptr(GArray) pieces = g_array_new(FALSE, FALSE, sizeof(RpServersPiece));
+    RpServersCall call = {.pieces = pieces, .start_ns = rp_clock_ns()};
+
+    cut(servers, receives, n_receives, FALSE, pieces);
+    cut(servers, sends, n_sends, TRUE, pieces);
+    pthread_mutex_lock(&servers->lock);
+    g_assert(servers->calls[channel] == NULL);
+    if (!servers->stopped && servers->failure == NULL) {
+        servers->calls[channel] = &call;
+        pthread_cond_broadcast(&servers->changed);
+    }
+    while (servers->calls[channel] == &call && !call.over && !servers->stopped)
+        pthread_cond_wait(&servers->changed, &servers->lock);
+    servers->calls[channel] = NULL;
+    if (!call.over)
+        g_propagate_error(error, servers->failure != NULL
+                                     ? g_error_copy(servers->failure)
+                                     : g_error_new_literal(RP_SERVERS_ERROR, RP_SERVERS_ERROR_LOST,
+                                                           "the servers have parted"));
+    pthread_mutex_unlock(&servers->lock);
+    return call.over;
+}
+
+gboolean
+rp_servers_gather(RpServers *servers, RpServersChannel channel, void *all, const gsize *offsets,
+                  GError **error)
+{
+    const guint n = servers->count;
+    g_autofree RpServersBlock *sends = g_new(RpServersBlock, n),
+                              *receives = g_new(RpServersBlock, n);
+    guint8 *bytes = all;
+
+    for (guint i = 1; i < n; i++) {
+        const guint to = (servers->rank + i) % n, from = (servers->rank + n - i) % n;
+
+        sends[i - 1] = (RpServersBlock){to, bytes + offsets[servers->rank],
+                                        offsets[servers->rank + 1] - offsets[servers->rank]};
+        receives[i - 1] =
+            (RpServersBlock){from, bytes + offsets[from], offsets[from + 1] - offsets[from]};
+    }
+    return rp_servers_exchange(servers, channel, sends, n - 1, receives, n - 1, error);
+}
+
+GStrv
+rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char *text,
+                        GError **error)
+{
+    const guint n = servers->count;
+    g_autofree guint64 *lengths = g_new0(guint64, n);
+    g_autofree gsize *offsets = g_new0(gsize, (gsize)n + 1);
+
+    for (guint r = 0; r <= n; r++)
+        offsets[r] = r * sizeof *lengths;
+    lengths[servers->rank] = strlen(text) + 1;
+    if (!rp_servers_gather(servers, channel, lengths, offsets, error))
+        return NULL;
+    for (guint r = 0; r < n; r++)
+        offsets[r + 1] = offsets[r] + lengths[r];
+    g_autofree char *all = g_malloc0(offsets[n]);
+    GStrv texts;
+
+    memcpy(all + offsets[servers->rank], text, lengths[servers->rank]);
+    if (!rp_servers_gather(servers, channel, all, offsets, error))
+        return NULL;
+    texts = g_new0(char *, (gsize)n + 1);
+    for (guint r = 0; r < n; r++)
+        texts[r] = g_strndup(all + offsets[r], lengths[r] - 1);
+    return texts;
+}
+
+gboolean
+rp_servers_barrier(RpServers *servers, RpServersChannel channel, GError **error)
+{
+    g_autofree guint8 *all = g_new0(guint8, servers->count);
+    g_autofree gsize *offsets = g_new(gsize, (gsize)servers->count + 1);
+
+    for (guint r = 0; r <= servers->count; r++)
+        offsets[r] = r;
+    return rp_servers_gather(servers, channel, all, offsets, error);
+}
+
+gboolean
+rp_servers_check_same(RpServers *servers, const char *what, const char *text, GError **error)
+{
+    g_auto(GStrv) texts = rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, text, error);
+    guint r = 1;
+
+    if (texts == NULL)
+        return FALSE;
+    while (r < servers->count && strcmp(texts[r], texts[0]) == 0)
+        r++;
+    if (r == servers->count)
+        return TRUE;
+    g_set_error(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
+                "%s: expected %s %s as on %s, found %s", servers->peers[r].name, what, texts[0],
+                servers->peers[0].name, texts[r]);
+    return FALSE;
+}
+
+/* ---- failure, and how fast it is ---- */
+
+void
+rp_servers_fail(RpServers *servers, const char *why)
+{
+    pthread_mutex_lock(&servers->lock);
+    if (servers->why == NULL)
+        servers->why = g_strdup(why);
+    servers->leaving = TRUE;
+    pthread_cond_broadcast(&servers->changed);
+    pthread_mutex_unlock(&servers->lock);
+    pthread_join(servers->thread, NULL);
+    servers->started = FALSE;
+}
+
+gboolean
+rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s, GError **error)
+{
+    const gsize each = bytes / servers->count;
+    g_autofree guint8 *all = g_malloc0(each * servers->count);
+    g_autofree gsize *offsets = g_new(gsize, (gsize)servers->count + 1);
+    gint64 start_ns;
+
+    for (guint r = 0; r <= servers->count; r++)
+        offsets[r] = r * each;
+    /* the first touches memory, and makes connections */
+    if (!rp_servers_gather(servers, RP_SERVERS_CONTROL, all, offsets, error) ||
+        !rp_servers_barrier(servers, RP_SERVERS_CONTROL, error))
+        return FALSE;
+    start_ns = rp_clock_ns();
+    if (!rp_servers_gather(servers, RP_SERVERS_CONTROL, all, offsets, error))
+        return FALSE;
+    *bytes_per_s = (double)each * (servers->count - 1) * RP_NS_PER_S /
+                   (double)MAX(1, rp_clock_ns() - start_ns);
+    return TRUE;
+}
+
+gboolean
+rp_servers_take_slow(RpServers *servers, guint *server, gint64 *waited_ns)
+{
+    gboolean found;
+
+    pthread_mutex_lock(&servers->lock);
+    found = servers->slow_ns > 0;
+    *server = servers->slow;
+    *waited_ns = servers->slow_ns;
+    servers->slow_ns = 0;
+    pthread_mutex_unlock(&servers->lock);
+    return found;
+}

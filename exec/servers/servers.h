@@ -1,0 +1,115 @@
+/**
+ * Several servers that train one model: who is there, and what they send each other.
+ *
+ *   any thread       |--exchange: waits----------------------------|
+ *   servers' thread     |send 1|send 2| ...  |receive 1| ...       |beat|      |beat|
+ *
+ * One thread owns the transport (transport.h) and moves everything. Large blocks go in pieces. Each
+ * server beats once a second, so that one which dies, or stops, is known by its silence; one that
+ * only computes for long still beats.
+ *
+ * An exchange is a call that all servers make, on a channel: on each channel in the same order.
+ * Channels do not wait for each other. Nothing is added up on the way: who receives adds, in the
+ * order of ranks, so that the same bits come of it whatever the network does.
+ */
+#pragma once
+
+#include "exec/servers/transport.h"
+
+#define RP_SERVERS_ERROR (rp_servers_error_quark())
+GQuark rp_servers_error_quark(void);
+typedef enum {
+    RP_SERVERS_ERROR_LOST,   /* a server is gone, or silent */
+    RP_SERVERS_ERROR_FAILED, /* a server has told that it failed */
+    RP_SERVERS_ERROR_DIFFERS /* what should be the same on all is not */
+} RpServersError;
+
+/* Who calls: at most one thread each at a time. */
+typedef enum {
+    RP_SERVERS_CONTROL,   /* the caller of the trainer */
+    RP_SERVERS_OPTIMIZER, /* the host's lanes */
+    RP_SERVERS_NETWORK,
+    RP_SERVERS_CHANNELS
+} RpServersChannel;
+
+typedef struct {
+    gint64 silence_ns;   /* after which a server counts as lost; 0 = 20 s */
+    gint64 patience_ns;  /* after which one that beats is slow; 0 = 30 s */
+    guint64 piece_bytes; /* 0 = 4 MiB */
+    guint64 bytes_per_s; /* emulated: no more leave this server; 0 = no limit */
+} RpServersOptions;
+
+/* Bytes for a server, or from it. */
+typedef struct {
+    guint server;
+    void *data;
+    gsize bytes; /* 0: no message */
+} RpServersBlock;
+
+typedef struct _RpServers RpServers;
+
+/**
+ * rp_servers_new:
+ * @place: (nullable): for the transport
+ *
+ * Joins the others. Errors: RP_TRANSPORT_ERROR_*, RP_SERVERS_ERROR_LOST
+ */
+RpServers *rp_servers_new(const RpTransportOps *ops, gpointer place,
+                          const RpServersOptions *options,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Leaves: waits for the others to come here too, unless something has failed. */
+void rp_servers_free(RpServers *servers);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpServers, rp_servers_free)
+
+guint rp_servers_rank(const RpServers *servers);
+guint rp_servers_count(const RpServers *servers);
+/* "server 1 (node7)" */
+const char *rp_servers_name(const RpServers *servers, guint rank);
+
+/**
+ * rp_servers_exchange:
+ * @sends, @receives: to and from others; blocks of one server in the order in which the other has
+ *   them, with the same bytes
+ *
+ * Errors: RP_SERVERS_ERROR_LOST and _FAILED, naming the server, now and of every call that follows
+ */
+gboolean rp_servers_exchange(RpServers *servers, RpServersChannel channel,
+                             const RpServersBlock *sends, guint n_sends,
+                             const RpServersBlock *receives, guint n_receives,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Each server's part of @all goes to all others: bytes [offsets[r], offsets[r + 1]) are those of
+ * server r. Errors: as above */
+gboolean rp_servers_gather(RpServers *servers, RpServersChannel channel, void *all,
+                           const gsize *offsets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The same of texts that may differ in length: (transfer full) (array length=count): in order of
+ * ranks. Errors: as above */
+GStrv rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char *text,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* That all have come here. Errors: as above */
+gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_servers_check_same:
+ * @what: "the model"
+ * @text: a hash, or a few words
+ *
+ * Errors: RP_SERVERS_ERROR_DIFFERS, on all servers the same: the first server whose @text is not
+ *   that of server 0, with both
+ */
+gboolean rp_servers_check_same(RpServers *servers, const char *what, const char *text,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* This server fails: the others are told why, within two seconds; every exchange fails. */
+void rp_servers_fail(RpServers *servers, const char *why);
+
+/* Bytes/s that leave this server while all exchange @bytes with each other. Errors: as above */
+gboolean rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A server that beats, but that an exchange has waited for longer than options.patience_ns: told once
+ * an exchange. Returns: FALSE: there is none */
+gboolean rp_servers_take_slow(RpServers *servers, guint *server, gint64 *waited_ns);

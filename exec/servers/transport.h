@@ -1,0 +1,42 @@
+/**
+ * What carries messages between servers: a table of operations, one a transport (mpi.c). All of
+ * them are called on one thread, which the servers' object owns.
+ */
+#pragma once
+
+#include <glib.h>
+
+/* A message under way; each transport defines it for itself. */
+typedef struct _RpTransportMessage RpTransportMessage;
+
+/**
+ * RpTransportOps:
+ * @open: joins the others. @place: (nullable): as given to rp_servers_new(). Returns: the transport
+ * @send, @receive: begin one; messages between two servers on one channel arrive in order. @data
+ *   stays until the message is over
+ * @test: whether it is over; frees it then. FALSE: it never will be
+ * @close: @failed: others may be gone: nobody is waited for, and what is under way is left
+ */
+typedef struct {
+    const char *name;
+    gpointer (*open)(gpointer place, guint *rank, guint *count, GError **error);
+    RpTransportMessage *(*send)(gpointer transport, guint server, guint channel, const void *data,
+                                gsize bytes, GError **error);
+    RpTransportMessage *(*receive)(gpointer transport, guint server, guint channel, void *data,
+                                   gsize bytes, GError **error);
+    gboolean (*test)(gpointer transport, RpTransportMessage *message, gboolean *over,
+                     GError **error);
+    void (*close)(gpointer transport, gboolean failed);
+} RpTransportOps;
+
+#define RP_TRANSPORT_ERROR (rp_transport_error_quark())
+GQuark rp_transport_error_quark(void);
+typedef enum {
+    RP_TRANSPORT_ERROR_MISSING, /* not built, or not there */
+    RP_TRANSPORT_ERROR_FAILED
+} RpTransportError;
+
+/* MPI, of the library that it was built with; it is loaded here. Errors: RP_TRANSPORT_ERROR_MISSING */
+const RpTransportOps *rp_transport_mpi(GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* "Open MPI 4.1.4" or why there is none, for --version. */
+const char *rp_transport_built_text(void);

@@ -1,0 +1,188 @@
+/* Servers over a transport of threads: what arrives, who is named. */
+#include "tests/rp-test.h"
+
+#include "exec/system/clock.h"
+#include "tests/exec-servers/exchanges.h"
+#include "tests/exec-servers/threads-transport.h"
+
+#define MS (RP_NS_PER_S / 1000)
+
+static void
+exchange_everything(RpServers *servers, gpointer user_data)
+{
+    g_autofree char *wrong = exchanges_find_wrong(servers, 100000);
+
+    (void)user_data;
+    if (wrong != NULL)
+        g_error("server %u: %s", rp_servers_rank(servers), wrong);
+}
+
+static void
+every_block_arrives_where_it_belongs(void **state)
+{
+    const RpServersOptions options = {.piece_bytes = 4096};
+
+    (void)state;
+    for (guint n = 1; n <= 5; n++) {
+        ThreadsNet *net = threads_net_new(n);
+
+        threads_run(net, n, &options, exchange_everything, NULL);
+        threads_net_free(net);
+    }
+}
+
+typedef struct {
+    ThreadsNet *net;
+    char *message[4];
+    RpServersError code[4];
+    gint64 seconds;
+} Failure;
+
+/* Server 1 fails, or stops, while the others wait for it. */
+static void
+meet(RpServers *servers, Failure *failure, void (*breaks)(RpServers *servers, Failure *failure))
+{
+    const guint rank = rp_servers_rank(servers);
+    g_autoptr(GError) error = NULL;
+
+    if (rank == 1)
+        breaks(servers, failure);
+    if (rp_servers_barrier(servers, RP_SERVERS_OPTIMIZER, &error))
+        g_error("server %u: the barrier held", rank);
+    failure->message[rank] = g_strdup(error->message);
+    failure->code[rank] = (RpServersError)error->code;
+    g_assert(!rp_servers_barrier(servers, RP_SERVERS_NETWORK, NULL));
+}
+
+static void
+tell(RpServers *servers, Failure *failure)
+{
+    (void)failure;
+    rp_servers_fail(servers, "step 7: the disk is gone");
+}
+
+static void
+stand_still(RpServers *servers, Failure *failure)
+{
+    (void)servers;
+    threads_net_stop(failure->net, 1);
+}
+
+static void
+meet_and_tell(RpServers *servers, gpointer failure)
+{
+    meet(servers, failure, tell);
+}
+
+static void
+meet_and_stop(RpServers *servers, gpointer failure)
+{
+    meet(servers, failure, stand_still);
+}
+
+static void
+a_server_that_fails_says_why(void **state)
+{
+    Failure failure = {.net = threads_net_new(4)};
+
+    (void)state;
+    threads_run(failure.net, 4, NULL, meet_and_tell, &failure);
+    for (guint r = 0; r < 4; r++) {
+        g_autofree char *expected =
+            r == 1 ? g_strdup("this server failed: step 7: the disk is gone")
+                   : g_strdup_printf("server 1 (%s) failed: step 7: the disk is gone",
+                                     g_get_host_name());
+
+        assert_string_equal(failure.message[r], expected);
+        assert_int_equal(failure.code[r], RP_SERVERS_ERROR_FAILED);
+        g_free(failure.message[r]);
+    }
+    threads_net_free(failure.net);
+}
+
+static void
+a_server_that_stands_still_is_named(void **state)
+{
+    const RpServersOptions options = {.silence_ns = 1500 * MS};
+    Failure failure = {.net = threads_net_new(4)};
+    g_autofree char *named =
+        g_strdup_printf("server 1 (%s) has not been heard of for 2 s", g_get_host_name());
+
+    (void)state;
+    threads_run(failure.net, 4, &options, meet_and_stop, &failure);
+    for (guint r = 0; r < 4; r++) {
+        if (r != 1)
+            assert_true(g_str_has_prefix(failure.message[r], named));
+        assert_int_equal(failure.code[r], RP_SERVERS_ERROR_LOST);
+        g_free(failure.message[r]);
+    }
+    threads_net_free(failure.net);
+}
+
+static void
+come_late(RpServers *servers, gpointer slow)
+{
+    guint *named = slow;
+    gint64 waited_ns = 0;
+    guint server = 0;
+
+    if (rp_servers_rank(servers) == 2)
+        g_usleep(400000);
+    g_assert(rp_servers_barrier(servers, RP_SERVERS_NETWORK, NULL));
+    if (rp_servers_rank(servers) == 0 && rp_servers_take_slow(servers, &server, &waited_ns) &&
+        waited_ns >= 100 * MS)
+        *named = server;
+    g_assert(!rp_servers_take_slow(servers, &server, &waited_ns) || rp_servers_rank(servers) != 0);
+}
+
+static void
+a_server_that_falls_behind_is_named_once(void **state)
+{
+    const RpServersOptions options = {.patience_ns = 100 * MS};
+    ThreadsNet *net = threads_net_new(3);
+    guint named = 0;
+
+    (void)state;
+    threads_run(net, 3, &options, come_late, &named);
+    assert_int_equal(named, 2);
+    threads_net_free(net);
+}
+
+#define SENT 3000000
+
+static void
+measure(RpServers *servers, gpointer rate)
+{
+    double bytes_per_s = 0;
+
+    g_assert(rp_servers_measure(servers, SENT, &bytes_per_s, NULL));
+    if (rp_servers_rank(servers) == 0)
+        *(double *)rate = bytes_per_s;
+}
+
+static void
+an_emulated_network_is_as_slow_as_it_should_be(void **state)
+{
+    const RpServersOptions options = {.bytes_per_s = 10000000, .piece_bytes = 50000};
+    ThreadsNet *net = threads_net_new(3);
+    double rate = 0;
+
+    (void)state;
+    threads_run(net, 3, &options, measure, &rate);
+    assert_true(rate < 1.1e7);
+    threads_net_free(net);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_block_arrives_where_it_belongs),
+        cmocka_unit_test(a_server_that_fails_says_why),
+        cmocka_unit_test(a_server_that_stands_still_is_named),
+        cmocka_unit_test(a_server_that_falls_behind_is_named_once),
+        cmocka_unit_test(an_emulated_network_is_as_slow_as_it_should_be),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

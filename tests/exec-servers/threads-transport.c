@@ -1,0 +1,216 @@
+#include "tests/exec-servers/threads-transport.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "tests/rp-test.h"
+
+typedef struct {
+    ThreadsNet *net;
+    guint rank;
+} Place;
+
+struct _ThreadsNet {
+    pthread_mutex_t lock;
+    guint count;
+    Place *places;
+    gboolean *stopped;
+    GHashTable *queues; /* of GBytes, by "from to channel" */
+};
+
+struct _RpTransportMessage {
+    GQueue *queue; /* %NULL: was sent */
+    void *data;
+    gsize bytes;
+};
+
+static void
+free_queue(gpointer queue)
+{
+    g_queue_free_full(queue, (GDestroyNotify)g_bytes_unref);
+}
+
+ThreadsNet *
+threads_net_new(guint count)
+{
+    ThreadsNet *net = g_new0(ThreadsNet, 1);
+
+    pthread_mutex_init(&net->lock, NULL);
+    net->count = count;
+    net->places = g_new0(Place, count);
+    net->stopped = g_new0(gboolean, count);
+    net->queues = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_queue);
+    for (guint r = 0; r < count; r++)
+        net->places[r] = (Place){net, r};
+    return net;
+}
+
+void
+threads_net_free(ThreadsNet *net)
+{
+    g_hash_table_unref(net->queues);
+    g_free(net->places);
+    g_free(net->stopped);
+    pthread_mutex_destroy(&net->lock);
+    g_free(net);
+}
+
+gpointer
+threads_net_place(ThreadsNet *net, guint rank)
+{
+    return &net->places[rank];
+}
+
+void
+threads_net_stop(ThreadsNet *net, guint rank)
+{
+    pthread_mutex_lock(&net->lock);
+    net->stopped[rank] = TRUE;
+    pthread_mutex_unlock(&net->lock);
+}
+
+/* Under the lock. */
+static GQueue *
+queue_of(ThreadsNet *net, guint from, guint to, guint channel)
+{
+    char *key = g_strdup_printf("%u %u %u", from, to, channel);
+    GQueue *queue = g_hash_table_lookup(net->queues, key);
+
+    if (queue != NULL) {
+        g_free(key);
+        return queue;
+    }
+    queue = g_queue_new();
+    g_hash_table_insert(net->queues, key, queue);
+    return queue;
+}
+
+static gpointer
+threads_open(gpointer place, guint *rank, guint *count, GError **error)
+{
+    const Place *here = place;
+
+    (void)error;
+    *rank = here->rank;
+    *count = here->net->count;
+    return place;
+}
+
+static RpTransportMessage *
+threads_send(gpointer transport, guint server, guint channel, const void *data, gsize bytes,
+             GError **error)
+{
+    const Place *here = transport;
+    ThreadsNet *net = here->net;
+
+    (void)error;
+    pthread_mutex_lock(&net->lock);
+    if (!net->stopped[here->rank] && !net->stopped[server])
+        g_queue_push_tail(queue_of(net, here->rank, server, channel), g_bytes_new(data, bytes));
+    pthread_mutex_unlock(&net->lock);
+    return g_new0(RpTransportMessage, 1);
+}
+
+static RpTransportMessage *
+threads_receive(gpointer transport, guint server, guint channel, void *data, gsize bytes,
+                GError **error)
+{
+    const Place *here = transport;
+    RpTransportMessage *message = g_new(RpTransportMessage, 1);
+
+    (void)error;
+    pthread_mutex_lock(&here->net->lock);
+    *message = (RpTransportMessage){queue_of(here->net, server, here->rank, channel), data, bytes};
+    pthread_mutex_unlock(&here->net->lock);
+    return message;
+}
+
+static gboolean
+threads_test(gpointer transport, RpTransportMessage *message, gboolean *over, GError **error)
+{
+    const Place *here = transport;
+    GBytes *bytes = NULL;
+
+    if (message->queue != NULL) {
+        pthread_mutex_lock(&here->net->lock);
+        bytes = g_queue_pop_head(message->queue);
+        pthread_mutex_unlock(&here->net->lock);
+        if (bytes == NULL) {
+            *over = FALSE;
+            return TRUE;
+        }
+    }
+    *over = TRUE;
+    if (bytes != NULL && g_bytes_get_size(bytes) != message->bytes) {
+        g_set_error_literal(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
+                            "sent a message of another size");
+        g_bytes_unref(bytes);
+        g_free(message);
+        return FALSE;
+    }
+    if (bytes != NULL)
+        memcpy(message->data, g_bytes_get_data(bytes, NULL), message->bytes);
+    g_clear_pointer(&bytes, g_bytes_unref);
+    g_free(message);
+    return TRUE;
+}
+
+static void
+threads_close(gpointer transport, gboolean failed)
+{
+    (void)transport;
+    (void)failed;
+}
+
+const RpTransportOps *
+threads_transport(void)
+{
+    static const RpTransportOps ops = {
+        .name = "threads",
+        .open = threads_open,
+        .send = threads_send,
+        .receive = threads_receive,
+        .test = threads_test,
+        .close = threads_close,
+    };
+
+    return &ops;
+}
+
+typedef struct {
+    ThreadsNet *net;
+    guint rank;
+    const RpServersOptions *options;
+    ThreadsServer run;
+    gpointer user_data;
+} Server;
+
+static void *
+run_server(void *data)
+{
+    const Server *server = data;
+    const RpServersOptions defaults = {0};
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpServers) servers =
+        rp_servers_new(threads_transport(), threads_net_place(server->net, server->rank),
+                       server->options != NULL ? server->options : &defaults, &error);
+
+    g_assert_no_error(error);
+    server->run(servers, server->user_data);
+    return NULL;
+}
+
+void
+threads_run(ThreadsNet *net, guint count, const RpServersOptions *options, ThreadsServer run,
+            gpointer user_data)
+{
+    g_autofree pthread_t *threads = g_new(pthread_t, count);
+    g_autofree Server *of = g_new(Server, count);
+
+    for (guint r = 0; r < count; r++) {
+        of[r] = (Server){net, r, options, run, user_data};
+        g_assert(pthread_create(&threads[r], NULL, run_server, &of[r]) == 0);
+    }
+    for (guint r = 0; r < count; r++)
+        pthread_join(threads[r], NULL);
+}
