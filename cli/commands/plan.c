@@ -44,8 +44,20 @@ find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
     RpAdviseQuery query = advice->query;
 
     query.saved = advice->saved;
-    return query.gpu == NULL || query.gpu->foreign || advice->best == NULL ||
+    return query.gpu == NULL || query.servers > 1 || query.gpu->foreign || advice->best == NULL ||
            rp_advise_range(&query, advice->best, &range->slow, &range->fast, error);
+}
+
+/* What the network makes of the run that is shown. */
+static gboolean
+serve(RpPlanQuestion *question, const RpAdvice *advice, GError **error)
+{
+    const RpAdviseRun *run = rp_plan_shown_run(advice);
+    RpAdviseQuery query = advice->query;
+
+    query.saved = advice->saved;
+    return question->query.servers <= 1 || !run->simulated ||
+           rp_advise_serve(&query, run, question->network_between, &question->served, error);
 }
 
 /* For the cards of the question, wherever it is asked. */
@@ -66,7 +78,7 @@ write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error
 }
 
 static gboolean
-report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
+report_advice(RpPlanQuestion *question, RpReport *report, GError **error)
 {
     RpPlanDrawn drawn = {0};
     RpPlanRange range = {0};
@@ -74,7 +86,8 @@ report_advice(const RpPlanQuestion *question, RpReport *report, GError **error)
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);
 
     if (advice == NULL || !draw_times(question, advice, &drawn, error) ||
-        !find_range(advice, &range, error) || !write_run(question, advice, error))
+        !find_range(advice, &range, error) || !serve(question, advice, error) ||
+        !write_run(question, advice, error))
         return FALSE;
     report->exit = advice->best != NULL || advice->instead != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
     rp_plan_report_advice(report, advice, question, &drawn, &range);
@@ -118,7 +131,11 @@ static const GOptionEntry options[] = {
      "inspect tells (default: a sequence each)",
      "TOKENS"},
     {"batch", 0, RP_COUNT(RpPlanArgs, batch),
-     "sequences of a step, all GPUs together (default: 16 a GPU)", "SEQUENCES"},
+     "sequences of a step, all GPUs and servers together (default: 16 a GPU)", "SEQUENCES"},
+    {"servers", 0, RP_COUNT(RpPlanArgs, servers),
+     "so many of them, each of which steps a share of every layer (default: 1)", "R"},
+    {"network", 0, RP_WORD(RpPlanArgs, network),
+     "between servers: 10GbE, 25GbE, 100GbE, IB400 or a network's FILE.json", "NETWORK"},
     {"tokens", 0, RP_WORD(RpPlanArgs, tokens), "to train on, as 300M or 1.5B: tells the hours",
      "NUMBER"},
     {"lora-rank", 0, RP_COUNT(RpPlanArgs, lora_rank),

@@ -62,6 +62,12 @@ describe_run(const RpPlanQuestion *question, const RpAdviseRun *run)
     g_autofree char *gpu = of_limit(run->gpu.total, card_bytes(question));
     g_autofree char *host = of_limit(run->host.total, question->query.host_bytes);
 
+    if (question->served.servers > 1) {
+        g_autofree char *all = format_number(question->served.tokens_per_s);
+
+        return g_strdup_printf("%s tokens/s on %u servers, %s a card, %s of host memory each", all,
+                               question->served.servers, gpu, host);
+    }
     return g_strdup_printf("%s tokens/s, %s a card, %s of host memory", speed, gpu, host);
 }
 
@@ -142,6 +148,9 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
             query->gpus, advice->gpus_asked, advice->gpus_asked * MAX(1, query->micro_batch));
     rp_report_line(report, "step", "%u sequences of %u tokens", query->batch,
                    query->tokens_per_sequence);
+    if (query->servers > 1)
+        rp_report_line(report, "", "on each server, %u on all %u", query->batch * query->servers,
+                       query->servers);
     if (query->sample_tokens > 0)
         rp_report_line(report, "", "samples share them: attention as of samples of %u tokens",
                        query->sample_tokens);
@@ -160,17 +169,21 @@ static void
 say_duration(RpReport *report, const RpPlanQuestion *question, const RpAdvice *advice,
              const RpAdviseRun *run)
 {
-    double step_s = (double)run->step_ns / (double)RP_NS_PER_S;
-    double a_day = run->tokens_per_s * 86400;
-    double per_step = (double)advice->query.batch * advice->query.tokens_per_sequence;
+    const RpAdviseServed *served = &question->served;
+    const gboolean several = served->servers > 1;
+    double step_s = (double)(several ? served->step_ns : run->step_ns) / (double)RP_NS_PER_S;
+    double tokens_per_s = several ? served->tokens_per_s : run->tokens_per_s;
+    double a_day = tokens_per_s * 86400;
+    double per_step =
+        (double)advice->query.batch * advice->query.tokens_per_sequence * MAX(served->servers, 1);
 
     rp_report_line(report, "time", "%.2f s a step, %.*f million tokens a day", step_s,
                    a_day < 1e7 ? 1 : 0, a_day / 1e6);
-    if (question->tokens == 0 || run->tokens_per_s <= 0)
+    if (question->tokens == 0 || tokens_per_s <= 0)
         return;
     g_autofree char *tokens = format_number((double)question->tokens);
     g_autofree char *steps = format_number(ceil((double)question->tokens / per_step));
-    double hours = (double)question->tokens / run->tokens_per_s / 3600;
+    double hours = (double)question->tokens / tokens_per_s / 3600;
 
     rp_report_line(report, "", "%.*f hours for %s tokens, %s steps", hours < 10 ? 2 : 1, hours,
                    tokens, steps);
@@ -300,7 +313,7 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     const double bytes = (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
                          (double)rp_optimizer_state_bytes(rp_planner_form(advice->profile, options),
                                                           RP_MOMENT_BLOCK) /
-                             RP_MOMENT_BLOCK;
+                             RP_MOMENT_BLOCK / MAX(options->servers, 1);
 
     rp_report_line(report, "",
                    "%s on the host, %.1f billion parameters/s, %.4g bytes a parameter, %s",
@@ -364,6 +377,7 @@ rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestio
     say_subject(report, advice, question);
     if (run->simulated) {
         say_duration(report, question, advice, run);
+        rp_plan_report_servers(report, question, advice);
         say_waits(report, run, advice->query.batch, advice->query.sync);
         say_disk(report, advice, run);
     }

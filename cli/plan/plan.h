@@ -1,6 +1,6 @@
 /**
  * roundpipe plan: the command and its options (plan.c), its words and what they mean
- * (question.c), sizes of what `train` runs (network.c), words of the answer
+ * (question.c), several servers (servers.c), sizes of what `train` runs (network.c), words of the answer
  * (words.c), a run file of it (run-file.c), and what is reported: the answer in short (answer.c), its figures and
  * tables (report.c).
  */
@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "run/run-file.h"
 #include "sim/advise/advise.h"
+#include "sim/advise/servers.h"
 
 /* ---- network.c ---- */
 
@@ -72,6 +73,8 @@ typedef struct {
     int sequence;
     int packed; /* 0: samples are sequences */
     int batch;
+    int servers;
+    char *network;
     char *tokens;
     int lora_rank;
     char *lora_targets;
@@ -101,14 +104,16 @@ typedef struct {
     const RpPlanArgs *args; /* borrowed */
     RpAdviseQuery query;
     RpProfile *profile;
-    RpGpu *gpu;                 /* query.gpu */
-    RpPlanNetwork *network;     /* `train` has this architecture; or %NULL */
-    const RpPlanNetwork *sized; /* the same if sizes are the network's */
-    char *name;                 /* of the model */
-    GStrv lora_targets;         /* or %NULL */
-    GPtrArray *schedules;       /* (element-type RpScheduleOps), %NULL-terminated */
-    guint64 tokens;             /* to train on; 0 = not asked */
-    gboolean dtype_assumed;     /* bf16, because nobody predicts times of fp32 */
+    RpGpu *gpu;                       /* query.gpu */
+    RpPlanNetwork *network;           /* `train` has this architecture; or %NULL */
+    const RpPlanNetwork *sized;       /* the same if sizes are the network's */
+    char *name;                       /* of the model */
+    GStrv lora_targets;               /* or %NULL */
+    GPtrArray *schedules;             /* (element-type RpScheduleOps), %NULL-terminated */
+    RpServerNetwork *network_between; /* of several servers; or %NULL */
+    RpAdviseServed served;  /* of the run that is shown; servers 0: one, or nothing runs */
+    guint64 tokens;         /* to train on; 0 = not asked */
+    gboolean dtype_assumed; /* bf16, because nobody predicts times of fp32 */
 } RpPlanQuestion;
 
 void rp_plan_question_clear(RpPlanQuestion *question);
@@ -117,7 +122,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpPlanQuestion, rp_plan_question_clear)
 /**
  * rp_plan_question_read:
  *
- * Checks the words and fills in what was left out: one GPU, sequences of 2,048 tokens (or of as
+ * Checks the words and fills in what was left out: one server, one GPU, sequences of 2,048 tokens (or of as
  * many as the model has positions), 16 of them a GPU and step.
  *
  * Errors: RP_CLI_ERROR_USAGE, RP_CATALOGUE_ERROR_*, RP_PROFILE_ERROR_*, RP_HF_CONFIG_ERROR_*
@@ -181,6 +186,13 @@ typedef struct {
     RpDrawn step_ns;
     RpDrawn bubble_ratio;
 } RpPlanDrawn;
+
+/* Of several servers: members of JSON, and lines for people (servers.c). */
+void rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question,
+                            const RpAdvice *advice);
+/* Reads --servers and --network. */
+gboolean rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */
 void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,

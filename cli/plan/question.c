@@ -23,6 +23,7 @@ rp_plan_question_clear(RpPlanQuestion *question)
 {
     rp_profile_free(question->profile);
     rp_gpu_free(question->gpu);
+    rp_server_network_free(question->network_between);
     rp_plan_network_free(question->network);
     g_free(question->name);
     g_strfreev(question->lora_targets);
@@ -415,7 +416,8 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
         query->sizes = rp_plan_network_sizes(question->sized);
     if (query->batch == 0 && !args->max_sequence)
         choose_batch(query);
-    return read_tokens(args->tokens, &question->tokens, error) &&
+    return rp_plan_read_servers(args, question, error) &&
+           read_tokens(args->tokens, &question->tokens, error) &&
            read_memory("gpu-memory", args->gpu_memory, &query->gpu_bytes, error) &&
            read_memory("host-memory", args->host_memory, &query->host_bytes, error);
 }

@@ -422,8 +422,12 @@ report_costs(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
                     rp_plan_checkpoint_bytes(advice->profile, &run->options), NULL);
     if (question->tokens > 0 && run->tokens_per_s > 0) {
         rp_report_count(report, "tokens", (gint64)question->tokens, NULL);
-        rp_report_real(report, "hours", (double)question->tokens / run->tokens_per_s / 3600, 3,
-                       NULL);
+        rp_report_real(
+            report, "hours",
+            (double)question->tokens /
+                (question->served.servers > 1 ? question->served.tokens_per_s : run->tokens_per_s) /
+                3600,
+            3, NULL);
     }
 }
 

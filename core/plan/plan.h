@@ -303,9 +303,19 @@ typedef struct {
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
     RpOptimizerForm form;      /* `full`: what the optimizer keeps, and how */
+    guint servers; /* this is one of so many, which keep and step a share of each layer; 0 = 1 */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
+
+/* Of @n parameters of a layer: those that one server steps. */
+static inline guint64
+rp_plan_shard(const RpPlanPromises *promises, guint64 n)
+{
+    const guint64 servers = MAX(1, promises->servers);
+
+    return (n + servers - 1) / servers;
+}
 
 /* Buffers of a layer's gradients on the host. */
 static inline guint

@@ -63,6 +63,8 @@ typedef struct {
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
+    guint
+        servers; /* `full`: that step a share of each layer each; 0 = 1. To predict: nothing runs it */
     RpSavedChoice saved; /* of dispatched stages; nothing: what the profile's layers have chosen */
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */

@@ -55,7 +55,8 @@ typedef struct {
     guint64 host_bytes;        /* 0 = not checked */
     guint tokens_per_sequence; /* with @profile: the file's */
     guint sample_tokens;       /* as RpWorkload; not with @profile */
-    guint batch;               /* sequences of an iteration */
+    guint batch;               /* sequences of an iteration, of one server */
+    guint servers;             /* that step a share of each layer each; 0 = 1 */
     guint micro_batch;         /* sequences; 0 = chosen */
     guint micro_batches;       /* 0 = chosen */
     guint round;               /* M_R; 0 = chosen */

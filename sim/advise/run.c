@@ -110,6 +110,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .async = schedule->dispatched && !query->sync,
         .fidelity = RP_FIDELITY_FULL,
         .optimizer = query->optimizer,
+        .servers = query->servers,
         .early_steps = RP_EARLY_AUTO,
         .form = query->form,
         .constant_bytes = constant_bytes,

@@ -197,6 +197,7 @@ set_promises(RpPlanJob *job)
         .parameter_copies = blocking || lean,
         .constant_bytes = options->constant_bytes,
         .form = rp_planner_form(job->profile, options),
+        .servers = options->servers,
         .gated = !options->step_at_once || blocking,
         .early_steps = rp_early_has(job),
     };

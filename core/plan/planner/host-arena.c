@@ -46,13 +46,32 @@ lay_out_layer(const RpPlanJob *job, guint l)
                                                i < rp_plan_gradient_buffers(job->promises)
                                                    ? rp_job_home_bytes(job, layer->gradient_bytes)
                                                    : 0);
-    place.optimizer =
-        rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
-                          rp_optimizer_state_bytes(job->promises->form, own_gradients / element));
+    place.optimizer = rp_job_add_buffer(
+        job, host, RP_BUFFER_OPTIMIZER,
+        rp_optimizer_state_bytes(job->promises->form,
+                                 rp_plan_shard(job->promises, own_gradients / element)));
     place.copied = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);
     rp_plan_set_layer(job->plan, l, &place);
+}
+
+/* Of several servers: the sums of this one's shares of all gradients, in fp32, and room for two layers
+ * under way, to send and to receive. */
+static void
+lay_out_exchange(const RpPlanJob *job)
+{
+    const guint64 element = job->promises->element_bytes;
+    guint64 largest = 0, shares = 0;
+
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        const RpLayer *layer = &job->profile->layers[l];
+        const guint64 bytes = layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
+
+        largest = MAX(largest, bytes);
+        shares += rp_plan_shard(job->promises, bytes / element) * FP32_BYTES;
+    }
+    (void)rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING, shares + 2 * 2 * largest);
 }
 
 /* Gated: one for each iteration that may be under way (rp_plan_decision()). */
@@ -191,6 +210,8 @@ rp_host_arena_new(const RpPlanJob *job)
     arena->job = job;
     for (guint l = 0; l < job->profile->n_layers; l++)
         lay_out_layer(job, l);
+    if (job->promises->servers > 1)
+        lay_out_exchange(job);
     lay_out_decisions(job);
     lay_out_activations(arena);
     lay_out_saved(arena);

@@ -42,17 +42,28 @@ gradient_element(const RpPlanJob *job)
 static guint64
 gradients_of(const RpPlanJob *job, guint layer)
 {
-    return job->profile->layers[layer].gradient_bytes / job->promises->element_bytes;
+    return rp_plan_shard(job->promises,
+                         job->profile->layers[layer].gradient_bytes / job->promises->element_bytes);
 }
 
-/* Trained parameters that live with the layer: without a tied matrix. */
+/* Trained parameters that live with the layer, and are stepped here: without a tied matrix. */
 static guint64
 parameters_of(const RpPlanJob *job, guint layer)
 {
     const RpLayer *of = &job->profile->layers[layer];
 
-    return (of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
-           job->promises->element_bytes;
+    return rp_plan_shard(job->promises,
+                         (of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
+                             job->promises->element_bytes);
+}
+
+/* Of the matrix that is tied, the same. */
+static guint64
+tied_parameters(const RpPlanJob *job, guint tied)
+{
+    return tied == RP_NONE ? 0
+                           : rp_plan_shard(job->promises, job->profile->layers[tied].tied_bytes /
+                                                              job->promises->element_bytes);
 }
 
 /* Of adding @n rounds, from @first on, to a sum in fp32: each of them is read, the sum is written
@@ -91,11 +102,9 @@ rp_traffic_squares(const RpPlanJob *job, guint layer)
 {
     const double rate = job->profile->norm_parameters_per_s;
     const guint tied = tied_from(job, layer);
-    const guint64 tied_bytes = tied != RP_NONE ? job->profile->layers[tied].tied_bytes : 0;
 
     return rate > 0 && (tied != RP_NONE || !sums_on_devices(job))
-               ? pass_bytes(job,
-                            parameters_of(job, layer) + tied_bytes / job->promises->element_bytes,
+               ? pass_bytes(job, parameters_of(job, layer) + tied_parameters(job, tied),
                             gradient_element(job), rate, job->promises->element_bytes)
                : 0;
 }
@@ -130,10 +139,7 @@ state_traffic(const RpPlanJob *job, guint layer)
 static guint64
 pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient, guint64 each)
 {
-    const guint64 tied_bytes = tied != RP_NONE ? job->profile->layers[tied].tied_bytes : 0;
-
-    return (each + gradient) * parameters_of(job, layer) +
-           gradient * (tied_bytes / job->promises->element_bytes);
+    return (each + gradient) * parameters_of(job, layer) + gradient * tied_parameters(job, tied);
 }
 
 /* It reads what a step reads, and writes the weights alone. Where the host reads no faster than the

@@ -131,7 +131,8 @@ check_layer(Tables *tables, guint layer)
            claim_gradients(tables, layer,
                            n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          rp_optimizer_state_bytes(promises->form, own_gradients / element),
+                          rp_optimizer_state_bytes(
+                              promises->form, rp_plan_shard(promises, own_gradients / element)),
                           "optimizer state") &&
            claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
                           promises->gradient_copies ? n_gradients * FP32_BYTES : 0,

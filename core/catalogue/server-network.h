@@ -1,0 +1,35 @@
+/**
+ * Networks between servers: rows of a table, or a JSON file with the members of one.
+ */
+#pragma once
+
+#include "core/catalogue/catalogue.h"
+
+/* Of each server, both directions at once. A message of n bytes takes
+ * latency + n / (gbit / 8 x efficiency). */
+typedef struct {
+    const char *name;
+    double gbit_per_s; /* of the link, 1e9 bits, each way */
+    double latency_us; /* of a message, from one host's memory to another's */
+    double efficiency; /* payload that arrives, as a share of gbit_per_s */
+} RpServerNetwork;
+
+const RpServerNetwork *rp_server_network_list(guint *n);
+
+/* Bytes of payload a second, each way. */
+double rp_server_network_bytes_per_s(const RpServerNetwork *network);
+
+void rp_server_network_free(RpServerNetwork *network);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpServerNetwork, rp_server_network_free)
+
+/**
+ * rp_server_network_open:
+ * @word: a name, or a path: a word with a slash or that ends in ".json"
+ *
+ * Returns: (transfer full)
+ * Errors: RP_CATALOGUE_ERROR_FILE, naming the file's line and column, or the names that are known
+ */
+RpServerNetwork *rp_server_network_open(const char *word, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same of a file's text. */
+RpServerNetwork *rp_server_network_parse(const char *name, const char *text, gsize length,
+                                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,287 @@
+/* Several servers: what one server's trace says of gradients, steps and uploads, and what the network
+ * makes of it. */
+#include "sim/advise/servers.h"
+
+#include <math.h>
+
+#include "sim/advise/exchange.h"
+#include "sim/advise/private.h"
+#include "sim/simulate.h"
+
+/* Host memory is touched so often for a byte that arrives: written by the network's card, read and
+ * added to a sum; and read once for the byte that leaves. */
+#define TOUCHES 4
+/* Batches up to so many times as large are tried. */
+#define MOST_TIMES 4096
+#define HIDDEN 1.03
+
+/* A trace as the exchange sees it. */
+typedef struct {
+    RpExchangeLayer *layers;
+    GArray *steps;    /* (element-type RpExchangeStep) */
+    guint beside;     /* iterations that run at once: each of them is longer by what so many are */
+    gint64 period_ns; /* of the trace */
+    guint64 bytes;    /* exchanged in a step: gradients, and as many of weights */
+    RpExchange exchange;
+} View;
+
+static void
+view_clear(View *view)
+{
+    g_free(view->layers);
+    g_clear_pointer(&view->steps, g_array_unref);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(View, view_clear)
+
+static guint64
+own_bytes(const RpLayer *layer)
+{
+    return layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
+}
+
+/* Layers of host buffers, RP_NONE for others: of gradients, or of weights. */
+static guint32 *
+map_buffers(const RpPlan *plan, gboolean weights)
+{
+    const guint n = rp_plan_n_buffers(plan);
+    guint32 *layers = g_new(guint32, MAX(n, 1));
+
+    for (guint b = 0; b < n; b++)
+        layers[b] = RP_NONE;
+    for (guint l = 0; l < rp_plan_n_layers(plan); l++) {
+        const RpPlanLayer *place = rp_plan_layer(plan, l);
+        const guint32 *buffers = weights ? place->weights : place->gradients;
+        const guint most = weights ? G_N_ELEMENTS(place->weights) : G_N_ELEMENTS(place->gradients);
+
+        for (guint i = 0; i < most; i++)
+            if (buffers[i] != RP_NONE)
+                layers[buffers[i]] = l;
+    }
+    return layers;
+}
+
+/* Gradients of @first that arrive, and those of the iteration behind it that come in their place. */
+static void
+note_gradients(View *view, const RpPlan *plan, const RpTraceRecord *record, const guint32 *layers,
+               guint first, const gint64 *from_ns)
+{
+    const RpTask *task = rp_plan_task(plan, record->task);
+    const RpAccess *accesses = rp_plan_accesses(plan, task);
+
+    for (guint a = 0; a < task->access_count; a++) {
+        const guint32 l = layers[accesses[a].buffer];
+
+        if (l == RP_NONE || (accesses[a].mode & RP_ACCESS_WRITE) == 0)
+            continue;
+        const guint32 tied = rp_plan_layer(plan, l)->tied_to;
+
+        for (guint i = 0; i < (tied != RP_NONE ? 2 : 1); i++) {
+            RpExchangeLayer *layer = &view->layers[i == 0 ? l : tied];
+            const gint64 start_ns = record->start_ns - from_ns[1];
+
+            if (record->iteration == first) {
+                layer->ready_ns = MAX(layer->ready_ns, record->end_ns - from_ns[0]);
+            } else if (!layer->reused || start_ns < layer->reuse_ns) {
+                layer->reused = TRUE;
+                layer->reuse_ns = start_ns;
+            }
+        }
+    }
+}
+
+static void
+note_upload(View *view, const RpPlan *plan, const RpTraceRecord *record, const guint32 *layers,
+            gint64 from_ns)
+{
+    const RpTask *task = rp_plan_task(plan, record->task);
+    const RpAccess *accesses = rp_plan_accesses(plan, task);
+
+    for (guint a = 0; a < task->access_count; a++) {
+        const guint32 l = layers[accesses[a].buffer];
+
+        if (l == RP_NONE ||
+            (view->layers[l].needed && record->start_ns - from_ns >= view->layers[l].need_ns))
+            continue;
+        view->layers[l].needed = TRUE;
+        view->layers[l].need_ns = record->start_ns - from_ns;
+    }
+}
+
+static void
+note_step(View *view, const RpPlan *plan, const RpTraceRecord *record, gint64 from_ns)
+{
+    const gboolean all = record->kind == RP_TASK_NORM;
+    const gboolean early =
+        !all && record->layer != RP_NONE && rp_plan_layer(plan, record->layer)->early;
+    const RpExchangeStep step = {
+        .start_ns = record->start_ns - from_ns,
+        .duration_ns = record->end_ns - record->start_ns,
+        .layer = all ? RP_EXCHANGE_ALL : record->layer,
+        .writes = record->kind == RP_TASK_PARAMETER_COPY ||
+                  (record->kind == RP_TASK_EARLY_STEP && early) ||
+                  (record->kind == RP_TASK_OPTIMIZER_STEP && !early &&
+                   !rp_plan_promises(plan)->parameter_copies),
+    };
+
+    if (all || record->layer != RP_NONE)
+        g_array_append_val(view->steps, step);
+}
+
+static void
+read_trace(View *view, const RpPlan *plan, const RpTrace *trace, guint first, guint lag,
+           const gint64 *from_ns)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    const guint optimizer = RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER;
+    g_autofree guint32 *gradients = map_buffers(plan, FALSE);
+    g_autofree guint32 *weights = map_buffers(plan, TRUE);
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        const RpTraceRecord *record = &records[i];
+        const guint t = record->iteration;
+
+        if (record->kind == RP_TASK_PARAMETER_UPLOAD && t == first + lag)
+            note_upload(view, plan, record, weights, from_ns[lag]);
+        else if ((t == first || t == first + 1) && (record->kind == RP_TASK_GRADIENT_DOWNLOAD ||
+                                                    record->kind == RP_TASK_GRADIENT_ACCUMULATE))
+            note_gradients(view, plan, record, gradients, first, from_ns);
+        else if (t == first && rp_plan_lane_kind(plan, record->lane) == optimizer)
+            note_step(view, plan, record, from_ns[0]);
+    }
+}
+
+/* Pairs of servers send each other their blocks: (R - 1) (latency + n / R / rate), of n bytes. */
+static gint64
+exchange_ns(guint64 bytes, guint servers, const RpServerNetwork *network, double bytes_per_s)
+{
+    return llround((double)(servers - 1) *
+                   (network->latency_us * 1e3 + (double)bytes / servers / bytes_per_s * 1e9));
+}
+
+static void
+time_exchange(View *view, const RpProfile *profile, const RpServerNetwork *network,
+              const RpAdviseServed *served)
+{
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const guint64 bytes = own_bytes(&profile->layers[l]);
+
+        view->bytes += 2 * bytes;
+        if (bytes > 0)
+            view->layers[l].reduce_ns = view->layers[l].gather_ns =
+                exchange_ns(bytes, served->servers, network, served->bytes_per_s);
+    }
+    view->exchange.norm_ns = llround(2 * ceil(log2(served->servers)) * network->latency_us * 1e3);
+}
+
+static gboolean
+view_trace(const RpProfile *profile, const RpAdviseRun *run, View *view, GError **error)
+{
+    const RpMachine machine = rp_machine_from_profile(profile);
+    const guint lag = run->options.async ? 2 : 1;
+    RpPlanOptions options = run->options;
+
+    options.micro_batches = run->simulated_micro_batches;
+    if (!options.schedule->dispatched)
+        options.round = options.micro_batches;
+    const RpSteadyWindow window = rp_advise_window(run->partition, &options, RP_ADVISE_WARM_UP);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, run->partition, &options, window.iterations, error);
+    g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+    gint64 from_ns[3] = {0}, end_ns = 0, unused_ns;
+
+    if (trace == NULL)
+        return FALSE;
+    for (guint i = 0; i <= lag; i++)
+        (void)rp_report_iteration_span(trace, window.first + i, &from_ns[i],
+                                       i == 0 ? &end_ns : &unused_ns);
+    view->layers = g_new0(RpExchangeLayer, profile->n_layers);
+    view->steps = g_array_new(FALSE, FALSE, sizeof(RpExchangeStep));
+    view->period_ns = rp_report_steady(trace, window.first, window.end).iteration_ns;
+    view->beside =
+        (guint)MAX(1, llround((double)(end_ns - from_ns[0]) / (double)MAX(view->period_ns, 1)));
+    read_trace(view, plan, trace, window.first, lag, from_ns);
+    view->exchange = (RpExchange){.n_layers = profile->n_layers,
+                                  .layers = view->layers,
+                                  .n_steps = view->steps->len,
+                                  .steps = (const RpExchangeStep *)(void *)view->steps->data,
+                                  .reuse_moves = options.round == options.micro_batches,
+                                  .lag = lag};
+    return TRUE;
+}
+
+/* A step of @times the batch, without the network: cards compute longer, the optimizer does not. */
+static gint64
+alone_ns(const RpAdviseRun *run, double times)
+{
+    const double step = (double)run->step_ns, busy = step * (1 - run->bubble_ratio);
+
+    return llround(run->options.async ? MAX(step, times * busy) : step + (times - 1) * busy);
+}
+
+static gboolean
+hides(const View *view, const RpAdviseRun *run, double times)
+{
+    const gint64 alone = alone_ns(run, times);
+
+    return (double)rp_exchange_period(&view->exchange, alone,
+                                      view->beside * (alone - view->period_ns)) <=
+           HIDDEN * (double)alone;
+}
+
+/* In whole micro-batches a card. */
+static guint
+find_hiding_batch(const View *view, const RpAdviseRun *run, guint servers)
+{
+    const guint units = MAX(1, run->options.micro_batches / run->options.gpus);
+    const guint64 unit = (guint64)run->options.gpus * run->sequences * servers;
+    guint64 small = units, large = 2 * (guint64)units;
+
+    while (!hides(view, run, (double)large / units)) {
+        small = large;
+        large *= 2;
+        if (large > (guint64)MOST_TIMES * units)
+            return 0;
+    }
+    while (large - small > 1) {
+        const guint64 middle = (small + large) / 2;
+
+        if (hides(view, run, (double)middle / units))
+            large = middle;
+        else
+            small = middle;
+    }
+    return large * unit <= G_MAXINT ? (guint)(large * unit) : 0;
+}
+
+gboolean
+rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run, const RpServerNetwork *network,
+                RpAdviseServed *served, GError **error)
+{
+    const guint servers = run->options.servers;
+    g_auto(View) view = {0};
+    guint64 constant_bytes;
+
+    g_return_val_if_fail(run->simulated && servers > 1, FALSE);
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+
+    if (profile == NULL)
+        return FALSE;
+    const double host = profile->links.host_bytes_per_s / TOUCHES;
+    const double link = rp_server_network_bytes_per_s(network);
+
+    *served = (RpAdviseServed){.servers = servers,
+                               .bytes_per_s = host > 0 ? MIN(link, host) : link,
+                               .host_limits = host > 0 && host < link,
+                               .alone_ns = run->step_ns};
+    if (!view_trace(profile, run, &view, error))
+        return FALSE;
+    time_exchange(&view, profile, network, served);
+    served->step_ns = rp_exchange_period(&view.exchange, run->step_ns,
+                                         view.beside * (run->step_ns - view.period_ns));
+    served->tokens_per_s = rp_advise_tokens_per_s(profile, run, served->step_ns) * servers;
+    served->exchange_ns = rp_exchange_busy_ns(&view.exchange);
+    served->sent_bytes = (guint64)((double)view.bytes / servers * (servers - 1));
+    served->network = (double)served->step_ns > HIDDEN * (double)run->step_ns;
+    served->hiding_batch = served->network ? find_hiding_batch(&view, run, servers) : 0;
+    return TRUE;
+}

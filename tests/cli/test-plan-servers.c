@@ -1,0 +1,149 @@
+/* roundpipe plan --servers: one is as without the word, networks by name or file, and what is refused. */
+#include "tests/cli/run-cli.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PLAN "plan --model qwen3-1.7b --gpu rtx4090 --gpus 2 --schedules roundpipe "
+
+static void
+write_file(const char *name, const char *text)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    assert_true(g_file_set_contents(path, text, -1, NULL));
+}
+
+static void
+one_server_is_answered_as_without_the_word(void **state)
+{
+    static const char *const ways[] = {"", "--json"};
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(ways); i++) {
+        g_auto(RpCliRun) plain = rp_cli_run(PLAN "%s", ways[i]);
+        g_auto(RpCliRun) one = rp_cli_run(PLAN "--servers 1 %s", ways[i]);
+        g_auto(RpCliRun) beside = rp_cli_run(PLAN "--servers 1 --network 10GbE %s", ways[i]);
+
+        assert_int_equal(plain.code, 0);
+        assert_string_equal(plain.out, one.out);
+        assert_string_equal(plain.out, beside.out);
+    }
+}
+
+static void
+several_servers_say_speed_memory_and_what_binds(void **state)
+{
+    g_auto(RpCliRun) text = rp_cli_run(PLAN "--servers 4 --network 10GbE --batch 128");
+    g_auto(RpCliRun) slow = rp_cli_run(PLAN "--servers 4 --network 10GbE --batch 128 --json");
+    g_auto(RpCliRun) fast = rp_cli_run(PLAN "--servers 4 --network IB400 --batch 128 --json");
+    g_auto(RpCliRun) alone = rp_cli_run(PLAN "--batch 32 --json");
+    g_autoptr(RpTree) of_slow = rp_cli_json(&slow);
+    g_autoptr(RpTree) of_fast = rp_cli_json(&fast);
+    g_autoptr(RpTree) of_one = rp_cli_json(&alone);
+
+    (void)state;
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "tokens/s on 4 servers"));
+    assert_non_null(strstr(text.out, "binds      network"));
+    assert_non_null(strstr(text.out, "would hide it"));
+    assert_non_null(strstr(slow.out, "\"binds\": \"network\""));
+    assert_null(strstr(fast.out, "\"binds\": \"network\""));
+    assert_true(rp_cli_number(of_slow, "servers.batch") == 128);
+    assert_true(rp_cli_number(of_slow, "servers.hiding_batch") > 128);
+    assert_true(rp_cli_number(of_slow, "servers.step_ms") >=
+                rp_cli_number(of_slow, "servers.exchange_ms"));
+    assert_true(rp_cli_number(of_fast, "servers.tokens_per_s") >
+                rp_cli_number(of_slow, "servers.tokens_per_s"));
+    assert_true(rp_cli_number(of_slow, "servers.host_peak_bytes") <
+                rp_cli_number(of_one, "host.total"));
+}
+
+static void
+the_batch_that_hides_the_network_does(void **state)
+{
+    static const char plan[] = "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --schedules roundpipe "
+                               "--servers 4 --network 25GbE --json --batch";
+    g_auto(RpCliRun) small = rp_cli_run("%s 64", plan);
+    g_autoptr(RpTree) of_small = rp_cli_json(&small);
+    const double hiding = rp_cli_number(of_small, "servers.hiding_batch");
+    g_auto(RpCliRun) large = rp_cli_run("%s %.0f", plan, ceil(hiding / 64) * 64);
+    g_autoptr(RpTree) of_large = rp_cli_json(&large);
+
+    (void)state;
+    assert_true(hiding > 64);
+    assert_non_null(strstr(small.out, "\"binds\": \"network\""));
+    assert_null(strstr(large.out, "\"binds\": \"network\""));
+    assert_true(rp_cli_number(of_large, "servers.step_ms") <=
+                1.03 * rp_cli_number(of_large, "servers.alone_ms"));
+}
+
+static void
+a_networks_file_is_as_its_row(void **state)
+{
+    g_auto(RpCliRun) named = rp_cli_run(PLAN "--servers 2 --network 25GbE");
+
+    (void)state;
+    write_file("net.json", "{\"name\": \"25GbE\", \"gbit_per_s\": 25, \"latency_us\": 20,\n"
+                           " \"efficiency\": 0.94}\n");
+    g_auto(RpCliRun) file = rp_cli_run(PLAN "--servers 2 --network @T/net.json");
+
+    assert_int_equal(file.code, 0);
+    assert_string_equal(named.out, file.out);
+}
+
+static void
+refuses_servers_and_networks_that_there_are_not(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+        const char *part;
+    } cases[] = {
+        {"--servers 2", 2, "--servers: expected --network beside it"},
+        {"--network 25GbE", 2, "--network: expected --servers beside it"},
+        {"--servers 5000 --network 25GbE", 2, "--servers: expected at most 4096, found 5000"},
+        {"--servers 3 --network 25GbE --batch 128", 2,
+         "--batch: expected a multiple of the 3 servers, found 128"},
+        {"--servers 2 --network 25GbE --max-sequence", 2, "expected no --max-sequence beside it"},
+        {"--servers 2 --network 25GbE -o @T/run.yaml", 2, "expected no --output beside it"},
+        {"--servers 2 --network 52GbE", 1,
+         "--network: unknown network \"52GbE\"; did you mean \"25GbE\"?"},
+        {"--servers 2 --network @T/none.json", 1, "none.json: cannot read"},
+        {"--servers 2 --network @T/text.json", 1,
+         "text.json: line 2, column 16: gbit_per_s: expected Gbit/s"},
+        {"--servers 2 --network @T/zero.json", 1,
+         "zero.json: line 1, column 65: efficiency: expected the payload's share"},
+        {"--servers 2 --network @T/other.json", 1,
+         "other.json: line 1, column 2: expected a known key"},
+        {"--servers 2 --network @T/less.json", 1, "less.json: line 1, column 1: latency_us"},
+    };
+
+    (void)state;
+    write_file("text.json", "{\"name\": \"n\",\n \"gbit_per_s\": \"25\"}");
+    write_file("zero.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"latency_us\": 1, "
+                            "\"efficiency\":  0}");
+    write_file("other.json", "{\"speed\": 1}");
+    write_file("less.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"efficiency\": 1}");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run(PLAN "%s", cases[i].words);
+
+        if (run.code != cases[i].code || strstr(run.err, cases[i].part) == NULL)
+            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
+        assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_server_is_answered_as_without_the_word),
+        cmocka_unit_test(several_servers_say_speed_memory_and_what_binds),
+        cmocka_unit_test(the_batch_that_hides_the_network_does),
+        cmocka_unit_test(a_networks_file_is_as_its_row),
+        cmocka_unit_test(refuses_servers_and_networks_that_there_are_not),
+    };
+
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
+}

@@ -1,0 +1,227 @@
+/* Several servers: the exchange's closed forms on tiny traces, and shares of the optimizer in plans. */
+#include "tests/rp-test.h"
+
+#include "core/base/units.h"
+#include "core/catalogue/server-network.h"
+#include "core/verify/verify.h"
+#include "sim/advise/exchange.h"
+#include "sim/advise/servers.h"
+
+#define ALL RP_EXCHANGE_ALL
+
+/* Two layers, whose gradients come 80 and 100 after the start of an iteration of 100, the last layer's
+ * first; their weights are uploaded at once and at 10. Asynchronous. */
+static RpExchangeLayer two_layers[] = {{.ready_ns = 100, .needed = TRUE},
+                                       {.ready_ns = 80, .needed = TRUE, .need_ns = 10}};
+static const RpExchangeStep two_steps[] = {
+    {100, 0, ALL, FALSE}, {100, 4, 0, TRUE}, {104, 4, 1, TRUE}};
+
+static RpExchange
+exchange_of(gint64 each_ns, guint lag)
+{
+    for (guint l = 0; l < 2; l++)
+        two_layers[l].reduce_ns = two_layers[l].gather_ns = each_ns;
+    return (RpExchange){.n_layers = 2,
+                        .layers = two_layers,
+                        .n_steps = G_N_ELEMENTS(two_steps),
+                        .steps = two_steps,
+                        .lag = lag};
+}
+
+static void
+an_exchange_beside_the_next_iteration_is_hidden(void **state)
+{
+    /* reduces end at 90 and 110, steps at 114 and 118, gathers at 124 and 134 < 200 */
+    const RpExchange exchange = exchange_of(10, 2);
+
+    (void)state;
+    assert_int_equal(rp_exchange_busy_ns(&exchange), 40);
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 100);
+}
+
+static void
+a_network_that_is_busy_longer_than_an_iteration_sets_the_period(void **state)
+{
+    const RpExchange exchange = exchange_of(60, 2);
+
+    (void)state;
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 4 * 60);
+}
+
+static void
+a_synchronous_step_is_longer_by_what_follows_the_last_gradient(void **state)
+{
+    /* reduces 80-90, 100-110; steps 110-114-118; gathers 114-124, 124-134: needed at 0 and 10 */
+    const RpExchange exchange = exchange_of(10, 1);
+
+    (void)state;
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 124);
+    /* the same in an iteration that is longer than the trace's */
+    assert_int_equal(rp_exchange_period(&exchange, 1100, 1000), 1124);
+}
+
+static void
+gradients_leave_before_the_next_ones_come_in_their_place(void **state)
+{
+    RpExchange exchange = exchange_of(30, 2);
+    RpExchangeLayer layers[2] = {two_layers[0], two_layers[1]};
+
+    (void)state;
+    /* busy 120; reduces of the first layer end 140 after the start, its buffer is wanted at 10 */
+    layers[0].reused = TRUE;
+    layers[0].reuse_ns = 10;
+    exchange.layers = layers;
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 130);
+}
+
+static void
+norms_wait_for_all_and_for_the_network(void **state)
+{
+    RpExchange exchange = exchange_of(10, 1);
+
+    (void)state;
+    exchange.norm_ns = 7;
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 131);
+}
+
+static void
+nothing_that_is_trained_takes_no_time(void **state)
+{
+    const RpExchange exchange = exchange_of(0, 1);
+
+    (void)state;
+    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 100);
+}
+
+/* ---- of a model ---- */
+
+static RpAdviseQuery
+query_of(guint servers)
+{
+    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+
+    return (RpAdviseQuery){.model = rp_model_find("qwen3-1.7b", NULL),
+                           .gpu = gpu,
+                           .gpus = 2,
+                           .gpu_bytes = gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES,
+                           .tokens_per_sequence = 2048,
+                           .batch = 32,
+                           .servers = servers,
+                           .dtype = "bf16",
+                           .accumulate = "fp32"};
+}
+
+static RpAdvice *
+advise(const RpAdviseQuery *query)
+{
+    const RpScheduleOps *const schedules[] = {rp_schedule_find("roundpipe", NULL), NULL};
+    GError *error = NULL;
+    RpAdvice *advice = rp_advise(query, schedules, &error);
+
+    rp_assert_no_error(error);
+    assert_non_null(advice->best);
+    return advice;
+}
+
+static RpAdviseServed
+serve(const RpAdvice *advice, double gbit_per_s)
+{
+    const RpServerNetwork network = {"tiny", gbit_per_s, 0, 1};
+    RpAdviseServed served;
+    GError *error = NULL;
+
+    assert_true(rp_advise_serve(&advice->query, advice->best, &network, &served, &error));
+    rp_assert_no_error(error);
+    return served;
+}
+
+static void
+servers_keep_a_share_of_the_optimizers_state(void **state)
+{
+    const RpAdviseQuery alone = query_of(1), four = query_of(4);
+    g_autoptr(RpAdvice) one = advise(&alone);
+    g_autoptr(RpAdvice) share = advise(&four);
+    const guint64 *all = one->best->host.categories, *part = share->best->host.categories;
+    GError *error = NULL;
+
+    (void)state;
+    /* decisions and alignment beside it */
+    assert_true(part[RP_BUFFER_OPTIMIZER] >= all[RP_BUFFER_OPTIMIZER] / 4);
+    assert_true(part[RP_BUFFER_OPTIMIZER] < all[RP_BUFFER_OPTIMIZER] / 4 + (1 << 20));
+    assert_true(share->best->optimizer_ns <= one->best->optimizer_ns / 4 + RP_NS_PER_S / 100);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(share->profile, share->best->partition, &share->best->options, 2, &error);
+
+    rp_assert_no_error(error);
+    assert_true(rp_verify_plan(plan, NULL));
+    assert_int_equal(rp_plan_arena_bytes(plan, 2), share->best->host.total);
+}
+
+static void
+a_fast_network_is_hidden_and_a_slow_one_is_told(void **state)
+{
+    const RpAdviseQuery query = query_of(4);
+    g_autoptr(RpAdvice) advice = advise(&query);
+    const RpAdviseServed fast = serve(advice, 100), slow = serve(advice, 1);
+
+    (void)state;
+    assert_false(fast.network);
+    assert_int_equal(fast.hiding_batch, 0);
+    assert_true(fast.tokens_per_s <= 4 * advice->best->tokens_per_s * 1.0001);
+    assert_true(fast.tokens_per_s >= 4 * advice->best->tokens_per_s / 1.03);
+    /* 2 x 3/4 of the gradients, at 1/8 GB/s */
+    assert_true(slow.network);
+    assert_true(ABS((double)slow.exchange_ns - (double)slow.sent_bytes * 8) < 1e-3 * 1e9);
+    assert_true(slow.step_ns >= slow.exchange_ns);
+    assert_true(slow.step_ns < slow.exchange_ns + slow.alone_ns);
+    assert_true(slow.hiding_batch > 4 * 32);
+    assert_int_equal(slow.hiding_batch % (4 * 2), 0);
+}
+
+static void
+a_network_beyond_host_memory_is_held_back_by_it(void **state)
+{
+    const RpAdviseQuery query = query_of(2);
+    g_autoptr(RpAdvice) advice = advise(&query);
+    const RpAdviseServed served = serve(advice, 4000);
+
+    (void)state;
+    assert_true(served.host_limits);
+    assert_true(served.bytes_per_s == advice->profile->links.host_bytes_per_s / 4);
+}
+
+static void
+networks_are_found_by_name(void **state)
+{
+    GError *error = NULL;
+    guint n;
+    const RpServerNetwork *rows = rp_server_network_list(&n);
+
+    (void)state;
+    for (guint i = 0; i < n; i++) {
+        g_autoptr(RpServerNetwork) found = rp_server_network_open(rows[i].name, &error);
+
+        rp_assert_no_error(error);
+        assert_true(rp_server_network_bytes_per_s(found) <= rows[i].gbit_per_s * 1e9 / 8);
+        assert_true(rp_server_network_bytes_per_s(found) > 0);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_exchange_beside_the_next_iteration_is_hidden),
+        cmocka_unit_test(a_network_that_is_busy_longer_than_an_iteration_sets_the_period),
+        cmocka_unit_test(a_synchronous_step_is_longer_by_what_follows_the_last_gradient),
+        cmocka_unit_test(gradients_leave_before_the_next_ones_come_in_their_place),
+        cmocka_unit_test(norms_wait_for_all_and_for_the_network),
+        cmocka_unit_test(nothing_that_is_trained_takes_no_time),
+        cmocka_unit_test(servers_keep_a_share_of_the_optimizers_state),
+        cmocka_unit_test(a_fast_network_is_hidden_and_a_slow_one_is_told),
+        cmocka_unit_test(a_network_beyond_host_memory_is_held_back_by_it),
+        cmocka_unit_test(networks_are_found_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
