@@ -11,10 +11,23 @@ typedef struct {
     const RpWeights *weights;
     guint index;
     RpOptimizerLayer *state; /* NULL: frozen */
-    gsize element;           /* of the layer's state, with which the weight begins */
+    gsize element;           /* of the layer, with which the weight begins */
+    RpShare share;           /* of the layer, that the state is of */
     guint8 *frozen;
     RpDtype storage;
 } LoadJob;
+
+/* Of elements @first to @first + @n of the layer those of the share. */
+static void
+set_weights(const LoadJob *job, gsize first, const float *values, gsize n)
+{
+    const gsize begin = MAX(first, job->share.first);
+    const gsize end = MIN(first + n, job->share.first + job->share.count);
+
+    if (job->state != NULL && begin < end)
+        rp_optimizer_layer_set_weights(job->state, begin - job->share.first,
+                                       values + (begin - first), end - begin);
+}
 
 static void
 load_share(gsize first, gsize n, gpointer data)
@@ -25,8 +38,8 @@ load_share(gsize first, gsize n, gpointer data)
     for (gsize at = 0, piece; at < n; at += piece) {
         piece = MIN(n - at, G_N_ELEMENTS(wide));
         rp_weights_read(job->weights, job->index, first + at, wide, piece);
-        if (job->state != NULL)
-            rp_optimizer_layer_set_weights(job->state, job->element + first + at, wide, piece);
+        if (job->frozen == NULL)
+            set_weights(job, job->element + first + at, wide, piece);
         else
             rp_dtype_from_float(job->storage, wide,
                                 job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
@@ -57,6 +70,7 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
             }
             if (weight->trained) {
                 job.state = host_state->layers[l].state;
+                job.share = host_state->layers[l].share;
                 job.element = place.element;
             } else {
                 job.frozen = rp_host_state_weights(host_state, l, 0, place.upload, &run);
@@ -69,6 +83,79 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
         rp_host_state_publish_all(host_state, l);
     }
     rp_host_state_begin_fresh(host_state);
+}
+
+/* ---- weights in and out ---- */
+
+void
+rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
+{
+    const RpHostStateLayer *of = &host_state->layers[layer];
+
+    if (of->state != NULL)
+        rp_optimizer_layer_publish(
+            host_state->optimizer, of->state, 0, of->share.count,
+            (guint8 *)published + of->share.first * host_state->element_bytes, host_state->dtype);
+}
+
+void
+rp_host_state_publish_all(RpHostState *host_state, guint layer)
+{
+    for (guint v = 0; v < host_state->n_versions; v++) {
+        rp_host_state_publish(host_state, layer, host_state->layers[layer].weights[v]);
+        (void)!rp_shares_gather_weights(host_state->shares, layer,
+                                        host_state->layers[layer].weights[v], RP_SERVERS_CONTROL,
+                                        NULL);
+    }
+}
+
+RpOptimizerState
+rp_host_state_layer_state(const RpHostState *host_state, guint layer)
+{
+    const RpHostStateLayer *of = &host_state->layers[layer];
+    RpOptimizerState state = {.form = host_state->options.adamw.form};
+
+    if (host_state->gathered != NULL)
+        return rp_shares_state(host_state->gathered, layer);
+    if (of->state != NULL)
+        state = rp_optimizer_layer_state(of->state);
+    if (of->state != NULL && state.form.shared) /* all of them are here */
+        state.weight =
+            (const guint8 *)state.weight - of->share.first * rp_moment_bytes(state.form.master);
+    return state;
+}
+
+gboolean
+rp_host_state_gather(RpHostState *host_state, const char *directory, GError **error)
+{
+    g_autofree RpOptimizerState *states = g_new0(RpOptimizerState, host_state->n_layers);
+
+    if (rp_host_state_servers(host_state) == 1)
+        return TRUE;
+    for (guint l = 0; l < host_state->n_layers; l++)
+        states[l] = rp_host_state_layer_state(host_state, l);
+    host_state->gathered = rp_shares_gather_state(host_state->shares, states, directory, error);
+    return host_state->gathered != NULL;
+}
+
+void
+rp_host_state_let_go(RpHostState *host_state)
+{
+    g_clear_pointer(&host_state->gathered, rp_shares_state_free);
+}
+
+gboolean
+rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimizerState *state,
+                            GError **error)
+{
+    const RpOptimizerState share = rp_shares_cut(host_state->shares, layer, state);
+
+    if (host_state->layers[layer].state != NULL &&
+        !rp_optimizer_layer_restore(host_state->optimizer, host_state->layers[layer].state, &share,
+                                    error))
+        return FALSE;
+    rp_host_state_publish_all(host_state, layer);
+    return TRUE;
 }
 
 /* ---- the newest weights, for a while ----
@@ -84,7 +171,7 @@ aside(const RpHostState *host_state, const RpHostStateLayer *layer)
 {
     const gboolean older = host_state->async && host_state->n_versions == 1;
 
-    return older && layer->state != NULL ? layer->gradients[0] : NULL;
+    return older && layer->own > 0 ? layer->gradients[0] : NULL;
 }
 
 void
@@ -100,7 +187,7 @@ rp_host_state_begin_evaluation(RpHostState *host_state)
         if (kept == NULL)
             continue;
         memcpy(kept, layer->weights[0], layer->own * host_state->element_bytes);
-        rp_host_state_publish(host_state, l, layer->weights[0]);
+        rp_host_state_publish_all(host_state, l);
     }
 }
 

@@ -1,10 +1,10 @@
 /**
  * What the files of the host's state share.
  *
- *   host-state.c          life, places, weights out and in again
- *   host-state-load.c     weights of files, and the newest for evaluations
+ *   host-state.c          life, places, updates out and in again
+ *   host-state-load.c     weights of files, out and in again, and the newest for evaluations
  *   host-state-overflow.c losses and gradients that are not finite
- *   host-state-update.c   tasks of the host lanes: sums of rounds, norm, steps, copies
+ *   host-state-update.c   iterations, and tasks of the host lanes: sums of rounds, norm, steps, copies
  */
 #pragma once
 
@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     guint64 own;     /* trained parameters that live here, gaps included */
+    RpShare share;   /* of these: those that this server steps */
     guint64 tied;    /* those behind them that live in another layer */
     guint tied_to;   /* which; RP_NONE */
     gboolean early;  /* its early step writes weights */
@@ -35,7 +36,7 @@ typedef struct {
     guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */
-    RpOptimizerLayer *state;                 /* NULL: nothing of the layer is trained */
+    RpOptimizerLayer *state; /* of the share; NULL: nothing of the layer is trained here */
 } RpHostStateLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are
@@ -88,7 +89,13 @@ struct _RpHostState {
     RpHostStateIteration ring[RP_HOST_STATE_RING];
     gboolean gated;  /* steps and heads follow the norm's decision */
     double *squares; /* of devices; NULL: they make none */
-    gboolean early;  /* early steps sum squares, and may write weights */
+    RpShares *shares;
+    RpSharesState *gathered; /* while a checkpoint is written; or NULL */
+    guint n_numbers;
+    RpHostStateNumbers numbers;
+    gpointer numbers_data;
+    double *told;   /* [RP_HOST_STATE_RING][servers][n_numbers] */
+    gboolean early; /* early steps sum squares, and may write weights */
     guint n_decisions;
     RpHostStatePlace decision_place[2];
     RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */
@@ -120,9 +127,11 @@ rp_host_state_decision(const RpHostState *host_state, guint64 iteration)
 gboolean rp_host_state_note_finite(RpHostState *host_state, gboolean finite, const double *sums,
                                    GError **error);
 gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError **error);
-/* Rounds a layer's full-precision weights into @published. */
+/* Rounds the full-precision weights of the layer's share into @published, which is of the layer. */
 void rp_host_state_publish(RpHostState *host_state, guint layer, void *published);
-/* The same into every version. */
+/* The same into every version; of several servers, those of all shares. */
 void rp_host_state_publish_all(RpHostState *host_state, guint layer);
+/* How many servers there are. */
+guint rp_host_state_servers(const RpHostState *host_state);
 /* Updates as of a fresh run. */
 void rp_host_state_begin_fresh(RpHostState *host_state);

@@ -15,6 +15,47 @@
 #include "exec/optim/clip.h"
 #include "exec/optim/sums.h"
 
+/* ---- iterations ---- */
+
+void
+rp_host_state_begin(RpHostState *host_state, guint64 iteration, guint64 reference)
+{
+    g_return_if_fail(reference > 0);
+
+    *rp_host_state_iteration(host_state, iteration) =
+        (RpHostStateIteration){.reference = reference};
+}
+
+void
+rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint64 targets)
+{
+    g_return_if_fail(targets > 0);
+
+    rp_host_state_iteration(host_state, iteration)->targets = targets;
+}
+
+float
+rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
+                    const RpBackendAccess *decision)
+{
+    const RpHostStateDecision *newest;
+
+    if (host_state->evaluates)
+        return 0; /* there is no gradient */
+    g_assert((decision != NULL) == host_state->gated);
+    newest = decision != NULL
+                 ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
+                 : host_state->decisions[0];
+    return (float)((double)newest->scale /
+                   (double)host_state->ring[iteration % RP_HOST_STATE_RING].reference);
+}
+
+RpUpdateReport
+rp_host_state_report(const RpHostState *host_state, guint64 iteration)
+{
+    return host_state->ring[iteration % RP_HOST_STATE_RING].report;
+}
+
 /* ---- sums of rounds ---- */
 
 /* Each staging buffer of the task holds a round; the stage's layers stand in it one after the
@@ -129,6 +170,27 @@ close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, 
     host_state->next_iteration = iteration + 1;
 }
 
+/* Reduces all gradients, and tells the sums of their squares. */
+static gboolean
+agree(RpHostState *host_state, guint64 iteration, RpHostStateDecision *decision, GError **error)
+{
+    g_autofree double *numbers = g_new0(double, (gsize)host_state->n_numbers + 1);
+
+    for (guint l = 0; l < host_state->n_layers; l++) {
+        const RpGradient gradient = gradients_of(host_state, l, 0);
+
+        if (host_state->layers[l].own + host_state->layers[l].tied > 0 &&
+            !rp_shares_reduce(host_state->shares, host_state->optimizer, host_state->pool, l,
+                              gradient.rounds, RP_SERVERS_OPTIMIZER, error))
+            return FALSE;
+    }
+    if (host_state->numbers != NULL)
+        host_state->numbers(host_state->numbers_data, iteration, numbers);
+    return rp_shares_gather_squares(host_state->shares, host_state->optimizer, numbers,
+                                    RP_SERVERS_OPTIMIZER, decision->sums,
+                                    (double *)rp_host_state_numbers(host_state, iteration), error);
+}
+
 /* Norm, clipping and loss scale of the iteration; whether it is stepped at all. Until now the
  * decision was the one that the iteration's heads have read. */
 static gboolean
@@ -139,7 +201,11 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const float loss_scale = decision->scale;
     const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
 
-    for (guint l = 0; l < host_state->n_layers && !host_state->early; l++)
+    if (rp_host_state_servers(host_state) > 1 && !agree(host_state, iteration, decision, error))
+        return FALSE;
+    for (guint l = 0;
+         l < host_state->n_layers && !host_state->early && rp_host_state_servers(host_state) == 1;
+         l++)
         decision->sums[l] = sum_squares(host_state, iteration, l);
     const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
                                         host_state->options.max_grad_norm);
@@ -214,19 +280,30 @@ update_of(const RpHostState *host_state, guint layer, double learning_rate, doub
           void *published)
 {
     const RpHostStateLayer *of = &host_state->layers[layer];
-
-    return (RpOptimizerStep){
+    const gboolean reduced = rp_host_state_servers(host_state) > 1;
+    RpOptimizerStep step = {
         .learning_rate = learning_rate,
         .gradient_scale = multiplier,
-        .n_parameters = of->own,
-        .gradient = step_gradients(host_state, layer, 0),
-        .added =
-            step_gradients(host_state, of->tied_from,
-                           of->tied_from != RP_NONE ? host_state->layers[of->tied_from].own : 0),
-        .published = published,
-        .gradient_dtype = of->copied != NULL ? RP_DTYPE_FP32 : host_state->gradient_dtype,
+        .n_parameters = of->share.count,
+        .published = published != NULL
+                         ? (guint8 *)published + of->share.first * host_state->element_bytes
+                         : NULL,
+        .gradient_dtype =
+            of->copied != NULL || reduced ? RP_DTYPE_FP32 : host_state->gradient_dtype,
         .published_dtype = host_state->dtype,
     };
+
+    if (reduced) {
+        step.gradient.rounds[0] = rp_shares_sum(host_state->shares, layer, FALSE);
+        if (of->tied_from != RP_NONE)
+            step.added.rounds[0] = rp_shares_sum(host_state->shares, of->tied_from, TRUE);
+        return step;
+    }
+    step.gradient = step_gradients(host_state, layer, 0);
+    step.added =
+        step_gradients(host_state, of->tied_from,
+                       of->tied_from != RP_NONE ? host_state->layers[of->tied_from].own : 0);
+    return step;
 }
 
 static void
@@ -236,6 +313,8 @@ apply(RpHostState *host_state, guint layer, const RpHostStateDecision *decision,
     const RpOptimizerStep what =
         update_of(host_state, layer, decision->learning_rate, decision->multiplier, published);
 
+    if (of->state == NULL)
+        return; /* all of the layer is other servers' */
     rp_optimizer_layer_apply(host_state->optimizer, of->state, &what);
     rp_optimizer_layer_finish(of->state);
 }
@@ -270,6 +349,14 @@ step_late(RpHostState *host_state, const RpBackendTask *task)
         apply(host_state, task->task.layer, decision, NULL);
 }
 
+/* New weights of all servers. */
+static gboolean
+gather(RpHostState *host_state, guint layer, void *published, GError **error)
+{
+    return rp_shares_gather_weights(host_state->shares, layer, published, RP_SERVERS_OPTIMIZER,
+                                    error);
+}
+
 static gboolean
 step(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
@@ -286,10 +373,10 @@ step(RpHostState *host_state, const RpBackendTask *task, GError **error)
         /* of two versions, this one is older than the weights; early ones are not theirs */
         if (published != NULL)
             rp_host_state_publish(host_state, layer, published);
-        return TRUE;
+    } else {
+        apply(host_state, layer, decision, published);
     }
-    apply(host_state, layer, decision, published);
-    return TRUE;
+    return published == NULL || gather(host_state, layer, published, error);
 }
 
 static void
@@ -309,13 +396,14 @@ copy_gradients(RpHostState *host_state, guint layer)
                       host_state->gradient_dtype, of->copied, of->own + of->tied);
 }
 
-static void
-copy_parameters(RpHostState *host_state, const RpBackendTask *task)
+static gboolean
+copy_parameters(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
     void *published = written(host_state, task);
 
     g_assert(published != NULL);
     rp_host_state_publish(host_state, task->task.layer, published);
+    return gather(host_state, task->task.layer, published, error);
 }
 
 gboolean
@@ -346,8 +434,7 @@ rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendT
         step_late(host_state, task);
         return TRUE;
     case RP_TASK_PARAMETER_COPY:
-        copy_parameters(host_state, task);
-        return TRUE;
+        return copy_parameters(host_state, task, error);
     default:
         g_assert_not_reached();
     }

@@ -37,6 +37,7 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
 
     *layer = (RpHostStateLayer){
         .own = layout->elements - layout->tied_elements,
+        .share = rp_shares_own(host_state->shares, index),
         .tied = layout->tied_elements,
         .tied_to = layout->tied_bytes > 0 ? 0 : RP_NONE,
         .tied_from = RP_NONE,
@@ -62,7 +63,8 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
     return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
                        error) &&
            check_place(index, "optimizer state", &layer->optimizer_place,
-                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->own), error);
+                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->share.count),
+                       error);
 }
 
 static gboolean
@@ -81,6 +83,54 @@ place_layers(RpHostState *host_state, const RpPlan *plan, GError **error)
         if (host_state->layers[l].tied_to != RP_NONE)
             host_state->layers[host_state->layers[l].tied_to].tied_from = l;
     return TRUE;
+}
+
+static void
+divide(RpHostState *host_state)
+{
+    g_autofree RpShareLayer *layers = g_new0(RpShareLayer, host_state->n_layers);
+    RpSharesOptions options = {.servers = host_state->options.servers,
+                               .n_layers = host_state->n_layers,
+                               .layers = layers,
+                               .n_rounds = host_state->n_gradients,
+                               .gradient_dtype = host_state->gradient_dtype,
+                               .dtype = host_state->dtype,
+                               .n_numbers = host_state->n_numbers};
+
+    for (guint l = 0; l < host_state->n_layers; l++) {
+        const RpLayerLayout *layout = rp_network_layout(host_state->network, l);
+
+        layers[l].own = layout->elements - layout->tied_elements;
+        layers[l].tied = layout->tied_elements;
+    }
+    rp_shares_free(host_state->shares);
+    host_state->shares = rp_shares_new(&options);
+}
+
+guint
+rp_host_state_servers(const RpHostState *host_state)
+{
+    return host_state->options.servers != NULL ? rp_servers_count(host_state->options.servers) : 1;
+}
+
+void
+rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumbers numbers,
+                          gpointer user_data)
+{
+    host_state->n_numbers = n;
+    host_state->numbers = numbers;
+    host_state->numbers_data = user_data;
+    g_free(host_state->told);
+    host_state->told =
+        g_new0(double, RP_HOST_STATE_RING *(gsize)rp_host_state_servers(host_state) * n);
+    divide(host_state);
+}
+
+const double *
+rp_host_state_numbers(const RpHostState *host_state, guint64 iteration)
+{
+    return host_state->told + iteration % RP_HOST_STATE_RING * rp_host_state_servers(host_state) *
+                                  host_state->n_numbers;
 }
 
 /* One thread needs no pool, unless it is to keep off some processors. */
@@ -141,6 +191,11 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
     host_state->stages = g_new(RpInterval, host_state->n_stages);
     for (guint s = 0; s < host_state->n_stages; s++)
         host_state->stages[s] = rp_plan_stage(plan, s)->layers;
+    g_return_val_if_fail(
+        rp_host_state_servers(host_state) == 1 ||
+            (host_state->gated && !host_state->early && !promises->gradient_copies),
+        NULL);
+    divide(host_state);
     if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
         return NULL;
     if (promises->wide_gradients && !promises->kept_sums &&
@@ -161,6 +216,9 @@ rp_host_state_free(RpHostState *host_state)
         return;
     for (guint l = 0; host_state->layers != NULL && l < host_state->n_layers; l++)
         rp_optimizer_layer_free(host_state->layers[l].state);
+    rp_shares_state_free(host_state->gathered);
+    rp_shares_free(host_state->shares);
+    g_free(host_state->told);
     rp_optimizer_free(host_state->optimizer);
     rp_pool_free(host_state->accumulate_pool);
     rp_pool_free(host_state->pool);
@@ -271,7 +329,9 @@ share_newest(RpHostState *host_state)
     for (guint l = 0; l < host_state->n_layers && host_state->options.adamw.form.shared; l++)
         if (host_state->layers[l].state != NULL)
             rp_optimizer_layer_share(host_state->layers[l].state,
-                                     host_state->layers[l].weights[newest]);
+                                     host_state->layers[l].weights[newest] +
+                                         host_state->layers[l].share.first *
+                                             host_state->element_bytes);
 }
 
 gboolean
@@ -299,7 +359,8 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     rp_host_state_begin_fresh(host_state);
     for (guint l = 0; l < host_state->n_layers; l++) {
         RpHostStateLayer *layer = &host_state->layers[l];
-        g_autoptr(GArray) spans = decay_spans(host_state, l);
+        g_autoptr(GArray) all = decay_spans(host_state, l);
+        g_autoptr(GArray) spans = rp_shares_cut_spans(host_state->shares, l, all);
 
         for (guint v = 0; v < host_state->n_versions; v++)
             layer->weights[v] = address(host_state, &layer->weight_place[v]);
@@ -307,12 +368,12 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
             layer->gradients[i] = address(host_state, &layer->gradient_place[i]);
         layer->copied = address(host_state, &layer->copied_place);
         layer->frozen = address(host_state, &layer->frozen_place);
-        if (layer->own == 0)
+        if (layer->share.count == 0)
             continue;
         layer->state = rp_optimizer_layer_new(
-            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->own,
+            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->share.count,
             (const RpParameterSpan *)(void *)spans->data, spans->len);
-        rp_optimizer_layer_set_number(layer->state, l);
+        rp_optimizer_layer_set_number(layer->state, l, layer->share.first);
     }
     share_newest(host_state);
     return TRUE;
@@ -379,42 +440,6 @@ rp_host_state_memory(const RpHostState *host_state, const RpBackendAccess *acces
     return host_state->memory + access->offset;
 }
 
-/* ---- weights in and out ---- */
-
-void
-rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
-{
-    if (host_state->layers[layer].state != NULL)
-        rp_optimizer_layer_publish(host_state->optimizer, host_state->layers[layer].state, 0,
-                                   host_state->layers[layer].own, published, host_state->dtype);
-}
-
-void
-rp_host_state_publish_all(RpHostState *host_state, guint layer)
-{
-    for (guint v = 0; v < host_state->n_versions; v++)
-        rp_host_state_publish(host_state, layer, host_state->layers[layer].weights[v]);
-}
-
-RpOptimizerState
-rp_host_state_layer_state(const RpHostState *host_state, guint layer)
-{
-    const RpOptimizerLayer *state = host_state->layers[layer].state;
-
-    return state != NULL ? rp_optimizer_layer_state(state) : (RpOptimizerState){0};
-}
-
-gboolean
-rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimizerState *state,
-                            GError **error)
-{
-    if (!rp_optimizer_layer_restore(host_state->optimizer, host_state->layers[layer].state, state,
-                                    error))
-        return FALSE;
-    rp_host_state_publish_all(host_state, layer);
-    return TRUE;
-}
-
 /* ---- iterations ---- */
 
 void
@@ -447,43 +472,4 @@ rp_host_state_updates(const RpHostState *host_state)
 
     state.next_scale = rp_host_state_decision(host_state, host_state->next_iteration)->scale;
     return state;
-}
-
-void
-rp_host_state_begin(RpHostState *host_state, guint64 iteration, guint64 reference)
-{
-    g_return_if_fail(reference > 0);
-
-    *rp_host_state_iteration(host_state, iteration) =
-        (RpHostStateIteration){.reference = reference};
-}
-
-void
-rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint64 targets)
-{
-    g_return_if_fail(targets > 0);
-
-    rp_host_state_iteration(host_state, iteration)->targets = targets;
-}
-
-float
-rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
-                    const RpBackendAccess *decision)
-{
-    const RpHostStateDecision *newest;
-
-    if (host_state->evaluates)
-        return 0; /* there is no gradient */
-    g_assert((decision != NULL) == host_state->gated);
-    newest = decision != NULL
-                 ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
-                 : host_state->decisions[0];
-    return (float)((double)newest->scale /
-                   (double)host_state->ring[iteration % RP_HOST_STATE_RING].reference);
-}
-
-RpUpdateReport
-rp_host_state_report(const RpHostState *host_state, guint64 iteration)
-{
-    return host_state->ring[iteration % RP_HOST_STATE_RING].report;
 }

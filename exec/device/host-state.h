@@ -20,6 +20,7 @@
 #include "exec/optim/learning-rate.h"
 #include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/shares/shares.h"
 
 #define RP_HOST_STATE_ERROR (rp_host_state_error_quark())
 GQuark rp_host_state_error_quark(void);
@@ -41,6 +42,7 @@ typedef struct {
     guint threads;             /* of the optimizer; 0 = 1 */
     const char *avoid_cpus;    /* processors left to devices, or NULL */
     const RpAdamwOps *variant; /* NULL = the best */
+    RpServers *servers;        /* this is one of; NULL = there is one. The plan is gated */
 } RpUpdateOptions;
 
 /* Neither clipping nor skipping: RpPlanOptions.step_at_once of such a run. */
@@ -87,11 +89,20 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
 gboolean rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What this server tells the others at the norm of an iteration: [n]. On the optimizer's lane. */
+typedef void (*RpHostStateNumbers)(gpointer user_data, guint64 iteration, double *numbers);
+/* Before anything runs; of one server nothing is told. */
+void rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumbers numbers,
+                               gpointer user_data);
+/* All servers': [servers][n], valid once the iteration's norm has run. */
+const double *rp_host_state_numbers(const RpHostState *host_state, guint64 iteration);
+
 /* Sums of squares as devices leave them, of iteration T in row T mod RP_BATCH_FEED_RING of [n_layers];
  * zeros before. Where gradients leave devices once an iteration; before anything runs. */
 void rp_host_state_set_squares(RpHostState *host_state, double *squares);
 
-/* Fills full-precision weights and every version from bound weights; state as of a fresh run. */
+/* Fills full-precision weights and every version from bound weights; state as of a fresh run. Of
+ * several servers, all do; should one be gone, the next exchange says so. */
 void rp_host_state_load(RpHostState *host_state, const RpWeights *weights);
 
 /* ---- copies: where the bytes of a layer stand ---- */
@@ -185,8 +196,14 @@ gboolean rp_host_state_evaluates(const RpHostState *host_state);
 
 RpUpdateState rp_host_state_updates(const RpHostState *host_state);
 /* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
- * norm). */
+ * norm). Of several servers, those of the own share, unless all were gathered. */
 RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
+/* The state of all servers, for server 0 to save: all servers call it, and let it go before they go
+ * on. @directory: where server 0 has room. Nothing of one server. Errors: G_FILE_ERROR,
+ * RP_SERVERS_ERROR_* */
+gboolean rp_host_state_gather(RpHostState *host_state, const char *directory,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_host_state_let_go(RpHostState *host_state);
 /* Copies a layer's state and writes its weights to every version. Errors:
  * RP_OPTIMIZER_ERROR_STATE */
 gboolean rp_host_state_restore_layer(RpHostState *host_state, guint layer,

@@ -30,8 +30,9 @@ typedef struct {
 struct _RpOptimizerLayer {
     guint64 n_steps;
     gsize n_parameters;
-    gsize n_applied; /* in the step under way */
-    guint32 number;  /* in the model */
+    gsize n_applied;   /* in the step under way */
+    guint32 number;    /* in the model */
+    gsize first_block; /* of moments, of the layer, with which this part of it begins */
     RpOptimizerForm form;
     guint n_moments;
     guint8 *weight;

@@ -48,23 +48,29 @@ sum_share(gsize first, gsize n, gpointer data)
             sum_block(job, i, MIN(first + n - i, RP_SUM_SQUARES_BLOCK));
 }
 
+void
+rp_optimizer_block_squares(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
+                           RpDtype dtype, gsize n, double *sums)
+{
+    SumJob job = {
+        .ops = optimizer->ops, .gradient = gradient, .added = added, .dtype = dtype, .sums = sums};
+
+    rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
+}
+
 double
 rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
                                 RpDtype dtype, gsize n)
 {
     const gsize n_blocks = n / RP_SUM_SQUARES_BLOCK + 1;
-    double sum = 0;
+    double sum = 0, *sums;
 
     if (optimizer->sums->len < n_blocks)
         g_array_set_size(optimizer->sums, (guint)n_blocks);
-    SumJob job = {.ops = optimizer->ops,
-                  .gradient = gradient,
-                  .added = added,
-                  .dtype = dtype,
-                  .sums = (double *)(void *)optimizer->sums->data};
-    rp_pool_run(optimizer->pool, 0, n, RP_SUM_SQUARES_BLOCK, sum_share, &job);
+    sums = (double *)(void *)optimizer->sums->data;
+    rp_optimizer_block_squares(optimizer, gradient, added, dtype, n, sums);
     for (gsize i = 0; i * RP_SUM_SQUARES_BLOCK < n; i++)
-        sum += job.sums[i];
+        sum += sums[i];
     return sum;
 }
 
@@ -198,9 +204,9 @@ narrow_moments(const StepJob *job, const Wide *wide, gsize n)
     for (guint i = 0; i < layer->n_moments; i++) {
         const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, i};
 
-        job->ops->pack(layer->form.moments, &draw, first / RP_MOMENT_BLOCK, wide->moment[i],
-                       rp_optimizer_moment(layer, i, first), rp_optimizer_scale(layer, i, first),
-                       n);
+        job->ops->pack(layer->form.moments, &draw, layer->first_block + first / RP_MOMENT_BLOCK,
+                       wide->moment[i], rp_optimizer_moment(layer, i, first),
+                       rp_optimizer_scale(layer, i, first), n);
     }
 }
 
@@ -217,7 +223,8 @@ narrow_weights(const StepJob *job, const Wide *wide, gsize n)
                  : layer->form.shared ? (void *)published
                                       : rp_optimizer_weight(layer, first);
 
-    job->ops->pack(layer->form.master, &draw, first / RP_MOMENT_BLOCK, wide->weight, kept, NULL, n);
+    job->ops->pack(layer->form.master, &draw, layer->first_block + first / RP_MOMENT_BLOCK,
+                   wide->weight, kept, NULL, n);
     if (published != NULL && published != kept)
         rp_optimizer_publish(job->ops, layer->form.master, kept, published,
                              job->step->published_dtype, n);

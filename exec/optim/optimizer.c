@@ -146,9 +146,11 @@ rp_optimizer_layer_set_weights(RpOptimizerLayer *layer, gsize first, const float
 }
 
 void
-rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number)
+rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number, guint64 first)
 {
+    g_return_if_fail(first % RP_MOMENT_BLOCK == 0);
     layer->number = number;
+    layer->first_block = first / RP_MOMENT_BLOCK;
 }
 
 void

@@ -91,6 +91,11 @@ double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, Rp
 double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient,
                                        RpGradient added, RpDtype dtype, gsize n);
 
+/* The sums of its blocks of RP_SUM_SQUARES_BLOCK, which added in order are that sum: @sums has one of
+ * each, also of the last, which may be shorter. */
+void rp_optimizer_block_squares(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
+                                RpDtype dtype, gsize n, double *sums);
+
 /**
  * rp_optimizer_layer_new:
  * @optimizer: its threads touch the memory first, so that it lies near them
@@ -114,8 +119,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
  * steps then read these, and those that they publish are the newest. */
 void rp_optimizer_layer_share(RpOptimizerLayer *layer, void *weights);
 
-/* Which layer of the model it is, for stochastic rounding: 0 until it is told. */
-void rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number);
+/* Which layer of the model it is, for stochastic rounding: 0 until it is told; and of a part of it where
+ * it begins, with a block of moments. */
+void rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number, guint64 first);
 
 /* Weights from parameter @first on, for who begins with others than zeros: rounded to the nearest if
  * they are kept in 16 bits. Not in the middle of a step. */

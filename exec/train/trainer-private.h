@@ -51,6 +51,7 @@ typedef struct {
 struct _RpTrainer {
     guint gpus;
     guint calls;
+    guint servers; /* 1: there is one */
     gboolean async;
     RpStepDone done;
     gpointer user_data;
@@ -105,6 +106,9 @@ void rp_trainer_stand_still(RpTrainer *trainer);
 /* RpEngineDone: @user_data is the trainer. */
 void rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records,
                            gsize n);
+
+/* RpHostStateNumbers: losses and auxiliary losses of micro-batches. @user_data is the trainer. */
+void rp_trainer_tell_losses(gpointer user_data, guint64 iteration, double *numbers);
 
 void rp_trainer_clear_restored(RpTrainer *trainer);
 

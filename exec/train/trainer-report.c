@@ -12,19 +12,39 @@
  */
 #include "exec/train/trainer-private.h"
 
-/* Of all micro-batches. @aux_loss: (out) */
+void
+rp_trainer_tell_losses(gpointer user_data, guint64 iteration, double *numbers)
+{
+    RpTrainer *trainer = user_data;
+    const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
+
+    for (guint32 m = 0; m < micro_batches; m++) {
+        guint at;
+        const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, iteration, m, &at);
+
+        numbers[2 * m] = call->losses[at];
+        numbers[2 * m + 1] = call->aux_losses[at];
+    }
+}
+
+/* Of all micro-batches, of all servers. @aux_loss: (out) */
 static double
 mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
 {
     const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
+    g_autofree double *own = NULL;
+    const double *numbers;
     double sum = 0, aux_sum = 0;
 
-    for (guint32 m = 0; m < micro_batches; m++) {
-        guint at;
-        const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, record->iteration, m, &at);
-
-        sum += call->losses[at];
-        aux_sum += call->aux_losses[at];
+    if (trainer->servers > 1) {
+        numbers = rp_host_state_numbers(trainer->host_state, record->iteration);
+    } else {
+        numbers = own = g_new(double, 2 * (gsize)micro_batches);
+        rp_trainer_tell_losses(trainer, record->iteration, own);
+    }
+    for (guint32 m = 0; m < trainer->servers * micro_batches; m++) {
+        sum += numbers[2 * m];
+        aux_sum += numbers[2 * m + 1];
     }
     *aux_loss = aux_sum / (double)record->n_targets;
     return sum / (double)record->n_targets;

@@ -48,7 +48,8 @@ begin_iteration(RpTrainer *trainer, GError **error)
     for (guint g = 0; g < trainer->gpus; g++)
         rp_trainer_ends(trainer, trainer->iteration)[g] = -1;
     rp_host_state_begin(trainer->host_state, trainer->iteration,
-                        (guint64)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+                        (guint64)trainer->servers *
+                            rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
                             rp_network_options(trainer->network)->sequences *
                             rp_network_options(trainer->network)->tokens);
     return TRUE;

@@ -111,6 +111,9 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
     if (trainer->host_state == NULL)
         return FALSE;
     trainer->feed = rp_batch_feed_new(plan_options->micro_batches, trainer->calls);
+    if (trainer->servers > 1)
+        rp_host_state_set_numbers(trainer->host_state, 2 * rp_plan_micro_batches(plan),
+                                  rp_trainer_tell_losses, trainer);
     trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->host_state,
                                                      trainer->feed, &device_options, error);
     if (trainer->backend == NULL ||
@@ -134,6 +137,8 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
         return NULL;
     trainer->gpus = options->plan.gpus;
     trainer->calls = MAX(1, options->plan.calls);
+    trainer->servers =
+        options->update.servers != NULL ? rp_servers_count(options->update.servers) : 1;
     trainer->async = options->plan.async;
     trainer->done = options->done;
     trainer->user_data = options->user_data;
@@ -151,7 +156,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.fused_forward = RP_FUSED_PHYSICAL;
     plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
     plan_options.calls = trainer->calls;
-    plan_options.step_at_once = rp_update_steps_at_once(&options->update);
+    plan_options.step_at_once = trainer->servers == 1 && rp_update_steps_at_once(&options->update);
     plan_options.form = options->update.adamw.form;
     if (!size_arenas(trainer, options, &plan_options, error) ||
         (options->evaluates &&
@@ -203,7 +208,7 @@ rp_trainer_is_async(const RpTrainer *trainer)
 guint
 rp_trainer_rounds(const RpTrainer *trainer)
 {
-    return rp_plan_promises(rp_planner_plan(trainer->planner))->rounds;
+    return rp_plan_promises(rp_planner_plan(trainer->planner))->rounds * trainer->servers;
 }
 
 guint64

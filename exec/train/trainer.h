@@ -56,7 +56,8 @@ typedef struct {
     const RpPlan *checked; /* of these, a few iterations that rp_trainer_check_memory() let pass;
                               %NULL: one is made and checked; borrowed by rp_trainer_new() */
     RpNetworkOptions network;
-    RpUpdateOptions update;
+    RpUpdateOptions update;      /* with servers: the plan is that of one, batches are its own, and
+                               their numbers of tokens and targets those of all */
     guint64 device_memory_bytes; /* of each device; 0 = no limit */
     guint64 host_memory_bytes;   /* 0 = what the system has available now */
     gboolean evaluates;          /* rp_trainer_evaluate() will be called */
@@ -100,7 +101,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
  * rp_trainer_forward_backward:
  * @batch: of the trainer's shape (plan.micro_batches x network.sequences x network.tokens);
  *   copied: the caller's again when the call returns
- * @loss: (out) (optional): mean over the targets of this call; %NULL: does not wait for it
+ * @loss: (out) (optional): mean over the targets of this call; of several servers, what this one adds
+ *   to it; %NULL: does not wait for it
  *
  * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step(). Every
  * task is proved correct before it is handed over (core/verify/verify.h).

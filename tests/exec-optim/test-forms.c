@@ -73,7 +73,7 @@ open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay, void 
     f->bytes = rp_optimizer_state_bytes(form, n);
     f->memory = g_malloc(f->bytes);
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
-    rp_optimizer_layer_set_number(f->layer, LAYER);
+    rp_optimizer_layer_set_number(f->layer, LAYER, 0);
     if (form.shared)
         rp_optimizer_layer_share(f->layer, shared);
     rp_fill(values, 0, n);

@@ -89,7 +89,7 @@ open_layer(Fixture *f, RpOptimizerForm form, gsize n, const char *variant, guint
     rp_assert_no_error(error);
     f->memory = g_malloc(rp_optimizer_state_bytes(form, n));
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
-    rp_optimizer_layer_set_number(f->layer, LAYER);
+    rp_optimizer_layer_set_number(f->layer, LAYER, 0);
 }
 
 /* Numbers of the line that begins with @tag, as bits where @hex. (transfer full) */

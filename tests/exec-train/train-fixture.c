@@ -15,6 +15,14 @@ static const char config_text[] =
     " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"float32\","
     " \"tie_word_embeddings\": %s}";
 
+static const char wide_text[] =
+    "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 160,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"head_dim\": 8, \"intermediate_size\": 640, \"vocab_size\": 1000,"
+    " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
+    " \"hidden_act\": \"silu\", \"initializer_range\": 0.1, \"torch_dtype\": \"float32\","
+    " \"tie_word_embeddings\": %s}";
+
 static const char experts_text[] =
     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\","
     " \"hidden_size\": 32, \"num_hidden_layers\": 5, \"num_attention_heads\": 4,"
@@ -46,6 +54,15 @@ rp_tiny_model_new(gboolean tied)
     char text[sizeof config_text + 8];
 
     g_snprintf(text, sizeof text, config_text, tied ? "true" : "false");
+    return model_of(text);
+}
+
+RpTinyModel *
+rp_tiny_model_new_wide(gboolean tied)
+{
+    char text[sizeof wide_text + 8];
+
+    g_snprintf(text, sizeof text, wide_text, tied ? "true" : "false");
     return model_of(text);
 }
 
@@ -163,7 +180,8 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
                    .max_grad_norm = run->max_grad_norm,
                    .scale_loss = run->dtype == RP_DTYPE_FP16,
                    .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
-                   .threads = run->threads},
+                   .threads = run->threads,
+                   .servers = run->servers},
         .device_memory_bytes = run->device_memory_bytes,
         .host_memory_bytes = run->host_memory_bytes,
         .done = run->done,
@@ -248,6 +266,24 @@ pack_batch(RpTokenBatch *batch, guint64 seed)
     return packed;
 }
 
+/* Of several servers the own micro-batches, with the numbers of all. */
+static RpTokenBatch *
+tiny_batch_of(const RpTinyRun *run, guint64 step, guint call)
+{
+    const guint n = run->micro_batches;
+    const guint servers = run->servers != NULL ? rp_servers_count(run->servers) : 1;
+    const guint rank = run->servers != NULL ? rp_servers_rank(run->servers) : 0;
+    RpTokenBatch *batch = rp_tiny_batch(step, (call * servers + rank) * n, n);
+
+    for (guint r = 0; r < servers; r++) {
+        g_autoptr(RpTokenBatch) other = rp_tiny_batch(step, (call * servers + r) * n, n);
+
+        batch->n_targets += r == rank ? 0 : other->n_targets;
+        batch->n_tokens += r == rank ? 0 : other->n_tokens;
+    }
+    return batch;
+}
+
 void
 rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guint steps,
               double *losses)
@@ -259,8 +295,7 @@ rp_tiny_train(RpTrainer *trainer, const RpTinyRun *run, guint64 first_step, guin
 
     for (guint i = 0; i < steps; i++) {
         for (guint c = 0; c < calls; c++) {
-            RpTokenBatch *batch =
-                rp_tiny_batch(first_step + i, c * run->micro_batches, run->micro_batches);
+            RpTokenBatch *batch = tiny_batch_of(run, first_step + i, c);
 
             if (run->packed)
                 batch = pack_batch(batch, first_step + i);

@@ -17,6 +17,8 @@ typedef struct {
 } RpTinyModel;
 
 RpTinyModel *rp_tiny_model_new(gboolean tied);
+/* The same in 2 blocks of hidden 160 and MLPs of 640, with 1,000 tokens: layers of several shares. */
+RpTinyModel *rp_tiny_model_new_wide(gboolean tied);
 /* The same with 5 experts of 9 in each block's MLP, of which a token chooses 2. */
 RpTinyModel *rp_tiny_model_new_experts(void);
 /* From now on all but adapters is frozen, and stored as @storage. @target: (nullable): the only
@@ -55,6 +57,7 @@ typedef struct {
     RpOptimizerForm form;
     RpStepDone done;
     gpointer user_data;
+    RpServers *servers; /* this is one of: micro-batches are its own */
 } RpTinyRun;
 
 /* %NULL with @error, or a trainer that stands before its first step. */

@@ -1,0 +1,114 @@
+/**
+ * One of several servers' shares of the layers: it steps those parameters, and keeps their state.
+ *
+ *   layer of n parameters   |--------|--------|--------|-----|     whole blocks of RP_SHARE_BLOCK
+ *   server                      0        1        2       3
+ *
+ *   reduce   16-bit gradients of the other shares to their owners; those of the own share are added up
+ *            in fp32, server by server and round by round: the sum that one server has of all rounds
+ *   gather   new 16-bit weights of the own share to all others
+ *
+ * Blocks are those that sums of squares are made of: the norm has the same bits on any number of servers.
+ * A tied matrix follows the shares of the layer that it belongs to.
+ *
+ * With no other servers a share is the whole layer, and nothing is sent.
+ */
+#pragma once
+
+#include "exec/optim/optimizer.h"
+#include "exec/servers/servers.h"
+
+#define RP_SHARE_BLOCK RP_SUM_SQUARES_BLOCK
+
+typedef struct {
+    guint64 first;
+    guint64 count;
+} RpShare;
+
+/* Parameters of a layer that is trained. */
+typedef struct {
+    guint64 own;  /* that live here, gaps included */
+    guint64 tied; /* behind them in its gradients: those of layer @tied_to */
+    guint tied_to;
+} RpShareLayer;
+
+typedef struct {
+    RpServers *servers;
+    guint n_layers;
+    const RpShareLayer *layers; /* copied */
+    guint n_rounds;             /* arrays that a gradient consists of */
+    RpDtype gradient_dtype;     /* of these; fp32 is rounded to @dtype before it is sent */
+    RpDtype dtype;              /* of weights, and of what is sent */
+    guint n_numbers;            /* rp_shares_gather_squares() */
+} RpSharesOptions;
+
+typedef struct _RpShares RpShares;
+
+RpShares *rp_shares_new(const RpSharesOptions *options);
+void rp_shares_free(RpShares *shares);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpShares, rp_shares_free)
+
+/* Server @rank's share of @n parameters, of @count servers. */
+RpShare rp_share_of(guint64 n, guint rank, guint count);
+/* The own share of a layer's own parameters. */
+RpShare rp_shares_own(const RpShares *shares, guint layer);
+
+/* Of spans of all of the layer's own parameters those of the own share. (element-type RpParameterSpan)
+ * (transfer full) */
+GArray *rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans);
+
+/**
+ * rp_shares_reduce:
+ * @optimizer: its variant of sums
+ * @pool: (nullable): threads to use
+ * @rounds: [n_rounds]: the layer's gradients of this server, tied ones behind the own
+ *
+ * All servers, for the same layers in the same order. Errors: those of rp_servers_exchange()
+ */
+gboolean rp_shares_reduce(RpShares *shares, RpOptimizer *optimizer, RpPool *pool, guint layer,
+                          const void *const *rounds, RpServersChannel channel,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The sum of the own share, in fp32, until the layer is reduced again; @tied: that of the tied matrix. */
+const float *rp_shares_sum(const RpShares *shares, guint layer, gboolean tied);
+
+/**
+ * rp_shares_gather_squares:
+ * @numbers: [n_numbers]: of this server, for all: any
+ * @sums: (out): [n_layers]: of squares of all gradients, which have been reduced
+ * @all: (out): [servers][n_numbers]
+ *
+ * Errors: those of rp_servers_exchange()
+ */
+gboolean rp_shares_gather_squares(RpShares *shares, RpOptimizer *optimizer, const double *numbers,
+                                  RpServersChannel channel, double *sums, double *all,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* @weights: of the layer, from its first own parameter on. Errors: those of rp_servers_exchange() */
+gboolean rp_shares_gather_weights(RpShares *shares, guint layer, void *weights,
+                                  RpServersChannel channel,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- state.c ---- */
+
+/* The optimizer's state of whole layers, on server 0. */
+typedef struct _RpSharesState RpSharesState;
+
+/**
+ * rp_shares_gather_state:
+ * @states: [n_layers]: of the own shares; of a form whose weights are shared, with all of the layer's
+ *   weights
+ * @directory: where server 0 has room for it while it lives: a file that has no name
+ *
+ * Returns: %NULL on error; on other servers, an empty one. Errors: those of rp_servers_exchange(),
+ *   G_FILE_ERROR
+ */
+RpSharesState *rp_shares_gather_state(RpShares *shares, const RpOptimizerState *states,
+                                      const char *directory,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_shares_state_free(RpSharesState *state);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSharesState, rp_shares_state_free)
+/* Of a layer with all of its parameters. */
+RpOptimizerState rp_shares_state(const RpSharesState *state, guint layer);
+
+/* The own share of a whole layer's state. */
+RpOptimizerState rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole);
