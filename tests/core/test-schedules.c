@@ -246,9 +246,10 @@ format_orders(const Case *c)
 static void
 lists_every_schedule_in_table_order(void **state)
 {
-    static const char *const names[] = {
-        "gpipe",          "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1",
-        "interleaved-zb", "zb-v", "dualpipe-v",       "mobius",     "roundpipe"};
+    static const char *const names[] = {"gpipe",    "1f1b",  "interleaved-1f1b", "looped-bfs",
+                                        "zb-h1",    "zb-2p", "interleaved-zb",   "zb-v",
+                                        "v-half",   "v-min", "dualpipe-v",       "mobius",
+                                        "roundpipe"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -300,6 +301,18 @@ orders_read_as_in_their_timelines(void **state)
         {"zb-h1",
          {2, 3, 2, 3, 0, 0, 0},
          "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 | 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"},
+        {"zb-2p",
+         {2, 4, 2, 4, 0, 0, 0},
+         "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3 | 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 "
+         "1W1 1W2 1W3"},
+        {"v-half",
+         {2, 3, 4, 3, 0, 0, 0},
+         "0F0 0F1 3F0 3I0 3W0 0F2 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
+         "1F0 2F0 1F1 2I0 2W0 2F1 1F2 1I0 2I1 2W1 2F2 1W0 1I1 2I2 2W2 1W1 1I2 1W2"},
+        {"v-min",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 3F0 3I0 3W0 0F1 0I0 0W0 3F1 3I1 3W1 0I1 0W1 | "
+         "1F0 2F0 2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 2W1 1W1"},
         {"interleaved-zb",
          {2, 2, 4, 2, 0, 0, 0},
          "0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1 | 1F0 1F1 3F0 3I0 3F1 3I1 "
@@ -483,6 +496,15 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
                                     : -1;
     if (g_str_equal(name, "zb-v"))
         return unit && M >= 2 * N - 1 ? 2 * M * (t.F + B) + (N - 1) * t.F : -1;
+    if (g_str_equal(name, "zb-2p"))
+        return M >= 2 * N - 1
+                   ? M * (t.F + B) + (N - 1) * MAX(MAX(t.F, t.I - t.F), t.F + t.I - 2 * t.W)
+                   : -1;
+    if (g_str_equal(name, "v-half"))
+        return unit && M > N && N > 1 ? 2 * M * (t.F + B) + (7 * N - 8) / 2 * t.F : -1;
+    if (g_str_equal(name, "v-min"))
+        return unit && M > 1 && N > 1 ? 2 * M * (t.F + B) + (4 * N - 5 + (N % 3 == 0 ? 2 : 0)) * t.F
+                                      : -1;
     if (g_str_equal(name, "dualpipe-v"))
         return unit && t.overlap <= t.F + B ? min_busy + (N - 1) * (t.overlap + B - 3 * t.W) : -1;
     if (!c->ops->dispatched)
@@ -527,6 +549,7 @@ takes_the_published_times_for_unit_costs(void **state)
         gint64 end;
     } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},      {"interleaved-1f1b", 8, 57},
                      {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},     {"interleaved-zb", 8, 51},
+                     {"zb-2p", 4, 27},      {"v-half", 8, 58},    {"v-min", 8, 59},
                      {"zb-v", 8, 51},       {"dualpipe-v", 8, 54}};
 
     for (guint i = 0; i < G_N_ELEMENTS(published); i++) {
@@ -554,8 +577,14 @@ closed_peak(const Case *c, guint r)
         return v * M;
     if (g_str_equal(name, "zb-h1") || g_str_equal(name, "interleaved-zb"))
         return v == 1 ? MIN(M, N) : v * N;
+    if (g_str_equal(name, "zb-2p"))
+        return MIN(M, 2 * N - 1);
     if (g_str_equal(name, "zb-v"))
         return M >= 2 * N - 1 ? 2 * N : 0;
+    if (g_str_equal(name, "v-half"))
+        return M > N ? 2 * ((N + 2) / 2) : 0;
+    if (g_str_equal(name, "v-min"))
+        return 0; /* of the fullest device only: holds_the_published_share_of_activations() */
     if (g_str_equal(name, "dualpipe-v"))
         return 2 * N + 1;
     return S >= N ? 1 : 0;
@@ -577,6 +606,29 @@ keeps_as_many_activations_alive_as_its_closed_form(void **state)
                                          : peak == expected);
         }
     }
+}
+
+/* (p + 4)/3 and (p + 2)/2 micro-batches of two stages (Qi et al., NeurIPS 2024): of any M a limit, and
+ * of enough that the fullest device comes to it. */
+static void
+holds_the_published_share_of_activations(void **state)
+{
+    static const struct {
+        const char *name;
+        guint more, part;
+    } published[] = {{"v-min", 4, 3}, {"v-half", 2, 2}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(published); i++)
+        for (guint N = 1; N <= 40; N++)
+            for (guint M = 1; M <= 3 * N; M += N) {
+                const Case c = {find(published[i].name), bound_shape(N, M, 2 * N)};
+                const guint limit = 2 * ((N + published[i].more) / published[i].part);
+                guint most = 0;
+
+                for (guint r = 0; r < N; r++)
+                    most = MAX(most, rp_schedule_peak_live(c.ops, &c.shape, r));
+                assert_case(&c, M > N ? most == limit : most <= limit);
+            }
 }
 
 /* Shapes */
@@ -756,6 +808,7 @@ main(void)
         cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
         cmocka_unit_test(takes_the_published_times_for_unit_costs),
         cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),
+        cmocka_unit_test(holds_the_published_share_of_activations),
         cmocka_unit_test(accepts_exactly_the_shapes_it_is_defined_for),
         cmocka_unit_test(refuses_every_group_that_deadlocks),
         cmocka_unit_test(says_what_is_wrong_with_a_shape),

@@ -129,9 +129,11 @@ every_schedule_has_a_row_with_figures_or_a_reason(void **state)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 4, 16);
     g_autoptr(RpAdvice) advice = advise(&query, rp_schedules());
-    guint n_async = 0;
+    guint n_async = 0, n_schedules = 0;
 
-    assert_int_equal(advice->schedules->len, 11); /* ten, roundpipe twice */
+    while (rp_schedules()[n_schedules] != NULL)
+        n_schedules++;
+    assert_int_equal(advice->schedules->len, n_schedules + 1); /* roundpipe twice */
     for (guint i = 0; i < advice->schedules->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->schedules, i);
 

@@ -162,6 +162,15 @@ zero_bubble_schedules_match_their_closed_forms(void **state)
                         check("interleaved-zb", n, v, m, &costs[c],
                               v * m * (f + i + w) + (n - 1) * tail);
                 }
+                if (m >= 2 * n - 1)
+                    check("zb-2p", n, 1, m, &costs[c],
+                          m * (f + i + w) + (n - 1) * MAX(MAX(f, i - f), f + i - 2 * w));
+                if (f == i && i == w && m > n && n > 1) {
+                    check("v-half", n, 2, m, &costs[c],
+                          2 * m * (f + i + w) + (7 * (gint64)n - 8) / 2 * f);
+                    check("v-min", n, 2, m, &costs[c],
+                          2 * m * (f + i + w) + (4 * (gint64)n - (n % 3 == 0 ? 3 : 5)) * f);
+                }
                 if (f == i && i == w && m >= 2 * n - 1)
                     check("zb-v", n, 2, m, &costs[c], 2 * m * (f + i + w) + (n - 1) * f);
                 if (f == i && i == w && m >= 2 * n) /* F&B = F + B */
