@@ -77,7 +77,7 @@ rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage
     if (schedule->dispatched)
         return (guint)((shape->first_gpu + round * turn_of(shape) + stage) % N);
     if (schedule->folded)
-        return stage < N ? stage : 2 * N - 1 - stage;
+        return stage / N % 2 == 0 ? stage % N : N - 1 - stage % N;
     if (schedule->gpu_of_rank != NULL)
         return schedule->gpu_of_rank(shape, stage % N);
     return stage % N;

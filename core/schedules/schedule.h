@@ -156,7 +156,7 @@ struct _RpScheduleOps {
     const char *summary;       /* one line */
     gboolean dispatched;       /* stages are not bound to devices */
     gboolean looped;           /* more than one stage per device is usual */
-    gboolean folded;           /* stages r and 2N-1-r share device r (V shape) */
+    gboolean folded;           /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
     gboolean split_backward;   /* uses I and W: predicted, but not trained */
     gboolean grouped;          /* chunks change every G micro-batches (RpShape.group) */
     gboolean reversible;       /* B may run from the last micro-batch on (reverse_backward) */

@@ -246,10 +246,10 @@ format_orders(const Case *c)
 static void
 lists_every_schedule_in_table_order(void **state)
 {
-    static const char *const names[] = {"gpipe",    "1f1b",  "interleaved-1f1b", "looped-bfs",
-                                        "zb-h1",    "zb-2p", "interleaved-zb",   "zb-v",
-                                        "v-half",   "v-min", "dualpipe-v",       "mobius",
-                                        "roundpipe"};
+    static const char *const names[] = {"gpipe",  "1f1b",     "interleaved-1f1b", "looped-bfs",
+                                        "zb-h1",  "zb-2p",    "interleaved-zb",   "zb-v",
+                                        "v-half", "v-min",    "dualpipe-v",       "hanayo",
+                                        "mobius", "roundpipe"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -321,6 +321,9 @@ orders_read_as_in_their_timelines(void **state)
          {2, 3, 4, 3, 0, 0, 0},
          "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
          "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"},
+        {"hanayo",
+         {2, 2, 4, 2, 0, 0, 0},
+         "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1 | 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1"},
         {"zb-v",
          {2, 2, 4, 2, 0, 0, 0},
          "0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 | 1F0 2F0 1F1 2F1 2I0 2W0 "
@@ -496,6 +499,12 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
                                     : -1;
     if (g_str_equal(name, "zb-v"))
         return unit && M >= 2 * N - 1 ? 2 * M * (t.F + B) + (N - 1) * t.F : -1;
+    if (g_str_equal(name, "hanayo") && v == 1)
+        return (M + N - 1) * (t.F + B);
+    if (g_str_equal(name, "hanayo"))
+        return M % N == 0
+                   ? v * M * (t.F + B) + 2 * (N - 1) * (MAX(t.F, B) + (M / N - 1) * ABS(B - t.F))
+                   : -1;
     if (g_str_equal(name, "zb-2p"))
         return M >= 2 * N - 1
                    ? M * (t.F + B) + (N - 1) * MAX(MAX(t.F, t.I - t.F), t.F + t.I - 2 * t.W)
@@ -547,10 +556,10 @@ takes_the_published_times_for_unit_costs(void **state)
         const char *name;
         guint stages;
         gint64 end;
-    } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},      {"interleaved-1f1b", 8, 57},
-                     {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},     {"interleaved-zb", 8, 51},
-                     {"zb-2p", 4, 27},      {"v-half", 8, 58},    {"v-min", 8, 59},
-                     {"zb-v", 8, 51},       {"dualpipe-v", 8, 54}};
+    } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},   {"interleaved-1f1b", 8, 57},
+                     {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},  {"interleaved-zb", 8, 51},
+                     {"zb-2p", 4, 27},      {"v-half", 8, 58}, {"v-min", 8, 59},
+                     {"zb-v", 8, 51},       {"hanayo", 8, 66}, {"dualpipe-v", 8, 54}};
 
     for (guint i = 0; i < G_N_ELEMENTS(published); i++) {
         Case c = {find(published[i].name), bound_shape(4, 8, published[i].stages)};
@@ -577,6 +586,8 @@ closed_peak(const Case *c, guint r)
         return v * M;
     if (g_str_equal(name, "zb-h1") || g_str_equal(name, "interleaved-zb"))
         return v == 1 ? MIN(M, N) : v * N;
+    if (g_str_equal(name, "hanayo"))
+        return M >= N ? v * N - (v % 2 == 0 ? N - 1 - r : r) : 0;
     if (g_str_equal(name, "zb-2p"))
         return MIN(M, 2 * N - 1);
     if (g_str_equal(name, "zb-v"))

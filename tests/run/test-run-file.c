@@ -389,13 +389,13 @@ refuses_values_of_the_wrong_type(void **state)
     refuse(fixture, LEAST "shuffle: flase\n", NULL,
            "run.yaml: line 6, column 10: shuffle: expected one of false, true, no, yes, off, on, "
            "found \"flase\"; did you mean \"false\"?");
-    refuse(
-        fixture, LEAST "schedule: 1f1c\n", NULL,
-        "run.yaml: line 6, column 11: schedule: expected one of gpipe, 1f1b, "
-        "interleaved-1f1b, looped-bfs, mobius, roundpipe, found \"1f1c\"; did you mean \"1f1b\"?");
+    refuse(fixture, LEAST "schedule: 1f1c\n", NULL,
+           "run.yaml: line 6, column 11: schedule: expected one of gpipe, 1f1b, "
+           "interleaved-1f1b, looped-bfs, hanayo, mobius, roundpipe, found \"1f1c\"; did you mean "
+           "\"1f1b\"?");
     refuse(fixture, LEAST "schedule: 1\n", NULL,
            "run.yaml: line 6, column 11: schedule: expected one of gpipe, 1f1b, "
-           "interleaved-1f1b, looped-bfs, mobius, roundpipe, found \"1\"");
+           "interleaved-1f1b, looped-bfs, hanayo, mobius, roundpipe, found \"1\"");
     refuse(fixture, LEAST, "dtype=bf61",
            "--set dtype: expected one of fp32, bf16, fp16, found \"bf61\"; did you mean \"bf16\"?");
     refuse(fixture, LEAST "optimizer:\n  beta1: high\n", NULL,

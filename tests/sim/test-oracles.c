@@ -136,6 +136,12 @@ unlooped_and_looped_schedules_match_their_closed_forms(void **state)
                 check("gpipe", n, 1, m, &costs[c], (m + n - 1) * pair);
                 check("1f1b", n, 1, m, &costs[c], (m + n - 1) * pair);
                 for (guint v = 1; v <= 3; v++) {
+                    if (m % n == 0 && v > 1)
+                        check("hanayo", n, v, m, &costs[c],
+                              v * m * pair +
+                                  2 * (n - 1) *
+                                      (MAX(costs[c].forward, costs[c].backward) +
+                                       (m / n - 1) * ABS(costs[c].backward - costs[c].forward)));
                     if (m % n == 0)
                         check("interleaved-1f1b", n, v, m, &costs[c], (v * m + n - 1) * pair);
                     if (m >= n)
