@@ -1,4 +1,4 @@
-#include "core/schedules/wave.h"
+#include "core/schedules/waves/wave.h"
 
 #include "core/schedules/order.h"
 

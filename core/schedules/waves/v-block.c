@@ -10,7 +10,7 @@
  *
  * Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, §3.
  */
-#include "core/schedules/v-block.h"
+#include "core/schedules/waves/v-block.h"
 
 #include "core/schedules/order.h"
 
