@@ -332,6 +332,65 @@ any_variant_threads_and_ranges_give_the_same_bits(void **state)
     }
 }
 
+/* @n values of a kind; @middles: 255 numbers between two of a map. */
+static void
+fill_hostile(GRand *rand, guint kind, const float *middles, float *values, gsize n)
+{
+    const float scale =
+        ldexpf(1.0f + (float)g_rand_double(rand), g_rand_int_range(rand, -100, 100));
+
+    for (gsize i = 0; i < n; i++) {
+        const float middle = middles[g_rand_int_range(rand, 0, 255)];
+        const guint32 near = rp_float_bits(middle) + (guint32)g_rand_int_range(rand, -2, 3);
+        const float any[] = {
+            rp_float_from_bits(g_rand_int(rand)),              /* NaNs and infinities too */
+            rp_float_from_bits(g_rand_int(rand) & 0x807fffff), /* subnormal */
+            rp_float_from_bits(near & (kind % 2 != 0 ? 0xffffffff : 0x7fffffff)),
+            middle * scale,
+            rp_float_from_bits(0x80000000 & g_rand_int(rand)),
+        };
+
+        values[i] = any[kind];
+    }
+    if (kind == 2)
+        values[g_rand_int_range(rand, 0, (gint)n)] = 1;
+}
+
+static void
+any_variant_rounds_hostile_values_alike(void **state)
+{
+    Fixture *f = *state;
+    const RpAdamwOps *plain = rp_adamw_find("plain");
+    g_autofree guint32 *map = read_line(f, "map1", TRUE, 256),
+                       *map2 = read_line(f, "map2", TRUE, 256);
+    g_autoptr(GRand) rand = g_rand_new_with_seed(1);
+    float middles[2][255], values[N];
+
+    for (guint i = 0; i < 255; i++) {
+        middles[0][i] = (rp_float_from_bits(map[i]) + rp_float_from_bits(map[i + 1])) / 2;
+        middles[1][i] = (rp_float_from_bits(map2[i]) + rp_float_from_bits(map2[i + 1])) / 2;
+    }
+    for (guint i = 0; i < 1000; i++) {
+        const RpMoments moments = i / 2 % 2 == 0 ? RP_MOMENTS_BF16 : RP_MOMENTS_INT8;
+        const RpDraw draw = {(guint64)g_rand_int(rand) << 32 | g_rand_int(rand),
+                             (guint64)g_rand_int(rand) << 24, g_rand_int(rand), i % 2};
+        const guint64 block = (guint64)g_rand_int(rand) << (i % 32);
+        const gsize n = (gsize)g_rand_int_range(rand, 1, N + 1);
+        guint16 expected[N] = {0}, found[N] = {0};
+        float expected_scales[3] = {0}, scales[3] = {0};
+
+        fill_hostile(rand, i / 4 % 5, middles[i % 2], values, n);
+        plain->pack(moments, &draw, block, values, expected, expected_scales, n);
+        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
+            if (!(*ops)->supported())
+                continue;
+            (*ops)->pack(moments, &draw, block, values, found, scales, n);
+            assert_memory_equal(found, expected, sizeof found);
+            assert_memory_equal(scales, expected_scales, sizeof scales);
+        }
+    }
+}
+
 static void
 a_state_that_is_restored_goes_on_as_it_was(void **state)
 {
@@ -409,6 +468,7 @@ main(void)
         TEST(stochastic_rounding_is_unbiased),
         TEST(infinities_and_nans_stay),
         TEST(any_variant_threads_and_ranges_give_the_same_bits),
+        TEST(any_variant_rounds_hostile_values_alike),
         TEST(a_state_that_is_restored_goes_on_as_it_was),
         TEST(bytes_are_exact),
     };

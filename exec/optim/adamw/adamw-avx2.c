@@ -90,5 +90,106 @@ widen_high(Floats values)
 
 #include "exec/optim/adamw/adamw-turns.h"
 
+G_ALWAYS_INLINE static inline Floats
+least(Floats a, Floats b)
+{
+    return _mm256_min_ps(a, b);
+}
+
+G_ALWAYS_INLINE static inline Bits
+greatest(Bits a, Bits b)
+{
+    return (Bits)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+
+/* Of eight values, which lookup() finds by the low three bits of an index. */
+G_ALWAYS_INLINE static inline Floats
+table_of(const float *values)
+{
+    return _mm256_loadu_ps(values);
+}
+
+G_ALWAYS_INLINE static inline Floats
+lookup(Floats table, Bits index)
+{
+    return _mm256_permutevar8x32_ps(table, (__m256i)index);
+}
+
+/* The upper halves of products of 16 bits. */
+G_ALWAYS_INLINE static inline Words
+multiply_upper(Words a, Words b)
+{
+    return (Words)_mm256_mulhi_epu16((__m256i)a, (__m256i)b);
+}
+
+/* @n, and one more where @a < @b. */
+G_ALWAYS_INLINE static inline Bits
+add_if_less(Bits n, Floats a, Floats b)
+{
+    return n - (Bits)(a < b);
+}
+
+/* @m + @n where @a < @b, else zero. */
+G_ALWAYS_INLINE static inline Bits
+sum_if_less(Bits m, Bits n, Floats a, Floats b)
+{
+    return (m + n) & (Bits)(a < b);
+}
+
+/* Products of the low halves of 64 bits. */
+G_ALWAYS_INLINE static inline Pairs
+multiply(Pairs a, Pairs b)
+{
+    return (Pairs)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+
+/* The low halves of 64 bits, of @even and @odd in turn. */
+G_ALWAYS_INLINE static inline Words
+interleave(Pairs even, Pairs odd)
+{
+    return (Words)_mm256_blend_epi32((__m256i)even, (__m256i)(odd << 32), 0xaa);
+}
+
+/* Writes the low halves of 32 bits, which are below 2^16, to two places. */
+G_ALWAYS_INLINE static inline void
+keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
+{
+    const __m256i both = _mm256_permute4x64_epi64(
+        _mm256_packus_epi32((__m256i)lows, (__m256i)highs), _MM_SHUFFLE(3, 1, 2, 0));
+
+    _mm_storeu_si128((void *)low, _mm256_castsi256_si128(both));
+    _mm_storeu_si128((void *)high, _mm256_extracti128_si256(both, 1));
+}
+
+/* Writes 32 numbers below 256 as bytes, those below zero as zero. */
+G_ALWAYS_INLINE static inline void
+keep_bytes(uint8_t *bytes, Bits a, Bits b, Bits c, Bits d)
+{
+    const __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b);
+    const __m256i high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
+
+    _mm256_storeu_si256((void *)bytes,
+                        _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high),
+                                                    _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
+
+#include "exec/optim/adamw/moment-turns.h"
+
+/* One by one, of eight codes that are read together: the instruction that looks up eight is slower on
+ * half of the processors. */
+G_ALWAYS_INLINE static inline void
+decode_block(const float *map, const guint8 *codes, float scale, float *values)
+{
+    for (gsize i = 0; i < BLOCK; i += sizeof(guint64)) {
+        guint64 eight;
+
+        memcpy(&eight, codes + i, sizeof eight);
+        for (gsize k = 0; k < sizeof eight; k++, eight >>= 8)
+            values[i + k] = map[(guint8)eight];
+    }
+    for (gsize i = 0; i < BLOCK; i += WIDTH)
+        store(values, i, load(RP_DTYPE_FP32, values, i) * scale);
+}
+
 #include "exec/optim/adamw/adamw-dispatch.h"
 RP_ADAMW_VARIANT(avx2);

@@ -81,5 +81,128 @@ widen_high(Floats values)
 
 #include "exec/optim/adamw/adamw-turns.h"
 
+G_ALWAYS_INLINE static inline Floats
+least(Floats a, Floats b)
+{
+    return _mm512_min_ps(a, b);
+}
+
+G_ALWAYS_INLINE static inline Bits
+greatest(Bits a, Bits b)
+{
+    return (Bits)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+
+/* Of eight values, which lookup() finds by the low three bits of an index. */
+G_ALWAYS_INLINE static inline Floats
+table_of(const float *values)
+{
+    return _mm512_broadcast_f32x8(_mm256_loadu_ps(values));
+}
+
+G_ALWAYS_INLINE static inline Floats
+lookup(Floats table, Bits index)
+{
+    return _mm512_permutexvar_ps((__m512i)index, table);
+}
+
+/* The upper halves of products of 16 bits. */
+G_ALWAYS_INLINE static inline Words
+multiply_upper(Words a, Words b)
+{
+    return (Words)_mm512_mulhi_epu16((__m512i)a, (__m512i)b);
+}
+
+/* @n, and one more where @a < @b. */
+G_ALWAYS_INLINE static inline Bits
+add_if_less(Bits n, Floats a, Floats b)
+{
+    return (Bits)_mm512_mask_sub_epi32((__m512i)n, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)n,
+                                       _mm512_set1_epi32(-1));
+}
+
+/* @m + @n where @a < @b, else zero. */
+G_ALWAYS_INLINE static inline Bits
+sum_if_less(Bits m, Bits n, Floats a, Floats b)
+{
+    return (Bits)_mm512_maskz_add_epi32(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)m,
+                                        (__m512i)n);
+}
+
+/* Products of the low halves of 64 bits. */
+G_ALWAYS_INLINE static inline Pairs
+multiply(Pairs a, Pairs b)
+{
+    return (Pairs)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+
+/* The low halves of 64 bits, of @even and @odd in turn. */
+G_ALWAYS_INLINE static inline Words
+interleave(Pairs even, Pairs odd)
+{
+    return (Words)_mm512_mask_shuffle_epi32((__m512i)even, 0xaaaa, (__m512i)odd,
+                                            (_MM_PERM_ENUM)_MM_SHUFFLE(2, 2, 0, 0));
+}
+
+/* Writes the low halves of 32 bits, which are below 2^16, to two places. */
+G_ALWAYS_INLINE static inline void
+keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
+{
+    _mm256_storeu_si256((void *)low, _mm512_cvtepi32_epi16((__m512i)lows));
+    _mm256_storeu_si256((void *)high, _mm512_cvtepi32_epi16((__m512i)highs));
+}
+
+/* Writes 16 numbers below 256 as bytes, those below zero as zero. */
+G_ALWAYS_INLINE static inline void
+keep_16(uint8_t *bytes, Bits numbers)
+{
+    _mm_storeu_si128((void *)bytes, _mm512_cvtepi32_epi8((__m512i)greatest(numbers, (Bits){0})));
+}
+
+/* 64 of them. */
+G_ALWAYS_INLINE static inline void
+keep_bytes(uint8_t *bytes, Bits a, Bits b, Bits c, Bits d)
+{
+    keep_16(bytes, a);
+    keep_16(bytes + 16, b);
+    keep_16(bytes + 32, c);
+    keep_16(bytes + 48, d);
+}
+
+#include "exec/optim/adamw/moment-turns.h"
+
+#define PARTS 8 /* of a map, of 32 values: two vectors, in which five bits of a code look up */
+
+/* In each half of the parts the one that bit @bit of a code says. */
+G_ALWAYS_INLINE static inline void
+choose(Floats *parts, guint n, __m512i codes, int bit)
+{
+    const __mmask16 upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(bit));
+
+    for (guint i = 0; i < n; i++)
+        parts[i] = _mm512_mask_blend_ps(upper, parts[2 * i], parts[2 * i + 1]);
+}
+
+/* The whole map in registers. */
+G_ALWAYS_INLINE static inline void
+decode_block(const float *map, const guint8 *codes, float scale, float *values)
+{
+    Floats table[2 * PARTS];
+
+    for (guint k = 0; k < 2 * PARTS; k++)
+        table[k] = load(RP_DTYPE_FP32, map, k * WIDTH);
+    for (gsize i = 0; i < BLOCK; i += WIDTH) {
+        const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(codes + i)));
+        Floats parts[PARTS];
+
+        for (guint k = 0; k < PARTS; k++)
+            parts[k] = _mm512_permutex2var_ps(table[2 * k], code, table[2 * k + 1]);
+        choose(parts, PARTS / 2, code, 32);
+        choose(parts, PARTS / 4, code, 64);
+        choose(parts, 1, code, 128);
+        store(values, i, parts[0] * scale);
+    }
+}
+
 #include "exec/optim/adamw/adamw-dispatch.h"
 RP_ADAMW_VARIANT(avx512);

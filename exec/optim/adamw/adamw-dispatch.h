@@ -1,7 +1,7 @@
 /**
  * From types at run time to the loops of one variant, compiled for each as constants. Included
- * by each adamw-*.c behind its step_loop(), publish_loop() and add_squares_loop(), and by nothing
- * else. Sums of two arrays and widening have the same loop in every variant: a compiler vectorises
+ * by each adamw-*.c behind its step_loop(), publish_loop() and add_squares_loop(), round_blocks() and
+ * encode_block(), and by nothing else. Sums of two arrays and widening have the same loop in every variant: a compiler vectorises
  * it with the instructions of the variant.
  */
 #pragma once

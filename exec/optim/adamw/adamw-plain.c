@@ -63,5 +63,17 @@ add_squares_loop(RpDtype dtype, double *restrict lanes, const void *values, gsiz
     }
 }
 
+#include "exec/optim/adamw/moment-plain.h"
+
+static void
+round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *rounded, gsize n)
+{
+    for (gsize i = 0; i < n; i++)
+        plain_round_block(draw, block + i, values + i * BLOCK, rounded + i * BLOCK);
+}
+
+#define encode_block plain_encode_block
+#define decode_block plain_decode_block
+
 #include "exec/optim/adamw/adamw-dispatch.h"
 RP_ADAMW_VARIANT(plain);

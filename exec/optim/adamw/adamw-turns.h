@@ -13,6 +13,8 @@
 #include "exec/optim/adamw/adamw-private.h"
 
 typedef int32_t Bits __attribute__((vector_size(sizeof(Floats))));
+typedef uint32_t Words __attribute__((vector_size(sizeof(Floats))));
+typedef uint64_t Pairs __attribute__((vector_size(sizeof(Floats))));
 
 #define WIDTH (sizeof(Floats) / sizeof(float))
 #define TURN (2 * WIDTH)
