@@ -273,7 +273,8 @@ module_length(const Tensor *tensor)
 static gboolean
 is_named(const List *list, const Tensor *tensor, const char *infix, char *const *names)
 {
-    g_autofree char *module = name_of(list, tensor, infix, module_length(tensor), "");
+    g_autofree char *module =
+        names != NULL ? name_of(list, tensor, infix, module_length(tensor), "") : NULL;
 
     return rp_lora_names_module(names, module);
 }

@@ -148,7 +148,6 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
 
     /* Input and output are the largest of the stage's layers, not those of its ends: so a longer
      * stage never needs less, on which the greedy packing relies. */
-    const gboolean packed = rp_profile_is_packed(profile);
     guint64 parameters = 0, uploaded = 0, gradients = 0, activations = 0, input = 0, output = 0,
             scratch = 0;
     for (guint i = 0; i < stage.count; i++) {
@@ -164,6 +163,7 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
             scratch = MAX(scratch, layer->backward_workspace_bytes);
     }
 
+    const gboolean packed = uploaded != parameters && rp_profile_is_packed(profile);
     guint64 bytes = plus(plus(parameters, packed ? uploaded : parameters), scratch);
     switch (phase) {
     case RP_PHASE_FORWARD: /* in: activation; out: activation */

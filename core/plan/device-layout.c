@@ -67,6 +67,12 @@ inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInte
     return bytes;
 }
 
+RpLargest
+rp_largest_new(const RpProfile *profile)
+{
+    return (RpLargest){.is_packed = rp_profile_is_packed(profile)};
+}
+
 void
 rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                 RpInterval layers, gboolean forward, gboolean backward)
@@ -74,7 +80,6 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     RpWay way = backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
     guint end = layers.first + layers.count;
     guint64 output = 0;
-    const gboolean packed = rp_profile_is_packed(profile);
     const gboolean saves = forward != backward && rp_stage_saves(profile, layers);
     guint64 parameters = 0;
     guint64 uploaded = 0;
@@ -91,8 +96,8 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         uploaded += rp_layer_upload_bytes(&profile->layers[l]);
         gradients += profile->layers[l].gradient_bytes;
     }
-    largest->parameters[way] = MAX(largest->parameters[way], packed ? parameters : uploaded);
-    if (packed)
+    largest->parameters[way] = MAX(largest->parameters[way], largest->is_packed ? parameters : uploaded);
+    if (largest->is_packed)
         largest->packed = MAX(largest->packed, uploaded);
     largest->workspace[way] =
         MAX(largest->workspace[way], workspace_bytes(profile, layers, backward, saves));
@@ -110,7 +115,7 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
 RpLargest
 rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition)
 {
-    RpLargest largest = {0};
+    RpLargest largest = rp_largest_new(profile);
 
     for (guint s = 0; s < partition->n_forward; s++)
         rp_largest_note(&largest, profile, partition, partition->forward[s], TRUE, FALSE);
@@ -134,7 +139,7 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     RpSlotLayout best = {.bytes = G_MAXUINT64};
 
     /* all of it is the compute lane's, one slot after the other */
-    if (rp_profile_is_packed(profile))
+    if (largest->is_packed)
         return (RpSlotLayout){
             .packed = TRUE,
             .accumulators_inside = TRUE,
@@ -186,7 +191,7 @@ rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInt
 {
     const RpPartition alone = {.dispatched = TRUE}; /* nothing is stashed inside a stage */
     const RpInterval fused = {fused_first, profile->n_layers - fused_first};
-    RpLargest largest = {0};
+    RpLargest largest = rp_largest_new(profile);
 
     rp_largest_note(&largest, profile, &alone, fused, FALSE, TRUE);
     for (guint l = 0; l < fused_first; l++) {

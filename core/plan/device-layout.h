@@ -29,6 +29,7 @@ typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
 
 /* Bytes of the largest of each kind; backward includes the fused stage. */
 typedef struct {
+    gboolean is_packed; /* rp_profile_is_packed() */
     guint64 parameters[RP_N_WAYS];
     guint64 packed; /* 0: what goes up is what actions read */
     guint64 workspace[RP_N_WAYS];
@@ -56,6 +57,8 @@ rp_stage_saves(const RpProfile *profile, RpInterval layers)
     return layers.first + layers.count < profile->n_layers;
 }
 
+/* Of no stage. */
+RpLargest rp_largest_new(const RpProfile *profile);
 /* Takes a stage into account; a bound stage runs @forward and @backward. */
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                      RpInterval layers, gboolean forward, gboolean backward);

@@ -78,9 +78,11 @@ static guint64
 arena_bytes(const RpProfile *profile, const RpPartition *partition, guint gpus, gboolean kept_sums)
 {
     const RpLargest largest = rp_largest_dispatched(profile, partition);
+    const guint n = partition->n_forward + partition->n_backward;
     guint64 most = 0;
 
-    for (guint g = 0; g < gpus; g++) {
+    /* the others visit the same stages */
+    for (guint g = 0; g < greatest_common_divisor(n, gpus); g++) {
         guint64 bytes = 0;
 
         for (guint l = 0; l < profile->n_layers; l++)

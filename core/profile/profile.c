@@ -50,7 +50,7 @@ rp_layer_saved_bytes(const RpLayer *layer)
 {
     guint64 bytes = 0;
 
-    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+    for (guint g = 0; layer->saved_groups >> g != 0; g++)
         if ((layer->saved_groups >> g & 1) != 0)
             bytes += layer->saved[g].bytes;
     return bytes;

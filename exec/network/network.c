@@ -455,7 +455,7 @@ set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
 }
 
 static void
-set_layer(const RpNetwork *network, RpProfile *profile, guint index)
+set_layer(const RpNetwork *network, gboolean packed, RpProfile *profile, guint index)
 {
     RpLayer *layer = &profile->layers[index];
     const RpNetworkLayer *of = &network->layers[index];
@@ -463,7 +463,7 @@ set_layer(const RpNetwork *network, RpProfile *profile, guint index)
     const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
 
     set_tensors(network, profile, index);
-    if (rp_network_is_packed(network))
+    if (packed)
         layer->upload_bytes = of->layout.upload_bytes;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;
@@ -483,6 +483,7 @@ rp_network_profile(const RpNetwork *network)
 
     const RpModel *model = network->model;
     const RpNetworkOptions *options = &network->options;
+    const gboolean packed = rp_network_is_packed(network);
     RpProfile *profile =
         rp_model_profile(model, options->sequences, options->tokens, rp_dtype_size(options->dtype));
 
@@ -495,6 +496,6 @@ rp_network_profile(const RpNetwork *network)
     rp_profile_take(&profile->source, g_strdup("measured"));
     profile->head_chunk = network->options.head_chunk;
     for (guint i = 0; i < network->n_layers; i++)
-        set_layer(network, profile, i);
+        set_layer(network, packed, profile, i);
     return profile;
 }

@@ -256,12 +256,12 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
         .bound = bound,
         .device = bound ? rp_schedule_gpu(job->options.schedule, &job->shape, s, 0) : RP_NONE,
     };
-    RpLargest needs = {0};
+    RpLargest needs = rp_largest_new(profile);
 
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
     stage.parameter_bytes = needs.parameters[way];
-    stage.upload_bytes = rp_profile_is_packed(profile) ? needs.packed : stage.parameter_bytes;
+    stage.upload_bytes = needs.is_packed ? needs.packed : stage.parameter_bytes;
     stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
     stage.workspace_bytes = needs.workspace[way];
     stage.kept_bytes = needs.activations;

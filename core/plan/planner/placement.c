@@ -46,7 +46,7 @@ ring_next(RpRing *ring)
 static RpLargest
 largest_of_device(const RpPlanJob *job, guint g)
 {
-    RpLargest largest = {0};
+    RpLargest largest = rp_largest_new(job->profile);
 
     if (job->partition->dispatched)
         return rp_largest_dispatched(job->profile, job->partition);
