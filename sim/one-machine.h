@@ -10,7 +10,6 @@ typedef struct {
     gint64 head_ns; /* before it can begin */
     gint64 work_ns;
     gint64 tail_ns; /* after its end */
-    guint32 index;  /* of the resource, among those of its limit */
 } RpJob;
 
 /**

@@ -10,18 +10,29 @@
 #define MOST_GATES 64    /* of more iterations it is not asked what each takes */
 #define ROUNDING_NS 1e-3 /* by which a copy may end too early (sim/flows/flow-set.c) */
 
+/* What tasks of a limit's resource ask of it. */
+typedef struct {
+    gsize n; /* tasks */
+    gint64 busy_ns;
+    gsize first, last;
+} Resource;
+
 typedef struct {
     const RpPlan *plan;
     const RpMachine *machine;
     RpTaskId first;
     gsize n;
     gboolean full;
+    gint64 *least_ns; /* per task: what it takes at least */
     gint64 *heads_ns; /* per task: earliest start */
     gint64 *tails_ns; /* per task: least time from its end to the end of the run */
     guint8 *after;    /* per task: whether it runs after the last gate, ... */
     guint8 *before;   /* ... before the next: both count; without gates all do */
     gsize *in_front;  /* per task: 1 + the one that stays in front of it on its lane; 0 = none */
-    RpJob *jobs;      /* twice as many as tasks */
+    gsize *next;      /* per task: the next of its resource */
+    gint64 *works_ns; /* per task: what it asks of that */
+    Resource *resources;
+    guint n_resources; /* at most, of a limit */
 } Bound;
 
 static double
@@ -82,9 +93,8 @@ moving_ns(double bytes, double bytes_per_s, double (*round_up_or_down)(double))
     return (gint64)fmax(0, round_up_or_down(bytes / bytes_per_s * RP_NS_PER_S - ROUNDING_NS));
 }
 
-/* What the task takes at least. */
 static gint64
-least_ns(const Bound *bound, const RpTask *task)
+least_of(const Bound *bound, const RpTask *task)
 {
     gboolean up;
     const gboolean copy = is_copy(bound, task, &up);
@@ -162,11 +172,10 @@ find_paths(Bound *bound)
         for (guint d = 0; counts(bound, i) && d <= task_of(bound, i)->dependency_count; d++)
             if (edge_of(bound, i, d, &edge) && counts(bound, edge.task))
                 bound->heads_ns[i] =
-                    MAX(bound->heads_ns[i], bound->heads_ns[edge.task] +
-                                                least_ns(bound, task_of(bound, edge.task)) +
-                                                edge.gap_ns);
+                    MAX(bound->heads_ns[i],
+                        bound->heads_ns[edge.task] + bound->least_ns[edge.task] + edge.gap_ns);
     for (gsize i = bound->n; i-- > 0;) {
-        const gint64 behind_ns = least_ns(bound, task_of(bound, i)) + bound->tails_ns[i];
+        const gint64 behind_ns = bound->least_ns[i] + bound->tails_ns[i];
 
         for (guint d = 0; counts(bound, i) && d <= task_of(bound, i)->dependency_count; d++)
             if (edge_of(bound, i, d, &edge) && counts(bound, edge.task))
@@ -177,11 +186,12 @@ find_paths(Bound *bound)
 
 /* ---- resources ---- */
 
-/* What @task asks of the resource of @limit that it uses. Returns: whether it uses one */
+/* Which of @limit's resources task @i uses, and for how long. Returns: whether it uses one */
 static gboolean
-ask(const Bound *bound, const RpTask *task, RpLimit limit, RpJob *job)
+ask(const Bound *bound, gsize i, RpLimit limit, guint *index, gint64 *work_ns)
 {
     const RpMachine *machine = bound->machine;
+    const RpTask *task = task_of(bound, i);
     const guint32 device = rp_plan_lane_device(bound->plan, task->lane);
     const guint kind = rp_plan_lane_kind(bound->plan, task->lane);
     const double bytes = (double)task->bytes;
@@ -189,8 +199,8 @@ ask(const Bound *bound, const RpTask *task, RpLimit limit, RpJob *job)
     const gboolean copy = is_copy(bound, task, &up), host = is_host_work(bound, task);
     double bytes_per_s = INFINITY;
 
-    job->index = device == RP_NONE ? 0 : device;
-    job->work_ns = least_ns(bound, task);
+    *index = device == RP_NONE ? 0 : device;
+    *work_ns = bound->least_ns[i];
     switch (limit) {
     case RP_LIMIT_COMPUTE:
         return device != RP_NONE && kind == RP_LANE_COMPUTE;
@@ -199,13 +209,13 @@ ask(const Bound *bound, const RpTask *task, RpLimit limit, RpJob *job)
     case RP_LIMIT_DOWN:
         return copy && !up;
     case RP_LIMIT_HOST_LANE:
-        job->index = task->lane;
+        *index = task->lane;
         return device == RP_NONE;
     case RP_LIMIT_ROOT_UP:
     case RP_LIMIT_ROOT_DOWN:
         bytes_per_s =
             copy && up == (limit == RP_LIMIT_ROOT_UP) ? root_bytes_per_s(bound) : INFINITY;
-        job->index = machine->links.gpus_per_root > 0 ? device / machine->links.gpus_per_root : 0;
+        *index = machine->links.gpus_per_root > 0 ? device / machine->links.gpus_per_root : 0;
         break;
     case RP_LIMIT_HOST:
         bytes_per_s = copy || host ? limit_of(machine->links.host_bytes_per_s) : INFINITY;
@@ -218,28 +228,35 @@ ask(const Bound *bound, const RpTask *task, RpLimit limit, RpJob *job)
         if (machine->processors == 0 || !(copy || host || kind == RP_LANE_COMPUTE))
             return FALSE;
         if (copy || host)
-            job->work_ns = moving_ns(bytes, alone_bytes_per_s(bound, task), floor);
-        job->index = 0;
-        job->work_ns /= machine->processors;
+            *work_ns = moving_ns(bytes, alone_bytes_per_s(bound, task), floor);
+        *index = 0;
+        *work_ns /= machine->processors;
         return TRUE;
     case RP_LIMIT_PATH:
     case RP_N_LIMITS:
         return FALSE;
     }
     if (limit == RP_LIMIT_HOST || limit == RP_LIMIT_OPTIMIZER)
-        job->index = 0;
-    job->work_ns = isinf(bytes_per_s) ? 0 : moving_ns(bytes, bytes_per_s, floor);
+        *index = 0;
+    *work_ns = isinf(bytes_per_s) ? 0 : moving_ns(bytes, bytes_per_s, floor);
     return isfinite(bytes_per_s);
 }
 
+/* Whether any task may ask for one: without transfers there are few. */
+static gboolean
+may_limit(const Bound *bound, RpLimit limit)
+{
+    if (limit == RP_LIMIT_PROCESSORS)
+        return bound->machine->processors > 0;
+    return bound->full || limit == RP_LIMIT_COMPUTE || limit == RP_LIMIT_HOST_LANE;
+}
+
 static int
-by_index_and_head(const void *a, const void *b)
+by_head(const void *a, const void *b)
 {
     const RpJob *x = a, *y = b;
 
-    if (x->index != y->index)
-        return x->index < y->index ? -1 : 1;
-    return x->head_ns != y->head_ns ? (x->head_ns < y->head_ns ? -1 : 1) : 0;
+    return (x->head_ns > y->head_ns) - (x->head_ns < y->head_ns);
 }
 
 /* ---- both together ---- */
@@ -254,69 +271,89 @@ consider(RpPlanBound *best, gint64 time_ns, RpLimit limit, guint index)
     best->index = index;
 }
 
-/* @jobs: of one resource */
+/* The tasks of a resource one after the other, with what comes before and after them. @jobs: room for
+ * twice as many */
 static void
-look_at_resource(const RpJob *jobs, gsize n, RpJob *heap, RpLimit limit, RpPlanBound *best)
+look_at_resource(const Bound *bound, RpLimit limit, guint index, RpJob *jobs, RpPlanBound *best)
 {
-    gint64 busy_ns = 0;
+    const Resource *resource = &bound->resources[index];
+    gboolean sorted = TRUE;
+    gsize task = resource->first;
 
-    for (gsize i = 0; i < n; i++)
-        busy_ns += jobs[i].work_ns;
-    best->busy_ns = MAX(best->busy_ns, busy_ns);
-    consider(best, rp_one_machine_ns(jobs, n, heap), limit, jobs[0].index);
+    for (gsize j = 0; j < resource->n; j++, task = bound->next[task]) {
+        jobs[j] = (RpJob){bound->heads_ns[task], bound->works_ns[task], bound->tails_ns[task]};
+        sorted = sorted && (j == 0 || jobs[j - 1].head_ns <= jobs[j].head_ns);
+    }
+    if (!sorted)
+        qsort(jobs, resource->n, sizeof *jobs, by_head);
+    best->busy_ns = MAX(best->busy_ns, resource->busy_ns);
+    consider(best, rp_one_machine_ns(jobs, resource->n, jobs + resource->n), limit, index);
 }
 
 /* Of an iteration of the window. Devices that take turns are busy alike in the long run, though not
- * in each window: all count together. @jobs: of all resources of the limit */
+ * in each window: all count together. */
 static void
-look_at_steady(const Bound *bound, const RpJob *jobs, gsize n, const RpSteadyWindow *steady,
-               RpLimit limit, RpPlanBound *best)
+look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, RpPlanBound *best)
 {
     const gboolean in_turn = limit != RP_LIMIT_HOST_LANE && !rp_plan_stage(bound->plan, 0)->bound;
     const gint64 iterations = steady->end - steady->first;
+    gint64 together_ns = 0;
+    guint n = 0, last = 0;
 
-    for (gsize i = 0, end; i < n; i = end) {
-        guint resources = 1;
-        gint64 busy_ns = jobs[i].work_ns;
+    for (guint r = 0; r < bound->n_resources; r++) {
+        const gint64 busy_ns = bound->resources[r].busy_ns;
 
-        for (end = i + 1; end < n && (in_turn || jobs[end].index == jobs[i].index); end++) {
-            busy_ns += jobs[end].work_ns;
-            resources += jobs[end].index != jobs[end - 1].index;
-        }
-        busy_ns /= iterations * resources;
-        best->busy_ns = MAX(best->busy_ns, busy_ns);
-        consider(best, busy_ns, limit, in_turn && resources > 1 ? RP_NONE : jobs[i].index);
+        if (bound->resources[r].n == 0)
+            continue;
+        together_ns += busy_ns;
+        last = r;
+        n++;
+        if (in_turn)
+            continue;
+        best->busy_ns = MAX(best->busy_ns, busy_ns / iterations);
+        consider(best, busy_ns / iterations, limit, r);
     }
+    if (!in_turn || n == 0)
+        return;
+    best->busy_ns = MAX(best->busy_ns, together_ns / (iterations * n));
+    consider(best, together_ns / (iterations * n), limit, n > 1 ? RP_NONE : last);
 }
 
 static void
 look_at_limit(const Bound *bound, RpLimit limit, const RpSteadyWindow *steady, RpPlanBound *best)
 {
-    RpJob *jobs = bound->jobs;
-    gsize n = 0;
+    gsize most = 0;
 
+    memset(bound->resources, 0, bound->n_resources * sizeof *bound->resources);
     for (gsize i = 0; i < bound->n; i++) {
         const RpTask *task = task_of(bound, i);
-        RpJob *job = &jobs[n];
+        gint64 *work_ns = &bound->works_ns[i];
+        guint index;
 
         if (steady != NULL && (task->iteration < steady->first || task->iteration >= steady->end))
             continue;
-        if (!counts(bound, i) || !ask(bound, task, limit, job))
+        if (!counts(bound, i) || !ask(bound, i, limit, &index, work_ns))
             continue;
-        job->head_ns = bound->heads_ns[i];
-        job->tail_ns = bound->tails_ns[i];
-        n++;
+        Resource *resource = &bound->resources[index];
+
+        if (resource->n == 0)
+            resource->first = i;
+        else
+            bound->next[resource->last] = i;
+        resource->last = i;
+        resource->busy_ns += *work_ns;
+        resource->n++;
+        most = MAX(most, resource->n);
     }
-    qsort(jobs, n, sizeof *jobs, by_index_and_head);
     if (steady != NULL) {
-        look_at_steady(bound, jobs, n, steady, limit, best);
+        look_at_steady(bound, steady, limit, best);
         return;
     }
-    for (gsize i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && jobs[end].index == jobs[i].index; end++)
-            ;
-        look_at_resource(&jobs[i], end - i, jobs + bound->n, limit, best);
-    }
+    g_autofree RpJob *jobs = g_new(RpJob, 2 * most);
+
+    for (guint r = 0; r < bound->n_resources; r++)
+        if (bound->resources[r].n > 0)
+            look_at_resource(bound, limit, r, jobs, best);
 }
 
 /* Of the tasks that count. */
@@ -330,12 +367,12 @@ bound_of_part(Bound *bound, const RpSteadyWindow *steady)
         for (gsize i = 0; i < bound->n; i++)
             if (counts(bound, i))
                 best.path_ns =
-                    MAX(best.path_ns, bound->heads_ns[i] + least_ns(bound, task_of(bound, i)) +
-                                          bound->tails_ns[i]);
+                    MAX(best.path_ns, bound->heads_ns[i] + bound->least_ns[i] + bound->tails_ns[i]);
         consider(&best, best.path_ns, RP_LIMIT_PATH, 0);
     }
     for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++)
-        look_at_limit(bound, limit, steady, &best);
+        if (may_limit(bound, limit))
+            look_at_limit(bound, limit, steady, &best);
     return best;
 }
 
@@ -396,7 +433,7 @@ look_at_gates(Bound *bound, RpPlanBound *best)
         sum.time_ns += part.time_ns;
         if (gate == bound->n)
             break;
-        sum.time_ns += least_ns(bound, task_of(bound, gate));
+        sum.time_ns += bound->least_ns[gate];
         mark_after(bound, gate);
         n_gates++;
     }
@@ -411,23 +448,32 @@ rp_plan_bound(const RpPlan *plan, const RpMachine *machine, const RpSteadyWindow
 
     const RpTaskId first = rp_plan_first_id(plan);
     const gsize n = rp_plan_end_id(plan) - first;
-    g_autofree gint64 *heads_ns = g_new0(gint64, n), *tails_ns = g_new0(gint64, n);
+    const guint n_resources = rp_plan_n_lanes(plan);
+    g_autofree gint64 *heads_ns = g_new(gint64, n), *tails_ns = g_new(gint64, n);
+    g_autofree gint64 *least_ns = g_new(gint64, n), *works_ns = g_new(gint64, n);
     g_autofree guint8 *after = g_malloc(n), *before = g_malloc(n);
-    g_autofree gsize *in_front = g_new0(gsize, n);
-    g_autofree RpJob *jobs = g_new(RpJob, 2 * n);
+    g_autofree gsize *in_front = g_new0(gsize, n), *next = g_new(gsize, n);
+    g_autofree Resource *resources = g_new(Resource, n_resources);
     Bound bound = {
         .plan = plan,
         .machine = machine != NULL ? machine : &no_limits,
         .first = first,
         .n = n,
         .full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL,
+        .least_ns = least_ns,
         .heads_ns = heads_ns,
         .tails_ns = tails_ns,
         .after = after,
         .before = before,
         .in_front = in_front,
-        .jobs = jobs,
+        .next = next,
+        .works_ns = works_ns,
+        .resources = resources,
+        .n_resources = n_resources,
     };
+
+    for (gsize i = 0; i < n; i++)
+        least_ns[i] = least_of(&bound, task_of(&bound, i));
 
     memset(after, TRUE, n);
     memset(before, TRUE, n);
@@ -437,30 +483,4 @@ rp_plan_bound(const RpPlan *plan, const RpMachine *machine, const RpSteadyWindow
     if (steady == NULL)
         look_at_gates(&bound, &best);
     return best;
-}
-
-char *
-rp_plan_bound_describe(const RpPlanBound *bound)
-{
-    static const struct {
-        const char *words;
-        gboolean numbered;
-    } names[] = {
-        [RP_LIMIT_PATH] = {"longest chain of tasks", FALSE},
-        [RP_LIMIT_COMPUTE] = {"gpu", TRUE},
-        [RP_LIMIT_UP] = {"copies to gpu", TRUE},
-        [RP_LIMIT_DOWN] = {"copies from gpu", TRUE},
-        [RP_LIMIT_ROOT_UP] = {"copies up through root complex", TRUE},
-        [RP_LIMIT_ROOT_DOWN] = {"copies down through root complex", TRUE},
-        [RP_LIMIT_HOST] = {"host memory", FALSE},
-        [RP_LIMIT_HOST_LANE] = {"host lane", TRUE},
-        [RP_LIMIT_OPTIMIZER] = {"optimizer", FALSE},
-        [RP_LIMIT_PROCESSORS] = {"processors", FALSE},
-    };
-
-    if (names[bound->limit].numbered && bound->index == RP_NONE)
-        return g_strdup_printf("%s (each in turn)", names[bound->limit].words);
-    return names[bound->limit].numbered
-               ? g_strdup_printf("%s %u", names[bound->limit].words, bound->index)
-               : g_strdup(names[bound->limit].words);
 }
