@@ -110,15 +110,27 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
     return rp_measured_parse(text, path, error);
 }
 
+/* What a search depends on: recipes that ask for the same find it searched. */
+static char *
+key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
+{
+    const gboolean dispatched = options->schedule->dispatched;
+    const RpRecompute recompute = dispatched && options->recompute == RP_RECOMPUTE_DEFAULT
+                                      ? RP_RECOMPUTE_EARLY
+                                      : options->recompute;
+
+    return g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name,
+                           options->gpus, options->micro_batches, options->round, options->async,
+                           recompute, dispatched ? options->fused_forward : RP_FUSED_DEFAULT,
+                           objective);
+}
+
 RpPartition *
 rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, RpObjective objective,
                    GError **error)
 {
     const RpProfile *profile = rp_paper_profile(paper, model, error);
-    g_autofree char *key =
-        g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name, options->gpus,
-                        options->micro_batches, options->round, options->async, options->recompute,
-                        options->fused_forward, objective);
+    g_autofree char *key = key_of(model, options, objective);
     Chosen *chosen = g_hash_table_lookup(paper->partitions, key);
 
     if (profile == NULL)
