@@ -96,7 +96,8 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         uploaded += rp_layer_upload_bytes(&profile->layers[l]);
         gradients += profile->layers[l].gradient_bytes;
     }
-    largest->parameters[way] = MAX(largest->parameters[way], largest->is_packed ? parameters : uploaded);
+    largest->parameters[way] =
+        MAX(largest->parameters[way], largest->is_packed ? parameters : uploaded);
     if (largest->is_packed)
         largest->packed = MAX(largest->packed, uploaded);
     largest->workspace[way] =

@@ -61,7 +61,7 @@ rp_layer_recompute_ns(const RpLayer *layer)
 {
     gint64 time_ns = layer->recompute_ns;
 
-    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+    for (guint g = 0; layer->saved_groups >> g != 0; g++)
         if ((layer->saved_groups >> g & 1) != 0)
             time_ns -= layer->saved[g].recompute_ns;
     /* what a stage's last block leaves out is left out all the same */

@@ -35,6 +35,7 @@ struct _RpBoundRecurrence {
     guint gpus;
     gint64 *work; /* by gpu */
     RpStageTimes *times;
+    RpInterval *layers; /* of which times are */
 };
 
 /* Some partition of so many stages: its plan has the tasks of all. */
@@ -110,7 +111,8 @@ rp_bound_recurrence_new(const RpProfile *profile, const RpPlanOptions *given, gu
     recurrence->gpus = options.gpus;
     recurrence->early = options.recompute == RP_RECOMPUTE_EARLY;
     recurrence->window = window;
-    recurrence->times = g_new(RpStageTimes, n_stages);
+    recurrence->times = g_new0(RpStageTimes, n_stages);
+    recurrence->layers = g_new0(RpInterval, n_stages);
     recurrence->work = g_new(gint64, options.gpus);
     recurrence->gpu_of_stage = g_new(guint, n_stages);
     for (guint s = 0; s < n_stages; s++)
@@ -131,6 +133,7 @@ rp_bound_recurrence_free(RpBoundRecurrence *recurrence)
     g_free(recurrence->work);
     g_free(recurrence->gpu_of_stage);
     g_free(recurrence->times);
+    g_free(recurrence->layers);
     g_free(recurrence);
 }
 
@@ -140,7 +143,20 @@ rp_bound_recurrence_tasks(const RpBoundRecurrence *recurrence)
     return recurrence->n_steps;
 }
 
-/* Returns: the work of the device that has most, of one micro-batch. */
+static void
+set_stage(RpBoundRecurrence *recurrence, guint s, RpInterval layers)
+{
+    const RpProfile *profile = recurrence->profile;
+    RpStageTimes *times = &recurrence->times[s];
+
+    recurrence->layers[s] = layers;
+    times->forward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL);
+    times->backward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_BACKWARD, &times->lead_ns);
+    times->weight_ns = rp_stage_weight_gradient_ns(profile, layers);
+}
+
+/* A search changes two stages at a time. Returns: the work of the device that has most, of one
+ * micro-batch. */
 static gint64
 set_times(RpBoundRecurrence *recurrence, const guint *ends)
 {
@@ -149,13 +165,12 @@ set_times(RpBoundRecurrence *recurrence, const guint *ends)
     memset(recurrence->work, 0, recurrence->gpus * sizeof *recurrence->work);
     for (guint s = 0, first = 0; s < recurrence->n_stages; first = ends[s], s++) {
         const RpInterval layers = {first, ends[s] - first};
-        RpStageTimes *times = &recurrence->times[s];
+        const RpInterval *before = &recurrence->layers[s];
+        const RpStageTimes *times = &recurrence->times[s];
         gint64 *work = &recurrence->work[recurrence->gpu_of_stage[s]];
 
-        times->forward_ns = rp_stage_time_ns(recurrence->profile, layers, RP_PHASE_FORWARD, NULL);
-        times->backward_ns =
-            rp_stage_time_ns(recurrence->profile, layers, RP_PHASE_BACKWARD, &times->lead_ns);
-        times->weight_ns = rp_stage_weight_gradient_ns(recurrence->profile, layers);
+        if (before->first != layers.first || before->count != layers.count)
+            set_stage(recurrence, s, layers);
         *work += times->forward_ns + times->backward_ns;
         most = MAX(most, *work);
     }
