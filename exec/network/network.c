@@ -165,7 +165,6 @@ constants_of(const RpNetwork *network)
         at.positions += aligned(lengths);
         at.lengths = at.positions - lengths;
     }
-
     if (network->options.packed_tokens > 0) { /* at once behind positions: one copy has both */
         at.starts = at.positions + network->tokens * sizeof(gint32);
         at.bytes = aligned(at.starts + (network->tokens + 1) * sizeof(gint32));
@@ -481,13 +480,13 @@ rp_network_profile(const RpNetwork *network)
 {
     g_return_val_if_fail(network != NULL, NULL);
 
-    const RpModel *model = network->model;
     const RpNetworkOptions *options = &network->options;
     const gboolean packed = rp_network_is_packed(network);
-    RpProfile *profile =
-        rp_model_profile(model, options->sequences, options->tokens, rp_dtype_size(options->dtype));
+    RpProfile *profile = rp_model_profile(network->model, options->sequences, options->tokens,
+                                          rp_dtype_size(options->dtype));
 
-    rp_profile_take(&profile->model, g_strdup_printf("%ux%u", model->hidden, model->blocks));
+    rp_profile_take(&profile->model,
+                    g_strdup_printf("%ux%u", network->model->hidden, network->model->blocks));
     rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
     rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
     if (network->options.codes.used)
