@@ -2,9 +2,11 @@
 #include "cli/cli.h"
 
 #include <math.h>
+#include <string.h>
 
 /* GB/s: more is a slip of the hand. */
 #define MOST_RATE 1e6
+#define MOST_CARDS 4096
 
 /* GB/s; 0: not given. */
 typedef struct {
@@ -57,6 +59,103 @@ read_links(const RpBoxArgs *box, Links *links, GError **error)
     return TRUE;
 }
 
+/* "rtx3090:2": the last number, where there is one. */
+static gboolean
+read_count(const char *word, char **name, guint *count, GError **error)
+{
+    const char *colon = strrchr(word, ':');
+    guint64 n = 1;
+
+    if (colon != NULL && !g_ascii_string_to_unsigned(colon + 1, 10, 1, MOST_CARDS, &n, NULL))
+        return rp_cli_refuse(error,
+                             "--gpu: expected a card, or CARD:N with N from 1 to %d, found \"%s\"",
+                             MOST_CARDS, word);
+    *name = colon != NULL ? g_strndup(word, (gsize)(colon - word)) : g_strdup(word);
+    *count = (guint)n;
+    return TRUE;
+}
+
+/* Whether --gpu says how many of a card there are. */
+static gboolean
+has_counts(const RpBoxArgs *box)
+{
+    return box->gpu != NULL && (rp_box_is_mixed(box) || strrchr(box->gpu, ':') != NULL);
+}
+
+gboolean
+rp_box_is_mixed(const RpBoxArgs *box)
+{
+    return box->gpu != NULL && strchr(box->gpu, ',') != NULL;
+}
+
+gboolean
+rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error)
+{
+    g_auto(GStrv) words = has_counts(box) ? g_strsplit(box->gpu, ",", -1) : NULL;
+    guint all = 0;
+
+    for (char **word = words; word != NULL && *word != NULL; word++) {
+        g_autofree char *name = NULL;
+        guint n;
+
+        if (!read_count(*word, &name, &n, error))
+            return FALSE;
+        all += n;
+    }
+    if (words != NULL && *gpus != 0 && *gpus != all)
+        return rp_cli_refuse(error, "--gpus: expected %u, as many as --gpu has, found %u", all,
+                             *gpus);
+    if (words != NULL)
+        *gpus = all;
+    return TRUE;
+}
+
+/* A card that stands twice in the list is one. */
+static guint
+add_card(GPtrArray *cards, GPtrArray *names, char *name, RpGpu *card)
+{
+    for (guint c = 0; c < names->len; c++)
+        if (strcmp(g_ptr_array_index(names, c), name) == 0) {
+            g_free(name);
+            rp_gpu_free(card);
+            return c;
+        }
+    g_ptr_array_add(names, name);
+    g_ptr_array_add(cards, card);
+    return cards->len - 1;
+}
+
+GPtrArray *
+rp_box_open_cards(const RpBoxArgs *box, const char *usual, GArray **card_of, GError **error)
+{
+    g_auto(GStrv) words = g_strsplit(box->gpu != NULL ? box->gpu : usual, ",", -1);
+    g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_gpu_free);
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GArray) of = g_array_new(FALSE, FALSE, sizeof(guint));
+
+    for (char **word = words; *word != NULL; word++) {
+        RpBoxArgs one = *box;
+        guint n;
+
+        if (!read_count(*word, &one.gpu, &n, error))
+            return NULL;
+        RpGpu *card = rp_box_open(&one, NULL, error);
+
+        if (card == NULL) {
+            g_free(one.gpu);
+            return NULL;
+        }
+        const guint c = add_card(cards, names, one.gpu, card);
+
+        for (guint i = 0; i < n; i++)
+            g_array_append_val(of, c);
+    }
+    if (cards->len < 2)
+        g_array_set_size(of, 0);
+    *card_of = g_steal_pointer(&of);
+    return g_steal_pointer(&cards);
+}
+
 RpGpu *
 rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 {
@@ -65,6 +164,13 @@ rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 
     if (!read_links(box, &links, error))
         return NULL;
+    if (has_counts(box)) {
+        (void)rp_cli_refuse(error,
+                            "--gpu: expected one card, without a number, found \"%s\"; "
+                            "simulate, compare and plan know boxes of several",
+                            box->gpu);
+        return NULL;
+    }
     gpu = rp_gpu_open(box->gpu != NULL ? box->gpu : usual, error);
     if (gpu == NULL) {
         g_prefix_error(error, "--gpu: ");

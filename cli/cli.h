@@ -217,7 +217,7 @@ char *rp_cli_shipped_profiles(const char *part);
 
 /* The box that is asked about; %NULL = not given. Zero-initialise. */
 typedef struct {
-    char *gpu; /* a card's name or file */
+    char *gpu; /* a card's name or file; "rtx4090:2,rtx3090:2": several, in the order of devices */
     char *pcie;
     char *host_bandwidth;
     int sequence;    /* tokens; 0 = as usual */
@@ -229,7 +229,7 @@ typedef struct {
     {                                                                                              \
         "gpu", 0, RP_WORD(type, member.gpu),                                                       \
             "times of the cost model for this card: a name (see `roundpipe gpus`) or a card's "    \
-            "FILE.json",                                                                           \
+            "FILE.json; several: rtx4090:2,rtx3090:2",                                             \
             "CARD"                                                                                 \
     }
 #define RP_BOX_WORK(type, member)                                                                  \
@@ -257,6 +257,14 @@ typedef struct {
  */
 RpGpu *rp_box_open(const RpBoxArgs *box, const char *usual,
                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same for each of its cards, @card: [device] which of them. Returns: (transfer full)
+ * (element-type RpGpu); of one kind @card is empty */
+GPtrArray *rp_box_open_cards(const RpBoxArgs *box, const char *usual, GArray **card,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether it names several cards. */
+gboolean rp_box_is_mixed(const RpBoxArgs *box);
+/* Sets *@gpus, 0 or as given, where the box says how many. Errors: RP_CLI_ERROR_USAGE: they differ */
+gboolean rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Gives a profile that was read the links of the box. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -319,6 +327,7 @@ typedef struct {
     char *recompute;
     char *fused_forward;
     char *dispatch;
+    char *slow;
     char *transfers;
     char *consistency;
     char *resident;

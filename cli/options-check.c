@@ -57,9 +57,11 @@ find_idle(const RpScheduleArgs *args)
     if (!full && args->consistency != NULL)
         return "--consistency: compute fidelity copies no weights; expected --fidelity full "
                "beside it";
-    if (full && g_strcmp0(args->dispatch, "free") == 0)
-        return "--dispatch: full fidelity plans buffers by turns; expected --fidelity compute "
-               "beside free";
+    if (g_strcmp0(args->dispatch, "free") == 0 && args->slow == NULL &&
+        !rp_box_is_mixed(&args->box))
+        return "--dispatch: expected --slow, or --gpu with several cards, beside free: GPUs that "
+               "are "
+               "alike take turns";
     if (!full && args->optimizer != NULL)
         return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
     if (!full && args->early_steps != NULL)

@@ -7,7 +7,6 @@
 #include "run/settings.h"
 
 static const char *const fidelity_names[] = {"compute", "full", NULL};
-static const char *const dispatch_names[] = {"rotation", "free", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {
@@ -37,6 +36,7 @@ const GOptionEntry rp_schedule_options[] = {
     {"recompute", 0, RP_WORD(RpScheduleArgs, recompute), NULL, "NAME"},
     {"fused-forward", 0, RP_WORD(RpScheduleArgs, fused_forward),
      "roundpipe: published (default in compute fidelity) or physical", "NAME"},
+    {"dispatch", 0, RP_WORD(RpScheduleArgs, dispatch), NULL, "NAME"},
     {"transfers", 0, RP_WORD(RpScheduleArgs, transfers), "full fidelity: ", "NAME"},
     {"consistency", 0, RP_WORD(RpScheduleArgs, consistency), "full fidelity: ", "NAME"},
     {"optimizer", 0, RP_WORD(RpScheduleArgs, optimizer), "full fidelity: ", "NAME"},
@@ -146,7 +146,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
         !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error) ||
         !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
-        !choose("dispatch", args->dispatch, dispatch_names, &dispatch, error) ||
+        !rp_cli_choose("dispatch", "dispatch", args->dispatch, &dispatch, error) ||
         !rp_cli_choose("transfers", "transfers", args->transfers, &transfers, error) ||
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
         !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
@@ -155,6 +155,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !rp_cli_choose_form(&args->form, &form, error))
         return FALSE;
     *ask = args->ask;
+    ask->slow = args->slow;
     ask->objective = (RpObjective)objective;
     ask->resident = (RpResidentChoice)resident;
     ask->options.fidelity = (RpFidelity)fidelity;
@@ -250,14 +251,17 @@ gboolean
 rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
                 RpRequest *request, GError **error)
 {
-    g_autoptr(RpProfile) loaded =
-        rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
+    RpScheduleArgs own = *args; /* its texts are borrowed */
+
+    if (!rp_box_count(&args->box, &own.ask.options.gpus, error))
+        return FALSE;
+    g_autoptr(RpProfile) loaded = rp_cli_load_profile(path, &own.box, own.ask.options.gpus, error);
     const RpScheduleOps *schedule =
         args->schedule != NULL ? rp_schedule_find(args->schedule, NULL) : NULL;
 
     if (loaded == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
-    if (!rp_schedule_args_resolve(args, loaded, request, error)) {
+    if (!rp_schedule_args_resolve(&own, loaded, request, error)) {
         if (error != NULL && (*error)->domain == RP_PROFILE_ERROR)
             g_prefix_error(error, "%s: ", path);
         return FALSE;

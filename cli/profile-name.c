@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/catalogue/cost/cost-model.h"
+#include "core/profile/cards.h"
 #include "exec/model/hf-config.h"
 #include "run/profile-name.h"
 
@@ -62,9 +63,23 @@ make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **
         .tokens_per_sequence = box->sequence > 0 ? (guint)box->sequence : RP_CLI_TOKENS,
         .gpus = gpus > 0 ? gpus : RP_CLI_GPUS,
     };
-    g_autoptr(RpGpu) gpu = rp_box_open(box, CARD, error);
+    g_autoptr(GArray) card_of = NULL;
+    g_autoptr(GPtrArray) gpus_of_box = rp_box_open_cards(box, CARD, &card_of, error);
+    g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
 
-    return gpu == NULL ? NULL : rp_cost_model_profile(model, gpu, &workload, error);
+    for (guint c = 0; gpus_of_box != NULL && c < gpus_of_box->len; c++) {
+        RpProfile *card =
+            rp_cost_model_profile(model, g_ptr_array_index(gpus_of_box, c), &workload, error);
+
+        if (card == NULL)
+            return NULL;
+        g_ptr_array_add(cards, card);
+    }
+    if (gpus_of_box == NULL)
+        return NULL;
+    return card_of->len == 0 ? rp_profile_copy(g_ptr_array_index(cards, 0))
+                             : rp_profile_box((const RpProfile *const *)(void *)cards->pdata,
+                                              (const guint *)(void *)card_of->data, card_of->len);
 }
 
 /* Whether a file or directory is a model's: a config.json has a type and no format. */
@@ -140,6 +155,8 @@ rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError *
     const RpModel *model;
 
     box = box != NULL ? box : &usual;
+    if (!rp_box_count(box, &gpus, error))
+        return NULL;
     if (is_path(word) && is_model(word))
         return load_model(word, box, gpus, error);
     const char *modelled = needs_model(box);
@@ -182,6 +199,8 @@ rp_cli_subject(const RpProfile *profile, guint gpus)
 {
     g_autofree char *model = rp_cli_model_name(profile);
 
+    if (rp_profile_is_mixed(profile)) /* says how many of each */
+        return g_strdup_printf("%s on %s", model, profile->device);
     return is_named(profile->device)
                ? g_strdup_printf("%s on %u x %s", model, gpus, profile->device)
                : g_strdup_printf("%s on %u device%s", model, gpus, gpus == 1 ? "" : "s");

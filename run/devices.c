@@ -9,6 +9,8 @@
 #include "exec/measure/profile.h"
 #include "run/settings.h"
 
+#define LINK "link" /* of a GPU, not its actions */
+
 static gboolean
 usage_error(GError **error, const char *text)
 {
@@ -94,4 +96,65 @@ char *
 rp_run_device_processors(guint n)
 {
     return rp_usable_processors() > n ? g_strdup_printf("0-%u", n - 1) : NULL;
+}
+
+/* ---- slower than their profile ---- */
+
+/* One "GPU=FACTOR" or "linkGPU=FACTOR". */
+static gboolean
+read_one(const char *word, guint gpus, RpSlow *slow, GError **error)
+{
+    const gboolean link = g_str_has_prefix(word, LINK);
+    const char *number = link ? word + strlen(LINK) : word;
+    const char *equals = strchr(number, '=');
+    char *end = NULL;
+    guint64 gpu = 0;
+
+    if (equals != NULL) {
+        g_autofree char *digits = g_strndup(number, (gsize)(equals - number));
+        const double factor = g_ascii_strtod(equals + 1, &end);
+
+        if (g_ascii_string_to_unsigned(digits, 10, 0, gpus - 1, &gpu, NULL) && end != equals + 1 &&
+            *end == '\0' && factor >= 1 && factor <= RP_RUN_MOST_SLOW) {
+            *(link ? &slow[gpu].link : &slow[gpu].actions) = factor;
+            return TRUE;
+        }
+    }
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                "expected GPU=FACTOR, or linkGPU=FACTOR of its link, a GPU of 0 to %u and a factor "
+                "of 1 to %.0f, found \"%s\"",
+                gpus - 1, RP_RUN_MOST_SLOW, word);
+    return FALSE;
+}
+
+RpSlow *
+rp_run_parse_slow(const char *text, guint gpus, GError **error)
+{
+    g_auto(GStrv) words = g_strsplit(text, ",", -1);
+    g_autofree RpSlow *slow = g_new(RpSlow, gpus);
+
+    for (guint g = 0; g < gpus; g++)
+        slow[g] = (RpSlow){.actions = 1, .link = 1};
+    for (char **word = words; *word != NULL; word++)
+        if (!read_one(*word, gpus, slow, error))
+            return NULL;
+    if (*words == NULL && !read_one("", gpus, slow, error))
+        return NULL;
+    return g_steal_pointer(&slow);
+}
+
+char *
+rp_run_describe_slow(const RpSlow *slow, guint gpus)
+{
+    GString *text = g_string_new(NULL);
+
+    for (guint g = 0; g < gpus; g++) {
+        if (slow[g].actions != 1)
+            g_string_append_printf(text, "%sgpu %u x %g", text->len > 0 ? ", " : "", g,
+                                   slow[g].actions);
+        if (slow[g].link != 1)
+            g_string_append_printf(text, "%slink of gpu %u x %g", text->len > 0 ? ", " : "", g,
+                                   slow[g].link);
+    }
+    return g_string_free(text, FALSE);
 }

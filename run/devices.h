@@ -1,8 +1,9 @@
 /**
- * Devices as words: "host:4", "cuda:2", "cuda".
+ * Devices as words: "host:4", "cuda:2", "cuda"; and how slow some are: "0=1.1,link3=2".
  */
 #pragma once
 
+#include "core/profile/cards.h"
 #include "exec/device/device.h"
 
 #define RP_RUN_MAX_DEVICES 4096
@@ -27,3 +28,20 @@ guint rp_run_optimizer_threads(const RpDeviceOps *devices, guint n);
 /* Processors that the optimizer's threads leave to the workers of @n devices, as a list; %NULL
  * where there are too few. (transfer full) (nullable) */
 char *rp_run_device_processors(guint n);
+
+#define RP_RUN_MOST_SLOW 100.0
+
+/**
+ * rp_run_parse_slow:
+ * @text: with commas between: `GPU=FACTOR`, whose actions take so many times as long; `linkGPU=FACTOR`,
+ *   whose copies and hops do
+ *
+ * Messages do not name the option or key that @text is the value of: prefix them.
+ *
+ * Returns: (transfer full) (array length=gpus): of each GPU; %NULL on failure
+ * Errors: RP_RUN_ERROR_USAGE
+ */
+RpSlow *rp_run_parse_slow(const char *text, guint gpus, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* "gpu 0 x 1.1, link of gpu 3 x 2". (transfer full) */
+char *rp_run_describe_slow(const RpSlow *slow, guint gpus);

@@ -17,6 +17,7 @@ rp_request_clear(RpRequest *request)
     g_clear_pointer(&request->saved, g_free);
     g_clear_pointer(&request->given, rp_schedule_free_given);
     g_clear_pointer(&request->slow, g_free);
+    g_clear_pointer(&request->slowed, rp_profile_free);
 }
 
 /* A setting as messages name it. */
@@ -330,18 +331,41 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
            rp_request_choose_resident(ask, profile, request, error);
 }
 
+/* What the plan does not know. */
+static const RpSlow *
+surprise(const RpRequest *request)
+{
+    return request->slowed == NULL ? request->slow : NULL;
+}
+
+/* The devices as they are: links that are slow change neither order nor places of what a plan has. */
+static RpProfile *
+real_profile(const RpRequest *request, const RpProfile *profile)
+{
+    const guint gpus = request->options.gpus;
+
+    if (surprise(request) == NULL)
+        return rp_profile_copy(request->slowed != NULL ? request->slowed : profile);
+    g_autofree RpSlow *links = g_memdup2(request->slow, gpus * sizeof *links);
+
+    for (guint g = 0; g < gpus; g++)
+        links[g].actions = 1;
+    return rp_profile_slowed(profile, links, gpus);
+}
+
 RpTrace *
 rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan_out,
                     GError **error)
 {
-    RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpProfile) real = real_profile(request, profile);
+    RpMachine machine = rp_machine_from_profile(real);
     g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, request->partition, &request->options, request->iterations, error);
+        rp_plan_make(real, request->partition, &request->options, request->iterations, error);
 
     if (plan == NULL)
         return NULL;
-    if (request->slow != NULL)
-        rp_plan_slow(plan, request->slow);
+    if (surprise(request) != NULL)
+        rp_plan_slow(plan, surprise(request));
     RpTrace *trace = rp_simulate(plan, &machine, error);
 
     if (trace != NULL && plan_out != NULL)
@@ -378,6 +402,12 @@ shift(const RpProfile *profile, gint sign)
         layer->recompute_ns += recompute;
         layer->backward_ns += backward;
     }
+    for (guint c = 0; c < shifted->n_cards; c++) {
+        RpProfile *card = shifted->cards[c];
+
+        shifted->cards[c] = shift(card, sign);
+        rp_profile_free(card);
+    }
     return shifted;
 }
 
@@ -394,11 +424,16 @@ rp_request_spread(const RpRequest *request, const RpProfile *profile, gint64 *le
                   gint64 *most_ns, GError **error)
 {
     gint64 *const times_ns[] = {least_ns, most_ns};
+    RpRequest known = *request; /* borrowed */
 
     *least_ns = *most_ns = 0;
+    if (request->slowed != NULL)
+        known.slow = NULL;
+    known.slowed = NULL;
     for (gint i = 0; rp_draws_has_spreads(profile) && i < 2; i++) {
-        g_autoptr(RpProfile) shifted = shift(profile, i == 0 ? -1 : 1);
-        g_autoptr(RpTrace) trace = rp_request_simulate(request, shifted, NULL, error);
+        g_autoptr(RpProfile) shifted =
+            shift(request->slowed != NULL ? request->slowed : profile, i == 0 ? -1 : 1);
+        g_autoptr(RpTrace) trace = rp_request_simulate(&known, shifted, NULL, error);
 
         if (trace == NULL)
             return FALSE;
@@ -419,15 +454,16 @@ gboolean
 rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, guint64 seed,
                 RpRequestDrawn *drawn, GError **error)
 {
-    const RpMachine machine = rp_machine_from_profile(profile);
+    g_autoptr(RpProfile) real = real_profile(request, profile);
+    const RpMachine machine = rp_machine_from_profile(real);
     g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, request->partition, &request->options, request->iterations, error);
+        rp_plan_make(real, request->partition, &request->options, request->iterations, error);
 
     if (plan == NULL)
         return FALSE;
-    g_autoptr(RpDraws) draws = rp_draws_new(plan, profile);
+    g_autoptr(RpDraws) draws = rp_draws_new(plan, real);
     rp_draws_set_noise(draws, request->noise);
-    rp_draws_set_slow(draws, request->slow);
+    rp_draws_set_slow(draws, surprise(request));
     g_autofree double *makespans = g_new(double, n);
     g_autofree double *iterations = g_new(double, n);
     g_autofree double *ratios = g_new(double, n);

@@ -6,6 +6,7 @@
 
 #include "core/partition/partition.h"
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 #include "core/trace/trace.h"
 #include "run/settings.h"
 #include "sim/draws.h"
@@ -26,6 +27,7 @@ typedef struct {
     RpObjective objective;
     RpResidentChoice resident;
     RpSaveChoice save;
+    const char *slow;      /* devices that are slower than the profile says (rp_run_parse_slow()) */
     guint64 host_bytes;    /* of everything in host memory; 0: no limit is known */
     gboolean host_devices; /* their arenas are host memory */
     guint calls;           /* of an iteration: gradient accumulation */
@@ -51,8 +53,8 @@ typedef struct {
     gint64 recomputed_ns;
     RpScheduleOps *given; /* the schedule, where it is a file's and this request's own; or %NULL */
     double noise;         /* of draws: sigma of log-normal times; 0 = the profile's spreads */
-    double *slow; /* per GPU: its actions take so many times as long; %NULL = as planned. Set after
-                     the request is resolved: the plan does not know of it */
+    RpSlow *slow;         /* of each device, or %NULL: the plan does not know of it, ... */
+    RpProfile *slowed; /* ... unless it is made from this: dispatch to the GPU that is free first */
 } RpRequest;
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)

@@ -74,6 +74,48 @@ resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
 }
 
 static gboolean
+resolve_slow(const RpRunValues *values, RpRunFile *run, GError **error)
+{
+    const RpRunValue *value = rp_run_values_find(values, "host_slow");
+    g_autoptr(GError) problem = NULL;
+
+    if (run->host_slow == NULL)
+        return TRUE;
+    if (!run->device_ops->host_memory) {
+        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                          "expected devices: host:N beside it, found %s", run->devices);
+        return FALSE;
+    }
+    run->slow = rp_run_parse_slow(run->host_slow, run->n_devices, &problem);
+    if (run->slow == NULL) {
+        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "%s", problem->message);
+        return FALSE;
+    }
+    for (guint g = 0; g < run->n_devices; g++)
+        if (run->slow[g].link != 1) {
+            rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
+                              "expected devices, as 1=1.5, found the link of device %u: copies are "
+                              "not slowed down",
+                              g);
+            return FALSE;
+        }
+    return TRUE;
+}
+
+static gboolean
+check_dispatch(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunFile *run,
+               GError **error)
+{
+    if (run->dispatch == RP_DISPATCH_ROTATION ||
+        (run->schedule_file == NULL && rp_schedule_is_rotated(schedule)))
+        return TRUE;
+    rp_run_value_fail(rp_run_values_find(values, "dispatch"), error, RP_RUN_ERROR_VALUE,
+                      "expected rotation: schedule %s says itself on which device a stage runs",
+                      run->schedule_file != NULL ? run->schedule_file : run->schedule);
+    return FALSE;
+}
+
+static gboolean
 resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFile *run,
               GError **error)
 {
@@ -210,6 +252,7 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
     }
     if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
         !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||
+        !resolve_slow(values, run, error) || !check_dispatch(values, schedule, run, error) ||
         !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
@@ -261,5 +304,6 @@ rp_run_file_free(RpRunFile *run)
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
         rp_setting_clear(setting, run);
     g_free(run->resolved);
+    g_free(run->slow);
     g_free(run);
 }

@@ -129,6 +129,8 @@ typedef struct {
     char *forward_stages;
     char *backward_stages;
     int recompute_choice;        /* RP_SETTING_RECOMPUTE() */
+    int dispatch;                /* RpDispatch */
+    char *host_slow;             /* `slow` in words, or NULL */
     int transfers;               /* RpTransfers */
     int consistency;             /* RpConsistency */
     int resident_choice;         /* RpResidentChoice */
@@ -155,6 +157,7 @@ typedef struct {
 
     /* what follows from them */
     guint n_devices;
+    RpSlow *slow; /* of each device on threads, or NULL */
     const RpDeviceOps *device_ops;
     gboolean async;
     gboolean given_stages;

@@ -5,6 +5,7 @@
  * Groups of a class of layers stand in a row by the time that a byte of them saves; of this row the
  * first n are saved, for the n that is simulated to be fastest within the memory that there is.
  */
+#include "run/devices.h"
 #include "run/request.h"
 
 /* What predictions can tell apart. */
@@ -198,8 +199,8 @@ choose_again(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
     return rp_request_choose_resident(ask, saving, request, error);
 }
 
-gboolean
-rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+static gboolean
+resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
     g_autoptr(RpProfile) saving = NULL;
 
@@ -210,4 +211,25 @@ rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *reques
         profile = saving;
     return rp_request_resolve_plain(ask, profile, request, error) &&
            choose_saved(ask, profile, request, error) && choose_again(ask, profile, request, error);
+}
+
+gboolean
+rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+{
+    const RpPlanOptions *options = &ask->options;
+    g_autofree RpSlow *slow = NULL;
+    g_autoptr(RpProfile) slowed = NULL;
+
+    if (ask->slow != NULL && (slow = rp_run_parse_slow(ask->slow, options->gpus, error)) == NULL) {
+        g_prefix_error(error, "--slow: ");
+        return FALSE;
+    }
+    if (slow != NULL && options->dispatch == RP_DISPATCH_FREE &&
+        rp_schedule_is_rotated(options->schedule))
+        slowed = rp_profile_slowed(profile, slow, options->gpus);
+    if (!resolve(ask, slowed != NULL ? slowed : profile, request, error))
+        return FALSE;
+    request->slow = g_steal_pointer(&slow);
+    request->slowed = g_steal_pointer(&slowed);
+    return TRUE;
 }

@@ -37,6 +37,8 @@ static const RpSettingChoice recomputes[] = {
     {NULL}};
 static const RpSettingChoice transfers[] = {
     {"windows", RP_TRANSFERS_WINDOWS}, {"naive", RP_TRANSFERS_NAIVE}, {NULL}};
+static const RpSettingChoice dispatches[] = {
+    {"rotation", RP_DISPATCH_ROTATION}, {"free", RP_DISPATCH_FREE}, {NULL}};
 static const RpSettingChoice consistencies[] = {
     {"events", RP_CONSISTENCY_EVENTS}, {"blocking", RP_CONSISTENCY_BLOCKING}, {NULL}};
 static const RpSettingChoice accumulates[] = {{"fp32", 0}, {"fp16", 1}, {NULL}};
@@ -186,6 +188,15 @@ static const RpSetting settings[] = {
      .help = "what backwards make again; full: all; selective: all but attention, which forwards "
              "save in host memory; none: nothing that they can save; auto: as is predicted to be "
              "fastest on GPUs; early, gated: all, from before the gradient comes or then on"},
+    {"dispatch", .expert = TRUE, CHOICE(dispatch, dispatches), .initial = "rotation",
+     .flag = "--dispatch",
+     .help =
+         "roundpipe: stages go to the devices in turn; free: to the one that is free first, where "
+         "some are slower"},
+    {"host_slow", .expert = TRUE, STAGES(host_slow),
+     .help =
+         "host:N, for tests and benchmarks: devices that rest after each action until it has taken "
+         "so many times as long, as 1=1.5"},
     {"transfers", .expert = TRUE, CHOICE(transfers, transfers), .initial = "windows",
      .flag = "--transfers", .help = "how copies are placed beside compute"},
     {"consistency", .expert = TRUE, CHOICE(consistency, consistencies), .initial = "events",

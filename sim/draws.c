@@ -8,7 +8,7 @@ struct _RpDraws {
     const RpProfile *profile;
     GArray *tasks;      /* of Times: of the plan's actions */
     double noise;       /* sigma; 0 = the profile's spreads */
-    const double *slow; /* per device; or NULL */
+    const RpSlow *slow; /* per device; or NULL */
 };
 
 /* An action's times as they were planned. */
@@ -82,26 +82,26 @@ rp_draws_set_noise(RpDraws *draws, double sigma)
 }
 
 void
-rp_draws_set_slow(RpDraws *draws, const double *slow)
+rp_draws_set_slow(RpDraws *draws, const RpSlow *slow)
 {
     draws->slow = slow;
 }
 
 /* Sets the times of a task from those of its two parts, on its device. */
 static void
-set_times(RpPlan *plan, RpTaskId id, gint64 lead_ns, gint64 rest_ns, const double *slow)
+set_times(RpPlan *plan, RpTaskId id, gint64 lead_ns, gint64 rest_ns, const RpSlow *slow)
 {
     const guint32 device = rp_plan_lane_device(plan, rp_plan_task(plan, id)->lane);
 
     if (slow != NULL && device != RP_NONE) {
-        lead_ns = llround((double)lead_ns * slow[device]);
-        rest_ns = llround((double)rest_ns * slow[device]);
+        lead_ns = llround((double)lead_ns * slow[device].actions);
+        rest_ns = llround((double)rest_ns * slow[device].actions);
     }
     rp_plan_set_times(plan, id, lead_ns + rest_ns, lead_ns);
 }
 
 void
-rp_plan_slow(RpPlan *plan, const double *slow)
+rp_plan_slow(RpPlan *plan, const RpSlow *slow)
 {
     for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
         const RpTask *task = rp_plan_task(plan, id);
@@ -181,8 +181,8 @@ typedef struct {
 } Place;
 
 static double
-stage_change(const RpDraws *draws, const Place *place, guint parts, guint64 seed, guint draw,
-             guint iteration)
+stage_change(const RpDraws *draws, const RpProfile *card, const Place *place, guint parts,
+             guint64 seed, guint draw, guint iteration)
 {
     double sum = 0;
 
@@ -194,8 +194,7 @@ stage_change(const RpDraws *draws, const Place *place, guint parts, guint64 seed
         const guint l = layers.first + i;
         const double z = rp_draws_normal(seed, draw, iteration, l, place->micro_batch);
 
-        sum +=
-            layer_change(&draws->profile->layers[l], parts, i + 1 == layers.count, draws->noise, z);
+        sum += layer_change(&card->layers[l], parts, i + 1 == layers.count, draws->noise, z);
     }
     return sum;
 }
@@ -208,12 +207,15 @@ rp_draws_apply(RpDraws *draws, guint64 seed, guint draw)
         const RpTask *task = rp_plan_task(draws->plan, times->id);
         const Place own = {task->stage, task->micro_batch};
         const Place behind = {task->backward_stage, task->backward_micro_batch};
+        const RpProfile *card =
+            rp_profile_of(draws->profile, rp_plan_lane_device(draws->plan, task->lane));
         const guint lead_parts = times->lead_ns > 0 ? works[task->kind].lead : 0;
-        const double lead = stage_change(draws, &own, lead_parts, seed, draw, task->iteration);
-        const double rest =
-            stage_change(draws, &own, works[task->kind].own & ~lead_parts, seed, draw,
-                         task->iteration) +
-            stage_change(draws, &behind, works[task->kind].behind, seed, draw, task->iteration);
+        const double lead =
+            stage_change(draws, card, &own, lead_parts, seed, draw, task->iteration);
+        const double rest = stage_change(draws, card, &own, works[task->kind].own & ~lead_parts,
+                                         seed, draw, task->iteration) +
+                            stage_change(draws, card, &behind, works[task->kind].behind, seed, draw,
+                                         task->iteration);
         const gint64 lead_ns = MAX(0, times->lead_ns + llround(lead));
         const gint64 rest_ns = MAX(0, times->duration_ns - times->lead_ns + llround(rest));
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "core/plan/plan.h"
+#include "core/profile/cards.h"
 
 /* Where the 90th percentile of z is: a spread is half the range from the 10th to it. */
 #define RP_DRAW_TENTH 1.2889976015515945
@@ -41,12 +42,12 @@ void rp_draws_set_noise(RpDraws *draws, double sigma);
 
 /**
  * rp_draws_set_slow:
- * @slow: (nullable) (array): for each device, how many times as long its actions take; borrowed
+ * @slow: (nullable) (array): of each device, whose actions take so many times as long; borrowed
  */
-void rp_draws_set_slow(RpDraws *draws, const double *slow);
+void rp_draws_set_slow(RpDraws *draws, const RpSlow *slow);
 
-/* Makes the actions of each device take @slow (as above) times as long as they are planned. */
-void rp_plan_slow(RpPlan *plan, const double *slow);
+/* Makes the actions of each device take so many times as long as they are planned; @slow: as above. */
+void rp_plan_slow(RpPlan *plan, const RpSlow *slow);
 
 /* Whether any layer's time has a spread. */
 gboolean rp_draws_has_spreads(const RpProfile *profile);

@@ -80,8 +80,9 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     loop->order = g_new(guint32, loop->n_tasks);
     loop->lanes = g_new0(RpEventLane, loop->n_lanes);
     loop->engines = g_new0(RpCopyEngine, 2 * (gsize)gpus);
+    for (guint e = 0; machine != NULL && e < 2 * gpus; e++)
+        loop->engines[e].latency_ns = rp_machine_links(machine, e / 2)->copy_latency_ns;
     loop->free_engines = g_new(guint32, 2 * (gsize)gpus);
-    loop->latency_ns = machine != NULL ? machine->links.copy_latency_ns : 0;
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_groups(loop->flows));
     fill_lanes(loop);

@@ -242,9 +242,9 @@ begin_copies(RpEventLoop *loop, gint64 now_ns)
             continue;
         engine->holder = l + 1;
         loop->lanes[l].start_ns = now_ns;
-        if (loop->latency_ns > 0) {
+        if (engine->latency_ns > 0) {
             loop->lanes[l].state = RP_LANE_STATE_LATENCY;
-            rp_event_heap_set(&loop->events, l, now_ns + loop->latency_ns);
+            rp_event_heap_set(&loop->events, l, now_ns + engine->latency_ns);
         } else {
             begin_flow(loop, l, now_ns);
         }

@@ -59,6 +59,7 @@ typedef struct {
     guint32 lanes[2];
     guint32 holder;  /* 1 + lane whose copy is in flight; 0 = free */
     gboolean listed; /* in RpEventLoop.free_engines */
+    gint64 latency_ns;
 } RpCopyEngine;
 
 typedef struct {
@@ -75,7 +76,6 @@ typedef struct {
     RpCopyEngine *engines; /* 2 device + direction */
     guint32 *free_engines; /* free ones with a lane that has become ready */
     guint n_free_engines;
-    gint64 latency_ns;
     RpFlowSet *flows;
     RpEventHeap events; /* slots: lanes, then groups of flows */
 } RpEventLoop;

@@ -73,18 +73,27 @@ root_bytes_per_s(const Bound *bound)
     return links->gpus_per_root > 0 ? limit_of(links->root_bytes_per_s) : INFINITY;
 }
 
+/* Of a copy's device. */
+static const RpLinks *
+links_of(const Bound *bound, const RpTask *task)
+{
+    return rp_machine_links(bound->machine, rp_plan_lane_device(bound->plan, task->lane));
+}
+
 /* Of a task with the machine to itself. */
 static double
 alone_bytes_per_s(const Bound *bound, const RpTask *task)
 {
-    const RpLinks *links = &bound->machine->links;
     gboolean up;
     double own = limit_of(bound->machine->optimizer_bytes_per_s);
 
-    if (is_copy(bound, task, &up))
+    if (is_copy(bound, task, &up)) {
+        const RpLinks *links = links_of(bound, task);
+
         own = MIN(limit_of(up ? links->h2d_bytes_per_s : links->d2h_bytes_per_s),
                   root_bytes_per_s(bound));
-    return MIN(own, limit_of(links->host_bytes_per_s));
+    }
+    return MIN(own, limit_of(bound->machine->links.host_bytes_per_s));
 }
 
 static gint64
@@ -102,7 +111,7 @@ least_of(const Bound *bound, const RpTask *task)
     if (!copy && !is_host_work(bound, task))
         return task->duration_ns;
     return moving_ns((double)task->bytes, alone_bytes_per_s(bound, task), ceil) +
-           (copy ? bound->machine->links.copy_latency_ns : 0);
+           (copy ? links_of(bound, task)->copy_latency_ns : 0);
 }
 
 static gboolean

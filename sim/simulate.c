@@ -22,6 +22,20 @@ optimizer_weight(const RpProfile *profile)
     return CLAMP(rest * MAX(profile->gpus, 1) / copies, LEAST_WEIGHT, MOST_WEIGHT);
 }
 
+static gboolean
+have_links_of_their_own(const RpProfile *profile)
+{
+    for (guint c = 0; c < profile->n_cards; c++) {
+        const RpLinks *links = &profile->cards[c]->links;
+
+        if (links->h2d_bytes_per_s != profile->links.h2d_bytes_per_s ||
+            links->d2h_bytes_per_s != profile->links.d2h_bytes_per_s ||
+            links->copy_latency_ns != profile->links.copy_latency_ns)
+            return TRUE;
+    }
+    return FALSE;
+}
+
 RpMachine
 rp_machine_from_profile(const RpProfile *profile)
 {
@@ -29,6 +43,7 @@ rp_machine_from_profile(const RpProfile *profile)
     g_return_val_if_fail(profile != NULL, machine);
 
     machine.links = profile->links;
+    machine.cards = have_links_of_their_own(profile) ? profile : NULL;
     machine.processors = profile->processors;
     machine.optimizer_weight = optimizer_weight(profile);
     machine.beside_optimizer_bytes_per_s =

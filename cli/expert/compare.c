@@ -205,11 +205,11 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
     if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
         return rp_cli_refuse(
             error, "--published: expected no --recompute and no --fused-forward beside it");
-    if (more->systems.names != NULL && (more->noise.slow != NULL || more->noise.draws > 0))
+    if (more->systems.names != NULL && (args->slow != NULL || more->noise.draws > 0))
         return rp_cli_refuse(error, "--systems: expected no --slow and no --draws beside it: "
                                     "systems have no timeline");
     return check_systems(args, more, error) &&
-           rp_cli_noise_check(&more->noise, args->dispatch, args->ask.options.gpus, error) &&
+           rp_cli_noise_check(&more->noise, args->slow, args->ask.options.gpus, error) &&
            rp_schedule_args_read(args, &ask, error);
 }
 
@@ -401,7 +401,8 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     g_autoptr(RpScheduleOps) given = NULL;
 
     g_array_set_clear_func(rows, clear_row);
-    if (!rp_schedule_args_open(request, &given, error))
+    if (!rp_schedule_args_open(request, &given, error) ||
+        !rp_box_count(&request->box, &request->ask.options.gpus, error))
         return FALSE;
     request->ask.options.gpus = request->ask.options.gpus > 0 ? request->ask.options.gpus : GPUS;
     if (request->ask.options.micro_batches == 0)

@@ -272,7 +272,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     if (!check_outputs(args, words[0], error) ||
         !rp_request_load(&args->request, words[0], &profile, &request, error))
         return FALSE;
-    if (!rp_cli_noise_check(&args->noise, args->request.dispatch, request.options.gpus, error))
+    if (!rp_cli_noise_check(&args->noise, args->request.slow, request.options.gpus, error))
         return FALSE;
     rp_cli_noise_apply(&args->noise, &request);
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);

@@ -3,52 +3,15 @@
 #include <string.h>
 
 #include "cli/reports/result.h"
+#include "run/devices.h"
 
 #define MOST_SIGMA 2.0
-#define MOST_SLOW 100.0
-
-/* Reads one "GPU=FACTOR" into @slow (nullable). */
-static gboolean
-read_one(const char *word, guint gpus, double *slow, GError **error)
-{
-    const char *equals = strchr(word, '=');
-    char *end = NULL;
-    guint64 gpu = 0;
-
-    if (equals != NULL) {
-        g_autofree char *number = g_strndup(word, (gsize)(equals - word));
-        const double factor = g_ascii_strtod(equals + 1, &end);
-
-        if (g_ascii_string_to_unsigned(number, 10, 0, gpus - 1, &gpu, NULL) && end != equals + 1 &&
-            *end == '\0' && factor >= 1 && factor <= MOST_SLOW) {
-            if (slow != NULL)
-                slow[gpu] = factor;
-            return TRUE;
-        }
-    }
-    return rp_cli_refuse(error,
-                         "--slow: expected GPU=FACTOR, a GPU of 0 to %u and a factor of 1 to %.0f "
-                         "(actions only: links have no factor), found \"%s\"",
-                         gpus - 1, MOST_SLOW, word);
-}
-
-static gboolean
-read_slow(const char *list, guint gpus, double *slow, GError **error)
-{
-    g_auto(GStrv) words = g_strsplit(list, ",", -1);
-
-    for (char **word = words; *word != NULL; word++)
-        if (!read_one(*word, gpus, slow, error))
-            return FALSE;
-    return *words != NULL || read_one("", gpus, slow, error);
-}
 
 gboolean
-rp_cli_noise_check(const RpCliNoise *noise, const char *dispatch, guint gpus, GError **error)
+rp_cli_noise_check(const RpCliNoise *noise, const char *slow, guint gpus, GError **error)
 {
-    if (g_strcmp0(dispatch, "free") == 0 && noise->slow == NULL)
-        return rp_cli_refuse(error, "--dispatch: expected --slow beside free: GPUs that are alike "
-                                    "take turns");
+    g_autofree RpSlow *each = NULL;
+
     if (noise->draws > RP_CLI_MOST_DRAWS)
         return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
                              noise->draws);
@@ -59,24 +22,16 @@ rp_cli_noise_check(const RpCliNoise *noise, const char *dispatch, guint gpus, GE
     if (!(noise->noise >= 0 && noise->noise <= MOST_SIGMA))
         return rp_cli_refuse(error, "--noise: expected a deviation of 0 to %.0f, found %g",
                              MOST_SIGMA, noise->noise);
-    return noise->slow == NULL || read_slow(noise->slow, MAX(gpus, 1), NULL, error);
+    if (slow == NULL || (each = rp_run_parse_slow(slow, MAX(gpus, 1), error)) != NULL)
+        return TRUE;
+    g_prefix_error(error, "--slow: ");
+    return FALSE;
 }
 
 void
 rp_cli_noise_apply(const RpCliNoise *noise, RpRequest *request)
 {
-    const guint gpus = request->options.gpus;
-
     request->noise = noise->noise;
-    if (noise->slow == NULL)
-        return;
-    request->slow = g_new(double, gpus);
-    for (guint g = 0; g < gpus; g++)
-        request->slow[g] = 1;
-    if (!read_slow(noise->slow, gpus, request->slow, NULL))
-        g_assert_not_reached();
-    if (request->options.dispatch == RP_DISPATCH_FREE)
-        request->options.slow = request->slow;
 }
 
 gboolean
@@ -93,24 +48,24 @@ rp_cli_noise_draw(const RpCliNoise *noise, const RpRequest *request, const RpPro
 static void
 add_slow(RpReport *report, const RpRequest *request, gboolean words)
 {
-    g_autoptr(GString) all = g_string_new(NULL);
+    const guint gpus = request->options.gpus;
+    g_autofree char *all = rp_run_describe_slow(request->slow, gpus);
 
     rp_report_object(report, "slow", NULL);
-    for (guint g = 0; g < request->options.gpus; g++) {
+    for (guint g = 0; g < gpus; g++) {
         g_autofree char *gpu = g_strdup_printf("%u", g);
+        g_autofree char *link = g_strdup_printf("link%u", g);
 
-        if (request->slow[g] == 1)
-            continue;
-        rp_report_real(report, gpu, request->slow[g], 4, NULL);
-        g_string_append_printf(all, "%sgpu %u x %g", all->len > 0 ? ", " : "", g, request->slow[g]);
+        if (request->slow[g].actions != 1)
+            rp_report_real(report, gpu, request->slow[g].actions, 4, NULL);
+        if (request->slow[g].link != 1)
+            rp_report_real(report, link, request->slow[g].link, 4, NULL);
     }
     rp_report_end(report);
-    if (request->options.slow != NULL)
-        rp_report_text(report, "dispatch", "free", NULL);
     if (words)
-        rp_report_line(report, "slow", "%s: %s", all->str,
-                       request->options.slow != NULL ? "slots go to the GPU that is free first"
-                                                     : "the plan does not know of it");
+        rp_report_line(report, "slow", "%s: %s", all,
+                       request->slowed != NULL ? "slots go to the GPU that is free first"
+                                               : "the plan does not know of it");
 }
 
 void
@@ -119,6 +74,8 @@ rp_report_add_noise(RpReport *report, const RpCliNoise *noise, const RpRequest *
 {
     if (request->slow != NULL)
         add_slow(report, request, words);
+    if (request->options.dispatch == RP_DISPATCH_FREE)
+        rp_report_text(report, "dispatch", "free", NULL);
     if (drawn->draws == 0)
         return;
     rp_report_object(report, "drawn", NULL);

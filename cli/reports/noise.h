@@ -8,7 +8,6 @@
 #include "sim/draws.h"
 
 typedef struct {
-    char *slow;   /* "GPU=FACTOR,..." */
     double noise; /* sigma; 0: none */
     int draws;    /* 0: none */
     gint64 seed;
@@ -27,20 +26,17 @@ typedef struct {
          "--draws: log-normal times of each layer and micro-batch in place of the profile's "      \
          "spreads",                                                                                \
          "SIGMA"},                                                                                 \
-        {"dispatch", 0, RP_WORD(type, request.dispatch),                                           \
-         "roundpipe: rotation: slots go to the GPUs in turn (default); free: to the one that is "  \
-         "free first, as --slow tells the plan",                                                   \
-         "NAME"},                                                                                  \
     {                                                                                              \
-        "slow", 0, RP_WORD(type, noise.slow),                                                      \
-            "GPUs whose actions take so many times as long; the plan does not know of it "         \
-            "without --dispatch free",                                                             \
+        "slow", 0, RP_WORD(type, request.slow),                                                    \
+            "GPUs whose actions, and links (link3=2) whose copies take so many times as long; "    \
+            "the "                                                                                 \
+            "plan does not know of it without --dispatch free",                                    \
             "GPU=FACTOR,..."                                                                       \
     }
 
-/* Before long work; @dispatch: (nullable): as written. Errors: what an option says wrong, and options that
+/* Before long work; @slow: (nullable): as written. Errors: what an option says wrong, and options that
  * miss another */
-gboolean rp_cli_noise_check(const RpCliNoise *noise, const char *dispatch, guint gpus,
+gboolean rp_cli_noise_check(const RpCliNoise *noise, const char *slow, guint gpus,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* To a request that is resolved. */

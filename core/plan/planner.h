@@ -69,10 +69,7 @@ typedef struct {
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
-    RpDispatch dispatch; /* free: `compute`, of slots that no file gives away */
-    /* (nullable) (array): free dispatch: for each GPU, how many times as long its actions take as in the
-     * profile; borrowed. The plan's times stay those of the profile */
-    const double *slow;
+    RpDispatch dispatch; /* free: of slots that no file gives away, on cards of several kinds */
     guint dispatch_rule; /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
 

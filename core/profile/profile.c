@@ -68,6 +68,15 @@ rp_layer_recompute_ns(const RpLayer *layer)
     return MAX(time_ns, rp_layer_saving_ns(layer));
 }
 
+/* What is saved of a layer is saved on all cards. */
+static void
+take_saved(RpProfile *profile)
+{
+    for (guint c = 0; c < profile->n_cards; c++)
+        for (guint l = 0; l < profile->n_layers; l++)
+            profile->cards[c]->layers[l].saved_groups = profile->layers[l].saved_groups;
+}
+
 void
 rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice)
 {
@@ -80,6 +89,7 @@ rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice)
                 rp_saved_ns_per_mib(&layer->saved[g]) >= choice->least_ns)
                 layer->saved_groups |= 1u << g;
     }
+    take_saved(profile);
 }
 
 gboolean
@@ -101,6 +111,7 @@ rp_profile_keep_fused(RpProfile *profile, guint fused)
             profile->layers[l].saved_groups = 0;
         bytes += rp_layer_saved_bytes(&profile->layers[l]);
     }
+    take_saved(profile);
     return bytes;
 }
 
@@ -220,6 +231,27 @@ copy_names(RpProfile *to)
     }
 }
 
+static void
+copy_cards(RpProfile *to)
+{
+    if (to->n_cards == 0)
+        return;
+    to->card_of = g_memdup2(to->card_of, to->n_devices * sizeof *to->card_of);
+    to->cards = g_memdup2(to->cards, to->n_cards * sizeof *to->cards);
+    for (guint c = 0; c < to->n_cards; c++)
+        to->cards[c] = rp_profile_copy(to->cards[c]);
+}
+
+void
+rp_profile_clear_cards(RpProfile *profile)
+{
+    for (guint c = 0; c < profile->n_cards; c++)
+        rp_profile_free(profile->cards[c]);
+    g_clear_pointer(&profile->cards, g_free);
+    g_clear_pointer(&profile->card_of, g_free);
+    profile->n_cards = profile->n_devices = 0;
+}
+
 RpProfile *
 rp_profile_copy(const RpProfile *profile)
 {
@@ -242,6 +274,7 @@ rp_profile_copy(const RpProfile *profile)
     copy_tensor_tables(copy);
     copy->names = g_ptr_array_new_with_free_func(g_free);
     copy_names(copy);
+    copy_cards(copy);
     return copy;
 }
 
@@ -263,6 +296,7 @@ rp_profile_free(RpProfile *profile)
     g_free(profile->layers);
     g_ptr_array_unref(profile->tensor_tables);
     g_ptr_array_unref(profile->names);
+    rp_profile_clear_cards(profile);
     g_free(profile);
 }
 

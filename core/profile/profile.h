@@ -81,7 +81,8 @@ typedef struct {
 } RpLinks;
 
 /* The profile. Plain value: read freely, change only through rp_profile_copy() of your own. */
-typedef struct {
+typedef struct _RpProfile RpProfile;
+struct _RpProfile {
     char *model;      /* e.g. "qwen3-1.7b" */
     char *device;     /* e.g. "RTX 4090" */
     char *dtype;      /* "fp16", "bf16", "fp32" */
@@ -111,7 +112,11 @@ typedef struct {
     char *missing;      /* the first of those a file lacks, e.g. "layers[2].input_bytes"; or NULL */
     GPtrArray *tensor_tables; /* owns the tensor_bytes arrays */
     GPtrArray *names;         /* owns the layer names that were read from a file */
-} RpProfile;
+    guint n_cards;            /* kinds of cards (core/profile/cards.h); 0: all devices are alike */
+    RpProfile **cards;        /* [card], of which none has cards itself */
+    guint n_devices;          /* that have one */
+    guint *card_of;           /* [device] */
+};
 
 /**
  * rp_profile_load:
@@ -150,6 +155,8 @@ gboolean rp_profile_save(const RpProfile *profile, const char *path,
 RpProfile *rp_profile_new(guint n_layers);
 RpProfile *rp_profile_copy(const RpProfile *profile);
 void rp_profile_free(RpProfile *profile);
+/* Makes all devices alike. */
+void rp_profile_clear_cards(RpProfile *profile);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpProfile, rp_profile_free)
 
 /* Number of layers of kind block, and the index of the first one (n_layers if there is none). */

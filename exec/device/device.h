@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "core/profile/cards.h"
 #include "exec/device/batch-feed.h"
 #include "exec/device/host-state.h"
 #include "exec/engine/backend.h"
@@ -11,6 +12,9 @@
 
 typedef struct {
     guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
+    const RpSlow
+        *slow; /* (nullable) (array): devices on threads: after an action each rests until it
+                             has taken so many times as long; borrowed */
 } RpDeviceOptions;
 
 /* How host memory was made ready for copies of devices, and devices for the first step; all zero: they

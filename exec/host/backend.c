@@ -22,6 +22,7 @@ typedef struct {
     RpSoftBackend soft;
     RpTaskMap map;
     RpDeviceOptions options;
+    double *slow;         /* [gpus] how many times as long actions take */
     guint64 *arena_bytes; /* gpus + 1; the host's last */
     RpActionTime *times;  /* [gpus], each written by its device's compute lane alone */
     gboolean opened;
@@ -162,8 +163,14 @@ run_compute(Host *host, guint device, const RpBackendTask *task, RpTaskPart part
     const gboolean done =
         rp_device_action_run(&host->map, &ops, &host->soft.base, device, task, part, error);
 
+    const gint64 action_ns = rp_clock_ns() - begin_ns;
+
     host->times[device].processor_ns += processor_time_ns() - processor_ns;
-    host->times[device].elapsed_ns += rp_clock_ns() - begin_ns;
+    host->times[device].elapsed_ns += action_ns;
+    if (host->slow[device] > 1)
+        rp_soft_sleep_until(&host->soft,
+                            rp_soft_clock_ns(&host->soft.base) +
+                                (gint64)((host->slow[device] - 1) * (double)action_ns));
     return done;
 }
 
@@ -224,6 +231,9 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     rp_soft_backend_init(&host->soft, &host_ops, run_task);
     rp_task_map_init(&host->map, plan, network, host_state, feed);
     host->options = *options;
+    host->slow = g_new(double, host->map.gpus);
+    for (guint g = 0; g < host->map.gpus; g++)
+        host->slow[g] = options->slow != NULL ? options->slow[g].actions : 1;
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
     places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places * host->map.n_losses);
@@ -247,6 +257,7 @@ backend_free(RpBackend *backend)
         return;
     close_arenas(host);
     g_free(host->arena_bytes);
+    g_free(host->slow);
     g_free(host->map.losses);
     g_free(host->map.broken);
     g_free(host->map.squares);

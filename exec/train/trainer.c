@@ -90,7 +90,8 @@ static gboolean
 start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *plan_options,
       GError **error)
 {
-    const RpDeviceOptions device_options = {.memory_bytes = options->device_memory_bytes};
+    const RpDeviceOptions device_options = {.memory_bytes = options->device_memory_bytes,
+                                            .slow = options->slow};
     RpEngineOptions engine_options = {
         .retire = TRUE,
         .keep_trace = options->keep_trace,

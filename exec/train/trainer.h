@@ -60,7 +60,8 @@ typedef struct {
                                their numbers of tokens and targets those of all */
     guint64 device_memory_bytes; /* of each device; 0 = no limit */
     guint64 host_memory_bytes;   /* 0 = what the system has available now */
-    gboolean evaluates;          /* rp_trainer_evaluate() will be called */
+    const RpSlow *slow; /* (nullable): RpDeviceOptions.slow; borrowed by rp_trainer_new() */
+    gboolean evaluates; /* rp_trainer_evaluate() will be called */
     gboolean keep_trace;
     RpStepDone done; /* may be %NULL */
     gpointer user_data;

@@ -39,10 +39,11 @@ count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
 static RpProfile *
 forward_profile(const RpTrainJob *job)
 {
-    RpProfile *profile = rp_profile_copy(job->profile);
+    g_autoptr(RpProfile) profile = rp_profile_copy(job->alike != NULL ? job->alike : job->profile);
 
     profile->layers[profile->n_layers - 1].forward_ns = job->evaluation.head_forward_ns;
-    return profile;
+    return job->run->slow != NULL ? rp_profile_slowed(profile, job->run->slow, job->run->n_devices)
+                                  : g_steal_pointer(&profile);
 }
 
 gboolean

@@ -22,6 +22,7 @@ rp_train_job_clear(RpTrainJob *job)
     rp_request_clear(&job->request);
     g_clear_pointer(&job->given, rp_schedule_free_given);
     g_clear_pointer(&job->profile, rp_profile_free);
+    g_clear_pointer(&job->alike, rp_profile_free);
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
@@ -269,6 +270,7 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .async = run->async,
                     .fidelity = RP_FIDELITY_FULL,
                     .recompute = RP_SETTING_RECOMPUTE_START(run->recompute_choice),
+                    .dispatch = (RpDispatch)run->dispatch,
                     .transfers = (RpTransfers)run->transfers,
                     .consistency = (RpConsistency)run->consistency,
                     .optimizer = (RpOptimizerMode)run->optimizer.mode,
@@ -357,6 +359,16 @@ consider_rounds(RpTrainJob *job)
     job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
 }
 
+/* The plan knows of devices that are slowed down. */
+static void
+slow_devices(RpTrainJob *job)
+{
+    if (job->run->slow == NULL)
+        return;
+    job->alike = job->profile;
+    job->profile = rp_profile_slowed(job->alike, job->run->slow, job->run->n_devices);
+}
+
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
@@ -372,6 +384,7 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
         ask.host_bytes = MAX(1, limit.bytes);
     place_head(job);
+    slow_devices(job);
     if (!rp_request_resolve(&ask, job->profile, &job->request, error))
         return FALSE;
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);

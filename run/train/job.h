@@ -72,6 +72,7 @@ typedef struct {
     RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
     RpProfile *profile;
+    RpProfile *alike;            /* the same, if host_slow slows devices down; else NULL */
     char *profile_json;          /* as it was measured or read: goes into the output directory */
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;

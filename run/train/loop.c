@@ -70,6 +70,7 @@ rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace, RpTrainMetrics
         .devices = run->device_ops,
         .weights = job->weights,
         .profile = job->profile,
+        .slow = job->run->slow,
         .partition = job->request.partition,
         .plan = job->request.options,
         .checked = job->plan,

@@ -5,6 +5,7 @@
 #include "core/base/units.h"
 #include "sim/flows/bandwidth.h"
 #include "sim/flows/flow-group.h"
+#include "sim/flows/flow-kinds.h"
 
 #define NO_LANE G_MAXUINT32
 #define NO_CLASS G_MAXUINT32
@@ -15,20 +16,6 @@
 
 /* What rounding may add to an exact number of nanoseconds before it counts as one more. */
 #define ROUNDING_NS 1e-3
-
-/* Of rp_bandwidth_share(): root complexes are none, see flow_of_group(). */
-enum { LINK_HOST, LINK_TASKS };
-
-/* What a class's flows are: by this and their number they have a rate. */
-typedef enum { KIND_UP, KIND_DOWN, KIND_HOST, KIND_ACTION, N_KINDS } Kind;
-
-typedef struct {
-    double alone_bytes_per_s; /* own limit of a flow that has a processor to itself */
-    double cap_bytes_per_s;   /* of a flow at the moment */
-    double root_bytes_per_s;  /* that a class's flows share */
-    guint32 first_group;      /* of classes with one flow, then with two, .. */
-    guint32 n_groups;         /* 1: the number makes no difference */
-} FlowKind;
 
 typedef struct {
     guint32 count; /* of flows */
@@ -54,11 +41,12 @@ struct _RpFlowSet {
     guint n_classes;
     guint n_groups;
     guint n_flows;
-    guint gpus_per_root;
+    guint n_copies;            /* classes of copies */
     guint processors;          /* 0 = not shared */
     double optimizer_weight;   /* 0 = host tasks are flows like others */
     double beside_bytes_per_s; /* of a copy up while a host task runs; INFINITY = as alone */
-    FlowKind kinds[N_KINDS];
+    RpFlowKinds of;
+    RpFlowKind *kinds; /* of.kinds */
     RpBandwidth *bandwidth;
     RpFlow *flows; /* per listed group */
     double *rates; /* of them, bytes/s */
@@ -78,43 +66,6 @@ static double
 limit(double bytes_per_s)
 {
     return bytes_per_s > 0 ? bytes_per_s : INFINITY;
-}
-
-/* Limits and groups of every kind. */
-static void
-init_kinds(RpFlowSet *set, const RpMachine *machine)
-{
-    const RpLinks *links = &machine->links;
-    const double host = limit(links->host_bytes_per_s);
-    const gboolean has_roots = links->gpus_per_root > 0 && links->root_bytes_per_s > 0;
-    FlowKind *kinds = set->kinds;
-
-    kinds[KIND_UP].alone_bytes_per_s = limit(links->h2d_bytes_per_s);
-    kinds[KIND_DOWN].alone_bytes_per_s = limit(links->d2h_bytes_per_s);
-    kinds[KIND_HOST].alone_bytes_per_s = limit(machine->optimizer_bytes_per_s);
-    kinds[KIND_ACTION].alone_bytes_per_s = RP_NS_PER_S;
-    for (guint k = 0; k < N_KINDS; k++) {
-        FlowKind *kind = &kinds[k];
-
-        kind->root_bytes_per_s = INFINITY;
-        kind->first_group = set->n_groups;
-        kind->n_groups = 1;
-        if (k <= KIND_DOWN && has_roots) {
-            kind->root_bytes_per_s = links->root_bytes_per_s;
-            kind->n_groups = set->gpus_per_root;
-        }
-        /* nothing is oversubscribed at this point: from here on its own cap says it all */
-        if (k != KIND_ACTION)
-            kind->alone_bytes_per_s =
-                MIN(kind->alone_bytes_per_s, MIN(kind->root_bytes_per_s, host));
-        kind->cap_bytes_per_s = kind->alone_bytes_per_s;
-        set->n_groups += kind->n_groups;
-    }
-    const double capacities[] = {
-        [LINK_HOST] = host,
-        [LINK_TASKS] = kinds[KIND_HOST].alone_bytes_per_s,
-    };
-    set->bandwidth = rp_bandwidth_new(capacities, G_N_ELEMENTS(capacities));
 }
 
 /* Empty classes, and groups with room for all classes of their kind. */
@@ -139,7 +90,8 @@ init_groups(RpFlowSet *set, guint n_roots)
     for (guint c = 0; c < set->n_classes; c++) {
         set->classes[c].first = NO_LANE;
         set->classes[c].last = NO_LANE;
-        set->classes[c].kind = c < n_roots * 2 ? c % 2 : KIND_HOST + c - n_roots * 2;
+        set->classes[c].kind = c < set->n_copies ? c % set->of.n_copies
+                                                 : rp_flow_kind_host(&set->of) + c - set->n_copies;
     }
 }
 
@@ -148,25 +100,26 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
 {
     static const RpMachine no_limits = {0};
     RpFlowSet *set = g_new0(RpFlowSet, 1);
+    guint n_links;
 
     if (machine == NULL)
         machine = &no_limits;
-    /* class 2 root + direction, then the host's, then that of actions; without limits of root
-     * complexes each device is one */
-    const gboolean has_roots =
-        machine->links.gpus_per_root > 0 && machine->links.root_bytes_per_s > 0;
-    set->gpus_per_root = has_roots ? MIN(machine->links.gpus_per_root, MAX(gpus, 1)) : 1;
-    const guint n_roots = (gpus + set->gpus_per_root - 1) / set->gpus_per_root;
+    /* class rp_flow_kinds_place() + direction, then the host's, then that of actions */
+    rp_flow_kinds_init(&set->of, machine, gpus);
+    set->kinds = set->of.kinds;
+    set->n_groups = set->of.n_groups;
+    g_autofree double *capacities = rp_flow_kinds_capacities(&set->of, machine, &n_links);
 
+    set->bandwidth = rp_bandwidth_new(capacities, n_links);
     set->processors = machine->processors;
     set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
     set->beside_bytes_per_s =
         set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
-    set->n_classes = n_roots * 2 + 2;
+    set->n_copies = set->of.n_roots * set->of.n_cards * 2;
+    set->n_classes = set->n_copies + 2;
     set->lanes = g_new0(LaneFlow, n_lanes);
     set->ending = NO_CLASS;
-    init_kinds(set, machine);
-    init_groups(set, MAX(n_roots, 1));
+    init_groups(set, MAX(set->of.n_roots, 1));
     return set;
 }
 
@@ -176,6 +129,7 @@ rp_flow_set_free(RpFlowSet *set)
     if (set == NULL)
         return;
     rp_bandwidth_free(set->bandwidth);
+    rp_flow_kinds_clear(&set->of);
     g_free(set->flows);
     g_free(set->rates);
     g_free(set->classes);
@@ -197,7 +151,7 @@ rp_flow_set_n_groups(const RpFlowSet *set)
 guint
 rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction)
 {
-    return device / set->gpus_per_root * 2 + direction;
+    return rp_flow_kinds_place(&set->of, device) + direction;
 }
 
 guint
@@ -254,7 +208,7 @@ static void
 join_group(RpFlowSet *set, guint32 class_id, gint64 now_ns)
 {
     FlowClass *class = &set->classes[class_id];
-    const FlowKind *kind = &set->kinds[class->kind];
+    const RpFlowKind *kind = &set->kinds[class->kind];
 
     class->group = kind->first_group + MIN(class->count, kind->n_groups) - 1;
     class->n_grouped = class->count;
@@ -364,22 +318,23 @@ static void
 set_caps(RpFlowSet *set)
 {
     const gboolean shared = set->processors > 0 && set->n_flows > set->processors;
-    FlowKind *up = &set->kinds[KIND_UP];
+    const gboolean beside =
+        isfinite(set->beside_bytes_per_s) &&
+        set->groups[set->kinds[rp_flow_kind_host(&set->of)].first_group].n_flows > 0;
 
-    for (guint k = 0; k < N_KINDS; k++) {
+    for (guint k = 0; k <= rp_flow_kind_actions(&set->of); k++) {
         const double alone = set->kinds[k].alone_bytes_per_s;
 
         set->kinds[k].cap_bytes_per_s = shared ? alone * set->processors / set->n_flows : alone;
+        if (beside && k < set->of.n_copies && k % 2 == RP_FLOW_UP && isfinite(alone))
+            set->kinds[k].cap_bytes_per_s = MIN(alone, set->beside_bytes_per_s);
     }
-    if (isfinite(set->beside_bytes_per_s) && isfinite(up->alone_bytes_per_s) &&
-        set->groups[set->kinds[KIND_HOST].first_group].n_flows > 0)
-        up->cap_bytes_per_s = MIN(up->alone_bytes_per_s, set->beside_bytes_per_s);
 }
 
 static guint
 kind_of_group(const RpFlowSet *set, guint32 group_id)
 {
-    guint k = N_KINDS - 1;
+    guint k = rp_flow_kind_actions(&set->of);
 
     while (set->kinds[k].first_group > group_id)
         k--;
@@ -392,7 +347,7 @@ static RpFlow
 flow_of_group(const RpFlowSet *set, guint32 group_id)
 {
     const guint k = kind_of_group(set, group_id);
-    const FlowKind *kind = &set->kinds[k];
+    const RpFlowKind *kind = &set->kinds[k];
     RpFlow flow = {
         .cap_bytes_per_s =
             MIN(kind->cap_bytes_per_s, kind->root_bytes_per_s / (1 + group_id - kind->first_group)),
@@ -400,10 +355,12 @@ flow_of_group(const RpFlowSet *set, guint32 group_id)
         .count = set->groups[group_id].n_flows,
     };
 
-    if (k != KIND_ACTION)
-        flow.links[flow.n_links++] = LINK_HOST;
-    if (k == KIND_HOST && set->optimizer_weight > 0) {
-        flow.links[flow.n_links++] = LINK_TASKS;
+    if (k != rp_flow_kind_actions(&set->of))
+        flow.links[flow.n_links++] = RP_FLOW_HOST;
+    if (kind->root_link > 0)
+        flow.links[flow.n_links++] = kind->root_link;
+    if (k == rp_flow_kind_host(&set->of) && set->optimizer_weight > 0) {
+        flow.links[flow.n_links++] = RP_FLOW_TASKS;
         flow.weight = set->optimizer_weight / flow.count;
     }
     return flow;

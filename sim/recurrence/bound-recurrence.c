@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/profile/cards.h"
 #include "core/schedules/schedule.h"
 #include "sim/steady-window.h"
 
@@ -146,7 +147,7 @@ rp_bound_recurrence_tasks(const RpBoundRecurrence *recurrence)
 static void
 set_stage(RpBoundRecurrence *recurrence, guint s, RpInterval layers)
 {
-    const RpProfile *profile = recurrence->profile;
+    const RpProfile *profile = rp_profile_of(recurrence->profile, recurrence->gpu_of_stage[s]);
     RpStageTimes *times = &recurrence->times[s];
 
     recurrence->layers[s] = layers;

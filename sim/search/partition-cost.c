@@ -2,6 +2,7 @@
 
 #include "core/base/units.h"
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 #include "sim/search/bound.h"
 #include "sim/search/dispatched.h"
 #include "sim/search/given.h"
@@ -19,6 +20,7 @@
 #define FULL_SEARCH                                                                                \
     (G_GUINT64_CONSTANT(80) * 1000 * 1000) /* spent for each, sim/search/dispatched.h */
 #define PAPER_ATTEMPTS 16
+#define SHORT_STAGES 4 /* blocks of the longest stage that is tried on cards of several kinds */
 
 static gboolean
 fits(const RpDispatchedSearch *search, const RpPartition *partition)
@@ -66,18 +68,23 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
     return NULL;
 }
 
-/* Time of an iteration with every transfer; G_MAXINT64 if it cannot be run. */
+/* Time of an iteration as the plan has it, in `full` with every transfer; G_MAXINT64 if it cannot be
+ * run. */
 static gint64
-full_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint round)
+plan_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint round)
 {
     RpPlanOptions options = search->options;
     RpMachine machine = rp_machine_from_profile(search->profile);
     guint slots = (partition->n_forward + partition->n_backward) * (options.micro_batches / round);
-    guint end = FULL_WARM_UP + rp_settling_iterations(FULL_TURNS, options.gpus, slots);
-    guint iterations = options.async ? end + 1 : 1;
+    const guint end = FULL_WARM_UP + rp_settling_iterations(FULL_TURNS, options.gpus, slots);
+    const RpSteadyWindow window =
+        options.dispatch == RP_DISPATCH_FREE
+            ? rp_steady_window_free(options.gpus, slots)
+            : (RpSteadyWindow){.iterations = end + 1, .first = FULL_WARM_UP, .end = end};
+    const guint iterations = options.async ? window.iterations : 1;
 
-    options.fidelity = RP_FIDELITY_FULL;
-    options.fused_forward = RP_FUSED_PHYSICAL;
+    if (options.fidelity == RP_FIDELITY_FULL)
+        options.fused_forward = RP_FUSED_PHYSICAL;
     options.round = round;
     g_autoptr(RpPlan) plan = rp_plan_make(search->profile, partition, &options, iterations, NULL);
     /* sums of several rounds that stay on a device are more than its shape tells */
@@ -88,7 +95,7 @@ full_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint 
     if (trace == NULL)
         return G_MAXINT64;
     if (options.async)
-        return rp_report_steady(trace, FULL_WARM_UP, end).iteration_ns;
+        return rp_report_steady(trace, window.first, window.end).iteration_ns;
     return rp_trace_end_ns(trace);
 }
 
@@ -101,7 +108,7 @@ typedef struct {
 static void
 offer(const RpDispatchedSearch *search, const RpPartition *partition, guint round, Choice *best)
 {
-    const gint64 cost_ns = full_cost(search, partition, round);
+    const gint64 cost_ns = plan_cost(search, partition, round);
 
     if (best->partition != NULL && cost_ns >= best->cost_ns)
         return;
@@ -187,16 +194,30 @@ count_evaluated(const RpDispatchedSearch *search)
     return (guint)CLAMP(FULL_EVALUATED / MAX(1, actions), 1, FULL_OF_ROUND);
 }
 
-/* `full`: the best of each round size in `compute` fidelity, judged with every transfer. */
+/* Short stages are dealt out more evenly where some devices are slower. */
+static void
+offer_short(const RpDispatchedSearch *search, guint round, Choice *best)
+{
+    for (guint blocks = 1; blocks <= SHORT_STAGES; blocks++) {
+        g_autoptr(RpPartition) partition = rp_partition_even(search->profile, blocks);
+
+        if (fits(search, partition))
+            offer(search, partition, round, best);
+    }
+}
+
+/* `full`, and cards of several kinds: the best of each round size in `compute` fidelity on cards alike,
+ * judged by their plans. */
 static RpPartition *
-choose_by_transfers(const RpDispatchedSearch *given, guint *round)
+choose_by_plans(const RpDispatchedSearch *given, guint *round)
 {
     RpDispatchedSearch search = *given;
     Choice best = {0};
     guint tried = 0, unused = 0;
 
     search.options.micro_batches = cut_micro_batches(given);
-    search.options.fused_forward = RP_FUSED_PHYSICAL;
+    if (search.options.fidelity == RP_FIDELITY_FULL)
+        search.options.fused_forward = RP_FUSED_PHYSICAL;
     search.actions = FULL_SEARCH;
     const guint evaluated = count_evaluated(&search);
 
@@ -215,9 +236,15 @@ choose_by_transfers(const RpDispatchedSearch *given, guint *round)
 
             offer(&search, partition, r, &best);
         }
-        g_autoptr(RpPartition) even = find_even(&search, RP_FUSED_DEFAULT, &unused);
+        g_autoptr(RpPartition) even =
+            find_even(&search,
+                      search.options.fidelity == RP_FIDELITY_FULL ? RP_FUSED_DEFAULT
+                                                                  : search.options.fused_forward,
+                      &unused);
 
         offer(&search, even != NULL ? even : search.start, r, &best);
+        if (search.options.dispatch == RP_DISPATCH_FREE)
+            offer_short(&search, r, &best);
     }
     *round = best.round;
     return best.partition;
@@ -285,9 +312,9 @@ choose_dispatched(RpDispatchedSearch *search, RpObjective objective, guint *roun
         return g_steal_pointer(&paper);
     search->start = paper;
     set_least_slots(search);
-    if (search->options.fidelity == RP_FIDELITY_FULL &&
-        rp_profile_check_full(search->profile, NULL))
-        return choose_by_transfers(search, round);
+    if (rp_profile_is_mixed(search->profile) || (search->options.fidelity == RP_FIDELITY_FULL &&
+                                                 rp_profile_check_full(search->profile, NULL)))
+        return choose_by_plans(search, round);
     return choose_by_recurrence(search, round);
 }
 
@@ -329,7 +356,8 @@ rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *options, gu
     RpDispatchedSearch search = {
         .profile = profile, .options = *options, .memory_bytes = memory_bytes};
 
-    if (options->schedule->dispatched && options->schedule->given != NULL)
+    if ((options->schedule->dispatched && options->schedule->given != NULL) ||
+        rp_profile_is_mixed(profile))
         return 0;
     if (!options->schedule->dispatched)
         return rp_bound_bound_ns(profile, options, n_stages);

@@ -331,11 +331,15 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     g_auto(RpCliRun) noise_alone = rp_cli_run(DRAWN " --noise 0.1");
     g_auto(RpCliRun) no_gpu = rp_cli_run(DRAWN " --slow 2=1.5");
     g_auto(RpCliRun) slow = rp_cli_run(DRAWN " --slow 1=1.5");
+    g_auto(RpCliRun) link_of_none = rp_cli_run(DRAWN " --slow link2=3");
     g_auto(RpCliRun) bound = rp_cli_run(DRAWN " --slow 1=1.5 --dispatch free");
 #define TURNS "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 --slow 1=1.5 --json"
     g_auto(RpCliRun) turns = rp_cli_run(TURNS " --dispatch rotation");
     g_auto(RpCliRun) freely = rp_cli_run(TURNS " --dispatch free");
     g_auto(RpCliRun) full = rp_cli_run(TURNS " --dispatch free --fidelity full");
+    g_auto(RpCliRun) link =
+        rp_cli_run("simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 "
+                   "--slow 1=1.5,link2=3 --json");
 #undef TURNS
     g_auto(RpCliRun) alike = rp_cli_run("compare @Q --schedules roundpipe --dispatch free");
 #undef DRAWN
@@ -359,10 +363,11 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     assert_int_equal(noise_alone.code, 2);
     assert_non_null(strstr(noise_alone.err, "--noise: expected --draws beside it"));
     assert_int_equal(no_gpu.code, 2);
-    assert_non_null(strstr(no_gpu.err, "--slow: expected GPU=FACTOR, a GPU of 0 to 1"));
+    assert_non_null(strstr(
+        no_gpu.err, "--slow: expected GPU=FACTOR, or linkGPU=FACTOR of its link, a GPU of 0 to 1"));
     assert_non_null(strstr(no_gpu.err, "found \"2=1.5\""));
     g_autoptr(RpTree) quick_root = rp_cli_json(&undrawn), slow_root = rp_cli_json(&slow);
-    g_autoptr(RpTree) noisy_root = rp_cli_json(&noisy);
+    g_autoptr(RpTree) noisy_root = rp_cli_json(&noisy), link_root = rp_cli_json(&link);
     g_autoptr(RpTree) turns_root = rp_cli_json(&turns), free_root = rp_cli_json(&freely);
 
     assert_true(rp_cli_number(slow_root, "iteration_ms") >
@@ -371,9 +376,13 @@ draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads(void **state)
     assert_int_equal(bound.code, 2);
     assert_non_null(strstr(bound.err, "--dispatch: schedule 1f1b says itself"));
     assert_int_equal(alike.code, 2);
-    assert_non_null(strstr(alike.err, "--dispatch: expected --slow beside free"));
-    assert_int_equal(full.code, 2);
-    assert_non_null(strstr(full.err, "--dispatch: full fidelity plans buffers by turns"));
+    assert_non_null(strstr(alike.err, "--dispatch: expected --slow, or --gpu with several cards"));
+    assert_int_equal(full.code, 0);
+    assert_int_equal(link_of_none.code, 2);
+    assert_non_null(strstr(link_of_none.err, "--slow: expected GPU=FACTOR, or linkGPU=FACTOR"));
+    assert_true(rp_cli_number(link_root, "iteration_ms") >
+                rp_cli_number(turns_root, "iteration_ms"));
+    assert_true(rp_cli_number(link_root, "slow.link2") == 3);
     assert_null(strstr(turns.out, "dispatch"));
     assert_non_null(strstr(freely.out, "\"dispatch\": \"free\""));
     assert_true(rp_cli_number(free_root, "iteration_ms") <=

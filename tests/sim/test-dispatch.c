@@ -5,6 +5,7 @@
 #include "tests/rp-test.h"
 
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 #include "core/trace/report.h"
 #include "core/verify/verify.h"
 #include "sim/draws.h"
@@ -13,6 +14,7 @@
 
 #define LAYER_NS 1000
 #define CASES 60
+#define FULL_CASES 24
 #define MOST_GPUS 6
 /* iterations: the rhythm of free dispatch is long */
 #define WINDOW_FIRST 16
@@ -29,7 +31,17 @@ make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOp
     return plan;
 }
 
-/* On GPUs that are as slow as the options say. */
+/* Of devices that are so many times slower than @profile. */
+static RpProfile *
+slowed(const RpProfile *profile, const double *factors, guint gpus)
+{
+    g_autofree RpSlow *slow = g_new(RpSlow, gpus);
+
+    for (guint g = 0; g < gpus; g++)
+        slow[g] = (RpSlow){.actions = factors[g], .link = 1};
+    return rp_profile_slowed(profile, slow, gpus);
+}
+
 static RpTrace *
 run(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
     guint iterations)
@@ -40,7 +52,6 @@ run(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions 
     RpViolation violation;
 
     assert_true(rp_verify_plan(plan, &violation));
-    rp_plan_slow(plan, options->slow);
     RpTrace *trace = rp_simulate(plan, &machine, &error);
 
     rp_assert_no_error(error);
@@ -84,7 +95,6 @@ rounds_of_one_slot_take_the_time_of_all_speeds_together(void **state)
             .gpus = cases[i].gpus,
             .micro_batches = cases[i].rounds * round,
             .round = round,
-            .slow = cases[i].slow,
         };
 
         for (guint l = 0; l < 2; l++)
@@ -92,15 +102,16 @@ rounds_of_one_slot_take_the_time_of_all_speeds_together(void **state)
                                            .forward_ns = LAYER_NS,
                                            .recompute_ns = LAYER_NS,
                                            .backward_ns = LAYER_NS};
+        g_autoptr(RpProfile) box = slowed(profile, cases[i].slow, cases[i].gpus);
         g_autoptr(RpPartition) partition =
             rp_partition_from_dispatched_blocks(profile, NULL, 0, (const guint[]){2}, 1, &error);
         const gint64 slot_ns = (gint64)round * 2 * 2 * LAYER_NS;
 
         rp_assert_no_error(error);
-        assert_in_range(makespan_ns(profile, partition, &options),
-                        (cases[i].turns - 1) * slot_ns + 1, cases[i].turns * slot_ns);
+        assert_in_range(makespan_ns(box, partition, &options), (cases[i].turns - 1) * slot_ns + 1,
+                        cases[i].turns * slot_ns);
         options.dispatch = RP_DISPATCH_FREE;
-        assert_int_equal(makespan_ns(profile, partition, &options), cases[i].ideal * slot_ns);
+        assert_int_equal(makespan_ns(box, partition, &options), cases[i].ideal * slot_ns);
     }
 }
 
@@ -109,7 +120,6 @@ typedef struct {
     RpProfile *profile;
     RpPartition *partition;
     RpPlanOptions options;
-    double slow[MOST_GPUS];
 } Case;
 
 static void
@@ -118,9 +128,11 @@ make_case(GRand *rand, Case *c)
     const guint gpus = (guint)g_rand_int_range(rand, 2, MOST_GPUS + 1);
     const guint round = gpus + (guint)g_rand_int_range(rand, 0, gpus + 1);
 
-    c->profile = rp_test_random_times(rand, (guint)g_rand_int_range(rand, 4, 14));
-    g_autoptr(RpCut) cut = rp_cut_new(c->profile->n_layers);
-    rp_test_random_cut(rand, c->profile, cut);
+    g_autoptr(RpProfile) alike = rp_test_random_times(rand, (guint)g_rand_int_range(rand, 4, 14));
+    g_autoptr(RpCut) cut = rp_cut_new(alike->n_layers);
+    double slow[MOST_GPUS];
+
+    rp_test_random_cut(rand, alike, cut);
     c->partition = rp_cut_partition(cut);
     c->options = (RpPlanOptions){
         .schedule = rp_schedule_find("roundpipe", NULL),
@@ -128,10 +140,10 @@ make_case(GRand *rand, Case *c)
         .round = round,
         .micro_batches = round * (guint)g_rand_int_range(rand, 1, 4),
         .async = g_rand_boolean(rand),
-        .slow = c->slow,
     };
     for (guint g = 0; g < gpus; g++)
-        c->slow[g] = g_rand_boolean(rand) ? 1 : g_rand_double_range(rand, 1, 2);
+        slow[g] = g_rand_boolean(rand) ? 1 : g_rand_double_range(rand, 1, 2);
+    c->profile = slowed(alike, slow, gpus);
 }
 
 static void
@@ -198,10 +210,7 @@ gpus_that_are_alike_take_turns(void **state)
         Case c;
 
         make_case(rand, &c);
-        for (guint g = 0; g < c.options.gpus; g++)
-            c.slow[g] = 1.25;
-        if (i % 2 == 0)
-            c.options.slow = NULL;
+        rp_profile_clear_cards(c.profile);
         g_autoptr(RpPlan) turns = make_plan(c.profile, c.partition, &c.options, 3);
 
         c.options.dispatch = RP_DISPATCH_FREE;
@@ -232,12 +241,12 @@ steady_ms(const RpProfile *profile, const RpPartition *partition, double factor,
         .micro_batches = 16,
         .async = TRUE,
         .dispatch = dispatch,
-        .slow = slow,
     };
 
     for (guint g = 0; g < 8; g++)
         slow[g] = g < n_slow ? factor : 1;
-    g_autoptr(RpTrace) trace = run(profile, partition, &options, WINDOW_END + 1);
+    g_autoptr(RpProfile) box = slowed(profile, slow, 8);
+    g_autoptr(RpTrace) trace = run(box, partition, &options, WINDOW_END + 1);
 
     return (double)rp_report_steady(trace, WINDOW_FIRST, WINDOW_END).iteration_ns / 1e6;
 }
@@ -278,11 +287,11 @@ slow_cards_cost_a_large_model_less(void **state)
 }
 
 static void
-schedules_with_gpus_of_their_own_and_full_plans_are_refused(void **state)
+schedules_with_gpus_of_their_own_are_refused(void **state)
 {
     (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(19);
-    g_autoptr(GError) bound = NULL, full = NULL;
+    g_autoptr(GError) bound = NULL;
     Case c;
 
     make_case(rand, &c);
@@ -292,14 +301,66 @@ schedules_with_gpus_of_their_own_and_full_plans_are_refused(void **state)
     assert_null(rp_plan_make(c.profile, c.partition, &c.options, 1, &bound));
     rp_assert_error_message_contains(bound, "schedule 1f1b says itself");
     clear_case(&c);
-    make_case(rand, &c);
-    c.options.dispatch = RP_DISPATCH_FREE;
-    c.options.fidelity = RP_FIDELITY_FULL;
-    c.slow[0] = 2;
-    c.slow[1] = 1;
-    assert_null(rp_plan_make(c.profile, c.partition, &c.options, 1, &full));
-    rp_assert_error_message_contains(full, "expected compute fidelity");
-    clear_case(&c);
+}
+
+/* Whether a slot is on another device than the next in turn. */
+static gboolean
+is_out_of_turn(const RpPlan *plan)
+{
+    guint32 stage = RP_NONE, device = RP_NONE;
+
+    for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+        const guint32 on = rp_plan_lane_device(plan, task->lane);
+
+        if (!rp_task_is_compute(task) || (task->stage == stage && on == device))
+            continue;
+        if (device != RP_NONE && on != (device + 1) % rp_plan_gpus(plan))
+            return TRUE;
+        stage = task->stage;
+        device = on;
+    }
+    return FALSE;
+}
+
+/* All transfers, buffers and steps, on whatever devices slots are; calls are summed, too. */
+static void
+plans_with_every_transfer_are_proved(void **state)
+{
+    (void)state;
+    g_autoptr(GRand) rand = g_rand_new_with_seed(20);
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
+    g_autoptr(RpProfile) alike = rp_profile_load(path, &error);
+    guint out_of_turn = 0;
+
+    rp_assert_no_error(error);
+    for (guint i = 0; i < FULL_CASES; i++) {
+        const guint gpus = 2 + i % 3;
+        const double slow[] = {1, 1.3 + 0.1 * (i % 4), 1, 2};
+        g_autoptr(RpProfile) box = slowed(alike, slow, gpus);
+        g_autoptr(RpCut) cut = rp_cut_new(alike->n_layers);
+        const RpPlanOptions options = {
+            .schedule = rp_schedule_find("roundpipe", NULL),
+            .fidelity = RP_FIDELITY_FULL,
+            .gpus = gpus,
+            .round = gpus,
+            .micro_batches = (1 + i % 2) * gpus,
+            .async = i % 3 > 0,
+            .calls = 1 + i % 5 / 4,
+            .dispatch = RP_DISPATCH_FREE,
+        };
+
+        rp_test_random_cut(rand, alike, cut);
+        g_autoptr(RpPartition) partition = rp_cut_partition(cut);
+        g_autoptr(RpTrace) trace = run(box, partition, &options, 4);
+        g_autoptr(RpPlan) plan = make_plan(box, partition, &options, 4);
+
+        for (guint g = 0; g < gpus; g++) /* any of them may get any stage */
+            assert_int_equal(rp_plan_arena_bytes(plan, g), rp_plan_arena_bytes(plan, 0));
+        out_of_turn += is_out_of_turn(plan);
+    }
+    assert_true(out_of_turn >= FULL_CASES / 4);
 }
 
 int
@@ -311,7 +372,8 @@ main(void)
         cmocka_unit_test(plans_without_a_flush_are_proved_and_made_again_alike),
         cmocka_unit_test(gpus_that_are_alike_take_turns),
         cmocka_unit_test(slow_cards_cost_a_large_model_less),
-        cmocka_unit_test(schedules_with_gpus_of_their_own_and_full_plans_are_refused),
+        cmocka_unit_test(schedules_with_gpus_of_their_own_are_refused),
+        cmocka_unit_test(plans_with_every_transfer_are_proved),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,7 +358,7 @@ a_chain_waits_for_its_slow_gpu(void **state)
 {
     Fixture *f = *state;
     const guint blocks[] = {1, 1};
-    const double slow[] = {1, 1.5};
+    const RpSlow slow[] = {{1, 1}, {1.5, 1}};
 
     make_profile(f, 2);
     f->profile->layers[1] = f->profile->layers[0];

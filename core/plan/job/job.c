@@ -6,23 +6,14 @@
 #include "core/plan/planner.h"
 #include "core/plan/resident.h"
 #include "core/plan/transfer.h"
+#include "core/profile/cards.h"
 #include "core/schedules/given.h"
 
 G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
 
-/* Whether no GPU is slower than another. */
-static gboolean
-are_alike(const RpPlanOptions *options)
-{
-    for (guint g = 1; options->slow != NULL && g < options->gpus; g++)
-        if (options->slow[g] != options->slow[0])
-            return FALSE;
-    return TRUE;
-}
-
 /* Default options become definite ones. */
 static void
-resolve_options(RpPlanOptions *options)
+resolve_options(RpPlanOptions *options, const RpProfile *profile)
 {
     const gboolean dispatched = options->schedule->dispatched;
 
@@ -34,8 +25,10 @@ resolve_options(RpPlanOptions *options)
     if (options->fused_forward == RP_FUSED_DEFAULT)
         options->fused_forward =
             options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
-    if (are_alike(options))
+    if (!rp_profile_is_mixed(profile))
         options->dispatch = RP_DISPATCH_ROTATION;
+    if (options->dispatch == RP_DISPATCH_FREE)
+        options->resident_limit = 0; /* no stage has a device of its own */
 }
 
 /* Weights and activations that move are those of layers, and buffers are taken in turns. */
@@ -44,13 +37,6 @@ check_full_stages(const RpPlanJob *job, GError **error)
 {
     const RpScheduleOps *schedule = job->options.schedule;
 
-    if (job->options.dispatch == RP_DISPATCH_FREE) {
-        g_set_error(
-            error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-            "dispatch free gives a slot to another GPU than the next in turn: full fidelity "
-            "plans buffers by turns; expected compute fidelity");
-        return FALSE;
-    }
     if (schedule->given != NULL && schedule->dispatched && !schedule->given->in_turns) {
         g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
                     "schedule %s gives a slot to another GPU than the next in turn: full fidelity "
@@ -76,7 +62,6 @@ check_dispatch(const RpPlanOptions *options, GError **error)
 {
     const RpScheduleOps *schedule = options->schedule;
 
-    g_return_val_if_fail(options->dispatch == RP_DISPATCH_ROTATION || options->calls <= 1, FALSE);
     if (options->dispatch == RP_DISPATCH_ROTATION || rp_schedule_is_rotated(schedule))
         return TRUE;
     g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
@@ -153,8 +138,8 @@ is_lone(const RpPlanJob *job)
     const RpPlanOptions *options = &job->options;
 
     return options->fidelity == RP_FIDELITY_FULL && options->schedule->dispatched &&
-           job->n_stages == 1 && !options->async && !rp_profile_is_packed(job->profile) &&
-           job->rounds * options->calls <= options->gpus;
+           options->dispatch == RP_DISPATCH_ROTATION && job->n_stages == 1 && !options->async &&
+           !rp_profile_is_packed(job->profile) && job->rounds * options->calls <= options->gpus;
 }
 
 /* Whether a training plan of these options goes layer by layer. One that only runs forward does not, but
@@ -174,7 +159,8 @@ set_promises(RpPlanJob *job)
     const gboolean blocking = options->consistency == RP_CONSISTENCY_BLOCKING;
     const gboolean lean = options->optimizer == RP_OPTIMIZER_LEAN;
     const guint rounds = job->rounds * (schedule->dispatched ? options->calls : 1);
-    const gboolean kept = rounds > 1 && rp_partition_keeps_sums(job->partition, options->gpus);
+    const gboolean kept = rounds > 1 && options->dispatch == RP_DISPATCH_ROTATION &&
+                          rp_partition_keeps_sums(job->partition, options->gpus);
     const gboolean apart = !kept && are_apart(job, rounds);
     const RpPlanPromises promises = {
         .async = options->async,
@@ -241,6 +227,15 @@ find_boundaries(const RpPlanJob *job, RpPlanStage *stage)
 }
 
 static void
+set_times(RpStageTimes *times, const RpProfile *card, RpInterval layers, RpPhase phase)
+{
+    times->forward_ns = rp_stage_time_ns(card, layers, RP_PHASE_FORWARD, NULL);
+    times->weight_ns = rp_stage_weight_gradient_ns(card, layers);
+    if (phase != RP_PHASE_FORWARD)
+        times->backward_ns = rp_stage_time_ns(card, layers, phase, &times->lead_ns);
+}
+
+static void
 add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
 {
     const RpProfile *profile = job->profile;
@@ -248,7 +243,6 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     const guint windows = job->shape.round;
     const guint s = rp_plan_n_stages(job->plan);
     const RpWay way = bound || phase != RP_PHASE_FORWARD ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
-    RpStageTimes *times = &job->times[s];
     RpPlanStage stage = {
         .layers = layers,
         .runs_forward = bound || phase != RP_PHASE_BACKWARD,
@@ -265,10 +259,9 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
     stage.workspace_bytes = needs.workspace[way];
     stage.kept_bytes = needs.activations;
-    times->forward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL);
-    times->weight_ns = rp_stage_weight_gradient_ns(profile, layers);
-    if (stage.runs_backward)
-        times->backward_ns = rp_stage_time_ns(profile, layers, phase, &times->lead_ns);
+    for (guint c = 0; c < MAX(1, profile->n_cards); c++)
+        set_times(&job->times[c * job->n_stages + s],
+                  profile->n_cards > 0 ? profile->cards[c] : profile, layers, phase);
     if (job->options.fidelity == RP_FIDELITY_FULL) {
         stage.parameters = cut_chunks(job, layers, RP_CHUNKS_PARAMETERS, windows);
         /* the next slot's last action turns its own sums into what leaves: by then the bytes
@@ -336,7 +329,7 @@ add_stages(RpPlanJob *job)
 {
     const RpPartition *partition = job->partition;
 
-    job->times = RP_JOB_NEW(job, RpStageTimes, job->n_stages);
+    job->times = RP_JOB_NEW(job, RpStageTimes, MAX(1, job->profile->n_cards) * job->n_stages);
     for (guint s = 0; s < partition->n_forward; s++)
         add_stage(job, partition->forward[s],
                   partition->dispatched ? RP_PHASE_FORWARD : RP_PHASE_BACKWARD);
@@ -355,7 +348,7 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->options = *options;
     if (!check_dispatch(options, error))
         return FALSE;
-    resolve_options(&job->options);
+    resolve_options(&job->options, profile);
     if (!check_partition(job, error))
         return FALSE;
     job->n_stages = partition->n_forward + partition->n_backward;
@@ -445,13 +438,14 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
 }
 
 void
-rp_job_action_times(const RpPlanJob *job, const RpAction *action, gint64 *duration_ns,
+rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action, gint64 *duration_ns,
                     gint64 *lead_ns)
 {
-    const RpStageTimes *times = &job->times[action->stage];
+    const RpStageTimes *all = &job->times[rp_profile_card(job->profile, device) * job->n_stages];
+    const RpStageTimes *times = &all[action->stage];
 
     *duration_ns = rp_action_time_ns((RpActionKind)action->kind, times,
-                                     &job->times[rp_action_backward_stage(action)]);
+                                     &all[rp_action_backward_stage(action)]);
     *lead_ns = rp_job_leads(job, action)                                       ? times->lead_ns
                : action->kind == RP_ACTION_FUSED && job->promises->early_fused ? times->forward_ns
                                                                                : 0;
@@ -463,7 +457,7 @@ rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
     RpTask *task = rp_job_begin_task(job, (RpTaskKind)action->kind, device, action->stage,
                                      action->micro_batch);
 
-    rp_job_action_times(job, action, &task->duration_ns, &task->lead_ns);
+    rp_job_action_times(job, device, action, &task->duration_ns, &task->lead_ns);
     if (action->kind == RP_ACTION_OVERLAP) {
         task->backward_stage = action->backward_stage;
         task->backward_micro_batch = micro_batch_of_iteration(job, action->backward_micro_batch);
@@ -482,8 +476,10 @@ rp_job_begin_piece(const RpPlanJob *job, guint device, const RpAction *action, g
     task->end_step = end_step;
     const RpInterval up = rp_task_upward(task, layers), down = rp_task_downward(task, layers);
 
+    const RpLayer *times = rp_profile_of(job->profile, device)->layers;
+
     for (guint i = 0; i < up.count; i++)
-        task->duration_ns += job->profile->layers[up.first + i].forward_ns;
+        task->duration_ns += times[up.first + i].forward_ns;
     for (guint i = 0; i < down.count; i++)
-        task->duration_ns += job->profile->layers[down.first + i].backward_ns;
+        task->duration_ns += times[down.first + i].backward_ns;
 }

@@ -20,7 +20,7 @@ typedef struct {
     RpBuilder *builder;
     GPtrArray *memory;   /* of all objects of the planner: it lives as long as they do */
     GPtrArray *arrays;   /* GArray, likewise */
-    RpStageTimes *times; /* [stage] */
+    RpStageTimes *times; /* [card * n_stages + stage] */
     guint n_stages;
     guint rounds;      /* of a call */
     guint backwards;   /* micro-batches whose gradients a device sums before they leave */
@@ -56,9 +56,9 @@ typedef guint64 (*RpEarlyTime)(const RpPlanJob *job, guint layer);
  * @must is done at once for all of them, and @may for those, if no @must is done later for it. */
 void rp_early_choose(const RpPlanJob *job, RpEarlyTime must, RpEarlyTime may, gboolean *early);
 
-/* What it takes where the profile was measured. */
-void rp_job_action_times(const RpPlanJob *job, const RpAction *action, gint64 *duration_ns,
-                         gint64 *lead_ns);
+/* What it takes on @device. */
+void rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action,
+                         gint64 *duration_ns, gint64 *lead_ns);
 /* Begins the compute task of an action, with its times. */
 void rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action);
 /* The same of a piece of a fused action (rp_task_is_piece()). */

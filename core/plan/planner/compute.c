@@ -1,5 +1,6 @@
 /* `compute` fidelity: actions and hops. One task an action. */
 #include "core/plan/planner/weave.h"
+#include "core/profile/cards.h"
 
 typedef struct {
     const RpPlanJob *job;
@@ -56,10 +57,12 @@ wait_for(const Compute *self, guint device, RpTaskId producer, guint32 phase)
         return;
 
     const guint32 lane = rp_plan_task(job->plan, producer)->lane;
-    const gboolean far = lane != rp_plan_lane(job->plan, device, RP_LANE_COMPUTE);
+    const guint32 from = rp_plan_lane_device(job->plan, lane);
+    const gint64 hop_ns = from != device ? MAX(rp_profile_of(job->profile, from)->links.hop_ns,
+                                               rp_profile_of(job->profile, device)->links.hop_ns)
+                                         : 0;
 
-    rp_builder_wait(job->builder, producer, lane,
-                    far ? (guint32)MIN(job->profile->links.hop_ns, G_MAXUINT32 - 1) : 0, phase);
+    rp_builder_wait(job->builder, producer, lane, (guint32)MIN(hop_ns, G_MAXUINT32 - 1), phase);
 }
 
 /* Staleness 1: the weights that a forward slot of T reads come from the gradients of T-2. */

@@ -2,7 +2,9 @@
  * plan is the same on every machine. */
 #include "core/plan/planner/pace.h"
 
-#include <math.h>
+#include "core/base/units.h"
+#include "core/plan/planner/protocol.h"
+#include "core/profile/cards.h"
 
 #define RULES_OF_COST (RP_DISPATCH_RULES - 2) /* the last of them takes off all of the work */
 
@@ -14,18 +16,9 @@ struct _RpPace {
     guint32 iteration; /* of the last slot */
     gint64 *last_ns;   /* [m of the round] end of the last action */
     gint64 barrier_ns; /* end of the last barrier */
-    guint *like;       /* [device] the first of the same speed */
-    guint *candidates; /* [device] of the speed of `like`: free first */
+    guint *candidates; /* [card] the device that is free first */
     guint turn;        /* device behind the last slot's */
 };
-
-static double
-slowness(const RpPace *pace, guint32 device)
-{
-    const double *slow = pace->job->options.slow;
-
-    return slow != NULL && device != RP_NONE ? slow[device] : 1;
-}
 
 RpPace *
 rp_pace_new(const RpPlanJob *job)
@@ -36,19 +29,39 @@ rp_pace_new(const RpPlanJob *job)
     pace->free_ns = RP_JOB_NEW(job, gint64, rp_plan_n_lanes(job->plan));
     pace->ends_ns = rp_job_array(job, sizeof(gint64));
     pace->last_ns = RP_JOB_NEW(job, gint64, job->shape.round);
-    pace->like = RP_JOB_NEW(job, guint, job->shape.gpus);
-    pace->candidates = RP_JOB_NEW(job, guint, job->shape.gpus);
-    for (guint g = 0; g < job->shape.gpus; g++)
-        while (slowness(pace, pace->like[g]) != slowness(pace, g))
-            pace->like[g]++;
+    pace->candidates = RP_JOB_NEW(job, guint, MAX(1, job->profile->n_cards));
     return pace;
 }
 
-/* A time of the profile on @device. */
 static gint64
-on_device(const RpPace *pace, guint32 device, gint64 time_ns)
+moving_ns(guint64 bytes, double bytes_per_s)
 {
-    return llround((double)time_ns * slowness(pace, device));
+    return bytes_per_s > 0 ? (gint64)((double)bytes / bytes_per_s * (double)RP_NS_PER_S) : 0;
+}
+
+/* `full`: with the link, or the host's memory, to itself. */
+static gint64
+copy_ns(const RpPace *pace, guint device, guint64 bytes, gboolean up)
+{
+    const RpLinks *links = &rp_profile_of(pace->job->profile, device)->links;
+
+    return links->copy_latency_ns +
+           moving_ns(bytes, up ? links->h2d_bytes_per_s : links->d2h_bytes_per_s);
+}
+
+static gint64
+duration_of(const RpPace *pace, const RpTask *task)
+{
+    const RpPlan *plan = pace->job->plan;
+    const guint kind = rp_plan_lane_kind(plan, task->lane);
+    const guint32 device = rp_plan_lane_device(plan, task->lane);
+
+    if (kind == RP_LANE_COMPUTE || pace->job->options.fidelity == RP_FIDELITY_COMPUTE)
+        return task->duration_ns;
+    if (device == RP_NONE)
+        return moving_ns(task->bytes, rp_traffic_rate(pace->job));
+    return copy_ns(pace, device, task->bytes,
+                   kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP);
 }
 
 /* Runs a task behind all that are before it. Returns: its end */
@@ -57,16 +70,14 @@ run(RpPace *pace, const RpTask *task)
 {
     const RpPlan *plan = pace->job->plan;
     const RpDependency *needs = rp_plan_dependencies(plan, task);
-    const guint32 device = rp_plan_lane_device(plan, task->lane);
-    const gint64 lead_ns = on_device(pace, device, task->lead_ns);
     gint64 start_ns = pace->free_ns[task->lane];
 
     for (guint i = 0; i < task->dependency_count; i++)
         if (needs[i].task >= pace->first) /* else it has long ended */
             start_ns =
                 MAX(start_ns, g_array_index(pace->ends_ns, gint64, needs[i].task - pace->first) +
-                                  needs[i].hop_ns - (needs[i].phase == 1 ? lead_ns : 0));
-    return start_ns + lead_ns + on_device(pace, device, task->duration_ns - task->lead_ns);
+                                  needs[i].hop_ns - (needs[i].phase == 1 ? task->lead_ns : 0));
+    return start_ns + duration_of(pace, task);
 }
 
 static void
@@ -115,15 +126,20 @@ static gint64
 slot_cost(const RpPace *pace, guint g, const RpAction *action)
 {
     const RpPlanJob *job = pace->job;
-    gint64 duration_ns, lead_ns, end_ns = free_at(pace, g);
+    gint64 duration_ns, lead_ns, end_ns = free_at(pace, g), hop_ns = 0;
 
-    rp_job_action_times(job, action, &duration_ns, &lead_ns);
-    duration_ns = on_device(pace, g, duration_ns - lead_ns);
-    lead_ns = on_device(pace, g, lead_ns);
-    duration_ns += lead_ns;
+    rp_job_action_times(job, g, action, &duration_ns, &lead_ns);
+    if (job->options.fidelity == RP_FIDELITY_FULL) {
+        const RpPlanStage *stage = rp_plan_stage(job->plan, action->stage);
+        const guint32 up = rp_plan_lane(job->plan, g, RP_LANE_PARAMETER_UP);
+
+        end_ns = MAX(end_ns, pace->free_ns[up] + copy_ns(pace, g, stage->upload_bytes, TRUE));
+        hop_ns = 2 * copy_ns(pace, g, job->profile->layers[stage->layers.first].input_bytes, TRUE);
+    } else {
+        hop_ns = rp_profile_of(job->profile, g)->links.hop_ns;
+    }
     for (guint m = 0; m < job->shape.round; m++) {
-        const gint64 input_ns =
-            action->stage > 0 ? pace->last_ns[m] + job->profile->links.hop_ns : 0;
+        const gint64 input_ns = action->stage > 0 ? pace->last_ns[m] + hop_ns : 0;
 
         end_ns = MAX(end_ns, input_ns - lead_ns) + duration_ns;
     }
@@ -131,7 +147,7 @@ slot_cost(const RpPace *pace, guint g, const RpAction *action)
            duration_ns * job->shape.round / RULES_OF_COST * (job->options.dispatch_rule - 1);
 }
 
-/* Of each speed the device that is free first; of these the one of least cost. */
+/* Of each card the device that is free first; of these the one of least cost. */
 static guint
 find_device(RpPace *pace, const RpAction *action)
 {
@@ -139,11 +155,11 @@ find_device(RpPace *pace, const RpAction *action)
     gint64 best_ns = G_MAXINT64;
     guint best = RP_NONE;
 
-    for (guint g = 0; g < gpus; g++)
-        pace->candidates[g] = RP_NONE;
+    for (guint c = 0; c < MAX(1, pace->job->profile->n_cards); c++)
+        pace->candidates[c] = RP_NONE;
     for (guint i = 0; i < gpus; i++) {
         const guint g = (pace->turn + i) % gpus;
-        guint *candidate = &pace->candidates[pace->like[g]];
+        guint *candidate = &pace->candidates[rp_profile_card(pace->job->profile, g)];
 
         if (*candidate == RP_NONE || free_at(pace, g) < free_at(pace, *candidate))
             *candidate = g;
@@ -151,7 +167,7 @@ find_device(RpPace *pace, const RpAction *action)
     for (guint i = 0; i < gpus; i++) {
         const guint g = (pace->turn + i) % gpus;
 
-        if (pace->candidates[pace->like[g]] != g)
+        if (pace->candidates[rp_profile_card(pace->job->profile, g)] != g)
             continue;
         const gint64 cost_ns = slot_cost(pace, g, action);
 

@@ -37,6 +37,8 @@ choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlan
     double best_ns = G_MAXDOUBLE;
 
     tried.fidelity = RP_FIDELITY_COMPUTE;
+    tried.calls = 1;
+    tried.first_iteration = 0;
     for (guint rule = RP_DISPATCH_RULES; rule > 0; rule--) {
         tried.dispatch_rule = rule;
         const double ns = time_of_rule(profile, partition, &tried);

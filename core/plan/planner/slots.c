@@ -3,6 +3,7 @@
  * packed. */
 #include "core/base/units.h"
 #include "core/plan/planner/placement.h"
+#include "core/profile/cards.h"
 
 /* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
 static RpWay
@@ -290,7 +291,8 @@ append_expand(const RpPlacement *placement, const RpPart *part)
 
     task->round = (guint16)device->slot.round;
     for (guint l = 0; l < part->at->layers.count; l++)
-        task->duration_ns += job->profile->layers[part->at->layers.first + l].expand_ns;
+        task->duration_ns +=
+            rp_profile_of(job->profile, part->device)->layers[part->at->layers.first + l].expand_ns;
     rp_builder_read(job->builder, part->at->upload_bytes > 0 ? device->packed : RP_NONE,
                     RP_ROLE_PACKED);
     rp_placement_read_stays(placement, part);
