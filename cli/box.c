@@ -75,9 +75,8 @@ read_count(const char *word, char **name, guint *count, GError **error)
     return TRUE;
 }
 
-/* Whether --gpu says how many of a card there are. */
-static gboolean
-has_counts(const RpBoxArgs *box)
+gboolean
+rp_box_has_counts(const RpBoxArgs *box)
 {
     return box->gpu != NULL && (rp_box_is_mixed(box) || strrchr(box->gpu, ':') != NULL);
 }
@@ -91,7 +90,7 @@ rp_box_is_mixed(const RpBoxArgs *box)
 gboolean
 rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error)
 {
-    g_auto(GStrv) words = has_counts(box) ? g_strsplit(box->gpu, ",", -1) : NULL;
+    g_auto(GStrv) words = rp_box_has_counts(box) ? g_strsplit(box->gpu, ",", -1) : NULL;
     guint all = 0;
 
     for (char **word = words; word != NULL && *word != NULL; word++) {
@@ -156,6 +155,22 @@ rp_box_open_cards(const RpBoxArgs *box, const char *usual, GArray **card_of, GEr
     return g_steal_pointer(&cards);
 }
 
+char *
+rp_box_describe(const GPtrArray *cards, const GArray *card_of)
+{
+    GString *text = g_string_new(NULL);
+
+    for (guint c = 0; c < cards->len; c++) {
+        guint n = 0;
+
+        for (guint g = 0; g < card_of->len; g++)
+            n += g_array_index(card_of, guint, g) == c;
+        g_string_append_printf(text, "%s%u x %s", c > 0 ? " + " : "", n,
+                               ((const RpGpu *)g_ptr_array_index(cards, c))->title);
+    }
+    return g_string_free(text, FALSE);
+}
+
 RpGpu *
 rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 {
@@ -164,7 +179,7 @@ rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 
     if (!read_links(box, &links, error))
         return NULL;
-    if (has_counts(box)) {
+    if (rp_box_has_counts(box)) {
         (void)rp_cli_refuse(error,
                             "--gpu: expected one card, without a number, found \"%s\"; "
                             "simulate, compare and plan know boxes of several",

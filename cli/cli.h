@@ -261,6 +261,10 @@ RpGpu *rp_box_open(const RpBoxArgs *box, const char *usual,
  * (element-type RpGpu); of one kind @card is empty */
 GPtrArray *rp_box_open_cards(const RpBoxArgs *box, const char *usual, GArray **card,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* "2 x RTX 4090 + 2 x RTX 3090". (transfer full) */
+char *rp_box_describe(const GPtrArray *cards, const GArray *card);
+/* Whether it says how many of a card there are. */
+gboolean rp_box_has_counts(const RpBoxArgs *box);
 /* Whether it names several cards. */
 gboolean rp_box_is_mixed(const RpBoxArgs *box);
 /* Sets *@gpus, 0 or as given, where the box says how many. Errors: RP_CLI_ERROR_USAGE: they differ */

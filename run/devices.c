@@ -98,6 +98,16 @@ rp_run_device_processors(guint n)
     return rp_usable_processors() > n ? g_strdup_printf("0-%u", n - 1) : NULL;
 }
 
+char *
+rp_run_device_kind(const RpDeviceOps *devices, guint device, GError **error)
+{
+    RpCudaDeviceInfo info;
+
+    if (devices->host_memory)
+        return g_strdup(devices->name);
+    return rp_cuda_device_info(device, &info, error) ? g_strdup(info.name) : NULL;
+}
+
 /* ---- slower than their profile ---- */
 
 /* One "GPU=FACTOR" or "linkGPU=FACTOR". */

@@ -21,6 +21,11 @@
 gboolean rp_run_parse_devices(const char *text, const RpDeviceOps **devices, guint *n,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What a device is called; those of one name take the same time. (transfer full)
+ * Errors: RP_DEVICE_ERROR_MISSING */
+char *rp_run_device_kind(const RpDeviceOps *devices, guint device,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The CPU optimizer's threads where none are asked for: 1 beside devices that are threads
  * themselves; beside @n GPUs all processors but one for each GPU's workers. */
 guint rp_run_optimizer_threads(const RpDeviceOps *devices, guint n);

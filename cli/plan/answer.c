@@ -136,7 +136,8 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
         rp_report_line(report, "",
                        "`roundpipe train` has no such architecture yet: no run can follow this "
                        "prediction");
-    rp_report_line(report, "cards", "%u x %s", query->gpus, rp_plan_device_name(query));
+    rp_report_line(report, "cards", query->cards != NULL ? "%u: %s" : "%u x %s", query->gpus,
+                   rp_plan_device_name(query));
     if (query->gpus < advice->gpus_asked && advice->fewer_faster)
         rp_report_line(
             report, "",
@@ -332,7 +333,7 @@ say_not_given(RpReport *report, const RpAdvice *advice, const RpPlanArgs *args)
     const RpAdviseQuery *query = &advice->query;
     g_autoptr(GString) text = g_string_new(NULL);
 
-    if (args->gpus == 0)
+    if (args->gpus == 0 && !rp_box_has_counts(&args->box))
         g_string_append(text, " --gpus 1");
     if (args->sequence == 0 && args->profile == NULL)
         g_string_append_printf(text, " --sequence %u", query->tokens_per_sequence);

@@ -105,6 +105,9 @@ typedef struct {
     RpAdviseQuery query;
     RpProfile *profile;
     RpGpu *gpu;                       /* query.gpu */
+    GPtrArray *cards;                 /* (element-type RpGpu): several kinds; or %NULL */
+    GArray *card_of;                  /* guint, of each GPU */
+    char *box;                        /* "2 x RTX 4090 + 2 x RTX 3090"; %NULL: all are alike */
     RpPlanNetwork *network;           /* `train` has this architecture; or %NULL */
     const RpPlanNetwork *sized;       /* the same if sizes are the network's */
     char *name;                       /* of the model */

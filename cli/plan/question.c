@@ -23,6 +23,9 @@ rp_plan_question_clear(RpPlanQuestion *question)
 {
     rp_profile_free(question->profile);
     rp_gpu_free(question->gpu);
+    g_clear_pointer(&question->cards, g_ptr_array_unref);
+    g_clear_pointer(&question->card_of, g_array_unref);
+    g_free(question->box);
     rp_server_network_free(question->network_between);
     rp_plan_network_free(question->network);
     g_free(question->name);
@@ -116,6 +119,33 @@ read_tokens(const char *text, guint64 *tokens, GError **error)
                          text);
 }
 
+/* Several kinds: the one with the least memory says what fits. */
+static gboolean
+find_cards(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+
+    if (args->max_sequence)
+        return refuse(
+            "--gpu", "expected one card with --max-sequence: the one with the least memory", error);
+    question->cards = rp_box_open_cards(&args->box, NULL, &question->card_of, error);
+    if (question->cards == NULL)
+        return FALSE;
+    for (guint c = 0; c < question->cards->len; c++) {
+        const RpGpu *card = g_ptr_array_index(question->cards, c);
+
+        if (query->gpu == NULL || card->memory_bytes < query->gpu->memory_bytes)
+            query->gpu = card;
+    }
+    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    if (question->cards->len < 2)
+        return TRUE;
+    query->cards = (const RpGpu *const *)(void *)question->cards->pdata;
+    query->card_of = (const guint *)(void *)question->card_of->data;
+    query->box = question->box = rp_box_describe(question->cards, question->card_of);
+    return TRUE;
+}
+
 static gboolean
 find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {
@@ -123,6 +153,13 @@ find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
     if (args->box.gpu == NULL)
         return TRUE;
+    guint counted = (guint)args->gpus;
+
+    if (!rp_box_count(&args->box, &counted, error))
+        return FALSE;
+    query->gpus = MAX(1, counted);
+    if (rp_box_has_counts(&args->box))
+        return find_cards(args, question, error);
     query->gpu = question->gpu = rp_box_open(&args->box, NULL, error);
     if (query->gpu == NULL)
         return FALSE;

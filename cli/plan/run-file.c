@@ -71,6 +71,8 @@ add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
         add(text, "round", "%u", options->round);
     if (options->schedule->dispatched && !options->async)
         add(text, "async", "false");
+    if (options->dispatch == RP_DISPATCH_FREE)
+        add(text, "dispatch", "free");
 }
 
 /* What is worth a look, as comments: without # they hold. */

@@ -29,7 +29,8 @@ rp_plan_remedy_words(const RpAdviseRemedy *remedy)
 const char *
 rp_plan_device_name(const RpAdviseQuery *query)
 {
-    return query->gpu != NULL       ? query->gpu->title
+    return query->cards != NULL     ? query->box
+           : query->gpu != NULL     ? query->gpu->title
            : query->profile != NULL ? query->profile->device
                                     : NULL;
 }

@@ -35,15 +35,14 @@ count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
     return TRUE;
 }
 
-/* The profile as it was before bound schedules' heads were put where they run. (transfer full) */
+/* Where bound schedules' heads are not put elsewhere. (transfer full) */
 static RpProfile *
 forward_profile(const RpTrainJob *job)
 {
-    g_autoptr(RpProfile) profile = rp_profile_copy(job->alike != NULL ? job->alike : job->profile);
+    const RpRunFile *run = job->run;
 
-    profile->layers[profile->n_layers - 1].forward_ns = job->evaluation.head_forward_ns;
-    return job->run->slow != NULL ? rp_profile_slowed(profile, job->run->slow, job->run->n_devices)
-                                  : g_steal_pointer(&profile);
+    return run->slow != NULL ? rp_profile_slowed(job->measured, run->slow, run->n_devices)
+                             : rp_profile_copy(job->measured);
 }
 
 gboolean

@@ -22,7 +22,7 @@ rp_train_job_clear(RpTrainJob *job)
     rp_request_clear(&job->request);
     g_clear_pointer(&job->given, rp_schedule_free_given);
     g_clear_pointer(&job->profile, rp_profile_free);
-    g_clear_pointer(&job->alike, rp_profile_free);
+    g_clear_pointer(&job->measured, rp_profile_free);
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
@@ -318,11 +318,12 @@ scale_head(RpLayer *head, double share)
  * stand together anyway.
  */
 static void
-place_head(RpTrainJob *job)
+place_head(const RpTrainJob *job, RpProfile *profile)
 {
-    RpLayer *head = &job->profile->layers[job->profile->n_layers - 1];
+    RpLayer *head = &profile->layers[profile->n_layers - 1];
 
-    job->evaluation.head_forward_ns = head->forward_ns;
+    for (guint c = 0; c < profile->n_cards; c++)
+        place_head(job, profile->cards[c]);
     scale_head(head, rp_targets_share(job->targets));
     if (schedule_of(job)->dispatched || head->kind != RP_LAYER_HEAD)
         return;
@@ -359,16 +360,6 @@ consider_rounds(RpTrainJob *job)
     job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
 }
 
-/* The plan knows of devices that are slowed down. */
-static void
-slow_devices(RpTrainJob *job)
-{
-    if (job->run->slow == NULL)
-        return;
-    job->alike = job->profile;
-    job->profile = rp_profile_slowed(job->alike, job->run->slow, job->run->n_devices);
-}
-
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
@@ -383,8 +374,13 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     ask.options.constant_bytes = rp_network_constant_bytes(network);
     if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
         ask.host_bytes = MAX(1, limit.bytes);
-    place_head(job);
-    slow_devices(job);
+    job->measured = rp_profile_copy(job->profile);
+    place_head(job, job->profile);
+    if (run->slow != NULL) {
+        g_autoptr(RpProfile) alike = job->profile;
+
+        job->profile = rp_profile_slowed(alike, run->slow, run->n_devices);
+    }
     if (!rp_request_resolve(&ask, job->profile, &job->request, error))
         return FALSE;
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);

@@ -48,8 +48,7 @@ void rp_run_say(const RpRunEvents *events, const char *kind, const char *format,
 typedef struct {
     RpDataset *dataset;
     RpDatasetSummary summary;
-    gint64 head_forward_ns; /* of the profile, wherever a schedule runs the head */
-    guint64 calls;          /* of one evaluation */
+    guint64 calls; /* of one evaluation */
     gint64 ns;
     double bubble_ratio;
 } RpTrainValidation;
@@ -72,8 +71,8 @@ typedef struct {
     RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
     RpProfile *profile;
-    RpProfile *alike;            /* the same, if host_slow slows devices down; else NULL */
-    char *profile_json;          /* as it was measured or read: goes into the output directory */
+    RpProfile *measured; /* as it was before heads were put where they run, and before host_slow */
+    char *profile_json;  /* as it was measured or read: goes into the output directory */
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;
     char *device_processors; /* that the optimizer's threads keep off; or %NULL */

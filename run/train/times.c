@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 #include "exec/measure/profile.h"
+#include "run/devices.h"
 
 /* Of runs whose profile.json does not say: that was the default. */
 #define EARLIER_HEAD_CHUNK 1024
@@ -224,8 +226,9 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
     return rp_measure_profile(probe, network, weights, options, error);
 }
 
+/* On one device. */
 static RpProfile *
-measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
+measure_device(RpTrainJob *job, guint device, const char *earlier_run, GError **error)
 {
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
@@ -234,7 +237,7 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
         .progress = show_measurements,
         .user_data = (gpointer)job->events,
     };
-    RpProbe *probe = job->run->device_ops->probe_new(0, error);
+    RpProbe *probe = job->run->device_ops->probe_new(device, error);
     RpProfile *profile = NULL;
 
     if (probe != NULL)
@@ -242,6 +245,59 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     rp_probe_free(probe);
     job->events->progress(job->events->user_data, "measuring layers", 0, 0);
     return profile;
+}
+
+/* Which kind each device is of, in the order in which they come. Returns: (transfer full)
+ * (element-type guint) */
+static GArray *
+find_kinds(const RpRunFile *run, GError **error)
+{
+    g_autoptr(GArray) kinds = g_array_new(FALSE, FALSE, sizeof(guint));
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+
+    for (guint g = 0; g < run->n_devices; g++) {
+        char *name = rp_run_device_kind(run->device_ops, g, error);
+        guint kind = 0;
+
+        if (name == NULL)
+            return NULL;
+        while (kind < names->len && strcmp(g_ptr_array_index(names, kind), name) != 0)
+            kind++;
+        if (kind == names->len)
+            g_ptr_array_add(names, name);
+        else
+            g_free(name);
+        g_array_append_val(kinds, kind);
+    }
+    return g_steal_pointer(&kinds);
+}
+
+/* Each kind of device is measured once, one of several with the attention that suits the first. */
+static RpProfile *
+measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
+{
+    g_autoptr(GArray) kinds = find_kinds(job->run, error);
+    g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
+
+    if (kinds == NULL)
+        return NULL;
+    const guint *kind_of = (const guint *)(void *)kinds->data;
+    guint n_kinds = 1;
+
+    for (guint g = 0; g < kinds->len; g++)
+        n_kinds = MAX(n_kinds, kind_of[g] + 1);
+    for (guint g = 0; g < kinds->len; g++) {
+        if (kind_of[g] < cards->len)
+            continue;
+        RpProfile *card = measure_device(job, g, n_kinds == 1 ? earlier_run : NULL, error);
+
+        if (card == NULL)
+            return NULL;
+        g_ptr_array_add(cards, card);
+    }
+    return cards->len == 1 ? g_steal_pointer(&cards->pdata[0])
+                           : rp_profile_box((const RpProfile *const *)(void *)cards->pdata, kind_of,
+                                            kinds->len);
 }
 
 /* A file says how much memory there was when it was made. What there is now, a plan may have. */

@@ -48,7 +48,12 @@ typedef struct {
 typedef struct {
     const RpModel *model; /* with @gpu; %NULL with @profile */
     const RpGpu *gpu;
-    const RpProfile *profile;   /* measured or published times; fixes the micro-batch */
+    const RpGpu *const
+        *cards;               /* (nullable): where there are several kinds, @gpu being that with the
+                                  least memory */
+    const guint *card_of;     /* [gpus] index into @cards */
+    const char *box;          /* these in words: "2 x RTX 4090 + 2 x RTX 3090" */
+    const RpProfile *profile; /* measured or published times; fixes the micro-batch */
     const RpAdviseSizes *sizes; /* %NULL = the profile's, or the cost model's */
     guint gpus;
     guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */

@@ -2,6 +2,7 @@
 #include "sim/advise/private.h"
 
 #include "core/base/units.h"
+#include "core/profile/cards.h"
 #include "core/trace/report.h"
 #include "sim/recurrence/recurrence.h"
 #include "sim/search/dispatched.h"
@@ -72,7 +73,7 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     if (!options.schedule->dispatched)
         options.round = options.micro_batches;
     RpSteadyWindow window = rp_advise_window(partition, &options, RP_ADVISE_WARM_UP);
-    if (options.schedule->dispatched) {
+    if (options.schedule->dispatched && !rp_profile_is_mixed(judge->profile)) {
         gint64 slots_ns = dispatched_ns(judge->profile, partition, &options, &window);
 
         return slots_ns == G_MAXINT64 ? slots_ns

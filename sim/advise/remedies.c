@@ -223,7 +223,8 @@ try_gpus(const RpAdviseQuery *query, guint changes, Try try, GPtrArray *remedies
 static void
 try_hardware(const RpAdviseQuery *query, GPtrArray *remedies)
 {
-    gboolean may_change_gpu = query->profile == NULL && query->gpu_bytes != 0;
+    gboolean may_change_gpu =
+        query->profile == NULL && query->cards == NULL && query->gpu_bytes != 0;
     gboolean found = try_more_host_memory(query, 0, remedies);
 
     if (may_change_gpu)

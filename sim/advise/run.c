@@ -2,6 +2,7 @@
 #include "sim/advise/private.h"
 
 #include "core/catalogue/cost/cost-model.h"
+#include "core/profile/cards.h"
 
 void
 rp_advise_run_free(RpAdviseRun *run)
@@ -36,6 +37,28 @@ take_sizes(RpProfile *profile, const RpProfile *sized)
     }
 }
 
+/* Times of the query's card, or of its cards. */
+static RpProfile *
+make_timed(const RpAdviseQuery *query, const RpWorkload *workload, GError **error)
+{
+    g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
+    guint n = 0;
+
+    if (query->cards == NULL)
+        return rp_cost_model_profile(query->model, query->gpu, workload, error);
+    for (guint g = 0; g < query->gpus; g++)
+        n = MAX(n, query->card_of[g] + 1);
+    for (guint c = 0; c < n; c++) {
+        RpProfile *card = rp_cost_model_profile(query->model, query->cards[c], workload, error);
+
+        if (card == NULL)
+            return NULL;
+        g_ptr_array_add(cards, card);
+    }
+    return rp_profile_box((const RpProfile *const *)(void *)cards->pdata, query->card_of,
+                          query->gpus);
+}
+
 static RpProfile *
 make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes, GError **error)
 {
@@ -58,9 +81,7 @@ make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_byte
     *constant_bytes = 0;
     if (query->profile != NULL)
         return rp_profile_copy(query->profile);
-    g_autoptr(RpProfile) timed =
-        query->gpu != NULL ? rp_cost_model_profile(query->model, query->gpu, &workload, error)
-                           : NULL;
+    g_autoptr(RpProfile) timed = query->gpu != NULL ? make_timed(query, &workload, error) : NULL;
 
     if (sizes == NULL || (query->gpu != NULL && timed == NULL))
         return g_steal_pointer(&timed);
@@ -115,6 +136,8 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .form = query->form,
         .constant_bytes = constant_bytes,
         .resident_limit = resident_limit(query),
+        .dispatch = query->cards != NULL && rp_schedule_is_rotated(schedule) ? RP_DISPATCH_FREE
+                                                                             : RP_DISPATCH_ROTATION,
     };
     return run;
 }
