@@ -136,6 +136,12 @@ open_returns(RpCuda *cuda, GError **error)
     return TRUE;
 }
 
+static void
+keep_near(const guint8 *memory, guint64 bytes, gpointer data)
+{
+    rp_host_state_keep_near(data, memory, bytes);
+}
+
 static gboolean
 open_host(RpCuda *cuda, guint64 bytes, GError **error)
 {
@@ -144,7 +150,8 @@ open_host(RpCuda *cuda, guint64 bytes, GError **error)
     if (!rp_runtime_use(&cuda->devices[0].gpu, error) || !open_returns(cuda, error))
         return FALSE;
     cuda->host = rp_cuda_host_arena_new(bytes, (const RpCudaSpan *)(void *)cuda->unpinned->data,
-                                        cuda->unpinned->len, cuda->devices[0].gpu.physical, error);
+                                        cuda->unpinned->len, cuda->devices[0].gpu.physical,
+                                        keep_near, cuda->map.host_state, error);
     if (cuda->host == NULL)
         return FALSE;
     memory = rp_cuda_host_arena_memory(cuda->host);

@@ -259,7 +259,7 @@ check_memory(guint64 bytes, GError **error)
 
 RpCudaHostArena *
 rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned, int device,
-                       GError **error)
+                       RpCudaSettle settle, gpointer data, GError **error)
 {
     const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
     const guint64 mapped = (MAX(bytes, 1) + page - 1) / page * page;
@@ -277,6 +277,8 @@ rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinn
     }
     (void)madvise(memory, mapped, MADV_HUGEPAGE); /* a system without them works as well */
     (void)madvise(memory, mapped, MADV_DONTFORK); /* pinned pages stay with their process */
+    if (settle != NULL)
+        settle(memory, bytes, data);
     arena = g_new0(RpCudaHostArena, 1);
     arena->memory = memory;
     arena->bytes = mapped;

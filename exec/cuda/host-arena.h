@@ -37,12 +37,16 @@ GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_un
 
 typedef struct _RpCudaHostArena RpCudaHostArena;
 
-/* Maps and begins. @device: any; becomes the calling thread's where the lock limit (ulimit -l) is
- * below what is to be pinned: a page more than it allows is then pinned first, for a moment, or the
- * first piece where that is smaller (which shows nothing: the limit may allow it).
- * Errors: RP_DEVICE_ERROR_MEMORY */
+/* What is asked of memory that nobody has touched yet. */
+typedef void (*RpCudaSettle)(const guint8 *memory, guint64 bytes, gpointer data);
+
+/* Maps, lets @settle (nullable) ask for what it wants, and begins. @device: any; becomes the calling
+ * thread's where the lock limit (ulimit -l) is below what is to be pinned: a page more than it allows is
+ * then pinned first, for a moment, or the first piece where that is smaller (which shows nothing: the
+ * limit may allow it). Errors: RP_DEVICE_ERROR_MEMORY */
 RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,
-                                        int device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                                        int device, RpCudaSettle settle, gpointer data,
+                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Waits for the threads, unpins and unmaps. */
 void rp_cuda_host_arena_free(RpCudaHostArena *arena);
 

@@ -266,7 +266,8 @@ open_lines(Lines *lines, GError **error)
     const guint n_directions = lines->end_direction - lines->first_direction;
 
     lines->stride = lines->n_devices * n_directions * CHUNK_BYTES;
-    lines->arena = rp_cuda_host_arena_new(lines->n_chunks * lines->stride, NULL, 0, 0, error);
+    lines->arena =
+        rp_cuda_host_arena_new(lines->n_chunks * lines->stride, NULL, 0, 0, NULL, NULL, error);
     if (lines->arena == NULL || !rp_cuda_host_arena_finish(lines->arena, error))
         return FALSE;
     for (guint d = 0; d < lines->n_devices; d++) {

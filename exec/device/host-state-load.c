@@ -1,7 +1,8 @@
-/* Weights of files, and new adapters, into the host's state. */
+/* Weights of files, and new adapters, into the host's state; where its memory lies. */
 #include <string.h>
 
 #include "exec/device/host-state-private.h"
+#include "exec/system/near.h"
 
 /* Shares of threads end at so many parameters. */
 #define GRANULE ((gsize)16384)
@@ -210,4 +211,62 @@ gboolean
 rp_host_state_evaluates(const RpHostState *host_state)
 {
     return host_state->evaluates;
+}
+
+/* ---- memory near the threads that step it ---- */
+
+/* A layer is divided among all threads, and with them among the nodes: so a step has the memory rate of
+ * all nodes, and each thread reads and writes memory of its own. */
+
+/* A buffer in which @n values of @each bytes begin at @offset. */
+static void
+keep(RpHostState *host_state, const guint8 *memory, guint64 bytes, const RpHostStatePlace *place,
+     guint64 offset, gsize n, gsize each)
+{
+    if (place->offset != RP_HOST_STATE_NOWHERE && rp_host_state_fits(place, bytes))
+        host_state->near.bytes += rp_near_keep(host_state->pool, host_state->options.nodes,
+                                               memory + place->offset + offset, n, each,
+                                               RP_OPTIMIZER_GRANULE, &host_state->near.problem);
+}
+
+/* Of a layer that is stepped here. */
+static void
+keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
+           const RpHostStateLayer *layer)
+{
+    const RpOptimizerForm form = host_state->options.adamw.form;
+    const gsize n = layer->share.count, first = layer->share.first;
+    const RpOptimizerPlaces places = rp_optimizer_places(form, n);
+
+    for (guint v = 0; v < host_state->n_versions; v++)
+        keep(host_state, memory, bytes, &layer->weight_place[v], first * host_state->element_bytes,
+             n, host_state->element_bytes);
+    for (guint i = 0; i < host_state->n_gradients; i++)
+        keep(host_state, memory, bytes, &layer->gradient_place[i],
+             first * host_state->gradient_bytes, n, host_state->gradient_bytes);
+    if (!form.shared)
+        keep(host_state, memory, bytes, &layer->optimizer_place, places.weight, n,
+             rp_moment_bytes(form.master));
+    for (guint i = 0; i < rp_optimizer_moments(form); i++)
+        keep(host_state, memory, bytes, &layer->optimizer_place, places.moment[i], n,
+             rp_moment_bytes(form.moments));
+}
+
+void
+rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 bytes)
+{
+    const RpNodes *nodes = host_state->options.nodes;
+
+    if (host_state->pool == NULL || nodes == NULL || rp_nodes_count(nodes) == 1)
+        return;
+    host_state->near.nodes = rp_near_nodes(host_state->pool, nodes);
+    for (guint l = 0; l < host_state->n_layers; l++)
+        if (host_state->layers[l].share.count > 0)
+            keep_layer(host_state, memory, bytes, &host_state->layers[l]);
+}
+
+const RpHostStateNear *
+rp_host_state_near(const RpHostState *host_state)
+{
+    return &host_state->near;
 }

@@ -2,7 +2,8 @@
  * What the files of the host's state share.
  *
  *   host-state.c          life, places, updates out and in again
- *   host-state-load.c     weights of files, out and in again, and the newest for evaluations
+ *   host-state-load.c     weights of files, out and in again, and the newest for evaluations;
+ *                         memory near the threads that step it
  *   host-state-overflow.c losses and gradients that are not finite
  *   host-state-update.c   iterations, and tasks of the host lanes: sums of rounds, norm, steps, copies
  */
@@ -83,6 +84,7 @@ struct _RpHostState {
     guint8 *memory;
     RpPool *pool;            /* of the optimizer's lane; NULL: its own thread alone */
     RpPool *accumulate_pool; /* of the other lane, which runs beside it */
+    RpHostStateNear near;
     RpOptimizer *optimizer;
     guint rounds;       /* of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
@@ -108,6 +110,13 @@ struct _RpHostState {
     guint64 first_iteration; /* of the plan */
     guint64 steps_before;    /* it */
 };
+
+static inline gboolean
+rp_host_state_fits(const RpHostStatePlace *place, guint64 bytes)
+{
+    return place->offset == RP_HOST_STATE_NOWHERE ||
+           (place->offset <= bytes && place->bytes <= bytes - place->offset);
+}
 
 static inline RpHostStateIteration *
 rp_host_state_iteration(RpHostState *host_state, guint64 iteration)

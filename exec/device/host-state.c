@@ -138,7 +138,8 @@ static gboolean
 start_pool(const RpUpdateOptions *options, RpPool **pool, GError **error)
 {
     const RpPoolOptions pool_options = {.n_threads = MAX(1, options->threads),
-                                        .avoid = options->avoid_cpus};
+                                        .avoid = options->avoid_cpus,
+                                        .nodes = options->nodes};
 
     if (options->threads <= 1 && options->avoid_cpus == NULL)
         return TRUE;
@@ -226,6 +227,7 @@ rp_host_state_free(RpHostState *host_state)
     g_free(host_state->added);
     g_free(host_state->layers);
     g_mutex_clear(&host_state->overflow_lock);
+    g_free(host_state->near.problem);
     g_free(host_state);
 }
 
@@ -302,19 +304,12 @@ address(const RpHostState *host_state, const RpHostStatePlace *place)
     return place->offset == RP_HOST_STATE_NOWHERE ? NULL : host_state->memory + place->offset;
 }
 
-static gboolean
-fits(const RpHostStatePlace *place, guint64 bytes)
-{
-    return place->offset == RP_HOST_STATE_NOWHERE ||
-           (place->offset <= bytes && place->bytes <= bytes - place->offset);
-}
-
 /* Of all rounds. */
 static gboolean
 gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
 {
     for (guint i = 0; i < G_N_ELEMENTS(layer->gradient_place); i++)
-        if (!fits(&layer->gradient_place[i], bytes))
+        if (!rp_host_state_fits(&layer->gradient_place[i], bytes))
             return FALSE;
     return TRUE;
 }
@@ -342,11 +337,13 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     for (guint l = 0; l < host_state->n_layers; l++) {
         const RpHostStateLayer *layer = &host_state->layers[l];
 
-        if (fits(&host_state->decision_place[0], bytes) &&
-            fits(&host_state->decision_place[1], bytes) && fits(&layer->weight_place[0], bytes) &&
-            fits(&layer->weight_place[1], bytes) && gradients_fit(layer, bytes) &&
-            fits(&layer->optimizer_place, bytes) && fits(&layer->copied_place, bytes) &&
-            fits(&layer->frozen_place, bytes))
+        if (rp_host_state_fits(&host_state->decision_place[0], bytes) &&
+            rp_host_state_fits(&host_state->decision_place[1], bytes) &&
+            rp_host_state_fits(&layer->weight_place[0], bytes) &&
+            rp_host_state_fits(&layer->weight_place[1], bytes) && gradients_fit(layer, bytes) &&
+            rp_host_state_fits(&layer->optimizer_place, bytes) &&
+            rp_host_state_fits(&layer->copied_place, bytes) &&
+            rp_host_state_fits(&layer->frozen_place, bytes))
             continue;
         g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_MEMORY,
                     "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes", l,

@@ -41,6 +41,7 @@ typedef struct {
     RpLossScaleOptions loss_scale;
     guint threads;             /* of the optimizer; 0 = 1 */
     const char *avoid_cpus;    /* processors left to devices, or NULL */
+    const RpNodes *nodes;      /* of the machine, or NULL: one. Borrowed: outlive the state */
     const RpAdamwOps *variant; /* NULL = the best */
     RpServers *servers;        /* this is one of; NULL = there is one. The plan is gated */
 } RpUpdateOptions;
@@ -79,6 +80,23 @@ RpHostState *rp_host_state_new(const RpNetwork *network, const RpPlan *plan,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_host_state_free(RpHostState *host_state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
+
+/* Where the machine has several memory nodes. */
+typedef struct {
+    guint nodes;   /* that threads of the optimizer run on; 0: nothing was asked of the system */
+    guint64 bytes; /* that are to lie near the thread that steps them */
+    char *problem; /* why there are none; or NULL */
+} RpHostStateNear;
+
+/**
+ * rp_host_state_keep_near:
+ * @memory: the host arena of @bytes, which nobody has touched
+ *
+ * Asks the system for memory near the threads of the optimizer: of each layer's state, gradients and
+ * weights that part which a thread steps. Where it refuses they lie anywhere.
+ */
+void rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 bytes);
+const RpHostStateNear *rp_host_state_near(const RpHostState *host_state);
 
 /**
  * rp_host_state_attach:

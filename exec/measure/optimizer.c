@@ -195,7 +195,8 @@ static gboolean
 update_init(Update *update, guint n_threads, RpOptimizerForm form, gsize n, GError **error)
 {
     RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
-    const RpPoolOptions pool_options = {.n_threads = n_threads};
+    g_autoptr(RpNodes) nodes = rp_nodes_read(RP_NODES_DIRECTORY);
+    const RpPoolOptions pool_options = {.n_threads = n_threads, .nodes = nodes};
     const guint n_layers = (guint)((n - 1) / LAYER_PARAMETERS + 1);
 
     adamw.form = form;

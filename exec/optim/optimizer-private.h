@@ -8,9 +8,6 @@
 
 #include "exec/optim/optimizer.h"
 
-/* Pieces end at so many parameters: whole pages, and enough work to wake a thread for. */
-#define RP_OPTIMIZER_GRANULE ((gsize)16384)
-
 /* Weights that are widened at a time, to be published. */
 #define RP_OPTIMIZER_PUBLISHED ((gsize)(4 * RP_MOMENT_BLOCK))
 

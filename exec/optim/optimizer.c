@@ -95,21 +95,34 @@ clear_scales(RpOptimizerLayer *layer)
         memset(layer->scale[i], 0, n * sizeof(float));
 }
 
-static void
-place(RpOptimizerLayer *layer, void *memory)
+RpOptimizerPlaces
+rp_optimizer_places(RpOptimizerForm form, guint64 n)
 {
-    const gsize n = layer->n_parameters, n_scales = rp_moment_scales(layer->form.moments, 0, n);
-    const gsize weights = layer->form.shared ? 0 : n * rp_moment_bytes(layer->form.master),
-                moments = n * rp_moment_bytes(layer->form.moments);
-    float *floats = memory;
+    const guint n_moments = rp_optimizer_moments(form);
+    const guint64 scales = 4 * n_moments * rp_moment_scales(form.moments, 0, n);
+    const guint64 weights = form.shared ? 0 : n * rp_moment_bytes(form.master);
+    const guint64 moments = n * rp_moment_bytes(form.moments);
+    const gboolean weights_first = weights >= moments;
+    RpOptimizerPlaces places = {.weight = scales + (weights_first ? 0 : n_moments * moments)};
 
-    for (guint i = 0; n_scales > 0 && i < layer->n_moments; i++, floats += n_scales)
-        layer->scale[i] = floats;
-    guint8 *bytes = (guint8 *)floats;
+    for (guint i = 0; i < n_moments; i++)
+        places.moment[i] = scales + (weights_first ? weights : 0) + i * moments;
+    return places;
+}
+
+static void
+place(RpOptimizerLayer *layer, guint8 *memory)
+{
+    const gsize n_scales = rp_moment_scales(layer->form.moments, 0, layer->n_parameters);
+    const RpOptimizerPlaces places = rp_optimizer_places(layer->form, layer->n_parameters);
+
     if (!layer->form.shared)
-        layer->weight = weights >= moments ? bytes : bytes + layer->n_moments * moments;
-    for (guint i = 0; i < layer->n_moments; i++)
-        layer->moment[i] = bytes + (weights >= moments ? weights : 0) + i * moments;
+        layer->weight = memory + places.weight;
+    for (guint i = 0; i < layer->n_moments; i++) {
+        layer->moment[i] = memory + places.moment[i];
+        if (n_scales > 0)
+            layer->scale[i] = (float *)(void *)memory + i * n_scales;
+    }
 }
 
 RpOptimizerLayer *

@@ -96,6 +96,18 @@ double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradie
 void rp_optimizer_block_squares(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
                                 RpDtype dtype, gsize n, double *sums);
 
+/* Where arrays begin in the state of a layer, bytes; scales are in front of all. */
+typedef struct {
+    guint64 weight; /* not of shared ones */
+    guint64 moment[RP_OPTIMIZER_MOST_MOMENTS];
+} RpOptimizerPlaces;
+
+RpOptimizerPlaces rp_optimizer_places(RpOptimizerForm form, guint64 n_parameters);
+
+/* A step is divided among the threads of its pool in multiples of so many parameters: whole pages, and
+ * enough work to wake a thread for. */
+#define RP_OPTIMIZER_GRANULE ((gsize)16384)
+
 /**
  * rp_optimizer_layer_new:
  * @optimizer: its threads touch the memory first, so that it lies near them

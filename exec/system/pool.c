@@ -19,6 +19,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "exec/system/cpu-list.h"
+
 G_DEFINE_QUARK(rp_pool_error, rp_pool_error)
 
 #define CACHE_LINE 64
@@ -64,29 +66,16 @@ struct _RpPool {
     Worker workers[];
 };
 
-/* Adds the processors of "0-3,8" to @set. */
+/* The processors of "0-3,8". */
 static gboolean
 parse_cpus(const char *list, cpu_set_t *set, GError **error)
 {
-    g_auto(GStrv) parts = g_strsplit(list, ",", -1);
-
-    CPU_ZERO(set);
-    for (char **part = parts; *part != NULL; part++) {
-        g_auto(GStrv) ends = g_strsplit(g_strstrip(*part), "-", 2);
-        guint64 from = 0, to = 0;
-        if (ends[0] == NULL ||
-            !g_ascii_string_to_unsigned(ends[0], 10, 0, CPU_SETSIZE - 1, &from, NULL) ||
-            !g_ascii_string_to_unsigned(ends[1] != NULL ? ends[1] : ends[0], 10, from,
-                                        CPU_SETSIZE - 1, &to, NULL)) {
-            g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
-                        "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
-                        CPU_SETSIZE - 1);
-            return FALSE;
-        }
-        for (guint64 cpu = from; cpu <= to; cpu++)
-            CPU_SET((int)cpu, set);
-    }
-    return TRUE;
+    if (rp_cpu_list_parse(list, set))
+        return TRUE;
+    g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
+                "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
+                CPU_SETSIZE - 1);
+    return FALSE;
 }
 
 /* Those of the process that @options want; @n_all: how many the process has. */
@@ -246,24 +235,34 @@ start_worker(Worker *worker, GError **error)
     return status == 0;
 }
 
-/* Starts @n_threads threads on @cpus in turn, with all signals blocked. */
+/* The processors of @n_threads threads. (transfer full) */
+static guint *
+spread(const RpNodes *nodes, const cpu_set_t *set, guint n_threads)
+{
+    guint *cpus = g_new(guint, n_threads);
+    guint all[CPU_SETSIZE], n = 0;
+
+    for (guint cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, set))
+            all[n++] = cpu;
+    rp_nodes_choose(nodes, all, n, cpus, n_threads);
+    return cpus;
+}
+
+/* Starts @n_threads threads on @cpus, with all signals blocked. */
 static gboolean
-start_workers(RpPool *pool, guint n_threads, const cpu_set_t *cpus, GError **error)
+start_workers(RpPool *pool, guint n_threads, const guint *cpus, GError **error)
 {
     sigset_t all, before;
-    guint cpu = CPU_SETSIZE - 1;
     gboolean started = TRUE;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (guint i = 0; i < n_threads && started; i++) {
-        do
-            cpu = (cpu + 1) % CPU_SETSIZE;
-        while (!CPU_ISSET(cpu, cpus));
         Worker *worker = &pool->workers[i];
         worker->pool = pool;
         worker->index = i;
-        worker->cpu = cpu;
+        worker->cpu = cpus[i];
         started = start_worker(worker, error);
         if (started)
             pool->n_threads++;
@@ -317,7 +316,9 @@ rp_pool_new(const RpPoolOptions *options, GError **error)
     for (guint i = 0; i < pool->n_beds; i++)
         make(&pool->beds[i]);
     make(&pool->bed);
-    if (!start_workers(pool, n_threads, &cpus, error))
+    g_autofree guint *chosen = spread(options->nodes, &cpus, n_threads);
+
+    if (!start_workers(pool, n_threads, chosen, error))
         return NULL;
     return g_steal_pointer(&pool);
 }
@@ -350,31 +351,63 @@ rp_pool_cpu(const RpPool *pool, guint thread)
     return pool->workers[thread].cpu;
 }
 
+typedef struct {
+    gsize from, to; /* granules */
+} Share;
+
+/* Of @thread: the first ones take one more. */
+static Share
+share_of(const RpPool *pool, guint thread, gsize first, gsize n, gsize granule)
+{
+    const gsize first_granule = first / granule;
+    const gsize n_granules = (first + n - 1) / granule - first_granule + 1;
+    const gsize each = n_granules / pool->n_threads;
+    const gsize more = n_granules % pool->n_threads;
+    const gsize from = first_granule + thread * each + MIN(thread, more);
+
+    return (Share){from, from + each + (thread < more ? 1 : 0)};
+}
+
+void
+rp_pool_share(const RpPool *pool, guint thread, gsize first, gsize n, gsize granule, gsize *begin,
+              gsize *end)
+{
+    g_return_if_fail(n > 0 && granule > 0 && thread < pool->n_threads);
+
+    const Share share = share_of(pool, thread, first, n, granule);
+
+    *begin = CLAMP(share.from * granule, first, first + n);
+    *end = CLAMP(share.to * granule, first, first + n);
+}
+
+static gsize
+pieces_of(const RpPool *pool, const Worker *share)
+{
+    return (share->to - share->from + pool->piece - 1) / pool->piece;
+}
+
 /* Divides the run under way into shares, and these into pieces. From here on a thread that looks
  * for pieces finds them. */
 static void
 put_pieces(RpPool *pool)
 {
-    const gsize first_granule = pool->first / pool->granule;
-    const gsize n_granules = (pool->first + pool->n - 1) / pool->granule - first_granule + 1;
-    const gsize each = n_granules / pool->n_threads;
-    const gsize more = n_granules % pool->n_threads; /* the first so many take one more */
-    gsize n_pieces[2];                               /* of a share, and of one that takes more */
+    const Share last = share_of(pool, pool->n_threads - 1, pool->first, pool->n, pool->granule);
+    gsize n_undone = 0;
 
-    pool->piece = MAX(1, each / PIECES);
-    for (guint i = 0; i < 2; i++)
-        n_pieces[i] = (each + i + pool->piece - 1) / pool->piece;
-    /* relaxed: the releases below cover it */
-    atomic_store_explicit(&pool->n_undone,
-                          more * n_pieces[1] + (pool->n_threads - more) * n_pieces[0],
-                          memory_order_relaxed);
+    pool->piece = MAX(1, (last.to - last.from) / PIECES);
     for (guint i = 0; i < pool->n_threads; i++) {
-        Worker *share = &pool->workers[i];
-        share->from = first_granule + i * each + MIN(i, more);
-        share->to = share->from + each + (i < more ? 1 : 0);
-        /* release: the run and the share, to take_piece() */
-        atomic_store_explicit(&share->n_left, n_pieces[i < more ? 1 : 0], memory_order_release);
+        const Share share = share_of(pool, i, pool->first, pool->n, pool->granule);
+
+        pool->workers[i].from = share.from;
+        pool->workers[i].to = share.to;
+        n_undone += pieces_of(pool, &pool->workers[i]);
     }
+    /* relaxed: the releases below cover it */
+    atomic_store_explicit(&pool->n_undone, n_undone, memory_order_relaxed);
+    for (guint i = 0; i < pool->n_threads; i++)
+        /* release: the run and the share, to take_piece() */
+        atomic_store_explicit(&pool->workers[i].n_left, pieces_of(pool, &pool->workers[i]),
+                              memory_order_release);
 }
 
 void

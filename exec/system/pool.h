@@ -10,6 +10,8 @@
 
 #include <glib.h>
 
+#include "exec/system/nodes.h"
+
 typedef enum {
     RP_POOL_ERROR_CPU_LIST, /* not a list like "0-3,8" */
     RP_POOL_ERROR_NO_CPU,   /* no processor is left to run on */
@@ -20,9 +22,10 @@ typedef enum {
 GQuark rp_pool_error_quark(void);
 
 typedef struct {
-    guint n_threads;   /* 0: one for each processor to use */
-    const char *use;   /* processors to use, "0-3,8", or NULL: all that the process may use */
-    const char *avoid; /* processors to leave to others, or NULL or "": none */
+    guint n_threads;      /* 0: one for each processor to use */
+    const char *use;      /* processors to use, "0-3,8", or NULL: all that the process may use */
+    const char *avoid;    /* processors to leave to others, or NULL or "": none */
+    const RpNodes *nodes; /* of the machine, or NULL: one; threads are spread over them */
 } RpPoolOptions;
 
 typedef struct _RpPool RpPool;
@@ -51,6 +54,10 @@ guint rp_pool_n_threads(const RpPool *pool);
 
 /* The processor that thread @thread of @pool is pinned to. */
 guint rp_pool_cpu(const RpPool *pool, guint thread);
+
+/* Values [@begin, @end) that are @thread's share of a run of that range. */
+void rp_pool_share(const RpPool *pool, guint thread, gsize first, gsize n, gsize granule,
+                   gsize *begin, gsize *end);
 
 /* Works on values [@first, @first + @n), n > 0. */
 typedef void (*RpPoolFunc)(gsize first, gsize n, gpointer data);

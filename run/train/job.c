@@ -17,6 +17,7 @@ void
 rp_train_job_clear(RpTrainJob *job)
 {
     g_clear_pointer(&job->device_processors, g_free);
+    g_clear_pointer(&job->nodes, rp_nodes_free);
     g_clear_pointer(&job->trace, rp_trace_free);
     g_clear_pointer(&job->plan, rp_plan_free);
     rp_request_clear(&job->request);
@@ -404,6 +405,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     job->events = events;
     job->dry = dry;
     job->device_processors = rp_run_device_processors(run->n_devices);
+    job->nodes = rp_nodes_read(RP_NODES_DIRECTORY);
     job->optimizer_threads = run->optimizer.threads > 0
                                  ? (guint)run->optimizer.threads
                                  : rp_run_optimizer_threads(run->device_ops, run->n_devices);

@@ -76,6 +76,7 @@ typedef struct {
     guint64 device_memory_bytes; /* limit of each device; 0 = none */
     guint optimizer_threads;
     char *device_processors; /* that the optimizer's threads keep off; or %NULL */
+    RpNodes *nodes;          /* of the machine's memory */
     RpScheduleOps *given;    /* a file's schedule, or %NULL */
     RpRequest request;
     RpPlan *plan;      /* of a few iterations: predicted with, and what the trainer's arenas need */

@@ -7,6 +7,8 @@
  */
 #include "run/train/loop.h"
 
+#include "core/base/units.h"
+
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
@@ -43,6 +45,7 @@ update_options(const RpTrainJob *job)
         .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
         .threads = job->optimizer_threads,
         .avoid_cpus = job->device_processors,
+        .nodes = job->nodes,
     };
 
     update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
@@ -298,6 +301,22 @@ tell_failure(RpTrainLoop *loop, GError **error)
     }
 }
 
+/* Where the machine has several memory nodes. */
+static void
+tell_nodes(const RpTrainJob *job, const RpHostStateNear *near)
+{
+    if (near->problem != NULL)
+        rp_run_say(job->events, "warning",
+                   "weights and optimizer state may lie far from the threads that step them: of "
+                   "%u memory nodes none can be chosen: %s (a container needs --cap-add SYS_NICE)",
+                   near->nodes, near->problem);
+    else if (near->nodes > 1)
+        rp_run_say(job->events, "note",
+                   "%.1f GiB of weights, gradients and optimizer state lie on %u memory nodes, "
+                   "near the threads that step them",
+                   (double)near->bytes / (double)RP_GIB, near->nodes);
+}
+
 gboolean
 rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
@@ -310,6 +329,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     events->started(events->user_data, &outcome->pinned);
+    tell_nodes(job, rp_host_state_near(rp_trainer_host_state(loop.trainer)));
     trained = run_steps(&loop, error);
     events->stopped(events->user_data);
     if (!trained)

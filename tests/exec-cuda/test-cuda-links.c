@@ -154,7 +154,7 @@ rp_runtime_copy(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 byt
 
 RpCudaHostArena *
 rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned, int device,
-                       GError **error)
+                       RpCudaSettle settle, gpointer data, GError **error)
 {
     RpCudaHostArena *arena = g_new(RpCudaHostArena, 1);
 

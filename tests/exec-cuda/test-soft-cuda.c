@@ -400,7 +400,7 @@ make_arena(Fixture *f, guint n)
     assert_true(n <= PIECES);
     for (guint i = 0; i < n; i++)
         unpinned[i] = (RpCudaSpan){.offset = (2 * i + 1) * page, .bytes = page};
-    f->arena = rp_cuda_host_arena_new(2 * n * page, unpinned, n, 0, &f->error);
+    f->arena = rp_cuda_host_arena_new(2 * n * page, unpinned, n, 0, NULL, NULL, &f->error);
     return page;
 }
 
@@ -448,7 +448,7 @@ tries_to_pin_more_than_the_lock_limit(void **state)
         if (!limit_locks(f, cases[i][0]))
             skip();
         soft_cuda_allow_pins(G_MAXUINT);
-        f->arena = rp_cuda_host_arena_new(64 * page, NULL, 0, 0, &f->error);
+        f->arena = rp_cuda_host_arena_new(64 * page, NULL, 0, 0, NULL, NULL, &f->error);
         rp_assert_no_error(f->error);
         assert_true(rp_cuda_host_arena_finish(f->arena, &f->error));
         assert_int_equal(soft_cuda_first_pin(), cases[i][1]);

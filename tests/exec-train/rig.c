@@ -291,6 +291,7 @@ rig_open(Rig *rig, const RigOptions *options, guint iterations)
         .scale_loss = options->scale_loss,
         .loss_scale = loss_scale,
         .threads = options->threads,
+        .nodes = options->nodes,
     };
     rig->host_state = rp_host_state_new(rig->network, rig->plan, &update, &rig->error);
     rp_assert_no_error(rig->error);
@@ -303,6 +304,7 @@ rig_attach(Rig *rig)
     rig->memory =
         mmap(NULL, rig->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(rig->memory != MAP_FAILED);
+    rp_host_state_keep_near(rig->host_state, rig->memory, rig->memory_bytes);
     assert_true(rp_host_state_attach(rig->host_state, rig->memory, rig->memory_bytes, &rig->error));
     rp_host_state_load(rig->host_state, rig->weights);
 }

@@ -40,6 +40,7 @@ typedef struct {
     gboolean scale_loss;
     guint warmup;
     guint threads;
+    const RpNodes *nodes;
     guint64 device_memory_bytes;
 } RigOptions;
 

@@ -1,6 +1,7 @@
 #include "tests/exec-train/rig.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #define REFERENCE 40 /* targets of an iteration's first call */
@@ -385,6 +386,31 @@ gives_the_same_bits_with_threads(void **state)
     assert_equals_serial(f);
 }
 
+/* Each processor but the first on a node that is not there: whatever the system says to that. */
+static void
+gives_the_same_bits_on_several_memory_nodes(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *directory = g_dir_make_tmp("test-host-state-XXXXXX", NULL);
+    g_autofree char *command = g_strdup_printf(
+        "cd '%s' && mkdir node0 node9 && echo 0,9 >online && echo 0 >node0/cpulist && "
+        "echo 1-999 >node9/cpulist",
+        directory);
+    g_autofree char *remove = g_strdup_printf("rm -r '%s'", directory);
+    g_autoptr(RpNodes) nodes = NULL;
+
+    assert_int_equal(system(command), 0);
+    nodes = rp_nodes_read(directory);
+    assert_int_equal(system(remove), 0);
+    run_both(
+        f,
+        &(RigOptions){
+            .dtype = RP_DTYPE_BF16, .tied = TRUE, .max_grad_norm = 1, .threads = 3, .nodes = nodes},
+        3);
+    assert_equals_serial(f);
+    assert_in_range(rp_host_state_near(f->rig.host_state)->nodes, 1, 2);
+}
+
 static void
 finds_the_weights_of_a_tied_head_in_two_places(void **state)
 {
@@ -673,6 +699,7 @@ main(void)
         TEST(updates_every_storage_of_weights),
         TEST(adds_the_two_gradients_of_a_tied_matrix),
         TEST(gives_the_same_bits_with_threads),
+        TEST(gives_the_same_bits_on_several_memory_nodes),
         TEST(finds_the_weights_of_a_tied_head_in_two_places),
         TEST(skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same),
         TEST(lowers_the_loss_scale_one_iteration_later_if_asynchronous),

@@ -1,0 +1,50 @@
+/**
+ * Memory nodes (NUMA) of the machine: which processors are near which memory, and memory that is to lie
+ * on a node. The kernel's files and one system call say and do all of it; no library is needed.
+ *
+ * Where the kernel tells of no nodes there is one, of all processors.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_NODES_DIRECTORY "/sys/devices/system/node"
+
+/* Where the memory of one node may end and that of another begin: whole huge pages. */
+#define RP_NODES_GRANULE ((guint64)2 << 20)
+
+typedef struct _RpNodes RpNodes;
+
+/* @directory: RP_NODES_DIRECTORY. (transfer full) */
+RpNodes *rp_nodes_read(const char *directory);
+void rp_nodes_free(RpNodes *nodes);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpNodes, rp_nodes_free)
+
+/* Nodes that have processors; at least one. */
+guint rp_nodes_count(const RpNodes *nodes);
+
+/* The node of processor @cpu, as the kernel numbers it; 0 where it does not say. */
+guint rp_nodes_of_cpu(const RpNodes *nodes, guint cpu);
+
+/**
+ * rp_nodes_choose:
+ * @nodes: (nullable): %NULL: one node
+ * @cpus: (array length=n_cpus): ascending
+ * @chosen: (out) (array length=n): processors for @n threads
+ *
+ * Of one node the first @n, in turn if there are not as many. Of several nodes as many of each as its
+ * processors are of all, the first ones of each, one node after the other: threads that follow each
+ * other share a node.
+ */
+void rp_nodes_choose(const RpNodes *nodes, const guint *cpus, guint n_cpus, guint *chosen, guint n);
+
+/**
+ * rp_nodes_prefer:
+ * @begin: of memory of this process that nobody has touched; the nearest granule counts, here and at @end
+ *
+ * Takes memory from @node as long as that has any.
+ *
+ * Returns: bytes that follow it; 0 with @problem (transfer full) set: the system refuses; 0 without: less
+ * than a granule
+ */
+guint64 rp_nodes_prefer(const void *begin, const void *end, guint node, char **problem);
