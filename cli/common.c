@@ -12,6 +12,7 @@
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/schedules/schedule.h"
+#include "exec/servers/servers.h"
 #include "plots/gnuplot.h"
 #include "run/settings.h"
 
@@ -33,6 +34,8 @@ is_usage(const GError *error)
         return error->code == RP_PLOT_ERROR_FORMAT;
     if (error->domain == RP_RUN_ERROR)
         return error->code == RP_RUN_ERROR_USAGE;
+    if (error->domain == RP_SERVERS_ERROR)
+        return error->code == RP_SERVERS_ERROR_DIFFERS;
     return error->domain == RP_CLI_ERROR || error->domain == G_OPTION_ERROR ||
            error->domain == RP_COST_MODEL_ERROR;
 }

@@ -20,6 +20,9 @@
 /* Values of packing_choice, but for 1 = false, 2 = true. */
 #define RP_RUN_PACKING_AUTO 0
 
+/* Of checkpoint.beside: true. */
+#define RP_RUN_BESIDE_ALWAYS 2
+
 /* Values of excess_length_choice. */
 #define RP_RUN_EXCESS_TRUNCATE 0
 #define RP_RUN_EXCESS_DROP 1

@@ -34,6 +34,7 @@ typedef struct {
     const char *trace; /* measured, or %NULL; neither this nor --picture with --save-gradients */
     RpTrainHow how;
     RpTrainWords words;
+    RpServers *servers; /* this is one of; %NULL: there is one */
 } Training;
 
 static gboolean
@@ -179,6 +180,24 @@ earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
     return g_path_get_dirname(checkpoint);
 }
 
+/* Server 0 does, for all. */
+static gboolean
+find_checkpoint(Training *training, const RpRunFile *run_file, GError **error)
+{
+    const gboolean dry = training->args->dry_run;
+    RpTrainHow *how = &training->how;
+    RpServers *servers = training->servers;
+
+    if (servers != NULL && how->save_gradients != NULL)
+        return rp_cli_refuse(error, "--save-gradients: expected one server, found %u",
+                             rp_servers_count(servers));
+    if (servers != NULL && !rp_train_agree_start(servers, run_file, how, dry, error))
+        return FALSE;
+    if (!dry && rp_train_is_first(servers) && !rp_train_find_checkpoint(run_file, how, error))
+        return FALSE;
+    return servers == NULL || rp_train_share_checkpoint(servers, how, error);
+}
+
 static gboolean
 run_as(Training *training, RpRunFile *run_file, GError **error)
 {
@@ -189,10 +208,11 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
 
     training->words.job = &job;
     training->words.outcome = &outcome;
+    job.servers = training->servers;
     if (!check_files(training, run_file, error) ||
         (strcmp(run_file->profile, "auto") != 0 &&
          !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
-        (!args->dry_run && !rp_train_find_checkpoint(run_file, how, error)))
+        !find_checkpoint(training, run_file, error))
         return FALSE;
     g_autofree char *earlier = earlier_run(run_file, how);
 
@@ -220,22 +240,27 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
 }
 
 static gboolean
-train_file(const TrainArgs *args, const char *path, RpReport *report, GError **error)
+train_file(const TrainArgs *args, const char *path, RpServers *servers, RpReport *report,
+           GError **error)
 {
+    const gboolean first = rp_train_is_first(servers);
     g_autoptr(RpRunFile) run_file = NULL;
     Training training = {
         .args = args,
         .words = {.report = report, .progress_s = args->progress_s},
+        .servers = servers,
     };
-    const RpRunEvents events = rp_train_events(&training.words);
+    RpRunEvents events = rp_train_events(&training.words);
     gboolean done;
 
+    if (!first)
+        rp_train_quieten(&events);
     if (!rp_train_check_regular("", path, MAX_RUN_FILE_BYTES, error))
         return FALSE;
     run_file = rp_run_file_load(path, (const char *const *)args->sets, error);
     if (run_file == NULL)
         return FALSE;
-    training.trace = args->trace != NULL ? args->trace : run_file->trace;
+    training.trace = !first ? NULL : args->trace != NULL ? args->trace : run_file->trace;
     /* a key may be there for other runs, an option is not */
     if (args->save_gradients != NULL && args->trace == NULL && run_file->trace != NULL) {
         events.say(&training.words, "note", "trace: --save-gradients writes none");
@@ -245,7 +270,7 @@ train_file(const TrainArgs *args, const char *path, RpReport *report, GError **e
         .run_file = path,
         .resume = args->resume != NULL,
         .checkpoint = args->resume != NULL && *args->resume != '\0' ? g_strdup(args->resume) : NULL,
-        .keep_trace = training.trace != NULL || args->picture != NULL,
+        .keep_trace = training.trace != NULL || (args->picture != NULL && first),
         .save_gradients = args->save_gradients,
         .events = &events,
         .lock = -1,
@@ -254,6 +279,22 @@ train_file(const TrainArgs *args, const char *path, RpReport *report, GError **e
     if (training.how.lock >= 0)
         close(training.how.lock);
     g_free(training.how.checkpoint);
+    return done;
+}
+
+/* On all that were started together. */
+static gboolean
+train_on_servers(const TrainArgs *args, const char *path, RpReport *report, GError **error)
+{
+    RpServers *servers = NULL;
+    gboolean done;
+
+    rp_train_catch_save();
+    if (!rp_train_join(&servers, error))
+        return FALSE;
+    done = train_file(args, path, servers, report, error);
+    if (servers != NULL)
+        rp_train_part(servers, done ? NULL : *error);
     return done;
 }
 
@@ -267,10 +308,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         return rp_cli_refuse(error, "%s",
                              args->keys ? "--keys: expected no run file with it; see --help"
                                         : "something is missing: expected RUN.yaml; see --help");
-    if (!args->keys) {
-        rp_train_catch_save();
-        return train_file(args, words[0], report, error);
-    }
+    if (!args->keys)
+        return train_on_servers(args, words[0], report, error);
     rp_train_report_keys(report);
     return TRUE;
 }

@@ -113,6 +113,12 @@ report_heading(RpReport *report, const RpTrainJob *job)
                    " x %" G_GINT64_FORMAT " tokens, %u round%s of %u",
                    run->gradient_accumulation_steps, options->micro_batches, run->micro_batch_size,
                    run->sequence_length, rounds, rounds == 1 ? "" : "s", options->round);
+    if (job->servers != NULL) {
+        rp_report_line(report, "servers",
+                       "%u: these micro-batches are of each, and times without the network",
+                       rp_train_n_servers(job));
+        rp_report_count(report, "servers", rp_train_n_servers(job), NULL);
+    }
     rp_report_count(report, "gradient_accumulation_steps", run->gradient_accumulation_steps, NULL);
     rp_report_count(report, "round", options->round, NULL);
     rp_report_count(report, "head_chunk", job->profile->head_chunk, NULL);

@@ -24,6 +24,17 @@ typedef struct {
 /* What tells on standard error and in @words's report, and stops at signals. */
 RpRunEvents rp_train_events(RpTrainWords *words);
 
+/* ---- servers.c ---- */
+
+/* Joins the other servers, if mpirun or srun has started this process as one of several; from then on only
+ * server 0 prints. @servers: (out): %NULL: there is one. Errors: RP_CLI_ERROR_USAGE, RP_TRANSPORT_ERROR_* */
+gboolean rp_train_join(RpServers **servers, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Leaves them. @error: why the run ended, or it is %NULL: then the others are told; where it is not for this
+ * server to print, nothing more is printed. */
+void rp_train_part(RpServers *servers, const GError *error);
+/* What server 0 is told of a run, others only do. */
+void rp_train_quieten(RpRunEvents *events);
+
 /* ---- signals.c ---- */
 
 /* From now on SIGUSR1 asks for a checkpoint; it stays so until the process ends. */

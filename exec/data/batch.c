@@ -131,6 +131,26 @@ rp_token_batch_starts(const RpTokenBatch *batch, guint m)
     return batch->starts + micro_batch_start(batch, m) + m;
 }
 
+RpTokenBatch
+rp_token_batch_part(const RpTokenBatch *batch, guint first, guint n)
+{
+    const gsize at = micro_batch_start(batch, first);
+    RpTokenBatch part = *batch;
+
+    g_assert(first + n <= batch->micro_batches);
+    part.micro_batches = n;
+    part.input_ids += at;
+    part.targets += at;
+    part.lengths += count_rows(first, batch->sequences);
+    part.n_micro_targets += first;
+    if (!batch->packed)
+        return part;
+    part.starts += at + first;
+    part.n_starts += first;
+    part.longest += first;
+    return part;
+}
+
 RpBatcher *
 rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError **error)
 {

@@ -56,6 +56,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTokenBatch, rp_token_batch_free)
 /* @to: of the shape of @from */
 void rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from);
 
+/* Micro-batches [first, first + n) of @batch, borrowed; its numbers and samples stay those of all. */
+RpTokenBatch rp_token_batch_part(const RpTokenBatch *batch, guint first, guint n);
+
 /* The [b][s] ids and targets of micro-batch @m. */
 const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
 const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);

@@ -140,18 +140,23 @@ hash_base(RpWeights *weights)
 }
 
 const char *
-rp_weights_base_hash(const RpWeights *weights)
+rp_weights_model_hash(const RpWeights *weights)
 {
     RpWeights *own = (RpWeights *)(guintptr)weights;
 
     g_return_val_if_fail(weights != NULL, NULL);
-    if (weights->lora.rank == 0)
-        return NULL;
     g_mutex_lock(&own->base_lock);
     if (own->base_hash == NULL && own->base != NULL)
         hash_base(own);
     g_mutex_unlock(&own->base_lock);
     return weights->base_hash;
+}
+
+const char *
+rp_weights_base_hash(const RpWeights *weights)
+{
+    g_return_val_if_fail(weights != NULL, NULL);
+    return weights->lora.rank > 0 ? rp_weights_model_hash(weights) : NULL;
 }
 
 const char *

@@ -142,6 +142,9 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
+/* Of the model that the weights are bound to, or the base of adapters: names, shapes, types and bytes of its
+ * tensors. NULL before they are bound */
+const char *rp_weights_model_hash(const RpWeights *weights);
 /* Of the bound base of adapters, which are refused beside another: SHA-256, 64 digits, of names, types,
  * shapes and all bytes of its tensors (weights-hash.c). They are read when it is first asked for. %NULL
  * without adapters, or before binding. */

@@ -75,8 +75,6 @@ struct _RpServers {
     char *why;       /* that this one fails */
     gboolean leaving;
     gboolean stopped; /* nothing moves any more */
-    guint slow;       /* a server, that was waited for so long: */
-    gint64 slow_ns;   /* 0: none is */
 
     /* the thread's */
     gint64 beat_ns;    /* next beat */

@@ -223,10 +223,8 @@ note_slow(RpServers *servers, RpServersCall *call)
         if (piece->data == NULL || piece->sent)
             continue;
         call->told = TRUE;
-        pthread_mutex_lock(&servers->lock);
-        servers->slow = piece->server;
-        servers->slow_ns = waited_ns;
-        pthread_mutex_unlock(&servers->lock);
+        if (servers->options.slow != NULL)
+            servers->options.slow(servers->options.user_data, servers, piece->server, waited_ns);
     }
 }
 

@@ -215,9 +215,23 @@ rp_servers_barrier(RpServers *servers, RpServersChannel channel, GError **error)
     return rp_servers_gather(servers, channel, all, offsets, error);
 }
 
+/* The first line of @a that @b has not there. */
+static void
+find_difference(const char *a, const char *b, char **of_a, char **of_b)
+{
+    g_auto(GStrv) x = g_strsplit(a, "\n", -1), y = g_strsplit(b, "\n", -1);
+    guint i = 0;
+
+    while (x[i] != NULL && y[i] != NULL && strcmp(x[i], y[i]) == 0)
+        i++;
+    *of_a = g_strstrip(g_strdup(x[i] != NULL ? x[i] : "nothing more"));
+    *of_b = g_strstrip(g_strdup(y[i] != NULL ? y[i] : "nothing more"));
+}
+
 gboolean
 rp_servers_check_same(RpServers *servers, const char *what, const char *text, GError **error)
 {
+    g_autofree char *expected = NULL, *found = NULL;
     g_auto(GStrv) texts = rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, text, error);
     guint r = 1;
 
@@ -227,9 +241,10 @@ rp_servers_check_same(RpServers *servers, const char *what, const char *text, GE
         r++;
     if (r == servers->count)
         return TRUE;
+    find_difference(texts[0], texts[r], &expected, &found);
     g_set_error(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
-                "%s: expected %s %s as on %s, found %s", servers->peers[r].name, what, texts[0],
-                servers->peers[0].name, texts[r]);
+                "%s: expected %s \"%s\" as on %s, found \"%s\"", servers->peers[r].name, what,
+                expected, servers->peers[0].name, found);
     return FALSE;
 }
 
@@ -270,16 +285,14 @@ rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s, GError 
     return TRUE;
 }
 
-gboolean
-rp_servers_take_slow(RpServers *servers, guint *server, gint64 *waited_ns)
+const char *
+rp_servers_said(const RpServers *servers, guint rank)
 {
-    gboolean found;
+    const RpServersPeer *peer = &servers->peers[rank];
 
-    pthread_mutex_lock(&servers->lock);
-    found = servers->slow_ns > 0;
-    *server = servers->slow;
-    *waited_ns = servers->slow_ns;
-    servers->slow_ns = 0;
-    pthread_mutex_unlock(&servers->lock);
-    return found;
+    g_assert(!servers->started);
+    return peer->left && peer->in.kind != RP_SERVERS_BEAT_LEAVES &&
+                   peer->in.kind != RP_SERVERS_BEAT_ALIVE
+               ? peer->in.text
+               : NULL;
 }

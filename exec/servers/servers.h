@@ -32,11 +32,19 @@ typedef enum {
     RP_SERVERS_CHANNELS
 } RpServersChannel;
 
+typedef struct _RpServers RpServers;
+
+/* A server that beats was waited for so long: on the servers' thread, once an exchange. */
+typedef void (*RpServersSlow)(gpointer user_data, const RpServers *servers, guint rank,
+                              gint64 waited_ns);
+
 typedef struct {
     gint64 silence_ns;   /* after which a server counts as lost; 0 = 20 s */
     gint64 patience_ns;  /* after which one that beats is slow; 0 = 30 s */
     guint64 piece_bytes; /* 0 = 4 MiB */
     guint64 bytes_per_s; /* emulated: no more leave this server; 0 = no limit */
+    RpServersSlow slow;  /* may be %NULL */
+    gpointer user_data;
 } RpServersOptions;
 
 /* Bytes for a server, or from it. */
@@ -45,8 +53,6 @@ typedef struct {
     void *data;
     gsize bytes; /* 0: no message */
 } RpServersBlock;
-
-typedef struct _RpServers RpServers;
 
 /**
  * rp_servers_new:
@@ -95,7 +101,7 @@ gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
 /**
  * rp_servers_check_same:
  * @what: "the model"
- * @text: a hash, or a few words
+ * @text: a hash, or lines of which the first that differs is told
  *
  * Errors: RP_SERVERS_ERROR_DIFFERS, on all servers the same: the first server whose @text is not
  *   that of server 0, with both
@@ -110,6 +116,5 @@ void rp_servers_fail(RpServers *servers, const char *why);
 gboolean rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* A server that beats, but that an exchange has waited for longer than options.patience_ns: told once
- * an exchange. Returns: FALSE: there is none */
-gboolean rp_servers_take_slow(RpServers *servers, guint *server, gint64 *waited_ns);
+/* After rp_servers_fail(): why server @rank said that it failed, or another did; %NULL: it said nothing. */
+const char *rp_servers_said(const RpServers *servers, guint rank);

@@ -266,7 +266,7 @@ make_ask(const RpTrainJob *job, gint64 round)
     return (RpAsk){
         .options = {.schedule = schedule_of(job),
                     .gpus = run->n_devices,
-                    .micro_batches = (guint)run->micro_batches,
+                    .micro_batches = (guint)run->micro_batches / rp_train_n_servers(job),
                     .round = (guint)round,
                     .async = run->async,
                     .fidelity = RP_FIDELITY_FULL,
@@ -275,10 +275,12 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .transfers = (RpTransfers)run->transfers,
                     .consistency = (RpConsistency)run->consistency,
                     .optimizer = (RpOptimizerMode)run->optimizer.mode,
-                    .early_steps = (RpEarlySteps)run->optimizer.early,
+                    .early_steps = rp_train_n_servers(job) > 1 ? RP_EARLY_OFF
+                                                               : (RpEarlySteps)run->optimizer.early,
                     .form = rp_run_optimizer_form(&run->optimizer),
                     .step_at_once = run->optimizer.max_grad_norm <= 0 &&
                                     job->network.dtype != RP_DTYPE_FP16 &&
+                                    rp_train_n_servers(job) == 1 &&
                                     run->consistency != RP_CONSISTENCY_BLOCKING},
         .stages = run->stages,
         .forward_stages = run->forward_stages,
@@ -375,6 +377,8 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     ask.options.constant_bytes = rp_network_constant_bytes(network);
     if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
         ask.host_bytes = MAX(1, limit.bytes);
+    if (!rp_train_least(job, &ask.host_bytes, error))
+        return FALSE;
     job->measured = rp_profile_copy(job->profile);
     place_head(job, job->profile);
     if (run->slow != NULL) {
@@ -410,7 +414,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
                                  ? (guint)run->optimizer.threads
                                  : rp_run_optimizer_threads(run->device_ops, run->n_devices);
 
-    if (!open_schedule(job, error))
+    if (!rp_train_divide(job, run, error) || !open_schedule(job, error))
         return FALSE;
     const RpAsk ask = make_ask(job, run->round);
 
@@ -427,5 +431,5 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return predict(job, network, dry, error);
+    return predict(job, network, dry, error) && rp_train_agree_job(job, error);
 }

@@ -53,10 +53,12 @@ typedef struct {
     double bubble_ratio;
 } RpTrainValidation;
 
-/* Everything that is known before training. */
+/* Everything that is known before training. Of several servers: micro-batches of the run are those of
+ * all, the plan and its request are those of each. */
 typedef struct {
     const RpRunFile *run;
     const RpRunEvents *events;
+    RpServers *servers; /* this is one of: set before rp_train_job_prepare(); %NULL: there is one */
     RpModel config;
     gboolean dry;              /* nothing is trained: weights and data may be missing */
     RpSafetensors *checkpoint; /* the model's weights; %NULL: they are not there */
@@ -92,6 +94,11 @@ typedef struct {
 void rp_train_job_clear(RpTrainJob *job);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
 
+/* 1: there is one. */
+guint rp_train_n_servers(const RpTrainJob *job);
+/* Whether this one writes and tells for all. @servers: (nullable) */
+gboolean rp_train_is_first(const RpServers *servers);
+
 /**
  * rp_train_job_prepare:
  * @run: borrowed by @job
@@ -102,6 +109,9 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainJob, rp_train_job_clear)
  *
  * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
  * the model, plans and simulates. Takes no memory for training.
+ *
+ * Of several servers all call it: layer times are those of server 0, memory is the least of all, and
+ * model, data and plan must be the same: RP_SERVERS_ERROR_DIFFERS.
  *
  * Errors: those of every part; a plan that does not fit: RP_TRAINER_ERROR_MEMORY, and job->remedy
  */

@@ -46,6 +46,7 @@ update_options(const RpTrainJob *job)
         .threads = job->optimizer_threads,
         .avoid_cpus = job->device_processors,
         .nodes = job->nodes,
+        .servers = job->servers,
     };
 
     update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
@@ -124,12 +125,34 @@ next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **er
 static gboolean
 run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
-    guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const guint each = loop->job->request.options.micro_batches;
+    const guint rank = loop->job->servers != NULL ? rp_servers_rank(loop->job->servers) : 0;
 
-    for (guint c = 0; c < calls; c++)
-        if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
+    for (guint c = 0; c < calls; c++) {
+        const RpTokenBatch own = rp_token_batch_part(batches[c], rank * each, each);
+
+        if (!rp_trainer_forward_backward(loop->trainer, &own, NULL, error))
             return FALSE;
+    }
     return rp_trainer_step(loop->trainer, error);
+}
+
+int
+rp_train_loop_stop(const RpTrainLoop *loop)
+{
+    return loop->job->servers != NULL ? loop->wish.signal : loop->job->events->stop();
+}
+
+/* Whether a checkpoint is due, as all servers see it. */
+static gboolean
+agree(RpTrainLoop *loop, guint64 step, gboolean *due, GError **error)
+{
+    loop->wish = (RpTrainWish){loop->job->events->stop(), rp_train_loop_is_due(loop, step)};
+    if (loop->job->servers != NULL && !rp_train_agree_step(loop->job, &loop->wish, error))
+        return FALSE;
+    *due = loop->wish.save || rp_train_loop_is_best(loop, step);
+    return TRUE;
 }
 
 static gboolean
@@ -142,8 +165,9 @@ run_steps(RpTrainLoop *loop, GError **error)
 
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
 
-    while (step < (guint64)run->steps && loop->job->events->stop() == 0 &&
+    while (step < (guint64)run->steps && rp_train_loop_stop(loop) == 0 &&
            !rp_train_loop_is_useless(loop)) {
+        gboolean due;
         GError *problem = NULL;
 
         if (!next_batches(loop, loop->batches, calls, &problem))
@@ -156,13 +180,13 @@ run_steps(RpTrainLoop *loop, GError **error)
         rp_train_loop_watch_output(loop, step);
         if (!rp_train_loop_evaluate(loop, step, error))
             return FALSE;
-        const gboolean due = rp_train_loop_is_due(loop, step) || rp_train_loop_is_best(loop, step);
-
-        if (due && step < (guint64)run->steps && loop->job->events->stop() == 0 &&
+        if (!agree(loop, step, &due, error))
+            return FALSE;
+        if (due && step < (guint64)run->steps && rp_train_loop_stop(loop) == 0 &&
             !rp_train_loop_is_useless(loop) && !rp_train_loop_save(loop, step, error))
             return FALSE;
     }
-    outcome->signal = loop->job->events->stop();
+    outcome->signal = rp_train_loop_stop(loop);
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
@@ -287,11 +311,15 @@ static void
 tell_failure(RpTrainLoop *loop, GError **error)
 {
     gboolean writing;
+    g_autoptr(GError) problem = g_error_copy(*error);
 
     rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
     writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
-    add_checkpoint(error, loop->outcome->checkpoint, writing);
+    if (loop->files)
+        add_checkpoint(error, loop->outcome->checkpoint, writing);
     loop->job->events->failed(loop->job->events->user_data, error);
+    if (loop->job->servers != NULL)
+        (void)rp_train_fail_servers(loop->job->servers, problem);
     if (writing) { /* it is good, and reads nothing that has failed */
         const guint n_saved = loop->outcome->n_saved;
 
@@ -320,12 +348,15 @@ tell_nodes(const RpTrainJob *job, const RpHostStateNear *near)
 gboolean
 rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GError **error)
 {
-    g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = outcome, .files = TRUE};
+    g_auto(RpTrainLoop) loop = {
+        .job = job, .how = how, .outcome = outcome, .files = rp_train_is_first(job->servers)};
     const RpRunEvents *events = job->events;
     const GError *unwritten = NULL;
     gboolean trained;
 
     if (!start(&loop, error))
+        return FALSE;
+    if (!rp_train_tell_servers(job, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     events->started(events->user_data, &outcome->pinned);

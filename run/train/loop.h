@@ -23,6 +23,7 @@ typedef struct {
     gint64 seen_us;   /* when the output directory was there last */
     gboolean lost;    /* it is gone for good, and that was told */
     gboolean files;   /* OUTPUT is written to */
+    RpTrainWish wish; /* of several servers, after the last step */
     gboolean ending;  /* no step follows */
     gboolean changed; /* the data file, and it was said */
 } RpTrainLoop;
@@ -30,6 +31,9 @@ typedef struct {
 /* @metrics: (nullable): are told of each step */
 RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
                                  RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The signal after which no step follows; 0: none */
+int rp_train_loop_stop(const RpTrainLoop *loop);
 
 /* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
 gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);

@@ -24,6 +24,18 @@ gboolean rp_train_evaluation_progress(gpointer job, guint64 n_samples);
 /* Once there is a plan: how long an evaluation takes, by a plan that only runs forward. */
 gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* ---- servers.c: nothing of one server ---- */
+
+/* What several servers cannot do is refused; @run's round becomes that of each. Errors:
+ * RP_RUN_ERROR_VALUE */
+gboolean rp_train_divide(const RpTrainJob *job, RpRunFile *run,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* @bytes: (inout): of a limit, the least of all servers; 0: there is none. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_least(const RpTrainJob *job, guint64 *bytes,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Model, data and plan are the same on all. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_agree_job(const RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Sets the job's profile, and what follows from it: whose attention, the head's chunk, the memory
  * that there is. @earlier_run: as rp_train_job_prepare() */
 gboolean rp_train_find_times(RpTrainJob *job, const char *earlier_run,

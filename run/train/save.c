@@ -11,7 +11,7 @@
 #define SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 /* checkpoint.beside */
-enum { AUTO, NEVER, ALWAYS };
+enum { AUTO, NEVER, ALWAYS = RP_RUN_BESIDE_ALWAYS };
 
 /* That a copy leaves free unless it was asked for: page tables, caches of the files it goes to. */
 #define MARGIN_BYTES ((guint64)256 << 20)
@@ -73,7 +73,7 @@ rp_train_saves_beside(const RpTrainJob *job, guint64 *bytes)
     const int beside = job->run->checkpoint.beside;
 
     *bytes = copy_bytes(job);
-    return beside == ALWAYS || (beside == AUTO && has_room(job, FALSE));
+    return beside == ALWAYS || (beside == AUTO && job->servers == NULL && has_room(job, FALSE));
 }
 
 gboolean
@@ -123,7 +123,7 @@ find_room(RpTrainLoop *loop)
 static gboolean
 begin_beside(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state)
 {
-    return !loop->ending && find_room(loop) &&
+    return !loop->ending && loop->job->servers == NULL && find_room(loop) &&
            rp_checkpoint_beside_begin(loop->beside, options, loop->trainer, state);
 }
 
@@ -239,7 +239,7 @@ rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step)
 {
     g_autoptr(GError) problem = NULL;
 
-    if (loop->lost || g_get_monotonic_time() - loop->seen_us < WATCH_INTERVAL_US ||
+    if (loop->lost || !loop->files || g_get_monotonic_time() - loop->seen_us < WATCH_INTERVAL_US ||
         hold_output(loop, step, &problem))
         return;
     loop->lost = TRUE;
@@ -266,15 +266,36 @@ rp_train_loop_wait(RpTrainLoop *loop)
     note_pause(loop, begin_us);
 }
 
-/* While training stands still; at the end, where there is no room for more, the weights alone. */
+/* While training stands still; at the end, where there is no room for more, the weights alone. Of several
+ * servers, server 0, with the state of all. */
 static void
 save_in_place(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state,
               RpCheckpointWritten *written, char **weights)
 {
-    written->path =
-        rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
-    if (written->path == NULL)
-        *weights = save_weights(loop, options, written->error);
+    RpHostState *host_state = rp_trainer_host_state(loop->trainer);
+
+    if (!rp_host_state_gather(host_state, loop->job->run->output,
+                              written->error == NULL ? &written->error : NULL))
+        return;
+    if (loop->files && written->error == NULL) {
+        written->path =
+            rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
+        if (written->path == NULL)
+            *weights = save_weights(loop, options, written->error);
+    }
+    rp_host_state_let_go(host_state);
+}
+
+/* Whether the checkpoint of @step is there, as server 0 knows. */
+static gboolean
+is_saved(const RpTrainLoop *loop, guint64 step, gboolean *saved, GError **error)
+{
+    RpTrainWish wish = {.save = step != loop->saved_step};
+
+    if (loop->job->servers != NULL && !rp_train_agree_step(loop->job, &wish, error))
+        return FALSE;
+    *saved = !wish.save;
+    return TRUE;
 }
 
 gboolean
@@ -292,24 +313,30 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
     g_auto(RpCheckpointWritten) written = {.step = step};
     g_autofree char *weights = NULL;
     gint64 begin_us;
-    gboolean held, begun;
+    gboolean held, begun, saved;
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
     begin_us = g_get_monotonic_time();
     rp_train_loop_settle(loop, TRUE);
-    if (step == loop->saved_step) {
+    if (!is_saved(loop, step, &saved, error))
+        return FALSE;
+    if (saved) {
         note_pause(loop, begin_us);
         return TRUE;
     }
     warn_changed(loop);
-    held = hold_output(loop, step, &written.error);
+    held = !loop->files || hold_output(loop, step, &written.error);
     begun = held && begin_beside(loop, &options, &state);
-    if (held && !begun)
+    if ((held || loop->job->servers != NULL) && !begun)
         save_in_place(loop, &options, &state, &written, &weights);
     loop->saved_us = g_get_monotonic_time();
     note_pause(loop, begin_us);
-    if (!begun)
+    if (written.error != NULL && written.error->domain == RP_SERVERS_ERROR) {
+        g_propagate_error(error, g_steal_pointer(&written.error));
+        return FALSE;
+    }
+    if (!begun && loop->files)
         note_saved(loop, &written, FALSE, weights);
     return TRUE;
 }
@@ -320,7 +347,9 @@ rp_train_loop_save_before(RpTrainLoop *loop, GError *problem, GError **error)
     guint64 step = loop->outcome->last_step;
 
     loop->ending = TRUE;
-    if (!rp_train_loop_save(loop, step, error))
+    if (loop->job->servers != NULL) /* the others wait for a step, and not to save */
+        g_propagate_error(error, problem);
+    else if (!rp_train_loop_save(loop, step, error))
         g_error_free(problem); /* a step before it failed */
     else
         g_propagate_error(error, problem);

@@ -300,6 +300,39 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
                                             kinds->len);
 }
 
+/* Server 0 measures; all take its times, as they stand in a file. */
+static RpProfile *
+share_profile(RpTrainJob *job, const char *earlier_run, GError **error)
+{
+    g_autoptr(RpProfile) measured = NULL;
+    g_autofree char *json = NULL;
+    g_auto(GStrv) texts = NULL;
+
+    if (rp_train_is_first(job->servers)) {
+        measured = measure_profile(job, earlier_run, error);
+        if (measured == NULL)
+            return NULL;
+        json = rp_profile_to_json(measured);
+    }
+    texts =
+        rp_servers_gather_texts(job->servers, RP_SERVERS_CONTROL, json != NULL ? json : "", error);
+    if (texts == NULL)
+        return NULL;
+    const char *name = rp_servers_name(job->servers, 0);
+    g_autoptr(RpProfile) file = rp_profile_parse(name, texts[0], strlen(texts[0]), error);
+
+    if (file == NULL)
+        return NULL;
+    take_attention(job, file, name);
+    take_head_chunk(job, file, 0);
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    return take_times(profile, file, name, error) && rp_profile_check_full(profile, error)
+               ? g_steal_pointer(&profile)
+               : NULL;
+}
+
 /* A file says how much memory there was when it was made. What there is now, a plan may have. */
 static gboolean
 take_memory(RpTrainJob *job, GError **error)
@@ -320,9 +353,11 @@ rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
 {
     const char *path = job->run->profile;
 
-    job->profile = strcmp(path, "auto") == 0 ? measure_profile(job, earlier_run, error)
-                                             : read_profile(job, path, error);
-    return job->profile != NULL && take_memory(job, error);
+    job->profile = strcmp(path, "auto") != 0 ? read_profile(job, path, error)
+                   : job->servers != NULL    ? share_profile(job, earlier_run, error)
+                                             : measure_profile(job, earlier_run, error);
+    return job->profile != NULL && take_memory(job, error) &&
+           rp_train_least(job, &job->profile->gpu_memory_bytes, error);
 }
 
 RpNetwork *

@@ -94,6 +94,30 @@ typedef struct {
     int lock; /* of the output directory, to be closed; -1 = not locked yet */
 } RpTrainHow;
 
+/* ---- servers.c: of several servers, all of which call ---- */
+
+/* The program, the run file and what it is run with are the same. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how,
+                              gboolean dry, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* how->checkpoint becomes what server 0 has found. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how,
+                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Says of each server what it has, and how fast the network is. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_tell_servers(const RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What is to be done after a step. */
+typedef struct {
+    gint32 signal; /* 0: none; of any server */
+    gint32 save;   /* of server 0 */
+} RpTrainWish;
+/* @wish: (inout). Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_agree_step(const RpTrainJob *job, RpTrainWish *wish,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The others are told of @problem, unless they know; afterwards nothing can be exchanged. Returns:
+ * whether this server is to tell people: server 0 is, and others what that does not know */
+gboolean rp_train_fail_servers(RpServers *servers, const GError *problem);
+
 /* ---- files.c ---- */
 
 /* A file that reading would wait for, or never come to the end of, is refused. What is not there,

@@ -85,7 +85,7 @@ compare(RpServers *servers)
         return NULL;
     if (rp_servers_check_same(servers, "the model", own, &error))
         return g_strdup("a difference was not seen");
-    named = g_strdup_printf("%s: expected the model 0 as on %s, found 1",
+    named = g_strdup_printf("%s: expected the model \"0\" as on %s, found \"1\"",
                             rp_servers_name(servers, 2), rp_servers_name(servers, 0));
     return strcmp(error->message, named) == 0 ? NULL : g_strdup(error->message);
 }

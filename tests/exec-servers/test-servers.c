@@ -119,31 +119,35 @@ a_server_that_stands_still_is_named(void **state)
     threads_net_free(failure.net);
 }
 
+/* Of server 0. */
 static void
-come_late(RpServers *servers, gpointer slow)
+note_slow(gpointer user_data, const RpServers *servers, guint rank, gint64 waited_ns)
 {
-    guint *named = slow;
-    gint64 waited_ns = 0;
-    guint server = 0;
+    guint *named = user_data;
 
+    if (rp_servers_rank(servers) == 0 && waited_ns >= 100 * MS)
+        *named = 10 * *named + rank;
+}
+
+static void
+come_late(RpServers *servers, gpointer user_data)
+{
+    (void)user_data;
     if (rp_servers_rank(servers) == 2)
         g_usleep(400000);
     g_assert(rp_servers_barrier(servers, RP_SERVERS_NETWORK, NULL));
-    if (rp_servers_rank(servers) == 0 && rp_servers_take_slow(servers, &server, &waited_ns) &&
-        waited_ns >= 100 * MS)
-        *named = server;
-    g_assert(!rp_servers_take_slow(servers, &server, &waited_ns) || rp_servers_rank(servers) != 0);
 }
 
 static void
 a_server_that_falls_behind_is_named_once(void **state)
 {
-    const RpServersOptions options = {.patience_ns = 100 * MS};
-    ThreadsNet *net = threads_net_new(3);
     guint named = 0;
+    const RpServersOptions options = {
+        .patience_ns = 100 * MS, .slow = note_slow, .user_data = &named};
+    ThreadsNet *net = threads_net_new(3);
 
     (void)state;
-    threads_run(net, 3, &options, come_late, &named);
+    threads_run(net, 3, &options, come_late, NULL);
     assert_int_equal(named, 2);
     threads_net_free(net);
 }

@@ -15,19 +15,30 @@ struct _ThreadsNet {
     guint count;
     Place *places;
     gboolean *stopped;
-    GHashTable *queues; /* of GBytes, by "from to channel" */
+    GHashTable *queues; /* Queue, by "from to channel" */
 };
 
+/* Messages between two servers on a channel: who begins to receive first gets the first. */
+typedef struct {
+    GQueue *sent; /* GBytes */
+    guint64 n_begun;
+    guint64 n_over;
+} Queue;
+
 struct _RpTransportMessage {
-    GQueue *queue; /* %NULL: was sent */
+    Queue *queue;   /* %NULL: was sent */
+    guint64 number; /* of those that are received */
     void *data;
     gsize bytes;
 };
 
 static void
-free_queue(gpointer queue)
+free_queue(gpointer data)
 {
-    g_queue_free_full(queue, (GDestroyNotify)g_bytes_unref);
+    Queue *queue = data;
+
+    g_queue_free_full(queue->sent, (GDestroyNotify)g_bytes_unref);
+    g_free(queue);
 }
 
 ThreadsNet *
@@ -70,17 +81,18 @@ threads_net_stop(ThreadsNet *net, guint rank)
 }
 
 /* Under the lock. */
-static GQueue *
+static Queue *
 queue_of(ThreadsNet *net, guint from, guint to, guint channel)
 {
     char *key = g_strdup_printf("%u %u %u", from, to, channel);
-    GQueue *queue = g_hash_table_lookup(net->queues, key);
+    Queue *queue = g_hash_table_lookup(net->queues, key);
 
     if (queue != NULL) {
         g_free(key);
         return queue;
     }
-    queue = g_queue_new();
+    queue = g_new0(Queue, 1);
+    queue->sent = g_queue_new();
     g_hash_table_insert(net->queues, key, queue);
     return queue;
 }
@@ -106,7 +118,8 @@ threads_send(gpointer transport, guint server, guint channel, const void *data, 
     (void)error;
     pthread_mutex_lock(&net->lock);
     if (!net->stopped[here->rank] && !net->stopped[server])
-        g_queue_push_tail(queue_of(net, here->rank, server, channel), g_bytes_new(data, bytes));
+        g_queue_push_tail(queue_of(net, here->rank, server, channel)->sent,
+                          g_bytes_new(data, bytes));
     pthread_mutex_unlock(&net->lock);
     return g_new0(RpTransportMessage, 1);
 }
@@ -120,7 +133,9 @@ threads_receive(gpointer transport, guint server, guint channel, void *data, gsi
 
     (void)error;
     pthread_mutex_lock(&here->net->lock);
-    *message = (RpTransportMessage){queue_of(here->net, server, here->rank, channel), data, bytes};
+    *message =
+        (RpTransportMessage){queue_of(here->net, server, here->rank, channel), 0, data, bytes};
+    message->number = message->queue->n_begun++;
     pthread_mutex_unlock(&here->net->lock);
     return message;
 }
@@ -133,7 +148,9 @@ threads_test(gpointer transport, RpTransportMessage *message, gboolean *over, GE
 
     if (message->queue != NULL) {
         pthread_mutex_lock(&here->net->lock);
-        bytes = g_queue_pop_head(message->queue);
+        if (message->number == message->queue->n_over)
+            bytes = g_queue_pop_head(message->queue->sent);
+        message->queue->n_over += bytes != NULL;
         pthread_mutex_unlock(&here->net->lock);
         if (bytes == NULL) {
             *over = FALSE;

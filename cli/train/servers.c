@@ -1,0 +1,161 @@
+/* roundpipe train: one of several servers, as mpirun and srun start them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/train/train.h"
+
+/* How many processes were started together: what launchers tell those that they start. */
+static const char *const counts[] = {
+    "OMPI_COMM_WORLD_SIZE", /* Open MPI's mpirun */
+    "PMI_SIZE",             /* MPICH's mpirun, srun --mpi=pmi2 */
+};
+
+/* Returns: 1: this one alone. @told: (out): who says so */
+static guint
+started_together(const char **told)
+{
+    guint64 n = 0;
+
+    for (guint i = 0; i < G_N_ELEMENTS(counts); i++) {
+        const char *text = g_getenv(counts[i]);
+
+        *told = counts[i];
+        if (text != NULL && g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT16, &n, NULL))
+            return (guint)n;
+    }
+    *told = "SLURM_STEP_NUM_TASKS"; /* srun --mpi=pmix */
+    if (g_getenv("PMIX_RANK") != NULL && g_getenv(*told) != NULL &&
+        g_ascii_string_to_unsigned(g_getenv(*told), 10, 1, G_MAXUINT16, &n, NULL))
+        return (guint)n;
+    return 1;
+}
+
+/* On the servers' thread. Server 0 tells, or the next if it is server 0 that is slow. */
+static void
+tell_slow(gpointer user_data, const RpServers *servers, guint rank, gint64 waited_ns)
+{
+    (void)user_data;
+    if (rp_servers_rank(servers) == (rank == 0 ? 1 : 0))
+        fprintf(stderr, "roundpipe train: warning: %s is behind: the others have waited %.0f s\n",
+                rp_servers_name(servers, rank), (double)waited_ns / 1e9);
+}
+
+static void
+hush(FILE *stream)
+{
+    if (freopen("/dev/null", "w", stream) == NULL)
+        (void)fclose(stream);
+}
+
+gboolean
+rp_train_join(RpServers **servers, GError **error)
+{
+    const RpServersOptions options = {.slow = tell_slow};
+    const RpTransportOps *mpi;
+    const char *told;
+    const guint n = started_together(&told);
+
+    *servers = NULL;
+    if (n == 1)
+        return TRUE;
+    mpi = rp_transport_mpi(error);
+    if (mpi == NULL) {
+        g_prefix_error(error, "started as one of %u servers (%s): ", n, told);
+        return FALSE;
+    }
+    *servers = rp_servers_new(mpi, NULL, &options, error);
+    if (*servers == NULL)
+        return FALSE;
+    if (rp_servers_count(*servers) != n) {
+        (void)rp_cli_refuse(error,
+                            "started as one of %u servers (%s), but MPI finds %u: expected the "
+                            "mpirun of %s, which this program was built with",
+                            n, told, rp_servers_count(*servers), rp_transport_built_text());
+        rp_servers_free(g_steal_pointer(servers));
+        return FALSE;
+    }
+    if (rp_servers_rank(*servers) > 0)
+        hush(stdout);
+    return TRUE;
+}
+
+void
+rp_train_part(RpServers *servers, const GError *error)
+{
+    const gboolean first = rp_train_is_first(servers);
+    const gboolean told = error == NULL || g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD);
+
+    /* before the others hear of it, and end: mpirun then ends this one */
+    if (!told && first)
+        (void)rp_cli_fail("train", g_error_copy(error));
+    if (!told && (!rp_train_fail_servers(servers, error) || first))
+        hush(stderr);
+    if (error != NULL && !g_error_matches(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS))
+        rp_cli_leave(); /* MPI's own end would wait for servers that are gone */
+    rp_servers_free(servers);
+}
+
+static void
+say_nothing(gpointer user_data, const char *kind, const char *text)
+{
+    (void)user_data;
+    (void)kind;
+    (void)text;
+}
+
+static void
+show_nothing(gpointer user_data, const char *what, guint64 done, guint64 total)
+{
+    (void)user_data;
+    (void)what;
+    (void)done;
+    (void)total;
+}
+
+static void
+note_nothing(gpointer user_data, const char *note)
+{
+    (void)user_data;
+    (void)note;
+}
+
+static void
+catch_stop(gpointer user_data, const RpPinnedMemory *pinned)
+{
+    (void)user_data;
+    (void)pinned;
+    rp_train_catch_stop();
+}
+
+static void
+count_nothing(gpointer user_data, const RpStepReport *report, double step_ns)
+{
+    (void)user_data;
+    (void)report;
+    (void)step_ns;
+}
+
+/* The others first: one of them may have told it already. */
+static void
+fail_quietly(gpointer user_data, GError **error)
+{
+    const RpTrainWords *words = user_data;
+
+    if (!rp_train_fail_servers(words->job->servers, *error))
+        hush(stderr);
+    else
+        g_prefix_error(error, "%s: ",
+                       rp_servers_name(words->job->servers, rp_servers_rank(words->job->servers)));
+    rp_cli_tell("train", error);
+}
+
+void
+rp_train_quieten(RpRunEvents *events)
+{
+    events->say = say_nothing;
+    events->progress = show_nothing;
+    events->resumed = note_nothing;
+    events->started = catch_stop;
+    events->stepped = count_nothing;
+    events->failed = fail_quietly;
+}

@@ -1,0 +1,237 @@
+/* A run of several servers: what must be the same on all, and what server 0 says for all. */
+#include "run/train/private.h"
+
+#include <string.h>
+
+#include "core/base/units.h"
+#include "exec/system/memory-limit.h"
+#include "run/train/train.h"
+
+/* That servers send each other to see how fast they are. */
+#define MEASURED_BYTES ((gsize)16 << 20)
+
+guint
+rp_train_n_servers(const RpTrainJob *job)
+{
+    return job->servers != NULL ? rp_servers_count(job->servers) : 1;
+}
+
+gboolean
+rp_train_is_first(const RpServers *servers)
+{
+    return servers == NULL || rp_servers_rank(servers) == 0;
+}
+
+/* ---- before anything is read ---- */
+
+/* Of the program's own file: servers of one version count in the same way. */
+static char *
+hash_program(void)
+{
+    g_autoptr(GMappedFile) file = g_mapped_file_new("/proc/self/exe", FALSE, NULL);
+
+    return file != NULL
+               ? g_compute_checksum_for_data(G_CHECKSUM_SHA256,
+                                             (const guchar *)g_mapped_file_get_contents(file),
+                                             g_mapped_file_get_length(file))
+               : g_strdup("unknown");
+}
+
+gboolean
+rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how, gboolean dry,
+                     GError **error)
+{
+    g_autofree char *program = hash_program();
+    g_autofree char *asked = g_strdup_printf(
+        "%s\n%s\n%s %s", run->resolved, dry ? "--dry-run" : "no --dry-run",
+        how->resume ? "--resume" : "no --resume", how->checkpoint != NULL ? how->checkpoint : "");
+
+    return rp_servers_check_same(servers, "a program of SHA-256", program, error) &&
+           rp_servers_check_same(servers, "of the run file and options", asked, error);
+}
+
+gboolean
+rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how, GError **error)
+{
+    g_auto(GStrv) paths = rp_servers_gather_texts(
+        servers, RP_SERVERS_CONTROL, how->checkpoint != NULL ? how->checkpoint : "", error);
+
+    if (paths == NULL)
+        return FALSE;
+    g_free(how->checkpoint);
+    how->checkpoint = *paths[0] != '\0' ? g_strdup(paths[0]) : NULL;
+    return TRUE;
+}
+
+static gboolean
+refuse(GError **error, const char *key, const char *expected)
+{
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%s: expected %s with several servers",
+                key, expected);
+    return FALSE;
+}
+
+gboolean
+rp_train_divide(const RpTrainJob *job, RpRunFile *run, GError **error)
+{
+    const gint64 n = rp_train_n_servers(job);
+
+    if (n == 1)
+        return TRUE;
+    if (run->micro_batches % n != 0) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "micro_batches: expected a multiple of %" G_GINT64_FORMAT
+                    ", the number of servers, found %" G_GINT64_FORMAT,
+                    n, run->micro_batches);
+        return FALSE;
+    }
+    if (run->consistency == RP_CONSISTENCY_BLOCKING)
+        return refuse(error, "consistency", "events");
+    if (run->checkpoint.beside == RP_RUN_BESIDE_ALWAYS)
+        return refuse(error, "checkpoint.beside", "auto or false");
+    if (run->optimizer.early == RP_EARLY_ON)
+        return refuse(error, "optimizer.early", "auto or false");
+    if (run->round_choice == RP_RUN_ROUND_ALL && run->round > 0)
+        run->round = run->micro_batches / n;
+    return TRUE;
+}
+
+/* ---- once it is planned ---- */
+
+gboolean
+rp_train_least(const RpTrainJob *job, guint64 *bytes, GError **error)
+{
+    const guint n = rp_train_n_servers(job);
+    g_autofree guint64 *all = g_new0(guint64, n);
+    g_autofree gsize *offsets = g_new(gsize, (gsize)n + 1);
+
+    if (n == 1)
+        return TRUE;
+    for (guint r = 0; r <= n; r++)
+        offsets[r] = r * sizeof *all;
+    all[rp_servers_rank(job->servers)] = *bytes;
+    if (!rp_servers_gather(job->servers, RP_SERVERS_CONTROL, all, offsets, error))
+        return FALSE;
+    for (guint r = 0; r < n; r++)
+        if (all[r] > 0 && (*bytes == 0 || all[r] < *bytes))
+            *bytes = all[r];
+    return TRUE;
+}
+
+static void
+add_bytes(GChecksum *checksum, const void *bytes, gsize n)
+{
+    g_checksum_update(checksum, bytes, (gssize)n);
+}
+
+/* Of all tasks, what they wait for and what they touch. */
+static char *
+hash_plan(const RpPlan *plan)
+{
+    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+
+    for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
+        const RpTask *task = rp_plan_task(plan, id);
+        const guint32 numbers[] = {task->lane,  task->iteration, task->micro_batch, task->stage,
+                                   task->layer, task->chunk,     task->round,       task->kind};
+
+        add_bytes(checksum, numbers, sizeof numbers);
+        add_bytes(checksum, rp_plan_dependencies(plan, task),
+                  task->dependency_count * sizeof(RpDependency));
+        add_bytes(checksum, rp_plan_accesses(plan, task), task->access_count * sizeof(RpAccess));
+    }
+    for (guint32 a = 0; a <= rp_plan_gpus(plan); a++) {
+        const guint64 bytes = rp_plan_arena_bytes(plan, a);
+
+        add_bytes(checksum, &bytes, sizeof bytes);
+    }
+    return g_strdup(g_checksum_get_string(checksum));
+}
+
+static gboolean
+agree_data(const RpTrainJob *job, const char *what, const RpDataset *dataset, GError **error)
+{
+    g_autofree char *fingerprint =
+        dataset != NULL
+            ? g_strdup_printf("%016" G_GINT64_MODIFIER "x", rp_dataset_fingerprint(dataset).all)
+            : g_strdup("none");
+
+    return rp_servers_check_same(job->servers, what, fingerprint, error);
+}
+
+gboolean
+rp_train_agree_job(const RpTrainJob *job, GError **error)
+{
+    g_autofree char *plan = NULL;
+
+    if (job->servers == NULL)
+        return TRUE;
+    plan = hash_plan(job->plan);
+    return (job->checkpoint == NULL ||
+            rp_servers_check_same(job->servers, "a model of hash",
+                                  rp_weights_model_hash(job->weights), error)) &&
+           agree_data(job, "data of fingerprint", job->dataset, error) &&
+           agree_data(job, "eval.data of fingerprint", job->evaluation.dataset, error) &&
+           rp_servers_check_same(job->servers, "a plan of SHA-256", plan, error);
+}
+
+gboolean
+rp_train_tell_servers(const RpTrainJob *job, GError **error)
+{
+    const RpRunFile *run = job->run;
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+    double bytes_per_s = 0;
+
+    if (job->servers == NULL)
+        return TRUE;
+    if (!rp_servers_measure(job->servers, MEASURED_BYTES, &bytes_per_s, error))
+        return FALSE;
+    g_autofree char *text =
+        g_strdup_printf("%s, %.1f GiB of host memory free, %.3g GB/s to the others as measured",
+                        run->devices, (double)limit.bytes / (double)RP_GIB, bytes_per_s / 1e9);
+    g_auto(GStrv) texts = rp_servers_gather_texts(job->servers, RP_SERVERS_CONTROL, text, error);
+
+    for (guint r = 0; texts != NULL && r < rp_servers_count(job->servers); r++)
+        rp_run_say(job->events, "note", "%s: %s", rp_servers_name(job->servers, r), texts[r]);
+    return texts != NULL;
+}
+
+/* ---- between steps ---- */
+
+gboolean
+rp_train_agree_step(const RpTrainJob *job, RpTrainWish *wish, GError **error)
+{
+    const guint n = rp_train_n_servers(job);
+    g_autofree RpTrainWish *all = g_new0(RpTrainWish, n);
+    g_autofree gsize *offsets = g_new(gsize, (gsize)n + 1);
+
+    for (guint r = 0; r <= n; r++)
+        offsets[r] = r * sizeof *all;
+    all[rp_servers_rank(job->servers)] = *wish;
+    if (!rp_servers_gather(job->servers, RP_SERVERS_CONTROL, all, offsets, error))
+        return FALSE;
+    *wish = all[0];
+    for (guint r = 1; r < n && wish->signal == 0; r++)
+        wish->signal = all[r].signal; /* whoever is asked to stop: all stop */
+    return TRUE;
+}
+
+/* ---- failure ---- */
+
+gboolean
+rp_train_fail_servers(RpServers *servers, const GError *problem)
+{
+    const gboolean own = problem->domain != RP_SERVERS_ERROR;
+    const gboolean first = rp_servers_rank(servers) == 0;
+    const char *said;
+
+    if (g_error_matches(problem, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS))
+        return first; /* all know */
+    rp_servers_fail(servers, problem->message);
+    said = rp_servers_said(servers, 0);
+    if (first)
+        return TRUE;
+    return own ? said == NULL || (strstr(said, problem->message) == NULL &&
+                                  strstr(problem->message, said) == NULL)
+               : g_str_has_prefix(problem->message, rp_servers_name(servers, 0)) && said == NULL;
+}
