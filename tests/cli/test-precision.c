@@ -1,5 +1,5 @@
 /* examples/precision: its data, its first steps beside the kept curve, and its comparison. */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #define STEPS "6"
 #define TRAIN                                                                                      \
     "train @R/examples/precision/run.yaml --set steps=" STEPS " --set model=@T/model "             \
-    "--set data=@T/text.jsonl "
+    "--set data=@T/text.jsonl --set profile=@T/times.json "
 
 /* About three times what was measured; of fp32 what other compilers and libraries may change. */
 static const struct {
@@ -95,6 +95,7 @@ the_first_steps_are_those_of_the_curve_that_is_kept(void **state)
     (void)state;
     succeed(&data);
     succeed(&init);
+    rp_train_files_times();
     if (RP_TEST_FEW) /* the rest is of values alone; what computes them has tests of its own */
         return;
     for (guint i = 0; i < G_N_ELEMENTS(runs); i++) {

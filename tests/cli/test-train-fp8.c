@@ -1,10 +1,10 @@
 /* Runs with matmul: fp8: the same bits wherever they run, what is refused, steps that are skipped. */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
 #define TRAIN                                                                                      \
     "train @R/examples/precision/run.yaml --set model=@T/model --set data=@T/text.jsonl "          \
     "--set steps=3 --set sequence_length=32 --set micro_batch_size=2 --set dtype=bf16 "            \
-    "--set matmul=fp8 "
+    "--set matmul=fp8 --set profile=@T/times.json "
 
 static void
 succeed(const RpCliRun *run)
@@ -22,6 +22,7 @@ make_model(void)
 
     succeed(&data);
     succeed(&init);
+    rp_train_files_times();
 }
 
 /* Losses and norms of each step, to the last digit, and the weights at the end. */

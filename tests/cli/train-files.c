@@ -36,6 +36,12 @@ rp_train_files_read(const char *name, gsize *length)
     return data;
 }
 
+void
+rp_train_files_times(void)
+{
+    rp_train_files_write("times.json", TIMES, -1);
+}
+
 int
 rp_train_files_setup(void **state)
 {
@@ -56,7 +62,7 @@ rp_train_files_setup(void **state)
     }
     rp_train_files_write("tiny.json", RP_TINY_CONFIG, -1);
     rp_train_files_write("data.jsonl", data->str, -1);
-    rp_train_files_write("times.json", TIMES, -1);
+    rp_train_files_times();
     rp_train_files_write("run.yaml", run, -1);
 
     g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
