@@ -220,9 +220,9 @@ of_runs_as_fast_the_most_frugal_is_preferred(void **state)
 static void
 a_large_batch_is_not_one_long_round(void **state)
 {
-    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 10000);
+    /* one round of all would take 107 GiB */
+    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 1000);
 
-    query.tokens_per_sequence = 512;
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
     assert_non_null(advice->best);
     assert_true(advice->best->options.round < advice->best->options.micro_batches);
@@ -232,15 +232,15 @@ a_large_batch_is_not_one_long_round(void **state)
 static void
 a_prime_batch_is_planned_as_the_next_that_divides(void **state)
 {
-    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 10007);
+    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 1009);
 
-    query.tokens_per_sequence = 512;
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
-    assert_int_equal(advice->batch_asked, 10007);
-    assert_int_equal(advice->query.batch, 10008);
+    assert_int_equal(advice->batch_asked, 1009);
+    assert_int_equal(advice->query.batch, 1012);
     assert_true(advice->best->host.total < 60 * RP_GIB);
 
     /* where it is a large part of the batch, or was asked for, it stays */
+    query.tokens_per_sequence = 512;
     query.batch = 17;
     g_autoptr(RpAdvice) small = advise(&query, roundpipe_only);
     assert_int_equal(small->query.batch, 17);
