@@ -65,6 +65,12 @@ load16(const guint8 *source, gsize i)
     return bits;
 }
 
+static void
+store16(guint8 *target, gsize i, guint16 bits)
+{
+    memcpy(target + i * sizeof bits, &bits, sizeof bits);
+}
+
 void
 rp_dtype_to_float(RpDtype dtype, const void *source, float *values, gsize n)
 {
@@ -106,13 +112,13 @@ rp_dtype_from_float(RpDtype dtype, const float *values, void *target, gsize n)
 
     if (n == 0)
         return;
-    if (dtype == RP_DTYPE_FP32) {
+    /* a loop for each, which compilers make vectors of */
+    if (dtype == RP_DTYPE_FP32)
         memcpy(target, values, n * sizeof *values);
-        return;
-    }
-    for (gsize i = 0; i < n; i++) {
-        guint16 bits =
-            dtype == RP_DTYPE_BF16 ? rp_bf16_from_float(values[i]) : rp_fp16_from_float(values[i]);
-        memcpy(bytes + i * sizeof bits, &bits, sizeof bits);
-    }
+    else if (dtype == RP_DTYPE_BF16)
+        for (gsize i = 0; i < n; i++)
+            store16(bytes, i, rp_bf16_from_float(values[i]));
+    else
+        for (gsize i = 0; i < n; i++)
+            store16(bytes, i, rp_fp16_from_float(values[i]));
 }

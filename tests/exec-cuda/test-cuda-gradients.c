@@ -450,6 +450,24 @@ typedef struct {
     GString *text; /* a line for each that is too far off */
 } Comparison;
 
+/* Numbers, not all of them zero, with the same bits. */
+static gboolean
+are_the_same(const float *got, const float *want, guint64 n)
+{
+    guint32 any = 0;
+    gboolean finite = TRUE;
+
+    if (memcmp(got, want, n * sizeof *got) != 0)
+        return FALSE;
+    for (guint64 i = 0; i < n; i++) {
+        const guint32 magnitude = rp_float_bits(want[i]) & 0x7fffffff;
+
+        any |= magnitude;
+        finite &= magnitude < 0x7f800000;
+    }
+    return any != 0 && finite;
+}
+
 /* Goes on after a difference, so that a failure names them all. */
 static void
 compare_weight(const RpWeight *weight, double tolerance, const float *got, const float *want,
@@ -457,6 +475,9 @@ compare_weight(const RpWeight *weight, double tolerance, const float *got, const
 {
     double difference = 0, norm = 0, got_norm = 0;
 
+    comparison->n_compared++;
+    if (are_the_same(got, want, weight->elements))
+        return;
     for (guint64 i = 0; i < weight->elements; i++) {
         const double a = (double)got[i], b = (double)want[i];
 
@@ -464,7 +485,6 @@ compare_weight(const RpWeight *weight, double tolerance, const float *got, const
         got_norm += a * a;
         norm += b * b;
     }
-    comparison->n_compared++;
     if (sqrt(difference) > comparison->largest * tolerance * sqrt(norm)) {
         comparison->largest = sqrt(difference / norm) / tolerance;
         comparison->worst = weight->name;
