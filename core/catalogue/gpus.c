@@ -9,6 +9,12 @@
  *   and B200 (of HGX B200, half of what is given with sparsity) of their data sheets. RTX 3060: GA106 of 28
  *   processors as GA102's. B200's memory: 7,680 bits at 3,996 MHz, as the driver tells. MI300X and
  *   Radeon PRO W7800: AMD's data sheets.
+ * - Looked up again on 2026-11-23, in others' copies of the data sheets and reports on the white papers, where
+ *   processors, cores, clocks, L2 and memory's speed agree: L40S (362.05 and 733 TFLOP/s: a reseller's copy), 4080 (390
+ *   with sparsity), 5080 (TechPowerUp's review), PRO 6000 (reports on its launch), A6000 (154.8: Microway's
+ *   comparison), 6000 Ada, L4 (7,424 cores, that is 58 processors; some say 60), 3060, B200 (2,250 and 4,500 of HGX
+ *   B200: glennklockwood.com) and MI300X (ROCm's table: L2 of 4 MiB a die). Of the W7800 only 90.5 TFLOP/s and RDNA 3's
+ *   6 MiB were found; its clock is that of this rate. tests/core/test-catalogue.c holds rates to processors times clock.
  * - interconnect and its speed: paper Table 2 and §5.1 (A800); RTX 3090 and H200 by the same rule,
  *   one direction.
  * - h2d, d2h: PCIe 5 measured on an H200 host (55.5 and 55.4 GB/s, pinned 1 GiB copies); PCIe 4 is
@@ -336,7 +342,7 @@ static const RpGpu gpus[] = {
      .memory_gb_per_s = 576,
      .l2_mib = 6,
      .processors = 70,
-     .clock_ghz = 2.499,
+     .clock_ghz = 2.525,
      .interconnect = "PCIe4",
      .interconnect_gb_per_s = 32,
      .foreign = TRUE,

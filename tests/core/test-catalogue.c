@@ -1,5 +1,7 @@
 #include "tests/rp-test.h"
 
+#include <math.h>
+
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/lora.h"
 
@@ -93,6 +95,25 @@ has_complete_and_consistent_rows(void **state)
         assert_true(g->attention_efficiency > 0 && g->attention_efficiency <= 1);
         assert_true(g->attention_backward_efficiency > 0);
         assert_true(g->memory_efficiency > 0 && g->memory_efficiency <= 1 && g->expert_ns > 0);
+    }
+}
+
+/* A processor does a power of two of operations in a clock; some data sheets count with a lower clock
+ * than the highest. */
+static void
+rates_are_processors_times_clock(void **state)
+{
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n);
+
+    (void)state;
+    for (guint i = 0; i < n; i++) {
+        const double each =
+            gpus[i].fp16_accumulate_tflops * 1e3 / (gpus[i].processors * gpus[i].clock_ghz);
+        const double share = each / exp2(round(log2(each)));
+
+        if (share < 0.92 || share > 1.002)
+            fail_msg("%s: %.1f operations of a processor in a clock", gpus[i].name, each);
     }
 }
 
@@ -412,6 +433,7 @@ main(void)
         cmocka_unit_test(counts_the_published_parameters_of_every_model),
         cmocka_unit_test(has_the_shapes_of_the_papers_table_3),
         cmocka_unit_test(has_complete_and_consistent_rows),
+        cmocka_unit_test(rates_are_processors_times_clock),
         cmocka_unit_test(has_the_gpus_of_the_papers_table_2),
         cmocka_unit_test(finds_by_any_name_and_suggests_the_nearest),
         cmocka_unit_test(reads_a_card_that_is_like_another),
