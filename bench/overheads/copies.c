@@ -356,7 +356,7 @@ static gboolean
 pin_ours(guint64 bytes, gint64 *ns, RpPinnedMemory *report, GError **error)
 {
     const gint64 start_ns = rp_clock_ns();
-    RpCudaHostArena *arena = rp_cuda_host_arena_new(bytes, NULL, 0, 0, error);
+    RpCudaHostArena *arena = rp_cuda_host_arena_new(bytes, NULL, 0, 0, NULL, NULL, error);
     gboolean done = arena != NULL && rp_cuda_host_arena_finish(arena, error);
 
     *ns = rp_clock_ns() - start_ns;
