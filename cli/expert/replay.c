@@ -89,6 +89,7 @@ replay(const RpRequest *request, const RpProfile *profile, double scale, Replay 
     const RpReplayOptions replay_options = {
         .scale = scale,
         .links = machine.links,
+        .cards = machine.cards,
         .optimizer_bytes_per_s = machine.optimizer_bytes_per_s,
     };
     const RpEngineOptions options = {.keep_trace = TRUE};

@@ -71,9 +71,12 @@ run_copy(RpReplay *replay, RpBackendLane *lane, const RpTask *task)
     const RpLaneKind kind = rp_soft_lane_kind(lane);
     const gboolean up = kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP;
     const gboolean activation = kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_ACTIVATION_DOWN;
-    const RpLinks *links = &replay->options.links;
+    const guint32 device = rp_soft_lane_device(lane);
+    const RpLinks *links = replay->options.cards != NULL
+                               ? &rp_profile_of(replay->options.cards, device)->links
+                               : &replay->options.links;
     const double speed = up ? links->h2d_bytes_per_s : links->d2h_bytes_per_s;
-    RpCopyEngine *engine = &replay->engines[2 * rp_soft_lane_device(lane) + (up ? 0 : 1)];
+    RpCopyEngine *engine = &replay->engines[2 * device + (up ? 0 : 1)];
     double time_ns = (double)links->copy_latency_ns;
 
     if (task->bytes == 0)

@@ -13,12 +13,13 @@
  */
 #pragma once
 
-#include "core/profile/profile.h"
+#include "core/profile/cards.h"
 #include "exec/engine/backend.h"
 
 typedef struct {
     double scale; /* >= 0; 0 = everything is over at once: only the engine takes time */
     RpLinks links;
+    const RpProfile *cards;       /* (nullable): whose devices have links of their own; borrowed */
     double optimizer_bytes_per_s; /* memory traffic of host tasks; 0 = no time */
 } RpReplayOptions;
 

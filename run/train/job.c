@@ -363,6 +363,18 @@ consider_rounds(RpTrainJob *job)
     job->other_gain = (double)job->steady.iteration_ns / (double)steady.iteration_ns - 1;
 }
 
+/* Devices that rest leave their processor to others: where all find one, none is shared. */
+static void
+share_processors(RpTrainJob *job)
+{
+    double busy = job->optimizer_threads;
+
+    for (guint g = 0; g < job->run->n_devices; g++)
+        busy += 1 / job->run->slow[g].actions;
+    if (busy <= job->profile->processors)
+        job->profile->processors = 0;
+}
+
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
@@ -385,6 +397,7 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
         g_autoptr(RpProfile) alike = job->profile;
 
         job->profile = rp_profile_slowed(alike, run->slow, run->n_devices);
+        share_processors(job);
     }
     if (!rp_request_resolve(&ask, job->profile, &job->request, error))
         return FALSE;

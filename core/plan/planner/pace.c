@@ -8,10 +8,15 @@
 
 #define RULES_OF_COST (RP_DISPATCH_RULES - 2) /* the last of them takes off all of the work */
 
+typedef struct {
+    gint64 ns;
+    guint32 iteration;
+} End;
+
 struct _RpPace {
     const RpPlanJob *job;
     gint64 *free_ns; /* [lane] */
-    GArray *ends_ns; /* of tasks from `first` on */
+    GArray *ends;    /* End, of tasks from `first` on */
     RpTaskId first;
     guint32 iteration; /* of the last slot */
     gint64 *last_ns;   /* [m of the round] end of the last action */
@@ -27,7 +32,7 @@ rp_pace_new(const RpPlanJob *job)
 
     pace->job = job;
     pace->free_ns = RP_JOB_NEW(job, gint64, rp_plan_n_lanes(job->plan));
-    pace->ends_ns = rp_job_array(job, sizeof(gint64));
+    pace->ends = rp_job_array(job, sizeof(End));
     pace->last_ns = RP_JOB_NEW(job, gint64, job->shape.round);
     pace->candidates = RP_JOB_NEW(job, guint, MAX(1, job->profile->n_cards));
     return pace;
@@ -75,26 +80,26 @@ run(RpPace *pace, const RpTask *task)
     for (guint i = 0; i < task->dependency_count; i++)
         if (needs[i].task >= pace->first) /* else it has long ended */
             start_ns =
-                MAX(start_ns, g_array_index(pace->ends_ns, gint64, needs[i].task - pace->first) +
+                MAX(start_ns, g_array_index(pace->ends, End, needs[i].task - pace->first).ns +
                                   needs[i].hop_ns - (needs[i].phase == 1 ? task->lead_ns : 0));
     return start_ns + duration_of(pace, task);
 }
 
-static void
-catch_up(RpPace *pace)
+void
+rp_pace_catch_up(RpPace *pace)
 {
     const RpPlan *plan = pace->job->plan;
 
-    for (RpTaskId id = pace->first + pace->ends_ns->len; id < rp_plan_end_id(plan); id++) {
+    for (RpTaskId id = pace->first + pace->ends->len; id < rp_plan_end_id(plan); id++) {
         const RpTask *task = rp_plan_task(plan, id);
-        const gint64 end_ns = run(pace, task);
+        const End end = {run(pace, task), task->iteration};
 
-        pace->free_ns[task->lane] = end_ns;
-        g_array_append_val(pace->ends_ns, end_ns);
+        pace->free_ns[task->lane] = end.ns;
+        g_array_append_val(pace->ends, end);
         if (rp_task_is_compute(task))
-            pace->last_ns[task->micro_batch % pace->job->shape.round] = end_ns;
+            pace->last_ns[task->micro_batch % pace->job->shape.round] = end.ns;
         if (task->kind == RP_TASK_BARRIER)
-            pace->barrier_ns = end_ns;
+            pace->barrier_ns = end.ns;
     }
 }
 
@@ -102,17 +107,16 @@ catch_up(RpPace *pace)
 static void
 forget(RpPace *pace)
 {
-    const RpPlan *plan = pace->job->plan;
-    const RpTaskId end = pace->first + pace->ends_ns->len;
-    RpTaskId first = MAX(pace->first, rp_plan_first_id(plan));
+    guint n = 0;
 
     if (pace->iteration == pace->job->iteration)
         return;
     pace->iteration = pace->job->iteration;
-    while (first < end && rp_plan_task(plan, first)->iteration + 3 < pace->job->iteration)
-        first++;
-    g_array_remove_range(pace->ends_ns, 0, (guint)(MIN(first, end) - pace->first));
-    pace->first = first;
+    while (n < pace->ends->len &&
+           g_array_index(pace->ends, End, n).iteration + 3 < pace->job->iteration)
+        n++;
+    g_array_remove_range(pace->ends, 0, n);
+    pace->first += n;
 }
 
 static gint64
@@ -185,7 +189,7 @@ rp_pace_dispatch(RpPace *pace, const RpAction *action)
     const guint gpus = pace->job->shape.gpus;
     guint device = pace->turn;
 
-    catch_up(pace);
+    rp_pace_catch_up(pace);
     forget(pace);
     if (pace->job->options.dispatch_rule != RP_DISPATCH_RULES)
         device = find_device(pace, action);
@@ -198,7 +202,7 @@ rp_pace_time_ns(RpPace *pace)
 {
     double all_ns = 0, last_ns = 0;
 
-    catch_up(pace);
+    rp_pace_catch_up(pace);
     for (guint g = 0; g < pace->job->shape.gpus; g++) {
         all_ns += (double)free_at(pace, g);
         last_ns = MAX(last_ns, (double)free_at(pace, g));

@@ -22,6 +22,9 @@ typedef struct _RpPace RpPace;
 
 RpPace *rp_pace_new(const RpPlanJob *job);
 
+/* Notes all tasks that the plan has by now: before any of them retires. */
+void rp_pace_catch_up(RpPace *pace);
+
 /* The device of the next slot, of actions like @action. Of several that are as good it is the next in turn
  * behind the last slot's. */
 guint rp_pace_dispatch(RpPace *pace, const RpAction *action);

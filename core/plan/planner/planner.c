@@ -99,6 +99,7 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
     job->shape.first_gpu = rp_schedule_next_first_gpu(job->options.schedule, &job->shape);
     job->rounds_before += job->rounds;
     job->call++;
+    rp_weave_catch_up(planner->weave);
     return TRUE;
 }
 
@@ -107,6 +108,7 @@ rp_planner_append_step(RpPlanner *planner)
 {
     g_return_if_fail(planner->job.call == rp_job_calls(&planner->job));
     planner->fidelity->end_iteration(planner->self);
+    rp_weave_catch_up(planner->weave);
     planner->job.iteration++;
     planner->job.call = 0;
 }
@@ -126,6 +128,7 @@ rp_planner_flush(RpPlanner *planner)
 {
     if (planner->fidelity->flush != NULL)
         planner->fidelity->flush(planner->self);
+    rp_weave_catch_up(planner->weave);
 }
 
 void

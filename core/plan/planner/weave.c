@@ -31,6 +31,13 @@ rp_weave_new(const RpPlanJob *job)
     return weave;
 }
 
+void
+rp_weave_catch_up(RpWeave *weave)
+{
+    if (weave->pace != NULL)
+        rp_pace_catch_up(weave->pace);
+}
+
 double
 rp_weave_time_ns(const RpWeave *weave)
 {

@@ -32,6 +32,8 @@ RpWeave *rp_weave_new(const RpPlanJob *job);
 gboolean rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What is appended behind actions counts, too (rp_pace_catch_up()). */
+void rp_weave_catch_up(RpWeave *weave);
 /* When devices are free, ns (rp_pace_time_ns()); free dispatch. */
 double rp_weave_time_ns(const RpWeave *weave);
 

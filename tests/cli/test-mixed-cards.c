@@ -1,0 +1,197 @@
+/* Cards of several kinds as a user has them: plans, replays, and runs on devices that are slowed down. */
+#include "tests/cli/train-files.h"
+
+#include <math.h>
+
+#define BOX "--gpu rtx4090:2,rtx3090:2 "
+#define RUN "qwen3-1.7b " BOX "--schedule roundpipe --micro-batches 8 --async --json "
+
+static void
+the_naive_split_is_slower_than_stages_that_suit_the_cards(void **state)
+{
+    g_auto(RpCliRun) naive = rp_cli_run(
+        "simulate qwen3-1.7b " BOX "--schedule 1f1b --micro-batches 8 --partition paper --json");
+    g_auto(RpCliRun) suited =
+        rp_cli_run("simulate qwen3-1.7b " BOX "--schedule 1f1b --micro-batches 8 --json");
+    g_auto(RpCliRun) turns = rp_cli_run("simulate " RUN);
+    g_auto(RpCliRun) freely = rp_cli_run("simulate " RUN "--dispatch free");
+    g_auto(RpCliRun) again = rp_cli_run("simulate " RUN "--dispatch free");
+    g_auto(RpCliRun) slow = rp_cli_run("simulate qwen3-1.7b --gpu rtx3090:4 --schedule roundpipe "
+                                       "--micro-batches 8 --async --json");
+    g_autoptr(RpTree) naive_root = rp_cli_json(&naive), suited_root = rp_cli_json(&suited);
+    g_autoptr(RpTree) turns_root = rp_cli_json(&turns), free_root = rp_cli_json(&freely);
+    g_autoptr(RpTree) slow_root = rp_cli_json(&slow);
+    const double free_ms = rp_cli_number(free_root, "iteration_ms");
+
+    (void)state;
+    assert_string_equal(freely.out, again.out);
+    assert_int_equal(rp_cli_number(naive_root, "gpus"), 4);
+    assert_string_equal(rp_cli_member(naive_root, "device")->text, "2 x RTX 4090 + 2 x RTX 3090");
+    assert_true(rp_cli_number(suited_root, "iteration_ms") <
+                0.8 * rp_cli_number(naive_root, "iteration_ms"));
+    /* in turns the slowest card sets the pace */
+    assert_float_equal(rp_cli_number(turns_root, "iteration_ms"),
+                       rp_cli_number(slow_root, "iteration_ms"),
+                       0.01 * rp_cli_number(slow_root, "iteration_ms"));
+    assert_true(free_ms < 0.7 * rp_cli_number(turns_root, "iteration_ms"));
+    assert_true(rp_cli_number(free_root, "bubble_ratio") < 0.05);
+}
+
+static void
+lists_of_cards_are_read_strictly(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } wrong[] = {
+        {"simulate qwen3-8b --gpu rtx4090:2,rtx3090:2 --gpus 8 --micro-batches 8 --schedule 1f1b",
+         "--gpus: expected 4, as many as --gpu has, found 8"},
+        {"simulate qwen3-8b --gpu rtx4090:0,rtx3090:2 --micro-batches 8 --schedule 1f1b",
+         "--gpu: expected a card, or CARD:N with N from 1 to 4096, found \"rtx4090:0\""},
+        {"simulate qwen3-8b --gpu rtx4090:2,rtx399 --micro-batches 8 --schedule 1f1b", "--gpu: "},
+        {"simulate qwen3-8b --gpu rtx4090:2, --micro-batches 8 --schedule 1f1b", "--gpu: "},
+        {"simulate @Q --gpu rtx4090:1,rtx3090:1 --micro-batches 8 --schedule 1f1b",
+         "has the times of its card"},
+        {"simulate qwen3-8b --gpu rtx4090:4 --micro-batches 8 --schedule roundpipe --dispatch free",
+         "--dispatch: expected --slow, or --gpu with several cards"},
+        {"compare qwen3-1.7b --gpu rtx4090:2,rtx3090:2 --systems all", "--gpu: expected one card"},
+        {"plan --model qwen3-8b --gpu rtx4090:2,rtx3090:2 --max-sequence",
+         "--gpu: expected one card with --max-sequence"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", wrong[i].line);
+
+        if (run.code != 2 || strstr(run.err, wrong[i].says) == NULL)
+            fail_msg("%s: %d, %s", wrong[i].line, run.code, run.err);
+    }
+}
+
+static void
+a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file(void **state)
+{
+    g_auto(RpCliRun) plan = rp_cli_run("plan --model qwen3-1.7b " BOX
+                                       "--schedules roundpipe --micro-batch 4 --batch 64 "
+                                       "-o @T/planned.yaml --json");
+    g_auto(RpCliRun) old = rp_cli_run("plan --model qwen3-1.7b --gpu rtx3090 --gpus 4 "
+                                      "--schedules roundpipe --micro-batch 4 --batch 64 --json");
+    g_auto(RpCliRun) lines = rp_cli_shell("grep '^dispatch: free' @T/planned.yaml");
+    g_autoptr(RpTree) root = rp_cli_json(&plan), old_root = rp_cli_json(&old);
+
+    (void)state;
+    assert_int_equal(plan.code, 0);
+    assert_int_equal(lines.code, 0);
+    assert_string_equal(rp_cli_member(root, "device")->text, "2 x RTX 4090 + 2 x RTX 3090");
+    assert_true(rp_cli_number(root, "recommendation.tokens_per_s") >
+                1.3 * rp_cli_number(old_root, "recommendation.tokens_per_s"));
+}
+
+/* Threads of two speeds, which follow the plan (replay proves the trace). */
+static void
+a_mixed_box_is_replayed(void **state)
+{
+    static const char *const fidelities[] = {"compute", "full"};
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(fidelities); i++) {
+        g_auto(RpCliRun) run =
+            rp_cli_run("replay qwen3-1.7b --gpu rtx4090,rtx3090 --schedule roundpipe "
+                       "--micro-batches 4 --round 2 --iterations 2 --dispatch free --seconds 0.3 "
+                       "--fidelity %s --json",
+                       fidelities[i]);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+
+        assert_int_equal(run.code, 0);
+        assert_true(rp_cli_number(root, "predicted.makespan_ms") > 0);
+        assert_true(rp_cli_number(root, "measured.makespan_ms") > 0);
+    }
+}
+
+#define STAGES "--set forward_stages=1,1,1 --set backward_stages=1,1,1,1 --set steps=4 "
+#define SLOW "--set devices=host:3 --set host_slow=0=1.5,2=2 --set dispatch=free "
+#define ROUNDS "--set micro_batches=8 --set round=4 --set gradient_accumulation_steps=2 "
+
+/* Wherever stages go, gradients are added in the order of rounds; evaluations and resumed runs, too. */
+static void
+free_dispatch_trains_the_same_bits(void **state)
+{
+    static const char *const kinds[] = {
+        STAGES ROUNDS,
+        STAGES "--set async=false --set eval.data=@T/data.jsonl --set eval.every=2 ",
+        STAGES "--set lora.rank=3 --set resident=on ",
+    };
+
+    (void)state;
+    for (gsize i = RP_TEST_FEW ? G_N_ELEMENTS(kinds) - 1 : 0; i < G_N_ELEMENTS(kinds); i++) {
+        g_autofree char *one =
+            g_strconcat(kinds[i], "--set output=@T/one --set devices=host:1", NULL);
+        g_autofree char *freely = g_strconcat(kinds[i], SLOW, "--set output=@T/free", NULL);
+        g_autofree char *cut =
+            g_strconcat(kinds[i], SLOW, "--set output=@T/cut --set checkpoint.every=2", NULL);
+        g_autofree char *resumed = g_strconcat(cut, " --resume", NULL);
+
+        rp_train_files_train(one);
+        rp_train_files_train(freely);
+        rp_train_files_train(cut);
+        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/cut/checkpoint-4");
+
+        assert_int_equal(gone.code, 0);
+        rp_train_files_train(resumed);
+        g_auto(RpCliRun) same = rp_cli_shell(
+            "cd @T; for file in $(cd one/checkpoint-4 && ls *.safetensors); do for run in "
+            "free cut; do cmp one/checkpoint-4/$file $run/checkpoint-4/$file || exit 1; "
+            "done; done");
+
+        if (same.code != 0)
+            fail_msg("%s: %s", kinds[i], same.out);
+        g_auto(RpCliRun) swept = rp_cli_shell("rm -r @T/one @T/free @T/cut");
+
+        assert_int_equal(swept.code, 0);
+    }
+}
+
+static void
+the_plan_of_a_run_knows_of_slow_devices(void **state)
+{
+#define DRY                                                                                        \
+    "train @T/run.yaml --dry-run --json --set devices=host:2 --set micro_batches=8 "               \
+    "--set round=2 --set profile=@T/times.json "
+    g_auto(RpCliRun) alike = rp_cli_run(DRY);
+    g_auto(RpCliRun) turns = rp_cli_run(DRY "--set host_slow=1=3");
+    g_auto(RpCliRun) freely = rp_cli_run(DRY "--set host_slow=1=3 --set dispatch=free");
+    g_autoptr(RpTree) alike_root = rp_cli_json(&alike), turns_root = rp_cli_json(&turns);
+    g_autoptr(RpTree) free_root = rp_cli_json(&freely);
+    const double alike_ms = rp_cli_number(alike_root, "predicted.step_ms");
+    const double turns_ms = rp_cli_number(turns_root, "predicted.step_ms");
+    const double free_ms = rp_cli_number(free_root, "predicted.step_ms");
+    g_auto(RpCliRun) link = rp_cli_run(DRY "--set host_slow=link1=3");
+    g_auto(RpCliRun) none = rp_cli_run(DRY "--set host_slow=2=3");
+    g_auto(RpCliRun) bound = rp_cli_run(DRY "--set schedule=1f1b --set round=all "
+                                            "--set dispatch=free");
+#undef DRY
+
+    (void)state;
+    assert_true(turns_ms > 2 * alike_ms);
+    assert_true(free_ms < 0.8 * turns_ms);
+    assert_int_equal(link.code, 2);
+    assert_non_null(strstr(link.err, "host_slow: expected devices, as 1=1.5, found the link"));
+    assert_int_equal(none.code, 2);
+    assert_non_null(strstr(none.err, "host_slow: expected GPU=FACTOR"));
+    assert_int_equal(bound.code, 2);
+    assert_non_null(strstr(bound.err, "dispatch: expected rotation: schedule 1f1b"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_naive_split_is_slower_than_stages_that_suit_the_cards),
+        cmocka_unit_test(lists_of_cards_are_read_strictly),
+        cmocka_unit_test(a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file),
+        cmocka_unit_test(a_mixed_box_is_replayed),
+        cmocka_unit_test(free_dispatch_trains_the_same_bits),
+        cmocka_unit_test(the_plan_of_a_run_knows_of_slow_devices),
+    };
+
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+}
