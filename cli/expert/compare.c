@@ -62,7 +62,8 @@ add_rows(const char *list, const RpCliEntry *entry, gboolean async, GArray *rows
     g_autoptr(GString) all = g_string_new(NULL);
 
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++)
-        g_string_append_printf(all, "%s%s", all->len > 0 ? "," : "", (*s)->name);
+        g_string_append_printf(all, "%s%s%s", all->len > 0 ? "," : "", (*s)->name,
+                               (*s)->unflushed && !async ? ASYNC_SUFFIX : "");
     if (!async)
         g_string_append(all, "," ASYNC_NAME);
     g_auto(GStrv) known = g_strsplit(all->str, ",", -1);
@@ -143,10 +144,15 @@ run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
     return TRUE;
 }
 
-static guint64
-memory_of(const Row *row)
+/* Whether @row takes no more of the fullest GPU. A row whose bytes are not known is not less than one
+ * whose are. */
+static gboolean
+is_as_small(const RpResult *row, const RpResult *other)
 {
-    return row->result.gpu_peak_bytes > 0 ? row->result.gpu_peak_bytes : row->result.peak_live;
+    if ((row->gpu_peak_bytes == 0) != (other->gpu_peak_bytes == 0))
+        return row->gpu_peak_bytes > 0;
+    return row->gpu_peak_bytes > 0 ? row->gpu_peak_bytes <= other->gpu_peak_bytes
+                                   : row->peak_live <= other->peak_live;
 }
 
 /* Marks the best rows of each profile, synchronous and asynchronous apart. What does not fit in
@@ -167,7 +173,7 @@ mark_best(GArray *rows)
                 continue;
             row->fastest &= row->result.iteration_ns <= other->result.iteration_ns;
             row->least_bubble &= row->result.bubble.ratio <= other->result.bubble.ratio;
-            row->least_memory &= memory_of(row) <= memory_of(other);
+            row->least_memory &= is_as_small(&row->result, &other->result);
         }
     }
 }

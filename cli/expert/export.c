@@ -174,6 +174,11 @@ export_order(const ExportArgs *more, const char *path, const RpRequest *request,
                    g_strdelimit(comment, "\r\n", ' ')};
 
     order.shape.gpus_per_root = profile->links.gpus_per_root;
+    if (request->options.async && request->options.schedule->unflushed)
+        return rp_cli_refuse(error,
+                             "--write-schedule: %s has no flush between iterations, and a file has "
+                             "one iteration: expected no --async beside it",
+                             request->options.schedule->name);
     return rp_cli_write_file(more->order, write_order, &order, error);
 }
 

@@ -66,6 +66,10 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
     rp_report_bool(report, "async", options->async, NULL);
     rp_report_count(report, "iterations", request->iterations, NULL);
     rp_report_add_partition(report, profile, request->partition, request->partition_source);
+    if (options->schedule->mirrored)
+        rp_report_line(report, "weights", "two copies of each stage, on GPUs s and N-1-s");
+    if (options->schedule->unflushed && options->async)
+        rp_report_line(report, "weights", "two versions of each stage on its GPU");
 }
 
 static void
@@ -133,7 +137,7 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
         rp_report_count(report, "end_iteration", result->end_iteration, NULL);
         rp_report_end(report);
     }
-    if (request->options.async)
+    if (request->options.async && !request->options.schedule->unflushed)
         report_isolated(report, request, result);
     rp_report_real(report, "tokens_per_s", result->tokens_per_s, 3,
                    result->tokens_per_s > 0 ? "throughput" : NULL);

@@ -115,6 +115,8 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
         }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;
+        if (both && i > 0 && !rp_planner_has_full(&request.options))
+            break;
         if (args->ask.iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
             request.iterations = ASYNC_ITERATIONS;
         g_autoptr(RpPlan) plan =

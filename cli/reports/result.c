@@ -109,12 +109,18 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
 
     result->makespan_ns = rp_trace_makespan_ns(trace);
     result->steady = request->steady;
-    if (request->options.async)
+    const gboolean unflushed = request->options.async && request->options.schedule->unflushed;
+
+    if (request->options.async && !unflushed)
         result->isolated = rp_report_bubble_of_iteration(trace, 0);
     if (request->steady) {
         RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
 
         result->bubble = rp_report_steady_bubble(trace, &steady);
+        if (unflushed) { /* two iterations alternate: none waits between its forwards and backwards */
+            result->bubble.intra += result->bubble.switch_;
+            result->bubble.switch_ = 0;
+        }
         result->iteration_ns = steady.iteration_ns;
         result->first_iteration = steady.first_iteration;
         result->end_iteration = steady.end_iteration;

@@ -192,10 +192,12 @@ typedef struct {
 /* What a plan knows of a stage. Owned by the plan. */
 typedef struct {
     RpInterval layers;
-    gboolean runs_forward;   /* F, or the forward part of the fused stage */
-    gboolean runs_backward;  /* B, I + W or FB */
-    gboolean bound;          /* F and B of this one stage run on `device` */
-    guint device;            /* where it is bound; RP_NONE if dispatched */
+    gboolean runs_forward;  /* F, or the forward part of the fused stage */
+    gboolean runs_backward; /* B, I + W or FB */
+    gboolean bound;         /* F and B of this one stage run on `device` */
+    guint device;           /* where it is bound; RP_NONE if dispatched */
+    gboolean
+        mirrored; /* a second copy, on device N-1-device, has the later half of micro-batches */
     guint64 parameter_bytes; /* that its actions read, beside what is resident */
     guint64 upload_bytes;    /* that go up for them; the same unless some are packed */
     guint64 gradient_bytes;

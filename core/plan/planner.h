@@ -86,6 +86,13 @@ guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64
  * they must: there would be nothing to undo them from. */
 RpOptimizerForm rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
 
+/* Whether there are plans in `full` fidelity: of one copy and one version of weights on a device. */
+static inline gboolean
+rp_planner_has_full(const RpPlanOptions *options)
+{
+    return !options->schedule->mirrored && !(options->schedule->unflushed && options->async);
+}
+
 typedef struct _RpPlanner RpPlanner;
 
 /**
@@ -106,7 +113,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanner, rp_planner_free)
 /* Before anything is appended: options.first_iteration, where it is known only now. */
 void rp_planner_set_first_iteration(RpPlanner *planner, guint iteration);
 
-/* All calls of an iteration and its step. Errors: RP_SCHEDULE_ERROR_DEADLOCK */
+/* All calls of an iteration and its step; of an order without a flush but its end, which comes with the
+ * next one or rp_planner_finish(). Errors: RP_SCHEDULE_ERROR_DEADLOCK */
 gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

@@ -56,10 +56,16 @@ void rp_order_interleaved(const RpShape *shape, guint gpu, gboolean split, GArra
  */
 gboolean rp_order_check_groups(const RpShape *shape, GError **error);
 
+/* Whether two pipelines in opposite directions can run: N and M are even.
+ *
+ * Errors: RP_SCHEDULE_ERROR_SHAPE */
+gboolean rp_order_check_mirrored(const RpShape *shape, GError **error);
+
 /* The two stages of a device in a V: [0] = r on the way down, [1] = 2N-1-r on the way up. */
 typedef struct {
     GArray *order;
     guint stage[2];
+    guint first[2];      /* micro-batch that counts as 0 */
     guint micro_batches; /* actions of micro-batches from M on are counted, but left out */
     guint forwards[2];   /* micro-batch of the next F */
     guint backwards[2];  /* of the next B or I */
@@ -85,5 +91,8 @@ rp_fold_push(RpFold *fold, RpActionKind kind, guint half)
     guint micro_batch = next[half]++;
 
     if (micro_batch < fold->micro_batches)
-        rp_order_push(fold->order, kind, fold->stage[half], micro_batch);
+        rp_order_push(fold->order, kind, fold->stage[half], fold->first[half] + micro_batch);
 }
+
+/* DualPipeV's order of device @r of @gpus. */
+void rp_order_dualpipe(RpFold *fold, guint gpus, guint r);

@@ -76,11 +76,22 @@ rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage
         return (shape->first_gpu + given->gpu_of[round * given->stages + stage]) % N;
     if (schedule->dispatched)
         return (guint)((shape->first_gpu + round * turn_of(shape) + stage) % N);
+    if (schedule->mirrored)
+        return round == 0 ? stage : N - 1 - stage;
     if (schedule->folded)
         return stage / N % 2 == 0 ? stage % N : N - 1 - stage % N;
     if (schedule->gpu_of_rank != NULL)
         return schedule->gpu_of_rank(shape, stage % N);
     return stage % N;
+}
+
+guint
+rp_schedule_gpu_of(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
+                   guint micro_batch)
+{
+    const guint round = schedule->mirrored ? shape->micro_batches / 2 : shape->round;
+
+    return rp_schedule_gpu(schedule, shape, stage, micro_batch / MAX(1, round));
 }
 
 guint

@@ -63,6 +63,7 @@ typedef struct {
     guint32 backward_stage; /* RP_ACTION_OVERLAP: its backward part; else RP_NONE */
     guint32 backward_micro_batch;
     guint8 kind;
+    guint8 late; /* of the iteration before: RpShape.flow */
 } RpAction;
 
 /* What an action makes: a row a kind. Of an overlap the last two belong to its backward part. */
@@ -131,6 +132,10 @@ rp_action_time_ns(RpActionKind kind, const RpStageTimes *times, const RpStageTim
            shares[kind].backward * backward->backward_ns + shares[kind].weight * times->weight_ns;
 }
 
+/* What an order without a flush has of an iteration: all, or all but its end, behind that of the one
+ * before where there is one; or that alone. */
+typedef enum { RP_FLOW_ALONE, RP_FLOW_BEGIN, RP_FLOW_ON, RP_FLOW_REST } RpFlow;
+
 /* The numbers an order is made from. */
 typedef struct {
     guint gpus;                /* N */
@@ -144,6 +149,7 @@ typedef struct {
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
     guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
     gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
+    RpFlow flow;           /* asynchronous and unflushed; else alone */
 } RpShape;
 
 /* Orders of a file (core/schedules/given.h). */
@@ -151,12 +157,16 @@ typedef struct _RpGivenOrders RpGivenOrders;
 
 typedef struct _RpScheduleOps RpScheduleOps;
 struct _RpScheduleOps {
-    const char *name;          /* "interleaved-1f1b" */
-    const char *title;         /* "Interleaved 1F1B" */
-    const char *summary;       /* one line */
-    gboolean dispatched;       /* stages are not bound to devices */
-    gboolean looped;           /* more than one stage per device is usual */
-    gboolean folded;           /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
+    const char *name;    /* "interleaved-1f1b" */
+    const char *title;   /* "Interleaved 1F1B" */
+    const char *summary; /* one line */
+    gboolean dispatched; /* stages are not bound to devices */
+    gboolean looped;     /* more than one stage per device is usual */
+    gboolean folded;     /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
+    gboolean mirrored;   /* two copies of each stage: on s and, for the later half of the
+                          micro-batches, on N-1-s */
+    gboolean
+        unflushed; /* asynchronous, the end of an iteration runs amid the next one's beginning */
     gboolean split_backward;   /* uses I and W: predicted, but not trained */
     gboolean grouped;          /* chunks change every G micro-batches (RpShape.group) */
     gboolean reversible;       /* B may run from the last micro-batch on (reverse_backward) */
@@ -191,9 +201,14 @@ char *rp_schedule_names(RpScheduleHas has);
 /* Errors: RP_SCHEDULE_ERROR_UNKNOWN with the nearest name */
 const RpScheduleOps *rp_schedule_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Device of a stage (bound) or slot (dispatched: within round @round of the iteration). */
+/* Device of a stage (bound) or slot (dispatched: within round @round of the iteration). Mirrored: of
+ * its first copy in round 0, else of its second. */
 guint rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
                       guint round);
+
+/* Of a micro-batch of the iteration. */
+guint rp_schedule_gpu_of(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
+                         guint micro_batch);
 
 /* g0 of the iteration after the one whose shape is given. */
 guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape);

@@ -70,7 +70,8 @@ rp_schedule_is_trained(const RpScheduleOps *schedule)
 {
     const RpGivenOrders *given = schedule->given;
 
-    return !schedule->split_backward && (given == NULL || !schedule->dispatched || given->in_turns);
+    return !schedule->split_backward && !schedule->mirrored && !schedule->unflushed &&
+           (given == NULL || !schedule->dispatched || given->in_turns);
 }
 
 char *

@@ -1,5 +1,14 @@
 #include "core/verify/private.h"
 
+/* The only device that may run it; of a mirrored stage each copy has one half of the micro-batches. */
+static guint
+bound_device(const RpVerifier *verifier, const RpPlanStage *stage, const RpActionPart *part)
+{
+    return stage->mirrored && part->micro_batch >= verifier->micro_batches / 2
+               ? rp_plan_gpus(verifier->plan) - 1 - stage->device
+               : stage->device;
+}
+
 static gboolean
 check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
@@ -22,9 +31,11 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "forward and backward are one action in the fused stage, and "
                                     "two in a bound one");
-        if (stage->bound && rp_verifier_device(verifier, index) != stage->device)
+        if (stage->bound &&
+            rp_verifier_device(verifier, index) != bound_device(verifier, stage, part))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "the stage is bound to gpu %u", stage->device);
+                                    "the stage is bound to gpu %u",
+                                    bound_device(verifier, stage, part));
         if (task->kind != RP_TASK_OVERLAP &&
             task->round != (guint64)part->micro_batch * verifier->rounds / verifier->micro_batches)
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,

@@ -26,6 +26,7 @@ struct _RpBoundRecurrence {
     const RpProfile *profile;
     guint n_stages, n_lanes, micro_batches;
     gboolean early;
+    gboolean mirrored;     /* second copies are timed as the first ones */
     RpSteadyWindow window; /* .iterations = 0: synchronous */
     gsize n_steps;
     Step *steps;
@@ -110,6 +111,7 @@ rp_bound_recurrence_new(const RpProfile *profile, const RpPlanOptions *given, gu
     recurrence->n_stages = n_stages;
     recurrence->micro_batches = options.micro_batches;
     recurrence->gpus = options.gpus;
+    recurrence->mirrored = options.schedule->mirrored;
     recurrence->early = options.recompute == RP_RECOMPUTE_EARLY;
     recurrence->window = window;
     recurrence->times = g_new0(RpStageTimes, n_stages);
@@ -168,13 +170,19 @@ set_times(RpBoundRecurrence *recurrence, const guint *ends)
         const RpInterval layers = {first, ends[s] - first};
         const RpInterval *before = &recurrence->layers[s];
         const RpStageTimes *times = &recurrence->times[s];
-        gint64 *work = &recurrence->work[recurrence->gpu_of_stage[s]];
+        const guint gpu = recurrence->gpu_of_stage[s];
 
         if (before->first != layers.first || before->count != layers.count)
             set_stage(recurrence, s, layers);
-        *work += times->forward_ns + times->backward_ns;
-        most = MAX(most, *work);
+        const gint64 work_ns = times->forward_ns + times->backward_ns;
+
+        /* half of the micro-batches each */
+        recurrence->work[gpu] += recurrence->mirrored ? work_ns / 2 : work_ns;
+        if (recurrence->mirrored)
+            recurrence->work[recurrence->gpus - 1 - gpu] += work_ns / 2;
     }
+    for (guint g = 0; g < recurrence->gpus; g++)
+        most = MAX(most, recurrence->work[g]);
     return most;
 }
 

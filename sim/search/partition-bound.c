@@ -332,7 +332,10 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     init_sums(&sums, &search);
     double bound = (double)work_ns(&sums, n) * options->micro_batches;
 
-    for (guint r = 0; r < gpus && !options->async && schedule->given == NULL; r++) {
+    for (guint g = 0; g < gpus && !options->async && schedule->given == NULL; g++) {
+        /* stages on the way to its first: two directions begin on both ends */
+        const guint r = schedule->mirrored ? MIN(g, gpus - 1 - g) : g;
+
         bound += (double)start_ns(&sums, n, gpus + 1, r);
         if (!schedule->split_backward && r > 0)
             bound += (double)tail_ns(&sums, n, r) +
@@ -340,7 +343,8 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     }
     gint64 best = (gint64)(bound / gpus);
 
-    if (schedule->given == NULL && (schedule->stages_per_gpu == 1 || n_stages == gpus))
+    if (schedule->given == NULL && rp_planner_has_full(options) &&
+        (schedule->stages_per_gpu == 1 || n_stages == gpus))
         best = MAX(best, one_stage_bound(&sums, schedule->split_backward, best));
     clear_sums(&sums);
     return best;

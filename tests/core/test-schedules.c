@@ -246,10 +246,10 @@ format_orders(const Case *c)
 static void
 lists_every_schedule_in_table_order(void **state)
 {
-    static const char *const names[] = {"gpipe",  "1f1b",     "interleaved-1f1b", "looped-bfs",
-                                        "zb-h1",  "zb-2p",    "interleaved-zb",   "zb-v",
-                                        "v-half", "v-min",    "dualpipe-v",       "hanayo",
-                                        "mobius", "roundpipe"};
+    static const char *const names[] = {
+        "gpipe",          "1f1b",   "interleaved-1f1b", "looped-bfs", "zb-h1",      "zb-2p",
+        "interleaved-zb", "zb-v",   "v-half",           "v-min",      "dualpipe-v", "dualpipe",
+        "chimera",        "hanayo", "pipedream-2bw",    "mobius",     "roundpipe"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -301,6 +301,10 @@ orders_read_as_in_their_timelines(void **state)
         {"zb-h1",
          {2, 3, 2, 3, 0, 0, 0},
          "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 | 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"},
+        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_ALONE}, "0F0 0F1 0B0 0B1 | 1F0 1B0 1F1 1B1"},
+        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_BEGIN}, "0F0 0F1 0B0 | 1F0 1B0 1F1 1B1"},
+        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_ON}, "0F0 0B1 0F1 0B0 | 1F0 1B0 1F1 1B1"},
+        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_REST}, "0B1 |"},
         {"zb-2p",
          {2, 4, 2, 4, 0, 0, 0},
          "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3 | 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 "
@@ -321,6 +325,13 @@ orders_read_as_in_their_timelines(void **state)
          {2, 3, 4, 3, 0, 0, 0},
          "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
          "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"},
+        {"dualpipe",
+         {2, 4, 2, 4, 0, 0, 0},
+         "0F0 1F2 0F1 1B2 1F3+0B0 1B3 0I1 0W1 | 0F2 1F0 0F3 1B0 1F1+0B2 1B1 0I3 0W3"},
+        {"chimera",
+         {4, 4, 4, 4, 0, 0, 0},
+         "0F0 0F1 3F2 3B2 3F3 3B3 0B0 0B1 | 1F0 2F2 1F1 2F3 2B2 1B0 2B3 1B1 | "
+         "1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3 | 0F2 0F3 3F0 3B0 3F1 3B1 0B2 0B3"},
         {"hanayo",
          {2, 2, 4, 2, 0, 0, 0},
          "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1 | 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1"},
@@ -394,7 +405,7 @@ mark(const Case *c, guint gpu, guint8 *done, guint stage, guint micro_batch, gui
     const RpShape *shape = &c->shape;
 
     if (stage >= shape->stages || micro_batch >= shape->micro_batches ||
-        rp_schedule_gpu(c->ops, shape, stage, micro_batch / shape->round) != gpu ||
+        rp_schedule_gpu_of(c->ops, shape, stage, micro_batch) != gpu ||
         (done[stage * shape->micro_batches + micro_batch] & part) != 0)
         return FALSE;
     done[stage * shape->micro_batches + micro_batch] |= part;
@@ -488,7 +499,8 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
     const gint64 B = t.I + t.W;
     const gboolean unit = t.F == t.I && t.I == t.W;
 
-    if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b"))
+    if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b") ||
+        g_str_equal(name, "pipedream-2bw"))
         return (M + S - 1) * (t.F + B);
     if (g_str_equal(name, "interleaved-1f1b"))
         return M % N == 0 || v == 1 ? (v * M + N - 1) * (t.F + B) : -1;
@@ -499,6 +511,12 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
                                     : -1;
     if (g_str_equal(name, "zb-v"))
         return unit && M >= 2 * N - 1 ? 2 * M * (t.F + B) + (N - 1) * t.F : -1;
+    if (g_str_equal(name, "chimera"))
+        return M % N == 0 ? M * (t.F + B) + (N - 2) * (MAX(t.F, B) + (M / N - 1) * ABS(B - t.F))
+                          : -1;
+    if (g_str_equal(name, "dualpipe"))
+        return unit && t.overlap <= t.F + B ? min_busy + (N / 2 - 1) * (t.overlap + B - 3 * t.W)
+                                            : -1;
     if (g_str_equal(name, "hanayo") && v == 1)
         return (M + N - 1) * (t.F + B);
     if (g_str_equal(name, "hanayo"))
@@ -556,10 +574,11 @@ takes_the_published_times_for_unit_costs(void **state)
         const char *name;
         guint stages;
         gint64 end;
-    } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},   {"interleaved-1f1b", 8, 57},
-                     {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},  {"interleaved-zb", 8, 51},
-                     {"zb-2p", 4, 27},      {"v-half", 8, 58}, {"v-min", 8, 59},
-                     {"zb-v", 8, 51},       {"hanayo", 8, 66}, {"dualpipe-v", 8, 54}};
+    } published[] = {{"gpipe", 4, 33},      {"1f1b", 4, 33},      {"interleaved-1f1b", 8, 57},
+                     {"looped-bfs", 8, 57}, {"zb-h1", 4, 27},     {"interleaved-zb", 8, 51},
+                     {"zb-2p", 4, 27},      {"v-half", 8, 58},    {"v-min", 8, 59},
+                     {"zb-v", 8, 51},       {"hanayo", 8, 66},    {"chimera", 4, 30},
+                     {"dualpipe", 4, 26},   {"dualpipe-v", 8, 54}};
 
     for (guint i = 0; i < G_N_ELEMENTS(published); i++) {
         Case c = {find(published[i].name), bound_shape(4, 8, published[i].stages)};
@@ -578,7 +597,7 @@ closed_peak(const Case *c, guint r)
 
     if (g_str_equal(name, "gpipe"))
         return M;
-    if (g_str_equal(name, "1f1b"))
+    if (g_str_equal(name, "1f1b") || g_str_equal(name, "pipedream-2bw"))
         return MIN(M, S - r);
     if (g_str_equal(name, "interleaved-1f1b"))
         return MIN((v - 1) * N + 2 * (N - 1 - r) + 1, v * M);
@@ -586,6 +605,10 @@ closed_peak(const Case *c, guint r)
         return v * M;
     if (g_str_equal(name, "zb-h1") || g_str_equal(name, "interleaved-zb"))
         return v == 1 ? MIN(M, N) : v * N;
+    if (g_str_equal(name, "chimera"))
+        return M >= N ? N / 2 + 1 + MIN(r, N - 1 - r) : 0;
+    if (g_str_equal(name, "dualpipe"))
+        return N + 1;
     if (g_str_equal(name, "hanayo"))
         return M >= N ? v * N - (v % 2 == 0 ? N - 1 - r : r) : 0;
     if (g_str_equal(name, "zb-2p"))
@@ -653,8 +676,10 @@ should_suit(const RpScheduleOps *ops, const RpShape *shape)
     if (ops->dispatched)
         return R >= N && M % R == 0;
     return S % N == 0 && R == M && (ops->stages_per_gpu == 0 || S == N * ops->stages_per_gpu) &&
+           (!ops->mirrored || (N % 2 == 0 && M % 2 == 0)) &&
            (!interleaved || S == N || M % N == 0) &&
-           (!g_str_equal(ops->name, "dualpipe-v") || M >= 2 * N);
+           (!g_str_equal(ops->name, "pipedream-2bw") || M >= N) &&
+           (!g_str_has_prefix(ops->name, "dualpipe") || M >= 2 * N);
 }
 
 static void
@@ -761,6 +786,20 @@ says_what_is_wrong_with_a_shape(void **state)
          {4, 7, 8, 7, 0, 0, 0},
          "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7 (zb-v "
          "takes fewer)",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
+        {"chimera",
+         {3, 8, 3, 8, 0, 0, 0},
+         "chimera: two directions need an even number of GPUs, found 3",
+         {RP_SHAPE_GPUS, RP_SHAPE_EXACTLY, 4},
+         {RP_SHAPE_GPUS, RP_SHAPE_EXACTLY, 2}},
+        {"dualpipe",
+         {4, 9, 4, 9, 0, 0, 0},
+         "dualpipe: two directions need an even number of micro-batches, found 9",
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 10},
+         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 8}},
+        {"dualpipe",
+         {4, 6, 4, 6, 0, 0, 0},
+         "dualpipe: 4 GPUs need at least 2N = 8 micro-batches, found 6 (chimera takes fewer)",
          {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
         {"roundpipe",
          {8, 20, 17, 16, 5, 0, 0},

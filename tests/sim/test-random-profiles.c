@@ -143,7 +143,7 @@ test_what_is_read_is_proved(void **state G_GNUC_UNUSED)
         }
         taken++;
         for (guint s = 0; rp_schedules()[s] != NULL; s++)
-            proved += prove(profile, rp_schedules()[s], i);
+            proved += !rp_schedules()[s]->mirrored && prove(profile, rp_schedules()[s], i);
     }
     print_message("%u files taken, %u refused, %u plans proved\n", taken, refused, proved);
     assert_true(taken > N_FILES / 4 && proved > 4 * taken);

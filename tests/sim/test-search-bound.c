@@ -63,7 +63,8 @@ simulated_ns(const RpProfile *profile, const RpPlanOptions *options, const guint
 static RpPlanOptions
 random_options(GRand *rand, const RpScheduleOps *schedule)
 {
-    const guint gpus = (guint)g_rand_int_range(rand, 1, 5);
+    const guint gpus = schedule->mirrored ? 2 * (guint)g_rand_int_range(rand, 1, 3)
+                                          : (guint)g_rand_int_range(rand, 1, 5);
 
     return (RpPlanOptions){
         .schedule = schedule,

@@ -44,6 +44,14 @@ check_full_stages(const RpPlanJob *job, GError **error)
                     schedule->name);
         return FALSE;
     }
+    if (!rp_planner_has_full(&job->options)) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                    "schedule %s holds two %s: full fidelity has one; expected compute fidelity",
+                    schedule->name,
+                    schedule->mirrored ? "copies of each stage's weights, on two GPUs"
+                                       : "versions of weights on a GPU at once");
+        return FALSE;
+    }
     for (guint s = 0; s < job->partition->n_forward; s++)
         if (job->partition->forward[s].count == 0) {
             g_set_error(
@@ -103,7 +111,8 @@ check_calls(const RpPlanJob *job, GError **error)
 {
     const RpScheduleOps *schedule = job->options.schedule;
 
-    if (job->options.calls == 1 || schedule->dispatched || !schedule->offloads_weights)
+    if (job->options.calls == 1 || schedule->dispatched ||
+        (!schedule->offloads_weights && rp_planner_has_full(&job->options)))
         return TRUE;
     g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
                 "schedule %s sums gradients over one call: found %u calls a step", schedule->name,
@@ -248,6 +257,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
         .runs_forward = bound || phase != RP_PHASE_BACKWARD,
         .runs_backward = way == RP_WAY_BACKWARD,
         .bound = bound,
+        .mirrored = job->options.schedule->mirrored,
         .device = bound ? rp_schedule_gpu(job->options.schedule, &job->shape, s, 0) : RP_NONE,
     };
     RpLargest needs = rp_largest_new(profile);
@@ -457,6 +467,7 @@ rp_job_begin_action(const RpPlanJob *job, guint device, const RpAction *action)
     RpTask *task = rp_job_begin_task(job, (RpTaskKind)action->kind, device, action->stage,
                                      action->micro_batch);
 
+    task->iteration -= action->late;
     rp_job_action_times(job, device, action, &task->duration_ns, &task->lead_ns);
     if (action->kind == RP_ACTION_OVERLAP) {
         task->backward_stage = action->backward_stage;

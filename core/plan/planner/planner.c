@@ -93,6 +93,8 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
     RpPlanJob *job = &planner->job;
 
     g_return_val_if_fail(job->call < rp_job_calls(job), FALSE);
+    if (job->options.schedule->unflushed && job->options.async)
+        job->shape.flow = job->shape.flow == RP_FLOW_ALONE ? RP_FLOW_BEGIN : RP_FLOW_ON;
     planner->fidelity->begin_call(planner->self);
     if (!rp_weave_append(planner->weave, planner->fidelity, planner->self, error))
         return FALSE;
@@ -131,9 +133,22 @@ rp_planner_flush(RpPlanner *planner)
     rp_weave_catch_up(planner->weave);
 }
 
+/* Of an order without a flush: the end of the last iteration. */
+static void
+append_rest(RpPlanner *planner)
+{
+    if (planner->job.shape.flow == RP_FLOW_ALONE)
+        return;
+    planner->job.shape.flow = RP_FLOW_REST;
+    const gboolean runs = rp_weave_append(planner->weave, planner->fidelity, planner->self, NULL);
+
+    g_assert(runs); /* backwards of which all forwards are there */
+}
+
 void
 rp_planner_finish(RpPlanner *planner)
 {
+    append_rest(planner);
     if (planner->fidelity->finish != NULL)
         planner->fidelity->finish(planner->self);
 }

@@ -8,7 +8,9 @@ struct _RpWeave {
     const RpPlanJob *job;
     GArray **orders;      /* [device] RpAction */
     guint *next;          /* [device] in its order */
-    RpActionTasks *tasks; /* [stage * M + m] */
+    RpActionTasks *tasks; /* [stage * M + m] of the call */
+    RpActionTasks *late;  /* of the one before; unflushed, else %NULL */
+    gboolean at_late;     /* which of them the action is of that is looked at */
     RpPace *pace;         /* RP_DISPATCH_FREE; else NULL */
     GArray *slot;         /* RpAction: the one that is dispatched */
 };
@@ -25,6 +27,8 @@ rp_weave_new(const RpPlanJob *job)
         weave->orders[g] = rp_job_array(job, sizeof(RpAction));
     weave->next = RP_JOB_NEW(job, guint, job->shape.gpus);
     weave->tasks = RP_JOB_NONE(job, RpActionTasks, actions);
+    if (job->options.schedule->unflushed)
+        weave->late = RP_JOB_NONE(job, RpActionTasks, actions);
     if (job->options.dispatch == RP_DISPATCH_FREE && !job->options.forward_only)
         weave->pace = rp_pace_new(job);
     weave->slot = rp_job_array(job, sizeof(RpAction));
@@ -47,7 +51,9 @@ rp_weave_time_ns(const RpWeave *weave)
 static RpActionTasks *
 tasks_of(const RpWeave *weave, guint32 stage, guint32 micro_batch)
 {
-    return &weave->tasks[(gsize)stage * weave->job->shape.micro_batches + micro_batch];
+    RpActionTasks *tasks = weave->at_late ? weave->late : weave->tasks;
+
+    return &tasks[(gsize)stage * weave->job->shape.micro_batches + micro_batch];
 }
 
 RpActionTasks
@@ -79,11 +85,14 @@ is_ready(const RpWeave *weave, const RpAction *action)
 }
 
 static const RpAction *
-next_action(const RpWeave *weave, guint g)
+next_action(RpWeave *weave, guint g)
 {
-    return weave->next[g] < weave->orders[g]->len
-               ? &g_array_index(weave->orders[g], RpAction, weave->next[g])
-               : NULL;
+    const RpAction *action = weave->next[g] < weave->orders[g]->len
+                                 ? &g_array_index(weave->orders[g], RpAction, weave->next[g])
+                                 : NULL;
+
+    weave->at_late = action != NULL && action->late != 0;
+    return action;
 }
 
 static void
@@ -165,6 +174,12 @@ rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GE
     const RpPlanJob *job = weave->job;
     guint32 waiting;
 
+    if (weave->late != NULL) {
+        RpActionTasks *late = weave->late;
+
+        weave->late = weave->tasks;
+        weave->tasks = late;
+    }
     memset(weave->tasks, 0xff,
            (gsize)job->n_stages * job->shape.micro_batches * sizeof(RpActionTasks));
     for (guint g = 0; g < job->shape.gpus; g++) {
@@ -180,6 +195,7 @@ rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self, GE
         return TRUE;
     }
     waiting = merge_orders(weave, fidelity, self);
+    weave->at_late = FALSE;
     if (waiting == RP_NONE)
         return TRUE;
     g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,

@@ -39,9 +39,9 @@ push_overlap(RpFold *fold, guint forward_half)
     const guint backward_half = 1 - forward_half;
     RpAction action = {
         .stage = fold->stage[forward_half],
-        .micro_batch = fold->forwards[forward_half]++,
+        .micro_batch = fold->first[forward_half] + fold->forwards[forward_half]++,
         .backward_stage = fold->stage[backward_half],
-        .backward_micro_batch = fold->backwards[backward_half]++,
+        .backward_micro_batch = fold->first[backward_half] + fold->backwards[backward_half]++,
         .kind = RP_ACTION_OVERLAP,
     };
 
@@ -59,52 +59,59 @@ push_oldest_weight(RpFold *fold, guint *oldest)
     rp_order_push(fold->order, RP_ACTION_WEIGHT_GRADIENT, gradient->stage, gradient->micro_batch);
 }
 
-static void
-order_dualpipe_v(const RpShape *shape, guint gpu, GArray *order)
+void
+rp_order_dualpipe(RpFold *fold, guint gpus, guint r)
 {
-    const guint N = shape->gpus, M = shape->micro_batches, r = gpu;
-    RpFold fold = rp_fold(shape, gpu, order);
-    guint oldest = order->len;
+    const guint N = gpus, M = fold->micro_batches;
+    guint oldest = fold->order->len;
 
     for (guint i = 0; i < 2 * (N - 1 - r); i++)
-        rp_fold_push(&fold, F, 0);
+        rp_fold_push(fold, F, 0);
     for (guint i = 0; i <= r; i++) {
-        rp_fold_push(&fold, F, 0);
-        rp_fold_push(&fold, F, 1);
+        rp_fold_push(fold, F, 0);
+        rp_fold_push(fold, F, 1);
     }
     for (guint i = 0; i < N - 1 - r; i++) {
-        rp_fold_push(&fold, I, 1);
-        push_oldest_weight(&fold, &oldest);
-        rp_fold_push(&fold, F, 1);
+        rp_fold_push(fold, I, 1);
+        push_oldest_weight(fold, &oldest);
+        rp_fold_push(fold, F, 1);
     }
     for (guint i = 0; i < M - 2 * N + r + 1; i++) {
         if (i == 0 && r == N - 1) {
             /* the forward that this backward needs has only just ended: nothing to overlap */
-            rp_fold_push(&fold, F, 0);
-            rp_fold_push(&fold, B, 1);
+            rp_fold_push(fold, F, 0);
+            rp_fold_push(fold, B, 1);
         } else {
-            push_overlap(&fold, 0);
+            push_overlap(fold, 0);
         }
-        push_overlap(&fold, 1);
+        push_overlap(fold, 1);
     }
     for (guint i = 0; i < N - 1 - r; i++) {
-        rp_fold_push(&fold, B, 1);
-        push_overlap(&fold, 1);
+        rp_fold_push(fold, B, 1);
+        push_overlap(fold, 1);
     }
     /* half-way through, B turns into I: from here on W fills the gaps of the cool-down */
     for (guint i = 0; i <= r; i++) {
         const guint turn = (r + 1) / 2;
         const gboolean split_up = i > turn || (i == turn && r % 2 == 1);
 
-        rp_fold_push(&fold, split_up ? I : B, 1);
-        rp_fold_push(&fold, i >= turn ? I : B, 0);
+        rp_fold_push(fold, split_up ? I : B, 1);
+        rp_fold_push(fold, i >= turn ? I : B, 0);
     }
     for (guint i = 0; i < N - 1 - r; i++) {
-        push_oldest_weight(&fold, &oldest);
-        rp_fold_push(&fold, I, 0);
+        push_oldest_weight(fold, &oldest);
+        rp_fold_push(fold, I, 0);
     }
     for (guint i = 0; i <= r; i++)
-        push_oldest_weight(&fold, &oldest);
+        push_oldest_weight(fold, &oldest);
+}
+
+static void
+order_dualpipe_v(const RpShape *shape, guint gpu, GArray *order)
+{
+    RpFold fold = rp_fold(shape, gpu, order);
+
+    rp_order_dualpipe(&fold, shape->gpus, gpu);
 }
 
 const RpScheduleOps rp_schedule_dualpipe_v = {

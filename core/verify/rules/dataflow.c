@@ -115,12 +115,14 @@ fail_missing(RpDataflow *flow, guint32 stage, guint32 micro_batch, const char *w
                             micro_batch, verifier->first_iteration + flow->iteration);
 }
 
-/* A slot, one stage of one round in one direction, stays on one device. */
+/* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
+ * stage. */
 static gboolean
 check_slot(RpDataflow *flow, const guint32 *actions, guint32 stage)
 {
     RpVerifier *verifier = flow->verifier;
-    guint per_round = verifier->micro_batches / verifier->rounds;
+    const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
+    guint per_round = verifier->micro_batches / verifier->rounds / copies;
     guint32 first = RP_NO_TASK;
 
     for (guint m = 0; m < verifier->micro_batches; m++) {
