@@ -42,7 +42,8 @@ set_resources(RpEventLoop *loop, gboolean shared)
         if (kind == RP_LANE_COMPUTE && shared) {
             lane->resource = RP_RESOURCE_PROCESSOR;
             lane->class_id = rp_flow_set_action_class(loop->flows);
-        } else if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE) {
+        } else if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE ||
+                   l == rp_plan_host_lane(plan, RP_HOST_LANE_NETWORK)) {
             lane->resource = RP_RESOURCE_TIME;
         } else if (device == RP_NONE) {
             lane->resource = RP_RESOURCE_HOST;

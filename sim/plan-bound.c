@@ -51,7 +51,8 @@ static gboolean
 is_host_work(const Bound *bound, const RpTask *task)
 {
     return bound->full && task->bytes > 0 &&
-           rp_plan_lane_device(bound->plan, task->lane) == RP_NONE;
+           rp_plan_lane_device(bound->plan, task->lane) == RP_NONE &&
+           task->lane != rp_plan_host_lane(bound->plan, RP_HOST_LANE_NETWORK);
 }
 
 /* Returns: whether it moves bytes between a device and the host; @up: towards the device */

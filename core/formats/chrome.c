@@ -62,6 +62,18 @@ add_metadata(RpJsonWriter *json, guint pid, guint tid, const char *what, const c
     end_event(json);
 }
 
+/* Lanes of the host: that of the network if there is anything on it. */
+static guint
+host_lanes(const RpTrace *trace)
+{
+    const guint32 network = rp_trace_gpus(trace) * RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK;
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++)
+        if (rp_trace_records(trace)[i].lane == network)
+            return RP_HOST_LANES;
+    return RP_HOST_LANE_NETWORK;
+}
+
 /* Up to the first task; the file's object and the array of events stay open. */
 static void
 begin_file(RpJsonWriter *json, const RpTrace *trace)
@@ -81,7 +93,7 @@ begin_file(RpJsonWriter *json, const RpTrace *trace)
     end_line(json);
     for (guint g = 0; g <= gpus; g++) {
         gboolean host = g == gpus;
-        guint n_lanes = host ? (guint)RP_HOST_LANES : (guint)RP_LANES_PER_DEVICE;
+        guint n_lanes = host ? host_lanes(trace) : (guint)RP_LANES_PER_DEVICE;
         g_autofree char *name = host ? g_strdup("host") : g_strdup_printf("gpu %u", g);
 
         add_metadata(json, g + 1, 0, "process_name", name, 0);

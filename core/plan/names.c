@@ -4,6 +4,7 @@
 /* Lanes of the host, as rp_plan_lane_kind() has them. */
 #define OPTIMIZER (RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER)
 #define ACCUMULATE (RP_LANES_PER_DEVICE + RP_HOST_LANE_ACCUMULATE)
+#define NETWORK (RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK)
 #define LANE(kind) (1u << (kind))
 /* Where tasks are placed, and where they may stand. */
 #define ON_COMPUTE RP_LANE_COMPUTE, LANE(RP_LANE_COMPUTE)
@@ -12,6 +13,7 @@
     RP_LANE_##lane##_DOWN, LANE(RP_LANE_ACTIVATION_DOWN) | LANE(RP_LANE_GRADIENT_DOWN)
 #define BY_OPTIMIZER OPTIMIZER, LANE(OPTIMIZER)
 #define ON_HOST ACCUMULATE, LANE(OPTIMIZER) | LANE(ACCUMULATE)
+#define BY_NETWORK NETWORK, LANE(NETWORK)
 #define ANYWHERE OPTIMIZER, G_MAXUINT
 
 /* A row a kind. Its accesses are a rule of the verifier (core/verify/expect.c). */
@@ -47,6 +49,9 @@ static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_PARAMETER_COPY] = {"parameter-copy", BY_OPTIMIZER, "parameter copy", 0x00563f},
     [RP_TASK_LATE_STEP] = {"late-step", BY_OPTIMIZER, "late step", 0x225555},
     [RP_TASK_BARRIER] = {"barrier", ANYWHERE, "barrier", 0x000000},
+    [RP_TASK_REDUCE] = {"reduce", BY_NETWORK, "gradients to their owners", 0x999933},
+    [RP_TASK_AGREE] = {"agree", BY_NETWORK, "agreement on the norm", 0x661100},
+    [RP_TASK_GATHER] = {"gather", BY_NETWORK, "weights to all servers", 0x6699cc},
 };
 
 const RpTaskKindInfo *
@@ -115,6 +120,7 @@ rp_lane_name(guint lane_kind)
         [RP_LANE_GRADIENT_DOWN] = "gradient-down",
         [OPTIMIZER] = "optimizer",
         [ACCUMULATE] = "accumulate",
+        [NETWORK] = "network",
     };
 
     return lane_kind < G_N_ELEMENTS(names) ? names[lane_kind] : "unknown";

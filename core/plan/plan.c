@@ -24,6 +24,7 @@ struct _RpPlan {
     RpPlanSlotLayer *slot_layers; /* [gpus][n_layers] */
     guint32 decisions[2];
     guint n_decisions;
+    RpPlanExchange exchange;
 };
 
 RpChunks
@@ -85,7 +86,9 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
                                         .weights = {RP_NONE, RP_NONE},
                                         .gradients = {RP_NONE, RP_NONE, RP_NONE, RP_NONE},
                                         .optimizer = RP_NONE,
-                                        .copied = RP_NONE};
+                                        .copied = RP_NONE,
+                                        .reduced = RP_NONE};
+    plan->exchange = (RpPlanExchange){RP_NONE, RP_NONE};
     plan->constants = g_new(guint32, gpus);
     for (guint g = 0; g < gpus; g++)
         plan->constants[g] = RP_NONE;
@@ -288,6 +291,18 @@ rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n)
     for (guint i = 0; i < n; i++)
         plan->decisions[i] = buffers[i];
     plan->n_decisions = n;
+}
+
+RpPlanExchange
+rp_plan_exchange(const RpPlan *plan)
+{
+    return plan->exchange;
+}
+
+void
+rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange)
+{
+    plan->exchange = exchange;
 }
 
 guint

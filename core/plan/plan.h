@@ -40,6 +40,7 @@ typedef enum {
 typedef enum {
     RP_HOST_LANE_OPTIMIZER, /* gradient copy, step, parameter copy; rule 5 of §4.3.1 is its order */
     RP_HOST_LANE_ACCUMULATE, /* sums the gradients of rounds */
+    RP_HOST_LANE_NETWORK,    /* of several servers, which all have the same order of it */
     RP_HOST_LANES
 } RpHostLaneKind;
 
@@ -78,6 +79,10 @@ typedef enum {
     RP_TASK_PARAMETER_COPY, /* P copy: new 16-bit weights of `layer` */
     RP_TASK_LATE_STEP,      /* the rest of `layer`'s update, where the early step's weights hold */
     RP_TASK_BARRIER,        /* no work: joins lanes (flush) */
+    /* network lane, of several servers (docs/servers.md) */
+    RP_TASK_REDUCE, /* gradients of `layer` to their owners, who add them */
+    RP_TASK_AGREE,  /* sums of squares of all servers, and the decision that follows of them */
+    RP_TASK_GATHER, /* new 16-bit weights of `layer` from their owners to all */
     RP_N_TASK_KINDS
 } RpTaskKind;
 
@@ -103,6 +108,8 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
  *                    one for each round that is added, in order; norm and steps DECISION
  *                    (RpPlanPromises.gated)
+ *   network lane     reduce HOST r gradients, w reduced; agree HOST r | w squares, DECISION r | w; gather
+ *                    HOST r | w weights; what moves both ways STAGING w
  *
  * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
  * backward, the gradient of its input.
@@ -148,7 +155,7 @@ typedef struct {
 typedef struct {
     gint64 duration_ns; /* predicted; compute actions only, 0 for what a link or the host times */
     gint64 lead_ns;     /* leading part of duration_ns that runs before phase-1 dependencies */
-    guint64 bytes;      /* transfers: payload; host tasks: memory traffic */
+    guint64 bytes;      /* transfers, network: payload (each way); host tasks: memory traffic */
     guint64 first_dependency; /* set by rp_plan_append */
     guint64 first_access;     /* set by rp_plan_append */
     guint32 lane;
@@ -218,6 +225,8 @@ typedef struct {
     guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
     guint32 optimizer; /* full-precision weights and moments: rp_optimizer_state_bytes() */
     guint32 copied;    /* blocking: fp32 gradients */
+    guint32 reduced;   /* several servers: the largest share of fp32 sums of their gradients, of the
+                          layer's own and behind them of a tied matrix (rp_shard_most()) */
     gboolean early;    /* its early step writes weights, and a late step follows */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
     guint64 tied_bytes;
@@ -305,19 +314,11 @@ typedef struct {
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
     RpOptimizerForm form;      /* `full`: what the optimizer keeps, and how */
-    guint servers; /* this is one of so many, which keep and step a share of each layer; 0 = 1 */
+    guint servers; /* this is one of so many, any of them: each keeps and steps a share of each
+                      layer (core/base/shard.h); 0 = 1 */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
 const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
-
-/* Of @n parameters of a layer: those that one server steps. */
-static inline guint64
-rp_plan_shard(const RpPlanPromises *promises, guint64 n)
-{
-    const guint64 servers = MAX(1, promises->servers);
-
-    return (n + servers - 1) / servers;
-}
 
 /* Buffers of a layer's gradients on the host. */
 static inline guint
@@ -355,6 +356,21 @@ guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
 void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
 guint rp_plan_n_decisions(const RpPlan *plan);
 #define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
+/**
+ * rp_plan_exchange:
+ *
+ * Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of every
+ * trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
+ * RP_EXCHANGE_EXTRA_BYTES for what else all must know. @room: of what is sent and received, half of each.
+ */
+typedef struct {
+    guint32 squares;
+    guint32 room;
+} RpPlanExchange;
+RpPlanExchange rp_plan_exchange(const RpPlan *plan);
+void rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange);
+#define RP_EXCHANGE_EXTRA_BYTES 4096
+#define RP_EXCHANGE_ROOM(largest_bytes) MIN(4 * (largest_bytes), (guint64)256 << 20)
 /* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
 void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);

@@ -14,7 +14,8 @@
 GQuark rp_planner_error_quark(void);
 
 typedef enum {
-    RP_PLANNER_ERROR_PARTITION /* the partition's kind does not suit the schedule */
+    RP_PLANNER_ERROR_PARTITION, /* the partition's kind does not suit the schedule */
+    RP_PLANNER_ERROR_SERVERS    /* what is not planned for several servers */
 } RpPlannerError;
 
 typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
@@ -26,7 +27,7 @@ typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
 /* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */
 typedef enum { RP_OPTIMIZER_FUSED, RP_OPTIMIZER_LEAN } RpOptimizerMode;
 /* Weights are written before the norm is known (RpPlanPromises.early_steps): never, where it is known how
- * fast the optimizer is, or always. Synchronous, gated, fused, by events; else never. */
+ * fast the optimizer is, or always. Synchronous, gated, fused, by events, on one server; else never. */
 typedef enum { RP_EARLY_OFF, RP_EARLY_AUTO, RP_EARLY_ON } RpEarlySteps;
 /* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
  * slower, never, or as far as memory goes. */
@@ -63,8 +64,8 @@ typedef struct {
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
-    guint
-        servers; /* `full`: that step a share of each layer each; 0 = 1. To predict: nothing runs it */
+    guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
+                      those of one of them */
     RpSavedChoice saved; /* of dispatched stages; nothing: what the profile's layers have chosen */
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
@@ -103,7 +104,8 @@ typedef struct _RpPlanner RpPlanner;
  *
  * Checks that everything suits and lays out the arenas.
  *
- * Errors: RP_SCHEDULE_ERROR_SHAPE, RP_PLANNER_ERROR_PARTITION, RP_PROFILE_ERROR_FIDELITY
+ * Errors: RP_SCHEDULE_ERROR_SHAPE, RP_PLANNER_ERROR_PARTITION, RP_PLANNER_ERROR_SERVERS,
+ *   RP_PROFILE_ERROR_FIDELITY
  */
 RpPlanner *rp_planner_new(const RpProfile *profile, const RpPartition *partition,
                           const RpPlanOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;

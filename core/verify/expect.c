@@ -275,7 +275,7 @@ expect_gradients(Expectation *operands, guint layer)
 {
     const RpVerifier *verifier = operands->verifier;
 
-    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+    for (guint i = 0; i < rp_verifier_local_gradients(verifier); i++)
         expect_place(operands, rp_plan_layer(verifier->plan, layer)->gradients[i], RP_ROLE_HOST,
                      READ);
 }

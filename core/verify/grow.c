@@ -48,6 +48,7 @@ copy_tables(RpVerifier *verifier)
     for (guint i = 0; i < rp_plan_n_decisions(source); i++)
         decisions[i] = rp_plan_decision(source, i);
     rp_plan_set_decisions(window, decisions, rp_plan_n_decisions(source));
+    rp_plan_set_exchange(window, rp_plan_exchange(source));
     verifier->promises = rp_plan_promises(window);
     verifier->rounds = verifier->promises->rounds;
     verifier->n_stages = rp_plan_n_stages(window);

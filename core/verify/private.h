@@ -20,6 +20,7 @@
  *   rules/tables.c        rule 2: where layers, decisions and constants live
  *   expect.c              rule 2: what each kind of task must access
  *   expect-saved.c        rule 2: the same of what layers save
+ *   expect-exchange.c     rule 2: the same of what several servers send each other
  *   rules/operands.c      rule 2: that it does
  *   rules/staleness.c     rule 5 in `compute` fidelity, where only actions are planned
  *   trace.c               traces
@@ -236,6 +237,15 @@ typedef struct {
 void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected);
 /* Adds what it accesses of what layers save. */
 void rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray *expected);
+/* Adds what it accesses for there being several servers. */
+void rp_verifier_expect_exchange(const RpVerifier *verifier, const RpTask *task, GArray *expected);
+/* Buffers of a layer's gradients that the norm and the steps read: of several servers none, but the
+ * layer's share of their sum. */
+static inline guint
+rp_verifier_local_gradients(const RpVerifier *verifier)
+{
+    return verifier->promises->servers > 1 ? 0 : rp_plan_gradient_buffers(verifier->promises);
+}
 
 /* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
 gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,

@@ -163,6 +163,8 @@ rp_page_pack_trace(RpPage *page, const RpPageTrace *trace, const guint32 *places
     rp_json_uint(json, "gpus", rp_trace_gpus(trace->trace));
     rp_json_uint(json, "tasks", n);
     pack_lanes(json, sorted, n);
+    for (gsize i = 0; i < n; i++)
+        page->servers = page->servers || sorted[i]->kind >= RP_TASK_REDUCE;
     pack_times(json, sorted, n);
     for (guint column = 0; column < G_N_ELEMENTS(member_keys); column++) {
         gint64 before = 0;

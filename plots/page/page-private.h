@@ -12,6 +12,7 @@ struct _RpPage {
     gboolean titles;      /* the next row of the table has them */
     gboolean more;        /* the table is hidden behind a summary */
     GString *traces;      /* JSON, an object each with commas between */
+    gboolean servers;     /* one of them has tasks of the network */
     RpJsonWriter *curves; /* the open array of curves; %NULL: none yet */
 };
 

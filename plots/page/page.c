@@ -190,13 +190,13 @@ add_resource(GString *html, const char *name)
 
 /* What words and colours of tasks and lanes the scripts need. */
 static void
-add_tables(GString *json)
+add_tables(GString *json, gboolean servers)
 {
     g_autoptr(RpJsonWriter) kinds = rp_json_writer_new(RP_JSON_COMPACT);
     g_autoptr(RpJsonWriter) lanes = rp_json_writer_new(RP_JSON_COMPACT);
 
     rp_json_array(kinds, NULL);
-    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+    for (guint kind = 0; kind < (servers ? RP_N_TASK_KINDS : RP_TASK_REDUCE); kind++) {
         rp_json_object(kinds, NULL);
         rp_json_string(kinds, "name", rp_task_kind_name((RpTaskKind)kind));
         rp_json_uint(kinds, "colour", rp_colour_of_task((RpTaskKind)kind));
@@ -205,7 +205,8 @@ add_tables(GString *json)
     }
     rp_json_end(kinds);
     rp_json_array(lanes, NULL);
-    for (guint kind = 0; kind < RP_LANES_PER_DEVICE + RP_HOST_LANES; kind++)
+    for (guint kind = 0;
+         kind < RP_LANES_PER_DEVICE + (servers ? RP_HOST_LANES : RP_HOST_LANE_NETWORK); kind++)
         rp_json_string(lanes, NULL, rp_lane_name(kind));
     rp_json_end(lanes);
     g_string_append_printf(json, "\"lanes_per_device\":%d,\n\"lane_names\":%s,\n\"kinds\":%s,\n",
@@ -220,7 +221,7 @@ add_data(RpPage *page, GString *html)
 
     if (page->curves != NULL)
         rp_json_end(page->curves);
-    add_tables(json);
+    add_tables(json, page->servers);
     g_string_append_printf(json, "\"curves\":%s,\n\"traces\":[\n%s]}\n",
                            page->curves != NULL ? rp_json_writer_text(page->curves)->str : "[]",
                            page->traces->str);

@@ -67,6 +67,7 @@ rp_plan_draft_new(const RpPlan *plan)
             draft->residents[(gsize)g * draft->n_layers + l] = rp_plan_resident(plan, g, l);
             draft->slot_layers[(gsize)g * draft->n_layers + l] = rp_plan_slot_layer(plan, g, l);
         }
+    draft->exchange = rp_plan_exchange(plan);
     draft->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < draft->n_decisions; i++)
         draft->decisions[i] = rp_plan_decision(plan, i);
@@ -176,6 +177,7 @@ rp_plan_draft_build(const RpPlanDraft *draft)
         }
     }
     rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
+    rp_plan_set_exchange(plan, draft->exchange);
     for (guint i = 0; i < draft->order->len; i++) {
         guint index = g_array_index(draft->order, guint, i);
 
@@ -418,6 +420,7 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .sum_rounds = !test->apart,
         .resident_limit = test->resident,
         .saved = {.groups = test->saved},
+        .servers = test->servers,
         .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,

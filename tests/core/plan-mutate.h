@@ -28,6 +28,7 @@ typedef struct {
     GArray *buffers; /* RpBuffer */
     guint32 decisions[2];
     guint n_decisions;
+    RpPlanExchange exchange;
     guint32 *constants;           /* gpus */
     guint32 *residents;           /* [gpus][n_layers] */
     RpPlanSlotLayer *slot_layers; /* the same */
@@ -94,6 +95,7 @@ typedef struct {
     gboolean early_steps; /* synchronous: weights are written before the norm is known */
     guint64 resident;     /* limit up to which frozen weights stay; all but 1024 bytes a block is */
     guint saved;          /* groups of tensors that forwards save */
+    guint servers;        /* 0 = 1 */
 } RpTestPlan;
 
 /* A profile with small sizes, of which no two layers are alike. */

@@ -76,6 +76,19 @@ static const RpTestPlan plans[] = {
      .saved = RP_SAVED(ATTENTION) | RP_SAVED(MLP)},
     {"roundpipe", 3, 2, 3, 0, RP_FIDELITY_FULL, FALSE, FALSE, .lean = TRUE, .token_bytes = 512,
      .iterations = 2, .saved = RP_SAVED(ATTENTION)},
+    /* several servers: each protocol, copies with steps and late ones, rounds apart and summed */
+    {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
+     .tied = TRUE, .servers = 3},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 3, .servers = 2},
+    {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .apart = TRUE, .tied = TRUE, .servers = 2},
+    {"roundpipe", 2, 0, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 2, .servers = 4},
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .at_once = TRUE, .servers = 2},
+    {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 3, .tied = TRUE, .at_once = TRUE, .servers = 2},
 };
 
 static void
@@ -202,6 +215,14 @@ rule_fits(RpTaskKind from, RpTaskKind to, RpRule rule)
     if (from == RP_TASK_PARAMETER_UPLOAD)
         return rule == (to <= RP_TASK_OVERLAP || to == RP_TASK_EXPAND ? RP_RULE_TRANSFERS
                                                                       : RP_RULE_WEIGHT_INTEGRITY);
+    if (to == RP_TASK_GRADIENT_DOWNLOAD && from == RP_TASK_REDUCE)
+        return rule == RP_RULE_GRADIENT_INTEGRITY;
+    if (from == RP_TASK_REDUCE)
+        return rule == RP_RULE_INCOMPLETE_GRADIENTS || rule == RP_RULE_OPTIMIZER_ORDER;
+    if (from == RP_TASK_AGREE || to == RP_TASK_AGREE)
+        return rule == RP_RULE_DECISION;
+    if (from == RP_TASK_GATHER || to == RP_TASK_GATHER)
+        return rule == RP_RULE_OPTIMIZER_ORDER || rule == RP_RULE_TORN_WEIGHTS;
     if (from == RP_TASK_GRADIENT_DOWNLOAD || from == RP_TASK_GRADIENT_ACCUMULATE)
         return rule == (to == RP_TASK_GRADIENT_ACCUMULATE ? RP_RULE_TRANSFERS
                                                           : RP_RULE_INCOMPLETE_GRADIENTS);
@@ -623,7 +644,7 @@ place_of_row(RpPlanLayer *row, guint field)
 {
     guint32 *const places[] = {&row->frozen,       &row->weights[0],   &row->weights[1],
                                &row->gradients[0], &row->gradients[1], &row->optimizer,
-                               &row->copied};
+                               &row->copied,       &row->reduced};
 
     return field < G_N_ELEMENTS(places) ? places[field] : NULL;
 }

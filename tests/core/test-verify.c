@@ -213,6 +213,7 @@ one_layer_plan(gboolean step_waits)
                                .gradients = {GRADIENTS, RP_NONE, RP_NONE, RP_NONE},
                                .optimizer = STATE,
                                .copied = RP_NONE,
+                               .reduced = RP_NONE,
                                .tied_to = RP_NONE};
     static const guint first_segment[2] = {0, 1};
     static const RpSegment segment = {.layer = 0, .offset = 0, .bytes = 4096};

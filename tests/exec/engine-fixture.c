@@ -44,6 +44,8 @@ begin(Fixture *f, guint gpus)
 {
     clear(f);
     f->plan = rp_plan_new(gpus, RP_FIDELITY_COMPUTE, 1, 1);
+    /* all lanes are in use */
+    rp_plan_set_promises(f->plan, &(RpPlanPromises){.rounds = 1, .schedule = "", .servers = 2});
     f->manual = manual_new();
 }
 
@@ -106,9 +108,14 @@ void
 add_random_tasks(Fixture *f, GRand *random, guint n)
 {
     static const RpTaskKind kinds[RP_LANES_PER_DEVICE + RP_HOST_LANES] = {
-        RP_TASK_BACKWARD,           RP_TASK_ACTIVATION_UPLOAD, RP_TASK_ACTIVATION_DOWNLOAD,
-        RP_TASK_PARAMETER_UPLOAD,   RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
-        RP_TASK_GRADIENT_ACCUMULATE};
+        RP_TASK_BACKWARD,
+        RP_TASK_ACTIVATION_UPLOAD,
+        RP_TASK_ACTIVATION_DOWNLOAD,
+        RP_TASK_PARAMETER_UPLOAD,
+        RP_TASK_GRADIENT_DOWNLOAD,
+        RP_TASK_OPTIMIZER_STEP,
+        RP_TASK_GRADIENT_ACCUMULATE,
+        RP_TASK_GATHER};
     const gint32 n_lanes = (gint32)rp_plan_n_lanes(f->plan);
 
     for (guint i = 0; i < n; i++) {

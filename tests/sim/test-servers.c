@@ -1,6 +1,7 @@
 /* Several servers: the exchange's closed forms on tiny traces, and shares of the optimizer in plans. */
 #include "tests/rp-test.h"
 
+#include "core/base/shard.h"
 #include "core/base/units.h"
 #include "core/catalogue/server-network.h"
 #include "core/verify/verify.h"
@@ -147,8 +148,10 @@ servers_keep_a_share_of_the_optimizers_state(void **state)
     (void)state;
     /* decisions and alignment beside it */
     assert_true(part[RP_BUFFER_OPTIMIZER] >= all[RP_BUFFER_OPTIMIZER] / 4);
-    assert_true(part[RP_BUFFER_OPTIMIZER] < all[RP_BUFFER_OPTIMIZER] / 4 + (1 << 20));
-    assert_true(share->best->optimizer_ns <= one->best->optimizer_ns / 4 + RP_NS_PER_S / 100);
+    assert_true(part[RP_BUFFER_OPTIMIZER] <
+                all[RP_BUFFER_OPTIMIZER] / 4 + share->profile->n_layers * 12 * RP_SHARD_BLOCK);
+    /* a step reads sums in fp32, and the norm is taken on the host */
+    assert_true(share->best->optimizer_ns <= one->best->optimizer_ns / 3);
     g_autoptr(RpPlan) plan =
         rp_plan_make(share->profile, share->best->partition, &share->best->options, 2, &error);
 

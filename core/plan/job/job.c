@@ -192,7 +192,7 @@ set_promises(RpPlanJob *job)
         .parameter_copies = blocking || lean,
         .constant_bytes = options->constant_bytes,
         .form = rp_planner_form(job->profile, options),
-        .servers = options->servers,
+        .servers = options->fidelity == RP_FIDELITY_FULL ? MAX(1, options->servers) : 1,
         .gated = !options->step_at_once || blocking,
         .early_steps = rp_early_has(job),
     };

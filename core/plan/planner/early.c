@@ -29,7 +29,7 @@ rp_early_has(const RpPlanJob *job)
 
     if (options->async || options->step_at_once || options->forward_only ||
         options->fidelity != RP_FIDELITY_FULL || options->consistency == RP_CONSISTENCY_BLOCKING ||
-        options->optimizer == RP_OPTIMIZER_LEAN)
+        options->optimizer == RP_OPTIMIZER_LEAN || options->servers > 1)
         return FALSE;
     return options->early_steps == RP_EARLY_ON ||
            (options->early_steps == RP_EARLY_AUTO && job->profile->optimizer_parameters_per_s > 0);

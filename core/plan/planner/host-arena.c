@@ -1,5 +1,8 @@
 #include "core/plan/planner/host-arena.h"
 
+#include "core/base/shard.h"
+#include "core/plan/job/exchange.h"
+
 #define FP32_BYTES 4
 /* So many slots between the end of a layer's backward slot and its next forward slot are enough for what
  * it saves to have left the buffer, whatever hops take. */
@@ -49,29 +52,12 @@ lay_out_layer(const RpPlanJob *job, guint l)
     place.optimizer = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         rp_optimizer_state_bytes(job->promises->form,
-                                 rp_plan_shard(job->promises, own_gradients / element)));
+                                 rp_shard_most(own_gradients / element, job->promises->servers)));
     place.copied = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);
+    place.reduced = rp_exchange_lay_out_layer(job, l);
     rp_plan_set_layer(job->plan, l, &place);
-}
-
-/* Of several servers: the sums of this one's shares of all gradients, in fp32, and room for two layers
- * under way, to send and to receive. */
-static void
-lay_out_exchange(const RpPlanJob *job)
-{
-    const guint64 element = job->promises->element_bytes;
-    guint64 largest = 0, shares = 0;
-
-    for (guint l = 0; l < job->profile->n_layers; l++) {
-        const RpLayer *layer = &job->profile->layers[l];
-        const guint64 bytes = layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
-
-        largest = MAX(largest, bytes);
-        shares += rp_plan_shard(job->promises, bytes / element) * FP32_BYTES;
-    }
-    (void)rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING, shares + 2 * 2 * largest);
 }
 
 /* Gated: one for each iteration that may be under way (rp_plan_decision()). */
@@ -210,8 +196,7 @@ rp_host_arena_new(const RpPlanJob *job)
     arena->job = job;
     for (guint l = 0; l < job->profile->n_layers; l++)
         lay_out_layer(job, l);
-    if (job->promises->servers > 1)
-        lay_out_exchange(job);
+    rp_exchange_lay_out(job);
     lay_out_decisions(job);
     lay_out_activations(arena);
     lay_out_saved(arena);

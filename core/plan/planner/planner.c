@@ -51,6 +51,20 @@ choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlan
     return best;
 }
 
+static gboolean
+check_servers(const RpPlanOptions *options, GError **error)
+{
+    const char *what = options->consistency == RP_CONSISTENCY_BLOCKING ? "a blocking optimizer"
+                       : options->early_steps == RP_EARLY_ON           ? "early steps"
+                                                                       : NULL;
+
+    if (options->servers <= 1 || options->fidelity != RP_FIDELITY_FULL || what == NULL)
+        return TRUE;
+    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_SERVERS,
+                "%s: planned for one server alone, found %u", what, options->servers);
+    return FALSE;
+}
+
 RpPlanner *
 rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
                GError **error)
@@ -59,6 +73,8 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
 
     g_autoptr(RpPlanner) planner = g_new0(RpPlanner, 1);
 
+    if (!check_servers(options, error))
+        return NULL;
     if (!rp_job_init(&planner->job, profile, partition, options, error))
         return NULL;
     if (planner->job.options.dispatch == RP_DISPATCH_FREE &&

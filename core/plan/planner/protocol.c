@@ -23,6 +23,8 @@
  */
 #include "core/plan/planner/protocol.h"
 
+#include "core/plan/job/exchange.h"
+
 /* A protocol. */
 typedef struct {
     /* All gradients of @layers are home; may be %NULL. */
@@ -77,12 +79,16 @@ begin_task(const RpProtocol *self, RpTaskKind kind, guint32 layer, guint32 itera
     return task;
 }
 
-/* All rounds of them; @copied: their copies. */
+/* All rounds of them; of several servers, their sum. @copied: their copies. */
 static void
 read_gradients(const RpProtocol *self, guint layer, gboolean copied)
 {
     const RpPlanLayer *place = place_of(self, layer);
 
+    if (self->job->promises->servers > 1) {
+        rp_builder_read(self->job->builder, place->reduced, RP_ROLE_HOST);
+        return;
+    }
     if (copied)
         rp_builder_read(self->job->builder, place->copied, RP_ROLE_HOST);
     for (guint i = 0; !copied && i < RP_MOST_ROUNDS_APART; i++)
@@ -104,6 +110,7 @@ append_parameter_copy(RpProtocol *self, guint layer, guint32 iteration)
     rp_builder_read(job->builder, place_of(self, layer)->optimizer, RP_ROLE_HOST);
     rp_builder_write(job->builder, place_of(self, layer)->weights[0], RP_ROLE_HOST);
     rp_builder_end(job->builder);
+    rp_exchange_append_gather(job, layer, place_of(self, layer)->weights[0], iteration);
 }
 
 /* Asynchronous without a second buffer: v(T-1) goes into the one buffer once T has uploaded what it
@@ -146,8 +153,13 @@ append_norm(RpProtocol *self, guint32 iteration)
         task->bytes += rp_traffic_squares(job, l);
         read_gradients(self, l, FALSE);
     }
+    if (job->promises->servers > 1)
+        rp_builder_access(job->builder, rp_plan_exchange(job->plan).squares,
+                          job->promises->gated ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                          RP_ROLE_HOST, 0);
     rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
     rp_builder_end(job->builder);
+    rp_exchange_append_agree(job, iteration);
 }
 
 /* Begins a task that reads the layer's gradients, and those of a tied matrix. */
@@ -204,6 +216,7 @@ append_step(RpProtocol *self, guint layer, guint32 iteration)
     const RpPlanJob *job = self->job;
     const RpPlanPromises *promises = job->promises;
     const RpPlanLayer *place = place_of(self, layer);
+    const guint32 weights = place->weights[promises->double_weights ? iteration % 2 : 0];
 
     if (!is_trained(self, layer))
         return;
@@ -211,14 +224,17 @@ append_step(RpProtocol *self, guint layer, guint32 iteration)
         place->early ? 0 : rp_traffic_step(job, layer, tied_layer(self, layer));
     rp_builder_update(job->builder, place->optimizer, RP_ROLE_HOST);
     if (place->early)
-        rp_builder_update(job->builder, place->weights[0], RP_ROLE_HOST);
+        rp_builder_update(job->builder, weights, RP_ROLE_HOST);
     else if (self->copies == COPIES_NONE)
-        rp_builder_write(job->builder, place->weights[promises->double_weights ? iteration % 2 : 0],
-                         RP_ROLE_HOST);
+        rp_builder_write(job->builder, weights, RP_ROLE_HOST);
+    if (promises->servers > 1 && !promises->gated)
+        rp_builder_update(job->builder, rp_plan_exchange(job->plan).squares, RP_ROLE_HOST);
     rp_builder_access(job->builder, rp_plan_decision(job->plan, iteration),
                       promises->gated ? RP_ACCESS_READ : RP_ACCESS_READ | RP_ACCESS_WRITE,
                       RP_ROLE_DECISION, 0);
     rp_builder_end(job->builder);
+    if (self->copies == COPIES_NONE)
+        rp_exchange_append_gather(job, layer, weights, iteration);
     if (self->copies == COPIES_WITH_STEP)
         append_parameter_copy(self, layer, iteration);
 }
@@ -286,13 +302,20 @@ append_if_home(RpProtocol *self, guint layer, guint32 iteration,
         append(self, layer, iteration);
 }
 
+/* The @i-th of layers whose gradients have come home together. */
+static guint
+layer_home(const RpProtocol *self, RpInterval layers, guint i)
+{
+    return layers.first + (self->job->options.async ? layers.count - 1 - i : i);
+}
+
 /* The same of layers whose gradients have come home together, and of those that they are tied to. */
 static void
 append_all_home(RpProtocol *self, RpInterval layers, guint32 iteration,
                 void (*append)(RpProtocol *self, guint layer, guint32 iteration))
 {
     for (guint i = 0; i < layers.count; i++) {
-        const guint layer = layers.first + (self->job->options.async ? layers.count - 1 - i : i);
+        const guint layer = layer_home(self, layers, i);
         const guint tied = place_of(self, layer)->tied_to;
 
         append_if_home(self, layer, iteration, append);
@@ -440,6 +463,8 @@ rp_protocol_note_home(RpProtocol *self, RpInterval layers, guint32 iteration)
 void
 rp_protocol_append_home(RpProtocol *self, RpInterval layers, guint32 iteration)
 {
+    for (guint i = 0; i < layers.count; i++)
+        rp_exchange_append_reduce(self->job, layer_home(self, layers, i), iteration);
     if (self->protocol->home != NULL)
         self->protocol->home(self, layers, iteration);
 }

@@ -8,6 +8,8 @@
  */
 #include "core/plan/planner/protocol.h"
 
+#include "core/base/shard.h"
+
 #define FP32_BYTES 4
 #define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
 
@@ -35,6 +37,8 @@ pass_bytes(const RpPlanJob *job, guint64 parameters, guint64 each, double rate, 
 static guint64
 gradient_element(const RpPlanJob *job)
 {
+    if (job->promises->servers > 1)
+        return FP32_BYTES; /* their sum */
     return rp_job_home_bytes(job, job->promises->element_bytes) *
            rp_plan_gradient_buffers(job->promises);
 }
@@ -42,8 +46,7 @@ gradient_element(const RpPlanJob *job)
 static guint64
 gradients_of(const RpPlanJob *job, guint layer)
 {
-    return rp_plan_shard(job->promises,
-                         job->profile->layers[layer].gradient_bytes / job->promises->element_bytes);
+    return job->profile->layers[layer].gradient_bytes / job->promises->element_bytes;
 }
 
 /* Trained parameters that live with the layer, and are stepped here: without a tied matrix. */
@@ -52,18 +55,19 @@ parameters_of(const RpPlanJob *job, guint layer)
 {
     const RpLayer *of = &job->profile->layers[layer];
 
-    return rp_plan_shard(job->promises,
-                         (of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
-                             job->promises->element_bytes);
+    return rp_shard_most((of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
+                             job->promises->element_bytes,
+                         job->promises->servers);
 }
 
 /* Of the matrix that is tied, the same. */
 static guint64
 tied_parameters(const RpPlanJob *job, guint tied)
 {
-    return tied == RP_NONE ? 0
-                           : rp_plan_shard(job->promises, job->profile->layers[tied].tied_bytes /
-                                                              job->promises->element_bytes);
+    return tied == RP_NONE
+               ? 0
+               : rp_shard_most(job->profile->layers[tied].tied_bytes / job->promises->element_bytes,
+                               job->promises->servers);
 }
 
 /* Of adding @n rounds, from @first on, to a sum in fp32: each of them is read, the sum is written
@@ -92,6 +96,8 @@ tied_from(const RpPlanJob *job, guint layer)
 static gboolean
 sums_on_devices(const RpPlanJob *job)
 {
+    if (job->promises->servers > 1)
+        return FALSE;
     return job->promises->kept_sums || job->promises->rounds == 1;
 }
 

@@ -84,7 +84,7 @@ check_upload(RpProtocol *protocol, guint32 upload, guint32 layer)
     gint64 overwriting = now - (promises->async ? 1 : 0) + (promises->double_weights ? 1 : 0);
 
     if (version >= 0) {
-        guint32 writer = rp_protocol_weight_writer(protocol, (guint32)version, layer);
+        guint32 writer = rp_protocol_publisher(protocol, (guint32)version, layer);
 
         if (writer == RP_NO_TASK && version >= verifier->complete_from)
             return rp_verifier_fail(verifier, RP_RULE_TORN_WEIGHTS, RP_NO_TASK, upload,
@@ -174,14 +174,16 @@ check_sum_read(RpProtocol *protocol, guint32 accumulate, guint32 layer)
 }
 
 /* A tied layer carries weights and gradients of another as well: what holds for its own holds for
- * those. Copied gradients are read by the layer's own copy only. */
+ * those. Copied gradients are read by the layer's own copy only, and reduced ones by its own reduce. */
 static gboolean
 check_tied(RpProtocol *protocol, guint32 index, guint32 layer,
            gboolean (*check)(RpProtocol *protocol, guint32 task, guint32 layer))
 {
     guint other = rp_protocol_tied_to(protocol->verifier, layer);
 
-    return other == RP_NONE || (check != check_upload && protocol->has[RP_HOST_GRADIENT_COPY]) ||
+    return other == RP_NONE ||
+           (check != check_upload &&
+            (protocol->has[RP_HOST_GRADIENT_COPY] || protocol->has[RP_HOST_REDUCE])) ||
            check(protocol, index, other);
 }
 

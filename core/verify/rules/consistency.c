@@ -19,6 +19,11 @@
  *
  *   late(T-1) --> early(T) --> norm(T) --> step(T) --> late(T) --> early(T+1)
  *   uploads T --> early(T), step(T) --> uploads T+1;   downloads T --> early(T), late(T) --> downloads T+1
+ *
+ * Of several servers, the reduce is G(T), which each gradient has once, and W(T) writes a share of the
+ * weights, which a gather makes whole:
+ *
+ *   downloads T --> reduce(T) --> step(T) --> W(T) --> gather(T) --> uploads;   reduce(T) --> downloads T+1
  */
 #include "core/verify/rules/consistency.h"
 
@@ -44,7 +49,7 @@ holds_gradients(const RpVerifier *verifier, guint layer, guint32 buffer)
     for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
         if (row->gradients[i] == buffer)
             return TRUE;
-    return row->copied == buffer;
+    return row->copied == buffer || row->reduced == buffer;
 }
 
 /* A step also reads the gradients of the layers that are tied to its own. */
@@ -87,6 +92,18 @@ note_owners(RpProtocol *protocol, guint32 index, const RpTask *task)
     return TRUE;
 }
 
+/* -1: none of them */
+static int
+host_kind(const RpTask *task)
+{
+    const int kind = task->kind - RP_TASK_EARLY_STEP;
+
+    return task->kind == RP_TASK_REDUCE             ? RP_HOST_REDUCE
+           : task->kind == RP_TASK_GATHER           ? RP_HOST_GATHER
+           : kind >= 0 && kind <= RP_HOST_LATE_STEP ? kind
+                                                    : -1;
+}
+
 static gboolean
 note_host_tasks(RpProtocol *protocol)
 {
@@ -95,13 +112,13 @@ note_host_tasks(RpProtocol *protocol)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         guint32 iteration = task->iteration - verifier->first_iteration;
-        const int kind = task->kind - RP_TASK_EARLY_STEP;
+        const int kind = host_kind(task);
 
         if (rp_task_is_compute(task))
             protocol->last_actions = MAX(protocol->last_actions, iteration);
         if (task->kind == RP_TASK_NORM)
             protocol->has_norm[iteration] = TRUE;
-        if (kind < 0 || kind >= RP_N_HOST_KINDS)
+        if (kind < 0)
             continue;
         if (task->layer >= verifier->n_layers || !verifier->trainable[task->layer])
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
@@ -110,6 +127,9 @@ note_host_tasks(RpProtocol *protocol)
             (kind == RP_HOST_LATE_STEP && !rp_protocol_is_early(protocol, task->layer)))
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
                                     "the plan has no early steps of the layer");
+        if ((kind == RP_HOST_REDUCE || kind == RP_HOST_GATHER) && !protocol->has[kind])
+            return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
+                                    "the plan is that of one server");
         guint32 *place = rp_protocol_task(protocol, iteration, task->layer, (guint)kind);
         if (*place != RP_NO_TASK)
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, *place, i,
@@ -127,8 +147,9 @@ static gboolean
 check_present(RpProtocol *protocol)
 {
     RpVerifier *verifier = protocol->verifier;
-    static const char *const names[] = {"early step", "gradient copy", "optimizer step",
-                                        "parameter copy", "late step"};
+    static const char *const names[] = {"early step",     "gradient copy", "optimizer step",
+                                        "parameter copy", "late step",     "reduce",
+                                        "gather"};
 
     for (guint32 t = rp_verifier_first_to_check(verifier); t <= protocol->last_actions; t++) {
         const gboolean past = t + verifier->pending < protocol->last_actions;
@@ -147,12 +168,13 @@ check_present(RpProtocol *protocol)
                     some = task;
             }
             /* late copies of layers that are stepped one by one come one by one, too */
-            const gboolean closed = protocol->has_norm[t] &&
-                                    (kind != RP_HOST_PARAMETER_COPY || t >= protocol->last_actions);
+            const gboolean late = kind == RP_HOST_PARAMETER_COPY ||
+                                  (kind == RP_HOST_GATHER && protocol->has[RP_HOST_PARAMETER_COPY]);
+            const gboolean closed = protocol->has_norm[t] && (!late || t >= protocol->last_actions);
+            const gboolean at_once =
+                verifier->promises->gated && kind != RP_HOST_EARLY_STEP && kind != RP_HOST_REDUCE;
             if (missing != RP_NONE &&
-                ((some != RP_NO_TASK &&
-                  ((verifier->promises->gated && kind != RP_HOST_EARLY_STEP) || closed)) ||
-                 (past && protocol->has[kind])))
+                ((some != RP_NO_TASK && (at_once || closed)) || (past && protocol->has[kind])))
                 return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, some,
                                         "no %s of layer %u in iteration %u", names[kind], missing,
                                         verifier->first_iteration + t);
@@ -184,6 +206,11 @@ check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
          "the gradients may be copied before the last step has ended"},
         {RP_HOST_PARAMETER_COPY, RP_HOST_STEP, 1,
          "the step may start before the last weights have been copied"},
+        {RP_HOST_REDUCE, RP_HOST_STEP, 0,
+         "the step may start before its gradients have been reduced"},
+        {RP_HOST_STEP, RP_HOST_GATHER, 0, "the weights may be gathered before they are stepped"},
+        {RP_HOST_PARAMETER_COPY, RP_HOST_GATHER, 0,
+         "the weights may be gathered before they are copied"},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(orders); i++)
@@ -227,6 +254,7 @@ check_optimizer_reads(RpProtocol *protocol, guint32 index)
                          task->kind == RP_TASK_EARLY_STEP;
 
         if ((accesses[i].mode & RP_ACCESS_READ) == 0 || accesses[i].role == RP_ROLE_DECISION ||
+            buffer == rp_plan_exchange(verifier->plan).squares ||
             rp_plan_buffer(verifier->plan, buffer)->category != RP_BUFFER_OPTIMIZER ||
             (writer == RP_NO_TASK && (state || !verifier->whole)))
             continue;
@@ -264,6 +292,35 @@ check_early_values(RpProtocol *protocol, guint32 t, guint32 layer)
                                   "the optimizer's state");
 }
 
+/* Of several servers: the sum of a layer's gradients, and of those that are tied to it, reaches the step,
+ * and new weights the gather. */
+static gboolean
+check_exchange(RpProtocol *protocol, guint32 t, guint32 layer)
+{
+    RpVerifier *verifier = protocol->verifier;
+    const guint32 step = *rp_protocol_task(protocol, t, layer, RP_HOST_STEP);
+    const guint32 gather = *rp_protocol_task(protocol, t, layer, RP_HOST_GATHER);
+    const guint32 writer = rp_protocol_weight_writer(protocol, t, layer);
+    const RpCarriage gradients = {RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS};
+    const RpCarriage weights = {RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_PARAMETERS};
+
+    for (guint l = layer; l < verifier->n_layers && protocol->has[RP_HOST_REDUCE]; l++) {
+        const guint32 reduce = *rp_protocol_task(protocol, t, l, RP_HOST_REDUCE);
+
+        if ((l == layer || rp_protocol_tied_to(verifier, l) == layer) && reduce != RP_NO_TASK &&
+            step != RP_NO_TASK &&
+            (!rp_protocol_check_follows(
+                 verifier, RP_RULE_INCOMPLETE_GRADIENTS, reduce, step,
+                 "the gradients may be read before they have been reduced") ||
+             !rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, reduce, step,
+                                     gradients, "the sum of all servers' gradients")))
+            return FALSE;
+    }
+    return gather == RP_NO_TASK || writer == RP_NO_TASK ||
+           rp_verifier_check_flow(verifier, RP_RULE_TORN_WEIGHTS, writer, gather, weights,
+                                  "this server's share of the new weights");
+}
+
 /* What passes from one host task to the next does, and of two weight buffers each has its turn. */
 static gboolean
 check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
@@ -280,7 +337,7 @@ check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
         return TRUE;
     if (!check_optimizer_reads(protocol, step) ||
         (out != RP_NO_TASK && !check_optimizer_reads(protocol, out)) ||
-        !check_early_values(protocol, t, layer))
+        !check_early_values(protocol, t, layer) || !check_exchange(protocol, t, layer))
         return FALSE;
     if (writer != RP_NO_TASK &&
         written_weights(verifier->plan, rp_verifier_task(verifier, writer)) == RP_NONE)
@@ -333,10 +390,12 @@ check_protocol(RpProtocol *protocol)
 gboolean
 rp_verify_consistency(RpVerifier *verifier)
 {
-    RpProtocol protocol = {
-        .verifier = verifier,
-        .has = {verifier->promises->early_steps, verifier->promises->gradient_copies, TRUE,
-                verifier->promises->parameter_copies, verifier->promises->early_steps}};
+    const gboolean several = verifier->promises->servers > 1;
+    RpProtocol protocol = {.verifier = verifier,
+                           .has = {verifier->promises->early_steps,
+                                   verifier->promises->gradient_copies, TRUE,
+                                   verifier->promises->parameter_copies,
+                                   verifier->promises->early_steps, several, several}};
     guint64 n = (guint64)verifier->n_iterations * verifier->n_layers * RP_N_HOST_KINDS;
 
     if (!verifier->full)

@@ -5,13 +5,15 @@
 
 #include "core/verify/private.h"
 
-/* In the order of their kinds of tasks. */
+/* The first of them in the order of their kinds of tasks. */
 enum {
     RP_HOST_EARLY_STEP,
     RP_HOST_GRADIENT_COPY,
     RP_HOST_STEP,
     RP_HOST_PARAMETER_COPY,
     RP_HOST_LATE_STEP,
+    RP_HOST_REDUCE,
+    RP_HOST_GATHER,
     RP_N_HOST_KINDS
 };
 
@@ -40,29 +42,40 @@ rp_protocol_is_early(const RpProtocol *protocol, guint layer)
            rp_plan_layer(protocol->verifier->plan, layer)->early;
 }
 
-/* The first of the layer's tasks that reads gradients, and the last. */
+/* The first of the layer's tasks that reads gradients as they have come home, and the last. */
 static inline guint
 rp_protocol_first_reader(const RpProtocol *protocol)
 {
-    return protocol->has[RP_HOST_EARLY_STEP]      ? RP_HOST_EARLY_STEP
+    return protocol->has[RP_HOST_REDUCE]          ? RP_HOST_REDUCE
+           : protocol->has[RP_HOST_EARLY_STEP]    ? RP_HOST_EARLY_STEP
            : protocol->has[RP_HOST_GRADIENT_COPY] ? RP_HOST_GRADIENT_COPY
                                                   : RP_HOST_STEP;
 }
 static inline guint
 rp_protocol_last_reader(const RpProtocol *protocol, guint layer)
 {
-    return rp_protocol_is_early(protocol, layer)  ? RP_HOST_LATE_STEP
-           : protocol->has[RP_HOST_GRADIENT_COPY] ? RP_HOST_GRADIENT_COPY
-                                                  : RP_HOST_STEP;
+    return protocol->has[RP_HOST_REDUCE]           ? RP_HOST_REDUCE
+           : rp_protocol_is_early(protocol, layer) ? RP_HOST_LATE_STEP
+           : protocol->has[RP_HOST_GRADIENT_COPY]  ? RP_HOST_GRADIENT_COPY
+                                                   : RP_HOST_STEP;
 }
 
-/* W(iteration) */
+/* W(iteration): of several servers, of this one's share of the weights. */
 static inline guint32
 rp_protocol_weight_writer(const RpProtocol *protocol, guint32 iteration, guint32 layer)
 {
     return *rp_protocol_task(protocol, iteration, layer,
                              protocol->has[RP_HOST_PARAMETER_COPY] ? RP_HOST_PARAMETER_COPY
                                                                    : RP_HOST_STEP);
+}
+
+/* What makes all of the weights new. */
+static inline guint32
+rp_protocol_publisher(const RpProtocol *protocol, guint32 iteration, guint32 layer)
+{
+    return protocol->has[RP_HOST_GATHER]
+               ? *rp_protocol_task(protocol, iteration, layer, RP_HOST_GATHER)
+               : rp_protocol_weight_writer(protocol, iteration, layer);
 }
 
 /* The layer that keeps what @layer is tied to; RP_NONE. */

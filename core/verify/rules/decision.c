@@ -8,6 +8,10 @@
  * A norm reads the gradients of every trained layer, in the state in which the layer's optimizer
  * reads them; or the layers' early steps do, and add to the decision before the norm. Steps, late
  * steps and heads read what the right norm wrote and nobody else.
+ *
+ * Of several servers, the norm is that of a share, and it is the agree behind it that decides:
+ *
+ *   gated         reduces T --> norm T --> agree T --> every step of T, heads of T + n
  */
 #include "core/verify/private.h"
 
@@ -18,6 +22,7 @@ typedef struct {
     guint32 *early; /* [iteration * n_layers + layer] early step; %NULL: there are none */
     guint *n_early; /* [iteration] */
     guint32 *norm;  /* [iteration] */
+    guint32 *agree; /* [iteration] several servers */
     guint32 *steps; /* [iteration] one of its steps */
     guint *n_steps; /* [iteration] */
     guint32 last_actions;
@@ -58,12 +63,13 @@ note_tasks(Decisions *decisions)
             decisions->early[(gsize)t * verifier->n_layers + task->layer] = i;
             decisions->n_early[t]++;
         }
-        if (task->kind != RP_TASK_NORM)
+        if (task->kind != RP_TASK_NORM && task->kind != RP_TASK_AGREE)
             continue;
-        if (decisions->norm[t] != RP_NO_TASK)
-            return rp_verifier_fail(verifier, RP_RULE_DECISION, decisions->norm[t], i,
+        guint32 *place = task->kind == RP_TASK_NORM ? &decisions->norm[t] : &decisions->agree[t];
+        if (*place != RP_NO_TASK)
+            return rp_verifier_fail(verifier, RP_RULE_DECISION, *place, i,
                                     "two norms decide on one iteration");
-        decisions->norm[t] = i;
+        *place = i;
     }
     for (guint32 t = rp_verifier_first_to_check(verifier); t < verifier->n_iterations; t++) {
         const guint32 step = decisions->steps[t];
@@ -73,6 +79,11 @@ note_tasks(Decisions *decisions)
              (step != RP_NO_TASK && (decisions->gated || decisions->n_steps[t] == trained))))
             return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
                                     "iteration %u has no norm", verifier->first_iteration + t);
+        if (verifier->promises->servers > 1 &&
+            (decisions->norm[t] == RP_NO_TASK) != (decisions->agree[t] == RP_NO_TASK))
+            return rp_verifier_fail(
+                verifier, RP_RULE_DECISION, decisions->norm[t], decisions->agree[t],
+                "servers do not agree on the norm of iteration %u", verifier->first_iteration + t);
         if (decisions->early != NULL && decisions->norm[t] != RP_NO_TASK &&
             decisions->n_early[t] != trained)
             return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, decisions->norm[t],
@@ -130,11 +141,20 @@ check_layer_of_norm(const Decisions *decisions, guint32 norm, guint32 reader)
     if (norm == RP_NO_TASK)
         return TRUE; /* not held any more */
 
-    for (guint i = 0; i < rp_plan_gradient_buffers(verifier->promises); i++)
+    for (guint i = 0; i < rp_verifier_local_gradients(verifier); i++)
         if (!check_buffer_of_norm(verifier, norm, reader,
                                   rp_plan_layer(verifier->plan, layer)->gradients[i]))
             return FALSE;
-    return TRUE;
+    return verifier->promises->servers <= 1 ||
+           check_buffer_of_norm(verifier, norm, reader,
+                                rp_plan_layer(verifier->plan, layer)->reduced);
+}
+
+/* [iteration] the last of the tasks that make a decision */
+static const guint32 *
+decides(const Decisions *decisions)
+{
+    return decisions->verifier->promises->servers > 1 ? decisions->agree : decisions->norm;
 }
 
 /* @task reads the decision that the norm of its own iteration less @age has left. */
@@ -151,7 +171,7 @@ check_reads(Decisions *decisions, guint32 index, guint age, const char *who)
     if (access == RP_NONE || accesses[access].mode != RP_ACCESS_READ)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, index,
                                 "%s does not read the decision that is for it", who);
-    norm = made < 0 ? RP_NO_TASK : decisions->norm[made];
+    norm = made < 0 ? RP_NO_TASK : decides(decisions)[made];
     writer = rp_verifier_content(verifier, task, access)->writer;
     if (norm == writer || (norm == RP_NO_TASK && !verifier->whole) ||
         (writer == RP_NO_TASK && !verifier->whole && made < verifier->complete_from))
@@ -202,6 +222,23 @@ check_before_norm(Decisions *decisions, guint32 index, const char *text)
     return rp_verifier_fail(verifier, RP_RULE_INCOMPLETE_GRADIENTS, index, norm, "%s", text);
 }
 
+/* Several servers: it finds what the norm has left of the decision, and of the squares. */
+static gboolean
+check_agree(Decisions *decisions, guint32 index)
+{
+    RpVerifier *verifier = decisions->verifier;
+    const RpTask *task = rp_verifier_task(verifier, index);
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+    const guint32 norm = decisions->norm[task->iteration - verifier->first_iteration];
+
+    for (guint i = 0; i < task->access_count; i++)
+        if ((accesses[i].mode & RP_ACCESS_READ) != 0 && norm != RP_NO_TASK &&
+            rp_verifier_content(verifier, task, i)->writer != norm)
+            return rp_verifier_fail(verifier, RP_RULE_DECISION, norm, index,
+                                    "servers agree on something else than this norm");
+    return check_adds(decisions, index);
+}
+
 static gboolean
 check_gated(Decisions *decisions, guint32 index, const RpTask *task)
 {
@@ -211,10 +248,16 @@ check_gated(Decisions *decisions, guint32 index, const RpTask *task)
     switch ((RpTaskKind)task->kind) {
     case RP_TASK_GRADIENT_DOWNLOAD:
     case RP_TASK_GRADIENT_ACCUMULATE:
-        return check_before_norm(decisions, index,
+        return verifier->promises->servers > 1 || /* their reduces read them */
+               check_before_norm(decisions, index,
                                  "the norm may be taken before every gradient has arrived");
+    case RP_TASK_REDUCE:
+        return check_before_norm(decisions, index,
+                                 "the norm may be taken before every gradient is reduced");
     case RP_TASK_NORM:
         return check_adds(decisions, index);
+    case RP_TASK_AGREE:
+        return check_agree(decisions, index);
     case RP_TASK_GRADIENT_COPY:
         return norm == RP_NO_TASK || check_layer_of_norm(decisions, norm, index);
     case RP_TASK_EARLY_STEP:
@@ -235,6 +278,8 @@ check_alone(Decisions *decisions, guint32 index, const RpTask *task)
 {
     if (task->kind == RP_TASK_NORM)
         return check_adds(decisions, index);
+    if (task->kind == RP_TASK_AGREE)
+        return check_agree(decisions, index);
     if (task->kind != RP_TASK_OPTIMIZER_STEP)
         return TRUE;
     return check_adds(decisions, index) &&
@@ -272,6 +317,7 @@ rp_verify_decisions(RpVerifier *verifier)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, RP_NO_TASK,
                                 "%u buffers of decisions, not %u", decisions.n, n);
     g_autofree guint32 *norm = decisions.norm = rp_verify_new_table(verifier->n_iterations);
+    g_autofree guint32 *agree = decisions.agree = rp_verify_new_table(verifier->n_iterations);
     g_autofree guint32 *steps = decisions.steps = rp_verify_new_table(verifier->n_iterations);
     g_autofree guint *n_steps = decisions.n_steps = g_new0(guint, verifier->n_iterations);
     g_autofree guint *n_early = decisions.n_early = g_new0(guint, verifier->n_iterations);

@@ -93,6 +93,7 @@ check_task(Operands *operands)
 
     rp_verifier_expect(verifier, task, operands->expected);
     rp_verifier_expect_saved(verifier, task, operands->expected);
+    rp_verifier_expect_exchange(verifier, task, operands->expected);
     for (guint i = 0; i < task->access_count; i++) {
         RpExpected *what = find_expected(operands, &accesses[i]);
 

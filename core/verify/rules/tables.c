@@ -2,6 +2,7 @@
  * Rule 2, tables: where layers live, decisions and constants. Each buffer that a table names is in
  * the right arena, of the right category, large enough, and shares no byte with any other buffer.
  */
+#include "core/base/shard.h"
 #include "core/verify/private.h"
 
 #define FP32_BYTES 4
@@ -116,6 +117,9 @@ check_layer(Tables *tables, guint layer)
     const guint64 n_gradients = gradients / rp_verifier_leaving_element(verifier);
     const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
     const guint64 trained = MIN(own, own_gradients);
+    const guint64 share = rp_shard_most(own_gradients / element, promises->servers);
+    const guint64 tied_share =
+        rp_shard_most(n_gradients - own_gradients / element, promises->servers);
 
     if (row->early && (!promises->early_steps || trained == 0))
         return rp_verifier_fail(
@@ -131,9 +135,10 @@ check_layer(Tables *tables, guint layer)
            claim_gradients(tables, layer,
                            n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          rp_optimizer_state_bytes(
-                              promises->form, rp_plan_shard(promises, own_gradients / element)),
-                          "optimizer state") &&
+                          rp_optimizer_state_bytes(promises->form, share), "optimizer state") &&
+           claim_of_layer(tables, layer, row->reduced, RP_BUFFER_GRADIENTS,
+                          promises->servers > 1 ? (share + tied_share) * FP32_BYTES : 0,
+                          "gradients of all servers") &&
            claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
                           promises->gradient_copies ? n_gradients * FP32_BYTES : 0,
                           "copied gradients");
@@ -180,6 +185,32 @@ check_slot_layers(Tables *tables, guint device)
 }
 
 static gboolean
+check_exchange(Tables *tables)
+{
+    const RpVerifier *verifier = tables->verifier;
+    const guint64 leaving = rp_verifier_leaving_element(verifier);
+    const guint gpus = rp_plan_gpus(verifier->plan);
+    const gboolean several = verifier->promises->servers > 1;
+    const RpPlanExchange exchange = rp_plan_exchange(verifier->plan);
+    guint64 blocks = 0, largest = 0;
+
+    for (guint l = 0; l < verifier->n_layers; l++) {
+        const RpPlanLayer *row = rp_plan_layer(verifier->plan, l);
+        const guint64 n = verifier->gradient_bytes[l] / leaving;
+        const guint64 tied =
+            row->tied_to != RP_NONE ? row->tied_bytes / verifier->promises->element_bytes : 0;
+
+        blocks += rp_shard_blocks(n - MIN(tied, n));
+        largest = MAX(largest, n * verifier->promises->element_bytes);
+    }
+    return claim(tables, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
+                 several ? blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES : 0,
+                 g_strdup("sums of squares of all servers")) &&
+           claim(tables, exchange.room, gpus, RP_BUFFER_STAGING,
+                 several ? RP_EXCHANGE_ROOM(largest) : 0, g_strdup("room for what servers send"));
+}
+
+static gboolean
 check_rest(Tables *tables)
 {
     RpVerifier *verifier = tables->verifier;
@@ -194,7 +225,7 @@ check_rest(Tables *tables)
                    verifier->promises->constant_bytes, g_strdup_printf("constants of gpu %u", g)) ||
             !check_slot_layers(tables, g))
             return FALSE;
-    return TRUE;
+    return check_exchange(tables);
 }
 
 /* Sorted by arena and place. */

@@ -1,0 +1,124 @@
+/*
+ *   gradient-down  |--layers 6, 7--|--layers 4, 5--| ...
+ *   network                        |7|6|             |5|4| ... |agree|     |gather 7|gather 6| ...
+ *   optimizer                                            |norm|      |step 7|step 6| ...
+ */
+#include "core/plan/job/exchange.h"
+
+#include "core/base/shard.h"
+
+#define FP32_BYTES 4
+
+static gboolean
+is_trained(const RpPlanJob *job, guint layer)
+{
+    return rp_plan_layer(job->plan, layer)->gradients[0] != RP_NONE;
+}
+
+/* Trained parameters of a layer's own, and of a matrix that it is tied to. */
+typedef struct {
+    guint64 own, tied;
+} Trained;
+
+static Trained
+trained_of(const RpPlanJob *job, guint layer)
+{
+    const RpLayer *of = &job->profile->layers[layer];
+    const guint64 tied = MIN(of->tied_bytes, of->gradient_bytes);
+
+    return (Trained){(of->gradient_bytes - tied) / job->promises->element_bytes,
+                     tied / job->promises->element_bytes};
+}
+
+/* That leave this server, and as many that come, where @n parameters are dealt out. */
+static guint64
+payload(const RpPlanJob *job, guint64 n)
+{
+    const guint servers = job->promises->servers;
+
+    return n / servers * (servers - 1) * job->promises->element_bytes;
+}
+
+guint32
+rp_exchange_lay_out_layer(const RpPlanJob *job, guint layer)
+{
+    const guint servers = job->promises->servers;
+    const Trained trained = trained_of(job, layer);
+    const guint64 most = rp_shard_most(trained.own, servers) + rp_shard_most(trained.tied, servers);
+
+    return servers <= 1
+               ? RP_NONE
+               : rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_GRADIENTS, most * FP32_BYTES);
+}
+
+void
+rp_exchange_lay_out(const RpPlanJob *job)
+{
+    const guint32 host = job->shape.gpus;
+    RpPlanExchange exchange;
+    guint64 blocks = 0, largest = 0;
+
+    if (job->promises->servers <= 1)
+        return;
+    for (guint l = 0; l < job->profile->n_layers; l++) {
+        blocks += rp_shard_blocks(trained_of(job, l).own);
+        largest = MAX(largest, job->profile->layers[l].gradient_bytes);
+    }
+    exchange.squares = rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
+                                         blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES);
+    exchange.room = rp_job_add_buffer(job, host, RP_BUFFER_STAGING, RP_EXCHANGE_ROOM(largest));
+    rp_plan_set_exchange(job->plan, exchange);
+}
+
+static RpTask *
+begin_task(const RpPlanJob *job, RpTaskKind kind, guint32 layer, guint32 iteration)
+{
+    RpTask *task = rp_builder_begin(job->builder, kind, 0, RP_NONE, iteration);
+
+    task->layer = layer;
+    return task;
+}
+
+void
+rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
+{
+    const RpPlanLayer *place = rp_plan_layer(job->plan, layer);
+    const Trained trained = trained_of(job, layer);
+
+    if (job->promises->servers <= 1 || !is_trained(job, layer))
+        return;
+    begin_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
+        payload(job, trained.own + trained.tied);
+    for (guint i = 0; i < rp_plan_gradient_buffers(job->promises); i++)
+        rp_builder_read(job->builder, place->gradients[i], RP_ROLE_HOST);
+    rp_builder_write(job->builder, place->reduced, RP_ROLE_HOST);
+    rp_builder_write(job->builder, rp_plan_exchange(job->plan).room, RP_ROLE_STAGING);
+    rp_builder_end(job->builder);
+}
+
+void
+rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration)
+{
+    const RpPlanExchange exchange = rp_plan_exchange(job->plan);
+    const guint servers = job->promises->servers;
+
+    if (servers <= 1)
+        return;
+    begin_task(job, RP_TASK_AGREE, RP_NONE, iteration)->bytes =
+        rp_plan_buffer(job->plan, exchange.squares)->bytes / servers * (servers - 1);
+    rp_builder_update(job->builder, exchange.squares, RP_ROLE_HOST);
+    rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
+    rp_builder_write(job->builder, exchange.room, RP_ROLE_STAGING);
+    rp_builder_end(job->builder);
+}
+
+void
+rp_exchange_append_gather(const RpPlanJob *job, guint layer, guint32 weights, guint32 iteration)
+{
+    if (job->promises->servers <= 1 || weights == RP_NONE)
+        return;
+    begin_task(job, RP_TASK_GATHER, layer, iteration)->bytes =
+        payload(job, trained_of(job, layer).own);
+    rp_builder_update(job->builder, weights, RP_ROLE_HOST);
+    rp_builder_end(job->builder);
+}

@@ -1,0 +1,163 @@
+/*
+ * Plans of one of several servers: shares, and the order of what servers send each other. That each
+ * edge of it is needed is shown by test-verify-mutations.c.
+ */
+#include "tests/rp-test.h"
+
+#include "core/base/shard.h"
+#include "tests/core/plan-mutate.h"
+
+static void
+shares_deal_out_every_block_once(void **state)
+{
+    static const guint64 sizes[] = {0,
+                                    1,
+                                    RP_SHARD_BLOCK - 1,
+                                    RP_SHARD_BLOCK,
+                                    RP_SHARD_BLOCK + 1,
+                                    7 * RP_SHARD_BLOCK,
+                                    100 * RP_SHARD_BLOCK + 5};
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        for (guint servers = 1; servers <= 9; servers++) {
+            guint64 next = 0;
+
+            for (guint r = 0; r < servers; r++) {
+                const RpShard shard = rp_shard(sizes[i], servers, r);
+
+                assert_int_equal(shard.first, next);
+                assert_true(shard.n == 0 || shard.first % RP_SHARD_BLOCK == 0);
+                assert_true(shard.n <= rp_shard_most(sizes[i], servers));
+                /* no more than a block apart */
+                assert_true(shard.n + 2 * RP_SHARD_BLOCK > rp_shard_most(sizes[i], servers));
+                next = shard.first + shard.n;
+            }
+            assert_int_equal(next, sizes[i]);
+        }
+    }
+}
+
+static const RpTestPlan tests[] = {
+    {"roundpipe", 2, 2, 4, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 4,
+     .tied = TRUE, .servers = 3},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .lean = TRUE, .token_bytes = 512,
+     .iterations = 4, .servers = 3},
+    {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 4,
+     .apart = TRUE, .servers = 3},
+    {"1f1b", 2, 2, 4, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 4,
+     .at_once = TRUE, .servers = 3},
+    {"roundpipe", 2, 2, 4, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 4,
+     .resident = G_MAXUINT64, .servers = 3},
+};
+
+/* Of iterations that are finished, a reduce and a gather for each trained layer, in between one agree. */
+static void
+every_iteration_reduces_agrees_and_gathers_once(void **state)
+{
+    (void)state;
+    for (gsize p = 0; p < G_N_ELEMENTS(tests); p++) {
+        g_autoptr(RpPlan) plan = rp_test_plan(&tests[p]);
+        const guint n_layers = rp_plan_n_layers(plan);
+        const guint32 network = rp_plan_host_lane(plan, RP_HOST_LANE_NETWORK);
+        g_autofree guint *reduces = g_new0(guint, 4 * n_layers);
+        g_autofree guint *gathers = g_new0(guint, 4 * n_layers);
+        guint agrees[4] = {0}, trained = 0;
+
+        for (RpTaskId id = 0; id < rp_plan_end_id(plan); id++) {
+            const RpTask *task = rp_plan_task(plan, id);
+
+            assert_true((task->kind >= RP_TASK_REDUCE) == (task->lane == network));
+            assert_int_not_equal(task->kind, RP_TASK_EARLY_STEP);
+            if (task->kind == RP_TASK_REDUCE) {
+                assert_int_equal(agrees[task->iteration], 0);
+                reduces[task->iteration * n_layers + task->layer]++;
+            } else if (task->kind == RP_TASK_AGREE) {
+                agrees[task->iteration]++;
+            } else if (task->kind == RP_TASK_GATHER) {
+                assert_true(agrees[task->iteration] == 1 || tests[p].at_once);
+                gathers[task->iteration * n_layers + task->layer]++;
+            }
+        }
+        for (guint l = 0; l < n_layers; l++) {
+            const gboolean is = rp_plan_layer(plan, l)->gradients[0] != RP_NONE;
+
+            trained += is;
+            for (guint t = 0; t < 2; t++) {
+                assert_int_equal(agrees[t], 1);
+                assert_int_equal(reduces[t * n_layers + l], is);
+                assert_int_equal(gathers[t * n_layers + l], is);
+            }
+        }
+        assert_true(trained > 0);
+    }
+}
+
+/* The same bytes of each task but those of norms and steps, which become less. */
+static void
+one_server_is_none(void **state)
+{
+    (void)state;
+    for (gsize p = 0; p < G_N_ELEMENTS(tests); p++) {
+        RpTestPlan one = tests[p], none = tests[p];
+
+        one.servers = 1;
+        none.servers = 0;
+        g_autoptr(RpPlan) a = rp_test_plan(&one);
+        g_autoptr(RpPlan) b = rp_test_plan(&none);
+
+        assert_int_equal(rp_plan_end_id(a), rp_plan_end_id(b));
+        assert_int_equal(rp_plan_n_buffers(a), rp_plan_n_buffers(b));
+        assert_int_equal(rp_plan_exchange(a).squares, RP_NONE);
+        assert_int_equal(rp_plan_exchange(a).room, RP_NONE);
+        for (guint l = 0; l < rp_plan_n_layers(a); l++)
+            assert_int_equal(rp_plan_layer(a, l)->reduced, RP_NONE);
+        for (RpTaskId id = 0; id < rp_plan_end_id(a); id++) {
+            assert_memory_equal(rp_plan_task(a, id), rp_plan_task(b, id), sizeof(RpTask));
+            assert_true(rp_plan_task(a, id)->kind < RP_TASK_REDUCE);
+        }
+    }
+}
+
+static void
+assert_refused(const RpPlanOptions *options, const char *text)
+{
+    g_autoptr(RpProfile) profile = rp_test_profile(6, 512);
+    const RpInterval backward[] = {{0, 6}};
+    g_autoptr(RpPartition) partition = rp_partition_new_dispatched(NULL, 0, backward, 1);
+    g_autoptr(GError) error = NULL;
+
+    assert_null(rp_planner_new(profile, partition, options, &error));
+    assert_true(g_error_matches(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_SERVERS));
+    assert_string_equal(error->message, text);
+}
+
+static void
+refuses_what_is_not_planned_for_several(void **state)
+{
+    RpPlanOptions options = {.schedule = rp_schedule_find("roundpipe", NULL),
+                             .gpus = 1,
+                             .micro_batches = 2,
+                             .fidelity = RP_FIDELITY_FULL,
+                             .early_steps = RP_EARLY_ON,
+                             .servers = 2};
+
+    (void)state;
+    assert_refused(&options, "early steps: planned for one server alone, found 2");
+    options.early_steps = RP_EARLY_AUTO;
+    options.consistency = RP_CONSISTENCY_BLOCKING;
+    assert_refused(&options, "a blocking optimizer: planned for one server alone, found 2");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest all[] = {
+        cmocka_unit_test(shares_deal_out_every_block_once),
+        cmocka_unit_test(every_iteration_reduces_agrees_and_gathers_once),
+        cmocka_unit_test(one_server_is_none),
+        cmocka_unit_test(refuses_what_is_not_planned_for_several),
+    };
+
+    return cmocka_run_group_tests(all, NULL, NULL);
+}
