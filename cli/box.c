@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/catalogue/server-network.h"
+
 /* GB/s: more is a slip of the hand. */
 #define MOST_RATE 1e6
 #define MOST_CARDS 4096
@@ -201,6 +203,22 @@ rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 }
 
 gboolean
+rp_box_connect(const RpBoxArgs *box, RpProfile *profile, GError **error)
+{
+    if (box->network == NULL)
+        return TRUE;
+    g_autoptr(RpServerNetwork) network = rp_server_network_open(box->network, error);
+
+    if (network == NULL) {
+        g_prefix_error(error, "--network: ");
+        return FALSE;
+    }
+    profile->links.network_bytes_per_s = rp_server_network_bytes_per_s(network);
+    profile->links.network_latency_ns = llround(network->latency_us * 1e3);
+    return TRUE;
+}
+
+gboolean
 rp_box_change(const RpBoxArgs *box, RpProfile *profile, GError **error)
 {
     RpLinks *own = &profile->links;
@@ -223,5 +241,5 @@ rp_box_change(const RpBoxArgs *box, RpProfile *profile, GError **error)
         if (own->beside_optimizer_bytes_per_s >= own->host_bytes_per_s)
             own->beside_optimizer_bytes_per_s = 0;
     }
-    return TRUE;
+    return rp_box_connect(box, profile, error);
 }

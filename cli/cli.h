@@ -220,6 +220,7 @@ typedef struct {
     char *gpu; /* a card's name or file; "rtx4090:2,rtx3090:2": several, in the order of devices */
     char *pcie;
     char *host_bandwidth;
+    char *network;   /* between servers; or %NULL */
     int sequence;    /* tokens; 0 = as usual */
     int micro_batch; /* sequences; 0 = as usual */
 } RpBoxArgs;
@@ -269,7 +270,10 @@ gboolean rp_box_has_counts(const RpBoxArgs *box);
 gboolean rp_box_is_mixed(const RpBoxArgs *box);
 /* Sets *@gpus, 0 or as given, where the box says how many. Errors: RP_CLI_ERROR_USAGE: they differ */
 gboolean rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Gives a profile that was read the links of the box. Errors: RP_CLI_ERROR_USAGE */
+/* Gives a profile the network between servers, if one is named. Errors: RP_CATALOGUE_ERROR_FILE */
+gboolean rp_box_connect(const RpBoxArgs *box, RpProfile *profile,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same, and the links of the box, to a profile that was read. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/base/shard.h"
 #include "core/schedules/schedule.h"
 
 /* Of a schedule. */
@@ -87,6 +88,12 @@ find_idle(const RpScheduleArgs *args)
     if (args->ask.options.step_at_once && g_strcmp0(args->consistency, "blocking") == 0)
         return "--no-clip: with --consistency blocking every layer waits for all copies; expected "
                "no --no-clip beside it";
+    if (!full && args->ask.options.servers > 1)
+        return "--servers: compute fidelity has no exchange; expected --fidelity full beside it";
+    if (args->ask.options.servers > RP_SHARD_MOST_SERVERS)
+        return "--servers: expected at most 4096";
+    if (args->box.network != NULL && args->ask.options.servers < 2)
+        return "--network: one server needs none; expected --servers 2 or more beside it";
     if (full && published)
         return "--fused-forward: published is of compute fidelity; full is always physical, as "
                "machines are";

@@ -50,6 +50,14 @@ const GOptionEntry rp_schedule_options[] = {
     {"group", 0, RP_COUNT(RpScheduleArgs, ask.options.group),
      "interleaved schedules: micro-batches of a group (default: N)", "G"},
     RP_BOX_LINKS(RpScheduleArgs, box),
+    {"servers", 0, RP_COUNT(RpScheduleArgs, ask.options.servers),
+     "full fidelity: one of so many, which have a share of each layer's optimizer (default: 1)",
+     "R"},
+    {"network", 0, RP_WORD(RpScheduleArgs, box.network),
+     "between servers: 10GbE, 25GbE, 100GbE, IB400 or a network's FILE.json (default: as the "
+     "profile "
+     "says; else it takes no time)",
+     "NETWORK"},
     {"reverse-backward", 0, RP_FLAG(RpScheduleArgs, ask.options.reverse_backward), NULL, NULL},
     {0},
 };

@@ -77,9 +77,12 @@ make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **
     }
     if (gpus_of_box == NULL)
         return NULL;
-    return card_of->len == 0 ? rp_profile_copy(g_ptr_array_index(cards, 0))
-                             : rp_profile_box((const RpProfile *const *)(void *)cards->pdata,
-                                              (const guint *)(void *)card_of->data, card_of->len);
+    g_autoptr(RpProfile) profile =
+        card_of->len == 0 ? rp_profile_copy(g_ptr_array_index(cards, 0))
+                          : rp_profile_box((const RpProfile *const *)(void *)cards->pdata,
+                                           (const guint *)(void *)card_of->data, card_of->len);
+
+    return rp_box_connect(box, profile, error) ? g_steal_pointer(&profile) : NULL;
 }
 
 /* Whether a file or directory is a model's: a config.json has a type and no format. */

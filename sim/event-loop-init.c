@@ -3,6 +3,8 @@
  */
 #include "sim/event-loop.h"
 
+#include "sim/simulate.h"
+
 #include <string.h>
 
 /* Sorts the tasks by lane. */
@@ -42,9 +44,10 @@ set_resources(RpEventLoop *loop, gboolean shared)
         if (kind == RP_LANE_COMPUTE && shared) {
             lane->resource = RP_RESOURCE_PROCESSOR;
             lane->class_id = rp_flow_set_action_class(loop->flows);
-        } else if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE ||
-                   l == rp_plan_host_lane(plan, RP_HOST_LANE_NETWORK)) {
+        } else if (rp_plan_fidelity(plan) == RP_FIDELITY_COMPUTE || kind == RP_LANE_COMPUTE) {
             lane->resource = RP_RESOURCE_TIME;
+        } else if (l == rp_plan_host_lane(plan, RP_HOST_LANE_NETWORK)) {
+            lane->resource = RP_RESOURCE_NETWORK; /* its class is that of each task */
         } else if (device == RP_NONE) {
             lane->resource = RP_RESOURCE_HOST;
             lane->class_id = rp_flow_set_host_class(loop->flows);
@@ -84,6 +87,7 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     for (guint e = 0; machine != NULL && e < 2 * gpus; e++)
         loop->engines[e].latency_ns = rp_machine_links(machine, e / 2)->copy_latency_ns;
     loop->free_engines = g_new(guint32, 2 * (gsize)gpus);
+    loop->network_latency_ns = rp_machine_network_latency_ns(machine, plan);
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_groups(loop->flows));
     fill_lanes(loop);

@@ -90,6 +90,13 @@ head_is_ready(RpEventLoop *loop, guint32 l, gint64 now_ns)
         begin_flow(loop, l, now_ns);
         return;
     }
+    if (lane->resource == RP_RESOURCE_NETWORK) {
+        lane->class_id = rp_flow_set_network_class(
+            loop->flows, loop->gating.tasks[head_of(loop, lane)].kind == RP_TASK_GATHER);
+        lane->state = RP_LANE_STATE_LATENCY;
+        rp_event_heap_set(&loop->events, l, now_ns + loop->network_latency_ns);
+        return;
+    }
     lane->state = RP_LANE_STATE_READY;
     list_engine(loop, lane->engine);
 }

@@ -12,7 +12,8 @@ typedef enum {
     RP_RESOURCE_TIME,
     RP_RESOURCE_PROCESSOR,
     RP_RESOURCE_ENGINE,
-    RP_RESOURCE_HOST
+    RP_RESOURCE_HOST,
+    RP_RESOURCE_NETWORK
 } RpResource;
 
 typedef enum {
@@ -76,6 +77,7 @@ typedef struct {
     RpCopyEngine *engines; /* 2 device + direction */
     guint32 *free_engines; /* free ones with a lane that has become ready */
     guint n_free_engines;
+    gint64 network_latency_ns; /* of all messages of a task */
     RpFlowSet *flows;
     RpEventHeap events; /* slots: lanes, then groups of flows */
 } RpEventLoop;

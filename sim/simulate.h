@@ -19,6 +19,9 @@ typedef enum {
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);
 
+/* Of all messages of a task of the network's lane: one to each other server. @machine: (nullable) */
+gint64 rp_machine_network_latency_ns(const RpMachine *machine, const RpPlan *plan);
+
 /**
  * rp_simulate:
  * @machine: (nullable): of it, `compute` plans only know `processors`
@@ -31,6 +34,8 @@ RpMachine rp_machine_from_profile(const RpProfile *profile);
  *               parameter/gradient lane, activation first, a copy in flight is not pre-empted
  *   links       a copy's rate is its max-min fair share of the device link, its root complex (per
  *               direction) and host memory, which the optimizer's tasks use too
+ *   network     one thing after the other: a message to each other server, then the task's bytes each way,
+ *               which touch host memory several times (sim/flows/machine.h)
  *   processors  devices that are threads of the host: every running action, moving copy and host
  *               task takes one; k of them on C < k processors go on at C/k of their speed
  *

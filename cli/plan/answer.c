@@ -213,6 +213,7 @@ say_waits(RpReport *report, const RpAdviseRun *run, guint batch, gboolean sync)
         [RP_ADVISE_WAITS_SUMS] = "sums of rounds' gradients on the host",
         [RP_ADVISE_WAITS_UPLOADS] = "uploads from the host",
         [RP_ADVISE_WAITS_DOWNLOADS] = "downloads to the host",
+        [RP_ADVISE_WAITS_NETWORK] = "the network between servers",
         [RP_ADVISE_WAITS_STAGES] = "each other, because stages are uneven or few",
     };
     const char *cause = causes[run->waits];

@@ -55,6 +55,7 @@ static const char *const waits_names[] = {
     [RP_ADVISE_WAITS_LITTLE] = "nothing",      [RP_ADVISE_WAITS_OPTIMIZER] = "optimizer",
     [RP_ADVISE_WAITS_SUMS] = "sums",           [RP_ADVISE_WAITS_UPLOADS] = "uploads",
     [RP_ADVISE_WAITS_DOWNLOADS] = "downloads", [RP_ADVISE_WAITS_STAGES] = "each other",
+    [RP_ADVISE_WAITS_NETWORK] = "network",
 };
 
 /* Cells that the tables of micro-batches and of schedules have in common. */
@@ -422,12 +423,10 @@ report_costs(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
                     rp_plan_checkpoint_bytes(advice->profile, &run->options), NULL);
     if (question->tokens > 0 && run->tokens_per_s > 0) {
         rp_report_count(report, "tokens", (gint64)question->tokens, NULL);
-        rp_report_real(
-            report, "hours",
-            (double)question->tokens /
-                (question->served.servers > 1 ? question->served.tokens_per_s : run->tokens_per_s) /
-                3600,
-            3, NULL);
+        rp_report_real(report, "hours",
+                       (double)question->tokens /
+                           MAX(question->served.tokens_per_s, run->tokens_per_s) / 3600,
+                       3, NULL);
     }
 }
 

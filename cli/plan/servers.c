@@ -1,6 +1,7 @@
 /* roundpipe plan: several servers. */
 #include "cli/plan/plan.h"
 
+#include "core/base/shard.h"
 #include "core/base/units.h"
 
 static gboolean
@@ -38,9 +39,9 @@ rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question, GError **
     const guint servers = MAX(1, (guint)args->servers);
     RpAdviseQuery *query = &question->query;
 
-    if (args->servers > RP_ADVISE_MAX_SERVERS)
+    if (args->servers > RP_SHARD_MOST_SERVERS)
         return rp_cli_refuse(error, "--servers: expected at most %d, found %d",
-                             RP_ADVISE_MAX_SERVERS, args->servers);
+                             RP_SHARD_MOST_SERVERS, args->servers);
     if (args->network != NULL && args->servers == 0)
         return rp_cli_refuse(error, "--network: expected --servers beside it");
     if (args->network != NULL && !open_network(args->network, question, error))
@@ -71,6 +72,7 @@ binds(const RpAdviseServed *served, const RpAdviseRun *run)
         [RP_ADVISE_WAITS_LITTLE] = "compute",      [RP_ADVISE_WAITS_OPTIMIZER] = "optimizer",
         [RP_ADVISE_WAITS_SUMS] = "sums",           [RP_ADVISE_WAITS_UPLOADS] = "uploads",
         [RP_ADVISE_WAITS_DOWNLOADS] = "downloads", [RP_ADVISE_WAITS_STAGES] = "stages",
+        [RP_ADVISE_WAITS_NETWORK] = "network",
     };
 
     return served->network ? "network" : names[run->waits];
@@ -84,10 +86,10 @@ say_servers(RpReport *report, const RpAdviseServed *served, const RpServerNetwor
 
     rp_report_line(report, "servers", "%u, replicas of one plan; each steps 1/%u of every layer",
                    served->servers, served->servers);
-    rp_report_line(
-        report, "network", "%s: %s each way a step and server, %.2f s at %.2f GB/s%s: a model",
-        network->name, sent, (double)served->exchange_ns / (double)RP_NS_PER_S,
-        served->bytes_per_s / 1e9, served->host_limits ? ", which host memory allows" : "");
+    rp_report_line(report, "network", "%s: %s each way a step and server, %.2f s at %.2f GB/s%s",
+                   network->name, sent, (double)served->exchange_ns / (double)RP_NS_PER_S,
+                   served->bytes_per_s / 1e9,
+                   served->host_limits ? ", which host memory allows" : "");
     rp_report_line(report, "binds", "%s; %.2f s a step without the network", bound,
                    (double)served->alone_ns / (double)RP_NS_PER_S);
     if (served->hiding_batch > 0)
@@ -118,6 +120,7 @@ rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question, const R
     rp_report_rate(report, "tokens_per_s", served->tokens_per_s, NULL);
     rp_report_ms(report, "step_ms", served->step_ns, NULL);
     rp_report_ms(report, "alone_ms", served->alone_ns, NULL);
+    rp_report_ms(report, "model_step_ms", served->model_ns, NULL);
     rp_report_ms(report, "exchange_ms", served->exchange_ns, NULL);
     rp_report_bytes(report, "sent_bytes", served->sent_bytes, NULL);
     rp_report_bytes(report, "host_peak_bytes", run->host.total, NULL);

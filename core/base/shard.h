@@ -11,6 +11,7 @@
 
 /* Parameters: of a block; of them, blocks of moments (core/base/moments.h) are whole. */
 #define RP_SHARD_BLOCK 65536u
+#define RP_SHARD_MOST_SERVERS 4096
 
 typedef struct {
     uint64_t first;

@@ -78,6 +78,8 @@ typedef struct {
     guint gpus_per_root;     /* 0 = no shared root complex */
     double beside_optimizer_bytes_per_s; /* of host_bytes_per_s, what copies to all devices get
                                             while the CPU optimizer runs; 0 = unknown */
+    double network_bytes_per_s;          /* payload from a server to others, and as much back */
+    gint64 network_latency_ns;           /* of a message there */
 } RpLinks;
 
 /* The profile. Plain value: read freely, change only through rp_profile_copy() of your own. */

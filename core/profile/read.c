@@ -179,6 +179,8 @@ static const RpJsonField link_fields[] = {
     SPEED("root_gb_per_s", root_bytes_per_s),
     COUNT("gpus_per_root", RpLinks, gpus_per_root, MAX_GPUS),
     SPEED("beside_optimizer_gb_per_s", beside_optimizer_bytes_per_s),
+    SPEED("network_gb_per_s", network_bytes_per_s),
+    TIME("network_latency_ms", RpLinks, network_latency_ns, ),
 };
 
 static const RpJsonField layer_fields[] = {

@@ -248,6 +248,9 @@ add_links(RpJsonWriter *json, const RpLinks *links)
     add_rate(json, "root_gb_per_s", links->root_bytes_per_s, BYTES_PER_GB);
     add_size(json, "gpus_per_root", links->gpus_per_root);
     add_rate(json, "beside_optimizer_gb_per_s", links->beside_optimizer_bytes_per_s, BYTES_PER_GB);
+    add_rate(json, "network_gb_per_s", links->network_bytes_per_s, BYTES_PER_GB);
+    if (links->network_latency_ns != 0)
+        add_time(json, "network_latency_ms", links->network_latency_ns);
     rp_json_end(json);
 }
 

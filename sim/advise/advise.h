@@ -8,6 +8,7 @@
 #include <glib.h>
 
 #include "core/catalogue/cost/cost-model.h"
+#include "core/catalogue/server-network.h"
 #include "core/plan/planner.h"
 #include "core/schedules/schedule.h"
 #include "sim/draws.h"
@@ -56,15 +57,16 @@ typedef struct {
     const RpProfile *profile; /* measured or published times; fixes the micro-batch */
     const RpAdviseSizes *sizes; /* %NULL = the profile's, or the cost model's */
     guint gpus;
-    guint64 gpu_bytes;         /* that a plan may use on each device; 0 = not checked */
-    guint64 host_bytes;        /* 0 = not checked */
-    guint tokens_per_sequence; /* with @profile: the file's */
-    guint sample_tokens;       /* as RpWorkload; not with @profile */
-    guint batch;               /* sequences of an iteration, of one server */
-    guint servers;             /* that step a share of each layer each; 0 = 1 */
-    guint micro_batch;         /* sequences; 0 = chosen */
-    guint micro_batches;       /* 0 = chosen */
-    guint round;               /* M_R; 0 = chosen */
+    guint64 gpu_bytes;              /* that a plan may use on each device; 0 = not checked */
+    guint64 host_bytes;             /* 0 = not checked */
+    guint tokens_per_sequence;      /* with @profile: the file's */
+    guint sample_tokens;            /* as RpWorkload; not with @profile */
+    guint batch;                    /* sequences of an iteration, of one server */
+    guint servers;                  /* that step a share of each layer each; 0 = 1 */
+    const RpServerNetwork *network; /* between them; %NULL: as @profile has it */
+    guint micro_batch;              /* sequences; 0 = chosen */
+    guint micro_batches;            /* 0 = chosen */
+    guint round;                    /* M_R; 0 = chosen */
     gboolean sync;
     const char *dtype; /* as RpWorkload */
     const char *accumulate;
@@ -93,7 +95,8 @@ typedef enum {
     RP_ADVISE_WAITS_SUMS,      /* the same of the sums of rounds' gradients */
     RP_ADVISE_WAITS_UPLOADS,   /* a device's link is busy all the time */
     RP_ADVISE_WAITS_DOWNLOADS,
-    RP_ADVISE_WAITS_STAGES /* for each other: uneven stages, first and last micro-batches */
+    RP_ADVISE_WAITS_NETWORK, /* between servers */
+    RP_ADVISE_WAITS_STAGES   /* for each other: uneven stages, first and last micro-batches */
 } RpAdviseWaits;
 
 /* One way to train, fitting or not. */
@@ -122,6 +125,7 @@ typedef struct {
     double bound_tokens_per_s; /* without any transfer (`compute` fidelity); 0 = unknown */
     RpAdviseWaits waits;       /* of a simulated run */
     gint64 optimizer_ns;       /* of a simulated iteration: the host's steps */
+    gint64 network_ns;         /* the same: what servers send each other */
 } RpAdviseRun;
 
 void rp_advise_run_free(RpAdviseRun *run);

@@ -1,6 +1,8 @@
 /* One way to train: its profile and its options. */
 #include "sim/advise/private.h"
 
+#include <math.h>
+
 #include "core/catalogue/cost/cost-model.h"
 #include "core/profile/cards.h"
 
@@ -102,6 +104,10 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
 
     if (profile != NULL)
         rp_profile_choose_saved(profile, &query->saved);
+    if (profile != NULL && query->network != NULL) {
+        profile->links.network_bytes_per_s = rp_server_network_bytes_per_s(query->network);
+        profile->links.network_latency_ns = llround(query->network->latency_us * 1e3);
+    }
     return profile;
 }
 

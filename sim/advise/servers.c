@@ -8,9 +8,6 @@
 #include "sim/advise/private.h"
 #include "sim/simulate.h"
 
-/* Host memory is touched so often for a byte that arrives: written by the network's card, read and
- * added to a sum; and read once for the byte that leaves. */
-#define TOUCHES 4
 /* Batches up to so many times as large are tried. */
 #define MOST_TIMES 4096
 #define HIDDEN 1.03
@@ -163,12 +160,16 @@ time_exchange(View *view, const RpProfile *profile, const RpServerNetwork *netwo
               const RpAdviseServed *served)
 {
     for (guint l = 0; l < profile->n_layers; l++) {
-        const guint64 bytes = own_bytes(&profile->layers[l]);
+        const guint64 gradients = profile->layers[l].gradient_bytes;
+        const guint64 weights = own_bytes(&profile->layers[l]);
 
-        view->bytes += 2 * bytes;
-        if (bytes > 0)
-            view->layers[l].reduce_ns = view->layers[l].gather_ns =
-                exchange_ns(bytes, served->servers, network, served->bytes_per_s);
+        view->bytes += gradients + weights;
+        if (gradients == 0)
+            continue;
+        view->layers[l].reduce_ns =
+            exchange_ns(gradients, served->servers, network, served->bytes_per_s);
+        view->layers[l].gather_ns =
+            exchange_ns(weights, served->servers, network, served->bytes_per_s);
     }
     view->exchange.norm_ns = llround(2 * ceil(log2(served->servers)) * network->latency_us * 1e3);
 }
@@ -253,33 +254,41 @@ find_hiding_batch(const View *view, const RpAdviseRun *run, guint servers)
     return large * unit <= G_MAXINT ? (guint)(large * unit) : 0;
 }
 
+/* How fast the network is to gradients, whose exchange touches host memory most. */
+static void
+find_rate(const RpProfile *profile, RpAdviseServed *served)
+{
+    served->bytes_per_s = rp_network_bytes_per_s(&profile->links, RP_REDUCE_TOUCHES);
+    served->host_limits = served->bytes_per_s < profile->links.network_bytes_per_s;
+}
+
 gboolean
 rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run, const RpServerNetwork *network,
                 RpAdviseServed *served, GError **error)
 {
     const guint servers = run->options.servers;
+    RpAdviseQuery with = *query;
     g_auto(View) view = {0};
     guint64 constant_bytes;
 
-    g_return_val_if_fail(run->simulated && servers > 1, FALSE);
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+    g_return_val_if_fail(run->simulated && servers > 1 && query->network == NULL, FALSE);
+    with.network = network;
+    g_autoptr(RpProfile) alone = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(&with, run->sequences, &constant_bytes, error);
+    g_autoptr(RpAdviseRun) together = rp_advise_run_copy(run);
 
-    if (profile == NULL)
+    if (alone == NULL || profile == NULL || !rp_advise_simulate(profile, together, FALSE, error) ||
+        !view_trace(alone, run, &view, error))
         return FALSE;
-    const double host = profile->links.host_bytes_per_s / TOUCHES;
-    const double link = rp_server_network_bytes_per_s(network);
-
     *served = (RpAdviseServed){.servers = servers,
-                               .bytes_per_s = host > 0 ? MIN(link, host) : link,
-                               .host_limits = host > 0 && host < link,
-                               .alone_ns = run->step_ns};
-    if (!view_trace(profile, run, &view, error))
-        return FALSE;
+                               .step_ns = MAX(together->step_ns, run->step_ns),
+                               .alone_ns = run->step_ns,
+                               .exchange_ns = together->network_ns};
+    find_rate(profile, served);
     time_exchange(&view, profile, network, served);
-    served->step_ns = rp_exchange_period(&view.exchange, run->step_ns,
-                                         view.beside * (run->step_ns - view.period_ns));
+    served->model_ns = rp_exchange_period(&view.exchange, run->step_ns,
+                                          view.beside * (run->step_ns - view.period_ns));
     served->tokens_per_s = rp_advise_tokens_per_s(profile, run, served->step_ns) * servers;
-    served->exchange_ns = rp_exchange_busy_ns(&view.exchange);
     served->sent_bytes = (guint64)((double)view.bytes / servers * (servers - 1));
     served->network = (double)served->step_ns > HIDDEN * (double)run->step_ns;
     served->hiding_batch = served->network ? find_hiding_batch(&view, run, servers) : 0;

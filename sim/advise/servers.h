@@ -1,20 +1,18 @@
 /**
- * Several servers: replicas of one server's plan, each of which steps a share of every layer. Plan,
- * memory and trace are those of one server with RpPlanOptions.servers; the network is a closed model
- * behind them (sim/advise/exchange.h).
+ * Several servers: replicas of one server's plan, each of which steps a share of every layer. Plan, memory
+ * and time are those of one server with RpPlanOptions.servers, all of them as fast as each other. A closed
+ * model beside the simulation (sim/advise/exchange.h) finds the batch that would hide the network.
  */
 #pragma once
 
-#include "core/catalogue/server-network.h"
 #include "sim/advise/advise.h"
-
-#define RP_ADVISE_MAX_SERVERS 4096
 
 /* How @run goes on so many servers. */
 typedef struct {
     guint servers;
-    gint64 step_ns;       /* with the network */
-    gint64 alone_ns;      /* without */
+    gint64 step_ns;       /* with the network, simulated */
+    gint64 alone_ns;      /* if that took no time */
+    gint64 model_ns;      /* with it, by the closed model */
     double tokens_per_s;  /* of all servers; 0 if the profile gives no tokens */
     gint64 exchange_ns;   /* that the network is busy in a step */
     guint64 sent_bytes;   /* by each server in a step; as many arrive */
@@ -27,8 +25,8 @@ typedef struct {
 
 /**
  * rp_advise_serve:
- * @query: that @run is of, as resolved
- * @run: simulated, its options' servers set
+ * @query: that @run is of, as resolved, with servers and no network
+ * @run: simulated
  *
  * Errors: those of planning and simulating
  */

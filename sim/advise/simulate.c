@@ -60,6 +60,7 @@ typedef struct {
     gint64 sums_ns;
     gint64 upload_ns; /* of the busiest device */
     gint64 download_ns;
+    gint64 network_ns;
 } Busy;
 
 static gint64
@@ -98,7 +99,7 @@ find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window
     }
     return (Busy){host[RP_HOST_LANE_OPTIMIZER] / iterations,
                   host[RP_HOST_LANE_ACCUMULATE] / iterations, busiest(up, gpus) / iterations,
-                  busiest(down, gpus) / iterations};
+                  busiest(down, gpus) / iterations, host[RP_HOST_LANE_NETWORK] / iterations};
 }
 
 /* Devices wait for whatever is busy all the time. A synchronous step ends with the optimizer, which
@@ -112,7 +113,8 @@ find_waits(const RpSteady *steady, const Busy *busy, gboolean async)
     } lanes[] = {{RP_ADVISE_WAITS_OPTIMIZER, busy->optimizer_ns},
                  {RP_ADVISE_WAITS_SUMS, busy->sums_ns},
                  {RP_ADVISE_WAITS_UPLOADS, busy->upload_ns},
-                 {RP_ADVISE_WAITS_DOWNLOADS, busy->download_ns}};
+                 {RP_ADVISE_WAITS_DOWNLOADS, busy->download_ns},
+                 {RP_ADVISE_WAITS_NETWORK, busy->network_ns}};
     double period = (double)steady->iteration_ns;
     guint most = 0;
 
@@ -195,6 +197,7 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, G
     set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
     run->waits = find_waits(&steady, &busy, options->async);
     run->optimizer_ns = busy.optimizer_ns;
+    run->network_ns = busy.network_ns;
     return TRUE;
 }
 

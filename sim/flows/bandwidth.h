@@ -6,7 +6,7 @@
 
 #include <glib.h>
 
-#define RP_FLOW_MAX_LINKS 3
+#define RP_FLOW_MAX_LINKS 4
 
 /* @count equal flows: each gets the same rate. */
 typedef struct {
@@ -14,7 +14,7 @@ typedef struct {
     double weight; /* of each: on a full link it gets so many times the rate of others; > 0 */
     guint32 count; /* 0 = none at the moment */
     guint32 n_links;
-    guint32 links[RP_FLOW_MAX_LINKS];
+    guint32 links[RP_FLOW_MAX_LINKS]; /* one that is named k times gets k bytes for each */
 } RpFlow;
 
 typedef struct _RpBandwidth RpBandwidth;

@@ -26,6 +26,8 @@ own_limit(const RpFlowKinds *kinds, const RpMachine *machine, guint k)
         return limit(machine->optimizer_bytes_per_s);
     if (k == rp_flow_kind_actions(kinds))
         return (double)RP_NS_PER_S;
+    if (k > rp_flow_kind_actions(kinds))
+        return rp_network_bytes_per_s(links, rp_flow_kind_touches(kinds, k));
     if (kinds->cards != NULL)
         links = &kinds->cards->cards[k / 2 % kinds->n_cards]->links;
     return limit(k % 2 == 0 ? links->h2d_bytes_per_s : links->d2h_bytes_per_s);
@@ -50,7 +52,7 @@ init_kind(RpFlowKinds *kinds, const RpMachine *machine, guint k)
         kind->root_link = RP_FLOW_ROOTS + k / 2 / kinds->n_cards * 2 + k % 2;
     }
     /* nothing is oversubscribed at this point: from here on its own cap says it all */
-    if (k != rp_flow_kind_actions(kinds))
+    if (k < rp_flow_kind_actions(kinds))
         kind->alone_bytes_per_s = MIN(kind->alone_bytes_per_s, MIN(root, host));
     kind->cap_bytes_per_s = kind->alone_bytes_per_s;
     kinds->n_groups += kind->n_groups;
@@ -66,8 +68,8 @@ rp_flow_kinds_init(RpFlowKinds *kinds, const RpMachine *machine, guint gpus)
         kinds->gpus_per_root = MIN(machine->links.gpus_per_root, MAX(gpus, 1));
     kinds->n_roots = (gpus + kinds->gpus_per_root - 1) / kinds->gpus_per_root;
     kinds->n_copies = kinds->cards != NULL ? 2 * kinds->n_roots * kinds->n_cards : 2;
-    kinds->kinds = g_new(RpFlowKind, kinds->n_copies + 2);
-    for (guint k = 0; k < kinds->n_copies + 2; k++)
+    kinds->kinds = g_new(RpFlowKind, kinds->n_copies + RP_FLOW_OTHERS);
+    for (guint k = 0; k < kinds->n_copies + RP_FLOW_OTHERS; k++)
         init_kind(kinds, machine, k);
 }
 

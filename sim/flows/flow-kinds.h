@@ -1,9 +1,9 @@
 /**
  * What flows are, and with it their limits: copies of a direction, the host's tasks, actions on shared
- * processors.
+ * processors, what servers send each other.
  *
- *   cards alike     up, down                                     host, actions
- *   several kinds   up, down of each root complex and card       host, actions
+ *   cards alike     up, down                                     host, actions, reduce, gather
+ *   several kinds   up, down of each root complex and card       host, actions, reduce, gather
  *
  * Copies up are even kinds, copies down odd ones.
  */
@@ -31,7 +31,7 @@ typedef struct {
     guint n_cards;          /* 1 where all are alike */
     guint gpus_per_root;    /* 1: without limits of root complexes each device is one */
     guint n_roots;
-    guint n_copies; /* kinds of copies; then that of the host's tasks and that of actions */
+    guint n_copies; /* kinds of copies; then RP_FLOW_OTHERS */
     guint n_groups; /* of all kinds */
     RpFlowKind *kinds;
 } RpFlowKinds;
@@ -55,4 +55,21 @@ static inline guint
 rp_flow_kind_actions(const RpFlowKinds *kinds)
 {
     return kinds->n_copies + 1;
+}
+
+static inline guint
+rp_flow_kind_network(const RpFlowKinds *kinds, gboolean gather)
+{
+    return kinds->n_copies + (gather ? 3 : 2);
+}
+#define RP_FLOW_OTHERS 4
+
+/* How often a byte of the kind touches host memory. */
+static inline guint
+rp_flow_kind_touches(const RpFlowKinds *kinds, guint k)
+{
+    return k == rp_flow_kind_actions(kinds)          ? 0
+           : k == rp_flow_kind_network(kinds, FALSE) ? RP_REDUCE_TOUCHES
+           : k == rp_flow_kind_network(kinds, TRUE)  ? RP_GATHER_TOUCHES
+                                                     : 1;
 }

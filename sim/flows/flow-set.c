@@ -116,7 +116,7 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
     set->beside_bytes_per_s =
         set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
     set->n_copies = set->of.n_roots * set->of.n_cards * 2;
-    set->n_classes = set->n_copies + 2;
+    set->n_classes = set->n_copies + RP_FLOW_OTHERS;
     set->lanes = g_new0(LaneFlow, n_lanes);
     set->ending = NO_CLASS;
     init_groups(set, MAX(set->of.n_roots, 1));
@@ -157,14 +157,20 @@ rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direc
 guint
 rp_flow_set_host_class(const RpFlowSet *set)
 {
-    return set->n_classes - 2;
+    return set->n_copies;
+}
+
+guint
+rp_flow_set_network_class(const RpFlowSet *set, gboolean gather)
+{
+    return set->n_copies + rp_flow_kind_network(&set->of, gather) - rp_flow_kind_host(&set->of);
 }
 
 guint
 rp_flow_set_action_class(const RpFlowSet *set)
 {
     g_assert(set->processors > 0);
-    return set->n_classes - 1;
+    return set->n_copies + 1;
 }
 
 gboolean
@@ -322,7 +328,7 @@ set_caps(RpFlowSet *set)
         isfinite(set->beside_bytes_per_s) &&
         set->groups[set->kinds[rp_flow_kind_host(&set->of)].first_group].n_flows > 0;
 
-    for (guint k = 0; k <= rp_flow_kind_actions(&set->of); k++) {
+    for (guint k = 0; k < set->of.n_copies + RP_FLOW_OTHERS; k++) {
         const double alone = set->kinds[k].alone_bytes_per_s;
 
         set->kinds[k].cap_bytes_per_s = shared ? alone * set->processors / set->n_flows : alone;
@@ -334,7 +340,7 @@ set_caps(RpFlowSet *set)
 static guint
 kind_of_group(const RpFlowSet *set, guint32 group_id)
 {
-    guint k = rp_flow_kind_actions(&set->of);
+    guint k = set->of.n_copies + RP_FLOW_OTHERS - 1;
 
     while (set->kinds[k].first_group > group_id)
         k--;
@@ -355,7 +361,7 @@ flow_of_group(const RpFlowSet *set, guint32 group_id)
         .count = set->groups[group_id].n_flows,
     };
 
-    if (k != rp_flow_kind_actions(&set->of))
+    while (flow.n_links < rp_flow_kind_touches(&set->of, k))
         flow.links[flow.n_links++] = RP_FLOW_HOST;
     if (kind->root_link > 0)
         flow.links[flow.n_links++] = kind->root_link;

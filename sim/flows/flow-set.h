@@ -24,6 +24,9 @@
  *   host 190, tasks 176 alone, copies 55, up 30 beside them:
  *   one copy up       30, tasks 160        one copy down     54, tasks 136 (weight 2.5)
  *
+ * What servers send each other has the network to itself, as a lane does one thing after the other, and
+ * takes so much of host memory as a few copies (RP_REDUCE_TOUCHES, RP_GATHER_TOUCHES).
+ *
  * Shared processors: every flow is a thread that takes one, whatever it waits for (memory or
  * arithmetic), and the system gives k threads on C < k processors C/k each. So each flow's own
  * limit, what it does alone, is multiplied by C/k first; what that leaves is shared as above.
@@ -54,6 +57,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFlowSet, rp_flow_set_free)
 
 guint rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction);
 guint rp_flow_set_host_class(const RpFlowSet *set);
+guint rp_flow_set_network_class(const RpFlowSet *set, gboolean gather);
 /* Of actions; only if the machine's processors are shared. */
 guint rp_flow_set_action_class(const RpFlowSet *set);
 

@@ -3,7 +3,24 @@
  */
 #pragma once
 
+#include <math.h>
+
 #include "core/profile/cards.h"
+
+/* Host memory is touched so often for a byte that a server sends and one that comes in its place: to be
+ * sent, to arrive, and of gradients to be added to a sum. */
+#define RP_REDUCE_TOUCHES 4
+#define RP_GATHER_TOUCHES 2
+
+/* Of what servers send each other, alone; INFINITY: nothing is known of the network, which takes no time. */
+static inline double
+rp_network_bytes_per_s(const RpLinks *links, guint touches)
+{
+    const double network = links->network_bytes_per_s;
+    const double host = links->host_bytes_per_s > 0 ? links->host_bytes_per_s / touches : INFINITY;
+
+    return network > 0 ? MIN(network, host) : INFINITY;
+}
 
 /* The machine a plan runs on; bytes per second, 0 = no limit. */
 typedef struct {

@@ -7,6 +7,9 @@
 
 #define NEVER G_MAXINT64
 
+/* Of a flow: its own, its root complex's, and the host's as often as it is touched. */
+#define LINKS 6
+
 typedef enum { WAITS, LATENCY, FLOWS, TIMED, LEAD, LEAD_OVER, ENDED } State;
 
 typedef struct {
@@ -40,6 +43,14 @@ static gboolean
 is_host_work(const Naive *naive, const RpTask *task)
 {
     return task->bytes > 0 && rp_plan_lane_device(naive->plan, task->lane) == RP_NONE &&
+           task->kind < RP_TASK_REDUCE && rp_plan_fidelity(naive->plan) == RP_FIDELITY_FULL;
+}
+
+/* Between servers. */
+static gboolean
+is_exchange(const Naive *naive, const RpTask *task)
+{
+    return task->bytes > 0 && task->kind >= RP_TASK_REDUCE &&
            rp_plan_fidelity(naive->plan) == RP_FIDELITY_FULL;
 }
 
@@ -116,16 +127,38 @@ weight_of(const Naive *naive, guint i)
     return optimizer_weight(naive) / MAX(n, 1);
 }
 
+/* What servers send each other takes the network, if anything is known of that. */
+static void
+links_of_exchange(const Naive *naive, const RpTask *task, guint links[LINKS], double limits[LINKS])
+{
+    const RpLinks *machine = &naive->machine->links;
+    const guint touches = task->kind == RP_TASK_GATHER ? 2 : 4;
+
+    if (!(machine->network_bytes_per_s > 0))
+        return;
+    limits[0] = machine->network_bytes_per_s / 1e9;
+    for (guint k = 2; k < 2 + touches && machine->host_bytes_per_s > 0; k++) {
+        links[k] = 0;
+        limits[k] = machine->host_bytes_per_s / 1e9;
+    }
+}
+
 /* Link numbers of a flow: its own, its root complex's, the host's; @limits in bytes/ns. */
 static void
-links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
+links_alone(const Naive *naive, guint i, guint links[LINKS], double limits[LINKS])
 {
     const RpLinks *machine = &naive->machine->links;
     const RpTask *task = rp_plan_task(naive->plan, i);
     const guint32 device = rp_plan_lane_device(naive->plan, task->lane);
 
-    links[0] = 1000 + i;
-    links[1] = 2000 + i;
+    for (guint k = 0; k < LINKS; k++) {
+        links[k] = (1 + k) * 1000 + i;
+        limits[k] = INFINITY;
+    }
+    if (is_exchange(naive, task)) {
+        links_of_exchange(naive, task, links, limits);
+        return;
+    }
     links[2] = 0;
     if (is_action(naive, task)) {
         links[2] = 3000 + i;
@@ -137,7 +170,7 @@ links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
     limits[1] = 0;
     limits[2] = machine->host_bytes_per_s;
     if (device == RP_NONE && optimizer_weight(naive) > 0) {
-        links[1] = 4000; /* of host tasks only */
+        links[1] = 9000; /* of host tasks only */
         limits[1] = limits[0];
     }
     if (device != RP_NONE) {
@@ -154,10 +187,12 @@ links_alone(const Naive *naive, guint i, guint links[3], double limits[3])
 static double
 rate_alone(const Naive *naive, guint i)
 {
-    guint links[3];
-    double limits[3];
+    guint links[LINKS];
+    double limits[LINKS];
 
     links_alone(naive, i, links, limits);
+    if (is_exchange(naive, rp_plan_task(naive->plan, i)))
+        return isinf(limits[0]) ? INFINITY : MIN(limits[0], limits[2] / (isinf(limits[5]) ? 2 : 4));
     return MIN(limits[0], MIN(limits[1], limits[2]));
 }
 
@@ -175,7 +210,7 @@ host_works(const Naive *naive)
 /* Every flow is a thread; too many of them for the processors run slower. What devices read beside
  * the host's tasks comes slower, too. */
 static void
-links_of(const Naive *naive, guint i, guint links[3], double limits[3])
+links_of(const Naive *naive, guint i, guint links[LINKS], double limits[LINKS])
 {
     const double processors = naive->machine->processors;
     const double beside = naive->machine->beside_optimizer_bytes_per_s / 1e9;
@@ -276,7 +311,14 @@ begin_what_needs_no_engine(Naive *naive)
         if (task->state != WAITS || is_full_copy(naive, plan_task) ||
             !is_ready(naive, i, &ready_ns))
             continue;
-        if (is_host_work(naive, plan_task)) {
+        if (is_exchange(naive, plan_task)) {
+            if (ready_ns > naive->now_ns)
+                continue;
+            task->state = LATENCY;
+            task->due_ns = naive->now_ns + naive->machine->links.network_latency_ns *
+                                               (rp_plan_promises(naive->plan)->servers - 1);
+            naive->times[i].start_ns = naive->now_ns;
+        } else if (is_host_work(naive, plan_task)) {
             if (ready_ns > naive->now_ns)
                 continue;
             task->state = FLOWS;
@@ -337,11 +379,11 @@ fair_share(const Naive *naive, guint link)
 
     for (int pass = 0; pass < 2; pass++) {
         for (guint i = 0; i < naive->n; i++) {
-            guint links[3];
-            double limits[3];
+            guint links[LINKS];
+            double limits[LINKS];
 
             links_of(naive, i, links, limits);
-            for (guint k = 0; k < 3; k++) {
+            for (guint k = 0; k < LINKS; k++) {
                 if (!flows(&naive->tasks[i]) || links[k] != link)
                     continue;
                 if (pass == 0)
@@ -368,14 +410,14 @@ set_rates(Naive *naive)
         gboolean any = FALSE;
 
         for (guint i = 0; i < naive->n; i++) {
-            guint links[3];
-            double limits[3];
+            guint links[LINKS];
+            double limits[LINKS];
 
             if (!flows(&naive->tasks[i]) || naive->tasks[i].has_rate)
                 continue;
             any = TRUE;
             links_of(naive, i, links, limits);
-            for (guint k = 0; k < 3; k++) {
+            for (guint k = 0; k < LINKS; k++) {
                 const double share = fair_share(naive, links[k]);
 
                 if (share < least) {
@@ -387,13 +429,15 @@ set_rates(Naive *naive)
         if (!any)
             return;
         for (guint i = 0; i < naive->n; i++) {
-            guint links[3];
-            double limits[3];
+            guint links[LINKS];
+            double limits[LINKS];
 
             links_of(naive, i, links, limits);
-            if (flows(&naive->tasks[i]) && !naive->tasks[i].has_rate &&
-                (least_link == G_MAXUINT || links[0] == least_link || links[1] == least_link ||
-                 links[2] == least_link)) {
+            gboolean stops = least_link == G_MAXUINT;
+
+            for (guint k = 0; k < LINKS; k++)
+                stops = stops || links[k] == least_link;
+            if (flows(&naive->tasks[i]) && !naive->tasks[i].has_rate && stops) {
                 naive->tasks[i].has_rate = TRUE;
                 naive->tasks[i].rate = least * weight_of(naive, i);
             }

@@ -28,6 +28,7 @@ begin(Fixture *f, guint gpus, RpFidelity fidelity)
 {
     clear(f);
     f->plan = rp_plan_new(gpus, fidelity, 1, 1);
+    rp_plan_set_promises(f->plan, &(RpPlanPromises){.rounds = 1, .schedule = "", .servers = 3});
 }
 
 void
@@ -90,8 +91,9 @@ copy(Fixture *f, guint device, RpLaneKind kind, guint64 bytes, const RpDependenc
 RpTaskId
 host(Fixture *f, RpTaskKind kind, guint64 bytes, const RpDependency *after, gsize n)
 {
-    const RpHostLaneKind lane =
-        kind == RP_TASK_GRADIENT_ACCUMULATE ? RP_HOST_LANE_ACCUMULATE : RP_HOST_LANE_OPTIMIZER;
+    const RpHostLaneKind lane = kind == RP_TASK_GRADIENT_ACCUMULATE ? RP_HOST_LANE_ACCUMULATE
+                                : kind >= RP_TASK_REDUCE            ? RP_HOST_LANE_NETWORK
+                                                                    : RP_HOST_LANE_OPTIMIZER;
     RpTask task = make_task(kind, rp_plan_host_lane(f->plan, lane));
 
     task.bytes = bytes;

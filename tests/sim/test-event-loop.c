@@ -418,7 +418,10 @@ add_random_task(Fixture *f, GRand *random)
         task.duration_ns = g_rand_int_range(random, 0, 50);
         task.lead_ns = g_rand_int_range(random, 0, (int)task.duration_ns + 1);
     } else {
-        task.kind = kind < RP_LANES_PER_DEVICE ? RP_TASK_PARAMETER_UPLOAD : RP_TASK_OPTIMIZER_STEP;
+        task.kind = kind < RP_LANES_PER_DEVICE                          ? RP_TASK_PARAMETER_UPLOAD
+                    : kind < RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK ? RP_TASK_OPTIMIZER_STEP
+                    : id % 2 == 0                                       ? RP_TASK_REDUCE
+                                                                        : RP_TASK_GATHER;
         task.bytes = random_bytes(random);
     }
     while (n < G_N_ELEMENTS(after) && id > 0 && g_rand_boolean(random)) {
@@ -512,6 +515,8 @@ set_random_machine(RpMachine *machine, GRand *random)
     machine->optimizer_bytes_per_s = random_limit(random);
     machine->optimizer_weight = g_rand_int_range(random, 0, 5) * 0.75; /* 0 = none */
     machine->beside_optimizer_bytes_per_s = random_limit(random) / 2;
+    machine->links.network_bytes_per_s = random_limit(random);
+    machine->links.network_latency_ns = g_rand_int_range(random, 0, 2) * 11;
 }
 
 static void

@@ -276,7 +276,10 @@ add_random_task(Fixture *f, GRand *random)
         task.duration_ns = g_rand_int_range(random, 0, 500);
         task.lead_ns = g_rand_int_range(random, 0, (int)task.duration_ns + 1);
     } else {
-        task.kind = kind < RP_LANES_PER_DEVICE ? RP_TASK_PARAMETER_UPLOAD : RP_TASK_OPTIMIZER_STEP;
+        task.kind = kind < RP_LANES_PER_DEVICE                          ? RP_TASK_PARAMETER_UPLOAD
+                    : kind < RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK ? RP_TASK_OPTIMIZER_STEP
+                    : id % 2 == 0                                       ? RP_TASK_REDUCE
+                                                                        : RP_TASK_GATHER;
         task.bytes = (guint64)g_rand_int_range(random, 0, 1000);
     }
     while (n < G_N_ELEMENTS(after) && id > 0 && g_rand_boolean(random)) {
@@ -311,6 +314,8 @@ make_random(Fixture *f, guint32 seed, guint n)
     f->machine.optimizer_bytes_per_s = random_limit(random);
     f->machine.optimizer_weight = g_rand_int_range(random, 0, 5) * 0.75; /* 0 = none */
     f->machine.beside_optimizer_bytes_per_s = random_limit(random) / 2;
+    f->machine.links.network_bytes_per_s = random_limit(random);
+    f->machine.links.network_latency_ns = 11;
     for (guint i = 0; i < n; i++)
         add_random_task(f, random);
     g_rand_free(random);

@@ -228,6 +228,52 @@ meets_the_formula_of_gpipe(void **state)
     }
 }
 
+/* One thing after the other, behind a message to each of two others. */
+static void
+servers_send_one_thing_after_the_other(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 1);
+    f->machine.links.network_bytes_per_s = BYTE_PER_NS / 2;
+    f->machine.links.network_latency_ns = 7;
+    RpTaskId reduce = host(f, RP_TASK_REDUCE, 100, AT_ONCE);
+    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 0, AFTER({.task = reduce}));
+    RpTaskId gather = host(f, RP_TASK_GATHER, 50, AFTER({.task = step}));
+    RpTaskId nothing = host(f, RP_TASK_AGREE, 0, AT_ONCE);
+    simulate(f);
+    assert_times(f, reduce, 0, 14 + 200);
+    assert_times(f, gather, 214, 214 + 14 + 100);
+    assert_times(f, nothing, 328, 328);
+    /* of an unknown network nothing takes time */
+    begin_full(f, 1);
+    reduce = host(f, RP_TASK_REDUCE, 100, AT_ONCE);
+    simulate(f);
+    assert_times(f, reduce, 0, 0);
+}
+
+/* A byte to others and one from them is read, written, and read to be added, and the sum written; one of
+ * weights is read and written. */
+static void
+servers_share_host_memory_with_copies(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 1);
+    f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
+    f->machine.links.h2d_bytes_per_s = 10 * BYTE_PER_NS;
+    f->machine.links.network_bytes_per_s = 2 * BYTE_PER_NS;
+    RpTaskId reduce = host(f, RP_TASK_REDUCE, 120, AT_ONCE);
+    RpTaskId gather = host(f, RP_TASK_GATHER, 120, AT_ONCE);
+    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 60, AT_ONCE);
+    simulate(f);
+    /* 6 = 4 r + r: 1.2 each, until 60 are up; then the network's share of host memory, 6 / 4 */
+    assert_times(f, up, 0, 50);
+    assert_times(f, reduce, 0, 50 + 40);
+    /* alone, as fast as the network */
+    assert_times(f, gather, 90, 90 + 60);
+}
+
 static void
 add_random_action(Fixture *f, GRand *random)
 {
@@ -353,6 +399,8 @@ main(void)
         RP_PLAN_TEST(starts_no_recompute_before_time_0),
         RP_PLAN_TEST(takes_retired_dependencies_for_done),
         RP_PLAN_TEST(names_both_tasks_when_one_waits_for_a_later_one),
+        RP_PLAN_TEST(servers_send_one_thing_after_the_other),
+        RP_PLAN_TEST(servers_share_host_memory_with_copies),
         RP_PLAN_TEST(meets_the_formula_of_gpipe),
         RP_PLAN_TEST(both_engines_agree_on_random_plans),
         RP_PLAN_TEST(takes_the_machine_from_a_profile),

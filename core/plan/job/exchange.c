@@ -87,8 +87,9 @@ rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
 
     if (job->promises->servers <= 1 || !is_trained(job, layer))
         return;
+    /* rounds that stand apart are sent apart: R servers' of k rounds have the bits of R k rounds of one */
     begin_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
-        payload(job, trained.own + trained.tied);
+        payload(job, trained.own + trained.tied) * rp_plan_gradient_buffers(job->promises);
     for (guint i = 0; i < rp_plan_gradient_buffers(job->promises); i++)
         rp_builder_read(job->builder, place->gradients[i], RP_ROLE_HOST);
     rp_builder_write(job->builder, place->reduced, RP_ROLE_HOST);
