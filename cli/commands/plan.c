@@ -48,16 +48,24 @@ find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
            rp_advise_range(&query, advice->best, &range->slow, &range->fast, error);
 }
 
-/* What the network makes of the run that is shown. */
+/* What the network makes of it: beside what is best without. */
 static gboolean
 serve(RpPlanQuestion *question, const RpAdvice *advice, GError **error)
 {
-    const RpAdviseRun *run = rp_plan_shown_run(advice);
-    RpAdviseQuery query = advice->query;
+    static const RpScheduleOps *const none[] = {NULL};
+    RpAdviseQuery query = question->query;
 
+    if (query.servers <= 1 || advice->best == NULL)
+        return TRUE;
+    query.network = NULL;
+    g_autoptr(RpAdvice) alone = rp_advise(&query, none, error);
+
+    if (alone == NULL)
+        return FALSE;
+    query = advice->query;
     query.saved = advice->saved;
-    return question->query.servers <= 1 || !run->simulated ||
-           rp_advise_serve(&query, run, question->network_between, &question->served, error);
+    return rp_advise_serve(&query, advice->best, alone->best != NULL ? alone->best : advice->best,
+                           &question->served, error);
 }
 
 /* For the cards of the question, wherever it is asked. */

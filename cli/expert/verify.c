@@ -227,6 +227,14 @@ report_full(RpReport *report, const Proof *proof)
                    "weights are %s",
                    updates(proof), proof->layers,
                    proof->async ? "one iteration old" : "fresh in every iteration");
+    if (proof->kinds[RP_TASK_REDUCE] > 0) {
+        rp_report_count(report, "reduces", (gint64)proof->kinds[RP_TASK_REDUCE], "  servers");
+        rp_report_show(report,
+                       "%" G_GUINT64_FORMAT " reduces of complete gradients, %" G_GUINT64_FORMAT
+                       " gathers of stepped weights, one order on all servers",
+                       proof->kinds[RP_TASK_REDUCE], proof->kinds[RP_TASK_GATHER]);
+        rp_report_count(report, "gathers", (gint64)proof->kinds[RP_TASK_GATHER], NULL);
+    }
     rp_report_list(report, "rules");
     for (gint64 rule = 1; rule <= 5; rule++)
         if (proof->full || rule == 1 || rule == 3)

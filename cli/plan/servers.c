@@ -59,6 +59,7 @@ rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question, GError **
                              "trains on as many sequences",
                              servers, args->batch);
     query->servers = servers;
+    query->network = question->network_between;
     if (args->batch != 0)
         query->batch /= servers;
     return TRUE;
@@ -90,11 +91,11 @@ say_servers(RpReport *report, const RpAdviseServed *served, const RpServerNetwor
                    network->name, sent, (double)served->exchange_ns / (double)RP_NS_PER_S,
                    served->bytes_per_s / 1e9,
                    served->host_limits ? ", which host memory allows" : "");
-    rp_report_line(report, "binds", "%s; %.2f s a step without the network", bound,
+    rp_report_line(report, "binds", "%s; %.2f s a step if the network took no time", bound,
                    (double)served->alone_ns / (double)RP_NS_PER_S);
     if (served->hiding_batch > 0)
         rp_report_line(report, "", "about --batch %u would hide it", served->hiding_batch);
-    rp_report_line(report, "", "below: one server, without the network");
+    rp_report_line(report, "", "below: one of them, beside the others");
 }
 
 void

@@ -262,35 +262,53 @@ find_rate(const RpProfile *profile, RpAdviseServed *served)
     served->host_limits = served->bytes_per_s < profile->links.network_bytes_per_s;
 }
 
-gboolean
-rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run, const RpServerNetwork *network,
-                RpAdviseServed *served, GError **error)
+/* By the closed model: the step of @run, which is so long without the network; and, if @hiding, the batch
+ * that hides it. */
+static gboolean
+model(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseServed *served, guint *hiding,
+      GError **error)
 {
-    const guint servers = run->options.servers;
-    RpAdviseQuery with = *query;
+    RpAdviseQuery without = *query;
     g_auto(View) view = {0};
     guint64 constant_bytes;
 
-    g_return_val_if_fail(run->simulated && servers > 1 && query->network == NULL, FALSE);
-    with.network = network;
-    g_autoptr(RpProfile) alone = rp_advise_profile(query, run->sequences, &constant_bytes, error);
-    g_autoptr(RpProfile) profile = rp_advise_profile(&with, run->sequences, &constant_bytes, error);
-    g_autoptr(RpAdviseRun) together = rp_advise_run_copy(run);
+    without.network = NULL;
+    g_autoptr(RpProfile) profile =
+        rp_advise_profile(&without, run->sequences, &constant_bytes, error);
+    g_autoptr(RpAdviseRun) alone = rp_advise_run_copy(run);
 
-    if (alone == NULL || profile == NULL || !rp_advise_simulate(profile, together, FALSE, error) ||
-        !view_trace(alone, run, &view, error))
+    if (profile == NULL || !rp_advise_simulate(profile, alone, FALSE, error) ||
+        !view_trace(profile, run, &view, error))
+        return FALSE;
+    time_exchange(&view, profile, query->network, served);
+    if (hiding != NULL)
+        *hiding = find_hiding_batch(&view, alone, served->servers);
+    else
+        served->model_ns = rp_exchange_period(&view.exchange, alone->step_ns,
+                                              view.beside * (alone->step_ns - view.period_ns));
+    served->sent_bytes = (guint64)((double)view.bytes / served->servers * (served->servers - 1));
+    return TRUE;
+}
+
+gboolean
+rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run, const RpAdviseRun *alone,
+                RpAdviseServed *served, GError **error)
+{
+    const guint servers = run->options.servers;
+    guint64 constant_bytes;
+
+    g_return_val_if_fail(run->simulated && servers > 1 && query->network != NULL, FALSE);
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+
+    if (profile == NULL)
         return FALSE;
     *served = (RpAdviseServed){.servers = servers,
-                               .step_ns = MAX(together->step_ns, run->step_ns),
-                               .alone_ns = run->step_ns,
-                               .exchange_ns = together->network_ns};
+                               .step_ns = run->step_ns,
+                               .alone_ns = alone->step_ns,
+                               .exchange_ns = run->network_ns,
+                               .tokens_per_s = run->tokens_per_s * servers};
     find_rate(profile, served);
-    time_exchange(&view, profile, network, served);
-    served->model_ns = rp_exchange_period(&view.exchange, run->step_ns,
-                                          view.beside * (run->step_ns - view.period_ns));
-    served->tokens_per_s = rp_advise_tokens_per_s(profile, run, served->step_ns) * servers;
-    served->sent_bytes = (guint64)((double)view.bytes / servers * (servers - 1));
-    served->network = (double)served->step_ns > HIDDEN * (double)run->step_ns;
-    served->hiding_batch = served->network ? find_hiding_batch(&view, run, servers) : 0;
-    return TRUE;
+    served->network = (double)served->step_ns > HIDDEN * (double)alone->step_ns;
+    return model(query, run, served, NULL, error) &&
+           (!served->network || model(query, alone, served, &served->hiding_batch, error));
 }

@@ -11,8 +11,8 @@
 typedef struct {
     guint servers;
     gint64 step_ns;       /* with the network, simulated */
-    gint64 alone_ns;      /* if that took no time */
-    gint64 model_ns;      /* with it, by the closed model */
+    gint64 alone_ns;      /* of the plan that is best if that takes no time */
+    gint64 model_ns;      /* as step_ns, by the closed model */
     double tokens_per_s;  /* of all servers; 0 if the profile gives no tokens */
     gint64 exchange_ns;   /* that the network is busy in a step */
     guint64 sent_bytes;   /* by each server in a step; as many arrive */
@@ -25,11 +25,12 @@ typedef struct {
 
 /**
  * rp_advise_serve:
- * @query: that @run is of, as resolved, with servers and no network
- * @run: simulated
+ * @query: as resolved, with servers and their network
+ * @run: recommended for it, simulated
+ * @alone: the same if the network takes no time, of the same batch
  *
  * Errors: those of planning and simulating
  */
 gboolean rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run,
-                         const RpServerNetwork *network, RpAdviseServed *served,
+                         const RpAdviseRun *alone, RpAdviseServed *served,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
