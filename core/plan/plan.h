@@ -356,13 +356,9 @@ guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
 void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
 guint rp_plan_n_decisions(const RpPlan *plan);
 #define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
-/**
- * rp_plan_exchange:
- *
- * Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of every
+/* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of every
  * trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
- * RP_EXCHANGE_EXTRA_BYTES for what else all must know. @room: of what is sent and received, half of each.
- */
+ * RP_EXCHANGE_EXTRA_BYTES for what else all must know. @room: of what is sent and received, half of each. */
 typedef struct {
     guint32 squares;
     guint32 room;
