@@ -313,8 +313,8 @@ adapters_are_predicted_as_train_runs_them(void **state)
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
                                       "--host-memory 64 --lora-rank 32" ONLY);
 
-    g_auto(RpCliRun) experts = rp_cli_run("plan --model qwen3-235b-a22b --gpu rtx4090 --gpus 8 "
-                                          "--lora-rank 32" ONLY);
+    g_auto(RpCliRun) experts = rp_cli_run("plan --model qwen3-30b-a3b --gpu rtx4090 --gpus 4 "
+                                          "--recompute full --lora-rank 32" ONLY);
     g_auto(RpCliRun) large = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --lora-rank 5000");
 
     SAYS(&run, 0, "Yes: ", "LoRA of rank 32");
