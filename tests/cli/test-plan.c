@@ -63,7 +63,8 @@ gives_a_range_where_nobody_has_measured(void **state)
 
     /* of the plan that is recommended, whose forwards save something */
     g_auto(RpCliRun) saved_run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
-                                            "--sequence 4096 --batch 64 --json" ONLY);
+                                            "--sequence 4096 --batch 64 --host-memory 400GB "
+                                            "--json" ONLY);
     g_autoptr(RpTree) saved = rp_cli_json(&saved_run);
     const double saving = rp_cli_number(saved, "recommendation.tokens_per_s");
 

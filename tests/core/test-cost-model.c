@@ -121,17 +121,18 @@ predicts_the_published_layer_times_as_documented(void **state)
 
 /*
  * Times of this project's kernels, profiles/h200, and how far the model is from them, in percent.
- * Two constants are fitted to them, the rest is counted; pinned to half a percentage point. The
+ * Two constants are fitted to them, the rest is counted; pinned to half a percentage point. They were
+ * timed before matmuls added residuals, which the counts have. The
  * head of Qwen3-4B was timed in chunks of 1,024 tokens, the others in 4,096.
  */
 static const struct {
     const char *file;
     double error_pct[4]; /* block forward, block backward, recompute without output, head */
 } measured[] = {
-    {"qwen3-1.7b-8x2048-one-gpu", {-0.1, 1.1, -1.3, 2.5}},
-    {"qwen3-1.7b-8x2048", {0.1, 1.0, -2.0, 0.6}},
-    {"qwen3-4b-8x2048-one-gpu", {1.3, -1.9, 0.1, -13.3}},
-    {"qwen3-8b-4x2048", {2.9, 4.1, 1.8, 3.3}},
+    {"qwen3-1.7b-8x2048-one-gpu", {-1.6, 0.8, -2.0, 2.3}},
+    {"qwen3-1.7b-8x2048", {-1.4, 0.8, -2.7, 0.4}},
+    {"qwen3-4b-8x2048-one-gpu", {0.3, -2.0, -0.4, -13.4}},
+    {"qwen3-8b-4x2048", {2.0, 4.0, 1.4, 3.1}},
 };
 
 static void
@@ -190,7 +191,7 @@ predicts_the_throughput_measured_on_an_h200(void **state)
         guint sequences, tokens, lora_rank;
         double tokens_per_s, error_pct;
     } rows[] = {
-        {"qwen3-1.7b", 8, 2048, 0, 49379, 3},  {"qwen3-4b", 8, 2048, 0, 20931, 3},
+        {"qwen3-1.7b", 8, 2048, 0, 49379, 3},  {"qwen3-4b", 8, 2048, 0, 20931, 4},
         {"qwen3-8b", 4, 2048, 0, 12567, 3},    {"qwen3-1.7b", 4, 4096, 0, 45130, 3},
         {"qwen3-1.7b", 1, 32768, 0, 20594, 8}, {"qwen3-1.7b", 8, 2048, 32, 57030, 2},
         {"qwen3-1.7b", 8, 2048, 16, 55191, 7}, {"qwen3-30b-a3b", 4, 2048, 32, 25579, 5},

@@ -25,9 +25,9 @@ typedef struct {
 /*
  * Counted over the kernels, in 16-bit reads and writes of 2 bytes.
  *
- * This project's (exec/network/block.c, exec/cuda). Forward: h: norm 4, sum and norm 8,
- * residual 6. Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: two norms made anew 8,
- * their backwards with the residual's gradient 16, three sums of input gradients 6. Heads: made
+ * This project's (exec/network/block.c, exec/cuda). Forward: h: two norms of 4, two residuals, which
+ * matmuls read and add, of 2. Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: two norms
+ * made anew 8, their backwards with the residual's gradient 16, two sums of input gradients 4. Heads: made
  * anew 4, backward in one pass 6, or 4 where rope alone turns in place. m: 12, the product made
  * anew among it. Logits: read, and their gradient written in their place.
  *
@@ -37,7 +37,7 @@ typedef struct {
 static const struct {
     Traffic forward, backward;
 } kernels[] = {
-    [RP_COST_KERNELS_OWN] = {{18, 4, 4, 6, 4, 2}, {30, 8, 10, 12, 12, 2}},
+    [RP_COST_KERNELS_OWN] = {{12, 4, 4, 6, 4, 2}, {28, 8, 10, 12, 12, 2}},
     [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}},
 };
 
@@ -46,8 +46,10 @@ static const struct {
 #define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
 #define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
 #define BACKWARD_TRAFFIC 2.0
-/* A residual: two read, one written. */
-#define RESIDUAL_BYTES 6
+/* A residual, read by the matmul that adds it. */
+#define RESIDUAL_BYTES 2
+/* Where gate and up are two matmuls, and the gradient of their input a third sum. */
+#define APART_BYTES 2
 /* FLOP of attention's backward over its forward: five matmuls against two. */
 #define BACKWARD_ATTENTION 2.5
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
@@ -290,6 +292,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
         .experts = model->experts > 1 ? model->experts : 0,
         .frozen = context->workload->lora_rank > 0,
     };
+    if (own && (weights.mlp_apart || context->workload->codes))
+        work.backward_bytes += missed * APART_BYTES * (double)h * (double)tokens;
     if (grouped)
         set_experts(context, &work);
     if (context->workload->codes) {
@@ -305,6 +309,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                            .byte_ns = 1e9 / context->rates.bandwidth,
                            .attention_ns = 1e9 * work.attention_flops / context->rates.attention,
                            .norm_bytes = forward->norm,
+                           .residual_bytes = RESIDUAL_BYTES,
                            .heads_bytes = rp_architectures[model->architecture].qk_norm
                                               ? forward->normed
                                               : forward->heads},

@@ -4,19 +4,20 @@
  *
  *   attention   its FLOP, and the norms and rope of heads
  *   qkv, mlp    the FLOP of the projections, and the norm before them; experts save no gate and up
- *   residual    the FLOP of the output projection
+ *   residual    the FLOP of the output projection, and the residual that it adds
  */
 #pragma once
 
 #include "core/catalogue/catalogue.h"
 
 typedef struct {
-    double tokens;       /* of a micro-batch */
-    double flop_ns;      /* of the block's matmuls */
-    double byte_ns;      /* of element-wise kernels */
-    double attention_ns; /* forward */
-    double norm_bytes;   /* that a norm moves of h, a token */
-    double heads_bytes;  /* the same of q's and k's norm and rope */
+    double tokens;         /* of a micro-batch */
+    double flop_ns;        /* of the block's matmuls */
+    double byte_ns;        /* of element-wise kernels */
+    double attention_ns;   /* forward */
+    double norm_bytes;     /* that a norm moves of h, a token */
+    double residual_bytes; /* the same of a residual, beside the matmul that adds it */
+    double heads_bytes;    /* the same of q's and k's norm and rope */
 } RpCostSaved;
 
 /* Sets @layer's saved tensors: bytes without gaps between them, and times. */

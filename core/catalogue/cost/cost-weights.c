@@ -29,6 +29,7 @@ add_adapter(const RpModel *model, const RpWeight *weight, RpCostWeights *costs)
         (double)weight->elements *
         (is_of_experts(model, base) ? (double)model->active_experts / model->experts : 1);
 
+    costs->mlp_apart = costs->mlp_apart || (base >= RP_WEIGHT_GATE && base <= RP_WEIGHT_DOWN);
     costs->adapter_elements += elements;
     if (is_a)
         costs->adapter_in += elements / rank;
@@ -63,7 +64,7 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
         .rank = workload->lora_rank, .alpha = RP_LORA_ALPHA, .targets = workload->lora_targets};
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(RpWeight));
     RpLayer *layer = &profile->layers[index];
-    RpCostWeights costs = {0};
+    RpCostWeights costs = {.mlp_apart = model->experts > 1 || model->mlp_bias};
     RpLowbit format;
     const gboolean coded = workload->codes && layer->kind == RP_LAYER_BLOCK;
     const gboolean packs = rp_cost_base_is_packed(workload->base, &format);

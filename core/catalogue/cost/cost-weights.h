@@ -12,6 +12,7 @@ typedef struct {
     double adapter_in;       /* elements of their inputs, and of their outputs, for a token */
     double adapter_out;
     double expand_bytes; /* packed ones read, 16-bit ones written */
+    gboolean mlp_apart;  /* gate and up are not one matmul: biases, adapters, experts */
 } RpCostWeights;
 
 /* Sets tensors, parameter, gradient and upload bytes of layer @index. @workload: checked */
