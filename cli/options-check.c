@@ -24,6 +24,8 @@ static const OwnOption own_options[] = {
     {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
     {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated, VALUE(dispatch)},
     {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},
+    {"live", "holds as many activations as its order needs", rp_schedule_is_limited,
+     VALUE(ask.options.live)},
     {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
      VALUE(ask.options.reverse_backward)},
 };

@@ -49,6 +49,8 @@ const GOptionEntry rp_schedule_options[] = {
      "full fidelity: a layer steps as soon as its gradient is home, without a global norm", NULL},
     {"group", 0, RP_COUNT(RpScheduleArgs, ask.options.group),
      "interleaved schedules: micro-batches of a group (default: N)", "G"},
+    {"live", 0, RP_COUNT(RpScheduleArgs, ask.options.live),
+     "zb-2p: activations of a stage that a GPU may hold (default: 2N-1)", "L"},
     RP_BOX_LINKS(RpScheduleArgs, box),
     {"servers", 0, RP_COUNT(RpScheduleArgs, ask.options.servers),
      "full fidelity: one of so many, which have a share of each layer's optimizer (default: 1)",

@@ -136,6 +136,7 @@ rp_request_shape(const RpRequest *request)
         .round = options->round,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
         .group = options->group,
+        .live = options->live,
         .reverse_backward = options->reverse_backward,
     };
 }
@@ -251,6 +252,7 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
         .round =
             schedule->dispatched && options->round > 0 ? options->round : options->micro_batches,
         .group = options->group,
+        .live = options->live,
         .reverse_backward = options->reverse_backward,
     };
     const guint iterations = ask->iterations > 0 ? ask->iterations

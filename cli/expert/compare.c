@@ -144,36 +144,45 @@ run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
     return TRUE;
 }
 
-/* Whether @row takes no more of the fullest GPU. A row whose bytes are not known is not less than one
- * whose are. */
-static gboolean
-is_as_small(const RpResult *row, const RpResult *other)
+static guint64
+memory_of(const Row *row)
 {
-    if ((row->gpu_peak_bytes == 0) != (other->gpu_peak_bytes == 0))
-        return row->gpu_peak_bytes > 0;
-    return row->gpu_peak_bytes > 0 ? row->gpu_peak_bytes <= other->gpu_peak_bytes
-                                   : row->peak_live <= other->peak_live;
+    return row->result.gpu_peak_bytes > 0 ? row->result.gpu_peak_bytes : row->result.peak_live;
+}
+
+/* Whether it runs and fits, as far as anything is known of the profile's memory. */
+static gboolean
+may_be_best(const GArray *rows, const Row *row)
+{
+    gboolean unknown = row->result.gpu_peak_bytes == 0;
+
+    for (guint i = 0; unknown && i < rows->len; i++) {
+        const Row *other = &g_array_index(rows, Row, i);
+
+        if (other->entry == row->entry && other->result.gpu_peak_bytes > 0)
+            return FALSE;
+    }
+    return row->problem == NULL && row->result.memory_problem == NULL;
 }
 
 /* Marks the best rows of each profile, synchronous and asynchronous apart. What does not fit in
- * memory is not the best of anything. */
+ * memory, or holds weights twice so that nobody knows, is not the best of anything. */
 static void
 mark_best(GArray *rows)
 {
     for (guint i = 0; i < rows->len; i++) {
         Row *row = &g_array_index(rows, Row, i);
 
-        row->fastest = row->least_bubble = row->least_memory =
-            row->problem == NULL && row->result.memory_problem == NULL;
+        row->fastest = row->least_bubble = row->least_memory = may_be_best(rows, row);
         for (guint j = 0; j < rows->len; j++) {
             const Row *other = &g_array_index(rows, Row, j);
 
             if (other->entry != row->entry || other->async != row->async ||
-                other->problem != NULL || other->result.memory_problem != NULL)
+                !may_be_best(rows, other))
                 continue;
             row->fastest &= row->result.iteration_ns <= other->result.iteration_ns;
             row->least_bubble &= row->result.bubble.ratio <= other->result.bubble.ratio;
-            row->least_memory &= is_as_small(&row->result, &other->result);
+            row->least_memory &= memory_of(row) <= memory_of(other);
         }
     }
 }

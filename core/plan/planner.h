@@ -46,6 +46,7 @@ typedef struct {
     guint calls;               /* of an iteration: gradient accumulation; 0 = 1 */
     guint round;               /* 0 = micro_batches */
     guint group;               /* interleaved: 0 = gpus */
+    guint live;                /* zb-2p: activations of a stage at once; 0 = 2 gpus - 1 */
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     gboolean async;
     RpFidelity fidelity;

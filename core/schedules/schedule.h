@@ -25,7 +25,8 @@ typedef struct {
         RP_SHAPE_MICRO_BATCHES,
         RP_SHAPE_STAGES,
         RP_SHAPE_ROUND,
-        RP_SHAPE_GROUP
+        RP_SHAPE_GROUP,
+        RP_SHAPE_LIVE
     } part;
     enum { RP_SHAPE_EXACTLY, RP_SHAPE_OR_MORE, RP_SHAPE_OR_LESS } bound;
     guint number;
@@ -149,6 +150,7 @@ typedef struct {
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
     guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
     gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
+    guint live;            /* limited: most activations alive on a device; 0 = as many as help */
     RpFlow flow;           /* asynchronous and unflushed; else alone */
 } RpShape;
 
@@ -169,6 +171,7 @@ struct _RpScheduleOps {
         unflushed; /* asynchronous, the end of an iteration runs amid the next one's beginning */
     gboolean split_backward;   /* uses I and W: predicted, but not trained */
     gboolean grouped;          /* chunks change every G micro-batches (RpShape.group) */
+    gboolean limited;          /* keeps to RpShape.live */
     gboolean reversible;       /* B may run from the last micro-batch on (reverse_backward) */
     gboolean offloads_weights; /* each stage's weights are uploaded before each slot */
     guint stages_per_gpu;      /* fixed number, or 0 = any multiple */
@@ -191,6 +194,7 @@ typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_dispatched(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_rotated(const RpScheduleOps *schedule); /* dispatched, by no file */
 gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_limited(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
 

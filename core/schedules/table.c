@@ -60,6 +60,12 @@ rp_schedule_is_grouped(const RpScheduleOps *schedule)
 }
 
 gboolean
+rp_schedule_is_limited(const RpScheduleOps *schedule)
+{
+    return schedule->limited;
+}
+
+gboolean
 rp_schedule_is_reversible(const RpScheduleOps *schedule)
 {
     return schedule->reversible;

@@ -165,6 +165,10 @@ refuses_options_that_have_no_effect(void **state)
          "--round: schedule 1f1b runs all micro-batches as one round; it is for roundpipe"},
         {SIMULATE "--schedule zb-v --fused-forward physical", 2,
          "--fused-forward: schedule zb-v has no fused stage"},
+        {SIMULATE "--schedule gpipe --live 4", 2, "it is for zb-2p"},
+        {SIMULATE "--schedule zb-2p --live 4", 2,
+         "found a limit of 4 (v-half and v-min take fewer)"
+         "; use --live 8 or more"},
         {SIMULATE "--schedule gpipe --group 4", 2,
          "--group: schedule gpipe has no groups of micro-batches; it is for interleaved-1f1b or "
          "interleaved-zb"},

@@ -723,6 +723,33 @@ refuses_every_group_that_deadlocks(void **state)
     assert_true(accepted > 100);
 }
 
+/* From ZB-H1's activations to twice as many: never more than the limit, and never slower for more. */
+static void
+zb_2p_keeps_to_its_limit(void **state)
+{
+    static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {1, 2, 5, 8}, {3, 3, 2, 8}};
+
+    for (guint N = 1; N <= 8; N++)
+        for (guint k = 0; k < G_N_ELEMENTS(costs); k++) {
+            Case c = {find("zb-2p"), bound_shape(N, 3 * N, N)};
+            const Case h1 = {find("zb-h1"), c.shape};
+            gint64 busy, last = makespan(&h1, costs[k], &busy);
+
+            for (c.shape.live = N; c.shape.live <= 2 * N; c.shape.live++) {
+                const gint64 end = makespan(&c, costs[k], &busy);
+
+                assert_case(&c, accepts(c.ops, &c.shape));
+                assert_case(&c, c.shape.live == N ? end == last : end <= last);
+                last = end;
+                for (guint r = 0; r < N; r++)
+                    assert_case(&c, rp_schedule_peak_live(c.ops, &c.shape, r) ==
+                                        MIN(c.shape.live, 2 * N - 1));
+            }
+            c.shape.live = 0;
+            assert_case(&c, makespan(&c, costs[k], &busy) == last);
+        }
+}
+
 static void
 says_what_is_wrong_with_a_shape(void **state)
 {
@@ -787,6 +814,11 @@ says_what_is_wrong_with_a_shape(void **state)
          "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7 (zb-v "
          "takes fewer)",
          {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
+        {"zb-2p",
+         {4, 8, 4, 8, .live = 3},
+         "zb-2p: 4 GPUs need the activations of at least 4 micro-batches each, as zb-h1 has, found "
+         "a limit of 3 (v-half and v-min take fewer)",
+         {RP_SHAPE_LIVE, RP_SHAPE_OR_MORE, 4}},
         {"chimera",
          {3, 8, 3, 8, 0, 0, 0},
          "chimera: two directions need an even number of GPUs, found 3",
@@ -861,6 +893,7 @@ main(void)
         cmocka_unit_test(holds_the_published_share_of_activations),
         cmocka_unit_test(accepts_exactly_the_shapes_it_is_defined_for),
         cmocka_unit_test(refuses_every_group_that_deadlocks),
+        cmocka_unit_test(zb_2p_keeps_to_its_limit),
         cmocka_unit_test(says_what_is_wrong_with_a_shape),
     };
 

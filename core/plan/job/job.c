@@ -369,6 +369,7 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
         .round = job->options.round,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
         .group = options->group,
+        .live = options->live,
         .reverse_backward = options->reverse_backward,
         .gpus_per_root = profile->links.gpus_per_root,
         .forward_only = options->forward_only,
