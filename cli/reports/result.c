@@ -24,7 +24,7 @@ measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
     for (guint g = 0; g < gpus; g++)
         result->gpu_peak_bytes = MAX(result->gpu_peak_bytes, rp_plan_arena_bytes(plan, g));
     result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
-    if (!rp_plan_find_shortage(plan, profile->gpu_memory_bytes, 0, FALSE, &shortage))
+    if (!rp_plan_find_card_shortage(plan, profile, &shortage))
         return;
     g_autofree char *what = rp_shortage_describe(&shortage);
     g_autofree char *remedy = rp_cli_remedy(shortage.remedy, FALSE);

@@ -1,5 +1,6 @@
 /* Whether what a plan places fits, and if not, what is too large and what makes it smaller. */
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 
 /* What helps where a category is the largest of an arena that is too small. */
 static RpRemedy
@@ -47,6 +48,15 @@ check_arena(const RpPlan *plan, guint32 arena, guint64 limit, RpShortage *shorta
         .largest_bytes = rp_plan_category_bytes(plan, arena, largest),
         .remedy = find_remedy(host, largest),
     };
+    return FALSE;
+}
+
+gboolean
+rp_plan_find_card_shortage(const RpPlan *plan, const RpProfile *profile, RpShortage *shortage)
+{
+    for (guint g = 0; g < rp_plan_gpus(plan); g++)
+        if (!check_arena(plan, g, rp_profile_of(profile, g)->gpu_memory_bytes, shortage))
+            return TRUE;
     return FALSE;
 }
 

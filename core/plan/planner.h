@@ -215,5 +215,9 @@ typedef struct {
 gboolean rp_plan_find_shortage(const RpPlan *plan, guint64 gpu_bytes, guint64 host_bytes,
                                gboolean shared, RpShortage *shortage);
 
+/* The same of GPUs alone, each with the memory that @profile has for its card. */
+gboolean rp_plan_find_card_shortage(const RpPlan *plan, const RpProfile *profile,
+                                    RpShortage *shortage);
+
 /* Where, by how many bytes, and which category is largest. (transfer full) */
 char *rp_shortage_describe(const RpShortage *shortage);

@@ -37,6 +37,29 @@ the_naive_split_is_slower_than_stages_that_suit_the_cards(void **state)
     assert_true(rp_cli_number(free_root, "bubble_ratio") < 0.05);
 }
 
+/* A bound stage is as large as its own card lets it be, a dispatched one as the smallest. */
+static void
+memory_is_that_of_each_devices_card(void **state)
+{
+#define WORK "simulate qwen3-1.7b --micro-batches 4 --micro-batch 2 --fidelity full --json "
+#define UNEVEN "--schedule 1f1b --stages 22,6 --gpu "
+    g_auto(RpCliRun) large = rp_cli_run(WORK UNEVEN "rtx4090,rtx3060");
+    g_auto(RpCliRun) small = rp_cli_run(WORK UNEVEN "rtx3060,rtx4090");
+    g_auto(RpCliRun) dispatched =
+        rp_cli_run(WORK "--schedule roundpipe --dispatch free --gpu rtx4090,rtx3060");
+#undef UNEVEN
+#undef WORK
+    g_autoptr(RpTree) large_root = rp_cli_json(&large), small_root = rp_cli_json(&small);
+    g_autoptr(RpTree) dispatched_root = rp_cli_json(&dispatched);
+
+    (void)state;
+    assert_string_equal(rp_cli_member(large_root, "fits_gpu_memory")->text, "true");
+    assert_true(rp_cli_number(large_root, "gpu_peak_bytes") > 12.0 * (1 << 30));
+    assert_string_equal(rp_cli_member(small_root, "fits_gpu_memory")->text, "false");
+    assert_string_equal(rp_cli_member(dispatched_root, "fits_gpu_memory")->text, "true");
+    assert_true(rp_cli_number(dispatched_root, "gpu_peak_bytes") <= 12.0 * (1 << 30));
+}
+
 static void
 lists_of_cards_are_read_strictly(void **state)
 {
@@ -186,6 +209,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_naive_split_is_slower_than_stages_that_suit_the_cards),
+        cmocka_unit_test(memory_is_that_of_each_devices_card),
         cmocka_unit_test(lists_of_cards_are_read_strictly),
         cmocka_unit_test(a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file),
         cmocka_unit_test(a_mixed_box_is_replayed),
