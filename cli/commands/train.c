@@ -141,7 +141,7 @@ train(Training *training, GError **error)
         rp_train_report_outcome(report, job, outcome);
         if (outcome->unsaved)
             report->exit = RP_EXIT_FAILED;
-        else if (outcome->signal != 0)
+        else if (outcome->signal != 0 && rp_train_is_first(training->servers))
             report->exit = SIGNAL_EXIT + outcome->signal;
         if (training->args->picture != NULL && !stepped)
             fprintf(stderr,

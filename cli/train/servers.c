@@ -90,6 +90,7 @@ rp_train_part(RpServers *servers, const GError *error)
         (void)rp_cli_fail("train", g_error_copy(error));
     if (!told && (!rp_train_fail_servers(servers, error) || first))
         hush(stderr);
+    (void)fflush(NULL);
     if (error != NULL && !g_error_matches(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS))
         rp_cli_leave(); /* MPI's own end would wait for servers that are gone */
     rp_servers_free(servers);

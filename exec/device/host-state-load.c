@@ -13,7 +13,7 @@ typedef struct {
     guint index;
     RpOptimizerLayer *state; /* NULL: frozen */
     gsize element;           /* of the layer, with which the weight begins */
-    RpShare share;           /* of the layer, that the state is of */
+    RpShard share;           /* of the layer, that the state is of */
     guint8 *frozen;
     RpDtype storage;
 } LoadJob;
@@ -23,7 +23,7 @@ static void
 set_weights(const LoadJob *job, gsize first, const float *values, gsize n)
 {
     const gsize begin = MAX(first, job->share.first);
-    const gsize end = MIN(first + n, job->share.first + job->share.count);
+    const gsize end = MIN(first + n, job->share.first + job->share.n);
 
     if (job->state != NULL && begin < end)
         rp_optimizer_layer_set_weights(job->state, begin - job->share.first,
@@ -95,7 +95,7 @@ rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
 
     if (of->state != NULL)
         rp_optimizer_layer_publish(
-            host_state->optimizer, of->state, 0, of->share.count,
+            host_state->optimizer, of->state, 0, of->share.n,
             (guint8 *)published + of->share.first * host_state->element_bytes, host_state->dtype);
 }
 
@@ -235,7 +235,7 @@ keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
            const RpHostStateLayer *layer)
 {
     const RpOptimizerForm form = host_state->options.adamw.form;
-    const gsize n = layer->share.count, first = layer->share.first;
+    const gsize n = layer->share.n, first = layer->share.first;
     const RpOptimizerPlaces places = rp_optimizer_places(form, n);
 
     for (guint v = 0; v < host_state->n_versions; v++)
@@ -261,7 +261,7 @@ rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 b
         return;
     host_state->near.nodes = rp_near_nodes(host_state->pool, nodes);
     for (guint l = 0; l < host_state->n_layers; l++)
-        if (host_state->layers[l].share.count > 0)
+        if (host_state->layers[l].share.n > 0)
             keep_layer(host_state, memory, bytes, &host_state->layers[l]);
 }
 

@@ -22,7 +22,7 @@ typedef struct {
 
 typedef struct {
     guint64 own;     /* trained parameters that live here, gaps included */
-    RpShare share;   /* of these: those that this server steps */
+    RpShard share;   /* of these: those that this server steps */
     guint64 tied;    /* those behind them that live in another layer */
     guint tied_to;   /* which; RP_NONE */
     gboolean early;  /* its early step writes weights */
@@ -32,6 +32,7 @@ typedef struct {
     RpHostStatePlace gradient_place[RP_MOST_ROUNDS_APART];
     RpHostStatePlace optimizer_place;
     RpHostStatePlace copied_place;
+    RpHostStatePlace reduced_place;
     /* since rp_host_state_attach() */
     guint8 *weights[2];                      /* [1]: NULL with a single version */
     guint8 *frozen;                          /* weights that no step changes; or NULL */
@@ -92,6 +93,9 @@ struct _RpHostState {
     gboolean gated;  /* steps and heads follow the norm's decision */
     double *squares; /* of devices; NULL: they make none */
     RpShares *shares;
+    RpHostStatePlace squares_place; /* of several servers */
+    RpHostStatePlace room_place;
+    RpPool *network_pool;    /* of the network's lane */
     RpSharesState *gathered; /* while a checkpoint is written; or NULL */
     guint n_numbers;
     RpHostStateNumbers numbers;

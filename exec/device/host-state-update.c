@@ -170,25 +170,16 @@ close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, 
     host_state->next_iteration = iteration + 1;
 }
 
-/* Reduces all gradients, and tells the sums of their squares. */
+/* Tells the sums of squares of the own shares, and hears all. */
 static gboolean
 agree(RpHostState *host_state, guint64 iteration, RpHostStateDecision *decision, GError **error)
 {
     g_autofree double *numbers = g_new0(double, (gsize)host_state->n_numbers + 1);
 
-    for (guint l = 0; l < host_state->n_layers; l++) {
-        const RpGradient gradient = gradients_of(host_state, l, 0);
-
-        if (host_state->layers[l].own + host_state->layers[l].tied > 0 &&
-            !rp_shares_reduce(host_state->shares, host_state->optimizer, host_state->pool, l,
-                              gradient.rounds, RP_SERVERS_OPTIMIZER, error))
-            return FALSE;
-    }
     if (host_state->numbers != NULL)
         host_state->numbers(host_state->numbers_data, iteration, numbers);
-    return rp_shares_gather_squares(host_state->shares, host_state->optimizer, numbers,
-                                    RP_SERVERS_OPTIMIZER, decision->sums,
-                                    (double *)rp_host_state_numbers(host_state, iteration), error);
+    return rp_shares_agree(host_state->shares, numbers, RP_SERVERS_NETWORK, decision->sums,
+                           (double *)rp_host_state_numbers(host_state, iteration), error);
 }
 
 /* Norm, clipping and loss scale of the iteration; whether it is stepped at all. Until now the
@@ -198,14 +189,13 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
     const guint64 iteration = task->task.iteration;
     RpHostStateDecision *decision = decision_of(host_state, task);
+    const gboolean several = rp_host_state_servers(host_state) > 1;
     const float loss_scale = decision->scale;
     const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
 
-    if (rp_host_state_servers(host_state) > 1 && !agree(host_state, iteration, decision, error))
+    if (several && !agree(host_state, iteration, decision, error))
         return FALSE;
-    for (guint l = 0;
-         l < host_state->n_layers && !host_state->early && rp_host_state_servers(host_state) == 1;
-         l++)
+    for (guint l = 0; l < host_state->n_layers && !host_state->early && !several; l++)
         decision->sums[l] = sum_squares(host_state, iteration, l);
     const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
                                         host_state->options.max_grad_norm);
@@ -243,7 +233,11 @@ decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const guint layer = task->task.layer;
     RpHostStateDecision *decision = decision_of(host_state, task);
 
-    decision->sums[layer] = sum_squares(host_state, task->task.iteration, layer);
+    if (rp_host_state_servers(host_state) > 1)
+        rp_shares_square(host_state->shares, host_state->optimizer, layer);
+    decision->sums[layer] = rp_host_state_servers(host_state) > 1
+                                ? rp_shares_own_squares(host_state->shares, layer)
+                                : sum_squares(host_state, task->task.iteration, layer);
     if (!isfinite(decision->sums[layer]))
         return rp_host_state_fail_gradient(host_state, layer, error);
     decision->multiplier =
@@ -284,7 +278,7 @@ update_of(const RpHostState *host_state, guint layer, double learning_rate, doub
     RpOptimizerStep step = {
         .learning_rate = learning_rate,
         .gradient_scale = multiplier,
-        .n_parameters = of->share.count,
+        .n_parameters = of->share.n,
         .published = published != NULL
                          ? (guint8 *)published + of->share.first * host_state->element_bytes
                          : NULL,
@@ -349,14 +343,6 @@ step_late(RpHostState *host_state, const RpBackendTask *task)
         apply(host_state, task->task.layer, decision, NULL);
 }
 
-/* New weights of all servers. */
-static gboolean
-gather(RpHostState *host_state, guint layer, void *published, GError **error)
-{
-    return rp_shares_gather_weights(host_state->shares, layer, published, RP_SERVERS_OPTIMIZER,
-                                    error);
-}
-
 static gboolean
 step(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
@@ -376,7 +362,7 @@ step(RpHostState *host_state, const RpBackendTask *task, GError **error)
     } else {
         apply(host_state, layer, decision, published);
     }
-    return published == NULL || gather(host_state, layer, published, error);
+    return TRUE;
 }
 
 static void
@@ -396,14 +382,60 @@ copy_gradients(RpHostState *host_state, guint layer)
                       host_state->gradient_dtype, of->copied, of->own + of->tied);
 }
 
-static gboolean
-copy_parameters(RpHostState *host_state, const RpBackendTask *task, GError **error)
+static void
+copy_parameters(RpHostState *host_state, const RpBackendTask *task)
 {
     void *published = written(host_state, task);
 
     g_assert(published != NULL);
     rp_host_state_publish(host_state, task->task.layer, published);
-    return gather(host_state, task->task.layer, published, error);
+}
+
+/* ---- several servers ---- */
+
+static gboolean
+reduce(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const RpGradient gradient = gradients_of(host_state, task->task.layer, 0);
+
+    return rp_shares_reduce(host_state->shares, host_state->optimizer, host_state->network_pool,
+                            task->task.layer, gradient.rounds, RP_SERVERS_NETWORK, error);
+}
+
+/* Of the version that the step or copy before it has written. */
+static gboolean
+gather(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    g_assert(task->task.access_count > 0 && task->accesses[0].role == RP_ROLE_HOST);
+    return rp_shares_gather_weights(host_state->shares, task->task.layer,
+                                    rp_host_state_memory(host_state, &task->accesses[0]),
+                                    RP_SERVERS_NETWORK, error);
+}
+
+/* Gated: the own squares alone, from which all servers decide. */
+static gboolean
+norm(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    const gboolean several = rp_host_state_servers(host_state) > 1;
+
+    if (host_state->gated && !several)
+        return decide(host_state, task, error);
+    if (!several)
+        sum_up(host_state, task);
+    for (guint l = 0; l < host_state->n_layers && host_state->gated; l++)
+        rp_shares_square(host_state->shares, host_state->optimizer, l);
+    return TRUE;
+}
+
+static gboolean
+close_norm(RpHostState *host_state, const RpBackendTask *task, GError **error)
+{
+    if (host_state->gated)
+        return decide(host_state, task, error);
+    if (!agree(host_state, task->task.iteration, decision_of(host_state, task), error))
+        return FALSE;
+    sum_up(host_state, task);
+    return TRUE;
 }
 
 gboolean
@@ -418,10 +450,7 @@ rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendT
     case RP_TASK_BARRIER:
         return TRUE;
     case RP_TASK_NORM:
-        if (host_state->gated)
-            return decide(host_state, task, error);
-        sum_up(host_state, task);
-        return TRUE;
+        return norm(host_state, task, error);
     case RP_TASK_GRADIENT_COPY:
         copy_gradients(host_state, task->task.layer);
         return TRUE;
@@ -434,7 +463,14 @@ rp_host_state_run(RpHostState *host_state, RpHostLaneKind kind, const RpBackendT
         step_late(host_state, task);
         return TRUE;
     case RP_TASK_PARAMETER_COPY:
-        return copy_parameters(host_state, task, error);
+        copy_parameters(host_state, task);
+        return TRUE;
+    case RP_TASK_REDUCE:
+        return reduce(host_state, task, error);
+    case RP_TASK_AGREE:
+        return close_norm(host_state, task, error);
+    case RP_TASK_GATHER:
+        return gather(host_state, task, error);
     default:
         g_assert_not_reached();
     }

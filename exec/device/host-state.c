@@ -45,6 +45,7 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
         .frozen_place = place_of(plan, planned->frozen),
         .optimizer_place = place_of(plan, planned->optimizer),
         .copied_place = place_of(plan, planned->copied),
+        .reduced_place = place_of(plan, planned->reduced),
     };
     for (guint v = 0; v < 2; v++) {
         layer->weight_place[v] = place_of(plan, planned->weights[v]);
@@ -62,8 +63,11 @@ place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **e
     }
     return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
                        error) &&
+           (rp_host_state_servers(host_state) == 1 ||
+            check_place(index, "sums of all servers", &layer->reduced_place,
+                        sizeof(float) * rp_shares_reduced(host_state->shares, index), error)) &&
            check_place(index, "optimizer state", &layer->optimizer_place,
-                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->share.count),
+                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->share.n),
                        error);
 }
 
@@ -192,15 +196,17 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
     host_state->stages = g_new(RpInterval, host_state->n_stages);
     for (guint s = 0; s < host_state->n_stages; s++)
         host_state->stages[s] = rp_plan_stage(plan, s)->layers;
-    g_return_val_if_fail(
-        rp_host_state_servers(host_state) == 1 ||
-            (host_state->gated && !host_state->early && !promises->gradient_copies),
-        NULL);
+    g_return_val_if_fail(rp_host_state_servers(host_state) == MAX(1, promises->servers), NULL);
+    host_state->squares_place = place_of(plan, rp_plan_exchange(plan).squares);
+    host_state->room_place = place_of(plan, rp_plan_exchange(plan).room);
     divide(host_state);
     if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
         return NULL;
     if (promises->wide_gradients && !promises->kept_sums &&
         !start_pool(options, &host_state->accumulate_pool, error))
+        return NULL;
+    if (rp_host_state_servers(host_state) > 1 &&
+        !start_pool(options, &host_state->network_pool, error))
         return NULL;
     host_state->options.avoid_cpus = NULL; /* the caller's string */
     host_state->optimizer =
@@ -221,6 +227,7 @@ rp_host_state_free(RpHostState *host_state)
     rp_shares_free(host_state->shares);
     g_free(host_state->told);
     rp_optimizer_free(host_state->optimizer);
+    rp_pool_free(host_state->network_pool);
     rp_pool_free(host_state->accumulate_pool);
     rp_pool_free(host_state->pool);
     g_free(host_state->stages);
@@ -329,6 +336,20 @@ share_newest(RpHostState *host_state)
                                              host_state->element_bytes);
 }
 
+/* Memory of what servers exchange. */
+static void
+attach_shares(RpHostState *host_state)
+{
+    g_autofree float **reduced = g_new0(float *, host_state->n_layers);
+
+    if (rp_host_state_servers(host_state) == 1)
+        return;
+    for (guint l = 0; l < host_state->n_layers; l++)
+        reduced[l] = address(host_state, &host_state->layers[l].reduced_place);
+    rp_shares_attach(host_state->shares, reduced, address(host_state, &host_state->squares_place),
+                     address(host_state, &host_state->room_place), host_state->room_place.bytes);
+}
+
 gboolean
 rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GError **error)
 {
@@ -337,7 +358,10 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     for (guint l = 0; l < host_state->n_layers; l++) {
         const RpHostStateLayer *layer = &host_state->layers[l];
 
-        if (rp_host_state_fits(&host_state->decision_place[0], bytes) &&
+        if (rp_host_state_fits(&host_state->squares_place, bytes) &&
+            rp_host_state_fits(&host_state->room_place, bytes) &&
+            rp_host_state_fits(&layer->reduced_place, bytes) &&
+            rp_host_state_fits(&host_state->decision_place[0], bytes) &&
             rp_host_state_fits(&host_state->decision_place[1], bytes) &&
             rp_host_state_fits(&layer->weight_place[0], bytes) &&
             rp_host_state_fits(&layer->weight_place[1], bytes) && gradients_fit(layer, bytes) &&
@@ -365,14 +389,15 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
             layer->gradients[i] = address(host_state, &layer->gradient_place[i]);
         layer->copied = address(host_state, &layer->copied_place);
         layer->frozen = address(host_state, &layer->frozen_place);
-        if (layer->share.count == 0)
+        if (layer->share.n == 0)
             continue;
         layer->state = rp_optimizer_layer_new(
-            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->share.count,
+            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->share.n,
             (const RpParameterSpan *)(void *)spans->data, spans->len);
         rp_optimizer_layer_set_number(layer->state, l, layer->share.first);
     }
     share_newest(host_state);
+    attach_shares(host_state);
     return TRUE;
 }
 

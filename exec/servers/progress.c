@@ -9,8 +9,10 @@
 /* Between looks: while something is under way, and while nothing is. */
 #define BUSY_US 20
 #define IDLE_NS (20 * G_GINT64_CONSTANT(1000000))
-/* So long the others are told that this server fails, or waited for where it leaves. */
-#define TELL_NS (2 * RP_NS_PER_S)
+/* So long the others are waited for at the end: whoever is the first to exit may end them. */
+#define TELL_NS (25 * RP_NS_PER_S)
+/* So long a failure is told here before the others hear that it is known. */
+#define PRINT_NS (20 * RP_NS_PER_S)
 
 /* The first failure is kept. (transfer full): @error */
 static void
@@ -329,6 +331,18 @@ rest(RpServers *servers, gboolean busy, gboolean moved)
     return goes_on;
 }
 
+/* Until the caller has told people, and comes to rp_servers_fail() or rp_servers_free(). */
+static void
+wait_for_caller(RpServers *servers)
+{
+    const gint64 until_ns = rp_clock_ns() + PRINT_NS;
+
+    pthread_mutex_lock(&servers->lock);
+    while (!servers->leaving && rp_clock_wait(&servers->changed, &servers->lock, until_ns))
+        ;
+    pthread_mutex_unlock(&servers->lock);
+}
+
 /* From here on no caller waits, and no piece moves. Returns: how it ends, with what is
  * told of it. @text: (out) (transfer full) */
 static RpServersBeatKind
@@ -372,6 +386,7 @@ rp_servers_run(void *data)
 
     const RpServersBeatKind kind = stop(servers, &code, &text);
 
+    wait_for_caller(servers);
     say_goodbye(servers, kind, code, text);
     servers->ops->close(servers->transport, kind != RP_SERVERS_BEAT_LEAVES);
     return NULL;

@@ -26,9 +26,8 @@ typedef enum {
 
 /* Who calls: at most one thread each at a time. */
 typedef enum {
-    RP_SERVERS_CONTROL,   /* the caller of the trainer */
-    RP_SERVERS_OPTIMIZER, /* the host's lanes */
-    RP_SERVERS_NETWORK,
+    RP_SERVERS_CONTROL, /* the caller of the trainer */
+    RP_SERVERS_NETWORK, /* the host's lane of that name */
     RP_SERVERS_CHANNELS
 } RpServersChannel;
 

@@ -12,12 +12,16 @@ struct _RpShares {
     RpSharesOptions options;
     guint rank, count;
     RpShareLayer *layers;
-    float **sums;       /* [n_layers]: of the own share, and behind them of the tied matrix */
-    guint8 *received;   /* of a layer: from each server each round, the own share, and the tied */
-    guint8 *narrow;     /* of a layer: in the dtype that is sent; %NULL: gradients have that */
-    const void **added; /* [count * n_rounds] */
-    RpServersBlock *sends; /* [2 * count * n_rounds] */
+    /* of several servers */
+    float **sums;    /* [n_layers]: of the own share, and behind rp_shard_most() of the tied one */
+    double *squares; /* of all blocks */
+    gsize *first_square;   /* [n_layers + 1] */
+    guint8 *received;      /* of a part of a layer: from each server each round */
+    guint8 *narrow;        /* of what is sent, where gradients are wider */
+    gsize room_bytes;      /* of each of the two */
+    const void **added;    /* [count * n_rounds] */
+    RpServersBlock *sends; /* [count * n_rounds] */
     RpServersBlock *receives;
-    double *blocks; /* of all servers: numbers, then sums of squares of their shares' blocks */
+    double *told;   /* of all servers: numbers, then squares of their shares */
     gsize *offsets; /* [count + 1] bytes */
 };

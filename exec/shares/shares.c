@@ -2,66 +2,33 @@
 
 #include <string.h>
 
+G_STATIC_ASSERT(RP_SHARD_BLOCK == RP_SUM_SQUARES_BLOCK);
+G_STATIC_ASSERT(RP_SHARD_BLOCK % RP_MOMENT_BLOCK == 0);
+
 /* Values that are rounded at a time, by one thread. */
 #define GRANULE ((gsize)16384)
 
-static guint64
-n_blocks(guint64 n)
-{
-    return (n + RP_SHARE_BLOCK - 1) / RP_SHARE_BLOCK;
-}
-
-RpShare
-rp_share_of(guint64 n, guint rank, guint count)
-{
-    const guint64 each = n_blocks(n) / count, more = n_blocks(n) % count;
-    const guint64 begin = rank * each + MIN(rank, more);
-    const guint64 end = begin + each + (rank < more ? 1 : 0);
-    const guint64 first = MIN(n, begin * RP_SHARE_BLOCK);
-
-    return (RpShare){first, MIN(n, end * RP_SHARE_BLOCK) - first};
-}
-
 /* That server @rank has of a layer's own parameters, or of the matrix that is tied to another. */
-static RpShare
+static RpShard
 share_of(const RpShares *shares, guint layer, guint rank, gboolean tied)
 {
     const RpShareLayer *of = &shares->layers[layer];
 
-    return rp_share_of(tied ? of->tied : of->own, rank, shares->count);
+    return rp_shard(tied ? of->tied : of->own, shares->count, rank);
 }
 
-RpShare
+RpShard
 rp_shares_own(const RpShares *shares, guint layer)
 {
     return share_of(shares, layer, shares->rank, FALSE);
 }
 
-GArray *
-rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans)
+guint64
+rp_shares_reduced(const RpShares *shares, guint layer)
 {
-    GArray *cut = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
-    const RpShare share = rp_shares_own(shares, layer);
-    guint64 at = 0;
+    const RpShareLayer *of = &shares->layers[layer];
 
-    for (guint i = 0; i < spans->len; i++) {
-        RpParameterSpan span = g_array_index(spans, RpParameterSpan, i);
-        const guint64 first = MAX(at, share.first);
-        const guint64 end = MIN(at + span.n_parameters, share.first + share.count);
-
-        at += span.n_parameters;
-        span.n_parameters = end > first ? end - first : 0;
-        if (span.n_parameters > 0)
-            g_array_append_val(cut, span);
-    }
-    return cut;
-}
-
-/* Values of a server's share, tied ones too. */
-static guint64
-both(const RpShares *shares, guint layer, guint rank)
-{
-    return share_of(shares, layer, rank, FALSE).count + share_of(shares, layer, rank, TRUE).count;
+    return rp_shard_most(of->own, shares->count) + rp_shard_most(of->tied, shares->count);
 }
 
 /* Doubles that server @rank tells at a norm. */
@@ -71,7 +38,7 @@ told_by(const RpShares *shares, guint rank)
     gsize n = shares->options.n_numbers;
 
     for (guint l = 0; l < shares->options.n_layers; l++)
-        n += n_blocks(share_of(shares, l, rank, FALSE).count);
+        n += rp_shard_blocks(share_of(shares, l, rank, FALSE).n);
     return n;
 }
 
@@ -79,8 +46,6 @@ RpShares *
 rp_shares_new(const RpSharesOptions *options)
 {
     RpShares *shares = g_new0(RpShares, 1);
-    const gsize element = rp_dtype_size(options->dtype);
-    guint64 most_own = 0, most = 0;
 
     shares->options = *options;
     shares->rank = options->servers != NULL ? rp_servers_rank(options->servers) : 0;
@@ -88,27 +53,33 @@ rp_shares_new(const RpSharesOptions *options)
     shares->layers = g_memdup2(options->layers, options->n_layers * sizeof *options->layers);
     if (shares->count == 1)
         return shares;
-    shares->sums = g_new0(float *, options->n_layers);
-    for (guint l = 0; l < options->n_layers; l++) {
-        const guint64 own = both(shares, l, shares->rank);
-
-        shares->sums[l] = own > 0 ? g_new0(float, own) : NULL;
-        most_own = MAX(most_own, own);
-        most = MAX(most, shares->layers[l].own + shares->layers[l].tied);
-    }
     const gsize n = (gsize)shares->count * options->n_rounds;
 
-    shares->received = g_malloc(n * most_own * element);
-    if (options->gradient_dtype != options->dtype)
-        shares->narrow = g_malloc(most * element);
+    shares->sums = g_new0(float *, options->n_layers);
+    shares->first_square = g_new0(gsize, (gsize)options->n_layers + 1);
+    for (guint l = 0; l < options->n_layers; l++)
+        shares->first_square[l + 1] =
+            shares->first_square[l] + rp_shard_blocks(shares->layers[l].own);
     shares->added = g_new0(const void *, n);
-    shares->sends = g_new0(RpServersBlock, 2 * n);
-    shares->receives = g_new0(RpServersBlock, 2 * n);
+    shares->sends = g_new0(RpServersBlock, n);
+    shares->receives = g_new0(RpServersBlock, n);
     shares->offsets = g_new0(gsize, (gsize)shares->count + 1);
     for (guint r = 0; r < shares->count; r++)
         shares->offsets[r + 1] = shares->offsets[r] + told_by(shares, r) * sizeof(double);
-    shares->blocks = g_malloc0(shares->offsets[shares->count]);
+    shares->told = g_malloc0(shares->offsets[shares->count]);
     return shares;
+}
+
+void
+rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *room,
+                 gsize room_bytes)
+{
+    g_return_if_fail(shares->count > 1);
+    memcpy(shares->sums, reduced, shares->options.n_layers * sizeof *reduced);
+    shares->squares = squares;
+    shares->room_bytes = room_bytes / 2;
+    shares->received = room;
+    shares->narrow = shares->received + shares->room_bytes;
 }
 
 void
@@ -116,21 +87,59 @@ rp_shares_free(RpShares *shares)
 {
     if (shares == NULL)
         return;
-    for (guint l = 0; shares->sums != NULL && l < shares->options.n_layers; l++)
-        g_free(shares->sums[l]);
     g_free(shares->sums);
+    g_free(shares->first_square);
     g_free(shares->layers);
-    g_free(shares->received);
-    g_free(shares->narrow);
     g_free(shares->added);
     g_free(shares->sends);
     g_free(shares->receives);
-    g_free(shares->blocks);
+    g_free(shares->told);
     g_free(shares->offsets);
     g_free(shares);
 }
 
-/* ---- gradients ---- */
+GArray *
+rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans)
+{
+    GArray *cut = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
+    const RpShard share = rp_shares_own(shares, layer);
+    guint64 at = 0;
+
+    for (guint i = 0; i < spans->len; i++) {
+        RpParameterSpan span = g_array_index(spans, RpParameterSpan, i);
+        const guint64 first = MAX(at, share.first);
+        const guint64 end = MIN(at + span.n_parameters, share.first + share.n);
+
+        at += span.n_parameters;
+        span.n_parameters = end > first ? end - first : 0;
+        if (span.n_parameters > 0)
+            g_array_append_val(cut, span);
+    }
+    return cut;
+}
+
+/* ---- gradients: of each share the same part at a time, as much as there is room for ---- */
+
+typedef struct {
+    guint layer;
+    gboolean tied;
+    guint64 at;   /* of each share, */
+    guint64 most; /* so many parameters at most */
+    const guint8 *const *rounds;
+    guint n_rounds;
+    gsize each; /* bytes of a parameter in these */
+} Part;
+
+/* Of server @rank's share, in the layer's gradients. */
+static RpShard
+part_of(const RpShares *shares, const Part *part, guint rank)
+{
+    const RpShard share = share_of(shares, part->layer, rank, part->tied);
+    const guint64 at = MIN(part->at, share.n);
+
+    return (RpShard){share.first + at + (part->tied ? shares->layers[part->layer].own : 0),
+                     MIN(part->most, share.n - at)};
+}
 
 typedef struct {
     const float *from;
@@ -147,61 +156,65 @@ narrow_share(gsize first, gsize n, gpointer data)
                         n);
 }
 
-/* Values of the layer's gradient that belong to server @rank, of a round as it is sent. */
-static void
-add_sends(RpShares *shares, guint layer, const guint8 *round, guint rank, guint *n)
+/* Round @k of what server @rank owns, as it is sent; of this server, too. */
+static const guint8 *
+outgoing(const RpShares *shares, RpPool *pool, const Part *part, guint rank, guint k)
 {
-    const gsize element = rp_dtype_size(shares->options.dtype);
+    const RpShard of = part_of(shares, part, rank);
+    const guint8 *from = part->rounds[k] + of.first * part->each;
 
-    for (guint tied = 0; tied < 2; tied++) {
-        const RpShare share = share_of(shares, layer, rank, tied != 0);
-        const guint64 first = share.first + (tied != 0 ? shares->layers[layer].own : 0);
+    if (shares->options.gradient_dtype == shares->options.dtype)
+        return from;
+    Narrow job = {(const float *)(const void *)from,
+                  shares->narrow + rank * part->most * rp_dtype_size(shares->options.dtype),
+                  shares->options.dtype};
 
-        shares->sends[(*n)++] =
-            (RpServersBlock){rank, (guint8 *)round + first * element, (gsize)share.count * element};
-    }
+    rp_pool_run(pool, 0, of.n, GRANULE, narrow_share, &job);
+    return job.to;
 }
 
 /* Where round @k of server @rank arrives. */
 static guint8 *
-arrives_at(const RpShares *shares, guint layer, guint n_rounds, guint rank, guint k)
+arrives_at(const RpShares *shares, const Part *part, guint rank, guint k)
 {
-    return shares->received + ((gsize)rank * n_rounds + k) * both(shares, layer, shares->rank) *
-                                  rp_dtype_size(shares->options.dtype);
+    return shares->received +
+           ((gsize)rank * part->n_rounds + k) * part->most * rp_dtype_size(shares->options.dtype);
 }
 
-static void
-add_receives(RpShares *shares, guint layer, guint n_rounds, guint rank, guint k, guint *n)
+/* Sends and receives a part, and adds it up in the order of servers and rounds. */
+static gboolean
+reduce_part(RpShares *shares, RpOptimizer *optimizer, RpPool *pool, const Part *part,
+            RpServersChannel channel, GError **error)
 {
     const gsize element = rp_dtype_size(shares->options.dtype);
-    const gsize own = share_of(shares, layer, shares->rank, FALSE).count * element;
-    const gsize tied = share_of(shares, layer, shares->rank, TRUE).count * element;
-    guint8 *at = arrives_at(shares, layer, n_rounds, rank, k);
+    const RpShard own = part_of(shares, part, shares->rank);
+    float *sums = shares->sums[part->layer] + part->at +
+                  (part->tied ? rp_shard_most(shares->layers[part->layer].own, shares->count) : 0);
+    guint n = 0, n_added = 0;
 
-    shares->receives[(*n)++] = (RpServersBlock){rank, at, own};
-    shares->receives[(*n)++] = (RpServersBlock){rank, at + own, tied};
-}
+    for (guint i = 1; i < shares->count; i++) {
+        const guint to = (shares->rank + i) % shares->count;
+        const guint from = (shares->rank + shares->count - i) % shares->count;
 
-/* Adds up what has arrived, and the own rounds, in the order of servers: own parameters, or tied ones. */
-static void
-add_up(RpShares *shares, RpOptimizer *optimizer, RpPool *pool, guint layer,
-       const guint8 *const *rounds, guint n_rounds, gboolean tied)
-{
-    const gsize element = rp_dtype_size(shares->options.dtype);
-    const RpShare share = share_of(shares, layer, shares->rank, tied);
-    const guint64 own = share_of(shares, layer, shares->rank, FALSE).count;
-    guint n = 0;
-
-    if (share.count == 0)
-        return;
+        for (guint k = 0; k < part->n_rounds; k++, n++) {
+            shares->sends[n] = (RpServersBlock){to, (guint8 *)outgoing(shares, pool, part, to, k),
+                                                (gsize)part_of(shares, part, to).n * element};
+            shares->receives[n] =
+                (RpServersBlock){from, arrives_at(shares, part, from, k), (gsize)own.n * element};
+        }
+    }
+    if (!rp_servers_exchange(shares->options.servers, channel, shares->sends, n, shares->receives,
+                             n, error))
+        return FALSE;
+    if (own.n == 0)
+        return TRUE;
     for (guint r = 0; r < shares->count; r++)
-        for (guint k = 0; k < n_rounds; k++)
-            shares->added[n++] =
-                r == shares->rank
-                    ? rounds[k] + (share.first + (tied ? shares->layers[layer].own : 0)) * element
-                    : arrives_at(shares, layer, n_rounds, r, k) + (tied ? own * element : 0);
-    rp_sums_accumulate(pool, rp_optimizer_ops(optimizer), shares->sums[layer] + (tied ? own : 0),
-                       shares->added, n, shares->options.dtype, TRUE, share.count);
+        for (guint k = 0; k < part->n_rounds; k++)
+            shares->added[n_added++] = r == shares->rank ? outgoing(shares, pool, part, r, k)
+                                                         : arrives_at(shares, part, r, k);
+    rp_sums_accumulate(pool, rp_optimizer_ops(optimizer), sums, shares->added, n_added,
+                       shares->options.dtype, TRUE, own.n);
+    return TRUE;
 }
 
 gboolean
@@ -209,38 +222,30 @@ rp_shares_reduce(RpShares *shares, RpOptimizer *optimizer, RpPool *pool, guint l
                  const void *const *rounds, RpServersChannel channel, GError **error)
 {
     const RpShareLayer *of = &shares->layers[layer];
-    const void *narrow[] = {shares->narrow};
-    const guint8 *const *from = (const guint8 *const *)rounds;
-    guint n_rounds = shares->options.n_rounds, n_sends = 0, n_receives = 0;
+    const gsize element = rp_dtype_size(shares->options.dtype);
+    Part part = {.layer = layer,
+                 .rounds = (const guint8 *const *)rounds,
+                 .n_rounds = shares->options.n_rounds,
+                 .each = rp_dtype_size(shares->options.gradient_dtype)};
 
-    if (shares->narrow != NULL) {
-        Narrow job = {rounds[0], shares->narrow, shares->options.dtype};
+    part.most = shares->room_bytes / (element * shares->count * part.n_rounds);
+    g_return_val_if_fail(part.most > 0, FALSE);
+    for (guint tied = 0; tied < 2; tied++) {
+        const guint64 most = rp_shard_most(tied != 0 ? of->tied : of->own, shares->count);
 
-        g_assert(n_rounds == 1);
-        rp_pool_run(pool, 0, of->own + of->tied, GRANULE, narrow_share, &job);
-        from = (const guint8 *const *)narrow;
+        part.tied = tied != 0;
+        for (part.at = 0; part.at < most; part.at += part.most)
+            if (!reduce_part(shares, optimizer, pool, &part, channel, error))
+                return FALSE;
     }
-    for (guint i = 1; i < shares->count; i++) {
-        const guint to = (shares->rank + i) % shares->count;
-        const guint peer = (shares->rank + shares->count - i) % shares->count;
-
-        for (guint k = 0; k < n_rounds; k++) {
-            add_sends(shares, layer, from[k], to, &n_sends);
-            add_receives(shares, layer, n_rounds, peer, k, &n_receives);
-        }
-    }
-    if (!rp_servers_exchange(shares->options.servers, channel, shares->sends, n_sends,
-                             shares->receives, n_receives, error))
-        return FALSE;
-    add_up(shares, optimizer, pool, layer, from, n_rounds, FALSE);
-    add_up(shares, optimizer, pool, layer, from, n_rounds, TRUE);
     return TRUE;
 }
 
 const float *
 rp_shares_sum(const RpShares *shares, guint layer, gboolean tied)
 {
-    return shares->sums[layer] + (tied ? rp_shares_own(shares, layer).count : 0);
+    return shares->sums[layer] +
+           (tied ? rp_shard_most(shares->layers[layer].own, shares->count) : 0);
 }
 
 /* ---- squares ---- */
@@ -257,40 +262,73 @@ tied_from(const RpShares *shares, guint layer)
     return l;
 }
 
-gboolean
-rp_shares_gather_squares(RpShares *shares, RpOptimizer *optimizer, const double *numbers,
-                         RpServersChannel channel, double *sums, double *all, GError **error)
+/* Of the first block of server @rank's share of @layer. */
+static double *
+squares_of(const RpShares *shares, guint layer, guint rank)
 {
-    const guint n_layers = shares->options.n_layers;
+    return shares->squares + shares->first_square[layer] +
+           share_of(shares, layer, rank, FALSE).first / RP_SHARD_BLOCK;
+}
+
+void
+rp_shares_square(RpShares *shares, RpOptimizer *optimizer, guint layer)
+{
+    const guint from = tied_from(shares, layer);
+    const RpShard own = rp_shares_own(shares, layer);
+    const RpGradient gradient = {{shares->sums[layer]}};
+    RpGradient added = {{NULL}};
+
+    if (own.n == 0)
+        return;
+    if (from < shares->options.n_layers)
+        added.rounds[0] = rp_shares_sum(shares, from, TRUE);
+    rp_optimizer_block_squares(optimizer, gradient, added, RP_DTYPE_FP32, own.n,
+                               squares_of(shares, layer, shares->rank));
+}
+
+double
+rp_shares_own_squares(const RpShares *shares, guint layer)
+{
+    const double *squares = squares_of(shares, layer, shares->rank);
+    double sum = 0;
+
+    for (guint64 b = 0; b < rp_shard_blocks(rp_shares_own(shares, layer).n); b++)
+        sum += squares[b];
+    return sum;
+}
+
+/* Numbers and squares of server @rank, in the order in which they are told. @tell: into it */
+static void
+copy_told(RpShares *shares, guint rank, gboolean tell, double *numbers)
+{
+    double *told = shares->told + shares->offsets[rank] / sizeof(double);
     const gsize n_numbers = shares->options.n_numbers;
-    double *own = shares->blocks + shares->offsets[shares->rank] / sizeof(double);
 
     if (n_numbers > 0)
-        memcpy(own, numbers, n_numbers * sizeof *own);
-    own += n_numbers;
-    for (guint l = 0; l < n_layers; l++) {
-        const guint64 count = rp_shares_own(shares, l).count;
-        const guint from = tied_from(shares, l);
-        const RpGradient gradient = {{shares->sums[l]}};
-        const RpGradient added = {{from < n_layers ? rp_shares_sum(shares, from, TRUE) : NULL}};
+        memcpy(tell ? told : numbers, tell ? numbers : told, n_numbers * sizeof *told);
+    told += n_numbers;
+    for (guint l = 0; l < shares->options.n_layers; l++) {
+        const gsize n = rp_shard_blocks(share_of(shares, l, rank, FALSE).n);
+        double *squares = squares_of(shares, l, rank);
 
-        if (count > 0)
-            rp_optimizer_block_squares(optimizer, gradient, added, RP_DTYPE_FP32, count, own);
-        own += n_blocks(count);
+        memcpy(tell ? told : squares, tell ? squares : told, n * sizeof *told);
+        told += n;
     }
-    if (!rp_servers_gather(shares->options.servers, channel, shares->blocks, shares->offsets,
-                           error))
-        return FALSE;
-    memset(sums, 0, n_layers * sizeof *sums);
-    for (guint r = 0; r < shares->count; r++) {
-        const double *told = shares->blocks + shares->offsets[r] / sizeof(double);
+}
 
-        if (n_numbers > 0)
-            memcpy(all + r * n_numbers, told, n_numbers * sizeof *all);
-        told += n_numbers;
-        for (guint l = 0; l < n_layers; l++)
-            for (guint64 b = n_blocks(share_of(shares, l, r, FALSE).count); b > 0; b--)
-                sums[l] += *told++;
+gboolean
+rp_shares_agree(RpShares *shares, const double *numbers, RpServersChannel channel, double *sums,
+                double *all, GError **error)
+{
+    copy_told(shares, shares->rank, TRUE, (double *)numbers);
+    if (!rp_servers_gather(shares->options.servers, channel, shares->told, shares->offsets, error))
+        return FALSE;
+    for (guint r = 0; r < shares->count; r++)
+        copy_told(shares, r, FALSE, all + (gsize)r * shares->options.n_numbers);
+    for (guint l = 0; l < shares->options.n_layers; l++) {
+        sums[l] = 0;
+        for (gsize b = shares->first_square[l]; b < shares->first_square[l + 1]; b++)
+            sums[l] += shares->squares[b];
     }
     return TRUE;
 }

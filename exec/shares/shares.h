@@ -1,7 +1,7 @@
 /**
  * One of several servers' shares of the layers: it steps those parameters, and keeps their state.
  *
- *   layer of n parameters   |--------|--------|--------|-----|     whole blocks of RP_SHARE_BLOCK
+ *   layer of n parameters   |--------|--------|--------|-----|     whole blocks (core/base/shard.h)
  *   server                      0        1        2       3
  *
  *   reduce   16-bit gradients of the other shares to their owners; those of the own share are added up
@@ -15,15 +15,9 @@
  */
 #pragma once
 
+#include "core/base/shard.h"
 #include "exec/optim/optimizer.h"
 #include "exec/servers/servers.h"
-
-#define RP_SHARE_BLOCK RP_SUM_SQUARES_BLOCK
-
-typedef struct {
-    guint64 first;
-    guint64 count;
-} RpShare;
 
 /* Parameters of a layer that is trained. */
 typedef struct {
@@ -39,7 +33,7 @@ typedef struct {
     guint n_rounds;             /* arrays that a gradient consists of */
     RpDtype gradient_dtype;     /* of these; fp32 is rounded to @dtype before it is sent */
     RpDtype dtype;              /* of weights, and of what is sent */
-    guint n_numbers;            /* rp_shares_gather_squares() */
+    guint n_numbers;            /* rp_shares_agree() */
 } RpSharesOptions;
 
 typedef struct _RpShares RpShares;
@@ -48,10 +42,23 @@ RpShares *rp_shares_new(const RpSharesOptions *options);
 void rp_shares_free(RpShares *shares);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpShares, rp_shares_free)
 
-/* Server @rank's share of @n parameters, of @count servers. */
-RpShare rp_share_of(guint64 n, guint rank, guint count);
+/**
+ * rp_shares_attach:
+ * @reduced: [n_layers]: of each layer rp_shard_most() of its own parameters and as many of its tied ones;
+ *   or %NULL
+ * @squares: one for each block of all layers' own parameters, one layer after the other
+ * @room: of what is sent and received
+ *
+ * Memory of the plan, once, before anything is exchanged. All outlive the shares; not of one server.
+ */
+void rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *room,
+                      gsize room_bytes);
+
+/* Floats of a layer's place in @reduced. */
+guint64 rp_shares_reduced(const RpShares *shares, guint layer);
+
 /* The own share of a layer's own parameters. */
-RpShare rp_shares_own(const RpShares *shares, guint layer);
+RpShard rp_shares_own(const RpShares *shares, guint layer);
 
 /* Of spans of all of the layer's own parameters those of the own share. (element-type RpParameterSpan)
  * (transfer full) */
@@ -71,17 +78,21 @@ gboolean rp_shares_reduce(RpShares *shares, RpOptimizer *optimizer, RpPool *pool
 /* The sum of the own share, in fp32, until the layer is reduced again; @tied: that of the tied matrix. */
 const float *rp_shares_sum(const RpShares *shares, guint layer, gboolean tied);
 
+/* Sums of squares of the own share's blocks, of a layer that has been reduced, and the layer tied to it. */
+void rp_shares_square(RpShares *shares, RpOptimizer *optimizer, guint layer);
+/* Their sum: not finite if one of the share's gradients is not. */
+double rp_shares_own_squares(const RpShares *shares, guint layer);
+
 /**
- * rp_shares_gather_squares:
+ * rp_shares_agree:
  * @numbers: [n_numbers]: of this server, for all: any
- * @sums: (out): [n_layers]: of squares of all gradients, which have been reduced
+ * @sums: (out): [n_layers]: of squares of all gradients, of which each server has made those of its share
  * @all: (out): [servers][n_numbers]
  *
  * Errors: those of rp_servers_exchange()
  */
-gboolean rp_shares_gather_squares(RpShares *shares, RpOptimizer *optimizer, const double *numbers,
-                                  RpServersChannel channel, double *sums, double *all,
-                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_shares_agree(RpShares *shares, const double *numbers, RpServersChannel channel,
+                         double *sums, double *all, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* @weights: of the layer, from its first own parameter on. Errors: those of rp_servers_exchange() */
 gboolean rp_shares_gather_weights(RpShares *shares, guint layer, void *weights,

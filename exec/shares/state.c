@@ -59,10 +59,10 @@ room_of(gsize bytes)
 RpOptimizerState
 rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole)
 {
-    const RpShare share = rp_shares_own(shares, layer);
+    const RpShard share = rp_shares_own(shares, layer);
     RpOptimizerState cut = *whole;
 
-    cut.n_parameters = share.count;
+    cut.n_parameters = share.n;
     for (guint a = 0; a < ARRAYS; a++)
         if (bytes_of(whole->form, a, whole->n_parameters) > 0)
             set_array(&cut, a, array_of(whole, a) + bytes_of(whole->form, a, share.first));
@@ -140,19 +140,19 @@ gather_layer(RpSharesState *state, const RpShares *shares, guint layer, const Rp
              GError **error)
 {
     RpOptimizerState *whole = &state->whole[layer];
-    const RpShare share = rp_shares_own(shares, layer);
+    const RpShard share = rp_shares_own(shares, layer);
     g_autoptr(GArray) sends = g_array_new(FALSE, TRUE, sizeof(RpServersBlock));
     g_autoptr(GArray) receives = g_array_new(FALSE, TRUE, sizeof(RpServersBlock));
 
     for (guint a = own->form.shared ? 1 : 0; a < ARRAYS; a++) {
-        const RpServersBlock sent = {0, array_of(own, a), bytes_of(own->form, a, share.count)};
+        const RpServersBlock sent = {0, array_of(own, a), bytes_of(own->form, a, share.n)};
 
         if (shares->rank > 0 && sent.bytes > 0)
             g_array_append_val(sends, sent);
         for (guint r = 1; shares->rank == 0 && r < shares->count; r++) {
-            const RpShare of = rp_share_of(shares->layers[layer].own, r, shares->count);
+            const RpShard of = rp_shard(shares->layers[layer].own, shares->count, r);
             const RpServersBlock block = {r, array_of(whole, a) + bytes_of(own->form, a, of.first),
-                                          bytes_of(own->form, a, of.count)};
+                                          bytes_of(own->form, a, of.n)};
 
             if (block.bytes > 0)
                 g_array_append_val(receives, block);

@@ -157,7 +157,8 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.fused_forward = RP_FUSED_PHYSICAL;
     plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
     plan_options.calls = trainer->calls;
-    plan_options.step_at_once = trainer->servers == 1 && rp_update_steps_at_once(&options->update);
+    plan_options.servers = trainer->servers;
+    plan_options.step_at_once = rp_update_steps_at_once(&options->update);
     plan_options.form = options->update.adamw.form;
     if (!size_arenas(trainer, options, &plan_options, error) ||
         (options->evaluates &&

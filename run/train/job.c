@@ -275,12 +275,11 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .transfers = (RpTransfers)run->transfers,
                     .consistency = (RpConsistency)run->consistency,
                     .optimizer = (RpOptimizerMode)run->optimizer.mode,
-                    .early_steps = rp_train_n_servers(job) > 1 ? RP_EARLY_OFF
-                                                               : (RpEarlySteps)run->optimizer.early,
+                    .early_steps = (RpEarlySteps)run->optimizer.early,
+                    .servers = rp_train_n_servers(job),
                     .form = rp_run_optimizer_form(&run->optimizer),
                     .step_at_once = run->optimizer.max_grad_norm <= 0 &&
                                     job->network.dtype != RP_DTYPE_FP16 &&
-                                    rp_train_n_servers(job) == 1 &&
                                     run->consistency != RP_CONSISTENCY_BLOCKING},
         .stages = run->stages,
         .forward_stages = run->forward_stages,
@@ -433,7 +432,8 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
 
     /* before anything long is done */
     if (!rp_ask_check_size(&ask, error) || !open_model(job, error) ||
-        !rp_train_open_data(job, run, error) || !rp_train_find_times(job, earlier_run, error))
+        !rp_train_open_data(job, run, error) || !rp_train_agree_inputs(job, error) ||
+        !rp_train_find_times(job, earlier_run, error))
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
@@ -444,5 +444,5 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return predict(job, network, dry, error) && rp_train_agree_job(job, error);
+    return predict(job, network, dry, error) && rp_train_agree_plan(job, error);
 }

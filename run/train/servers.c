@@ -160,19 +160,26 @@ agree_data(const RpTrainJob *job, const char *what, const RpDataset *dataset, GE
 }
 
 gboolean
-rp_train_agree_job(const RpTrainJob *job, GError **error)
+rp_train_agree_inputs(const RpTrainJob *job, GError **error)
+{
+    if (job->servers == NULL)
+        return TRUE;
+    return (job->checkpoint == NULL ||
+            rp_servers_check_same(job->servers, "a model of hash",
+                                  rp_weights_model_hash(job->weights), error)) &&
+           agree_data(job, "data of fingerprint", job->dataset, error) &&
+           agree_data(job, "eval.data of fingerprint", job->evaluation.dataset, error);
+}
+
+gboolean
+rp_train_agree_plan(const RpTrainJob *job, GError **error)
 {
     g_autofree char *plan = NULL;
 
     if (job->servers == NULL)
         return TRUE;
     plan = hash_plan(job->plan);
-    return (job->checkpoint == NULL ||
-            rp_servers_check_same(job->servers, "a model of hash",
-                                  rp_weights_model_hash(job->weights), error)) &&
-           agree_data(job, "data of fingerprint", job->dataset, error) &&
-           agree_data(job, "eval.data of fingerprint", job->evaluation.dataset, error) &&
-           rp_servers_check_same(job->servers, "a plan of SHA-256", plan, error);
+    return rp_servers_check_same(job->servers, "a plan of SHA-256", plan, error);
 }
 
 gboolean

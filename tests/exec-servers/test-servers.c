@@ -47,7 +47,7 @@ meet(RpServers *servers, Failure *failure, void (*breaks)(RpServers *servers, Fa
 
     if (rank == 1)
         breaks(servers, failure);
-    if (rp_servers_barrier(servers, RP_SERVERS_OPTIMIZER, &error))
+    if (rp_servers_barrier(servers, RP_SERVERS_CONTROL, &error))
         g_error("server %u: the barrier held", rank);
     failure->message[rank] = g_strdup(error->message);
     failure->code[rank] = (RpServersError)error->code;

@@ -155,6 +155,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
         .weights = model->weights,
         .plan = {.schedule = schedule,
                  .gpus = run->devices,
+                 .servers = run->servers != NULL ? rp_servers_count(run->servers) : 1,
                  .micro_batches = run->micro_batches,
                  .calls = run->calls,
                  .round = run->round,
