@@ -134,6 +134,7 @@ typedef struct {
     int recompute_choice;        /* RP_SETTING_RECOMPUTE() */
     int dispatch;                /* RpDispatch */
     char *host_slow;             /* `slow` in words, or NULL */
+    double network_limit;        /* Gbit/s, of several servers; 0 = none */
     int transfers;               /* RpTransfers */
     int consistency;             /* RpConsistency */
     int resident_choice;         /* RpResidentChoice */

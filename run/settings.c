@@ -197,6 +197,10 @@ static const RpSetting settings[] = {
      .help =
          "host:N, for tests and benchmarks: devices that rest after each action until it has taken "
          "so many times as long, as 1=1.5"},
+    {"network_limit", .expert = TRUE, NUMBER(network_limit, 0, 100000), .initial = "0",
+     .help = "several servers, for tests and benchmarks: Gbit/s that leave each at most, so that a "
+             "slower network "
+             "is emulated; 0: no limit"},
     {"transfers", .expert = TRUE, CHOICE(transfers, transfers), .initial = "windows",
      .flag = "--transfers", .help = "how copies are placed beside compute"},
     {"consistency", .expert = TRUE, CHOICE(consistency, consistencies), .initial = "events",

@@ -21,6 +21,7 @@ typedef struct {
     guint8 *data;
     gsize bytes;
     RpTransportMessage *message; /* %NULL: not begun, or over */
+    gint64 due_ns;               /* emulated: when it has left; 0: not known yet */
 } RpServersPiece;
 
 /* A call under way. The caller makes it and waits; the thread does the rest. */
@@ -74,11 +75,12 @@ struct _RpServers {
     GError *failure; /* of any server */
     char *why;       /* that this one fails */
     gboolean leaving;
-    gboolean stopped; /* nothing moves any more */
+    gboolean stopped;   /* nothing moves any more */
+    double bytes_per_s; /* emulated; 0: no limit */
 
     /* the thread's */
-    gint64 beat_ns;    /* next beat */
-    gint64 allowed_ns; /* emulated: when the next piece may leave */
+    gint64 beat_ns; /* next beat */
+    gint64 free_ns; /* emulated: when all pieces so far have left */
 };
 
 /* The thread. */

@@ -141,20 +141,23 @@ look_after_peers(RpServers *servers)
 
 /* ---- pieces ---- */
 
-/* Whether an emulated network lets @bytes leave now. */
+/* Whether an emulated network has carried @piece away: it is sent then. */
 static gboolean
-may_leave(RpServers *servers, gsize bytes)
+may_leave(RpServers *servers, RpServersPiece *piece)
 {
     const gint64 now_ns = rp_clock_ns();
+    double bytes_per_s;
 
-    if (servers->options.bytes_per_s == 0)
+    pthread_mutex_lock(&servers->lock);
+    bytes_per_s = servers->bytes_per_s;
+    pthread_mutex_unlock(&servers->lock);
+    if (bytes_per_s <= 0)
         return TRUE;
-    if (now_ns < servers->allowed_ns)
-        return FALSE;
-    servers->allowed_ns =
-        MAX(servers->allowed_ns, now_ns - BUSY_US * 1000) +
-        (gint64)((double)bytes * RP_NS_PER_S / (double)servers->options.bytes_per_s);
-    return TRUE;
+    if (piece->due_ns == 0)
+        servers->free_ns = piece->due_ns =
+            MAX(servers->free_ns, now_ns) +
+            (gint64)((double)piece->bytes * RP_NS_PER_S / bytes_per_s);
+    return now_ns >= piece->due_ns;
 }
 
 static gboolean
@@ -184,7 +187,7 @@ move_call(RpServers *servers, guint channel, RpServersCall *call, gboolean *move
         if (piece->message == NULL && *before >= WINDOW)
             continue;
         if (piece->message == NULL) {
-            if (piece->sent && !may_leave(servers, piece->bytes)) {
+            if (piece->sent && !may_leave(servers, piece)) {
                 *before = WINDOW;
                 continue;
             }

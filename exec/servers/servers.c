@@ -55,6 +55,7 @@ rp_servers_new(const RpTransportOps *ops, gpointer place, const RpServersOptions
     servers->ops = ops;
     servers->place = place;
     servers->options = *options;
+    servers->bytes_per_s = options->bytes_per_s;
     if (servers->options.silence_ns == 0)
         servers->options.silence_ns = SILENCE_NS;
     if (servers->options.patience_ns == 0)
@@ -249,6 +250,14 @@ rp_servers_check_same(RpServers *servers, const char *what, const char *text, GE
 }
 
 /* ---- failure, and how fast it is ---- */
+
+void
+rp_servers_emulate(RpServers *servers, double bytes_per_s)
+{
+    pthread_mutex_lock(&servers->lock);
+    servers->bytes_per_s = bytes_per_s;
+    pthread_mutex_unlock(&servers->lock);
+}
 
 void
 rp_servers_fail(RpServers *servers, const char *why)

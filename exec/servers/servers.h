@@ -41,7 +41,7 @@ typedef struct {
     gint64 silence_ns;   /* after which a server counts as lost; 0 = 20 s */
     gint64 patience_ns;  /* after which one that beats is slow; 0 = 30 s */
     guint64 piece_bytes; /* 0 = 4 MiB */
-    guint64 bytes_per_s; /* emulated: no more leave this server; 0 = no limit */
+    double bytes_per_s;  /* emulated: no more leave this server; 0 = no limit */
     RpServersSlow slow;  /* may be %NULL */
     gpointer user_data;
 } RpServersOptions;
@@ -107,6 +107,9 @@ gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
  */
 gboolean rp_servers_check_same(RpServers *servers, const char *what, const char *text,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* From now on an emulated network: no more bytes leave this server in a second; 0: no limit. */
+void rp_servers_emulate(RpServers *servers, double bytes_per_s);
 
 /* This server fails: the others are told why, within two seconds; every exchange fails. */
 void rp_servers_fail(RpServers *servers, const char *why);

@@ -93,6 +93,7 @@ rp_train_divide(const RpTrainJob *job, RpRunFile *run, GError **error)
         return refuse(error, "optimizer.early", "auto or false");
     if (run->round_choice == RP_RUN_ROUND_ALL && run->round > 0)
         run->round = run->micro_batches / n;
+    rp_servers_emulate(job->servers, run->network_limit * 1e9 / 8);
     return TRUE;
 }
 
@@ -193,9 +194,12 @@ rp_train_tell_servers(const RpTrainJob *job, GError **error)
         return TRUE;
     if (!rp_servers_measure(job->servers, MEASURED_BYTES, &bytes_per_s, error))
         return FALSE;
+    g_autofree char *emulated = g_strdup_printf("%g Gbit/s", run->network_limit);
     g_autofree char *text =
-        g_strdup_printf("%s, %.1f GiB of host memory free, %.3g GB/s to the others as measured",
-                        run->devices, (double)limit.bytes / (double)RP_GIB, bytes_per_s / 1e9);
+        g_strdup_printf("%s, %.1f GiB of host memory free, %.3g GB/s to the others as measured%s%s",
+                        run->devices, (double)limit.bytes / (double)RP_GIB, bytes_per_s / 1e9,
+                        run->network_limit > 0 ? ", over an emulated network: network_limit " : "",
+                        run->network_limit > 0 ? emulated : "");
     g_auto(GStrv) texts = rp_servers_gather_texts(job->servers, RP_SERVERS_CONTROL, text, error);
 
     for (guint r = 0; texts != NULL && r < rp_servers_count(job->servers); r++)
