@@ -116,6 +116,12 @@ check_dispatch(const RpRunValues *values, const RpScheduleOps *schedule, const R
 }
 
 static gboolean
+has_rounds(const RpScheduleOps *schedule)
+{
+    return schedule->dispatched && rp_schedule_is_trained(schedule);
+}
+
+static gboolean
 resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFile *run,
               GError **error)
 {
@@ -128,7 +134,7 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
                            .round = (guint)given};
 
     if (given > 0 && !dispatched) {
-        g_autofree char *others = rp_schedule_names(rp_schedule_is_dispatched);
+        g_autofree char *others = rp_schedule_names(has_rounds);
 
         rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
                           "schedule %s runs all micro-batches as one round; expected all or auto, "

@@ -57,6 +57,16 @@ greatest_common_divisor(guint a, guint b)
     return a;
 }
 
+/* The first action from @i on that is no W: these stand anywhere in their slot. */
+static guint
+skip_weights(const Reading *reading, guint rank, guint i)
+{
+    while (i < reading->orders->ranks[rank]->len &&
+           action_at(reading, rank, i)->kind == RP_ACTION_WEIGHT_GRADIENT)
+        i++;
+    return i;
+}
+
 /* The longest that all runs of one slot's micro-batches consist of. */
 static guint
 find_round(const Reading *reading)
@@ -65,17 +75,19 @@ find_round(const Reading *reading)
 
     for (guint r = 0; r < reading->orders->n_ranks; r++) {
         const guint n = reading->orders->ranks[r]->len;
+        guint length = 0, next;
 
-        for (guint i = 0, begin = 0; i < n; i++) {
+        for (guint i = skip_weights(reading, r, 0); i < n; i = next) {
             const RpAction *action = action_at(reading, r, i);
-            const RpAction *next = i + 1 < n ? action_at(reading, r, i + 1) : NULL;
 
-            if (next != NULL && next->stage == action->stage &&
-                next->micro_batch == action->micro_batch + 1)
+            next = skip_weights(reading, r, i + 1);
+            length++;
+            if (next < n && action_at(reading, r, next)->stage == action->stage &&
+                action_at(reading, r, next)->micro_batch == action->micro_batch + 1)
                 continue;
             round = greatest_common_divisor(round, action->micro_batch + 1);
-            round = greatest_common_divisor(round, i + 1 - begin);
-            begin = i + 1;
+            round = greatest_common_divisor(round, length);
+            length = 0;
         }
     }
     return round;
@@ -101,6 +113,19 @@ fail_slot(const Reading *reading, guint rank, guint i, guint32 slot, guint32 mic
     return FALSE;
 }
 
+/* The W from @i on that belong to the round of @slot that begins with @first. */
+static guint
+weights_of_slot(const Reading *reading, guint rank, guint slot, guint first, guint i)
+{
+    for (; i < skip_weights(reading, rank, i); i++) {
+        const RpAction *action = action_at(reading, rank, i);
+
+        if (action->stage != slot || action->micro_batch / reading->round != first / reading->round)
+            return i;
+    }
+    return i;
+}
+
 /* Every GPU runs its slots in the order of slots and rounds. */
 static gboolean
 place_slots(Reading *reading)
@@ -120,14 +145,16 @@ place_slots(Reading *reading)
             const guint r = rank_of[(gsize)slot * M + first];
 
             reading->gpu_of[(gsize)(first / reading->round) * S + slot] = r;
-            for (guint m = first; m < first + reading->round; m++, next[r]++) {
+            for (guint m = first; m < first + reading->round; m++) {
                 const RpAction *action =
                     next[r] < orders->ranks[r]->len ? action_at(reading, r, next[r]) : NULL;
 
                 if (action == NULL)
                     return fail_slot(reading, r, orders->ranks[r]->len - 1, slot, m);
-                if (action->stage != slot || action->micro_batch != m)
+                if (action->stage != slot || action->micro_batch != m ||
+                    action->kind == RP_ACTION_WEIGHT_GRADIENT)
                     return fail_slot(reading, r, next[r], slot, m);
+                next[r] = weights_of_slot(reading, r, slot, first, next[r] + 1);
             }
         }
     }

@@ -108,7 +108,9 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     if (backward && end < profile->n_layers)
         largest->gradient = MAX(largest->gradient, profile->layers[end].input_bytes);
     largest->output = MAX(largest->output, output);
-    largest->activations = MAX(largest->activations, activation_bytes(profile, layers, saves));
+    /* a dispatched stage runs one way, but the fused one, which keeps nothing for later */
+    if (backward && (forward || end < profile->n_layers))
+        largest->activations = MAX(largest->activations, activation_bytes(profile, layers, saves));
     if (saves)
         note_saved(largest, profile, layers);
 }
@@ -169,21 +171,23 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
 }
 
 guint64
-rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums)
+rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums,
+                gboolean split)
 {
     return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
            2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
            2 * (guint64)largest->n_saved * aligned(largest->saved) +
+           (split ? aligned(largest->activations) : 0) +
            aligned(kept_sums ? rp_profile_sum_bytes(profile, largest->gradients)
                              : largest->gradients);
 }
 
 guint64
-rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition)
+rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition, gboolean split)
 {
     RpLargest largest = rp_largest_dispatched(profile, partition);
 
-    return rp_device_bytes(profile, &largest, FALSE);
+    return rp_device_bytes(profile, &largest, FALSE, split);
 }
 
 guint64
@@ -202,7 +206,7 @@ rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInt
     if (stage != NULL)
         rp_largest_note(&largest, profile, &alone, *stage, phase == RP_PHASE_FORWARD,
                         phase != RP_PHASE_FORWARD);
-    return rp_device_bytes(profile, &largest, FALSE);
+    return rp_device_bytes(profile, &largest, FALSE, FALSE);
 }
 
 gboolean

@@ -37,7 +37,7 @@ typedef struct {
     guint64 input;
     guint64 gradient; /* of an output activation */
     guint64 output;
-    guint64 activations;
+    guint64 activations; /* of a split backward, from I to W */
     guint64 saved; /* of one layer, what its forward saves */
     guint n_saved; /* layers of a stage that save something */
 } RpLargest;
@@ -78,8 +78,9 @@ RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *par
 gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
 
 /* Arena of a device of a dispatched plan, without constants and what is resident. @kept_sums:
- * gradients leave as sums (RpPlanPromises) */
-guint64 rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums);
+ * gradients leave as sums (RpPlanPromises); @split: one micro-batch waits for its W */
+guint64 rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums,
+                        gboolean split);
 
 /* The layout that takes the least room. */
 RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

@@ -159,8 +159,9 @@ RpPartition *rp_partition_even(const RpProfile *profile, guint blocks);
 RpPartition *rp_partition_least(const RpProfile *profile);
 
 /* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
- * one round an iteration. */
-guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition);
+ * one round an iteration; @split: its schedule splits backwards. */
+guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
+                                     gboolean split);
 
 /* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as it
  * is, or with all frozen weights on the devices, where they may stay. Then a device needs no room for

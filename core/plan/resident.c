@@ -75,22 +75,24 @@ rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guin
 
 /* Arena of the device that takes most. */
 static guint64
-arena_bytes(const RpProfile *profile, const RpPartition *partition, guint gpus, gboolean kept_sums)
+arena_bytes(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+            gboolean kept_sums)
 {
     const RpLargest largest = rp_largest_dispatched(profile, partition);
     const guint n = partition->n_forward + partition->n_backward;
     guint64 most = 0;
 
     /* the others visit the same stages */
-    for (guint g = 0; g < greatest_common_divisor(n, gpus); g++) {
+    for (guint g = 0; g < greatest_common_divisor(n, options->gpus); g++) {
         guint64 bytes = 0;
 
         for (guint l = 0; l < profile->n_layers; l++)
-            if (profile->layers[l].resident_bytes > 0 && rp_partition_visits(partition, gpus, g, l))
+            if (profile->layers[l].resident_bytes > 0 &&
+                rp_partition_visits(partition, options->gpus, g, l))
                 bytes += rp_align_up(profile->layers[l].resident_bytes, RP_BUFFER_ALIGNMENT);
         most = MAX(most, bytes);
     }
-    return rp_device_bytes(profile, &largest, kept_sums) + most;
+    return rp_device_bytes(profile, &largest, kept_sums, options->schedule->split_backward) + most;
 }
 
 /* The largest frozen layer of the stage that uploads most and has one; RP_NONE if all stay. */
@@ -123,10 +125,11 @@ next_layer(const RpProfile *profile, const RpPartition *partition)
 }
 
 void
-rp_resident_choose(RpProfile *profile, const RpPartition *partition, guint gpus, guint64 limit,
-                   guint64 constant_bytes, gboolean kept_sums)
+rp_resident_choose(RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
+                   gboolean kept_sums)
 {
-    const guint64 constants = rp_align_up(constant_bytes, RP_BUFFER_ALIGNMENT);
+    const guint64 constants = rp_align_up(options->constant_bytes, RP_BUFFER_ALIGNMENT);
+    const guint64 limit = options->resident_limit;
     g_autofree guint *row = g_new(guint, profile->n_layers);
     guint n = 0, fitting = 0, layer;
 
@@ -136,7 +139,7 @@ rp_resident_choose(RpProfile *profile, const RpPartition *partition, guint gpus,
         row[n++] = layer;
         profile->layers[layer].resident_bytes = rp_frozen_bytes(profile, layer);
         /* slots shrink when the last of the largest stages does: more may fit where less does not */
-        if (arena_bytes(profile, partition, gpus, kept_sums) + constants <= limit)
+        if (arena_bytes(profile, partition, options, kept_sums) + constants <= limit)
             fitting = n;
     }
     while (n > fitting)
@@ -151,12 +154,14 @@ rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
     const guint64 limit = MIN(options->resident_limit, memory_bytes);
 
     if (memory_bytes == 0 ||
-        rp_plan_dispatched_gpu_bytes(profile, partition) + constants <= memory_bytes)
+        rp_plan_dispatched_gpu_bytes(profile, partition, options->schedule->split_backward) +
+                constants <=
+            memory_bytes)
         return TRUE;
     if (limit == 0 || !rp_profile_has_frozen(profile))
         return FALSE;
     g_autoptr(RpProfile) own = rp_profile_copy(profile);
 
     rp_resident_all(own);
-    return arena_bytes(own, partition, options->gpus, FALSE) + constants <= limit;
+    return arena_bytes(own, partition, options, FALSE) + constants <= limit;
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "core/partition/partition.h"
+#include "core/plan/planner.h"
 #include "core/profile/profile.h"
 
 /* Frozen weights of a layer as they go up; 0 also of a matrix that is tied to a trained one. */
@@ -24,12 +25,11 @@ void rp_resident_all(RpProfile *profile);
 /**
  * rp_resident_choose:
  * @profile: its layers' resident_bytes are set
- * @limit: of a device's whole arena, bytes
- * @constant_bytes: of it, beside the plan's data
+ * @options: with resident_limit, of a device's whole arena, and constant_bytes of it
  * @kept_sums: RpPlanPromises
  *
  * The stage that uploads most gives up its largest frozen layer, one after the other, and of this
  * row as many layers stay as @limit holds: no stage is left that uploads much more than others.
  */
-void rp_resident_choose(RpProfile *profile, const RpPartition *partition, guint gpus, guint64 limit,
-                        guint64 constant_bytes, gboolean kept_sums);
+void rp_resident_choose(RpProfile *profile, const RpPartition *partition,
+                        const RpPlanOptions *options, gboolean kept_sums);

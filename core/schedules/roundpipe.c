@@ -12,6 +12,13 @@
  * and N divides RS or M_R = N.
  *
  * Source: paper §3.2, §4.4.
+ *
+ * Split: I, the input gradient, is sent on before W, the weight gradient, is computed. N = 3, M = 3,
+ * S = 3, S_f = 0, F = I = W = 1:
+ *
+ *   gpu 0  |0X0     |0X1     |0X2     |
+ *   gpu 1           |1I0|1W0|  |1I1|1W1|  |1I2|1W2|
+ *   gpu 2               |2I0|2W0|  |2I1|2W1|  |2I2|2W2|
  */
 #include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
@@ -48,16 +55,28 @@ check_roundpipe(const RpShape *shape, GError **error)
 }
 
 static void
-order_roundpipe(const RpShape *shape, guint gpu, GArray *order)
+order_slots(const RpShape *shape, guint gpu, gboolean split, GArray *order)
 {
     const guint N = shape->gpus;
     guint first_gpu = shape->first_gpu; /* g0 of the round */
 
     for (guint round = 0; round < shape->micro_batches / shape->round; round++) {
         for (guint slot = (gpu + N - first_gpu) % N; slot < shape->stages; slot += N)
-            rp_schedule_append_slot(shape, slot, round, order);
+            rp_schedule_append_slot(shape, slot, round, split, order);
         first_gpu = (guint)(((guint64)first_gpu + shape->stages) % N);
     }
+}
+
+static void
+order_roundpipe(const RpShape *shape, guint gpu, GArray *order)
+{
+    order_slots(shape, gpu, FALSE, order);
+}
+
+static void
+order_roundpipe_split(const RpShape *shape, guint gpu, GArray *order)
+{
+    order_slots(shape, gpu, TRUE, order);
 }
 
 const RpScheduleOps rp_schedule_roundpipe = {
@@ -68,4 +87,15 @@ const RpScheduleOps rp_schedule_roundpipe = {
     .offloads_weights = TRUE,
     .check = check_roundpipe,
     .order = order_roundpipe,
+};
+
+const RpScheduleOps rp_schedule_roundpipe_split = {
+    .name = "roundpipe-split",
+    .title = "RoundPipe, split backward",
+    .summary = "RoundPipe that sends input gradients before it computes weight gradients",
+    .dispatched = TRUE,
+    .split_backward = TRUE,
+    .offloads_weights = TRUE,
+    .check = check_roundpipe,
+    .order = order_roundpipe_split,
 };

@@ -105,14 +105,19 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
 }
 
 void
-rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, GArray *order)
+rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean split,
+                        GArray *order)
 {
     const RpActionKind kind = slot < shape->forward_slots    ? RP_ACTION_FORWARD
                               : slot == shape->forward_slots ? RP_ACTION_FUSED
+                              : split                        ? RP_ACTION_INPUT_GRADIENT
                                                              : RP_ACTION_BACKWARD;
 
-    for (guint m = round * shape->round; m < (round + 1) * shape->round; m++)
+    for (guint m = round * shape->round; m < (round + 1) * shape->round; m++) {
         rp_order_push(order, kind, slot, m);
+        if (kind == RP_ACTION_INPUT_GRADIENT)
+            rp_order_push(order, RP_ACTION_WEIGHT_GRADIENT, slot, m);
+    }
 }
 
 void

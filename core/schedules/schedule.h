@@ -221,8 +221,10 @@ guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *s
 gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Appends the actions of a dispatched @slot in round @round, wherever it runs. */
-void rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, GArray *order);
+/* Appends the actions of a dispatched @slot in round @round, wherever it runs; @split: backwards are I,
+ * then W. */
+void rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean split,
+                             GArray *order);
 
 /* Appends the actions of @gpu in one iteration, made or given. */
 void rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shape, guint gpu,

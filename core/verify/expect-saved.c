@@ -44,7 +44,9 @@ rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray 
                RP_BUFFER_ACTIVATIONS, bytes);
     } else if (!verifier->promises->forward_only && task->kind == RP_TASK_FORWARD) {
         expect_action(verifier, task, RP_ACCESS_WRITE, expected);
-    } else if (!verifier->promises->forward_only && task->kind == RP_TASK_BACKWARD) {
+    } else if (!verifier->promises->forward_only &&
+               (task->kind == RP_TASK_BACKWARD || task->kind == RP_TASK_INPUT_GRADIENT ||
+                task->kind == RP_TASK_WEIGHT_GRADIENT)) {
         expect_action(verifier, task, RP_ACCESS_READ | RP_ACCESS_WRITE, expected);
     }
 }

@@ -9,17 +9,19 @@
 typedef struct {
     gint64 duration_ns;
     gint64 lead_ns;    /* may run before the slot in front of it has delivered */
+    gint64 weight_ns;  /* split: W, behind what it delivers */
     guint stash;       /* forward slot that makes the input; RP_NONE: not waited for */
-    guint weight_slot; /* asynchronous: makes the weights that it reads, an iteration ago */
+    guint weight_slot; /* asynchronous: makes the weights that it reads, an iteration ago, ... */
+    guint weight_from; /* ... split: as do all slots from this one on */
 } Slot;
 
 struct _RpRecurrence {
     guint n_layers;
     guint gpus;
     gint64 hop_ns;
-    gboolean async, early, early_fused;
+    gboolean async, early, early_fused, split;
     /* sums over the layers before an index */
-    gint64 *forward, *recompute, *backward;
+    gint64 *forward, *recompute, *backward, *weight;
     gint64 *saving; /* of a backward stage that ends before an index */
     /* of the cut that runs */
     Slot *slots;
@@ -47,15 +49,18 @@ rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
     recurrence->async = options->async;
     recurrence->early = options->recompute != RP_RECOMPUTE_GATED;
     recurrence->early_fused = recurrence->early && options->fused_forward != RP_FUSED_PHYSICAL;
+    recurrence->split = options->schedule->split_backward;
     recurrence->forward = g_new0(gint64, n + 1);
     recurrence->recompute = g_new0(gint64, n + 1);
     recurrence->backward = g_new0(gint64, n + 1);
+    recurrence->weight = g_new0(gint64, n + 1);
     recurrence->saving = g_new0(gint64, n + 1);
     for (gsize l = 0; l < n; l++) {
         const RpLayer *layer = &profile->layers[l];
 
         recurrence->forward[l + 1] = recurrence->forward[l] + layer->forward_ns;
         recurrence->backward[l + 1] = recurrence->backward[l] + layer->backward_ns;
+        recurrence->weight[l + 1] = recurrence->weight[l] + layer->weight_gradient_ns;
         recurrence->recompute[l + 1] =
             recurrence->recompute[l] +
             (layer->kind == RP_LAYER_BLOCK ? rp_layer_recompute_ns(layer) : 0);
@@ -79,6 +84,7 @@ rp_recurrence_free(RpRecurrence *recurrence)
     g_free(recurrence->forward);
     g_free(recurrence->recompute);
     g_free(recurrence->backward);
+    g_free(recurrence->weight);
     g_free(recurrence->saving);
     g_free(recurrence->slots);
     g_free(recurrence->tails);
@@ -132,7 +138,7 @@ rp_recurrence_work_ns(const RpRecurrence *recurrence, const RpCut *cut)
 static void
 lay_slots(RpRecurrence *recurrence, const RpCut *cut)
 {
-    guint stash = cut->n_forward, maker = 0;
+    guint stash = cut->n_forward, maker = 0, from = 0;
 
     recurrence->n_forward = cut->n_forward;
     recurrence->n_slots = rp_cut_slots(cut);
@@ -142,6 +148,7 @@ lay_slots(RpRecurrence *recurrence, const RpCut *cut)
 
         *slot = (Slot){.duration_ns = sum(recurrence->backward, first, end), .stash = RP_NONE};
         slot->weight_slot = b == 0 ? cut->n_forward : RP_NONE;
+        slot->weight_from = slot->weight_slot;
         if (b == 0) {
             const gint64 forward = sum(recurrence->forward, first, end);
 
@@ -152,6 +159,7 @@ lay_slots(RpRecurrence *recurrence, const RpCut *cut)
         const gint64 recompute = sum(recurrence->recompute, first, end) - recurrence->saving[end];
 
         slot->duration_ns += recompute;
+        slot->weight_ns = recurrence->split ? sum(recurrence->weight, first, end) : 0;
         if (!recurrence->early)
             continue;
         slot->lead_ns = recompute;
@@ -163,17 +171,22 @@ lay_slots(RpRecurrence *recurrence, const RpCut *cut)
     for (guint s = cut->n_forward; s-- > 0;) {
         while (cut->down[maker + 1] > cut->up[s])
             maker++;
+        while (recurrence->split && cut->down[from + 1] >= cut->up[s + 1])
+            from++;
         recurrence->slots[s] = (Slot){
             .duration_ns = sum(recurrence->forward, cut->up[s], cut->up[s + 1]),
             .stash = RP_NONE,
             .weight_slot = cut->n_forward + maker,
+            .weight_from = cut->n_forward + (recurrence->split ? from : maker),
         };
     }
-    gint64 tail = 0;
+    gint64 tail = 0; /* from what the slot delivers */
     for (guint i = recurrence->n_slots; i-- > 0;) {
-        recurrence->tails[i] = tail;
-        tail += recurrence->slots[i].duration_ns - recurrence->slots[i].lead_ns +
-                (i > 0 ? recurrence->hop_ns : 0);
+        const Slot *slot = &recurrence->slots[i];
+
+        recurrence->tails[i] = MAX(0, tail - slot->weight_ns);
+        tail = MAX(tail, slot->weight_ns) + slot->duration_ns - slot->weight_ns - slot->lead_ns +
+               (i > 0 ? recurrence->hop_ns : 0);
     }
 }
 
@@ -227,12 +240,14 @@ run_round(RpRecurrence *recurrence, const RpSpan *span, guint first_gpu, guint i
 
         ends = recurrence->ends + (gsize)(i < n_forward ? i : n_forward + (i - n_forward) % 2) * n;
         if (recurrence->async && waited != NULL && slot->weight_slot != RP_NONE)
-            lane = MAX(lane, waited[slot->weight_slot]);
-        lane = run_slot(lane, from, hop_ns - slot->lead_ns, stash, stash_hop_ns, slot->duration_ns,
-                        n, ends);
+            for (guint w = slot->weight_from; w <= slot->weight_slot; w++)
+                lane = MAX(lane, waited[w]);
+        const gint64 early_ns = slot->lead_ns + (i > 0 ? slot[-1].weight_ns : 0);
+        lane = run_slot(lane, from, hop_ns - early_ns, stash, stash_hop_ns, slot->duration_ns, n,
+                        ends);
         recurrence->lanes[gpu] = lane;
         *start_ns = MIN(*start_ns, ends[0] - slot->duration_ns);
-        last[i] = lane;
+        last[i] = MAX(last[i], lane);
         recurrence->left[gpu] -= n * slot->duration_ns;
         if (MAX(recurrence->left[gpu], recurrence->tails[i]) > most_ns - lane) {
             recurrence->actions += (guint64)(i + 1) * n;
@@ -388,6 +403,7 @@ run_async(RpRecurrence *recurrence, const RpSpan *span)
 
     for (guint t = 0; t <= span->end; t++) {
         start_ns = G_MAXINT64;
+        memset(recurrence->lasts[t % 3], 0, recurrence->n_slots * sizeof(gint64));
         for (guint r = 0; r < rounds; r++) {
             run_round(recurrence, span, gpu, t, G_MAXINT64 / 2, &start_ns);
             gpu = (gpu + recurrence->n_slots) % recurrence->gpus;

@@ -5,6 +5,7 @@
  *   start(i, m) = max(end(i, m-1), end(i-1, m) + hop - lead(i), stash of i, m + hop)
  *   end(i, m)   = start(i, m) + duration(i)
  *
+ * hop is less W of slot i-1 where backwards are split: end(i, m) is that of W, which nothing waits for.
  * Slot i runs on device (g0 + i) mod N; end(i, -1) is when that device's slot before ended.
  */
 #pragma once
@@ -27,7 +28,7 @@ typedef struct {
 /**
  * rp_recurrence_new:
  * @profile: borrowed
- * @options: gpus, async, recompute and fused_forward are read, as in `compute` fidelity
+ * @options: schedule, gpus, async, recompute and fused_forward are read, as in `compute` fidelity
  */
 RpRecurrence *rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options);
 void rp_recurrence_free(RpRecurrence *recurrence);

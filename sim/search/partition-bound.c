@@ -10,10 +10,10 @@ typedef struct {
     const RpDispatchedSearch *search;
     guint lead; /* layers that stand with the first block */
     gint64 hop_ns;
-    gboolean gated, early_fused;
+    gboolean gated, early_fused, split;
     /* sums over the layers before an index; recompute: the least that it takes, early: the
      * most that may run before a gradient arrives */
-    gint64 *forward, *recompute, *early, *backward;
+    gint64 *forward, *recompute, *early, *backward, *weight; /* weight: none, unless split */
 } Sums;
 
 static void
@@ -26,12 +26,14 @@ init_sums(Sums *sums, const RpDispatchedSearch *search)
     *sums = (Sums){
         .search = search,
         .lead = rp_cut_least_first(profile) - 1,
+        .split = options->schedule->split_backward,
         .hop_ns = options->gpus > 1 ? profile->links.hop_ns : 0,
         .gated = options->recompute == RP_RECOMPUTE_GATED,
         .forward = g_new0(gint64, n + 1),
         .recompute = g_new0(gint64, n + 1),
         .backward = g_new0(gint64, n + 1),
         .early = g_new0(gint64, n + 1),
+        .weight = g_new0(gint64, n + 1),
     };
     sums->early_fused = !sums->gated && options->fused_forward != RP_FUSED_PHYSICAL;
     for (gsize l = 0; l < n; l++) {
@@ -39,6 +41,7 @@ init_sums(Sums *sums, const RpDispatchedSearch *search)
 
         sums->forward[l + 1] = sums->forward[l] + layer->forward_ns;
         sums->backward[l + 1] = sums->backward[l] + layer->backward_ns;
+        sums->weight[l + 1] = sums->weight[l] + (sums->split ? layer->weight_gradient_ns : 0);
         /* each layer may be the last of its stage */
         sums->recompute[l + 1] =
             sums->recompute[l] + (layer->kind == RP_LAYER_BLOCK
@@ -57,6 +60,7 @@ clear_sums(Sums *sums)
     g_free(sums->recompute);
     g_free(sums->backward);
     g_free(sums->early);
+    g_free(sums->weight);
 }
 
 static gboolean
@@ -98,11 +102,12 @@ start_ns(const Sums *sums, guint k, guint n_forward, guint g)
                sums->forward[k] + hops_ns + sums->backward[n] - sums->backward[k] - sums->early[k]);
 }
 
-/* What runs elsewhere after the device whose last slot is the @j-th from the end. */
+/* What runs elsewhere after the device whose last slot is the @j-th from the end. Split: maybe nothing,
+ * if it has much W to do. */
 static gint64
 tail_ns(const Sums *sums, guint k, guint j)
 {
-    return j == 0 ? 0 : sums->backward[MIN(k, sums->lead + j)] + j * sums->hop_ns;
+    return j == 0 || sums->split ? 0 : sums->backward[MIN(k, sums->lead + j)] + j * sums->hop_ns;
 }
 
 /* Rounds of at least N slots: device g begins with slot g. */
@@ -198,7 +203,8 @@ fused_ns(const Sums *sums, guint k, guint slots)
 
     if (options->async)
         return stage * options->micro_batches / turn;
-    return stage * MAX(round, (double)options->micro_batches / turn) + (double)sums->backward[k] +
+    return stage * MAX(round, (double)options->micro_batches / turn) +
+           (double)(sums->backward[k] - sums->weight[k]) +
            (sums->early_fused ? 0 : (double)sums->forward[k]);
 }
 

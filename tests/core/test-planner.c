@@ -193,7 +193,7 @@ sums_stay_on_a_device_to_which_their_stage_returns(void **state)
         assert_true(rp_plan_promises(plan)->wide_gradients);
         assert_int_equal(rp_plan_promises(plan)->kept_sums, cases[c].stays);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
-                         rp_plan_dispatched_gpu_bytes(profile, partition) +
+                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE) +
                              (cases[c].stays ? largest_gradients(profile, partition) : 0));
         assert_int_equal(count_kept(plan),
                          cases[c].stays ? 3 * (rounds - 1) * cases[c].n_backward : 0);
@@ -220,7 +220,7 @@ gradients_of_one_round_are_16_bit(void **state)
         bytes[several] = rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS);
         assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_GRADIENTS), 3 * RP_MIB);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
-                         rp_plan_dispatched_gpu_bytes(profile, partition));
+                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE));
     }
     assert_int_equal(bytes[0], 10 * RP_MIB);
     assert_int_equal(bytes[1], 2 * bytes[0]);
@@ -539,9 +539,9 @@ packed_weights_are_expanded_once_a_slot(void **state)
 
     (void)state;
     options.round = 4;
-    const guint64 plain = rp_plan_dispatched_gpu_bytes(profile, partition);
+    const guint64 plain = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
     pack_blocks(profile);
-    const guint64 packed = rp_plan_dispatched_gpu_bytes(profile, partition);
+    const guint64 packed = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("%s", violation.message);
@@ -764,7 +764,7 @@ categories_of_an_arena_add_up_to_its_size(void **state)
         }
         for (guint a = 0; a < 3; a++)
             assert_int_equal(rp_plan_arena_bytes(plan, a),
-                             rp_plan_dispatched_gpu_bytes(profile, partition));
+                             rp_plan_dispatched_gpu_bytes(profile, partition, FALSE));
     }
 }
 

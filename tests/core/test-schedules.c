@@ -102,14 +102,14 @@ assert_case_at(const Case *c, gboolean holds, const char *condition, const char 
 /* A stand-in for the simulator: uniform costs, no hops. */
 
 typedef struct {
-    gint64 F, I, W; /* B = I + W; RoundPipe: every slot takes F */
+    gint64 F, I, W; /* B = I + W; RoundPipe: every slot takes F, of which W may be apart */
     gint64 overlap; /* F&B */
 } Costs;
 
 typedef struct {
     const Case *c;
     Costs costs;
-    gint64 *forward_end;  /* [stage][micro-batch], -1 = not yet */
+    gint64 *forward_end;  /* [stage][micro-batch], -1 = not yet; dispatched: what is sent on */
     gint64 *backward_end; /* B or I; dispatched: unused */
 } Run;
 
@@ -147,15 +147,19 @@ run_action(Run *run, const RpAction *action, gint64 free)
         run->forward_end[at] = run->backward_end[back] = end;
         return end;
     }
-    if (action->kind == RP_ACTION_WEIGHT_GRADIENT)
-        return run->backward_end[at] < 0 ? -1 : MAX(free, run->backward_end[at]) + costs->W;
+    if (action->kind == RP_ACTION_WEIGHT_GRADIENT) {
+        const gint64 *ends = run->c->ops->dispatched ? run->forward_end : run->backward_end;
+
+        return ends[at] < 0 ? -1 : MAX(free, ends[at]) + costs->W;
+    }
 
     start = ready(run, action->kind != RP_ACTION_FORWARD, action->stage, action->micro_batch);
     if (start < 0)
         return -1;
     end = MAX(free, start);
     if (action->kind == RP_ACTION_FORWARD || run->c->ops->dispatched)
-        return run->forward_end[at] = end + costs->F;
+        return run->forward_end[at] =
+                   end + costs->F - (action->kind == RP_ACTION_INPUT_GRADIENT ? costs->W : 0);
     end += action->kind == RP_ACTION_BACKWARD ? costs->I + costs->W : costs->I;
     return run->backward_end[at] = end;
 }
@@ -246,10 +250,12 @@ format_orders(const Case *c)
 static void
 lists_every_schedule_in_table_order(void **state)
 {
-    static const char *const names[] = {
-        "gpipe",          "1f1b",   "interleaved-1f1b", "looped-bfs", "zb-h1",      "zb-2p",
-        "interleaved-zb", "zb-v",   "v-half",           "v-min",      "dualpipe-v", "dualpipe",
-        "chimera",        "hanayo", "pipedream-2bw",    "mobius",     "roundpipe"};
+    static const char *const names[] = {"gpipe",          "1f1b",       "interleaved-1f1b",
+                                        "looped-bfs",     "zb-h1",      "zb-2p",
+                                        "interleaved-zb", "zb-v",       "v-half",
+                                        "v-min",          "dualpipe-v", "dualpipe",
+                                        "chimera",        "hanayo",     "pipedream-2bw",
+                                        "mobius",         "roundpipe",  "roundpipe-split"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -347,6 +353,9 @@ orders_read_as_in_their_timelines(void **state)
          {2, 2, 4, 2, 0, 0, 0},
          "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"},
         {"roundpipe", {2, 4, 3, 2, 1, 0, 0}, "0F0 0F1 2B0 2B1 1X2 1X3 | 1X0 1X1 0F2 0F3 2B2 2B3"},
+        {"roundpipe-split",
+         {3, 3, 3, 3, 0, 0, 0},
+         "0X0 0X1 0X2 | 1I0 1W0 1I1 1W1 1I2 1W2 | 2I0 2W0 2I1 2W1 2I2 2W2"},
         {"1f1b",
          {4, 5, 4, 5, 0, 0, 0},
          "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0B2 0B3 0B4 | 1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 "
@@ -435,7 +444,10 @@ is_complete(const Case *c, guint stage, guint8 done)
     const guint fused = c->shape.forward_slots;
 
     if (c->ops->dispatched)
-        return done == (stage < fused ? DID_F : stage == fused ? DID_X : DID_B);
+        return done == (stage < fused            ? DID_F
+                        : stage == fused         ? DID_X
+                        : c->ops->split_backward ? DID_I | DID_W
+                                                 : DID_B);
     return done == (DID_F | DID_B) || (c->ops->split_backward && done == (DID_F | DID_I | DID_W));
 }
 
@@ -490,6 +502,20 @@ is_looped(const Case *c)
     return g_str_equal(c->ops->name, "looped-bfs") || g_str_equal(c->ops->name, "mobius");
 }
 
+/* One round of slots that take F each: slot i on device i, i < N, starts when the one in front of it has
+ * sent its first micro-batch on, which is W sooner behind the fused slot; device after device ends so. */
+static gint64
+split_closed_form(const RpShape *shape, Costs t)
+{
+    const guint last = shape->stages - 1;
+    const guint g = last % shape->gpus, late = MIN(g, shape->forward_slots + 1);
+
+    if (shape->round != shape->micro_batches)
+        return -1;
+    return late * t.F + (g - late) * (t.F - t.W) +
+           (gint64)(last / shape->gpus + 1) * shape->micro_batches * t.F;
+}
+
 /* The makespan by closed form; -1 where there is none. */
 static gint64
 closed_form(const Case *c, Costs t, gint64 min_busy)
@@ -536,6 +562,8 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
         return unit && t.overlap <= t.F + B ? min_busy + (N - 1) * (t.overlap + B - 3 * t.W) : -1;
     if (!c->ops->dispatched)
         return -1;
+    if (c->ops->split_backward)
+        return split_closed_form(&c->shape, t);
 
     const gint64 round = c->shape.round, rest = M / round * S % N;
     if (S < N)
@@ -559,6 +587,8 @@ runs_without_deadlock_in_the_time_of_its_closed_form(void **state)
 
             if (c->ops->dispatched)
                 t.F *= c->shape.gpus; /* the closed form divides by N */
+            if (c->ops->dispatched)
+                t.W = MIN(t.W, t.F);
             end = makespan(c, t, &min_busy);
             assert_case(c, end > 0);
             expected = closed_form(c, t, min_busy);

@@ -91,7 +91,7 @@ least_by_brute_force(const RpProfile *profile)
                 backward[0] = (RpInterval){k, n - k};
                 g_autoptr(RpPartition) partition =
                     rp_partition_new_dispatched(forward, n_forward, backward, n_backward);
-                least = MIN(least, rp_plan_dispatched_gpu_bytes(profile, partition));
+                least = MIN(least, rp_plan_dispatched_gpu_bytes(profile, partition, FALSE));
             }
         }
     }
@@ -108,7 +108,7 @@ no_partition_needs_less_device_memory(void **state)
         g_autoptr(RpProfile) profile = network_of(rand, 1 + i % 4);
         g_autoptr(RpPartition) least = rp_partition_least(profile);
 
-        assert_int_equal(rp_plan_dispatched_gpu_bytes(profile, least),
+        assert_int_equal(rp_plan_dispatched_gpu_bytes(profile, least, FALSE),
                          least_by_brute_force(profile));
         whole += least->n_forward == 0;
         even += least->n_forward > 0;
@@ -152,7 +152,7 @@ a_partition_is_found_wherever_one_fits(void **state)
     for (guint i = 0; i < SHAPES / 4; i++) {
         g_autoptr(RpProfile) profile = network_of(rand, 1 + i % 4);
         g_autoptr(RpPartition) least = rp_partition_least(profile);
-        const guint64 bytes = rp_plan_dispatched_gpu_bytes(profile, least) + CONSTANTS;
+        const guint64 bytes = rp_plan_dispatched_gpu_bytes(profile, least, FALSE) + CONSTANTS;
         const RpObjective objective = i % 2 == 0 ? RP_OBJECTIVE_SIMULATED : RP_OBJECTIVE_PAPER;
         const guint gpus = 1 + i % 3;
 

@@ -3,6 +3,7 @@
 
 #include "core/schedules/schedule.h"
 #include "core/trace/report.h"
+#include "core/verify/verify.h"
 #include "sim/recurrence/recurrence.h"
 #include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
@@ -10,10 +11,11 @@
 #include "tests/sim/random-cut.h"
 
 #define CASES 3000
+#define PROVED 4 /* every so many of them is proved, too */
 
 static gint64
 simulated_ns(const RpProfile *profile, const RpCut *cut, const RpPlanOptions *options,
-             const RpSpan *span, guint iterations)
+             const RpSpan *span, guint iterations, gboolean prove)
 {
     const RpMachine machine = rp_machine_from_profile(profile);
     g_autoptr(RpPartition) partition = rp_cut_partition(cut);
@@ -21,6 +23,10 @@ simulated_ns(const RpProfile *profile, const RpCut *cut, const RpPlanOptions *op
     g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, options, iterations, &error);
 
     rp_assert_no_error(error);
+    RpViolation violation = {0};
+
+    if (prove && !rp_verify_plan(plan, &violation))
+        fail_msg("%s: %s", options->schedule->name, violation.message);
     g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
 
     rp_assert_no_error(error);
@@ -35,7 +41,7 @@ random_options(GRand *rand)
     const guint round = gpus + (guint)g_rand_int_range(rand, 0, 7);
 
     return (RpPlanOptions){
-        .schedule = rp_schedule_find("roundpipe", NULL),
+        .schedule = rp_schedule_find(g_rand_boolean(rand) ? "roundpipe" : "roundpipe-split", NULL),
         .gpus = gpus,
         .micro_batches = round * (guint)g_rand_int_range(rand, 1, 30),
         .round = round,
@@ -69,7 +75,8 @@ takes_what_the_simulator_takes(void **state)
             span.end = window.end;
         }
         g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(profile, &options);
-        const gint64 expected = simulated_ns(profile, cut, &options, &span, iterations);
+        const gint64 expected =
+            simulated_ns(profile, cut, &options, &span, iterations, i % PROVED == 0);
 
         assert_int_equal(rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64), expected);
         if (options.async)

@@ -330,8 +330,7 @@ choose_residents(RpPlanJob *job)
     if (!options->schedule->dispatched) /* they are there anyway */
         rp_resident_all(job->own_profile);
     else
-        rp_resident_choose(job->own_profile, job->partition, options->gpus, options->resident_limit,
-                           options->constant_bytes, job->promises->kept_sums);
+        rp_resident_choose(job->own_profile, job->partition, options, job->promises->kept_sums);
 }
 
 static void

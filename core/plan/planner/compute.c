@@ -21,8 +21,12 @@ create(const RpPlanJob *job, const RpWeave *weave)
     self->weave = weave;
     self->input_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers + 1);
     self->weight_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers);
-    /* in turns the last round's backward is the last; else each round ends when its GPU is through */
-    self->last = job->options.dispatch == RP_DISPATCH_FREE ? job->rounds : 1;
+    /* in turns the last round's backward is the last; else each round ends when its GPU is through,
+     * and no round's W waits for another's */
+    self->last = job->options.dispatch == RP_DISPATCH_FREE ||
+                         job->options.schedule->split_backward || job->n_stages < job->shape.gpus
+                     ? job->rounds
+                     : 1;
     for (guint i = 0; i < 2; i++)
         self->last_backward[i] = RP_JOB_NONE(job, RpTaskId, (gsize)job->n_stages * self->last);
     for (guint32 s = 0; job->partition->dispatched && s < job->n_stages; s++) {
@@ -65,22 +69,39 @@ wait_for(const Compute *self, guint device, RpTaskId producer, guint32 phase)
     rp_builder_wait(job->builder, producer, lane, (guint32)MIN(hop_ns, G_MAXUINT32 - 1), phase);
 }
 
-/* Staleness 1: the weights that a forward slot of T reads come from the gradients of T-2. */
+/* All rounds' backwards of @maker, two iterations ago. */
 static void
-wait_for_weights(const Compute *self, guint32 stage)
+wait_for_maker(const Compute *self, guint32 maker)
 {
     const RpPlanJob *job = self->job;
-    /* backward runs from the last layer to the first: the first layer's gradient is the last */
-    const guint32 maker = self->weight_maker[rp_plan_stage(job->plan, stage)->layers.first];
-
-    if (!job->options.async || job->iteration < 2 || maker == RP_NONE)
-        return;
 
     for (guint i = 0; i < self->last; i++) {
         const RpTaskId last = self->last_backward[1][maker * self->last + i];
 
         if (last != RP_TASK_NONE && last >= rp_plan_first_id(job->plan))
             rp_builder_wait(job->builder, last, rp_plan_task(job->plan, last)->lane, 0, 0);
+    }
+}
+
+/* Staleness 1: the weights that a forward slot of T reads come from the gradients of T-2. */
+static void
+wait_for_weights(const Compute *self, guint32 stage)
+{
+    const RpPlanJob *job = self->job;
+    const RpInterval *layers = &rp_plan_stage(job->plan, stage)->layers;
+    /* backward runs from the last layer to the first: the first layer's gradient is the last; split:
+     * no slot's W waits for another's */
+    const guint n = job->options.schedule->split_backward ? layers->count : 1;
+    guint32 before = RP_NONE;
+
+    if (!job->options.async || job->iteration < 2)
+        return;
+    for (guint l = layers->first; l < layers->first + n; l++) {
+        const guint32 maker = self->weight_maker[l];
+
+        if (maker != before && maker != RP_NONE)
+            wait_for_maker(self, maker);
+        before = maker;
     }
 }
 
@@ -128,7 +149,7 @@ end_iteration(gpointer data)
             oldest[s * self->last + i] =
                 rp_weave_tasks(self->weave, s,
                                self->job->shape.micro_batches - 1 - i * self->job->shape.round)
-                    .backward;
+                    .weights;
 }
 
 const RpFidelityOps rp_fidelity_compute = {

@@ -129,14 +129,14 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
         if (forward->at->n_boundaries > 0) /* the head keeps its output */
             rp_placement_take_output(self->placement, forward);
         if (!fused && !self->job->options.forward_only)
-            rp_placement_take_saved(self->placement, forward);
+            rp_placement_take_saved(self->placement, forward, FALSE);
     }
     if (!fused && (makes->input_gradient || makes->weight_gradient)) {
         rp_placement_take_input(self->placement, backward);
         append_transfer(self, RP_TASK_STASH_UPLOAD, backward, layers->first, backward->input);
+        rp_placement_take_saved(self->placement, backward, !makes->input_gradient);
         if (makes->input_gradient)
-            rp_placement_take_saved(self->placement, backward);
-        append_saved(self, backward, TRUE);
+            append_saved(self, backward, TRUE);
     }
     if (makes->input_gradient) {
         rp_placement_take_gradient(self->placement, backward);
@@ -279,6 +279,7 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     if (action->kind == RP_ACTION_WEIGHT_GRADIENT) {
         rp_builder_read(builder, backward->kept, RP_ROLE_KEPT);
         rp_builder_read(builder, backward->input.buffer, RP_ROLE_INPUT);
+        rp_placement_access_saved(self->placement, backward, TRUE);
     } else {
         access_operands(self, forward, 0);
         access_operands(self, backward, rp_job_leads(job, action) ? 1 : 0);
@@ -320,7 +321,8 @@ enter(const Full *self, guint device, const RpAction *action)
         rp_placement_turn(self->placement, device);
     }
     /* the chunk of this window; the first leaves with the slot's first action */
-    rp_gradients_send(self->gradients, device, FALSE);
+    if (action->kind != RP_ACTION_WEIGHT_GRADIENT)
+        rp_gradients_send(self->gradients, device, FALSE);
     return turns;
 }
 

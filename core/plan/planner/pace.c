@@ -96,7 +96,7 @@ rp_pace_catch_up(RpPace *pace)
 
         pace->free_ns[task->lane] = end.ns;
         g_array_append_val(pace->ends, end);
-        if (rp_task_is_compute(task))
+        if (rp_task_is_compute(task) && task->kind != RP_TASK_WEIGHT_GRADIENT)
             pace->last_ns[task->micro_batch % pace->job->shape.round] = end.ns;
         if (task->kind == RP_TASK_BARRIER)
             pace->barrier_ns = end.ns;
@@ -131,8 +131,11 @@ slot_cost(const RpPace *pace, guint g, const RpAction *action)
 {
     const RpPlanJob *job = pace->job;
     gint64 duration_ns, lead_ns, end_ns = free_at(pace, g), hop_ns = 0;
+    RpAction whole = *action;
 
-    rp_job_action_times(job, g, action, &duration_ns, &lead_ns);
+    if (action->kind == RP_ACTION_INPUT_GRADIENT)
+        whole.kind = RP_ACTION_BACKWARD; /* its W follows */
+    rp_job_action_times(job, g, &whole, &duration_ns, &lead_ns);
     if (job->options.fidelity == RP_FIDELITY_FULL) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, action->stage);
         const guint32 up = rp_plan_lane(job->plan, g, RP_LANE_PARAMETER_UP);

@@ -184,9 +184,11 @@ rp_placement_take_input(RpPlacement *placement, RpPart *part)
     if (held->input != RP_NONE || job->profile->layers[first].input_bytes == 0)
         return;
     part->input.travels = TRUE;
-    part->input.buffer = job->partition->dispatched
-                             ? ring_next(&placement->devices[part->device].input)
-                             : take_stash(placement, held, part->device);
+    if (job->partition->dispatched) /* W reads it after I */
+        held->input = ring_next(&placement->devices[part->device].input);
+    else
+        take_stash(placement, held, part->device);
+    part->input.buffer = held->input;
 }
 
 void
@@ -251,11 +253,12 @@ rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart
 
     if (made->input_gradient && !backward->gradient.travels)
         pool_return(&device->local_gradient, backward->gradient.buffer);
-    if (last) {
+    if (last && !placement->job->partition->dispatched)
         pool_return(&device->stash, held->input);
+    if (last)
         pool_return(&device->kept, held->kept);
-    }
-    if (!placement->job->promises->resident_weights)
+    /* nothing comes up for W: its window is that of its I */
+    if (!placement->job->promises->resident_weights && (made->output || made->input_gradient))
         g_array_append_val(device->gates, (made->output ? forward : backward)->gate);
 }
 
@@ -275,13 +278,13 @@ rp_placement_lay_out_saved(RpPlacement *placement, guint g, const RpLargest *lar
 }
 
 void
-rp_placement_take_saved(RpPlacement *placement, RpPart *part)
+rp_placement_take_saved(RpPlacement *placement, RpPart *part, gboolean again)
 {
     RpDevice *device = &placement->devices[part->device];
 
     if (device->n_saved == 0)
         return;
-    device->saved_turn ^= 1;
+    device->saved_turn ^= again ? 0 : 1;
     part->saved = &device->saved[device->saved_turn * device->n_saved];
 }
 

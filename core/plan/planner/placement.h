@@ -150,10 +150,10 @@ guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part)
  *   activation-down                |l0|l1|l2|
  *   activation-up                            |l1|l2|    (m)  |l1|l2|  (m + 1)
  *
- * Places them; takes them for @part's layers; the running task writes them, or (@backward) reads them
+ * Places them; takes them for @part's layers, @again those of its I for W; the running task writes them, or (@backward) reads them
  * and writes over them. */
 void rp_placement_lay_out_saved(RpPlacement *placement, guint device, const RpLargest *largest);
-void rp_placement_take_saved(RpPlacement *placement, RpPart *part);
+void rp_placement_take_saved(RpPlacement *placement, RpPart *part, gboolean again);
 void rp_placement_access_saved(const RpPlacement *placement, const RpPart *part, gboolean backward);
 
 /* Sets operands of a part. */

@@ -59,7 +59,7 @@ tasks_of(const RpWeave *weave, guint32 stage, guint32 micro_batch)
 RpActionTasks
 rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch)
 {
-    const RpActionTasks none = {RP_TASK_NONE, RP_TASK_NONE};
+    const RpActionTasks none = {RP_TASK_NONE, RP_TASK_NONE, RP_TASK_NONE};
 
     return stage < weave->job->n_stages ? *tasks_of(weave, stage, micro_batch) : none;
 }
@@ -104,9 +104,13 @@ append_next(RpWeave *weave, guint g, const RpFidelityOps *fidelity, gpointer sel
 
     if (products->output)
         tasks_of(weave, action->stage, action->micro_batch)->forward = id;
+    RpActionTasks *backward =
+        tasks_of(weave, rp_action_backward_stage(action), rp_action_backward_micro_batch(action));
+
     if (products->input_gradient)
-        tasks_of(weave, rp_action_backward_stage(action), rp_action_backward_micro_batch(action))
-            ->backward = id;
+        backward->backward = id;
+    if (products->weight_gradient)
+        backward->weights = id;
     weave->next[g]++;
 }
 
@@ -119,7 +123,8 @@ dispatch(RpWeave *weave, guint slot, guint round)
     if (weave->pace == NULL)
         return rp_schedule_gpu(job->options.schedule, &job->shape, slot, round);
     g_array_set_size(weave->slot, 0);
-    rp_schedule_append_slot(&job->shape, slot, round, weave->slot);
+    rp_schedule_append_slot(&job->shape, slot, round, job->options.schedule->split_backward,
+                            weave->slot);
     const guint g = rp_pace_dispatch(weave->pace, (const RpAction *)(void *)weave->slot->data);
 
     g_array_append_vals(weave->orders[g], weave->slot->data, weave->slot->len);
@@ -137,7 +142,10 @@ append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
         for (guint slot = 0; slot < job->shape.stages; slot++) {
             const guint g = dispatch(weave, slot, round);
 
-            for (guint k = 0; k < job->shape.round; k++)
+            const RpAction *action;
+
+            while ((action = next_action(weave, g)) != NULL && action->stage == slot &&
+                   action->micro_batch / job->shape.round == round)
                 append_next(weave, g, fidelity, self);
         }
     }

@@ -11,6 +11,7 @@ typedef struct _RpWeave RpWeave;
 typedef struct {
     RpTaskId forward;  /* F or FB */
     RpTaskId backward; /* B, FB or I */
+    RpTaskId weights;  /* B, FB or W */
 } RpActionTasks;
 
 /* How actions become tasks: a fidelity. @self is its own state. */
