@@ -20,6 +20,7 @@ const GOptionEntry rp_schedule_options[] = {
      "micro-batches of an iteration", "M"},
     {"round", 0, RP_COUNT(RpScheduleArgs, ask.options.round),
      "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
+    {"replicas", 0, RP_COUNT(RpScheduleArgs, ask.options.replicas), NULL, "K"},
     {"stages", 0, RP_WORD(RpScheduleArgs, ask.stages), NULL, "LIST"},
     {"forward-stages", 0, RP_WORD(RpScheduleArgs, ask.forward_stages), NULL, "LIST"},
     {"backward-stages", 0, RP_WORD(RpScheduleArgs, ask.backward_stages), NULL, "LIST"},

@@ -249,8 +249,9 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
                       ? MAX(2, options->gpus)
                       : rp_partition_default_stages(profile, schedule, options->gpus),
         .forward_slots = given != NULL ? given->forward_slots : 0,
-        .round =
-            schedule->dispatched && options->round > 0 ? options->round : options->micro_batches,
+        .round = schedule->dispatched && options->round > 0 ? options->round
+                                                            : rp_plan_whole_round(options),
+        .replicas = options->replicas,
         .group = options->group,
         .live = options->live,
         .reverse_backward = options->reverse_backward,
@@ -316,14 +317,14 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
         !resolve_partition(ask, profile, request, error))
         return FALSE;
     if (options->round == 0)
-        options->round = options->micro_batches;
+        options->round = rp_plan_whole_round(options);
     options->calls = ask->calls;
     stages = request->partition->n_forward + request->partition->n_backward;
-    const guint slots = stages * MAX(1, options->micro_batches / options->round) * calls;
+    const guint slots = stages * MAX(1, rp_plan_whole_round(options) / options->round) * calls;
 
     request->window = options->dispatch == RP_DISPATCH_FREE
                           ? rp_steady_window_free(options->gpus, slots)
-                          : rp_steady_window(options->gpus, slots);
+                          : rp_steady_window(rp_plan_group_gpus(options), slots);
     request->iterations = ask->iterations > 0             ? ask->iterations
                           : options->async || ask->settle ? request->window.iterations
                                                           : 1;

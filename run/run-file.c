@@ -121,6 +121,38 @@ has_rounds(const RpScheduleOps *schedule)
     return schedule->dispatched && rp_schedule_is_trained(schedule);
 }
 
+/* Of a schedule that takes replicas, whether devices and micro-batches do. */
+static gboolean
+check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunFile *run,
+               const RpShape *given, GError **error)
+{
+    const RpRunValue *value = rp_run_values_find(values, "replicas");
+    RpShape shape = *given;
+
+    if (run->replicas == 1)
+        return TRUE;
+    if (!rp_schedule_is_rotated(schedule) || run->schedule_file != NULL) {
+        g_autofree char *others = rp_schedule_names(has_rounds);
+
+        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
+                          "schedule %s says itself on which device a stage runs; expected 1, found "
+                          "%" G_GINT64_FORMAT "; more are for %s",
+                          run->schedule_file != NULL ? run->schedule_file : run->schedule,
+                          run->replicas, others);
+        return FALSE;
+    }
+    if (shape.round == 0 || run->round_choice <= 0)
+        shape.round = MAX(1, shape.micro_batches / shape.replicas);
+    if (shape.micro_batches % shape.round == 0 && rp_schedule_check(schedule, &shape, error))
+        return TRUE;
+    if (error != NULL && *error == NULL)
+        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                    "%u micro-batches do not divide into %u replicas", shape.micro_batches,
+                    shape.replicas);
+    g_prefix_error(error, "%sreplicas: ", value->place);
+    return FALSE;
+}
+
 static gboolean
 resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFile *run,
               GError **error)
@@ -131,6 +163,7 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
     const RpShape shape = {.gpus = run->n_devices,
                            .micro_batches = (guint)run->micro_batches,
                            .stages = MAX(2, run->n_devices),
+                           .replicas = (guint)run->replicas,
                            .round = (guint)given};
 
     if (given > 0 && !dispatched) {
@@ -143,12 +176,14 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
                           others);
         return FALSE;
     }
+    if (!check_replicas(values, schedule, run, &shape, error))
+        return FALSE;
     if (given > 0 && !rp_schedule_check(schedule, &shape, error)) {
         g_prefix_error(error, "%sround: ", value->place);
         return FALSE;
     }
     run->round = given > 0                                 ? given
-                 : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches
+                 : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches / run->replicas
                                                            : 0;
     return TRUE;
 }

@@ -126,6 +126,7 @@ typedef struct {
     const char *schedule; /* its name */
     char *schedule_file;  /* or a file with its orders; %NULL: none */
     int async_choice;     /* 1 = false, 2 = true, 0 = what suits the schedule */
+    gint64 replicas;
     gint64 round_choice;  /* a number, or RP_RUN_ROUND_* */
     int partition_choice; /* 0 = simulated, 1 = paper */
     char *stages;

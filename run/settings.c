@@ -172,6 +172,11 @@ static const RpSetting settings[] = {
     {"round", .expert = TRUE, WHOLE(round_choice, 0, RP_RUN_MAX_COUNT), .choices = rounds,
      .initial = "all", .flag = "--round",
      .help = "roundpipe: micro-batches of a round; auto: chosen with the partition"},
+    {"replicas", .expert = TRUE, WHOLE(replicas, 1, RP_RUN_MAX_COUNT), .initial = "1",
+     .flag = "--replicas",
+     .help =
+         "roundpipe: equal groups of devices, which take rounds in turn: less bubble, but weights "
+         "and gradients cross the links so many times"},
     {"partition", .expert = TRUE, CHOICE(partition_choice, partitions), .initial = "simulated",
      .flag = "--partition",
      .help = "how layers are divided into stages, where no lists of stages are given"},

@@ -372,6 +372,8 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
     rp_report_text(report, "origin", "predicted", NULL);
     rp_report_count(report, "gpus", options->gpus, NULL);
     rp_report_count(report, "micro_batches", options->micro_batches, NULL);
+    if (options->replicas > 1)
+        rp_report_count(report, "replicas", options->replicas, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
     rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);

@@ -60,6 +60,11 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
     rp_report_count(report, "micro_batches", options->micro_batches, "micro-batches");
     if (request->partition->dispatched)
         rp_report_show(report, "%u in rounds of %u", options->micro_batches, options->round);
+    if (options->replicas > 1)
+        rp_report_count(report, "replicas", options->replicas, "replicas");
+    if (options->replicas > 1)
+        rp_report_show(report, "%u of %u GPUs, which take rounds in turn", options->replicas,
+                       rp_plan_group_gpus(options));
     rp_report_count(report, "round", options->round, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
     rp_report_text(report, "recompute", rp_request_recompute(request), NULL);

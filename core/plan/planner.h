@@ -71,9 +71,22 @@ typedef struct {
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
+    guint replicas;      /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
     RpDispatch dispatch; /* free: of slots that no file gives away, on cards of several kinds */
     guint dispatch_rule; /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
+
+/* GPUs of a group, and its micro-batches: all that one round can have. */
+static inline guint
+rp_plan_group_gpus(const RpPlanOptions *options)
+{
+    return options->gpus / MAX(1, options->replicas);
+}
+static inline guint
+rp_plan_whole_round(const RpPlanOptions *options)
+{
+    return options->micro_batches / MAX(1, options->replicas);
+}
 
 /* Bits of RpSavedGroup; of RP_SAVE_AUTO none yet. */
 guint rp_save_groups(RpSaveChoice choice);

@@ -79,16 +79,16 @@ arena_bytes(const RpProfile *profile, const RpPartition *partition, const RpPlan
             gboolean kept_sums)
 {
     const RpLargest largest = rp_largest_dispatched(profile, partition);
+    const guint gpus = rp_plan_group_gpus(options); /* all groups are alike */
     const guint n = partition->n_forward + partition->n_backward;
     guint64 most = 0;
 
     /* the others visit the same stages */
-    for (guint g = 0; g < greatest_common_divisor(n, options->gpus); g++) {
+    for (guint g = 0; g < greatest_common_divisor(n, gpus); g++) {
         guint64 bytes = 0;
 
         for (guint l = 0; l < profile->n_layers; l++)
-            if (profile->layers[l].resident_bytes > 0 &&
-                rp_partition_visits(partition, options->gpus, g, l))
+            if (profile->layers[l].resident_bytes > 0 && rp_partition_visits(partition, gpus, g, l))
                 bytes += rp_align_up(profile->layers[l].resident_bytes, RP_BUFFER_ALIGNMENT);
         most = MAX(most, bytes);
     }

@@ -26,30 +26,30 @@
 static gboolean
 check_roundpipe(const RpShape *shape, GError **error)
 {
-    const guint N = shape->gpus, M = shape->micro_batches;
+    const guint N = shape->gpus, M = shape->micro_batches, n = rp_shape_group_gpus(shape);
 
     if (M < N)
         return rp_schedule_fail(error, RP_SHAPE_USE(MICRO_BATCHES, OR_MORE, N),
                                 RP_SHAPE_USE(GPUS, OR_LESS, M),
                                 "%u GPUs need at least %u micro-batches, found %u", N, N, M);
-    if (shape->round < N) {
-        guint round = N;
+    if (shape->round < n) {
+        guint round = n;
 
         while (M % round != 0)
             round++;
         return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, round), RP_SHAPE_NONE,
                                 "%u GPUs need rounds of at least %u micro-batches, found rounds "
                                 "of %u",
-                                N, N, shape->round);
+                                n, n, shape->round);
     }
     if (shape->forward_slots >= shape->stages)
         return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
                                 "the fused stage must follow the forward stages, found %u forward "
                                 "slots of %u",
                                 shape->forward_slots, shape->stages);
-    if (shape->first_gpu >= shape->gpus)
+    if (shape->first_gpu >= n)
         return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
-                                "the first GPU must be one of 0 to %u, found %u", shape->gpus - 1,
+                                "the first GPU must be one of 0 to %u, found %u", n - 1,
                                 shape->first_gpu);
     return TRUE;
 }
@@ -57,13 +57,14 @@ check_roundpipe(const RpShape *shape, GError **error)
 static void
 order_slots(const RpShape *shape, guint gpu, gboolean split, GArray *order)
 {
-    const guint N = shape->gpus;
+    const guint replicas = MAX(1, shape->replicas), n = rp_shape_group_gpus(shape);
+    const guint rounds = shape->micro_batches / shape->round;
     guint first_gpu = shape->first_gpu; /* g0 of the round */
 
-    for (guint round = 0; round < shape->micro_batches / shape->round; round++) {
-        for (guint slot = (gpu + N - first_gpu) % N; slot < shape->stages; slot += N)
+    for (guint round = gpu / n; round < rounds; round += replicas) {
+        for (guint slot = (gpu % n + n - first_gpu) % n; slot < shape->stages; slot += n)
             rp_schedule_append_slot(shape, slot, round, split, order);
-        first_gpu = (guint)(((guint64)first_gpu + shape->stages) % N);
+        first_gpu = (guint)(((guint64)first_gpu + shape->stages) % n);
     }
 }
 

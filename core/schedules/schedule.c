@@ -74,8 +74,12 @@ rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage
         return given->gpu_of[stage];
     if (given != NULL && !given->in_turns && !shape->forward_only)
         return (shape->first_gpu + given->gpu_of[round * given->stages + stage]) % N;
-    if (schedule->dispatched)
-        return (guint)((shape->first_gpu + round * turn_of(shape) + stage) % N);
+    if (schedule->dispatched) {
+        const guint replicas = MAX(1, shape->replicas), n = N / replicas;
+        const guint64 turns = shape->first_gpu + round / replicas * turn_of(shape) + stage;
+
+        return round % replicas * n + (guint)(turns % n);
+    }
     if (schedule->mirrored)
         return round == 0 ? stage : N - 1 - stage;
     if (schedule->folded)
@@ -100,8 +104,9 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
     if (!schedule->dispatched)
         return shape->first_gpu;
 
-    guint64 rounds = shape->micro_batches / shape->round;
-    return (guint)((shape->first_gpu + rounds * turn_of(shape)) % shape->gpus);
+    const guint64 rounds = shape->micro_batches / shape->round / MAX(1, shape->replicas);
+
+    return (guint)((shape->first_gpu + rounds * turn_of(shape)) % rp_shape_group_gpus(shape));
 }
 
 void
@@ -198,6 +203,32 @@ check_stages(const RpScheduleOps *schedule, const RpShape *shape, GError **error
     return TRUE;
 }
 
+/* Each group of GPUs has as many micro-batches, and rounds. */
+static gboolean
+check_replicas(const RpShape *shape, GError **error)
+{
+    const guint replicas = MAX(1, shape->replicas),
+                rounds = shape->micro_batches / MAX(1, shape->round);
+    const struct {
+        const char *what;
+        guint found;
+    } shared[] = {{"GPUs", shape->gpus}, {"micro-batches", shape->micro_batches}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(shared); i++)
+        if (shared[i].found % replicas != 0)
+            return rp_schedule_fail(
+                error, RP_SHAPE_NONE, RP_SHAPE_NONE,
+                "%u %s do not divide into %u replicas: expected a divisor of %u", shared[i].found,
+                shared[i].what, replicas, shared[i].found);
+    if (rounds % replicas == 0)
+        return TRUE;
+    return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, shape->micro_batches / replicas),
+                            RP_SHAPE_NONE,
+                            "%u replicas need as many rounds each, found rounds of %u of %u "
+                            "micro-batches",
+                            replicas, shape->round, shape->micro_batches);
+}
+
 static gboolean
 check_rounds(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
@@ -253,7 +284,7 @@ static gboolean
 check_own(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
     return (schedule->dispatched || check_stages(schedule, shape, error)) &&
-           check_rounds(schedule, shape, error) &&
+           check_replicas(shape, error) && check_rounds(schedule, shape, error) &&
            (schedule->check == NULL || schedule->check(shape, error));
 }
 

@@ -148,11 +148,20 @@ typedef struct {
     guint group;               /* interleaved: G; 0 = N */
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
+    /* dispatched: equal groups of GPUs, to which rounds go in turn; 0 = 1; first_gpu is one of each */
+    guint replicas;
     guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
     gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
     guint live;            /* limited: most activations alive on a device; 0 = as many as help */
     RpFlow flow;           /* asynchronous and unflushed; else alone */
 } RpShape;
+
+/* GPUs that a round is dispatched to, in turn. */
+static inline guint
+rp_shape_group_gpus(const RpShape *shape)
+{
+    return shape->gpus / MAX(1, shape->replicas);
+}
 
 /* Orders of a file (core/schedules/given.h). */
 typedef struct _RpGivenOrders RpGivenOrders;

@@ -268,6 +268,7 @@ make_ask(const RpTrainJob *job, gint64 round)
                     .gpus = run->n_devices,
                     .micro_batches = (guint)run->micro_batches / rp_train_n_servers(job),
                     .round = (guint)round,
+                    .replicas = (guint)run->replicas,
                     .async = run->async,
                     .fidelity = RP_FIDELITY_FULL,
                     .recompute = RP_SETTING_RECOMPUTE_START(run->recompute_choice),

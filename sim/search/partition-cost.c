@@ -88,6 +88,9 @@ plan_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint 
     if (options.fidelity == RP_FIDELITY_FULL)
         options.fused_forward = RP_FUSED_PHYSICAL;
     options.round = round;
+    options.replicas = search->replicas; /* links and the host are shared */
+    options.gpus *= search->replicas;
+    options.micro_batches *= search->replicas;
     g_autoptr(RpPlan) plan = rp_plan_make(search->profile, partition, &options, iterations, NULL);
     /* sums of several rounds that stay on a device are more than its shape tells */
     if (plan == NULL ||
@@ -320,18 +323,32 @@ choose_dispatched(RpDispatchedSearch *search, RpObjective objective, guint *roun
     return choose_by_recurrence(search, round);
 }
 
+/* Groups of GPUs run alike: one of them, with its share of the micro-batches. */
+static RpDispatchedSearch
+search_replica(const RpProfile *profile, const RpPlanOptions *options, guint64 memory_bytes)
+{
+    RpDispatchedSearch search = {.profile = profile,
+                                 .options = *options,
+                                 .replicas = MAX(1, options->replicas),
+                                 .memory_bytes = memory_bytes};
+
+    search.options.gpus = rp_plan_group_gpus(options);
+    search.options.micro_batches = rp_plan_whole_round(options);
+    search.options.replicas = 1;
+    return search;
+}
+
 RpPartition *
 rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
                     guint n_stages, guint64 memory_bytes, guint *round, GError **error)
 {
-    guint chosen = options->round != 0 ? options->round : options->micro_batches;
+    guint chosen = options->round != 0 ? options->round : rp_plan_whole_round(options);
     RpPartition *partition;
 
     if (options->schedule->dispatched && options->schedule->given != NULL) {
         partition = rp_search_given(profile, options, error);
     } else if (options->schedule->dispatched) {
-        RpDispatchedSearch search = {
-            .profile = profile, .options = *options, .memory_bytes = memory_bytes};
+        RpDispatchedSearch search = search_replica(profile, options, memory_bytes);
 
         partition = choose_dispatched(&search, objective, &chosen, error);
     } else {
@@ -355,8 +372,7 @@ gint64
 rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint n_stages,
                       guint64 memory_bytes)
 {
-    RpDispatchedSearch search = {
-        .profile = profile, .options = *options, .memory_bytes = memory_bytes};
+    RpDispatchedSearch search = search_replica(profile, options, memory_bytes);
 
     if ((options->schedule->dispatched && options->schedule->given != NULL) ||
         rp_profile_is_mixed(profile))

@@ -494,6 +494,44 @@ goes_on_where_the_last_iteration_ended(void **state)
         }
 }
 
+/* Of K groups of N GPUs each runs every K-th round as if it were alone. */
+static void
+shares_rounds_out_to_replicas(void **state)
+{
+    for (guint S = 1; S <= 9; S++)
+        for (guint K = 1; K <= 3; K++)
+            for (guint g = 0; g < 3 * K; g++) {
+                const RpScheduleOps *ops = find(S % 2 == 0 ? "roundpipe" : "roundpipe-split");
+                const RpShape one = {.gpus = 3,
+                                     .micro_batches = 8,
+                                     .stages = S,
+                                     .round = 4,
+                                     .forward_slots = S / 3,
+                                     .first_gpu = S % 3};
+                RpShape all = one;
+
+                all.gpus *= K;
+                all.micro_batches *= K;
+                all.replicas = K;
+                g_autoptr(GArray) found = order_of(&(Case){ops, all}, g);
+                g_autoptr(GArray) alone = order_of(&(Case){ops, one}, g % 3);
+
+                assert_true(accepts(ops, &all));
+                assert_int_equal(rp_schedule_next_first_gpu(ops, &all),
+                                 rp_schedule_next_first_gpu(ops, &one));
+                assert_int_equal(found->len, alone->len);
+                for (guint i = 0; i < found->len; i++) {
+                    const RpAction *a = &g_array_index(found, RpAction, i);
+                    const RpAction *b = &g_array_index(alone, RpAction, i);
+                    const guint round = b->micro_batch / 4 * K + g / 3;
+
+                    assert_true(a->kind == b->kind && a->stage == b->stage);
+                    assert_int_equal(a->micro_batch, 4 * round + b->micro_batch % 4);
+                    assert_int_equal(rp_schedule_gpu(ops, &all, a->stage, round), g);
+                }
+            }
+}
+
 /* Closed forms */
 
 static gboolean
@@ -883,6 +921,16 @@ says_what_is_wrong_with_a_shape(void **state)
          {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8},
          {RP_SHAPE_GPUS, RP_SHAPE_OR_LESS, 4}},
         {"roundpipe",
+         {8, 16, 17, 16, 5, .replicas = 3},
+         "roundpipe: 8 GPUs do not divide into 3 replicas: expected a divisor of 8"},
+        {"roundpipe",
+         {8, 18, 17, 18, 5, .replicas = 4},
+         "roundpipe: 18 micro-batches do not divide into 4 replicas: expected a divisor of 18"},
+        {"roundpipe",
+         {8, 16, 17, 16, 5, .replicas = 2},
+         "roundpipe: 2 replicas need as many rounds each, found rounds of 16 of 16 micro-batches",
+         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
+        {"roundpipe",
          {8, 16, 5, 8, 5, 0, 0},
          "roundpipe: the fused stage must follow the forward stages, found 5 forward "
          "slots of 5"},
@@ -917,6 +965,7 @@ main(void)
         cmocka_unit_test(appends_to_an_order_that_has_actions),
         cmocka_unit_test(runs_every_action_once_on_its_device),
         cmocka_unit_test(goes_on_where_the_last_iteration_ended),
+        cmocka_unit_test(shares_rounds_out_to_replicas),
         cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
         cmocka_unit_test(takes_the_published_times_for_unit_costs),
         cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),

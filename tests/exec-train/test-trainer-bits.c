@@ -158,6 +158,32 @@ for_rounds_on_any_devices_and_for_calls(void **state)
     }
 }
 
+/* Groups of devices that share out the rounds: sums of rounds are added up in the same order. */
+static void
+for_replicas(void **state)
+{
+    static const guint rounds[] = {8, 4, 2};
+    const Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(rounds); i++)
+        for (guint how = 0; how < 4; how++) {
+            RpTinyRun run = {"roundpipe",
+                             1,
+                             16,
+                             .round = rounds[i],
+                             .async = how % 2,
+                             .saved = how < 2 ? 0 : RP_SAVED(ATTENTION),
+                             .max_grad_norm = 0.5};
+            g_autofree char *expected = rp_tiny_run_hash(f->model, &run, STEPS);
+
+            for (run.replicas = 2; run.replicas <= 4; run.replicas *= 2)
+                for (guint devices = 1; devices <= 2 && 16 / rounds[i] >= run.replicas; devices++) {
+                    run.devices = devices * run.replicas;
+                    assert_same(f->model, &run, expected);
+                }
+        }
+}
+
 /* One stage of all blocks, so that its rounds leave several devices at once. */
 static void
 for_many_rounds_of_few_stages(void **state)
@@ -423,6 +449,7 @@ main(void)
         FIXTURE_TEST(for_schedules),
         FIXTURE_TEST(for_consistency_and_optimizer_modes),
         FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),
+        FIXTURE_TEST(for_replicas),
         FIXTURE_TEST(for_many_rounds_of_few_stages),
         FIXTURE_TEST(for_calls_of_bound_schedules),
         cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),

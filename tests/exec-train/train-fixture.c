@@ -159,6 +159,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
                  .micro_batches = run->micro_batches,
                  .calls = run->calls,
                  .round = run->round,
+                 .replicas = run->replicas,
                  .saved = {.groups = run->saved},
                  .reverse_backward = run->reverse,
                  .async = run->async,

@@ -34,6 +34,7 @@ typedef struct {
     guint micro_batches;
     guint calls;
     guint round;
+    guint replicas;
     guint n_stages; /* bound: 0 = one a device; dispatched: blocks of a backward stage, 0 = 2 */
     gboolean async;
     gboolean blocking;

@@ -3,13 +3,11 @@
 #include <string.h>
 
 #include "core/plan/device-layout.h"
+#include "core/plan/job/check.h"
 #include "core/plan/planner.h"
 #include "core/plan/resident.h"
 #include "core/plan/transfer.h"
 #include "core/profile/cards.h"
-#include "core/schedules/given.h"
-
-G_DEFINE_QUARK(rp_planner_error, rp_planner_error)
 
 /* Default options become definite ones. */
 static void
@@ -18,8 +16,10 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
     const gboolean dispatched = options->schedule->dispatched;
 
     options->calls = MAX(1, options->calls);
+    if (!dispatched)
+        options->replicas = 1;
     if (options->round == 0 || !dispatched)
-        options->round = options->micro_batches;
+        options->round = MAX(1, rp_plan_whole_round(options));
     if (options->recompute == RP_RECOMPUTE_DEFAULT)
         options->recompute = dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
     if (options->fused_forward == RP_FUSED_DEFAULT)
@@ -29,95 +29,6 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
         options->dispatch = RP_DISPATCH_ROTATION;
     if (options->dispatch == RP_DISPATCH_FREE)
         options->resident_limit = 0; /* no stage has a device of its own */
-}
-
-/* Weights and activations that move are those of layers, and buffers are taken in turns. */
-static gboolean
-check_full_stages(const RpPlanJob *job, GError **error)
-{
-    const RpScheduleOps *schedule = job->options.schedule;
-
-    if (schedule->given != NULL && schedule->dispatched && !schedule->given->in_turns) {
-        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                    "schedule %s gives a slot to another GPU than the next in turn: full fidelity "
-                    "plans buffers by turns; expected compute fidelity",
-                    schedule->name);
-        return FALSE;
-    }
-    if (!rp_planner_has_full(&job->options)) {
-        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                    "schedule %s holds two %s: full fidelity has one; expected compute fidelity",
-                    schedule->name,
-                    schedule->mirrored ? "copies of each stage's weights, on two GPUs"
-                                       : "versions of weights on a GPU at once");
-        return FALSE;
-    }
-    for (guint s = 0; s < job->partition->n_forward; s++)
-        if (job->partition->forward[s].count == 0) {
-            g_set_error(
-                error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                "stage %u of %u holds no layer: full fidelity moves weights and activations "
-                "of layers; expected compute fidelity, or a layer in each stage",
-                s, job->partition->n_forward);
-            return FALSE;
-        }
-    return TRUE;
-}
-
-/* A file has its own GPUs, and a bound stage one. */
-static gboolean
-check_dispatch(const RpPlanOptions *options, GError **error)
-{
-    const RpScheduleOps *schedule = options->schedule;
-
-    if (options->dispatch == RP_DISPATCH_ROTATION || rp_schedule_is_rotated(schedule))
-        return TRUE;
-    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                "schedule %s says itself on which GPU a stage runs: expected dispatch rotation",
-                schedule->name);
-    return FALSE;
-}
-
-static gboolean
-check_partition(const RpPlanJob *job, GError **error)
-{
-    const RpScheduleOps *schedule = job->options.schedule;
-
-    if (job->partition->dispatched != schedule->dispatched) {
-        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                    schedule->dispatched
-                        ? "schedule %s needs forward and backward stages, found one stage list"
-                        : "schedule %s needs one stage list, found forward and backward stages",
-                    schedule->name);
-        return FALSE;
-    }
-    g_return_val_if_fail(!job->options.forward_only || job->options.fidelity == RP_FIDELITY_FULL,
-                         FALSE);
-    if (job->options.fidelity != RP_FIDELITY_FULL)
-        return TRUE;
-    if (!check_full_stages(job, error))
-        return FALSE;
-    if (job->options.fused_forward == RP_FUSED_PUBLISHED) {
-        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
-                    "fused forward \"published\" exists in compute fidelity only: a machine "
-                    "cannot run the fused stage before its input has arrived");
-        return FALSE;
-    }
-    return rp_profile_check_full(job->profile, error);
-}
-
-static gboolean
-check_calls(const RpPlanJob *job, GError **error)
-{
-    const RpScheduleOps *schedule = job->options.schedule;
-
-    if (job->options.calls == 1 || schedule->dispatched ||
-        (!schedule->offloads_weights && rp_planner_has_full(&job->options)))
-        return TRUE;
-    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                "schedule %s sums gradients over one call: found %u calls a step", schedule->name,
-                job->options.calls);
-    return FALSE;
 }
 
 /* Few rounds are not worth a sum in memory of its own, unless that takes less of it. Traffic, bytes
@@ -168,7 +79,8 @@ set_promises(RpPlanJob *job)
     const gboolean blocking = options->consistency == RP_CONSISTENCY_BLOCKING;
     const gboolean lean = options->optimizer == RP_OPTIMIZER_LEAN;
     const guint rounds = job->rounds * (schedule->dispatched ? options->calls : 1);
-    const gboolean kept = rounds > 1 && options->dispatch == RP_DISPATCH_ROTATION &&
+    const gboolean kept = rounds > 1 && options->replicas <= 1 &&
+                          options->dispatch == RP_DISPATCH_ROTATION &&
                           rp_partition_keeps_sums(job->partition, options->gpus);
     const gboolean apart = !kept && are_apart(job, rounds);
     const RpPlanPromises promises = {
@@ -355,10 +267,10 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->profile = profile;
     job->partition = rp_partition_copy(partition);
     job->options = *options;
-    if (!check_dispatch(options, error))
+    if (!rp_job_check_dispatch(options, error))
         return FALSE;
     resolve_options(&job->options, profile);
-    if (!check_partition(job, error))
+    if (!rp_job_check_partition(job, error))
         return FALSE;
     job->n_stages = partition->n_forward + partition->n_backward;
     job->shape = (RpShape){
@@ -371,9 +283,11 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
         .live = options->live,
         .reverse_backward = options->reverse_backward,
         .gpus_per_root = profile->links.gpus_per_root,
+        .replicas = job->options.replicas,
         .forward_only = options->forward_only,
     };
-    if (!rp_schedule_check(options->schedule, &job->shape, error) || !check_calls(job, error))
+    if (!rp_schedule_check(options->schedule, &job->shape, error) ||
+        !rp_job_check_calls(job, error))
         return FALSE;
     job->rounds = options->micro_batches / job->options.round;
     job->iteration = options->first_iteration;

@@ -24,7 +24,8 @@ create(const RpPlanJob *job, const RpWeave *weave)
     /* in turns the last round's backward is the last; else each round ends when its GPU is through,
      * and no round's W waits for another's */
     self->last = job->options.dispatch == RP_DISPATCH_FREE ||
-                         job->options.schedule->split_backward || job->n_stages < job->shape.gpus
+                         job->options.schedule->split_backward || job->n_stages < job->shape.gpus ||
+                         job->shape.replicas > 1
                      ? job->rounds
                      : 1;
     for (guint i = 0; i < 2; i++)

@@ -11,12 +11,14 @@
 struct _RpHostArena {
     const RpPlanJob *job;
     guint n_boundaries;
-    guint32 *boundary; /* [layer] -> number; RP_NONE */
-    guint parities;
+    guint32 *boundary;    /* [layer] -> number; RP_NONE */
+    guint replicas;       /* groups of GPUs, each with buffers of its own */
+    guint parities;       /* rounds that have buffers of their own */
     guint32 *activations; /* [(parity * n_boundaries + boundary) * M_R + m in round] */
     guint32 *saved;       /* [(turn * n_layers + layer) * M_R + m in round]; RP_NONE */
-    guint8 *saved_turns;  /* [layer] rounds that have buffers of their own */
-    guint32 *gradients;   /* dispatched: [(slot parity) * M_R + m]; bound: [stage * M + m] */
+    guint *saved_turns;   /* [layer] rounds that have buffers of their own */
+    guint32 *
+        gradients; /* dispatched: [(slot parity * replicas + group) * M_R + m]; bound: [stage * M + m] */
 };
 
 static void
@@ -99,7 +101,10 @@ lay_out_activations(RpHostArena *arena)
     }
     /* a round may start while the one before it still reads its stash */
     arena->parities =
-        dispatched && (job->options.async || job->rounds * job->options.calls > 1) ? 2 : 1;
+        arena->replicas *
+        (dispatched && (job->options.async || job->rounds * job->options.calls > arena->replicas)
+             ? 2
+             : 1);
     arena->activations =
         RP_JOB_NONE(job, guint32, (gsize)arena->parities * arena->n_boundaries * job->shape.round);
     for (guint p = 0; p < arena->parities; p++) {
@@ -140,12 +145,12 @@ saved_turns(const RpHostArena *arena, guint layer)
 {
     const RpPlanJob *job = arena->job;
 
-    if (arena->parities == 1 || rp_plan_layer(job->plan, layer)->saved_bytes == 0)
-        return 1;
+    if (arena->parities == arena->replicas || rp_plan_layer(job->plan, layer)->saved_bytes == 0)
+        return arena->replicas;
     return job->n_stages + slot_of(job, layer, TRUE) - slot_of(job, layer, FALSE) <
-                   MIN(job->shape.gpus, LEAST_SLOTS_BETWEEN)
-               ? 2
-               : 1;
+                   MIN(rp_shape_group_gpus(&job->shape), LEAST_SLOTS_BETWEEN)
+               ? arena->parities
+               : arena->replicas;
 }
 
 static void
@@ -155,9 +160,9 @@ lay_out_saved(RpHostArena *arena)
     const gsize n_layers = job->profile->n_layers, round = job->shape.round;
 
     arena->saved = RP_JOB_NONE(job, guint32, arena->parities * n_layers * round);
-    arena->saved_turns = RP_JOB_NEW(job, guint8, n_layers);
+    arena->saved_turns = RP_JOB_NEW(job, guint, n_layers);
     for (guint l = 0; l < n_layers; l++) {
-        arena->saved_turns[l] = (guint8)saved_turns(arena, l);
+        arena->saved_turns[l] = saved_turns(arena, l);
         for (gsize turn = 0; turn < arena->saved_turns[l]; turn++)
             for (gsize m = 0; m < round; m++)
                 arena->saved[(turn * n_layers + l) * round + m] =
@@ -172,7 +177,7 @@ lay_out_gradients(RpHostArena *arena)
     const RpPlanJob *job = arena->job;
     const gboolean dispatched = job->partition->dispatched;
     const gsize round = job->shape.round;
-    const guint n = dispatched ? 2 : job->n_stages;
+    const guint n = dispatched ? 2 * arena->replicas : job->n_stages;
     guint64 bytes = 0; /* dispatched: of the largest */
 
     for (guint l = 1; l < job->profile->n_layers; l++)
@@ -194,6 +199,7 @@ rp_host_arena_new(const RpPlanJob *job)
     RpHostArena *arena = RP_JOB_NEW(job, RpHostArena, 1);
 
     arena->job = job;
+    arena->replicas = MAX(1, job->shape.replicas);
     for (guint l = 0; l < job->profile->n_layers; l++)
         lay_out_layer(job, l);
     rp_exchange_lay_out(job);
@@ -238,7 +244,10 @@ guint32
 rp_host_arena_gradient(const RpHostArena *arena, guint32 stage, guint32 micro_batch)
 {
     const gsize round = arena->job->shape.round;
-    const gsize row = arena->job->partition->dispatched ? stage % 2 : stage;
+    const gsize row =
+        arena->job->partition->dispatched
+            ? stage % 2 * arena->replicas + round_of(arena, micro_batch) % arena->replicas
+            : stage;
 
     return arena->gradients[row * round + micro_batch % round];
 }

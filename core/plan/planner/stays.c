@@ -11,8 +11,10 @@
 static gboolean
 runs(const RpPlanJob *job, guint g, guint layer)
 {
+    const guint n = rp_shape_group_gpus(&job->shape);
+
     if (job->partition->dispatched)
-        return rp_partition_visits(job->partition, job->shape.gpus, g, layer);
+        return rp_partition_visits(job->partition, n, g % n, layer);
     for (guint s = 0; s < job->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, s);
 

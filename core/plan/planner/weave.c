@@ -131,24 +131,31 @@ dispatch(RpWeave *weave, guint slot, guint round)
     return g;
 }
 
+/* Its actions, which are next on its device. */
+static void
+append_slot(RpWeave *weave, guint slot, guint round, const RpFidelityOps *fidelity, gpointer self)
+{
+    const guint g = dispatch(weave, slot, round);
+    const RpAction *action;
+
+    while ((action = next_action(weave, g)) != NULL && action->stage == slot &&
+           action->micro_batch / weave->job->shape.round == round)
+        append_next(weave, g, fidelity, self);
+}
+
 /* Dispatched: slot after slot, the order in which §3.2 dispatches them. Buffers are taken in turns
- * by slot and round, so no later round may be appended before an earlier one. */
+ * by slot and round, so no later round of a group of GPUs may be appended before an earlier one. Groups
+ * take turns, slot by slot: lanes of the host work for all. */
 static void
 append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
 {
     const RpPlanJob *job = weave->job;
+    const guint replicas = MAX(1, job->shape.replicas);
 
-    for (guint round = 0; round < job->rounds; round++) {
-        for (guint slot = 0; slot < job->shape.stages; slot++) {
-            const guint g = dispatch(weave, slot, round);
-
-            const RpAction *action;
-
-            while ((action = next_action(weave, g)) != NULL && action->stage == slot &&
-                   action->micro_batch / job->shape.round == round)
-                append_next(weave, g, fidelity, self);
-        }
-    }
+    for (guint round = 0; round < job->rounds; round += replicas)
+        for (guint slot = 0; slot < job->shape.stages; slot++)
+            for (guint k = 0; k < replicas; k++)
+                append_slot(weave, slot, round + k, fidelity, self);
 }
 
 /* Bound: merges the devices' orders into one in which everything comes after what it needs.
