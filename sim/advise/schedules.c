@@ -51,6 +51,28 @@ recommended_row(const RpAdvice *advice, gboolean sync)
                                                                 : NULL;
 }
 
+/* @schedule's run with the numbers of the recommended one. */
+static RpAdviseRun *
+dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean sync, GError **error)
+{
+    const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
+    RpAdviseQuery query = advice->query;
+
+    query.sync = sync;
+    g_autoptr(RpAdviseRun) run =
+        rp_advise_run_new(&query, schedule, model->sequences, model->options.micro_batches,
+                          model->options.round, model->options.constant_bytes);
+    if (rp_advise_fit(&query, advice->profile, run)) {
+        rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
+        if (!rp_advise_simulate(advice->profile, run, FALSE, error))
+            return NULL;
+        rp_advise_measure(&query, advice->profile, run);
+    } else if (run->partition != NULL) {
+        rp_advise_measure(&query, advice->profile, run);
+    }
+    return g_steal_pointer(&run);
+}
+
 /* Roundpipe with the other kind of optimizer step than the recommendation's. */
 static RpAdviseRun *
 roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
@@ -66,19 +88,7 @@ roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
         if (recommended != NULL)
             return recommended;
     }
-    query.sync = sync;
-    g_autoptr(RpAdviseRun) run = rp_advise_run_new(
-        &query, model->options.schedule, model->sequences, model->options.micro_batches,
-        model->options.round, model->options.constant_bytes);
-    if (rp_advise_fit(&query, advice->profile, run)) {
-        rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
-        if (!rp_advise_simulate(advice->profile, run, FALSE, error))
-            return NULL;
-        rp_advise_measure(&query, advice->profile, run);
-    } else if (run->partition != NULL) {
-        rp_advise_measure(&query, advice->profile, run);
-    }
-    return g_steal_pointer(&run);
+    return dispatched_row(advice, model->options.schedule, sync, error);
 }
 
 static void
@@ -95,14 +105,16 @@ rp_advise_compare(RpAdvice *advice, const RpScheduleOps *const *schedules, GErro
     advice->schedules = g_ptr_array_new_with_free_func(free_run);
     for (; *schedules != NULL; schedules++) {
         gboolean dispatched = (*schedules)->dispatched;
-        RpAdviseRun *run = dispatched
-                               ? roundpipe_row(advice, TRUE, error)
+        const gboolean trained = rp_schedule_is_trained(*schedules);
+        RpAdviseRun *run = dispatched && trained ? roundpipe_row(advice, TRUE, error)
+                           : dispatched
+                               ? dispatched_row(advice, *schedules, TRUE, error)
                                : bound_row(&advice->query, *schedules, model->sequences, error);
 
         if (run == NULL)
             return FALSE;
         g_ptr_array_add(advice->schedules, run);
-        if (!dispatched)
+        if (!dispatched || !trained)
             continue;
         run = roundpipe_row(advice, FALSE, error);
         if (run == NULL)
