@@ -131,9 +131,11 @@ rp_request_shape(const RpRequest *request)
 
     return (RpShape){
         .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
+        .micro_batches = options->micro_batches * rp_plan_slices(options),
+        .slices = rp_plan_slices(options),
         .stages = partition->n_forward + partition->n_backward,
-        .round = options->round,
+        .round = options->round * rp_plan_slices(options),
+        .replicas = options->replicas,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
         .group = options->group,
         .live = options->live,
@@ -242,15 +244,17 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
     const RpGivenOrders *given = schedule->given;
     RpShape shape = {
         .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
+        .micro_batches = options->micro_batches * rp_plan_slices(options),
+        .slices = rp_plan_slices(options),
         .stages = ask->n_stages > 0 ? ask->n_stages
                   : given != NULL   ? given->stages
                   : schedule->dispatched
                       ? MAX(2, options->gpus)
                       : rp_partition_default_stages(profile, schedule, options->gpus),
         .forward_slots = given != NULL ? given->forward_slots : 0,
-        .round = schedule->dispatched && options->round > 0 ? options->round
-                                                            : rp_plan_whole_round(options),
+        .round = (schedule->dispatched && options->round > 0 ? options->round
+                                                             : rp_plan_whole_round(options)) *
+                 rp_plan_slices(options),
         .replicas = options->replicas,
         .group = options->group,
         .live = options->live,

@@ -60,6 +60,10 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
     rp_report_count(report, "micro_batches", options->micro_batches, "micro-batches");
     if (request->partition->dispatched)
         rp_report_show(report, "%u in rounds of %u", options->micro_batches, options->round);
+    if (rp_plan_slices(options) > 1)
+        rp_report_count(report, "slices", options->slices, "slices");
+    if (rp_plan_slices(options) > 1)
+        rp_report_show(report, "%u of each sequence", options->slices);
     if (options->replicas > 1)
         rp_report_count(report, "replicas", options->replicas, "replicas");
     if (options->replicas > 1)
@@ -283,6 +287,9 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         return FALSE;
     if (!rp_cli_noise_check(&args->noise, args->request.slow, request.options.gpus, error))
         return FALSE;
+    if (args->noise.draws > 0 && rp_plan_slices(&request.options) > 1)
+        return rp_cli_refuse(error,
+                             "--draws: spreads of slices are not known; expected --slices 1");
     rp_cli_noise_apply(&args->noise, &request);
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
 

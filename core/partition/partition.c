@@ -117,6 +117,18 @@ rp_stage_time_ns(const RpProfile *profile, RpInterval stage, RpPhase phase, gint
     g_return_val_if_reached(0);
 }
 
+double
+rp_stage_attention(const RpProfile *profile, RpInterval stage)
+{
+    double attention_ns = 0, all_ns = 0;
+
+    for (guint l = stage.first; l < stage.first + stage.count; l++) {
+        attention_ns += (double)profile->layers[l].saved[RP_SAVED_ATTENTION].recompute_ns;
+        all_ns += (double)profile->layers[l].forward_ns;
+    }
+    return all_ns > 0 ? MIN(1, attention_ns / all_ns) : 0;
+}
+
 gint64
 rp_stage_weight_gradient_ns(const RpProfile *profile, RpInterval stage)
 {

@@ -75,6 +75,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPartition, rp_partition_free)
 gint64 rp_stage_time_ns(const RpProfile *profile, RpInterval stage, RpPhase phase,
                         gint64 *recompute_ns);
 
+/* Attention's share of a forward of the stage, of timing files that have saved_attention_ms; else 0. */
+double rp_stage_attention(const RpProfile *profile, RpInterval stage);
+
 /* Sum of weight_gradient_ns: the W of a split backward; I = backward - W. */
 gint64 rp_stage_weight_gradient_ns(const RpProfile *profile, RpInterval stage);
 

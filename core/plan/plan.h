@@ -306,6 +306,7 @@ typedef struct {
     gboolean
         gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
     guint element_bytes; /* `full`: of a weight or gradient as stored */
+    guint slices;        /* of each sequence, counted as micro-batches; 1 = none */
     gboolean
         early_steps; /* gated, synchronous: an early step of each layer, as soon as its gradient is
                              home, for the norm. It may write weights as if nothing were clipped; the

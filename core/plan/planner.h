@@ -72,9 +72,17 @@ typedef struct {
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
     guint replicas;      /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
+    guint slices;        /* sliced: of each micro-batch's sequences; 0 = 1 */
     RpDispatch dispatch; /* free: of slots that no file gives away, on cards of several kinds */
     guint dispatch_rule; /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
+
+/* Micro-batches of the plan to one of the options: slices, where sequences are in slices. */
+static inline guint
+rp_plan_slices(const RpPlanOptions *options)
+{
+    return options->schedule->sliced ? MAX(1, options->slices) : 1;
+}
 
 /* GPUs of a group, and its micro-batches: all that one round can have. */
 static inline guint
@@ -101,11 +109,13 @@ guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64
  * they must: there would be nothing to undo them from. */
 RpOptimizerForm rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
 
-/* Whether there are plans in `full` fidelity: of one copy and one version of weights on a device. */
+/* Whether there are plans in `full` fidelity: of whole sequences, and one copy and one version of weights
+ * on a device. */
 static inline gboolean
 rp_planner_has_full(const RpPlanOptions *options)
 {
-    return !options->schedule->mirrored && !(options->schedule->unflushed && options->async);
+    return rp_plan_slices(options) == 1 && !options->schedule->mirrored &&
+           !(options->schedule->unflushed && options->async);
 }
 
 typedef struct _RpPlanner RpPlanner;

@@ -3,6 +3,8 @@
  */
 #include "core/schedules/schedule.h"
 
+#include <math.h>
+
 #include "core/schedules/given.h"
 #include "core/schedules/order.h"
 
@@ -52,6 +54,22 @@ rp_schedule_fail(GError **error, RpShapeRemedy one, RpShapeRemedy other, const c
     va_end(arguments);
     *rp_schedule_error_get_private(*error) = (RpScheduleErrorPrivate){one, other};
     return FALSE;
+}
+
+static gint64
+slices_before_ns(gint64 ns, double attention, guint j, guint K)
+{
+    const double x = (double)j / K;
+
+    return llround((double)ns * ((1 - attention) * x + attention * x * x));
+}
+
+gint64
+rp_slice_time_ns(gint64 ns, double attention, guint j, guint K)
+{
+    return K <= 1
+               ? ns
+               : slices_before_ns(ns, attention, j + 1, K) - slices_before_ns(ns, attention, j, K);
 }
 
 /* Devices from the first slot of a round to that of the next. */

@@ -115,7 +115,12 @@ typedef struct {
     gint64 backward_ns; /* B or FB, recompute included */
     gint64 lead_ns;     /* leading part of backward_ns that does not need the gradient */
     gint64 weight_ns;   /* W */
+    double attention;   /* share of attention in forwards, taken for all of them */
 } RpStageTimes;
+
+/* What slice @j of @K of a sequence takes of @ns: of attention, a share, in proportion to what is before
+ * it and its own half; of the rest as much as every other. The slices' sum is @ns. */
+gint64 rp_slice_time_ns(gint64 ns, double attention, guint j, guint K);
 
 /* Of an action of @kind; @backward: the stage of its backward part. */
 static inline gint64
@@ -150,7 +155,8 @@ typedef struct {
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
     /* dispatched: equal groups of GPUs, to which rounds go in turn; 0 = 1; first_gpu is one of each */
     guint replicas;
-    guint turn; /* forwards alone: a round begins so many devices further on; 0 = stages */
+    guint slices; /* of a sequence, each counted as a micro-batch; 0 = 1 */
+    guint turn;   /* forwards alone: a round begins so many devices further on; 0 = stages */
     gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
     guint live;            /* limited: most activations alive on a device; 0 = as many as help */
     RpFlow flow;           /* asynchronous and unflushed; else alone */
@@ -174,6 +180,7 @@ struct _RpScheduleOps {
     gboolean dispatched; /* stages are not bound to devices */
     gboolean looped;     /* more than one stage per device is usual */
     gboolean folded;     /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
+    gboolean sliced;     /* runs slices of sequences, which count as micro-batches */
     gboolean mirrored;   /* two copies of each stage: on s and, for the later half of the
                           micro-batches, on N-1-s */
     gboolean
@@ -200,6 +207,7 @@ const RpScheduleOps *const *rp_schedules(void);
 
 /* Whether a schedule has something. */
 typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);
+gboolean rp_schedule_is_sliced(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_dispatched(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_rotated(const RpScheduleOps *schedule); /* dispatched, by no file */
 gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);

@@ -10,7 +10,7 @@
 
 /* In the order in which tables list them: rp_schedule_gpipe, ... */
 #define RP_SCHEDULES(row)                                                                          \
-    row(gpipe) row(1f1b) row(interleaved_1f1b) row(looped_bfs) row(zb_h1) row(zb_2p)               \
+    row(gpipe) row(1f1b) row(seq_1f1b) row(interleaved_1f1b) row(looped_bfs) row(zb_h1) row(zb_2p) \
         row(interleaved_zb) row(zb_v) row(v_half) row(v_min) row(dualpipe_v) row(dualpipe)         \
             row(chimera) row(hanayo) row(pipedream_2bw) row(mobius) row(roundpipe)                 \
                 row(roundpipe_split)

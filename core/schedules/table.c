@@ -48,6 +48,12 @@ rp_schedule_is_rotated(const RpScheduleOps *schedule)
 }
 
 gboolean
+rp_schedule_is_sliced(const RpScheduleOps *schedule)
+{
+    return schedule->sliced;
+}
+
+gboolean
 rp_schedule_is_dispatched(const RpScheduleOps *schedule)
 {
     return schedule->dispatched;
@@ -76,8 +82,8 @@ rp_schedule_is_trained(const RpScheduleOps *schedule)
 {
     const RpGivenOrders *given = schedule->given;
 
-    return !schedule->split_backward && !schedule->mirrored && !schedule->unflushed &&
-           (given == NULL || !schedule->dispatched || given->in_turns);
+    return !schedule->split_backward && !schedule->mirrored && !schedule->sliced &&
+           !schedule->unflushed && (given == NULL || !schedule->dispatched || given->in_turns);
 }
 
 char *

@@ -13,6 +13,7 @@ typedef struct {
     guint32 backward_stage; /* of the backward part of an overlapped action, else the same */
     guint32 iteration;
     guint16 n_dependencies;
+    guint16 slice;
     guint8 kind;
 } Step;
 
@@ -24,7 +25,7 @@ typedef struct {
 
 struct _RpBoundRecurrence {
     const RpProfile *profile;
-    guint n_stages, n_lanes, micro_batches;
+    guint n_stages, n_lanes, micro_batches, slices;
     gboolean early;
     gboolean mirrored;     /* second copies are timed as the first ones */
     RpSteadyWindow window; /* .iterations = 0: synchronous */
@@ -78,6 +79,7 @@ read_plan(RpBoundRecurrence *recurrence, const RpPlan *plan)
             .backward_stage = task->kind == RP_TASK_OVERLAP ? task->backward_stage : task->stage,
             .iteration = task->iteration,
             .n_dependencies = task->dependency_count,
+            .slice = (guint16)(task->micro_batch % recurrence->slices),
             .kind = task->kind,
         };
         for (guint d = 0; d < task->dependency_count; d++)
@@ -110,6 +112,7 @@ rp_bound_recurrence_new(const RpProfile *profile, const RpPlanOptions *given, gu
     recurrence->profile = profile;
     recurrence->n_stages = n_stages;
     recurrence->micro_batches = options.micro_batches;
+    recurrence->slices = rp_plan_slices(&options);
     recurrence->gpus = options.gpus;
     recurrence->mirrored = options.schedule->mirrored;
     recurrence->early = options.recompute == RP_RECOMPUTE_EARLY;
@@ -155,6 +158,7 @@ set_stage(RpBoundRecurrence *recurrence, guint s, RpInterval layers)
     recurrence->layers[s] = layers;
     times->forward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL);
     times->backward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_BACKWARD, &times->lead_ns);
+    times->attention = recurrence->slices > 1 ? rp_stage_attention(profile, layers) : 0;
     times->weight_ns = rp_stage_weight_gradient_ns(profile, layers);
 }
 
@@ -194,10 +198,17 @@ duration_of(const RpBoundRecurrence *recurrence, const Step *step, gint64 *lead_
     *lead_ns = 0;
     if (step->stage == RP_NONE)
         return 0;
+    const RpStageTimes *times = &recurrence->times[step->stage];
+    gint64 ns = rp_action_time_ns(kind, times, &recurrence->times[step->backward_stage]);
+
     if (recurrence->early && rp_action_leads(kind))
-        *lead_ns = recurrence->times[step->stage].lead_ns;
-    return rp_action_time_ns(kind, &recurrence->times[step->stage],
-                             &recurrence->times[step->backward_stage]);
+        *lead_ns = times->lead_ns;
+    if (recurrence->slices > 1) {
+        ns = rp_slice_time_ns(ns, times->attention, step->slice, recurrence->slices);
+        *lead_ns =
+            MIN(ns, rp_slice_time_ns(*lead_ns, times->attention, step->slice, recurrence->slices));
+    }
+    return ns;
 }
 
 gint64

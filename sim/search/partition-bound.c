@@ -338,7 +338,9 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     init_sums(&sums, &search);
     double bound = (double)work_ns(&sums, n) * options->micro_batches;
 
-    for (guint g = 0; g < gpus && !options->async && schedule->given == NULL; g++) {
+    /* of slices only what devices have to do */
+    for (guint g = 0; g < gpus && !options->async && !schedule->sliced && schedule->given == NULL;
+         g++) {
         /* stages on the way to its first: two directions begin on both ends */
         const guint r = schedule->mirrored ? MIN(g, gpus - 1 - g) : g;
 
@@ -349,7 +351,7 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     }
     gint64 best = (gint64)(bound / gpus);
 
-    if (schedule->given == NULL && rp_planner_has_full(options) &&
+    if (schedule->given == NULL && !schedule->sliced && rp_planner_has_full(options) &&
         (schedule->stages_per_gpu == 1 || n_stages == gpus))
         best = MAX(best, one_stage_bound(&sums, schedule->split_backward, best));
     clear_sums(&sums);

@@ -4,6 +4,8 @@
  */
 #include "tests/rp-test.h"
 
+#include <math.h>
+
 #include "core/schedules/schedule.h"
 
 #define MAX_GPUS 6
@@ -250,12 +252,12 @@ format_orders(const Case *c)
 static void
 lists_every_schedule_in_table_order(void **state)
 {
-    static const char *const names[] = {"gpipe",          "1f1b",       "interleaved-1f1b",
-                                        "looped-bfs",     "zb-h1",      "zb-2p",
-                                        "interleaved-zb", "zb-v",       "v-half",
-                                        "v-min",          "dualpipe-v", "dualpipe",
-                                        "chimera",        "hanayo",     "pipedream-2bw",
-                                        "mobius",         "roundpipe",  "roundpipe-split"};
+    static const char *const names[] = {
+        "gpipe",      "1f1b",      "seq-1f1b",       "interleaved-1f1b",
+        "looped-bfs", "zb-h1",     "zb-2p",          "interleaved-zb",
+        "zb-v",       "v-half",    "v-min",          "dualpipe-v",
+        "dualpipe",   "chimera",   "hanayo",         "pipedream-2bw",
+        "mobius",     "roundpipe", "roundpipe-split"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -274,7 +276,7 @@ suggests_the_nearest_name(void **state)
                                            {"round-pipe", "\"roundpipe\""},
                                            {"interleaved-1fb1", "\"interleaved-1f1b\""},
                                            {"zbv", "\"zb-v\""},
-                                           {"sgd", "gpipe, 1f1b, interleaved-1f1b"}};
+                                           {"sgd", "gpipe, 1f1b, seq-1f1b"}};
 
     for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
         g_autoptr(GError) error = NULL;
@@ -297,6 +299,9 @@ orders_read_as_in_their_timelines(void **state)
         const char *text;
     } golden[] = {
         {"gpipe", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0F2 0B0 0B1 0B2 | 1F0 1F1 1F2 1B0 1B1 1B2"},
+        {"seq-1f1b",
+         {2, 4, 2, 4, .slices = 2},
+         "0F0 0F1 0F2 0B1 0F3 0B0 0B3 0B2 | 1F0 1F1 1B1 1F2 1B0 1F3 1B3 1B2"},
         {"1f1b", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0B0 0F2 0B1 0B2 | 1F0 1B0 1F1 1B1 1F2 1B2"},
         {"interleaved-1f1b",
          {2, 2, 4, 2, 0, 0, 0},
@@ -563,7 +568,7 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
     const gint64 B = t.I + t.W;
     const gboolean unit = t.F == t.I && t.I == t.W;
 
-    if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b") ||
+    if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b") || g_str_equal(name, "seq-1f1b") ||
         g_str_equal(name, "pipedream-2bw"))
         return (M + S - 1) * (t.F + B);
     if (g_str_equal(name, "interleaved-1f1b"))
@@ -656,6 +661,55 @@ takes_the_published_times_for_unit_costs(void **state)
     }
 }
 
+/* Slices of equal time: as 1F1B with as many micro-batches, and K - 1 more alive. */
+static void
+slices_take_the_time_of_their_closed_form(void **state)
+{
+    static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {5, 3, 1, 9}, {1, 2, 5, 8}};
+
+    (void)state;
+    for (guint N = 1; N <= MAX_GPUS; N++)
+        for (guint K = 1; K <= 5; K++)
+            for (guint M = 1; M <= 6; M++) {
+                Case c = {find("seq-1f1b"), bound_shape(N, M * K, N)};
+
+                c.shape.slices = K;
+                for (guint i = 0; i < G_N_ELEMENTS(costs); i++) {
+                    const Costs t = costs[i];
+                    gint64 min_busy;
+
+                    assert_case(&c,
+                                makespan(&c, t, &min_busy) == (M * K + N - 1) * (t.F + t.I + t.W));
+                }
+                for (guint r = 0; r < N; r++)
+                    assert_case(&c, rp_schedule_peak_live(c.ops, &c.shape, r) ==
+                                        MIN(M * K, N - r + K - 1));
+            }
+}
+
+/* The slices of a time are that time together, and grow with attention from the first to the last. */
+static void
+slices_are_the_whole_together(void **state)
+{
+    (void)state;
+    for (guint K = 1; K <= 9; K++)
+        for (guint a = 0; a <= 4; a++) {
+            const gint64 ns = 1000003;
+            gint64 sum = 0, before = 0;
+
+            for (guint j = 0; j < K; j++) {
+                const gint64 slice = rp_slice_time_ns(ns, a / 4.0, j, K);
+
+                assert_true(slice + 1 >= before);
+                sum += before = slice;
+            }
+            assert_int_equal(sum, ns);
+            /* all attention: the j-th of K squares' differences */
+            if (a == 4)
+                assert_int_equal(before, ns - llround((double)ns * (K - 1) * (K - 1) / (K * K)));
+        }
+}
+
 /* Live activations of device @r by closed form; 0 where there is none. */
 static guint
 closed_peak(const Case *c, guint r)
@@ -665,7 +719,8 @@ closed_peak(const Case *c, guint r)
 
     if (g_str_equal(name, "gpipe"))
         return M;
-    if (g_str_equal(name, "1f1b") || g_str_equal(name, "pipedream-2bw"))
+    if (g_str_equal(name, "1f1b") || g_str_equal(name, "seq-1f1b") ||
+        g_str_equal(name, "pipedream-2bw"))
         return MIN(M, S - r);
     if (g_str_equal(name, "interleaved-1f1b"))
         return MIN((v - 1) * N + 2 * (N - 1 - r) + 1, v * M);
@@ -968,6 +1023,8 @@ main(void)
         cmocka_unit_test(shares_rounds_out_to_replicas),
         cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
         cmocka_unit_test(takes_the_published_times_for_unit_costs),
+        cmocka_unit_test(slices_take_the_time_of_their_closed_form),
+        cmocka_unit_test(slices_are_the_whole_together),
         cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),
         cmocka_unit_test(holds_the_published_share_of_activations),
         cmocka_unit_test(accepts_exactly_the_shapes_it_is_defined_for),

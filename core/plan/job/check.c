@@ -11,6 +11,14 @@ check_full_stages(const RpPlanJob *job, GError **error)
 {
     const RpScheduleOps *schedule = job->options.schedule;
 
+    if (job->options.slices > 1) {
+        g_set_error(
+            error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+            "schedule %s runs slices of sequences: full fidelity plans whole ones; expected "
+            "compute fidelity",
+            schedule->name);
+        return FALSE;
+    }
     if (schedule->given != NULL && schedule->dispatched && !schedule->given->in_turns) {
         g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
                     "schedule %s gives a slot to another GPU than the next in turn: full fidelity "

@@ -18,6 +18,8 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
     options->calls = MAX(1, options->calls);
     if (!dispatched)
         options->replicas = 1;
+    options->slices = rp_plan_slices(options);
+    options->micro_batches *= options->slices;
     if (options->round == 0 || !dispatched)
         options->round = MAX(1, rp_plan_whole_round(options));
     if (options->recompute == RP_RECOMPUTE_DEFAULT)
@@ -106,6 +108,7 @@ set_promises(RpPlanJob *job)
         .form = rp_planner_form(job->profile, options),
         .servers = options->fidelity == RP_FIDELITY_FULL ? MAX(1, options->servers) : 1,
         .gated = !options->step_at_once || blocking,
+        .slices = options->slices,
         .early_steps = rp_early_has(job),
     };
 
@@ -151,6 +154,7 @@ static void
 set_times(RpStageTimes *times, const RpProfile *card, RpInterval layers, RpPhase phase)
 {
     times->forward_ns = rp_stage_time_ns(card, layers, RP_PHASE_FORWARD, NULL);
+    times->attention = rp_stage_attention(card, layers);
     times->weight_ns = rp_stage_weight_gradient_ns(card, layers);
     if (phase != RP_PHASE_FORWARD)
         times->backward_ns = rp_stage_time_ns(card, layers, phase, &times->lead_ns);
@@ -275,7 +279,7 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
     job->n_stages = partition->n_forward + partition->n_backward;
     job->shape = (RpShape){
         .gpus = options->gpus,
-        .micro_batches = options->micro_batches,
+        .micro_batches = job->options.micro_batches,
         .stages = job->n_stages,
         .round = job->options.round,
         .forward_slots = partition->dispatched ? partition->n_forward : 0,
@@ -284,15 +288,16 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
         .reverse_backward = options->reverse_backward,
         .gpus_per_root = profile->links.gpus_per_root,
         .replicas = job->options.replicas,
+        .slices = job->options.slices,
         .forward_only = options->forward_only,
     };
     if (!rp_schedule_check(options->schedule, &job->shape, error) ||
         !rp_job_check_calls(job, error))
         return FALSE;
-    job->rounds = options->micro_batches / job->options.round;
+    job->rounds = job->options.micro_batches / job->options.round;
     job->iteration = options->first_iteration;
     job->plan = rp_plan_new(options->gpus, options->fidelity, profile->n_layers,
-                            options->micro_batches * rp_job_calls(job));
+                            job->options.micro_batches * rp_job_calls(job));
     job->builder = rp_builder_new(job->plan);
     choose_saved(job);
     set_promises(job);
@@ -361,6 +366,17 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
     return task;
 }
 
+/* A slice takes a part of its micro-batch's time. */
+static void
+slice_times(const RpPlanJob *job, const RpAction *action, const RpStageTimes *times,
+            gint64 *duration_ns, gint64 *lead_ns)
+{
+    const guint K = job->shape.slices, j = action->micro_batch % K;
+
+    *duration_ns = rp_slice_time_ns(*duration_ns, times->attention, j, K);
+    *lead_ns = MIN(*duration_ns, rp_slice_time_ns(*lead_ns, times->attention, j, K));
+}
+
 void
 rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action, gint64 *duration_ns,
                     gint64 *lead_ns)
@@ -373,6 +389,7 @@ rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action, 
     *lead_ns = rp_job_leads(job, action)                                       ? times->lead_ns
                : action->kind == RP_ACTION_FUSED && job->promises->early_fused ? times->forward_ns
                                                                                : 0;
+    slice_times(job, action, times, duration_ns, lead_ns);
 }
 
 void

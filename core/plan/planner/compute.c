@@ -67,7 +67,8 @@ wait_for(const Compute *self, guint device, RpTaskId producer, guint32 phase)
                                                rp_profile_of(job->profile, device)->links.hop_ns)
                                          : 0;
 
-    rp_builder_wait(job->builder, producer, lane, (guint32)MIN(hop_ns, G_MAXUINT32 - 1), phase);
+    rp_builder_wait(job->builder, producer, lane,
+                    (guint32)MIN(hop_ns / job->shape.slices, G_MAXUINT32 - 1), phase);
 }
 
 /* All rounds' backwards of @maker, two iterations ago. */

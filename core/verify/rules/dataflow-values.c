@@ -233,6 +233,23 @@ check_stash(RpDataflow *flow, guint32 s, guint32 m)
                            boundary, m, FALSE, "the stashed input");
 }
 
+/* Slices of a sequence: forwards read keys and values of the slices before, backwards their gradients,
+ * to which the slices behind have added. */
+static gboolean
+check_slices(RpDataflow *flow, guint32 s, guint32 m)
+{
+    const gsize at = (gsize)s * flow->verifier->micro_batches + m;
+
+    if (m % MAX(1, flow->verifier->promises->slices) == 0)
+        return TRUE;
+    return (flow->forward[at - 1] == RP_NO_TASK || flow->forward[at] == RP_NO_TASK ||
+            check_order(flow, flow->forward[at - 1], flow->forward[at], FALSE,
+                        "keys and values of the slice before")) &&
+           (flow->backward[at] == RP_NO_TASK || flow->backward[at - 1] == RP_NO_TASK ||
+            check_order(flow, flow->backward[at], flow->backward[at - 1], FALSE,
+                        "gradients of keys and values from the slice behind"));
+}
+
 gboolean
 rp_dataflow_check_values(RpDataflow *flow, guint32 m)
 {
@@ -249,7 +266,8 @@ rp_dataflow_check_values(RpDataflow *flow, guint32 m)
     for (guint s = 0; s < verifier->n_stages && !verifier->promises->forward_only; s++) {
         if (!rp_plan_stage(verifier->plan, s)->runs_backward)
             continue;
-        if (!check_stash(flow, s, m) || !check_weight_gradient(flow, s, m))
+        if (!check_stash(flow, s, m) || !check_weight_gradient(flow, s, m) ||
+            !check_slices(flow, s, m))
             return FALSE;
     }
     return TRUE;
