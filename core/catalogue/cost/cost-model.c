@@ -25,11 +25,10 @@ typedef struct {
 /*
  * Counted over the kernels, in 16-bit reads and writes of 2 bytes.
  *
- * This project's (exec/network/block.c, exec/cuda). Forward: h: two norms of 4, two residuals, which
- * matmuls read and add, of 2. Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: two norms
- * made anew 8, their backwards with the residual's gradient 16, two sums of input gradients 4. Heads: made
- * anew 4, backward in one pass 6, or 4 where rope alone turns in place. m: 12, the product made
- * anew among it. Logits: read, and their gradient written in their place.
+ * This project's (exec/network/block.c, exec/cuda). Forward: h: norms 8, residuals, which matmuls add, 4.
+ * Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: norms made anew 8, their backwards with
+ * the residual's gradient 16, two sums of input gradients 4. Heads: made anew 4, backward in one pass 6,
+ * or 4 where rope alone turns in place. m: 12, with the product made anew. Logits: read, written over.
  *
  * The published implementation's: PyTorch, one kernel an operation, fp32 inside norms. Forward: h:
  * two norms of 36, two residuals of 6. Heads: rope 18, norms 36. m: 10. Logits 4. Backward: twice.
@@ -46,10 +45,7 @@ static const struct {
 #define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
 #define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
 #define BACKWARD_TRAFFIC 2.0
-/* A residual, read by the matmul that adds it. */
-#define RESIDUAL_BYTES 2
-/* Where gate and up are two matmuls, and the gradient of their input a third sum. */
-#define APART_BYTES 2
+#define APART_BYTES 2 /* gate and up are two matmuls, their input's gradient is a third sum */
 /* FLOP of attention's backward over its forward: five matmuls against two. */
 #define BACKWARD_ATTENTION 2.5
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
@@ -287,7 +283,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
         .backward_bytes = block_traffic(model, backward, missed, backward_mlp) * (double)tokens,
         .output_flops = own ? 2.0 * (double)(tokens * h * m) : 0,
         .output_bytes =
-            own ? (RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens : 0,
+            own ? (RP_COST_RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens
+                : 0,
         .gradient_bytes = (double)layer->gradient_bytes,
         .experts = model->experts > 1 ? model->experts : 0,
         .frozen = context->workload->lora_rank > 0,
@@ -309,7 +306,6 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                            .byte_ns = 1e9 / context->rates.bandwidth,
                            .attention_ns = 1e9 * work.attention_flops / context->rates.attention,
                            .norm_bytes = forward->norm,
-                           .residual_bytes = RESIDUAL_BYTES,
                            .heads_bytes = rp_architectures[model->architecture].qk_norm
                                               ? forward->normed
                                               : forward->heads},

@@ -21,7 +21,7 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
         [RP_SAVED_ATTENTION] = {BYTES_16BIT * ad + BYTES_FP32 * model->heads, 0,
                                 cost->heads_bytes * (ad + kd)},
         [RP_SAVED_QKV] = {BYTES_16BIT * (ad + 2 * kd), h * (ad + 2 * kd), cost->norm_bytes * h},
-        [RP_SAVED_RESIDUAL] = {BYTES_16BIT * h, h * ad, cost->residual_bytes * h},
+        [RP_SAVED_RESIDUAL] = {BYTES_16BIT * h, h * ad, RP_COST_RESIDUAL_BYTES * h},
         [RP_SAVED_MLP] = {BYTES_16BIT * 2 * m, 2 * h * m, m > 0 ? cost->norm_bytes * h : 0},
     };
 

@@ -10,14 +10,16 @@
 
 #include "core/catalogue/catalogue.h"
 
+/* Of h, a token: a residual, read by the matmul that adds it. */
+#define RP_COST_RESIDUAL_BYTES 2
+
 typedef struct {
-    double tokens;         /* of a micro-batch */
-    double flop_ns;        /* of the block's matmuls */
-    double byte_ns;        /* of element-wise kernels */
-    double attention_ns;   /* forward */
-    double norm_bytes;     /* that a norm moves of h, a token */
-    double residual_bytes; /* the same of a residual, beside the matmul that adds it */
-    double heads_bytes;    /* the same of q's and k's norm and rope */
+    double tokens;       /* of a micro-batch */
+    double flop_ns;      /* of the block's matmuls */
+    double byte_ns;      /* of element-wise kernels */
+    double attention_ns; /* forward */
+    double norm_bytes;   /* that a norm moves of h, a token */
+    double heads_bytes;  /* the same of q's and k's norm and rope */
 } RpCostSaved;
 
 /* Sets @layer's saved tensors: bytes without gaps between them, and times. */
