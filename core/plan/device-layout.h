@@ -38,8 +38,8 @@ typedef struct {
     guint64 gradient; /* of an output activation */
     guint64 output;
     guint64 activations; /* of a split backward, from I to W */
-    guint64 saved; /* of one layer, what its forward saves */
-    guint n_saved; /* layers of a stage that save something */
+    guint64 saved;       /* of one layer, what its forward saves */
+    guint n_saved;       /* layers of a stage that save something */
 } RpLargest;
 
 typedef struct {

@@ -179,7 +179,8 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
     g_autoptr(RpPartition) least = rp_partition_least(sizes);
 
     return limit == 0 ||
-           rp_plan_dispatched_gpu_bytes(sizes, least, FALSE) + rp_network_constant_bytes(network) <= limit;
+           rp_plan_dispatched_gpu_bytes(sizes, least, FALSE) + rp_network_constant_bytes(network) <=
+               limit;
 }
 
 static gboolean
