@@ -3,9 +3,16 @@
  */
 #include "sim/event-loop.h"
 
-#include "sim/simulate.h"
-
 #include <string.h>
+
+/* Of all messages of a task of the network's lane: one to each other server. */
+static gint64
+network_latency_ns(const RpMachine *machine, const RpPlan *plan)
+{
+    const guint servers = MAX(1, rp_plan_promises(plan)->servers);
+
+    return machine != NULL ? machine->links.network_latency_ns * (servers - 1) : 0;
+}
 
 /* Sorts the tasks by lane. */
 static void
@@ -87,7 +94,7 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     for (guint e = 0; machine != NULL && e < 2 * gpus; e++)
         loop->engines[e].latency_ns = rp_machine_links(machine, e / 2)->copy_latency_ns;
     loop->free_engines = g_new(guint32, 2 * (gsize)gpus);
-    loop->network_latency_ns = rp_machine_network_latency_ns(machine, plan);
+    loop->network_latency_ns = network_latency_ns(machine, plan);
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_groups(loop->flows));
     fill_lanes(loop);

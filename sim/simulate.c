@@ -53,14 +53,6 @@ rp_machine_from_profile(const RpProfile *profile)
     return machine;
 }
 
-gint64
-rp_machine_network_latency_ns(const RpMachine *machine, const RpPlan *plan)
-{
-    const guint servers = MAX(1, rp_plan_promises(plan)->servers);
-
-    return machine != NULL ? machine->links.network_latency_ns * (servers - 1) : 0;
-}
-
 /* Whether actions never share processors: in a `compute` plan nothing else needs one. */
 static gboolean
 have_a_processor_each(const RpPlan *plan, const RpMachine *machine)

@@ -19,9 +19,6 @@ typedef enum {
 
 RpMachine rp_machine_from_profile(const RpProfile *profile);
 
-/* Of all messages of a task of the network's lane: one to each other server. @machine: (nullable) */
-gint64 rp_machine_network_latency_ns(const RpMachine *machine, const RpPlan *plan);
-
 /**
  * rp_simulate:
  * @machine: (nullable): of it, `compute` plans only know `processors`
