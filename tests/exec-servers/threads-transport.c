@@ -148,7 +148,7 @@ threads_test(gpointer transport, RpTransportMessage *message, gboolean *over, GE
 
     if (message->queue != NULL) {
         pthread_mutex_lock(&here->net->lock);
-        if (message->number == message->queue->n_over)
+        if (!here->net->stopped[here->rank] && message->number == message->queue->n_over)
             bytes = g_queue_pop_head(message->queue->sent);
         message->queue->n_over += bytes != NULL;
         pthread_mutex_unlock(&here->net->lock);
