@@ -179,7 +179,8 @@ static const GOptionEntry options[] = {
     {"optimizer-master", 0, RP_WORD(RpPlanArgs, form.master), NULL, "NAME"},
     {"resident", 0, RP_WORD(RpPlanArgs, resident), NULL, "NAME"},
     {"recompute", 0, RP_WORD(RpPlanArgs, recompute), NULL, "NAME"},
-    {"schedules", 0, RP_WORD(RpPlanArgs, schedules), "schedules to compare (default: all)", "LIST"},
+    {"schedules", 0, RP_WORD(RpPlanArgs, schedules),
+     "schedules to compare (default: all that have `full` plans of their own)", "LIST"},
     {"draws", 0, RP_COUNT(RpPlanArgs, draws),
      "with --profile: simulate the recommended plan N times more, with times drawn from the file's "
      "spreads",

@@ -47,7 +47,8 @@ read_schedules(const char *list, RpPlanQuestion *question, GError **error)
     question->schedules = g_ptr_array_new();
     if (list == NULL) {
         for (const RpScheduleOps *const *at = rp_schedules(); *at != NULL; at++)
-            g_ptr_array_add(question->schedules, (gpointer)*at);
+            if (rp_schedule_has_full(*at))
+                g_ptr_array_add(question->schedules, (gpointer)*at);
     } else {
         g_auto(GStrv) names = g_strsplit(list, ",", -1);
 

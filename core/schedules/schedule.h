@@ -214,6 +214,8 @@ gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_limited(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
+/* With a row of its own in `full` fidelity: whole sequences, one copy and one version of weights. */
+gboolean rp_schedule_has_full(const RpScheduleOps *schedule);
 
 /* "gpipe, looped-bfs or mobius": the names of those that @has holds for; %NULL = all. (transfer
  * full) */

@@ -78,12 +78,18 @@ rp_schedule_is_reversible(const RpScheduleOps *schedule)
 }
 
 gboolean
+rp_schedule_has_full(const RpScheduleOps *schedule)
+{
+    return !schedule->mirrored && !schedule->sliced && !schedule->unflushed;
+}
+
+gboolean
 rp_schedule_is_trained(const RpScheduleOps *schedule)
 {
     const RpGivenOrders *given = schedule->given;
 
-    return !schedule->split_backward && !schedule->mirrored && !schedule->sliced &&
-           !schedule->unflushed && (given == NULL || !schedule->dispatched || given->in_turns);
+    return rp_schedule_has_full(schedule) && !schedule->split_backward &&
+           (given == NULL || !schedule->dispatched || given->in_turns);
 }
 
 char *
