@@ -15,7 +15,8 @@ struct _ThreadsNet {
     guint count;
     Place *places;
     gboolean *stopped;
-    GHashTable *queues; /* Queue, by "from to channel" */
+    GHashTable *queues;  /* Queue, by "from to channel" */
+    GPtrArray *messages; /* not over */
 };
 
 /* Messages between two servers on a channel: who begins to receive first gets the first. */
@@ -51,6 +52,7 @@ threads_net_new(guint count)
     net->places = g_new0(Place, count);
     net->stopped = g_new0(gboolean, count);
     net->queues = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_queue);
+    net->messages = g_ptr_array_new_with_free_func(g_free);
     for (guint r = 0; r < count; r++)
         net->places[r] = (Place){net, r};
     return net;
@@ -60,6 +62,7 @@ void
 threads_net_free(ThreadsNet *net)
 {
     g_hash_table_unref(net->queues);
+    g_ptr_array_unref(net->messages);
     g_free(net->places);
     g_free(net->stopped);
     pthread_mutex_destroy(&net->lock);
@@ -114,14 +117,16 @@ threads_send(gpointer transport, guint server, guint channel, const void *data, 
 {
     const Place *here = transport;
     ThreadsNet *net = here->net;
+    RpTransportMessage *message = g_new0(RpTransportMessage, 1);
 
     (void)error;
     pthread_mutex_lock(&net->lock);
+    g_ptr_array_add(net->messages, message);
     if (!net->stopped[here->rank] && !net->stopped[server])
         g_queue_push_tail(queue_of(net, here->rank, server, channel)->sent,
                           g_bytes_new(data, bytes));
     pthread_mutex_unlock(&net->lock);
-    return g_new0(RpTransportMessage, 1);
+    return message;
 }
 
 static RpTransportMessage *
@@ -136,39 +141,45 @@ threads_receive(gpointer transport, guint server, guint channel, void *data, gsi
     *message =
         (RpTransportMessage){queue_of(here->net, server, here->rank, channel), 0, data, bytes};
     message->number = message->queue->n_begun++;
+    g_ptr_array_add(here->net->messages, message);
     pthread_mutex_unlock(&here->net->lock);
     return message;
+}
+
+/* Who stands still hears nothing. Returns: whether @message is over, with its @bytes if it was received */
+static gboolean
+take(const Place *here, RpTransportMessage *message, GBytes **bytes)
+{
+    ThreadsNet *net = here->net;
+    Queue *queue = message->queue;
+    gboolean over;
+
+    pthread_mutex_lock(&net->lock);
+    if (queue != NULL && !net->stopped[here->rank] && message->number == queue->n_over)
+        *bytes = g_queue_pop_head(queue->sent);
+    over = queue == NULL || *bytes != NULL;
+    if (over)
+        g_ptr_array_remove_fast(net->messages, message);
+    if (*bytes != NULL)
+        queue->n_over++;
+    pthread_mutex_unlock(&net->lock);
+    return over;
 }
 
 static gboolean
 threads_test(gpointer transport, RpTransportMessage *message, gboolean *over, GError **error)
 {
-    const Place *here = transport;
-    GBytes *bytes = NULL;
+    const RpTransportMessage what = *message;
+    g_autoptr(GBytes) bytes = NULL;
 
-    if (message->queue != NULL) {
-        pthread_mutex_lock(&here->net->lock);
-        if (!here->net->stopped[here->rank] && message->number == message->queue->n_over)
-            bytes = g_queue_pop_head(message->queue->sent);
-        message->queue->n_over += bytes != NULL;
-        pthread_mutex_unlock(&here->net->lock);
-        if (bytes == NULL) {
-            *over = FALSE;
-            return TRUE;
-        }
-    }
-    *over = TRUE;
-    if (bytes != NULL && g_bytes_get_size(bytes) != message->bytes) {
+    *over = take(transport, message, &bytes);
+    if (bytes != NULL && g_bytes_get_size(bytes) != what.bytes) {
         g_set_error_literal(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
                             "sent a message of another size");
-        g_bytes_unref(bytes);
-        g_free(message);
         return FALSE;
     }
     if (bytes != NULL)
-        memcpy(message->data, g_bytes_get_data(bytes, NULL), message->bytes);
-    g_clear_pointer(&bytes, g_bytes_unref);
-    g_free(message);
+        memcpy(what.data, g_bytes_get_data(bytes, NULL), what.bytes);
     return TRUE;
 }
 

@@ -120,6 +120,7 @@ backwards_from_the_first_slice_on_are_refused(void **state)
 
     assert_false(rp_verify_plan(wrong, &violation));
     assert_non_null(strstr(violation.message, "gradients of keys and values"));
+    rp_violation_clear(&violation);
     options.slices = 1;
     g_autoptr(RpPlan) whole = make_plan(profile, partition, &options);
 
