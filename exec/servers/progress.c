@@ -246,7 +246,7 @@ move_calls(RpServers *servers, gboolean *moved)
         pthread_mutex_lock(&servers->lock);
         call = servers->calls[c];
         pthread_mutex_unlock(&servers->lock);
-        if (call == NULL || call->over)
+        if (call == NULL)
             continue;
         busy = TRUE;
         if (!move_call(servers, c, call, moved, &error))
@@ -257,6 +257,7 @@ move_calls(RpServers *servers, gboolean *moved)
             continue;
         pthread_mutex_lock(&servers->lock);
         call->over = TRUE;
+        servers->calls[c] = NULL; /* its caller may go, and take it along */
         pthread_cond_broadcast(&servers->changed);
         pthread_mutex_unlock(&servers->lock);
     }

@@ -146,7 +146,7 @@ rp_servers_exchange(RpServers *servers, RpServersChannel channel, const RpServer
         servers->calls[channel] = &call;
         pthread_cond_broadcast(&servers->changed);
     }
-    while (servers->calls[channel] == &call && !call.over && !servers->stopped)
+    while (servers->calls[channel] == &call && !servers->stopped)
         pthread_cond_wait(&servers->changed, &servers->lock);
     servers->calls[channel] = NULL;
     if (!call.over)

@@ -235,6 +235,7 @@ threads_run(ThreadsNet *net, guint count, const RpServersOptions *options, Threa
     g_autofree pthread_t *threads = g_new(pthread_t, count);
     g_autofree Server *of = g_new(Server, count);
 
+    (void)g_get_host_name(); /* made once, by one thread */
     for (guint r = 0; r < count; r++) {
         of[r] = (Server){net, r, options, run, user_data};
         g_assert(pthread_create(&threads[r], NULL, run_server, &of[r]) == 0);
