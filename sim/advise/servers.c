@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "core/base/shard.h"
 #include "sim/advise/exchange.h"
 #include "sim/advise/private.h"
 #include "sim/simulate.h"
@@ -18,7 +19,8 @@ typedef struct {
     GArray *steps;    /* (element-type RpExchangeStep) */
     guint beside;     /* iterations that run at once: each of them is longer by what so many are */
     gint64 period_ns; /* of the trace */
-    guint64 bytes;    /* exchanged in a step: gradients, and as many of weights */
+    guint64 bytes;    /* of the largest shares of a step: gradients, and as many of weights */
+    guint element_bytes;
     RpExchange exchange;
 } View;
 
@@ -147,31 +149,40 @@ read_trace(View *view, const RpPlan *plan, const RpTrace *trace, guint first, gu
     }
 }
 
-/* Pairs of servers send each other their blocks: (R - 1) (latency + n / R / rate), of n bytes. */
+/* Of the largest share: whole blocks (core/base/shard.h). */
+static guint64
+share_bytes(const View *view, guint64 bytes, guint servers)
+{
+    return rp_shard_most(bytes / view->element_bytes, servers) * view->element_bytes;
+}
+
+/* Pairs of servers send each other their shares: (R - 1) (latency + n / rate), of n bytes. */
 static gint64
 exchange_ns(guint64 bytes, guint servers, const RpServerNetwork *network, double bytes_per_s)
 {
     return llround((double)(servers - 1) *
-                   (network->latency_us * 1e3 + (double)bytes / servers / bytes_per_s * 1e9));
+                   (network->latency_us * 1e3 + (double)bytes / bytes_per_s * 1e9));
 }
 
 static void
 time_exchange(View *view, const RpProfile *profile, const RpServerNetwork *network,
               const RpAdviseServed *served)
 {
+    const guint n = served->servers;
+
     for (guint l = 0; l < profile->n_layers; l++) {
-        const guint64 gradients = profile->layers[l].gradient_bytes;
-        const guint64 weights = own_bytes(&profile->layers[l]);
+        const RpLayer *layer = &profile->layers[l];
+        const guint64 weights = share_bytes(view, own_bytes(layer), n);
+        const guint64 gradients =
+            weights + share_bytes(view, layer->gradient_bytes - own_bytes(layer), n);
 
         view->bytes += gradients + weights;
         if (gradients == 0)
             continue;
-        view->layers[l].reduce_ns =
-            exchange_ns(gradients, served->servers, network, served->bytes_per_s);
-        view->layers[l].gather_ns =
-            exchange_ns(weights, served->servers, network, served->bytes_per_s);
+        view->layers[l].reduce_ns = exchange_ns(gradients, n, network, served->bytes_per_s);
+        view->layers[l].gather_ns = exchange_ns(weights, n, network, served->bytes_per_s);
     }
-    view->exchange.norm_ns = llround(2 * ceil(log2(served->servers)) * network->latency_us * 1e3);
+    view->exchange.norm_ns = llround(2 * ceil(log2(n)) * network->latency_us * 1e3);
 }
 
 static gboolean
@@ -195,6 +206,7 @@ view_trace(const RpProfile *profile, const RpAdviseRun *run, View *view, GError 
     for (guint i = 0; i <= lag; i++)
         (void)rp_report_iteration_span(trace, window.first + i, &from_ns[i],
                                        i == 0 ? &end_ns : &unused_ns);
+    view->element_bytes = rp_plan_promises(plan)->element_bytes;
     view->layers = g_new0(RpExchangeLayer, profile->n_layers);
     view->steps = g_array_new(FALSE, FALSE, sizeof(RpExchangeStep));
     view->period_ns = rp_report_steady(trace, window.first, window.end).iteration_ns;
@@ -286,7 +298,7 @@ model(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseServed *served
     else
         served->model_ns = rp_exchange_period(&view.exchange, alone->step_ns,
                                               view.beside * (alone->step_ns - view.period_ns));
-    served->sent_bytes = (guint64)((double)view.bytes / served->servers * (served->servers - 1));
+    served->sent_bytes = view.bytes * (served->servers - 1);
     return TRUE;
 }
 

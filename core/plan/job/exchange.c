@@ -30,13 +30,14 @@ trained_of(const RpPlanJob *job, guint layer)
                      tied / job->promises->element_bytes};
 }
 
-/* That leave this server, and as many that come, where @n parameters are dealt out. */
+/* Of the server that sends or receives most, where @n parameters are dealt out: shares are whole blocks,
+ * and all wait for the owner of the largest. */
 static guint64
 payload(const RpPlanJob *job, guint64 n)
 {
     const guint servers = job->promises->servers;
 
-    return n / servers * (servers - 1) * job->promises->element_bytes;
+    return rp_shard_most(n, servers) * (servers - 1) * job->promises->element_bytes;
 }
 
 guint32
@@ -89,7 +90,8 @@ rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
         return;
     /* rounds that stand apart are sent apart: R servers' of k rounds have the bits of R k rounds of one */
     begin_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
-        payload(job, trained.own + trained.tied) * rp_plan_gradient_buffers(job->promises);
+        (payload(job, trained.own) + payload(job, trained.tied)) *
+        rp_plan_gradient_buffers(job->promises);
     for (guint i = 0; i < rp_plan_gradient_buffers(job->promises); i++)
         rp_builder_read(job->builder, place->gradients[i], RP_ROLE_HOST);
     rp_builder_write(job->builder, place->reduced, RP_ROLE_HOST);
