@@ -6,6 +6,7 @@
 
 #include "cli/progress.h"
 #include "cli/reports/profile.h"
+#include "cli/train/train.h"
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/lora.h"
@@ -36,6 +37,7 @@ typedef struct {
     int optimizer_threads;
     double seconds;
     char *routing;
+    gboolean servers; /* the network between them, and nothing else */
 } ProfileArgs;
 
 /* What is measured. */
@@ -377,18 +379,7 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
                   profile->model, profile->dtype, profile->accumulate, profile->attention,
                   profile->sequences, profile->tokens_per_sequence, weights,
                   subject->ops->host_memory ? "thread" : profile->device);
-    rp_report_text(report, "model", profile->model, NULL);
-    rp_report_text(report, "output", args->output, NULL);
-    rp_report_text(report, "device", profile->device, NULL);
-    rp_report_count(report, "devices", profile->gpus, "devices");
-    rp_report_count(report, "processors", profile->processors, "processors");
-    rp_report_text(report, "weights", weights, NULL);
-    rp_report_text(report, "dtype", profile->dtype, NULL);
-    rp_report_text(report, "accumulate", profile->accumulate, NULL);
-    rp_report_text(report, "attention", profile->attention, NULL);
-    rp_report_count(report, "head_chunk", profile->head_chunk, NULL);
-    rp_report_count(report, "micro_batch_size", profile->sequences, NULL);
-    rp_report_count(report, "sequence_length", profile->tokens_per_sequence, NULL);
+    rp_report_profile_subject(report, profile, args->output, weights);
     rp_report_profile_layers(report, profile);
     rp_report_profile_links(report, &profile->links);
     rp_report_profile_optimizer(report, profile, subject->optimizer_threads);
@@ -396,10 +387,9 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+profile_model(const ProfileArgs *args, const char *word, RpReport *report, GError **error)
 {
-    const ProfileArgs *args = user_args;
-    g_auto(Subject) subject = {.word = words[0]};
+    g_auto(Subject) subject = {.word = word};
     RpProgress progress;
 
     if (!open_subject(args, &subject, error))
@@ -434,11 +424,25 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
+static gboolean
+run(gpointer user_args, char **words, RpReport *report, GError **error)
+{
+    const ProfileArgs *args = user_args;
+
+    if (args->servers)
+        return rp_train_profile_servers(words[0], args->devices, args->output, report, error);
+    return words[0] != NULL
+               ? profile_model(args, words[0], report, error)
+               : rp_cli_refuse(error, "something is missing: expected MODEL_DIR; see --help");
+}
+
 static const GOptionEntry options[] = {
     {"devices", 0, RP_WORD(ProfileArgs, devices),
      "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, all",
      "WHERE:N"},
     {"output", 'o', RP_FILE(ProfileArgs, output), "timing file to write", "FILE.json"},
+    {"servers", 0, RP_FLAG(ProfileArgs, servers),
+     "started as several by mpirun or srun: measure the network between them, for --network", NULL},
     {"sequence-length", 0, RP_COUNT(ProfileArgs, sequence_length),
      "tokens of a sequence (default: 2048, or as many as the model has positions)", "N"},
     {"micro-batch-size", 0, RP_COUNT(ProfileArgs, micro_batch_size),
@@ -478,12 +482,13 @@ static const ProfileArgs defaults = {.micro_batch_size = 1, .seconds = 0.5};
 const RpCommand rp_command_profile = {
     .name = "profile",
     .summary = "measure a model's layers on this machine",
-    .words = "MODEL_DIR",
+    .words = "[MODEL_DIR]",
     .help = "Measures a model's layers on this machine, for simulate, plan and train.\n"
             "MODEL_DIR has a config.json, and weights or none; or a name of the catalogue.\n\n"
             "Example:\n"
             "  roundpipe profile --devices host:2 qwen3-0.6b --sequence-length 128 \\\n"
-            "    -o qwen3-0.6b.json",
+            "    -o qwen3-0.6b.json\n"
+            "  mpirun -n 4 --hostfile hosts roundpipe profile --servers -o network.json",
     .options = options,
     .args_size = sizeof(ProfileArgs),
     .defaults = &defaults,

@@ -290,11 +290,11 @@ train_on_servers(const TrainArgs *args, const char *path, RpReport *report, GErr
     gboolean done;
 
     rp_train_catch_save();
-    if (!rp_train_join(&servers, error))
+    if (!rp_train_join("train", &servers, error))
         return FALSE;
     done = train_file(args, path, servers, report, error);
     if (servers != NULL)
-        rp_train_part(servers, done ? NULL : *error);
+        rp_train_part("train", servers, done ? NULL : *error);
     return done;
 }
 

@@ -109,3 +109,21 @@ rp_report_profile_optimizer(RpReport *report, const RpProfile *profile, guint th
     if (profile->gpu_memory_bytes > 0)
         rp_report_bytes(report, "gpu_memory_bytes", profile->gpu_memory_bytes, "GPU memory");
 }
+
+void
+rp_report_profile_subject(RpReport *report, const RpProfile *profile, const char *output,
+                          const char *weights)
+{
+    rp_report_text(report, "model", profile->model, NULL);
+    rp_report_text(report, "output", output, NULL);
+    rp_report_text(report, "device", profile->device, NULL);
+    rp_report_count(report, "devices", profile->gpus, "devices");
+    rp_report_count(report, "processors", profile->processors, "processors");
+    rp_report_text(report, "weights", weights, NULL);
+    rp_report_text(report, "dtype", profile->dtype, NULL);
+    rp_report_text(report, "accumulate", profile->accumulate, NULL);
+    rp_report_text(report, "attention", profile->attention, NULL);
+    rp_report_count(report, "head_chunk", profile->head_chunk, NULL);
+    rp_report_count(report, "micro_batch_size", profile->sequences, NULL);
+    rp_report_count(report, "sequence_length", profile->tokens_per_sequence, NULL);
+}

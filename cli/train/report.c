@@ -114,8 +114,7 @@ report_heading(RpReport *report, const RpTrainJob *job)
                    run->gradient_accumulation_steps, options->micro_batches, run->micro_batch_size,
                    run->sequence_length, rounds, rounds == 1 ? "" : "s", options->round);
     if (job->servers != NULL) {
-        rp_report_line(report, "servers",
-                       "%u: these micro-batches are of each, and times without the network",
+        rp_report_line(report, "servers", "%u: these micro-batches are of each",
                        rp_train_n_servers(job));
         rp_report_count(report, "servers", rp_train_n_servers(job), NULL);
     }
@@ -213,6 +212,24 @@ report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *out
     }
 }
 
+/* Of several servers, as measured at the start. */
+static void
+report_network(RpReport *report, const RpTrainJob *job)
+{
+    const RpLinks *links = &job->profile->links;
+    const double gb_per_s = links->network_bytes_per_s / 1e9;
+    const double latency_us = (double)links->network_latency_ns / 1e3;
+
+    rp_report_real(report, "network_gb_per_s", gb_per_s, 6, "network");
+    rp_report_show(
+        report,
+        "%.3g GB/s each way and %.1f us a message, as measured; %.3f ms a step if it took "
+        "no time",
+        gb_per_s, latency_us, rp_ms_from_ns(job->alone_ns));
+    rp_report_real(report, "network_latency_us", latency_us, 3, NULL);
+    rp_report_ms(report, "alone_ms", job->alone_ns, NULL);
+}
+
 void
 rp_train_report_plan(RpReport *report, const RpTrainJob *job)
 {
@@ -244,6 +261,8 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
         rp_report_ms(report, "most", job->most_ns, NULL);
         rp_report_end(report);
     }
+    if (job->servers != NULL)
+        report_network(report, job);
     rp_report_add_saved(report, &job->request);
     rp_report_add_resident(report, &job->request);
     report_arenas(report, job, NULL);

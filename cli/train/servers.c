@@ -1,4 +1,4 @@
-/* roundpipe train: one of several servers, as mpirun and srun start them. */
+/* One of several servers, as mpirun and srun start them: of roundpipe train, and profile --servers. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,10 +34,11 @@ started_together(const char **told)
 static void
 tell_slow(gpointer user_data, const RpServers *servers, guint rank, gint64 waited_ns)
 {
-    (void)user_data;
+    const char *command = user_data;
+
     if (rp_servers_rank(servers) == (rank == 0 ? 1 : 0))
-        fprintf(stderr, "roundpipe train: warning: %s is behind: the others have waited %.0f s\n",
-                rp_servers_name(servers, rank), (double)waited_ns / 1e9);
+        fprintf(stderr, "roundpipe %s: warning: %s is behind: the others have waited %.0f s\n",
+                command, rp_servers_name(servers, rank), (double)waited_ns / 1e9);
 }
 
 static void
@@ -48,9 +49,9 @@ hush(FILE *stream)
 }
 
 gboolean
-rp_train_join(RpServers **servers, GError **error)
+rp_train_join(const char *command, RpServers **servers, GError **error)
 {
-    const RpServersOptions options = {.slow = tell_slow};
+    const RpServersOptions options = {.slow = tell_slow, .user_data = (gpointer)command};
     const RpTransportOps *mpi;
     const char *told;
     const guint n = started_together(&told);
@@ -80,14 +81,14 @@ rp_train_join(RpServers **servers, GError **error)
 }
 
 void
-rp_train_part(RpServers *servers, const GError *error)
+rp_train_part(const char *command, RpServers *servers, const GError *error)
 {
     const gboolean first = rp_train_is_first(servers);
     const gboolean told = error == NULL || g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD);
 
     /* before the others hear of it, and end: mpirun then ends this one */
     if (!told && first)
-        (void)rp_cli_fail("train", g_error_copy(error));
+        (void)rp_cli_fail(command, g_error_copy(error));
     if (!told && (!rp_train_fail_servers(servers, error) || first))
         hush(stderr);
     (void)fflush(NULL);

@@ -27,13 +27,27 @@ RpRunEvents rp_train_events(RpTrainWords *words);
 /* ---- servers.c ---- */
 
 /* Joins the other servers, if mpirun or srun has started this process as one of several; from then on only
- * server 0 prints. @servers: (out): %NULL: there is one. Errors: RP_CLI_ERROR_USAGE, RP_TRANSPORT_ERROR_* */
-gboolean rp_train_join(RpServers **servers, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+ * server 0 prints. @command: "train", for messages; must outlive them. @servers: (out): %NULL: there is one. Errors: RP_CLI_ERROR_USAGE, RP_TRANSPORT_ERROR_* */
+gboolean rp_train_join(const char *command, RpServers **servers,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Leaves them. @error: why the run ended, or it is %NULL: then the others are told; where it is not for this
  * server to print, nothing more is printed. */
-void rp_train_part(RpServers *servers, const GError *error);
+void rp_train_part(const char *command, RpServers *servers, const GError *error);
 /* What server 0 is told of a run, others only do. */
 void rp_train_quieten(RpRunEvents *events);
+
+/* ---- profile-servers.c ---- */
+
+/**
+ * rp_train_profile_servers:
+ * @model, @devices: (nullable): refused: nothing else is measured
+ * @output: the network's file, for --network of plan and simulate: of the slowest server
+ *
+ * One of several servers, as mpirun and srun start them; server 0 writes and prints.
+ * Errors: RP_CLI_ERROR_USAGE, RP_TRANSPORT_ERROR_*, RP_SERVERS_ERROR_*, G_FILE_ERROR
+ */
+gboolean rp_train_profile_servers(const char *model, const char *devices, const char *output,
+                                  RpReport *report, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- signals.c ---- */
 

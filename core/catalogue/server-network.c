@@ -7,6 +7,7 @@
 #include "core/base/quote.h"
 #include "core/base/suggest.h"
 #include "core/json/json-record.h"
+#include "core/json/json-write.h"
 
 #define MAX_FILE_BYTES (1u << 20)
 #define MAX_TEXT 256
@@ -115,4 +116,18 @@ rp_server_network_open(const char *word, GError **error)
         return NULL;
     }
     return rp_server_network_parse(word, text, length, error);
+}
+
+char *
+rp_server_network_to_json(const RpServerNetwork *network)
+{
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+
+    rp_json_object_as(json, NULL, RP_JSON_SPACED);
+    rp_json_string(json, "name", network->name);
+    rp_json_double(json, "gbit_per_s", network->gbit_per_s, 6);
+    rp_json_double(json, "latency_us", network->latency_us, 3);
+    rp_json_double(json, "efficiency", network->efficiency, 6);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }

@@ -33,3 +33,6 @@ RpServerNetwork *rp_server_network_open(const char *word, GError **error) G_GNUC
 /* The same of a file's text. */
 RpServerNetwork *rp_server_network_parse(const char *name, const char *text, gsize length,
                                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A file's text. (transfer full) */
+char *rp_server_network_to_json(const RpServerNetwork *network);

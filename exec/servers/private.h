@@ -2,6 +2,7 @@
  * What the files of the servers' object share.
  *
  *   servers.c    life, and what others call
+ *   measure.c    how fast they are to each other
  *   progress.c   the thread: messages, beats, silence
  */
 #pragma once

@@ -178,6 +178,17 @@ rp_servers_gather(RpServers *servers, RpServersChannel channel, void *all, const
     return rp_servers_exchange(servers, channel, sends, n - 1, receives, n - 1, error);
 }
 
+gboolean
+rp_servers_gather_each(RpServers *servers, RpServersChannel channel, void *all, gsize bytes_each,
+                       GError **error)
+{
+    g_autofree gsize *offsets = g_new(gsize, (gsize)servers->count + 1);
+
+    for (guint r = 0; r <= servers->count; r++)
+        offsets[r] = r * bytes_each;
+    return rp_servers_gather(servers, channel, all, offsets, error);
+}
+
 GStrv
 rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char *text,
                         GError **error)
@@ -186,10 +197,8 @@ rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char
     g_autofree guint64 *lengths = g_new0(guint64, n);
     g_autofree gsize *offsets = g_new0(gsize, (gsize)n + 1);
 
-    for (guint r = 0; r <= n; r++)
-        offsets[r] = r * sizeof *lengths;
     lengths[servers->rank] = strlen(text) + 1;
-    if (!rp_servers_gather(servers, channel, lengths, offsets, error))
+    if (!rp_servers_gather_each(servers, channel, lengths, sizeof *lengths, error))
         return NULL;
     for (guint r = 0; r < n; r++)
         offsets[r + 1] = offsets[r] + lengths[r];
@@ -209,11 +218,8 @@ gboolean
 rp_servers_barrier(RpServers *servers, RpServersChannel channel, GError **error)
 {
     g_autofree guint8 *all = g_new0(guint8, servers->count);
-    g_autofree gsize *offsets = g_new(gsize, (gsize)servers->count + 1);
 
-    for (guint r = 0; r <= servers->count; r++)
-        offsets[r] = r;
-    return rp_servers_gather(servers, channel, all, offsets, error);
+    return rp_servers_gather_each(servers, channel, all, 1, error);
 }
 
 /* The first line of @a that @b has not there. */
@@ -249,7 +255,7 @@ rp_servers_check_same(RpServers *servers, const char *what, const char *text, GE
     return FALSE;
 }
 
-/* ---- failure, and how fast it is ---- */
+/* ---- failure ---- */
 
 void
 rp_servers_emulate(RpServers *servers, double bytes_per_s)
@@ -270,28 +276,6 @@ rp_servers_fail(RpServers *servers, const char *why)
     pthread_mutex_unlock(&servers->lock);
     pthread_join(servers->thread, NULL);
     servers->started = FALSE;
-}
-
-gboolean
-rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s, GError **error)
-{
-    const gsize each = bytes / servers->count;
-    g_autofree guint8 *all = g_malloc0(each * servers->count);
-    g_autofree gsize *offsets = g_new(gsize, (gsize)servers->count + 1);
-    gint64 start_ns;
-
-    for (guint r = 0; r <= servers->count; r++)
-        offsets[r] = r * each;
-    /* the first touches memory, and makes connections */
-    if (!rp_servers_gather(servers, RP_SERVERS_CONTROL, all, offsets, error) ||
-        !rp_servers_barrier(servers, RP_SERVERS_CONTROL, error))
-        return FALSE;
-    start_ns = rp_clock_ns();
-    if (!rp_servers_gather(servers, RP_SERVERS_CONTROL, all, offsets, error))
-        return FALSE;
-    *bytes_per_s = (double)each * (servers->count - 1) * RP_NS_PER_S /
-                   (double)MAX(1, rp_clock_ns() - start_ns);
-    return TRUE;
 }
 
 const char *

@@ -88,6 +88,10 @@ gboolean rp_servers_exchange(RpServers *servers, RpServersChannel channel,
 gboolean rp_servers_gather(RpServers *servers, RpServersChannel channel, void *all,
                            const gsize *offsets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same where each server has @bytes_each of @all, in order of ranks. Errors: as above */
+gboolean rp_servers_gather_each(RpServers *servers, RpServersChannel channel, void *all,
+                                gsize bytes_each, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The same of texts that may differ in length: (transfer full) (array length=count): in order of
  * ranks. Errors: as above */
 GStrv rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char *text,
@@ -114,9 +118,23 @@ void rp_servers_emulate(RpServers *servers, double bytes_per_s);
 /* This server fails: the others are told why, within two seconds; every exchange fails. */
 void rp_servers_fail(RpServers *servers, const char *why);
 
-/* Bytes/s that leave this server while all exchange @bytes with each other. Errors: as above */
-gboolean rp_servers_measure(RpServers *servers, gsize bytes, double *bytes_per_s,
+/* How fast servers are to each other while all send to all. */
+typedef struct {
+    double bytes_per_s; /* that leave a server; as many arrive there */
+    gint64 latency_ns;  /* of a message to one other server, before its bytes */
+} RpServersSpeed;
+
+/**
+ * rp_servers_measure:
+ * @most_bytes: that a server has for this, and that leave it at once; on slow networks fewer
+ * @all: (out): [count]: medians, as each server sees them
+ *
+ * Errors: as rp_servers_exchange()
+ */
+gboolean rp_servers_measure(RpServers *servers, gsize most_bytes, RpServersSpeed *all,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Of @n servers the lowest rate and the longest latency: all wait for the slowest. */
+RpServersSpeed rp_servers_slowest(const RpServersSpeed *all, guint n);
 
 /* After rp_servers_fail(): why server @rank said that it failed, or another did; %NULL: it said nothing. */
 const char *rp_servers_said(const RpServers *servers, guint rank);

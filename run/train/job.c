@@ -12,6 +12,7 @@
 #include "run/devices.h"
 #include "run/matmul.h"
 #include "run/profile-name.h"
+#include "sim/simulate.h"
 
 void
 rp_train_job_clear(RpTrainJob *job)
@@ -25,6 +26,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->profile, rp_profile_free);
     g_clear_pointer(&job->measured, rp_profile_free);
     g_clear_pointer(&job->profile_json, g_free);
+    g_clear_pointer(&job->speeds, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);
@@ -375,6 +377,25 @@ share_processors(RpTrainJob *job)
         job->profile->processors = 0;
 }
 
+/* Several servers: the same plan if the network took no time. */
+static gboolean
+predict_alone(RpTrainJob *job, GError **error)
+{
+    RpMachine machine = rp_machine_from_profile(job->profile);
+    g_autoptr(RpTrace) trace = NULL;
+
+    if (job->servers == NULL)
+        return TRUE;
+    machine.links.network_bytes_per_s = 0;
+    machine.links.network_latency_ns = 0;
+    trace = rp_simulate(job->plan, &machine, error);
+    if (trace == NULL)
+        return FALSE;
+    job->alone_ns =
+        rp_report_steady(trace, job->request.window.first, job->request.window.end).iteration_ns;
+    return TRUE;
+}
+
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
@@ -408,6 +429,8 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
         return FALSE;
     job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
     consider_rounds(job);
+    if (!predict_alone(job, error))
+        return FALSE;
     steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
     steady.steady = TRUE;
     return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error) &&
@@ -434,7 +457,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     /* before anything long is done */
     if (!rp_ask_check_size(&ask, error) || !open_model(job, error) ||
         !rp_train_open_data(job, run, error) || !rp_train_agree_inputs(job, error) ||
-        !rp_train_find_times(job, earlier_run, error))
+        !rp_train_find_times(job, earlier_run, error) || !rp_train_measure_servers(job, error))
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 

@@ -33,6 +33,8 @@ gboolean rp_train_divide(const RpTrainJob *job, RpRunFile *run,
 /* @bytes: (inout): of a limit, the least of all servers; 0: there is none. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_least(const RpTrainJob *job, guint64 *bytes,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Sets the job's speeds, and its profile's network: the slowest of all. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_train_measure_servers(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Model and data are the same on all. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_agree_inputs(const RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* And the plan. Errors: RP_SERVERS_ERROR_* */

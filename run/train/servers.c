@@ -7,9 +7,6 @@
 #include "exec/system/memory-limit.h"
 #include "run/train/train.h"
 
-/* That servers send each other to see how fast they are. */
-#define MEASURED_BYTES ((gsize)16 << 20)
-
 guint
 rp_train_n_servers(const RpTrainJob *job)
 {
@@ -104,18 +101,33 @@ rp_train_least(const RpTrainJob *job, guint64 *bytes, GError **error)
 {
     const guint n = rp_train_n_servers(job);
     g_autofree guint64 *all = g_new0(guint64, n);
-    g_autofree gsize *offsets = g_new(gsize, (gsize)n + 1);
 
     if (n == 1)
         return TRUE;
-    for (guint r = 0; r <= n; r++)
-        offsets[r] = r * sizeof *all;
     all[rp_servers_rank(job->servers)] = *bytes;
-    if (!rp_servers_gather(job->servers, RP_SERVERS_CONTROL, all, offsets, error))
+    if (!rp_servers_gather_each(job->servers, RP_SERVERS_CONTROL, all, sizeof *all, error))
         return FALSE;
     for (guint r = 0; r < n; r++)
         if (all[r] > 0 && (*bytes == 0 || all[r] < *bytes))
             *bytes = all[r];
+    return TRUE;
+}
+
+gboolean
+rp_train_measure_servers(RpTrainJob *job, GError **error)
+{
+    const guint n = rp_train_n_servers(job);
+    RpLinks *links = &job->profile->links;
+
+    if (n == 1)
+        return TRUE;
+    job->speeds = g_new0(RpServersSpeed, n);
+    if (!rp_servers_measure(job->servers, RP_TRAIN_MEASURED_BYTES, job->speeds, error))
+        return FALSE;
+    const RpServersSpeed slowest = rp_servers_slowest(job->speeds, n);
+
+    links->network_bytes_per_s = slowest.bytes_per_s;
+    links->network_latency_ns = slowest.latency_ns;
     return TRUE;
 }
 
@@ -188,12 +200,10 @@ rp_train_tell_servers(const RpTrainJob *job, GError **error)
 {
     const RpRunFile *run = job->run;
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
-    double bytes_per_s = 0;
 
     if (job->servers == NULL)
         return TRUE;
-    if (!rp_servers_measure(job->servers, MEASURED_BYTES, &bytes_per_s, error))
-        return FALSE;
+    const double bytes_per_s = job->speeds[rp_servers_rank(job->servers)].bytes_per_s;
     g_autofree char *emulated = g_strdup_printf("%g Gbit/s", run->network_limit);
     g_autofree char *text =
         g_strdup_printf("%s, %.1f GiB of host memory free, %.3g GB/s to the others as measured%s%s",
@@ -214,12 +224,9 @@ rp_train_agree_step(const RpTrainJob *job, RpTrainWish *wish, GError **error)
 {
     const guint n = rp_train_n_servers(job);
     g_autofree RpTrainWish *all = g_new0(RpTrainWish, n);
-    g_autofree gsize *offsets = g_new(gsize, (gsize)n + 1);
 
-    for (guint r = 0; r <= n; r++)
-        offsets[r] = r * sizeof *all;
     all[rp_servers_rank(job->servers)] = *wish;
-    if (!rp_servers_gather(job->servers, RP_SERVERS_CONTROL, all, offsets, error))
+    if (!rp_servers_gather_each(job->servers, RP_SERVERS_CONTROL, all, sizeof *all, error))
         return FALSE;
     *wish = all[0];
     for (guint r = 1; r < n && wish->signal == 0; r++)

@@ -96,6 +96,9 @@ typedef struct {
 
 /* ---- servers.c: of several servers, all of which call ---- */
 
+/* That servers send each other at most, at once, to see how fast they are. */
+#define RP_TRAIN_MEASURED_BYTES ((gsize)64 << 20)
+
 /* The program, the run file and what it is run with are the same. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how,
                               gboolean dry, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -93,6 +93,30 @@ a_networks_file_is_as_its_row(void **state)
 }
 
 static void
+one_server_measures_no_network(void **state)
+{
+    static const struct {
+        const char *words, *part;
+    } cases[] = {
+        {"--servers -o @T/alone.json", "--servers: expected several, as mpirun -n 4 roundpipe"},
+        {"--servers", "--output: expected a file, found nothing"},
+        {"--servers qwen3-0.6b -o @T/alone.json", "--servers: expected no model with it"},
+        {"--servers --devices host:1 -o @T/alone.json", "--servers: expected no --devices with it"},
+        {"--devices host:1 -o @T/alone.json", "something is missing: expected MODEL_DIR"},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("profile %s", cases[i].words);
+
+        assert_int_equal(run.code, 2);
+        assert_string_equal(run.out, "");
+        if (strstr(run.err, cases[i].part) == NULL)
+            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].words, cases[i].part, run.err);
+    }
+}
+
+static void
 refuses_servers_and_networks_that_there_are_not(void **state)
 {
     static const struct {
@@ -142,6 +166,7 @@ main(void)
         cmocka_unit_test(several_servers_say_speed_memory_and_what_binds),
         cmocka_unit_test(the_batch_that_hides_the_network_does),
         cmocka_unit_test(a_networks_file_is_as_its_row),
+        cmocka_unit_test(one_server_measures_no_network),
         cmocka_unit_test(refuses_servers_and_networks_that_there_are_not),
     };
 

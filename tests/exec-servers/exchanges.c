@@ -72,6 +72,24 @@ gather(RpServers *servers, RpServersChannel channel)
     return NULL;
 }
 
+/* Three bytes of each, in order of ranks. */
+static char *
+gather_each(RpServers *servers, RpServersChannel channel)
+{
+    const guint n = rp_servers_count(servers), rank = rp_servers_rank(servers);
+    g_autofree guint8 *all = g_malloc0((gsize)3 * n);
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < 3; i++)
+        all[3 * rank + i] = (guint8)(10 * rank + i + 1);
+    if (!rp_servers_gather_each(servers, channel, all, 3, &error))
+        return g_strdup(error->message);
+    for (guint i = 0; i < 3 * n; i++)
+        if (all[i] != 10 * (i / 3) + i % 3 + 1)
+            return g_strdup_printf("byte %u of %u equal parts is wrong", i, n);
+    return NULL;
+}
+
 static char *
 compare(RpServers *servers)
 {
@@ -95,8 +113,11 @@ exchanges_find_wrong(RpServers *servers, gsize bytes)
 {
     char *wrong = exchange(servers, bytes);
 
-    for (guint i = 0; wrong == NULL && i < RP_SERVERS_CHANNELS; i++)
+    for (guint i = 0; wrong == NULL && i < RP_SERVERS_CHANNELS; i++) {
         wrong = gather(servers, (RpServersChannel)i);
+        if (wrong == NULL)
+            wrong = gather_each(servers, (RpServersChannel)i);
+    }
     if (wrong == NULL)
         wrong = compare(servers);
     return wrong != NULL ? wrong : exchange(servers, 1000);

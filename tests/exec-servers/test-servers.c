@@ -155,26 +155,42 @@ a_server_that_falls_behind_is_named_once(void **state)
 #define SENT 3000000
 
 static void
-measure(RpServers *servers, gpointer rate)
+measure(RpServers *servers, gpointer speeds)
 {
-    double bytes_per_s = 0;
+    RpServersSpeed all[3];
+    const guint rank = rp_servers_rank(servers);
 
-    g_assert(rp_servers_measure(servers, SENT, &bytes_per_s, NULL));
-    if (rp_servers_rank(servers) == 0)
-        *(double *)rate = bytes_per_s;
+    g_assert(rp_servers_measure(servers, SENT, all, NULL));
+    ((RpServersSpeed *)speeds)[rank] = rp_servers_slowest(all, rp_servers_count(servers));
+    g_assert_cmpfloat(((RpServersSpeed *)speeds)[rank].bytes_per_s, <=, all[rank].bytes_per_s);
+    g_assert_cmpint(((RpServersSpeed *)speeds)[rank].latency_ns, >=, all[rank].latency_ns);
 }
 
 static void
-an_emulated_network_is_as_slow_as_it_should_be(void **state)
+an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so(void **state)
 {
     const RpServersOptions options = {.bytes_per_s = 10000000, .piece_bytes = 50000};
     ThreadsNet *net = threads_net_new(3);
-    double rate = 0;
+    RpServersSpeed speeds[3];
 
     (void)state;
-    threads_run(net, 3, &options, measure, &rate);
-    assert_true(rate < 1.1e7);
+    threads_run(net, 3, &options, measure, speeds);
     threads_net_free(net);
+    assert_true(speeds[0].bytes_per_s > 0 && speeds[0].bytes_per_s < 1.1e7);
+    assert_true(speeds[0].latency_ns > 0);
+    for (guint r = 1; r < 3; r++)
+        assert_memory_equal(&speeds[r], &speeds[0], sizeof speeds[0]);
+}
+
+static void
+the_slowest_is_the_slowest_in_each_respect(void **state)
+{
+    const RpServersSpeed all[] = {{3e9, 5}, {1e9, 2}, {2e9, 9}};
+    const RpServersSpeed slowest = rp_servers_slowest(all, 3);
+
+    (void)state;
+    assert_true(slowest.bytes_per_s == 1e9);
+    assert_int_equal(slowest.latency_ns, 9);
 }
 
 int
@@ -185,7 +201,8 @@ main(void)
         cmocka_unit_test(a_server_that_fails_says_why),
         cmocka_unit_test(a_server_that_stands_still_is_named),
         cmocka_unit_test(a_server_that_falls_behind_is_named_once),
-        cmocka_unit_test(an_emulated_network_is_as_slow_as_it_should_be),
+        cmocka_unit_test(an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so),
+        cmocka_unit_test(the_slowest_is_the_slowest_in_each_respect),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
