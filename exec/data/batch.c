@@ -19,18 +19,26 @@ count_rows(guint micro_batches, guint sequences)
     return (gsize)micro_batches * sequences;
 }
 
+/* Micro-batches of a batch. */
+static guint
+own_micro_batches(const RpBatcherOptions *options)
+{
+    return options->micro_batches / MAX(1, options->parts);
+}
+
 RpTokenBatch *
 rp_token_batch_new(const RpBatcherOptions *options)
 {
     g_return_val_if_fail(options && options->micro_batches > 0, NULL);
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
 
-    gsize n_rows = count_rows(options->micro_batches, options->sequences);
+    const guint micro_batches = own_micro_batches(options);
+    gsize n_rows = count_rows(micro_batches, options->sequences);
     gsize n_places;
     if (!g_size_checked_mul(&n_places, n_rows, options->tokens))
         n_places = G_MAXSIZE; /* g_new0() ends the program, as for any size there is not */
     RpTokenBatch *batch = g_new0(RpTokenBatch, 1);
-    batch->micro_batches = options->micro_batches;
+    batch->micro_batches = micro_batches;
     batch->sequences = options->sequences;
     batch->tokens = options->tokens;
     batch->input_ids = g_new0(gint32, n_places);
@@ -39,12 +47,12 @@ rp_token_batch_new(const RpBatcherOptions *options)
     batch->packed = options->packing;
     batch->room = n_rows;
     batch->samples = g_new0(guint64, n_rows);
-    batch->n_micro_targets = g_new0(guint64, options->micro_batches);
+    batch->n_micro_targets = g_new0(guint64, micro_batches);
     if (!batch->packed)
         return batch;
-    batch->starts = g_new0(gint32, n_places + options->micro_batches);
-    batch->n_starts = g_new0(guint32, options->micro_batches);
-    batch->longest = g_new0(guint32, options->micro_batches);
+    batch->starts = g_new0(gint32, n_places + micro_batches);
+    batch->n_starts = g_new0(guint32, micro_batches);
+    batch->longest = g_new0(guint32, micro_batches);
     return batch;
 }
 
@@ -131,24 +139,14 @@ rp_token_batch_starts(const RpTokenBatch *batch, guint m)
     return batch->starts + micro_batch_start(batch, m) + m;
 }
 
-RpTokenBatch
-rp_token_batch_part(const RpTokenBatch *batch, guint first, guint n)
+RpBatchCounts
+rp_token_batch_counts(const RpTokenBatch *batch)
 {
-    const gsize at = micro_batch_start(batch, first);
-    RpTokenBatch part = *batch;
-
-    g_assert(first + n <= batch->micro_batches);
-    part.micro_batches = n;
-    part.input_ids += at;
-    part.targets += at;
-    part.lengths += count_rows(first, batch->sequences);
-    part.n_micro_targets += first;
-    if (!batch->packed)
-        return part;
-    part.starts += at + first;
-    part.n_starts += first;
-    part.longest += first;
-    return part;
+    return (RpBatchCounts){.n_targets = batch->n_targets,
+                           .n_tokens = batch->n_tokens,
+                           .n_truncated = batch->n_truncated,
+                           .n_cut_tokens = batch->n_cut_tokens,
+                           .n_without_targets = batch->n_without_targets};
 }
 
 RpBatcher *
@@ -156,6 +154,8 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
 {
     g_return_val_if_fail(dataset && options && options->micro_batches > 0, NULL);
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
+    g_return_val_if_fail(options->part < MAX(1, options->parts), NULL);
+    g_return_val_if_fail(options->micro_batches % MAX(1, options->parts) == 0, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     guint64 n_samples = rp_dataset_n_samples(dataset);
@@ -217,11 +217,13 @@ fail_length(const RpBatcher *batcher, const RpPlacement *place, guint64 found, G
     return FALSE;
 }
 
-/* Reads a sample to its place: targets are the labels of the next tokens of the same sample. */
+/* Reads a sample to its place: targets are the labels of the next tokens of the same sample.
+ * @row: of the part */
 static gboolean
-fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPlacement *place, GError **error)
+fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPlacement *place, gsize row,
+           GError **error)
 {
-    const gsize first = place->row * batch->tokens + place->at;
+    const gsize first = row * batch->tokens + place->at;
     gint32 *targets = batch->targets + first;
     RpSample sample = {
         .input_ids = batcher->ids, .labels = batcher->labels, .capacity = place->length};
@@ -238,12 +240,12 @@ fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPlacement *pla
     for (guint32 t = 0; t < length; t++)
         n_targets += targets[t] != RP_LABEL_MASKED;
     batch->samples[batch->n_samples++] = place->sample;
-    batch->lengths[place->row] = place->at + length;
+    batch->lengths[row] = place->at + length;
     batch->n_tokens += length;
     batch->n_truncated += sample.n_tokens > length;
     batch->n_cut_tokens += sample.n_tokens - length;
     batch->n_without_targets += n_targets == 0;
-    batch->n_micro_targets[place->row / batch->sequences] += n_targets;
+    batch->n_micro_targets[row / batch->sequences] += n_targets;
     batch->n_targets += n_targets;
     return TRUE;
 }
@@ -270,19 +272,23 @@ add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length)
     batch->longest[m] = MAX(batch->longest[m], length);
 }
 
+/* @first_row: of the part, in the iteration */
 static void
-set_starts(RpTokenBatch *batch, const GArray *placed)
+set_starts(RpTokenBatch *batch, const GArray *placed, gsize first_row)
 {
     const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
     guint i = 0;
 
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_starts[m] = batch->longest[m] = 0;
+    while (i < placed->len && g_array_index(placed, RpPlacement, i).row < first_row)
+        i++;
     for (gsize row = 0; row < n_rows; row++) {
         const guint m = (guint)(row / batch->sequences);
         const gsize first = row % batch->sequences * batch->tokens;
 
-        for (; i < placed->len && g_array_index(placed, RpPlacement, i).row == row; i++) {
+        for (; i < placed->len && g_array_index(placed, RpPlacement, i).row == first_row + row;
+             i++) {
             const RpPlacement *place = &g_array_index(placed, RpPlacement, i);
             add_start(batch, m, first + place->at, place->length);
         }
@@ -307,51 +313,106 @@ fail_without_targets(const RpBatcher *batcher, const RpTokenBatch *batch, GError
                 "%s: iteration %" G_GUINT64_FORMAT
                 ": expected at least one label that is not masked within %u tokens, behind the "
                 "first, found none in %s",
-                rp_dataset_name(batcher->dataset), batcher->state.n_iterations + 1, batch->tokens,
-                names->str);
+                rp_dataset_name(batcher->dataset), batch->iteration, batch->tokens, names->str);
     return FALSE;
+}
+
+static gboolean
+is_for(const RpBatcher *batcher, const RpTokenBatch *batch)
+{
+    const RpBatcherOptions *options = &batcher->options;
+
+    return batch->micro_batches == own_micro_batches(options) &&
+           batch->sequences == options->sequences && batch->tokens == options->tokens &&
+           batch->packed == options->packing;
+}
+
+static void
+empty(RpTokenBatch *batch)
+{
+    batch->n_targets = batch->n_tokens = 0;
+    batch->n_truncated = batch->n_cut_tokens = batch->n_without_targets = 0;
+    batch->n_samples = 0;
+    for (guint m = 0; m < batch->micro_batches; m++)
+        batch->n_micro_targets[m] = 0;
+    for (gsize row = 0; row < count_rows(batch->micro_batches, batch->sequences); row++)
+        batch->lengths[row] = 0;
+}
+
+/* Reads the samples of the part. */
+static gboolean
+fill(const RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError **error)
+{
+    const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
+    const gsize first_row = batcher->options.part * n_rows;
+
+    empty(batch);
+    batch->n_placed = placed->len;
+    make_room(batch, placed->len);
+    for (guint i = 0; i < placed->len; i++) {
+        const RpPlacement *place = &g_array_index(placed, RpPlacement, i);
+
+        if (place->row >= first_row && place->row < first_row + n_rows &&
+            !fill_place(batcher, batch, place, place->row - first_row, error))
+            return FALSE;
+    }
+    for (gsize row = 0; row < n_rows; row++)
+        pad_row(batcher, batch, row);
+    if (batch->packed)
+        set_starts(batch, placed, first_row);
+    return TRUE;
+}
+
+static gboolean
+check_targets(const RpBatcher *batcher, const RpTokenBatch *batch, GError **error)
+{
+    return batch->n_targets > 0 || batch->n_placed == 0 || batcher->options.untargeted ||
+           fail_without_targets(batcher, batch, error);
+}
+
+static void
+add_counts(RpDataState *state, const RpTokenBatch *batch)
+{
+    state->n_tokens += batch->n_tokens;
+    state->n_targets += batch->n_targets;
+    state->n_truncated += batch->n_truncated;
+    state->n_cut_tokens += batch->n_cut_tokens;
 }
 
 gboolean
 rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
 {
-    g_return_val_if_fail(batcher && batch, FALSE);
-    g_return_val_if_fail(batch->micro_batches == batcher->options.micro_batches &&
-                             batch->sequences == batcher->options.sequences &&
-                             batch->tokens == batcher->options.tokens &&
-                             batch->packed == batcher->options.packing,
-                         FALSE);
+    g_return_val_if_fail(batcher && batch && is_for(batcher, batch), FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
+    const gboolean whole = batcher->options.parts <= 1;
     RpDataState after = batcher->state;
     const GArray *placed = rp_packer_next(batcher->packer, &after, &batch->epoch, error);
     if (placed == NULL)
         return FALSE;
-    batch->n_targets = batch->n_tokens = 0;
-    batch->n_truncated = batch->n_cut_tokens = batch->n_without_targets = 0;
-    batch->n_samples = 0;
-    make_room(batch, placed->len);
-    for (guint m = 0; m < batch->micro_batches; m++)
-        batch->n_micro_targets[m] = 0;
-    for (gsize row = 0; row < n_rows; row++)
-        batch->lengths[row] = 0;
-    for (guint i = 0; i < placed->len; i++)
-        if (!fill_place(batcher, batch, &g_array_index(placed, RpPlacement, i), error))
-            return FALSE;
-    for (gsize row = 0; row < n_rows; row++)
-        pad_row(batcher, batch, row);
-    if (batch->packed)
-        set_starts(batch, placed);
-    if (batch->n_targets == 0 && batch->n_samples > 0 && !batcher->options.untargeted)
-        return fail_without_targets(batcher, batch, error);
-    after.n_iterations++;
-    after.n_tokens += batch->n_tokens;
-    after.n_targets += batch->n_targets;
-    after.n_truncated += batch->n_truncated;
-    after.n_cut_tokens += batch->n_cut_tokens;
+    batch->iteration = ++after.n_iterations;
+    if (!fill(batcher, batch, placed, error) || (whole && !check_targets(batcher, batch, error)))
+        return FALSE;
+    if (whole)
+        add_counts(&after, batch);
     batcher->state = after;
     return TRUE;
+}
+
+gboolean
+rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all,
+                       GError **error)
+{
+    g_return_val_if_fail(batcher && batch && batcher->options.parts > 1, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
+
+    batch->n_targets = all->n_targets;
+    batch->n_tokens = all->n_tokens;
+    batch->n_truncated = all->n_truncated;
+    batch->n_cut_tokens = all->n_cut_tokens;
+    batch->n_without_targets = all->n_without_targets;
+    add_counts(&batcher->state, batch);
+    return check_targets(batcher, batch, error);
 }
 
 RpDataState

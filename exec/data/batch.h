@@ -17,6 +17,11 @@
  * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
  * chunk of rows the head works on.
  *
+ * Of several servers each has a part of the micro-batches, and reads no sample of the others:
+ *
+ *   iteration   | micro-batch 0 | micro-batch 1 | micro-batch 2 | micro-batch 3 |
+ *   2 parts     |----------- part 0 ------------|----------- part 1 ------------|
+ *
  * Here M = micro_batches, b = sequences, s = tokens. Memory is taken by the _new functions, and
  * for lists of samples that become longer.
  */
@@ -24,15 +29,25 @@
 
 #include "exec/data/pack.h"
 
-/* One iteration's tokens. Row r = (m × b + i) of sequence i of micro-batch m. */
+/* Numbers that add up over the parts of an iteration. */
 typedef struct {
-    guint micro_batches;
+    guint64 n_targets;
+    guint64 n_tokens;
+    guint64 n_truncated;
+    guint64 n_cut_tokens;
+    guint64 n_without_targets;
+} RpBatchCounts;
+
+/* One iteration's tokens, or a part's. Row r = (m × b + i) of sequence i of micro-batch m. */
+typedef struct {
+    guint micro_batches; /* of the part */
     guint sequences;
     guint tokens;
     gint32 *input_ids;        /* [M × b][s] */
     gint32 *targets;          /* [M × b][s]: an id or RP_LABEL_MASKED; the last always masked */
     guint32 *lengths;         /* [M × b]: tokens before the padding, 0 to s */
-    gsize n_samples;          /* of the iteration; none once the epochs are over */
+    gsize n_placed;           /* samples of the iteration; none once the epochs are over */
+    gsize n_samples;          /* of the part */
     guint64 *samples;         /* [n_samples]: index in the dataset, row after row */
     gsize room;               /* of @samples */
     gboolean packed;          /* what follows is there: */
@@ -40,7 +55,9 @@ typedef struct {
     guint32 *n_starts;        /* [M]: samples of a micro-batch, paddings too */
     guint32 *longest;         /* [M]: tokens of the longest of these */
     guint64 *n_micro_targets; /* [M]: unmasked targets; may be 0 */
-    guint64 n_targets;        /* of the iteration, > 0: what its loss is divided by */
+    guint64 iteration;        /* from 1 up, over the whole run */
+    guint64 n_targets;        /* of the iteration, > 0: what its loss is divided by; of a part until
+                                 rp_batcher_take_counts(), as all below */
     guint64 n_tokens;         /* without padding */
     guint64 n_truncated;      /* sequences that were cut to s */
     guint64 n_cut_tokens;     /* that were cut off them */
@@ -55,9 +72,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTokenBatch, rp_token_batch_free)
 
 /* @to: of the shape of @from */
 void rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from);
-
-/* Micro-batches [first, first + n) of @batch, borrowed; its numbers and samples stay those of all. */
-RpTokenBatch rp_token_batch_part(const RpTokenBatch *batch, guint first, guint n);
 
 /* The [b][s] ids and targets of micro-batch @m. */
 const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
@@ -95,6 +109,19 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatcher, rp_batcher_free)
  */
 gboolean rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+RpBatchCounts rp_token_batch_counts(const RpTokenBatch *batch);
+
+/**
+ * rp_batcher_take_counts:
+ * @batch: the last of rp_batcher_next()
+ * @all: sums of all parts: the batch and the batcher's place have these then
+ *
+ * Of a batcher with parts. Errors: %RP_DATASET_ERROR_BATCH, naming samples of the own part, if no token
+ *   of the whole iteration has a target; rp_batcher_restore() leads back
+ */
+gboolean rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Where the batcher stands: what the next iteration begins with, and sums over those before. */
 RpDataState rp_batcher_state(const RpBatcher *batcher);

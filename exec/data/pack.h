@@ -37,6 +37,8 @@ typedef struct {
     gboolean drop_long;  /* samples of more than s tokens are left out, not cut */
     guint64 epochs;      /* there are no samples after so many; 0: always */
     gboolean untargeted; /* iterations may have no targets: of evaluations */
+    guint parts;         /* of several servers: batches are a part of the micro-batches; 0: all */
+    guint part;          /* which of so many equal ones */
 } RpBatcherOptions;
 
 /* A sample in an iteration. */

@@ -255,6 +255,27 @@ rp_servers_check_same(RpServers *servers, const char *what, const char *text, GE
     return FALSE;
 }
 
+gboolean
+rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *problem,
+                        GQuark domain, int code, GError **error)
+{
+    g_autoptr(GError) own = problem;
+    g_auto(GStrv) texts =
+        rp_servers_gather_texts(servers, channel, own != NULL ? own->message : "", error);
+    guint r = 0;
+
+    if (texts == NULL)
+        return FALSE;
+    if (own != NULL) {
+        g_propagate_error(error, g_steal_pointer(&own));
+        return FALSE;
+    }
+    while (r + 1 < servers->count && *texts[r] == '\0')
+        r++;
+    g_set_error(error, domain, code, "%s: %s", servers->peers[r].name, texts[r]);
+    return FALSE;
+}
+
 /* ---- failure ---- */
 
 void

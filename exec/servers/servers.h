@@ -112,6 +112,17 @@ gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
 gboolean rp_servers_check_same(RpServers *servers, const char *what, const char *text,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_servers_tell_problem:
+ * @problem: (transfer full) (nullable): of this server
+ * @domain, @code: of problems of others
+ *
+ * All call it once they know that one of them has a problem; they go on. Returns: %FALSE
+ * Errors: @problem, or that of the first server with one, behind its name; those of an exchange
+ */
+gboolean rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *problem,
+                                 GQuark domain, int code, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* From now on an emulated network: no more bytes leave this server in a second; 0: no limit. */
 void rp_servers_emulate(RpServers *servers, double bytes_per_s);
 

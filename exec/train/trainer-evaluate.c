@@ -9,6 +9,7 @@
  */
 #include <gio/gio.h>
 #include <math.h>
+#include <string.h>
 
 #include "exec/train/trainer-private.h"
 
@@ -21,18 +22,23 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
 {
     const RpNetworkOptions *shape = rp_network_options(trainer->network);
     RpPlanOptions options = *training;
+    const guint rank = trainer->joined != NULL ? rp_servers_rank(trainer->joined) : 0;
     RpEvaluator *evaluator = trainer->evaluator = g_new0(RpEvaluator, 1);
     const RpPlan *plan;
 
     options.forward_only = TRUE;
     options.first_iteration = 0;
     /* each sample once, in the order of the file */
-    evaluator->batches = (RpBatcherOptions){.micro_batches = training->micro_batches,
-                                            .sequences = shape->sequences,
-                                            .tokens = shape->tokens,
-                                            .packing = shape->packed_tokens > 0,
-                                            .epochs = 1,
-                                            .untargeted = TRUE};
+    evaluator->batches =
+        (RpBatcherOptions){.micro_batches = training->micro_batches * trainer->servers,
+                           .sequences = shape->sequences,
+                           .tokens = shape->tokens,
+                           .packing = shape->packed_tokens > 0,
+                           .epochs = 1,
+                           .untargeted = TRUE,
+                           .parts = trainer->servers,
+                           .part = rank};
+    evaluator->losses = g_array_new(FALSE, FALSE, sizeof(double));
     evaluator->batch = rp_token_batch_new(&evaluator->batches);
     g_autoptr(RpPlan) sized =
         rp_plan_make(trainer->profile, trainer->partition, &options, BATCHES_AHEAD + 1, error);
@@ -57,6 +63,7 @@ rp_trainer_free_evaluator(RpTrainer *trainer)
 
     if (evaluator == NULL)
         return;
+    g_clear_pointer(&evaluator->losses, g_array_unref);
     rp_trace_free(evaluator->trace);
     rp_token_batch_free(evaluator->batch);
     rp_verifier_free(evaluator->verifier);
@@ -100,7 +107,7 @@ run_batch(RpTrainer *trainer, const RpBatchFeedCall **call, GError **error)
     return rp_engine_append(trainer->engine, error);
 }
 
-/* The loss of the oldest batch under way, in the order of batches. */
+/* The losses of the oldest batch under way, in the order of batches. */
 static gboolean
 take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
 {
@@ -108,7 +115,8 @@ take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
 
     if (!rp_trainer_wait_for_loss(trainer, call, &loss, error))
         return FALSE;
-    trainer->evaluator->loss += loss;
+    g_array_append_vals(trainer->evaluator->losses, call->losses,
+                        trainer->evaluator->batch->micro_batches);
     rp_batch_feed_let_go(trainer->feed, call->iteration); /* heads come last */
     return TRUE;
 }
@@ -147,7 +155,7 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
 
         if (!tell(listener, n_done, error) || !rp_batcher_next(batcher, evaluator->batch, error))
             return FALSE;
-        if (evaluator->batch->n_samples == 0)
+        if (evaluator->batch->n_placed == 0)
             break;
         *broken = TRUE;
         if (evaluation->calls >= BATCHES_AHEAD) {
@@ -159,9 +167,9 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
         if (!run_batch(trainer, &calls[place], error))
             return FALSE;
         *broken = FALSE;
-        n_samples[place] = evaluator->batch->n_samples;
+        n_samples[place] = evaluator->batch->n_placed;
         evaluation->calls++;
-        evaluation->n_samples += evaluator->batch->n_samples;
+        evaluation->n_samples += evaluator->batch->n_placed;
         evaluation->n_tokens += evaluator->batch->n_tokens;
         evaluation->n_targets += evaluator->batch->n_targets;
     }
@@ -172,17 +180,109 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
     return TRUE;
 }
 
-static void
-conclude(const RpTrainer *trainer, RpEvaluation *evaluation)
+/* How a server came to the end of its part. */
+typedef enum {
+    ENDED_DONE,
+    ENDED_CANCELLED,
+    ENDED_FAILED,
+} Ended;
+
+typedef struct {
+    guint64 ended; /* Ended */
+    guint64 n_tokens;
+    guint64 n_targets;
+} Part;
+
+static Ended
+ended_how(const GError *problem)
+{
+    return problem == NULL                                              ? ENDED_DONE
+           : g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED) ? ENDED_CANCELLED
+                                                                        : ENDED_FAILED;
+}
+
+/* Several servers: numbers of all parts. @problem: (transfer full) (nullable) */
+static gboolean
+join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError **error)
+{
+    const guint n = trainer->servers;
+    g_autoptr(GError) own = problem;
+    g_autofree Part *all = g_new0(Part, n);
+    Part sum = {0};
+
+    all[rp_servers_rank(trainer->joined)] =
+        (Part){ended_how(own), evaluation->n_tokens, evaluation->n_targets};
+    if (!rp_servers_gather_each(trainer->joined, RP_SERVERS_CONTROL, all, sizeof *all, error))
+        return FALSE;
+    for (guint r = 0; r < n; r++) {
+        sum.ended = MAX(sum.ended, all[r].ended);
+        sum.n_tokens += all[r].n_tokens;
+        sum.n_targets += all[r].n_targets;
+    }
+    if (sum.ended == ENDED_FAILED && ended_how(own) == ENDED_CANCELLED)
+        g_clear_error(&own);
+    if (sum.ended == ENDED_FAILED)
+        return rp_servers_tell_problem(trainer->joined, RP_SERVERS_CONTROL, g_steal_pointer(&own),
+                                       RP_DATASET_ERROR, RP_DATASET_ERROR_FILE, error);
+    if (sum.ended == ENDED_CANCELLED) {
+        g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "evaluation stopped");
+        return FALSE;
+    }
+    evaluation->n_tokens = sum.n_tokens;
+    evaluation->n_targets = sum.n_targets;
+    return TRUE;
+}
+
+/* Of all servers, batch by batch, and of each in the order of micro-batches: as one server adds them up.
+ * @sum: (out) */
+static gboolean
+add_losses(RpTrainer *trainer, guint calls, double *sum, GError **error)
 {
     const RpEvaluator *evaluator = trainer->evaluator;
+    const guint each = evaluator->batch->micro_batches, n = trainer->servers;
+    const gsize own = (gsize)calls * each;
+    g_autofree double *all = g_new(double, MAX(1, own * n));
+    const guint rank = trainer->joined != NULL ? rp_servers_rank(trainer->joined) : 0;
 
-    evaluation->loss =
-        evaluation->n_targets > 0 ? evaluator->loss / (double)evaluation->n_targets : NAN;
+    if (own > 0)
+        memcpy(all + rank * own, evaluator->losses->data, own * sizeof *all);
+    if (n > 1 &&
+        !rp_servers_gather_each(trainer->joined, RP_SERVERS_CONTROL, all, own * sizeof *all, error))
+        return FALSE;
+    *sum = 0;
+    for (guint c = 0; c < calls; c++) {
+        double of_batch = 0;
+
+        for (guint r = 0; r < n; r++)
+            for (guint m = 0; m < each; m++)
+                of_batch += all[r * own + (gsize)c * each + m];
+        *sum += of_batch;
+    }
+    return TRUE;
+}
+
+/* @problem: (transfer full) (nullable): of this server's part */
+static gboolean
+conclude(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError **error)
+{
+    const RpEvaluator *evaluator = trainer->evaluator;
+    double loss;
+
+    if (trainer->servers > 1) {
+        if (!join_parts(trainer, evaluation, problem, error))
+            return FALSE;
+    } else if (problem != NULL) {
+        g_propagate_error(error, problem);
+        return FALSE;
+    }
+    if (!add_losses(trainer, evaluation->calls, &loss, error))
+        return FALSE;
+    evaluation->loss = evaluation->n_targets > 0 ? loss / (double)evaluation->n_targets : NAN;
     evaluation->ns = MAX(0, evaluator->end_ns - evaluator->start_ns);
     if (evaluation->ns > 0)
         evaluation->bubble_ratio =
             1 - (double)evaluator->busy_ns / ((double)evaluation->ns * trainer->gpus);
+    return TRUE;
 }
 
 gboolean
@@ -207,7 +307,7 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     *evaluation = (RpEvaluation){0};
     evaluator->busy_ns = evaluator->end_ns = 0;
     evaluator->start_ns = G_MAXINT64;
-    evaluator->loss = 0;
+    g_array_set_size(evaluator->losses, 0);
     rp_host_state_begin_evaluation(trainer->host_state);
     rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
                       note_batch, evaluator);
@@ -222,9 +322,5 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     rp_host_state_end_evaluation(trainer->host_state);
     for (guint64 i = 0; i < RP_BATCH_FEED_RING; i++)
         rp_batch_feed_let_go(trainer->feed, i);
-    if (done)
-        conclude(trainer, evaluation);
-    else
-        g_propagate_error(error, problem);
-    return done;
+    return conclude(trainer, evaluation, problem, error);
 }

@@ -45,13 +45,14 @@ typedef struct {
     gint64 busy_ns;
     gint64 start_ns;
     gint64 end_ns;
-    double loss; /* sum over targets */
+    GArray *losses; /* (element-type double): of this server's micro-batches, batch by batch */
 } RpEvaluator;
 
 struct _RpTrainer {
     guint gpus;
     guint calls;
-    guint servers; /* 1: there is one */
+    guint servers;     /* 1: there is one */
+    RpServers *joined; /* this is one of; or %NULL */
     gboolean async;
     RpStepDone done;
     gpointer user_data;

@@ -140,6 +140,7 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->calls = MAX(1, options->plan.calls);
     trainer->servers =
         options->update.servers != NULL ? rp_servers_count(options->update.servers) : 1;
+    trainer->joined = options->update.servers;
     trainer->async = options->plan.async;
     trainer->done = options->done;
     trainer->user_data = options->user_data;

@@ -145,9 +145,11 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
  * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on
  * the same stages, devices and memory, in a plan of its own, proved before it runs. Adapters see all
  * of their input. Waits for all steps first; training goes on afterwards as if it had not happened.
- * The same on any devices, and under every schedule, bit for bit.
+ * The same on any devices, and under every schedule, bit for bit. Of several servers all call it: each runs
+ * its part of the micro-batches, and the numbers are those of all, with the same bits as of one server with
+ * all micro-batches; time and bubble ratio are this one's.
  *
- * Errors: those of the data, G_IO_ERROR_CANCELLED of @progress: then the trainer goes on, too;
+ * Errors: those of the data, G_IO_ERROR_CANCELLED of @progress, of any server: then the trainer goes on, too;
  *   RP_ENGINE_ERROR_TASK, RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed
  */
 gboolean rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,

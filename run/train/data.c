@@ -250,6 +250,8 @@ rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
                        : run->packing_choice == 2,
         .drop_long = run->excess_length_choice == RP_RUN_EXCESS_DROP,
         .epochs = (guint64)run->epochs,
+        .parts = rp_train_n_servers(job),
+        .part = job->servers != NULL ? rp_servers_rank(job->servers) : 0,
     };
     if (absent)
         run->steps = MAX(run->steps, 1);

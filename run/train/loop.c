@@ -112,7 +112,7 @@ next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **er
     const RpDataState before = rp_batcher_state(loop->batcher);
 
     for (guint c = 0; c < calls; c++)
-        if (!rp_batcher_next(loop->batcher, batches[c], error)) {
+        if (!rp_train_next_batch(loop->job->servers, loop->batcher, batches[c], error)) {
             gboolean back = rp_batcher_restore(loop->batcher, &before, NULL);
 
             g_assert(back); /* it was there */
@@ -126,15 +126,10 @@ static gboolean
 run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
-    const guint each = loop->job->request.options.micro_batches;
-    const guint rank = loop->job->servers != NULL ? rp_servers_rank(loop->job->servers) : 0;
 
-    for (guint c = 0; c < calls; c++) {
-        const RpTokenBatch own = rp_token_batch_part(batches[c], rank * each, each);
-
-        if (!rp_trainer_forward_backward(loop->trainer, &own, NULL, error))
+    for (guint c = 0; c < calls; c++)
+        if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
             return FALSE;
-    }
     return rp_trainer_step(loop->trainer, error);
 }
 

@@ -347,7 +347,7 @@ rp_train_loop_save_before(RpTrainLoop *loop, GError *problem, GError **error)
     guint64 step = loop->outcome->last_step;
 
     loop->ending = TRUE;
-    if (loop->job->servers != NULL) /* the others wait for a step, and not to save */
+    if (problem->domain == RP_SERVERS_ERROR) /* the others are gone; of data they have all heard */
         g_propagate_error(error, problem);
     else if (!rp_train_loop_save(loop, step, error))
         g_error_free(problem); /* a step before it failed */

@@ -219,6 +219,48 @@ rp_train_tell_servers(const RpTrainJob *job, GError **error)
 
 /* ---- between steps ---- */
 
+/* What a server has read. */
+typedef struct {
+    guint64 failed;
+    RpBatchCounts counts;
+} Read;
+
+static void
+add_counts(RpBatchCounts *sum, const RpBatchCounts *more)
+{
+    sum->n_targets += more->n_targets;
+    sum->n_tokens += more->n_tokens;
+    sum->n_truncated += more->n_truncated;
+    sum->n_cut_tokens += more->n_cut_tokens;
+    sum->n_without_targets += more->n_without_targets;
+}
+
+gboolean
+rp_train_next_batch(RpServers *servers, RpBatcher *batcher, RpTokenBatch *batch, GError **error)
+{
+    const guint n = servers != NULL ? rp_servers_count(servers) : 1;
+    g_autofree Read *all = g_new0(Read, n);
+    g_autoptr(GError) problem = NULL;
+    const gboolean read = rp_batcher_next(batcher, batch, &problem);
+
+    if (n > 1) {
+        all[rp_servers_rank(servers)] =
+            (Read){.failed = !read, .counts = rp_token_batch_counts(batch)};
+        if (!rp_servers_gather_each(servers, RP_SERVERS_CONTROL, all, sizeof *all, error))
+            return FALSE;
+    }
+    for (guint r = 1; r < n; r++) {
+        all[0].failed |= all[r].failed;
+        add_counts(&all[0].counts, &all[r].counts);
+    }
+    if (n > 1 && all[0].failed)
+        return rp_servers_tell_problem(servers, RP_SERVERS_CONTROL, g_steal_pointer(&problem),
+                                       RP_DATASET_ERROR, RP_DATASET_ERROR_FILE, error);
+    if (!read)
+        g_propagate_error(error, g_steal_pointer(&problem));
+    return read && (n == 1 || rp_batcher_take_counts(batcher, batch, &all[0].counts, error));
+}
+
 gboolean
 rp_train_agree_step(const RpTrainJob *job, RpTrainWish *wish, GError **error)
 {

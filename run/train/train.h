@@ -108,6 +108,16 @@ gboolean rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how,
 /* Says of each server what it has, and how fast the network is. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_tell_servers(const RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_train_next_batch:
+ * @servers: (nullable)
+ *
+ * This server's part of the next batch, with the numbers of all parts. Errors: those of rp_batcher_next(),
+ * of others behind the server's name, on all; RP_SERVERS_ERROR_*. The batcher may have moved
+ */
+gboolean rp_train_next_batch(RpServers *servers, RpBatcher *batcher, RpTokenBatch *batch,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* What is to be done after a step. */
 typedef struct {
     gint32 signal; /* 0: none; of any server */

@@ -364,6 +364,124 @@ refuses_states_that_hold_what_is_not_there(void **state)
     }
 }
 
+/* Of the sample of every row but those of the first part a label is impossible: only its own are read. */
+static void
+a_part_reads_its_own_samples_alone(void **state)
+{
+    RpBatchFixture *f = *state;
+    RpBatcherOptions options = {.micro_batches = 2, .sequences = 1, .tokens = 4, .parts = 2};
+    const char text[] = "{\"input_ids\":[1,2,3,4]}\n{\"input_ids\":[5,6,7,1000]}\n";
+    g_autoptr(GBytes) bytes = g_bytes_new_static(text, sizeof text - 1);
+
+    rp_batch_fixture_clear(f);
+    f->dataset = rp_dataset_new_jsonl("FILE", bytes, 1000, &f->error);
+    rp_assert_no_error(f->error);
+    make_batcher(f, &options);
+    rp_batch_fixture_next(f);
+    assert_int_equal(f->batch->micro_batches, 1);
+    rp_assert_row(f->batch->input_ids, 4, (const gint32[]){1, 2, 3, 4});
+    options.part = 1;
+    make_batcher(f, &options);
+    assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
+    assert_int_equal(f->error->code, RP_DATASET_ERROR_SAMPLE);
+    g_clear_error(&f->error);
+}
+
+#define PARTS 3
+
+/* Micro-batch @m of @part is micro-batch @of of @whole. */
+static void
+assert_same_micro_batch(const RpTokenBatch *part, guint m, const RpTokenBatch *whole, guint of)
+{
+    const gsize n = (gsize)whole->sequences * whole->tokens * sizeof(gint32);
+
+    assert_memory_equal(rp_token_batch_input_ids(part, m), rp_token_batch_input_ids(whole, of), n);
+    assert_memory_equal(rp_token_batch_targets(part, m), rp_token_batch_targets(whole, of), n);
+    assert_int_equal(part->n_micro_targets[m], whole->n_micro_targets[of]);
+    if (!whole->packed)
+        return;
+    assert_int_equal(part->n_starts[m], whole->n_starts[of]);
+    assert_int_equal(part->longest[m], whole->longest[of]);
+    assert_memory_equal(rp_token_batch_starts(part, m), rp_token_batch_starts(whole, of),
+                        (whole->n_starts[of] + 1) * sizeof(gint32));
+}
+
+static void
+add_counts(RpBatchCounts *sum, const RpTokenBatch *batch)
+{
+    const RpBatchCounts counts = rp_token_batch_counts(batch);
+
+    sum->n_targets += counts.n_targets;
+    sum->n_tokens += counts.n_tokens;
+    sum->n_truncated += counts.n_truncated;
+    sum->n_cut_tokens += counts.n_cut_tokens;
+    sum->n_without_targets += counts.n_without_targets;
+}
+
+/* The next iteration in parts, beside that of @f. */
+static void
+assert_parts_are_the_whole(RpBatchFixture *f, RpBatcher *const *batchers,
+                           RpTokenBatch *const *batches)
+{
+    RpBatchCounts sum = {0};
+    gsize n_samples = 0;
+
+    rp_batch_fixture_next(f);
+    for (guint p = 0; p < PARTS; p++) {
+        assert_true(rp_batcher_next(batchers[p], batches[p], &f->error));
+        add_counts(&sum, batches[p]);
+        assert_int_equal(batches[p]->n_placed, f->batch->n_samples);
+        for (gsize i = 0; i < batches[p]->n_samples; i++)
+            assert_int_equal(batches[p]->samples[i], f->batch->samples[n_samples++]);
+        for (guint m = 0; m < 2; m++)
+            assert_same_micro_batch(batches[p], m, f->batch, 2 * p + m);
+    }
+    assert_int_equal(n_samples, f->batch->n_samples);
+    for (guint p = 0; p < PARTS; p++) {
+        const RpDataState whole = rp_batcher_state(f->batcher);
+
+        assert_true(rp_batcher_take_counts(batchers[p], batches[p], &sum, &f->error));
+        const RpDataState part = rp_batcher_state(batchers[p]);
+        const RpBatchCounts all = rp_token_batch_counts(f->batch);
+
+        assert_memory_equal(&sum, &all, sizeof all);
+        assert_memory_equal(&part, &whole, sizeof whole);
+        assert_int_equal(batches[p]->n_targets, f->batch->n_targets);
+    }
+}
+
+static void
+parts_are_the_whole(void **state)
+{
+    RpBatchFixture *f = *state;
+
+    for (guint packing = 0; packing < 2; packing++) {
+        RpBatcherOptions options = {.micro_batches = 2 * PARTS,
+                                    .sequences = 2,
+                                    .tokens = 24,
+                                    .pad_id = 999,
+                                    .shuffle = TRUE,
+                                    .packing = packing};
+        RpBatcher *batchers[PARTS];
+        RpTokenBatch *batches[PARTS];
+        guint lengths[N];
+
+        some_lengths(lengths, N, 30, 3);
+        start(f, lengths, N, &options);
+        options.parts = PARTS;
+        for (options.part = 0; options.part < PARTS; options.part++) {
+            batchers[options.part] = rp_batcher_new(f->dataset, &options, &f->error);
+            batches[options.part] = rp_token_batch_new(&options);
+        }
+        for (guint i = 0; i < 12; i++)
+            assert_parts_are_the_whole(f, batchers, batches);
+        for (guint p = 0; p < PARTS; p++) {
+            rp_batcher_free(batchers[p]);
+            rp_token_batch_free(batches[p]);
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -388,6 +506,10 @@ main(void)
                                         rp_batch_fixture_teardown),
         cmocka_unit_test_setup_teardown(refuses_states_that_hold_what_is_not_there,
                                         rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(a_part_reads_its_own_samples_alone, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(parts_are_the_whole, rp_batch_fixture_setup,
+                                        rp_batch_fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
