@@ -188,9 +188,6 @@ find_checkpoint(Training *training, const RpRunFile *run_file, GError **error)
     RpTrainHow *how = &training->how;
     RpServers *servers = training->servers;
 
-    if (servers != NULL && how->save_gradients != NULL)
-        return rp_cli_refuse(error, "--save-gradients: expected one server, found %u",
-                             rp_servers_count(servers));
     if (servers != NULL && !rp_train_agree_start(servers, run_file, how, dry, error))
         return FALSE;
     if (!dry && rp_train_is_first(servers) && !rp_train_find_checkpoint(run_file, how, error))

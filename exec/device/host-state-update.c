@@ -402,6 +402,14 @@ reduce(RpHostState *host_state, const RpBackendTask *task, GError **error)
                             task->task.layer, gradient.rounds, RP_SERVERS_NETWORK, error);
 }
 
+gboolean
+rp_host_state_gather_gradient(const RpHostState *host_state, guint layer, guint64 first, guint64 n,
+                              float *values, GError **error)
+{
+    return rp_shares_gather_sum(host_state->shares, layer, first, n, RP_SERVERS_CONTROL, values,
+                                error);
+}
+
 /* Of the version that the step or copy before it has written. */
 static gboolean
 gather(RpHostState *host_state, const RpBackendTask *task, GError **error)

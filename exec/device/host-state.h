@@ -137,6 +137,11 @@ guint8 *rp_host_state_gradients(const RpHostState *host_state, guint layer, guin
                                 guint64 offset, guint64 *run);
 /* How many rounds stand apart; 1: what stands on the host is one, or the sum. */
 guint rp_host_state_gradient_rounds(const RpHostState *host_state);
+/* Of several servers, all of which call: of parameters [first, first + n) that a layer owns the sum that the
+ * last step read, into @values. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_host_state_gather_gradient(const RpHostState *host_state, guint layer, guint64 first,
+                                       guint64 n, float *values,
+                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Storage of gradients on the host. */
 RpDtype rp_host_state_gradient_dtype(const RpHostState *host_state);
 /* Any planned place of the host arena. */

@@ -270,6 +270,26 @@ squares_of(const RpShares *shares, guint layer, guint rank)
            share_of(shares, layer, rank, FALSE).first / RP_SHARD_BLOCK;
 }
 
+gboolean
+rp_shares_gather_sum(RpShares *shares, guint layer, guint64 first, guint64 n,
+                     RpServersChannel channel, float *values, GError **error)
+{
+    const guint from = tied_from(shares, layer);
+    const RpShard own = rp_shares_own(shares, layer);
+    g_autofree gsize *offsets = g_new(gsize, (gsize)shares->count + 1);
+
+    for (guint r = 0; r < shares->count; r++)
+        offsets[r] = (CLAMP(share_of(shares, layer, r, FALSE).first, first, first + n) - first) *
+                     sizeof *values;
+    offsets[shares->count] = n * sizeof *values;
+    for (guint64 i = MAX(first, own.first); i < MIN(first + n, own.first + own.n); i++) {
+        values[i - first] = rp_shares_sum(shares, layer, FALSE)[i - own.first];
+        if (from < shares->options.n_layers)
+            values[i - first] += rp_shares_sum(shares, from, TRUE)[i - own.first];
+    }
+    return rp_servers_gather(shares->options.servers, channel, values, offsets, error);
+}
+
 void
 rp_shares_square(RpShares *shares, RpOptimizer *optimizer, guint layer)
 {

@@ -78,6 +78,17 @@ gboolean rp_shares_reduce(RpShares *shares, RpOptimizer *optimizer, RpPool *pool
 /* The sum of the own share, in fp32, until the layer is reduced again; @tied: that of the tied matrix. */
 const float *rp_shares_sum(const RpShares *shares, guint layer, gboolean tied);
 
+/**
+ * rp_shares_gather_sum:
+ * @values: (out): [n]: of the layer's own parameters [first, first + n) the sum of all servers, with that of
+ *   a matrix that is tied to them
+ *
+ * All servers, of a layer that has been reduced; not of one server. Errors: those of rp_servers_exchange()
+ */
+gboolean rp_shares_gather_sum(RpShares *shares, guint layer, guint64 first, guint64 n,
+                              RpServersChannel channel, float *values,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Sums of squares of the own share's blocks, of a layer that has been reduced, and the layer tied to it. */
 void rp_shares_square(RpShares *shares, RpOptimizer *optimizer, guint layer);
 /* Their sum: not finite if one of the share's gradients is not. */

@@ -117,25 +117,39 @@ add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 ele
         values[i] += sum[i];
 }
 
-void
-rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values)
+/* Of one server: with those of a tied head. */
+static void
+sum_gradients(const RpTrainer *trainer, Place place, float *values)
 {
-    const RpNetworkOptions *shape = rp_network_options(trainer->network);
-    const RpUpdateReport report = rp_host_state_report(trainer->host_state, trainer->iteration - 1);
-    const Place place = place_of(trainer, weight);
     const guint last = rp_network_n_layers(trainer->network) - 1;
     const RpLayerLayout *head = rp_network_layout(trainer->network, last);
-    const double reference = (double)rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
-                             shape->sequences * shape->tokens;
-    const double unscale = reference / ((double)report.loss_scale * (double)report.n_targets);
 
     memset(values, 0, place.elements * sizeof *values);
     add_gradients(trainer, place.layer, place.offset, place.elements, values);
     if (place.layer == 0 && head->tied_elements > 0)
         add_gradients(trainer, last, head->elements - head->tied_elements + place.offset,
                       place.elements, values);
+}
+
+gboolean
+rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values, GError **error)
+{
+    const RpNetworkOptions *shape = rp_network_options(trainer->network);
+    const RpUpdateReport report = rp_host_state_report(trainer->host_state, trainer->iteration - 1);
+    const Place place = place_of(trainer, weight);
+    const double reference = (double)trainer->servers *
+                             rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+                             shape->sequences * shape->tokens;
+    const double unscale = reference / ((double)report.loss_scale * (double)report.n_targets);
+
+    if (trainer->servers == 1)
+        sum_gradients(trainer, place, values);
+    else if (!rp_host_state_gather_gradient(trainer->host_state, place.layer, place.offset,
+                                            place.elements, values, error))
+        return FALSE;
     for (guint64 i = 0; i < place.elements; i++)
         values[i] = (float)(values[i] * unscale);
+    return TRUE;
 }
 
 static void

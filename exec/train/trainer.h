@@ -174,8 +174,9 @@ const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
 /* A frozen weight, in its storage, as it lies on the host for good; packed: as it goes up. */
 const void *rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight);
 /* The gradient of the last step's mean loss before clipping, as it came to the host, into @values
- * (fp32). Tied: the sum of both. */
-void rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values);
+ * (fp32). Tied: the sum of both. Of several servers all call it: the sum of all. Errors: RP_SERVERS_ERROR_* */
+gboolean rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_trainer_restore_weight:

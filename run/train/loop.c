@@ -376,11 +376,35 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
 
 /* ---- one step that changes nothing, for its gradients ---- */
 
+/* Into @writer's tensors, whose numbers are those of @numbers. Of several servers all call it, and one has a
+ * @writer. */
 static gboolean
-write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *path,
-                GError **error)
+write_tensors(const RpTrainer *trainer, const RpWeights *weights, RpSafetensorsWriter *writer,
+              const GArray *numbers, guint64 most, GError **error)
 {
-    g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(path, 0);
+    g_autofree float *values = g_new(float, most);
+
+    for (guint i = 0; i < numbers->len; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (!rp_weight_has_state(weight))
+            continue;
+        if (!rp_trainer_gradient(trainer, i, values, error))
+            return FALSE;
+        if (writer != NULL &&
+            !rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
+                                         (gsize)weight->elements * sizeof *values, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_gradients(const RpTrainJob *job, const RpTrainer *trainer, const char *path, GError **error)
+{
+    const RpWeights *weights = job->weights;
+    g_autoptr(RpSafetensorsWriter) writer =
+        rp_train_is_first(job->servers) ? rp_safetensors_writer_new(path, 0) : NULL;
     g_autoptr(GArray) numbers = g_array_new(FALSE, TRUE, sizeof(guint));
     guint64 most = 0;
 
@@ -390,26 +414,14 @@ write_gradients(const RpTrainer *trainer, const RpWeights *weights, const char *
 
         if (!rp_weight_has_state(weight))
             continue;
-        g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
-            writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
         most = MAX(most, weight->elements);
+        if (writer != NULL)
+            g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
+                writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
     }
-    if (!rp_safetensors_writer_begin(writer, error))
-        return FALSE;
-
-    g_autofree float *values = g_new(float, most);
-
-    for (guint i = 0; i < numbers->len; i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-
-        if (!rp_weight_has_state(weight))
-            continue;
-        rp_trainer_gradient(trainer, i, values);
-        if (!rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
-                                         (gsize)weight->elements * sizeof *values, error))
-            return FALSE;
-    }
-    return rp_safetensors_writer_finish(writer, error);
+    return (writer == NULL || rp_safetensors_writer_begin(writer, error)) &&
+           write_tensors(trainer, weights, writer, numbers, most, error) &&
+           (writer == NULL || rp_safetensors_writer_finish(writer, error));
 }
 
 /* The first step; in fp16 again, with the lower scale that follows, until its gradients are finite.
@@ -443,5 +455,5 @@ rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *
     g_auto(RpTrainLoop) loop = {.job = job, .how = how, .outcome = outcome};
 
     return start(&loop, error) && run_first(&loop, error) &&
-           write_gradients(loop.trainer, job->weights, how->save_gradients, error);
+           write_gradients(job, loop.trainer, how->save_gradients, error);
 }

@@ -40,8 +40,9 @@ rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow 
 {
     g_autofree char *program = hash_program();
     g_autofree char *asked = g_strdup_printf(
-        "%s\n%s\n%s %s", run->resolved, dry ? "--dry-run" : "no --dry-run",
-        how->resume ? "--resume" : "no --resume", how->checkpoint != NULL ? how->checkpoint : "");
+        "%s\n%s\n%s %s\n--save-gradients %s", run->resolved, dry ? "--dry-run" : "no --dry-run",
+        how->resume ? "--resume" : "no --resume", how->checkpoint != NULL ? how->checkpoint : "",
+        how->save_gradients != NULL ? how->save_gradients : "is not there");
 
     return rp_servers_check_same(servers, "a program of SHA-256", program, error) &&
            rp_servers_check_same(servers, "of the run file and options", asked, error);

@@ -366,7 +366,7 @@ run(Fixture *f, RpDtype dtype, const Plan *plan)
                  plan->schedule, plan->devices, f->error->message);
     for (guint i = 0; i < gradients->n; i++)
         if (gradients->values[i] != NULL)
-            rp_trainer_gradient(f->trainer, i, gradients->values[i]);
+            assert_true(rp_trainer_gradient(f->trainer, i, gradients->values[i], NULL));
     g_clear_pointer(&f->trainer, rp_trainer_free);
     return gradients;
 }

@@ -31,7 +31,7 @@ error_of(const RpTinyModel *model, const RpTinyRun *run, float loss_scale)
         const gsize n = rp_weights_nth(model->weights, w)->elements;
         g_autofree float *values = g_new(float, n);
 
-        rp_trainer_gradient(trainer, w, values);
+        assert_true(rp_trainer_gradient(trainer, w, values, NULL));
         for (gsize i = 0; i < n; i++, at++) {
             const double off = values[i] - expected[at] * scale;
 

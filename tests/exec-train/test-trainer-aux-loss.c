@@ -182,7 +182,8 @@ run_step(const RpTinyModel *model, guint first, guint n, guint calls, gint32 pad
         if (!rp_weight_has_state(weight))
             continue;
         g_array_set_size(step.gradients, before + (guint)weight->elements);
-        rp_trainer_gradient(trainer, w, &g_array_index(step.gradients, float, before));
+        assert_true(
+            rp_trainer_gradient(trainer, w, &g_array_index(step.gradients, float, before), NULL));
     }
     rp_trainer_free(trainer);
     return step;

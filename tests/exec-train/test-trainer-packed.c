@@ -152,7 +152,7 @@ gradients(const Fixture *f, const RpTinyModel *model, guint micro_batches, gbool
         if (!rp_weight_has_state(weight))
             continue;
         g_array_set_size(all, before + (guint)weight->elements);
-        rp_trainer_gradient(trainer, w, &g_array_index(all, float, before));
+        assert_true(rp_trainer_gradient(trainer, w, &g_array_index(all, float, before), NULL));
     }
     rp_trainer_free(trainer);
     return all;
