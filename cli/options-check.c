@@ -23,6 +23,7 @@ static const OwnOption own_options[] = {
      VALUE(ask.options.round)},
     {"replicas", "has no rounds", rp_schedule_is_rotated, VALUE(ask.options.replicas)},
     {"slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.slices)},
+    {"even-slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.even_slices)},
     {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
     {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated, VALUE(dispatch)},
     {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},

@@ -6,8 +6,6 @@
 #include "core/formats/schedule-file.h"
 #include "run/settings.h"
 
-#define DEFAULT_SLICES 4 /* of a schedule that has them */
-
 static const char *const fidelity_names[] = {"compute", "full", NULL};
 static const char *const fused_names[] = {"published", "physical", NULL};
 
@@ -23,7 +21,10 @@ const GOptionEntry rp_schedule_options[] = {
     {"round", 0, RP_COUNT(RpScheduleArgs, ask.options.round),
      "roundpipe: micro-batches of a round (default: with the partition)", "M_R"},
     {"slices", 0, RP_COUNT(RpScheduleArgs, ask.options.slices),
-     "seq-1f1b: slices of a sequence (default: 4)", "K"},
+     "seq-1f1b, slimpipe: slices of a sequence (default: 4, slimpipe N)", "K"},
+    {"even-slices", 0, RP_FLAG(RpScheduleArgs, ask.options.even_slices),
+     "seq-1f1b, slimpipe: slices of equal time, as if attention were shared out without cost",
+     NULL},
     {"replicas", 0, RP_COUNT(RpScheduleArgs, ask.options.replicas), NULL, "K"},
     {"stages", 0, RP_WORD(RpScheduleArgs, ask.stages), NULL, "LIST"},
     {"forward-stages", 0, RP_WORD(RpScheduleArgs, ask.forward_stages), NULL, "LIST"},
@@ -178,8 +179,6 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
     ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */
     ask->options.dispatch = (RpDispatch)dispatch;
-    if (ask->options.slices == 0)
-        ask->options.slices = DEFAULT_SLICES;
     ask->options.transfers = (RpTransfers)transfers;
     ask->options.consistency = (RpConsistency)consistency;
     ask->options.optimizer = (RpOptimizerMode)optimizer;

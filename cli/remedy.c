@@ -53,7 +53,8 @@ append(GString *text, RpShapeRemedy remedy, gboolean as_keys)
                  [RP_SHAPE_STAGES] = {NULL, "--stage-count"},
                  [RP_SHAPE_ROUND] = {"round"},
                  [RP_SHAPE_GROUP] = {NULL, "--group"},
-                 [RP_SHAPE_LIVE] = {NULL, "--live"}};
+                 [RP_SHAPE_LIVE] = {NULL, "--live"},
+                 [RP_SHAPE_SLICES] = {NULL, "--slices"}};
     static const char *const bounds[] = {"", " or more", " or fewer"};
     const char *key = parts[remedy.part].key;
     g_autofree char *number = g_strdup_printf("%u%s", remedy.number, bounds[remedy.bound]);

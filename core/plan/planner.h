@@ -71,10 +71,11 @@ typedef struct {
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
-    guint replicas;      /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
-    guint slices;        /* sliced: of each micro-batch's sequences; 0 = 1 */
-    RpDispatch dispatch; /* free: of slots that no file gives away, on cards of several kinds */
-    guint dispatch_rule; /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
+    guint replicas;       /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
+    guint slices;         /* sliced: of each micro-batch's sequences; 0 = 1 */
+    gboolean even_slices; /* they take equal times: attention is shared out at no cost */
+    RpDispatch dispatch;  /* free: of slots that no file gives away, on cards of several kinds */
+    guint dispatch_rule;  /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
 
 /* Micro-batches of the plan to one of the options: slices, where sequences are in slices. */

@@ -26,7 +26,8 @@ typedef struct {
         RP_SHAPE_STAGES,
         RP_SHAPE_ROUND,
         RP_SHAPE_GROUP,
-        RP_SHAPE_LIVE
+        RP_SHAPE_LIVE,
+        RP_SHAPE_SLICES
     } part;
     enum { RP_SHAPE_EXACTLY, RP_SHAPE_OR_MORE, RP_SHAPE_OR_LESS } bound;
     guint number;
@@ -172,6 +173,8 @@ rp_shape_group_gpus(const RpShape *shape)
 /* Orders of a file (core/schedules/given.h). */
 typedef struct _RpGivenOrders RpGivenOrders;
 
+#define RP_SLICES_AS_GPUS G_MAXUINT
+
 typedef struct _RpScheduleOps RpScheduleOps;
 struct _RpScheduleOps {
     const char *name;    /* "interleaved-1f1b" */
@@ -181,6 +184,7 @@ struct _RpScheduleOps {
     gboolean looped;     /* more than one stage per device is usual */
     gboolean folded;     /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
     gboolean sliced;     /* runs slices of sequences, which count as micro-batches */
+    guint slices;        /* sliced: as many where none are asked for; RP_SLICES_AS_GPUS: N */
     gboolean mirrored;   /* two copies of each stage: on s and, for the later half of the
                           micro-batches, on N-1-s */
     gboolean
@@ -214,6 +218,8 @@ gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_limited(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
+/* Slices of a sequence where none are asked for; 1: whole sequences. */
+guint rp_schedule_default_slices(const RpScheduleOps *schedule, guint gpus);
 /* With a row of its own in `full` fidelity: whole sequences, one copy and one version of weights. */
 gboolean rp_schedule_has_full(const RpScheduleOps *schedule);
 

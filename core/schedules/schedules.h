@@ -10,9 +10,9 @@
 
 /* In the order in which tables list them: rp_schedule_gpipe, ... */
 #define RP_SCHEDULES(row)                                                                          \
-    row(gpipe) row(1f1b) row(seq_1f1b) row(interleaved_1f1b) row(looped_bfs) row(zb_h1) row(zb_2p) \
-        row(interleaved_zb) row(zb_v) row(v_half) row(v_min) row(dualpipe_v) row(dualpipe)         \
-            row(chimera) row(hanayo) row(pipedream_2bw) row(mobius) row(roundpipe)                 \
+    row(gpipe) row(1f1b) row(seq_1f1b) row(slimpipe) row(interleaved_1f1b) row(looped_bfs)         \
+        row(zb_h1) row(zb_2p) row(interleaved_zb) row(zb_v) row(v_half) row(v_min) row(dualpipe_v) \
+            row(dualpipe) row(chimera) row(hanayo) row(pipedream_2bw) row(mobius) row(roundpipe)   \
                 row(roundpipe_split)
 
 #define RP_DECLARE_SCHEDULE(name) extern const RpScheduleOps rp_schedule_##name;

@@ -53,6 +53,14 @@ rp_schedule_is_sliced(const RpScheduleOps *schedule)
     return schedule->sliced;
 }
 
+guint
+rp_schedule_default_slices(const RpScheduleOps *schedule, guint gpus)
+{
+    return !schedule->sliced                       ? 1
+           : schedule->slices == RP_SLICES_AS_GPUS ? MAX(1, gpus)
+                                                   : MAX(1, schedule->slices);
+}
+
 gboolean
 rp_schedule_is_dispatched(const RpScheduleOps *schedule)
 {

@@ -27,6 +27,7 @@ struct _RpBoundRecurrence {
     const RpProfile *profile;
     guint n_stages, n_lanes, micro_batches, slices;
     gboolean early;
+    gboolean even;         /* slices take equal times */
     gboolean mirrored;     /* second copies are timed as the first ones */
     RpSteadyWindow window; /* .iterations = 0: synchronous */
     gsize n_steps;
@@ -115,6 +116,7 @@ rp_bound_recurrence_new(const RpProfile *profile, const RpPlanOptions *given, gu
     recurrence->slices = rp_plan_slices(&options);
     recurrence->gpus = options.gpus;
     recurrence->mirrored = options.schedule->mirrored;
+    recurrence->even = options.even_slices;
     recurrence->early = options.recompute == RP_RECOMPUTE_EARLY;
     recurrence->window = window;
     recurrence->times = g_new0(RpStageTimes, n_stages);
@@ -158,7 +160,8 @@ set_stage(RpBoundRecurrence *recurrence, guint s, RpInterval layers)
     recurrence->layers[s] = layers;
     times->forward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL);
     times->backward_ns = rp_stage_time_ns(profile, layers, RP_PHASE_BACKWARD, &times->lead_ns);
-    times->attention = recurrence->slices > 1 ? rp_stage_attention(profile, layers) : 0;
+    times->attention =
+        recurrence->slices > 1 && !recurrence->even ? rp_stage_attention(profile, layers) : 0;
     times->weight_ns = rp_stage_weight_gradient_ns(profile, layers);
 }
 

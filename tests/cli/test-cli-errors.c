@@ -133,6 +133,11 @@ refuses_wrong_numbers(void **state)
          "use --gpus 4, or --gpus 2"},
         {"simulate @Q --schedule chimera --gpus 4 --micro-batches 8 --fidelity full", 2,
          "schedule chimera holds two copies of each stage's weights, on two GPUs"},
+        {"simulate @Q --schedule slimpipe --gpus 4 --micro-batches 2 --slices 6", 2,
+         "whole groups of 4 slices, found 6 slices of a micro-batch; use --slices 8, or "
+         "--stage-count 4"},
+        {SIMULATE "--schedule 1f1b --even-slices", 2, "it is for seq-1f1b or slimpipe"},
+        {SIMULATE "--schedule slimpipe --fidelity full", 2, "runs slices of sequences"},
         {"simulate @Q --schedule pipedream-2bw --gpus 4 --micro-batches 8 --async --fidelity full",
          2, "schedule pipedream-2bw holds two versions of weights on a GPU at once"},
         {"export @Q --schedule pipedream-2bw --gpus 4 --micro-batches 8 --async --write-schedule -",

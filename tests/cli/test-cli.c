@@ -244,7 +244,7 @@ compares_every_schedule_and_marks_the_best(void **state)
     }
     assert_int_equal(n_roundpipe, 2);
     /* but of chimera, dualpipe and pipedream-2bw, which hold weights twice, and of slices */
-    assert_int_equal(n_planned, array->items->len - 4);
+    assert_int_equal(n_planned, array->items->len - 5);
     /* each group has its own */
     assert_int_equal(fastest[0], 1);
     assert_int_equal(fastest[1], 1);

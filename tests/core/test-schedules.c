@@ -253,11 +253,10 @@ static void
 lists_every_schedule_in_table_order(void **state)
 {
     static const char *const names[] = {
-        "gpipe",      "1f1b",      "seq-1f1b",       "interleaved-1f1b",
-        "looped-bfs", "zb-h1",     "zb-2p",          "interleaved-zb",
-        "zb-v",       "v-half",    "v-min",          "dualpipe-v",
-        "dualpipe",   "chimera",   "hanayo",         "pipedream-2bw",
-        "mobius",     "roundpipe", "roundpipe-split"};
+        "gpipe",      "1f1b",          "seq-1f1b",   "slimpipe",       "interleaved-1f1b",
+        "looped-bfs", "zb-h1",         "zb-2p",      "interleaved-zb", "zb-v",
+        "v-half",     "v-min",         "dualpipe-v", "dualpipe",       "chimera",
+        "hanayo",     "pipedream-2bw", "mobius",     "roundpipe",      "roundpipe-split"};
     const RpScheduleOps *const *schedules = rp_schedules();
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -276,7 +275,7 @@ suggests_the_nearest_name(void **state)
                                            {"round-pipe", "\"roundpipe\""},
                                            {"interleaved-1fb1", "\"interleaved-1f1b\""},
                                            {"zbv", "\"zb-v\""},
-                                           {"sgd", "gpipe, 1f1b, seq-1f1b"}};
+                                           {"sgd", "gpipe, 1f1b, seq-1f1b, slimpipe"}};
 
     for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
         g_autoptr(GError) error = NULL;
@@ -302,6 +301,12 @@ orders_read_as_in_their_timelines(void **state)
         {"seq-1f1b",
          {2, 4, 2, 4, .slices = 2},
          "0F0 0F1 0F2 0B1 0F3 0B0 0B3 0B2 | 1F0 1F1 1B1 1F2 1B0 1F3 1B3 1B2"},
+        {"slimpipe",
+         {2, 2, 4, 2, .slices = 2},
+         "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0 | 1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0"},
+        {"slimpipe",
+         {2, 4, 2, 4, .slices = 2},
+         "0F0 0F1 0F2 0F3 0B1 0B0 0B3 0B2 | 1F0 1F1 1B1 1F2 1B0 1F3 1B3 1B2"},
         {"1f1b", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0B0 0F2 0B1 0B2 | 1F0 1B0 1F1 1B1 1F2 1B2"},
         {"interleaved-1f1b",
          {2, 2, 4, 2, 0, 0, 0},
@@ -571,6 +576,8 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
     if (g_str_equal(name, "gpipe") || g_str_equal(name, "1f1b") || g_str_equal(name, "seq-1f1b") ||
         g_str_equal(name, "pipedream-2bw"))
         return (M + S - 1) * (t.F + B);
+    if (g_str_equal(name, "slimpipe"))
+        return (v * M + N - 1) * (t.F + B);
     if (g_str_equal(name, "interleaved-1f1b"))
         return M % N == 0 || v == 1 ? (v * M + N - 1) * (t.F + B) : -1;
     if (is_looped(c))
@@ -687,6 +694,40 @@ slices_take_the_time_of_their_closed_form(void **state)
             }
 }
 
+/* Groups of N slices: interleaved 1F1B with as many micro-batches; alive is one micro-batch of the whole
+ * model over N, and at most 2(N - 1) actions more. */
+static void
+slimpipe_takes_the_time_of_its_closed_form(void **state)
+{
+    static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {5, 3, 1, 9}, {1, 2, 5, 8}};
+    guint accepted = 0;
+
+    (void)state;
+    for (guint N = 1; N <= MAX_GPUS; N++)
+        for (guint K = 1; K <= 2 * N + 1; K++)
+            for (guint v = 1; v <= MAX_CHUNKS; v++)
+                for (guint M = 1; M <= 4; M++) {
+                    Case c = {find("slimpipe"), bound_shape(N, M * K, v * N)};
+
+                    c.shape.slices = K;
+                    assert_case(&c, accepts(c.ops, &c.shape) == (v == 1 || K % N == 0));
+                    if (!accepts(c.ops, &c.shape))
+                        continue;
+                    accepted++;
+                    for (guint i = 0; i < G_N_ELEMENTS(costs); i++) {
+                        const Costs t = costs[i];
+                        gint64 min_busy;
+
+                        assert_case(&c, makespan(&c, t, &min_busy) ==
+                                            (v * M * K + N - 1) * (t.F + t.I + t.W));
+                    }
+                    for (guint r = 0; r < N; r++)
+                        assert_case(&c, rp_schedule_peak_live(c.ops, &c.shape, r) ==
+                                            MIN(v * M * K, v * K + 2 * (N - 1 - r)));
+                }
+    assert_true(accepted > 100);
+}
+
 /* The slices of a time are that time together, and grow with attention from the first to the last. */
 static void
 slices_are_the_whole_together(void **state)
@@ -722,6 +763,8 @@ closed_peak(const Case *c, guint r)
     if (g_str_equal(name, "1f1b") || g_str_equal(name, "seq-1f1b") ||
         g_str_equal(name, "pipedream-2bw"))
         return MIN(M, S - r);
+    if (g_str_equal(name, "slimpipe"))
+        return MIN(v + 2 * (N - 1 - r), v * M);
     if (g_str_equal(name, "interleaved-1f1b"))
         return MIN((v - 1) * N + 2 * (N - 1 - r) + 1, v * M);
     if (is_looped(c))
@@ -801,6 +844,7 @@ should_suit(const RpScheduleOps *ops, const RpShape *shape)
     return S % N == 0 && R == M && (ops->stages_per_gpu == 0 || S == N * ops->stages_per_gpu) &&
            (!ops->mirrored || (N % 2 == 0 && M % 2 == 0)) &&
            (!interleaved || S == N || M % N == 0) &&
+           (!g_str_equal(ops->name, "slimpipe") || S == N || N == 1) &&
            (!g_str_equal(ops->name, "pipedream-2bw") || M >= N) &&
            (!g_str_has_prefix(ops->name, "dualpipe") || M >= 2 * N);
 }
@@ -942,6 +986,12 @@ says_what_is_wrong_with_a_shape(void **state)
          "zb-2p: 4 GPUs need the activations of at least 4 micro-batches each, as zb-h1 has, found "
          "a limit of 3 (v-half and v-min take fewer)",
          {RP_SHAPE_LIVE, RP_SHAPE_OR_MORE, 4}},
+        {"slimpipe",
+         {4, 12, 8, 12, .slices = 6},
+         "slimpipe: several stages per GPU need whole groups of 4 slices, found 6 slices of a "
+         "micro-batch",
+         {RP_SHAPE_SLICES, RP_SHAPE_EXACTLY, 8},
+         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 4}},
         {"chimera",
          {3, 8, 3, 8, 0, 0, 0},
          "chimera: two directions need an even number of GPUs, found 3",
@@ -1024,6 +1074,7 @@ main(void)
         cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
         cmocka_unit_test(takes_the_published_times_for_unit_costs),
         cmocka_unit_test(slices_take_the_time_of_their_closed_form),
+        cmocka_unit_test(slimpipe_takes_the_time_of_its_closed_form),
         cmocka_unit_test(slices_are_the_whole_together),
         cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),
         cmocka_unit_test(holds_the_published_share_of_activations),

@@ -44,15 +44,19 @@ take_what_the_search_takes_them_for(void **state)
     for (guint i = 0; i < CASES; i++) {
         g_autoptr(RpProfile) profile =
             rp_test_random_times(rand, (guint)g_rand_int_range(rand, 4, 12));
+        const gboolean interleaved = g_rand_boolean(rand);
         const guint gpus = (guint)g_rand_int_range(rand, 1, 5);
-        g_autofree guint *ends = g_new(guint, gpus);
-        g_autoptr(RpPartition) partition = random_stages(rand, profile->n_layers, gpus, ends);
+        const guint most = interleaved ? MIN(3, profile->n_layers / gpus) : 1;
+        const guint n_stages = gpus * (guint)g_rand_int_range(rand, 1, (gint)most + 1);
+        g_autofree guint *ends = g_new(guint, n_stages);
+        g_autoptr(RpPartition) partition = random_stages(rand, profile->n_layers, n_stages, ends);
         const RpMachine machine = rp_machine_from_profile(profile);
         const RpPlanOptions options = {
-            .schedule = rp_schedule_find("seq-1f1b", NULL),
+            .schedule = rp_schedule_find(interleaved ? "slimpipe" : "seq-1f1b", NULL),
             .gpus = gpus,
             .micro_batches = (guint)g_rand_int_range(rand, 1, 6),
-            .slices = (guint)g_rand_int_range(rand, 1, 7),
+            .slices = (guint)g_rand_int_range(rand, 1, 7) * (n_stages > gpus ? gpus : 1),
+            .even_slices = g_rand_boolean(rand),
             .recompute = g_rand_boolean(rand) ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_EARLY,
         };
         gint64 work_ns = 0, busy_ns = 0;
@@ -62,7 +66,7 @@ take_what_the_search_takes_them_for(void **state)
         for (guint l = 0; l < profile->n_layers; l++)
             profile->layers[l].saved[RP_SAVED_ATTENTION].recompute_ns =
                 g_rand_int_range(rand, 0, (gint)profile->layers[l].forward_ns + 1);
-        for (guint s = 0; s < gpus; s++) {
+        for (guint s = 0; s < n_stages; s++) {
             const RpInterval layers = partition->forward[s];
 
             work_ns += rp_stage_time_ns(profile, layers, RP_PHASE_FORWARD, NULL) +
@@ -79,7 +83,7 @@ take_what_the_search_takes_them_for(void **state)
 
         rp_assert_no_error(error);
         g_autoptr(RpBoundRecurrence) recurrence =
-            rp_bound_recurrence_new(profile, &options, gpus, &error);
+            rp_bound_recurrence_new(profile, &options, n_stages, &error);
 
         rp_assert_no_error(error);
         assert_int_equal(rp_bound_recurrence_time_ns(recurrence, ends, G_MAXINT64),

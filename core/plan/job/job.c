@@ -151,10 +151,11 @@ find_boundaries(const RpPlanJob *job, RpPlanStage *stage)
 }
 
 static void
-set_times(RpStageTimes *times, const RpProfile *card, RpInterval layers, RpPhase phase)
+set_times(const RpPlanJob *job, RpStageTimes *times, const RpProfile *card, RpInterval layers,
+          RpPhase phase)
 {
     times->forward_ns = rp_stage_time_ns(card, layers, RP_PHASE_FORWARD, NULL);
-    times->attention = rp_stage_attention(card, layers);
+    times->attention = job->options.even_slices ? 0 : rp_stage_attention(card, layers);
     times->weight_ns = rp_stage_weight_gradient_ns(card, layers);
     if (phase != RP_PHASE_FORWARD)
         times->backward_ns = rp_stage_time_ns(card, layers, phase, &times->lead_ns);
@@ -186,7 +187,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     stage.workspace_bytes = needs.workspace[way];
     stage.kept_bytes = needs.activations;
     for (guint c = 0; c < MAX(1, profile->n_cards); c++)
-        set_times(&job->times[c * job->n_stages + s],
+        set_times(job, &job->times[c * job->n_stages + s],
                   profile->n_cards > 0 ? profile->cards[c] : profile, layers, phase);
     if (job->options.fidelity == RP_FIDELITY_FULL) {
         stage.parameters = cut_chunks(job, layers, RP_CHUNKS_PARAMETERS, windows);

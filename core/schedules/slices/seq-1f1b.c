@@ -38,5 +38,6 @@ const RpScheduleOps rp_schedule_seq_1f1b = {
     .summary = "1F1B over slices of sequences",
     .stages_per_gpu = 1,
     .sliced = TRUE,
+    .slices = 4,
     .order = order_seq_1f1b,
 };
