@@ -214,17 +214,12 @@ resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError *
 }
 
 gboolean
-rp_request_resolve(const RpAsk *given, const RpProfile *profile, RpRequest *request,
-                   GError **error)
+rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
-    RpAsk own = *given; /* its texts are borrowed */
-    const RpAsk *ask = &own;
     const RpPlanOptions *options = &ask->options;
     g_autofree RpSlow *slow = NULL;
     g_autoptr(RpProfile) slowed = NULL;
 
-    if (options->slices == 0)
-        own.options.slices = rp_schedule_default_slices(options->schedule, options->gpus);
     if (ask->slow != NULL && (slow = rp_run_parse_slow(ask->slow, options->gpus, error)) == NULL) {
         g_prefix_error(error, "--slow: ");
         return FALSE;

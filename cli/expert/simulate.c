@@ -61,9 +61,9 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
     if (request->partition->dispatched)
         rp_report_show(report, "%u in rounds of %u", options->micro_batches, options->round);
     if (rp_plan_slices(options) > 1)
-        rp_report_count(report, "slices", options->slices, "slices");
+        rp_report_count(report, "slices", rp_plan_slices(options), "slices");
     if (rp_plan_slices(options) > 1)
-        rp_report_show(report, "%u of each sequence", options->slices);
+        rp_report_show(report, "%u of each sequence", rp_plan_slices(options));
     if (options->replicas > 1)
         rp_report_count(report, "replicas", options->replicas, "replicas");
     if (options->replicas > 1)

@@ -72,7 +72,7 @@ typedef struct {
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
     guint replicas;       /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
-    guint slices;         /* sliced: of each micro-batch's sequences; 0 = 1 */
+    guint slices;         /* sliced: of each micro-batch's sequences; 0 = as the schedule has */
     gboolean even_slices; /* they take equal times: attention is shared out at no cost */
     RpDispatch dispatch;  /* free: of slots that no file gives away, on cards of several kinds */
     guint dispatch_rule;  /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
@@ -82,7 +82,9 @@ typedef struct {
 static inline guint
 rp_plan_slices(const RpPlanOptions *options)
 {
-    return options->schedule->sliced ? MAX(1, options->slices) : 1;
+    return !options->schedule->sliced ? 1
+           : options->slices > 0      ? options->slices
+                                 : rp_schedule_default_slices(options->schedule, options->gpus);
 }
 
 /* GPUs of a group, and its micro-batches: all that one round can have. */

@@ -50,6 +50,7 @@ try_shapes(Fixture *f, const RpScheduleOps *schedule, RpFidelity fidelity, gbool
                 .schedule = schedule,
                 .gpus = gpus,
                 .micro_batches = 2 * gpus,
+                .slices = 1,
                 .round = schedule->dispatched && gpus % 2 == 0 ? gpus : 0, /* two rounds */
                 .async = async != 0,
                 .fidelity = fidelity,

@@ -99,6 +99,7 @@ prove(const RpProfile *profile, const RpScheduleOps *schedule, guint file)
         .schedule = schedule,
         .gpus = 2,
         .micro_batches = 4,
+        .slices = 1,
         .fidelity = RP_FIDELITY_FULL,
         .async = schedule->dispatched && file % 2 == 1,
         .consistency = file / 2 % 2 == 1 ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,

@@ -162,6 +162,7 @@ every_schedule_of_every_size_comes_back_with_the_same_times(void **state)
                             .schedule = *s,
                             .gpus = N,
                             .micro_batches = M,
+                            .slices = 1,
                             .round = round,
                             .async = how % 2 && !(*s)->unflushed, /* a file has one iteration */
                             .fidelity = how % 5 == 0 ? RP_FIDELITY_FULL : RP_FIDELITY_COMPUTE,
