@@ -179,6 +179,11 @@ export_order(const ExportArgs *more, const char *path, const RpRequest *request,
                              "--write-schedule: %s has no flush between iterations, and a file has "
                              "one iteration: expected no --async beside it",
                              request->options.schedule->name);
+    if (order.shape.slices > 1)
+        return rp_cli_refuse(error,
+                             "--write-schedule: a file has whole sequences: expected 1 slice of "
+                             "each, found %u",
+                             order.shape.slices);
     return rp_cli_write_file(more->order, write_order, &order, error);
 }
 

@@ -94,14 +94,14 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
 {
     static const char *const fidelities[] = {"compute", "full"};
     g_autoptr(RpTrace) trace = NULL;
-    gboolean both = args->fidelity == NULL && more->trace == NULL;
+    gboolean both = args->fidelity == NULL && more->trace == NULL, has_full = TRUE;
 
     if (more->trace != NULL) {
         trace = rp_trace_load_chrome(more->trace, error);
         if (trace == NULL)
             return FALSE;
     }
-    for (guint i = 0; i < (both ? 2 : 1); i++) {
+    for (guint i = 0; i < (both ? 2 : 1) && has_full; i++) {
         RpScheduleArgs own = *args;
         g_auto(RpRequest) request = {0};
         g_autoptr(RpProfile) profile = NULL;
@@ -115,8 +115,7 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
         }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;
-        if (both && i > 0 && !rp_planner_has_full(&request.options))
-            break;
+        has_full = rp_planner_has_full(&request.options);
         if (args->ask.iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
             request.iterations = ASYNC_ITERATIONS;
         g_autoptr(RpPlan) plan =

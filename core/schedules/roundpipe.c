@@ -19,6 +19,14 @@
  *   gpu 0  |0X0     |0X1     |0X2     |
  *   gpu 1           |1I0|1W0|  |1I1|1W1|  |1I2|1W2|
  *   gpu 2               |2I0|2W0|  |2I1|2W1|  |2I2|2W2|
+ *
+ * Slices: a micro-batch's K slices run from the first on in a forward slot, from the last on in a
+ * backward slot, so that the next slot starts a slice later, not a micro-batch later. The fused slot
+ * needs all of them before it can go back. N = 2, M = 1, K = 2, S = 3, S_f = 1, t = 4 of a micro-batch,
+ * half of it forward in the fused slot, T = 10:
+ *
+ *   gpu 0  |0F0    |0F1    |       |2B1    |2B0    |
+ *   gpu 1          |1F0|   |1X1    |1B0|
  */
 #include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
@@ -28,19 +36,27 @@ check_roundpipe(const RpShape *shape, GError **error)
 {
     const guint N = shape->gpus, M = shape->micro_batches, n = rp_shape_group_gpus(shape);
 
+    const guint K = MAX(1, shape->slices);
+    const char *what = K > 1 ? "slices" : "micro-batches";
+
     if (M < N)
-        return rp_schedule_fail(error, RP_SHAPE_USE(MICRO_BATCHES, OR_MORE, N),
-                                RP_SHAPE_USE(GPUS, OR_LESS, M),
-                                "%u GPUs need at least %u micro-batches, found %u", N, N, M);
+        return rp_schedule_fail(error, RP_SHAPE_USE(MICRO_BATCHES, OR_MORE, (N + K - 1) / K),
+                                K > 1
+                                    ? RP_SHAPE_USE(SLICES, OR_MORE, (N + M / K - 1) / MAX(1, M / K))
+                                    : RP_SHAPE_USE(GPUS, OR_LESS, M),
+                                "%u GPUs need at least %u %s, found %u", N, N, what, M);
+    if (shape->round % K != 0)
+        return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
+                                "rounds have whole micro-batches of %u slices, found %u slices", K,
+                                shape->round);
     if (shape->round < n) {
-        guint round = n;
+        guint round = (n + K - 1) / K * K;
 
         while (M % round != 0)
-            round++;
-        return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, round), RP_SHAPE_NONE,
-                                "%u GPUs need rounds of at least %u micro-batches, found rounds "
-                                "of %u",
-                                n, n, shape->round);
+            round += K;
+        return rp_schedule_fail(error, RP_SHAPE_USE(ROUND, EXACTLY, round / K), RP_SHAPE_NONE,
+                                "%u GPUs need rounds of at least %u %s, found rounds of %u", n, n,
+                                what, shape->round);
     }
     if (shape->forward_slots >= shape->stages)
         return rp_schedule_fail(error, RP_SHAPE_NONE, RP_SHAPE_NONE,
@@ -85,6 +101,8 @@ const RpScheduleOps rp_schedule_roundpipe = {
     .title = "RoundPipe",
     .summary = "stages dispatched to the GPUs in turn, round after round",
     .dispatched = TRUE,
+    .sliced = TRUE,
+    .slices = 1,
     .offloads_weights = TRUE,
     .check = check_roundpipe,
     .order = order_roundpipe,
@@ -95,6 +113,8 @@ const RpScheduleOps rp_schedule_roundpipe_split = {
     .title = "RoundPipe, split backward",
     .summary = "RoundPipe that sends input gradients before it computes weight gradients",
     .dispatched = TRUE,
+    .sliced = TRUE,
+    .slices = 1,
     .split_backward = TRUE,
     .offloads_weights = TRUE,
     .check = check_roundpipe,

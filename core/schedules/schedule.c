@@ -127,6 +127,17 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
     return (guint)((shape->first_gpu + rounds * turn_of(shape)) % rp_shape_group_gpus(shape));
 }
 
+/* Of slices, from the last of @n on. */
+static void
+append_backwards(guint slot, guint first, guint n, RpActionKind kind, GArray *order)
+{
+    for (guint m = first + n; m-- > first;) {
+        rp_order_push(order, kind, slot, m);
+        if (kind == RP_ACTION_INPUT_GRADIENT)
+            rp_order_push(order, RP_ACTION_WEIGHT_GRADIENT, slot, m);
+    }
+}
+
 void
 rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean split,
                         GArray *order)
@@ -136,10 +147,17 @@ rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean 
                               : split                        ? RP_ACTION_INPUT_GRADIENT
                                                              : RP_ACTION_BACKWARD;
 
-    for (guint m = round * shape->round; m < (round + 1) * shape->round; m++) {
-        rp_order_push(order, kind, slot, m);
-        if (kind == RP_ACTION_INPUT_GRADIENT)
-            rp_order_push(order, RP_ACTION_WEIGHT_GRADIENT, slot, m);
+    const guint K = MAX(1, shape->slices);
+
+    for (guint first = round * shape->round; first < (round + 1) * shape->round; first += K) {
+        if (kind != RP_ACTION_FORWARD && kind != RP_ACTION_FUSED) {
+            append_backwards(slot, first, K, kind, order);
+            continue;
+        }
+        for (guint j = 0; j < K; j++)
+            rp_order_push(order, j + 1 < K ? RP_ACTION_FORWARD : kind, slot, first + j);
+        if (kind == RP_ACTION_FUSED)
+            append_backwards(slot, first, K - 1, RP_ACTION_BACKWARD, order);
     }
 }
 

@@ -247,7 +247,8 @@ gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Appends the actions of a dispatched @slot in round @round, wherever it runs; @split: backwards are I,
- * then W. */
+ * then W. Of slices the fused slot runs a micro-batch's forwards, the last with its backward, then the
+ * other backwards. */
 void rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean split,
                              GArray *order);
 

@@ -88,7 +88,7 @@ rp_schedule_is_reversible(const RpScheduleOps *schedule)
 gboolean
 rp_schedule_has_full(const RpScheduleOps *schedule)
 {
-    return !schedule->mirrored && !schedule->sliced && !schedule->unflushed;
+    return !schedule->mirrored && schedule->slices <= 1 && !schedule->unflushed;
 }
 
 gboolean

@@ -26,8 +26,9 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
             ((part->backward || part->weights) && !stage->runs_backward))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "the stage does not run in this direction");
-        if (!verifier->promises->forward_only && stage->runs_forward && stage->runs_backward &&
-            stage->bound == (task->kind == RP_TASK_FUSED))
+        if (!verifier->promises->forward_only &&
+            (stage->bound || verifier->promises->slices <= 1) && stage->runs_forward &&
+            stage->runs_backward && stage->bound == (task->kind == RP_TASK_FUSED))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "forward and backward are one action in the fused stage, and "
                                     "two in a bound one");

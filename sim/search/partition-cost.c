@@ -338,6 +338,47 @@ search_replica(const RpProfile *profile, const RpPlanOptions *options, guint64 m
     return search;
 }
 
+/* Times of one of @K slices, all equal: what stages are chosen by where sequences are in slices. */
+static RpProfile *
+slice_profile(const RpProfile *profile, guint K)
+{
+    RpProfile *sliced = rp_profile_copy(profile);
+
+    for (guint l = 0; l < sliced->n_layers; l++) {
+        RpLayer *layer = &sliced->layers[l];
+
+        layer->forward_ns /= K;
+        layer->backward_ns /= K;
+        layer->recompute_ns /= K;
+        layer->recompute_last_ns /= K;
+        layer->weight_gradient_ns /= K;
+    }
+    sliced->links.hop_ns /= K;
+    for (guint c = 0; c < sliced->n_cards; c++) {
+        RpProfile *card = sliced->cards[c];
+
+        sliced->cards[c] = slice_profile(card, K);
+        rp_profile_free(card);
+    }
+    return sliced;
+}
+
+/* Slices count as micro-batches, of one round where none is asked for. */
+static RpPartition *
+choose_sliced(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
+              guint64 memory_bytes, guint round, GError **error)
+{
+    const guint K = rp_plan_slices(options);
+    g_autoptr(RpProfile) sliced = slice_profile(profile, K);
+    RpDispatchedSearch search = search_replica(sliced, options, memory_bytes);
+    guint chosen;
+
+    search.options.slices = 1;
+    search.options.micro_batches *= K;
+    search.options.round = round * K;
+    return choose_dispatched(&search, objective, &chosen, error);
+}
+
 RpPartition *
 rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
                     guint n_stages, guint64 memory_bytes, guint *round, GError **error)
@@ -347,6 +388,8 @@ rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpOb
 
     if (options->schedule->dispatched && options->schedule->given != NULL) {
         partition = rp_search_given(profile, options, error);
+    } else if (options->schedule->dispatched && rp_plan_slices(options) > 1) {
+        partition = choose_sliced(profile, options, objective, memory_bytes, chosen, error);
     } else if (options->schedule->dispatched) {
         RpDispatchedSearch search = search_replica(profile, options, memory_bytes);
 
@@ -374,8 +417,10 @@ rp_partition_bound_ns(const RpProfile *profile, const RpPlanOptions *options, gu
 {
     RpDispatchedSearch search = search_replica(profile, options, memory_bytes);
 
-    if ((options->schedule->dispatched && options->schedule->given != NULL) ||
-        rp_profile_is_mixed(profile))
+    if (options->schedule->dispatched &&
+        (options->schedule->given != NULL || rp_plan_slices(options) > 1))
+        return 0;
+    if (rp_profile_is_mixed(profile))
         return 0;
     if (!options->schedule->dispatched)
         return rp_bound_bound_ns(profile, options, n_stages);

@@ -136,7 +136,17 @@ refuses_wrong_numbers(void **state)
         {"simulate @Q --schedule slimpipe --gpus 4 --micro-batches 2 --slices 6", 2,
          "whole groups of 4 slices, found 6 slices of a micro-batch; use --slices 8, or "
          "--stage-count 4"},
-        {SIMULATE "--schedule 1f1b --even-slices", 2, "it is for seq-1f1b or slimpipe"},
+        {SIMULATE "--schedule 1f1b --even-slices", 2,
+         "it is for seq-1f1b, slimpipe, roundpipe or roundpipe-split"},
+        {SIMULATE "--schedule roundpipe --slices 2 --fidelity full", 2,
+         "schedule roundpipe runs slices of sequences: full fidelity plans whole ones"},
+        {"simulate @Q --schedule roundpipe --gpus 8 --micro-batches 2 --slices 3", 2,
+         "at least 8 slices, found 6; use --micro-batches 3 or more, or --slices 4 or more"},
+        {"simulate @Q --schedule roundpipe --gpus 4 --micro-batches 4 --slices 2 --slow 0=1.5 "
+         "--dispatch free",
+         2, "dispatch free deals out slots of whole sequences: expected 1 slice"},
+        {"export @Q --schedule slimpipe --gpus 4 --micro-batches 2 --write-schedule -", 2,
+         "a file has whole sequences: expected 1 slice of each, found 4"},
         {SIMULATE "--schedule slimpipe --fidelity full", 2, "runs slices of sequences"},
         {"simulate @Q --schedule pipedream-2bw --gpus 4 --micro-batches 8 --async --fidelity full",
          2, "schedule pipedream-2bw holds two versions of weights on a GPU at once"},

@@ -65,6 +65,13 @@ rp_job_check_dispatch(const RpPlanOptions *options, GError **error)
                     options->replicas);
         return FALSE;
     }
+    if (options->dispatch == RP_DISPATCH_FREE && rp_plan_slices(options) > 1) {
+        g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,
+                    "dispatch free deals out slots of whole sequences: expected 1 slice beside it, "
+                    "found %u",
+                    options->slices);
+        return FALSE;
+    }
     if (options->dispatch == RP_DISPATCH_ROTATION || rp_schedule_is_rotated(schedule))
         return TRUE;
     g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_PARTITION,

@@ -22,6 +22,8 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
     options->micro_batches *= options->slices;
     if (options->round == 0 || !dispatched)
         options->round = MAX(1, rp_plan_whole_round(options));
+    else
+        options->round *= options->slices;
     if (options->recompute == RP_RECOMPUTE_DEFAULT)
         options->recompute = dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
     if (options->fused_forward == RP_FUSED_DEFAULT)
@@ -367,7 +369,7 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
     return task;
 }
 
-/* A slice takes a part of its micro-batch's time. */
+/* A slice takes a part of its micro-batch's time; of the fused stage's what its forward leaves. */
 static void
 slice_times(const RpPlanJob *job, const RpAction *action, const RpStageTimes *times,
             gint64 *duration_ns, gint64 *lead_ns)
@@ -375,6 +377,8 @@ slice_times(const RpPlanJob *job, const RpAction *action, const RpStageTimes *ti
     const guint K = job->shape.slices, j = action->micro_batch % K;
 
     *duration_ns = rp_slice_time_ns(*duration_ns, times->attention, j, K);
+    if (action->kind == RP_ACTION_BACKWARD && rp_job_is_fused(job, action->stage))
+        *duration_ns -= rp_slice_time_ns(times->forward_ns, times->attention, j, K);
     *lead_ns = MIN(*duration_ns, rp_slice_time_ns(*lead_ns, times->attention, j, K));
 }
 

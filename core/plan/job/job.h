@@ -94,11 +94,18 @@ rp_job_gradient_maker(const RpPlanJob *job, guint32 stage)
     return job->partition->dispatched ? stage - 1 : stage + 1;
 }
 
+/* Whether it runs forward and backward: as one action, or of slices in several. */
+static inline gboolean
+rp_job_is_fused(const RpPlanJob *job, guint32 stage)
+{
+    return job->partition->dispatched && stage == job->partition->n_forward;
+}
+
 /* Whether it recomputes before its gradient arrives. */
 static inline gboolean
 rp_job_leads(const RpPlanJob *job, const RpAction *action)
 {
-    return job->options.recompute == RP_RECOMPUTE_EARLY &&
+    return !rp_job_is_fused(job, action->stage) && job->options.recompute == RP_RECOMPUTE_EARLY &&
            rp_action_leads((RpActionKind)action->kind);
 }
 

@@ -113,7 +113,7 @@ append(gpointer data, guint device, const RpAction *action)
     const Compute *self = data;
     const RpPlanJob *job = self->job;
     const RpActionProducts *products = rp_action_products((RpActionKind)action->kind);
-    const gboolean fused = action->kind == RP_ACTION_FUSED;
+    const gboolean fused = rp_job_is_fused(job, action->stage);
 
     rp_job_begin_action(job, device, action);
     /* the first action of a device in a synchronous iteration: all devices have ended the last */
@@ -121,7 +121,7 @@ append(gpointer data, guint device, const RpAction *action)
     if (products->output) {
         wait_for(self, device,
                  rp_weave_tasks(self->weave, action->stage - 1, action->micro_batch).forward,
-                 fused && job->promises->early_fused ? 1 : 0);
+                 action->kind == RP_ACTION_FUSED && job->promises->early_fused ? 1 : 0);
         wait_for_weights(self, action->stage);
     }
     if (products->input_gradient && !fused) { /* bound: its F stands before it in its lane */
@@ -150,7 +150,8 @@ end_iteration(gpointer data)
         for (guint i = 0; i < self->last; i++)
             oldest[s * self->last + i] =
                 rp_weave_tasks(self->weave, s,
-                               self->job->shape.micro_batches - 1 - i * self->job->shape.round)
+                               self->job->shape.micro_batches - self->job->shape.slices -
+                                   i * self->job->shape.round)
                     .weights;
 }
 

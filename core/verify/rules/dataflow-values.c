@@ -239,7 +239,17 @@ static gboolean
 check_slices(RpDataflow *flow, guint32 s, guint32 m)
 {
     const gsize at = (gsize)s * flow->verifier->micro_batches + m;
+    const guint32 forward = flow->forward[at], backward = flow->backward[at];
 
+    /* the fused stage's, where they are two: a bound stage's are looked at with its input */
+    if (forward != backward && forward != RP_NO_TASK && backward != RP_NO_TASK) {
+        if (rp_verifier_device(flow->verifier, forward) !=
+            rp_verifier_device(flow->verifier, backward))
+            return rp_verifier_fail(flow->verifier, RP_RULE_ACTIONS, forward, backward,
+                                    "forward and backward of a slice run on two gpus");
+        if (!check_order(flow, forward, backward, FALSE, "what the slice's forward keeps"))
+            return FALSE;
+    }
     if (m % MAX(1, flow->verifier->promises->slices) == 0)
         return TRUE;
     return (flow->forward[at - 1] == RP_NO_TASK || flow->forward[at] == RP_NO_TASK ||
@@ -264,10 +274,11 @@ rp_dataflow_check_values(RpDataflow *flow, guint32 m)
             return FALSE;
     }
     for (guint s = 0; s < verifier->n_stages && !verifier->promises->forward_only; s++) {
+        if (!check_slices(flow, s, m))
+            return FALSE;
         if (!rp_plan_stage(verifier->plan, s)->runs_backward)
             continue;
-        if (!check_stash(flow, s, m) || !check_weight_gradient(flow, s, m) ||
-            !check_slices(flow, s, m))
+        if (!check_stash(flow, s, m) || !check_weight_gradient(flow, s, m))
             return FALSE;
     }
     return TRUE;
