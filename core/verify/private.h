@@ -239,6 +239,15 @@ void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *
 void rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray *expected);
 /* Adds what it accesses for there being several servers. */
 void rp_verifier_expect_exchange(const RpVerifier *verifier, const RpTask *task, GArray *expected);
+/* Whether layers may have a buffer of gradients in common: of several servers, where one's are reduced before
+ * the other's come home (rules/consistency-transfers.c proves it). */
+static inline gboolean
+rp_verifier_may_share(const RpVerifier *verifier)
+{
+    return verifier->promises->servers > 1 && !verifier->promises->async &&
+           verifier->promises->rounds == 1;
+}
+
 /* Buffers of a layer's gradients that the norm and the steps read: of several servers none, but the
  * layer's share of their sum. */
 static inline guint

@@ -38,37 +38,45 @@ own_bytes(const RpLayer *layer)
     return layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
 }
 
-/* Layers of host buffers, RP_NONE for others: of gradients, or of weights. */
+/* Layers of host buffers of weights, RP_NONE for others. */
 static guint32 *
-map_buffers(const RpPlan *plan, gboolean weights)
+map_weights(const RpPlan *plan)
 {
     const guint n = rp_plan_n_buffers(plan);
     guint32 *layers = g_new(guint32, MAX(n, 1));
 
     for (guint b = 0; b < n; b++)
         layers[b] = RP_NONE;
-    for (guint l = 0; l < rp_plan_n_layers(plan); l++) {
-        const RpPlanLayer *place = rp_plan_layer(plan, l);
-        const guint32 *buffers = weights ? place->weights : place->gradients;
-        const guint most = weights ? G_N_ELEMENTS(place->weights) : G_N_ELEMENTS(place->gradients);
-
-        for (guint i = 0; i < most; i++)
-            if (buffers[i] != RP_NONE)
-                layers[buffers[i]] = l;
-    }
+    for (guint l = 0; l < rp_plan_n_layers(plan); l++)
+        for (guint i = 0; i < G_N_ELEMENTS(rp_plan_layer(plan, l)->weights); i++)
+            if (rp_plan_layer(plan, l)->weights[i] != RP_NONE)
+                layers[rp_plan_layer(plan, l)->weights[i]] = l;
     return layers;
+}
+
+/* The layer of the task's stage whose gradients stand in @buffer, which layers of other stages may have, too. */
+static guint32
+layer_of(const RpPlan *plan, const RpTask *task, guint32 buffer)
+{
+    const RpInterval layers = rp_plan_stage(plan, task->stage)->layers;
+
+    for (guint l = layers.first; l < layers.first + layers.count; l++)
+        for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+            if (rp_plan_layer(plan, l)->gradients[i] == buffer)
+                return l;
+    return RP_NONE;
 }
 
 /* Gradients of @first that arrive, and those of the iteration behind it that come in their place. */
 static void
-note_gradients(View *view, const RpPlan *plan, const RpTraceRecord *record, const guint32 *layers,
-               guint first, const gint64 *from_ns)
+note_gradients(View *view, const RpPlan *plan, const RpTraceRecord *record, guint first,
+               const gint64 *from_ns)
 {
     const RpTask *task = rp_plan_task(plan, record->task);
     const RpAccess *accesses = rp_plan_accesses(plan, task);
 
     for (guint a = 0; a < task->access_count; a++) {
-        const guint32 l = layers[accesses[a].buffer];
+        const guint32 l = layer_of(plan, task, accesses[a].buffer);
 
         if (l == RP_NONE || (accesses[a].mode & RP_ACCESS_WRITE) == 0)
             continue;
@@ -132,8 +140,7 @@ read_trace(View *view, const RpPlan *plan, const RpTrace *trace, guint first, gu
 {
     const RpTraceRecord *records = rp_trace_records(trace);
     const guint optimizer = RP_LANES_PER_DEVICE + RP_HOST_LANE_OPTIMIZER;
-    g_autofree guint32 *gradients = map_buffers(plan, FALSE);
-    g_autofree guint32 *weights = map_buffers(plan, TRUE);
+    g_autofree guint32 *weights = map_weights(plan);
 
     for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
         const RpTraceRecord *record = &records[i];
@@ -143,7 +150,7 @@ read_trace(View *view, const RpPlan *plan, const RpTrace *trace, guint first, gu
             note_upload(view, plan, record, weights, from_ns[lag]);
         else if ((t == first || t == first + 1) && (record->kind == RP_TASK_GRADIENT_DOWNLOAD ||
                                                     record->kind == RP_TASK_GRADIENT_ACCUMULATE))
-            note_gradients(view, plan, record, gradients, first, from_ns);
+            note_gradients(view, plan, record, first, from_ns);
         else if (t == first && rp_plan_lane_kind(plan, record->lane) == optimizer)
             note_step(view, plan, record, from_ns[0]);
     }

@@ -119,6 +119,67 @@ one_server_is_none(void **state)
     }
 }
 
+/* Layers of stages of which one leaves each device, and of one more, have gradients of their own. */
+static void
+gradients_that_are_reduced_make_room_for_others(void **state)
+{
+    RpTestPlan test = {
+        "roundpipe",     1,           4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512,
+        .iterations = 2, .servers = 2};
+
+    (void)state;
+    g_autoptr(RpPlan) plan = rp_test_plan(&test);
+    test.async = TRUE;
+    g_autoptr(RpPlan) async = rp_test_plan(&test);
+    const guint n = rp_plan_n_layers(plan);
+
+    assert_int_equal(n, 7);
+    for (guint a = 0; a < n; a++)
+        for (guint b = 0; b < a; b++) {
+            assert_int_equal(rp_plan_layer(plan, a)->gradients[0] ==
+                                 rp_plan_layer(plan, b)->gradients[0],
+                             (a - b) % 3 == 0);
+            assert_int_not_equal(rp_plan_layer(async, a)->gradients[0],
+                                 rp_plan_layer(async, b)->gradients[0]);
+        }
+    assert_true(rp_plan_category_bytes(plan, 1, RP_BUFFER_GRADIENTS) <
+                rp_plan_category_bytes(async, 1, RP_BUFFER_GRADIENTS));
+}
+
+/* The layer's download comes home to the buffer of the layer above, whose gradients are reduced later. */
+static void
+gradients_that_are_not_reduced_are_not_overwritten(void **state)
+{
+    const RpTestPlan test = {
+        "roundpipe",     1,           4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512,
+        .iterations = 1, .servers = 2};
+    RpViolation violation;
+
+    (void)state;
+    g_autoptr(RpPlan) plan = rp_test_plan(&test);
+    g_autoptr(RpPlanDraft) draft = rp_plan_draft_new(plan);
+    const guint32 above = rp_plan_layer(plan, 3)->gradients[0];
+    const guint32 below = rp_plan_layer(plan, 2)->gradients[0];
+
+    assert_true(rp_plan_draft_verify(draft, &violation));
+    for (guint l = 0; l < draft->n_layers; l++) {
+        RpPlanLayer *row = &g_array_index(draft->layers, RpPlanLayer, l);
+
+        row->gradients[0] = row->gradients[0] == below ? above : row->gradients[0];
+    }
+    for (guint i = 0; i < draft->tasks->len; i++) {
+        RpDraftTask *task = rp_plan_draft_task(draft, i);
+
+        for (guint a = 0; a < task->accesses->len; a++)
+            if (rp_plan_draft_access(draft, i, a)->buffer == below)
+                rp_plan_draft_access(draft, i, a)->buffer = above;
+    }
+    assert_false(rp_plan_draft_verify(draft, &violation));
+    assert_int_equal(violation.rule, RP_RULE_GRADIENT_INTEGRITY);
+    assert_non_null(strstr(violation.message, "may be overwritten before they are reduced"));
+    rp_violation_clear(&violation);
+}
+
 static void
 assert_refused(const RpPlanOptions *options, const char *text)
 {
@@ -156,6 +217,8 @@ main(void)
         cmocka_unit_test(shares_deal_out_every_block_once),
         cmocka_unit_test(every_iteration_reduces_agrees_and_gathers_once),
         cmocka_unit_test(one_server_is_none),
+        cmocka_unit_test(gradients_that_are_reduced_make_room_for_others),
+        cmocka_unit_test(gradients_that_are_not_reduced_are_not_overwritten),
         cmocka_unit_test(refuses_what_is_not_planned_for_several),
     };
 

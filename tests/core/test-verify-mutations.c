@@ -89,6 +89,9 @@ static const RpTestPlan plans[] = {
      .at_once = TRUE, .servers = 2},
     {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, .lean = TRUE, .token_bytes = 512,
      .iterations = 3, .tied = TRUE, .at_once = TRUE, .servers = 2},
+    /* layers with a buffer of gradients in common */
+    {"roundpipe", 1, 4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .servers = 2},
 };
 
 static void

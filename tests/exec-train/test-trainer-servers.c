@@ -334,6 +334,19 @@ evaluate_as_one(void **state)
     rp_tiny_model_free(model);
 }
 
+/* Blocks far from each other have gradients in the same place, one after the other. */
+static void
+of_layers_that_share_a_place(void **state)
+{
+    RpTinyModel *model = rp_tiny_model_new(TRUE);
+    const RpTinyRun run = {"roundpipe", 1, .n_stages = 1, .dtype = RP_DTYPE_BF16,
+                           .max_grad_norm = 0.5};
+
+    (void)state;
+    assert_as_one(model, &run, 2, 0);
+    rp_tiny_model_free(model);
+}
+
 int
 main(void)
 {
@@ -344,6 +357,7 @@ main(void)
         cmocka_unit_test(of_several_rounds),
         cmocka_unit_test(but_for_a_rounding_of_rounds_that_are_summed_before),
         cmocka_unit_test(of_adapters_and_of_experts),
+        cmocka_unit_test(of_layers_that_share_a_place),
         cmocka_unit_test(evaluate_as_one),
     };
 

@@ -40,6 +40,41 @@ payload(const RpPlanJob *job, guint64 n)
     return rp_shard_most(n, servers) * (servers - 1) * job->promises->element_bytes;
 }
 
+/* Layers in stages of which one leaves each device, and one more: these have buffers of their own. */
+static guint
+layers_apart(const RpPlanJob *job)
+{
+    const RpPartition *partition = job->partition;
+    guint most = 0;
+
+    for (guint s = 0; s < partition->n_backward; s++) {
+        guint layers = 0;
+
+        for (guint i = s; i < MIN(partition->n_backward, s + job->shape.gpus + 1); i++)
+            layers += partition->backward[i].count;
+        most = MAX(most, layers);
+    }
+    return most;
+}
+
+guint
+rp_exchange_shared_gradients(const RpPlanJob *job, guint layer)
+{
+    const RpPlanOptions *options = &job->options;
+    const RpLayer *layers = job->profile->layers;
+
+    if (job->promises->servers <= 1 || options->async || job->promises->kept_sums ||
+        job->departures > 1 || !job->partition->dispatched || options->replicas > 1 ||
+        options->dispatch != RP_DISPATCH_ROTATION)
+        return RP_NONE;
+    const guint apart = layers_apart(job);
+
+    if (layer < apart || layers[layer].tied_bytes > 0 || layers[layer - apart].tied_bytes > 0 ||
+        layers[layer].gradient_bytes != layers[layer - apart].gradient_bytes)
+        return RP_NONE;
+    return layer - apart;
+}
+
 guint32
 rp_exchange_lay_out_layer(const RpPlanJob *job, guint layer)
 {

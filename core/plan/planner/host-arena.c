@@ -22,6 +22,20 @@ struct _RpHostArena {
 };
 
 static void
+lay_out_gradients_home(const RpPlanJob *job, guint l, guint32 *buffers)
+{
+    const guint shared = rp_exchange_shared_gradients(job, l);
+    const guint64 bytes = rp_job_home_bytes(job, job->profile->layers[l].gradient_bytes);
+
+    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
+        buffers[i] =
+            shared != RP_NONE
+                ? rp_plan_layer(job->plan, shared)->gradients[i]
+                : rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_GRADIENTS,
+                                    i < rp_plan_gradient_buffers(job->promises) ? bytes : 0);
+}
+
+static void
 lay_out_layer(const RpPlanJob *job, guint l)
 {
     const guint32 host = job->shape.gpus;
@@ -46,11 +60,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
     for (guint i = 0; i < 2; i++)
         place.weights[i] = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS,
                                              i == 0 || job->promises->double_weights ? trained : 0);
-    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
-        place.gradients[i] = rp_job_add_buffer(job, host, RP_BUFFER_GRADIENTS,
-                                               i < rp_plan_gradient_buffers(job->promises)
-                                                   ? rp_job_home_bytes(job, layer->gradient_bytes)
-                                                   : 0);
+    lay_out_gradients_home(job, l, place.gradients);
     place.optimizer = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
         rp_optimizer_state_bytes(job->promises->form,

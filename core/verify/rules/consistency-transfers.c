@@ -129,6 +129,31 @@ overwrites(const RpVerifier *verifier, guint32 download, guint32 reader)
     return from->access_count == 0 || to->access_count == 0;
 }
 
+/* (4) of layers that have a buffer in common: who was there before has been reduced. Backward comes to the
+ * layer above first. */
+static gboolean
+check_shared(RpProtocol *protocol, guint32 download, guint32 now, guint32 layer)
+{
+    RpVerifier *verifier = protocol->verifier;
+    const guint32 buffer = rp_plan_layer(verifier->plan, layer)->gradients[0];
+
+    for (guint l = 0; l < verifier->n_layers && rp_verifier_may_share(verifier); l++) {
+        if (l == layer || buffer == RP_NONE ||
+            rp_plan_layer(verifier->plan, l)->gradients[0] != buffer || (l < layer && now == 0))
+            continue;
+        const guint32 reduce =
+            *rp_protocol_task(protocol, l > layer ? now : now - 1, l, RP_HOST_REDUCE);
+
+        if (reduce == RP_NO_TASK || rp_verifier_before(verifier, reduce, download))
+            continue;
+        return rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, reduce, download,
+                                "the gradients of layer %u may be overwritten before they are "
+                                "reduced",
+                                l);
+    }
+    return TRUE;
+}
+
 /* (3) and (4) of one downloaded layer. */
 static gboolean
 check_download(RpProtocol *protocol, guint32 download, guint32 layer)
@@ -150,6 +175,8 @@ check_download(RpProtocol *protocol, guint32 download, guint32 layer)
             return rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, before, download,
                                     "the gradients may be overwritten before they are read");
     }
+    if (!check_shared(protocol, download, now, layer))
+        return FALSE;
     return rp_verifier_stages(verifier) || reader == RP_NO_TASK ||
            rp_verifier_check_flow(verifier, RP_RULE_INCOMPLETE_GRADIENTS, download, reader,
                                   (RpCarriage){RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS},

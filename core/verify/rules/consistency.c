@@ -67,7 +67,7 @@ is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess 
     return FALSE;
 }
 
-/* A buffer of weights or gradients on the host is one layer's, for good. */
+/* A buffer of weights or gradients on the host is one layer's, for good, but for gradients that are reduced. */
 static gboolean
 note_owners(RpProtocol *protocol, guint32 index, const RpTask *task)
 {
@@ -79,7 +79,9 @@ note_owners(RpProtocol *protocol, guint32 index, const RpTask *task)
         guint32 *owner = &protocol->owner[accesses[i].buffer];
 
         if ((category != RP_BUFFER_PARAMETERS && category != RP_BUFFER_GRADIENTS) ||
-            is_tied_gradient(verifier, task, &accesses[i]))
+            is_tied_gradient(verifier, task, &accesses[i]) ||
+            (rp_verifier_may_share(verifier) &&
+             holds_gradients(verifier, task->layer, accesses[i].buffer)))
             continue;
         if (*owner != RP_NONE && *owner != task->layer)
             return rp_verifier_fail(verifier,

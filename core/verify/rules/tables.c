@@ -51,6 +51,19 @@ claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory cate
                  g_strdup_printf("%s of layer %u", what, layer));
 }
 
+/* Whether one of the layers before has the same buffer of gradients, and may. */
+static gboolean
+is_shared(const Tables *tables, guint layer, guint64 bytes)
+{
+    const RpPlan *plan = tables->verifier->plan;
+    const guint32 buffer = rp_plan_layer(plan, layer)->gradients[0];
+
+    for (guint l = 0; l < layer && rp_verifier_may_share(tables->verifier); l++)
+        if (buffer != RP_NONE && rp_plan_layer(plan, l)->gradients[0] == buffer)
+            return rp_plan_buffer(plan, buffer)->bytes >= bytes;
+    return FALSE;
+}
+
 /* @bytes: of each buffer of them */
 static gboolean
 claim_gradients(Tables *tables, guint layer, guint64 bytes)
@@ -63,6 +76,8 @@ claim_gradients(Tables *tables, guint layer, guint64 bytes)
         g_autofree char *what =
             promises->rounds_apart > 0 ? g_strdup_printf("gradients of round %u", i) : NULL;
 
+        if (i == 0 && bytes > 0 && is_shared(tables, layer, bytes))
+            continue;
         if (!claim_of_layer(tables, layer, row->gradients[i], RP_BUFFER_GRADIENTS,
                             i < n ? bytes : 0, what != NULL ? what : "gradients"))
             return FALSE;
