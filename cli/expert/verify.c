@@ -145,13 +145,18 @@ verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
     g_autoptr(RpOrders) orders = rp_orders_import_pytorch(
         more->pytorch_csv, text, length, more->old_names ? RP_PYTORCH_OLD_NAMES : 0, error);
 
-    if (orders == NULL)
-        return FALSE;
-    g_autoptr(RpPlan) plan = rp_plan_from_orders(orders, &costs, error);
+    g_autoptr(RpPlan) plan = orders != NULL ? rp_plan_from_orders(orders, &costs, error) : NULL;
 
     if (plan == NULL) {
-        if (!g_str_has_prefix((*error)->message, more->pytorch_csv))
-            g_prefix_error(error, "%s: ", more->pytorch_csv);
+        g_autofree char *problem = (*error)->message;
+        const gboolean named = g_str_has_prefix(problem, more->pytorch_csv);
+
+        (*error)->message = g_strconcat(
+            named ? "" : more->pytorch_csv, named ? "" : ": ", problem,
+            !more->old_names && rp_pytorch_flags_of(text, length) != 0
+                ? "; there are W and no I: files of older PyTorch are read with --old-names"
+                : NULL,
+            NULL);
         return FALSE;
     }
     RpCommunicationProof communications;

@@ -398,3 +398,11 @@ rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint
     }
     return g_steal_pointer(&orders);
 }
+
+guint
+rp_pytorch_flags_of(const char *text, gsize length)
+{
+    return memchr(text, 'W', length) != NULL && memchr(text, 'I', length) == NULL
+               ? RP_PYTORCH_OLD_NAMES
+               : 0;
+}

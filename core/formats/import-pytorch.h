@@ -89,6 +89,9 @@ typedef enum {
     RP_PYTORCH_OLD_NAMES = 1
 } RpPytorchFlags;
 
+/* What the text looks like: a W without any I is of older names. */
+guint rp_pytorch_flags_of(const char *text, gsize length);
+
 /**
  * rp_orders_import_pytorch:
  * @name: file name for messages

@@ -28,15 +28,6 @@ is_csv(const char *text, gsize length)
     return FALSE;
 }
 
-/* A W whose stage has no I is not of today's names. */
-static guint
-flags_of(const char *text, gsize length)
-{
-    return memchr(text, 'W', length) != NULL && memchr(text, 'I', length) == NULL
-               ? RP_PYTORCH_OLD_NAMES
-               : 0;
-}
-
 /* ---- rounds of a dispatched order ---- */
 
 static const RpAction *
@@ -255,10 +246,10 @@ rp_schedule_file_parse(const char *name, const char *text, gsize length, GError 
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     text = length > 0 ? text : "";
-    reading.orders =
-        is_csv(text, length)
-            ? rp_orders_import_pytorch(name, text, length, flags_of(text, length), &problem)
-            : rp_orders_import_text(name, text, length, &reading.words, &problem);
+    reading.orders = is_csv(text, length)
+                         ? rp_orders_import_pytorch(name, text, length,
+                                                    rp_pytorch_flags_of(text, length), &problem)
+                         : rp_orders_import_text(name, text, length, &reading.words, &problem);
     if (reading.orders != NULL)
         schedule = make_schedule(&reading);
     rp_plan_free(reading.plan);

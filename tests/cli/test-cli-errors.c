@@ -440,6 +440,27 @@ tells_the_pytorch_examples_apart(void **state)
     check("deadlock.csv", &wrong, 1, "the order cannot run: `0RECV_B0` (row 1, cell 2) waits for");
 }
 
+/* A W of older names does what their B has done; BW is no word of today's. */
+static void
+says_how_files_of_older_pytorch_are_read(void **state)
+{
+    static const char *const texts[] = {"0F0,0B0,0W0\n", "0F0,0BW0\n"};
+    g_autofree char *path = rp_cli_temporary("old.csv");
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(texts); i++) {
+        g_autofree char *today = g_strdup_printf("verify --pytorch-csv %s", path);
+        g_autofree char *older = g_strdup_printf("%s --old-names", today);
+
+        assert_true(g_file_set_contents(path, texts[i], -1, NULL));
+        g_auto(RpCliRun) refused = rp_cli_run(today);
+        g_auto(RpCliRun) read = rp_cli_run(older);
+
+        check("old.csv", &refused, 1, "files of older PyTorch are read with --old-names");
+        assert_int_equal(read.code, 0);
+    }
+}
+
 static void
 names_the_tasks_of_a_trace_that_breaks_its_plan(void **state)
 {
@@ -655,6 +676,7 @@ main(void)
         cmocka_unit_test(refuses_files_that_cannot_be_read),
         cmocka_unit_test(refuses_broken_orders),
         cmocka_unit_test(tells_the_pytorch_examples_apart),
+        cmocka_unit_test(says_how_files_of_older_pytorch_are_read),
         cmocka_unit_test(names_the_tasks_of_a_trace_that_breaks_its_plan),
         cmocka_unit_test(refuses_to_write_where_it_cannot),
         cmocka_unit_test(writes_over_no_input_and_nothing_twice),

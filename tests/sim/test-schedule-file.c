@@ -263,35 +263,138 @@ reads_pytorchs_dialect_with_old_and_new_names(void **state)
     assert_non_null(f->error);
 }
 
-/* The sum is of PyTorch's test/distributed/pipelining/artifacts/dualpipev_4rank_10mb.csv. */
-static void
-writes_dualpipe_v_as_pytorch_publishes_it(void **state)
-{
-    Fixture *f = *state;
-    const RpShape shape = {.gpus = 4, .micro_batches = 10, .stages = 8, .round = 10};
-    g_autoptr(GOutputStream) stream = g_memory_output_stream_new_resizable();
-    g_autoptr(RpOrders) orders = rp_orders_new("dualpipe-v", 4);
-    const RpScheduleOps *schedule = rp_schedule_find("dualpipe-v", NULL);
+/* ---- PyTorch's test/distributed/pipelining/artifacts ---- */
 
-    for (guint g = 0; g < 4; g++) {
+/* A schedule's orders as PyTorch writes them. */
+static void
+write_pytorch(Fixture *f, const char *name, const RpShape *shape)
+{
+    g_autoptr(GOutputStream) stream = g_memory_output_stream_new_resizable();
+    g_autoptr(RpOrders) orders = rp_orders_new(name, shape->gpus);
+
+    for (guint g = 0; g < shape->gpus; g++) {
         g_autoptr(GArray) order = g_array_new(FALSE, FALSE, sizeof(RpAction));
 
-        schedule->order(&shape, g, order);
+        rp_schedule_find(name, NULL)->order(shape, g, order);
         for (guint i = 0; i < order->len; i++)
             rp_orders_append(orders, g, &g_array_index(order, RpAction, i), i + 1);
     }
     assert_true(rp_export_pytorch(orders, stream, NULL, &f->error));
     GMemoryOutputStream *memory = G_MEMORY_OUTPUT_STREAM(stream);
-    g_autofree char *sum =
-        g_compute_checksum_for_data(G_CHECKSUM_SHA256, g_memory_output_stream_get_data(memory),
-                                    g_memory_output_stream_get_data_size(memory));
 
-    assert_string_equal(sum, "16ce4a29936e4c5ad774098add32489b4937942e3f5ab0108f17d2826b184529");
-    f->given =
-        rp_schedule_file_parse("dualpipev_4rank_10mb.csv", g_memory_output_stream_get_data(memory),
-                               g_memory_output_stream_get_data_size(memory), &f->error);
+    f->text = g_strndup(g_memory_output_stream_get_data(memory),
+                        g_memory_output_stream_get_data_size(memory));
+}
+
+static void
+replace(Fixture *f, const char *what, const char *with, guint limit)
+{
+    GString *text = g_string_new(f->text);
+
+    assert_true(g_string_replace(text, what, with, limit) > 0);
+    g_free(f->text);
+    f->text = g_string_free(text, FALSE);
+}
+
+/* Simulated with F = I = W = 1 of each stage, and proved. Returns: the makespan */
+static gint64
+units(Fixture *f)
+{
+    read_schedule(f);
+    const RpGivenOrders *given = f->given->given;
+    const guint S = given->stages;
+    const RpPlanOptions options = {.schedule = f->given,
+                                   .gpus = given->gpus,
+                                   .micro_batches = given->micro_batches,
+                                   .recompute = RP_RECOMPUTE_GATED};
+    g_autofree RpInterval *stages = g_new(RpInterval, S);
+    RpViolation violation = {0};
+
+    f->profile->links.hop_ns = 0;
+    for (guint l = 0; l < f->profile->n_layers; l++) {
+        RpLayer *layer = &f->profile->layers[l];
+
+        layer->forward_ns = l < S ? 1 : 0;
+        layer->backward_ns = l < S ? 2 : 0;
+        layer->weight_gradient_ns = l < S ? 1 : 0;
+        layer->recompute_ns = layer->recompute_last_ns = 0;
+    }
+    for (guint s = 0; s < S; s++)
+        stages[s] = (RpInterval){s, s + 1 < S ? 1 : f->profile->n_layers - s};
+    f->partition = rp_partition_new_bound(stages, S);
+    const RpMachine machine = rp_machine_from_profile(f->profile);
+
+    f->plans[0] = rp_plan_make(f->profile, f->partition, &options, 1, &f->error);
     rp_assert_no_error(f->error);
+    if (!rp_verify_plan(f->plans[0], &violation))
+        fail_msg("%s", violation.message);
+    f->traces[0] = rp_simulate(f->plans[0], &machine, &f->error);
+    rp_assert_no_error(f->error);
+    return rp_trace_makespan_ns(f->traces[0]);
+}
+
+/* The sums are of the published files. */
+static void
+runs_what_pytorch_publishes(void **state)
+{
+    Fixture *f = *state;
+    const RpShape folded = {.gpus = 4, .micro_batches = 10, .stages = 8, .round = 10};
+    const RpShape looped = {.gpus = 2, .micro_batches = 8, .stages = 4, .round = 8};
+
+    write_pytorch(f, "dualpipe-v", &folded);
+    g_autofree char *dualpipe = g_compute_checksum_for_string(G_CHECKSUM_SHA256, f->text, -1);
+
+    assert_string_equal(dualpipe,
+                        "16ce4a29936e4c5ad774098add32489b4937942e3f5ab0108f17d2826b184529");
+    /* a device's work, and (N - 1)(F&B + B - 3W) */
+    assert_int_equal(units(f), 2 * 10 * 3 + 3 * 2);
     assert_int_equal(f->given->given->stages, 8);
+    forget(f);
+
+    write_pytorch(f, "interleaved-zb", &looped); /* older names, and where a rank waits */
+    replace(f, "I", "B", 0);
+    replace(f, "2F0,", "2F0,,", 1);
+    replace(f, "\n", "\n,", 1);
+    g_autofree char *zb1p = g_compute_checksum_for_string(G_CHECKSUM_SHA256, f->text, -1);
+
+    assert_string_equal(zb1p, "0dd1690c4034ac9d644a32eb48c8540873c6e4a6f8db14919c9b67e9818958db");
+    assert_int_equal(units(f), 2 * 8 * 3 + 1); /* v M (F + B) + (N - 1) F */
+    assert_int_equal(f->given->given->stages, 4);
+}
+
+/* All words of those files, and those of other files of PyTorch; idle cells, rows that end in CR LF. */
+static void
+reads_every_word_of_pytorch(void **state)
+{
+    static const struct {
+        const char *text;
+        gint64 units;
+    } files[] = {
+        /* as zb1p_2rank_2stagep_comms.csv: both halves at once on the first rank, sends, receives */
+        {"0UNSHARD,2UNSHARD,0F0,0SEND_F0,2RECV_F0,0F1,0SEND_F1,2RECV_F1,2F0,2SEND_F0,,2F1,2SEND_F1,"
+         "2RECV_B0,2BW0,2SEND_B0,2RECV_B1,2BW1,2SEND_B1,2RESHARD,0RECV_B0,0BW0,0RECV_B1,0BW1,"
+         "0RESHARD\r\n"
+         "1UNSHARD,3UNSHARD,1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3RECV_F1,,"
+         "3B0,3SEND_B0,1RECV_B0,3F1,3B1,3SEND_B1,1RECV_B1,3W0,1B0,1SEND_B0,3W1,3RESHARD,1B1,"
+         "1SEND_B1,1W0,1W1,1RESHARD\r\n",
+         2 * 2 * 3 + 1},
+        /* stages in a V, as dualpipev_4rank_10mb.csv: overlaps and all three kinds of backward */
+        {"0UNSHARD,0F0,3UNSHARD,,0F1,3F0,3I0,3W0,3F1,(0F2;3B1)OVERLAP_F_B,,3F2,3B2,3REDUCE_GRAD,"
+         "3RESHARD,0B0,0I1,0W1,0B2,0REDUCE_GRAD,0RESHARD\n"
+         "1UNSHARD,2UNSHARD,,1F0,2F0,1F1,2F1,1F2,2B0,(2F2;1B0)OVERLAP_F_B,2B1,1I1,1W1,2I2,2W2,"
+         "1B2,2REDUCE_GRAD,2RESHARD,1REDUCE_GRAD,1RESHARD\n",
+         26},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
+        Fixture *f = *state;
+
+        f->text = g_strdup(files[i].text);
+        assert_int_equal(units(f), files[i].units);
+        assert_int_equal(f->given->given->stages, 4);
+        assert_int_equal(f->given->given->gpus, 2);
+        forget(f);
+    }
 }
 
 static void
@@ -430,7 +533,8 @@ main(void)
         TEST(reads_what_a_file_may_say),
         TEST(reads_pytorchs_dialect_with_old_and_new_names),
         TEST(refuses_to_write_two_copies),
-        TEST(writes_dualpipe_v_as_pytorch_publishes_it),
+        TEST(runs_what_pytorch_publishes),
+        TEST(reads_every_word_of_pytorch),
         TEST(refuses_bad_files_with_line_and_column),
         TEST(refuses_other_counts_than_the_files),
         TEST(stages_without_layers_take_no_time),
