@@ -275,7 +275,7 @@ suggests_the_nearest_name(void **state)
                                            {"round-pipe", "\"roundpipe\""},
                                            {"interleaved-1fb1", "\"interleaved-1f1b\""},
                                            {"zbv", "\"zb-v\""},
-                                           {"sgd", "gpipe, 1f1b, seq-1f1b, slimpipe"}};
+                                           {"sgd", "there are gpipe, "}};
 
     for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
         g_autoptr(GError) error = NULL;
@@ -793,7 +793,7 @@ closed_peak(const Case *c, guint r)
         return 0; /* of the fullest device only: holds_the_published_share_of_activations() */
     if (g_str_equal(name, "dualpipe-v"))
         return 2 * N + 1;
-    return S >= N ? 1 : 0;
+    return c->ops->dispatched && S >= N ? 1 : 0;
 }
 
 static void
