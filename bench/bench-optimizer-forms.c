@@ -1,12 +1,16 @@
 /*
- * Each form of the CPU optimizer with one thread: parameters per second in the processor's own caches,
- * where only instructions count, and in memory, beside a copy.
+ * Each form of the CPU optimizer: parameters per second of one thread in its processor's own caches, where
+ * only instructions count, and of all threads in memory, beside a copy by as many threads.
  *
- * Both are measured in short spans, each timed alone, and the fastest counts: other programs on the
- * machine take whole spans. Threads that bring a form to 80 % of a copy of B bytes per second are
- * 0.8 B / (what one thread reaches in the caches).
+ * Threads step disjoint parts of one layer, as they copy disjoint parts of it. Bytes are those that a form
+ * reads and writes of a parameter, by the layout of its state: nothing that a processor reads only because it
+ * writes. Everything is measured in spans, in turn, and the fastest counts: other programs on the machine take
+ * whole spans.
  *
- *   bench-optimizer-forms [SECONDS A FORM AND VARIANT]
+ * Threads that bring a form to 80 % of this copy are 0.8 copy / (bytes x parameters per second in the caches),
+ * if a processor is no slower beside busy ones.
+ *
+ *   bench-optimizer-forms [SECONDS A FORM AND VARIANT [THREADS [MILLIONS OF PARAMETERS]]]
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +20,10 @@
 #include "exec/optim/optimizer.h"
 
 #define CACHED ((gsize)16384) /* parameters of a span in the caches */
-#define SPAN ((gsize)262144)  /* of one in memory */
-#define APART (48 * SPAN)     /* of the layer in memory: more than caches hold */
+#define SPAN ((gsize)262144)  /* of one in memory, of each thread */
+#define MILLIONS 64           /* of the layer in memory: more than caches hold */
 #define STATE ((gsize)12)     /* most bytes of state a parameter */
+#define COPIED (8 * SPAN)     /* bytes that a thread copies in a span: of a parameter, 8 */
 
 static const struct {
     const char *name;
@@ -37,9 +42,11 @@ static const struct {
 
 /* What all spans work on; on huge pages if the system has them. */
 typedef struct {
+    RpPool *pool;
+    gsize n; /* parameters in memory: whole spans of all threads */
     guint8 *state;
     uint16_t *gradient;
-    uint16_t *published;
+    uint16_t *published[2]; /* a step of shared weights reads one and writes the other */
 } Memory;
 
 static void *
@@ -51,6 +58,12 @@ new_array(gsize bytes)
     (void)madvise(array, whole, MADV_HUGEPAGE);
     memset(array, 0, whole);
     return array;
+}
+
+static gsize
+span_of(const Memory *memory)
+{
+    return SPAN * rp_pool_n_threads(memory->pool);
 }
 
 static double
@@ -68,45 +81,68 @@ die_of(GError *error)
     exit(1);
 }
 
+typedef struct {
+    guint8 *from;
+    guint8 *to;
+} Copy;
+
+static void
+copy_share(gsize first, gsize n, gpointer data)
+{
+    const Copy *copy = data;
+
+    memcpy(copy->to + first, copy->from + first, n);
+}
+
+/* Around the caches. */
+static void
+stream_share(gsize first, gsize n, gpointer data)
+{
+    const Copy *copy = data;
+
+    rp_adamw_best()->publish((const float *)(const void *)(copy->from + first),
+                             (float *)(void *)(copy->to + first), RP_DTYPE_FP32, n / sizeof(float));
+}
+
 /* Reads and writes in place. */
 static void
-invert(guint64 *words, gsize n)
+invert_share(gsize first, gsize n, gpointer data)
 {
-    for (gsize i = 0; i < n; i++)
+    const Copy *copy = data;
+    guint64 *words = (guint64 *)(void *)(copy->from + first);
+
+    for (gsize i = 0; i < n / sizeof *words; i++)
         words[i] = ~words[i];
 }
 
-/* The fastest of memcpy(), of a copy around the caches, and of what invert() does: bytes read and
- * written per second. */
+/* The fastest of memcpy(), of a copy around the caches, and of one in place: bytes read and written per
+ * second by all threads. */
 static double
 copy_bytes_per_s(const Memory *memory, double seconds)
 {
+    const RpPoolFunc ways[] = {copy_share, stream_share, invert_share};
     const gint64 begin_us = g_get_monotonic_time();
-    const gsize half = APART * STATE / 2, bytes = 8 * SPAN;
+    const gsize bytes = COPIED * rp_pool_n_threads(memory->pool);
+    const gsize half = memory->n * STATE / 2 / bytes * bytes;
     double best_s = G_MAXDOUBLE;
 
-    for (gsize at = 0; seconds_since(begin_us) < seconds; at = (at + bytes) % (half - bytes)) {
-        guint8 *from = memory->state + at, *to = from + half;
-        gint64 start_us = g_get_monotonic_time();
+    for (gsize at = 0; seconds_since(begin_us) < seconds; at = (at + bytes) % half)
+        for (guint way = 0; way < G_N_ELEMENTS(ways); way++) {
+            Copy copy = {memory->state + at, memory->state + half + at};
+            const gint64 start_us = g_get_monotonic_time();
 
-        memcpy(to, from, bytes);
-        best_s = MIN(best_s, seconds_since(start_us));
-        start_us = g_get_monotonic_time();
-        rp_adamw_best()->publish((const float *)(const void *)from, (float *)(void *)to,
-                                 RP_DTYPE_FP32, bytes / sizeof(float));
-        best_s = MIN(best_s, seconds_since(start_us));
-        at = (at + bytes) % (half - bytes);
-        start_us = g_get_monotonic_time();
-        invert((guint64 *)(void *)(memory->state + at), bytes / sizeof(guint64));
-        best_s = MIN(best_s, seconds_since(start_us));
-    }
+            rp_pool_run(memory->pool, 0, bytes, 4096, ways[way], &copy);
+            best_s = MIN(best_s, seconds_since(start_us));
+            at = (at + bytes) % half;
+        }
     return 2.0 * (double)bytes / best_s;
 }
 
-/* Parameters per second of a layer of @n, stepped @span at a time; the fastest of @count spans in a row. */
+/* Parameters per second of a layer of @n, stepped @span at a time by @pool; the fastest of @count spans in
+ * a row. */
 static double
-parameters_per_s(const Memory *memory, const RpAdamwOps *ops, RpOptimizerForm form, gsize n,
-                 gsize span, guint count, double seconds)
+parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpOptimizerForm form,
+                 gsize n, gsize span, guint count, double seconds)
 {
     const gint64 begin_us = g_get_monotonic_time();
     RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
@@ -117,11 +153,11 @@ parameters_per_s(const Memory *memory, const RpAdamwOps *ops, RpOptimizerForm fo
     double best = 0;
 
     options.form = form;
-    optimizer = rp_optimizer_new(&options, ops, NULL, &error);
+    optimizer = rp_optimizer_new(&options, ops, pool, &error);
     die_of(error);
     layer = rp_optimizer_layer_new(optimizer, memory->state, n, NULL, 0);
     if (form.shared)
-        rp_optimizer_layer_share(layer, memory->published);
+        rp_optimizer_layer_share(layer, memory->published[1]);
     for (guint64 done = 0; seconds_since(begin_us) < seconds; done++) {
         const gsize first = done * span % n;
         const RpOptimizerStep step = {.learning_rate = 1e-4,
@@ -130,7 +166,7 @@ parameters_per_s(const Memory *memory, const RpAdamwOps *ops, RpOptimizerForm fo
                                       .n_parameters = span,
                                       .gradient = {{memory->gradient + first}},
                                       .gradient_dtype = RP_DTYPE_BF16,
-                                      .published = memory->published + first,
+                                      .published = memory->published[done * span / n % 2] + first,
                                       .published_dtype = RP_DTYPE_BF16};
 
         if (done % count == 0) {
@@ -152,36 +188,54 @@ bytes_of(RpOptimizerForm form)
     return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
 }
 
+/* One form and variant. */
+static void
+measure(const Memory *memory, const char *name, RpOptimizerForm form, const RpAdamwOps *ops,
+        double copy, double seconds)
+{
+    const double bytes = bytes_of(form);
+    const double cached = parameters_per_s(memory, NULL, ops, form, CACHED, CACHED, 16, seconds);
+    const double apart =
+        parameters_per_s(memory, memory->pool, ops, form, memory->n, span_of(memory), 1, seconds);
+
+    printf("%-23s %-8s %5.1f  %9.0f  %9.0f  %7.1f  %6.1f %%  %7.1f\n", name, ops->name, bytes,
+           cached * 1e-6, apart * 1e-6, apart * bytes * 1e-9, 100 * apart * bytes / copy,
+           0.8 * copy / (bytes * cached));
+    fflush(stdout);
+}
+
 int
 main(int argc, char **argv)
 {
     const double seconds = argc > 1 ? g_ascii_strtod(argv[1], NULL) : 0.5;
-    const Memory memory = {new_array(APART * STATE), new_array(2 * APART), new_array(2 * APART)};
+    const guint n_threads = argc > 2 ? (guint)g_ascii_strtoull(argv[2], NULL, 10) : 0;
+    const gsize millions = argc > 3 ? g_ascii_strtoull(argv[3], NULL, 10) : MILLIONS;
+    GError *error = NULL;
+    g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
+    Memory memory = {.pool = pool};
     double copy;
 
-    for (gsize i = 0; i < APART; i++)
+    die_of(error);
+    memory.n = MAX((millions << 20) / span_of(&memory), 2) * span_of(&memory);
+    memory.state = new_array(memory.n * STATE);
+    memory.gradient = new_array(2 * memory.n);
+    for (guint i = 0; i < 2; i++)
+        memory.published[i] = new_array(2 * memory.n);
+    for (gsize i = 0; i < memory.n; i++)
         memory.gradient[i] = rp_bf16_from_float(sinf((float)(i % 65521)));
     copy = copy_bytes_per_s(&memory, 4 * seconds);
-    printf("copy: %.1f GB/s, read and written\n", copy * 1e-9);
-    printf("form                    variant  bytes  in caches  in memory      of copy\n"
-           "                                        Mparameters/s     GB/s\n");
+    printf("%u threads copy %.1f GB/s, read and written\n"
+           "                                        Mparameters/s                       threads\n"
+           "form                    variant  bytes  in caches  in memory     GB/s   of copy  for "
+           "80 %%\n",
+           rp_pool_n_threads(pool), copy * 1e-9);
     for (gsize i = 0; i < G_N_ELEMENTS(forms); i++)
-        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
-            if (!(*ops)->supported())
-                continue;
-            const double bytes = bytes_of(forms[i].form);
-            const double cached =
-                parameters_per_s(&memory, *ops, forms[i].form, CACHED, CACHED, 16, seconds);
-            const double apart =
-                parameters_per_s(&memory, *ops, forms[i].form, APART, SPAN, 1, seconds);
-
-            printf("%-23s %-8s %5.1f  %9.0f  %9.0f  %7.1f  %5.1f %%\n", forms[i].name, (*ops)->name,
-                   bytes, cached * 1e-6, apart * 1e-6, apart * bytes * 1e-9,
-                   100 * apart * bytes / copy);
-            fflush(stdout);
-        }
+        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++)
+            if ((*ops)->supported())
+                measure(&memory, forms[i].name, forms[i].form, *ops, copy, seconds);
+    for (guint i = 0; i < 2; i++)
+        g_aligned_free(memory.published[i]);
     g_aligned_free(memory.state);
     g_aligned_free(memory.gradient);
-    g_aligned_free(memory.published);
     return 0;
 }
