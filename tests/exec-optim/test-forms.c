@@ -1,5 +1,5 @@
 /* Lion, and weights in bf16: fixtures/forms.txt, written by fixtures/make-forms.py. What devices read is
- * what is kept, rounded. */
+ * what is kept, rounded. Codes of moments are widened alike by all variants. */
 #include "tests/rp-test.h"
 
 #include <math.h>
@@ -316,6 +316,30 @@ shared_weights_have_the_same_bits(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static void
+any_variant_widens_codes_alike(void **state)
+{
+    const RpAdamwOps *plain = rp_adamw_find("plain");
+    const float scales[] = {1, 0, 3.4e38f, 0x1p-126f, 0x1.8p-149f, 0x1.234566p-20f};
+    guint8 codes[RP_MOMENT_BLOCK];
+    float expected[RP_MOMENT_BLOCK], found[RP_MOMENT_BLOCK];
+
+    (void)state;
+    for (guint i = 0; i < RP_MOMENT_BLOCK; i++)
+        codes[i] = (guint8)(i * 77);
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(scales); i++) {
+        const float *scale = &scales[i / 2];
+
+        plain->unpack(RP_MOMENTS_INT8, i % 2 == 1, codes, scale, expected, RP_MOMENT_BLOCK);
+        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
+            if (!(*ops)->supported())
+                continue;
+            (*ops)->unpack(RP_MOMENTS_INT8, i % 2 == 1, codes, scale, found, RP_MOMENT_BLOCK);
+            assert_memory_equal(found, expected, sizeof found);
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -325,6 +349,7 @@ main(void)
         TEST(small_steps_add_up),
         TEST(devices_read_what_is_kept),
         TEST(shared_weights_have_the_same_bits),
+        cmocka_unit_test(any_variant_widens_codes_alike),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,11 +129,19 @@ add_if_less(Bits n, Floats a, Floats b)
     return n - (Bits)(a < b);
 }
 
-/* @m + @n where @a < @b, else zero. */
+/* @values where @d is not zero, else zero. */
 G_ALWAYS_INLINE static inline Bits
-sum_if_less(Bits m, Bits n, Floats a, Floats b)
+zero_unless(Bits values, Bits d)
 {
-    return (m + n) & (Bits)(a < b);
+    return (Bits)_mm256_andnot_si256(_mm256_cmpeq_epi32((__m256i)d, _mm256_setzero_si256()),
+                                     (__m256i)values);
+}
+
+/* Positive @values with the signs of @signs. */
+G_ALWAYS_INLINE static inline Floats
+with_sign(Floats values, Bits signs)
+{
+    return (Floats)((Bits)values | (signs & INT32_MIN));
 }
 
 /* Products of the low halves of 64 bits. */
@@ -161,35 +169,26 @@ keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
     _mm_storeu_si128((void *)high, _mm256_extracti128_si256(both, 1));
 }
 
-/* Writes 32 numbers below 256 as bytes, those below zero as zero. */
+/* Writes 32 numbers as bytes, each with @more: those below zero as zero. */
 G_ALWAYS_INLINE static inline void
-keep_bytes(uint8_t *bytes, Bits a, Bits b, Bits c, Bits d)
+keep_bytes(guint8 *bytes, Bits a, Bits b, Bits c, Bits d, gint16 more)
 {
-    const __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b);
-    const __m256i high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
+    const __m256i low = _mm256_packs_epi32((__m256i)a, (__m256i)b);
+    const __m256i high = _mm256_packs_epi32((__m256i)c, (__m256i)d);
+    const __m256i mixed = _mm256_packus_epi16(_mm256_add_epi16(low, _mm256_set1_epi16(more)),
+                                              _mm256_add_epi16(high, _mm256_set1_epi16(more)));
 
-    _mm256_storeu_si256((void *)bytes,
-                        _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high),
-                                                    _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    _mm256_storeu_si256((void *)bytes, _mm256_permutevar8x32_epi32(
+                                           mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
+
+G_ALWAYS_INLINE static inline Bits
+widen_bytes(const guint8 *bytes)
+{
+    return (Bits)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)bytes));
 }
 
 #include "exec/optim/adamw/moment-turns.h"
-
-/* One by one, of eight codes that are read together: the instruction that looks up eight is slower on
- * half of the processors. */
-G_ALWAYS_INLINE static inline void
-decode_block(const float *map, const guint8 *codes, float scale, float *values)
-{
-    for (gsize i = 0; i < BLOCK; i += sizeof(guint64)) {
-        guint64 eight;
-
-        memcpy(&eight, codes + i, sizeof eight);
-        for (gsize k = 0; k < sizeof eight; k++, eight >>= 8)
-            values[i + k] = map[(guint8)eight];
-    }
-    for (gsize i = 0; i < BLOCK; i += WIDTH)
-        store(values, i, load(RP_DTYPE_FP32, values, i) * scale);
-}
 
 #include "exec/optim/adamw/adamw-dispatch.h"
 RP_ADAMW_VARIANT(avx2);

@@ -121,12 +121,21 @@ add_if_less(Bits n, Floats a, Floats b)
                                        _mm512_set1_epi32(-1));
 }
 
-/* @m + @n where @a < @b, else zero. */
+/* @values where @d is not zero, else zero. */
 G_ALWAYS_INLINE static inline Bits
-sum_if_less(Bits m, Bits n, Floats a, Floats b)
+zero_unless(Bits values, Bits d)
 {
-    return (Bits)_mm512_maskz_add_epi32(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), (__m512i)m,
-                                        (__m512i)n);
+    return (Bits)_mm512_maskz_mov_epi32(_mm512_test_epi32_mask((__m512i)d, (__m512i)d),
+                                        (__m512i)values);
+}
+
+/* Positive @values with the signs of @signs. */
+G_ALWAYS_INLINE static inline Floats
+with_sign(Floats values, Bits signs)
+{
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+
+    return (Floats)_mm512_ternarylogic_epi32((__m512i)values, (__m512i)signs, sign, 0xf8);
 }
 
 /* Products of the low halves of 64 bits. */
@@ -152,57 +161,26 @@ keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
     _mm256_storeu_si256((void *)high, _mm512_cvtepi32_epi16((__m512i)highs));
 }
 
-/* Writes 16 numbers below 256 as bytes, those below zero as zero. */
+/* Writes 64 numbers as bytes, each with @more: those below zero as zero. */
 G_ALWAYS_INLINE static inline void
-keep_16(uint8_t *bytes, Bits numbers)
+keep_bytes(guint8 *bytes, Bits a, Bits b, Bits c, Bits d, gint16 more)
 {
-    _mm_storeu_si128((void *)bytes, _mm512_cvtepi32_epi8((__m512i)greatest(numbers, (Bits){0})));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i low = _mm512_packs_epi32((__m512i)a, (__m512i)b);
+    const __m512i high = _mm512_packs_epi32((__m512i)c, (__m512i)d);
+    const __m512i mixed = _mm512_packus_epi16(_mm512_add_epi16(low, _mm512_set1_epi16(more)),
+                                              _mm512_add_epi16(high, _mm512_set1_epi16(more)));
+
+    _mm512_storeu_si512((void *)bytes, _mm512_permutexvar_epi32(order, mixed));
 }
 
-/* 64 of them. */
-G_ALWAYS_INLINE static inline void
-keep_bytes(uint8_t *bytes, Bits a, Bits b, Bits c, Bits d)
+G_ALWAYS_INLINE static inline Bits
+widen_bytes(const guint8 *bytes)
 {
-    keep_16(bytes, a);
-    keep_16(bytes + 16, b);
-    keep_16(bytes + 32, c);
-    keep_16(bytes + 48, d);
+    return (Bits)_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)bytes));
 }
 
 #include "exec/optim/adamw/moment-turns.h"
-
-#define PARTS 8 /* of a map, of 32 values: two vectors, in which five bits of a code look up */
-
-/* In each half of the parts the one that bit @bit of a code says. */
-G_ALWAYS_INLINE static inline void
-choose(Floats *parts, guint n, __m512i codes, int bit)
-{
-    const __mmask16 upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(bit));
-
-    for (guint i = 0; i < n; i++)
-        parts[i] = _mm512_mask_blend_ps(upper, parts[2 * i], parts[2 * i + 1]);
-}
-
-/* The whole map in registers. */
-G_ALWAYS_INLINE static inline void
-decode_block(const float *map, const guint8 *codes, float scale, float *values)
-{
-    Floats table[2 * PARTS];
-
-    for (guint k = 0; k < 2 * PARTS; k++)
-        table[k] = load(RP_DTYPE_FP32, map, k * WIDTH);
-    for (gsize i = 0; i < BLOCK; i += WIDTH) {
-        const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(codes + i)));
-        Floats parts[PARTS];
-
-        for (guint k = 0; k < PARTS; k++)
-            parts[k] = _mm512_permutex2var_ps(table[2 * k], code, table[2 * k + 1]);
-        choose(parts, PARTS / 2, code, 32);
-        choose(parts, PARTS / 4, code, 64);
-        choose(parts, 1, code, 128);
-        store(values, i, parts[0] * scale);
-    }
-}
 
 #include "exec/optim/adamw/adamw-dispatch.h"
 RP_ADAMW_VARIANT(avx512);

@@ -7,9 +7,6 @@
 
 #include <math.h>
 
-/* Of 256 codes, ascending. */
-const float *rp_moment_map(gboolean squares);
-
 #define RP_WIDEN_PIECE ((gsize)2048)
 
 extern const RpAdamwOps rp_adamw_plain;

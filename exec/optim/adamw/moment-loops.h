@@ -17,8 +17,10 @@ unpack_block(RpMoments moments, gboolean squares, const void *packed, const floa
 {
     if (moments == RP_MOMENTS_BF16)
         widen_block(packed, values);
+    else if (squares)
+        decode_block(TRUE, packed, *scale, values);
     else
-        decode_block(rp_moment_map(squares), packed, *scale, values);
+        decode_block(FALSE, packed, *scale, values);
 }
 
 /* @n blocks. */
@@ -83,8 +85,12 @@ pack(RpMoments moments, const RpDraw *draw, guint64 block, const float *values, 
 #undef WORDS
 #undef LANES
 #undef DECADES
+#undef EACH
 #undef FIRST
 #undef LAST
 #undef BORDER
-#undef PER_UNIT
-#undef DECADES_OF
+#undef SLOPE
+#undef OFFSET
+#undef END
+#undef BEGIN
+#undef STEP

@@ -3,7 +3,8 @@
  * moment-turns.h, and by nothing else.
  *
  * int8 is the dynamic map: seven decades, each with twice as many values as the one below, evenly
- * spread over it, the zero and the one; signed for the first moment. A block's largest is its one.
+ * spread over it, the zero and the one; signed for the first moment. A block's largest is its one. So the
+ * codes of a decade are a line, there and back; the published map differs by roundings.
  *
  *   first moment     codes   0..126 -means   127: 0   128..254 means   255: 1
  *   second moment    codes   0: 0   1..254 means   255: 1
@@ -15,6 +16,8 @@
  * of bitsandbytes. bf16: Zamirai et al., Revisiting BFloat16 Training, section 4
  */
 #pragma once
+
+#include <float.h>
 
 #include "exec/kernels/philox.h"
 #include "exec/optim/adamw/adamw-private.h"
@@ -88,63 +91,76 @@ plain_round_block(const RpDraw *draw, guint64 block, const float *restrict value
 
 /* ---- int8 ---- */
 
-/* Of decade k: where it begins, its values to a unit, the middle between its first value and the last
- * one of the decade below, and the
- * number of the first. */
+/* Values have numbers m, of which a decade has base to 2 base - 1: base = 2^k of first moments, whose codes
+ * are 127 - m and 127 + m, and 2^(k+1) of second ones, whose codes are m - 1. The one has 128, or 256.
+ *
+ * m is the whole part of x * slope + offset, which @last bounds: up to the next border the decade's last
+ * value is the nearest. x is above the border of its row; the last row is that of the one, and of all
+ * below the first border. Back, by the exponent of m as a float: (m - begin) * step. */
 typedef struct {
-    float begin[DECADES];
-    float per_unit[DECADES];
     float border[DECADES];
-    gint32 base[DECADES];
+    float slope[DECADES];
+    float offset[DECADES];
+    float last[DECADES];
+    float begin[DECADES];
+    float step[DECADES];
 } Decades;
 
-/* @n values in a decade from @at up: the first, and the last. */
+/* Of decade k, up to @at, with @n values, where row k is at place k + @shift. */
+#define EACH(of, n, shift)                                                                         \
+    [(0 + (shift)) % DECADES] = of(1e-6, (n)*1.0), [(1 + (shift)) % DECADES] = of(1e-5, (n)*2.0),  \
+                     [(2 + (shift)) % DECADES] = of(1e-4, (n)*4.0),                                \
+                     [(3 + (shift)) % DECADES] = of(1e-3, (n)*8.0),                                \
+                     [(4 + (shift)) % DECADES] = of(1e-2, (n)*16.0),                               \
+                     [(5 + (shift)) % DECADES] = of(1e-1, (n)*32.0),                               \
+                     [(6 + (shift)) % DECADES] = of(1.0, (n)*64.0), [(7 + (shift)) % DECADES]
+/* The first value of a decade, and the last; the middle between the first and the last one below: nothing
+ * is below a decade of one or two values. */
 #define FIRST(at, n) ((at) * (0.1 + 0.45 / (n)))
 #define LAST(at, n) ((at) * (1 - 0.45 / (n)))
-#define BORDER(at, n) (float)((LAST((at) / 10, (n) / 2) + FIRST(at, n)) / 2)
-#define PER_UNIT(at, n) (float)((n) / (0.9 * (at)))
-#define DECADES_OF(n)                                                                              \
-    {                                                                                              \
-        .begin = {1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f},                          \
-        .per_unit = {PER_UNIT(1e-6, (n)*1.0),  PER_UNIT(1e-5, (n)*2.0),                            \
-                     PER_UNIT(1e-4, (n)*4.0),  PER_UNIT(1e-3, (n)*8.0),                            \
-                     PER_UNIT(1e-2, (n)*16.0), PER_UNIT(1e-1, (n)*32.0),                           \
-                     PER_UNIT(1.0, (n)*64.0),  0.0f},                                              \
-        .border = {(float)(FIRST(1e-6, (n)*1.0) / 2),                                              \
-                   BORDER(1e-5, (n)*2.0),                                                          \
-                   BORDER(1e-4, (n)*4.0),                                                          \
-                   BORDER(1e-3, (n)*8.0),                                                          \
-                   BORDER(1e-2, (n)*16.0),                                                         \
-                   BORDER(1e-1, (n)*32.0),                                                         \
-                   BORDER(1.0, (n)*64.0),                                                          \
-                   (float)(1 - 0.225 / (64 * (n)))},                                               \
-        .base = {(n), (n)*2, (n)*4, (n)*8, (n)*16, (n)*32, (n)*64, (n)*128},                       \
-    }
+#define BORDER(at, n) (float)(((at) < 2e-6 ? 0 : LAST((at) / 10, (n) / 2)) / 2 + FIRST(at, n) / 2)
+#define SLOPE(at, n) (float)((n) / (0.9 * (at)))
+#define OFFSET(at, n) (float)((n)*8 / 9.0)
+#define END(at, n) (float)(2 * (n)-0.5)
+#define BEGIN(at, n) (float)((n)*8 / 9.0 - 0.5)
+#define STEP(at, n) (float)(0.9 * (at) / (n))
 
-static const Decades signed_decades = DECADES_OF(1), squares_decades = DECADES_OF(2);
+static const Decades signed_decades = {
+    .border = {EACH(BORDER, 1, 0) = (float)(1 - 0.225 / 64)},
+    .slope = {EACH(SLOPE, 1, 0) = 128.5f},
+    .offset = {EACH(OFFSET, 1, 0) = 0.25f},
+    .last = {EACH(END, 1, 0) = 128.5f},
+    .begin = {EACH(BEGIN, 1, 7) = 0},
+    .step = {EACH(STEP, 1, 7) = 1 / 128.0f},
+};
+static const Decades squares_decades = {
+    .border = {EACH(BORDER, 2, 0) = (float)(1 - 0.225 / 128)},
+    .slope = {EACH(SLOPE, 2, 0) = 254.5f},
+    .offset = {EACH(OFFSET, 2, 0) = 2.25f},
+    .last = {EACH(END, 2, 0) = 256.5f},
+    .begin = {EACH(BEGIN, 2, 0) = 1},
+    .step = {EACH(STEP, 2, 0) = 1 / 255.0f},
+};
 
-/* The nearest value of @squares' map to |@x| <= 1: values are numbered from the first of a decade on,
- * a power of two; 0: zero, and one behind the last: one. */
+/* The number of the nearest value of @squares' map to @x, which is 0 to 1; less one of squares. */
 G_ALWAYS_INLINE static inline gint32
 nearest(gboolean squares, float x)
 {
     const Decades *map = squares ? &squares_decades : &signed_decades;
-    float begin = map->begin[0], per_unit = map->per_unit[0];
-    gint32 base = map->base[0];
+    const float less = squares ? 1 : 0;
+    float slope = map->slope[DECADES - 1], offset = map->offset[DECADES - 1];
+    float last = map->last[DECADES - 1];
 
-    for (gint32 k = 1; k < DECADES; k++) {
+    for (gint32 k = 0; k < DECADES; k++) {
         const gboolean above = x > map->border[k];
 
-        begin = above ? map->begin[k] : begin;
-        per_unit = above ? map->per_unit[k] : per_unit;
-        base = above ? map->base[k] : base;
+        slope = above ? map->slope[k] : slope;
+        offset = above ? map->offset[k] : offset;
+        last = above ? map->last[k] : last;
     }
-    const float place = (x - begin) * per_unit;
-    const float low = place > 0 ? place : 0;
-    const float last = (float)base - 0.5f;
-    const gint32 inside = base + (gint32)(low < last ? low : last);
+    const float place = x * slope + (offset - less), end = last - less;
 
-    return x > map->border[0] ? inside : 0;
+    return (gint32)(place < end ? place : end);
 }
 
 /* The largest magnitude of a block. */
@@ -161,23 +177,28 @@ largest(const float *restrict values)
     return rp_float_from_bits(most);
 }
 
+/* Whether blocks are divided by their largest one by one: the inverse of one that is subnormal is none. */
+G_ALWAYS_INLINE static inline gboolean
+is_unusual(float most)
+{
+    return !(most >= FLT_MIN && most <= FLT_MAX) && most != 0;
+}
+
 G_ALWAYS_INLINE static inline void
 plain_encode_block(gboolean squares, const float *restrict values, guint8 *restrict codes,
                    float *scale)
 {
-    const float most = largest(values);
-    const float divisor = most > 0 ? most : 1;
+    const float most = largest(values), inverse = 1 / (most > 0 ? most : 1);
+    const gboolean unusual = is_unusual(most);
 
     *scale = most;
     for (gsize i = 0; i < BLOCK; i++) {
-        const float magnitude = fabsf(values[i]) / divisor;
-        const float x = magnitude < 1 ? magnitude : 1; /* also of a NaN */
-        const gint32 m = nearest(squares, x);
+        const float magnitude = fabsf(values[i]);
+        const float x = unusual ? magnitude / most : magnitude * inverse;
+        const gint32 m = nearest(squares, x < 1 ? x : 1); /* also of a NaN */
 
         if (squares) {
-            const gint32 above = m > 2 ? m - 1 : 1;
-
-            codes[i] = (guint8)(x > 0 ? above : 0);
+            codes[i] = (guint8)(x != 0 ? m : 0);
         } else {
             const gint32 below = m < 127 ? m : 127;
 
@@ -187,9 +208,21 @@ plain_encode_block(gboolean squares, const float *restrict values, guint8 *restr
 }
 
 G_ALWAYS_INLINE static inline void
-plain_decode_block(const float *restrict map, const guint8 *restrict codes, float scale,
+plain_decode_block(gboolean squares, const guint8 *restrict codes, float scale,
                    float *restrict values)
 {
-    for (gsize i = 0; i < BLOCK; i++)
-        values[i] = map[codes[i]] * scale;
+    const Decades *map = squares ? &squares_decades : &signed_decades;
+    float step[DECADES];
+
+    for (guint k = 0; k < DECADES; k++)
+        step[k] = map->step[k] * scale;
+    for (gsize i = 0; i < BLOCK; i++) {
+        const gint32 d = codes[i] + (squares ? 1 : -127);
+        const float m = (float)ABS(d);
+        const uint32_t row = rp_float_bits(m) >> 23 & (DECADES - 1);
+        const float magnitude = (m - map->begin[row]) * step[row];
+        const float value = d < 0 ? -magnitude : magnitude;
+
+        values[i] = d != 0 ? value : 0;
+    }
 }

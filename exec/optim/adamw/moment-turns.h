@@ -130,57 +130,55 @@ round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *ro
 /* ---- int8 ---- */
 
 typedef struct {
-    Floats begin, per_unit, next, last, base;
-    float least;
+    Floats next, slope, offset, last;
 } Tables;
+
+#define LEAST 1e-7f /* below the first border; smaller ones have no guess */
 
 /* Guesses to the 2^16 steps of upper halves of floats: one for each 3.3 powers of two, as a decade has.
  * Guess 32 + k begins at 6.6e-7 * 10^k; tables have it at k, and guess 31 at 7, as that of one. */
 #define GUESSES 154
 
-/* nearest(), by tables. */
-G_ALWAYS_INLINE static inline Bits
-nearest_turn(const Tables *tables, Floats x)
+/* nearest(), by tables; with the sign of @v, and the fraction. */
+G_ALWAYS_INLINE static inline Floats
+nearest_turn(const Tables *tables, Floats x, Bits v)
 {
-    const Bits guess = (Bits)multiply_upper((Words)x, (Words){0} + (GUESSES << 16)) >> 16;
-    const Bits k = add_if_less(guess, lookup(tables->next, guess), x);
-    const Floats place = (x - lookup(tables->begin, k)) * lookup(tables->per_unit, k);
-    const Bits in_decade = __builtin_convertvector(least(place, lookup(tables->last, k)), Bits);
+    const Floats from = (Floats)greatest((Bits)x, (Bits)((Floats){0} + LEAST));
+    const Bits guess = (Bits)multiply_upper((Words)from, (Words){0} + (GUESSES << 16)) >> 16;
+    const Bits k = add_if_less(guess, lookup(tables->next, guess), from);
+    const Floats place = from * lookup(tables->slope, k) + lookup(tables->offset, k);
 
-    return sum_if_less((Bits)lookup(tables->base, k), in_decade, (Floats){0} + tables->least, x);
+    return with_sign(least(place, lookup(tables->last, k)), v);
 }
 
 G_ALWAYS_INLINE static inline Bits
-encode_turn(gboolean squares, const Tables *tables, const float *values, float divisor)
+encode_turn(gboolean squares, const Tables *tables, const float *values, float inverse)
 {
-    const Floats zero = {0};
-    const Bits v = (Bits)load(RP_DTYPE_FP32, values, 0);
-    const Floats x = (Floats)(v & 0x7fffffff) / divisor;
-    const Bits m = nearest_turn(tables, x), negative = v >> 31;
+    const Bits v = (Bits)load(RP_DTYPE_FP32, values, 0), magnitude = v & 0x7fffffff;
+    const Floats x = (Floats)magnitude * inverse;
 
-    if (squares)
-        return sum_if_less(greatest(m - 1, (Bits){0} + 1), (Bits){0}, zero, x);
-    return (m ^ negative) - negative + 127;
+    if (!squares)
+        return __builtin_convertvector(nearest_turn(tables, x, v), Bits);
+    return zero_unless(__builtin_convertvector(nearest_turn(tables, x, (Bits){0}), Bits), (Bits)x);
 }
 
-static Tables
-tables_of(const Decades *decades)
+G_ALWAYS_INLINE static inline Tables
+tables_of(gboolean squares)
 {
-    const Bits base = (Bits)table_of((const float *)(const void *)decades->base);
+    const Decades *map = squares ? &squares_decades : &signed_decades;
+    const float less = squares ? 1 : 0;
     float next[DECADES];
 
     for (guint k = 0; k < DECADES; k++)
-        next[k] = decades->border[(k + 1) % DECADES];
-    return (Tables){.begin = table_of(decades->begin),
-                    .per_unit = table_of(decades->per_unit),
-                    .next = table_of(next),
-                    .last = __builtin_convertvector(base, Floats) - 0.5f,
-                    .base = (Floats)base,
-                    .least = decades->border[0]};
+        next[k] = map->border[(k + 1) % DECADES];
+    return (Tables){.next = table_of(next),
+                    .slope = table_of(map->slope),
+                    .offset = table_of(map->offset) - less,
+                    .last = table_of(map->last) - less};
 }
 
 static G_GNUC_NO_INLINE void
-encode_infinities(gboolean squares, const float *values, guint8 *codes, float *scale)
+encode_unusual(gboolean squares, const float *values, guint8 *codes, float *scale)
 {
     plain_encode_block(squares, values, codes, scale);
 }
@@ -188,18 +186,36 @@ encode_infinities(gboolean squares, const float *values, guint8 *codes, float *s
 G_ALWAYS_INLINE static inline void
 encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
 {
-    const uint32_t most = largest_bits(values);
-    const float divisor = most > 0 ? rp_float_from_bits(most) : 1;
-    const Tables tables = tables_of(squares ? &squares_decades : &signed_decades);
+    const float most = rp_float_from_bits(largest_bits(values));
+    const float inverse = 1 / (most > 0 ? most : 1);
+    const Tables tables = tables_of(squares);
 
-    if (most >= 0x7f800000) {
-        encode_infinities(squares, values, codes, scale);
+    if (is_unusual(most)) {
+        encode_unusual(squares, values, codes, scale);
         return;
     }
-    *scale = rp_float_from_bits(most);
+    *scale = most;
     for (gsize i = 0; i < BLOCK; i += 4 * WIDTH)
-        keep_bytes(codes + i, encode_turn(squares, &tables, values + i, divisor),
-                   encode_turn(squares, &tables, values + i + WIDTH, divisor),
-                   encode_turn(squares, &tables, values + i + 2 * WIDTH, divisor),
-                   encode_turn(squares, &tables, values + i + 3 * WIDTH, divisor));
+        keep_bytes(codes + i, encode_turn(squares, &tables, values + i, inverse),
+                   encode_turn(squares, &tables, values + i + WIDTH, inverse),
+                   encode_turn(squares, &tables, values + i + 2 * WIDTH, inverse),
+                   encode_turn(squares, &tables, values + i + 3 * WIDTH, inverse),
+                   squares ? 0 : 127);
+}
+
+G_ALWAYS_INLINE static inline void
+decode_block(gboolean squares, const guint8 *codes, float scale, float *values)
+{
+    const Decades *map = squares ? &squares_decades : &signed_decades;
+    const Floats begin = table_of(map->begin), step = table_of(map->step) * scale;
+
+    for (gsize i = 0; i < BLOCK; i += WIDTH) {
+        const Bits d = widen_bytes(codes + i) + (squares ? 1 : -127);
+        const Floats m = __builtin_convertvector(d, Floats);
+        const Bits row = (Bits)m >> 23;
+        const Floats from = lookup(begin, row);
+        const Floats value = (m - (squares ? from : with_sign(from, (Bits)m))) * lookup(step, row);
+
+        store(values, i, squares ? value : (Floats)zero_unless((Bits)value, d));
+    }
 }
