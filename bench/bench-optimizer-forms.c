@@ -158,7 +158,7 @@ parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpOp
     layer = rp_optimizer_layer_new(optimizer, memory->state, n, NULL, 0);
     if (form.shared)
         rp_optimizer_layer_share(layer, memory->published[1]);
-    for (guint64 done = 0; seconds_since(begin_us) < seconds; done++) {
+    for (guint64 done = 0; done <= 2 * count || seconds_since(begin_us) < seconds; done++) {
         const gsize first = done * span % n;
         const RpOptimizerStep step = {.learning_rate = 1e-4,
                                       .gradient_scale = 1e-3,

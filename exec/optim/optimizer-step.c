@@ -230,6 +230,49 @@ narrow_weights(const StepJob *job, const Wide *wide, gsize n)
                              job->step->published_dtype, n);
 }
 
+/* The run of a layer that has all of parameters @first to @first + @n; or NULL. */
+static const RpOptimizerRun *
+run_of(const RpOptimizerLayer *layer, gsize first, gsize n)
+{
+    for (guint i = 0; i < layer->runs->len; i++) {
+        const RpOptimizerRun *run = &g_array_index(layer->runs, RpOptimizerRun, i);
+
+        if (run->end > first)
+            return run->end >= first + n ? run : NULL;
+    }
+    return NULL;
+}
+
+/* step_wide() and narrow_moments() of whole blocks in one pass; or FALSE, and nothing done. */
+static gboolean
+step_packed(const StepJob *job, const Wide *wide, gsize n, gsize next)
+{
+    const RpOptimizerLayer *layer = job->layer;
+    const RpOptimizerStep *step = job->step;
+    const gsize first = wide->first, each = rp_moment_bytes(layer->form.moments);
+    const RpOptimizerRun *run = run_of(layer, first, n);
+    RpAdamwPacked packed = {.moments = layer->form.moments,
+                            .gradient_dtype = step->gradient_dtype,
+                            .weight = wide->weight,
+                            .gradient = arrays_at(job, wide, first).gradient,
+                            .block = layer->first_block + first / RP_MOMENT_BLOCK};
+
+    if (job->preview || job->ops->step_packed == NULL || run == NULL ||
+        packed.moments == RP_MOMENTS_FP32 || n % RP_MOMENT_BLOCK != 0 ||
+        rp_gradient_is_sum(&step->gradient, &step->added))
+        return FALSE;
+    for (guint i = 0; i < layer->n_moments; i++) {
+        packed.kept[i] = rp_optimizer_moment(layer, i, first);
+        packed.scale[i] = rp_optimizer_scale(layer, i, first);
+        packed.draw[i] = (RpDraw){job->seed, layer->n_steps + 1, layer->number, i};
+        fetch_piece((guint8 *)packed.kept[i] + n * each, next * each);
+    }
+    job->ops->step_packed(&job->factors[run->decays ? 1 : 0], &packed, n);
+    if (wide->publishes && step->published != NULL)
+        job->ops->publish(wide->weight, published_at(job, first), step->published_dtype, n);
+    return TRUE;
+}
+
 /* A piece of which something is kept in fewer bits, or of which all is to stay as it is: @first is
  * where a block begins. @next are stepped after it. */
 static void
@@ -242,14 +285,16 @@ step_piece(const StepJob *job, gsize first, gsize n, gsize next)
 
     wide.weight =
         widen(job, form.master, FALSE, rp_optimizer_weight(layer, first), NULL, room[0], n, next);
-    for (guint i = 0; i < layer->n_moments; i++)
-        wide.moment[i] = widen(job, form.moments, i == 1, rp_optimizer_moment(layer, i, first),
-                               rp_optimizer_scale(layer, i, first), room[1 + i], n, next);
-    step_wide(job, &wide, first, n);
+    if (!step_packed(job, &wide, n, next)) {
+        for (guint i = 0; i < layer->n_moments; i++)
+            wide.moment[i] = widen(job, form.moments, i == 1, rp_optimizer_moment(layer, i, first),
+                                   rp_optimizer_scale(layer, i, first), room[1 + i], n, next);
+        step_wide(job, &wide, first, n);
+        if (form.moments != RP_MOMENTS_FP32 && !job->preview)
+            narrow_moments(job, &wide, n);
+    }
     if (form.master != RP_MOMENTS_FP32)
         narrow_weights(job, &wide, n);
-    if (form.moments != RP_MOMENTS_FP32 && !job->preview)
-        narrow_moments(job, &wide, n);
 }
 
 static gboolean

@@ -158,15 +158,38 @@ interleave(Pairs even, Pairs odd)
     return (Words)_mm256_blend_epi32((__m256i)even, (__m256i)(odd << 32), 0xaa);
 }
 
-/* Writes the low halves of 32 bits, which are below 2^16, to two places. */
 G_ALWAYS_INLINE static inline void
-keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
+store_words(uint32_t *words, Words vector)
 {
-    const __m256i both = _mm256_permute4x64_epi64(
-        _mm256_packus_epi32((__m256i)lows, (__m256i)highs), _MM_SHUFFLE(3, 1, 2, 0));
+    _mm256_storeu_si256((void *)words, (__m256i)vector);
+}
 
-    _mm_storeu_si128((void *)low, _mm256_castsi256_si128(both));
-    _mm_storeu_si128((void *)high, _mm256_extracti128_si256(both, 1));
+G_ALWAYS_INLINE static inline Words
+load_words(const uint32_t *words)
+{
+    return (Words)_mm256_loadu_si256((const void *)words);
+}
+
+/* The bits of @values and @random, whose upper halves are bf16; NaNs stay NaNs. */
+G_ALWAYS_INLINE static inline Bits
+add_random(Floats values, Words random)
+{
+    const __m256i bits = _mm256_castps_si256(values);
+
+    return (Bits)_mm256_blendv_ps(
+        _mm256_castsi256_ps(_mm256_add_epi32(bits, (__m256i)random)),
+        _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(0x400000))),
+        _mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+}
+
+/* Writes the upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline void
+keep_halves(uint16_t *halves, Bits low, Bits high)
+{
+    const __m256i mixed = _mm256_packus_epi32(_mm256_srli_epi32((__m256i)low, 16),
+                                              _mm256_srli_epi32((__m256i)high, 16));
+
+    _mm256_storeu_si256((void *)halves, _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0)));
 }
 
 /* Writes 32 numbers as bytes, each with @more: those below zero as zero. */
@@ -188,7 +211,7 @@ widen_bytes(const guint8 *bytes)
     return (Bits)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)bytes));
 }
 
-#include "exec/optim/adamw/moment-turns.h"
+#include "exec/optim/adamw/packed-turns.h"
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-RP_ADAMW_VARIANT(avx2);
+RP_ADAMW_VARIANT(avx2, step_packed);

@@ -153,12 +153,40 @@ interleave(Pairs even, Pairs odd)
                                             (_MM_PERM_ENUM)_MM_SHUFFLE(2, 2, 0, 0));
 }
 
-/* Writes the low halves of 32 bits, which are below 2^16, to two places. */
 G_ALWAYS_INLINE static inline void
-keep_halves(uint16_t *low, uint16_t *high, Bits lows, Bits highs)
+store_words(uint32_t *words, Words vector)
 {
-    _mm256_storeu_si256((void *)low, _mm512_cvtepi32_epi16((__m512i)lows));
-    _mm256_storeu_si256((void *)high, _mm512_cvtepi32_epi16((__m512i)highs));
+    _mm512_storeu_si512((void *)words, (__m512i)vector);
+}
+
+G_ALWAYS_INLINE static inline Words
+load_words(const uint32_t *words)
+{
+    return (Words)_mm512_loadu_si512((const void *)words);
+}
+
+/* The bits of @values and @random, whose upper halves are bf16; NaNs stay NaNs. */
+G_ALWAYS_INLINE static inline Bits
+add_random(Floats values, Words random)
+{
+    const __m512i bits = _mm512_castps_si512(values);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+
+    return (Bits)_mm512_mask_or_epi32(_mm512_add_epi32(bits, (__m512i)random), is_nan, bits,
+                                      _mm512_set1_epi32(0x400000));
+}
+
+/* Writes the upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline void
+keep_halves(uint16_t *halves, Bits low, Bits high)
+{
+    const __m512i odd = _mm512_add_epi32(
+        _mm512_set1_epi32(0x00030001),
+        _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                           _mm512_set1_epi32(0x00040004)));
+
+    _mm512_storeu_si512((void *)halves,
+                        _mm512_permutex2var_epi16((__m512i)low, odd, (__m512i)high));
 }
 
 /* Writes 64 numbers as bytes, each with @more: those below zero as zero. */
@@ -180,7 +208,7 @@ widen_bytes(const guint8 *bytes)
     return (Bits)_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)bytes));
 }
 
-#include "exec/optim/adamw/moment-turns.h"
+#include "exec/optim/adamw/packed-turns.h"
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-RP_ADAMW_VARIANT(avx512);
+RP_ADAMW_VARIANT(avx512, step_packed);

@@ -96,7 +96,7 @@ widen(const void *values, RpDtype dtype, float *wide, gsize n)
     }
 }
 
-#define RP_ADAMW_VARIANT(variant)                                                                  \
+#define RP_ADAMW_VARIANT(variant, packed)                                                          \
     const RpAdamwOps rp_adamw_##variant = {.name = #variant,                                       \
                                            .supported = supported,                                 \
                                            .step = step,                                           \
@@ -106,4 +106,5 @@ widen(const void *values, RpDtype dtype, float *wide, gsize n)
                                            .accumulate = accumulate,                               \
                                            .widen = widen,                                         \
                                            .unpack = unpack,                                       \
-                                           .pack = pack}
+                                           .pack = pack,                                           \
+                                           .step_packed = packed}

@@ -76,4 +76,4 @@ round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *ro
 #define decode_block plain_decode_block
 
 #include "exec/optim/adamw/adamw-dispatch.h"
-RP_ADAMW_VARIANT(plain);
+RP_ADAMW_VARIANT(plain, NULL);

@@ -31,44 +31,49 @@ head_of(const void *published, RpDtype dtype, gsize n)
     return MIN(n, (sizeof(Floats) - past) % sizeof(Floats) / rp_dtype_size(dtype));
 }
 
-/* rp_lion_update_one() of a vector from @i on; returns the weights. */
+/* rp_lion_update_one() of a vector of gradients and weights, with moments @m; returns the weights. */
 G_ALWAYS_INLINE static inline Floats
-update_lion(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+update_lion(const RpAdamwFactors *f, Floats gradient, Floats weight, Floats *m)
 {
     const Floats zero = {0}, size = zero + f->step_size, down = -size;
-    const Floats g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
-    const Floats m = load(RP_DTYPE_FP32, a->moment1, i);
-    const Floats c = f->beta1 * m + f->one_minus_beta1 * g;
+    const Floats g = gradient * f->gradient_scale;
+    const Floats c = f->beta1 * *m + f->one_minus_beta1 * g;
     const Floats step = (Floats)(((Bits)size & (Bits)(c > zero)) | ((Bits)down & (Bits)(c < zero)));
-    const Floats w = load(RP_DTYPE_FP32, a->weight, i) * f->decay - step;
 
-    store(a->moment1, i, f->beta2 * m + f->one_minus_beta2 * g);
-    store(a->weight, i, w);
-    return w;
+    *m = f->beta2 * *m + f->one_minus_beta2 * g;
+    return weight * f->decay - step;
 }
 
-/* rp_adamw_update_one() of a vector from @i on; returns the weights. */
+/* rp_adamw_update_one(), with moments @m and @v. */
 G_ALWAYS_INLINE static inline Floats
-update_adamw(const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i, RpDtype gradient_dtype)
+update_adamw(const RpAdamwFactors *f, Floats gradient, Floats weight, Floats *m, Floats *v)
 {
-    const Floats g = load(gradient_dtype, a->gradient, i) * f->gradient_scale;
-    const Floats m = f->beta1 * load(RP_DTYPE_FP32, a->moment1, i) + f->one_minus_beta1 * g;
-    const Floats v = f->beta2 * load(RP_DTYPE_FP32, a->moment2, i) + f->one_minus_beta2 * g * g;
-    const Floats w = load(RP_DTYPE_FP32, a->weight, i) * f->decay -
-                     f->step_size * m / (root(v) * f->root_correction + f->epsilon);
+    const Floats g = gradient * f->gradient_scale;
 
-    store(a->moment1, i, m);
-    store(a->moment2, i, v);
-    store(a->weight, i, w);
-    return w;
+    *m = f->beta1 * *m + f->one_minus_beta1 * g;
+    *v = f->beta2 * *v + f->one_minus_beta2 * g * g;
+    return weight * f->decay - f->step_size * *m / (root(*v) * f->root_correction + f->epsilon);
 }
 
+/* Either of a vector of @a from @i on; returns the weights. */
 G_ALWAYS_INLINE static inline Floats
 update(RpUpdateRule rule, const RpAdamwFactors *f, const RpAdamwArrays *a, gsize i,
        RpDtype gradient_dtype)
 {
-    return rule == RP_UPDATE_LION ? update_lion(f, a, i, gradient_dtype)
-                                  : update_adamw(f, a, i, gradient_dtype);
+    const Floats gradient = load(gradient_dtype, a->gradient, i);
+    const Floats weight = load(RP_DTYPE_FP32, a->weight, i);
+    Floats m = load(RP_DTYPE_FP32, a->moment1, i), v, w;
+
+    if (rule == RP_UPDATE_LION) {
+        w = update_lion(f, gradient, weight, &m);
+    } else {
+        v = load(RP_DTYPE_FP32, a->moment2, i);
+        w = update_adamw(f, gradient, weight, &m, &v);
+        store(a->moment2, i, v);
+    }
+    store(a->moment1, i, m);
+    store(a->weight, i, w);
+    return w;
 }
 
 /* Value @i of @a by the update @rule, a constant. */

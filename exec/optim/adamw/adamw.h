@@ -68,6 +68,18 @@ typedef struct {
     guint32 moment; /* 0: the first, 1: the second, that of squares; RP_DRAW_MASTER: the weight */
 } RpDraw;
 
+/* What a step of moments that are kept in fewer bits works on: whole blocks. */
+typedef struct {
+    RpMoments moments; /* not fp32 */
+    RpDtype gradient_dtype;
+    float *weight;        /* updated */
+    const void *gradient; /* read */
+    void *kept[2];        /* updated: moments; Lion has one, here and below */
+    float *scale[2];      /* updated: of their blocks, int8 */
+    RpDraw draw[2];
+    guint64 block; /* number of the first in its layer */
+} RpAdamwPacked;
+
 /* One variant. */
 typedef struct {
     const char *name; /* "avx512", "avx2" or "plain" */
@@ -111,6 +123,10 @@ typedef struct {
                    float *values, gsize n);
     void (*pack)(RpMoments moments, const RpDraw *draw, guint64 block, const float *values,
                  void *packed, float *scales, gsize n);
+
+    /* unpack(), step() and pack() of @n parameters, a multiple of RP_MOMENT_BLOCK, in one pass; publishes
+     * nothing. NULL: they are as fast one by one. */
+    void (*step_packed)(const RpAdamwFactors *factors, const RpAdamwPacked *packed, gsize n);
 } RpAdamwOps;
 
 /* Every variant built in, the fastest first, then NULL; ask supported() before use. */

@@ -23,19 +23,32 @@ typedef struct {
     Pairs c0, c1, c2, c3;
 } Counters;
 
-/* The largest magnitude of a block, as bits: above those of infinity if one is a NaN. */
-G_ALWAYS_INLINE static inline uint32_t
-largest_bits(const float *values)
+/* The larger magnitudes, as bits: above those of infinity where one is a NaN. */
+G_ALWAYS_INLINE static inline Bits
+larger(Bits most, Floats values)
 {
-    const Bits magnitude = (Bits){0} + 0x7fffffff;
-    Bits most = {0};
+    return greatest(most, (Bits)values & 0x7fffffff);
+}
+
+G_ALWAYS_INLINE static inline uint32_t
+largest_of(Bits most)
+{
     uint32_t all = 0;
 
-    for (gsize i = 0; i < BLOCK; i += WIDTH)
-        most = greatest(most, (Bits)load(RP_DTYPE_FP32, values, i) & magnitude);
     for (gsize i = 0; i < WIDTH; i++)
         all = MAX(all, (uint32_t)most[i]);
     return all;
+}
+
+/* Of a block. */
+G_ALWAYS_INLINE static inline uint32_t
+largest_bits(const float *values)
+{
+    Bits most = {0};
+
+    for (gsize i = 0; i < BLOCK; i += WIDTH)
+        most = larger(most, load(RP_DTYPE_FP32, values, i));
+    return largest_of(most);
 }
 
 /* ---- bf16 ---- */
@@ -53,77 +66,91 @@ turn(Counters *c, const Pairs key[2])
     c->c3 = product0;
 }
 
-/* Values of two runs, with the two halves of @random. */
-G_ALWAYS_INLINE static inline void
-round_runs(const float *values, Words random, guint16 *rounded)
-{
-    const Words low = (Words)load(RP_DTYPE_FP32, values, 0);
-    const Words high = (Words)load(RP_DTYPE_FP32, values, LANES);
+/* Random bits of a block: as drawn, a word has those of two runs of values. */
+typedef struct {
+    uint32_t words[WORDS][LANES];
+} Random;
 
-    keep_halves(rounded, rounded + LANES, (Bits)((low + (random & 0xffff)) >> 16),
-                (Bits)((high + (random >> 16)) >> 16));
+/* What stays the same from block to block. */
+typedef struct {
+    Pairs keys[RP_PHILOX_ROUNDS][2];
+    Words lanes;
+} Key;
+
+static Key
+key_of(guint64 seed)
+{
+    Key key;
+
+    for (guint32 i = 0; i < WIDTH; i++)
+        key.lanes[i] = i;
+    for (uint32_t round = 0; round < RP_PHILOX_ROUNDS; round++) {
+        key.keys[round][0] = (Pairs){0} + ((uint32_t)seed + round * RP_PHILOX_W0);
+        key.keys[round][1] = (Pairs){0} + ((uint32_t)(seed >> 32) + round * RP_PHILOX_W1);
+    }
+    return key;
 }
 
-/* A block without NaNs. Counters of @TOGETHER * WIDTH lanes at a time: a product takes long, and others
- * begin meanwhile. */
+/* Vectors of lanes at a time, at most: a product takes long, and others begin meanwhile. */
 #define TOGETHER (sizeof(Floats) / 32) /* vectors of 64 bytes have twice as many registers */
 
+/* draw_block() of @n lanes from @first on. */
 G_ALWAYS_INLINE static inline void
-round_block(const Counters *first, Pairs keys[RP_PHILOX_ROUNDS][2], const float *values,
-            guint16 *rounded)
+draw_lanes(const Key *key, const RpDraw *draw, guint64 block, guint32 first, guint32 n,
+           Random *random)
 {
-    for (guint32 lane = 0; lane < LANES; lane += TOGETHER * WIDTH) {
+    const Counters all = {(Pairs)(key->lanes + draw_counter0(block)),
+                          (Pairs){0} + draw_counter1(draw, block),
+                          (Pairs){0} + (uint32_t)draw->step, (Pairs){0} + draw_counter3(draw)};
+    const guint together = (guint)MIN(TOGETHER, n / WIDTH);
+
+    for (guint32 lane = first; lane < first + n; lane += together * WIDTH) {
         Counters even[TOGETHER], odd[TOGETHER];
 
-        for (guint i = 0; i < TOGETHER; i++) {
-            even[i] = odd[i] = *first;
-            even[i].c0 = (Pairs)((Words)first->c0 + (lane + i * (guint32)WIDTH));
+        for (guint i = 0; i < together; i++) {
+            even[i] = odd[i] = all;
+            even[i].c0 = (Pairs)((Words)all.c0 + (lane + i * (guint32)WIDTH));
             odd[i].c0 = even[i].c0 >> 32;
         }
         for (guint round = 0; round < RP_PHILOX_ROUNDS; round++)
-            for (guint i = 0; i < TOGETHER; i++) {
-                turn(&even[i], keys[round]);
-                turn(&odd[i], keys[round]);
+            for (guint i = 0; i < together; i++) {
+                turn(&even[i], key->keys[round]);
+                turn(&odd[i], key->keys[round]);
             }
-        for (guint i = 0; i < TOGETHER; i++) {
-            const float *from = values + lane + i * WIDTH;
-            guint16 *to = rounded + lane + i * WIDTH;
+        for (guint i = 0; i < together; i++) {
+            const guint32 at = lane + i * (guint32)WIDTH;
 
-            round_runs(from, interleave(even[i].c0, odd[i].c0), to);
-            round_runs(from + 2 * LANES, interleave(even[i].c1, odd[i].c1), to + 2 * LANES);
-            round_runs(from + 4 * LANES, interleave(even[i].c2, odd[i].c2), to + 4 * LANES);
-            round_runs(from + 6 * LANES, interleave(even[i].c3, odd[i].c3), to + 6 * LANES);
+            store_words(random->words[0] + at, interleave(even[i].c0, odd[i].c0));
+            store_words(random->words[1] + at, interleave(even[i].c1, odd[i].c1));
+            store_words(random->words[2] + at, interleave(even[i].c2, odd[i].c2));
+            store_words(random->words[3] + at, interleave(even[i].c3, odd[i].c3));
         }
     }
 }
 
-static G_GNUC_NO_INLINE void
-round_nans(const RpDraw *draw, guint64 block, const float *values, guint16 *rounded)
+/* Those of the vector of values from @i of a block on, in low halves. */
+G_ALWAYS_INLINE static inline Words
+random_of(const Random *random, gsize i)
 {
-    plain_round_block(draw, block, values, rounded);
+    const gsize run = i / LANES;
+    const Words words = load_words(random->words[run / 2] + i % LANES);
+
+    return run % 2 == 0 ? words & 0xffff : words >> 16;
 }
 
 static void
 round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *rounded, gsize n)
 {
-    Pairs keys[RP_PHILOX_ROUNDS][2];
-    Words lanes;
+    const Key key = key_of(draw->seed);
 
-    for (guint32 i = 0; i < WIDTH; i++)
-        lanes[i] = i;
-    for (uint32_t round = 0; round < RP_PHILOX_ROUNDS; round++) {
-        keys[round][0] = (Pairs){0} + ((uint32_t)draw->seed + round * RP_PHILOX_W0);
-        keys[round][1] = (Pairs){0} + ((uint32_t)(draw->seed >> 32) + round * RP_PHILOX_W1);
-    }
-    for (gsize i = 0; i < n; i++, block++) {
-        const Counters first = {
-            (Pairs)(lanes + draw_counter0(block)), (Pairs){0} + draw_counter1(draw, block),
-            (Pairs){0} + (uint32_t)draw->step, (Pairs){0} + draw_counter3(draw)};
+    for (gsize b = 0; b < n; b++, values += BLOCK, rounded += BLOCK) {
+        Random random;
 
-        if (largest_bits(values + i * BLOCK) > 0x7f800000)
-            round_nans(draw, block, values + i * BLOCK, rounded + i * BLOCK);
-        else
-            round_block(&first, keys, values + i * BLOCK, rounded + i * BLOCK);
+        draw_lanes(&key, draw, block + b, 0, LANES, &random);
+        for (gsize i = 0; i < BLOCK; i += 2 * WIDTH)
+            keep_halves(
+                rounded + i, add_random(load(RP_DTYPE_FP32, values, i), random_of(&random, i)),
+                add_random(load(RP_DTYPE_FP32, values, i + WIDTH), random_of(&random, i + WIDTH)));
     }
 }
 
@@ -183,10 +210,11 @@ encode_unusual(gboolean squares, const float *values, guint8 *codes, float *scal
     plain_encode_block(squares, values, codes, scale);
 }
 
+/* @most: of the block. */
 G_ALWAYS_INLINE static inline void
-encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
+encode_with(gboolean squares, uint32_t most_bits, const float *values, guint8 *codes, float *scale)
 {
-    const float most = rp_float_from_bits(largest_bits(values));
+    const float most = rp_float_from_bits(most_bits);
     const float inverse = 1 / (most > 0 ? most : 1);
     const Tables tables = tables_of(squares);
 
@@ -204,18 +232,42 @@ encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
 }
 
 G_ALWAYS_INLINE static inline void
-decode_block(gboolean squares, const guint8 *codes, float scale, float *values)
+encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
+{
+    encode_with(squares, largest_bits(values), values, codes, scale);
+}
+
+/* Of the way back, with the scale of a block. */
+typedef struct {
+    Floats begin, step;
+} Back;
+
+G_ALWAYS_INLINE static inline Back
+back_of(gboolean squares, float scale)
 {
     const Decades *map = squares ? &squares_decades : &signed_decades;
-    const Floats begin = table_of(map->begin), step = table_of(map->step) * scale;
 
-    for (gsize i = 0; i < BLOCK; i += WIDTH) {
-        const Bits d = widen_bytes(codes + i) + (squares ? 1 : -127);
-        const Floats m = __builtin_convertvector(d, Floats);
-        const Bits row = (Bits)m >> 23;
-        const Floats from = lookup(begin, row);
-        const Floats value = (m - (squares ? from : with_sign(from, (Bits)m))) * lookup(step, row);
+    return (Back){table_of(map->begin), table_of(map->step) * scale};
+}
 
-        store(values, i, squares ? value : (Floats)zero_unless((Bits)value, d));
-    }
+G_ALWAYS_INLINE static inline Floats
+decode_turn(gboolean squares, const Back *back, const guint8 *codes)
+{
+    const Bits d = widen_bytes(codes) + (squares ? 1 : -127);
+    const Floats m = __builtin_convertvector(d, Floats);
+    const Bits row = (Bits)m >> 23;
+    const Floats begin = lookup(back->begin, row), step = lookup(back->step, row);
+
+    if (squares)
+        return (m - begin) * step;
+    return (Floats)zero_unless((Bits)((m - with_sign(begin, (Bits)m)) * step), d);
+}
+
+G_ALWAYS_INLINE static inline void
+decode_block(gboolean squares, const guint8 *codes, float scale, float *values)
+{
+    const Back back = back_of(squares, scale);
+
+    for (gsize i = 0; i < BLOCK; i += WIDTH)
+        store(values, i, decode_turn(squares, &back, codes + i));
 }
