@@ -3,7 +3,7 @@
 
 /* Parameters that are widened, or copied, at a time: they stay in the nearest cache. */
 #define PIECE ((gsize)(4 * RP_MOMENT_BLOCK))
-#define LINE_BYTES ((gsize)64)
+#define LINE_BYTES 64
 
 typedef struct {
     const RpAdamwOps *ops;
@@ -210,6 +210,17 @@ narrow_moments(const StepJob *job, const Wide *wide, gsize n)
     }
 }
 
+/* Copies 16-bit weights to where they are published: lines that no cache has, which @ops write around
+ * the caches where they can. */
+static void
+publish_halves(const RpAdamwOps *ops, const guint16 *halves, char *published, gsize n)
+{
+    const gsize words = (uintptr_t)published % sizeof(float) == 0 ? n / 2 : 0;
+
+    ops->publish((const float *)(const void *)halves, published, RP_DTYPE_FP32, words);
+    memcpy(published + words * sizeof(float), halves + 2 * words, (n - 2 * words) * sizeof *halves);
+}
+
 /* Rounds weights, and publishes what is kept; or keeps what is published. */
 static void
 narrow_weights(const StepJob *job, const Wide *wide, gsize n)
@@ -217,15 +228,16 @@ narrow_weights(const StepJob *job, const Wide *wide, gsize n)
     const RpOptimizerLayer *layer = job->layer;
     const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, RP_DRAW_MASTER};
     const gsize first = wide->first;
-    guint16 room[PIECE];
+    guint16 room[PIECE] __attribute__((aligned(LINE_BYTES)));
     char *published = published_at(job, first);
-    void *kept = job->preview         ? (void *)room
-                 : layer->form.shared ? (void *)published
-                                      : rp_optimizer_weight(layer, first);
+    void *kept =
+        job->preview || layer->form.shared ? (void *)room : rp_optimizer_weight(layer, first);
 
     job->ops->pack(layer->form.master, &draw, layer->first_block + first / RP_MOMENT_BLOCK,
                    wide->weight, kept, NULL, n);
-    if (published != NULL && published != kept)
+    if (layer->form.shared)
+        publish_halves(job->ops, kept, published, n);
+    else if (published != NULL)
         rp_optimizer_publish(job->ops, layer->form.master, kept, published,
                              job->step->published_dtype, n);
 }

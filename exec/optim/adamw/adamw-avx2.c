@@ -27,17 +27,28 @@ load(RpDtype dtype, const void *values, gsize i)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* Rounds to bf16, in the low halves of 32 bits. */
+/* Rounds to bf16, in the upper halves of 32 bits. */
 G_ALWAYS_INLINE static inline __m256i
 round_to_bf16(Floats values)
 {
     const __m256i bits = _mm256_castps_si256(values);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(
-        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+    const __m256i rounded =
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+
     return _mm256_blendv_epi8(rounded, quiet, is_nan);
+}
+
+/* The upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline __m256i
+upper_halves(__m256i low, __m256i high)
+{
+    const __m256i mixed =
+        _mm256_packus_epi32(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+
+    return _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
 }
 
 /* Rounds 16 values to a 16-bit @dtype. */
@@ -48,8 +59,7 @@ narrow(RpDtype dtype, Floats low, Floats high)
         return _mm256_set_m128i(
             _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
             _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    const __m256i mixed = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));
-    return _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
+    return upper_halves(round_to_bf16(low), round_to_bf16(high));
 }
 
 /* Writes 16 values to whole vectors, around the caches. */
@@ -186,10 +196,7 @@ add_random(Floats values, Words random)
 G_ALWAYS_INLINE static inline void
 keep_halves(uint16_t *halves, Bits low, Bits high)
 {
-    const __m256i mixed = _mm256_packus_epi32(_mm256_srli_epi32((__m256i)low, 16),
-                                              _mm256_srli_epi32((__m256i)high, 16));
-
-    _mm256_storeu_si256((void *)halves, _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0)));
+    _mm256_storeu_si256((void *)halves, upper_halves((__m256i)low, (__m256i)high));
 }
 
 /* Writes 32 numbers as bytes, each with @more: those below zero as zero. */

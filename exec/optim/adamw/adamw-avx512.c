@@ -26,19 +26,40 @@ load(RpDtype dtype, const void *values, gsize i)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Rounds to a 16-bit @dtype. */
-G_ALWAYS_INLINE static inline __m256i
-narrow(RpDtype dtype, Floats values)
+/* Rounds to bf16, in the upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline __m512i
+round_to_bf16(Floats values)
 {
-    if (dtype == RP_DTYPE_FP16)
-        return _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const __m512i bits = _mm512_castps_si512(values);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_srli_epi32(
-        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
-    const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+    const __m512i rounded =
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet));
+
+    return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+}
+
+/* The upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline __m512i
+upper_halves(__m512i low, __m512i high)
+{
+    const __m512i odd =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+
+    return _mm512_permutex2var_epi16(low, odd, high);
+}
+
+/* Rounds 32 values to a 16-bit @dtype. */
+G_ALWAYS_INLINE static inline __m512i
+narrow(RpDtype dtype, Floats low, Floats high)
+{
+    if (dtype == RP_DTYPE_FP16)
+        return _mm512_inserti64x4(
+            _mm512_castsi256_si512(
+                _mm512_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)),
+            _mm512_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), 1);
+    return upper_halves(round_to_bf16(low), round_to_bf16(high));
 }
 
 /* Writes 32 values to whole cache lines, around the caches. */
@@ -48,11 +69,9 @@ stream(RpDtype dtype, void *values, gsize i, Floats low, Floats high)
     if (dtype == RP_DTYPE_FP32) {
         _mm512_stream_ps((float *)values + i, low);
         _mm512_stream_ps((float *)values + i + 16, high);
-        return;
+    } else {
+        _mm512_stream_si512((void *)((uint16_t *)values + i), narrow(dtype, low, high));
     }
-    const __m512i line =
-        _mm512_inserti64x4(_mm512_castsi256_si512(narrow(dtype, low)), narrow(dtype, high), 1);
-    _mm512_stream_si512((void *)((uint16_t *)values + i), line);
 }
 
 G_ALWAYS_INLINE static inline void
@@ -180,13 +199,7 @@ add_random(Floats values, Words random)
 G_ALWAYS_INLINE static inline void
 keep_halves(uint16_t *halves, Bits low, Bits high)
 {
-    const __m512i odd = _mm512_add_epi32(
-        _mm512_set1_epi32(0x00030001),
-        _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                           _mm512_set1_epi32(0x00040004)));
-
-    _mm512_storeu_si512((void *)halves,
-                        _mm512_permutex2var_epi16((__m512i)low, odd, (__m512i)high));
+    _mm512_storeu_si512((void *)halves, upper_halves((__m512i)low, (__m512i)high));
 }
 
 /* Writes 64 numbers as bytes, each with @more: those below zero as zero. */

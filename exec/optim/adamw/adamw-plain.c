@@ -72,6 +72,7 @@ round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *ro
         plain_round_block(draw, block + i, values + i * BLOCK, rounded + i * BLOCK);
 }
 
+#define widen_block plain_widen_block
 #define encode_block plain_encode_block
 #define decode_block plain_decode_block
 

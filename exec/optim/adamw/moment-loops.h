@@ -1,15 +1,8 @@
 /**
  * Moments in 16 and 8 bits, of any length. Included by adamw-dispatch.h, and by nothing else, behind
- * round_blocks(), encode_block() and decode_block() of moment-plain.h or of moment-turns.h.
+ * widen_block(), round_blocks(), encode_block() and decode_block() of moment-plain.h or of moment-turns.h.
  */
 #pragma once
-
-G_ALWAYS_INLINE static inline void
-widen_block(const guint16 *restrict packed, float *restrict values)
-{
-    for (gsize i = 0; i < BLOCK; i++)
-        values[i] = rp_float_from_bits((uint32_t)packed[i] << 16);
-}
 
 static void
 unpack_block(RpMoments moments, gboolean squares, const void *packed, const float *scale,
@@ -46,21 +39,19 @@ unpack(RpMoments moments, gboolean squares, const void *packed, const float *sca
        gsize n)
 {
     const gsize bytes = rp_moment_bytes(moments), a_scale = scales != NULL;
+    const gsize whole = n - n % BLOCK;
     const guint8 *from = packed;
+    guint16 rest[BLOCK];
+    float wide[BLOCK];
 
-    for (gsize i = 0; i < n; i += BLOCK) {
-        guint16 rest[BLOCK] = {0};
-        float wide[BLOCK];
-
-        if (n - i >= BLOCK) {
-            unpack_block(moments, squares, from + i * bytes, scales + i / BLOCK * a_scale,
-                         values + i);
-            continue;
-        }
-        memcpy(rest, from + i * bytes, (n - i) * bytes);
-        unpack_block(moments, squares, rest, scales + i / BLOCK * a_scale, wide);
-        memcpy(values + i, wide, (n - i) * sizeof(float));
-    }
+    for (gsize i = 0; i < whole; i += BLOCK)
+        unpack_block(moments, squares, from + i * bytes, scales + i / BLOCK * a_scale, values + i);
+    if (whole == n)
+        return;
+    memset(rest, 0, sizeof rest);
+    memcpy(rest, from + whole * bytes, (n - whole) * bytes);
+    unpack_block(moments, squares, rest, scales + whole / BLOCK * a_scale, wide);
+    memcpy(values + whole, wide, (n - whole) * sizeof(float));
 }
 
 static void
@@ -70,11 +61,12 @@ pack(RpMoments moments, const RpDraw *draw, guint64 block, const float *values, 
     const gsize bytes = rp_moment_bytes(moments), n_whole = n / BLOCK, whole = n_whole * BLOCK;
     guint8 *to = packed;
     guint16 rest[BLOCK];
-    float wide[BLOCK] = {0};
+    float wide[BLOCK];
 
     pack_blocks(moments, draw, block, values, to, scales, n_whole);
     if (whole == n)
         return;
+    memset(wide, 0, sizeof wide);
     memcpy(wide, values + whole, (n - whole) * sizeof(float));
     pack_blocks(moments, draw, block + n_whole, wide, rest,
                 scales != NULL ? scales + n_whole : NULL, 1);

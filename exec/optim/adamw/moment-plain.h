@@ -89,6 +89,13 @@ plain_round_block(const RpDraw *draw, guint64 block, const float *restrict value
     }
 }
 
+G_ALWAYS_INLINE static inline void
+plain_widen_block(const guint16 *restrict packed, float *restrict values)
+{
+    for (gsize i = 0; i < BLOCK; i++)
+        values[i] = rp_float_from_bits((uint32_t)packed[i] << 16);
+}
+
 /* ---- int8 ---- */
 
 /* Values have numbers m, of which a decade has base to 2 base - 1: base = 2^k of first moments, whose codes

@@ -112,6 +112,7 @@ draw_lanes(const Key *key, const RpDraw *draw, guint64 block, guint32 first, gui
             even[i].c0 = (Pairs)((Words)all.c0 + (lane + i * (guint32)WIDTH));
             odd[i].c0 = even[i].c0 >> 32;
         }
+#pragma GCC unroll 10
         for (guint round = 0; round < RP_PHILOX_ROUNDS; round++)
             for (guint i = 0; i < together; i++) {
                 turn(&even[i], key->keys[round]);
@@ -128,14 +129,11 @@ draw_lanes(const Key *key, const RpDraw *draw, guint64 block, guint32 first, gui
     }
 }
 
-/* Those of the vector of values from @i of a block on, in low halves. */
+/* Of words, the halves of one of their two runs, as low halves. */
 G_ALWAYS_INLINE static inline Words
-random_of(const Random *random, gsize i)
+halves_of(Words words, gsize run)
 {
-    const gsize run = i / LANES;
-    const Words words = load_words(random->words[run / 2] + i % LANES);
-
-    return run % 2 == 0 ? words & 0xffff : words >> 16;
+    return run == 0 ? words & 0xffff : words >> 16;
 }
 
 static void
@@ -143,15 +141,33 @@ round_blocks(const RpDraw *draw, guint64 block, const float *values, guint16 *ro
 {
     const Key key = key_of(draw->seed);
 
-    for (gsize b = 0; b < n; b++, values += BLOCK, rounded += BLOCK) {
+    for (gsize b = 0; b < n; b++) {
         Random random;
 
         draw_lanes(&key, draw, block + b, 0, LANES, &random);
-        for (gsize i = 0; i < BLOCK; i += 2 * WIDTH)
-            keep_halves(
-                rounded + i, add_random(load(RP_DTYPE_FP32, values, i), random_of(&random, i)),
-                add_random(load(RP_DTYPE_FP32, values, i + WIDTH), random_of(&random, i + WIDTH)));
+        for (gsize word = 0; word < WORDS; word++)
+            for (gsize lane = 0; lane < LANES; lane += 2 * WIDTH) {
+                const Words low = load_words(random.words[word] + lane);
+                const Words high = load_words(random.words[word] + lane + WIDTH);
+
+#pragma GCC unroll 2
+                for (gsize run = 0; run < 2; run++) {
+                    const gsize i = b * BLOCK + (2 * word + run) * LANES + lane;
+
+                    keep_halves(
+                        rounded + i,
+                        add_random(load(RP_DTYPE_FP32, values, i), halves_of(low, run)),
+                        add_random(load(RP_DTYPE_FP32, values, i + WIDTH), halves_of(high, run)));
+                }
+            }
     }
+}
+
+G_ALWAYS_INLINE static inline void
+widen_block(const guint16 *packed, float *values)
+{
+    for (gsize i = 0; i < BLOCK; i += WIDTH)
+        store(values, i, load(RP_DTYPE_BF16, packed, i));
 }
 
 /* ---- int8 ---- */

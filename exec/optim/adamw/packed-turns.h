@@ -43,31 +43,35 @@ draw_quarter(RpUpdateRule rule, const Key *key, const RpAdamwPacked *p, guint64 
         draw_lanes(key, &p->draw[moment], block, q % 2 * (LANES / 2), LANES / 2, &random[moment]);
 }
 
-/* Values @at to @at + QUARTER of a block that begins at @first. */
+/* The values of words @q of @random in a block that begins at @first. */
 G_ALWAYS_INLINE static inline void
 step_quarter(RpUpdateRule rule, RpDtype gradient_dtype, const RpAdamwFactors *f,
-             const RpAdamwPacked *p, gsize first, gsize at, const Random random[2])
+             const RpAdamwPacked *p, gsize first, gsize q, const Random random[2])
 {
-    guint16 *kept1 = (guint16 *)p->kept[0] + first, *kept2 = (guint16 *)p->kept[1] + first;
+    guint16 *kept1 = p->kept[0], *kept2 = p->kept[1];
 
-    for (gsize i = at; i < at + QUARTER; i += 2 * WIDTH) {
-        Bits sum1[2], sum2[2];
+    for (gsize lane = 0; lane < LANES; lane += 2 * WIDTH)
+#pragma GCC unroll 2
+        for (gsize run = 0; run < 2; run++) {
+            const gsize i = first + (2 * q + run) * LANES + lane;
+            Bits sum1[2], sum2[2];
 
-        for (gsize k = 0; k < 2; k++) {
-            const gsize place = i + k * WIDTH;
-            Floats m = load(RP_DTYPE_BF16, kept1, place), v;
+#pragma GCC unroll 2
+            for (gsize k = 0; k < 2; k++) {
+                const gsize at = lane + k * WIDTH;
+                Floats m = load(RP_DTYPE_BF16, kept1, i + k * WIDTH), v;
 
+                if (rule == RP_UPDATE_ADAMW)
+                    v = load(RP_DTYPE_BF16, kept2, i + k * WIDTH);
+                update_packed(rule, gradient_dtype, f, p, i + k * WIDTH, &m, &v);
+                sum1[k] = add_random(m, halves_of(load_words(random[0].words[q] + at), run));
+                if (rule == RP_UPDATE_ADAMW)
+                    sum2[k] = add_random(v, halves_of(load_words(random[1].words[q] + at), run));
+            }
+            keep_halves(kept1 + i, sum1[0], sum1[1]);
             if (rule == RP_UPDATE_ADAMW)
-                v = load(RP_DTYPE_BF16, kept2, place);
-            update_packed(rule, gradient_dtype, f, p, first + place, &m, &v);
-            sum1[k] = add_random(m, random_of(&random[0], place));
-            if (rule == RP_UPDATE_ADAMW)
-                sum2[k] = add_random(v, random_of(&random[1], place));
+                keep_halves(kept2 + i, sum2[0], sum2[1]);
         }
-        keep_halves(kept1 + i, sum1[0], sum1[1]);
-        if (rule == RP_UPDATE_ADAMW)
-            keep_halves(kept2 + i, sum2[0], sum2[1]);
-    }
 }
 
 G_ALWAYS_INLINE static inline void
@@ -86,7 +90,7 @@ step_bf16(RpUpdateRule rule, RpDtype gradient_dtype, const RpAdamwFactors *f,
                 draw_quarter(rule, &key, p, p->block + b + 1, q, random[(b + 1) % 2]);
             prefetch(p->weight + b * BLOCK + q * QUARTER);
             prefetch(p->weight + b * BLOCK + q * QUARTER + QUARTER / 2);
-            step_quarter(rule, gradient_dtype, f, p, b * BLOCK, q * QUARTER, random[b % 2]);
+            step_quarter(rule, gradient_dtype, f, p, b * BLOCK, q, random[b % 2]);
         }
 }
 
