@@ -192,7 +192,8 @@ find_checkpoint(Training *training, const RpRunFile *run_file, GError **error)
         return FALSE;
     if (!dry && rp_train_is_first(servers) && !rp_train_find_checkpoint(run_file, how, error))
         return FALSE;
-    return servers == NULL || rp_train_share_checkpoint(servers, how, error);
+    return servers == NULL || ((dry || rp_train_check_shared(servers, run_file, error)) &&
+                               rp_train_share_checkpoint(servers, how, error));
 }
 
 static gboolean

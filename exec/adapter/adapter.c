@@ -49,13 +49,19 @@ rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape)
     return 2;
 }
 
+gboolean
+rp_adapter_is_turned(const RpWeight *weight)
+{
+    return weight->rank == RP_WEIGHT_MAX_RANK && weight->kind >= rp_weight_adapter(0, RP_ADAPTER_B);
+}
+
 const float *
 rp_adapter_to_file(const RpWeight *weight, RpDtype dtype, const void *values, guint64 first,
                    gsize n, float *buffer)
 {
     const guint64 E = weight->shape[0], out = weight->shape[1], r = weight->shape[2];
 
-    if (weight->rank < RP_WEIGHT_MAX_RANK || weight->kind < rp_weight_adapter(0, RP_ADAPTER_B)) {
+    if (!rp_adapter_is_turned(weight)) {
         const char *from = (const char *)values + first * rp_dtype_size(dtype);
 
         if (dtype == RP_DTYPE_FP32)

@@ -6,7 +6,7 @@
  *
  * The copy is read by the writer alone from begin to end, and written by the caller outside of it.
  */
-#include "exec/checkpoint/private.h"
+#include "exec/checkpoint/files.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,6 +20,8 @@
 
 /* Arrays of the copy begin at multiples, so that threads share no line. */
 #define ALIGNMENT 64
+/* Of a part's arrays: each ends at such a multiple. */
+#define MOST_PADDING ((guint64)(6 * ALIGNMENT))
 /* That a thread copies at a time. */
 #define PIECE_BYTES ((gsize)4 << 20)
 /* Training goes first where both want a processor. */
@@ -101,20 +103,50 @@ aligned(guint64 bytes)
     return (gsize)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
 }
 
+static guint64
+weight_bytes(const RpWeight *weight, RpDtype dtype, RpOptimizerForm form, gboolean async)
+{
+    guint64 sum = async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
+
+    for (guint k = 0; k < rp_checkpoint_n_state_tensors(form); k++)
+        sum += aligned(rp_checkpoint_state_bytes(weight, form, k));
+    return sum;
+}
+
+/* Of a layer of which a server has a share: what its weights would take, of which it has as many elements
+ * as the largest share, but each in arrays of its own. */
+static guint64
+layer_bytes(const RpWeights *weights, guint layer, RpDtype dtype, RpOptimizerForm form,
+            gboolean async, guint n_servers)
+{
+    guint first;
+    const guint n = rp_weights_layer(weights, layer, &first);
+    guint64 sum = 0, elements = 0;
+    RpWeight none = {.rank = 1, .shape = {0}}, share = none;
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (!rp_weight_has_state(weight))
+            continue;
+        sum += n_servers > 1 ? weight_bytes(&none, dtype, form, async) + MOST_PADDING
+                             : weight_bytes(weight, dtype, form, async);
+        elements += weight->elements + ALIGNMENT; /* and a gap */
+    }
+    if (n_servers == 1 || elements == 0)
+        return sum;
+    share.shape[0] = share.elements = rp_shard_most(elements, n_servers);
+    return sum + weight_bytes(&share, dtype, form, async);
+}
+
 guint64
 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
-                         gboolean async)
+                         gboolean async, guint n_servers)
 {
     guint64 sum = 0;
 
-    for (guint i = 0; i < rp_weights_count(weights); i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-        if (!rp_weight_has_state(weight))
-            continue;
-        for (guint k = 0; k < rp_checkpoint_n_state_tensors(form); k++)
-            sum += aligned(rp_checkpoint_state_bytes(weight, form, k));
-        sum += async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
-    }
+    for (guint l = 0; l < rp_weights_n_layers(weights); l++)
+        sum += layer_bytes(weights, l, dtype, form, async, n_servers);
     return sum;
 }
 
@@ -175,24 +207,24 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
     guint8 *at = beside->memory;
     Copying copying;
 
-    rp_checkpoint_image_take(image, trainer, data);
+    rp_checkpoint_image_take(image, trainer, beside->options.servers, data);
     copying_init(&copying);
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
-        const RpWeight *weight = rp_weights_nth(image->weights, i);
+        const RpWeight part = rp_checkpoint_image_part(image, i);
         RpCheckpointNumbers *numbers = &image->numbers[i];
         RpOptimizerState *state = &numbers->state;
-        if (!rp_weight_has_state(weight))
+        if (!rp_weight_has_state(&part) || part.elements == 0)
             continue;
         for (guint k = 0; k < rp_checkpoint_n_state_tensors(state->form); k++) {
             const RpCheckpointTensor tensor =
-                rp_checkpoint_state_tensor(weight, state->form, state->first, k);
+                rp_checkpoint_state_tensor(&part, state->form, state->first, k);
             const void *from = rp_checkpoint_state_data(&tensor, state);
 
             rp_checkpoint_state_set_data(&tensor, state, move(&copying, &at, from, tensor.bytes));
         }
         if (numbers->next != NULL)
             numbers->next = move(&copying, &at, numbers->next,
-                                 (gsize)weight->elements * rp_dtype_size(image->dtype));
+                                 (gsize)part.elements * rp_dtype_size(image->dtype));
     }
     g_assert(at <= beside->memory + beside->bytes);
     copying_run(&copying);
@@ -232,10 +264,10 @@ rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions
     int failed;
 
     g_return_val_if_fail(!beside->writing, FALSE);
+    beside->options = *options;
     take(beside, trainer, data);
     beside->output = g_strdup(options->output);
     beside->model_dir = g_strdup(options->model_dir);
-    beside->options = *options;
     beside->options.output = beside->output;
     beside->options.model_dir = beside->model_dir;
     beside->written = (RpCheckpointWritten){.step = beside->image.state.step};

@@ -44,6 +44,7 @@ typedef struct {
     const char *model_dir; /* tokenizer files come from here; may be %NULL */
     guint keep;            /* the last so many stay; 0 = all */
     guint64 max_shard_bytes;
+    RpServers *servers; /* that train together: all call, and each writes its part; %NULL: one */
     RpCheckpointBest best;
 } RpCheckpointOptions;
 
@@ -103,9 +104,10 @@ typedef struct {
 void rp_checkpoint_written_clear(RpCheckpointWritten *written);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointWritten, rp_checkpoint_written_clear)
 
-/* Bytes of the copy: 12 a parameter, and with @async the next weights. */
+/* Bytes of the copy: 12 a parameter, and with @async the next weights; of several servers at most, of
+ * the one with most. */
 guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
-                                 gboolean async);
+                                 gboolean async, guint n_servers);
 
 /* Takes the memory of a copy of @bytes, every page of it, until it is freed. Errors:
  * RP_CHECKPOINT_ERROR_MEMORY */

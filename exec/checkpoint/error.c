@@ -32,3 +32,11 @@ rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int
                 "cannot %s \"%s\": %s", verb, shown, g_strerror(number));
     return FALSE;
 }
+
+gboolean
+rp_checkpoint_fail_as(GError **error, RpCheckpointError code, GError *cause)
+{
+    g_set_error_literal(error, RP_CHECKPOINT_ERROR, code, cause->message);
+    g_error_free(cause);
+    return FALSE;
+}

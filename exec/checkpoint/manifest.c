@@ -3,168 +3,58 @@
  *
  *   {"format":"roundpipe-checkpoint/1","files":{"config.json":{"bytes":731,"sha256":"9f…"}, …}}
  *
- * Checksums are of the files as they are read back. Several threads take files in turn, the largest
- * first: shards are what makes them equal.
+ * Of several servers each tells the first of its own files.
  */
-#include "exec/checkpoint/private.h"
+#include "exec/checkpoint/parts.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
-#include "exec/system/threads.h"
 
-#define PIECE_BYTES ((gsize)1 << 20)
 #define MAX_MANIFEST_BYTES ((gsize)16 << 20)
-#define SHA256_DIGITS 64
 #define MAX_FILES 10000
-
-typedef struct {
-    char *name;
-    guint64 bytes;
-    char sha256[SHA256_DIGITS + 1];
-} File;
-
-static void
-clear_file(gpointer data)
-{
-    g_free(((File *)data)->name);
-}
-
-static GArray *
-files_new(void)
-{
-    GArray *files = g_array_new(FALSE, TRUE, sizeof(File));
-
-    g_array_set_clear_func(files, clear_file);
-    return files;
-}
-
-static File *
-file_at(const GArray *files, guint i)
-{
-    return &g_array_index(files, File, i);
-}
 
 static gboolean
 has_name(const GArray *files, const char *name)
 {
     for (guint i = 0; i < files->len; i++)
-        if (strcmp(file_at(files, i)->name, name) == 0)
+        if (strcmp(rp_checkpoint_file(files, i)->name, name) == 0)
             return TRUE;
     return FALSE;
 }
 
-/* What no checkpoint is without, or its name: one file, or an index of several. */
-static const char *
-find_missing(const GArray *files)
+/* Whether it is there, or an index of several. */
+static gboolean
+has_tensors(const GArray *files, const char *name)
+{
+    g_autofree char *index = g_strconcat(name, RP_CHECKPOINT_INDEX_SUFFIX, NULL);
+
+    return has_name(files, name) || has_name(files, index);
+}
+
+/* A name of what no checkpoint is without. (transfer full) (nullable) */
+static char *
+find_missing(const GArray *files, guint n_servers)
 {
     static const char *const single[] = {RP_CHECKPOINT_CONFIG, RP_CHECKPOINT_STATE};
-    static const char *const sharded[] = {RP_CHECKPOINT_MODEL, RP_CHECKPOINT_OPTIMIZER};
 
     for (gsize i = 0; i < G_N_ELEMENTS(single); i++)
         if (!has_name(files, single[i]))
-            return single[i];
-    for (gsize i = 0; i < G_N_ELEMENTS(sharded); i++) {
-        g_autofree char *index = g_strconcat(sharded[i], RP_CHECKPOINT_INDEX_SUFFIX, NULL);
-        if (!has_name(files, sharded[i]) && !has_name(files, index) &&
-            (i > 0 || !has_name(files, RP_ADAPTER_TENSORS)))
-            return sharded[i];
+            return g_strdup(single[i]);
+    if (!has_tensors(files, RP_CHECKPOINT_MODEL) && !has_name(files, RP_ADAPTER_TENSORS))
+        return g_strdup(RP_CHECKPOINT_MODEL);
+    for (guint r = 0; r < n_servers; r++) {
+        g_autofree char *name = rp_checkpoint_server_file(RP_CHECKPOINT_OPTIMIZER, r, n_servers);
+
+        if (!has_tensors(files, name))
+            return g_steal_pointer(&name);
     }
     return NULL;
-}
-
-/* ---- checksums ---- */
-
-typedef struct {
-    const char *directory;
-    const GArray *files;
-    guint *order; /* the largest file first */
-    atomic_uint next;
-    char (*sha256)[SHA256_DIGITS + 1]; /* of each file */
-    int *number;                       /* errno of each file, or 0 */
-} Digests;
-
-static int
-digest_file(const char *path, guint8 *piece, char *sha256)
-{
-    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    gssize n;
-
-    if (fd < 0)
-        return errno;
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    do {
-        n = read(fd, piece, PIECE_BYTES);
-        if (n > 0)
-            g_checksum_update(checksum, piece, n);
-    } while (n > 0 || (n < 0 && errno == EINTR));
-    int number = n < 0 ? errno : 0;
-    close(fd);
-    g_strlcpy(sha256, g_checksum_get_string(checksum), SHA256_DIGITS + 1);
-    return number;
-}
-
-static void *
-digest_some(void *data)
-{
-    Digests *digests = data;
-    g_autofree guint8 *piece = g_malloc(PIECE_BYTES);
-    guint k;
-
-    while ((k = atomic_fetch_add(&digests->next, 1)) < digests->files->len) {
-        guint i = digests->order[k];
-        g_autofree char *path =
-            g_build_filename(digests->directory, file_at(digests->files, i)->name, NULL);
-        digests->number[i] = digest_file(path, piece, digests->sha256[i]);
-    }
-    return NULL;
-}
-
-static gint
-compare_sizes(gconstpointer a, gconstpointer b, gpointer data)
-{
-    guint64 x = file_at(data, *(const guint *)a)->bytes;
-    guint64 y = file_at(data, *(const guint *)b)->bytes;
-
-    return (x < y) - (x > y);
-}
-
-static guint *
-largest_first(GArray *files)
-{
-    guint *order = g_new(guint, files->len + 1);
-
-    for (guint i = 0; i < files->len; i++)
-        order[i] = i;
-    g_qsort_with_data(order, (gint)files->len, sizeof *order, compare_sizes, files);
-    return order;
-}
-
-static Digests
-digests_new(const char *directory, GArray *files)
-{
-    return (Digests){.directory = directory,
-                     .files = files,
-                     .order = largest_first(files),
-                     .sha256 = g_malloc0_n(files->len + 1, SHA256_DIGITS + 1),
-                     .number = g_new0(int, files->len + 1)};
-}
-
-static void
-digests_clear(Digests *digests)
-{
-    g_free(digests->order);
-    g_free(digests->sha256);
-    g_free(digests->number);
 }
 
 /* ---- writing ---- */
@@ -173,7 +63,7 @@ static GArray *
 scan(const char *path, GError **error)
 {
     g_autoptr(GPtrArray) names = rp_file_list(path, error);
-    g_autoptr(GArray) files = files_new();
+    g_autoptr(GArray) files = rp_checkpoint_files_new();
 
     for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
@@ -183,35 +73,53 @@ scan(const char *path, GError **error)
             rp_checkpoint_fail_errno(error, "read", inner, errno);
             return NULL;
         }
-        File file = {.name = g_strdup(name), .bytes = (guint64)status.st_size};
+        RpCheckpointFile file = {.name = g_strdup(name), .bytes = (guint64)status.st_size};
         g_array_append_val(files, file);
     }
     return names != NULL ? g_steal_pointer(&files) : NULL;
 }
 
 static gboolean
-take_digests(const GArray *files, const Digests *digests, GError **error)
+take_digests(const char *path, const GArray *files, const RpCheckpointDigests *digests,
+             GError **error)
 {
     for (guint i = 0; i < files->len; i++) {
-        File *file = file_at(files, i);
-        g_autofree char *path = g_build_filename(digests->directory, file->name, NULL);
+        RpCheckpointFile *file = rp_checkpoint_file(files, i);
+        g_autofree char *inner = g_build_filename(path, file->name, NULL);
         if (digests->number[i] != 0)
-            return rp_checkpoint_fail_errno(error, "read", path, digests->number[i]);
+            return rp_checkpoint_fail_errno(error, "read", inner, digests->number[i]);
         memcpy(file->sha256, digests->sha256[i], sizeof file->sha256);
     }
     return TRUE;
 }
 
+/* Checksums of all files. */
+static gboolean
+digest(const char *path, GArray *files, GError **error)
+{
+    RpCheckpointDigests digests = rp_checkpoint_digest(path, files);
+
+    const gboolean good = take_digests(path, files, &digests, error);
+    rp_checkpoint_digests_clear(&digests);
+    return good;
+}
+
 static char *
-to_json(const GArray *files)
+to_json(const GArray *files, const RpCheckpointImage *image)
 {
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
     rp_json_object(json, NULL);
-    rp_json_string(json, "format", RP_CHECKPOINT_MANIFEST_FORMAT);
+    rp_json_string(json, "format",
+                   image->n_servers > 1 ? RP_CHECKPOINT_SERVERS_FORMAT
+                                        : RP_CHECKPOINT_MANIFEST_FORMAT);
+    if (image->n_servers > 1) {
+        rp_json_uint(json, "servers", image->n_servers);
+        rp_checkpoint_parts_write(image, json);
+    }
     rp_json_object(json, "files");
     for (guint i = 0; i < files->len; i++) {
-        const File *file = file_at(files, i);
+        const RpCheckpointFile *file = rp_checkpoint_file(files, i);
         rp_json_object_as(json, file->name, RP_JSON_SPACED);
         rp_json_uint(json, "bytes", file->bytes);
         rp_json_string(json, "sha256", file->sha256);
@@ -222,25 +130,101 @@ to_json(const GArray *files)
     return rp_json_writer_finish(json);
 }
 
+/* Leaves those of the server, or all that are of none of the servers. */
+static void
+keep_files(GArray *files, guint server, guint n_servers, gboolean own)
+{
+    for (guint i = files->len; i-- > 0;) {
+        gboolean of_server = FALSE;
+
+        for (guint r = 0; r < n_servers && !of_server; r++)
+            of_server =
+                (!own || r == server) &&
+                rp_checkpoint_is_server_file(rp_checkpoint_file(files, i)->name, r, n_servers);
+        if (of_server != own)
+            g_array_remove_index(files, i);
+    }
+}
+
+char *
+rp_checkpoint_manifest_own(const char *path, guint server, guint n_servers, GError **error)
+{
+    g_autoptr(GString) lines = g_string_new(NULL);
+    g_autoptr(GArray) files = scan(path, error);
+
+    if (files == NULL)
+        return NULL;
+    keep_files(files, server, n_servers, TRUE);
+    if (!digest(path, files, error))
+        return NULL;
+    for (guint i = 0; i < files->len; i++)
+        g_string_append_printf(
+            lines, "%s %" G_GUINT64_FORMAT " %s\n", rp_checkpoint_file(files, i)->sha256,
+            rp_checkpoint_file(files, i)->bytes, rp_checkpoint_file(files, i)->name);
+    return g_string_free(g_steal_pointer(&lines), FALSE);
+}
+
+/* A file that a server has told of, which is to be seen from here too. */
+static gboolean
+take_told(GArray *files, const char *path, const char *line, GError **error)
+{
+    g_auto(GStrv) words = g_strsplit(line, " ", 3);
+    g_autofree char *inner = g_build_filename(path, words[2], NULL);
+    RpCheckpointFile file = {.bytes = g_ascii_strtoull(words[1], NULL, 10)};
+    struct stat status;
+
+    if (lstat(inner, &status) != 0)
+        return rp_checkpoint_fail_errno(error, "read", inner, errno);
+    if ((guint64)status.st_size != file.bytes)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, inner,
+                                  "expected %s bytes, as its server has written, found "
+                                  "%" G_GUINT64_FORMAT,
+                                  words[1], (guint64)status.st_size);
+    g_strlcpy(file.sha256, words[0], sizeof file.sha256);
+    file.name = g_strdup(words[2]);
+    g_array_append_val(files, file);
+    return TRUE;
+}
+
+static gint
+compare_names(gconstpointer a, gconstpointer b)
+{
+    return strcmp(((const RpCheckpointFile *)a)->name, ((const RpCheckpointFile *)b)->name);
+}
+
+/* What the servers have told of theirs stands beside the others. */
+static gboolean
+add_told(GArray *files, const char *path, char *const *told, GError **error)
+{
+    for (guint r = 0; told[r] != NULL; r++) {
+        g_auto(GStrv) lines = g_strsplit(told[r], "\n", -1);
+
+        for (guint i = 0; lines[i] != NULL && *lines[i] != '\0'; i++)
+            if (!take_told(files, path, lines[i], error))
+                return FALSE;
+    }
+    g_array_sort(files, compare_names);
+    return TRUE;
+}
+
 gboolean
-rp_checkpoint_manifest_write(const char *path, GError **error)
+rp_checkpoint_manifest_write(const char *path, const RpCheckpointImage *image, char *const *told,
+                             GError **error)
 {
     g_autofree char *manifest = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
     g_autoptr(GArray) files = scan(path, error);
 
     if (files == NULL)
         return FALSE;
-    const char *missing = find_missing(files);
+    if (told != NULL)
+        keep_files(files, 0, image->n_servers, FALSE);
+    g_autofree char *missing = told == NULL ? find_missing(files, 1) : NULL;
     if (missing != NULL)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, path,
                                   "expected the file %s, found none of that name", missing);
-    Digests digests = digests_new(path, files);
-    rp_run_in_threads(files->len, digest_some, &digests);
-    gboolean good = take_digests(files, &digests, error);
-    digests_clear(&digests);
-    if (!good)
+    if (!digest(path, files, error) || (told != NULL && !add_told(files, path, told, error)))
         return FALSE;
-    g_autofree char *json = to_json(files);
+    g_autofree char *json = to_json(files, image);
     return g_file_set_contents_full(manifest, json, -1,
                                     G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
                                     0666, error);
@@ -255,9 +239,10 @@ read_sha256(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
     if (!rp_json_pull_string(pull, digits))
         return FALSE;
-    if (digits->len != SHA256_DIGITS || strspn(digits->str, "0123456789abcdef") != SHA256_DIGITS)
+    if (digits->len != RP_CHECKPOINT_SHA256 ||
+        strspn(digits->str, "0123456789abcdef") != RP_CHECKPOINT_SHA256)
         return rp_json_pull_fail_value(pull, field->expected);
-    memcpy(value, digits->str, SHA256_DIGITS + 1);
+    memcpy(value, digits->str, RP_CHECKPOINT_SHA256 + 1);
     return TRUE;
 }
 
@@ -273,88 +258,154 @@ static gboolean
 read_file(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const RpJsonField fields[] = {
-        {"bytes", rp_json_read_uint64, G_STRUCT_OFFSET(File, bytes), .required = TRUE},
-        {"sha256", read_sha256, G_STRUCT_OFFSET(File, sha256), .required = TRUE,
+        {"bytes", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointFile, bytes), .required = TRUE},
+        {"sha256", read_sha256, G_STRUCT_OFFSET(RpCheckpointFile, sha256), .required = TRUE,
          .expected = "64 hexadecimal digits"},
     };
-    GArray *files = value;
+    GArray *files = *(GArray **)value;
 
     if (!is_plain_name(pull->key) || has_name(files, pull->key))
         return rp_json_pull_fail_value(pull, "the names of files beside it, each once");
     if (files->len == MAX_FILES)
         return rp_json_pull_fail_value(pull, "at most " G_STRINGIFY(MAX_FILES) " files");
-    g_array_append_vals(files, &(File){.name = g_strdup(pull->key)}, 1);
-    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), file_at(files, files->len - 1),
-                               NULL);
+    g_array_append_vals(files, &(RpCheckpointFile){.name = g_strdup(pull->key)}, 1);
+    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields),
+                               rp_checkpoint_file(files, files->len - 1), NULL);
+}
+
+/* All that stands in it. */
+typedef struct {
+    GArray *files;
+    guint format; /* of formats */
+    RpCheckpointParts of;
+} Manifest;
+
+static void
+manifest_clear(Manifest *manifest)
+{
+    g_clear_pointer(&manifest->files, g_array_unref);
+    rp_checkpoint_parts_clear(&manifest->of);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Manifest, manifest_clear)
+
+static void
+free_parts(gpointer data)
+{
+    g_array_unref(data);
 }
 
 static gboolean
-parse(const char *name, const char *text, gsize length, GArray *files, GError **error)
+read_format(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    static const char *const formats[] = {RP_CHECKPOINT_MANIFEST_FORMAT, NULL};
+    return rp_json_read_choice_index(pull, field, value);
+}
+
+static gboolean
+parse(const char *name, const char *text, gsize length, Manifest *manifest, GError **error)
+{
+    static const char *const formats[] = {RP_CHECKPOINT_MANIFEST_FORMAT,
+                                          RP_CHECKPOINT_SERVERS_FORMAT, NULL};
     static const RpJsonField file_fields[] = {{NULL, read_file}};
+    static const RpJsonField part_fields[] = {{NULL, rp_checkpoint_parts_read}};
     static const RpJsonField fields[] = {
-        {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
-        {"files", RP_JSON_NESTED(file_fields), .required = TRUE, .expected = "an object of files"},
+        {"format", read_format, G_STRUCT_OFFSET(Manifest, format), .required = TRUE,
+         .choices = formats},
+        {"servers", rp_json_read_uint, G_STRUCT_OFFSET(Manifest, of.n_servers), .min = 2,
+         .max = RP_SHARD_MOST_SERVERS},
+        {"parts", RP_JSON_NESTED(part_fields), .offset = G_STRUCT_OFFSET(Manifest, of.parts),
+         .expected = "an object of weights"},
+        {"files", RP_JSON_NESTED(file_fields), .offset = G_STRUCT_OFFSET(Manifest, files),
+         .required = TRUE, .expected = "an object of files"},
     };
     RpJsonPull pull;
 
+    manifest->files = rp_checkpoint_files_new();
+    manifest->of.n_servers = 1;
+    manifest->of.parts = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_parts);
     if (!rp_json_pull_init(&pull, name, text, length, RP_CHECKPOINT_ERROR,
                            RP_CHECKPOINT_ERROR_CORRUPT, error) ||
-        !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), files, NULL) ||
+        !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), manifest, NULL) ||
         !rp_json_pull_end(&pull))
         return FALSE;
-    const char *missing = find_missing(files);
+    if ((manifest->format == 1) != (manifest->of.n_servers > 1))
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, name,
+                                  "expected servers in the format %s and in no other, found %u",
+                                  RP_CHECKPOINT_SERVERS_FORMAT, manifest->of.n_servers);
+    g_autofree char *missing = find_missing(manifest->files, manifest->of.n_servers);
+
     return missing == NULL ||
            rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, name,
                               "expected the file %s, found none of that name", missing);
 }
 
-/* As in the file, sizes and checksums not compared. */
-static GArray *
-manifest_read(const char *path, GError **error)
+/* As in the file, sizes and checksums not compared. @manifest: zero-initialised */
+static gboolean
+manifest_read(const char *path, Manifest *manifest, GError **error)
 {
-    g_autofree char *manifest = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
-    g_autofree char *shown = rp_display_name(manifest);
-    g_autoptr(GArray) files = files_new();
+    g_autofree char *file = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
+    g_autofree char *shown = rp_display_name(file);
     g_autoptr(GError) local = NULL;
-    g_autoptr(GMappedFile) map = rp_file_map(manifest, &local);
+    g_autoptr(GMappedFile) map = rp_file_map(file, &local);
 
     if (map == NULL) {
         g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT,
                             local->message);
-        return NULL;
+        return FALSE;
     }
-    if (g_mapped_file_get_length(map) > MAX_MANIFEST_BYTES) {
-        rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, manifest,
-                           "expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT,
-                           MAX_MANIFEST_BYTES, g_mapped_file_get_length(map));
-        return NULL;
-    }
+    if (g_mapped_file_get_length(map) > MAX_MANIFEST_BYTES)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, file,
+                                  "expected at most %" G_GSIZE_FORMAT
+                                  " bytes, found %" G_GSIZE_FORMAT,
+                                  MAX_MANIFEST_BYTES, g_mapped_file_get_length(map));
     const char *text = g_mapped_file_get_contents(map);
-    return parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map), files, error)
-               ? g_steal_pointer(&files)
-               : NULL;
+    return parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map), manifest, error);
+}
+
+gboolean
+rp_checkpoint_parts_load(const char *path, RpCheckpointParts *parts, GError **error)
+{
+    g_auto(Manifest) manifest = {0};
+
+    if (!manifest_read(path, &manifest, error))
+        return FALSE;
+    *parts = manifest.of;
+    manifest.of.parts = NULL;
+    return TRUE;
+}
+
+/* Behind what is wrong with a file of a checkpoint of several servers. */
+static const char *
+remedy(const Manifest *manifest, const char *name)
+{
+    gboolean part = FALSE;
+
+    for (guint r = 0; manifest->of.n_servers > 1 && r < manifest->of.n_servers && !part; r++)
+        part = rp_checkpoint_is_server_file(name, r, manifest->of.n_servers);
+    return part ? ": a server's part of this checkpoint; put it back, or resume from another one "
+                  "(--resume=DIR)"
+                : "";
 }
 
 static gboolean
-check_sizes(const char *path, const GArray *files, GError **error)
+check_sizes(const char *path, const Manifest *manifest, GError **error)
 {
-    for (guint i = 0; i < files->len; i++) {
-        const File *file = file_at(files, i);
+    for (guint i = 0; i < manifest->files->len; i++) {
+        const RpCheckpointFile *file = rp_checkpoint_file(manifest->files, i);
+        const char *more = remedy(manifest, file->name);
         g_autofree char *inner = g_build_filename(path, file->name, NULL);
         struct stat status;
         if (stat(inner, &status) != 0)
             return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, inner,
-                                      "cannot be read: %s", g_strerror(errno));
+                                      "cannot be read: %s%s", g_strerror(errno), more);
         if (!S_ISREG(status.st_mode))
             return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, inner,
                                       "expected a regular file, found another");
         if ((guint64)status.st_size != file->bytes)
             return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, inner,
                                       "expected %" G_GUINT64_FORMAT
-                                      " bytes, as its manifest has it, found %" G_GUINT64_FORMAT,
-                                      file->bytes, (guint64)status.st_size);
+                                      " bytes, as its manifest has it, found %" G_GUINT64_FORMAT
+                                      "%s",
+                                      file->bytes, (guint64)status.st_size, more);
     }
     return TRUE;
 }
@@ -362,24 +413,26 @@ check_sizes(const char *path, const GArray *files, GError **error)
 gboolean
 rp_checkpoint_is_complete(const char *path, GError **error)
 {
-    g_autoptr(GArray) files = manifest_read(path, error);
+    g_auto(Manifest) manifest = {0};
 
-    return files != NULL && check_sizes(path, files, error);
+    return manifest_read(path, &manifest, error) && check_sizes(path, &manifest, error);
 }
 
 static gboolean
-check_digests(const GArray *files, const Digests *digests, GError **error)
+check_digests(const char *path, const Manifest *manifest, const RpCheckpointDigests *digests,
+              GError **error)
 {
-    for (guint i = 0; i < files->len; i++) {
-        const File *file = file_at(files, i);
-        g_autofree char *path = g_build_filename(digests->directory, file->name, NULL);
+    for (guint i = 0; i < manifest->files->len; i++) {
+        const RpCheckpointFile *file = rp_checkpoint_file(manifest->files, i);
+        const char *more = remedy(manifest, file->name);
+        g_autofree char *inner = g_build_filename(path, file->name, NULL);
         if (digests->number[i] != 0)
-            return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
-                                      "cannot be read: %s", g_strerror(digests->number[i]));
+            return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, inner,
+                                      "cannot be read: %s%s", g_strerror(digests->number[i]), more);
         if (strcmp(digests->sha256[i], file->sha256) != 0)
-            return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, path,
-                                      "expected SHA-256 %s, as its manifest has it, found %s",
-                                      file->sha256, digests->sha256[i]);
+            return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, inner,
+                                      "expected SHA-256 %s, as its manifest has it, found %s%s",
+                                      file->sha256, digests->sha256[i], more);
     }
     return TRUE;
 }
@@ -390,12 +443,11 @@ rp_checkpoint_verify(const char *path, GError **error)
     g_return_val_if_fail(path != NULL, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    g_autoptr(GArray) files = manifest_read(path, error);
-    if (files == NULL || !check_sizes(path, files, error))
+    g_auto(Manifest) manifest = {0};
+    if (!manifest_read(path, &manifest, error) || !check_sizes(path, &manifest, error))
         return FALSE;
-    Digests digests = digests_new(path, files);
-    rp_run_in_threads(files->len, digest_some, &digests);
-    gboolean good = check_digests(files, &digests, error);
-    digests_clear(&digests);
+    RpCheckpointDigests digests = rp_checkpoint_digest(path, manifest.files);
+    gboolean good = check_digests(path, &manifest, &digests, error);
+    rp_checkpoint_digests_clear(&digests);
     return good;
 }

@@ -16,6 +16,7 @@
 #define RP_CHECKPOINT_INDEX_SUFFIX ".index.json"
 
 #define RP_CHECKPOINT_MANIFEST_FORMAT "roundpipe-checkpoint/1"
+#define RP_CHECKPOINT_SERVERS_FORMAT "roundpipe-checkpoint/2" /* of several servers */
 #define RP_CHECKPOINT_STATE_FORMAT "roundpipe-state/1"
 
 /* Sets `PATH: MESSAGE`. Returns: FALSE */
@@ -24,6 +25,9 @@ gboolean rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *
 /* `cannot VERB "PATH": MESSAGE OF @number`; full disks are RP_CHECKPOINT_ERROR_NO_SPACE, all else
  * is RP_CHECKPOINT_ERROR_WRITE. Returns: FALSE */
 gboolean rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int number);
+
+/* @cause's message. @cause: (transfer full). Returns: FALSE */
+gboolean rp_checkpoint_fail_as(GError **error, RpCheckpointError code, GError *cause);
 
 /* ---- directory.c ---- */
 
@@ -59,10 +63,35 @@ guint64 rp_checkpoint_best_step(const char *output);
  * none. What cannot be removed stays. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
 
-/* ---- manifest.c ---- */
+/* ---- digests.c ---- */
 
-/* Of all files of the directory at @path, synced. Errors: as of writing */
-gboolean rp_checkpoint_manifest_write(const char *path, GError **error);
+#define RP_CHECKPOINT_SHA256 64 /* digits */
+
+typedef struct {
+    char *name; /* in its directory */
+    guint64 bytes;
+    char sha256[RP_CHECKPOINT_SHA256 + 1];
+} RpCheckpointFile;
+
+/* (element-type RpCheckpointFile) */
+GArray *rp_checkpoint_files_new(void);
+
+static inline RpCheckpointFile *
+rp_checkpoint_file(const GArray *files, guint i)
+{
+    return &g_array_index(files, RpCheckpointFile, i);
+}
+
+typedef struct {
+    char (*sha256)[RP_CHECKPOINT_SHA256 + 1]; /* of each file */
+    int *number;                              /* errno of each file, or 0 */
+} RpCheckpointDigests;
+
+/* Of @files in @directory, largest sizes first. */
+RpCheckpointDigests rp_checkpoint_digest(const char *directory, GArray *files);
+void rp_checkpoint_digests_clear(RpCheckpointDigests *digests);
+
+/* ---- manifest.c ---- */
 
 /* Whether @path has a manifest and every file in it has its size. Errors:
  * RP_CHECKPOINT_ERROR_CORRUPT */
@@ -140,56 +169,6 @@ void rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerS
 /* At most, wherever the weight begins. */
 guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpOptimizerForm form, guint index);
 
-/* ---- image.c ---- */
-
-/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
-typedef struct {
-    const guint8 *frozen; /* of one that is not trained: all else is %NULL; %NULL beside adapters */
-    RpOptimizerState state;
-    const guint8 *next; /* as the next forward reads it; %NULL: synchronous */
-} RpCheckpointNumbers;
-
-/* All that a checkpoint is written from. */
-typedef struct {
-    const RpNetwork *network; /* borrowed, and so are the next two */
-    const RpWeights *weights;
-    RpDtype dtype;
-    RpCheckpointState state;
-    RpCheckpointNumbers *numbers; /* of each weight: the trainer's own, or a copy of them */
-} RpCheckpointImage;
-
-/* @image: (out): of a flushed @trainer, good until it goes on. @data: %NULL: weights alone */
-void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer,
-                              const RpDataState *data);
-void rp_checkpoint_image_clear(RpCheckpointImage *image);
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
-/* Weights that a step has blown up, perhaps in rounding, would replace the last good ones. @path: for
- * messages. @wide: [n], scratch */
-gboolean rp_checkpoint_check_finite(const char *path, const RpWeight *weight, RpDtype dtype,
-                                    const guint8 *values, gsize n, float *wide, GError **error);
-
-/* ---- space.c ---- */
-
-guint64 rp_checkpoint_needed_bytes(const RpCheckpointOptions *options,
-                                   const RpCheckpointImage *image, gboolean weights_only);
-
-/* Removes the oldest complete checkpoint but the last, if with all that may go there would be space
- * enough, and adds its name to @gone; none where all are to be kept. Returns: whether one went */
-gboolean rp_checkpoint_make_space(const RpCheckpointOptions *options,
-                                  const RpCheckpointImage *image, GString *gone);
-
-/* ---- save-files.c ---- */
-
-/* config.json, of adapters theirs, and the tokenizer's files into @directory. Errors: G_FILE_ERROR,
- * RP_CHECKPOINT_ERROR_* */
-gboolean rp_checkpoint_write_small(const RpCheckpointOptions *options,
-                                   const RpCheckpointImage *image, const char *directory,
-                                   GError **error);
-/* trainer_state.json, with what @options has of evaluations. */
-gboolean rp_checkpoint_write_state(const RpCheckpointOptions *options,
-                                   const RpCheckpointImage *image, const char *directory,
-                                   GError **error);
-
 /* Whether the weight stands in the model's file: trained, or frozen where no adapters are saved. */
 static inline gboolean
 rp_checkpoint_has_weight(const RpWeights *weights, const RpWeight *weight)
@@ -197,8 +176,10 @@ rp_checkpoint_has_weight(const RpWeights *weights, const RpWeight *weight)
     return rp_weight_has_state(weight) || (rp_weights_lora(weights) == NULL && !weight->tied);
 }
 
-/* ---- save.c ---- */
+/* ---- restore-adapters.c ---- */
 
-/* rp_checkpoint_save() of what was taken. */
-char *rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
-                               char **removed, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Adapters of the checkpoint at @path are those of the run, or neither has any. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH */
+gboolean rp_checkpoint_check_adapters(const char *path, const RpWeights *weights,
+                                      const RpCheckpointState *state,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -2,7 +2,7 @@
  * A checkpoint into a new trainer. Everything is checked before the first weight is set: files,
  * then what the run was, then each tensor.
  */
-#include "exec/checkpoint/private.h"
+#include "exec/checkpoint/parts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,24 +16,22 @@ typedef struct {
     const RpNetwork *network;
     const RpWeights *weights;
     RpCheckpointState state;
-    RpSafetensors *optimizer;
-    RpSafetensors *next; /* NULL if synchronous */
+    RpCheckpointParts parts;
+    RpSafetensors **optimizer; /* [n_servers of the parts] */
+    RpSafetensors **next;      /* the same; NULL if synchronous */
 } Restore;
 
 static void
 restore_clear(Restore *restore)
 {
-    rp_safetensors_free(restore->next);
-    rp_safetensors_free(restore->optimizer);
+    for (guint r = 0; r < restore->parts.n_servers; r++) {
+        rp_safetensors_free(restore->next != NULL ? restore->next[r] : NULL);
+        rp_safetensors_free(restore->optimizer != NULL ? restore->optimizer[r] : NULL);
+    }
+    g_free(restore->next);
+    g_free(restore->optimizer);
+    rp_checkpoint_parts_clear(&restore->parts);
     rp_checkpoint_state_clear(&restore->state);
-}
-
-static gboolean
-fail_as(GError **error, RpCheckpointError code, GError *cause)
-{
-    g_set_error_literal(error, RP_CHECKPOINT_ERROR, code, cause->message);
-    g_error_free(cause);
-    return FALSE;
 }
 
 /* ---- what the run was ---- */
@@ -71,7 +69,7 @@ check_model(const Restore *restore, GError **error)
     GError *cause = NULL;
 
     if (!rp_hf_config_load(path, &saved, &cause))
-        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+        return rp_checkpoint_fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
     if (saved.architecture != model->architecture)
         return fail_model(path, "architectures", rp_architectures[model->architecture].hf_name,
                           rp_architectures[saved.architecture].hf_name, error);
@@ -132,168 +130,6 @@ check_run(const Restore *restore, GError **error)
     return TRUE;
 }
 
-/* ---- adapters ---- */
-
-static gboolean
-fail_adapters(const Restore *restore, const char *key, const char *expected, const char *found,
-              GError **error)
-{
-    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
-                              "%s: expected %s, as this run has it, found %s", key, expected,
-                              found);
-}
-
-/* Those of @names that are not of @others. (transfer full) (nullable) */
-static char *
-names_beyond(char *const *names, char *const *others)
-{
-    g_autoptr(GStrvBuilder) beyond = g_strv_builder_new();
-
-    for (; names != NULL && *names != NULL; names++)
-        if (others == NULL || !g_strv_contains((const char *const *)others, *names))
-            g_strv_builder_add(beyond, *names);
-    g_auto(GStrv) list = g_strv_builder_end(beyond);
-    return list[0] != NULL ? g_strjoinv(", ", list) : NULL;
-}
-
-static gboolean
-check_names(const Restore *restore, const char *key, char *const *run, char *const *saved,
-            GError **error)
-{
-    g_autofree char *expected = names_beyond(run, saved), *found = names_beyond(saved, run);
-
-    return (expected == NULL && found == NULL) ||
-           fail_adapters(restore, key, expected != NULL ? expected : "no others",
-                         found != NULL ? found : "no others", error);
-}
-
-/* Of modules with a rank or an alpha of their own. */
-static gboolean
-check_scales(const Restore *restore, const RpLora *run, const RpLora *saved, GError **error)
-{
-    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
-        const char *name = rp_weights_nth(restore->weights, i)->name;
-
-        if (!g_str_has_suffix(name, RP_LORA_A))
-            continue;
-        g_autofree char *module = g_strndup(name, strlen(name) - strlen(RP_LORA_A));
-        const guint rank = rp_lora_rank(run, module), other = rp_lora_rank(saved, module);
-        const double scale = rp_lora_scale(run, module), found = rp_lora_scale(saved, module);
-
-        if (rank == other && scale == found)
-            continue;
-        g_autofree char *this = g_strdup_printf("%s of rank %u, scale %g", module, rank, scale);
-        g_autofree char *that = g_strdup_printf("rank %u, scale %g", other, found);
-
-        return fail_adapters(restore, "lora", this, that, error);
-    }
-    return TRUE;
-}
-
-static char *
-describe_lora(const RpLora *lora)
-{
-    return g_strdup_printf("rank %u, alpha %g%s, dropout %g", lora->rank, lora->alpha,
-                           lora->rslora ? ", rslora" : "", lora->dropout);
-}
-
-/* Whether the checkpoint's adapters are of the shape and the scale that this run trains. */
-static gboolean
-check_lora(const Restore *restore, GError **error)
-{
-    g_autofree char *text = rp_adapter_config_text(restore->weights, "");
-    g_auto(RpLora) run = {0};
-    g_auto(RpLora) saved = {0};
-    GError *cause = NULL;
-
-    if (!rp_adapter_config_load(restore->path, &saved, &cause) ||
-        !rp_adapter_config_parse(RP_ADAPTER_CONFIG, text, strlen(text), &run, &cause))
-        return fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
-    if (saved.rank != run.rank || saved.alpha != run.alpha || saved.rslora != run.rslora ||
-        saved.dropout != run.dropout) {
-        g_autofree char *expected = describe_lora(&run);
-        g_autofree char *found = describe_lora(&saved);
-
-        return fail_adapters(restore, "lora", expected, found, error);
-    }
-    return check_names(restore, "lora.targets", run.targets, saved.targets, error) &&
-           check_names(restore, "lora.save", run.saved, saved.saved, error) &&
-           check_scales(restore, &run, &saved, error);
-}
-
-static gboolean
-check_base_format(const Restore *restore, GError **error)
-{
-    const char *format = rp_weights_base_format(restore->weights);
-    const char *saved = restore->state.base_format;
-
-    return saved == NULL || strcmp(saved, format) == 0 ||
-           fail_adapters(restore, "base", format, saved, error);
-}
-
-/* The first layer whose tensors are others: its name in files. (transfer full) */
-static char *
-differing_layer(const RpWeights *weights, const char *saved)
-{
-    g_auto(GStrv) one = g_strsplit(rp_weights_base_layers(weights), " ", -1);
-    g_auto(GStrv) other = g_strsplit(saved, " ", -1);
-    const guint blocks = rp_weights_model(weights)->blocks;
-    guint layer = 0;
-
-    while (one[layer] != NULL && other[layer] != NULL && strcmp(one[layer], other[layer]) == 0)
-        layer++;
-    return layer == 0       ? g_strdup("model.embed_tokens")
-           : layer > blocks ? g_strdup("model.norm and lm_head")
-                            : g_strdup_printf("model.layers.%u", layer - 1);
-}
-
-/* Checkpoints from before there were hashes of layers had one of samples alone: shapes tell. */
-static gboolean
-check_hash(const Restore *restore, const RpWeights *weights, GError **error)
-{
-    const RpCheckpointState *state = &restore->state;
-
-    if (state->base == NULL || state->base_layers == NULL ||
-        strcmp(state->base, rp_weights_base_hash(weights)) == 0)
-        return TRUE;
-    g_autofree char *layer = differing_layer(weights, state->base_layers);
-
-    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
-                              "expected adapters of a base whose hash is %s, found those of "
-                              "another, %s; the first layer that differs is %s",
-                              rp_weights_base_hash(weights), state->base, layer);
-}
-
-gboolean
-rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **error)
-{
-    g_autofree char *state = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
-    Restore restore = {.path = path};
-    gboolean good;
-
-    if (!g_file_test(state, G_FILE_TEST_EXISTS))
-        return TRUE;
-    good = rp_checkpoint_state_load(path, &restore.state, error);
-    good = good && check_hash(&restore, weights, error);
-    restore_clear(&restore);
-    return good;
-}
-
-static gboolean
-check_adapters(const Restore *restore, GError **error)
-{
-    const char *saved = restore->state.base;
-    const gboolean adapts = rp_weights_lora(restore->weights) != NULL;
-
-    if (adapts != (saved != NULL))
-        return fail_adapters(restore, "lora", adapts ? "adapters" : "a whole model",
-                             adapts ? "a whole model" : "adapters (lora.rank)", error);
-    if (!adapts)
-        return TRUE;
-    return rp_checkpoint_check_base(restore->path, restore->weights, error) &&
-           check_base_format(restore, error) && check_lora(restore, error);
-}
-
 /* ---- tensors ---- */
 
 static RpSafetensors *
@@ -306,7 +142,7 @@ open_tensors(const Restore *restore, const char *name, GError **error)
         rp_safetensors_open(g_file_test(single, G_FILE_TEST_EXISTS) ? single : index, &cause);
 
     if (tensors == NULL)
-        fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+        rp_checkpoint_fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
     return tensors;
 }
 
@@ -361,23 +197,25 @@ find_tensor(const RpSafetensors *tensors, const RpWeight *weight, RpDtype dtype,
     return find_like(tensors, weight, &like, error);
 }
 
-/* Finds what belongs to weight @index. */
+/* Finds what belongs to a part of weight @index. */
 static gboolean
-find_state(const Restore *restore, guint index, RpOptimizerState *state, const void **next,
-           GError **error)
+find_state(const Restore *restore, guint index, const RpCheckpointPart *part,
+           RpOptimizerState *state, const void **next, GError **error)
 {
-    const RpWeight *weight = rp_weights_nth(restore->weights, index);
+    const RpWeight *whole = rp_weights_nth(restore->weights, index);
+    const RpWeight weight =
+        rp_checkpoint_part_weight(whole, restore->parts.n_servers, part->end - part->first);
 
     *next = NULL;
     *state = (RpOptimizerState){
-        .n_steps = g_array_index(restore->state.layer_steps, guint64, weight->layer),
-        .n_parameters = (gsize)weight->elements,
+        .n_steps = g_array_index(restore->state.layer_steps, guint64, weight.layer),
+        .n_parameters = (gsize)weight.elements,
         .form = restore->state.form,
-        .first = rp_trainer_weight_state(restore->trainer, index).first};
+        .first = rp_trainer_weight_first(restore->trainer, index) + part->first};
     for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->form); i++) {
         const RpCheckpointTensor like =
-            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
-        const void *data = find_like(restore->optimizer, weight, &like, error);
+            rp_checkpoint_state_tensor(&weight, state->form, state->first, i);
+        const void *data = find_like(restore->optimizer[part->server], &weight, &like, error);
 
         if (data == NULL)
             return FALSE;
@@ -385,29 +223,63 @@ find_state(const Restore *restore, guint index, RpOptimizerState *state, const v
     }
     if (restore->next == NULL)
         return TRUE;
-    *next = find_tensor(restore->next, weight, restore->state.dtype, error);
+    *next = find_tensor(restore->next[part->server], &weight, restore->state.dtype, error);
     return *next != NULL;
+}
+
+/* Of each server. (transfer full) (array): also on error */
+static gboolean
+open_parts(const Restore *restore, const char *name, RpSafetensors ***files, GError **error)
+{
+    *files = g_new0(RpSafetensors *, restore->parts.n_servers);
+    for (guint r = 0; r < restore->parts.n_servers; r++) {
+        g_autofree char *file = rp_checkpoint_server_file(name, r, restore->parts.n_servers);
+
+        (*files)[r] = open_tensors(restore, file, error);
+        if ((*files)[r] == NULL)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Does something with a part of weight @index. */
+typedef gboolean (*Visit)(const Restore *restore, guint index, const RpOptimizerState *state,
+                          const void *next, GError **error);
+
+/* All parts of all weights that have a state, in order. */
+static gboolean
+visit_parts(const Restore *restore, Visit visit, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(restore->weights, i);
+        g_autoptr(GArray) parts = NULL;
+
+        if (!rp_weight_has_state(weight))
+            continue;
+        parts = rp_checkpoint_parts_of(&restore->parts, restore->path, weight, error);
+        for (guint k = 0; parts != NULL && k < parts->len; k++) {
+            const RpCheckpointPart *part = &g_array_index(parts, RpCheckpointPart, k);
+            RpOptimizerState state;
+            const void *next;
+
+            if (!find_state(restore, i, part, &state, &next, error) ||
+                (visit != NULL && !visit(restore, i, &state, next, error)))
+                return FALSE;
+        }
+        if (parts == NULL)
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean
 open_files(Restore *restore, GError **error)
 {
-    restore->optimizer = open_tensors(restore, RP_CHECKPOINT_OPTIMIZER, error);
-    if (restore->optimizer == NULL)
-        return FALSE;
-    if (restore->state.async) {
-        restore->next = open_tensors(restore, RP_CHECKPOINT_NEXT, error);
-        if (restore->next == NULL)
-            return FALSE;
-    }
-    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
-        RpOptimizerState state;
-        const void *next;
-        if (rp_weight_has_state(rp_weights_nth(restore->weights, i)) &&
-            !find_state(restore, i, &state, &next, error))
-            return FALSE;
-    }
-    return TRUE;
+    return rp_checkpoint_parts_load(restore->path, &restore->parts, error) &&
+           open_parts(restore, RP_CHECKPOINT_OPTIMIZER, &restore->optimizer, error) &&
+           (!restore->state.async ||
+            open_parts(restore, RP_CHECKPOINT_NEXT, &restore->next, error)) &&
+           visit_parts(restore, NULL, error);
 }
 
 /* Frozen tensors of the model itself are the run's own, and must be those that the others were trained
@@ -440,23 +312,16 @@ check_frozen(const Restore *restore, GError **error)
 }
 
 static gboolean
-set_weights(const Restore *restore, GError **error)
+set_part(const Restore *restore, guint index, const RpOptimizerState *state, const void *next,
+         GError **error)
 {
-    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
-        RpOptimizerState state;
-        const void *next;
-        GError *cause = NULL;
-        if (!rp_weight_has_state(rp_weights_nth(restore->weights, i)))
-            continue;
-        if (!find_state(restore, i, &state, &next, error))
-            return FALSE;
-        if (rp_trainer_restore_weight(restore->trainer, i, &state, next, &cause))
-            continue;
-        g_autofree char *shown = rp_display_name(restore->path);
-        g_prefix_error(&cause, "%s: ", shown);
-        return fail_as(error, RP_CHECKPOINT_ERROR_MISMATCH, cause);
-    }
-    return TRUE;
+    GError *cause = NULL;
+
+    if (rp_trainer_restore_weight(restore->trainer, index, state, next, &cause))
+        return TRUE;
+    g_autofree char *shown = rp_display_name(restore->path);
+    g_prefix_error(&cause, "%s: ", shown);
+    return rp_checkpoint_fail_as(error, RP_CHECKPOINT_ERROR_MISMATCH, cause);
 }
 
 /* Whether steps from here on have the bits that the checkpoint's run would have given them. */
@@ -487,8 +352,9 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     gboolean good = rp_checkpoint_verify(path, error) &&
                     rp_checkpoint_state_load(path, &restore.state, error) &&
                     check_model(&restore, error) && check_run(&restore, error) &&
-                    check_adapters(&restore, error) && check_frozen(&restore, error) &&
-                    open_files(&restore, error) && set_weights(&restore, error);
+                    rp_checkpoint_check_adapters(path, restore.weights, &restore.state, error) &&
+                    check_frozen(&restore, error) && open_files(&restore, error) &&
+                    visit_parts(&restore, set_part, error);
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;

@@ -1,5 +1,5 @@
 /* The small files of a checkpoint. */
-#include "exec/checkpoint/private.h"
+#include "exec/checkpoint/files.h"
 
 #include <errno.h>
 #include <string.h>

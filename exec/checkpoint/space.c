@@ -5,7 +5,7 @@
  *   becomes |        free            | checkpoint-30 |      free   |      oldest first, never the
  * last
  */
-#include "exec/checkpoint/private.h"
+#include "exec/checkpoint/files.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -116,8 +116,6 @@ rp_host_state_layer_state(const RpHostState *host_state, guint layer)
     const RpHostStateLayer *of = &host_state->layers[layer];
     RpOptimizerState state = {.form = host_state->options.adamw.form};
 
-    if (host_state->gathered != NULL)
-        return rp_shares_state(host_state->gathered, layer);
     if (of->state != NULL)
         state = rp_optimizer_layer_state(of->state);
     if (of->state != NULL && state.form.shared) /* all of them are here */
@@ -126,23 +124,16 @@ rp_host_state_layer_state(const RpHostState *host_state, guint layer)
     return state;
 }
 
-gboolean
-rp_host_state_gather(RpHostState *host_state, const char *directory, GError **error)
+RpShard
+rp_host_state_share(const RpHostState *host_state, guint layer, guint server)
 {
-    g_autofree RpOptimizerState *states = g_new0(RpOptimizerState, host_state->n_layers);
-
-    if (rp_host_state_servers(host_state) == 1)
-        return TRUE;
-    for (guint l = 0; l < host_state->n_layers; l++)
-        states[l] = rp_host_state_layer_state(host_state, l);
-    host_state->gathered = rp_shares_gather_state(host_state->shares, states, directory, error);
-    return host_state->gathered != NULL;
+    return rp_shares_of(host_state->shares, layer, server);
 }
 
-void
-rp_host_state_let_go(RpHostState *host_state)
+RpShard
+rp_host_state_own_share(const RpHostState *host_state, guint layer)
 {
-    g_clear_pointer(&host_state->gathered, rp_shares_state_free);
+    return rp_shares_own(host_state->shares, layer);
 }
 
 gboolean

@@ -96,7 +96,6 @@ struct _RpHostState {
     RpHostStatePlace squares_place; /* of several servers */
     RpHostStatePlace room_place;
     RpPool *network_pool;    /* of the network's lane */
-    RpSharesState *gathered; /* while a checkpoint is written; or NULL */
     guint n_numbers;
     RpHostStateNumbers numbers;
     gpointer numbers_data;

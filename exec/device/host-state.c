@@ -223,7 +223,6 @@ rp_host_state_free(RpHostState *host_state)
         return;
     for (guint l = 0; host_state->layers != NULL && l < host_state->n_layers; l++)
         rp_optimizer_layer_free(host_state->layers[l].state);
-    rp_shares_state_free(host_state->gathered);
     rp_shares_free(host_state->shares);
     g_free(host_state->told);
     rp_optimizer_free(host_state->optimizer);

@@ -219,14 +219,13 @@ gboolean rp_host_state_evaluates(const RpHostState *host_state);
 
 RpUpdateState rp_host_state_updates(const RpHostState *host_state);
 /* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
- * norm). Of several servers, those of the own share, unless all were gathered. */
+ * norm). Of several servers, those of the own share; but weights of a form that shares them are all
+ * of the layer's. */
 RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
-/* The state of all servers, for server 0 to save: all servers call it, and let it go before they go
- * on. @directory: where server 0 has room. Nothing of one server. Errors: G_FILE_ERROR,
- * RP_SERVERS_ERROR_* */
-gboolean rp_host_state_gather(RpHostState *host_state, const char *directory,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-void rp_host_state_let_go(RpHostState *host_state);
+/* Of what a layer trains, the parameters whose state server @server has, or this one; of one server,
+ * all. */
+RpShard rp_host_state_share(const RpHostState *host_state, guint layer, guint server);
+RpShard rp_host_state_own_share(const RpHostState *host_state, guint layer);
 /* Copies a layer's state and writes its weights to every version. Errors:
  * RP_OPTIMIZER_ERROR_STATE */
 gboolean rp_host_state_restore_layer(RpHostState *host_state, guint layer,

@@ -251,7 +251,7 @@ move_calls(RpServers *servers, gboolean *moved)
         busy = TRUE;
         if (!move_call(servers, c, call, moved, &error))
             fail(servers, error);
-        if (rp_clock_ns() - call->start_ns > servers->options.patience_ns)
+        if (c != RP_SERVERS_SAVING && rp_clock_ns() - call->start_ns > servers->options.patience_ns)
             note_slow(servers, call);
         if (call->first < call->pieces->len)
             continue;

@@ -2,7 +2,7 @@
  * What the files of shares share.
  *
  *   shares.c    places, sums, squares, weights
- *   state.c     the optimizer's state of whole layers
+ *   state.c     the optimizer's state, cut into shares
  */
 #pragma once
 

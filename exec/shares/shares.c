@@ -18,6 +18,12 @@ share_of(const RpShares *shares, guint layer, guint rank, gboolean tied)
 }
 
 RpShard
+rp_shares_of(const RpShares *shares, guint layer, guint rank)
+{
+    return share_of(shares, layer, rank, FALSE);
+}
+
+RpShard
 rp_shares_own(const RpShares *shares, guint layer)
 {
     return share_of(shares, layer, shares->rank, FALSE);

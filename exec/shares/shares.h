@@ -57,7 +57,8 @@ void rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, 
 /* Floats of a layer's place in @reduced. */
 guint64 rp_shares_reduced(const RpShares *shares, guint layer);
 
-/* The own share of a layer's own parameters. */
+/* The share of server @rank of a layer's own parameters, and the own one. */
+RpShard rp_shares_of(const RpShares *shares, guint layer, guint rank);
 RpShard rp_shares_own(const RpShares *shares, guint layer);
 
 /* Of spans of all of the layer's own parameters those of the own share. (element-type RpParameterSpan)
@@ -111,26 +112,6 @@ gboolean rp_shares_gather_weights(RpShares *shares, guint layer, void *weights,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- state.c ---- */
-
-/* The optimizer's state of whole layers, on server 0. */
-typedef struct _RpSharesState RpSharesState;
-
-/**
- * rp_shares_gather_state:
- * @states: [n_layers]: of the own shares; of a form whose weights are shared, with all of the layer's
- *   weights
- * @directory: where server 0 has room for it while it lives: a file that has no name
- *
- * Returns: %NULL on error; on other servers, an empty one. Errors: those of rp_servers_exchange(),
- *   G_FILE_ERROR
- */
-RpSharesState *rp_shares_gather_state(RpShares *shares, const RpOptimizerState *states,
-                                      const char *directory,
-                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
-void rp_shares_state_free(RpSharesState *state);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSharesState, rp_shares_state_free)
-/* Of a layer with all of its parameters. */
-RpOptimizerState rp_shares_state(const RpSharesState *state, guint layer);
 
 /* The own share of a whole layer's state. */
 RpOptimizerState rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole);

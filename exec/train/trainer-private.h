@@ -23,14 +23,14 @@ typedef struct {
     gint64 busy_ns; /* of its actions and expansions on all devices, so far */
 } RpStepRecord;
 
-/* A layer that is being restored, weight by weight. */
+/* A layer that is being restored, weight by weight, or part by part. */
 typedef struct {
     guint8 *weight;
     guint8 *moment[RP_OPTIMIZER_MOST_MOMENTS]; /* %NULL: none */
     float *scale[RP_OPTIMIZER_MOST_MOMENTS];
     guint8 *next; /* in the network's dtype; %NULL: none given */
     guint64 n_steps;
-    guint n_left;
+    guint64 n_left; /* elements of weights that are not there yet */
 } RpRestoredLayer;
 
 /* A plan that only runs forward, on the same backend. */

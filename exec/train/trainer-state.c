@@ -45,18 +45,49 @@ beyond(const void *values, guint64 bytes)
     return values != NULL ? (const guint8 *)values + bytes : NULL;
 }
 
+/* Elements of a weight that are in a share of its layer. */
+static RpShard
+part_in(Place place, RpShard share)
+{
+    const guint64 end = place.offset + place.elements;
+    const guint64 from = CLAMP(share.first, place.offset, end);
+    const guint64 to = CLAMP(share.first + share.n, place.offset, end);
+
+    return (RpShard){from - place.offset, to - from};
+}
+
+RpShard
+rp_trainer_weight_part(const RpTrainer *trainer, guint weight, guint server)
+{
+    const Place place = place_of(trainer, weight);
+
+    return part_in(place, rp_host_state_share(trainer->host_state, place.layer, server));
+}
+
+guint64
+rp_trainer_weight_first(const RpTrainer *trainer, guint weight)
+{
+    return place_of(trainer, weight).offset;
+}
+
 RpOptimizerState
 rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 {
     const Place place = place_of(trainer, weight);
+    const RpShard share = rp_host_state_own_share(trainer->host_state, place.layer);
+    const RpShard part = part_in(place, share);
     RpOptimizerState state = rp_host_state_layer_state(trainer->host_state, place.layer);
 
-    const guint64 offset = place.offset * rp_moment_bytes(state.form.moments);
-    const guint64 block = place.offset / RP_MOMENT_BLOCK * sizeof(float);
+    state.n_parameters = part.n;
+    state.first = place.offset + part.first;
+    if (part.n == 0) /* and nothing to point to */
+        return state;
+    const guint64 within = state.first - share.first; /* the share begins with a block */
+    const guint64 offset = within * rp_moment_bytes(state.form.moments);
+    const guint64 block = within / RP_MOMENT_BLOCK * sizeof(float);
 
-    state.n_parameters = place.elements;
-    state.first = place.offset;
-    state.weight = beyond(state.weight, place.offset * rp_moment_bytes(state.form.master));
+    state.weight = beyond(state.weight, (state.form.shared ? state.first : within) *
+                                            rp_moment_bytes(state.form.master));
     state.moment1 = beyond(state.moment1, offset);
     state.moment2 = beyond(state.moment2, offset);
     state.scale1 = beyond(state.scale1, block);
@@ -200,7 +231,8 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
         restored->next = g_malloc0(n * element_bytes(trainer));
     count = rp_weights_layer(trainer->weights, layer, &first);
     for (guint w = first; w < first + count; w++)
-        restored->n_left += rp_weight_has_state(rp_weights_nth(trainer->weights, w));
+        if (rp_weight_has_state(rp_weights_nth(trainer->weights, w)))
+            restored->n_left += rp_weights_nth(trainer->weights, w)->elements;
     return restored;
 }
 
@@ -227,17 +259,17 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
 }
 
 static void
-restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, Place place)
+restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state)
 {
     const void *moments[] = {state->moment1, state->moment2};
     const float *scales[] = {state->scale1, state->scale2};
     const gsize each = rp_moment_bytes(state->form.moments);
-    const gsize n_scales = rp_moment_scales(state->form.moments, place.offset, place.elements);
+    const gsize n_scales = rp_moment_scales(state->form.moments, state->first, state->n_parameters);
 
     for (guint i = 0; i < rp_optimizer_moments(state->form); i++) {
-        memcpy(restored->moment[i] + place.offset * each, moments[i], place.elements * each);
+        memcpy(restored->moment[i] + state->first * each, moments[i], state->n_parameters * each);
         if (n_scales > 0)
-            memcpy(restored->scale[i] + place.offset / RP_MOMENT_BLOCK, scales[i],
+            memcpy(restored->scale[i] + state->first / RP_MOMENT_BLOCK, scales[i],
                    n_scales * sizeof(float));
     }
 }
@@ -252,21 +284,25 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
     g_return_val_if_fail(rp_optimizer_form_equal(state->form, rp_trainer_form(trainer)), FALSE);
-    if (state->n_parameters != place.elements) {
+    if (state->first < place.offset ||
+        state->first - place.offset > place.elements - MIN(state->n_parameters, place.elements) ||
+        state->n_parameters > place.elements) {
         g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
-                    "%s: expected %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
+                    "%s: expected at most %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
                     rp_weights_nth(trainer->weights, weight)->name, place.elements,
                     state->n_parameters);
         return FALSE;
     }
     restored = restored_layer(trainer, place.layer, next != NULL);
-    memcpy(restored->weight + place.offset * each, state->weight, place.elements * each);
-    restore_moments(restored, state, place);
+    memcpy(restored->weight + state->first * each, state->weight, state->n_parameters * each);
+    restore_moments(restored, state);
     restored->n_steps = state->n_steps;
     if (next != NULL)
-        memcpy(restored->next + place.offset * element_bytes(trainer), next,
-               place.elements * element_bytes(trainer));
-    return --restored->n_left > 0 || finish_layer(trainer, place.layer, error);
+        memcpy(restored->next + state->first * element_bytes(trainer), next,
+               state->n_parameters * element_bytes(trainer));
+    g_assert(restored->n_left >= state->n_parameters);
+    restored->n_left -= state->n_parameters;
+    return restored->n_left > 0 || finish_layer(trainer, place.layer, error);
 }
 
 void

@@ -166,10 +166,11 @@ guint64 rp_trainer_n_steps(const RpTrainer *trainer);
 guint rp_trainer_rounds(const RpTrainer *trainer);
 RpHostState *rp_trainer_host_state(RpTrainer *trainer);
 
-/* A weight's fp32 master values where they are kept so, @elements of them, in the network's layout order. */
+/* A weight's fp32 master values where they are kept so, @elements of them, in the network's layout order.
+ * Of one server. */
 const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 /* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
- * than the masters. */
+ * than the masters. All of it, also of several servers. */
 const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
 /* A frozen weight, in its storage, as it lies on the host for good; packed: as it goes up. */
 const void *rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight);
@@ -181,10 +182,12 @@ gboolean rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *valu
 /**
  * rp_trainer_restore_weight:
  * @weight: index, not a tied head's
- * @state: master values and moments of that weight alone
- * @next: in the network's dtype: what the next forward reads; %NULL: the masters, rounded
+ * @state: master values and moments of that weight alone, or of a part of it: n_parameters of the
+ *   layer from the first on
+ * @next: of these, in the network's dtype: what the next forward reads; %NULL: the masters, rounded
  *
- * Before the first forward_backward(). Errors: RP_TRAINER_ERROR_STATE
+ * Before the first forward_backward(); all parts of a weight, each once. Errors:
+ * RP_TRAINER_ERROR_STATE
  */
 gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerState *state,
                                    const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -192,8 +195,13 @@ gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOpt
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
 /* What is kept of a parameter. */
 RpOptimizerForm rp_trainer_form(const RpTrainer *trainer);
-/* Moments beside rp_trainer_weight(); n_steps of its layer. */
+/* Masters and moments, n_steps of its layer; of several servers those of the part that this one steps,
+ * which may have no parameters. */
 RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);
+/* Of a weight, the elements that server @server steps; of one server, all. */
+RpShard rp_trainer_weight_part(const RpTrainer *trainer, guint weight, guint server);
+/* The parameter of its layer with which a weight begins. */
+guint64 rp_trainer_weight_first(const RpTrainer *trainer, guint weight);
 
 /* The measured trace so far; with keep_trace, once, at the end. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);

@@ -237,6 +237,7 @@ start(RpTrainLoop *loop, GError **error)
     const RpRunFile *run = loop->job->run;
     g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
     const char *path = loop->how->checkpoint;
+    const gboolean several = loop->job->servers != NULL;
 
     loop->batcher = rp_batcher_new(loop->job->dataset, &loop->job->batcher, error);
     if (loop->batcher == NULL)
@@ -245,7 +246,7 @@ start(RpTrainLoop *loop, GError **error)
     loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
                                          loop->job->network.aux_loss > 0, run->tensorboard != 0,
                                          loop->job->events);
-    if (loop->files && !rp_train_loop_check_beside(loop, error))
+    if ((loop->files || several) && !rp_train_loop_check_beside(loop, error))
         return FALSE;
     loop->trainer = rp_train_make_trainer(loop->job, loop->how->keep_trace, loop->metrics, error);
     if (loop->trainer == NULL)
@@ -256,12 +257,12 @@ start(RpTrainLoop *loop, GError **error)
     if (path != NULL && !restore(loop, path, error))
         return FALSE;
     loop->outcome->resuming = FALSE;
-    if (!loop->files)
-        return TRUE;
-    return rp_train_loop_take_beside(loop, error) &&
-           rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
-           (path == NULL || rp_checkpoint_link_best(run->output, loop->best.step, error)) &&
-           rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error);
+    if ((loop->files || several) && !rp_train_loop_take_beside(loop, error))
+        return FALSE;
+    return !loop->files ||
+           (rp_train_begin_output(loop->job, loop->how, loop->outcome->first_step, error) &&
+            (path == NULL || rp_checkpoint_link_best(run->output, loop->best.step, error)) &&
+            rp_train_metrics_open(loop->metrics, metrics, loop->outcome->first_step, error));
 }
 
 static void

@@ -23,7 +23,7 @@ static guint64
 copy_bytes(const RpTrainJob *job)
 {
     return rp_checkpoint_copy_bytes(job->weights, job->network.dtype, job->request.options.form,
-                                    job->request.options.async);
+                                    job->request.options.async, rp_train_n_servers(job));
 }
 
 /* That training takes of the host's memory. */
@@ -123,7 +123,9 @@ find_room(RpTrainLoop *loop)
 static gboolean
 begin_beside(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state)
 {
-    return !loop->ending && loop->job->servers == NULL && find_room(loop) &&
+    const gboolean alone = loop->job->servers == NULL; /* who finds room by itself */
+
+    return !loop->ending && (alone ? find_room(loop) : loop->beside != NULL) &&
            rp_checkpoint_beside_begin(loop->beside, options, loop->trainer, state);
 }
 
@@ -182,6 +184,13 @@ note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboolean beside, con
     loop->saved_step = written->step;
 }
 
+/* A server is gone: no matter of this checkpoint alone. */
+static gboolean
+is_lost(const GError *error)
+{
+    return error != NULL && error->domain == RP_SERVERS_ERROR;
+}
+
 void
 rp_train_loop_settle(RpTrainLoop *loop, gboolean wait)
 {
@@ -191,6 +200,8 @@ rp_train_loop_settle(RpTrainLoop *loop, gboolean wait)
         (!wait && !rp_checkpoint_beside_is_over(loop->beside)))
         return;
     rp_checkpoint_beside_end(loop->beside, &written);
+    if (!loop->files || is_lost(written.error)) /* the next exchange of the steps tells it */
+        return;
     loop->outcome->n_beside += written.path != NULL;
     loop->outcome->beside_seconds += written.seconds;
     note_saved(loop, &written, TRUE, NULL);
@@ -266,35 +277,26 @@ rp_train_loop_wait(RpTrainLoop *loop)
     note_pause(loop, begin_us);
 }
 
-/* While training stands still; at the end, where there is no room for more, the weights alone. Of several
- * servers, server 0, with the state of all. */
+/* While training stands still; at the end, where there is no room for more, the weights alone. */
 static void
 save_in_place(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state,
               RpCheckpointWritten *written, char **weights)
 {
-    RpHostState *host_state = rp_trainer_host_state(loop->trainer);
-
-    if (!rp_host_state_gather(host_state, loop->job->run->output,
-                              written->error == NULL ? &written->error : NULL))
-        return;
-    if (loop->files && written->error == NULL) {
-        written->path =
-            rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
-        if (written->path == NULL)
-            *weights = save_weights(loop, options, written->error);
-    }
-    rp_host_state_let_go(host_state);
+    written->path =
+        rp_checkpoint_save(options, loop->trainer, state, &written->removed, &written->error);
+    if (written->path == NULL)
+        *weights = save_weights(loop, options, written->error);
 }
 
-/* Whether the checkpoint of @step is there, as server 0 knows. */
+/* Whether all write, as server 0 knows: the checkpoint of the step is not there, and its place is. */
 static gboolean
-is_saved(const RpTrainLoop *loop, guint64 step, gboolean *saved, GError **error)
+agree_to_save(const RpTrainLoop *loop, gboolean *save, GError **error)
 {
-    RpTrainWish wish = {.save = step != loop->saved_step};
+    RpTrainWish wish = {.save = *save};
 
     if (loop->job->servers != NULL && !rp_train_agree_step(loop->job, &wish, error))
         return FALSE;
-    *saved = !wish.save;
+    *save = wish.save;
     return TRUE;
 }
 
@@ -307,36 +309,38 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
         .model_dir = run->model,
         .keep = (guint)run->checkpoint.keep,
         .max_shard_bytes = SHARD_BYTES,
+        .servers = loop->job->servers,
         .best = loop->best,
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
     g_auto(RpCheckpointWritten) written = {.step = step};
     g_autofree char *weights = NULL;
     gint64 begin_us;
-    gboolean held, begun, saved;
+    gboolean begun = FALSE, due, save;
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
     begin_us = g_get_monotonic_time();
     rp_train_loop_settle(loop, TRUE);
-    if (!is_saved(loop, step, &saved, error))
-        return FALSE;
-    if (saved) {
-        note_pause(loop, begin_us);
-        return TRUE;
+    due = save = step != loop->saved_step;
+    if (loop->files && due) {
+        warn_changed(loop);
+        save = hold_output(loop, step, &written.error);
     }
-    warn_changed(loop);
-    held = !loop->files || hold_output(loop, step, &written.error);
-    begun = held && begin_beside(loop, &options, &state);
-    if ((held || loop->job->servers != NULL) && !begun)
+    if (!agree_to_save(loop, &save, error))
+        return FALSE;
+    if (save)
+        begun = begin_beside(loop, &options, &state);
+    if (save && !begun)
         save_in_place(loop, &options, &state, &written, &weights);
-    loop->saved_us = g_get_monotonic_time();
+    if (due)
+        loop->saved_us = g_get_monotonic_time();
     note_pause(loop, begin_us);
-    if (written.error != NULL && written.error->domain == RP_SERVERS_ERROR) {
+    if (is_lost(written.error)) {
         g_propagate_error(error, g_steal_pointer(&written.error));
         return FALSE;
     }
-    if (!begun && loop->files)
+    if (due && !begun && loop->files)
         note_saved(loop, &written, FALSE, weights);
     return TRUE;
 }

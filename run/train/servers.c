@@ -1,6 +1,8 @@
 /* A run of several servers: what must be the same on all, and what server 0 says for all. */
 #include "run/train/private.h"
 
+#include <errno.h>
+#include <glib/gstdio.h>
 #include <string.h>
 
 #include "core/base/units.h"
@@ -48,6 +50,102 @@ rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow 
            rp_servers_check_same(servers, "of the run file and options", asked, error);
 }
 
+/* ---- the output directory: server 0 makes one in it, in which each makes one ---- */
+
+/* In @output, or where it will be. (transfer full). Returns: the path, or why there is none */
+static char *
+make_probe(const char *output, gboolean *made)
+{
+    g_autofree char *directory = g_strdup(output);
+
+    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
+        char *above = g_path_get_dirname(directory);
+
+        g_free(directory);
+        directory = above;
+    }
+    g_autofree char *probe = g_build_filename(directory, ".servers-XXXXXX", NULL);
+
+    *made = g_mkdtemp_full(probe, 0777) != NULL;
+    return *made ? g_steal_pointer(&probe)
+                 : g_strdup_printf("%s: %s", directory, g_strerror(errno));
+}
+
+static char *
+probe_of(const char *probe, guint server)
+{
+    g_autofree char *name = g_strdup_printf("server-%u", server);
+
+    return g_build_filename(probe, name, NULL);
+}
+
+/* On server 0: the first whose directory is not to be seen from here; the number of servers: none. All go. */
+static guint
+end_probe(const RpServers *servers, const char *probe)
+{
+    guint first = rp_servers_count(servers);
+
+    for (guint r = rp_servers_count(servers); r-- > 0;) {
+        g_autofree char *path = probe_of(probe, r);
+
+        if (g_rmdir(path) != 0)
+            first = r;
+    }
+    (void)g_rmdir(probe);
+    return first;
+}
+
+/* What each server says, of which the first that has something to say is refused. */
+static gboolean
+refuse_unshared(RpServers *servers, const char *output, const char *problem, GError **error)
+{
+    g_auto(GStrv) told =
+        rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, problem != NULL ? problem : "", error);
+
+    for (guint r = 0; told != NULL && r < rp_servers_count(servers); r++) {
+        const char *blamed = strchr(told[r], ' ');
+
+        if (blamed == NULL)
+            continue;
+        g_set_error(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
+                    "%s: output: expected to write into the \"%s\" of %s, found another or none "
+                    "(%s): every server writes its part of a checkpoint there; put output on "
+                    "storage that all of them share",
+                    rp_servers_name(servers, (guint)g_ascii_strtoull(told[r], NULL, 10)), output,
+                    rp_servers_name(servers, 0), blamed + 1);
+        return FALSE;
+    }
+    return told != NULL;
+}
+
+gboolean
+rp_train_check_shared(RpServers *servers, const RpRunFile *run, GError **error)
+{
+    const guint rank = rp_servers_rank(servers);
+    gboolean made = rank > 0;
+    g_autofree char *own = rank == 0 ? make_probe(run->output, &made) : g_strdup("");
+    g_autofree char *unmade = made ? NULL : g_strdup_printf("0 %s", own);
+    g_autofree char *problem = NULL, *unseen = NULL;
+    g_auto(GStrv) all = NULL;
+    gboolean good;
+
+    if (!refuse_unshared(servers, run->output, unmade, error))
+        return FALSE;
+    all = rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, own, error);
+    if (all == NULL)
+        return FALSE;
+    g_autofree char *mine = probe_of(all[0], rank);
+
+    if (g_mkdir(mine, 0777) != 0)
+        problem = g_strdup_printf("%u %s", rank, g_strerror(errno));
+    good = refuse_unshared(servers, run->output, problem, error);
+    const guint first = rank == 0 ? end_probe(servers, own) : G_MAXUINT;
+
+    if (good && rank == 0 && first < rp_servers_count(servers))
+        unseen = g_strdup_printf("%u nothing of it is seen from there", first);
+    return good && refuse_unshared(servers, run->output, unseen, error);
+}
+
 gboolean
 rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how, GError **error)
 {
@@ -85,8 +183,6 @@ rp_train_divide(const RpTrainJob *job, RpRunFile *run, GError **error)
     }
     if (run->consistency == RP_CONSISTENCY_BLOCKING)
         return refuse(error, "consistency", "events");
-    if (run->checkpoint.beside == RP_RUN_BESIDE_ALWAYS)
-        return refuse(error, "checkpoint.beside", "auto or false");
     if (run->optimizer.early == RP_EARLY_ON)
         return refuse(error, "optimizer.early", "auto or false");
     if (run->round_choice == RP_RUN_ROUND_ALL && run->round > 0)

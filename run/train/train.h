@@ -102,6 +102,10 @@ typedef struct {
 /* The program, the run file and what it is run with are the same. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how,
                               gboolean dry, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The output directory is one that all see, and write to: each writes its part of a checkpoint. Nothing of
+ * it stays. Errors: RP_SERVERS_ERROR_DIFFERS: the first server that does not; RP_SERVERS_ERROR_* */
+gboolean rp_train_check_shared(RpServers *servers, const RpRunFile *run,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* how->checkpoint becomes what server 0 has found. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;

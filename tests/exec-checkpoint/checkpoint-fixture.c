@@ -19,7 +19,7 @@ typedef struct {
     float *moment2;
     guint8 *next; /* of the network's dtype */
     guint64 n_steps;
-    guint n_restored;
+    guint64 n_restored; /* elements */
 } Numbers;
 
 struct _RpTrainer {
@@ -27,6 +27,7 @@ struct _RpTrainer {
     RpHostState host_state;
     gboolean async;
     gboolean refuse;
+    guint server, n_servers;
     guint rounds;
     guint n_restored; /* calls of rp_trainer_restore() */
     Numbers *numbers; /* of each weight */
@@ -117,18 +118,36 @@ rp_trainer_form(const RpTrainer *trainer)
     return RP_OPTIMIZER_FORM_FP32;
 }
 
+/* The last servers have something of large weights alone. */
+RpShard
+rp_trainer_weight_part(const RpTrainer *trainer, guint weight, guint server)
+{
+    const guint64 n = rp_weights_nth(trainer->network.weights, weight)->elements;
+    const guint64 each = MAX(20, n / trainer->n_servers + 1);
+    const guint64 first = MIN(n, server * each);
+
+    return (RpShard){first, server + 1 < trainer->n_servers ? MIN(n - first, each) : n - first};
+}
+
+guint64
+rp_trainer_weight_first(const RpTrainer *trainer, guint weight)
+{
+    return 1000 * (guint64)weight;
+}
+
 RpOptimizerState
 rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 {
     const Numbers *numbers = &trainer->numbers[weight];
+    const RpShard part = rp_trainer_weight_part(trainer, weight, trainer->server);
 
     g_assert(!rp_weights_nth(trainer->network.weights, weight)->tied);
     return (RpOptimizerState){.n_steps = numbers->n_steps,
-                              .n_parameters =
-                                  rp_weights_nth(trainer->network.weights, weight)->elements,
-                              .weight = numbers->master,
-                              .moment1 = numbers->moment1,
-                              .moment2 = numbers->moment2};
+                              .n_parameters = part.n,
+                              .weight = numbers->master + part.first,
+                              .moment1 = numbers->moment1 + part.first,
+                              .moment2 = numbers->moment2 + part.first,
+                              .first = rp_trainer_weight_first(trainer, weight) + part.first};
 }
 
 gboolean
@@ -137,30 +156,34 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
 {
     const RpWeight *of = rp_weights_nth(trainer->network.weights, weight);
     Numbers *numbers = &trainer->numbers[weight];
-    gsize bytes = of->elements * sizeof(float);
+    const gsize size = rp_dtype_size(trainer->network.options.dtype);
+    const guint64 at = state->first - rp_trainer_weight_first(trainer, weight);
+    gsize bytes = state->n_parameters * sizeof(float);
 
-    g_assert(!of->tied && state->n_parameters == of->elements && trainer->n_restored == 0);
+    g_assert(!of->tied && at + state->n_parameters <= of->elements && trainer->n_restored == 0);
     g_assert((next != NULL) == trainer->async);
     if (trainer->refuse) {
         g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE, "%s: refused", of->name);
         return FALSE;
     }
-    memcpy(numbers->master, state->weight, bytes);
-    memcpy(numbers->moment1, state->moment1, bytes);
-    memcpy(numbers->moment2, state->moment2, bytes);
+    memcpy(numbers->master + at, state->weight, bytes);
+    memcpy(numbers->moment1 + at, state->moment1, bytes);
+    memcpy(numbers->moment2 + at, state->moment2, bytes);
     if (next != NULL)
-        memcpy(numbers->next, next, of->elements * rp_dtype_size(trainer->network.options.dtype));
+        memcpy(numbers->next + at * size, next, state->n_parameters * size);
     numbers->n_steps = state->n_steps;
-    numbers->n_restored++;
+    numbers->n_restored += state->n_parameters;
     return TRUE;
 }
 
 void
 rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
 {
-    for (guint i = 0; i < rp_weights_count(trainer->network.weights); i++)
-        g_assert(rp_weights_nth(trainer->network.weights, i)->tied ||
-                 trainer->numbers[i].n_restored == 1);
+    for (guint i = 0; i < rp_weights_count(trainer->network.weights); i++) {
+        const RpWeight *weight = rp_weights_nth(trainer->network.weights, i);
+
+        g_assert(weight->tied || trainer->numbers[i].n_restored == weight->elements);
+    }
     trainer->host_state.update = *state;
     trainer->n_restored++;
 }
@@ -195,6 +218,7 @@ fake_trainer_new(const RpModel *config, RpDtype dtype, gboolean async)
     RpTrainer *trainer = g_new0(RpTrainer, 1);
 
     trainer->async = async;
+    trainer->n_servers = 1;
     trainer->rounds = 1;
     trainer->network.config = *config;
     trainer->network.options = (RpNetworkOptions){.dtype = dtype, .sequences = 1, .tokens = 8};
@@ -305,6 +329,13 @@ void
 fake_trainer_refuse(RpTrainer *trainer)
 {
     trainer->refuse = TRUE;
+}
+
+void
+fake_trainer_set_server(RpTrainer *trainer, guint server, guint n_servers)
+{
+    trainer->server = server;
+    trainer->n_servers = n_servers;
 }
 
 void

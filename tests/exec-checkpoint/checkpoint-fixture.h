@@ -36,8 +36,10 @@ void fake_trainer_go_to(RpTrainer *trainer, guint64 step);
 gboolean fake_trainer_equal(const RpTrainer *a, const RpTrainer *b);
 /* Whether it is as new: nothing restored. */
 gboolean fake_trainer_is_new(const RpTrainer *trainer);
-/* Makes rp_trainer_restore_weight() refuse. */
+/* From now on it has a part of each weight, as one of several. */
+void fake_trainer_set_server(RpTrainer *trainer, guint server, guint n_servers);
 void fake_trainer_set_rounds(RpTrainer *trainer, guint rounds);
+/* Makes rp_trainer_restore_weight() refuse. */
 void fake_trainer_refuse(RpTrainer *trainer);
 RpUpdateState *fake_trainer_update(RpTrainer *trainer);
 

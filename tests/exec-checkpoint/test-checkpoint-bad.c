@@ -65,8 +65,23 @@ refuses_a_broken_manifest(void **state)
         const char *text, *part;
     } cases[] = {
         {"", "expected an object"},
-        {"{}", "format: expected \"roundpipe-checkpoint/1\", found nothing"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"files\": {}}", "roundpipe-checkpoint/1"},
+        {"{}",
+         "format: expected one of \"roundpipe-checkpoint/1\", \"roundpipe-checkpoint/2\", found "
+         "nothing"},
+        {"{\"format\": \"roundpipe-checkpoint/3\", \"files\": {}}", "roundpipe-checkpoint/1"},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"files\": {}}", "expected servers"},
+        {"{\"format\": \"roundpipe-checkpoint/1\", \"servers\": 2, \"files\": {}}",
+         "expected servers"},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 1, \"files\": {}}", "servers"},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
+         "\"parts\": {\"a\": [[0, 1]]}}",
+         "three numbers"},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
+         "\"parts\": {\"a\": [[0, 1, 2, 3]]}}",
+         "a server, its first element"},
+        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
+         "\"parts\": {\"a\": [], \"a\": []}}",
+         "once"},
         {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}}",
          "expected the file config.json"},
         {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}} x", "expected"},

@@ -86,53 +86,52 @@ check_weights(RpShares *shares, guint l)
         g_assert(weights[i] == (guint16)(i * 7));
 }
 
-/* Whole layers out of shares, and shares out of whole layers; 8-bit moments, whose scales are of blocks. */
+/* Shares of a whole layer; 8-bit moments, whose scales are of blocks. */
 static void
-check_state(RpShares *shares, RpServers *servers)
+check_state(const RpShares *shares)
 {
     const RpOptimizerForm form = {.moments = RP_MOMENTS_INT8, .master = RP_MOMENTS_BF16};
-    RpOptimizerState whole[LAYERS], states[LAYERS];
-    g_autoptr(GPtrArray) memory = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(GError) error = NULL;
+    const guint16 weight[1] = {0};
+    const guint8 moments[2] = {0};
+    const float scales[2] = {0};
 
     for (guint l = 0; l < LAYERS; l++) {
-        const gsize n = layers[l].own, scales = rp_moment_scales(form.moments, 0, n);
-        guint16 *weight = g_new(guint16, n);
-        guint8 *moments = g_new(guint8, 2 * n);
-        float *scale = g_new(float, 2 * scales);
+        const RpOptimizerState whole = {.n_steps = 5,
+                                        .n_parameters = layers[l].own,
+                                        .weight = weight,
+                                        .moment1 = &moments[0],
+                                        .moment2 = &moments[1],
+                                        .scale1 = &scales[0],
+                                        .scale2 = &scales[1],
+                                        .form = form};
+        const RpShard own = rp_shares_own(shares, l);
+        const RpOptimizerState cut = rp_shares_cut(shares, l, &whole);
 
-        for (gsize i = 0; i < n; i++)
-            weight[i] = (guint16)(i + l);
-        for (gsize i = 0; i < 2 * n; i++)
-            moments[i] = (guint8)(i * 3 + l);
-        for (gsize i = 0; i < 2 * scales; i++)
-            scale[i] = (float)i;
-        g_ptr_array_add(memory, weight);
-        g_ptr_array_add(memory, moments);
-        g_ptr_array_add(memory, scale);
-        whole[l] = (RpOptimizerState){.n_steps = 5,
-                                      .n_parameters = n,
-                                      .weight = weight,
-                                      .moment1 = moments,
-                                      .moment2 = moments + n,
-                                      .scale1 = scale,
-                                      .scale2 = scale + scales,
-                                      .form = form};
-        states[l] = rp_shares_cut(shares, l, &whole[l]);
+        g_assert(own.first % RP_MOMENT_BLOCK == 0 || own.n == 0);
+        g_assert(cut.n_parameters == own.n && cut.n_steps == 5);
+        g_assert((const guint8 *)cut.weight - (const guint8 *)(const void *)weight ==
+                 (gssize)(2 * own.first));
+        g_assert((const guint8 *)cut.moment1 - &moments[0] == (gssize)own.first);
+        g_assert((const guint8 *)cut.moment2 - &moments[1] == (gssize)own.first);
+        g_assert(cut.scale1 - &scales[0] == (gssize)rp_moment_scales(form.moments, 0, own.first));
+        g_assert(cut.scale2 - &scales[1] == cut.scale1 - &scales[0]);
     }
-    g_autoptr(RpSharesState) all = rp_shares_gather_state(shares, states, g_get_tmp_dir(), &error);
+}
 
-    g_assert_no_error(error);
-    for (guint l = 0; l < LAYERS && rp_servers_rank(servers) == 0; l++) {
-        const RpOptimizerState found = rp_shares_state(all, l);
-        const gsize n = layers[l].own, scales = rp_moment_scales(form.moments, 0, n);
+/* Who has what, as each server sees it. */
+static void
+check_owners(const RpShares *shares, guint rank, guint count)
+{
+    for (guint l = 0; l < LAYERS; l++) {
+        const RpShard own = rp_shares_own(shares, l), same = rp_shares_of(shares, l, rank);
+        guint64 n = 0;
 
-        g_assert(found.n_parameters == n && found.n_steps == 5);
-        g_assert(memcmp(found.weight, whole[l].weight, 2 * n) == 0);
-        g_assert(memcmp(found.moment1, whole[l].moment1, n) == 0);
-        g_assert(memcmp(found.moment2, whole[l].moment2, n) == 0);
-        g_assert(memcmp(found.scale1, whole[l].scale1, scales * sizeof(float)) == 0);
-        g_assert(memcmp(found.scale2, whole[l].scale2, scales * sizeof(float)) == 0);
+        g_assert(own.first == same.first && own.n == same.n);
+        for (guint r = 0; r < count; r++) {
+            g_assert(rp_shares_of(shares, l, r).n == 0 || rp_shares_of(shares, l, r).first == n);
+            n += rp_shares_of(shares, l, r).n;
+        }
+        g_assert(n == layers[l].own);
     }
 }
 
@@ -175,7 +174,8 @@ share(RpServers *servers, gpointer user_data)
         g_assert(all[2 * r] == r && all[2 * r + 1] == 10 + r);
     for (guint l = 0; l < LAYERS; l++)
         check_weights(shares, l);
-    check_state(shares, servers);
+    check_state(shares);
+    check_owners(shares, rank, c->servers);
     for (guint l = 0; l < LAYERS; l++)
         g_free(reduced[l]);
 }

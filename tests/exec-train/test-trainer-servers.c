@@ -1,8 +1,10 @@
 /* Several servers, threads of this process, train the weights that one server does whose rounds are their
- * shares: the same bits, losses and norms. */
-#include <gio/gio.h>
+ * shares: the same bits, losses and norms. They save their parts, from which any number goes on. */
+#include <glib/gstdio.h>
 #include <math.h>
 
+#include "core/base/file.h"
+#include "exec/checkpoint/checkpoint.h"
 #include "tests/exec-servers/threads-transport.h"
 #include "tests/exec-train/train-fixture.h"
 
@@ -17,9 +19,12 @@ typedef struct {
 
 typedef struct {
     const RpTinyModel *model;
-    RpTinyRun run; /* of one server */
-    char *hash;    /* of server 0 */
-    char *gradients;
+    RpTinyRun run;      /* of one server */
+    const char *from;   /* a checkpoint; NULL: none */
+    const char *output; /* where one is saved */
+    guint64 first_step;
+    guint n_steps;
+    char *gradients; /* of server 1 */
     Steps steps[8];
     guint64 n_shares[8];  /* layers of which a server has a part */
     guint64 least_shares; /* of each server */
@@ -56,6 +61,42 @@ hash_gradients(const RpTinyModel *model, const RpTrainer *trainer)
 }
 
 static void
+remove_tree(const char *path)
+{
+    g_autoptr(GPtrArray) names =
+        g_file_test(path, G_FILE_TEST_IS_DIR) ? rp_file_list(path, NULL) : NULL;
+
+    for (guint i = 0; names != NULL && i < names->len; i++) {
+        g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
+
+        remove_tree(inner);
+    }
+    g_remove(path);
+}
+
+/* Of one server, or of one of several. */
+static void
+save(RpTrainer *trainer, RpServers *servers, const char *output)
+{
+    const RpCheckpointOptions options = {.output = output, .servers = servers};
+    const RpDataState data = {.n_samples = 9, .n_iterations = rp_trainer_n_steps(trainer)};
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = rp_checkpoint_save(&options, trainer, &data, NULL, &error);
+
+    g_assert_no_error(error);
+}
+
+static void
+restore(RpTrainer *trainer, const char *path)
+{
+    RpDataState data;
+    g_autoptr(GError) error = NULL;
+
+    if (!rp_checkpoint_restore(path, trainer, &data, NULL, &error))
+        g_assert_no_error(error);
+}
+
+static void
 train_one(RpServers *servers, gpointer user_data)
 {
     Servers *all = user_data;
@@ -69,26 +110,103 @@ train_one(RpServers *servers, gpointer user_data)
     g_autoptr(RpTrainer) trainer = rp_tiny_trainer(all->model, &run, &error);
 
     g_assert_no_error(error);
-    rp_tiny_train(trainer, &run, 0, STEPS, NULL);
+    if (all->from != NULL)
+        restore(trainer, all->from);
+    rp_tiny_train(trainer, &run, all->first_step, all->n_steps, NULL);
     for (guint l = 0; l < rp_network_n_layers(rp_trainer_network(trainer)); l++)
         all->n_shares[rank] +=
             rp_host_state_layer_state(rp_trainer_host_state(trainer), l).n_parameters > 0;
-    g_autofree char *gradients = hash_gradients(all->model, trainer);
+    if (all->from == NULL) {
+        g_autofree char *gradients = hash_gradients(all->model, trainer);
 
-    if (rank == 1)
-        all->gradients = g_steal_pointer(&gradients);
-    g_assert(rp_host_state_gather(rp_trainer_host_state(trainer), g_get_tmp_dir(), &error));
-    if (rank == 0)
-        all->hash = rp_tiny_hash(trainer);
-    rp_host_state_let_go(rp_trainer_host_state(trainer));
+        if (rank == 1)
+            all->gradients = g_steal_pointer(&gradients);
+    }
+    if (all->output != NULL)
+        save(trainer, servers, all->output);
+}
+
+/* On one server: the same steps. */
+static void
+train_alone(Servers *all, const RpTinyRun *run)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpTrainer) trainer = rp_tiny_trainer(all->model, run, &error);
+
+    g_assert_no_error(error);
+    if (all->from != NULL)
+        restore(trainer, all->from);
+    rp_tiny_train(trainer, run, all->first_step, all->n_steps, NULL);
+    if (all->from == NULL)
+        all->gradients = hash_gradients(all->model, trainer);
+    if (all->output != NULL)
+        save(trainer, NULL, all->output);
+}
+
+static void
+train_together(Servers *all, guint n)
+{
+    ThreadsNet *net = threads_net_new(n);
+    const RpServersOptions options = {.piece_bytes = 100000};
+
+    threads_run(net, n, &options, train_one, all);
+    threads_net_free(net);
+}
+
+/* What the checkpoint of @step holds: masters, moments and next weights. (transfer full) */
+static char *
+saved_hash(const RpTinyModel *model, const RpTinyRun *run, const char *output, guint64 step)
+{
+    g_autofree char *name = g_strdup_printf("checkpoint-%" G_GUINT64_FORMAT, step);
+    g_autofree char *path = g_build_filename(output, name, NULL);
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpTrainer) trainer = rp_tiny_trainer(model, run, &error);
+
+    g_assert_no_error(error);
+    restore(trainer, path);
+    return rp_tiny_hash(trainer);
+}
+
+/* Files that do not tell how many servers wrote them. */
+static void
+assert_same_files(const char *one, const char *other)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(one, NULL);
+    guint n = 0;
+
+    assert_non_null(names);
+    for (guint i = 0; i < names->len; i++) {
+        const char *name = g_ptr_array_index(names, i);
+        g_autofree char *a = g_build_filename(one, name, NULL);
+        g_autofree char *b = g_build_filename(other, name, NULL);
+        g_autofree char *x = NULL, *y = NULL;
+        gsize n_x, n_y;
+
+        if (g_str_has_prefix(name, "optimizer") || g_str_has_prefix(name, "next") ||
+            strcmp(name, "manifest.json") == 0)
+            continue;
+        assert_true(g_file_get_contents(a, &x, &n_x, NULL));
+        assert_true(g_file_get_contents(b, &y, &n_y, NULL));
+        if (n_x != n_y || memcmp(x, y, n_x) != 0)
+            fail_msg("%s differs from %s", a, b);
+        n++;
+    }
+    assert_true(n >= 3);
 }
 
 static void
 assert_as_one(const RpTinyModel *model, const RpTinyRun *run, guint n, guint64 least_shares)
 {
-    Servers all = {.model = model, .run = *run, .least_shares = least_shares};
-    ThreadsNet *net = threads_net_new(n);
-    const RpServersOptions options = {.piece_bytes = 100000};
+    g_autofree char *directory = g_dir_make_tmp("rp-servers-XXXXXX", NULL);
+    g_autofree char *alone = g_build_filename(directory, "alone", NULL);
+    g_autofree char *together = g_build_filename(directory, "together", NULL);
+    g_autofree char *of_one = g_build_filename(alone, "checkpoint-" G_STRINGIFY(STEPS), NULL);
+    g_autofree char *of_all = g_build_filename(together, "checkpoint-" G_STRINGIFY(STEPS), NULL);
+    Servers all = {.model = model,
+                   .run = *run,
+                   .output = alone,
+                   .n_steps = STEPS,
+                   .least_shares = least_shares};
     Steps steps = {0};
     RpTinyRun one = *run;
 
@@ -97,14 +215,17 @@ assert_as_one(const RpTinyModel *model, const RpTinyRun *run, guint n, guint64 l
     one.done = note;
     one.user_data = &steps;
     all.run.micro_batches = EACH;
-    g_autoptr(RpTrainer) trainer = rp_tiny_trainer(model, &one, NULL);
+    train_alone(&all, &one);
+    g_autofree char *gradients = g_steal_pointer(&all.gradients);
 
-    rp_tiny_train(trainer, &one, 0, STEPS, NULL);
-    g_autofree char *gradients = hash_gradients(model, trainer);
-    g_autofree char *expected = rp_tiny_hash(trainer);
+    all.output = together;
+    train_together(&all, n);
+    one.done = NULL;
+    g_autofree char *expected = saved_hash(model, &one, alone, STEPS);
+    g_autofree char *hash = saved_hash(model, &one, together, STEPS);
 
-    threads_run(net, n, &options, train_one, &all);
-    threads_net_free(net);
+    assert_same_files(of_one, of_all);
+    remove_tree(directory);
     for (guint r = 0; r < n; r++)
         assert_true(all.n_shares[r] >= all.least_shares);
     for (guint r = 0; r < n; r++)
@@ -113,11 +234,10 @@ assert_as_one(const RpTinyModel *model, const RpTinyRun *run, guint n, guint64 l
             assert_true(all.steps[r].norm[i] == steps.norm[i] ||
                         (all.steps[r].skipped[i] && steps.skipped[i]));
         }
-    if (strcmp(all.hash, expected) != 0)
+    if (strcmp(hash, expected) != 0)
         fail_msg("%u servers, dtype %s, async %d, lean %d: other bits", n,
                  rp_dtype_name(run->dtype), run->async, run->lean);
     assert_string_equal(all.gradients, gradients);
-    g_free(all.hash);
     g_free(all.gradients);
 }
 
@@ -193,24 +313,22 @@ but_for_a_rounding_of_rounds_that_are_summed_before(void **state)
 {
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
     Servers all = {.model = model,
-                   .run = {"roundpipe", 1, EACH, .round = 1, .dtype = RP_DTYPE_BF16}};
+                   .run = {"roundpipe", 1, EACH, .round = 1, .dtype = RP_DTYPE_BF16},
+                   .n_steps = STEPS};
     Steps steps = {0};
     RpTinyRun one = all.run;
-    ThreadsNet *net = threads_net_new(2);
 
     (void)state;
     one.micro_batches = 2 * EACH;
     one.done = note;
     one.user_data = &steps;
     g_free(rp_tiny_run_hash(model, &one, STEPS));
-    threads_run(net, 2, NULL, train_one, &all);
+    train_together(&all, 2);
     for (guint i = 0; i < STEPS; i++) {
         assert_true(fabs(all.steps[1].loss[i] - steps.loss[i]) < 1e-3 * steps.loss[i]);
         assert_true(fabs(all.steps[1].norm[i] - steps.norm[i]) < 1e-2 * steps.norm[i]);
     }
-    threads_net_free(net);
     rp_tiny_model_free(model);
-    g_free(all.hash);
     g_free(all.gradients);
 }
 
@@ -225,111 +343,67 @@ of_adapters_and_of_experts(void **state)
     rp_tiny_model_adapt(adapted, 64, NULL, RP_DTYPE_BF16);
     assert_as_one(adapted, &run, 3, 2);
     assert_as_one(experts, &run, 3, 0);
+    rp_tiny_model_adapt(experts, 64, NULL, RP_DTYPE_BF16); /* the file has them in another order */
+    assert_as_one(experts, &run, 3, 0);
     rp_tiny_model_free(adapted);
     rp_tiny_model_free(experts);
 }
 
-/* ---- evaluations ---- */
+/* Micro-batches of a step, and steps on so many servers after each other. */
+#define ALL 12
+static const guint counts[] = {4, 2, 1, 3};
 
-#define SAMPLES 29
-
-/* Samples of 2 to 12 tokens; that of number @bad has an impossible one. */
-static RpDataset *
-new_dataset(guint bad)
-{
-    GString *text = g_string_new(NULL);
-    GError *error = NULL;
-
-    for (guint i = 0; i < SAMPLES; i++) {
-        g_string_append(text, "{\"input_ids\": [1");
-        for (guint t = 0; t < 1 + i % 11; t++)
-            g_string_append_printf(text, ",%u", i == bad ? 61 : (7 * i + 5 * t) % 61);
-        g_string_append(text, "]}\n");
-    }
-    g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    RpDataset *dataset = rp_dataset_new_jsonl("samples", bytes, 61, &error);
-
-    rp_assert_no_error(error);
-    return dataset;
-}
-
-typedef struct {
-    const RpTinyModel *model;
-    RpTinyRun run;
-    RpDataset *good, *bad;
-    const char *line; /* that is bad: of server 1 */
-    RpEvaluation evaluation[4];
-} Evaluated;
-
-static gboolean
-go_on(gpointer rank, guint64 n_samples)
-{
-    return *(guint *)rank != 1 || n_samples == 0;
-}
-
-/* After a step: what one cannot read none has, who wants no more ends it for all, and then it is whole. */
+/* The same with one server at a time, which adds up rounds as they are these servers'. */
 static void
-evaluate_one(RpServers *servers, gpointer user_data)
+from_checkpoints_of_other_numbers(void **state)
 {
-    Evaluated *all = user_data;
-    guint rank = rp_servers_rank(servers);
-    RpTinyRun run = all->run;
-    RpEvaluation *evaluation = &all->evaluation[rank];
-    GError *error = NULL;
-
-    run.servers = servers;
-    g_autoptr(RpTrainer) trainer = rp_tiny_trainer(all->model, &run, &error);
-
-    g_assert_no_error(error);
-    rp_tiny_train(trainer, &run, 0, 1, NULL);
-    g_assert(!rp_trainer_evaluate(trainer, all->bad, 0, NULL, NULL, evaluation, &error));
-    g_assert_true(error->domain == RP_DATASET_ERROR);
-    g_assert_true(
-        g_str_has_prefix(error->message, rank == 1 ? all->line : rp_servers_name(servers, 1)));
-    g_assert_nonnull(strstr(error->message, all->line));
-    g_clear_error(&error);
-    g_assert(!rp_trainer_evaluate(trainer, all->good, 0, go_on, &rank, evaluation, &error));
-    g_assert_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED);
-    g_clear_error(&error);
-    g_assert(rp_trainer_evaluate(trainer, all->good, 0, NULL, NULL, evaluation, &error));
-}
-
-/* Four micro-batches of two sequences each: server 1 reads samples 4 to 7 of two, 2 and 3 of four. */
-static void
-evaluate_as_one(void **state)
-{
-    RpTinyModel *model = rp_tiny_model_new(FALSE);
-    const RpServersOptions options = {.piece_bytes = 1000};
+    static const RpOptimizerForm forms[] = {
+        {.moments = RP_MOMENTS_FP32},
+        {.moments = RP_MOMENTS_INT8},
+        {.moments = RP_MOMENTS_BF16, .master = RP_MOMENTS_BF16}};
+    RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
 
     (void)state;
-    for (guint n = 1; n <= 4; n *= 2) {
-        static double loss; /* of one */
-        Evaluated all = {.model = model,
-                         .run = {"roundpipe", 1, .micro_batches = 4 / n, .round = 1, .n_stages = 1,
-                                 .dtype = RP_DTYPE_BF16, .async = TRUE, .evaluates = TRUE},
-                         .good = new_dataset(SAMPLES),
-                         .bad = new_dataset(n == 2 ? 5 : 3),
-                         .line = n == 2 ? "samples: line 6, " : "samples: line 4, "};
-        ThreadsNet *net = threads_net_new(n);
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(forms); i++) {
+        g_autofree char *directory = g_dir_make_tmp("rp-servers-XXXXXX", NULL);
+        g_autofree char *alone = g_build_filename(directory, "alone", NULL);
+        g_autofree char *together = g_build_filename(directory, "together", NULL);
+        RpTinyRun run = {"roundpipe",          2,
+                         .async = i % 2 != 0,  .dtype = RP_DTYPE_BF16,
+                         .max_grad_norm = 0.5, .form = forms[i / 2]};
+        g_autofree char *of_one = NULL, *of_all = NULL;
 
-        if (n == 1) {
-            g_autoptr(RpTrainer) trainer = rp_tiny_trainer(model, &all.run, NULL);
+        for (guint k = 0; k < G_N_ELEMENTS(counts); k++) {
+            Servers all = {.model = model, .run = run, .first_step = k, .n_steps = 1};
 
-            rp_tiny_train(trainer, &all.run, 0, 1, NULL);
-            assert_true(
-                rp_trainer_evaluate(trainer, all.good, 0, NULL, NULL, &all.evaluation[0], NULL));
-            loss = all.evaluation[0].loss;
-        } else {
-            threads_run(net, n, &options, evaluate_one, &all);
+            all.run.micro_batches = ALL / counts[k];
+            all.run.round = 0; /* all of them */
+            run.micro_batches = ALL;
+            run.round = ALL / counts[k];
+            all.from = of_one;
+            all.output = alone;
+            train_alone(&all, &run);
+            g_clear_pointer(&all.gradients, g_free);
+            all.from = of_all;
+            all.output = together;
+            if (counts[k] == 1)
+                train_alone(&all, &run);
+            else
+                train_together(&all, counts[k]);
+            g_free(all.gradients);
+            g_autofree char *name = g_strdup_printf("checkpoint-%u", k + 1);
+
+            g_free(of_one);
+            g_free(of_all);
+            of_one = g_build_filename(alone, name, NULL);
+            of_all = g_build_filename(together, name, NULL);
+            assert_same_files(of_one, of_all);
+            g_autofree char *expected = saved_hash(model, &run, alone, k + 1);
+            g_autofree char *hash = saved_hash(model, &run, together, k + 1);
+
+            assert_string_equal(hash, expected);
         }
-        for (guint r = 0; r < n; r++) {
-            assert_true(isfinite(loss) && all.evaluation[r].loss == loss);
-            assert_int_equal(all.evaluation[r].n_samples, SAMPLES);
-            assert_int_equal(all.evaluation[r].calls, 4);
-        }
-        threads_net_free(net);
-        rp_dataset_free(all.good);
-        rp_dataset_free(all.bad);
+        remove_tree(directory);
     }
     rp_tiny_model_free(model);
 }
@@ -358,7 +432,7 @@ main(void)
         cmocka_unit_test(but_for_a_rounding_of_rounds_that_are_summed_before),
         cmocka_unit_test(of_adapters_and_of_experts),
         cmocka_unit_test(of_layers_that_share_a_place),
-        cmocka_unit_test(evaluate_as_one),
+        cmocka_unit_test(from_checkpoints_of_other_numbers),
     };
 
     return cmocka_run_group_tests_name("train_the_bits_of_one_server", tests, NULL, NULL);

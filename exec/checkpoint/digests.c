@@ -1,0 +1,114 @@
+/**
+ * Checksums of files, as they are read back. Several threads take files in turn, the largest first: shards
+ * are what makes them equal.
+ */
+#include "exec/checkpoint/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "exec/system/threads.h"
+
+#define PIECE_BYTES ((gsize)1 << 20)
+
+static void
+clear_file(gpointer data)
+{
+    g_free(((RpCheckpointFile *)data)->name);
+}
+
+GArray *
+rp_checkpoint_files_new(void)
+{
+    GArray *files = g_array_new(FALSE, TRUE, sizeof(RpCheckpointFile));
+
+    g_array_set_clear_func(files, clear_file);
+    return files;
+}
+
+typedef struct {
+    const char *directory;
+    const GArray *files;
+    guint *order; /* the largest file first */
+    atomic_uint next;
+    RpCheckpointDigests *digests;
+} Digesting;
+
+static int
+digest_file(const char *path, guint8 *piece, char *sha256)
+{
+    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    gssize n;
+
+    if (fd < 0)
+        return errno;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    do {
+        n = read(fd, piece, PIECE_BYTES);
+        if (n > 0)
+            g_checksum_update(checksum, piece, n);
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    int number = n < 0 ? errno : 0;
+    close(fd);
+    g_strlcpy(sha256, g_checksum_get_string(checksum), RP_CHECKPOINT_SHA256 + 1);
+    return number;
+}
+
+static void *
+digest_some(void *data)
+{
+    Digesting *digesting = data;
+    g_autofree guint8 *piece = g_malloc(PIECE_BYTES);
+    guint k;
+
+    while ((k = atomic_fetch_add(&digesting->next, 1)) < digesting->files->len) {
+        guint i = digesting->order[k];
+        g_autofree char *path = g_build_filename(
+            digesting->directory, rp_checkpoint_file(digesting->files, i)->name, NULL);
+        digesting->digests->number[i] = digest_file(path, piece, digesting->digests->sha256[i]);
+    }
+    return NULL;
+}
+
+static gint
+compare_sizes(gconstpointer a, gconstpointer b, gpointer data)
+{
+    guint64 x = rp_checkpoint_file(data, *(const guint *)a)->bytes;
+    guint64 y = rp_checkpoint_file(data, *(const guint *)b)->bytes;
+
+    return (x < y) - (x > y);
+}
+
+static guint *
+largest_first(GArray *files)
+{
+    guint *order = g_new(guint, files->len + 1);
+
+    for (guint i = 0; i < files->len; i++)
+        order[i] = i;
+    g_qsort_with_data(order, (gint)files->len, sizeof *order, compare_sizes, files);
+    return order;
+}
+
+RpCheckpointDigests
+rp_checkpoint_digest(const char *directory, GArray *files)
+{
+    RpCheckpointDigests digests = {.sha256 = g_malloc0_n(files->len + 1, RP_CHECKPOINT_SHA256 + 1),
+                                   .number = g_new0(int, files->len + 1)};
+    g_autofree guint *order = largest_first(files);
+    Digesting digesting = {
+        .directory = directory, .files = files, .order = order, .digests = &digests};
+
+    rp_run_in_threads(files->len, digest_some, &digesting);
+    return digests;
+}
+
+void
+rp_checkpoint_digests_clear(RpCheckpointDigests *digests)
+{
+    g_free(digests->sha256);
+    g_free(digests->number);
+}

@@ -1,0 +1,173 @@
+/* Whether adapters of a checkpoint are of the base, the shape and the scale that the run trains. */
+#include "exec/checkpoint/private.h"
+
+#include <string.h>
+
+/* What is compared. */
+typedef struct {
+    const char *path;
+    const RpWeights *weights;
+    RpCheckpointState state;
+} Restore;
+
+static gboolean
+fail_adapters(const Restore *restore, const char *key, const char *expected, const char *found,
+              GError **error)
+{
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                              "%s: expected %s, as this run has it, found %s", key, expected,
+                              found);
+}
+
+/* Those of @names that are not of @others. (transfer full) (nullable) */
+static char *
+names_beyond(char *const *names, char *const *others)
+{
+    g_autoptr(GStrvBuilder) beyond = g_strv_builder_new();
+
+    for (; names != NULL && *names != NULL; names++)
+        if (others == NULL || !g_strv_contains((const char *const *)others, *names))
+            g_strv_builder_add(beyond, *names);
+    g_auto(GStrv) list = g_strv_builder_end(beyond);
+    return list[0] != NULL ? g_strjoinv(", ", list) : NULL;
+}
+
+static gboolean
+check_names(const Restore *restore, const char *key, char *const *run, char *const *saved,
+            GError **error)
+{
+    g_autofree char *expected = names_beyond(run, saved), *found = names_beyond(saved, run);
+
+    return (expected == NULL && found == NULL) ||
+           fail_adapters(restore, key, expected != NULL ? expected : "no others",
+                         found != NULL ? found : "no others", error);
+}
+
+/* Of modules with a rank or an alpha of their own. */
+static gboolean
+check_scales(const Restore *restore, const RpLora *run, const RpLora *saved, GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
+        const char *name = rp_weights_nth(restore->weights, i)->name;
+
+        if (!g_str_has_suffix(name, RP_LORA_A))
+            continue;
+        g_autofree char *module = g_strndup(name, strlen(name) - strlen(RP_LORA_A));
+        const guint rank = rp_lora_rank(run, module), other = rp_lora_rank(saved, module);
+        const double scale = rp_lora_scale(run, module), found = rp_lora_scale(saved, module);
+
+        if (rank == other && scale == found)
+            continue;
+        g_autofree char *this = g_strdup_printf("%s of rank %u, scale %g", module, rank, scale);
+        g_autofree char *that = g_strdup_printf("rank %u, scale %g", other, found);
+
+        return fail_adapters(restore, "lora", this, that, error);
+    }
+    return TRUE;
+}
+
+static char *
+describe_lora(const RpLora *lora)
+{
+    return g_strdup_printf("rank %u, alpha %g%s, dropout %g", lora->rank, lora->alpha,
+                           lora->rslora ? ", rslora" : "", lora->dropout);
+}
+
+/* Whether the checkpoint's adapters are of the shape and the scale that this run trains. */
+static gboolean
+check_lora(const Restore *restore, GError **error)
+{
+    g_autofree char *text = rp_adapter_config_text(restore->weights, "");
+    g_auto(RpLora) run = {0};
+    g_auto(RpLora) saved = {0};
+    GError *cause = NULL;
+
+    if (!rp_adapter_config_load(restore->path, &saved, &cause) ||
+        !rp_adapter_config_parse(RP_ADAPTER_CONFIG, text, strlen(text), &run, &cause))
+        return rp_checkpoint_fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
+    if (saved.rank != run.rank || saved.alpha != run.alpha || saved.rslora != run.rslora ||
+        saved.dropout != run.dropout) {
+        g_autofree char *expected = describe_lora(&run);
+        g_autofree char *found = describe_lora(&saved);
+
+        return fail_adapters(restore, "lora", expected, found, error);
+    }
+    return check_names(restore, "lora.targets", run.targets, saved.targets, error) &&
+           check_names(restore, "lora.save", run.saved, saved.saved, error) &&
+           check_scales(restore, &run, &saved, error);
+}
+
+static gboolean
+check_base_format(const Restore *restore, GError **error)
+{
+    const char *format = rp_weights_base_format(restore->weights);
+    const char *saved = restore->state.base_format;
+
+    return saved == NULL || strcmp(saved, format) == 0 ||
+           fail_adapters(restore, "base", format, saved, error);
+}
+
+/* The first layer whose tensors are others: its name in files. (transfer full) */
+static char *
+differing_layer(const RpWeights *weights, const char *saved)
+{
+    g_auto(GStrv) one = g_strsplit(rp_weights_base_layers(weights), " ", -1);
+    g_auto(GStrv) other = g_strsplit(saved, " ", -1);
+    const guint blocks = rp_weights_model(weights)->blocks;
+    guint layer = 0;
+
+    while (one[layer] != NULL && other[layer] != NULL && strcmp(one[layer], other[layer]) == 0)
+        layer++;
+    return layer == 0       ? g_strdup("model.embed_tokens")
+           : layer > blocks ? g_strdup("model.norm and lm_head")
+                            : g_strdup_printf("model.layers.%u", layer - 1);
+}
+
+/* Checkpoints from before there were hashes of layers had one of samples alone: shapes tell. */
+static gboolean
+check_hash(const Restore *restore, const RpWeights *weights, GError **error)
+{
+    const RpCheckpointState *state = &restore->state;
+
+    if (state->base == NULL || state->base_layers == NULL ||
+        strcmp(state->base, rp_weights_base_hash(weights)) == 0)
+        return TRUE;
+    g_autofree char *layer = differing_layer(weights, state->base_layers);
+
+    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                              "expected adapters of a base whose hash is %s, found those of "
+                              "another, %s; the first layer that differs is %s",
+                              rp_weights_base_hash(weights), state->base, layer);
+}
+
+gboolean
+rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **error)
+{
+    g_autofree char *state = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
+    Restore restore = {.path = path};
+    gboolean good;
+
+    if (!g_file_test(state, G_FILE_TEST_EXISTS))
+        return TRUE;
+    good = rp_checkpoint_state_load(path, &restore.state, error);
+    good = good && check_hash(&restore, weights, error);
+    rp_checkpoint_state_clear(&restore.state);
+    return good;
+}
+
+gboolean
+rp_checkpoint_check_adapters(const char *path, const RpWeights *weights,
+                             const RpCheckpointState *state, GError **error)
+{
+    const Restore restore = {.path = path, .weights = weights, .state = *state};
+    const char *saved = state->base;
+    const gboolean adapts = rp_weights_lora(weights) != NULL;
+
+    if (adapts != (saved != NULL))
+        return fail_adapters(&restore, "lora", adapts ? "adapters" : "a whole model",
+                             adapts ? "a whole model" : "adapters (lora.rank)", error);
+    if (!adapts)
+        return TRUE;
+    return rp_checkpoint_check_base(path, weights, error) && check_base_format(&restore, error) &&
+           check_lora(&restore, error);
+}

@@ -1,0 +1,307 @@
+/* Tensors of a checkpoint, of one server or of one of several, into their files. */
+#include "exec/checkpoint/files.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "exec/checkpoint/parts.h"
+#include "exec/system/threads.h"
+
+/* Of files that are ours alone to read: many of one size are written and summed at a time. */
+#define STATE_SHARD_BYTES G_GUINT64_CONSTANT(1000000000)
+
+static RpSafetensorsWriter *
+new_writer(const RpCheckpointSave *save, const char *name, guint64 max_shard_bytes)
+{
+    g_autofree char *path = g_build_filename(save->temporary, name, NULL);
+
+    return rp_safetensors_writer_new(path, max_shard_bytes);
+}
+
+/* n tensors a weight: numbers n k up for the k-th weight of the file. */
+static void
+add_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state)
+{
+    for (guint i = 0; i < rp_checkpoint_n_state_tensors(state->form); i++) {
+        const RpCheckpointTensor tensor =
+            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
+        g_autofree char *name = g_strconcat(weight->name, tensor.suffix, NULL);
+
+        rp_safetensors_writer_add_type(writer, name, tensor.type, tensor.shape, tensor.rank);
+    }
+}
+
+static gboolean
+write_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOptimizerState *state,
+                guint number, GError **error)
+{
+    const guint n = rp_checkpoint_n_state_tensors(state->form);
+
+    for (guint i = 0; i < n; i++) {
+        const RpCheckpointTensor tensor =
+            rp_checkpoint_state_tensor(weight, state->form, state->first, i);
+
+        if (!rp_safetensors_writer_write(writer, n * number + i,
+                                         rp_checkpoint_state_data(&tensor, state), tensor.bytes,
+                                         error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Of a weight the elements that are here; none: no tensor. */
+static gboolean
+find_part(const RpCheckpointSave *save, guint index, RpWeight *part)
+{
+    if (!rp_weight_has_state(rp_weights_nth(save->weights, index)))
+        return FALSE;
+    *part = rp_checkpoint_image_part(save->image, index);
+    return part->elements > 0;
+}
+
+static RpSafetensorsWriter *
+new_state_writer(const RpCheckpointSave *save, const char *name)
+{
+    const guint64 bytes = save->options->max_shard_bytes;
+    g_autofree char *file =
+        rp_checkpoint_server_file(name, save->image->server, save->image->n_servers);
+
+    return new_writer(save, file, bytes > 0 ? MIN(bytes, STATE_SHARD_BYTES) : STATE_SHARD_BYTES);
+}
+
+gboolean
+rp_checkpoint_begin_state(RpCheckpointSave *save, GError **error)
+{
+    save->optimizer = new_state_writer(save, RP_CHECKPOINT_OPTIMIZER);
+    if (save->image->state.async)
+        save->next = new_state_writer(save, RP_CHECKPOINT_NEXT);
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        RpWeight part;
+        if (!find_part(save, i, &part))
+            continue;
+        add_optimizer(save->optimizer, &part, &save->image->numbers[i].state);
+        if (save->next != NULL)
+            rp_safetensors_writer_add(save->next, part.name, save->dtype, part.shape, part.rank);
+    }
+    return rp_safetensors_writer_begin(save->optimizer, error) &&
+           (save->next == NULL || rp_safetensors_writer_begin(save->next, error));
+}
+
+gboolean
+rp_checkpoint_begin_model(RpCheckpointSave *save, GError **error)
+{
+    save->model = save->adapters
+                      ? new_writer(save, RP_ADAPTER_TENSORS, 0)
+                      : new_writer(save, RP_CHECKPOINT_MODEL, save->options->max_shard_bytes);
+    for (guint i = 0; i < rp_weights_count(save->weights); i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        g_autofree char *name =
+            save->adapters ? rp_adapter_tensor_name(save->weights, i) : g_strdup(weight->name);
+        guint64 shape[RP_WEIGHT_MAX_RANK];
+        const guint rank = rp_adapter_tensor_shape(weight, shape);
+        if (rp_checkpoint_has_weight(save->weights, weight))
+            rp_safetensors_writer_add(save->model, name, save->model_dtype, shape, rank);
+    }
+    return rp_safetensors_writer_begin(save->model, error);
+}
+
+gboolean
+rp_checkpoint_write_rounded(const RpCheckpointSave *save, const RpWeight *weight, guint tensor,
+                            const void *values, RpDtype dtype, const RpCheckpointPiece *piece,
+                            GError **error)
+{
+    gsize size = rp_dtype_size(save->model_dtype);
+
+    for (guint64 at = 0; at < weight->elements; at += RP_CHECKPOINT_PIECE) {
+        gsize n = (gsize)MIN(RP_CHECKPOINT_PIECE, weight->elements - at);
+        rp_dtype_from_float(save->model_dtype,
+                            rp_adapter_to_file(weight, dtype, values, at, n, piece->wide),
+                            piece->rounded, n);
+        if (!rp_checkpoint_check_finite(save->path, weight, save->model_dtype, piece->rounded, n,
+                                        piece->wide, error) ||
+            !rp_safetensors_writer_write(save->model, tensor, piece->rounded, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_next(const RpCheckpointSave *save, guint index, const RpWeight *part, guint tensor,
+           const RpCheckpointPiece *piece, GError **error)
+{
+    const guint8 *values = save->image->numbers[index].next;
+    gsize size = rp_dtype_size(save->dtype);
+
+    for (guint64 at = 0; at < part->elements; at += RP_CHECKPOINT_PIECE) {
+        gsize n = (gsize)MIN(RP_CHECKPOINT_PIECE, part->elements - at);
+        if (!rp_checkpoint_check_finite(save->path, part, save->dtype, values + at * size, n,
+                                        piece->wide, error) ||
+            !rp_safetensors_writer_write(save->next, tensor, values + at * size, n * size, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Of the run's dtype, as it lies on the host. */
+gboolean
+rp_checkpoint_write_frozen(const RpCheckpointSave *save, guint index, guint tensor, GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+
+    g_assert(weight->storage == save->model_dtype);
+    return rp_safetensors_writer_write(save->model, tensor, save->image->numbers[index].frozen,
+                                       (gsize)weight->elements * rp_dtype_size(weight->storage),
+                                       error);
+}
+
+/* The weight's numbers among those of the files */
+typedef struct {
+    guint model;
+    guint state; /* of trained ones */
+} Tensors;
+
+static gboolean
+write_model(const RpCheckpointSave *save, guint index, guint tensor, const RpCheckpointPiece *piece,
+            GError **error)
+{
+    const RpWeight *weight = rp_weights_nth(save->weights, index);
+    const RpOptimizerState *state = &save->image->numbers[index].state;
+
+    if (!rp_weight_has_state(weight))
+        return rp_checkpoint_write_frozen(save, index, tensor, error);
+    return rp_checkpoint_write_rounded(
+        save, weight, tensor, state->weight,
+        state->form.master == RP_MOMENTS_FP32 ? RP_DTYPE_FP32 : RP_DTYPE_BF16, piece, error);
+}
+
+static gboolean
+write_weight(const RpCheckpointSave *save, guint index, Tensors tensors,
+             const RpCheckpointPiece *piece, GError **error)
+{
+    RpWeight part;
+
+    if (save->model != NULL && !write_model(save, index, tensors.model, piece, error))
+        return FALSE;
+    if (save->optimizer == NULL || !find_part(save, index, &part))
+        return TRUE;
+    if (!write_optimizer(save->optimizer, &part, &save->image->numbers[index].state, tensors.state,
+                         error))
+        return FALSE;
+    return save->next == NULL || write_next(save, index, &part, tensors.state, piece, error);
+}
+
+/* Weights being written by several threads. Different tensors may be: each has a place of its own.
+ * The error that is kept is that of the first weight that fails, as with one thread. */
+typedef struct {
+    const RpCheckpointSave *save;
+    GArray *order;    /* (element-type guint): weights of the files, the largest first */
+    Tensors *tensors; /* of each weight */
+    pthread_mutex_t mutex;
+    /* under the mutex */
+    guint next;    /* in order */
+    guint failed;  /* weight; beyond all if none */
+    GError *error; /* of that */
+} Writing;
+
+static gint
+compare_weights(gconstpointer a, gconstpointer b, gpointer weights)
+{
+    guint64 x = rp_weights_nth(weights, *(const guint *)a)->elements;
+    guint64 y = rp_weights_nth(weights, *(const guint *)b)->elements;
+
+    return (x < y) - (x > y);
+}
+
+static void
+writing_init(Writing *writing, const RpCheckpointSave *save)
+{
+    guint n = rp_weights_count(save->weights);
+    Tensors next = {0};
+
+    *writing = (Writing){.save = save, .failed = n};
+    writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
+    writing->tensors = g_new0(Tensors, n);
+    for (guint i = 0; i < n; i++) {
+        const RpWeight *weight = rp_weights_nth(save->weights, i);
+        RpWeight part;
+        if (!rp_checkpoint_has_weight(save->weights, weight))
+            continue;
+        writing->tensors[i] = next;
+        next.model++;
+        next.state += find_part(save, i, &part);
+        g_array_append_val(writing->order, i);
+    }
+    g_array_sort_with_data(writing->order, compare_weights, (gpointer)save->weights);
+    pthread_mutex_init(&writing->mutex, NULL);
+}
+
+static void
+writing_clear(Writing *writing)
+{
+    pthread_mutex_destroy(&writing->mutex);
+    g_free(writing->tensors);
+    g_array_unref(writing->order);
+}
+
+/* After a failure, those before it only. */
+static gboolean
+take_weight(Writing *writing, guint *index)
+{
+    gboolean taken = FALSE;
+
+    pthread_mutex_lock(&writing->mutex);
+    while (!taken && writing->next < writing->order->len) {
+        *index = g_array_index(writing->order, guint, writing->next++);
+        taken = *index < writing->failed;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    return taken;
+}
+
+static void
+keep_error(Writing *writing, guint index, GError *error)
+{
+    pthread_mutex_lock(&writing->mutex);
+    if (index < writing->failed) {
+        GError *other = writing->error;
+        writing->failed = index;
+        writing->error = error;
+        error = other;
+    }
+    pthread_mutex_unlock(&writing->mutex);
+    g_clear_error(&error);
+}
+
+static void *
+write_some(void *data)
+{
+    Writing *writing = data;
+    g_autofree float *wide = g_new(float, RP_CHECKPOINT_PIECE);
+    g_autofree guint8 *rounded = g_malloc(RP_CHECKPOINT_PIECE * sizeof(float));
+    const RpCheckpointPiece piece = {wide, rounded};
+    guint index;
+
+    while (take_weight(writing, &index)) {
+        GError *error = NULL;
+        if (!write_weight(writing->save, index, writing->tensors[index], &piece, &error))
+            keep_error(writing, index, error);
+    }
+    return NULL;
+}
+
+gboolean
+rp_checkpoint_write_tensors(RpCheckpointSave *save, GError **error)
+{
+    Writing writing;
+
+    writing_init(&writing, save);
+    rp_run_in_threads(writing.order->len, write_some, &writing);
+    writing_clear(&writing);
+    if (writing.error != NULL) {
+        g_propagate_error(error, writing.error);
+        return FALSE;
+    }
+    return (save->model == NULL || rp_safetensors_writer_finish(save->model, error)) &&
+           (save->optimizer == NULL || rp_safetensors_writer_finish(save->optimizer, error)) &&
+           (save->next == NULL || rp_safetensors_writer_finish(save->next, error));
+}
