@@ -7,7 +7,8 @@
  *   tokenizer files of the model's directory     copied, if there are any
  *   optimizer.safetensors    fp32 master weights and moments: NAME.master, NAME.exp_avg, ...
  *   next.safetensors         asynchronous: the weights that the next forward reads
- *                            (each in shards of 1 GB at most, or of max_shard_bytes if less)
+ *                            (each in shards of 1 GB at most, or of max_shard_bytes if less; of
+ *                            several servers optimizer-server-1-of-4.safetensors ..., its parts)
  *   trainer_state.json       step, update state, data state, what the run was (roundpipe-state/1)
  *   manifest.json            size and SHA-256 of every file above; written last
  *

@@ -258,20 +258,39 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
     return TRUE;
 }
 
+/* Those of [@first, @end) of the layer, of a @state that has more of them. */
 static void
-restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state)
+restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, guint64 first,
+                guint64 end)
 {
-    const void *moments[] = {state->moment1, state->moment2};
+    const guint8 *moments[] = {state->moment1, state->moment2};
     const float *scales[] = {state->scale1, state->scale2};
     const gsize each = rp_moment_bytes(state->form.moments);
-    const gsize n_scales = rp_moment_scales(state->form.moments, state->first, state->n_parameters);
+    const gsize n_scales = rp_moment_scales(state->form.moments, first, end - first);
+    const guint64 block = first / RP_MOMENT_BLOCK;
 
     for (guint i = 0; i < rp_optimizer_moments(state->form); i++) {
-        memcpy(restored->moment[i] + state->first * each, moments[i], state->n_parameters * each);
+        memcpy(restored->moment[i] + first * each, moments[i] + (first - state->first) * each,
+               (end - first) * each);
         if (n_scales > 0)
-            memcpy(restored->scale[i] + state->first / RP_MOMENT_BLOCK, scales[i],
+            memcpy(restored->scale[i] + block, scales[i] + (block - state->first / RP_MOMENT_BLOCK),
                    n_scales * sizeof(float));
     }
+}
+
+/* What is stepped here: of several servers, others read the rest. */
+static void
+restore_share(RpRestoredLayer *restored, const RpOptimizerState *state, RpShard share)
+{
+    const gsize each = rp_moment_bytes(state->form.master);
+    const guint64 first = MAX(state->first, share.first);
+    const guint64 end = MIN(state->first + state->n_parameters, share.first + share.n);
+
+    if (first >= end)
+        return;
+    memcpy(restored->weight + first * each,
+           (const guint8 *)state->weight + (first - state->first) * each, (end - first) * each);
+    restore_moments(restored, state, first, end);
 }
 
 gboolean
@@ -279,7 +298,6 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
                           const void *next, GError **error)
 {
     const Place place = place_of(trainer, weight);
-    const gsize each = rp_moment_bytes(state->form.master);
     RpRestoredLayer *restored;
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
@@ -294,8 +312,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
         return FALSE;
     }
     restored = restored_layer(trainer, place.layer, next != NULL);
-    memcpy(restored->weight + state->first * each, state->weight, state->n_parameters * each);
-    restore_moments(restored, state);
+    restore_share(restored, state, rp_host_state_own_share(trainer->host_state, place.layer));
     restored->n_steps = state->n_steps;
     if (next != NULL)
         memcpy(restored->next + state->first * element_bytes(trainer), next,
