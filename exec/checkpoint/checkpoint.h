@@ -173,12 +173,14 @@ gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUS
 
 /**
  * rp_checkpoint_restore:
- * @trainer: new, of the same model; devices, schedule and partition may differ
+ * @trainer: new, of the same model; devices, schedule, partition and number of servers may differ
+ * @servers: (nullable): of the trainer: all call, and each compares the checksums of some of the files
  * @data: (out)
  * @note: (out) (optional) (transfer full) (nullable): a line for the user, where the steps that
  *   follow will not have the bits of a run that never stopped
  *
- * Errors: RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH
+ * Errors: RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH, RP_SERVERS_ERROR_*
  */
-gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, char **note,
+gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpServers *servers,
+                               RpDataState *data, char **note,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;

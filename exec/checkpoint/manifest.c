@@ -218,12 +218,12 @@ rp_checkpoint_manifest_write(const char *path, const RpCheckpointImage *image, c
         return FALSE;
     if (told != NULL)
         keep_files(files, 0, image->n_servers, FALSE);
-    g_autofree char *missing = told == NULL ? find_missing(files, 1) : NULL;
+    if (!digest(path, files, error) || (told != NULL && !add_told(files, path, told, error)))
+        return FALSE;
+    g_autofree char *missing = find_missing(files, image->n_servers);
     if (missing != NULL)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_WRITE, path,
                                   "expected the file %s, found none of that name", missing);
-    if (!digest(path, files, error) || (told != NULL && !add_told(files, path, told, error)))
-        return FALSE;
     g_autofree char *json = to_json(files, image);
     return g_file_set_contents_full(manifest, json, -1,
                                     G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
@@ -437,17 +437,38 @@ check_digests(const char *path, const Manifest *manifest, const RpCheckpointDige
     return TRUE;
 }
 
+static gint
+compare_largest(gconstpointer a, gconstpointer b)
+{
+    const RpCheckpointFile *x = a, *y = b;
+
+    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                                : compare_names(a, b);
+}
+
+gboolean
+rp_checkpoint_verify_some(const char *path, guint server, guint n_servers, GError **error)
+{
+    g_auto(Manifest) manifest = {0};
+
+    if (!manifest_read(path, &manifest, error) || !check_sizes(path, &manifest, error))
+        return FALSE;
+    if (n_servers > 1)
+        g_array_sort(manifest.files, compare_largest);
+    for (guint i = manifest.files->len; i-- > 0;)
+        if (i % n_servers != server)
+            g_array_remove_index(manifest.files, i);
+    RpCheckpointDigests digests = rp_checkpoint_digest(path, manifest.files);
+    gboolean good = check_digests(path, &manifest, &digests, error);
+    rp_checkpoint_digests_clear(&digests);
+    return good;
+}
+
 gboolean
 rp_checkpoint_verify(const char *path, GError **error)
 {
     g_return_val_if_fail(path != NULL, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    g_auto(Manifest) manifest = {0};
-    if (!manifest_read(path, &manifest, error) || !check_sizes(path, &manifest, error))
-        return FALSE;
-    RpCheckpointDigests digests = rp_checkpoint_digest(path, manifest.files);
-    gboolean good = check_digests(path, &manifest, &digests, error);
-    rp_checkpoint_digests_clear(&digests);
-    return good;
+    return rp_checkpoint_verify_some(path, 0, 1, error);
 }

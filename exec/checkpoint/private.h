@@ -97,6 +97,10 @@ void rp_checkpoint_digests_clear(RpCheckpointDigests *digests);
  * RP_CHECKPOINT_ERROR_CORRUPT */
 gboolean rp_checkpoint_is_complete(const char *path, GError **error);
 
+/* rp_checkpoint_verify() of one of @n_servers files, the largest first, from the @server-th on: of several
+ * servers each verifies others. */
+gboolean rp_checkpoint_verify_some(const char *path, guint server, guint n_servers, GError **error);
+
 /* ---- state.c ---- */
 
 /* trainer_state.json */

@@ -339,9 +339,30 @@ note_rounds(const Restore *restore)
         now, now == 1 ? "" : "s", restore->state.rounds);
 }
 
+/* Each server compares its part of the files; the first that finds something wrong tells all. */
+static gboolean
+verify(const char *path, RpServers *servers, GError **error)
+{
+    g_autoptr(GError) own = NULL;
+
+    if (servers == NULL)
+        return rp_checkpoint_verify(path, error);
+    const gboolean good =
+        rp_checkpoint_verify_some(path, rp_servers_rank(servers), rp_servers_count(servers), &own);
+    g_auto(GStrv) told =
+        rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, good ? "" : own->message, error);
+
+    for (guint r = 0; told != NULL && told[r] != NULL; r++)
+        if (*told[r] != '\0') {
+            g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT, told[r]);
+            return FALSE;
+        }
+    return told != NULL;
+}
+
 gboolean
-rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, char **note,
-                      GError **error)
+rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpServers *servers, RpDataState *data,
+                      char **note, GError **error)
 {
     g_return_val_if_fail(path && trainer && data, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
@@ -349,7 +370,7 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpDataState *data, c
     Restore restore = {.path = path, .trainer = trainer};
     restore.network = rp_trainer_network(trainer);
     restore.weights = rp_network_weights(restore.network);
-    gboolean good = rp_checkpoint_verify(path, error) &&
+    gboolean good = verify(path, servers, error) &&
                     rp_checkpoint_state_load(path, &restore.state, error) &&
                     check_model(&restore, error) && check_run(&restore, error) &&
                     rp_checkpoint_check_adapters(path, restore.weights, &restore.state, error) &&

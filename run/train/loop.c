@@ -200,7 +200,7 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
     g_autofree char *note = NULL;
     RpDataState state;
 
-    if (!rp_checkpoint_restore(path, loop->trainer, &state, &note, error) ||
+    if (!rp_checkpoint_restore(path, loop->trainer, loop->job->servers, &state, &note, error) ||
         !rp_batcher_restore(loop->batcher, &state, error))
         return FALSE;
     if (note != NULL)

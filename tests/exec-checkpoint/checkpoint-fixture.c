@@ -453,7 +453,7 @@ checkpoint_holds(CheckpointFixture *f, const char *path, guint64 step)
 
     g_clear_error(&f->error);
     fake_trainer_go_to(f->trainer, step);
-    gboolean good = rp_checkpoint_restore(path, restored, &data, NULL, &f->error) &&
+    gboolean good = rp_checkpoint_restore(path, restored, NULL, &data, NULL, &f->error) &&
                     fake_trainer_equal(f->trainer, restored) &&
                     memcmp(&data, &expected, sizeof data) == 0;
     fake_trainer_free(restored);

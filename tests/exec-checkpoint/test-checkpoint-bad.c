@@ -12,7 +12,7 @@ expect_refusal(CheckpointFixture *f, RpTrainer *trainer, RpCheckpointError code,
     g_clear_pointer(&f->other, fake_trainer_free);
     f->other = trainer;
     g_clear_error(&f->error);
-    assert_false(rp_checkpoint_restore(f->path, f->other, &data, NULL, &f->error));
+    assert_false(rp_checkpoint_restore(f->path, f->other, NULL, &data, NULL, &f->error));
     assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, (gint)code));
     rp_assert_error_message_contains(f->error, part);
     assert_null(strchr(f->error->message, '\n'));
@@ -175,7 +175,7 @@ takes_a_state_of_before_rounds_were_told(void **state)
     forge_state(f, text);
     f->other = same_trainer();
     fake_trainer_set_rounds(f->other, 3);
-    assert_true(rp_checkpoint_restore(f->path, f->other, &data, &note, &f->error));
+    assert_true(rp_checkpoint_restore(f->path, f->other, NULL, &data, &note, &f->error));
     assert_null(note);
 }
 

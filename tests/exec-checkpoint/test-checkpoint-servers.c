@@ -124,7 +124,7 @@ assert_restored(const Saving *saving)
 
     g_clear_pointer(&f->other, fake_trainer_free);
     f->other = fake_trainer_new(&saving->config, RP_DTYPE_BF16, saving->async);
-    const gboolean good = rp_checkpoint_restore(f->path, f->other, &data, NULL, &f->error) &&
+    const gboolean good = rp_checkpoint_restore(f->path, f->other, NULL, &data, NULL, &f->error) &&
                           fake_trainer_equal(expected, f->other);
 
     fake_trainer_free(expected);
@@ -142,7 +142,7 @@ expect_refusal(CheckpointFixture *f, const char *file, const char *part)
     g_clear_pointer(&f->other, fake_trainer_free);
     f->other = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
     g_clear_error(&f->error);
-    assert_false(rp_checkpoint_restore(f->path, f->other, &data, NULL, &f->error));
+    assert_false(rp_checkpoint_restore(f->path, f->other, NULL, &data, NULL, &f->error));
     assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT));
     rp_assert_error_message_contains(f->error, file);
     rp_assert_error_message_contains(f->error, part);
@@ -302,6 +302,62 @@ name_a_part_that_is_missing_or_of_another_save(void **state)
     }
 }
 
+typedef struct {
+    CheckpointFixture *f;
+    GError *error[MOST];
+} Restoring;
+
+static void
+restore_one(RpServers *servers, gpointer user_data)
+{
+    Restoring *restoring = user_data;
+    const guint server = rp_servers_rank(servers);
+    const RpModel config = checkpoint_config(TRUE);
+    RpTrainer *trainer = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
+    RpDataState data;
+
+    fake_trainer_set_server(trainer, server, rp_servers_count(servers));
+    g_assert(rp_checkpoint_restore(restoring->f->path, trainer, servers, &data, NULL,
+                                   &restoring->error[server]) != fake_trainer_is_new(trainer));
+    fake_trainer_free(trainer);
+}
+
+/* Each reads some files; what one finds all are told. */
+static void
+are_compared_by_all_together(void **state)
+{
+    CheckpointFixture *f = *state;
+    Saving saving = saving_of(f, 7);
+    Restoring restoring = {.f = f};
+
+    assert_true(save_on(&saving, 2));
+    checkpoint_load(f, f->path);
+    GHashTableIter iter;
+    gpointer name, bytes;
+
+    g_hash_table_iter_init(&iter, f->files);
+    while (g_hash_table_iter_next(&iter, &name, &bytes)) {
+        const gsize length = g_bytes_get_size(bytes);
+        g_autofree char *text = g_memdup2(g_bytes_get_data(bytes, NULL), length);
+        g_autofree char *path = g_build_filename(f->path, name, NULL);
+        ThreadsNet *net = threads_net_new(3);
+
+        text[length / 2] ^= strcmp(name, "manifest.json") == 0 ? 0 : 1;
+        assert_true(g_file_set_contents(path, text, (gssize)length, NULL));
+        threads_run(net, 3, NULL, restore_one, &restoring);
+        threads_net_free(net);
+        for (guint r = 0; r < 3; r++) {
+            if (strcmp(name, "manifest.json") == 0)
+                assert_null(restoring.error[r]);
+            else
+                rp_assert_error_message_contains(restoring.error[r], path);
+            g_clear_error(&restoring.error[r]);
+        }
+        text[length / 2] ^= strcmp(name, "manifest.json") == 0 ? 0 : 1;
+        assert_true(g_file_set_contents(path, text, (gssize)length, NULL));
+    }
+}
+
 /* With sizes and checksums that agree. */
 static void
 are_refused_if_their_table_has_gaps(void **state)
@@ -347,6 +403,7 @@ main(void)
         TEST(are_weights_alone_too),
         TEST(are_not_there_if_one_server_fails),
         TEST(name_a_part_that_is_missing_or_of_another_save),
+        TEST(are_compared_by_all_together),
         TEST(are_refused_if_their_table_has_gaps),
     };
 

@@ -73,7 +73,7 @@ restore(gpointer data)
     RpDataState state;
 
     fake_trainer_go_to(f->trainer, LAST_STEP);
-    if (!rp_checkpoint_restore(path, restored, &state, NULL, &error))
+    if (!rp_checkpoint_restore(path, restored, NULL, &state, NULL, &error))
         return refused(error);
     return fake_trainer_equal(f->trainer, restored) ? DONE : WRONG;
 }

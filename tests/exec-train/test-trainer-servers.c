@@ -87,12 +87,12 @@ save(RpTrainer *trainer, RpServers *servers, const char *output)
 }
 
 static void
-restore(RpTrainer *trainer, const char *path)
+restore(RpTrainer *trainer, RpServers *servers, const char *path)
 {
     RpDataState data;
     g_autoptr(GError) error = NULL;
 
-    if (!rp_checkpoint_restore(path, trainer, &data, NULL, &error))
+    if (!rp_checkpoint_restore(path, trainer, servers, &data, NULL, &error))
         g_assert_no_error(error);
 }
 
@@ -111,7 +111,7 @@ train_one(RpServers *servers, gpointer user_data)
 
     g_assert_no_error(error);
     if (all->from != NULL)
-        restore(trainer, all->from);
+        restore(trainer, servers, all->from);
     rp_tiny_train(trainer, &run, all->first_step, all->n_steps, NULL);
     for (guint l = 0; l < rp_network_n_layers(rp_trainer_network(trainer)); l++)
         all->n_shares[rank] +=
@@ -135,7 +135,7 @@ train_alone(Servers *all, const RpTinyRun *run)
 
     g_assert_no_error(error);
     if (all->from != NULL)
-        restore(trainer, all->from);
+        restore(trainer, NULL, all->from);
     rp_tiny_train(trainer, run, all->first_step, all->n_steps, NULL);
     if (all->from == NULL)
         all->gradients = hash_gradients(all->model, trainer);
@@ -163,7 +163,7 @@ saved_hash(const RpTinyModel *model, const RpTinyRun *run, const char *output, g
     g_autoptr(RpTrainer) trainer = rp_tiny_trainer(model, run, &error);
 
     g_assert_no_error(error);
-    restore(trainer, path);
+    restore(trainer, NULL, path);
     return rp_tiny_hash(trainer);
 }
 
