@@ -59,8 +59,24 @@ find_missing(const GArray *files, guint n_servers)
 
 /* ---- writing ---- */
 
+/* Who may have written a file: others come and go while several servers write. */
+typedef struct {
+    guint n_servers;
+    gboolean own; /* those of the server; else all that are of none of the servers */
+    guint server;
+} Writers;
+
+static gboolean
+is_theirs(const char *name, Writers writers)
+{
+    for (guint r = 0; writers.n_servers > 1 && r < writers.n_servers; r++)
+        if (rp_checkpoint_is_server_file(name, r, writers.n_servers))
+            return writers.own && r == writers.server;
+    return !writers.own;
+}
+
 static GArray *
-scan(const char *path, GError **error)
+scan(const char *path, Writers writers, GError **error)
 {
     g_autoptr(GPtrArray) names = rp_file_list(path, error);
     g_autoptr(GArray) files = rp_checkpoint_files_new();
@@ -69,6 +85,8 @@ scan(const char *path, GError **error)
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *inner = g_build_filename(path, name, NULL);
         struct stat status;
+        if (!is_theirs(name, writers))
+            continue;
         if (lstat(inner, &status) != 0) {
             rp_checkpoint_fail_errno(error, "read", inner, errno);
             return NULL;
@@ -130,32 +148,13 @@ to_json(const GArray *files, const RpCheckpointImage *image)
     return rp_json_writer_finish(json);
 }
 
-/* Leaves those of the server, or all that are of none of the servers. */
-static void
-keep_files(GArray *files, guint server, guint n_servers, gboolean own)
-{
-    for (guint i = files->len; i-- > 0;) {
-        gboolean of_server = FALSE;
-
-        for (guint r = 0; r < n_servers && !of_server; r++)
-            of_server =
-                (!own || r == server) &&
-                rp_checkpoint_is_server_file(rp_checkpoint_file(files, i)->name, r, n_servers);
-        if (of_server != own)
-            g_array_remove_index(files, i);
-    }
-}
-
 char *
 rp_checkpoint_manifest_own(const char *path, guint server, guint n_servers, GError **error)
 {
     g_autoptr(GString) lines = g_string_new(NULL);
-    g_autoptr(GArray) files = scan(path, error);
+    g_autoptr(GArray) files = scan(path, (Writers){n_servers, TRUE, server}, error);
 
-    if (files == NULL)
-        return NULL;
-    keep_files(files, server, n_servers, TRUE);
-    if (!digest(path, files, error))
+    if (files == NULL || !digest(path, files, error))
         return NULL;
     for (guint i = 0; i < files->len; i++)
         g_string_append_printf(
@@ -212,13 +211,10 @@ rp_checkpoint_manifest_write(const char *path, const RpCheckpointImage *image, c
                              GError **error)
 {
     g_autofree char *manifest = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
-    g_autoptr(GArray) files = scan(path, error);
+    g_autoptr(GArray) files = scan(path, (Writers){.n_servers = image->n_servers}, error);
 
-    if (files == NULL)
-        return FALSE;
-    if (told != NULL)
-        keep_files(files, 0, image->n_servers, FALSE);
-    if (!digest(path, files, error) || (told != NULL && !add_told(files, path, told, error)))
+    if (files == NULL || !digest(path, files, error) ||
+        (told != NULL && !add_told(files, path, told, error)))
         return FALSE;
     g_autofree char *missing = find_missing(files, image->n_servers);
     if (missing != NULL)

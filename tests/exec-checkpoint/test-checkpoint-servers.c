@@ -233,6 +233,22 @@ are_written_beside_training(void **state)
     }
 }
 
+/* While one looks at its files others rename theirs. */
+static void
+do_not_get_in_each_others_way(void **state)
+{
+    CheckpointFixture *f = *state;
+
+    for (guint step = 1; step <= (RP_TEST_FEW ? 10 : 50); step++) {
+        Saving saving = saving_of(f, step);
+
+        f->options.keep = 1;
+        f->options.max_shard_bytes = 500;
+        if (!save_on(&saving, MOST))
+            fail_msg("step %u: %s", step, f->error->message);
+    }
+}
+
 static void
 are_weights_alone_too(void **state)
 {
@@ -400,6 +416,7 @@ main(void)
         TEST(come_back_on_one),
         TEST(have_a_file_of_each_server),
         TEST(are_written_beside_training),
+        TEST(do_not_get_in_each_others_way),
         TEST(are_weights_alone_too),
         TEST(are_not_there_if_one_server_fails),
         TEST(name_a_part_that_is_missing_or_of_another_save),
