@@ -95,7 +95,7 @@ struct _RpHostState {
     RpShares *shares;
     RpHostStatePlace squares_place; /* of several servers */
     RpHostStatePlace room_place;
-    RpPool *network_pool;    /* of the network's lane */
+    RpPool *network_pool; /* of the network's lane */
     guint n_numbers;
     RpHostStateNumbers numbers;
     gpointer numbers_data;

@@ -28,7 +28,7 @@ typedef enum {
 typedef enum {
     RP_SERVERS_CONTROL, /* the caller of the trainer */
     RP_SERVERS_NETWORK, /* the host's lane of that name */
-    RP_SERVERS_SAVING,  /* who writes a checkpoint: waits as long as disks take, and nobody is slow */
+    RP_SERVERS_SAVING, /* who writes a checkpoint: waits as long as disks take, and nobody is slow */
     RP_SERVERS_CHANNELS
 } RpServersChannel;
 
