@@ -97,7 +97,7 @@ rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error)
 
     for (char **word = words; word != NULL && *word != NULL; word++) {
         g_autofree char *name = NULL;
-        guint n;
+        guint n = 0;
 
         if (!read_count(*word, &name, &n, error))
             return FALSE;
@@ -136,7 +136,7 @@ rp_box_open_cards(const RpBoxArgs *box, const char *usual, GArray **card_of, GEr
 
     for (char **word = words; *word != NULL; word++) {
         RpBoxArgs one = *box;
-        guint n;
+        guint n = 0;
 
         if (!read_count(*word, &one.gpu, &n, error))
             return NULL;
