@@ -2,6 +2,8 @@
 
 #include "run/run-file.h"
 
+#define LEAST_HEAD_TOKENS 256
+
 /* Whether a block that is not to stay plain has codes. */
 static gboolean
 some_block_has_codes(const RpRunMatmul *matmul, const RpWeights *weights, RpDtype dtype)
@@ -11,6 +13,37 @@ some_block_has_codes(const RpRunMatmul *matmul, const RpWeights *weights, RpDtyp
     for (guint b = matmul->plain_first; b + matmul->plain_last < blocks; b++)
         if (rp_layer_layout_of_codes(weights, b + 1, dtype, NULL).has_codes)
             return TRUE;
+    return FALSE;
+}
+
+/* What a head of codes needs beside what blocks do: rows of targets come in multiples of a sixteenth of the
+ * tokens (exec/device/targets.h). A plan has not chosen any yet. */
+static gboolean
+check_head(const char *prefix, const RpWeights *weights, const RpNetworkOptions *options,
+           GError **error)
+{
+    const RpModel *model = rp_weights_model(weights);
+    const guint head = rp_weights_n_layers(weights) - 1;
+
+    if (!rp_layer_layout_of_codes(weights, head, options->dtype, NULL).has_codes)
+        g_set_error(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "%smatmul: fp8-head takes a head whose rows and columns are multiples of 16, found "
+            "%u x %u: take fp8",
+            prefix, (guint)model->vocab, (guint)model->hidden);
+    else if (options->tokens > 0 &&
+             (guint64)options->sequences * options->tokens < LEAST_HEAD_TOKENS)
+        g_set_error(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "%smatmul: fp8-head takes micro-batches of %u tokens or more, found %u sequences of "
+            "%u: take fp8",
+            prefix, LEAST_HEAD_TOKENS, options->sequences, options->tokens);
+    else if (options->head_chunk % 16 != 0)
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "%shead%cchunk: expected a multiple of 16 with matmul: fp8-head, found %u",
+                    prefix, *prefix != '\0' ? '-' : '_', options->head_chunk);
+    else
+        return TRUE;
     return FALSE;
 }
 
@@ -35,7 +68,8 @@ check_codes(const RpRunMatmul *matmul, const char *prefix, const RpWeights *weig
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%smatmul: fp8: %s: leave it out",
                     prefix, problem->message);
     else
-        return TRUE;
+        return matmul->choice != RP_RUN_MATMUL_FP8_HEAD ||
+               check_head(prefix, weights, options, error);
     return FALSE;
 }
 
@@ -44,13 +78,14 @@ rp_run_take_matmul(const RpRunMatmul *matmul, const char *prefix, const RpWeight
                    const RpKernels *kernels, guint devices, RpNetworkOptions *options,
                    GError **error)
 {
-    const gboolean codes = matmul->choice == RP_DTYPE_E4M3 + 1;
+    const gboolean head = matmul->choice == RP_RUN_MATMUL_FP8_HEAD;
+    const gboolean codes = head || matmul->choice == RP_RUN_MATMUL_FP8;
     const char *dtype = rp_dtype_name(options->dtype);
 
     g_return_val_if_fail(weights && options && prefix, FALSE);
     if (!codes && matmul->choice != 0 && matmul->choice != (int)options->dtype + 1) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%smatmul: expected %s, as dtype, or fp8, found %s", prefix, dtype,
+                    "%smatmul: expected %s, as dtype, fp8 or fp8-head, found %s", prefix, dtype,
                     rp_dtype_name((RpDtype)(matmul->choice - 1)));
         return FALSE;
     }
@@ -68,6 +103,7 @@ rp_run_take_matmul(const RpRunMatmul *matmul, const char *prefix, const RpWeight
         .used = TRUE,
         .gradients = matmul->gradients != 0 ? (RpDtype)matmul->gradients : RP_DTYPE_E5M2,
         .plain_first = matmul->plain_first,
-        .plain_last = matmul->plain_last};
+        .plain_last = matmul->plain_last,
+        .head = head};
     return TRUE;
 }

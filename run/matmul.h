@@ -5,9 +5,13 @@
 
 #include "exec/network/network.h"
 
+#define RP_RUN_MATMUL_FP8 (RP_DTYPE_E4M3 + 1)
+#define RP_RUN_MATMUL_FP8_HEAD (RP_DTYPE_E5M2 + 1)
+
 /**
  * RpRunMatmul:
- * @choice: RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0: as the dtype
+ * @choice: RpDtype + 1, or RP_RUN_MATMUL_FP8: of blocks, RP_RUN_MATMUL_FP8_HEAD: of the head, too; 0: as
+ *   the dtype
  * @gradients: RP_DTYPE_E5M2, also if 0, or RP_DTYPE_E4M3
  * @half_sums: fewer bits than fp32's in sums
  */

@@ -6,6 +6,7 @@
 
 #include "core/catalogue/lora.h"
 #include "core/lowbit/lowbit.h"
+#include "run/matmul.h"
 #include "run/run.h"
 #include "text/chat/chat.h"
 
@@ -42,11 +43,9 @@ static const RpSettingChoice dispatches[] = {
 static const RpSettingChoice consistencies[] = {
     {"events", RP_CONSISTENCY_EVENTS}, {"blocking", RP_CONSISTENCY_BLOCKING}, {NULL}};
 static const RpSettingChoice accumulates[] = {{"fp32", 0}, {"fp16", 1}, {NULL}};
-static const RpSettingChoice matmuls[] = {{"fp8", RP_DTYPE_E4M3 + 1},
-                                          {"bf16", RP_DTYPE_BF16 + 1},
-                                          {"fp16", RP_DTYPE_FP16 + 1},
-                                          {"fp32", RP_DTYPE_FP32 + 1},
-                                          {NULL}};
+static const RpSettingChoice matmuls[] = {
+    {"fp8", RP_RUN_MATMUL_FP8},  {"fp8-head", RP_RUN_MATMUL_FP8_HEAD}, {"bf16", RP_DTYPE_BF16 + 1},
+    {"fp16", RP_DTYPE_FP16 + 1}, {"fp32", RP_DTYPE_FP32 + 1},          {NULL}};
 static const RpSettingChoice fp8_formats[] = {
     {"hybrid", RP_DTYPE_E5M2}, {"e4m3", RP_DTYPE_E4M3}, {NULL}};
 static const RpSettingChoice attentions[] = {{"auto", 0},
@@ -123,7 +122,8 @@ static const RpSetting settings[] = {
      .help = "numbers of weights, activations and gradients on devices"},
     {"matmul", CHOICE(matmul_choice, matmuls), .unset = "as dtype", .others = "fp8 enable_fp8",
      .help =
-         "what matmuls of blocks read; fp8: codes of 8 bits with a scale (RTX 40, H100 and later)"},
+         "what matmuls of blocks read; fp8: codes of 8 bits with a scale (RTX 40, H100 and later); "
+         "fp8-head: the head's, too"},
     {"fp8.format", .expert = TRUE, CHOICE(fp8.gradients, fp8_formats), .unset = "hybrid",
      .others = "fp8_format", .help = "fp8: codes of gradients; hybrid: e5m2, e4m3: as all else"},
     {"fp8.plain_first_blocks", .expert = TRUE, WHOLE(fp8.plain_first, 0, 4096), .unset = "0",

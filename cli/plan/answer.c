@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "core/base/fp8.h"
 #include "core/base/units.h"
 
 #define LABEL_WIDTH 10
@@ -126,7 +127,9 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, query->accumulate);
     if (query->codes)
-        rp_report_line(report, "", "matmuls of blocks in fp8: `matmul: fp8` in the run file");
+        rp_report_line(report, "", "matmuls of blocks%s in fp8: `matmul: %s` in the run file",
+                       query->codes_head ? " and the head" : "",
+                       rp_fp8_name(query->codes, query->codes_head));
     if (query->base != NULL)
         rp_report_line(report, "",
                        "frozen weights in %s: packed on the host and on the links, expanded once a "

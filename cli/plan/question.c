@@ -7,6 +7,7 @@
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
+#include "run/matmul.h"
 #include "run/run.h"
 
 /* What is taken where nothing is given. */
@@ -342,7 +343,8 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
         !rp_cli_choose("matmul", "matmul", args->matmul, &words.matmul, error))
         return FALSE;
     query->accumulate = half_sums ? "fp16" : "fp32";
-    query->codes = words.matmul == RP_DTYPE_E4M3 + 1;
+    query->codes_head = words.matmul == RP_RUN_MATMUL_FP8_HEAD;
+    query->codes = query->codes_head || words.matmul == RP_RUN_MATMUL_FP8;
     words.half_sums = half_sums;
     if (path != NULL ? !read_path(args, path, &words, question, error)
                      : !read_name(args, &words, question, error))

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/reports/result.h"
+#include "core/base/fp8.h"
 #include "core/base/units.h"
 #include "run/settings.h"
 
@@ -365,7 +366,7 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
     rp_report_text(report, "dtype", query->dtype, NULL);
     rp_report_text(report, "accumulate", query->accumulate, NULL);
     if (query->codes)
-        rp_report_text(report, "matmul", "fp8", NULL);
+        rp_report_text(report, "matmul", rp_fp8_name(query->codes, query->codes_head), NULL);
     rp_report_count(report, "lora_rank", query->lora_rank, NULL);
     if (query->base != NULL)
         rp_report_text(report, "base", query->base, NULL);

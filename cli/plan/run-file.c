@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "core/base/fp8.h"
 #include "run/settings.h"
 
 /* Where people begin; adapters take larger steps than whole models. */
@@ -110,7 +111,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     if (strcmp(query->accumulate, "fp16") == 0)
         add(text, "accumulate", "fp16");
     if (query->codes)
-        add(text, "matmul", "fp8");
+        add(text, "matmul", "%s", rp_fp8_name(query->codes, query->codes_head));
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);

@@ -27,6 +27,13 @@
 #define RP_E5M2_LARGEST 57344.0f
 #define RP_FP8_NAN 0x7f
 
+/* What settings and timing files call matmuls that read codes: of blocks, and @head: of the head, too. */
+static inline const char *
+rp_fp8_name(int blocks, int head)
+{
+    return head ? "fp8-head" : blocks ? "fp8" : "";
+}
+
 /* The exponent, as fp32 has it, of the scale. @largest: bits of the largest magnitude. */
 RP_SHARED uint32_t
 rp_fp8_scale_exponent(RpDtype code, uint32_t largest)

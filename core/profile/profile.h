@@ -89,7 +89,7 @@ struct _RpProfile {
     char *device;     /* e.g. "RTX 4090" */
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
-    char *matmul;     /* "fp8": blocks' linear layers read codes of 8 bits; "": numbers of dtype */
+    char *matmul;     /* what reads codes of 8 bits (core/base/fp8.h); "": nothing does */
     char *attention;  /* whose kernels: "builtin", "cudnn", "cudnn-forward" */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */

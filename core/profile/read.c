@@ -116,7 +116,7 @@ read_date(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static const char *const formats[] = {RP_PROFILE_FORMAT, NULL};
 static const char *const dtypes[] = {"fp16", "bf16", "fp32", NULL};
 static const char *const accumulates[] = {"fp16", "fp32", NULL};
-static const char *const matmuls[] = {"fp8", NULL};
+static const char *const matmuls[] = {"fp8", "fp8-head", NULL};
 static const char *const attentions[] = {"builtin", "cudnn", "cudnn-forward", NULL};
 static const char *const sources[] = {"published", "measured", "predicted", NULL};
 static const char *const kinds[] = {"embedding", "block", "head", NULL};

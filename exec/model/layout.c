@@ -71,8 +71,9 @@ rp_layout_upload_room(const RpWeightPlace *place)
 static gboolean
 is_linear(const RpWeight *weight)
 {
-    static const RpWeightKind kinds[] = {RP_WEIGHT_Q,    RP_WEIGHT_K,  RP_WEIGHT_V,   RP_WEIGHT_O,
-                                         RP_WEIGHT_GATE, RP_WEIGHT_UP, RP_WEIGHT_DOWN};
+    static const RpWeightKind kinds[] = {RP_WEIGHT_Q,    RP_WEIGHT_K,    RP_WEIGHT_V,
+                                         RP_WEIGHT_O,    RP_WEIGHT_GATE, RP_WEIGHT_UP,
+                                         RP_WEIGHT_DOWN, RP_WEIGHT_HEAD};
 
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
         if (weight->kind == kinds[i])

@@ -12,6 +12,8 @@
  *
  *   x      a b c d e f      rows 1 3 4      normed  b d e      dx   0 . 0 . . 0
  *
+ * In codes of 8 bits (operand.c) each chunk's h and gradient of logits have a scale of their own.
+ *
  * Rows whose targets are masked may be among them, to make n one of few sizes (train/targets.h):
  * their gradients of logits are 0, and so is all that comes of them, a 0 added to each sum.
  */
@@ -33,6 +35,22 @@ row(const RpNetwork *network, const void *hidden, size_t first)
     return (void *)((guintptr)hidden + first * bytes);
 }
 
+/* Of the gradient of @n rows of logits. No magnitude is looked for: that of a softmax less what is aimed
+ * at is at most 1, and all are times the call's scale. */
+static RpOperand
+gradient_operand(RpPass *pass, size_t n, const void *logits)
+{
+    float *most = rp_pass_cell(pass);
+    const RpFillArgs fill = {.dtype = RP_DTYPE_FP32,
+                             .n = 1,
+                             .x = most,
+                             .value = pass->measuring ? 0 : pass->call->scale};
+
+    if (most != NULL)
+        RUN(pass, fill, &fill);
+    return rp_pass_operand(pass, RP_WEIGHT_HEAD, n, logits, RP_OPERAND_GRADIENT, most);
+}
+
 /* @n tokens; @x, @targets and @dx (or NULL) begin with the first of them. @rows: or NULL; else rows
  * of @x, which are gathered, and @dx is that of all tokens */
 static void
@@ -40,13 +58,17 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
           const int32_t *rows, void *dx)
 {
     const RpModel *model = pass->network->model;
-    const RpOperand x_of = rp_pass_plain(n, chunk->normed), d_of = rp_pass_plain(n, chunk->logits);
+    const gsize before = pass->scratch.used;
     void *dh = rows != NULL ? chunk->dh : dx;
+
+    rp_pass_begin_codes(pass);
+    float *noted = rp_pass_cell(pass);
     RpRmsnormArgs norm = {.rows = n,
                           .n = model->hidden,
                           .x = rows != NULL ? chunk->normed : x,
                           .y = chunk->normed,
-                          .rstd = chunk->rstd};
+                          .rstd = chunk->rstd,
+                          .largest = noted};
     RpCrossEntropyArgs loss = {.tokens = n,
                                .logits = chunk->logits,
                                .labels = targets,
@@ -62,16 +84,25 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
+    const RpOperand x_of = rp_pass_operand(pass, RP_WEIGHT_HEAD, n, chunk->normed,
+                                           dx != NULL ? RP_OPERAND_BOTH : RP_OPERAND_INPUT, noted);
+
     rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
     rp_pass_cross_entropy(pass, loss);
-    if (dx == NULL)
+    if (dx == NULL) {
+        pass->scratch.used = before;
         return;
+    }
+    const RpOperand d_of = gradient_operand(pass, n, chunk->logits);
+
     rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, &x_of, &d_of, dh, FALSE);
+    pass->scratch.used = before;
     pass->sums_begun = TRUE;
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
     norm.dy = dh;
     norm.dx = dh;
+    norm.largest = NULL;
     rp_pass_norm_backward(pass, RP_WEIGHT_FINAL_NORM, norm);
     if (rows != NULL)
         rp_pass_scatter(pass, n, rows, dh, dx);
@@ -118,7 +149,7 @@ rp_head_logits(RpPass *pass, const void *x)
     const Chunk chunk = take_chunk(pass, FALSE);
     const RpOperand normed = rp_pass_plain(n, chunk.normed);
 
-    g_return_val_if_fail(n <= largest_chunk(pass->network), NULL);
+    g_return_val_if_fail(n <= largest_chunk(pass->network) && !pass->layout->has_codes, NULL);
     rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM,
                  (RpRmsnormArgs){.rows = n,

@@ -1,5 +1,6 @@
 #include "exec/network/network.h"
 
+#include "core/base/fp8.h"
 #include "core/base/units.h"
 #include "exec/model/rope-table.h"
 #include "exec/network/private.h"
@@ -281,8 +282,9 @@ layout_of(const RpNetwork *network, guint layer)
     const RpNetworkCodes *codes = &network->options.codes;
     const RpLayerLayout *before = layer > 0 ? &network->layers[layer - 1].layout : NULL;
     const guint blocks = network->model->blocks;
+    const gboolean block = layer > codes->plain_first && layer + codes->plain_last <= blocks;
 
-    if (codes->used && layer > codes->plain_first && layer + codes->plain_last <= blocks)
+    if (codes->used && (block || (codes->head && layer == network->n_layers - 1)))
         return rp_layer_layout_of_codes(network->weights, layer, network->options.dtype, before);
     return rp_layer_layout(network->weights, layer, network->options.dtype, before);
 }
@@ -489,8 +491,8 @@ rp_network_profile(const RpNetwork *network)
                     g_strdup_printf("%ux%u", network->model->hidden, network->model->blocks));
     rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
     rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
-    if (network->options.codes.used)
-        rp_profile_take(&profile->matmul, g_strdup("fp8"));
+    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(network->options.codes.used,
+                                                           network->options.codes.head)));
     rp_profile_take(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
     rp_profile_take(&profile->source, g_strdup("measured"));
     profile->head_chunk = network->options.head_chunk;

@@ -25,13 +25,15 @@
 #include "exec/kernels/kernels.h"
 #include "exec/model/layout.h"
 
-/* Matmuls of blocks' linear layers by codes of 8 bits (core/base/fp8.h): weights, which are made once a
- * slot, and activations are e4m3. Experts' matrices, the router and the head stay in `dtype`, and so
- * does a block whose matrices have rows or columns that are no multiples of 16. */
+/* Matmuls of blocks' linear layers, and of the head's if it is asked for, by codes of 8 bits
+ * (core/base/fp8.h): weights, which are made once a slot, and activations are e4m3. Experts' matrices and
+ * the router stay in `dtype`, and so does a layer whose matrices have rows or columns that are no
+ * multiples of 16. */
 typedef struct {
     gboolean used;     /* micro-batches have a multiple of 16 tokens */
     RpDtype gradients; /* codes of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
     guint plain_first, plain_last; /* so many blocks from either end stay in `dtype` */
+    gboolean head; /* of the head, too: head_chunk and rows of calls are multiples of 16 */
 } RpNetworkCodes;
 
 typedef struct {

@@ -266,6 +266,7 @@ typedef struct {
 typedef enum {
     RP_OPERAND_INPUT,   /* x of y = x W^T: codes */
     RP_OPERAND_SUMS,    /* x of dW = dy^T x: turned, if something is trained */
+    RP_OPERAND_BOTH,    /* x of both */
     RP_OPERAND_GRADIENT /* dy: codes, and turned as well if something is trained */
 } RpOperandUse;
 

@@ -70,7 +70,7 @@ typedef struct {
     gboolean sync;
     const char *dtype; /* as RpWorkload */
     const char *accumulate;
-    gboolean codes;
+    gboolean codes, codes_head; /* as RpWorkload */
     guint lora_rank;
     char **lora_targets;
     const char *base;

@@ -73,6 +73,7 @@ make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_byte
         .dtype = query->dtype,
         .accumulate = query->accumulate,
         .codes = query->codes,
+        .codes_head = query->codes_head,
         .lora_rank = query->lora_rank,
         .lora_targets = query->lora_targets,
         .base = query->base,

@@ -6,6 +6,9 @@
     "--set steps=3 --set sequence_length=32 --set micro_batch_size=2 --set dtype=bf16 "            \
     "--set matmul=fp8 --set profile=@T/times.json "
 
+#define HEAD                                                                                       \
+    "--set matmul=fp8-head --set sequence_length=128 --set profile=auto --set head_chunk=64 "
+
 static void
 succeed(const RpCliRun *run)
 {
@@ -77,6 +80,20 @@ has_the_same_bits_on_any_devices_and_stages(void **state)
     assert_string_not_equal(first, plain);
 }
 
+/* The head in codes, too: 256 tokens are the least. */
+static void
+has_the_same_bits_with_a_head_of_codes(void **state)
+{
+    make_model();
+    g_autofree char *want = train("head", HEAD);
+    g_autofree char *cut = train("head-4", HEAD "--set devices=host:4 --set round=all");
+    g_autofree char *plain = train("head-plain", HEAD "--set matmul=fp8");
+
+    assert_non_null(strstr(want, "\"step\":3"));
+    assert_string_equal(cut, want);
+    assert_string_not_equal(plain, want);
+}
+
 static void
 assert_refused(const char *settings, const char *message)
 {
@@ -95,7 +112,13 @@ refuses_what_codes_cannot_do(void **state)
                    "matmul: fp8 takes micro-batches of a multiple of 16 "
                    "tokens, found 2 sequences of 31");
     assert_refused("--set fp8.plain_first_blocks=4", "matmul: fp8 finds no block to multiply");
-    assert_refused("--set matmul=fp16", "matmul: expected bf16, as dtype, or fp8, found fp16");
+    assert_refused(
+        "--set matmul=fp8-head",
+        "matmul: fp8-head takes micro-batches of 256 tokens or more, found 2 sequences of 32");
+    assert_refused(HEAD "--set head_chunk=100",
+                   "head_chunk: expected a multiple of 16 with matmul: fp8-head, found 100");
+    assert_refused("--set matmul=fp16",
+                   "matmul: expected bf16, as dtype, fp8 or fp8-head, found fp16");
     assert_refused("--set matmul=bf16 --set accumulate=fp16",
                    "accumulate: expected fp32 with dtype bf16, found fp16");
 }
@@ -107,7 +130,11 @@ plans_and_profiles_in_fp8(void **state)
     g_auto(RpCliRun) plain = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --json");
     g_auto(RpCliRun) codes = rp_cli_run(
         "plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --matmul fp8 --json -o @T/run-fp8.yaml");
-    g_auto(RpCliRun) file = rp_cli_shell("grep -c '^matmul: fp8' @T/run-fp8.yaml");
+    g_auto(RpCliRun) head =
+        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --matmul fp8-head --json "
+                   "-o @T/run-head.yaml");
+    g_auto(RpCliRun) file = rp_cli_shell("grep -c '^matmul: fp8$' @T/run-fp8.yaml && "
+                                         "grep -c '^matmul: fp8-head$' @T/run-head.yaml");
     g_auto(RpCliRun) card =
         rp_cli_run("plan --model qwen3-1.7b --gpu rtx3090 --gpus 4 --matmul fp8");
     g_auto(RpCliRun) length =
@@ -118,7 +145,11 @@ plans_and_profiles_in_fp8(void **state)
     succeed(&file);
     g_autoptr(RpTree) a = rp_tree_parse(plain.out);
     g_autoptr(RpTree) b = rp_tree_parse(codes.out);
+    g_autoptr(RpTree) c = rp_tree_parse(head.out);
 
+    assert_string_equal(rp_cli_member(c, "matmul")->text, "fp8-head");
+    assert_true(rp_cli_member(c, "tokens_per_s_slow")->number >
+                rp_cli_member(b, "tokens_per_s_slow")->number);
     assert_string_equal(rp_cli_member(b, "matmul")->text, "fp8");
     assert_true(rp_cli_member(b, "tokens_per_s_slow")->number >
                 1.1 * rp_cli_member(a, "tokens_per_s_slow")->number);
@@ -130,11 +161,11 @@ plans_and_profiles_in_fp8(void **state)
     assert_non_null(strstr(length.err, "--sequence: expected a multiple of 16 with --matmul fp8"));
 
     make_model();
-    g_auto(RpCliRun) profile =
-        rp_cli_run("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 --seconds 0.01 "
-                   "--sequence-length 32 -o @T/fp8.json");
-    g_auto(RpCliRun) named =
-        rp_cli_shell("grep -c '\"matmul\": \"fp8\"' @T/fp8.json && grep -c expand_ms @T/fp8.json");
+    g_auto(RpCliRun) profile = rp_cli_run(
+        "profile --devices host:1 @T/model --dtype bf16 --matmul fp8-head --seconds 0.01 "
+        "--sequence-length 256 -o @T/fp8.json");
+    g_auto(RpCliRun) named = rp_cli_shell("grep -c '\"matmul\": \"fp8-head\"' @T/fp8.json && "
+                                          "grep -c expand_ms @T/fp8.json");
     g_auto(RpCliRun) odd = rp_cli_run("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 "
                                       "--sequence-length 33 -o @T/no.json");
 
@@ -181,6 +212,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_same_bits_on_any_devices_and_stages),
+        cmocka_unit_test(has_the_same_bits_with_a_head_of_codes),
         cmocka_unit_test(refuses_what_codes_cannot_do),
         cmocka_unit_test(plans_and_profiles_in_fp8),
         cmocka_unit_test(skips_steps_that_overflow),

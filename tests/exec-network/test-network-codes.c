@@ -9,6 +9,7 @@ config_of(guint heads)
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
 
     config.blocks = 3;
+    config.vocab = 48;
     config.hidden = 64;
     config.heads = heads;
     config.kv_heads = 2;
@@ -23,7 +24,7 @@ options_of(RpDtype dtype)
     return (RpNetworkOptions){.dtype = dtype,
                               .sequences = 2,
                               .tokens = 24,
-                              .head_chunk = 20,
+                              .head_chunk = 16,
                               .codes = {.used = TRUE, .gradients = RP_DTYPE_E5M2}};
 }
 
@@ -44,6 +45,7 @@ gives_the_same_bits_however_it_is_cut(void **state)
         RpNetworkOptions options = options_of((RpDtype)(i / 2));
 
         options.codes.gradients = gradients[i % 2];
+        options.codes.head = i % 3 == 0;
         Model *model = network_random(&config, &options);
         const Run whole = network_whole(model);
 
@@ -109,17 +111,26 @@ is_the_plain_network_but_for_rounding(void **state)
 {
     const RpModel config = config_of(4);
     const RpLora lora = lora_of(0.2);
+    gint32 rows[32];
     RpKernels kernels = *rp_host_kernels();
 
     kernels.quantise = quantise;
     kernels.matmul = matmul;
     rounded = g_hash_table_new_full(NULL, NULL, NULL, g_free);
-    for (guint way = 0; way < 4; way++) {
+    for (guint way = 0; way < 8; way++) {
         RpNetworkOptions options = options_of(way % 2 == 0 ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
+        const RpLora *adapters = way / 2 % 2 == 0 ? NULL : &lora;
 
-        Model *model = network_random_adapted(&config, way < 2 ? NULL : &lora, &options);
+        options.codes.head = way >= 4;
+        Model *model = network_random_adapted(&config, adapters, &options);
         options.codes.used = FALSE;
-        Model *plain = network_random_adapted(&config, way < 2 ? NULL : &lora, &options);
+        Model *plain = network_random_adapted(&config, adapters, &options);
+        for (gint32 i = 0; i < 32; i++)
+            rows[i] = 47 - i;
+        if (way >= 6) { /* a head of two tokens of three */
+            model->rows = plain->rows = rows;
+            model->n_rows = plain->n_rows = 32;
+        }
         model->drops = plain->drops = TRUE;
         network_use_kernels(model, &kernels);
         const Run run = network_whole(model), want = network_whole(plain);
@@ -149,10 +160,11 @@ stays_near_the_network_without_codes(void **state)
 {
     const RpModel config = config_of(4);
 
-    for (guint i = 0; i < 2; i++) {
+    for (guint i = 0; i < 4; i++) {
         RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-        options.codes.gradients = i == 0 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3;
+        options.codes.gradients = i % 2 == 0 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3;
+        options.codes.head = i >= 2;
         Model *model = network_random(&config, &options);
         options.codes.used = FALSE;
         Model *plain = network_random(&config, &options);
@@ -191,6 +203,30 @@ lays_codes_out_where_matrices_stood(void **state)
     assert_false(rp_network_layout(model->network, 4)->has_codes);
     assert_int_equal(rp_network_layer_class(model->network, 3), 1);
     network_free(model);
+}
+
+/* A head is a matrix like others, if it is asked for: tied to the embedding, or with a size that is no
+ * multiple of 16, which stays plain. */
+static void
+lays_a_head_of_codes_out(void **state)
+{
+    for (guint way = 0; way < 3; way++) {
+        RpModel config = config_of(4);
+        RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+
+        config.tied = way == 1;
+        config.vocab = way == 2 ? 41 : config.vocab;
+        options.codes.head = TRUE;
+        Model *model = network_random(&config, &options);
+        const RpLayerLayout *head = rp_network_layout(model->network, 4);
+
+        assert_true(rp_network_layout(model->network, 1)->has_codes);
+        assert_int_equal(head->has_codes, way < 2);
+        assert_int_equal(head->trains_codes, way < 2);
+        assert_int_equal(head->bytes, head->upload_bytes + (way < 2 ? RP_LAYOUT_SCALE_BYTES : 0));
+        assert_int_equal(model->profile->layers[4].parameter_bytes, head->bytes);
+        network_free(model);
+    }
 }
 
 /* Blocks that stay plain, and those that codes cannot be made of, give the bits of a plain network. */
@@ -381,6 +417,7 @@ main(void)
         host_test(is_the_plain_network_but_for_rounding),
         host_test(stays_near_the_network_without_codes),
         host_test(lays_codes_out_where_matrices_stood),
+        host_test(lays_a_head_of_codes_out),
         host_test(leaves_blocks_plain_that_are_to_be_or_have_odd_sizes),
         host_test(has_a_class_of_plain_blocks_and_one_of_codes),
         host_test(adapts_frozen_codes),

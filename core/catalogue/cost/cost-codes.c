@@ -25,6 +25,12 @@ outputs(const RpModel *model)
 }
 
 double
+rp_cost_codes_element_bytes(gboolean turned)
+{
+    return WRITE_BYTES + (turned ? TURN_BYTES : 0);
+}
+
+double
 rp_cost_codes_forward_bytes(const RpModel *model)
 {
     return WRITE_BYTES * inputs(model) + LOOK_BYTES * (double)model->heads * model->head_dim;
@@ -36,7 +42,7 @@ rp_cost_codes_backward_bytes(const RpModel *model, gboolean trained)
     const double d = model->head_dim, ad = model->heads * d, kd = model->kv_heads * d;
     const double turned = rp_architectures[model->architecture].qk_norm ? 0 : ad + kd;
     const double residual = model->experts > 1 ? 0 : model->hidden;
-    const double gradients = (WRITE_BYTES + (trained ? TURN_BYTES : 0)) * outputs(model) +
+    const double gradients = rp_cost_codes_element_bytes(trained) * outputs(model) +
                              LOOK_BYTES * (residual + kd + turned);
 
     return gradients + (trained ? WRITE_BYTES * inputs(model) + LOOK_BYTES * ad : 0);

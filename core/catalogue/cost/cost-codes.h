@@ -8,6 +8,8 @@
 
 #include "core/catalogue/model.h"
 
+/* Bytes of an element of 16 bits whose magnitude is known. @turned: both ways round */
+double rp_cost_codes_element_bytes(gboolean turned);
 /* Bytes a token of a block. */
 double rp_cost_codes_forward_bytes(const RpModel *model);
 /* @trained: weights have gradients; else they are frozen. */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/fp8.h"
 #include "core/catalogue/cost/cost-codes.h"
 #include "core/catalogue/cost/cost-experts.h"
 #include "core/catalogue/cost/cost-rates.h"
@@ -331,8 +332,9 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     const RpCostKernels family = context->workload->kernels;
     double logits = (double)tokens * model->vocab;
     double hidden = (double)tokens * model->hidden;
+    const gboolean codes = context->workload->codes_head;
     Work work = {
-        .rate = context->rates.matmul,
+        .rate = codes ? context->rates.codes : context->rates.matmul,
         .matmul_flops = head_flops(model, context->b, context->s),
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
@@ -341,6 +343,10 @@ fill_head(const Context *context, RpProfile *profile, guint index)
         .gradient_bytes = (double)layer->gradient_bytes,
         .frozen = context->workload->lora_rank > 0,
     };
+    if (codes) {
+        work.traffic_bytes += rp_cost_codes_element_bytes(!work.frozen) * hidden;
+        work.backward_bytes += rp_cost_codes_element_bytes(!work.frozen) * logits;
+    }
     set_times(context, &work, layer);
 
     /* the loss, forward and backward, moves each logit once more */
@@ -420,7 +426,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     rp_profile_take(&profile->device, g_strdup(gpu->title));
     rp_profile_take(&profile->dtype, g_strdup(dtype));
     rp_profile_take(&profile->accumulate, g_strdup(accumulate));
-    rp_profile_take(&profile->matmul, g_strdup(workload->codes ? "fp8" : ""));
+    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(workload->codes, workload->codes_head)));
     rp_profile_take(&profile->source, g_strdup("predicted"));
     rp_profile_take(&profile->origin, origin_of(workload));
     profile->gpus = workload->gpus;

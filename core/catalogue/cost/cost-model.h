@@ -47,6 +47,7 @@ typedef struct {
     const char *dtype;      /* "fp16" or "bf16"; NULL = "bf16" */
     const char *accumulate; /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
     gboolean codes;         /* linear layers of blocks multiply 8-bit codes: `matmul: fp8` */
+    gboolean codes_head;    /* with them the head: `matmul: fp8-head` */
     guint lora_rank;        /* 0 = full-parameter */
     char **lora_targets;    /* modules; NULL = all linear ones */
     const char *base;       /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */

@@ -54,7 +54,8 @@ has_codes(const RpModel *model, const RpWeight *weight)
     const gboolean of_mlp = weight->kind == RP_WEIGHT_GATE_UP || weight->kind == RP_WEIGHT_GATE ||
                             weight->kind == RP_WEIGHT_UP || weight->kind == RP_WEIGHT_DOWN;
 
-    return rp_weight_packs(model, weight, RP_LOWBIT_FP8) && !(of_mlp && model->experts > 1);
+    return weight->kind == RP_WEIGHT_HEAD ||
+           (rp_weight_packs(model, weight, RP_LOWBIT_FP8) && !(of_mlp && model->experts > 1));
 }
 
 RpCostWeights
@@ -66,7 +67,8 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
     RpLayer *layer = &profile->layers[index];
     RpCostWeights costs = {.mlp_apart = model->experts > 1 || model->mlp_bias};
     RpLowbit format;
-    const gboolean coded = workload->codes && layer->kind == RP_LAYER_BLOCK;
+    const gboolean coded = (workload->codes && layer->kind == RP_LAYER_BLOCK) ||
+                           (workload->codes_head && layer->kind == RP_LAYER_HEAD);
     const gboolean packs = rp_cost_base_is_packed(workload->base, &format);
     guint64 trained = 0, uploaded = 0;
     gboolean any = FALSE;
