@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "core/base/percent.h"
 #include "core/base/units.h"
 
 #define LABEL_WIDTH 17
@@ -210,6 +211,18 @@ rp_report_show(RpReport *report, const char *format, ...)
     g_free(last(report)->text);
     last(report)->text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
+}
+
+void
+rp_report_show_percent(RpReport *report, double percent, guint least)
+{
+    rp_report_show(report, "%.*f", (int)rp_percent_decimals(percent, least), percent);
+}
+
+void
+rp_report_percent(RpReport *report, const char *label, double percent, guint least)
+{
+    rp_report_line(report, label, "%.*f", (int)rp_percent_decimals(percent, least), percent);
 }
 
 void

@@ -60,6 +60,9 @@ void rp_report_rate(RpReport *report, const char *key, double value, const char 
 
 /* What people read instead of the value before it. */
 void rp_report_show(RpReport *report, const char *format, ...) G_GNUC_PRINTF(2, 3);
+/* The same: @percent with @least decimals, or so many more that its first digit shows
+ * (rp_percent_decimals()). */
+void rp_report_show_percent(RpReport *report, double percent, guint least);
 /* ---- for people only ---- */
 
 typedef enum {
@@ -79,6 +82,8 @@ void rp_report_words(RpReport *report, RpNodeKind kind, const char *label, const
 /* "  label  text", or a cell. */
 #define rp_report_line(report, label, ...)                                                         \
     rp_report_words(report, RP_NODE_FIGURE, label, __VA_ARGS__)
+/* The same of rp_report_show_percent(). */
+void rp_report_percent(RpReport *report, const char *label, double percent, guint least);
 /* A sentence, a line of its own. */
 #define rp_report_say(report, ...) rp_report_words(report, RP_NODE_SAY, NULL, __VA_ARGS__)
 /* The same as a heading, behind an empty line. */

@@ -28,8 +28,9 @@ rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error)
     if (simulated == NULL)
         return FALSE;
     RpBalancePanel panels[] = {{by_paper, "paper's objective"}, {simulated, "simulated objective"}};
-    RpFigure *figure = rp_balance_figure("balance", "Balance of Qwen3-1.7B's slots, N = 8, M = 16",
-                                         profile, panels, G_N_ELEMENTS(panels));
+    RpFigure *figure =
+        rp_balance_figure("balance", "Balance of Qwen3-1.7B's slots, N = 8, M = 16", profile,
+                          panels, G_N_ELEMENTS(panels), rp_paper_style(paper));
     g_ptr_array_add(figures, figure);
     rp_figure_set_caption(
         figure,

@@ -85,8 +85,9 @@ add_run(RpBarChart *chart, const char *group, const char *label, const RpPaperRu
 }
 
 static RpFigure *
-finish(const RpBarChart *chart, const GPtrArray *commands, const char *caption)
+finish(const RpPaper *paper, RpBarChart *chart, const GPtrArray *commands, const char *caption)
 {
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
 
     for (guint i = 0; i < commands->len; i++)
@@ -130,7 +131,7 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
     }
     g_ptr_array_add(
         figures,
-        finish(chart, commands,
+        finish(paper, chart, commands,
                "Bars: predicted by our simulator (compute fidelity) from published layer times and "
                "published partitions. Diamonds: published bubble ratios; for RoundPipe async the "
                "published switch + intra of one isolated iteration, while our bar is the steady "
@@ -172,7 +173,7 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
         }
     }
     g_string_append_c(text, '.');
-    g_ptr_array_add(figures, finish(chart, commands, text->str));
+    g_ptr_array_add(figures, finish(paper, chart, commands, text->str));
     return TRUE;
 }
 
@@ -233,7 +234,10 @@ add_ideal_and_rest(RpBarChart *chart, const RpPaperModel *model, const char *lab
         .marker = published,
     };
 
-    rp_text_append(text, "%.1f %% (ideal %.1f %%)", 100 * run->bubble.ratio, 100 * ideal);
+    g_autofree char *real = rp_text_percent(run->bubble.ratio);
+    g_autofree char *least = rp_text_percent(ideal);
+
+    rp_text_append(text, "%s (ideal %s)", real, least);
     bar.text = text->str;
     rp_bar_chart_add(chart, &bar);
 }
@@ -277,7 +281,7 @@ rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
     g_ptr_array_add(
         figures,
         finish(
-            chart, commands,
+            paper, chart, commands,
             "Bars: predicted. Ideal is N(N-1) / (SM + N(N-1)), the ratio with S equal stages and "
             "no time between GPUs; the rest of the bar is what our simulator adds with "
             "published layer times, hop times and partitions (published where there are any, "

@@ -80,7 +80,7 @@ make_one(RpPaper *paper, RpPaperRecipe recipe, const RpFiguresRequest *request, 
     for (guint i = 0; i < figures->len; i++) {
         RpFigure *figure = g_ptr_array_index(figures, i);
 
-        rp_figure_set_untitled(figure, request->untitled);
+        rp_figure_set_style(figure, &request->style);
         if (!rp_figure_write(figure, request->output_dir, request->formats, error))
             return FALSE;
         append_to_index(index, figure);
@@ -137,6 +137,8 @@ rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out, GError **e
         !rp_output_directory_check(request->output_dir, error))
         return FALSE;
     g_autoptr(RpPaper) paper = rp_paper_new(request->profiles_dir, request->measured_dir);
+
+    rp_paper_set_style(paper, &request->style);
     g_string_printf(index,
                     "Figures, with what they show and the commands that give their numbers.\n"
                     "All of them: roundpipe figures -o DIR\n\n");

@@ -6,7 +6,7 @@
 
 #include <glib.h>
 
-#include "plots/gnuplot.h"
+#include "plots/figure.h"
 
 /**
  * RpFiguresProgress:
@@ -26,7 +26,7 @@ typedef struct {
     const char *measured_dir; /* of figure-13.csv and others; NULL = those built in */
     const char *const *names; /* NULL-terminated names of recipes; NULL = all */
     RpPictureFormat formats;
-    gboolean untitled;          /* pictures without titles */
+    RpFigureStyle style;
     RpFiguresProgress progress; /* or NULL */
     gpointer user_data;
 } RpFiguresRequest;

@@ -83,7 +83,9 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
         return FALSE;
     g_ptr_array_add(commands, g_strdup(run->command));
 
-    double ratio = 100 * (series[s].async ? run->steady.ratio : run->bubble.ratio);
+    const double bubble = series[s].async ? run->steady.ratio : run->bubble.ratio;
+    const double ratio = 100 * bubble;
+    g_autofree char *percent = rp_text_percent(bubble);
     gboolean fits = bytes <= profile->gpu_memory_bytes;
     g_autoptr(GString) text = g_string_new(NULL);
     RpBarRow row = {
@@ -94,7 +96,7 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
         .marker = NAN,
     };
 
-    rp_text_append(text, fits ? "%.1f %%, %.0f GiB" : "%.1f %%, does not fit: %.0f GiB", ratio,
+    rp_text_append(text, fits ? "%s, %.0f GiB" : "%s, does not fit: %.0f GiB", percent,
                    (double)bytes / (double)RP_GIB);
     row.text = text->str;
     rp_bar_chart_add(chart, &row);
@@ -121,6 +123,7 @@ rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error)
             if (!add_bar(paper, chart, find_model(models[m]), s, commands, error))
                 return FALSE;
 
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
 
     for (guint i = 0; i < commands->len; i++)

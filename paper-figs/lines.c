@@ -125,6 +125,7 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_subtitle(chart, "asynchronous; sequence length 2048, global batches of §5.1 "
                                       "in micro-batches of 4 sequences");
+    rp_line_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_line_chart_figure(chart);
     add_commands(figure, commands);
     rp_figure_set_caption(
@@ -185,6 +186,7 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_x_range(chart, 420, 80000);
     rp_line_chart_set_subtitle(chart, "Qwen3-1.7B on 8 x RTX 4090, asynchronous");
+    rp_line_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_line_chart_figure(chart);
     rp_figure_set_caption(
         figure, "Line: predicted, layer times from our cost model of the RTX 4090 (not from "

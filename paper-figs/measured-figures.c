@@ -297,6 +297,7 @@ rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_x_range(chart, low - space, high + space);
     set_subtitle(chart, rows, ALONG_GPUS,
                  "; percentages: of ideal scaling from the line's first point");
+    rp_line_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_line_chart_figure(chart);
     g_autofree char *caption = caption_13(lines, rows);
     rp_figure_set_caption(figure, caption);
@@ -329,6 +330,7 @@ rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_x_range(chart, g_array_index(lengths, double, 0) / 1.2,
                               g_array_index(lengths, double, lengths->len - 1) * 1.2);
     set_subtitle(chart, rows, ALONG_SEQUENCE, "; nearly the same tokens a step and GPU");
+    rp_line_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_line_chart_figure(chart);
     rp_figure_set_caption(
         figure, MEASURED_CAPTION
@@ -406,6 +408,7 @@ rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
         if (other != NULL)
             add_bar(chart, group, other, row);
     }
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
     rp_figure_set_caption(
         figure, "Bars: measured with roundpipe train, steps after the second; "

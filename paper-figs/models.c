@@ -65,6 +65,7 @@ rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error)
         add_pair(chart, group, "corrected", 1e3 * flops / (gpu->fp16_accumulate_tflops * 1e12),
                  1e3 * bytes / (gpu->interconnect_gb_per_s * 1e9));
     }
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
     rp_figure_set_caption(
         figure,
@@ -113,6 +114,7 @@ rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_x_range(chart, batch[0], batch[G_N_ELEMENTS(batch) - 1]);
     rp_line_chart_set_subtitle(chart, "predicted; above a dashed line the GPU computes longer than "
                                       "its interconnect transfers");
+    rp_line_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_line_chart_figure(chart);
     rp_figure_set_caption(
         figure,

@@ -26,6 +26,7 @@ rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
     if (run == NULL)
         return FALSE;
     RpTimelinePanel panel = {
+        .style = rp_paper_style(paper),
         .trace = run->trace,
         .lanes = RP_TIMELINE_COMPUTE | RP_TIMELINE_HOST,
         .shade = RP_SHADE_ITERATION,
@@ -96,8 +97,8 @@ overlap_run(const RpProfile *profile, const char *file, RpTransfers transfers, G
 
 /* @both: the windows as well, below, on the same axis */
 static gboolean
-overlap_figure(const char *name, const char *title, const char *caption, gboolean both,
-               GPtrArray *figures, GError **error)
+overlap_figure(const RpPaper *paper, const char *name, const char *title, const char *caption,
+               gboolean both, GPtrArray *figures, GError **error)
 {
     g_autoptr(RpProfile) profile = overlap_profile();
     g_autofree char *json = rp_profile_to_json(profile);
@@ -114,6 +115,7 @@ overlap_figure(const char *name, const char *title, const char *caption, gboolea
     RpTimelinePanel panels[2] = {{0}};
     for (guint i = 0; i < 2; i++)
         panels[i] = (RpTimelinePanel){
+            .style = rp_paper_style(paper),
             .trace = runs[i]->trace,
             .title = titles[i],
             .lanes = RP_TIMELINE_ENGINES,
@@ -140,9 +142,8 @@ overlap_figure(const char *name, const char *title, const char *caption, gboolea
 gboolean
 rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    (void)paper;
     return overlap_figure(
-        "figure-6", "Figure 6: simple overlap blocks at the head of the line (predicted)",
+        paper, "figure-6", "Figure 6: simple overlap blocks at the head of the line (predicted)",
         OVERLAP_CAPTION "A stage's parameters travel in one piece, and activations that the GPU "
                         "waits for queue behind them.",
         FALSE, figures, error);
@@ -151,9 +152,9 @@ rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error)
 gboolean
 rp_paper_figure_7(RpPaper *paper, GPtrArray *figures, GError **error)
 {
-    (void)paper;
     return overlap_figure(
-        "figure-7", "Figure 7: parameters travel in the windows between activations (predicted)",
+        paper, "figure-7",
+        "Figure 7: parameters travel in the windows between activations (predicted)",
         OVERLAP_CAPTION "Above as Figure 6; below each micro-batch's window carries its activation "
                         "and one chunk of parameters.",
         TRUE, figures, error);
@@ -189,6 +190,7 @@ rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error)
         if (*runs[i] == NULL)
             return FALSE;
         panels[i] = (RpTimelinePanel){
+            .style = rp_paper_style(paper),
             .trace = (*runs[i])->trace,
             .title = rows[i].title,
             .lanes = RP_TIMELINE_COMPUTE | RP_TIMELINE_HOST,
@@ -270,6 +272,7 @@ rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
         rp_bar_chart_add_coloured(chart, &rows[0], RP_COLOUR_GREEN);
         rp_bar_chart_add_coloured(chart, &rows[1], RP_COLOUR_VERMILLION);
     }
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
     rp_figure_set_caption(
         figure,

@@ -19,6 +19,7 @@ const RpPaperModel rp_paper_models[RP_PAPER_N_MODELS] = {
 };
 
 struct _RpPaper {
+    RpFigureStyle style;
     char *profiles_dir;
     char *measured_dir;     /* or NULL */
     GHashTable *profiles;   /* model -> RpProfile */
@@ -50,6 +51,18 @@ rp_paper_new(const char *profiles_dir, const char *measured_dir)
         g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)rp_profile_free);
     paper->partitions = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_chosen);
     return paper;
+}
+
+void
+rp_paper_set_style(RpPaper *paper, const RpFigureStyle *style)
+{
+    paper->style = *style;
+}
+
+const RpFigureStyle *
+rp_paper_style(const RpPaper *paper)
+{
+    return &paper->style;
 }
 
 void

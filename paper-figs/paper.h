@@ -33,6 +33,9 @@ typedef struct _RpPaper RpPaper;
 /* @profiles_dir: the project's profiles/. @measured_dir: (nullable): where figure-13.csv and others
  * are; %NULL = those built in */
 RpPaper *rp_paper_new(const char *profiles_dir, const char *measured_dir);
+/* Of every figure; as usual unless it is set. */
+void rp_paper_set_style(RpPaper *paper, const RpFigureStyle *style);
+const RpFigureStyle *rp_paper_style(const RpPaper *paper);
 void rp_paper_free(RpPaper *paper);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPaper, rp_paper_free)
 

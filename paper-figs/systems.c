@@ -392,6 +392,7 @@ make(RpPaper *paper, const Recipe *recipe, GPtrArray *figures, GError **error)
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++)
         if (!measure_model(paper, recipe, &tables, m, chart, csv, error))
             return FALSE;
+    rp_bar_chart_set_style(chart, rp_paper_style(paper));
     RpFigure *figure = rp_bar_chart_figure(chart);
     g_autofree char *command = g_strdup_printf("roundpipe figures -o DIR %s", recipe->name);
     rp_figure_set_caption(figure, caption);

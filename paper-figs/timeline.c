@@ -62,6 +62,16 @@ add_figure(GPtrArray *figures, RpFigure *figure, const char *caption, RpPaperRun
     g_ptr_array_add(figures, figure);
 }
 
+/* Of a panel whose end is marked: on narrow paper the schedule, else more of the run. */
+static char *
+panel_title(const RpPaper *paper, const char *schedule, const RpTrace *trace, guint micro_batches,
+            guint round)
+{
+    return rp_paper_style(paper)->width_mm > 0
+               ? g_strdup(schedule)
+               : rp_timeline_title(schedule, trace, micro_batches, round);
+}
+
 gboolean
 rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
 {
@@ -102,9 +112,10 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
         if (*runs[i] == NULL)
             return FALSE;
         *names[i] = stage_names((*runs[i])->plan);
-        *titles[i] = rp_timeline_title(options.schedule->title, (*runs[i])->trace,
-                                       FIGURE_1_MICRO_BATCHES, rows[i].round);
+        *titles[i] = panel_title(paper, options.schedule->title, (*runs[i])->trace,
+                                 FIGURE_1_MICRO_BATCHES, rows[i].round);
         panels[i] = (RpTimelinePanel){
+            .style = rp_paper_style(paper),
             .trace = (*runs[i])->trace,
             .title = *titles[i],
             .label = RP_LABEL_SLOT,
@@ -132,8 +143,9 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
 
 /* One panel per schedule, uniform stages, unit costs. */
 static gboolean
-every_schedule(const char *name, const char *title, const char *const *schedules, guint n,
-               const char *caption, GPtrArray *figures, GError **error)
+every_schedule(const RpPaper *paper, const char *name, const char *title,
+               const char *const *schedules, guint n, const char *caption, GPtrArray *figures,
+               GError **error)
 {
     g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
     g_autoptr(GPtrArray) titles = g_ptr_array_new_with_free_func(g_free);
@@ -165,9 +177,10 @@ every_schedule(const char *name, const char *title, const char *const *schedules
         if (run == NULL)
             return FALSE;
         g_ptr_array_add(runs, run);
-        g_ptr_array_add(titles, rp_timeline_title(options.schedule->title, run->trace,
-                                                  FIGURE_1_MICRO_BATCHES, options.round));
+        g_ptr_array_add(titles, panel_title(paper, options.schedule->title, run->trace,
+                                            FIGURE_1_MICRO_BATCHES, options.round));
         panels[i] = (RpTimelinePanel){
+            .style = rp_paper_style(paper),
             .trace = run->trace,
             .title = g_ptr_array_index(titles, i),
             .label = RP_LABEL_MICRO_BATCH,
@@ -195,7 +208,8 @@ large_timeline(RpPaper *paper, GPtrArray *figures, GError **error)
         return FALSE;
     g_autofree char *title = rp_timeline_title("RoundPipe, Qwen3-1.7B", run->trace,
                                                RP_PAPER_MICRO_BATCHES, RP_PAPER_ROUND);
-    RpTimelinePanel panel = {.trace = run->trace, .title = title, .mark_end = TRUE};
+    RpTimelinePanel panel = {
+        .style = rp_paper_style(paper), .trace = run->trace, .title = title, .mark_end = TRUE};
     RpFigure *figure = rp_timeline_figure("timeline-roundpipe-qwen3-1.7b", title, &panel, 1);
     RpPaperRun *const done[] = {run};
     add_figure(figures, figure,
@@ -213,12 +227,12 @@ rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error)
     static const char *const split[] = {"zb-h1", "interleaved-zb", "zb-v", "dualpipe-v"};
 
     return every_schedule(
-               "schedules", "Schedules with a full backward", full, G_N_ELEMENTS(full),
+               paper, "schedules", "Schedules with a full backward", full, G_N_ELEMENTS(full),
                "Predicted, with made-up layer times: 8 blocks of forward and recompute "
                "10 ms, backward 20 ms; no time between GPUs. RoundPipe has the partition "
                "that our search finds. Numbers are micro-batches, shades stages.",
                figures, error) &&
-           every_schedule("schedules-split", "Schedules with a split backward", split,
+           every_schedule(paper, "schedules-split", "Schedules with a split backward", split,
                           G_N_ELEMENTS(split),
                           "Predicted, with made-up layer times: 8 blocks of forward and recompute "
                           "10 ms, backward 20 ms, half of it weight gradient; no time between "

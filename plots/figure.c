@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/percent.h"
 #include "core/base/units.h"
 #include "plots-resources.h"
 #include "plots/latex.h"
@@ -19,6 +20,10 @@
 #define LEAST_WIDE 200
 /* Of a plot that is less wide, from tic to tic. */
 #define NARROW 500
+/* Of texts of ten points, of those in bold, and of style.gp's font_small. */
+#define CHARACTER 7.4
+#define BOLD_CHARACTER 8.2
+#define SMALL_CHARACTER 6.3
 #define TIC_PIXELS 48.0
 /* Above the plot of a figure without titles. */
 #define UNTITLED_TOP 12
@@ -90,9 +95,9 @@ rp_figure_new_styled(const char *name, const char *title, const RpFigureStyle *s
 }
 
 void
-rp_figure_set_untitled(RpFigure *figure, gboolean untitled)
+rp_figure_set_style(RpFigure *figure, const RpFigureStyle *style)
 {
-    figure->style.untitled = untitled;
+    figure->style = *style;
 }
 
 const char *
@@ -192,13 +197,47 @@ rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle)
     }
 }
 
+gboolean
+rp_figure_is_narrow(const RpFigure *figure)
+{
+    return figure->width < NARROW;
+}
+
+const char *
+rp_figure_heading_left(const RpFigure *figure)
+{
+    return rp_figure_is_narrow(figure) ? "screen px(8)" : "graph 0";
+}
+
+/* The largest of style.gp's fonts in which @text fits beside the edges, @usual if that does. */
+static const char *
+fitting_font(const RpFigure *figure, const char *text, const char *usual, double character)
+{
+    const double room = (double)figure->width - 16;
+    const double length = (double)g_utf8_strlen(text, -1);
+
+    if (!rp_figure_is_narrow(figure) || length * character <= room)
+        return usual;
+    return length * SMALL_CHARACTER <= room ? "font_small" : "font_tiny";
+}
+
+const char *
+rp_figure_heading_font(const RpFigure *figure, const char *text)
+{
+    return fitting_font(figure, text, "font_bold", BOLD_CHARACTER);
+}
+
 void
 rp_figure_add_x_title(RpFigure *figure, const char *title, guint bottom)
 {
     g_autofree char *quoted = rp_gnuplot_quote(title);
+    const char *font = fitting_font(figure, title, NULL, CHARACTER);
+    const gboolean beyond = rp_figure_is_narrow(figure) &&
+                            (double)g_utf8_strlen(title, -1) * CHARACTER > figure->width / 2.0;
 
-    rp_text_append(figure->script, "set label 102 %s at graph 0.5, screen py(%d) center\n", quoted,
-                   (int)bottom - 46);
+    rp_text_append(figure->script, "set label 102 %s at %s, screen py(%d) center%s%s\n", quoted,
+                   beyond ? "screen 0.5" : "graph 0.5", (int)bottom - 46,
+                   font != NULL ? " font " : "", font != NULL ? font : "");
 }
 
 void
@@ -433,12 +472,9 @@ rp_text_time(gint64 time_ns)
 char *
 rp_text_percent(double ratio)
 {
-    const double percent = 100 * ratio, size = fabs(percent);
+    const double percent = 100 * ratio;
     GString *text = g_string_new(NULL);
-    int decimals = 1;
 
-    for (double tenth = 0.05; decimals < 4 && size > 0 && size < tenth; tenth /= 10)
-        decimals++;
-    rp_text_append(text, "%.*f %%", decimals, percent);
+    rp_text_append(text, "%.*f %%", (int)rp_percent_decimals(percent, 1), percent);
     return g_string_free(text, FALSE);
 }

@@ -39,8 +39,8 @@ RpFigure *rp_figure_new(const char *name, const char *title, guint width, guint 
 /* The same, @width as rp_figure_wide() has it. @style: (nullable) */
 RpFigure *rp_figure_new_styled(const char *name, const char *title, const RpFigureStyle *style,
                                guint width, guint height);
-/* Whether there are titles. Of a figure that is made; its width stays. */
-void rp_figure_set_untitled(RpFigure *figure, gboolean untitled);
+/* Of a figure that is made: its pixels stay, and on paper they are as wide as @style says. */
+void rp_figure_set_style(RpFigure *figure, const RpFigureStyle *style);
 void rp_figure_free(RpFigure *figure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFigure, rp_figure_free)
 
@@ -75,6 +75,13 @@ void rp_figure_add_titles(RpFigure *figure, const char *title, const char *subti
 void rp_figure_add_x_title(RpFigure *figure, const char *title, guint bottom);
 /* Name of the y axis, upright at the left edge. */
 void rp_figure_add_y_title(RpFigure *figure, const char *title);
+
+/* Less wide than 500 pixels: headings begin at its left edge, and long texts are smaller. */
+gboolean rp_figure_is_narrow(const RpFigure *figure);
+/* "graph 0", or a narrow figure's left edge: where headings begin. Static. */
+const char *rp_figure_heading_left(const RpFigure *figure);
+/* "font_bold", or what a heading takes to fit into a narrow figure. Static. */
+const char *rp_figure_heading_font(const RpFigure *figure, const char *text);
 
 /* Tics of an x axis that is @axis long, so that they do not run into each other on narrow paper; of a
  * wider plot they stay gnuplot's own. */

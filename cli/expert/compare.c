@@ -315,7 +315,7 @@ report_figures(RpReport *report, const Row *row, gboolean memory)
                    STAR(row->least_bubble));
     if (result->bound_ns > 0) {
         rp_report_ms(report, "bound_ms", result->bound_ns, "above least %");
-        rp_report_show(report, "%.1f", rp_result_above_bound(result));
+        rp_report_show_percent(report, rp_result_above_bound(result), 1);
     } else {
         rp_report_line(report, "above least %", "-");
     }

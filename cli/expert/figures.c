@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/progress.h"
+#include "cli/reports/picture.h"
 #include "core/base/suggest.h"
 #include "paper-figs/figures.h"
 
@@ -13,7 +14,7 @@ typedef struct {
     char *profiles_dir;
     char *measured_dir;
     gboolean list;
-    gboolean no_title;
+    RpPictureArgs picture;
 } FiguresArgs;
 
 static void
@@ -96,7 +97,6 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
         .measured_dir = args->measured_dir,
         .names = *names != NULL ? (const char *const *)names : NULL,
         .formats = RP_PICTURE_ALL,
-        .untitled = args->no_title,
         .progress = show_progress,
         .user_data = &progress,
     };
@@ -104,6 +104,8 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
 
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
+    if (!rp_cli_picture_style(&args->picture, TRUE, &request.style, error))
+        return FALSE;
     if (args->formats != NULL &&
         !rp_picture_formats_parse(args->formats, &request.formats, error)) {
         g_prefix_error(error, "--format: ");
@@ -146,7 +148,7 @@ static const GOptionEntry options[] = {
      "DIR"},
     {"measured", 0, RP_FILE(FiguresArgs, measured_dir),
      "where figure-13.csv and others are (default: those built in)", "DIR"},
-    {"no-title", 0, RP_FLAG(FiguresArgs, no_title), "draw without titles", NULL},
+    RP_PICTURE_OPTIONS(FiguresArgs, picture),
     {"list", 0, RP_FLAG(FiguresArgs, list), "list the names of the figures", NULL},
     {0},
 };

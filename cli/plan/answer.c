@@ -5,6 +5,7 @@
 
 #include "cli/plan/plan.h"
 #include "core/base/fp8.h"
+#include "core/base/percent.h"
 #include "core/base/units.h"
 
 #define LABEL_WIDTH 10
@@ -224,8 +225,9 @@ say_waits(RpReport *report, const RpAdviseRun *run, guint batch, gboolean sync)
 
     if (cause == NULL)
         return;
-    rp_report_line(report, "waits", "the cards wait %.0f %% of the time for %s",
-                   100 * run->bubble_ratio, cause);
+    rp_report_line(report, "waits", "the cards wait %.*f %% of the time for %s",
+                   (int)rp_percent_decimals(100 * run->bubble_ratio, 0), 100 * run->bubble_ratio,
+                   cause);
     if (run->waits != RP_ADVISE_WAITS_OPTIMIZER)
         return;
     rp_report_line(report, "", "its %.2f s a step are the same for any batch",

@@ -71,7 +71,7 @@ report_cells(RpReport *report, const RpAdviseRun *run)
         rp_report_line(report, "stages", "-");
     rp_report_rate(report, NULL, run->simulated ? run->tokens_per_s : 0, "tokens/s");
     if (run->simulated)
-        rp_report_line(report, "bubble %", "%.2f", 100 * run->bubble_ratio);
+        rp_report_percent(report, "bubble %", 100 * run->bubble_ratio, 2);
     else
         rp_report_line(report, "bubble %", "-");
     rp_report_bytes(report, NULL, partition != NULL ? run->gpu.total : 0, "GPU");

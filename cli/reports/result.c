@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "core/base/percent.h"
 #include "core/base/units.h"
 #include "core/schedules/schedule.h"
 #include "sim/search/partition-cost.h"
@@ -163,14 +164,14 @@ rp_report_add_plan_bound(RpReport *report, const RpResult *result, const char *l
                     NULL);
     rp_report_end(report);
     if (words)
-        rp_report_line(report, label, "%.4f ms in any order: %s%s; this order is %.2f %% above",
+        rp_report_line(report, label, "%.4f ms in any order: %s%s; this order is %.*f %% above",
                        rp_ms_from_ns(bound->time_ns), of,
                        result->steady || bound->limit == RP_LIMIT_PATH
                            ? ""
                            : " with what runs before and after",
-                       100 * above);
+                       (int)rp_percent_decimals(100 * above, 2), 100 * above);
     else
-        rp_report_line(report, label, "%.1f", 100 * above);
+        rp_report_percent(report, label, 100 * above, 1);
 }
 
 void

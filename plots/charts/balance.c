@@ -71,22 +71,23 @@ append_panel(RpFigure *figure, const RpBalancePanel *panel, const RpBalance *bal
                    balance->balance);
     g_autofree char *quoted = rp_gnuplot_quote(title->str);
     rp_text_append(script,
-                   "set label 1 %s at graph 0, graph 1 left offset 0,0.8 font font_bold\n"
+                   "set label 1 %s at %s, graph 1 left offset 0,0.8 font %s\n"
                    "set tmargin at screen 1 - py(%u)\nset bmargin at screen 1 - py(%u)\n"
                    "set xrange [-0.7:%.1f]\nset yrange [0:%.6g]\n"
                    "plot DATA index %u using 1:2:4 with boxes linecolor rgb variable, \\\n"
                    "  %.6f with lines linewidth 1.2 dashtype (5,4) linecolor rgb '#222222', \\\n"
                    "  DATA index %u using 1:2:xtic(3) with points pointtype -1\n",
-                   quoted, top, top + PANEL, balance->n_stages - 0.3, ceiling_ms, index, max_ms,
-                   index);
+                   quoted, rp_figure_heading_left(figure),
+                   rp_figure_heading_font(figure, title->str), top, top + PANEL,
+                   balance->n_stages - 0.3, ceiling_ms, index, max_ms, index);
 }
 
 RpFigure *
 rp_balance_figure(const char *name, const char *title, const RpProfile *profile,
-                  const RpBalancePanel *panels, guint n_panels)
+                  const RpBalancePanel *panels, guint n_panels, const RpFigureStyle *style)
 {
     guint height = TOP + 26 + n_panels * PANEL + (n_panels - 1) * GAP;
-    RpFigure *figure = rp_figure_new(name, title, WIDTH, height);
+    RpFigure *figure = rp_figure_new_styled(name, title, style, WIDTH, height);
     GString *script = rp_figure_script(figure);
     g_autofree RpBalance *balances = g_new(RpBalance, n_panels);
     double highest_ms = 0;
@@ -100,7 +101,8 @@ rp_balance_figure(const char *name, const char *title, const RpProfile *profile,
     }
     g_string_append(script, "set multiplot\n");
     rp_figure_add_titles(figure, title, NULL);
-    guint bottom = rp_figure_add_legend_below(figure, legend, G_N_ELEMENTS(legend), WIDTH - 110);
+    guint bottom = rp_figure_add_legend_below(figure, legend, G_N_ELEMENTS(legend),
+                                              rp_figure_width(figure) - 110);
     rp_text_append(script,
                    "set lmargin at screen px(80)\nset rmargin at screen 1 - px(30)\n"
                    "set boxwidth 0.82\nset xtics scale 0 font font_small\nunset grid\n"

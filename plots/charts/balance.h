@@ -11,6 +11,7 @@ typedef struct {
     const char *title;
 } RpBalancePanel;
 
-/* @panels: (array length=n_panels): drawn below each other on a common axis */
+/* @panels: (array length=n_panels): drawn below each other on a common axis. @style: (nullable) */
 RpFigure *rp_balance_figure(const char *name, const char *title, const RpProfile *profile,
-                            const RpBalancePanel *panels, guint n_panels);
+                            const RpBalancePanel *panels, guint n_panels,
+                            const RpFigureStyle *style);

@@ -26,6 +26,7 @@ typedef struct {
 } Row;
 
 struct _RpBarChart {
+    RpFigureStyle style;
     char *name;
     char *title;
     char *subtitle;
@@ -101,6 +102,12 @@ rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle)
 }
 
 void
+rp_bar_chart_set_style(RpBarChart *chart, const RpFigureStyle *style)
+{
+    chart->style = *style;
+}
+
+void
 rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title)
 {
     set_string(&chart->marker_title, title);
@@ -149,7 +156,7 @@ row_end(const RpBarChart *chart, const Row *row)
 
 /* Returns: width of the text behind it, pixels. */
 static double
-append_row(const RpBarChart *chart, GString *data, const Row *row, double y)
+append_row(const RpBarChart *chart, GString *data, const Row *row, double y, gboolean narrow)
 {
     double total = row_total(chart, row);
     g_autofree char *label = rp_gnuplot_quote_datum(row->label);
@@ -157,7 +164,12 @@ append_row(const RpBarChart *chart, GString *data, const Row *row, double y)
     g_autoptr(GString) length = g_string_new(NULL);
 
     rp_text_append(length, "%.*f", (int)chart->decimals, total);
-    text = rp_gnuplot_quote_datum(row->text != NULL ? row->text : length->str);
+    if (row->text != NULL) {
+        g_string_assign(length, row->text);
+        if (narrow)
+            g_string_truncate(length, strcspn(length->str, ";("));
+    }
+    text = rp_gnuplot_quote_datum(g_strchomp(length->str));
     rp_text_append(data, "%.2f %s %u", y, label, row->colour);
     for (guint i = 0; i < chart->n_parts; i++)
         rp_text_append(data, " %.6g", row->values[i]);
@@ -170,11 +182,17 @@ append_row(const RpBarChart *chart, GString *data, const Row *row, double y)
     return (double)g_utf8_strlen(text, -1) * CHARACTER + MARKER;
 }
 
+static guint
+plot_width(const RpBarChart *chart)
+{
+    return rp_figure_wide(&chart->style, WIDTH) - LEFT - RIGHT;
+}
+
 /* Data and headings; @axis: length of the axis. Returns: the last row's y. */
 static double
 append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
 {
-    double plot = (double)WIDTH - LEFT - RIGHT;
+    double plot = plot_width(chart);
     GString *data = rp_figure_data(figure);
     const char *group = NULL;
     double y = -1;
@@ -193,12 +211,13 @@ append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
             group = row->group;
             y += HEADING;
             rp_text_append(rp_figure_script(figure),
-                           "set label %s at graph 0, first %.2f left offset 0.4,0 font font_bold\n",
-                           heading, y);
+                           "set label %s at %s, first %.2f left offset 0.4,0 font %s\n", heading,
+                           rp_figure_heading_left(figure), y,
+                           rp_figure_heading_font(figure, row->group));
             rp_text_append(data, "# %s\n", group);
         }
         y += 1;
-        double text = append_row(chart, data, row, y);
+        double text = append_row(chart, data, row, y, rp_figure_is_narrow(figure));
         /* bar and text together fill the width */
         *axis = fmax(*axis, row_end(chart, row) * plot / fmax(plot - text, plot / 4));
     }
@@ -303,7 +322,7 @@ append_legend(const RpBarChart *chart, RpFigure *figure)
     titles[n++] = has_hatched(chart) ? chart->hatched_title : NULL;
     titles[n++] = has_marker(chart) ? chart->marker_title : NULL;
     rp_figure_add_x_title(figure, chart->axis,
-                          rp_figure_add_legend_below(figure, titles, n, WIDTH - LEFT - RIGHT));
+                          rp_figure_add_legend_below(figure, titles, n, plot_width(chart)));
 }
 
 RpFigure *
@@ -321,7 +340,8 @@ rp_bar_chart_figure(const RpBarChart *chart)
     double rows = chart->rows->len + HEADING * groups + 0.4;
     guint top = chart->subtitle != NULL ? TOP : TOP_PLAIN;
     guint height = (guint)(top + ROW * rows);
-    RpFigure *figure = rp_figure_new(chart->name, chart->title, WIDTH, height);
+    RpFigure *figure =
+        rp_figure_new_styled(chart->name, chart->title, &chart->style, WIDTH, height);
     GString *script = rp_figure_script(figure);
     double axis = 0;
 
@@ -334,6 +354,7 @@ rp_bar_chart_figure(const RpBarChart *chart)
                    "set border 1\nset ytics scale 0\nunset grid\n"
                    "set grid xtics back linetype 1 linewidth 0.5 linecolor rgb '#dddddd'\n",
                    LEFT, RIGHT, top, last + 0.7, axis > 0 ? axis : 1);
+    rp_figure_add_narrow_tics(figure, plot_width(chart), axis > 0 ? axis : 1);
     append_legend(chart, figure);
     append_plot(chart, figure);
     return figure;

@@ -26,7 +26,8 @@ typedef struct {
     double values[RP_BAR_MAX_PARTS]; /* one for each part */
     double hatched;                  /* a slice at the bar's end; 0 = none */
     double marker;                   /* another source's figure for the same; NAN = none */
-    const char *text;                /* behind the bar; %NULL = its length */
+    const char *text; /* behind the bar; %NULL = its length. Where there is little room,
+                                        up to its first semicolon or parenthesis */
 } RpBarRow;
 
 typedef struct _RpBarChart RpBarChart;
@@ -39,6 +40,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBarChart, rp_bar_chart_free)
 
 /* Second line under the title. */
 void rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle);
+void rp_bar_chart_set_style(RpBarChart *chart, const RpFigureStyle *style);
 /* What the legend calls markers. */
 void rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title);
 

@@ -142,7 +142,8 @@ rp_memory_figure(const char *name, const char *title, const RpPlan *plan, const 
 }
 
 RpFigure *
-rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan)
+rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan,
+                            const RpFigureStyle *style)
 {
     static const RpColour colours[RP_N_BUFFER_CATEGORIES] = {
         [RP_BUFFER_PARAMETERS] = 0x5a5a5a,           [RP_BUFFER_GRADIENTS] = 0xa6a6a6,
@@ -166,5 +167,7 @@ rp_memory_categories_figure(const char *name, const char *title, const RpPlan *p
             row.values[c] = gib(rp_plan_category_bytes(plan, arena, (RpBufferCategory)c));
         rp_bar_chart_add(chart, &row);
     }
+    if (style != NULL)
+        rp_bar_chart_set_style(chart, style);
     return rp_bar_chart_figure(chart);
 }

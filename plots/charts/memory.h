@@ -20,4 +20,5 @@ RpFigure *rp_memory_figure(const char *name, const char *title, const RpPlan *pl
                            const RpFigureStyle *style);
 
 /* Arenas by buffer category, stacked. */
-RpFigure *rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan);
+RpFigure *rp_memory_categories_figure(const char *name, const char *title, const RpPlan *plan,
+                                      const RpFigureStyle *style);

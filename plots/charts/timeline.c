@@ -161,12 +161,14 @@ draw_panel(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, gboolean ti
         label = width >= MEAN_LABEL * RP_TIMELINE_CHARACTER + RP_TIMELINE_MARGIN ? RP_LABEL_BOTH
                                                                                  : RP_LABEL_SLOT;
     if (titled) {
-        g_autofree char *quoted = rp_gnuplot_quote(panel->title != NULL ? panel->title : "");
+        const char *title = panel->title != NULL ? panel->title : "";
+        g_autofree char *quoted = rp_gnuplot_quote(title);
 
         drawing->y += PANEL_TITLE;
         rp_text_append(rp_figure_script(drawing->figure),
-                       "set label %s at graph 0, first %.3f left offset 0.2,0 font font_bold\n",
-                       quoted, drawing->y - 0.4);
+                       "set label %s at %s, first %.3f left offset 0.2,0 font %s\n", quoted,
+                       rp_figure_heading_left(drawing->figure), drawing->y - 0.4,
+                       rp_figure_heading_font(drawing->figure, title));
     }
     drawing->narrowest_pixels = fmin(drawing->narrowest_pixels, width);
     double top = drawing->y;

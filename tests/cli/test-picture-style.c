@@ -140,6 +140,32 @@ every_command_that_draws_has_the_options(void **state)
 }
 
 static void
+figures_are_as_wide_as_their_paper(void **state)
+{
+    guint width, height;
+
+    must_run("figures -o @T/narrow --format svg --width 84mm figure-1 figure-2 figure-5 figure-17");
+    for (guint i = 0; i < 3; i++) {
+        static const char *const laid_out[] = {"figure-1", "figure-2", "figure-17"};
+        g_autofree char *name = g_strdup_printf("narrow/%s.svg", laid_out[i]);
+
+        read_size(name, &width, &height);
+        assert_int_equal(width, 386);
+    }
+    /* a drawing is not laid out anew, only smaller on paper */
+    read_size("narrow/figure-5.svg", &width, &height);
+    assert_int_equal(width, 1000);
+    g_autofree char *drawing = read_file("narrow/figure-5.gp");
+    assert_non_null(strstr(drawing, "per_inch = 302.38")); /* 1000 pixels on 84 mm */
+    /* what stands behind a bar is short, and headings begin at the edge */
+    g_autofree char *bars = read_file("narrow/figure-2.gp");
+    g_autofree char *data = read_file("narrow/figure-2.dat");
+    assert_non_null(strstr(bars, "at screen px(8)"));
+    assert_null(strstr(data, "times the recompute"));
+    must_refuse("figures -o @T/narrow --width 84 figure-1", "--width: expected 40 to 2000 mm");
+}
+
+static void
 refuses_options_without_effect(void **state)
 {
     must_refuse(RUN "--width 84mm", "--width: expected a picture to draw beside it");
@@ -159,6 +185,7 @@ main(void)
         cmocka_unit_test(slots_carry_the_number_of_their_stage),
         cmocka_unit_test(a_small_share_is_not_nothing),
         cmocka_unit_test(every_command_that_draws_has_the_options),
+        cmocka_unit_test(figures_are_as_wide_as_their_paper),
         cmocka_unit_test(refuses_options_without_effect),
     };
 

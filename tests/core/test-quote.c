@@ -1,6 +1,7 @@
 /* What is quoted of names and values that others chose. */
 #include "tests/rp-test.h"
 
+#include "core/base/percent.h"
 #include "core/base/quote.h"
 
 static void
@@ -40,10 +41,23 @@ a_name_with_such_marks_is_quoted(void **state)
     assert_string_equal(turned, "\"a\\u202enosj.b\"");
 }
 
+static void
+a_percentage_shows_its_first_digit(void **state)
+{
+    assert_int_equal(rp_percent_decimals(0, 1), 1);
+    assert_int_equal(rp_percent_decimals(12.3, 1), 1);
+    assert_int_equal(rp_percent_decimals(0.05, 1), 1);
+    assert_int_equal(rp_percent_decimals(0.02, 1), 2);
+    assert_int_equal(rp_percent_decimals(-0.004, 2), 3);
+    assert_int_equal(rp_percent_decimals(0.3, 0), 1);
+    assert_int_equal(rp_percent_decimals(1e-9, 1), 4);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_percentage_shows_its_first_digit),
         cmocka_unit_test(marks_that_turn_or_hide_text_are_spelt_out),
         cmocka_unit_test(a_name_with_such_marks_is_quoted),
     };

@@ -346,7 +346,7 @@ balance_shows_the_time_of_each_slot(void **state)
         rp_partition_from_dispatched_blocks(profile, forward, 1, backward, 3, &error);
     rp_assert_no_error(error);
     RpBalancePanel panel = {partition, "by hand"};
-    RpFigure *figure = rp_balance_figure("b", "b", profile, &panel, 1);
+    RpFigure *figure = rp_balance_figure("b", "b", profile, &panel, 1, NULL);
     GPtrArray *rows = data_lines(figure, 0);
 
     assert_int_equal(rows->len, 4);
@@ -386,7 +386,7 @@ categories_sum_to_the_arena(void **state)
 {
     (void)state;
     Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
-    RpFigure *figure = rp_memory_categories_figure("m", "m", made.plan);
+    RpFigure *figure = rp_memory_categories_figure("m", "m", made.plan, NULL);
     GPtrArray *rows = data_lines(figure, 0);
 
     assert_int_equal(rows->len, 3);
