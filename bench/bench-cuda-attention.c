@@ -1,15 +1,17 @@
 /*
  * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in
- * TFLOP/s, and backward by each of its ways (exec/cuda/attention/ways.h). Where cuDNN does not run, the built-in kernels are timed in its place, and why is said.
+ * TFLOP/s, and backward by each of its ways (exec/cuda/attention/ways.h), in turn. Where cuDNN does not
+ * run, the built-in kernels are timed in its place, and why is said.
  *
  * Counted as others do: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times
- * that, whatever is computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), 16384 tokens
+ * that, whatever is computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens
  * or one sequence, random inputs.
  *
- *   bench-cuda-attention
+ *   bench-cuda-attention [--length 8192] [--head-size 64] [--way mma]
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <glib.h>
 
@@ -18,7 +20,7 @@
 
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)
-#define D ((size_t)128)
+#define D 128
 #define MOST_TOKENS ((size_t)32768)
 
 typedef void (*Launcher)(RpKernelStream *stream, const RpAttentionArgs *args);
@@ -47,20 +49,32 @@ count_flop(const RpAttentionArgs *args, double what)
 {
     const double length = (double)args->max_length;
 
-    return what * 2.0 * length * length * (double)(D * HEADS * args->sequences);
+    return what * 2.0 * length * length * (double)(args->head_size * HEADS * args->sequences);
 }
 
+/* Backward by all ways with @name in theirs, one behind the other. */
 static void
-print_way(RpKernelStream *stream, const RpAttentionArgs *args, RpBackwardWay way)
+print_ways(RpKernelStream *stream, const RpAttentionArgs *args, const char *name)
 {
-    const Run run = {stream, NULL, args, way};
-    double ms;
+    Run of_way[RP_N_BACKWARD_WAYS];
+    RpBenchRun runs[RP_N_BACKWARD_WAYS];
+    double ms[RP_N_BACKWARD_WAYS];
+    guint n = 0;
 
-    if (!rp_cuda_backward_way_can(way, args))
-        return;
-    ms = rp_bench_median_ms(stream, NULL, launch_once, &run, 0);
-    printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f\n", args->max_length, args->sequences,
-           rp_cuda_backward_way_name(way), "backward", ms, count_flop(args, 2.5) / ms * 1e-9);
+    for (guint way = 0; way < RP_N_BACKWARD_WAYS; way++) {
+        if (!rp_cuda_backward_way_can((RpBackwardWay)way, args) ||
+            strstr(rp_cuda_backward_way_name((RpBackwardWay)way), name) == NULL)
+            continue;
+        of_way[n] = (Run){stream, NULL, args, (RpBackwardWay)way};
+        runs[n] = (RpBenchRun){launch_once, &of_way[n]};
+        n++;
+    }
+    rp_bench_medians_ms(stream, NULL, runs, n, 0, ms);
+    for (guint i = 0; i < n; i++)
+        printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f\n", args->max_length, args->sequences,
+               rp_cuda_backward_way_name(of_way[i].way), "backward", ms[i],
+               count_flop(args, 2.5) / ms[i] * 1e-9);
+    fflush(stdout);
 }
 
 static void
@@ -78,10 +92,11 @@ print_pass(RpKernelStream *stream, Launcher launch, const RpAttentionArgs *args,
     if (args->choice == RP_ATTENTION_CUDNN && !ran)
         printf("  built in: %s", rp_cuda_stream_cudnn_reason(stream));
     printf("\n");
+    fflush(stdout);
 }
 
 static void
-run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequences)
+run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequences, const char *way)
 {
     const RpKernels *kernels = rp_cuda_kernels();
     int32_t starts[16];
@@ -101,29 +116,65 @@ run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequenc
             continue;
         args->workspace = rp_bench_memory(MAX(kernels->attention_forward_workspace(args),
                                               kernels->attention_backward_workspace(args)));
-        print_pass(stream, kernels->attention_forward, args, 1);
-        print_pass(stream, kernels->attention_backward, args, 2.5);
-        for (guint way = 0; choice == RP_ATTENTION_BUILTIN && way < RP_N_BACKWARD_WAYS; way++)
-            print_way(stream, args, (RpBackwardWay)way);
+        if (way == NULL) {
+            print_pass(stream, kernels->attention_forward, args, 1);
+            print_pass(stream, kernels->attention_backward, args, 2.5);
+        } else if (choice == RP_ATTENTION_BUILTIN) {
+            kernels->attention_forward(stream, args);
+        }
+        if (choice == RP_ATTENTION_BUILTIN)
+            print_ways(stream, args, way != NULL ? way : "");
         rp_bench_must(cudaFree(args->workspace), "cudaFree");
     }
     rp_bench_must(cudaFree(device_starts), "cudaFree");
 }
 
-int
-main(void)
+static gboolean
+parse(int *argc, char ***argv, int *length, int *head_size, char **way)
 {
+    const GOptionEntry known[] = {
+        {"length", 0, 0, G_OPTION_ARG_INT, length, "One length alone: 2048, 8192 or 32768", "N"},
+        {"head-size", 0, 0, G_OPTION_ARG_INT, head_size, "64 or 128 (default)", "N"},
+        {"way", 0, 0, G_OPTION_ARG_STRING, way, "Ways of backward with this in their names alone",
+         "NAME"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) error = NULL;
+
+    g_option_context_add_main_entries(context, known, NULL);
+    if (!g_option_context_parse(context, argc, argv, &error)) {
+        fprintf(stderr, "%s\n", error->message);
+        return FALSE;
+    }
+    if (*argc > 1)
+        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
+    else if (*length != 0 && *length != 2048 && *length != 8192 && *length != 32768)
+        fprintf(stderr, "--length: expected 2048, 8192 or 32768, found %d\n", *length);
+    else if (*head_size != 64 && *head_size != 128)
+        fprintf(stderr, "--head-size: expected 64 or 128, found %d\n", *head_size);
+    else
+        return TRUE;
+    return FALSE;
+}
+
+int
+main(int argc, char **argv)
+{
+    static const struct {
+        size_t length, sequences;
+    } shapes[] = {{2048, 8}, {8192, 2}, {32768, 1}};
+
     const size_t n = MOST_TOKENS * HEADS * D, kv_n = MOST_TOKENS * KV_HEADS * D;
-    int count = 0;
+    int count = 0, length = 0, head_size = D;
+    g_autofree char *way = NULL;
     g_autoptr(GError) error = NULL;
     RpKernelStream *stream;
-    RpAttentionArgs args = {.dtype = RP_DTYPE_BF16,
-                            .tokens = MOST_TOKENS,
-                            .heads = HEADS,
-                            .kv_heads = KV_HEADS,
-                            .head_size = D,
-                            .scale = 1.0f / sqrtf((float)D)};
+    RpAttentionArgs args = {
+        .dtype = RP_DTYPE_BF16, .tokens = MOST_TOKENS, .heads = HEADS, .kv_heads = KV_HEADS};
 
+    if (!parse(&argc, &argv, &length, &head_size, &way))
+        return 2;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
     stream = rp_cuda_stream_new(0, NULL, &error);
@@ -131,6 +182,8 @@ main(void)
         fprintf(stderr, "bench-cuda-attention: %s\n", error->message);
         return 1;
     }
+    args.head_size = (size_t)head_size;
+    args.scale = 1.0f / sqrtf((float)head_size);
     args.q = rp_bench_random(RP_DTYPE_BF16, n, 1);
     args.k = rp_bench_random(RP_DTYPE_BF16, kv_n, 1);
     args.v = rp_bench_random(RP_DTYPE_BF16, kv_n, 1);
@@ -141,9 +194,9 @@ main(void)
     args.dv = rp_bench_memory(kv_n * 2);
     args.lse = rp_bench_memory(MOST_TOKENS * HEADS * sizeof(float));
     printf("  length  batch  by       pass             ms  TFLOP/s\n");
-    run(stream, &args, 2048, 8);
-    run(stream, &args, 8192, 2);
-    run(stream, &args, 32768, 1);
+    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
+        if (length == 0 || (size_t)length == shapes[i].length)
+            run(stream, &args, shapes[i].length, shapes[i].sequences, way);
     rp_cuda_stream_free(stream);
     return 0;
 }

@@ -3,7 +3,8 @@
  * kernel (exec/cuda/grouped/ways.h; * is the one that layers get) and of cuBLASLt called for one
  * expert after another, which must know their rows. Medians by CUDA events, ways in turn; inputs are random, in
  * bf16. Rows of experts are the mean, or (skewed) between 0.2 and 1.8 times it.
- * NT: forward, NN: input gradient, TN: weight gradient, += fp32.
+ * NT: forward, NN: input gradient, TN: weight gradient, += fp32 (--gradients: or =, as a slot's first
+ * micro-batch, or = in 16 bits, as torch._grouped_mm).
  */
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static const Entry entries[] = {
 };
 
 typedef struct {
-    char *model, *way;
+    char *model, *way, *gradients;
     int tokens;
     gboolean half_sums;
     double warm_up_s;
@@ -185,8 +186,9 @@ bench_entry(Run *run, const Entry *entry, const Options *options, const void *x,
         run->args.b = adds ? x : w;
         run->args.c = adds ? (void *)dw : (void *)(forward ? y : x);
         run->args.a_dtype = run->args.b_dtype = dtype;
-        run->args.c_dtype = adds ? RP_DTYPE_FP32 : dtype;
-        run->args.accumulate = adds;
+        run->args.c_dtype =
+            adds && !g_str_equal(options->gradients, "write-16") ? RP_DTYPE_FP32 : dtype;
+        run->args.accumulate = adds && g_str_equal(options->gradients, "add");
         run->args.half_sums = options->half_sums;
         set_rows(run, i >= 3);
         print_times(run, entry, i >= 3, options);
@@ -240,6 +242,8 @@ parse(int *argc, char ***argv, Options *options)
         {"way", 0, 0, G_OPTION_ARG_STRING, &options->way,
          "Ways with this in their names, and the loop, alone", "NAME"},
         {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
+        {"gradients", 0, 0, G_OPTION_ARG_STRING, &options->gradients,
+         "Of weights: add (default), write or write-16", "HOW"},
         {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "fp16, fp16 sums", NULL},
         {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
          "Run each way so long before it is timed", "SECONDS"},
@@ -247,6 +251,7 @@ parse(int *argc, char ***argv, Options *options)
     };
     g_autoptr(GOptionContext) context = g_option_context_new(NULL);
     g_autoptr(GError) error = NULL;
+    static const char *const gradients[] = {"add", "write", "write-16", NULL};
     gboolean found = FALSE;
 
     g_option_context_add_main_entries(context, known, NULL);
@@ -254,12 +259,17 @@ parse(int *argc, char ***argv, Options *options)
         fprintf(stderr, "%s\n", error->message);
         return FALSE;
     }
+    if (options->gradients == NULL)
+        options->gradients = g_strdup("add");
     for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
         found = found || is_wanted(&entries[i], options);
     if (!found)
         fprintf(stderr, "--model: no such model\n");
     else if (*argc > 1)
         fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
+    else if (!g_strv_contains(gradients, options->gradients))
+        fprintf(stderr, "--gradients: expected add, write or write-16, found \"%s\"\n",
+                options->gradients);
     else if (options->tokens < 1 || options->tokens > 1 << 20)
         fprintf(stderr, "--tokens: expected 1 to %d, found %d\n", 1 << 20, options->tokens);
     else if (!(options->warm_up_s >= 0 && options->warm_up_s <= 3600))
@@ -298,5 +308,6 @@ main(int argc, char **argv)
     rp_cuda_stream_free(stream);
     g_free(options.model);
     g_free(options.way);
+    g_free(options.gradients);
     return 0;
 }
