@@ -279,14 +279,10 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
 static RpLayerLayout
 layout_of(const RpNetwork *network, guint layer)
 {
-    const RpNetworkCodes *codes = &network->options.codes;
     const RpLayerLayout *before = layer > 0 ? &network->layers[layer - 1].layout : NULL;
-    const guint blocks = network->model->blocks;
-    const gboolean block = layer > codes->plain_first && layer + codes->plain_last <= blocks;
 
-    if (codes->used && (block || (codes->head && layer == network->n_layers - 1)))
-        return rp_layer_layout_of_codes(network->weights, layer, network->options.dtype, before);
-    return rp_layer_layout(network->weights, layer, network->options.dtype, before);
+    return (rp_codes_are_wanted(network, layer) ? rp_layer_layout_of_codes : rp_layer_layout)(
+        network->weights, layer, network->options.dtype, before);
 }
 
 RpNetwork *

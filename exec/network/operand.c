@@ -138,6 +138,17 @@ rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows)
     pass->kept.post_rstd = rp_pass_take_floats(room, rows);
 }
 
+gboolean
+rp_codes_are_wanted(const RpNetwork *network, guint layer)
+{
+    const RpNetworkCodes *codes = &network->options.codes;
+    const guint head = network->n_layers - 1;
+
+    return codes->used &&
+           (layer == head ? codes->head
+                          : layer > codes->plain_first && layer + codes->plain_last < head);
+}
+
 gsize
 rp_codes_turned_byte(const RpWeightPlace *place)
 {

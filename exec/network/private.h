@@ -287,6 +287,8 @@ RpOperand rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept);
 void rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows);
 /* Of layers that read no codes. */
 RpOperand rp_pass_plain(size_t rows, const void *x);
+/* Whether options have the layer read codes, if its matrices can. */
+gboolean rp_codes_are_wanted(const RpNetwork *network, guint layer);
 /* Bytes of the codes of a matrix, turned ones behind them, then largest magnitude and scale. */
 gsize rp_codes_turned_byte(const RpWeightPlace *place);
 gsize rp_codes_cells_byte(const RpWeightPlace *place);

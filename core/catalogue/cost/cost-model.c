@@ -119,13 +119,6 @@ rp_cost_model_attention_flops(const RpModel *model, guint block, double b, doubl
     return 4 * b * model->heads * model->head_dim * pairs;
 }
 
-/* Matmul of the head: 2sbhV. */
-static double
-head_flops(const RpModel *model, double b, double s)
-{
-    return 2.0 * s * b * model->hidden * model->vocab;
-}
-
 /* Bytes a token of a dense MLP, or in PyTorch's kernels of one expert. @times: of what only PyTorch's
  * do */
 static double
@@ -335,7 +328,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     const gboolean codes = context->workload->codes_head;
     Work work = {
         .rate = codes ? context->rates.codes : context->rates.matmul,
-        .matmul_flops = head_flops(model, context->b, context->s),
+        .matmul_flops = 2.0 * logits * model->hidden,
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
         .traffic_bytes = kernels[family].forward.norm * hidden,
