@@ -28,6 +28,8 @@ typedef struct {
     Task *tasks;
     NaiveTimes *times;
     gint64 now_ns;
+    guint threads, host_flows; /* flows with a limit; of the host's tasks: see count_flows() */
+    gboolean host_runs;        /* one of these has a limit */
 } Naive;
 
 static gboolean
@@ -118,13 +120,9 @@ optimizer_weight(const Naive *naive)
 static double
 weight_of(const Naive *naive, guint i)
 {
-    guint n = 0;
-
     if (optimizer_weight(naive) <= 0 || !is_host_work(naive, rp_plan_task(naive->plan, i)))
         return 1;
-    for (guint j = 0; j < naive->n; j++)
-        n += is_host_work(naive, rp_plan_task(naive->plan, j)) && flows(&naive->tasks[j]);
-    return optimizer_weight(naive) / MAX(n, 1);
+    return optimizer_weight(naive) / MAX(naive->host_flows, 1);
 }
 
 /* What servers send each other takes the network, if anything is known of that. */
@@ -196,15 +194,22 @@ rate_alone(const Naive *naive, guint i)
     return MIN(limits[0], MIN(limits[1], limits[2]));
 }
 
-/* Whether a task of the host's moves bytes. */
-static gboolean
-host_works(const Naive *naive)
+/* What all flows share; what flows does not change while rates are set. */
+static void
+count_flows(Naive *naive)
 {
-    for (guint i = 0; i < naive->n; i++)
-        if (flows(&naive->tasks[i]) && is_host_work(naive, rp_plan_task(naive->plan, i)) &&
-            !isinf(rate_alone(naive, i)))
-            return TRUE;
-    return FALSE;
+    naive->threads = naive->host_flows = 0;
+    naive->host_runs = FALSE;
+    for (guint i = 0; i < naive->n; i++) {
+        const gboolean host = is_host_work(naive, rp_plan_task(naive->plan, i));
+        const gboolean limited = !isinf(rate_alone(naive, i));
+
+        if (!flows(&naive->tasks[i]))
+            continue;
+        naive->host_flows += host;
+        naive->threads += limited;
+        naive->host_runs = naive->host_runs || (host && limited);
+    }
 }
 
 /* Every flow is a thread; too many of them for the processors run slower. What devices read beside
@@ -215,22 +220,13 @@ links_of(const Naive *naive, guint i, guint links[LINKS], double limits[LINKS])
     const double processors = naive->machine->processors;
     const double beside = naive->machine->beside_optimizer_bytes_per_s / 1e9;
     const RpTask *task = rp_plan_task(naive->plan, i);
-    guint threads = 0;
 
     links_alone(naive, i, links, limits);
     if (processors == 0 && beside > 0 && is_full_copy(naive, task) && is_up(naive, task) &&
-        !isinf(rate_alone(naive, i)) && host_works(naive))
+        !isinf(rate_alone(naive, i)) && naive->host_runs)
         limits[0] = MIN(limits[0], beside);
-    for (guint j = 0; j < naive->n; j++)
-        threads += flows(&naive->tasks[j]) && !isinf(rate_alone(naive, j));
-    if (processors > 0 && threads > processors)
-        limits[0] = rate_alone(naive, i) * processors / threads;
-}
-
-static gboolean
-is_unlimited(const Naive *naive, guint i)
-{
-    return isinf(rate_alone(naive, i));
+    if (processors > 0 && naive->threads > processors)
+        limits[0] = rate_alone(naive, i) * processors / naive->threads;
 }
 
 static gboolean
@@ -245,7 +241,7 @@ end_what_is_due(Naive *naive)
         if (task->state == TIMED)
             due = task->due_ns <= naive->now_ns;
         else if (flows(task))
-            due = is_unlimited(naive, i) ||
+            due = isinf(rate_alone(naive, i)) ||
                   (task->has_rate && task->left / task->rate <= ROUNDING_NS);
         if (due && task->state == LEAD) {
             task->state = LEAD_OVER;
@@ -382,9 +378,11 @@ fair_share(const Naive *naive, guint link)
             guint links[LINKS];
             double limits[LINKS];
 
+            if (!flows(&naive->tasks[i]))
+                continue;
             links_of(naive, i, links, limits);
             for (guint k = 0; k < LINKS; k++) {
-                if (!flows(&naive->tasks[i]) || links[k] != link)
+                if (links[k] != link)
                     continue;
                 if (pass == 0)
                     left = limits[k];
@@ -402,6 +400,7 @@ fair_share(const Naive *naive, guint link)
 static void
 set_rates(Naive *naive)
 {
+    count_flows(naive);
     for (guint i = 0; i < naive->n; i++)
         naive->tasks[i].has_rate = FALSE;
     for (;;) {
