@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define SHAPE " --schedule roundpipe --gpus 4 --micro-batches 8 --fidelity full"
+#define SHAPE " --schedule roundpipe --gpus 4 --micro-batches 8 --fidelity full --partition paper"
 
 static double
 iteration_ms(const char *words)
