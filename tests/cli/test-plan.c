@@ -94,7 +94,7 @@ plans_matmuls_in_fp8(void **state)
     assert_true(rp_cli_number(b, "checkpoint_bytes") == rp_cli_number(a, "checkpoint_bytes"));
     SAYS(&text, 0, "matmuls of blocks in fp8: `matmul: fp8` in the run file");
     SAYS(&older, 2, "matmul: expected bf16 or fp16 on this GPU, which has no fp8");
-    SAYS(&other, 2, "--matmul: expected bf16, as dtype, or fp8, found fp16");
+    SAYS(&other, 2, "--matmul: expected bf16, as dtype, fp8 or fp8-head, found fp16");
 }
 
 static void
