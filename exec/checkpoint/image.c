@@ -49,20 +49,6 @@ rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, RpServers
     }
 }
 
-RpShard
-rp_checkpoint_image_share(const RpCheckpointImage *image, guint index, guint server)
-{
-    return image->parts != NULL ? image->parts[(gsize)index * image->n_servers + server]
-                                : (RpShard){0, rp_weights_nth(image->weights, index)->elements};
-}
-
-RpWeight
-rp_checkpoint_image_part(const RpCheckpointImage *image, guint index)
-{
-    return rp_checkpoint_part_weight(rp_weights_nth(image->weights, index), image->n_servers,
-                                     rp_checkpoint_image_share(image, index, image->server).n);
-}
-
 void
 rp_checkpoint_image_clear(RpCheckpointImage *image)
 {

@@ -150,3 +150,17 @@ rp_checkpoint_parts_of(const RpCheckpointParts *parts, const char *path, const R
     }
     return at == weight->elements ? g_steal_pointer(&of) : fail_parts(path, weight, error);
 }
+
+RpShard
+rp_checkpoint_image_share(const RpCheckpointImage *image, guint index, guint server)
+{
+    return image->parts != NULL ? image->parts[(gsize)index * image->n_servers + server]
+                                : (RpShard){0, rp_weights_nth(image->weights, index)->elements};
+}
+
+RpWeight
+rp_checkpoint_image_part(const RpCheckpointImage *image, guint index)
+{
+    return rp_checkpoint_part_weight(rp_weights_nth(image->weights, index), image->n_servers,
+                                     rp_checkpoint_image_share(image, index, image->server).n);
+}

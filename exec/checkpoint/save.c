@@ -6,13 +6,6 @@
  */
 #include "exec/checkpoint/files.h"
 
-#include <errno.h>
-#include <sys/stat.h>
-
-#include <glib/gstdio.h>
-
-#include "core/base/quote.h"
-
 static void
 save_init(RpCheckpointSave *save, const RpCheckpointOptions *options,
           const RpCheckpointImage *image, gboolean weights_only)
@@ -39,43 +32,7 @@ save_clear(RpCheckpointSave *save)
     g_free(save->path);
 }
 
-/* ---- space ---- */
-
-/* @cause: of what failed although the bytes are there: inodes, a quota */
-static gboolean
-fail_no_space(const RpCheckpointSave *save, guint64 left, const char *cause, GError **error)
-{
-    g_autofree char *shown = rp_display_name(save->path);
-    gboolean enough = cause != NULL && left >= save->needed_bytes;
-
-    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
-                "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
-                " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
-                shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
-    return FALSE;
-}
-
-static gboolean
-check_space(RpCheckpointSave *save, GError **error)
-{
-    guint64 left;
-
-    save->needed_bytes = rp_checkpoint_needed_bytes(save->options, save->image, save->weights_only);
-    if (!rp_checkpoint_free_bytes(save->options->output, &left))
-        return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
-    return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
-}
-
 /* ---- all of it ---- */
-
-gboolean
-rp_checkpoint_save_begin(RpCheckpointSave *save, GError **error)
-{
-    if (!check_space(save, error))
-        return FALSE;
-    return g_mkdir(save->temporary, 0777) == 0 ||
-           rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
-}
 
 /* All files have their space before the first tensor is written. */
 static gboolean
@@ -88,22 +45,6 @@ write_directory(RpCheckpointSave *save, GError **error)
            (save->weights_only ||
             (rp_checkpoint_write_state(save->options, save->image, save->temporary, error) &&
              rp_checkpoint_manifest_write(save->temporary, save->image, NULL, error)));
-}
-
-void
-rp_checkpoint_save_explain(const RpCheckpointSave *save, const GError *cause, GError **error)
-{
-    guint64 left;
-    gboolean full = g_error_matches(cause, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE) ||
-                    g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
-                    g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
-
-    if (full && save->needed_bytes > 0 && rp_checkpoint_free_bytes(save->options->output, &left))
-        fail_no_space(save, left, cause->message, error);
-    else
-        g_set_error_literal(error, RP_CHECKPOINT_ERROR,
-                            full ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE,
-                            cause->message);
 }
 
 /* Once. On error nothing is left of it. Returns: (transfer full): the path */

@@ -7,11 +7,15 @@
  */
 #include "exec/checkpoint/files.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <glib/gstdio.h>
+
 #include "core/base/file.h"
+#include "core/base/quote.h"
 
 /* Of a tensor's entry in a header or an index, beside its name. */
 #define ENTRY_BYTES 128
@@ -138,4 +142,56 @@ rp_checkpoint_make_space(const RpCheckpointOptions *options, const RpCheckpointI
         return FALSE;
     g_string_append_printf(gone, "%s%s", gone->len > 0 ? ", " : "", strrchr(oldest, '/') + 1);
     return TRUE;
+}
+
+/* ---- of a save ---- */
+
+/* @cause: of what failed although the bytes are there: inodes, a quota */
+static gboolean
+fail_no_space(const RpCheckpointSave *save, guint64 left, const char *cause, GError **error)
+{
+    g_autofree char *shown = rp_display_name(save->path);
+    gboolean enough = cause != NULL && left >= save->needed_bytes;
+
+    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
+                "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
+                " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
+                shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
+    return FALSE;
+}
+
+static gboolean
+check_space(RpCheckpointSave *save, GError **error)
+{
+    guint64 left;
+
+    save->needed_bytes = rp_checkpoint_needed_bytes(save->options, save->image, save->weights_only);
+    if (!rp_checkpoint_free_bytes(save->options->output, &left))
+        return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
+    return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
+}
+
+gboolean
+rp_checkpoint_save_begin(RpCheckpointSave *save, GError **error)
+{
+    if (!check_space(save, error))
+        return FALSE;
+    return g_mkdir(save->temporary, 0777) == 0 ||
+           rp_checkpoint_fail_errno(error, "make", save->temporary, errno);
+}
+
+void
+rp_checkpoint_save_explain(const RpCheckpointSave *save, const GError *cause, GError **error)
+{
+    guint64 left;
+    gboolean full = g_error_matches(cause, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE) ||
+                    g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
+                    g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
+
+    if (full && save->needed_bytes > 0 && rp_checkpoint_free_bytes(save->options->output, &left))
+        fail_no_space(save, left, cause->message, error);
+    else
+        g_set_error_literal(error, RP_CHECKPOINT_ERROR,
+                            full ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE,
+                            cause->message);
 }
