@@ -183,7 +183,7 @@ rope(const Bench *bench, const Entry *entry)
 {
     bench->kernels->rope_forward(
         bench->stream, &(RpRopeArgs){RP_DTYPE_BF16, T, HEADS, D, bench->positions, bench->table[0],
-                                     bench->table[1], bench->big[0], bench->big[1]});
+                                     bench->table[1], 0, bench->big[0], bench->big[1]});
 }
 
 static RpNormRopeArgs

@@ -66,6 +66,20 @@ load_keys(const Place *place, const void *array, float *buffer)
                      place->args->kv_heads, place->kv_head, buffer);
 }
 
+/* From a token of v to the next, of dq, dk or dv; @heads: where there are no gaps. */
+static size_t
+row_heads(const RpAttentionArgs *args, size_t heads)
+{
+    return args->row_heads > 0 ? args->row_heads : heads;
+}
+
+static Rows
+load_values(const Place *place, float *buffer)
+{
+    return load_rows(place->args, place->args->v, place->start + place->key, place->keys,
+                     row_heads(place->args, place->args->kv_heads), place->kv_head, buffer);
+}
+
 static void
 store_rows(const RpAttentionArgs *args, void *array, size_t token, size_t n, size_t heads,
            size_t head, const float *values)
@@ -202,7 +216,7 @@ forward_queries(Place *place, const Forward *f)
         place->keys = MIN(RP_BLOCK, past - place->key);
 
         const Rows k = load_keys(place, args->k, f->k);
-        const Rows v = load_keys(place, args->v, f->v);
+        const Rows v = load_values(place, f->v);
         const Rows scores = {f->scores, place->keys};
 
         multiply(RP_MATMUL_NT, place->queries, place->keys, D, args->scale, q, k, 0.0f, f->scores,
@@ -315,7 +329,7 @@ backward_block(const Place *place, const Backward *b, Rows q, Rows d_out)
     const size_t D = args->head_size;
     const size_t n = place->queries;
     const Rows k = load_keys(place, args->k, b->k);
-    const Rows v = load_keys(place, args->v, b->v);
+    const Rows v = load_values(place, b->v);
     const Rows p = {b->scores, place->keys};
     const Rows z = {b->dscores, place->keys};
 
@@ -345,8 +359,8 @@ backward_queries(Place *place, const Backward *b)
         place->keys = MIN(RP_BLOCK, past - place->key);
         backward_block(place, b, q, d_out);
     }
-    store_rows(args, args->dq, place->start + place->query, place->queries, args->heads,
-               place->head, b->dq);
+    store_rows(args, args->dq, place->start + place->query, place->queries,
+               row_heads(args, args->heads), place->head, b->dq);
 }
 
 static void
@@ -366,8 +380,10 @@ backward_kv_head(Place *place, void *workspace)
             backward_queries(place, &b);
         }
     }
-    store_rows(args, args->dk, place->start, place->length, args->kv_heads, place->kv_head, b.dk);
-    store_rows(args, args->dv, place->start, place->length, args->kv_heads, place->kv_head, b.dv);
+    const size_t row = row_heads(args, args->kv_heads);
+
+    store_rows(args, args->dk, place->start, place->length, row, place->kv_head, b.dk);
+    store_rows(args, args->dv, place->start, place->length, row, place->kv_head, b.dv);
 }
 
 void

@@ -1,6 +1,6 @@
 /*
  * q/k norm and rope: rmsnorm.c and rope.c, one after the other, in place.
- * x, y: [T,H,D]; rows of the norm are heads. Formulas: exec/kernels/kernels.h.
+ * x, y: [T,H,D]; rows of the norm are heads. Of x, dy and dx tokens may stand apart. Formulas: exec/kernels/kernels.h.
  */
 #include "exec/host/host-private.h"
 
@@ -20,6 +20,12 @@ norm_of(const RpNormRopeArgs *args)
                            .d_weight = args->d_weight,
                            .workspace = args->workspace,
                            .largest = args->largest};
+}
+
+static RpHostHeads
+heads_of(const RpNormRopeArgs *args)
+{
+    return (RpHostHeads){args->heads, args->row_heads > 0 ? args->row_heads : args->heads};
 }
 
 static RpRopeArgs
@@ -44,7 +50,7 @@ rp_host_norm_rope_forward(RpKernelStream *stream, const RpNormRopeArgs *args)
 
     norm.largest = NULL;
 
-    rp_host_rmsnorm_forward(stream, &norm);
+    rp_host_norm_heads(&norm, heads_of(args));
     rp_host_rope_forward(stream, &rope);
 }
 
@@ -60,8 +66,10 @@ void
 rp_host_norm_rope_backward(RpKernelStream *stream, const RpNormRopeArgs *args)
 {
     const RpRmsnormArgs norm = norm_of(args);
-    const RpRopeArgs rope = rope_of(args, args->dy, args->dx);
+    RpRopeArgs rope = rope_of(args, args->dy, args->dx);
 
+    rope.row_heads = args->row_heads;
+    g_assert(args->row_heads == 0 || args->largest == NULL);
     rp_host_rope_backward(stream, &rope);
-    rp_host_rmsnorm_backward(stream, &norm);
+    rp_host_norm_heads_backward(&norm, heads_of(args));
 }

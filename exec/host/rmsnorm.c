@@ -10,15 +10,22 @@
  */
 #include "exec/host/host-private.h"
 
+/* The first element of a row, where @heads rows stand at every @row_heads. */
+static size_t
+place_of(const RpHostHeads *of, size_t n, size_t row)
+{
+    return (row / of->heads * of->row_heads + row % of->heads) * n;
+}
+
 static double
-sum_squares(const RpRmsnormArgs *args, size_t row)
+sum_squares(const RpRmsnormArgs *args, size_t place)
 {
     float buffer[RP_TILE];
     double squares = 0;
 
     for (size_t first = 0; first < args->n; first += RP_TILE) {
         const size_t n = MIN(RP_TILE, args->n - first);
-        const float *x = rp_host_load(args->dtype, args->x, row * args->n + first, n, buffer);
+        const float *x = rp_host_load(args->dtype, args->x, place + first, n, buffer);
 
         squares += (double)rp_host_dot(x, x, n);
     }
@@ -26,19 +33,20 @@ sum_squares(const RpRmsnormArgs *args, size_t row)
 }
 
 void
-rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
+rp_host_norm_heads(const RpRmsnormArgs *args, RpHostHeads of)
 {
     float x_buffer[RP_TILE], weight_buffer[RP_TILE], y[RP_TILE];
 
     for (size_t row = 0; row < args->rows; row++) {
-        const float mean = (float)(sum_squares(args, row) / (double)args->n);
+        const size_t place = place_of(&of, args->n, row);
+        const float mean = (float)(sum_squares(args, place) / (double)args->n);
         const float rstd = 1.0f / sqrtf(mean + args->epsilon);
 
         args->rstd[row] = rstd;
         for (size_t first = 0; first < args->n; first += RP_TILE) {
             const size_t n = MIN(RP_TILE, args->n - first);
             const size_t index = row * args->n + first;
-            const float *x = rp_host_load(args->dtype, args->x, index, n, x_buffer);
+            const float *x = rp_host_load(args->dtype, args->x, place + first, n, x_buffer);
             const float *weight = rp_host_load(args->dtype, args->weight, first, n, weight_buffer);
 
             for (size_t i = 0; i < n; i++)
@@ -49,6 +57,12 @@ rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
     rp_host_note_largest(args->dtype, args->y, args->rows * args->n, args->largest);
 }
 
+void
+rp_host_rmsnorm_forward(RpKernelStream *stream, const RpRmsnormArgs *args)
+{
+    rp_host_norm_heads(args, (RpHostHeads){1, 1});
+}
+
 /* Rows of one tile of columns, as floats. */
 typedef struct {
     float s_buffer[RP_TILE], dy_buffer[RP_TILE], weight_buffer[RP_TILE];
@@ -57,10 +71,10 @@ typedef struct {
 } Tile;
 
 static void
-load_tile(Tile *tile, const RpRmsnormArgs *args, size_t row, size_t first)
+load_tile(Tile *tile, const RpRmsnormArgs *args, size_t place, size_t first)
 {
     const size_t n = MIN(RP_TILE, args->n - first);
-    const size_t index = row * args->n + first;
+    const size_t index = place + first;
 
     tile->n = n;
     tile->s = rp_host_load(args->dtype, args->x, index, n, tile->s_buffer);
@@ -70,15 +84,14 @@ load_tile(Tile *tile, const RpRmsnormArgs *args, size_t row, size_t first)
 
 /* mean over a row of g h */
 static float
-mean_gradient(const RpRmsnormArgs *args, size_t row)
+mean_gradient(const RpRmsnormArgs *args, size_t place, float rstd)
 {
-    const float rstd = args->rstd[row];
     float g[RP_TILE], h[RP_TILE];
     double sum = 0;
     Tile tile;
 
     for (size_t first = 0; first < args->n; first += RP_TILE) {
-        load_tile(&tile, args, row, first);
+        load_tile(&tile, args, place, first);
         for (size_t i = 0; i < tile.n; i++) {
             g[i] = tile.dy[i] * tile.weight[i];
             h[i] = tile.s[i] * rstd;
@@ -90,17 +103,16 @@ mean_gradient(const RpRmsnormArgs *args, size_t row)
 
 /* dx of one row; adds the row to @partial, [n]. */
 static void
-backward_row(const RpRmsnormArgs *args, size_t row, float *partial)
+backward_row(const RpRmsnormArgs *args, size_t place, float rstd, float *partial)
 {
-    const float mean = mean_gradient(args, row);
-    const float rstd = args->rstd[row];
+    const float mean = mean_gradient(args, place, rstd);
     float dx[RP_TILE], residual_buffer[RP_TILE];
     Tile tile;
 
     for (size_t first = 0; first < args->n; first += RP_TILE) {
-        const size_t index = row * args->n + first;
+        const size_t index = place + first;
 
-        load_tile(&tile, args, row, first);
+        load_tile(&tile, args, place, first);
         for (size_t i = 0; i < tile.n; i++) {
             const float h = tile.s[i] * rstd;
 
@@ -125,7 +137,7 @@ rp_host_rmsnorm_backward_workspace(const RpRmsnormArgs *args)
 }
 
 void
-rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
+rp_host_norm_heads_backward(const RpRmsnormArgs *args, RpHostHeads of)
 {
     float *partial = args->workspace;
 
@@ -134,9 +146,15 @@ rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
 
         memset(partial, 0, args->n * sizeof *partial);
         for (size_t row = first; row < end; row++)
-            backward_row(args, row, partial);
+            backward_row(args, place_of(&of, args->n, row), args->rstd[row], partial);
         for (size_t i = 0; i < args->n; i++)
             args->d_weight[i] += partial[i];
     }
     rp_host_note_largest(args->dtype, args->dx, args->rows * args->n, args->largest);
+}
+
+void
+rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
+{
+    rp_host_norm_heads_backward(args, (RpHostHeads){1, 1});
 }

@@ -176,8 +176,9 @@ typedef struct {
     size_t tokens, heads, head_size; /* head_size even */
     const int32_t *positions;        /* [tokens], each a row of the tables */
     const float *cosines, *sines;    /* [positions,D/2]: rp_rope_table() */
-    const void *x;                   /* [T,H,D] */
-    void *y;                         /* [T,H,D]; may be x */
+    size_t row_heads; /* from a token of x, backward of y as well, to the next; 0: heads */
+    const void *x;    /* [T,H,D] */
+    void *y;          /* [T,H,D]; may be x, whose rows are then its own */
 } RpRopeArgs;
 
 /*
@@ -192,15 +193,17 @@ typedef struct {
     float epsilon;
     const int32_t *positions;     /* [tokens], each a row of the tables */
     const float *cosines, *sines; /* [positions,D/2]: rp_rope_table() */
-    const void *x;                /* [T,H,D] */
-    const void *weight;           /* [D] */
-    void *y;                      /* forward: [T,H,D]; may be x */
-    float *rstd;                  /* [T,H]; forward: out, backward: in */
-    const void *dy;               /* backward: [T,H,D] */
-    void *dx;                     /* backward: [T,H,D]; may be dy */
-    float *d_weight;              /* backward: [D], += */
-    void *workspace;              /* backward */
-    float *largest;               /* NULL, or as RpLargestArgs has it: backward, of dx */
+    size_t
+        row_heads; /* from a token of x, dy and dx to the next, not of y; 0: heads. Else D <= 256 */
+    const void *x; /* [T,H,D] */
+    const void *weight; /* [D] */
+    void *y;            /* forward: [T,H,D]; may be x, without row_heads */
+    float *rstd;        /* [T,H]; forward: out, backward: in */
+    const void *dy;     /* backward: [T,H,D] */
+    void *dx;           /* backward: [T,H,D]; may be dy */
+    float *d_weight;    /* backward: [D], += */
+    void *workspace;    /* backward */
+    float *largest;     /* NULL, or as RpLargestArgs has it: backward, of dx */
 } RpNormRopeArgs;
 
 /* Whose attention kernels run: the backend's own, or a library's; a row of attentions[] each
@@ -239,7 +242,9 @@ typedef struct {
     float *lse;            /* [heads,T]; forward: out, backward: in */
     const void *d_out;     /* backward: [T,heads,D] */
     void *dq, *dk, *dv;    /* backward: as q, k, v */
-    size_t most_ds_bytes;  /* backward by cuDNN: of dS at a time; 0: 2 GiB */
+    /* 0, or: v, dq, dk and dv are columns of matrices, so many heads from a token to the next */
+    size_t row_heads;
+    size_t most_ds_bytes; /* backward by cuDNN: of dS at a time; 0: 2 GiB */
     void *workspace;
 } RpAttentionArgs;
 

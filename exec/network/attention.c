@@ -6,6 +6,9 @@
  *              of a block without rope q' = q, k' = k; sinks join out and its lse
  *   kept       q [T,H,D], k, v [T,K,D] before norm and rope; out [T,H,D], lse [H,T]. n, q' and k'
  *              are made anew.
+ *
+ * Where matrices of q, k and v are one, so are q, k and v, [T,(H + 2 K) D], and so are their gradients:
+ * one matmul makes them, and one each the gradients of the matrices and of n.
  */
 #include "exec/network/block.h"
 
@@ -15,46 +18,86 @@ typedef struct {
     float *q_rstd, *k_rstd; /* of q/k norm; [T,H], [T,K] */
 } Heads;
 
+static const RpWeightKind qkv[] = {RP_WEIGHT_Q, RP_WEIGHT_K, RP_WEIGHT_V};
+static const RpJoint joint = {qkv, G_N_ELEMENTS(qkv)};
+
+/* Attention and rope's kernels read and write columns, the latter of heads that are not too large; what
+ * goes into a cache, or to attention as it is, has no gaps. */
+static gboolean
+are_one(const RpPass *pass, const RpBlockShape *z)
+{
+    const guint head_dim = pass->network->model->head_dim;
+
+    return z->rope && head_dim % 8 == 0 && head_dim <= 256 &&
+           pass->network->options.cache_tokens == 0 && rp_pass_joins(pass, joint);
+}
+
+static gpointer
+behind(const RpPass *pass, gpointer array, size_t n)
+{
+    return (guint8 *)array + n * rp_dtype_size(pass->network->options.dtype);
+}
+
+/* q, k and v, or their gradients. */
+static void
+take_qkv(RpPass *pass, RpRoom *room, const RpBlockShape *z, RpBlockAttention *a)
+{
+    a->row_heads = are_one(pass, z) ? z->H + 2 * z->K : 0;
+    if (a->row_heads > 0) {
+        a->q = rp_pass_take(pass, room, z->T * (z->queries + 2 * z->keys));
+        a->k = behind(pass, a->q, z->queries);
+        a->v = behind(pass, a->k, z->keys);
+        return;
+    }
+    a->q = rp_pass_take(pass, room, z->T * z->queries);
+    a->k = rp_pass_take(pass, room, z->T * z->keys);
+    a->v = rp_pass_take(pass, room, z->T * z->keys);
+}
+
 RpBlockAttention
 rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z)
 {
-    RpRoom *qkv = rp_pass_room(pass, room, RP_SAVED_QKV);
     RpRoom *made = rp_pass_room(pass, room, RP_SAVED_ATTENTION);
     RpBlockAttention a;
 
-    a.q = rp_pass_take(pass, qkv, z->T * z->queries);
-    a.k = rp_pass_take(pass, qkv, z->T * z->keys);
-    a.v = rp_pass_take(pass, qkv, z->T * z->keys);
+    take_qkv(pass, rp_pass_room(pass, room, RP_SAVED_QKV), z, &a);
     a.out = rp_pass_take(pass, made, z->T * z->queries);
     a.lse = rp_pass_take_floats(made, z->T * z->H);
     return a;
 }
 
-/* y = rope([norm] x) of each head. */
+/* y = rope([norm] x) of each head. @row: from a token of x to the next, heads; 0: without gaps */
 static void
-turn(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, void *y, float *rstd)
+turn(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, void *y, float *rstd)
 {
     if (rp_pass_has(pass, norm))
-        rp_pass_norm_rope(pass, norm,
-                          (RpNormRopeArgs){.heads = heads, .x = x, .y = y, .rstd = rstd});
+        rp_pass_norm_rope(
+            pass, norm,
+            (RpNormRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y, .rstd = rstd});
     else
-        rp_pass_rope(pass, heads, x, y);
+        rp_pass_rope(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y});
 }
 
 /* In place: @d of y becomes that of x. Returns: its cell, where it was noted; else %NULL */
 static float *
-turn_back(RpPass *pass, RpWeightKind norm, size_t heads, const void *x, float *rstd, void *d)
+turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, float *rstd,
+          void *d)
 {
     float *noted;
 
     if (!rp_pass_has(pass, norm)) {
-        rp_pass_rope_backward(pass, heads, d);
+        rp_pass_rope_backward(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = d, .y = d});
         return NULL;
     }
     noted = rp_pass_cell(pass);
-    rp_pass_norm_rope_backward(
-        pass, norm,
-        (RpNormRopeArgs){.heads = heads, .x = x, .rstd = rstd, .dy = d, .dx = d, .largest = noted});
+    rp_pass_norm_rope_backward(pass, norm,
+                               (RpNormRopeArgs){.heads = heads,
+                                                .row_heads = row,
+                                                .x = x,
+                                                .rstd = rstd,
+                                                .dy = d,
+                                                .dx = d,
+                                                .largest = noted});
     return noted;
 }
 
@@ -71,8 +114,8 @@ make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
         heads.q_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->H);
         heads.k_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->K);
     }
-    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q, heads.q_rstd);
-    turn(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k, heads.k_rstd);
+    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q, heads.q_rstd);
+    turn(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k, heads.k_rstd);
     return heads;
 }
 
@@ -94,9 +137,13 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
     const RpOperand n =
         rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, noted, &pass->kept.normed);
 
-    rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
-    rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
-    rp_pass_linear(pass, RP_WEIGHT_V, &n, a->v);
+    if (a->row_heads > 0) {
+        rp_pass_joined(pass, joint, &n, a->q);
+    } else {
+        rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
+        rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
+        rp_pass_linear(pass, RP_WEIGHT_V, &n, a->v);
+    }
     pass->scratch.used = before;
 }
 
@@ -117,6 +164,7 @@ make_out(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
 
     rp_block_attend(pass, z,
                     (RpAttentionArgs){.window = z->window,
+                                      .row_heads = a->row_heads,
                                       .q = heads.q,
                                       .k = heads.k,
                                       .v = a->v,
@@ -148,6 +196,32 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
                                  .largest = pass->noted});
 }
 
+/* Of q, k and v, where their gradients stand. @n: their input; @dx: its gradient, if it is @wanted */
+static void
+differentiate_layers(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *d,
+                     const RpOperand *n, float *q_noted, float *k_noted, gboolean wanted, void *dx)
+{
+    if (d->row_heads > 0) {
+        const RpOperand all = rp_pass_plain(z->T, d->q);
+
+        if (wanted)
+            rp_pass_joined_backward(pass, joint, n, &all, dx);
+        else
+            rp_pass_joined_sums(pass, joint, n, &all);
+        return;
+    }
+    RpOperand each[G_N_ELEMENTS(qkv)];
+
+    each[0] = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, q_noted);
+    each[1] = rp_pass_operand(pass, RP_WEIGHT_K, z->T, d->k, RP_OPERAND_GRADIENT, k_noted);
+    each[2] = rp_pass_operand(pass, RP_WEIGHT_V, z->T, d->v, RP_OPERAND_GRADIENT, NULL);
+    for (guint i = 0; i < joint.n; i++)
+        if (wanted)
+            rp_pass_linear_backward(pass, qkv[i], n, &each[i], dx, i > 0);
+        else
+            rp_pass_linear_sums(pass, qkv[i], n, &each[i]);
+}
+
 void
 rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                             const RpBlockAttention *a, const void *ds, void *normed, float *rstd,
@@ -155,36 +229,39 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
 {
     RpRoom *scratch = &pass->scratch;
     void *d_out = rp_pass_take(pass, scratch, z->T * z->queries);
-    void *dq = rp_pass_take(pass, scratch, z->T * z->queries);
-    void *dk = rp_pass_take(pass, scratch, z->T * z->keys);
-    void *dv = rp_pass_take(pass, scratch, z->T * z->keys);
+    RpBlockAttention d;
+
+    take_qkv(pass, scratch, z, &d);
+
     const Heads heads = make_heads(pass, z, a);
     const gsize before = scratch->used;
     RpOperand n = pass->kept.used
                       ? rp_pass_kept_sums(z->T, &pass->kept.out)
                       : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
-    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->noted);
+    const RpOperand o =
+        rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->noted);
 
-    rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &d, d_out, FALSE);
+    rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &o, d_out, FALSE);
     scratch->used = before;
     if (rp_pass_has(pass, RP_WEIGHT_SINKS))
         rp_pass_sink_backward(pass, a->out, a->lse, d_out);
     rp_pass_attention_backward(pass, (RpAttentionArgs){.window = z->window,
+                                                       .row_heads = a->row_heads,
                                                        .q = heads.q,
                                                        .k = heads.k,
                                                        .v = a->v,
                                                        .out = a->out,
                                                        .lse = a->lse,
                                                        .d_out = d_out,
-                                                       .dq = dq,
-                                                       .dk = dk,
-                                                       .dv = dv});
+                                                       .dq = d.q,
+                                                       .dk = d.k,
+                                                       .dv = d.v});
 
     float *q_noted = NULL, *k_noted = NULL, *noted = rp_pass_cell(pass);
 
     if (z->rope) {
-        q_noted = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->q, heads.q_rstd, dq);
-        k_noted = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->k, heads.k_rstd, dk);
+        q_noted = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q_rstd, d.q);
+        k_noted = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k_rstd, d.k);
     }
     if (pass->kept.used) {
         rstd = pass->kept.rstd;
@@ -197,21 +274,16 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
         n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, noted);
     }
 
-    const RpOperand q = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, dq, RP_OPERAND_GRADIENT, q_noted);
-    const RpOperand k = rp_pass_operand(pass, RP_WEIGHT_K, z->T, dk, RP_OPERAND_GRADIENT, k_noted);
-    const RpOperand v = rp_pass_operand(pass, RP_WEIGHT_V, z->T, dv, RP_OPERAND_GRADIENT, NULL);
+    const gboolean wanted = !pass->lowest || rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM);
 
-    if (pass->lowest && !rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM)) {
-        rp_pass_linear_sums(pass, RP_WEIGHT_Q, &n, &q);
-        rp_pass_linear_sums(pass, RP_WEIGHT_K, &n, &k);
-        rp_pass_linear_sums(pass, RP_WEIGHT_V, &n, &v);
-        return;
-    }
-    rp_pass_linear_backward(pass, RP_WEIGHT_Q, &n, &q, dx, FALSE);
-    rp_pass_linear_backward(pass, RP_WEIGHT_K, &n, &k, dx, TRUE);
-    rp_pass_linear_backward(pass, RP_WEIGHT_V, &n, &v, dx, TRUE);
-    rp_pass_norm_backward(
-        pass, RP_WEIGHT_INPUT_NORM,
-        (RpRmsnormArgs){
-            .rows = z->T, .n = z->C, .x = x, .rstd = rstd, .dy = dx, .d_residual = ds, .dx = dx});
+    differentiate_layers(pass, z, &d, &n, q_noted, k_noted, wanted, dx);
+    if (wanted)
+        rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
+                              (RpRmsnormArgs){.rows = z->T,
+                                              .n = z->C,
+                                              .x = x,
+                                              .rstd = rstd,
+                                              .dy = dx,
+                                              .d_residual = ds,
+                                              .dx = dx});
 }

@@ -267,8 +267,9 @@ is_plain(const RpPass *pass, RpWeightKind kind)
            !rp_pass_has(pass, biases[kind]) && rp_pass_adapters(pass, kind, 0).rank == 0;
 }
 
-gboolean
-rp_pass_joins(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
+/* Whether @next lies behind @kind, and so does the sum of its gradient. */
+static gboolean
+are_neighbours(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
 {
     const RpWeightPlace *a = &pass->layout->place[kind], *b = &pass->layout->place[next];
     const guint64 elements = a->shape[0] * a->shape[1];
@@ -280,24 +281,50 @@ rp_pass_joins(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
            (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
 }
 
-void
-rp_pass_joined(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x, void *y)
+gboolean
+rp_pass_joins(const RpPass *pass, RpJoint joint)
 {
-    RpMatmulArgs args = forward_args(pass, kind, x, y);
+    guint i = 1;
 
-    args.n += pass->layout->place[next].shape[0];
+    while (i < joint.n && are_neighbours(pass, joint.kinds[i - 1], joint.kinds[i]))
+        i++;
+    return i == joint.n;
+}
+
+/* Rows of the matrices behind the first. */
+static size_t
+more_rows(const RpPass *pass, RpJoint joint)
+{
+    size_t rows = 0;
+
+    for (guint i = 1; i < joint.n; i++)
+        rows += pass->layout->place[joint.kinds[i]].shape[0];
+    return rows;
+}
+
+void
+rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y)
+{
+    RpMatmulArgs args = forward_args(pass, joint.kinds[0], x, y);
+
+    args.n += more_rows(pass, joint);
     rp_pass_matmul(pass, args);
 }
 
 void
-rp_pass_joined_backward(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
-                        const RpOperand *dy, void *dx)
+rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy)
 {
-    const size_t more = pass->layout->place[next].shape[0];
-    RpMatmulArgs args = input_args(pass, kind, dy, dx);
+    if (rp_pass_trains(pass, joint.kinds[0]))
+        add_sums(pass, joint.kinds[0], more_rows(pass, joint), x, dy, 0);
+}
 
-    if (rp_pass_trains(pass, kind))
-        add_sums(pass, kind, more, x, dy, 0);
-    args.k += more;
+void
+rp_pass_joined_backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy,
+                        void *dx)
+{
+    RpMatmulArgs args = input_args(pass, joint.kinds[0], dy, dx);
+
+    rp_pass_joined_sums(pass, joint, x, dy);
+    args.k += more_rows(pass, joint);
     rp_pass_matmul(pass, args);
 }

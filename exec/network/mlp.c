@@ -10,11 +10,14 @@ typedef struct {
     size_t row; /* 0: apart; else m */
 } Mlp;
 
+static const RpWeightKind gate_up[] = {RP_WEIGHT_GATE, RP_WEIGHT_UP};
+static const RpJoint joint = {gate_up, G_N_ELEMENTS(gate_up)};
+
 /* A pass over rows of m takes eight values at a time. Adapters of down read a product without gaps. */
 static gboolean
 are_one(const RpPass *pass, const RpBlockShape *z)
 {
-    return z->m % 8 == 0 && rp_pass_joins(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP) &&
+    return z->m % 8 == 0 && rp_pass_joins(pass, joint) &&
            rp_pass_adapters(pass, RP_WEIGHT_DOWN, 0).rank == 0;
 }
 
@@ -49,7 +52,7 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
             rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
 
         if (mlp.row > 0) {
-            rp_pass_joined(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP, &n, mlp.gate);
+            rp_pass_joined(pass, joint, &n, mlp.gate);
         } else {
             rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
             rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
@@ -82,7 +85,7 @@ differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const 
     RpOperand d = rp_pass_plain(z->T, mlp->gate);
 
     if (mlp->row > 0) {
-        rp_pass_joined_backward(pass, RP_WEIGHT_GATE, RP_WEIGHT_UP, x, &d, ds);
+        rp_pass_joined_backward(pass, joint, x, &d, ds);
         return;
     }
     d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp->up, RP_OPERAND_GRADIENT, noted[1]);

@@ -116,35 +116,30 @@ constant(const RpPass *pass, gsize offset)
     return pass->measuring ? NULL : (const guint8 *)pass->call->constants + offset;
 }
 
-static RpRopeArgs
-rope_args(const RpPass *pass, size_t heads, const void *x, void *y)
+static void
+complete_rope(const RpPass *pass, RpRopeArgs *args)
 {
     const RpNetwork *network = pass->network;
 
-    return (RpRopeArgs){.dtype = network->options.dtype,
-                        .tokens = network->tokens,
-                        .heads = heads,
-                        .head_size = network->model->head_dim,
-                        .positions = constant(pass, network->constants.positions),
-                        .cosines = constant(pass, network->constants.cosines),
-                        .sines = constant(pass, network->constants.sines),
-                        .x = x,
-                        .y = y};
+    args->dtype = network->options.dtype;
+    args->tokens = network->tokens;
+    args->head_size = network->model->head_dim;
+    args->positions = constant(pass, network->constants.positions);
+    args->cosines = constant(pass, network->constants.cosines);
+    args->sines = constant(pass, network->constants.sines);
 }
 
 void
-rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y)
+rp_pass_rope(RpPass *pass, RpRopeArgs args)
 {
-    const RpRopeArgs args = rope_args(pass, heads, x, y);
-
+    complete_rope(pass, &args);
     RUN(pass, rope_forward, &args);
 }
 
 void
-rp_pass_rope_backward(RpPass *pass, size_t heads, void *d)
+rp_pass_rope_backward(RpPass *pass, RpRopeArgs args)
 {
-    const RpRopeArgs args = rope_args(pass, heads, d, d);
-
+    complete_rope(pass, &args);
     RUN(pass, rope_backward, &args);
 }
 

@@ -310,15 +310,20 @@ void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, co
 /* Whether a matmul makes a micro-batch's gradient of the matrix, and begins a sum by writing it: of all that
  * linear layers have. Adapters are as their matrix. The head's first chunk does, if there is one. */
 gboolean rp_linear_writes_sums(RpWeightKind kind);
-/* Whether two layers of the same input are one, [out of both,in]: their matrices stand one behind the
- * other, and neither has a bias, adapters or codes. */
-gboolean rp_pass_joins(const RpPass *pass, RpWeightKind kind, RpWeightKind next);
-/* Of joined layers. y: [rows,out of both] */
-void rp_pass_joined(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
-                    void *y);
-/* Sums first; dx = dy W of both. */
-void rp_pass_joined_backward(RpPass *pass, RpWeightKind kind, RpWeightKind next, const RpOperand *x,
-                             const RpOperand *dy, void *dx);
+/* Layers of the same input, in the order of their matrices. */
+typedef struct {
+    const RpWeightKind *kinds;
+    guint n;
+} RpJoint;
+/* Whether they are one, [out of all,in]: their matrices stand one behind the other, and none has a
+ * bias, adapters or codes. */
+gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
+/* Of joined layers. y: [rows,out of all] */
+void rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y);
+/* Sums += gradients of all matrices; and dx = dy W of all behind them. */
+void rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy);
+void rp_pass_joined_backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy,
+                             void *dx);
 /* Sums += gradients of weight and bias. */
 void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy);
 /* dx = dy W, or += if @accumulate. */
@@ -336,9 +341,9 @@ void rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
 /* q/k norm and rope; tables, dtype and epsilon are filled in. */
 void rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
 void rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
-/* In place or not; x, y: [T,heads,D]. */
-void rp_pass_rope(RpPass *pass, size_t heads, const void *x, void *y);
-void rp_pass_rope_backward(RpPass *pass, size_t heads, void *d);
+/* heads, row_heads, x and y are given. */
+void rp_pass_rope(RpPass *pass, RpRopeArgs args);
+void rp_pass_rope_backward(RpPass *pass, RpRopeArgs args);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 /* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */

@@ -15,6 +15,7 @@ typedef struct {
     RpAttentionChoice forward, backward; /* on the device */
     size_t part_heads;                   /* not 0: backward by cuDNN, of so many heads at a time */
     guint way;                           /* not 0: backward by the way before, where it can */
+    gboolean columns; /* v, dq, dk and dv are those of two matrices of heads + 2 kv_heads a token */
 } Shape;
 
 typedef struct {
@@ -92,6 +93,51 @@ differentiate(const Side *side, const Shape *shape, const RpAttentionArgs *args)
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
+/* @array as columns of rows of heads + 2 kv_heads, from head @first on; zeros between. */
+static Array
+spread(const Shape *shape, Array array, size_t heads, size_t first)
+{
+    const size_t row = shape->heads + 2 * shape->kv_heads, tokens = tokens_of(shape);
+    const size_t size = rp_dtype_size(array.dtype) * shape->head_size;
+    const Array wide = host_output(array.dtype, tokens * row * shape->head_size);
+
+    memset(wide.data, 0, tokens * row * size);
+    for (size_t t = 0; t < tokens; t++)
+        memcpy((char *)wide.data + (t * row + first) * size,
+               (const char *)array.data + t * heads * size, heads * size);
+    return wide;
+}
+
+static Array
+gather(const Shape *shape, Array wide, size_t heads, size_t first)
+{
+    const size_t row = shape->heads + 2 * shape->kv_heads, tokens = tokens_of(shape);
+    const size_t size = rp_dtype_size(wide.dtype) * shape->head_size;
+    const Array array = host_output(wide.dtype, tokens * heads * shape->head_size);
+
+    for (size_t t = 0; t < tokens; t++)
+        memcpy((char *)array.data + t * heads * size,
+               (const char *)wide.data + (t * row + first) * size, heads * size);
+    return array;
+}
+
+/* Columns of one matrix, in place of arrays without gaps. Returns: the gradients' matrix */
+static void *
+use_columns(const Side *side, const Shape *shape, Array v, RpAttentionArgs *args)
+{
+    const size_t row = shape->heads + 2 * shape->kv_heads;
+    const size_t head = shape->head_size * rp_dtype_size(args->dtype);
+    const Array wide = spread(shape, v, shape->kv_heads, row - shape->kv_heads);
+    char *d = cuda_out(side, args->dtype, wide.n);
+
+    args->row_heads = row;
+    args->v = (char *)cuda_in(side, wide) + (row - shape->kv_heads) * head;
+    args->dq = d;
+    args->dk = d + shape->heads * head;
+    args->dv = d + (shape->heads + shape->kv_heads) * head;
+    return d;
+}
+
 /* Forward, then backward from its out and lse. @out_side: where `out` goes, for its own shift. */
 static Results
 attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs *inputs)
@@ -118,6 +164,8 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
                             .dk = cuda_out(side, dtype, kv_n),
                             .dv = cuda_out(side, dtype, kv_n)};
 
+    const void *d = shape->columns ? use_columns(side, shape, inputs->v, &args) : NULL;
+
     for (size_t s = 0; s < shape->sequences; s++) {
         starts[s + 1] = starts[s] + shape->lengths[s];
         args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
@@ -132,6 +180,15 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
     } else {
         args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
         differentiate(side, shape, &args);
+    }
+    if (shape->columns) {
+        const Array all = cuda_result(side, dtype, n + 2 * kv_n, d);
+
+        return (Results){{cuda_result(side, dtype, n, args.out),
+                          cuda_result(side, RP_DTYPE_FP32, n / shape->head_size, args.lse),
+                          gather(shape, all, shape->heads, 0),
+                          gather(shape, all, shape->kv_heads, shape->heads),
+                          gather(shape, all, shape->kv_heads, shape->heads + shape->kv_heads)}};
     }
     return (Results){{cuda_result(side, dtype, n, args.out),
                       cuda_result(side, RP_DTYPE_FP32, n / shape->head_size, args.lse),
@@ -350,6 +407,35 @@ differentiates_more_heads_than_a_launch_has(void **state)
         for (guint a = 3; a < N_OUTPUTS; a++)
             host_assert_same(heads_of(got.arrays[a], shape.kv_heads, kv, 1, tokens, row),
                              want.arrays[a]);
+    }
+}
+
+/* Of the kernels of every way, and of cuDNN. */
+static void
+gives_the_same_bits_of_columns(void **state)
+{
+    static const size_t sizes[] = {40, 64, 128};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            for (guint cudnn_too = 0; cudnn_too < 2; cudnn_too++) {
+                Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 0, 2, {256, 256}, 0};
+                const Inputs inputs = random_inputs(&shape);
+
+                if (cudnn_too)
+                    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+                for (shape.way = 0; shape.way <= (cudnn_too ? 0 : RP_N_BACKWARD_WAYS);
+                     shape.way++) {
+                    Results apart, columns;
+
+                    shape.columns = FALSE;
+                    apart = attend_on_device(&shape, &inputs, 0, 0);
+                    shape.columns = TRUE;
+                    columns = attend_on_device(&shape, &inputs, 0, 0);
+                    assert_same(&columns, &apart);
+                }
+            }
+        }
     }
 }
 
@@ -694,6 +780,7 @@ main(void)
         cuda_test(attends_over_a_long_sequence),
         cuda_test(differentiates_65536_tokens),
         cuda_test(differentiates_more_heads_than_a_launch_has),
+        cuda_test(gives_the_same_bits_of_columns),
         cuda_test(gives_the_same_bits_wherever_out_is),
         cuda_test(takes_arrays_at_any_multiple_of_their_element),
         cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),

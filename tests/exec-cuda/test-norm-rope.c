@@ -12,6 +12,7 @@ typedef struct {
     const float *cosines, *sines; /* [POSITIONS,head_size/2] */
     gboolean in_place;
     gboolean one_by_one; /* rmsnorm and rope instead */
+    size_t gap;          /* x, dy and dx are columns of rows wider by so many heads; dx in place */
     Array x, weight, dy, rstd, d_weight;
 } Inputs;
 
@@ -25,6 +26,7 @@ fused_args(const Side *side, const Inputs *inputs)
         .tokens = inputs->tokens,
         .heads = inputs->heads,
         .head_size = inputs->head_size,
+        .row_heads = inputs->gap > 0 ? inputs->heads + inputs->gap : 0,
         .epsilon = 1e-6f,
         .positions = cuda_copy_in(side, inputs->positions, inputs->tokens, sizeof(int32_t)),
         .cosines = cuda_copy_in(side, inputs->cosines, table, sizeof(float)),
@@ -124,14 +126,42 @@ allow_for_roundings_between(const Inputs *inputs, Outputs *outputs)
     outputs->slack[3] = 4 * g * k;
 }
 
+/* @array as columns of wider rows, and back; NaN between. */
+static Array
+spread(const Inputs *inputs, Array array)
+{
+    const size_t size = rp_dtype_size(array.dtype) * inputs->head_size;
+    const size_t row = inputs->heads + inputs->gap;
+    const Array wide = host_output(array.dtype, inputs->tokens * row * inputs->head_size);
+
+    for (size_t t = 0; t < inputs->tokens; t++)
+        memcpy((char *)wide.data + t * row * size,
+               (const char *)array.data + t * inputs->heads * size, inputs->heads * size);
+    return wide;
+}
+
+static Array
+gather(const Inputs *inputs, Array wide)
+{
+    const size_t size = rp_dtype_size(wide.dtype) * inputs->head_size;
+    const size_t row = inputs->heads + inputs->gap;
+    const Array array = host_output(wide.dtype, inputs->tokens * inputs->heads * inputs->head_size);
+
+    for (size_t t = 0; t < inputs->tokens; t++)
+        memcpy((char *)array.data + t * inputs->heads * size,
+               (const char *)wide.data + t * row * size, inputs->heads * size);
+    return array;
+}
+
 static void
 compute(const Side *side, const void *data, Outputs *outputs)
 {
     const Inputs *inputs = data;
     const RpDtype dtype = inputs->x.dtype;
     const size_t rows = inputs->tokens * inputs->heads;
-    void *x = cuda_in(side, inputs->x);
-    void *dy = cuda_in(side, inputs->dy);
+    const Array wide_x = spread(inputs, inputs->x), wide_dy = spread(inputs, inputs->dy);
+    void *x = cuda_in(side, wide_x);
+    void *dy = cuda_in(side, wide_dy);
     RpNormRopeArgs args = fused_args(side, inputs);
 
     args.x = x;
@@ -141,13 +171,13 @@ compute(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[0] = cuda_result(side, dtype, inputs->x.n, args.y);
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, rows, args.rstd);
 
-    args.x = cuda_in(side, inputs->x);
+    args.x = cuda_in(side, wide_x);
     args.rstd = cuda_in(side, inputs->rstd);
     args.dy = dy;
-    args.dx = inputs->in_place ? dy : cuda_out(side, dtype, inputs->x.n);
+    args.dx = inputs->in_place || inputs->gap > 0 ? dy : cuda_out(side, dtype, inputs->x.n);
     args.d_weight = cuda_in(side, inputs->d_weight);
     run_backward(side, inputs, &args);
-    outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.dx);
+    outputs->arrays[2] = gather(inputs, cuda_result(side, dtype, wide_dy.n, args.dx));
     outputs->arrays[3] = cuda_result(side, RP_DTYPE_FP32, inputs->head_size, args.d_weight);
 
     outputs->terms[0] = outputs->terms[1] = outputs->terms[2] = inputs->head_size;
@@ -196,6 +226,10 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
         inputs.in_place = in_place != 0;
         cuda_hold_to_host(compute, &inputs, TRUE);
     }
+    inputs.in_place = FALSE;
+    inputs.gap = head_size <= 256 ? 3 : 0;
+    if (inputs.gap > 0)
+        cuda_hold_to_host(compute, &inputs, TRUE);
     host_free_since(mark);
 }
 

@@ -36,6 +36,21 @@ compute(const Side *side, const void *data, Outputs *outputs)
     side->kernels->rope_backward(side->stream, &args);
     outputs->arrays[1] = cuda_result(side, dtype, inputs->x.n, args.y);
     outputs->terms[1] = 2;
+
+    /* all but the last head of each token are columns */
+    args.row_heads = args.heads--;
+    if (args.heads == 0)
+        return;
+    args.x = args.y = cuda_in(side, inputs->x);
+    side->kernels->rope_backward(side->stream, &args);
+    outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.y);
+    outputs->terms[2] = 2;
+    args.x = cuda_in(side, inputs->x);
+    args.y = cuda_out(side, dtype, args.tokens * args.heads * args.head_size);
+    side->kernels->rope_forward(side->stream, &args);
+    outputs->arrays[3] =
+        cuda_result(side, dtype, args.tokens * args.heads * args.head_size, args.y);
+    outputs->terms[3] = 2;
 }
 
 static void

@@ -105,6 +105,27 @@ check_shape(const Shape *shape)
         args.dv = got[order][2].data;
         soft_attention_backward(&args, delta, order == 1);
     }
+    const size_t row = args.heads + 2 * args.kv_heads, head = args.head_size * 2;
+    const Array wide = host_output(shape->dtype, args.tokens * row * args.head_size);
+    const Array d_wide = host_output(shape->dtype, wide.n);
+    const size_t firsts[] = {0, args.heads, args.heads + args.kv_heads};
+
+    for (size_t t = 0; t < args.tokens; t++)
+        memcpy((char *)wide.data + (t * row + firsts[2]) * head,
+               (const char *)inputs[2].data + t * args.kv_heads * head, args.kv_heads * head);
+    args.row_heads = row;
+    args.v = (char *)wide.data + firsts[2] * head;
+    args.dq = d_wide.data;
+    args.dk = (char *)d_wide.data + firsts[1] * head;
+    args.dv = (char *)d_wide.data + firsts[2] * head;
+    soft_attention_backward(&args, delta, false);
+    for (guint i = 0; i < 3; i++) { /* columns of one matrix: the same bits */
+        const size_t heads = i == 0 ? args.heads : args.kv_heads;
+
+        for (size_t t = 0; t < args.tokens; t++)
+            assert_memory_equal((char *)d_wide.data + (t * row + firsts[i]) * head,
+                                (char *)got[0][i].data + t * heads * head, heads * head);
+    }
     for (guint i = 0; i < 3; i++) {
         const size_t group = i == 0 ? 1 : shape->heads / shape->kv_heads;
 

@@ -273,7 +273,7 @@ names_the_one_device_that_fails(void **state)
 
     for (guint i = 0; i < 2; i++)
         for (guint device = 0; device < 2; device++)
-            for (guint64 n = 1; n < 1500; n = n * (RP_TEST_FEW ? 12 : 3) + 1) {
+            for (guint64 n = 1; n < 1000; n = n * (RP_TEST_FEW ? 12 : 3) + 1) {
                 g_autofree char *name = g_strdup_printf("device %u: ", device);
 
                 assert_false(train_until_failure(f, &runs()[i], device, n, FALSE));

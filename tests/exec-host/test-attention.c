@@ -92,6 +92,65 @@ check_attention(const Shape *shape, RpDtype dtype)
     host_assert_close(dv, want[2], terms * args.heads / args.kv_heads, 0);
 }
 
+/* Whether the first @heads of each token of @wide, @row a token, are those of @array. */
+static gboolean
+are_columns(const RpAttentionArgs *args, const void *wide, size_t row, Array array, size_t heads)
+{
+    const size_t head = args->head_size * rp_dtype_size(args->dtype);
+
+    for (size_t t = 0; t < args->tokens; t++)
+        if (memcmp((const char *)wide + t * row * head, (const char *)array.data + t * heads * head,
+                   heads * head) != 0)
+            return FALSE;
+    return TRUE;
+}
+
+/* v a column of wider rows, dq, dk and dv columns of one matrix: the same bits. */
+static void
+gives_the_same_bits_of_columns(void **state)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    const Shape shape = {"", 4, 2, 12, 30, {70, 5}};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        RpAttentionArgs args = make_args(&shape, (RpDtype)dtype);
+        const size_t T = args.tokens, D = args.head_size, row = args.heads + 2 * args.kv_heads;
+        const size_t head = D * rp_dtype_size(args.dtype);
+        const Array v = host_random(args.dtype, T * args.kv_heads * D, 1);
+        const Array wide = host_output(args.dtype, T * row * D);
+        const Array d_wide = host_output(args.dtype, T * row * D);
+        const Array d_out = host_random(args.dtype, T * args.heads * D, 1);
+        const Array out[2] = {host_output(args.dtype, d_out.n), host_output(args.dtype, d_out.n)};
+        const Array d[3] = {host_output(args.dtype, d_out.n), host_output(args.dtype, v.n),
+                            host_output(args.dtype, v.n)};
+        char *columns = d_wide.data;
+
+        args.q = host_random(args.dtype, d_out.n, 2).data;
+        args.k = host_random(args.dtype, v.n, 1).data;
+        args.lse = host_output(RP_DTYPE_FP32, args.heads * T).data;
+        args.d_out = d_out.data;
+        for (size_t t = 0; t < T; t++)
+            memcpy((char *)wide.data + (t * row + 1) * head,
+                   (char *)v.data + t * args.kv_heads * head, args.kv_heads * head);
+        for (guint i = 0; i < 2; i++) {
+            args.row_heads = i == 0 ? 0 : row;
+            args.v = i == 0 ? v.data : (char *)wide.data + head;
+            args.out = out[i].data;
+            args.dq = i == 0 ? d[0].data : columns;
+            args.dk = i == 0 ? d[1].data : columns + args.heads * head;
+            args.dv = i == 0 ? d[2].data : columns + (args.heads + args.kv_heads) * head;
+            args.workspace = host_workspace(kernels->attention_forward_workspace(&args));
+            kernels->attention_forward(NULL, &args);
+            args.workspace = host_workspace(kernels->attention_backward_workspace(&args));
+            kernels->attention_backward(NULL, &args);
+        }
+        host_assert_same(out[1], out[0]);
+        assert_true(are_columns(&args, args.dq, row, d[0], args.heads));
+        assert_true(are_columns(&args, args.dk, row, d[1], args.kv_heads));
+        assert_true(are_columns(&args, args.dv, row, d[2], args.kv_heads));
+    }
+}
+
 static void
 attends_in_every_shape(void **state)
 {
@@ -134,6 +193,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         host_test(attends_in_every_shape),
         host_test(stands_scores_of_any_size),
+        host_test(gives_the_same_bits_of_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,12 +173,62 @@ equals_the_formulas(void **state)
     }
 }
 
+/* Columns of rows that are wider by @GAP heads. */
+#define GAP 2
+
+static Array
+with_gaps(Array array, size_t head_size)
+{
+    const Array wide = host_random(array.dtype, T * (HEADS + GAP) * head_size, 1);
+    const size_t head = head_size * rp_dtype_size(array.dtype);
+
+    for (size_t t = 0; t < T; t++)
+        memcpy((char *)wide.data + t * (HEADS + GAP) * head,
+               (const char *)array.data + t * HEADS * head, HEADS * head);
+    return wide;
+}
+
+/* A case's x and dy as columns: the same bits, and what stands between them stays. */
+static void
+gives_the_same_bits_of_columns(void **state)
+{
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (guint D = 8; D <= 128; D += 120) {
+            Case c = new_case((RpDtype)dtype, D);
+            const Array rstd = host_output(RP_DTYPE_FP32, T * HEADS);
+            const Array wide_rstd = host_output(RP_DTYPE_FP32, T * HEADS);
+            const Array sums = host_copy(c.d_weight), wide_sums = host_copy(c.d_weight);
+            const Array y = forward(&c, FALSE, rstd), dx = backward(&c, FALSE, rstd, sums);
+            const Array d = with_gaps(c.dy, D);
+            Array want = host_copy(d);
+
+            c.x = with_gaps(c.x, D);
+            c.dy = d;
+            c.args.row_heads = HEADS + GAP;
+
+            const Array columns_y = forward(&c, FALSE, wide_rstd);
+
+            host_assert_same(columns_y, y);
+            host_assert_same(wide_rstd, rstd);
+            for (size_t t = 0; t < T; t++)
+                memcpy((char *)want.data + t * (HEADS + GAP) * D * rp_dtype_size(c.x.dtype),
+                       (char *)dx.data + t * HEADS * D * rp_dtype_size(c.x.dtype),
+                       HEADS * D * rp_dtype_size(c.x.dtype));
+            const Array columns_dx = backward(&c, TRUE, wide_rstd, wide_sums);
+
+            host_assert_same(columns_dx, want);
+            host_assert_same(wide_sums, sums);
+        }
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(gives_the_bits_of_both_one_after_the_other),
         host_test(equals_the_formulas),
+        host_test(gives_the_same_bits_of_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

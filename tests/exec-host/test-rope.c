@@ -77,6 +77,51 @@ turns_heads_of_any_even_size(void **state)
                 check_rotation((RpDtype)dtype, head_sizes[i], in_place);
 }
 
+/* Forward from columns of wider rows, backward within them. */
+static void
+turns_columns(void **state)
+{
+    const size_t tokens = 9, heads = 3, row = 5, D = 16;
+    const Tables tables = make_tables((guint)D, tokens);
+    const Array x = host_random(RP_DTYPE_BF16, tokens * heads * D, 1);
+    const Array wide = host_random(RP_DTYPE_BF16, tokens * row * D, 1);
+    const Array want = host_output(RP_DTYPE_BF16, x.n), got = host_output(RP_DTYPE_BF16, x.n);
+    const Array left = host_copy(wide);
+    RpRopeArgs args = {.dtype = RP_DTYPE_BF16,
+                       .tokens = tokens,
+                       .heads = heads,
+                       .head_size = D,
+                       .positions = tables.positions,
+                       .cosines = tables.cosines,
+                       .sines = tables.sines};
+
+    for (size_t t = 0; t < tokens; t++)
+        memcpy((char *)wide.data + t * row * D * 2, (char *)x.data + t * heads * D * 2,
+               heads * D * 2);
+    args.x = x.data;
+    args.y = want.data;
+    rp_host_kernels()->rope_forward(NULL, &args);
+    args.row_heads = row;
+    args.x = wide.data;
+    args.y = got.data;
+    rp_host_kernels()->rope_forward(NULL, &args);
+    host_assert_same(got, want);
+
+    args.y = wide.data;
+    rp_host_kernels()->rope_backward(NULL, &args);
+    args.row_heads = 0;
+    args.x = x.data;
+    args.y = want.data;
+    rp_host_kernels()->rope_backward(NULL, &args);
+    for (size_t t = 0; t < tokens; t++) {
+        const char *at = (char *)wide.data + t * row * D * 2;
+
+        assert_memory_equal(at, (char *)want.data + t * heads * D * 2, heads * D * 2);
+        assert_memory_equal(at + heads * D * 2, (char *)left.data + (t * row + heads) * D * 2,
+                            (row - heads) * D * 2);
+    }
+}
+
 static void
 makes_the_frequencies_of_transformers(void **state)
 {
@@ -154,6 +199,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(turns_heads_of_any_even_size),
+        host_test(turns_columns),
         host_test(makes_the_frequencies_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

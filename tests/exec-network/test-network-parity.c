@@ -264,7 +264,7 @@ equals_a_qwen2_with_windows_from_the_second_block_on(void **state)
 }
 
 static void
-equals_a_qwen3_whose_gate_and_up_are_one_matrix(void **state)
+equals_a_qwen3_with_joined_matrices_of_q_k_and_v_and_of_gate_and_up(void **state)
 {
     check_case("qwen3-joined", NULL);
 }
@@ -358,7 +358,7 @@ main(void)
         host_test(equals_a_qwen3_of_experts),
         host_test(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one),
         host_test(equals_a_qwen2_with_windows_from_the_second_block_on),
-        host_test(equals_a_qwen3_whose_gate_and_up_are_one_matrix),
+        host_test(equals_a_qwen3_with_joined_matrices_of_q_k_and_v_and_of_gate_and_up),
         host_test(equals_a_mistral_with_windows),
         host_test(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window),
         host_test(equals_llamas_with_every_other_rope),

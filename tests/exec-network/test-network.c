@@ -159,7 +159,19 @@ gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
     }
 }
 
-/* Dense blocks; sinks, windows and experts; adapters that drop elements. */
+/* Whose q, k and v are one matrix, and whose gate and up are. */
+static RpModel
+joined_config(void)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+
+    config.hidden = 16;
+    config.head_dim = 8;
+    config.intermediate = 40;
+    return config;
+}
+
+/* Dense blocks; sinks, windows and experts; adapters that drop elements; joined matrices. */
 static Model *
 saving_model(guint which)
 {
@@ -168,6 +180,8 @@ saving_model(guint which)
         network_config(which == 1 ? RP_ARCHITECTURE_GPT_OSS : RP_ARCHITECTURE_QWEN3, FALSE);
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
+    if (which == 3)
+        config = joined_config();
     config.blocks = 3;
     if (which == 1) {
         config.experts = 4;
@@ -187,7 +201,7 @@ saving_model(guint which)
 static void
 gives_the_same_bits_whatever_is_saved(void **state)
 {
-    for (guint which = 0; which < 3; which++) {
+    for (guint which = 0; which < 4; which++) {
         Model *model = saving_model(which);
         const gsize bytes = model->elements * sizeof(float);
         const guint last = all_layers(model).count - 2;
@@ -667,6 +681,76 @@ note_shape(RpKernelStream *stream, const RpMatmulArgs *args)
     rp_host_kernels()->matmul(stream, args);
 }
 
+/* How often a block's step has a matmul of @form whose weight is [@out,@in], both ways. */
+static guint
+count_of(RpMatmulForm form, size_t out, size_t in)
+{
+    const size_t T = 33;
+    g_autofree char *key = form == RP_MATMUL_NT   ? g_strdup_printf("0 %zu %zu %zu", T, out, in)
+                           : form == RP_MATMUL_NN ? g_strdup_printf("1 %zu %zu %zu", T, in, out)
+                                                  : g_strdup_printf("2 %zu %zu %zu", out, in, T);
+
+    return GPOINTER_TO_UINT(g_hash_table_lookup(shapes, key));
+}
+
+static void
+count_shape(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    char *key = g_strdup_printf("%d %zu %zu %zu", (int)args->form, args->m, args->n, args->k);
+    const guint n = GPOINTER_TO_UINT(g_hash_table_lookup(shapes, key));
+
+    g_hash_table_insert(shapes, key, GUINT_TO_POINTER(n + 1));
+    rp_host_kernels()->matmul(stream, args);
+}
+
+/* One block, forward and backward at once. @lora: (nullable): beside q */
+static void
+count_matmuls(const RpModel *config, const RpLora *lora)
+{
+    const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
+    RpKernels counting = *rp_host_kernels();
+    Model *model = lora != NULL ? network_random_adapted(config, lora, &options)
+                                : network_random(config, &options);
+
+    counting.matmul = count_shape;
+    rp_network_free(model->network);
+    model->network = rp_network_new(model->weights, &counting, &options);
+    g_hash_table_remove_all(shapes);
+    network_whole(model);
+    network_free(model);
+}
+
+/* [64,16] of q, k and v; k, v and q alone have 16, 16 and 32 rows, down 40 columns. */
+static void
+multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
+{
+    static const RpLora lora = {.rank = 3, .alpha = 6};
+    RpModel config = joined_config();
+
+    config.blocks = 1;
+    shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    count_matmuls(&config, NULL);
+    for (RpMatmulForm form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
+        assert_int_equal(count_of(form, 64, 16), 1);
+        assert_int_equal(count_of(form, 16, 16), 0);
+        assert_int_equal(count_of(form, 32, 16), 0);
+    }
+    count_matmuls(&config, &lora);
+    assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 0);
+    assert_int_equal(count_of(RP_MATMUL_NT, 16, 16), 2);
+    config.attention_bias = TRUE;
+    count_matmuls(&config, NULL);
+    assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 0);
+    assert_int_equal(count_of(RP_MATMUL_TN, 16, 16), 2);
+    config.attention_bias = FALSE;
+    config.head_dim = 6; /* not whole packs: what reads columns takes eight at a time */
+    config.hidden = 32;
+    count_matmuls(&config, NULL);
+    assert_int_equal(count_of(RP_MATMUL_NT, 48, 32), 0);
+    assert_int_equal(count_of(RP_MATMUL_NT, 12, 32), 2);
+    g_hash_table_unref(shapes);
+}
+
 /* The head alone, of batches masked at random. */
 static guint
 count_shapes(gboolean packs_as_backends_do)
@@ -756,6 +840,7 @@ main(void)
         host_test(computes_the_same_without_the_tokens_that_are_masked),
         host_test(begins_sums_of_a_head_with_any_number_of_rows),
         host_test(is_not_changed_by_masked_rows_among_the_packed_ones),
+        host_test(multiplies_q_k_and_v_at_once_where_their_matrices_are_one),
         host_test(has_few_shapes_of_matmuls_however_tokens_are_masked),
         host_test(wants_nothing_of_a_batch_without_targets),
         host_test(equals_each_sequence_alone),

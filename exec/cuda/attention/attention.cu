@@ -3,7 +3,8 @@
  * cores: bf16 and fp16, D of 64 or 128, scale > 0, arrays but `out` at multiples of 16 bytes. Which
  * one runs depends on sizes and alignment, never on values. Formulas: RpAttentionArgs.
  *
- * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D]; lse, delta: [H,T] fp32. All =. Arithmetic and
+ * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D], v, dq, dk, dv also as columns of wider rows; lse,
+ * delta: [H,T] fp32. All =. Arithmetic and
  * sums fp32; dk, dv: over the group's heads, in order. Backward's workspace is delta, and what
  * tensor cores need. Oracle: exec/host/attention.c.
  *
@@ -145,7 +146,7 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
     __syncwarp();
     for (int key = first_key(row, grid.window); key <= row.token; key += 32) {
         const T *k = row_of<T>(args, row, args.k, args.kv_heads, kv_head, key);
-        const T *v = row_of<T>(args, row, args.v, args.kv_heads, kv_head, key);
+        const T *v = row_of<T>(args, row, args.v, attention_v_row(args), kv_head, key);
         const int j = key + lane;
         const bool seen = j <= row.token && j > row.token - grid.window;
         const float score = seen ? args.scale * dot(q, k + (size_t)lane * stride, D) : -INFINITY;
@@ -158,7 +159,7 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
         const float shrink = before == -INFINITY ? 0 : expf(before - maximum);
 
         sum = sum * shrink + warp_add(p);
-        add_rows(out, shrink, p, v, stride, min(32, row.token + 1 - key), D);
+        add_rows(out, shrink, p, v, attention_v_row(args) * D, min(32, row.token + 1 - key), D);
     }
     __syncwarp();
     /* an attention sink of the head would join here: sum + exp(logit - maximum) */
@@ -234,7 +235,7 @@ differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const 
     __syncwarp();
     for (int key = first_key(row, grid.window); key <= row.token; key += 32) {
         const T *k = row_of<T>(args, row, args.k, args.kv_heads, kv_head, key);
-        const T *v = row_of<T>(args, row, args.v, args.kv_heads, kv_head, key);
+        const T *v = row_of<T>(args, row, args.v, attention_v_row(args), kv_head, key);
         const int j = key + lane;
         float z = 0;
 
@@ -242,12 +243,13 @@ differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const 
             const size_t mine = (size_t)lane * stride;
             const float p = expf(args.scale * dot(q, k + mine, D) - args.lse[value]);
 
-            z = args.scale * p * (dot(d_out, v + mine, D) - delta[value]);
+            z = args.scale * p *
+                (dot(d_out, v + (size_t)lane * attention_v_row(args) * D, D) - delta[value]);
         }
         add_rows(dq, 1, z, k, stride, min(32, row.token + 1 - key), D);
     }
     __syncwarp();
-    store_row<T>(row_of<T>(args, row, args.dq, args.heads, head, row.token), dq, D, 1);
+    store_row<T>(row_of<T>(args, row, args.dq, attention_dq_row(args), head, row.token), dq, D, 1);
 }
 
 template <typename T>
@@ -267,7 +269,7 @@ differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const fl
     float *k = row.shared, *v = k + D, *dk = v + D, *dv = dk + D;
 
     load_row(k, row_of<T>(args, row, args.k, args.kv_heads, kv_head, row.token), D);
-    load_row(v, row_of<T>(args, row, args.v, args.kv_heads, kv_head, row.token), D);
+    load_row(v, row_of<T>(args, row, args.v, attention_v_row(args), kv_head, row.token), D);
     for (size_t d = (size_t)lane; d < D; d += 32)
         dk[d] = dv[d] = 0;
     __syncwarp();
@@ -289,8 +291,10 @@ differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const fl
         }
     }
     __syncwarp();
-    store_row<T>(row_of<T>(args, row, args.dk, args.kv_heads, kv_head, row.token), dk, D, 1);
-    store_row<T>(row_of<T>(args, row, args.dv, args.kv_heads, kv_head, row.token), dv, D, 1);
+    store_row<T>(row_of<T>(args, row, args.dk, attention_v_row(args), kv_head, row.token), dk, D,
+                 1);
+    store_row<T>(row_of<T>(args, row, args.dv, attention_v_row(args), kv_head, row.token), dv, D,
+                 1);
 }
 
 /* @n: rows of D floats that a warp keeps in shared memory. Returns: warps of a block; 0 if one is

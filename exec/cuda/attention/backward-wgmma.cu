@@ -264,7 +264,7 @@ static __device__ __forceinline__ void
 store_gradients(const RpAttentionArgs &args, const Place &place, int row, float (&dk)[16][4],
                 float (&dv)[16][4])
 {
-    const size_t stride = args.kv_heads * D;
+    const size_t stride = attention_v_row(args) * D;
     const size_t target = (place.start + (size_t)row) * stride + (size_t)place.head * D;
     const float scale[1][2] = {{args.scale, args.scale}}, one[1][2] = {{1, 1}};
 
@@ -420,7 +420,8 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoo
     if (!make_map(&maps.q, args->dtype, args->q, q_row, args->tokens, 1, QUERIES) ||
         !make_map(&maps.d_out, args->dtype, args->d_out, q_row, args->tokens, 1, QUERIES) ||
         !make_map(&maps.k, args->dtype, args->k, k_row, args->tokens, 1, KEYS) ||
-        !make_map(&maps.v, args->dtype, args->v, k_row, args->tokens, 1, KEYS))
+        !make_strided_map(&maps.v, args->dtype, args->v, k_row, attention_v_row(*args) * D,
+                          args->tokens, 1, KEYS))
         return cudaErrorInvalidValue;
     return attention_launch(differentiate_on_hopper<T>, grid->units * grid->blocks, THREADS, BYTES,
                             stream, *args, *grid, *room, numbers, (int)first, maps);

@@ -295,14 +295,15 @@ static __device__ __forceinline__ void
 load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
           const BackwardRoom &room, const Place &place, const Steps &at, const LaneOffset<D> &lane)
 {
-    const size_t stride = args.kv_heads * D;
-    const size_t first = (place.start + (size_t)at.begin) * stride + (size_t)place.head * D;
+    const size_t k_stride = args.kv_heads * D, v_stride = attention_v_row(args) * D;
+    const size_t first = place.start + (size_t)at.begin, column = (size_t)place.head * D;
     const uint32_t v_tile = shared.d_out(),
                    row = tile_bytes<D>(uniform((int)threadIdx.x / 32) * 16);
 
-    copy_tile<D, KEYS, THREADS>(shared.k, (const T *)args.k + first, stride,
+    copy_tile<D, KEYS, THREADS>(shared.k, (const T *)args.k + first * k_stride + column, k_stride,
                                 place.length - at.begin);
-    copy_tile<D, KEYS, THREADS>(v_tile, (const T *)args.v + first, stride, place.length - at.begin);
+    copy_tile<D, KEYS, THREADS>(v_tile, (const T *)args.v + first * v_stride + column, v_stride,
+                                place.length - at.begin);
     copy_queries<T, D>(shared.q(0), args.q, args, place, at);
     copy_rows<D>(shared.rows(0), args, room.delta, place, at);
     set_zero(keys.dk);
@@ -367,7 +368,7 @@ __launch_bounds__(THREADS, 1)
 
     const float scale[1][2] = {{args.scale, args.scale}}, one[1][2] = {{1, 1}};
     const int row = at.begin + uniform((int)threadIdx.x / 32) * 16;
-    const size_t stride = args.kv_heads * D;
+    const size_t stride = attention_v_row(args) * D;
     const size_t target = (place.start + (size_t)row) * stride + (size_t)place.head * D;
 
     store_rows<T, D>((T *)args.dk + target, stride, place.length - row, keys.dk, scale, true);

@@ -124,12 +124,12 @@ finish(const Softmax &state, float scale, float *lse, int valid, float (&factor)
 /* Starts copying a block of keys and its values, which lie behind them. */
 template <typename T, int D>
 static __device__ __forceinline__ void
-copy_keys(uint32_t tile, const T *k, const T *v, size_t stride, int key, int length)
+copy_keys(uint32_t tile, const T *k, const T *v, size_t k_stride, size_t v_stride, int key,
+          int length)
 {
-    const size_t first = (size_t)key * stride;
-
-    copy_tile<D, KEYS, THREADS>(tile, k + first, stride, length - key);
-    copy_tile<D, KEYS, THREADS>(tile + tile_bytes<D>(KEYS), v + first, stride, length - key);
+    copy_tile<D, KEYS, THREADS>(tile, k + (size_t)key * k_stride, k_stride, length - key);
+    copy_tile<D, KEYS, THREADS>(tile + tile_bytes<D>(KEYS), v + (size_t)key * v_stride, v_stride,
+                                length - key);
 }
 
 template <typename T, int D>
@@ -142,11 +142,12 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     if (query < 0)
         return;
 
-    const size_t q_stride = args.heads * D, kv_stride = args.kv_heads * D;
+    const size_t q_stride = args.heads * D, k_stride = args.kv_heads * D;
+    const size_t v_stride = attention_v_row(args) * D;
     const size_t first = (place.start + (size_t)query) * q_stride + (size_t)place.head * D;
-    const size_t kv_first =
-        place.start * kv_stride + (size_t)place.head / (args.heads / args.kv_heads) * D;
-    const T *k = (const T *)args.k + kv_first, *v = (const T *)args.v + kv_first;
+    const size_t kv_first = (size_t)place.head / (args.heads / args.kv_heads) * D;
+    const T *k = (const T *)args.k + place.start * k_stride + kv_first;
+    const T *v = (const T *)args.v + place.start * v_stride + kv_first;
     const uint32_t q_tile = dynamic_shared();
     const uint32_t kv_tiles = q_tile + tile_bytes<D>(QUERIES);
     const LaneOffset<D> lane;
@@ -165,7 +166,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     }
     copy_tile<D, QUERIES, THREADS>(q_tile, (const T *)args.q + first, q_stride,
                                    place.length - query);
-    copy_keys<T, D>(kv_tiles, k, v, kv_stride, n * KEYS, place.length);
+    copy_keys<T, D>(kv_tiles, k, v, k_stride, v_stride, n * KEYS, place.length);
     for (int stage = 0; n >= n_begin; n--, stage ^= 1) {
         const int key = n * KEYS;
         const uint32_t tile = kv_tiles + tile_bytes<D>(stage * 2 * KEYS);
@@ -174,8 +175,8 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
         copy_async_wait();
         __syncthreads();
         if (n > n_begin)
-            copy_keys<T, D>(kv_tiles + tile_bytes<D>((stage ^ 1) * 2 * KEYS), k, v, kv_stride,
-                            key - KEYS, place.length);
+            copy_keys<T, D>(kv_tiles + tile_bytes<D>((stage ^ 1) * 2 * KEYS), k, v, k_stride,
+                            v_stride, key - KEYS, place.length);
         set_zero(s);
         multiply_tiles<T, D>(s, q_tile + tile_bytes<D>(row), tile, lane, across);
         if (key + KEYS - 1 > query || key <= query + QUERIES - 1 - grid.window)

@@ -43,6 +43,19 @@ cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const Attentio
 /* How many kv heads a launch of backward has, so that sums of dq are not too large. */
 size_t attention_backward_kv_heads(const RpAttentionArgs *args);
 
+/* Heads from a token to the next: of v, dk and dv, of dq. */
+static __host__ __device__ __forceinline__ size_t
+attention_v_row(const RpAttentionArgs &args)
+{
+    return args.row_heads > 0 ? args.row_heads : args.kv_heads;
+}
+
+static __host__ __device__ __forceinline__ size_t
+attention_dq_row(const RpAttentionArgs &args)
+{
+    return args.row_heads > 0 ? args.row_heads : args.heads;
+}
+
 static inline bool
 attention_aligned(const void *pointer, size_t bytes)
 {

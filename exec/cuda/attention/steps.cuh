@@ -117,7 +117,8 @@ add_queries(const RpAttentionArgs &args, const BackwardRoom &room, const Place &
     }
     if (!share.ends())
         store_queries<T, ACROSS>(
-            (T *)args.dq + ((token + (size_t)row) * args.heads + (size_t)head_of(place, at)) * D +
+            (T *)args.dq +
+                ((token + (size_t)row) * attention_dq_row(args) + (size_t)head_of(place, at)) * D +
                 (size_t)column,
-            args.heads * D, valid - row, c, args.scale);
+            attention_dq_row(args) * D, valid - row, c, args.scale);
 }

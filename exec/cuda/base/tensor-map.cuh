@@ -35,9 +35,10 @@ find_encode()
     return encode;
 }
 
-/* Of a tensor [z,y,x], in boxes of 128 bytes of x by @box of y. */
+/* Of a tensor [z,y,x], @stride elements from a row to the next, in boxes of 128 bytes of x by @box of y. */
 static inline bool
-make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y, size_t z, int box)
+make_strided_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t stride,
+                 size_t y, size_t z, int box)
 {
     static const CUtensorMapDataType types[RP_N_DTYPES] = {
         [RP_DTYPE_FP32] = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
@@ -46,11 +47,18 @@ make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y
     const Encode encode = find_encode();
     const cuuint64_t sizes[] = {x, y > 0 ? y : 1, z};
     const size_t size = rp_dtype_size(dtype);
-    const cuuint64_t strides[] = {x * size, x * sizes[1] * size};
+    const cuuint64_t strides[] = {stride * size, stride * sizes[1] * size};
     const cuuint32_t boxes[] = {(cuuint32_t)(128 / size), (cuuint32_t)box, 1}, steps[] = {1, 1, 1};
 
     return encode && encode(map, types[dtype], 3, (void *)tensor, sizes, strides, boxes, steps,
                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* Without gaps. */
+static inline bool
+make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y, size_t z, int box)
+{
+    return make_strided_map(map, dtype, tensor, x, x, y, z, box);
 }

@@ -164,7 +164,13 @@ queries_layout(const RpCudnnShape *shape)
 static Layout
 keys_layout(const RpCudnnShape *shape)
 {
-    return array_layout(shape, shape->kv_heads, shape->kv_row_heads);
+    return array_layout(shape, shape->kv_heads, shape->k_row_heads);
+}
+
+static Layout
+values_layout(const RpCudnnShape *shape)
+{
+    return array_layout(shape, shape->kv_heads, shape->v_row_heads);
 }
 
 /* [B,H,rows,columns] without gaps */
@@ -365,7 +371,7 @@ add_forward(RpCudnnGraph *graph, const RpCudnnShape *shape)
     const Layout scores = scores_layout(shape), rows = rows_layout(shape);
     const Descriptor q = array_tensor(graph, RP_CUDNN_Q, shape->type, queries);
     const Descriptor k_transposed = array_tensor(graph, RP_CUDNN_K, shape->type, transposed(keys));
-    const Descriptor v = array_tensor(graph, RP_CUDNN_V, shape->type, keys);
+    const Descriptor v = array_tensor(graph, RP_CUDNN_V, shape->type, values_layout(shape));
     const Descriptor out = array_tensor(graph, RP_CUDNN_OUT, shape->type, queries);
     const Descriptor stats = array_tensor(graph, RP_CUDNN_STATS, CUDNN_DATA_FLOAT, rows);
     const Descriptor p = virtual_tensor(graph, shape->type, scores);
@@ -412,11 +418,13 @@ add_backward(RpCudnnGraph *graph, const RpCudnnShape *shape)
     const Layout scores = scores_layout(shape), rows = rows_layout(shape);
     const Descriptor q = array_tensor(graph, RP_CUDNN_Q, shape->type, queries);
     const Descriptor k_transposed = array_tensor(graph, RP_CUDNN_K, shape->type, transposed(keys));
-    const Descriptor v_transposed = array_tensor(graph, RP_CUDNN_V, shape->type, transposed(keys));
+    const Descriptor v_transposed =
+        array_tensor(graph, RP_CUDNN_V, shape->type, transposed(values_layout(shape)));
     const Descriptor out = array_tensor(graph, RP_CUDNN_OUT, shape->type, queries);
     const Descriptor stats = array_tensor(graph, RP_CUDNN_STATS, CUDNN_DATA_FLOAT, rows);
     const Descriptor d_out = array_tensor(graph, RP_CUDNN_D_OUT, shape->type, queries);
-    const Descriptor dq = array_tensor(graph, RP_CUDNN_DQ, shape->type, queries);
+    const Descriptor dq = array_tensor(graph, RP_CUDNN_DQ, shape->type,
+                                       array_layout(shape, shape->heads, shape->dq_row_heads));
     const Descriptor delta = array_tensor(graph, RP_CUDNN_DELTA, CUDNN_DATA_FLOAT, rows);
     const Descriptor scale = value_tensor(graph, RP_CUDNN_SCALE);
     Descriptor x, p, k;

@@ -9,10 +9,11 @@
  * compared as bytes. */
 typedef struct {
     gint64 batch, heads, kv_heads, length, head_size;
-    gint64 row_heads;    /* from a token to the next: of q, out and their gradients */
-    gint64 kv_row_heads; /* of k and v */
-    gint64 d_row_heads;  /* of dk and dv */
-    gint64 window;       /* keys that a query sees; 0: all before */
+    gint64 row_heads; /* from a token to the next: of q, out and d_out */
+    gint64 k_row_heads, v_row_heads;
+    gint64 dq_row_heads;
+    gint64 d_row_heads; /* of dk and dv */
+    gint64 window;      /* keys that a query sees; 0: all before */
     cudnnDataType_t type;
     gboolean backward;
 } RpCudnnShape;

@@ -1,9 +1,7 @@
 /*
- * Attention by cuDNN 9: which shapes, plans (one a shape, in the stream's table), and runs.
- *
- * Forward is one run of cuDNN. Backward is one for each part (parts.h), one after another
- * in one workspace, so that a part's dS is at most DS_MOST; beyond that it is the built-in one.
- *
+ * Attention by cuDNN 9: which shapes, plans (one a shape, in the stream's table), and runs. Forward is one run.
+ * Backward is one for each part (parts.h), one after another in one workspace, so that a part's dS is at
+ * most DS_MOST; beyond that it is the built-in one.
  * cuDNN reads and writes lse as [batch,heads,S]; here it is [heads,tokens]. For heads of an only
  * sequence that is the same; else a run copies its part's to or from the workspace.
  *
@@ -11,7 +9,6 @@
  *   backward  | lse [batch,heads,S] | delta [batch,heads,S] | dk, dv [slices,S,D] each | cuDNN's |
  *
  * Of a part. Slices: of a group that is cut; where the last was, they are added up.
- *
  * cuDNN's own part of backward, for R = batch x S to 128 x heads rows, holds dK and dV of each
  * query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums in one
  * order.
@@ -21,6 +18,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/units.h"
 #include "exec/cuda/base/shape-hash.h"
 #include "exec/cuda/cudnn/cudnn-graph.h"
 #include "exec/cuda/cudnn/parts.h"
@@ -49,7 +47,7 @@ typedef struct {
     cudnnBackendDescriptor_t plan; /* of graph; NULL: there is none, and graph->failure says why */
 } Plan;
 
-G_STATIC_ASSERT(sizeof(RpCudnnShape) == 9 * sizeof(gint64) + 2 * sizeof(gint32));
+G_STATIC_ASSERT(sizeof(RpCudnnShape) == 11 * sizeof(gint64) + 2 * sizeof(gint32));
 
 struct _RpCudnn {
     cudaStream_t stream;
@@ -137,10 +135,11 @@ suits(const RpAttentionArgs *args)
            args->sequences * args->max_length == args->tokens && args->heads <= G_MAXUINT16;
 }
 
+/* From a token of v, dk and dv to the next, or of dq. @heads: where there are no gaps */
 static size_t
-round_up(size_t n, size_t unit)
+row_heads(const RpAttentionArgs *args, size_t heads)
 {
-    return (n + unit - 1) / unit * unit;
+    return args->row_heads > 0 ? args->row_heads : heads;
 }
 
 /* Whether cuDNN can have lse as it is: rows of @parts in turn, at multiples of 16 bytes. */
@@ -155,7 +154,7 @@ static size_t
 own_bytes(const RpAttentionArgs *args, const RpAttentionSize *part, gboolean backward)
 {
     const size_t heads = part->sequences * part->heads;
-    const size_t rows = heads * round_up(args->max_length, 128);
+    const size_t rows = heads * rp_align_up(args->max_length, 128);
 
     if (!backward)
         return OWN_LEAST + rows * sizeof(float);
@@ -181,9 +180,9 @@ divide(const RpAttentionArgs *args, gboolean backward, Pass *pass)
     *pass = (Pass){.args = args,
                    .backward = backward,
                    .parts = parts,
-                   .stats = has_stats(args, &parts) ? 0 : round_up(rows, PIECE_ALIGNMENT),
-                   .delta = backward ? round_up(rows, PIECE_ALIGNMENT) : 0,
-                   .slices = round_up(slices, PIECE_ALIGNMENT),
+                   .stats = has_stats(args, &parts) ? 0 : rp_align_up(rows, PIECE_ALIGNMENT),
+                   .delta = backward ? rp_align_up(rows, PIECE_ALIGNMENT) : 0,
+                   .slices = rp_align_up(slices, PIECE_ALIGNMENT),
                    .own = own_bytes(args, &parts.part, backward)};
     return TRUE;
 }
@@ -250,8 +249,10 @@ shape_of(const Pass *pass)
         .length = (gint64)args->max_length,
         .head_size = (gint64)args->head_size,
         .row_heads = (gint64)args->heads,
-        .kv_row_heads = (gint64)args->kv_heads,
-        .d_row_heads = pass->parts.slices > 1 ? 1 : (gint64)args->kv_heads,
+        .k_row_heads = (gint64)args->kv_heads,
+        .v_row_heads = (gint64)row_heads(args, args->kv_heads),
+        .dq_row_heads = (gint64)row_heads(args, args->heads),
+        .d_row_heads = pass->parts.slices > 1 ? 1 : (gint64)row_heads(args, args->kv_heads),
         .window = args->window < args->max_length ? (gint64)args->window : 0,
         .type = args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
         .backward = pass->backward != FALSE,
@@ -384,17 +385,17 @@ at(const void *array, size_t n)
 static char *
 slices_of(const Pass *pass)
 {
-    return (char *)round_up((guintptr)pass->args->workspace, PIECE_ALIGNMENT) + pass->stats +
+    return (char *)rp_align_up((guintptr)pass->args->workspace, PIECE_ALIGNMENT) + pass->stats +
            pass->delta;
 }
 
-/* The first element of dk and dv of the part at @place. */
+/* The first element of the part at @place, of an array with @heads from a token to the next. */
 static size_t
-kv_offset(const Pass *pass, RpAttentionPlace place)
+kv_offset(const Pass *pass, RpAttentionPlace place, size_t heads)
 {
     const RpAttentionArgs *args = pass->args;
 
-    return (place.sequence * args->max_length * args->kv_heads + place.kv_head) * args->head_size;
+    return (place.sequence * args->max_length * heads + place.kv_head) * args->head_size;
 }
 
 /* Sets the arrays of the part at @place in @pointers. */
@@ -404,12 +405,14 @@ point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
     const RpAttentionArgs *args = pass->args;
     const size_t S = args->max_length, D = args->head_size;
     const size_t q = (place.sequence * S * args->heads + place.head) * D;
-    const size_t kv = kv_offset(pass, place);
+    const size_t dq = (place.sequence * S * row_heads(args, args->heads) + place.head) * D;
+    const size_t k = kv_offset(pass, place, args->kv_heads);
+    const size_t v = kv_offset(pass, place, row_heads(args, args->kv_heads));
     char *slices = slices_of(pass);
 
     pointers[RP_CUDNN_Q] = at(args->q, q);
-    pointers[RP_CUDNN_K] = at(args->k, kv);
-    pointers[RP_CUDNN_V] = at(args->v, kv);
+    pointers[RP_CUDNN_K] = at(args->k, k);
+    pointers[RP_CUDNN_V] = at(args->v, v);
     pointers[RP_CUDNN_OUT] = at(args->out, q);
     pointers[RP_CUDNN_STATS] =
         pass->stats > 0 ? slices - pass->delta - pass->stats : (char *)part_lse(pass, place);
@@ -417,9 +420,9 @@ point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
         return;
     pointers[RP_CUDNN_DELTA] = slices - pass->delta;
     pointers[RP_CUDNN_D_OUT] = at(args->d_out, q);
-    pointers[RP_CUDNN_DQ] = at(args->dq, q);
-    pointers[RP_CUDNN_DK] = at(args->dk, kv);
-    pointers[RP_CUDNN_DV] = at(args->dv, kv);
+    pointers[RP_CUDNN_DQ] = at(args->dq, dq);
+    pointers[RP_CUDNN_DK] = at(args->dk, v);
+    pointers[RP_CUDNN_DV] = at(args->dv, v);
     if (pass->slices > 0) {
         pointers[RP_CUDNN_DK] = at(slices, place.slice * S * D);
         pointers[RP_CUDNN_DV] = at(slices + pass->slices, place.slice * S * D);
@@ -431,18 +434,19 @@ static gboolean
 add_slices(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place)
 {
     const RpAttentionArgs *args = pass->args;
+    const size_t row = row_heads(args, args->kv_heads), at_row = kv_offset(pass, place, row);
     RpCudaAttentionSlices sum = {.dtype = args->dtype,
                                  .slices = pass->parts.slices,
                                  .tokens = args->max_length,
                                  .n = args->head_size,
-                                 .stride = args->kv_heads * args->head_size};
+                                 .stride = row * args->head_size};
     cudaError_t status;
 
     sum.x = slices_of(pass);
-    sum.y = at(args->dk, kv_offset(pass, place));
+    sum.y = at(args->dk, at_row);
     status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
     sum.x = slices_of(pass) + pass->slices;
-    sum.y = at(args->dv, kv_offset(pass, place));
+    sum.y = at(args->dv, at_row);
     if (status == cudaSuccess)
         status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
     return status == cudaSuccess || refuse(cudnn, cudaGetErrorString(status));

@@ -6,7 +6,7 @@
  *             k = x rstd                                                                        =
  *             d_weight += sum over heads and tokens of g k                                     +=
  *
- * x, y, dx: [T,H,D], h = D/2. fp32 sums; n and g are rounded to the storage, as by rmsnorm.cu and
+ * x, y, dx: [T,H,D], tokens of x and dx may stand apart; h = D/2. fp32 sums; n and g are rounded to the storage, as by rmsnorm.cu and
  * rope.cu one after the other. A group of threads has HEADS heads of one token, an item; a thread a
  * pack of eight columns of the lower half and the same of the upper, so both of each pair:
  *
@@ -32,6 +32,7 @@
 
 template <typename T> struct Turn {
     size_t tokens, heads, half;
+    size_t row_heads;   /* from a token of x, dy and dx to the next */
     size_t parts;       /* items of a token */
     size_t items;       /* of all */
     size_t chunk_items; /* backward */
@@ -134,12 +135,13 @@ __launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
     /* of this thread; all threads stay, since lanes are summed by whole warps */
     const size_t count = item < args.items && first < half ? half - first : 0;
     const size_t row = t * args.heads + head;
+    const size_t x_row = t * args.row_heads + head;
     const size_t angles = count > 0 ? (size_t)args.positions[t] * half + first : 0;
     Halves<T> x[HEADS];
 
 #pragma unroll
     for (int i = 0; i < HEADS; i++)
-        x[i] = load_halves<WIDE>(args.x + (row + i) * 2 * half, half, first,
+        x[i] = load_halves<WIDE>(args.x + (x_row + i) * 2 * half, half, first,
                                  head + i < args.heads ? count : 0);
 
     const Halves<T> weight = load_halves<WIDE>(args.weight, half, first, count);
@@ -231,6 +233,7 @@ __launch_bounds__(THREADS, BACKWARD_BLOCKS) backward_kernel(const Turn<T> args)
         const size_t head = item % args.parts * HEADS;
         const size_t count = item < end ? width : 0;
         const size_t row = t * args.heads + head;
+        const size_t x_row = t * args.row_heads + head;
         const size_t angles = count > 0 ? (size_t)args.positions[t] * half + first : 0;
         const Pack<float> c = load<WIDE>(args.cosines + angles, count);
         const Pack<float> s = load<WIDE>(args.sines + angles, count);
@@ -240,7 +243,7 @@ __launch_bounds__(THREADS, BACKWARD_BLOCKS) backward_kernel(const Turn<T> args)
 
 #pragma unroll
         for (int i = 0; i < HEADS; i++) {
-            const size_t offset = (row + i) * 2 * half;
+            const size_t offset = (x_row + i) * 2 * half;
             const size_t there = head + i < args.heads ? count : 0;
 
             x[i] = load_halves<WIDE>(args.x + offset, half, first, there);
@@ -259,7 +262,7 @@ __launch_bounds__(THREADS, BACKWARD_BLOCKS) backward_kernel(const Turn<T> args)
                 continue;
             differentiate(g[i].lower, x[i].lower, weight.lower, rstd[i], mean, lower_sums);
             differentiate(g[i].upper, x[i].upper, weight.upper, rstd[i], mean, upper_sums);
-            store_halves<WIDE>(args.out + (row + i) * 2 * half, half, first, g[i], count);
+            store_halves<WIDE>(args.out + (x_row + i) * 2 * half, half, first, g[i], count);
             if (args.largest)
                 most = larger_of(larger_of(most, g[i].lower), g[i].upper);
         }
@@ -343,6 +346,7 @@ turn_of(const RpNormRopeArgs *args, const void *dy, void *out)
     return {args->tokens,
             args->heads,
             half,
+            args->row_heads > 0 ? args->row_heads : args->heads,
             ceil_divide(args->heads, HEADS),
             items,
             items_of_chunk(items),
@@ -391,15 +395,18 @@ norm_of(const RpNormRopeArgs *args)
 static RpRopeArgs
 rope_of(const RpNormRopeArgs *args, const void *x, void *y)
 {
-    return {args->dtype,
-            args->tokens,
-            args->heads,
-            args->head_size,
-            args->positions,
-            args->cosines,
-            args->sines,
-            x,
-            y};
+    RpRopeArgs rope = {};
+
+    rope.dtype = args->dtype;
+    rope.tokens = args->tokens;
+    rope.heads = args->heads;
+    rope.head_size = args->head_size;
+    rope.positions = args->positions;
+    rope.cosines = args->cosines;
+    rope.sines = args->sines;
+    rope.x = x;
+    rope.y = y;
+    return rope;
 }
 
 static cudaError_t
@@ -435,7 +442,7 @@ rp_cuda_norm_rope_forward(const RpNormRopeArgs *args, cudaStream_t stream)
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
     if (half > MOST_HALF)
-        return forward_one_by_one(args, stream);
+        return args->row_heads == 0 ? forward_one_by_one(args, stream) : cudaErrorInvalidValue;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
@@ -467,7 +474,7 @@ rp_cuda_norm_rope_backward(const RpNormRopeArgs *args, cudaStream_t stream)
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
     if (half > MOST_HALF)
-        return backward_one_by_one(args, stream);
+        return args->row_heads == 0 ? backward_one_by_one(args, stream) : cudaErrorInvalidValue;
     status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 

@@ -3,7 +3,7 @@
  *
  *   y[i] = x[i] c[i] - x[i+h] s[i];   y[i+h] = x[i+h] c[i] + x[i] s[i],   i < h = D/2             =
  *
- * x, y: [T,H,D], y may be x; c, s = tables[positions[t]], [h]. fp32 products, rounded once; no
+ * x, y: [T,H,D], y may be x, tokens of x (backward: of y, too) may stand apart; c, s = tables[positions[t]], [h]. fp32 products, rounded once; no
  * sums. A thread has a pack of eight pairs of one token, its cosines and sines in registers, and
  * turns them in HEADS heads:
  *
@@ -37,9 +37,11 @@ rotate(const T *x, T *y, size_t half, const Pack<float> &c, const Pack<float> &s
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-rope_kernel(size_t tokens, size_t heads, size_t half, const int32_t *positions,
-            const float *cosines, const float *sines, const T *x, T *y, float direction, bool wide)
+static __global__ void
+__launch_bounds__(THREADS)
+    rope_kernel(size_t tokens, size_t heads, size_t x_heads, size_t y_heads, size_t half,
+                const int32_t *positions, const float *cosines, const float *sines, const T *x,
+                T *y, float direction, bool wide)
 {
     const size_t t = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
     const size_t head = (size_t)blockIdx.y * HEADS;
@@ -58,17 +60,20 @@ rope_kernel(size_t tokens, size_t heads, size_t half, const int32_t *positions,
             s.at[i] *= direction;
 #pragma unroll
         for (int i = 0; i < HEADS; i++) {
-            const size_t index = (t * heads + head + i) * 2 * half + first;
+            const size_t from = (t * x_heads + head + i) * 2 * half + first;
+            const size_t to = (t * y_heads + head + i) * 2 * half + first;
 
             if (head + i < heads)
-                rotate(x + index, y + index, half, c, s, count, wide);
+                rotate(x + from, y + to, half, c, s, count, wide);
         }
     }
 }
 
+/* @y_heads: from a token of y to the next */
 static cudaError_t
-rope(const RpRopeArgs *args, float direction, cudaStream_t stream)
+rope(const RpRopeArgs *args, size_t y_heads, float direction, cudaStream_t stream)
 {
+    const size_t x_heads = args->row_heads > 0 ? args->row_heads : args->heads;
     const size_t half = args->head_size / 2;
     const size_t packs = ceil_divide(half, RP_PACK);
     const unsigned width = (unsigned)(packs < THREADS ? packs : THREADS);
@@ -86,8 +91,8 @@ rope(const RpRopeArgs *args, float direction, cudaStream_t stream)
                           (unsigned)ceil_divide(args->heads, HEADS));
 
         rope_kernel<T><<<blocks, threads, 0, stream>>>(
-            args->tokens, args->heads, half, args->positions, args->cosines, args->sines,
-            (const T *)args->x, (T *)args->y, direction, wide);
+            args->tokens, args->heads, x_heads, y_heads, half, args->positions, args->cosines,
+            args->sines, (const T *)args->x, (T *)args->y, direction, wide);
         return cudaGetLastError();
     });
 }
@@ -95,11 +100,11 @@ rope(const RpRopeArgs *args, float direction, cudaStream_t stream)
 cudaError_t
 rp_cuda_rope_forward(const RpRopeArgs *args, cudaStream_t stream)
 {
-    return rope(args, 1.0f, stream);
+    return rope(args, args->heads, 1.0f, stream);
 }
 
 cudaError_t
 rp_cuda_rope_backward(const RpRopeArgs *args, cudaStream_t stream)
 {
-    return rope(args, -1.0f, stream);
+    return rope(args, args->row_heads > 0 ? args->row_heads : args->heads, -1.0f, stream);
 }
