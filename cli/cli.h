@@ -199,6 +199,9 @@ gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNU
  * Errors: G_IO_ERROR naming @path, those of @write */
 gboolean rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same with a text. */
+gboolean rp_cli_write_text(const char *path, const char *text,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Writes a trace without its plan, in Chrome's format. Errors: G_IO_ERROR naming @path */
 gboolean rp_cli_write_trace(const char *path, RpTrace *trace,

@@ -153,6 +153,18 @@ rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data, GError
     return written;
 }
 
+static gboolean
+write_text(GOutputStream *stream, gpointer text, GError **error)
+{
+    return g_output_stream_write_all(stream, text, strlen(text), NULL, NULL, error);
+}
+
+gboolean
+rp_cli_write_text(const char *path, const char *text, GError **error)
+{
+    return rp_cli_write_file(path, write_text, (gpointer)text, error);
+}
+
 char *
 rp_cli_shipped_profiles(const char *part)
 {

@@ -45,14 +45,6 @@ typedef struct {
 
 /* ---- a profile ---- */
 
-static gboolean
-write_text(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    const char *text = user_data;
-
-    return g_output_stream_write_all(stream, text, strlen(text), NULL, NULL, error);
-}
-
 /* The cost model would refuse them, too, but it knows no option. */
 static gboolean
 check_words(const ExportArgs *more, GError **error)
@@ -101,7 +93,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         return FALSE;
     g_autofree char *text = rp_profile_to_json(profile);
 
-    return rp_cli_write_file(more->output, write_text, text, error);
+    return rp_cli_write_text(more->output, text, error);
 }
 
 /* ---- a schedule ---- */

@@ -354,8 +354,8 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
     if (query->codes && query->tokens_per_sequence % 16 != 0)
         return rp_cli_refuse(error,
-                             "--sequence: expected a multiple of 16 with --matmul fp8, found %u",
-                             query->tokens_per_sequence);
+                             "--sequence: expected a multiple of 16 with --matmul %s, found %u",
+                             args->matmul, query->tokens_per_sequence);
     query->sample_tokens = (guint)args->packed;
     if (query->sample_tokens > query->tokens_per_sequence)
         return rp_cli_refuse(error, "--packed: expected at most %u, the sequence, found %d",

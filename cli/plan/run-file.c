@@ -137,12 +137,6 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     return g_string_free(text, FALSE);
 }
 
-static gboolean
-write_text(GOutputStream *stream, gpointer text, GError **error)
-{
-    return g_output_stream_write_all(stream, text, strlen(text), NULL, NULL, error);
-}
-
 gboolean
 rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
                   const RpPlanRunWords *words, GError **error)
@@ -152,7 +146,7 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
     const char *const here[] = {"devices=host:1", NULL};
     g_autoptr(RpRunFile) run = rp_run_file_parse(path, text, strlen(text), here, error);
 
-    return run != NULL && rp_cli_write_file(path, write_text, text, error);
+    return run != NULL && rp_cli_write_text(path, text, error);
 }
 
 void

@@ -4,14 +4,6 @@
 #include "core/catalogue/server-network.h"
 #include "run/train/train.h"
 
-static gboolean
-save(const RpServerNetwork *network, const char *path, GError **error)
-{
-    g_autofree char *json = rp_server_network_to_json(network);
-
-    return g_file_set_contents(path, json, -1, error);
-}
-
 static void
 report_speeds(RpReport *report, const RpServers *servers, const RpServersSpeed *speeds,
               const RpServerNetwork *network, const char *output)
@@ -43,7 +35,10 @@ measure(RpServers *servers, const char *output, RpReport *report, GError **error
     const guint n = rp_servers_count(servers);
     g_autofree RpServersSpeed *speeds = g_new0(RpServersSpeed, n);
     g_autofree char *name = g_strdup_printf("measured on %u servers", n);
+    const RpCliFile file = {"--output", output, RP_CLI_WRITTEN};
 
+    if (rp_train_is_first(servers) && !rp_cli_check_files(&file, 1, error))
+        return FALSE;
     if (!rp_servers_measure(servers, RP_TRAIN_MEASURED_BYTES, speeds, error))
         return FALSE;
     const RpServersSpeed slowest = rp_servers_slowest(speeds, n);
@@ -54,7 +49,9 @@ measure(RpServers *servers, const char *output, RpReport *report, GError **error
 
     if (!rp_train_is_first(servers))
         return TRUE;
-    if (!save(&network, output, error))
+    g_autofree char *json = rp_server_network_to_json(&network);
+
+    if (!rp_cli_write_text(output, json, error))
         return FALSE;
     report_speeds(report, servers, speeds, &network, output);
     rp_report_finish(report); /* before mpirun ends */

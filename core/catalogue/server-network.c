@@ -123,7 +123,7 @@ rp_server_network_to_json(const RpServerNetwork *network)
 {
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
 
-    rp_json_object_as(json, NULL, RP_JSON_SPACED);
+    rp_json_object_as(json, NULL, RP_JSON_LINES);
     rp_json_string(json, "name", network->name);
     rp_json_double(json, "gbit_per_s", network->gbit_per_s, 6);
     rp_json_double(json, "latency_us", network->latency_us, 3);
