@@ -362,7 +362,7 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
                                   &options->attention, error))
             return NULL;
     }
-    return rp_network_new(subject->weights, kernels, options);
+    return rp_measure_ways(probe, rp_network_new(subject->weights, kernels, options), error);
 }
 
 /* ---- the report ---- */

@@ -3,7 +3,8 @@
  */
 #pragma once
 
-#include "core/json/json-pull.h"
+#include "core/json/json-record.h"
+#include "core/json/json-write.h"
 #include "core/profile/profile.h"
 
 #define RP_PROFILE_MAX_FILE_BYTES ((gsize)64 << 20)
@@ -16,6 +17,10 @@ typedef struct {
     guint index;
     const char *at; /* in the text */
 } RpProfileEntry;
+
+/* matmuls.c: of a field whose member is the RpProfile. */
+gboolean rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+void rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile);
 
 /* The default of RpLayer.weight_gradient_ns. */
 gint64 rp_profile_default_weight_gradient_ns(gint64 backward_ns);

@@ -173,6 +173,7 @@ rp_profile_new(guint n_layers)
     profile->source = g_strdup("");
     profile->origin = g_strdup("");
     profile->date = g_strdup("");
+    profile->matmul_library = g_strdup("");
     profile->n_layers = n_layers;
     profile->layers = g_new0(RpLayer, n_layers);
     profile->tensor_tables = g_ptr_array_new_with_free_func(g_free);
@@ -269,6 +270,9 @@ rp_profile_copy(const RpProfile *profile)
     copy->origin = g_strdup(profile->origin);
     copy->date = g_strdup(profile->date);
     copy->missing = g_strdup(profile->missing);
+    copy->matmul_library = g_strdup(profile->matmul_library);
+    copy->matmul_ways =
+        g_memdup2(profile->matmul_ways, profile->n_matmul_ways * sizeof(RpMatmulWay));
     copy->layers = g_memdup2(profile->layers, profile->n_layers * sizeof(RpLayer));
     copy->tensor_tables = g_ptr_array_new_with_free_func(g_free);
     copy_tensor_tables(copy);
@@ -293,6 +297,8 @@ rp_profile_free(RpProfile *profile)
     g_free(profile->origin);
     g_free(profile->date);
     g_free(profile->missing);
+    g_free(profile->matmul_library);
+    g_free(profile->matmul_ways);
     g_free(profile->layers);
     g_ptr_array_unref(profile->tensor_tables);
     g_ptr_array_unref(profile->names);

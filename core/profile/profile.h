@@ -9,6 +9,7 @@
 
 #include <glib.h>
 
+#include "core/profile/matmuls.h"
 #include "core/profile/saved.h"
 
 #define RP_PROFILE_FORMAT "roundpipe-profile/1"
@@ -118,6 +119,9 @@ struct _RpProfile {
     RpProfile **cards;        /* [card], of which none has cards itself */
     guint n_devices;          /* that have one */
     guint *card_of;           /* [device] */
+    char *matmul_library;     /* that proposes ways to multiply; "": nothing is known of them */
+    guint n_matmul_ways;
+    RpMatmulWay *matmul_ways; /* of shapes whose first proposal is not the fastest */
 };
 
 /**
@@ -179,6 +183,10 @@ gboolean rp_profile_check_full(const RpProfile *profile, GError **error) G_GNUC_
 /* Sets the tensor sizes of one layer (copied); their sum becomes parameter_bytes. */
 void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,
                             guint n_tensors);
+
+/* Sets what is known of ways to multiply; all is copied. */
+void rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways,
+                            guint n);
 
 /* Bytes of a weight or leaving gradient: 4 of dtype "fp32", else 2. */
 guint rp_profile_element_bytes(const RpProfile *profile);

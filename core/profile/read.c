@@ -145,6 +145,13 @@ static const RpJsonField optimizer_fields[] = {
     RATE("accumulate_parameters_per_s", narrow_rate),
 };
 
+static const RpJsonField matmul_fields[] = {
+    {"library", rp_json_read_text, G_STRUCT_OFFSET(Top, profile.matmul_library), .required = TRUE,
+     .max = MAX_NAME, .expected = "the name of a library"},
+    {"ways", rp_profile_read_matmul_ways, G_STRUCT_OFFSET(Top, profile), .required = TRUE,
+     .expected = "an array of shapes"},
+};
+
 static const RpJsonField top_fields[] = {
     {"format", rp_json_read_ignored}, /* see format_fields */
     TEXT("model", profile.model, MAX_NAME),
@@ -163,6 +170,7 @@ static const RpJsonField top_fields[] = {
     {"links", read_links, G_STRUCT_OFFSET(Top, profile.links)},
     SIZE("gpu_memory_bytes", Top, profile.gpu_memory_bytes),
     {"optimizer", RP_JSON_NESTED(optimizer_fields)},
+    {"matmuls", RP_JSON_NESTED(matmul_fields)},
     {"layers", read_layers, .required = TRUE, .expected = "an array of layers"},
 };
 

@@ -297,6 +297,7 @@ rp_profile_to_json(const RpProfile *profile)
     add_links(json, &profile->links);
     add_size(json, "gpu_memory_bytes", profile->gpu_memory_bytes);
     add_optimizer(json, profile);
+    rp_profile_write_matmuls(json, profile);
     add_layers(json, profile);
     rp_json_end(json);
     return rp_json_writer_finish(json);

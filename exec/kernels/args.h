@@ -96,8 +96,9 @@ typedef struct {
     const void *residual; /* [m,n], the same, not with @accumulate; or NULL */
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
-    bool half_sums;                 /* not with @scale */
-    float scale;                    /* 0: none */
+    bool half_sums; /* not with @scale */
+    uint8_t way;    /* of those that the backend has for such a shape; 0, or none such: the first */
+    float scale;    /* 0: none */
     size_t a_stride;                /* NT: elements from a row of A to the next; 0: k */
     const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
     void *workspace;

@@ -35,6 +35,8 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
  * @has_attention: built in, and its library is there
  * @check_codes: whether matmuls of codes of 8 bits run on the first @devices. Errors:
  *   RP_KERNELS_ERROR_CODES, naming the device
+ * @matmul_library: (nullable): which library proposes RpMatmulArgs.way, its version, and for which device.
+ *   (transfer full). NULL where there is but one way
  * @check: Returns: whether all that was issued to @stream so far could be issued; tells a failure
  *   once. Does not wait. Errors: the backend's, naming the operation
  *
@@ -44,6 +46,7 @@ typedef struct {
     const char *name;
     gboolean (*has_attention)(RpAttentionChoice choice);
     gboolean (*check_codes)(guint devices, GError **error);
+    char *(*matmul_library)(void);
     gboolean (*check)(RpKernelStream *stream, GError **error);
     RP_KERNELS(RP_KERNEL_FIELD, RP_KERNEL_FIELDS)
 } RpKernels;

@@ -5,6 +5,7 @@
  *   measure.c           which kinds of layers there are, and the file that comes of it
  *   attention.c whose attention is faster
  *   layers.c            a layer run over and over
+ *   matmuls.c           in which way each matmul is the fastest
  *   memory.c            copies in the host's memory
  *   optimizer.c the optimizer
  *   routing.c           tokens that choose given experts
@@ -44,6 +45,7 @@ struct _RpMeasurer {
     guint n_measures;                /* in all */
     guint measure;                   /* under way */
     gboolean over_swings;            /* take the probe's swing_seconds at least */
+    gboolean is_warm;                /* the device has run for long: once is enough before times */
 };
 
 /**

@@ -67,6 +67,20 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
                               RpAttentionChoice *fastest, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
+ * rp_measure_ways:
+ * @network: (transfer full): whose matmuls; its own ways do not matter
+ *
+ * Times the first proposals of the kernels' library for each shape, in turn, on random numbers. Where one
+ * takes less than 0.98 of the first's time, the shape is multiplied so; shapes for which the device has
+ * no memory keep the first.
+ *
+ * Returns: (transfer full): the same network with these ways; itself, where there is no such library
+ * Errors: the probe's
+ */
+RpNetwork *rp_measure_ways(RpProbe *probe, RpNetwork *network,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
  * rp_measure_memory:
  * @devices: that a run is for
  * @bytes: (out): of a device, that a plan may have; 0: no limit of its own

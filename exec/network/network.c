@@ -134,10 +134,14 @@ measure_layers(RpNetwork *network)
 
         while (!are_alike(network, *class, layer))
             (*class)++;
+        const guint noted =
+            network->matmuls->len; /* those of chunks that are tried are forgotten */
+
         if (layer == network->n_layers - 1 && *chunk == 0)
             for (*chunk = MOST_HEAD_CHUNK;
                  *chunk > LEAST_HEAD_CHUNK && !head_fits_where_blocks_do(network); *chunk /= 2)
                 ;
+        g_array_set_size(network->matmuls, noted);
         network->layers[layer].sizes =
             *class < layer ? network->layers[*class].sizes : measure_layer(network, layer);
     }
@@ -305,6 +309,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->weights = weights;
     network->kernels = kernels;
     network->options = *options;
+    rp_matmuls_open(network);
     network->n_layers = rp_model_n_layers(model);
     network->layers = g_new(RpNetworkLayer, network->n_layers);
     for (guint l = 0; l < network->n_layers; l++)
@@ -331,6 +336,7 @@ rp_network_free(RpNetwork *network)
 {
     if (network == NULL)
         return;
+    rp_matmuls_close(network);
     g_free(network->layers);
     g_free(network);
 }
@@ -427,72 +433,4 @@ rp_network_hidden_elements(const RpNetwork *network)
 {
     g_return_val_if_fail(network != NULL, 0);
     return network->tokens * network->model->hidden;
-}
-
-/* ---- profile ---- */
-
-/* Tensor by tensor, each with the gap behind it. */
-static void
-set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
-{
-    guint first;
-    const guint n = rp_weights_layer(network->weights, index, &first);
-    const RpLayerLayout *layout = &network->layers[index].layout;
-    g_autofree guint64 *bytes = g_new(guint64, n + 1);
-
-    for (guint i = 0; i < n; i++) {
-        const RpWeight *weight = rp_weights_nth(network->weights, first + i);
-        const RpWeightPlace *place = &layout->place[weight->kind];
-
-        bytes[i] = place->has_codes ? rp_layout_byte_room(place)
-                                    : rp_layout_room(weight) * rp_dtype_size(place->storage);
-    }
-    bytes[n] = layout->scratch_bytes;
-    rp_profile_set_tensors(profile, index, bytes, n + (layout->scratch_bytes > 0));
-}
-
-static void
-set_layer(const RpNetwork *network, gboolean packed, RpProfile *profile, guint index)
-{
-    RpLayer *layer = &profile->layers[index];
-    const RpNetworkLayer *of = &network->layers[index];
-    /* hidden states between layers begin at multiples, but are counted without */
-    const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
-
-    set_tensors(network, profile, index);
-    if (packed)
-        layer->upload_bytes = of->layout.upload_bytes;
-    layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
-    layer->tied_bytes = of->layout.tied_bytes;
-    layer->input_bytes = index > 0 ? network->hidden_bytes : layer->input_bytes;
-    layer->output_bytes = index < network->n_layers - 1 ? network->hidden_bytes : 0;
-    layer->activation_bytes = of->sizes.kept;
-    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
-        layer->saved[g].bytes = of->sizes.saved[g];
-    layer->forward_workspace_bytes = aligned(of->sizes.forward.total + gaps);
-    layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;
-}
-
-RpProfile *
-rp_network_profile(const RpNetwork *network)
-{
-    g_return_val_if_fail(network != NULL, NULL);
-
-    const RpNetworkOptions *options = &network->options;
-    const gboolean packed = rp_network_is_packed(network);
-    RpProfile *profile = rp_model_profile(network->model, options->sequences, options->tokens,
-                                          rp_dtype_size(options->dtype));
-
-    rp_profile_take(&profile->model,
-                    g_strdup_printf("%ux%u", network->model->hidden, network->model->blocks));
-    rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
-    rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
-    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(network->options.codes.used,
-                                                           network->options.codes.head)));
-    rp_profile_take(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
-    rp_profile_take(&profile->source, g_strdup("measured"));
-    profile->head_chunk = network->options.head_chunk;
-    for (guint i = 0; i < network->n_layers; i++)
-        set_layer(network, packed, profile, i);
-    return profile;
 }

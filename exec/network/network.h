@@ -52,6 +52,9 @@ typedef struct {
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
     double aux_loss; /* of experts: coefficient of the routers' auxiliary loss; 0 = none */
+    const char *matmul_library;     /* (nullable): whose ways these are; both are copied */
+    const RpMatmulWay *matmul_ways; /* in which matmuls are multiplied; others in the first one */
+    guint n_matmul_ways;
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
@@ -72,6 +75,8 @@ const RpKernels *rp_network_kernels(const RpNetwork *network);
 /* The first layer of its class: of layers with the same sizes and times. */
 guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
+/* Shapes of the matmuls of full calls, each once, in no way. @n: (out) */
+const RpMatmulWay *rp_network_matmuls(const RpNetwork *network, guint *n);
 /* Whether what goes up is not what layers read: some weights are packed, or layers read codes. */
 gboolean rp_network_is_packed(const RpNetwork *network);
 /* Of the weights of some layers (> 0), and how many of them are trained; gaps included. */

@@ -61,6 +61,9 @@ rp_pass_matmul(RpPass *pass, RpMatmulArgs args)
 {
     args.workspace = pass->kernel_workspace;
     args.half_sums = pass->network->options.half_sums;
+    if (pass->measuring)
+        rp_matmuls_note(pass->network, &args);
+    args.way = rp_matmuls_way(pass->network, &args);
     RUN_IN_WORKSPACE(pass, matmul, &args);
 }
 

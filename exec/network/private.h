@@ -9,6 +9,8 @@
  *   linear.c          linear layers and their adapters
  *   operand.c         what they read, in codes of 8 bits
  *   expand.c          packed weights
+ *   matmuls.c         which there are, and in which way each is multiplied
+ *   profile.c         sizes, as a profile has them
  *   balance.c         the routers' auxiliary loss
  *   pass.c            kernels with their operands filled in
  *
@@ -90,6 +92,7 @@ struct _RpNetwork {
     double dropout;    /* of adapters' input */
     RpConstants constants;
     guint typical_samples; /* of a call that does not say; not packed: B */
+    GArray *matmuls;       /* of RpMatmulWay: shapes of calls, each once */
 };
 
 /* Codes of what a linear layer reads, kept from the forward for sums of its weights' gradient. */
@@ -153,6 +156,15 @@ rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayo
                        (layout->upload_bytes - layout->frozen_bytes - layout->tied_bytes)
                  : uploaded;
 }
+
+/* ---- matmuls.c ---- */
+
+/* Takes a copy of the options' ways. */
+void rp_matmuls_open(RpNetwork *network);
+void rp_matmuls_close(RpNetwork *network);
+/* Of a pass that measures: its shape is one of the network's. */
+void rp_matmuls_note(const RpNetwork *network, const RpMatmulArgs *args);
+guint8 rp_matmuls_way(const RpNetwork *network, const RpMatmulArgs *args);
 
 /* ---- pass.c ---- */
 

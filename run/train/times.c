@@ -77,6 +77,32 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
                    path, file->attention, job->run->device_ops->name);
 }
 
+/* Ways to multiply of a timing file, if the devices' library is the one that proposed them: so all runs
+ * with the file have the same bits. Without a file each shape is multiplied in the first one. */
+static void
+take_matmuls(RpTrainJob *job, const RpProfile *file, const char *path)
+{
+    const RpKernels *kernels = job->run->device_ops->kernels();
+    g_autofree char *library = kernels->matmul_library != NULL ? kernels->matmul_library() : NULL;
+
+    if (*file->matmul_library == '\0')
+        return;
+    if (g_strcmp0(library, file->matmul_library) != 0) {
+        rp_run_say(job->events, "note",
+                   "%s has times of matmuls as chosen for %s; here is %s, whose first proposals "
+                   "are taken",
+                   path, file->matmul_library, library != NULL ? library : "no such library");
+        return;
+    }
+    g_free(job->matmul_library);
+    g_free(job->matmul_ways);
+    job->matmul_library = g_steal_pointer(&library);
+    job->matmul_ways = g_memdup2(file->matmul_ways, file->n_matmul_ways * sizeof(RpMatmulWay));
+    job->network.matmul_library = job->matmul_library;
+    job->network.matmul_ways = job->matmul_ways;
+    job->network.n_matmul_ways = file->n_matmul_ways;
+}
+
 /* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
  * run that goes on keeps its bits. @unknown: of a file that does not say */
 static void
@@ -107,6 +133,7 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
+    take_matmuls(job, file, path);
     take_head_chunk(job, file, 0);
     note_other_chunk(job, file, path);
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
@@ -151,6 +178,7 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
     if (file == NULL)
         return NULL;
     take_attention(job, file, path);
+    take_matmuls(job, file, path);
     take_head_chunk(job, file, EARLIER_HEAD_CHUNK);
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
     g_autoptr(RpProfile) now = rp_network_profile(network);
@@ -325,6 +353,7 @@ share_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     if (file == NULL)
         return NULL;
     take_attention(job, file, name);
+    take_matmuls(job, file, name);
     take_head_chunk(job, file, 0);
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
     g_autoptr(RpProfile) profile = rp_network_profile(network);

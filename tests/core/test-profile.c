@@ -239,6 +239,10 @@ typedef struct {
     const char *message; /* part of it */
 } BadInput;
 
+#define WAY(form, m, way)                                                                          \
+    "{\"form\":\"" form "\",\"m\":" m                                                              \
+    ",\"n\":2,\"k\":3,\"a\":\"bf16\",\"b\":\"bf16\",\"c\":\"fp32\",\"way\":" way "}"
+
 static const BadInput bad_inputs[] = {
     {"", RP_PROFILE_ERROR_SYNTAX, "line 1, column 1: expected a value, found the end"},
     {"  \n\n ", RP_PROFILE_ERROR_SYNTAX, "line 3, column 2"},
@@ -313,6 +317,19 @@ static const BadInput bad_inputs[] = {
     {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE,
      "optimizer.parameters_per_s: expected a finite number, found 1e400"},
     {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
+    {WITH_KEY("\"matmuls\":{}"), RP_PROFILE_ERROR_VALUE,
+     "matmuls.library: expected the name of a library, found nothing"},
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":1}"), RP_PROFILE_ERROR_VALUE,
+     "matmuls.ways: expected an array of shapes, found 1"},
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "1", "8") "]}"),
+     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].way: expected a whole number from 1 to 7, found 8"},
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("TT", "1", "1") "]}"),
+     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].form: expected one of \"NT\""},
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "0", "1") "]}"),
+     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].m"},
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "1", "1") "," WAY(
+         "NN", "1", "1") "," WAY("NT", "1", "2") "]}"),
+     RP_PROFILE_ERROR_VALUE, "matmuls.ways[2].m: expected each shape once, found 1"},
     {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
     {WITH_LAYERS("{\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
      "layers[0].kind: expected one of"},
@@ -706,6 +723,36 @@ keeps_nanoseconds_and_rates_exactly(void **state)
     assert_true(same);
 }
 
+/* In a file, in a copy, and in a file of that. */
+static void
+keeps_ways_to_multiply(void **state)
+{
+    Fixture *f = *state;
+    const RpMatmulWay ways[] = {
+        {.form = 1, .a = 1, .b = 1, .c = 1, .m = 16384, .n = 2048, .k = 4096, .way = 3},
+        {.form = 0, .a = 3, .b = 3, .c = 1, .m = 1, .n = 2, .k = 3, .a_stride = 6, .way = 7},
+        {.form = 0, .a = 4, .b = 3, .c = 0, .m = 1, .n = 2, .k = 3, .bias = TRUE, .way = 1}};
+    RpProfile *copy;
+    char *again;
+
+    f->profile = rp_profile_new(1);
+    rp_profile_set_matmuls(f->profile, "paper 1", ways, G_N_ELEMENTS(ways));
+    copy = rp_profile_copy(f->profile);
+    f->text = rp_profile_to_json(copy);
+    rp_profile_free(copy);
+    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+    rp_assert_no_error(f->error);
+    again = rp_profile_to_json(f->other);
+    assert_string_equal(again, f->text);
+    g_free(again);
+    assert_string_equal(f->other->matmul_library, "paper 1");
+    assert_int_equal(f->other->n_matmul_ways, G_N_ELEMENTS(ways));
+    for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
+        assert_true(rp_matmul_way_is_of(&f->other->matmul_ways[i], &ways[i]));
+        assert_int_equal(f->other->matmul_ways[i].way, ways[i].way);
+    }
+}
+
 static void
 folds_equal_neighbours_only(void **state)
 {
@@ -789,6 +836,7 @@ main(void)
         TEST(waits_for_the_writer_of_a_pipe_with_a_bound),
         TEST(reports_a_read_that_fails_midway),
         TEST(keeps_nanoseconds_and_rates_exactly),
+        TEST(keeps_ways_to_multiply),
         TEST(folds_equal_neighbours_only),
         TEST(reads_every_file_that_is_shipped),
     };

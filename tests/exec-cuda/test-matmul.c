@@ -130,6 +130,35 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
     }
 }
 
+/* What cuBLASLt proposes beside its first; beyond its last it is the first again. */
+static void
+multiplies_in_other_ways(void **state)
+{
+    static const size_t size[3] = {512, 384, 640};
+
+    for (guint form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
+        for (guint way = 0; way <= RP_CUDA_MOST_RANKS; way++) {
+            const guint mark = host_mark();
+            const gboolean adds = form == RP_MATMUL_TN;
+            const RpMatmulArgs shape = {.form = (RpMatmulForm)form,
+                                        .m = size[0],
+                                        .n = size[1],
+                                        .k = size[2],
+                                        .way = (uint8_t)way,
+                                        .a_dtype = RP_DTYPE_BF16,
+                                        .b_dtype = RP_DTYPE_BF16,
+                                        .c_dtype = adds ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
+                                        .accumulate = adds};
+            const Product inputs = {shape, cuda_random(RP_DTYPE_BF16, shape.m * shape.k, 1),
+                                    cuda_random(RP_DTYPE_BF16, shape.n * shape.k, 1),
+                                    .c = cuda_random(shape.c_dtype, shape.m * shape.n, 1)};
+
+            cuda_hold_to_host(compute_product, &inputs, FALSE);
+            host_free_since(mark);
+        }
+    }
+}
+
 static void
 multiplies_columns_of_a_wider_matrix(void **state)
 {
@@ -454,6 +483,7 @@ main(void)
         cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
         cuda_test(adds_the_bias_of_each_call_and_of_none),
         cuda_test(adds_to_residuals),
+        cuda_test(multiplies_in_other_ways),
         cuda_test(multiplies_columns_of_a_wider_matrix),
         cuda_test(multiplies_nothing),
         cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),

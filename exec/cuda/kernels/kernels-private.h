@@ -21,4 +21,5 @@ void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const ch
 
 /* matmul.c */
 size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);
+char *rp_cuda_matmul_library(void);
 void rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args);

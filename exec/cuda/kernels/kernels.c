@@ -170,6 +170,7 @@ rp_cuda_kernels(void)
     static const RpKernels kernels = {.name = "cuda",
                                       .has_attention = has_attention,
                                       .check_codes = check_codes,
+                                      .matmul_library = rp_cuda_matmul_library,
                                       .check = check,
                                       .matmul_workspace = rp_cuda_matmul_workspace,
                                       .matmul = matmul,

@@ -24,8 +24,8 @@
  *
  * Operands of 2^31 elements and more come in parts (kernels.c).
  *
- * A plan is made once a shape: the first algorithm of the heuristic, of those whose sums have an
- * order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
+ * A plan is made once a shape and way: the first algorithm of the heuristic, or the one that the way
+ * says, of those whose sums have an order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
  * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
  */
 #include "exec/cuda/base/launch.h"
@@ -40,7 +40,8 @@
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
     size_t m, n, k, a_stride;
-    guint32 form, a_dtype, b_dtype, c_dtype;
+    guint16 form, way;
+    guint32 a_dtype, b_dtype, c_dtype;
     guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
     /* two as wide as one of the others: no gap */
     guint16 accumulate, half_sums;
@@ -92,6 +93,16 @@ rp_cuda_matmul_workspace(const RpMatmulArgs *args)
     return WORKSPACE_BYTES;
 }
 
+char *
+rp_cuda_matmul_library(void)
+{
+    struct cudaDeviceProp device;
+
+    if (cudaGetDeviceProperties(&device, 0) != cudaSuccess)
+        return NULL;
+    return g_strdup_printf("cuBLASLt %zu, %s", cublasLtGetVersion(), device.name);
+}
+
 static gboolean
 is_code(guint32 dtype)
 {
@@ -130,7 +141,8 @@ key_of(const RpMatmulArgs *args)
     key.n = args->n;
     key.k = args->k;
     key.a_stride = args->a_stride;
-    key.form = args->form;
+    key.form = (guint16)args->form;
+    key.way = args->way;
     key.a_dtype = args->a_dtype;
     key.b_dtype = args->b_dtype;
     key.c_dtype = args->c_dtype;
@@ -284,8 +296,8 @@ choose_algorithm(RpKernelStream *stream, Plan *plan)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[RP_CUDA_MOST_RANKS];
-    const int rank = (int)stream->rank;
-    int found = 0;
+    const int way = MIN(plan->key.way, RP_CUDA_MOST_RANKS - 1);
+    int rank = way > 0 ? way : (int)stream->rank, found = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
 
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -295,6 +307,8 @@ choose_algorithm(RpKernelStream *stream, Plan *plan)
         status =
             cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a, plan->c,
                                            plan->c, preference, rank + 1, results, &found);
+    if (way > 0 && found <= rank)
+        rank = 0;
     if (status == CUBLAS_STATUS_SUCCESS && found <= rank)
         status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (status == CUBLAS_STATUS_SUCCESS)

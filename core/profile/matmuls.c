@@ -1,0 +1,118 @@
+/* The key `matmuls` of a timing file, read and written. */
+#include "core/base/dtype.h"
+#include "core/json/json-record.h"
+#include "core/profile/private.h"
+
+#define MAX_SIZE ((double)(G_GUINT64_CONSTANT(1) << 40))
+#define MAX_WAYS 1024 /* in a file */
+
+static const char *const forms[] = {"NT", "NN", "TN", NULL};
+static const char *const dtypes[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2", NULL}; /* RpDtype */
+
+#define CHOICE(key, member, texts)                                                                 \
+    {                                                                                              \
+        key, rp_json_read_choice_index, G_STRUCT_OFFSET(RpMatmulWay, member), .required = TRUE,    \
+                                                                              .choices = texts     \
+    }
+#define SIZE(key, member, ...)                                                                     \
+    {                                                                                              \
+        key, rp_json_read_size, G_STRUCT_OFFSET(RpMatmulWay, member), .min = 1, .max = MAX_SIZE,   \
+                                                                      __VA_ARGS__                  \
+    }
+
+static const RpJsonField fields[] = {
+    CHOICE("form", form, forms),
+    SIZE("m", m, .required = TRUE),
+    SIZE("n", n, .required = TRUE),
+    SIZE("k", k, .required = TRUE),
+    SIZE("a_stride", a_stride, ),
+    CHOICE("a", a, dtypes),
+    CHOICE("b", b, dtypes),
+    CHOICE("c", c, dtypes),
+    {"bias", rp_json_read_boolean, G_STRUCT_OFFSET(RpMatmulWay, bias)},
+    {"way", rp_json_read_count, G_STRUCT_OFFSET(RpMatmulWay, way), .required = TRUE, .min = 1,
+     .max = RP_MATMUL_MOST_WAYS - 1},
+};
+
+gboolean
+rp_matmul_way_is_of(const RpMatmulWay *a, const RpMatmulWay *b)
+{
+    return a->form == b->form && a->m == b->m && a->n == b->n && a->k == b->k &&
+           a->a_stride == b->a_stride && a->a == b->a && a->b == b->b && a->c == b->c &&
+           !a->bias == !b->bias;
+}
+
+void
+rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways, guint n)
+{
+    g_return_if_fail(profile != NULL && library != NULL && (ways != NULL || n == 0));
+
+    rp_profile_take(&profile->matmul_library, g_strdup(library));
+    g_free(profile->matmul_ways);
+    profile->matmul_ways = g_memdup2(ways, n * sizeof *ways);
+    profile->n_matmul_ways = n;
+}
+
+gboolean
+rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpProfile *profile = value;
+    g_autoptr(GArray) ways = g_array_new(FALSE, FALSE, sizeof(RpMatmulWay));
+
+    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
+        return rp_json_pull_fail(pull, field->expected);
+    (void)rp_json_pull_enter_array(pull);
+    while (rp_json_pull_next_element(pull)) {
+        RpMatmulWay way = {0};
+        RpJsonRecord record;
+
+        if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &way, &record))
+            return FALSE;
+        for (guint i = 0; i < ways->len; i++)
+            if (rp_matmul_way_is_of(&g_array_index(ways, RpMatmulWay, i), &way))
+                return rp_json_record_fail(&record, pull, "m", "each shape once");
+        if (ways->len == MAX_WAYS)
+            return rp_json_record_fail(&record, pull, "m",
+                                       "at most " G_STRINGIFY(MAX_WAYS) " shapes");
+        g_array_append_val(ways, way);
+    }
+    if (pull->failed)
+        return FALSE;
+    profile->n_matmul_ways = ways->len;
+    g_free(profile->matmul_ways);
+    profile->matmul_ways = (RpMatmulWay *)(void *)g_array_free(g_steal_pointer(&ways), FALSE);
+    return TRUE;
+}
+
+static void
+add_way(RpJsonWriter *json, const RpMatmulWay *way)
+{
+    rp_json_object_as(json, NULL, RP_JSON_PADDED);
+    rp_json_string(json, "form", forms[way->form]);
+    rp_json_uint(json, "m", way->m);
+    rp_json_uint(json, "n", way->n);
+    rp_json_uint(json, "k", way->k);
+    if (way->a_stride > 0)
+        rp_json_uint(json, "a_stride", way->a_stride);
+    rp_json_string(json, "a", dtypes[way->a]);
+    rp_json_string(json, "b", dtypes[way->b]);
+    rp_json_string(json, "c", dtypes[way->c]);
+    if (way->bias)
+        rp_json_bool(json, "bias", TRUE);
+    rp_json_uint(json, "way", way->way);
+    rp_json_end(json);
+}
+
+void
+rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile)
+{
+    if (*profile->matmul_library == '\0')
+        return;
+    rp_json_object(json, "matmuls");
+    rp_json_string(json, "library", profile->matmul_library);
+    rp_json_array(json, "ways");
+    for (guint i = 0; i < profile->n_matmul_ways; i++)
+        add_way(json, &profile->matmul_ways[i]);
+    rp_json_end(json);
+    rp_json_end(json);
+}

@@ -1,0 +1,22 @@
+/**
+ * Which of the ways that a library proposes for a matmul is the fastest: of each shape that a model has,
+ * as it was timed. Where a shape is not listed, the library's first proposal is.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_MATMUL_MOST_WAYS 8 /* of a shape, the first included */
+
+/* The shape, and the way. Forms and storages are those of exec/kernels/args.h. */
+typedef struct {
+    guint form;    /* NT, NN, TN */
+    guint a, b, c; /* RpDtype */
+    guint64 m, n, k;
+    guint64 a_stride; /* from a row of A to the next; 0: no gaps */
+    gboolean bias;    /* one is added */
+    guint way;        /* 0: the library's first proposal; less than RP_MATMUL_MOST_WAYS */
+} RpMatmulWay;
+
+/* Whether it is the same shape, whatever the way. */
+gboolean rp_matmul_way_is_of(const RpMatmulWay *a, const RpMatmulWay *b);

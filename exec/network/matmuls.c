@@ -1,0 +1,81 @@
+/*
+ * Shapes of the matmuls that a network's calls have, few as they are, and in which way each is
+ * multiplied: as somebody has timed it, or in the backend's first one. A call of fewer tokens (a head's
+ * last chunk, packed rows) has shapes that are not listed.
+ */
+#include "exec/network/private.h"
+
+static RpMatmulWay
+shape_of(const RpMatmulArgs *args)
+{
+    return (RpMatmulWay){.form = args->form,
+                         .a = args->a_dtype,
+                         .b = args->b_dtype,
+                         .c = args->c_dtype,
+                         .m = args->m,
+                         .n = args->n,
+                         .k = args->k,
+                         .a_stride = args->a_stride != args->k ? args->a_stride : 0,
+                         .bias = args->bias != NULL};
+}
+
+static const RpMatmulWay *
+find(const RpMatmulWay *ways, guint n, const RpMatmulWay *shape)
+{
+    for (guint i = 0; i < n; i++)
+        if (rp_matmul_way_is_of(&ways[i], shape))
+            return &ways[i];
+    return NULL;
+}
+
+void
+rp_matmuls_open(RpNetwork *network)
+{
+    RpNetworkOptions *options = &network->options;
+
+    options->matmul_library = g_strdup(options->matmul_library);
+    options->matmul_ways =
+        g_memdup2(options->matmul_ways, options->n_matmul_ways * sizeof(RpMatmulWay));
+    network->matmuls = g_array_new(FALSE, FALSE, sizeof(RpMatmulWay));
+}
+
+void
+rp_matmuls_close(RpNetwork *network)
+{
+    g_free((gpointer)network->options.matmul_library);
+    g_free((gpointer)network->options.matmul_ways);
+    g_array_unref(network->matmuls);
+}
+
+const RpMatmulWay *
+rp_network_matmuls(const RpNetwork *network, guint *n)
+{
+    g_return_val_if_fail(network != NULL && n != NULL, NULL);
+
+    *n = network->matmuls->len;
+    return (const RpMatmulWay *)(void *)network->matmuls->data;
+}
+
+void
+rp_matmuls_note(const RpNetwork *network, const RpMatmulArgs *args)
+{
+    const RpMatmulWay shape = shape_of(args);
+    guint n;
+    const RpMatmulWay *known = rp_network_matmuls(network, &n);
+
+    if (find(known, n, &shape) == NULL)
+        g_array_append_val(network->matmuls, shape);
+}
+
+guint8
+rp_matmuls_way(const RpNetwork *network, const RpMatmulArgs *args)
+{
+    const RpNetworkOptions *options = &network->options;
+
+    if (options->n_matmul_ways == 0)
+        return 0;
+    const RpMatmulWay shape = shape_of(args);
+    const RpMatmulWay *way = find(options->matmul_ways, options->n_matmul_ways, &shape);
+
+    return way != NULL ? (guint8)way->way : 0;
+}

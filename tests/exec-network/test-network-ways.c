@@ -1,0 +1,263 @@
+/* In which way each matmul of a network is multiplied: measured by a probe whose times are made up, kept
+ * in a profile, and taken by calls. */
+#include "tests/exec-network/network-fixture.h"
+
+#include <gio/gio.h>
+#include <stdlib.h>
+
+#include "exec/measure/profile.h"
+
+/* What the kernels and the probe here saw: kernels have no other place to leave it. */
+static struct {
+    RpMatmulForm form;
+    guint ways[3][RP_MATMUL_MOST_WAYS]; /* calls, of each form */
+    guint way, n_rooms, uploads, fail_at;
+} seen;
+
+static void
+multiply(RpKernelStream *stream, const RpMatmulArgs *args)
+{
+    assert_true(args->way < RP_MATMUL_MOST_WAYS);
+    seen.form = args->form;
+    seen.way = args->way;
+    seen.ways[args->form][args->way]++;
+    rp_host_kernels()->matmul(stream, args);
+}
+
+static char *
+library(void)
+{
+    return g_strdup("paper 1");
+}
+
+static void *
+take(RpProbe *probe, gsize bytes, GError **error)
+{
+    seen.n_rooms++;
+    return aligned_alloc(256, (bytes + 255) / 256 * 256);
+}
+
+static void
+give(RpProbe *probe, void *memory)
+{
+    seen.n_rooms -= memory != NULL;
+    free(memory);
+}
+
+static gboolean
+upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+{
+    if (++seen.uploads == seen.fail_at) {
+        g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_FAILED, "the probe failed");
+        return FALSE;
+    }
+    memcpy(to, from, bytes);
+    return TRUE;
+}
+
+static RpKernelStream *
+stream(RpProbe *probe)
+{
+    return NULL;
+}
+
+/* NT: a way that is hardly faster; NN: two that are; TN: the first is the fastest. */
+static gboolean
+time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
+           gint64 *ns, GError **error)
+{
+    static const gint64 times[3][RP_MATMUL_MOST_WAYS] = {
+        {1000, 985, 1200, 1200, 1200}, {1000, 900, 800, 1200, 900}, {1000, 1001, 1002, 1003, 1004}};
+
+    for (guint i = 0; i < n_parts * repeats; i++) {
+        parts[i % n_parts](data);
+        ns[i] = times[seen.form][seen.way];
+    }
+    return TRUE;
+}
+
+static RpModel
+config_of(void)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+
+    config.hidden = 16;
+    config.head_dim = 8;
+    config.intermediate = 40;
+    return config;
+}
+
+typedef struct {
+    RpProbe probe;
+    RpKernels kernels;
+    RpWeights *weights;
+} Bench;
+
+static RpNetwork *
+network_of(Bench *bench, gboolean has_library)
+{
+    static const RpProbeOps ops = {.name = "paper",
+                                   .most_repeats = RP_PROBE_MAX_REPEATS,
+                                   .take = take,
+                                   .give = give,
+                                   .upload = upload,
+                                   .stream = stream,
+                                   .time = time_parts};
+    const RpNetworkOptions options = {
+        .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
+    const RpModel config = config_of();
+
+    memset(&seen, 0, sizeof seen);
+    bench->probe.ops = &ops;
+    bench->kernels = *rp_host_kernels();
+    bench->kernels.matmul = multiply;
+    bench->kernels.matmul_library = has_library ? library : NULL;
+    bench->weights = rp_weights_new(&config);
+    return rp_network_new(bench->weights, &bench->kernels, &options);
+}
+
+/* q, k and v; o; gate and up; down; the head's chunks of 16 rows and the last of one. Forward down reads a
+ * product with gaps where nothing is kept. */
+static void
+lists_each_shape_once(void **state)
+{
+    Bench bench;
+    RpNetwork *network = network_of(&bench, TRUE);
+    guint n, forms[3] = {0}, gaps = 0;
+    const RpMatmulWay *ways = rp_network_matmuls(network, &n);
+
+    for (guint i = 0; i < n; i++) {
+        forms[ways[i].form]++;
+        gaps += ways[i].a_stride > 0;
+        assert_int_equal(ways[i].way, 0);
+        assert_int_equal(ways[i].c, ways[i].form == RP_MATMUL_TN ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
+        for (guint j = 0; j < i; j++)
+            assert_false(rp_matmul_way_is_of(&ways[j], &ways[i]));
+    }
+    assert_int_equal(forms[RP_MATMUL_NN], 6);
+    assert_int_equal(forms[RP_MATMUL_TN], 6);
+    assert_int_equal(forms[RP_MATMUL_NT], 7);
+    assert_int_equal(gaps, 1);
+    rp_network_free(network);
+    rp_weights_free(bench.weights);
+}
+
+static void
+takes_the_fastest_way_where_it_is_worth_it(void **state)
+{
+    Bench bench;
+    GError *error = NULL;
+    RpNetwork *network = rp_measure_ways(&bench.probe, network_of(&bench, TRUE), &error);
+
+    rp_assert_no_error(error);
+    assert_int_equal(seen.n_rooms, 0);
+
+    RpProfile *profile = rp_network_profile(network);
+    char *json = rp_profile_to_json(profile);
+    RpProfile *back = rp_profile_parse("profile", json, strlen(json), &error);
+
+    rp_assert_no_error(error);
+    assert_string_equal(back->matmul_library, "paper 1");
+    assert_int_equal(back->n_matmul_ways, 6);
+    for (guint i = 0; i < back->n_matmul_ways; i++) {
+        assert_int_equal(back->matmul_ways[i].form, RP_MATMUL_NN);
+        assert_int_equal(back->matmul_ways[i].way, 2);
+        assert_true(rp_matmul_way_is_of(&back->matmul_ways[i], &profile->matmul_ways[i]));
+    }
+    g_free(json);
+    rp_profile_free(back);
+    rp_profile_free(profile);
+    rp_network_free(network);
+    rp_weights_free(bench.weights);
+}
+
+/* All but one shape, that of the head's last chunk: it is in the first way. */
+static void
+multiplies_in_the_ways_of_its_options(void **state)
+{
+    RpModel config = config_of();
+    RpNetworkOptions options = {
+        .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
+    Model *model = network_random(&config, &options);
+    const Run before = network_whole(model);
+    RpKernels kernels = *rp_host_kernels();
+    RpMatmulWay ways[32];
+    guint n;
+    const RpMatmulWay *shapes = rp_network_matmuls(model->network, &n);
+
+    assert_in_range(n, 19, G_N_ELEMENTS(ways));
+    memcpy(ways, shapes, n * sizeof *ways);
+    for (guint i = 0; i < n; i++)
+        ways[i].way = ways[i].m == 1 || ways[i].k == 1 ? 0
+                      : ways[i].form == RP_MATMUL_NN   ? 2
+                      : ways[i].form == RP_MATMUL_TN   ? 7
+                                                       : 0;
+    options.matmul_library = "paper 1";
+    options.matmul_ways = ways;
+    options.n_matmul_ways = n;
+    kernels.matmul = multiply;
+    rp_network_free(model->network);
+    model->network = rp_network_new(model->weights, &kernels, &options);
+    memset(ways, 0, sizeof ways); /* it has a copy */
+    memset(&seen, 0, sizeof seen);
+    const Run after = network_whole(model);
+
+    /* two blocks of four matmuls, two chunks of the head and a last one */
+    assert_int_equal(seen.ways[RP_MATMUL_NN][2], 2 * 4 + 2);
+    assert_int_equal(seen.ways[RP_MATMUL_NN][0], 1);
+    assert_int_equal(seen.ways[RP_MATMUL_TN][7], 2 * 4 + 2);
+    assert_int_equal(seen.ways[RP_MATMUL_TN][0], 1);
+    assert_true(after.loss == before.loss); /* the host has one way */
+    assert_memory_equal(after.sums, before.sums, model->elements * sizeof(float));
+    network_free(model);
+}
+
+static void
+leaves_networks_alone_whose_kernels_have_one_way(void **state)
+{
+    Bench bench;
+    GError *error = NULL;
+    RpNetwork *given = network_of(&bench, FALSE);
+    RpNetwork *network = rp_measure_ways(&bench.probe, given, &error);
+    RpProfile *profile;
+
+    rp_assert_no_error(error);
+    assert_ptr_equal(network, given);
+    assert_int_equal(seen.uploads, 0);
+    profile = rp_network_profile(network);
+    assert_string_equal(profile->matmul_library, "");
+    rp_profile_free(profile);
+    rp_network_free(network);
+    rp_weights_free(bench.weights);
+}
+
+static void
+gives_back_what_it_took_when_the_probe_fails(void **state)
+{
+    for (guint at = 1; at <= 4; at++) {
+        Bench bench;
+        GError *error = NULL;
+        RpNetwork *given = network_of(&bench, TRUE);
+
+        seen.fail_at = at;
+        assert_null(rp_measure_ways(&bench.probe, given, &error));
+        assert_string_equal(error->message, "the probe failed");
+        assert_int_equal(seen.n_rooms, 0);
+        g_clear_error(&error);
+        rp_weights_free(bench.weights);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        host_test(lists_each_shape_once),
+        host_test(takes_the_fastest_way_where_it_is_worth_it),
+        host_test(multiplies_in_the_ways_of_its_options),
+        host_test(leaves_networks_alone_whose_kernels_have_one_way),
+        host_test(gives_back_what_it_took_when_the_probe_fails),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
