@@ -768,6 +768,38 @@ categories_of_an_arena_add_up_to_its_size(void **state)
     }
 }
 
+/* Synchronous, with as many GPUs as slots: nothing can arrive beside the slot that runs. */
+static void
+a_device_of_one_slot_an_iteration_has_room_for_one(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+
+    (void)state;
+    for (guint gpus = 7; gpus <= 9; gpus++) { /* three forward stages, five backward ones */
+        for (guint async = 0; async < 2; async++) {
+            RpPlanOptions options = full_options("roundpipe", gpus, gpus);
+            const gboolean one = gpus >= 8 && !async;
+            RpViolation violation;
+
+            options.async = async;
+            g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+            if (!rp_verify_plan(plan, &violation))
+                fail_msg("%u devices: %s", gpus, violation.message);
+            for (guint g = 0; g < gpus; g++) {
+                const guint64 bytes = rp_plan_arena_bytes(plan, g);
+                const guint64 two = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
+
+                /* the embedding and three blocks, once */
+                assert_int_equal(
+                    rp_plan_category_bytes(plan, g, RP_BUFFER_PARAMETERS) == 4 * RP_MIB, one);
+                assert_int_equal(bytes < two, one);
+                assert_true(bytes <= two);
+            }
+        }
+    }
+}
+
 static void
 gradient_sums_use_the_room_that_only_a_forward_stage_fills(void **state)
 {
@@ -977,6 +1009,7 @@ main(void)
         cmocka_unit_test(bound_weights_are_expanded_once_an_iteration),
         cmocka_unit_test(host_holds_18_bytes_a_parameter_fused_and_16_lean),
         cmocka_unit_test(categories_of_an_arena_add_up_to_its_size),
+        cmocka_unit_test(a_device_of_one_slot_an_iteration_has_room_for_one),
         cmocka_unit_test(gradient_sums_use_the_room_that_only_a_forward_stage_fills),
         cmocka_unit_test(arenas_stay_as_they_are_after_the_second_iteration),
         cmocka_unit_test(a_plan_that_does_not_fit_names_category_excess_and_remedy),

@@ -55,15 +55,17 @@ are_apart(const RpPlanJob *job, guint rounds)
     return rounds * gradients <= rp_profile_sum_bytes(job->profile, gradients) + staging;
 }
 
-/* Synchronous, its weights cannot come before the slot that they were made in has run. */
+/* Synchronous, no device has two slots in an iteration: the next one's weights cannot come before those
+ * slots have run in which they are made. */
 static gboolean
 is_lone(const RpPlanJob *job)
 {
     const RpPlanOptions *options = &job->options;
 
     return options->fidelity == RP_FIDELITY_FULL && options->schedule->dispatched &&
-           options->dispatch == RP_DISPATCH_ROTATION && job->n_stages == 1 && !options->async &&
-           !rp_profile_is_packed(job->profile) && job->rounds * options->calls <= options->gpus;
+           options->dispatch == RP_DISPATCH_ROTATION && !options->async &&
+           !rp_profile_is_packed(job->profile) &&
+           job->n_stages * job->rounds * options->calls <= options->gpus;
 }
 
 /* Whether a training plan of these options goes layer by layer. One that only runs forward does not, but
@@ -71,7 +73,8 @@ is_lone(const RpPlanJob *job)
 static gboolean
 trains_layerwise(const RpPlanJob *job)
 {
-    return is_lone(job) && job->options.consistency != RP_CONSISTENCY_BLOCKING &&
+    return is_lone(job) && job->n_stages == 1 &&
+           job->options.consistency != RP_CONSISTENCY_BLOCKING &&
            job->options.transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1;
 }
 

@@ -22,13 +22,13 @@ typedef struct {
     GPtrArray *arrays;   /* GArray, likewise */
     RpStageTimes *times; /* [card * n_stages + stage] */
     guint n_stages;
-    guint rounds;      /* of a call */
-    guint backwards;   /* micro-batches whose gradients a device sums before they leave */
-    guint departures;  /* how often gradients of a stage leave in an iteration */
-    gboolean staged;   /* they leave for a staging buffer: rounds are added up on the host */
-    gboolean lone;     /* each device has one slot an iteration, of all layers, and room for one */
-    guint32 iteration; /* the one being appended, or next */
-    guint call;        /* of the iteration, being appended or next */
+    guint rounds;          /* of a call */
+    guint backwards;       /* micro-batches whose gradients a device sums before they leave */
+    guint departures;      /* how often gradients of a stage leave in an iteration */
+    gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
+    gboolean lone;         /* each device has one slot an iteration at most, and room for one */
+    guint32 iteration;     /* the one being appended, or next */
+    guint call;            /* of the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */
 } RpPlanJob;
 

@@ -1,6 +1,6 @@
 /* Weights that come up for each slot: of a bound schedule that offloads them, or dispatched. A
  * device has room for two stages: the one that runs, and the next one arriving, which may be
- * packed. */
+ * packed; or for one, if it has one slot an iteration at most and nothing can arrive meanwhile. */
 #include "core/base/units.h"
 #include "core/plan/planner/placement.h"
 #include "core/profile/cards.h"
@@ -98,7 +98,7 @@ lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
 
 /* ---- layer by layer ----
  *
- * A device has one slot an iteration, whose first action follows the uploads, and whose last one is
+ * A device has one slot an iteration, of all layers, whose first action follows the uploads, and whose last one is
  * followed by the downloads. So each layer has buffers of its own, one after the other:
  *
  *   slot      |--parameters of 0--|--of 1--| ... |--of n - 1--|
@@ -182,17 +182,17 @@ lay_out_lone(RpPlacement *placement, guint g, const RpLargest *largest)
     if (job->promises->layerwise)
         rp_placement_lay_out_parameters(placement, g);
     else
-        parameters =
-            rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->parameters[RP_WAY_BACKWARD]);
+        parameters = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS,
+                                       MAX(largest->parameters[0], largest->parameters[1]));
     const guint32 sums = rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
                                            rp_profile_sum_bytes(job->profile, largest->gradients));
-    const guint32 workspace =
-        rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_WAY_BACKWARD]);
+    const guint32 workspace = rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE,
+                                                MAX(largest->workspace[0], largest->workspace[1]));
 
     for (guint turn = 0; turn < 2; turn++) {
-        device->parameters[RP_WAY_BACKWARD][turn] = parameters;
+        device->parameters[0][turn] = device->parameters[1][turn] = parameters;
+        device->workspace[0][turn] = device->workspace[1][turn] = workspace;
         device->sums[turn] = sums;
-        device->workspace[RP_WAY_BACKWARD][turn] = workspace;
     }
 }
 
