@@ -354,6 +354,7 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
     const RpKernels *kernels = subject->ops->kernels();
     RpNetworkOptions *options = &subject->network;
 
+    options->head_memory = rp_measure_head_memory(probe, 0);
     options->aux_loss = rp_weights_model(subject->weights)->router_aux_loss;
     if (subject->attention_auto) {
         g_autoptr(RpNetwork) any = rp_network_new(subject->weights, kernels, options);
@@ -458,7 +459,7 @@ static const GOptionEntry options[] = {
     {"attention", 0, RP_WORD(ProfileArgs, attention),
      "whose: builtin, cudnn, cudnn-forward, or auto, the fastest (default: auto)", "NAME"},
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
-     "tokens whose logits exist at once (default: 1024 to 4096, as fit where blocks do)", "N"},
+     "tokens whose logits exist at once (default: 1024 to 16384, by memory)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
      "times of frozen layers with adapters of rank R", "R"},
     {"lora-targets", 0, RP_WORD(ProfileArgs, lora_targets),

@@ -8,6 +8,7 @@
 
 #define DEFAULT_SECONDS 0.5
 #define DEFAULT_RUNS 100
+#define HEAD_SHARE 16
 #define LINK_SECONDS 0.1 /* for each measurement of links alone */
 #define LINK_LAYER_BYTES (64 * RP_MIB)
 
@@ -118,6 +119,20 @@ rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint
     probe->ops->describe(probe, profile);
     *bytes = profile->gpu_memory_bytes;
     return TRUE;
+}
+
+guint64
+rp_measure_head_memory(RpProbe *probe, guint64 limit_bytes)
+{
+    g_autoptr(RpProfile) profile = rp_profile_new(1);
+
+    if (!rp_probe_has_links(probe))
+        return 0;
+    profile->gpus = 1;
+    probe->ops->describe(probe, profile);
+    /* whole GiB: what is free differs by a little from run to run */
+    return (limit_bytes > 0 ? limit_bytes : profile->gpu_memory_bytes) / RP_GIB * RP_GIB /
+           HEAD_SHARE;
 }
 
 RpProfile *

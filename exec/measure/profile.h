@@ -93,6 +93,10 @@ RpNetwork *rp_measure_ways(RpProbe *probe, RpNetwork *network,
 gboolean rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Of a device, what a head's logits and their room may take (RpNetworkOptions.head_memory): a sixteenth
+ * of the whole GiB that a plan may have, or of @limit_bytes, if that is not 0. 0: its memory is the host's. */
+guint64 rp_measure_head_memory(RpProbe *probe, guint64 limit_bytes);
+
 /* Whether tokens of @model can be made to choose their experts so: 1 is balanced. */
 gboolean rp_measure_can_route(const RpModel *model, double skew);
 

@@ -8,7 +8,9 @@
 /* Each chunk reads and writes the fp32 sums of the head's gradient once, so larger ones are faster;
  * past the largest the gain is small. */
 #define LEAST_HEAD_CHUNK 1024
-#define MOST_HEAD_CHUNK 4096
+#define MOST_HEAD_CHUNK 4096         /* as long as it takes no more than blocks do */
+#define MOST_HEAD_CHUNK_BEYOND 16384 /* with memory of its own */
+#define MOST_LOGITS G_MAXINT32       /* of a chunk */
 
 static const RpLayerOps *const kinds[] = {
     [RP_LAYER_EMBEDDING] = &rp_embedding_ops,
@@ -83,16 +85,29 @@ measure_layer(const RpNetwork *network, guint layer)
     return sizes;
 }
 
-/* Whether the head needs no more workspace than a block's backward does. */
+/* Whether the head needs no more workspace than a block's backward does, or than it may have. */
 static gboolean
-head_fits_where_blocks_do(const RpNetwork *network)
+head_fits(const RpNetwork *network)
 {
     const RpLayerSizes head = measure_layer(network, network->n_layers - 1);
     gsize most = 0;
 
     for (guint layer = 1; layer < network->n_layers - 1; layer++)
         most = MAX(most, network->layers[layer].sizes.backward.total);
+    most = MAX(most, network->options.head_memory);
     return head.forward.total <= most && head.backward.total <= most;
+}
+
+/* The most tokens that are tried: no more than there are, nor more logits than kernels count. */
+static guint
+most_head_chunk(const RpNetwork *network)
+{
+    guint chunk = network->options.head_memory > 0 ? MOST_HEAD_CHUNK_BEYOND : MOST_HEAD_CHUNK;
+
+    while (chunk > MOST_HEAD_CHUNK &&
+           ((guint64)chunk * network->model->vocab > MOST_LOGITS || chunk / 2 >= network->tokens))
+        chunk /= 2;
+    return chunk;
 }
 
 /* 0: no gradient passes it, 1: it has gradients of its weights alone, 2: and of its input. */
@@ -138,8 +153,8 @@ measure_layers(RpNetwork *network)
             network->matmuls->len; /* those of chunks that are tried are forgotten */
 
         if (layer == network->n_layers - 1 && *chunk == 0)
-            for (*chunk = MOST_HEAD_CHUNK;
-                 *chunk > LEAST_HEAD_CHUNK && !head_fits_where_blocks_do(network); *chunk /= 2)
+            for (*chunk = most_head_chunk(network);
+                 *chunk > LEAST_HEAD_CHUNK && !head_fits(network); *chunk /= 2)
                 ;
         g_array_set_size(network->matmuls, noted);
         network->layers[layer].sizes =

@@ -40,7 +40,9 @@ typedef struct {
     RpDtype dtype;    /* storage of weights, activations, their gradients, and leaving gradients */
     guint sequences;  /* B of a micro-batch */
     guint tokens;     /* S of a sequence */
-    guint head_chunk; /* tokens whose logits exist at once; 0 = chosen: 4096, 2048 or 1024 */
+    guint head_chunk; /* tokens whose logits exist at once; 0 = chosen, from 1024 on */
+    guint64
+        head_memory; /* a chosen one's workspace may be so large, up to 16384 tokens; 0: as a block's */
     RpAttentionChoice attention;
     gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; codes: in fewer bits */
     RpNetworkCodes codes;
@@ -60,8 +62,8 @@ typedef struct {
 typedef struct _RpNetwork RpNetwork;
 
 /* @kernels, @weights: borrowed. @weights may be unbound: names, shapes and what is trained are read. A
- * head_chunk of 0 becomes the largest of its choices whose workspace is not beyond that of a
- * block's backward, or the least. */
+ * head_chunk of 0 becomes the largest power of two from 1024 to 4096 (with head_memory 16384) whose
+ * workspace is not beyond that of a block's backward, or not beyond head_memory; or the least. */
 RpNetwork *rp_network_new(const RpWeights *weights, const RpKernels *kernels,
                           const RpNetworkOptions *options);
 void rp_network_free(RpNetwork *network);

@@ -227,6 +227,19 @@ is_full(const RpTrainJob *job)
     return job->network.packed_tokens == 0 || job->network.packed_tokens == job->network.tokens;
 }
 
+/* Memory for a head's chunk of its own, where the partition that needs least has room for it: so it does
+ * not depend on how many devices there are. */
+static void
+give_head_memory(RpTrainJob *job, RpProbe *probe)
+{
+    job->network.head_memory = rp_measure_head_memory(probe, job->run->device_memory_bytes);
+
+    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+
+    if (!may_fit(job, probe, network))
+        job->network.head_memory = 0;
+}
+
 static RpProfile *
 measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
              const RpMeasureOptions *options, GError **error)
@@ -255,9 +268,10 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
     return rp_measure_profile(probe, network, weights, options, error);
 }
 
-/* On one device. */
+/* On one device. @alone: all are of its kind */
 static RpProfile *
-measure_device(RpTrainJob *job, guint device, const char *earlier_run, GError **error)
+measure_device(RpTrainJob *job, guint device, gboolean alone, const char *earlier_run,
+               GError **error)
 {
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
@@ -269,6 +283,8 @@ measure_device(RpTrainJob *job, guint device, const char *earlier_run, GError **
     RpProbe *probe = job->run->device_ops->probe_new(device, error);
     RpProfile *profile = NULL;
 
+    if (probe != NULL && alone && earlier_run == NULL && job->network.head_chunk == 0)
+        give_head_memory(job, probe);
     if (probe != NULL)
         profile = measure_with(job, probe, earlier_run, &options, error);
     rp_probe_free(probe);
@@ -318,7 +334,8 @@ measure_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     for (guint g = 0; g < kinds->len; g++) {
         if (kind_of[g] < cards->len)
             continue;
-        RpProfile *card = measure_device(job, g, n_kinds == 1 ? earlier_run : NULL, error);
+        RpProfile *card =
+            measure_device(job, g, n_kinds == 1, n_kinds == 1 ? earlier_run : NULL, error);
 
         if (card == NULL)
             return NULL;

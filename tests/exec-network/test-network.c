@@ -444,6 +444,30 @@ chooses_the_largest_chunk_that_fits_where_blocks_do(void **state)
     assert_int_equal(seen, 1024 | 2048 | 4096);
 }
 
+/* Twice as much is more than it may have, unless there are no more tokens, or kernels count no further. */
+static void
+chooses_larger_chunks_with_memory_of_their_own(void **state)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    guint seen = 0;
+
+    for (guint i = 0; i < 4; i++) {
+        const guint vocab[] = {4096, 4096, 4096, 1 << 18};
+        const guint64 memory[] = {1 << 20, (guint64)40 << 20, (guint64)1 << 40, (guint64)1 << 40};
+        const guint want[] = {1024, 4096, 8192, 4096};
+        RpNetworkOptions options = {
+            .dtype = RP_DTYPE_BF16, .sequences = 8, .tokens = 1024, .head_memory = memory[i]};
+
+        config.vocab = vocab[i];
+        Model *model = network_new(&config, &options);
+
+        assert_int_equal(rp_network_options(model->network)->head_chunk, want[i]);
+        seen |= want[i];
+        network_free(model);
+    }
+    assert_int_equal(seen, 1024 | 4096 | 8192);
+}
+
 static void
 computes_the_loss_alone_in_a_forward(void **state)
 {
@@ -847,6 +871,7 @@ main(void)
         host_test(takes_the_head_in_chunks_of_any_size),
         host_test(holds_the_logits_of_one_chunk_only),
         host_test(chooses_the_largest_chunk_that_fits_where_blocks_do),
+        host_test(chooses_larger_chunks_with_memory_of_their_own),
         host_test(computes_the_loss_alone_in_a_forward),
         host_test(uses_its_workspace_to_the_end),
         host_test(shows_the_output_of_each_layer_once),
