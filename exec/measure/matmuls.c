@@ -1,16 +1,23 @@
 /*
  * In which of the ways that a library proposes each of a network's matmuls is the fastest: they run in
- * turn, so that all have the same clocks.
+ * turn, so that all have the same clocks. A look at each sends away those that are far behind. The others
+ * run for a tenth of a second, or for three rounds where those take longer.
  *
- *   |way 0|way 1|way 2|way 3|way 4|way 0|way 1| ...
+ *   |way 0|way 1|way 2|way 3|way 4|   |way 0|way 2|way 0|way 2| ...
+ *                look                          rounds
  */
 #include "exec/measure/measure.h"
 
-#define SECONDS 0.1 /* of each way */
-#define MOST_RUNS 100
-#define WORTH 0.98 /* of the first's time: what is hardly faster may be so by chance */
+#include "core/base/units.h"
+#include "exec/system/clock.h"
+
+#define WARM_UP_SECONDS 0.5 /* clocks need not settle: all ways have the same */
+#define SECONDS 0.1         /* of rounds, of each shape */
+#define LEAST_ROUNDS 3
+#define BEHIND 1.15 /* of the fastest look: no round is worth it */
+#define WORTH 0.98  /* of the first's time: what is hardly faster may be so by chance */
 #define SEED 7
-#define TILE 1048576 /* random numbers in a row; larger operands repeat them */
+#define TILE 65536 /* random numbers in a row; larger operands repeat them */
 
 /* What a matmul needs. */
 enum { ROOM_A, ROOM_B, ROOM_C, ROOM_BIAS, ROOM_SCALES, ROOM_WORKSPACE, N_ROOMS };
@@ -44,8 +51,9 @@ WAY(4)
 
 static const RpProbePart parts[] = {multiply_0, multiply_1, multiply_2, multiply_3, multiply_4};
 
-G_STATIC_ASSERT(G_N_ELEMENTS(parts) <= RP_PROBE_MAX_PARTS);
-G_STATIC_ASSERT(G_N_ELEMENTS(parts) <= RP_MATMUL_MOST_WAYS);
+#define WAYS G_N_ELEMENTS(parts)
+
+G_STATIC_ASSERT(WAYS <= RP_PROBE_MAX_PARTS && WAYS <= RP_MATMUL_MOST_WAYS);
 
 /* Random numbers of the storage; of codes, those between 2^-3 and 2^3. */
 static void
@@ -63,18 +71,28 @@ make_tile(RpDtype dtype, GRand *random, void *tile)
         ((guint8 *)tile)[i] = (guint8)(0x34 + g_rand_int_range(random, 0, 16));
 }
 
+/* The tile goes up once; what stands there is doubled on the device. */
 static gboolean
-fill(const Product *product, guint room, RpDtype dtype, guint64 n, GError **error)
+fill(const Product *product, guint room, RpDtype dtype, gsize n, GError **error)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(SEED + room);
-    const gsize size = rp_dtype_size(dtype);
-    g_autofree guint8 *tile = g_malloc(TILE * size);
+    RpProbe *probe = product->probe;
+    const gsize bytes = n * rp_dtype_size(dtype);
+    gsize there = MIN(bytes, TILE * rp_dtype_size(dtype));
+    g_autofree guint8 *tile = g_malloc(TILE * rp_dtype_size(dtype));
+    guint8 *to = product->room[room];
 
     make_tile(dtype, random, tile);
-    for (guint64 i = 0; i < n; i += TILE)
-        if (!product->probe->ops->upload(product->probe, (guint8 *)product->room[room] + i * size,
-                                         tile, (gsize)MIN(n - i, (guint64)TILE) * size, error))
-            return FALSE;
+    if (!probe->ops->upload(probe, to, tile, there, error))
+        return FALSE;
+    for (; there < bytes; there *= 2) /* whatever storage: a plain copy */
+        product->kernels->convert(
+            probe->ops->stream(probe),
+            &(RpElementsArgs){.n = MIN(there, bytes - there) / sizeof(guint16),
+                              .x = to,
+                              .y = to + there,
+                              .x_dtype = RP_DTYPE_BF16,
+                              .y_dtype = RP_DTYPE_BF16});
     return TRUE;
 }
 
@@ -124,9 +142,84 @@ fill_rooms(const Product *product, GError **error)
                                        error);
 }
 
-/* @way: (inout): its shape, and then its way */
 static gboolean
-measure_shape(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, RpMatmulWay *way,
+time_parts(Product *product, const RpProbePart *which, guint n, guint rounds, gint64 *ns,
+           GError **error)
+{
+    return product->probe->ops->time(product->probe, which, n, rounds, product, ns, error);
+}
+
+static gboolean
+warm_up(Product *product, GError **error)
+{
+    const gint64 begin_ns = rp_clock_ns();
+    const double ns = MIN(WARM_UP_SECONDS, product->probe->ops->warm_up_seconds) * RP_NS_PER_S;
+    gint64 times[WAYS];
+
+    while ((double)(rp_clock_ns() - begin_ns) < ns)
+        if (!time_parts(product, parts, WAYS, 1, times, error))
+            return FALSE;
+    return TRUE;
+}
+
+/* Those that are not far behind after one look, and the first. Returns: how many; @round_ns: (out): of all */
+static guint
+keep_ways(const gint64 look[WAYS], guint ways[WAYS], gint64 *round_ns)
+{
+    gint64 least = G_MAXINT64;
+    guint n = 0;
+
+    *round_ns = 0;
+    for (guint w = 0; w < WAYS; w++)
+        least = MIN(least, look[w]);
+    for (guint w = 0; w < WAYS; w++)
+        if (w == 0 || (double)look[w] <= BEHIND * (double)least) {
+            ways[n++] = w;
+            *round_ns += look[w];
+        }
+    return n;
+}
+
+/* @fastest: (out): of those that are worth it */
+static gboolean
+time_ways(Product *product, guint *fastest, GError **error)
+{
+    gint64 ns[WAYS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least;
+    RpProbePart which[WAYS];
+    guint ways[WAYS];
+
+    *fastest = 0;
+    if (!time_parts(product, parts, WAYS, 1, ns, error))
+        return FALSE;
+    const guint n = keep_ways(ns, ways, &round_ns);
+    const double rounds_wanted = SECONDS * (double)RP_NS_PER_S / (double)MAX(round_ns, 1);
+    const guint rounds =
+        (guint)CLAMP(rounds_wanted, (double)LEAST_ROUNDS, (double)RP_PROBE_MAX_REPEATS);
+
+    if (n == 1)
+        return TRUE;
+    for (guint i = 0; i < n; i++)
+        which[i] = parts[ways[i]];
+    if (!time_parts(product, which, n, rounds, ns, error))
+        return FALSE;
+    for (guint i = 0; i < n; i++) {
+        for (guint r = 0; r < rounds; r++)
+            values[r] = ns[r * n + i];
+        const gint64 mean = rp_times_of(values, rounds).mean_ns;
+
+        if (i == 0) {
+            least = llround(WORTH * (double)mean);
+        } else if (mean < least) {
+            least = mean;
+            *fastest = ways[i];
+        }
+    }
+    return TRUE;
+}
+
+/* @way: (inout): its shape, and then its way. @first: of all shapes */
+static gboolean
+measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmulWay *way,
               GError **error)
 {
     const RpDtype c = (RpDtype)way->c;
@@ -143,19 +236,12 @@ measure_shape(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, Rp
                                 .accumulate = c == RP_DTYPE_FP32 && !way->bias,
                                 .half_sums = rp_network_options(network)->half_sums,
                                 .bias = way->bias ? way : NULL}};
-    RpTimes times[G_N_ELEMENTS(parts)];
     gboolean good = TRUE;
 
     way->way = 0;
-    if (take_rooms(&product)) {
-        good = fill_rooms(&product, error) &&
-               rp_measurer_run(measurer, probe, parts, G_N_ELEMENTS(parts), &product, times, error);
-        measurer->is_warm = TRUE;
-        for (guint i = 1; good && i < G_N_ELEMENTS(parts); i++)
-            if ((double)times[i].mean_ns < WORTH * (double)times[0].mean_ns &&
-                (way->way == 0 || times[i].mean_ns < times[way->way].mean_ns))
-                way->way = i;
-    }
+    if (take_rooms(&product))
+        good = fill_rooms(&product, error) && (!first || warm_up(&product, error)) &&
+               time_ways(&product, &way->way, error);
     give_rooms(&product);
     return good;
 }
@@ -164,16 +250,14 @@ measure_shape(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, Rp
 static GArray *
 measure_shapes(RpProbe *probe, const RpNetwork *network, GError **error)
 {
-    const RpMeasureOptions options = {.devices = 1, .seconds = SECONDS, .max_runs = MOST_RUNS};
     guint n;
     const RpMatmulWay *shapes = rp_network_matmuls(network, &n);
-    RpMeasurer measurer = {.options = &options, .n_measures = n};
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(RpMatmulWay));
 
     for (guint i = 0; i < n; i++) {
         RpMatmulWay way = shapes[i];
 
-        if (!measure_shape(&measurer, probe, network, &way, error))
+        if (!measure_shape(probe, network, i == 0, &way, error))
             return NULL;
         if (way.way > 0)
             g_array_append_val(found, way);

@@ -45,7 +45,6 @@ struct _RpMeasurer {
     guint n_measures;                /* in all */
     guint measure;                   /* under way */
     gboolean over_swings;            /* take the probe's swing_seconds at least */
-    gboolean is_warm;                /* the device has run for long: once is enough before times */
 };
 
 /**

@@ -97,7 +97,6 @@ typedef struct {
     const RpProbePart *parts;
     guint n_parts;
     gpointer data;
-    gboolean is_warm;
 } Subject;
 
 static gboolean
@@ -117,8 +116,7 @@ static gboolean
 warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GError **error)
 {
     const RpProbeOps *ops = subject->probe != NULL ? subject->probe->ops : NULL;
-    const double most_ns =
-        ops != NULL && !subject->is_warm ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
+    const double most_ns = ops != NULL ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
     const gint64 begin_ns = rp_clock_ns();
     gint64 last_ns;
 
@@ -143,7 +141,7 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
     g_assert(n_parts <= RP_PROBE_MAX_PARTS);
 
     const RpMeasureOptions *options = measurer->options;
-    const Subject subject = {probe, parts, n_parts, data, measurer->is_warm};
+    const Subject subject = {probe, parts, n_parts, data};
     const double swing_seconds =
         probe != NULL && measurer->over_swings ? probe->ops->swing_seconds : 0;
     const guint most = MAX(options->max_runs, swing_seconds > 0 ? SWING_RUNS : LEAST_RUNS);

@@ -142,6 +142,49 @@ lists_each_shape_once(void **state)
     rp_weights_free(bench.weights);
 }
 
+/* In codes of 8 bits all is NT: q and o are of one shape, k and v, gate and up, and down; forward, for their
+ * input's gradient and for their own. So is the head, if it is in codes. */
+static void
+lists_shapes_of_codes(void **state)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+
+    config.vocab = 80;
+    config.hidden = 64;
+    config.heads = 4;
+    config.kv_heads = 2;
+    config.head_dim = 16;
+    config.intermediate = 96;
+    for (guint head = 0; head < 2; head++) {
+        const RpNetworkOptions options = {
+            .dtype = RP_DTYPE_BF16,
+            .sequences = 2,
+            .tokens = 24,
+            .head_chunk = 16,
+            .codes = {.used = TRUE, .head = head > 0, .gradients = RP_DTYPE_E5M2}};
+        Model *model = network_random(&config, &options);
+        guint n, codes[RP_DTYPE_E5M2 + 1] = {0}, plain = 0, of_head = 0;
+        const RpMatmulWay *ways = rp_network_matmuls(model->network, &n);
+
+        for (guint i = 0; i < n; i++) {
+            if (ways[i].a < RP_N_DTYPES) {
+                plain++;
+                continue;
+            }
+            assert_int_equal(ways[i].form, RP_MATMUL_NT);
+            assert_int_equal(ways[i].b, RP_DTYPE_E4M3);
+            codes[ways[i].a]++;
+            of_head +=
+                ways[i].m == config.vocab || ways[i].n == config.vocab || ways[i].k == config.vocab;
+        }
+        assert_int_equal(plain, head > 0 ? 0 : 3);
+        assert_int_equal(of_head, head > 0 ? 3 : 0);
+        assert_int_equal(codes[RP_DTYPE_E4M3], 4 + head);
+        assert_int_equal(codes[RP_DTYPE_E5M2], 2 * (4 + head));
+        network_free(model);
+    }
+}
+
 static void
 takes_the_fastest_way_where_it_is_worth_it(void **state)
 {
@@ -151,6 +194,13 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 
     rp_assert_no_error(error);
     assert_int_equal(seen.n_rooms, 0);
+    /* of 7 and 6 shapes, a look; and 16 rounds of those that were not far behind */
+    assert_int_equal(seen.ways[RP_MATMUL_NT][0], 7 * 17);
+    assert_int_equal(seen.ways[RP_MATMUL_NT][2], 7);
+    assert_int_equal(seen.ways[RP_MATMUL_NN][0], 6 * 17);
+    assert_int_equal(seen.ways[RP_MATMUL_NN][2], 6 * 17);
+    assert_int_equal(seen.ways[RP_MATMUL_NN][3], 6);
+    assert_int_equal(seen.ways[RP_MATMUL_TN][4], 6 * 17);
 
     RpProfile *profile = rp_network_profile(network);
     char *json = rp_profile_to_json(profile);
@@ -253,6 +303,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(lists_each_shape_once),
+        host_test(lists_shapes_of_codes),
         host_test(takes_the_fastest_way_where_it_is_worth_it),
         host_test(multiplies_in_the_ways_of_its_options),
         host_test(leaves_networks_alone_whose_kernels_have_one_way),

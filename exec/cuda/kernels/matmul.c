@@ -25,8 +25,8 @@
  * Operands of 2^31 elements and more come in parts (kernels.c).
  *
  * A plan is made once a shape and way: the first algorithm of the heuristic, or the one that the way
- * says, of those whose sums have an order of their own. Arrays at multiples of 16 bytes have the same bits wherever they are; others
- * may be multiplied by another algorithm. Oracle: exec/host/matmul.c
+ * says, of those whose sums have an order of their own. Arrays at multiples of 16 bytes have the same
+ * bits wherever they are; others may be multiplied by another algorithm. Oracle: exec/host/matmul.c
  */
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/base/shape-hash.h"
