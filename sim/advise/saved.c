@@ -4,15 +4,11 @@
 
 /* So many of the groups of tensors that save most time a byte are tried together. */
 #define MOST_TRIED 6
-/* Host memory that nobody has told of may be so much more. */
+/* Choices that are nearly as fast in few tries, which are good for so much, and are then weighed with all. */
+#define MOST_WEIGHED 3
+#define ROUGHLY_AS_FAST 0.9
+/* Of host memory that nobody has told of, so much more than without may be taken. */
 #define MORE_HOST 1.25
-
-static gboolean
-fits_host(const RpAdvice *advice, const RpAdviseRun *run)
-{
-    return advice->query.host_bytes != 0 ||
-           (double)run->host.total <= MORE_HOST * (double)advice->best->host.total;
-}
 
 /* What layers of @run save. */
 static guint64
@@ -36,21 +32,22 @@ note_saved(RpAdvice *advice, double recomputed_tokens_per_s)
     }
 }
 
-/* What @choose recommends where forwards save @choice, if that is faster than @fastest's. */
+/* What @choose recommends where forwards save @choice and the host has @host_bytes, if that is
+ * faster than @fastest's. @tokens_per_s: (out): its speed, 0: nothing fits */
 static gboolean
-try_choice(const RpAdvice *advice, const RpSavedChoice *choice,
-           gboolean (*choose)(RpAdvice *, GError **), RpAdvice *fastest, gboolean *is_faster,
-           GError **error)
+try_choice(const RpAdvice *advice, const RpSavedChoice *choice, guint64 host_bytes,
+           gboolean (*choose)(RpAdvice *, GError **), RpAdvice *fastest, double *tokens_per_s,
+           gboolean *is_faster, GError **error)
 {
     g_autoptr(RpAdvice) saving = g_new0(RpAdvice, 1);
 
     saving->query = advice->query;
     saving->query.saved = *choice;
+    saving->query.host_bytes = host_bytes;
     if (!choose(saving, error))
         return FALSE;
-    *is_faster =
-        saving->best != NULL && fits_host(advice, saving->best) &&
-        (fastest->best == NULL || saving->best->tokens_per_s > fastest->best->tokens_per_s);
+    *tokens_per_s = saving->best != NULL ? saving->best->tokens_per_s : 0;
+    *is_faster = *tokens_per_s > (fastest->best != NULL ? fastest->best->tokens_per_s : 0);
     if (*is_faster)
         rp_advice_take(fastest, saving);
     return TRUE;
@@ -86,16 +83,96 @@ may_be_faster(const RpAdvice *advice, const RpSavedChoice *choice, const RpAdvic
     return RP_ADVISE_AS_FAST * most > recomputed && most > beside;
 }
 
+/* What is saved, and how fast that is in few tries. */
+typedef struct {
+    RpSavedChoice choice;
+    double tokens_per_s;
+} Rough;
+
+static gint
+by_speed(gconstpointer a, gconstpointer b)
+{
+    const double first = ((const Rough *)a)->tokens_per_s,
+                 second = ((const Rough *)b)->tokens_per_s;
+
+    return (first < second) - (first > second);
+}
+
+/* Choices (Rough) where the host has @host_bytes, the fastest first. %NULL: an error */
+static GArray *
+try_roughly(const RpAdvice *advice, guint64 host_bytes, GError **error)
+{
+    g_autoptr(RpAdvice) fastest = g_new0(RpAdvice, 1);
+    g_autoptr(GArray) row = rp_profile_savings(advice->profile);
+    g_autoptr(GArray) tried = g_array_new(FALSE, FALSE, sizeof(Rough));
+    gboolean is_faster = FALSE;
+
+    /* in all layers; or where memory is short in later ones alone, whose values wait least */
+    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++, is_faster = FALSE)
+        for (guint part = 0; part < RP_SAVED_PARTS && !is_faster; part++) {
+            Rough rough = {{rp_save_groups(RP_SAVE_ALL),
+                            part * advice->profile->n_layers / RP_SAVED_PARTS,
+                            g_array_index(row, double, i)},
+                           0};
+
+            if (!may_be_faster(advice, &rough.choice, fastest))
+                continue;
+            if (!try_choice(advice, &rough.choice, host_bytes, rp_advise_choose_roughly, fastest,
+                            &rough.tokens_per_s, &is_faster, error))
+                return NULL;
+            if (rough.tokens_per_s > 0)
+                g_array_append_val(tried, rough);
+        }
+    g_array_sort(tried, by_speed);
+    return g_steal_pointer(&tried);
+}
+
+/* The fastest that saves something, and what it saves; or none. */
+static gboolean
+choose_saving(const RpAdvice *advice, RpAdvice *fastest, RpSavedChoice *chosen, GError **error)
+{
+    const guint64 little = (guint64)(MORE_HOST * (double)advice->best->host.total);
+    const guint64 host_bytes = advice->query.host_bytes != 0 ? advice->query.host_bytes : little;
+    g_autoptr(GArray) tried = try_roughly(advice, host_bytes, error);
+
+    if (tried == NULL)
+        return FALSE;
+    for (guint i = 0; i < MIN(tried->len, MOST_WEIGHED); i++) {
+        const Rough *rough = &g_array_index(tried, Rough, i);
+        double tokens_per_s;
+        gboolean is_faster;
+
+        if (rough->tokens_per_s < ROUGHLY_AS_FAST * g_array_index(tried, Rough, 0).tokens_per_s)
+            break;
+        if (!try_choice(advice, &rough->choice, host_bytes, rp_advise_choose_plain, fastest,
+                        &tokens_per_s, &is_faster, error))
+            return FALSE;
+        if (is_faster)
+            *chosen = rough->choice;
+    }
+    return TRUE;
+}
+
+/* Nobody has said that they take too much. */
+static void
+forget_too_large(RpAdvice *advice)
+{
+    for (guint i = advice->candidates->len; i > 0; i--) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i - 1);
+
+        if (run->host_over_bytes > 0)
+            g_ptr_array_remove_index(advice->candidates, i - 1);
+    }
+}
+
 /* Puts what is recommended in place of @advice, where forwards that save something are faster and that
  * is to be chosen. */
 static gboolean
 weigh_saved(RpAdvice *advice, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
-    g_autoptr(RpAdvice) roughly = g_new0(RpAdvice, 1);
     g_autoptr(RpAdvice) fastest = g_new0(RpAdvice, 1);
     RpSavedChoice chosen = {0};
-    gboolean is_faster;
     double recomputed;
 
     if (advice->best == NULL || (query->sizes != NULL && query->sizes->host_devices))
@@ -104,31 +181,13 @@ weigh_saved(RpAdvice *advice, GError **error)
         note_saved(advice, 0);
         return TRUE;
     }
-    g_autoptr(GArray) row = rp_profile_savings(advice->profile);
-
-    /* in all layers; or where memory is short in later ones alone, whose values wait least */
-    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++)
-        for (guint part = 0; part < RP_SAVED_PARTS; part++) {
-            const RpSavedChoice choice = {rp_save_groups(RP_SAVE_ALL),
-                                          part * advice->profile->n_layers / RP_SAVED_PARTS,
-                                          g_array_index(row, double, i)};
-
-            is_faster = FALSE;
-            if (may_be_faster(advice, &choice, roughly) &&
-                !try_choice(advice, &choice, rp_advise_choose_roughly, roughly, &is_faster, error))
-                return FALSE;
-            if (!is_faster)
-                continue;
-            chosen = choice;
-            break;
-        }
-    if (roughly->best == NULL)
-        return TRUE;
-    if (!try_choice(advice, &chosen, rp_advise_choose_plain, fastest, &is_faster, error))
+    if (!choose_saving(advice, fastest, &chosen, error))
         return FALSE;
     recomputed = advice->best->tokens_per_s;
     if (fastest->best == NULL || RP_ADVISE_AS_FAST * fastest->best->tokens_per_s < recomputed)
         return TRUE;
+    if (query->host_bytes == 0)
+        forget_too_large(fastest);
     rp_advice_take(advice, fastest);
     advice->saved = chosen;
     note_saved(advice, recomputed);
