@@ -120,7 +120,8 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
                              .is_packed = weight->is_packed && !weight->trained,
                              .format = weight->format,
                              .packed_shape = rp_weight_lowbit_shape(weight),
-                             .has_codes = has_codes};
+                             .has_codes = has_codes,
+                             .code_rows = has_codes ? weight->shape[0] : 0};
     memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
     if (rp_weight_is_adapter(weight->kind))
         place->key = rp_hash64(weight->name, strlen(weight->name), seed);
@@ -136,6 +137,17 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
         layout->tied_elements = weight->trained ? room : 0;
     } else if (!weight->trained) {
         layout->frozen_bytes += upload;
+    }
+}
+
+void
+rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n)
+{
+    g_return_if_fail(layout != NULL && kinds != NULL);
+
+    for (guint i = 1; i < n; i++) {
+        layout->place[kinds[0]].code_rows += layout->place[kinds[i]].shape[0];
+        layout->place[kinds[i]].code_rows = 0;
     }
 }
 

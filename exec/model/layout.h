@@ -22,6 +22,10 @@
  * as large as in 16 bits, and read both ways. What is packed is expanded in the scratch of its layer:
  *
  *   bytes      ..|codes [out,in]|turned [in,out]|largest, scale|..|scratch|tied matrix, if any|
+ *
+ * Codes of matrices with the same input may be those of one, with one scale, where all of them stand:
+ *
+ *   bytes      ..|codes of q, k and v [out,in]|turned [in,out]|largest, scale|gap|..
  */
 #pragma once
 
@@ -45,6 +49,9 @@ typedef struct {
     RpLowbit format;
     RpLowbitShape packed_shape;
     gboolean has_codes; /* devices read codes of it */
+    guint64
+        code_rows; /* of what they are codes of: more than its own where those behind it are in one
+                         * with it, 0 where it is so itself (rp_layout_join_codes()) */
 } RpWeightPlace;
 
 typedef struct {
@@ -76,6 +83,9 @@ RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dty
  * and columns. */
 RpLayerLayout rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
                                        const RpLayerLayout *before);
+
+/* @kinds have codes, and stand one behind the other, here and as they go up: their codes are those of one. */
+void rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n);
 
 /* In which of three parts of a layer's bytes @weight stands: trained, frozen, tied. */
 #define RP_LAYOUT_PARTS 3

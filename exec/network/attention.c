@@ -24,12 +24,26 @@ static const RpJoint joint = {qkv, G_N_ELEMENTS(qkv)};
 /* Attention and rope's kernels read and write columns, the latter of heads that are not too large; what
  * goes into a cache, or to attention as it is, has no gaps. */
 static gboolean
-are_one(const RpPass *pass, const RpBlockShape *z)
+may_be_columns(const RpPass *pass, const RpBlockShape *z)
 {
     const guint head_dim = pass->network->model->head_dim;
 
     return z->rope && head_dim % 8 == 0 && head_dim <= 256 &&
-           pass->network->options.cache_tokens == 0 && rp_pass_joins(pass, joint);
+           pass->network->options.cache_tokens == 0;
+}
+
+static gboolean
+are_one(const RpPass *pass, const RpBlockShape *z)
+{
+    return may_be_columns(pass, z) && rp_pass_joins(pass, joint);
+}
+
+void
+rp_block_attention_join_codes(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout)
+{
+    if (layout->place[RP_WEIGHT_Q].has_codes && may_be_columns(pass, z) &&
+        rp_pass_may_join(pass, joint))
+        rp_layout_join_codes(layout, joint.kinds, joint.n);
 }
 
 static gpointer
@@ -78,7 +92,8 @@ turn(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, v
         rp_pass_rope(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y});
 }
 
-/* In place: @d of y becomes that of x. Returns: its cell, where it was noted; else %NULL */
+/* In place: @d of y becomes that of x. Returns: its cell, where it was noted; else %NULL: columns have one
+ * scale with those of v, which nobody notes */
 static float *
 turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, float *rstd,
           void *d)
@@ -89,7 +104,7 @@ turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void 
         rp_pass_rope_backward(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = d, .y = d});
         return NULL;
     }
-    noted = rp_pass_cell(pass);
+    noted = row == 0 ? rp_pass_cell(pass) : NULL;
     rp_pass_norm_rope_backward(pass, norm,
                                (RpNormRopeArgs){.heads = heads,
                                                 .row_heads = row,
@@ -202,7 +217,8 @@ differentiate_layers(RpPass *pass, const RpBlockShape *z, const RpBlockAttention
                      const RpOperand *n, float *q_noted, float *k_noted, gboolean wanted, void *dx)
 {
     if (d->row_heads > 0) {
-        const RpOperand all = rp_pass_plain(z->T, d->q);
+        const RpOperand all =
+            rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, NULL);
 
         if (wanted)
             rp_pass_joined_backward(pass, joint, n, &all, dx);

@@ -74,5 +74,15 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
     rp_block_attention_backward(pass, &z, x, &a, ds, normed, rstd, dx);
 }
 
-const RpLayerOps rp_block_ops = {
-    .keeps_input = TRUE, .forward = block_forward, .backward = block_backward};
+static void
+join_codes(const RpPass *pass, RpLayerLayout *layout)
+{
+    const RpBlockShape z = shape_of(pass);
+
+    rp_block_attention_join_codes(pass, &z, layout);
+}
+
+const RpLayerOps rp_block_ops = {.keeps_input = TRUE,
+                                 .join_codes = join_codes,
+                                 .forward = block_forward,
+                                 .backward = block_backward};

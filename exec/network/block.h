@@ -29,6 +29,9 @@ typedef struct {
     float *lse;
 } RpBlockAttention;
 
+/* Codes of the matrices of q, k and v become those of one, where these are one. */
+void rp_block_attention_join_codes(const RpPass *pass, const RpBlockShape *z,
+                                   RpLayerLayout *layout);
 RpBlockAttention rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z);
 /* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
 void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,

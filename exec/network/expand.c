@@ -71,7 +71,7 @@ encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPl
     kernels->largest(expansion->stream, &(RpLargestArgs){place->storage, n, from, cells});
     kernels->quantise(expansion->stream, &(RpQuantiseArgs){.dtype = place->storage,
                                                            .code = RP_DTYPE_E4M3,
-                                                           .rows = place->shape[0],
+                                                           .rows = place->code_rows,
                                                            .columns = place->shape[1],
                                                            .x = from,
                                                            .largest = cells,
@@ -88,7 +88,8 @@ add(Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *plac
         (place->element != RP_LAYOUT_NONE ? expansion->upload : expansion->frozen) + place->upload;
 
     if (place->has_codes) {
-        encode(expansion, layout, place, from);
+        if (place->code_rows > 0)
+            encode(expansion, layout, place, from);
         return;
     }
     if (place->is_packed) {

@@ -259,36 +259,49 @@ rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, con
 
 /* ---- joined ---- */
 
-/* Whether it is nothing but a matrix. */
+/* Whether it is nothing but a matrix, of which codes can be made with others. */
 static gboolean
 is_plain(const RpPass *pass, RpWeightKind kind)
 {
-    return rp_pass_has(pass, kind) && !pass->layout->place[kind].has_codes &&
+    const RpWeightPlace *place = &pass->layout->place[kind];
+
+    return rp_pass_has(pass, kind) && !(place->has_codes && place->is_packed) &&
            !rp_pass_has(pass, biases[kind]) && rp_pass_adapters(pass, kind, 0).rank == 0;
 }
 
-/* Whether @next lies behind @kind, and so does the sum of its gradient. */
+/* Whether @next lies behind @kind, here and as it goes up, and so does the sum of its gradient. */
 static gboolean
 are_neighbours(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
 {
     const RpWeightPlace *a = &pass->layout->place[kind], *b = &pass->layout->place[next];
     const guint64 elements = a->shape[0] * a->shape[1];
+    const guint64 bytes = elements * rp_dtype_size(a->storage);
 
     return is_plain(pass, kind) && is_plain(pass, next) && a->storage == b->storage &&
-           a->shape[1] == b->shape[1] &&
-           b->byte == a->byte + elements * rp_dtype_size(a->storage) &&
+           a->has_codes == b->has_codes && a->shape[1] == b->shape[1] &&
+           (a->has_codes
+                ? b->byte == a->byte + rp_layout_byte_room(a) && b->upload == a->upload + bytes
+                : b->byte == a->byte + bytes) &&
            rp_pass_trains(pass, kind) == rp_pass_trains(pass, next) &&
            (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
 }
 
 gboolean
-rp_pass_joins(const RpPass *pass, RpJoint joint)
+rp_pass_may_join(const RpPass *pass, RpJoint joint)
 {
     guint i = 1;
 
     while (i < joint.n && are_neighbours(pass, joint.kinds[i - 1], joint.kinds[i]))
         i++;
     return i == joint.n;
+}
+
+gboolean
+rp_pass_joins(const RpPass *pass, RpJoint joint)
+{
+    const RpWeightPlace *first = &pass->layout->place[joint.kinds[0]];
+
+    return first->has_codes ? first->code_rows > first->shape[0] : rp_pass_may_join(pass, joint);
 }
 
 /* Rows of the matrices behind the first. */

@@ -133,6 +133,7 @@ are_alike(const RpNetwork *network, guint a, guint b)
            x[kind].storage == y[kind].storage &&
            memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0 &&
            x[kind].is_packed == y[kind].is_packed && x[kind].has_codes == y[kind].has_codes &&
+           x[kind].code_rows == y[kind].code_rows &&
            (!x[kind].is_packed || x[kind].format == y[kind].format))
         kind++;
     return kind == RP_N_WEIGHT_KINDS;
@@ -304,6 +305,18 @@ layout_of(const RpNetwork *network, guint layer)
         network->weights, layer, network->options.dtype, before);
 }
 
+static void
+join_codes(RpNetwork *network)
+{
+    for (guint l = 0; l < network->n_layers; l++) {
+        const RpPass pass = measuring_pass(network, l);
+        RpNetworkLayer *layer = &network->layers[l];
+
+        if (layer->layout.has_codes && layer->ops->join_codes != NULL)
+            layer->ops->join_codes(&pass, &layer->layout);
+    }
+}
+
 RpNetwork *
 rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetworkOptions *options)
 {
@@ -339,6 +352,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     if (options->aux_loss > 0)
         network->hidden_bytes = rp_balance_end_byte(network);
+    join_codes(network);
     network->hidden_room = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
     network->typical_samples = typical_starts(network, NULL);

@@ -53,7 +53,7 @@ make_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOper
 {
     const RpNetworkOptions *options = &pass->network->options;
     const RpWeightPlace *place = &pass->layout->place[kind];
-    const size_t n = place->shape[use == RP_OPERAND_GRADIENT ? 0 : 1];
+    const size_t n = use == RP_OPERAND_GRADIENT ? place->code_rows : place->shape[1];
     const gboolean in_rows = use != RP_OPERAND_SUMS;
     const gboolean turned = keep == NULL && use != RP_OPERAND_INPUT && pass->layout->trains_codes;
     RpOperand operand = rp_pass_plain(rows, x);
@@ -152,7 +152,7 @@ rp_codes_are_wanted(const RpNetwork *network, guint layer)
 gsize
 rp_codes_turned_byte(const RpWeightPlace *place)
 {
-    return (gsize)(place->shape[0] * place->shape[1]);
+    return (gsize)(place->code_rows * place->shape[1]);
 }
 
 gsize

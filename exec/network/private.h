@@ -49,6 +49,8 @@ typedef struct _RpPass RpPass;
 /* A kind of layer. Hidden states are [T,C]. */
 typedef struct {
     gboolean keeps_input; /* it stands where the layer keeps things */
+    /* (nullable): of a layout with codes: those of matrices that are read as one become so */
+    void (*join_codes)(const RpPass *pass, RpLayerLayout *layout);
     /**
      * forward:
      * @x: the input
@@ -327,8 +329,10 @@ typedef struct {
     const RpWeightKind *kinds;
     guint n;
 } RpJoint;
-/* Whether they are one, [out of all,in]: their matrices stand one behind the other, and none has a
- * bias, adapters or codes. */
+/* Whether they can be one, [out of all,in]: their matrices stand one behind the other, and none has a
+ * bias or adapters; */
+gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
+/* and whether they are: of codes where the layout says so. */
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
 /* Of joined layers. y: [rows,out of all] */
 void rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y);

@@ -199,6 +199,10 @@ lays_codes_out_where_matrices_stood(void **state)
     assert_int_equal(block->bytes, block->upload_bytes + 7 * RP_LAYOUT_SCALE_BYTES);
     assert_int_equal(model->profile->layers[1].parameter_bytes, block->bytes);
     assert_int_equal(model->profile->layers[1].upload_bytes, block->upload_bytes);
+    assert_int_equal(block->place[RP_WEIGHT_Q].code_rows, (4 + 2 * 2) * 16); /* with k's and v's */
+    assert_int_equal(block->place[RP_WEIGHT_K].code_rows, 0);
+    assert_int_equal(block->place[RP_WEIGHT_V].code_rows, 0);
+    assert_int_equal(block->place[RP_WEIGHT_O].code_rows, 64);
     assert_false(rp_network_layout(model->network, 0)->has_codes);
     assert_false(rp_network_layout(model->network, 4)->has_codes);
     assert_int_equal(rp_network_layer_class(model->network, 3), 1);
@@ -294,6 +298,8 @@ adapts_frozen_codes(void **state)
         const Run want = network_whole(plain);
 
         assert_false(rp_network_layout(model->network, 1)->trains_codes);
+        assert_int_equal(rp_network_layout(model->network, 1)->place[RP_WEIGHT_Q].code_rows,
+                         4 * 16); /* alone: it has adapters */
         assert_true(cut.loss == run.loss);
         assert_memory_equal(cut.sums, run.sums, model->elements * sizeof(float));
         assert_true(run.loss != want.loss);

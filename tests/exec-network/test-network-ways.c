@@ -142,8 +142,8 @@ lists_each_shape_once(void **state)
     rp_weights_free(bench.weights);
 }
 
-/* In codes of 8 bits all is NT: q and o are of one shape, k and v, gate and up, and down; forward, for their
- * input's gradient and for their own. So is the head, if it is in codes. */
+/* In codes of 8 bits all is NT: q, k and v are one; o, gate and up, which are of one shape, and down; forward,
+ * for their input's gradient and for their own. So is the head, if it is in codes. */
 static void
 lists_shapes_of_codes(void **state)
 {
@@ -163,7 +163,7 @@ lists_shapes_of_codes(void **state)
             .head_chunk = 16,
             .codes = {.used = TRUE, .head = head > 0, .gradients = RP_DTYPE_E5M2}};
         Model *model = network_random(&config, &options);
-        guint n, codes[RP_DTYPE_E5M2 + 1] = {0}, plain = 0, of_head = 0;
+        guint n, codes[RP_DTYPE_E5M2 + 1] = {0}, plain = 0, of_head = 0, of_qkv = 0;
         const RpMatmulWay *ways = rp_network_matmuls(model->network, &n);
 
         for (guint i = 0; i < n; i++) {
@@ -174,10 +174,12 @@ lists_shapes_of_codes(void **state)
             assert_int_equal(ways[i].form, RP_MATMUL_NT);
             assert_int_equal(ways[i].b, RP_DTYPE_E4M3);
             codes[ways[i].a]++;
+            of_qkv += ways[i].m == 128 || ways[i].n == 128 || ways[i].k == 128;
             of_head +=
                 ways[i].m == config.vocab || ways[i].n == config.vocab || ways[i].k == config.vocab;
         }
         assert_int_equal(plain, head > 0 ? 0 : 3);
+        assert_int_equal(of_qkv, 3);
         assert_int_equal(of_head, head > 0 ? 3 : 0);
         assert_int_equal(codes[RP_DTYPE_E4M3], 4 + head);
         assert_int_equal(codes[RP_DTYPE_E5M2], 2 * (4 + head));
