@@ -100,6 +100,13 @@ transport_receive(gpointer data, guint server, guint channel, void *bytes, gsize
                   "MPI_Irecv", error);
 }
 
+static void
+transport_cancel(gpointer data, RpTransportMessage *message)
+{
+    (void)data;
+    (void)MPI_Cancel(&message->request);
+}
+
 static gboolean
 transport_test(gpointer data, RpTransportMessage *message, gboolean *over, GError **error)
 {
@@ -135,6 +142,7 @@ rp_mpi_module(void)
         .open = transport_open,
         .send = transport_send,
         .receive = transport_receive,
+        .cancel = transport_cancel,
         .test = transport_test,
         .close = transport_close,
     };

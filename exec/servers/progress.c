@@ -13,6 +13,8 @@
 #define TELL_NS (25 * RP_NS_PER_S)
 /* So long a failure is told here before the others hear that it is known. */
 #define PRINT_NS (20 * RP_NS_PER_S)
+/* So long pieces that have begun to arrive, or to leave, may take to be over after a failure. */
+#define CANCEL_NS RP_NS_PER_S
 
 /* The first failure is kept. (transfer full): @error */
 static void
@@ -112,6 +114,12 @@ beat(RpServers *servers, guint server, RpServersBeatKind kind, int code, const c
     return peer->sending != NULL;
 }
 
+static gboolean
+is_silent(const RpServers *servers, const RpServersPeer *peer)
+{
+    return rp_clock_ns() - peer->heard_ns > servers->options.silence_ns;
+}
+
 static void
 look_after_peers(RpServers *servers)
 {
@@ -126,7 +134,7 @@ look_after_peers(RpServers *servers)
         listen_to(servers, r);
         if (due && !peer->left)
             (void)beat(servers, r, RP_SERVERS_BEAT_ALIVE, 0, "");
-        if (!peer->left && now_ns - peer->heard_ns > servers->options.silence_ns) {
+        if (!peer->left && is_silent(servers, peer)) {
             g_autofree char *why = g_strdup_printf(
                 "has not been heard of for %.0f s: it died, was stopped, or cannot be reached",
                 (double)servers->options.silence_ns / RP_NS_PER_S);
@@ -264,15 +272,61 @@ move_calls(RpServers *servers, gboolean *moved)
     return busy;
 }
 
-/* ---- its life ---- */
-
 static void
 sleep_us(gint64 us)
 {
     g_usleep((gulong)us);
 }
 
-/* The last beat to all, and theirs: what was sent before it has arrived then. */
+/* Whether a piece is under way. @cancel: those that are received are called off first */
+static gboolean
+end_pieces(RpServers *servers, RpServersCall *call, gboolean cancel)
+{
+    gboolean busy = FALSE;
+
+    for (guint i = call->first; i < call->pieces->len; i++) {
+        RpServersPiece *piece = &g_array_index(call->pieces, RpServersPiece, i);
+        gboolean over = FALSE;
+
+        if (piece->message == NULL)
+            continue;
+        if (cancel && !piece->sent)
+            servers->ops->cancel(servers->transport, piece->message);
+        if (!servers->ops->test(servers->transport, piece->message, &over, NULL) || over)
+            piece->message = NULL;
+        busy = busy || piece->message != NULL;
+    }
+    return busy;
+}
+
+/* Callers may free what they gave us when they hear of a failure: nothing is written there then, not by
+ * the beats of the end either, which move on all that is under way. */
+static void
+end_calls(RpServers *servers)
+{
+    const gint64 start_ns = rp_clock_ns();
+    gboolean busy = TRUE, first = TRUE;
+
+    while (busy && rp_clock_ns() - start_ns < CANCEL_NS) {
+        busy = FALSE;
+        for (guint c = 0; c < RP_SERVERS_CHANNELS; c++) {
+            RpServersCall *call;
+
+            pthread_mutex_lock(&servers->lock);
+            call = servers->calls[c];
+            pthread_mutex_unlock(&servers->lock);
+            busy = (call != NULL && end_pieces(servers, call, first)) || busy;
+        }
+        first = FALSE;
+        if (busy)
+            sleep_us(BUSY_US);
+    }
+}
+
+/* ---- its life ---- */
+
+/* The last beat to all, and theirs: what was sent before it has arrived then. Who is not heard of is not
+ * waited for. */
 static void
 say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *text)
 {
@@ -290,7 +344,8 @@ say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *te
             if (!told[r])
                 told[r] = beat(servers, r, kind, code, text);
             listen_to(servers, r);
-            waits = waits || !peer->left || !told[r] || !is_over(servers, r, &peer->sending);
+            if (!is_silent(servers, peer))
+                waits = waits || !peer->left || !told[r] || !is_over(servers, r, &peer->sending);
         }
         sleep_us(BUSY_US);
     }
@@ -387,6 +442,8 @@ rp_servers_run(void *data)
         look_after_peers(servers);
         busy = move_calls(servers, &moved);
     } while (rest(servers, busy, moved));
+
+    end_calls(servers);
 
     const RpServersBeatKind kind = stop(servers, &code, &text);
 

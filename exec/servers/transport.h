@@ -14,7 +14,9 @@ typedef struct _RpTransportMessage RpTransportMessage;
  * @open: joins the others. @place: (nullable): as given to rp_servers_new(). Returns: the transport
  * @send, @receive: begin one; messages between two servers on one channel arrive in order. @data
  *   stays until the message is over
- * @test: whether it is over; frees it then. FALSE: it never will be
+ * @cancel: nothing more is to be written for one that is received, unless it has begun to arrive; it
+ *   is soon over
+ * @test: whether it is over; frees it then. FALSE: it never will be. May move all others on, too
  * @close: @failed: others may be gone: nobody is waited for, and what is under way is left
  */
 typedef struct {
@@ -24,6 +26,7 @@ typedef struct {
                                 gsize bytes, GError **error);
     RpTransportMessage *(*receive)(gpointer transport, guint server, guint channel, void *data,
                                    gsize bytes, GError **error);
+    void (*cancel)(gpointer transport, RpTransportMessage *message);
     gboolean (*test)(gpointer transport, RpTransportMessage *message, gboolean *over,
                      GError **error);
     void (*close)(gpointer transport, gboolean failed);

@@ -119,6 +119,43 @@ a_server_that_stands_still_is_named(void **state)
     threads_net_free(failure.net);
 }
 
+/* Server 2 has sent server 1 a block, which is still on its way when server 0 fails. */
+static void
+fail_before_it_arrives(RpServers *servers, gpointer user_data)
+{
+    ThreadsNet *net = user_data;
+    guint8 block[100];
+    const RpServersBlock from = {2, block, sizeof block}, to = {1, block, sizeof block};
+
+    memset(block, 'x', sizeof block);
+    if (rp_servers_rank(servers) == 2)
+        g_assert(rp_servers_exchange(servers, RP_SERVERS_NETWORK, &to, 1, NULL, 0, NULL));
+    g_assert(rp_servers_barrier(servers, RP_SERVERS_CONTROL, NULL));
+    if (rp_servers_rank(servers) == 0) {
+        g_usleep(50000); /* server 1 waits for the block by now */
+        rp_servers_fail(servers, "no luck");
+    }
+    if (rp_servers_rank(servers) != 1)
+        return;
+    g_assert(!rp_servers_exchange(servers, RP_SERVERS_NETWORK, NULL, 0, &from, 1, NULL));
+    memset(block, 'y', sizeof block); /* it is somebody else's now */
+    threads_net_hold(net, 2, 1, RP_SERVERS_NETWORK, FALSE);
+    rp_servers_fail(servers, "what server 0 said");
+    for (guint i = 0; i < sizeof block; i++)
+        g_assert(block[i] == 'y');
+}
+
+static void
+what_arrives_after_a_failure_is_written_nowhere(void **state)
+{
+    ThreadsNet *net = threads_net_new(3);
+
+    (void)state;
+    threads_net_hold(net, 2, 1, RP_SERVERS_NETWORK, TRUE);
+    threads_run(net, 3, NULL, fail_before_it_arrives, net);
+    threads_net_free(net);
+}
+
 /* Of server 0. */
 static void
 note_slow(gpointer user_data, const RpServers *servers, guint rank, gint64 waited_ns)
@@ -200,6 +237,7 @@ main(void)
         cmocka_unit_test(every_block_arrives_where_it_belongs),
         cmocka_unit_test(a_server_that_fails_says_why),
         cmocka_unit_test(a_server_that_stands_still_is_named),
+        cmocka_unit_test(what_arrives_after_a_failure_is_written_nowhere),
         cmocka_unit_test(a_server_that_falls_behind_is_named_once),
         cmocka_unit_test(an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so),
         cmocka_unit_test(the_slowest_is_the_slowest_in_each_respect),

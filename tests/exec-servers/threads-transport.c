@@ -21,16 +21,18 @@ struct _ThreadsNet {
 
 /* Messages between two servers on a channel: who begins to receive first gets the first. */
 typedef struct {
-    GQueue *sent; /* GBytes */
-    guint64 n_begun;
-    guint64 n_over;
+    guint to;
+    gboolean held;
+    GQueue *sent;    /* GBytes */
+    GQueue *awaited; /* RpTransportMessage */
 } Queue;
 
 struct _RpTransportMessage {
-    Queue *queue;   /* %NULL: was sent */
-    guint64 number; /* of those that are received */
+    Queue *queue; /* %NULL: was sent */
     void *data;
     gsize bytes;
+    gboolean over;
+    gboolean wrong; /* another size was sent */
 };
 
 static void
@@ -39,6 +41,7 @@ free_queue(gpointer data)
     Queue *queue = data;
 
     g_queue_free_full(queue->sent, (GDestroyNotify)g_bytes_unref);
+    g_queue_free(queue->awaited);
     g_free(queue);
 }
 
@@ -95,9 +98,19 @@ queue_of(ThreadsNet *net, guint from, guint to, guint channel)
         return queue;
     }
     queue = g_new0(Queue, 1);
+    queue->to = to;
     queue->sent = g_queue_new();
+    queue->awaited = g_queue_new();
     g_hash_table_insert(net->queues, key, queue);
     return queue;
+}
+
+void
+threads_net_hold(ThreadsNet *net, guint from, guint to, guint channel, gboolean held)
+{
+    pthread_mutex_lock(&net->lock);
+    queue_of(net, from, to, channel)->held = held;
+    pthread_mutex_unlock(&net->lock);
 }
 
 static gpointer
@@ -122,6 +135,7 @@ threads_send(gpointer transport, guint server, guint channel, const void *data, 
     (void)error;
     pthread_mutex_lock(&net->lock);
     g_ptr_array_add(net->messages, message);
+    message->over = TRUE;
     if (!net->stopped[here->rank] && !net->stopped[server])
         g_queue_push_tail(queue_of(net, here->rank, server, channel)->sent,
                           g_bytes_new(data, bytes));
@@ -134,53 +148,74 @@ threads_receive(gpointer transport, guint server, guint channel, void *data, gsi
                 GError **error)
 {
     const Place *here = transport;
-    RpTransportMessage *message = g_new(RpTransportMessage, 1);
+    RpTransportMessage *message = g_new0(RpTransportMessage, 1);
 
     (void)error;
     pthread_mutex_lock(&here->net->lock);
-    *message =
-        (RpTransportMessage){queue_of(here->net, server, here->rank, channel), 0, data, bytes};
-    message->number = message->queue->n_begun++;
+    message->queue = queue_of(here->net, server, here->rank, channel);
+    message->data = data;
+    message->bytes = bytes;
+    g_queue_push_tail(message->queue->awaited, message);
     g_ptr_array_add(here->net->messages, message);
     pthread_mutex_unlock(&here->net->lock);
     return message;
 }
 
-/* Who stands still hears nothing. Returns: whether @message is over, with its @bytes if it was received */
-static gboolean
-take(const Place *here, RpTransportMessage *message, GBytes **bytes)
+static void
+threads_cancel(gpointer transport, RpTransportMessage *message)
 {
-    ThreadsNet *net = here->net;
-    Queue *queue = message->queue;
-    gboolean over;
+    const Place *here = transport;
 
-    pthread_mutex_lock(&net->lock);
-    if (queue != NULL && !net->stopped[here->rank] && message->number == queue->n_over)
-        *bytes = g_queue_pop_head(queue->sent);
-    over = queue == NULL || *bytes != NULL;
-    if (over)
-        g_ptr_array_remove_fast(net->messages, message);
-    if (*bytes != NULL)
-        queue->n_over++;
-    pthread_mutex_unlock(&net->lock);
-    return over;
+    pthread_mutex_lock(&here->net->lock);
+    if (message->queue != NULL)
+        g_queue_remove(message->queue->awaited, message);
+    message->over = TRUE;
+    pthread_mutex_unlock(&here->net->lock);
+}
+
+/* As MPI does, whichever message it is asked for: writes all that has come for server @rank. Who stands still
+ * hears nothing. */
+static void
+deliver(ThreadsNet *net, guint rank)
+{
+    GHashTableIter iter;
+    gpointer value;
+
+    g_hash_table_iter_init(&iter, net->queues);
+    while (!net->stopped[rank] && g_hash_table_iter_next(&iter, NULL, &value)) {
+        Queue *queue = value;
+
+        while (queue->to == rank && !queue->held && !g_queue_is_empty(queue->sent) &&
+               !g_queue_is_empty(queue->awaited)) {
+            g_autoptr(GBytes) bytes = g_queue_pop_head(queue->sent);
+            RpTransportMessage *message = g_queue_pop_head(queue->awaited);
+
+            message->over = TRUE;
+            message->wrong = g_bytes_get_size(bytes) != message->bytes;
+            if (!message->wrong)
+                memcpy(message->data, g_bytes_get_data(bytes, NULL), message->bytes);
+        }
+    }
 }
 
 static gboolean
 threads_test(gpointer transport, RpTransportMessage *message, gboolean *over, GError **error)
 {
-    const RpTransportMessage what = *message;
-    g_autoptr(GBytes) bytes = NULL;
+    const Place *here = transport;
+    ThreadsNet *net = here->net;
+    gboolean wrong;
 
-    *over = take(transport, message, &bytes);
-    if (bytes != NULL && g_bytes_get_size(bytes) != what.bytes) {
+    pthread_mutex_lock(&net->lock);
+    deliver(net, here->rank);
+    *over = message->over;
+    wrong = message->wrong;
+    if (*over)
+        g_ptr_array_remove_fast(net->messages, message);
+    pthread_mutex_unlock(&net->lock);
+    if (wrong)
         g_set_error_literal(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
                             "sent a message of another size");
-        return FALSE;
-    }
-    if (bytes != NULL)
-        memcpy(what.data, g_bytes_get_data(bytes, NULL), what.bytes);
-    return TRUE;
+    return !wrong;
 }
 
 static void
@@ -198,6 +233,7 @@ threads_transport(void)
         .open = threads_open,
         .send = threads_send,
         .receive = threads_receive,
+        .cancel = threads_cancel,
         .test = threads_test,
         .close = threads_close,
     };

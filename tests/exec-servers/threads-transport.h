@@ -15,6 +15,9 @@ gpointer threads_net_place(ThreadsNet *net, guint rank);
 /* From now on nothing leaves server @rank, nor comes to it: it stands still. */
 void threads_net_stop(ThreadsNet *net, guint rank);
 
+/* What server @from sends server @to on @channel waits on its way, until it is no longer held. */
+void threads_net_hold(ThreadsNet *net, guint from, guint to, guint channel, gboolean held);
+
 const RpTransportOps *threads_transport(void);
 
 /* Calls @run on @count threads, each a server, and waits for all. @options: %NULL: the defaults */
