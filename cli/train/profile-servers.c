@@ -77,7 +77,8 @@ rp_train_profile_servers(const char *model, const char *devices, const char *out
     if (servers == NULL)
         return rp_cli_refuse(error, "--servers: expected several, as mpirun -n 4 roundpipe profile "
                                     "--servers starts them, found one");
-    done = measure(servers, output, report, error);
+    done = measure(servers, output, report, error) &&
+           rp_servers_barrier(servers, RP_SERVERS_CONTROL, error); /* server 0 has written it */
     rp_train_part("profile", servers, done ? NULL : *error);
     return done;
 }
