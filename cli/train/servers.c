@@ -10,24 +10,38 @@ static const char *const counts[] = {
     "PMI_SIZE",             /* MPICH's mpirun, srun --mpi=pmi2 */
 };
 
-/* Returns: 1: this one alone. @told: (out): who says so */
-static guint
-started_together(const char **told)
+static gboolean
+read_count(const char *name, guint *count)
 {
+    const char *text = g_getenv(name);
     guint64 n = 0;
 
-    for (guint i = 0; i < G_N_ELEMENTS(counts); i++) {
-        const char *text = g_getenv(counts[i]);
+    if (text == NULL || !g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT16, &n, NULL))
+        return FALSE;
+    *count = (guint)n;
+    return TRUE;
+}
 
+/* @count: (out): 1: this one alone. @told: (out): who says so. Errors: RP_CLI_ERROR: srun has started several that
+ * know nothing of each other, and would write to the same places */
+static gboolean
+count_started(guint *count, const char **told, GError **error)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(counts); i++) {
         *told = counts[i];
-        if (text != NULL && g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT16, &n, NULL))
-            return (guint)n;
+        if (read_count(counts[i], count))
+            return TRUE;
     }
     *told = "SLURM_STEP_NUM_TASKS"; /* srun --mpi=pmix */
-    if (g_getenv("PMIX_RANK") != NULL && g_getenv(*told) != NULL &&
-        g_ascii_string_to_unsigned(g_getenv(*told), 10, 1, G_MAXUINT16, &n, NULL))
-        return (guint)n;
-    return 1;
+    if (!read_count(*told, count))
+        *count = 1;
+    if (*count == 1 || g_getenv("PMIX_RANK") != NULL)
+        return TRUE;
+    return rp_cli_refuse(
+        error,
+        "started by srun as one of %u tasks (%s) that know nothing of each other: expected "
+        "srun --mpi=pmix or --mpi=pmi2 (of %s); for a run of its own in each task unset %s",
+        *count, *told, rp_transport_built_text(), *told);
 }
 
 /* On the servers' thread. Server 0 tells, or the next if it is server 0 that is slow. */
@@ -54,9 +68,11 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
     const RpServersOptions options = {.slow = tell_slow, .user_data = (gpointer)command};
     const RpTransportOps *mpi;
     const char *told;
-    const guint n = started_together(&told);
+    guint n;
 
     *servers = NULL;
+    if (!count_started(&n, &told, error))
+        return FALSE;
     if (n == 1)
         return TRUE;
     mpi = rp_transport_mpi(error);
@@ -70,7 +86,8 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
     if (rp_servers_count(*servers) != n) {
         (void)rp_cli_refuse(error,
                             "started as one of %u servers (%s), but MPI finds %u: expected the "
-                            "mpirun of %s, which this program was built with",
+                            "mpirun of %s, which this program was built with, or srun --mpi=pmix "
+                            "or --mpi=pmi2, as it needs it",
                             n, told, rp_servers_count(*servers), rp_transport_built_text());
         rp_servers_free(g_steal_pointer(servers));
         return FALSE;
