@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "cli/reports/result.h"
 #include "core/base/fp8.h"
 #include "core/base/percent.h"
 #include "core/base/units.h"
@@ -253,25 +254,6 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
         all, DEFAULT_KEEP, one);
 }
 
-void
-rp_plan_report_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
-{
-    if (run->saved_bytes == 0)
-        return;
-    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
-    g_autofree char *bytes =
-        rp_cli_format_bytes(rp_profile_keep_fused(own, run->partition->backward[0].first));
-    g_autofree char *what = rp_profile_describe_saved(own);
-    g_autofree char *otherwise =
-        run->recomputed_tokens_per_s > 0
-            ? g_strdup_printf("; %.0f tokens/s where everything is recomputed",
-                              run->recomputed_tokens_per_s)
-            : g_strdup("");
-
-    rp_report_line(report, "saved", "%s: %s a micro-batch in host memory%s", what, bytes,
-                   otherwise);
-}
-
 /* ---- what it rests on ---- */
 
 static void
@@ -391,4 +373,76 @@ rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestio
     say_assumed(report, advice, question, range);
     say_not_given(report, advice, question->args);
     say_remedies(report, advice);
+}
+
+/* ---- how ---- */
+
+static void
+say_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
+{
+    if (run->saved_bytes == 0)
+        return;
+    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
+    g_autofree char *bytes =
+        rp_cli_format_bytes(rp_profile_keep_fused(own, run->partition->backward[0].first));
+    g_autofree char *what = rp_profile_describe_saved(own);
+    g_autofree char *otherwise =
+        run->recomputed_tokens_per_s > 0
+            ? g_strdup_printf("; %.0f tokens/s%s where everything is recomputed",
+                              run->recomputed_tokens_per_s,
+                              run->options.replicas > 1 ? " in one group" : "")
+            : g_strdup("");
+
+    rp_report_line(report, "saved", "%s: %s a micro-batch in host memory%s", what, bytes,
+                   otherwise);
+}
+
+void
+rp_plan_say_recommendation(RpReport *report, const RpAdvice *advice)
+{
+    const RpAdviseRun *run = advice->best;
+    const RpPlanOptions *options = &run->options;
+    const RpPartition *partition = run->partition;
+    const guint rounds = options->micro_batches / options->round;
+    g_autofree char *forward =
+        rp_cli_stage_list(advice->profile, partition->forward, partition->n_forward);
+    g_autofree char *backward =
+        rp_cli_stage_list(advice->profile, partition->backward, partition->n_backward);
+
+    rp_report_head(report, "How (roundpipe, %s optimizer)",
+                   options->async ? "asynchronous" : "synchronous");
+    rp_report_line(report, "micro-batch", "%u sequence%s, %u micro-batches, %u round%s of M_R = %u",
+                   run->sequences, run->sequences == 1 ? "" : "s", options->micro_batches, rounds,
+                   rounds == 1 ? "" : "s", options->round);
+    if (options->replicas > 1)
+        rp_report_line(
+            report, "replicas",
+            "%u groups of %u cards, which take rounds in turn; %.0f tokens/s in one group",
+            options->replicas, rp_plan_group_gpus(options), run->one_group_tokens_per_s);
+    rp_report_line(report, "forward stages", "%s", forward);
+    rp_report_line(report, "backward stages", "%s", backward);
+    rp_report_line(
+        report, "predicted", "%.0f tokens/s, %.3f s a step, bubble ratio %.2f %% (steady state)",
+        run->tokens_per_s, (double)run->step_ns / (double)RP_NS_PER_S, 100 * run->bubble_ratio);
+    if (run->resident_bytes > 0) {
+        g_autofree char *stays = rp_cli_format_bytes(run->resident_bytes);
+
+        g_autofree char *streamed =
+            run->streamed_tokens_per_s > 0
+                ? g_strdup_printf("%.0f tokens/s%s", run->streamed_tokens_per_s,
+                                  options->replicas > 1 ? " in one group" : "")
+                : g_strdup("nothing fits");
+
+        rp_report_line(report, "resident",
+                       "%s of frozen weights a card, uploaded once; %s with uploads in each round",
+                       stays, streamed);
+    }
+    say_saved(report, advice, run);
+    if (run->bound_tokens_per_s > 0)
+        rp_report_line(report, "against",
+                       "%.0f tokens/s in compute fidelity: no transfer, no optimizer",
+                       run->bound_tokens_per_s);
+    if (run->simulated_micro_batches < options->micro_batches)
+        rp_report_line(report, "simulated", "from %u of %u micro-batches, scaled",
+                       run->simulated_micro_batches, options->micro_batches);
 }

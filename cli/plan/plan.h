@@ -143,9 +143,6 @@ const char *rp_plan_device_name(const RpAdviseQuery *query);
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
 void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained);
 
-/* What forwards of @run save instead of its being recomputed, if anything, and what that brings. */
-void rp_plan_report_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run);
-
 /* Of one checkpoint: 16-bit weights, or 32-bit adapters where the rest is frozen, and 32-bit weights and moments of what is trained; another
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
 guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
@@ -181,6 +178,8 @@ typedef struct {
 /* One sentence, then a line for each thing that people ask next (answer.c). */
 void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
                         const RpPlanRange *range);
+/* How the recommended run is made (answer.c). */
+void rp_plan_say_recommendation(RpReport *report, const RpAdvice *advice);
 
 /* Draws of the recommended run's times; draws 0: none. */
 typedef struct {

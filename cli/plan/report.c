@@ -92,6 +92,10 @@ report_run(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
     rp_report_count(report, "micro_batch", run->sequences, NULL);
     rp_report_count(report, "micro_batches", options->micro_batches, NULL);
     rp_report_count(report, "round", options->round, NULL);
+    if (options->replicas > 1) {
+        rp_report_count(report, "replicas", options->replicas, NULL);
+        rp_report_rate(report, "one_group_tokens_per_s", run->one_group_tokens_per_s, NULL);
+    }
     if (partition != NULL) {
         rp_report_add_stages(report, "forward_stages", advice->profile, partition->forward,
                              partition->n_forward, NULL);
@@ -195,51 +199,6 @@ report_schedules(RpReport *report, const RpAdvice *advice)
         rp_report_end(report);
     }
     rp_report_end(report);
-}
-
-/* How the best run is made, for people. */
-static void
-report_recommendation(RpReport *report, const RpAdvice *advice)
-{
-    const RpAdviseRun *run = advice->best;
-    const RpPlanOptions *options = &run->options;
-    const RpPartition *partition = run->partition;
-    const guint rounds = options->micro_batches / options->round;
-    g_autofree char *forward =
-        rp_cli_stage_list(advice->profile, partition->forward, partition->n_forward);
-    g_autofree char *backward =
-        rp_cli_stage_list(advice->profile, partition->backward, partition->n_backward);
-
-    rp_report_head(report, "How (roundpipe, %s optimizer)",
-                   options->async ? "asynchronous" : "synchronous");
-    rp_report_line(report, "micro-batch", "%u sequence%s, %u micro-batches, %u round%s of M_R = %u",
-                   run->sequences, run->sequences == 1 ? "" : "s", options->micro_batches, rounds,
-                   rounds == 1 ? "" : "s", options->round);
-    rp_report_line(report, "forward stages", "%s", forward);
-    rp_report_line(report, "backward stages", "%s", backward);
-    rp_report_line(
-        report, "predicted", "%.0f tokens/s, %.3f s a step, bubble ratio %.2f %% (steady state)",
-        run->tokens_per_s, (double)run->step_ns / (double)RP_NS_PER_S, 100 * run->bubble_ratio);
-    if (run->resident_bytes > 0) {
-        g_autofree char *stays = rp_cli_format_bytes(run->resident_bytes);
-
-        g_autofree char *streamed =
-            run->streamed_tokens_per_s > 0
-                ? g_strdup_printf("%.0f tokens/s", run->streamed_tokens_per_s)
-                : g_strdup("nothing fits");
-
-        rp_report_line(report, "resident",
-                       "%s of frozen weights a card, uploaded once; %s with uploads in each round",
-                       stays, streamed);
-    }
-    rp_plan_report_saved(report, advice, run);
-    if (run->bound_tokens_per_s > 0)
-        rp_report_line(report, "against",
-                       "%.0f tokens/s in compute fidelity: no transfer, no optimizer",
-                       run->bound_tokens_per_s);
-    if (run->simulated_micro_batches < options->micro_batches)
-        rp_report_line(report, "simulated", "from %u of %u micro-batches, scaled",
-                       run->simulated_micro_batches, options->micro_batches);
 }
 
 /* ---- the longest sequence ---- */
@@ -471,7 +430,7 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
     report_bytes(report, "host", NULL, &planned->host, &planned->gpu, query->host_bytes,
                  planned->host_over_bytes);
     if (advice->best != NULL)
-        report_recommendation(report, advice);
+        rp_plan_say_recommendation(report, advice);
     report_draws(report, drawn);
     report_candidates(report, advice);
     report_memory(report, query, &planned->gpu, &planned->host,

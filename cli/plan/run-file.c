@@ -74,6 +74,8 @@ add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
         add(text, "async", "false");
     if (options->dispatch == RP_DISPATCH_FREE)
         add(text, "dispatch", "free");
+    if (options->replicas > 1)
+        add(text, "replicas", "%u", options->replicas);
 }
 
 /* What is worth a look, as comments: without # they hold. */
@@ -143,7 +145,8 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
 {
     g_autofree char *text = rp_plan_run_file(question, advice, words);
     /* the devices may be another machine's */
-    const char *const here[] = {"devices=host:1", NULL};
+    g_autofree char *devices = g_strdup_printf("devices=host:%u", advice->query.gpus);
+    const char *const here[] = {devices, NULL};
     g_autoptr(RpRunFile) run = rp_run_file_parse(path, text, strlen(text), here, error);
 
     return run != NULL && rp_cli_write_text(path, text, error);

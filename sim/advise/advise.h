@@ -115,9 +115,10 @@ typedef struct {
     guint64 saved_bytes;       /* of a micro-batch, what forwards save */
     double
         recomputed_tokens_per_s; /* of a recommendation with any: the fastest without; 0 = unknown */
-    gboolean weights_too_large;  /* a smaller micro-batch would not help */
-    char *problem;               /* why it does not run; %NULL: it does */
-    gboolean simulated;          /* the figures below are set */
+    double one_group_tokens_per_s; /* of a recommendation in several groups: of the best in one */
+    gboolean weights_too_large;    /* a smaller micro-batch would not help */
+    char *problem;                 /* why it does not run; %NULL: it does */
+    gboolean simulated;            /* the figures below are set */
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
     gint64 step_ns;                /* one iteration, in steady state */
     double bubble_ratio;

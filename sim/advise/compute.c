@@ -59,13 +59,26 @@ dispatched_ns(const RpProfile *profile, const RpPartition *partition, const RpPl
     return rp_recurrence_time_ns(recurrence, cut, &span, G_MAXINT64);
 }
 
+RpPlanOptions
+rp_advise_one_group(const RpPlanOptions *options)
+{
+    RpPlanOptions group = *options;
+
+    group.gpus = rp_plan_group_gpus(options);
+    group.micro_batches = rp_plan_whole_round(options);
+    group.replicas = 1;
+    return group;
+}
+
 /* Time of an iteration. */
 gint64
 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
 {
     RpPlanOptions options = *judge->options;
     const RpMachine machine = rp_machine_from_profile(judge->profile);
+    const guint all = rp_plan_whole_round(&options);
 
+    options = rp_advise_one_group(&options);
     options.fidelity = RP_FIDELITY_COMPUTE;
     options.fused_forward = RP_FUSED_PHYSICAL;
     options.micro_batches = options.async ? enough_rounds(partition, &options) * options.round
@@ -77,8 +90,7 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
         gint64 slots_ns = dispatched_ns(judge->profile, partition, &options, &window);
 
         return slots_ns == G_MAXINT64 ? slots_ns
-                                      : (gint64)((double)slots_ns * judge->options->micro_batches /
-                                                 options.micro_batches);
+                                      : (gint64)((double)slots_ns * all / options.micro_batches);
     }
     g_autoptr(RpPlan) plan = rp_plan_make(judge->profile, partition, &options,
                                           options.async ? window.iterations : 1, NULL);
@@ -90,7 +102,7 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     gint64 ns = options.async ? rp_report_steady(trace, window.first, window.end).iteration_ns
                               : rp_trace_makespan_ns(trace);
 
-    return (gint64)((double)ns * judge->options->micro_batches / options.micro_batches);
+    return (gint64)((double)ns * all / options.micro_batches);
 }
 
 /* Only partitions whose whole plan fits have a cost. */
@@ -163,7 +175,7 @@ search_shapes(const RpAdviseJudge *judge, RpAdviseRun *run, guint max_candidates
     guint64 iteration = (guint64)run->options.micro_batches * judge->profile->n_layers;
     RpDispatchedSearch search = {
         .profile = judge->profile,
-        .options = run->options,
+        .options = rp_advise_one_group(&run->options),
         .memory_bytes = judge->query->gpu_bytes,
         .actions = max_candidates * MAX(SHAPE_ACTIONS, SHAPES * iteration),
         .start = run->partition,
@@ -199,8 +211,8 @@ rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
     RpAdviseJudge judge = {query, profile, &run->options};
     guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
     RpPartitionSearch search = {
-        .gpus = run->options.gpus,
-        .micro_batches = run->options.micro_batches,
+        .gpus = rp_plan_group_gpus(&run->options),
+        .micro_batches = rp_plan_whole_round(&run->options),
         .round = run->options.round,
         .memory_bytes = query->gpu_bytes != 0 ? largest_stage_bytes(profile, run->partition) : 0,
         .max_candidates = (guint)CLAMP(SEARCH_ACTIONS / actions, 1, max_candidates),

@@ -153,10 +153,10 @@ measure(const RpAdviseQuery *query, const RpProfile *profile, gboolean by_catego
     RpAdviseRun less = {.options = run->options, .partition = run->partition};
 
     rp_advise_set_problem(run, NULL);
-    /* a dispatched plan has the same buffers for any number of rounds above one */
+    /* a dispatched plan has the same buffers for any number of rounds above one of each group */
     if (dispatched || cut == all)
-        return lay_out(profile, dispatched ? MIN(all, 2 * options->round) : all, by_category,
-                       run) &&
+        return lay_out(profile, dispatched ? MIN(all, 2 * rp_advise_unit(options)) : all,
+                       by_category, run) &&
                check_limits(query, run);
     if (!lay_out(profile, half, by_category, &less)) {
         rp_advise_set_problem(run, less.problem);
@@ -224,8 +224,8 @@ rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
 static gboolean
 try_limit(const RpAdviseQuery *query, const RpProfile *profile, guint64 limit, RpAdviseRun *run)
 {
-    RpPartition *partition =
-        rp_partition_paper(profile, run->options.gpus, run->options.micro_batches, limit, NULL);
+    RpPartition *partition = rp_partition_paper(profile, rp_plan_group_gpus(&run->options),
+                                                rp_plan_whole_round(&run->options), limit, NULL);
 
     if (partition == NULL)
         return FALSE;

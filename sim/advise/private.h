@@ -20,6 +20,9 @@
 /* Predictions are good for three percent: what is that close to the fastest is as fast. */
 #define RP_ADVISE_AS_FAST 0.97
 
+/* Of host memory that nobody has told of, so much more than needed may be taken for speed. */
+#define RP_ADVISE_HOST_GROWTH 1.25
+
 /* ---- queries ---- */
 
 /* Sets RP_ADVISE_ERROR_QUERY. Returns: %FALSE */
@@ -83,12 +86,18 @@ typedef struct {
 
 guint rp_advise_count_stages(const RpPartition *partition);
 
-/* Micro-batches in whole rounds, or of a bound schedule in groups of N; at least two of them. */
+/* What is cut by: micro-batches of a round of each group, or N of a bound schedule. */
+guint rp_advise_unit(const RpPlanOptions *options);
+
+/* Micro-batches in whole units; at least two of them. */
 guint rp_advise_cut(const RpPartition *partition, const RpPlanOptions *options);
 
 /* The iterations to simulate, and those to look at. */
 RpSteadyWindow rp_advise_window(const RpPartition *partition, const RpPlanOptions *options,
                                 guint warm_up);
+
+/* Of one of the groups that rounds are shared out to: without transfers all of them run alike. */
+RpPlanOptions rp_advise_one_group(const RpPlanOptions *options);
 
 /* Time of an iteration in `compute` fidelity; G_MAXINT64 if it has no plan. */
 gint64 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition);
@@ -120,6 +129,9 @@ gboolean rp_advise_try_fewer(const RpAdviseQuery *query, const RpProfile *profil
 /* Of those that are as fast as the fastest, the one with the fewest rounds, then the least host
  * memory. @sequences: of one micro-batch; 0 = of all. Returns: (nullable) */
 const RpAdviseRun *rp_advise_most_frugal(const GPtrArray *variants, guint sequences);
+
+/* Puts the recommendation in several groups of GPUs in its place, where these are faster. */
+gboolean rp_advise_weigh_replicas(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- parts of an advice ---- */
 

@@ -5,16 +5,21 @@
  * the host: the inputs of two rounds. Predictions are good for three percent, so that what lies
  * within that of the fastest is as fast: of these the run with the fewest rounds is preferred, then
  * the one with the least host memory. Fewer rounds are not worth a quarter more host memory.
+ *
+ * The recommendation is then tried in several groups of GPUs, to which rounds go in turn
+ * (docs/schedules.md#replicas): fewer GPUs in a row fill and drain sooner, but each group uploads the
+ * weights for itself and the host holds a round of each. Groups are recommended where they are faster by
+ * more than predictions may be wrong.
  */
 #include "sim/advise/private.h"
+
+#include "core/profile/cards.h"
 
 /* Values of M_R tried for more speed, smallest first, and for fewer rounds, largest first. */
 #define MAX_ROUNDS 3
 #define MAX_FEWER 5
 /* A larger M_R is not worth trying for speed where so little is to be won. */
 #define SMALL_BUBBLE 0.005
-/* Of the least host memory with which training is as fast. */
-#define HOST_GROWTH 1.25
 
 static guint
 count_rounds(const RpAdviseRun *run)
@@ -83,7 +88,16 @@ least_host(const GPtrArray *variants, double fastest)
 static guint64
 most_host(const GPtrArray *variants, double fastest)
 {
-    return (guint64)(HOST_GROWTH * (double)least_host(variants, fastest));
+    return (guint64)(RP_ADVISE_HOST_GROWTH * (double)least_host(variants, fastest));
+}
+
+/* Whether @run's host memory may be recommended in place of @best's: within the limit, or where none is
+ * given little more. */
+static gboolean
+is_frugal(const RpAdvice *advice, const RpAdviseRun *run)
+{
+    return advice->query.host_bytes != 0 ||
+           (double)run->host.total <= RP_ADVISE_HOST_GROWTH * (double)advice->best->host.total;
 }
 
 /* The largest M_R beyond @run's whose plan takes at most @host bytes of host memory and fits; 0 if
@@ -185,4 +199,97 @@ rp_advise_most_frugal(const GPtrArray *variants, guint sequences)
     }
     g_ptr_array_unref(eligible);
     return best;
+}
+
+/* ---- groups of GPUs ---- */
+
+/* @best as @replicas groups, in rounds of @round. Returns: (nullable): %NULL if it does not fit, or on
+ * errors */
+static RpAdviseRun *
+in_groups(const RpAdvice *advice, guint replicas, guint round, GError **error)
+{
+    const RpAdviseQuery *query = &advice->query;
+    g_autoptr(RpAdviseRun) run = rp_advise_run_copy(advice->best);
+
+    run->options.replicas = replicas;
+    run->options.round = round;
+    run->simulated = FALSE;
+    if (!rp_advise_fits(query, advice->profile, run) && !rp_advise_fit(query, advice->profile, run))
+        return NULL;
+    rp_advise_improve(query, advice->profile, run, RP_ADVISE_CANDIDATES);
+    if (!rp_advise_simulate(advice->profile, run, FALSE, error))
+        return NULL;
+    rp_advise_measure(query, advice->profile, run);
+    return g_steal_pointer(&run);
+}
+
+/* Whether no more than @best's idle time is to be won, and that is not enough. */
+static gboolean
+is_busy(const RpAdviseRun *best)
+{
+    return 1 - best->bubble_ratio >= RP_ADVISE_AS_FAST;
+}
+
+/* Tries @replicas groups in the shortest and in the longest rounds, and takes them into @chosen. */
+static gboolean
+try_groups(const RpAdvice *advice, guint replicas, RpAdviseRun **chosen, GError **error)
+{
+    RpAdviseQuery group = advice->query;
+    const guint all = advice->best->options.micro_batches / replicas;
+
+    group.gpus /= replicas;
+    const guint rounds[] = {rp_advise_next_round(&group, all, 1),
+                            rp_advise_next_round(&group, all, all)};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rounds); i++) {
+        const RpAdviseRun *fastest = *chosen != NULL ? *chosen : advice->best;
+        GError *problem = NULL;
+        g_autoptr(RpAdviseRun) run = NULL;
+
+        if (rounds[i] == 0 || (i > 0 && rounds[i] == rounds[0]))
+            continue;
+        run = in_groups(advice, replicas, rounds[i], &problem);
+        if (problem != NULL) {
+            g_propagate_error(error, problem);
+            return FALSE;
+        }
+        if (run == NULL || !is_frugal(advice, run) ||
+            RP_ADVISE_AS_FAST * run->tokens_per_s <= fastest->tokens_per_s)
+            continue;
+        rp_advise_run_free(*chosen);
+        *chosen = g_steal_pointer(&run);
+    }
+    return TRUE;
+}
+
+static void
+take(RpAdvice *advice, RpAdviseRun *chosen)
+{
+    guint i;
+
+    chosen->one_group_tokens_per_s = advice->best->tokens_per_s;
+    if (!g_ptr_array_find(advice->candidates, advice->best, &i))
+        g_assert_not_reached();
+    rp_advise_run_free(advice->candidates->pdata[i]);
+    advice->candidates->pdata[i] = chosen;
+    advice->best = chosen;
+}
+
+gboolean
+rp_advise_weigh_replicas(RpAdvice *advice, GError **error)
+{
+    const RpAdviseQuery *query = &advice->query;
+    g_autoptr(RpAdviseRun) chosen = NULL;
+
+    /* cards of several kinds are one group; servers are groups already */
+    if (advice->best == NULL || query->cards != NULL || query->servers > 1 ||
+        is_busy(advice->best) || rp_profile_is_mixed(advice->profile))
+        return TRUE;
+    for (guint replicas = 2; replicas <= query->gpus; replicas++)
+        if (query->gpus % replicas == 0 && advice->best->options.micro_batches % replicas == 0 &&
+            !try_groups(advice, replicas, &chosen, error))
+            return FALSE;
+    if (chosen != NULL)
+        take(advice, g_steal_pointer(&chosen));
+    return TRUE;
 }

@@ -7,8 +7,6 @@
 /* Choices that are nearly as fast in few tries, which are good for so much, and are then weighed with all. */
 #define MOST_WEIGHED 3
 #define ROUGHLY_AS_FAST 0.9
-/* Of host memory that nobody has told of, so much more than without may be taken. */
-#define MORE_HOST 1.25
 
 /* What layers of @run save. */
 static guint64
@@ -131,7 +129,7 @@ try_roughly(const RpAdvice *advice, guint64 host_bytes, GError **error)
 static gboolean
 choose_saving(const RpAdvice *advice, RpAdvice *fastest, RpSavedChoice *chosen, GError **error)
 {
-    const guint64 little = (guint64)(MORE_HOST * (double)advice->best->host.total);
+    const guint64 little = (guint64)(RP_ADVISE_HOST_GROWTH * (double)advice->best->host.total);
     const guint64 host_bytes = advice->query.host_bytes != 0 ? advice->query.host_bytes : little;
     g_autoptr(GArray) tried = try_roughly(advice, host_bytes, error);
 
@@ -200,5 +198,6 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     if (!rp_advise_choose_plain(advice, error))
         return FALSE;
     advice->saved = advice->query.saved;
-    return advice->query.save == RP_SAVE_NOTHING || weigh_saved(advice, error);
+    return (advice->query.save == RP_SAVE_NOTHING || weigh_saved(advice, error)) &&
+           rp_advise_weigh_replicas(advice, error);
 }

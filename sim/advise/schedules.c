@@ -57,11 +57,13 @@ dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean s
 {
     const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
     RpAdviseQuery query = advice->query;
+    const guint round =
+        rp_advise_next_round(&query, model->options.micro_batches, model->options.round);
 
     query.sync = sync;
     g_autoptr(RpAdviseRun) run =
-        rp_advise_run_new(&query, schedule, model->sequences, model->options.micro_batches,
-                          model->options.round, model->options.constant_bytes);
+        rp_advise_run_new(&query, schedule, model->sequences, model->options.micro_batches, round,
+                          model->options.constant_bytes);
     if (rp_advise_fit(&query, advice->profile, run)) {
         rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
         if (!rp_advise_simulate(advice->profile, run, FALSE, error))

@@ -24,11 +24,17 @@ rp_advise_count_stages(const RpPartition *partition)
     return partition->n_forward + partition->n_backward;
 }
 
-/* Micro-batches in whole rounds, or of a bound schedule in groups of N; at least two of them. */
+guint
+rp_advise_unit(const RpPlanOptions *options)
+{
+    return options->schedule->dispatched ? options->round * MAX(1, options->replicas)
+                                         : options->gpus;
+}
+
 guint
 rp_advise_cut(const RpPartition *partition, const RpPlanOptions *options)
 {
-    guint unit = options->schedule->dispatched ? options->round : options->gpus;
+    guint unit = rp_advise_unit(options);
     guint units = ITERATION_ACTIONS / rp_advise_count_stages(partition) / unit;
 
     return options->micro_batches / unit <= MAX(2, units) ? options->micro_batches
@@ -38,9 +44,9 @@ rp_advise_cut(const RpPartition *partition, const RpPlanOptions *options)
 RpSteadyWindow
 rp_advise_window(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
 {
-    guint rounds = options->micro_batches / options->round;
+    guint rounds = rp_plan_whole_round(options) / options->round;
     RpSteadyWindow window =
-        rp_steady_window(options->gpus, rp_advise_count_stages(partition) * rounds);
+        rp_steady_window(rp_plan_group_gpus(options), rp_advise_count_stages(partition) * rounds);
     guint64 actions = (guint64)options->micro_batches * rp_advise_count_stages(partition);
     guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
     guint period = window.end - window.first;
@@ -180,7 +186,7 @@ gboolean
 rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, GError **error)
 {
     const RpPlanOptions *options = &run->options;
-    guint unit = options->schedule->dispatched ? options->round : options->gpus;
+    guint unit = rp_advise_unit(options);
     guint micro_batches = rp_advise_cut(run->partition, options);
     guint half_micro_batches = micro_batches / unit / 2 * unit;
     guint warm_up = quick ? QUICK_WARM_UP : RP_ADVISE_WARM_UP;

@@ -492,6 +492,20 @@ the_cause_of_waiting_is_told(void **state)
 }
 
 static void
+groups_of_cards_are_proposed_with_what_they_gain(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 8 --batch 64 "
+                                      "--sync -o @T/groups.yaml" ONLY);
+    g_auto(RpCliRun) json = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 8 --batch 64 "
+                                       "--sync --json" ONLY);
+    g_autofree char *file = rp_train_files_read("groups.yaml", NULL);
+
+    SAYS(&run, 0, "2 groups of 4 cards, which take rounds in turn; ", " tokens/s in one group");
+    SAYS(&json, 0, "\"replicas\": 2", "\"one_group_tokens_per_s\": ");
+    assert_non_null(strstr(file, "\nreplicas: 2\n"));
+}
+
+static void
 a_batch_that_does_not_divide_is_rounded_and_said_to_be(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --gpus 4 "
@@ -525,6 +539,7 @@ main(void)
         cmocka_unit_test(simulate_says_what_stays),
         cmocka_unit_test(draws_of_measured_times_give_a_deviation),
         cmocka_unit_test(the_cause_of_waiting_is_told),
+        cmocka_unit_test(groups_of_cards_are_proposed_with_what_they_gain),
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
     };
 

@@ -4,8 +4,10 @@
 
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
+#include "core/trace/report.h"
 #include "core/verify/verify.h"
 #include "sim/advise/private.h"
+#include "sim/simulate.h"
 
 /* Only roundpipe, for tests that need no table. */
 static const RpScheduleOps *roundpipe_only[2];
@@ -74,6 +76,56 @@ assert_adds_up(const RpAdviseBytes *bytes)
 {
     assert_true(sum_of(bytes) <= bytes->total);
     assert_true((double)sum_of(bytes) > 0.999 * (double)bytes->total);
+}
+
+/* The plan of @run is proved and takes as long as it says. */
+static void
+assert_keeps_its_word(const RpAdvice *advice, const RpAdviseRun *run)
+{
+    const RpMachine machine = rp_machine_from_profile(advice->profile);
+    GError *error = NULL;
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(advice->profile, run->partition, &run->options, 3, &error);
+
+    rp_assert_no_error(error);
+    assert_true(rp_verify_plan(plan, NULL));
+    assert_int_equal(rp_plan_arena_bytes(plan, run->options.gpus), run->host.total);
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+    rp_assert_no_error(error);
+    assert_int_equal(rp_report_steady(trace, 1, 2).iteration_ns, run->step_ns);
+}
+
+static void
+synchronous_steps_are_faster_in_groups_of_gpus(void **state)
+{
+    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 8, 64);
+
+    (void)state;
+    query.sync = TRUE;
+    g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
+    const RpAdviseRun *best = advice->best;
+    g_autoptr(RpAdviseRun) one = rp_advise_run_copy(best);
+
+    assert_int_equal(best->options.replicas, 2);
+    assert_int_equal(best->sequences * best->options.micro_batches, 64);
+    assert_true(RP_ADVISE_AS_FAST * best->tokens_per_s > best->one_group_tokens_per_s);
+    assert_keeps_its_word(advice, best);
+    /* the same micro-batches and rounds in one group, with stages for it */
+    one->options.replicas = 1;
+    rp_advise_improve(&advice->query, advice->profile, one, RP_ADVISE_CANDIDATES);
+    assert_true(rp_advise_simulate(advice->profile, one, FALSE, NULL));
+    assert_true(RP_ADVISE_AS_FAST * best->tokens_per_s > one->tokens_per_s);
+}
+
+static void
+one_group_stays_where_groups_bring_nothing(void **state)
+{
+    RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 8, 128);
+
+    (void)state;
+    g_autoptr(RpAdvice) busy = advise(&query, roundpipe_only);
+    assert_true(busy->best->options.replicas <= 1);
+    assert_true(busy->best->bubble_ratio < 0.03);
 }
 
 static void
@@ -251,23 +303,23 @@ a_prime_batch_is_planned_as_the_next_that_divides(void **state)
     assert_int_equal(given->query.batch, 127);
 }
 
-/* 32 GPUs share two rounds of few stages: most have nothing to do. */
+/* 64 GPUs share few stages, in groups as well: most have nothing to do. */
 static void
 fewer_gpus_are_recommended_where_they_are_as_fast(void **state)
 {
-    RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 32, 32);
+    RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 64, 64);
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
 
-    assert_int_equal(advice->gpus_asked, 32);
+    assert_int_equal(advice->gpus_asked, 64);
     assert_true(advice->fewer_faster);
-    assert_true(advice->query.gpus < 32);
+    assert_true(advice->query.gpus < 64);
     assert_int_equal(advice->best->options.gpus, advice->query.gpus);
     RpAdviseQuery all = query;
-    all.round = 32;
+    all.round = 64;
     all.micro_batch = 1;
     g_autoptr(RpProfile) profile = rp_profile_copy(advice->profile);
     g_autoptr(RpAdviseRun) run =
-        rp_advise_run_new(&all, roundpipe_only[0], 1, 32, 32, advice->best->options.constant_bytes);
+        rp_advise_run_new(&all, roundpipe_only[0], 1, 64, 64, advice->best->options.constant_bytes);
     assert_true(rp_advise_fit(&all, profile, run));
     rp_advise_improve(&all, profile, run, 32);
     assert_true(rp_advise_simulate(profile, run, TRUE, NULL));
@@ -606,6 +658,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(synchronous_steps_are_faster_in_groups_of_gpus),
+        cmocka_unit_test(one_group_stays_where_groups_bring_nothing),
         cmocka_unit_test(what_it_recommends_is_a_plan_that_fits),
         cmocka_unit_test(a_plan_leaves_room_for_all_that_is_beside_its_arena),
         cmocka_unit_test(the_recommended_micro_batch_is_the_fastest_of_the_candidates),
