@@ -111,7 +111,8 @@ rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
         rp_line_chart_add_level(chart, title->str, ridge);
     }
     rp_line_chart_set_log(chart, 2, 10);
-    rp_line_chart_set_x_range(chart, batch[0], batch[G_N_ELEMENTS(batch) - 1]);
+    rp_line_chart_set_x_range(chart, batch[0] / 1.15, batch[G_N_ELEMENTS(batch) - 1] * 1.15);
+    rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_subtitle(chart, "predicted; above a dashed line the GPU computes longer than "
                                       "its interconnect transfers");
     rp_line_chart_set_style(chart, rp_paper_style(paper));

@@ -20,10 +20,11 @@
 #define LEAST_WIDE 200
 /* Of a plot that is less wide, from tic to tic. */
 #define NARROW 500
-/* Of texts of ten points, of those in bold, and of style.gp's font_small. */
+/* Of texts of ten points, of those in bold, and of style.gp's font_small and font_title. */
 #define CHARACTER 7.4
 #define BOLD_CHARACTER 8.2
 #define SMALL_CHARACTER 6.3
+#define TITLE_CHARACTER 9.4
 #define TIC_PIXELS 48.0
 /* Above the plot of a figure without titles. */
 #define UNTITLED_TOP 12
@@ -179,21 +180,34 @@ rp_figure_set_table(RpFigure *figure, const char *csv)
     figure->table = g_strdup(csv);
 }
 
+/* The largest of style.gp's fonts in which @text fits beside the edges, @usual if that does. */
+static const char *
+fitting_font(const RpFigure *figure, const char *text, const char *usual, double character)
+{
+    const double room = (double)figure->width - 16;
+    const double length = (double)g_utf8_strlen(text, -1);
+
+    if (!rp_figure_is_narrow(figure) || length * character <= room)
+        return usual;
+    return length * SMALL_CHARACTER <= room ? "font_small" : "font_tiny";
+}
+
 void
 rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle)
 {
     g_autofree char *quoted = rp_gnuplot_quote(title);
 
     rp_text_append(figure->script,
-                   "set label 100 %s at screen px(10), screen 1 - py(20) left font font_title\n",
-                   quoted);
+                   "set label 100 %s at screen px(10), screen 1 - py(20) left font %s\n", quoted,
+                   fitting_font(figure, title, "font_title", TITLE_CHARACTER));
     if (subtitle != NULL) {
         g_autofree char *second = rp_gnuplot_quote(subtitle);
+        const char *font = fitting_font(figure, subtitle, NULL, CHARACTER);
 
         rp_text_append(figure->script,
                        "set label 101 %s at screen px(10), screen 1 - py(42) left textcolor rgb "
-                       "'#444444'\n",
-                       second);
+                       "'#444444'%s%s\n",
+                       second, font != NULL ? " font " : "", font != NULL ? font : "");
     }
 }
 
@@ -207,18 +221,6 @@ const char *
 rp_figure_heading_left(const RpFigure *figure)
 {
     return rp_figure_is_narrow(figure) ? "screen px(8)" : "graph 0";
-}
-
-/* The largest of style.gp's fonts in which @text fits beside the edges, @usual if that does. */
-static const char *
-fitting_font(const RpFigure *figure, const char *text, const char *usual, double character)
-{
-    const double room = (double)figure->width - 16;
-    const double length = (double)g_utf8_strlen(text, -1);
-
-    if (!rp_figure_is_narrow(figure) || length * character <= room)
-        return usual;
-    return length * SMALL_CHARACTER <= room ? "font_small" : "font_tiny";
 }
 
 const char *

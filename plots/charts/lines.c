@@ -13,6 +13,9 @@
 #define NARROW 600
 #define NARROW_SHAPE 0.5
 #define NARROW_RIGHT 20
+/* Of a tic's label, and between two of them. */
+#define TIC_CHARACTER 8.4
+#define TIC_GAP 5
 
 typedef struct {
     char *title;
@@ -175,6 +178,22 @@ rp_line_chart_add_level(RpLineChart *chart, const char *title, double y)
     g_ptr_array_add(chart->levels, level);
 }
 
+/* Beside a narrow plot stands a letter for it, which the legend explains: "a" */
+static char *
+level_letter(guint i)
+{
+    return g_strdup_printf("%c", 'a' + (char)(i % 26));
+}
+
+static char *
+level_entry(const RpLineChart *chart, guint i)
+{
+    const Level *level = g_ptr_array_index(chart->levels, i);
+    g_autofree char *letter = level_letter(i);
+
+    return g_strdup_printf("%s: %s", letter, level->title);
+}
+
 static void
 append_style(GString *script, const Series *series)
 {
@@ -211,8 +230,9 @@ append_data(const RpLineChart *chart, GString *data)
 }
 
 static void
-append_plot(const RpLineChart *chart, GString *script)
+append_plot(const RpLineChart *chart, gboolean narrow, GString *script)
 {
+    const guint entries = narrow ? chart->levels->len : 0;
     guint index = 0;
 
     g_string_append(script, "plot \\\n");
@@ -227,7 +247,16 @@ append_plot(const RpLineChart *chart, GString *script)
         append_style(script, series);
         rp_text_append(script, " %s%s%s\n", series->title != NULL ? "title " : "notitle",
                        series->title != NULL ? title : "",
-                       i + 1 < chart->series->len ? ", \\" : "");
+                       i + 1 < chart->series->len + entries ? ", \\" : "");
+    }
+    for (guint i = 0; i < entries; i++) {
+        g_autofree char *entry = level_entry(chart, i);
+        g_autofree char *title = rp_gnuplot_quote(entry);
+
+        rp_text_append(script,
+                       "  keyentry with lines linewidth 1 dashtype (4,4) linecolor rgb '#555555' "
+                       "title %s%s\n",
+                       title, i + 1 < entries ? ", \\" : "");
     }
 }
 
@@ -260,11 +289,12 @@ append_axis(GString *script, char axis, guint base, double low, double high)
 }
 
 static void
-append_levels(const RpLineChart *chart, GString *script)
+append_levels(const RpLineChart *chart, gboolean narrow, GString *script)
 {
     for (guint i = 0; i < chart->levels->len; i++) {
         const Level *level = g_ptr_array_index(chart->levels, i);
-        g_autofree char *title = rp_gnuplot_quote(level->title);
+        g_autofree char *shown = narrow ? level_letter(i) : g_strdup(level->title);
+        g_autofree char *title = rp_gnuplot_quote(shown);
 
         rp_text_append(script,
                        "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead "
@@ -274,15 +304,20 @@ append_levels(const RpLineChart *chart, GString *script)
     }
 }
 
-/* Where levels are named beside the plot. Returns: pixels it takes below it. */
+/* Where levels are named beside the plot, or is no room for it there. Returns: pixels it takes below
+ * the plot. */
 static guint
-add_legend_below(const RpLineChart *chart, RpFigure *figure, guint plot_width)
+add_legend_below(const RpLineChart *chart, gboolean narrow, RpFigure *figure, guint plot_width)
 {
-    g_autofree const char **titles = g_new0(const char *, chart->series->len + 1);
+    g_autoptr(GPtrArray) titles = g_ptr_array_new_with_free_func(g_free);
 
     for (guint i = 0; i < chart->series->len; i++)
-        titles[i] = ((const Series *)g_ptr_array_index(chart->series, i))->title;
-    return rp_figure_add_legend_below(figure, titles, chart->series->len, plot_width);
+        g_ptr_array_add(titles,
+                        g_strdup(((const Series *)g_ptr_array_index(chart->series, i))->title));
+    for (guint i = 0; narrow && i < chart->levels->len; i++)
+        g_ptr_array_add(titles, level_entry(chart, i));
+    return rp_figure_add_legend_below(figure, (const char *const *)(gconstpointer)titles->pdata,
+                                      titles->len, plot_width);
 }
 
 /* Pixels that the names of levels, or else the legend, take beside the plot. */
@@ -305,9 +340,42 @@ right_width(const RpLineChart *chart)
     return (guint)width + 10;
 }
 
+/* Where @x is on an axis from 0 to 1. */
+static double
+along_axis(const RpLineChart *chart, double low, double high, double x)
+{
+    return chart->x_base > 0 ? log(x / low) / log(high / low) : (x - low) / (high - low);
+}
+
+/* Every how many of the tics has a label, so that none runs into the next. */
+static guint
+labelled_tics(const RpLineChart *chart, const double *x, guint n, guint plot_width)
+{
+    const gboolean given = chart->x_low < chart->x_high;
+    const double low = given ? chart->x_low : chart->x_base > 0 ? x[0] : 0;
+    const double high = given ? chart->x_high : x[n - 1];
+
+    for (guint step = 1; step < n; step++) {
+        gboolean fit = TRUE;
+
+        for (guint i = 0; i + step < n && fit; i += step) {
+            g_autofree char *label = g_strdup_printf("%.9g", x[i]);
+            g_autofree char *next = g_strdup_printf("%.9g", x[i + step]);
+            const double apart =
+                (along_axis(chart, low, high, x[i + step]) - along_axis(chart, low, high, x[i])) *
+                plot_width;
+
+            fit = apart >= TIC_CHARACTER * (double)(strlen(label) + strlen(next)) / 2 + TIC_GAP;
+        }
+        if (fit)
+            return step;
+    }
+    return MAX(1, n);
+}
+
 /* Tics that were given, or at the abscissas of the first series. */
 static void
-append_tics(const RpLineChart *chart, GString *script)
+append_tics(const RpLineChart *chart, guint plot_width, GString *script)
 {
     const Series *series = chart->series->len > 0 ? g_ptr_array_index(chart->series, 0) : NULL;
     const double *x = (const double *)(gconstpointer)chart->tics->data;
@@ -319,9 +387,11 @@ append_tics(const RpLineChart *chart, GString *script)
     }
     if (n == 0)
         return;
+    const guint step = labelled_tics(chart, x, n, plot_width);
+
     g_string_append(script, "set xtics (");
     for (guint i = 0; i < n; i++)
-        rp_text_append(script, "%s%.9g", i > 0 ? ", " : "", x[i]);
+        rp_text_append(script, "%s%s%.9g", i > 0 ? ", " : "", i % step > 0 ? "'' " : "", x[i]);
     g_string_append(script, ")\n");
 }
 
@@ -334,8 +404,8 @@ rp_line_chart_figure(const RpLineChart *chart)
         rp_figure_new_styled(chart->name, chart->title, &chart->style, WIDTH,
                              narrow ? TITLES + (guint)(NARROW_SHAPE * wide) : HEIGHT);
     GString *script = rp_figure_script(figure);
-    guint right = narrow && chart->levels->len == 0 ? NARROW_RIGHT : right_width(chart);
-    guint bottom = below ? add_legend_below(chart, figure, wide - LEFT - right) : BOTTOM;
+    guint right = narrow ? NARROW_RIGHT : right_width(chart);
+    guint bottom = below ? add_legend_below(chart, narrow, figure, wide - LEFT - right) : BOTTOM;
 
     append_data(chart, rp_figure_data(figure));
     rp_figure_add_titles(figure, chart->title, chart->subtitle);
@@ -343,8 +413,8 @@ rp_line_chart_figure(const RpLineChart *chart)
     rp_figure_add_y_title(figure, chart->y_title);
     append_axis(script, 'x', chart->x_base, chart->x_low, chart->x_high);
     append_axis(script, 'y', chart->y_base, chart->y_low, chart->y_high);
-    append_levels(chart, script);
-    append_tics(chart, script);
+    append_levels(chart, narrow, script);
+    append_tics(chart, wide - LEFT - right, script);
     if (chart->short_tics) {
         append_short_tics(script, 'x');
         append_short_tics(script, 'y');
@@ -358,7 +428,7 @@ rp_line_chart_figure(const RpLineChart *chart)
                        "set bmargin at screen py(%d)\n"
                        "set key at screen 1 - px(%u), graph 1 left top Left reverse\n",
                        BOTTOM, right - 8);
-    append_plot(chart, script);
+    append_plot(chart, narrow, script);
     return figure;
 }
 

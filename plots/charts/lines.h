@@ -46,7 +46,8 @@ void rp_line_chart_add(RpLineChart *chart, const char *title, RpColour colour, R
                        const double *x, const double *y, guint n);
 /* An entry of the legend without data: what a style means. */
 void rp_line_chart_explain(RpLineChart *chart, const char *title, RpLineStyle style);
-/* A dashed horizontal line across the chart, named at its right end; the legend is then below. */
+/* A dashed horizontal line across the chart, named at its right end; the legend is then below, and
+ * names it where the chart is narrow. */
 void rp_line_chart_add_level(RpLineChart *chart, const char *title, double y);
 
 /* (transfer full) */

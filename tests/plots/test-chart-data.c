@@ -294,6 +294,32 @@ names_of_levels_and_the_legend_stand_apart(void **state)
 }
 
 static void
+narrow_lines_have_fewer_labels_and_letters_for_levels(void **state)
+{
+    (void)state;
+    const double x[] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
+    const RpFigureStyle narrow = {.width_mm = 84};
+    g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
+
+    rp_line_chart_add(chart, "series", RP_COLOUR_BLUE, RP_LINE_SOLID, x, x, G_N_ELEMENTS(x));
+    rp_line_chart_add_level(chart, "planned", 2048);
+    rp_line_chart_set_log(chart, 2, 0);
+    rp_line_chart_set_tics_at_points(chart);
+    g_autoptr(RpFigure) wide = rp_line_chart_figure(chart);
+    rp_line_chart_set_style(chart, &narrow);
+    g_autoptr(RpFigure) small = rp_line_chart_figure(chart);
+
+    assert_non_null(strstr(rp_figure_script(wide)->str, "set xtics (512, 1024, 2048, 4096, 8192,"));
+    assert_non_null(strstr(rp_figure_script(wide)->str, "set label 'planned'"));
+    assert_non_null(strstr(rp_figure_script(small)->str,
+                           "set xtics (512, '' 1024, 2048, '' 4096, 8192, '' 16384, 32768, ''"));
+    assert_non_null(strstr(rp_figure_script(small)->str, "set label 'a'"));
+    assert_non_null(strstr(rp_figure_script(small)->str, "title 'a: planned'"));
+    /* the plot keeps the room that the name would take */
+    assert_non_null(strstr(rp_figure_script(small)->str, "set rmargin at screen 1 - px(20)"));
+}
+
+static void
 a_table_of_a_benchmark_becomes_a_chart(void **state)
 {
     (void)state;
@@ -565,6 +591,7 @@ main(void)
         cmocka_unit_test(the_height_of_a_bar_chart_follows_from_its_rows),
         cmocka_unit_test(a_line_chart_keeps_gaps_and_numbers),
         cmocka_unit_test(names_of_levels_and_the_legend_stand_apart),
+        cmocka_unit_test(narrow_lines_have_fewer_labels_and_letters_for_levels),
         cmocka_unit_test(a_table_of_a_benchmark_becomes_a_chart),
         cmocka_unit_test(a_table_that_cannot_be_read_names_the_line),
         cmocka_unit_test(balance_shows_the_time_of_each_slot),
