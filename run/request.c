@@ -7,9 +7,6 @@
 #include "core/trace/report.h"
 #include "sim/simulate.h"
 
-#define SECONDS_PER_YEAR (365.25 * 86400)
-#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
-
 void
 rp_request_clear(RpRequest *request)
 {
@@ -18,13 +15,6 @@ rp_request_clear(RpRequest *request)
     g_clear_pointer(&request->given, rp_schedule_free_given);
     g_clear_pointer(&request->slow, g_free);
     g_clear_pointer(&request->slowed, rp_profile_free);
-}
-
-/* A setting as messages name it. */
-static const char *
-name(const RpAsk *ask, const char *key)
-{
-    return ask->as_keys ? key : rp_setting_find(key)->flag;
 }
 
 /* A stage list, with its setting's name in front of what is wrong with it. "none" is what an empty
@@ -38,7 +28,7 @@ parse_stages(const RpAsk *ask, const char *key, const char *text, GError **error
     GArray *list = rp_partition_parse_list(text, error);
 
     if (list == NULL)
-        g_prefix_error(error, "%s: ", name(ask, key));
+        g_prefix_error(error, "%s: ", rp_ask_name(ask, key));
     return list;
 }
 
@@ -53,7 +43,7 @@ given_bound(const RpAsk *ask, const RpProfile *profile, GError **error)
     partition =
         rp_partition_from_blocks(profile, (const guint *)(void *)stages->data, stages->len, error);
     if (partition == NULL)
-        g_prefix_error(error, "%s: ", name(ask, "stages"));
+        g_prefix_error(error, "%s: ", rp_ask_name(ask, "stages"));
     return partition;
 }
 
@@ -73,8 +63,8 @@ given_dispatched(const RpAsk *ask, const RpProfile *profile, GError **error)
         (const guint *)(void *)backward->data, backward->len, error);
 
     if (partition == NULL)
-        g_prefix_error(error, "%s, %s: ", name(ask, "forward_stages"),
-                       name(ask, "backward_stages"));
+        g_prefix_error(error, "%s, %s: ", rp_ask_name(ask, "forward_stages"),
+                       rp_ask_name(ask, "backward_stages"));
     return partition;
 }
 
@@ -83,8 +73,8 @@ static gboolean
 check_lists(const RpAsk *ask, GError **error)
 {
     const RpScheduleOps *schedule = ask->options.schedule;
-    const char *one = name(ask, "stages"), *forward = name(ask, "forward_stages"),
-               *backward = name(ask, "backward_stages");
+    const char *one = rp_ask_name(ask, "stages"), *forward = rp_ask_name(ask, "forward_stages"),
+               *backward = rp_ask_name(ask, "backward_stages");
     const gboolean bound = ask->stages != NULL;
     const gboolean both = ask->forward_stages != NULL && ask->backward_stages != NULL;
     const gboolean any = ask->forward_stages != NULL || ask->backward_stages != NULL;
@@ -155,80 +145,6 @@ rp_request_recompute(const RpRequest *request)
                                                   : RP_SETTING_RECOMPUTE(GATED, NOTHING));
 }
 
-/* A run that would not fit in memory is refused before it begins.
- * @stages: of all passes; bound ones go forward and backward */
-static gboolean
-check_size(const RpAsk *ask, guint stages, guint calls, guint iterations, GError **error)
-{
-    const RpPlanOptions *options = &ask->options;
-    guint64 most =
-        options->fidelity == RP_FIDELITY_FULL ? RP_RUN_MAX_FULL_ACTIONS : RP_RUN_MAX_ACTIONS;
-    double actions = (double)stages * options->micro_batches * calls * iterations *
-                     (options->schedule->dispatched ? 1 : 2);
-
-    if (actions <= (double)most)
-        return TRUE;
-    g_autofree char *of_calls = calls > 1 ? g_strdup_printf(" x %u calls", calls) : g_strdup("");
-
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "%s, %s: expected at most %" G_GUINT64_FORMAT
-                " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
-                "%u iterations)",
-                name(ask, "micro_batches"),
-                ask->as_keys ? "gradient_accumulation_steps" : "--iterations", most, actions,
-                stages, options->micro_batches, of_calls, iterations);
-    return FALSE;
-}
-
-/* RoundPipe may come down to its fused stage. Iterations are fewer where they are longer: with the
- * fewest stages, in the most rounds, there are the fewest actions. */
-gboolean
-rp_ask_check_size(const RpAsk *ask, GError **error)
-{
-    const RpPlanOptions *options = &ask->options;
-    const guint stages = options->schedule->dispatched ? 1 : options->gpus;
-    const guint rounds = !options->schedule->dispatched ? 1
-                         : options->round > 0 ? MAX(1, options->micro_batches / options->round)
-                                              : options->micro_batches;
-    const guint64 slots = (guint64)stages * rounds * MAX(1, ask->calls);
-    const RpSteadyWindow window =
-        rp_steady_window(options->gpus, (guint)MIN(slots, (guint64)G_MAXUINT32));
-
-    return check_size(ask, stages, MAX(1, ask->calls), window.iterations, error);
-}
-
-/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
- * the other, would come near it is refused. */
-static gboolean
-check_time(const RpAsk *ask, const RpProfile *profile, guint iterations, GError **error)
-{
-    const RpPlanOptions *options = &ask->options;
-    const double slowest =
-        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
-            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
-    double seconds = 0, bytes = 0;
-
-    for (guint l = 0; l < profile->n_layers; l++) {
-        const RpLayer *layer = &profile->layers[l];
-
-        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
-                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
-                   (double)RP_NS_PER_S;
-        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
-                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
-    }
-    if (options->fidelity == RP_FIDELITY_FULL)
-        seconds += bytes / slowest;
-    seconds *= (double)options->micro_batches * iterations;
-    if (seconds <= MOST_SECONDS)
-        return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
-                name(ask, "micro_batches"), ask->as_keys ? "" : ", --iterations",
-                MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
-    return FALSE;
-}
-
 /* What can be said before a partition is searched for: the search takes long, a message does not.
  */
 static gboolean
@@ -265,8 +181,8 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
                                                  : 1;
 
     return rp_schedule_check(schedule, &shape, error) &&
-           check_size(ask, shape.stages, 1, iterations, error) &&
-           check_time(ask, profile, iterations, error);
+           rp_ask_check_actions(ask, shape.stages, 1, iterations, error) &&
+           rp_ask_check_time(ask, profile, iterations, error);
 }
 
 /* The first iteration has all frozen weights to upload: alone it tells nothing. */
@@ -323,6 +239,7 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
     if (options->round == 0)
         options->round = rp_plan_whole_round(options);
     options->calls = ask->calls;
+    request->beside = ask->beside;
     stages = request->partition->n_forward + request->partition->n_backward;
     const guint slots = stages * MAX(1, rp_plan_whole_round(options) / options->round) * calls;
 
@@ -333,8 +250,8 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
                           : options->async || ask->settle ? request->window.iterations
                                                           : 1;
     request->steady = options->async && request->iterations >= request->window.iterations;
-    return check_size(ask, stages, calls, request->iterations, error) &&
-           check_time(ask, profile, request->iterations, error) &&
+    return rp_ask_check_actions(ask, stages, calls, request->iterations, error) &&
+           rp_ask_check_time(ask, profile, request->iterations, error) &&
            rp_request_choose_resident(ask, profile, request, error);
 }
 
@@ -364,6 +281,8 @@ RpTrace *
 rp_request_simulate(const RpRequest *request, const RpProfile *profile, RpPlan **plan_out,
                     GError **error)
 {
+    if (!rp_request_check_memory(request, error))
+        return NULL;
     g_autoptr(RpProfile) real = real_profile(request, profile);
     RpMachine machine = rp_machine_from_profile(real);
     g_autoptr(RpPlan) plan =

@@ -33,6 +33,7 @@ typedef struct {
     guint calls;           /* of an iteration: gradient accumulation */
     guint iterations;
     gboolean settle;  /* as many iterations as it takes, also if synchronous */
+    guint beside;     /* simulations that run at the same time, this one included; 0 = 1 */
     gboolean as_keys; /* messages name keys of run files, not options */
 } RpAsk;
 
@@ -42,6 +43,7 @@ typedef struct {
     RpPartition *partition;
     const char *partition_source; /* "given", "paper" or "simulated" */
     guint iterations;
+    guint beside;           /* as in RpAsk */
     gboolean steady;        /* asynchronous with enough iterations: report the window */
     RpSteadyWindow window;  /* asynchronous: iterations that are needed, and which count */
     guint64 resident_bytes; /* frozen weights that stay on the device with the most of them */
@@ -59,8 +61,30 @@ typedef struct {
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
 
-/* Before there is a profile: that its prediction is not too large. Errors: RP_RUN_ERROR_USAGE */
+/* ---- what is too large (request-size.c). Errors: RP_RUN_ERROR_USAGE ---- */
+
+/* A setting as messages name it. */
+const char *rp_ask_name(const RpAsk *ask, const char *key);
+
+/* Before there is a profile: that its prediction is not too large. */
 gboolean rp_ask_check_size(const RpAsk *ask, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* That a run has no more actions than the most. @stages: of all passes; bound ones go forward and
+ * backward */
+gboolean rp_ask_check_actions(const RpAsk *ask, guint stages, guint calls, guint iterations,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
+ * the other, would come near it is refused. */
+gboolean rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether plan and trace of @request fit into the memory that there is: without it the system ends
+ * the program without a word. */
+gboolean rp_request_check_memory(const RpRequest *request,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- requests ---- */
 
 /**
  * rp_request_resolve:

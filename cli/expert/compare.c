@@ -110,8 +110,9 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
     if (trace == NULL)
         return FALSE;
     rp_result_measure(&row->request, row->entry->profile, plan, trace, &row->result);
-    if (row->request.options.fidelity == RP_FIDELITY_COMPUTE)
-        rp_result_plan_memory(&row->request, row->entry->profile, &row->result);
+    if (row->request.options.fidelity == RP_FIDELITY_COMPUTE &&
+        !rp_result_plan_memory(&row->request, row->entry->profile, &row->result, error))
+        return FALSE;
     gboolean distributed;
 
     return rp_cli_noise_draw(row->noise, &row->request, row->entry->profile, &row->drawn,
@@ -132,8 +133,8 @@ run_in_thread(gpointer data, gpointer user_data)
 static gboolean
 run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
 {
-    int n_threads = (int)MIN(g_get_num_processors(), rows->len);
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, args, MAX(1, n_threads), TRUE, error);
+    args->ask.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
+    GThreadPool *pool = g_thread_pool_new(run_in_thread, args, (int)args->ask.beside, TRUE, error);
 
     if (pool == NULL)
         return FALSE;

@@ -7,7 +7,7 @@
 #include "core/schedules/schedule.h"
 #include "sim/search/partition-cost.h"
 
-/* A bound schedule's buffers are all known when its second iteration is planned. */
+/* Buffers are all known when the second iteration is planned. */
 #define BUFFERED_ITERATIONS 2
 
 void
@@ -33,21 +33,26 @@ measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
     result->memory_problem = g_strdup_printf("%s: %s", what, remedy);
 }
 
-void
-rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result)
+gboolean
+rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result,
+                      GError **error)
 {
-    RpPlanOptions options = request->options;
+    RpRequest full = *request; /* shares what it points to */
 
-    if (!rp_profile_check_full(profile, NULL))
-        return;
-    options.fidelity = RP_FIDELITY_FULL;
-    options.dispatch = RP_DISPATCH_ROTATION; /* arenas are the same */
-    options.fused_forward = RP_FUSED_PHYSICAL;
+    if (!rp_profile_check_full(profile, NULL) || !rp_planner_has_full(&request->options))
+        return TRUE;
+    full.options.fidelity = RP_FIDELITY_FULL;
+    full.options.dispatch = RP_DISPATCH_ROTATION; /* arenas are the same */
+    full.options.fused_forward = RP_FUSED_PHYSICAL;
+    full.iterations = rp_planner_knows_buffers(&full.options) ? 0 : BUFFERED_ITERATIONS;
+    if (!rp_request_check_memory(&full, error))
+        return FALSE;
     g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, request->partition, &options, BUFFERED_ITERATIONS, NULL);
+        rp_plan_make(profile, full.partition, &full.options, full.iterations, NULL);
 
     if (plan != NULL)
         measure_memory(profile, plan, result);
+    return TRUE;
 }
 
 static guint

@@ -16,6 +16,7 @@ typedef struct {
     const double *prices;
     RpProgress progress;
     guint64 total;
+    guint n_threads;
     gint done; /* atomic */
 } Sweep;
 
@@ -77,6 +78,7 @@ run_row(const Sweep *sweep, guint i, char **texts, GError **error)
     g_autoptr(RpPlan) plan = NULL;
 
     rp_sweep_grid_args(sweep->grid, i, &args);
+    args.ask.beside = sweep->n_threads;
     if (!rp_request_load(&args, models->values[rp_sweep_grid_place(sweep->grid, i, 0)], &profile,
                          &request, error))
         return FALSE;
@@ -85,8 +87,9 @@ run_row(const Sweep *sweep, guint i, char **texts, GError **error)
     if (trace == NULL)
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
-    if (request.options.fidelity == RP_FIDELITY_COMPUTE)
-        rp_result_plan_memory(&request, profile, &result);
+    if (request.options.fidelity == RP_FIDELITY_COMPUTE &&
+        !rp_result_plan_memory(&request, profile, &result, error))
+        return FALSE;
     tell(sweep, i, profile, &request, &result, texts);
     return TRUE;
 }
@@ -120,9 +123,8 @@ rp_sweep_run(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, g
     *done = missing->len;
     if (missing->len == 0)
         return TRUE;
-    const guint n_threads = MIN(g_get_num_processors(), missing->len);
-    GThreadPool *pool =
-        g_thread_pool_new(run_in_thread, &sweep, (int)MAX(1, n_threads), TRUE, error);
+    sweep.n_threads = MAX(1, MIN(g_get_num_processors(), missing->len));
+    GThreadPool *pool = g_thread_pool_new(run_in_thread, &sweep, (int)sweep.n_threads, TRUE, error);
 
     if (pool == NULL)
         return FALSE;

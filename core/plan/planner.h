@@ -121,6 +121,14 @@ rp_planner_has_full(const RpPlanOptions *options)
            !(options->schedule->unflushed && options->async);
 }
 
+/* Whether the arenas of a new planner have all their buffers: those of dispatched stages, but for what
+ * waits between I and W. Others are laid out as iterations are planned. */
+static inline gboolean
+rp_planner_knows_buffers(const RpPlanOptions *options)
+{
+    return rp_schedule_is_rotated(options->schedule) && !options->schedule->split_backward;
+}
+
 typedef struct _RpPlanner RpPlanner;
 
 /**

@@ -117,8 +117,8 @@ lay_out(const RpProfile *profile, guint micro_batches, gboolean by_category, RpA
         options.resident_limit = 0;
     g_autoptr(RpPlanner) planner = rp_planner_new(profile, run->partition, &options, &error);
 
-    /* a bound schedule's stash grows while its order is laid out */
-    if (planner == NULL || (!dispatched && !rp_planner_append_iteration(planner, &error))) {
+    if (planner == NULL ||
+        (!rp_planner_knows_buffers(&options) && !rp_planner_append_iteration(planner, &error))) {
         rp_advise_take_error(run, error);
         return FALSE;
     }

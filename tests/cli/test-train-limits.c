@@ -119,6 +119,28 @@ an_openblas_that_cannot_be_loaded_is_named(void **state)
                    "(Debian: libopenblas0)");
 }
 
+/* Plan and trace of 16 million actions: 3.6 GiB, told before they are made. */
+static void
+a_simulation_beyond_memory_is_refused_before_it_begins(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "ulimit -v %u; exec timeout 60 $ROUNDPIPE simulate @Q --schedule 1f1b --gpus 4 "
+        "--micro-batches 2000000 --stages 7*4",
+        room());
+    g_auto(RpCliRun) less = rp_cli_shell(
+        "ulimit -v %u; exec timeout 60 $ROUNDPIPE simulate @Q --schedule 1f1b --gpus 4 "
+        "--micro-batches 20000 --stages 7*4",
+        room());
+
+    (void)state;
+    assert_int_equal(run.code, 2);
+    if (strstr(run.err, "16000000 compute actions (8 slots x 2000000 micro-batches") == NULL ||
+        strstr(run.err, "3.6 GiB of memory") == NULL ||
+        strstr(run.err, "RLIMIT_AS (/proc/self/limits): expected fewer micro-batches") == NULL)
+        fail_msg("%s", run.err);
+    assert_int_equal(less.code, 0);
+}
+
 int
 main(void)
 {
@@ -127,6 +149,7 @@ main(void)
         cmocka_unit_test(matmuls_that_can_never_be_are_refused),
         cmocka_unit_test(an_openblas_that_cannot_be_loaded_is_named),
         cmocka_unit_test(arenas_beyond_the_address_space_are_refused_by_name),
+        cmocka_unit_test(a_simulation_beyond_memory_is_refused_before_it_begins),
         cmocka_unit_test(matmuls_without_room_are_refused_before_the_first_step),
         cmocka_unit_test(a_limit_that_leaves_room_is_no_reason_to_refuse),
     };
