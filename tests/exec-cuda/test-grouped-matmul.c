@@ -245,6 +245,38 @@ adds_whole_numbers_up_without_an_error(void **state)
     }
 }
 
+/* ---- of two ---- */
+
+static void
+gives_the_same_bits_at_any_depth(void **state)
+{
+    static const RpGroupedWay pairs[][2] = {{RP_GROUPED_128X128, RP_GROUPED_128X128_DEEP},
+                                            {RP_GROUPED_128X256, RP_GROUPED_128X256_DEEP}};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+
+    for (guint i = 0; i < 3 * G_N_ELEMENTS(groups) * G_N_ELEMENTS(pairs); i++) {
+        const RpGroupedMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+                                           .m = 328,
+                                           .n = 264,
+                                           .k = 328,
+                                           .a_dtype = RP_DTYPE_BF16,
+                                           .b_dtype = RP_DTYPE_BF16,
+                                           .c_dtype = RP_DTYPE_FP32,
+                                           .accumulate = i % 3 == RP_MATMUL_TN};
+        const guint mark = host_mark();
+        Product inputs = make_product(shape, &groups[i / 3 % G_N_ELEMENTS(groups)], FALSE);
+        Outputs sums[2] = {0};
+
+        for (guint deep = 0; deep < 2; deep++) {
+            inputs.way = (int)pairs[i / 3 / G_N_ELEMENTS(groups)][deep];
+            compute_product(&device, &inputs, &sums[deep]);
+        }
+        assert_memory_equal(sums[0].arrays[0].data, sums[1].arrays[0].data,
+                            inputs.c.n * sizeof(float));
+        host_free_since(mark);
+    }
+}
+
 /* ---- of none ---- */
 
 static void
@@ -278,9 +310,10 @@ main(void)
     static const struct CMUnitTest of_way[] = {
         OF_WAY(adds_whole_numbers_up_without_an_error), OF_WAY(multiplies_every_storage),
         OF_WAY(multiplies_many_tiles), OF_WAY(adds_up_in_fp16_as_closely_as_fp16_can)};
-    struct CMUnitTest tests[3 + RP_N_GROUPED_WAYS * G_N_ELEMENTS(of_way)] = {
+    struct CMUnitTest tests[4 + RP_N_GROUPED_WAYS * G_N_ELEMENTS(of_way)] = {
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_sizes_of_tensor_cores),
+        cuda_test(gives_the_same_bits_at_any_depth),
         cuda_test(refuses_storages_that_differ),
     };
     int ways[RP_N_GROUPED_WAYS];
@@ -288,7 +321,7 @@ main(void)
     for (int way = 0; way < RP_N_GROUPED_WAYS; way++) {
         ways[way] = way;
         for (guint i = 0; i < G_N_ELEMENTS(of_way); i++) {
-            struct CMUnitTest *test = &tests[3 + (guint)way * G_N_ELEMENTS(of_way) + i];
+            struct CMUnitTest *test = &tests[4 + (guint)way * G_N_ELEMENTS(of_way) + i];
 
             *test = of_way[i];
             test->name = g_strdup_printf("%s_by_%s", of_way[i].name,

@@ -166,6 +166,8 @@ static const struct {
     {"128x64", grouped_is_fast, grouped_matmul_128x64},
     {"128x128", grouped_is_fast, grouped_matmul_128x128},
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
+    {"128x128-deep", grouped_has_depth, grouped_matmul_128x128_deep},
+    {"128x256-deep", grouped_has_depth, grouped_matmul_128x256_deep},
     {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
     {"wgmma-turns-128", grouped_has_wgmma, grouped_matmul_turns_128},
     {"wgmma-turns-192", grouped_has_wgmma, grouped_matmul_turns_192},
@@ -227,7 +229,7 @@ rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
         return RP_GROUPED_64X128;
     if (grouped_has_wgmma(args))
         return wgmma_of(args);
-    return RP_GROUPED_128X128;
+    return grouped_has_depth(args) ? RP_GROUPED_128X128_DEEP : RP_GROUPED_128X128;
 }
 
 cudaError_t

@@ -4,5 +4,5 @@
 cudaError_t
 grouped_matmul_128x128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return Launch<128, 128, 2, 2, 3, 2>::run(args, stream);
+    return Launch<128, 128, 2, 2, 32, 3, 2>::run(args, stream);
 }

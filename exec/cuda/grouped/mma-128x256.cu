@@ -4,5 +4,5 @@
 cudaError_t
 grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return Launch<128, 256, 2, 4, 4, 1>::run(args, stream);
+    return Launch<128, 256, 2, 4, 32, 4, 1>::run(args, stream);
 }

@@ -4,5 +4,5 @@
 cudaError_t
 grouped_matmul_128x64(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return Launch<128, 64, 4, 1, 4, 2>::run(args, stream);
+    return Launch<128, 64, 4, 1, 32, 4, 2>::run(args, stream);
 }

@@ -4,5 +4,5 @@
 cudaError_t
 grouped_matmul_64x128(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    return Launch<64, 128, 2, 2, 4, 2>::run(args, stream);
+    return Launch<64, 128, 2, 2, 32, 4, 2>::run(args, stream);
 }

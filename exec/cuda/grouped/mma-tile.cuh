@@ -19,7 +19,6 @@
 #include "exec/cuda/grouped/mma.cuh"
 #include "exec/cuda/grouped/place.cuh"
 
-#define DEPTH 32
 #define NEAR_END 4
 
 /* Elements (row g + 8 half, columns 2t and 2t + 1) of a fragment of C. */
@@ -37,8 +36,9 @@ pair_of(const uint32_t (&c)[2], int half)
     return __half22float2(pair);
 }
 
-/* How a tile of @EXTENT of m or n lies in shared memory. */
-template <bool TURNED, int EXTENT> struct Layout {
+/* How a tile of @EXTENT of m or n, @DEPTH of k, lies in shared memory. */
+template <bool TURNED, int EXTENT, int DEPTH_> struct Layout {
+    static constexpr int DEPTH = DEPTH_;
     static constexpr int COLUMNS = TURNED ? EXTENT : DEPTH;
     static constexpr int ROWS = TURNED ? DEPTH : EXTENT;
     static constexpr uint32_t ROW_BYTES = COLUMNS * 2;
@@ -54,8 +54,7 @@ template <bool TURNED, int EXTENT> struct Layout {
 };
 
 /* What a thread copies of each tile: chunk `chunk` of rows `row`, row + PASS, ... */
-template <typename T, bool TURNED, int EXTENT, int THREADS> struct Copier {
-    using L = Layout<TURNED, EXTENT>;
+template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
     static constexpr int CHUNKS = L::COLUMNS / 8, PASS = THREADS / CHUNKS;
 
     static_assert(PASS % 8 == 0 && L::ROWS % PASS == 0, "places repeat from pass to pass");
@@ -89,14 +88,13 @@ template <typename T, bool TURNED, int EXTENT, int THREADS> struct Copier {
         for (int i = 0; i < L::ROWS / PASS; i++)
             copy_async_16(tile + to + (uint32_t)(i * PASS) * L::ROW_BYTES,
                           from + (size_t)(i * PASS) * stride, inside && row + i * PASS < rows);
-        from += TURNED ? DEPTH * stride : DEPTH;
+        from += TURNED ? L::DEPTH * stride : L::DEPTH;
     }
 };
 
 /* Where a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on. Of the four
  * 8x8 matrices the second is the next 8 of m in A, and the next 8 of k in B, as mma wants them. */
-template <bool TURNED, int EXTENT, bool OF_B> struct Reader {
-    using L = Layout<TURNED, EXTENT>;
+template <bool TURNED, typename L, bool OF_B> struct Reader {
     uint32_t row, chunk, first;
 
     __device__ __forceinline__ explicit Reader(int first_)
@@ -123,22 +121,24 @@ template <bool TURNED, int EXTENT, bool OF_B> struct Reader {
 
 /* BM x BN of C by HIGH x WIDE warps. */
 template <typename T_, bool HALF_, RpMatmulForm FORM_, int BM_, int BN_, int HIGH_, int WIDE_,
-          int STAGES_, int BLOCKS_>
+          int DEPTH_, int STAGES_, int BLOCKS_>
 struct Shape {
     using T = T_;
     static constexpr RpMatmulForm FORM = FORM_;
-    static constexpr int BM = BM_, BN = BN_, HIGH = HIGH_, WIDE = WIDE_, STAGES = STAGES_;
+    static constexpr int BM = BM_, BN = BN_, HIGH = HIGH_, WIDE = WIDE_;
+    static constexpr int DEPTH = DEPTH_, STAGES = STAGES_;
     static constexpr int BLOCKS = BLOCKS_; /* on a multiprocessor */
     static constexpr int THREADS = HIGH * WIDE * 32;
     static constexpr int M = BM / HIGH / 16, N = BN / WIDE / 8; /* fragments of a warp's C */
     static constexpr int WORDS = HALF_ ? 2 : 4;                 /* of a fragment of C */
     using Word = std::conditional_t<HALF_, uint32_t, float>;
-    using A = Layout<FORM == RP_MATMUL_TN, BM>;
-    using B = Layout<FORM != RP_MATMUL_NT, BN>;
+    using A = Layout<FORM == RP_MATMUL_TN, BM, DEPTH>;
+    using B = Layout<FORM != RP_MATMUL_NT, BN, DEPTH>;
     static constexpr uint32_t STAGE_BYTES = A::BYTES + B::BYTES;
     static constexpr uint32_t BYTES = STAGES * STAGE_BYTES;
 
-    static_assert(BYTES + 1024 <= 100 * 1024 / BLOCKS, "shared memory of sm_86 and sm_120");
+    static_assert(BYTES + 1024 <= (DEPTH == 32 ? 100 : 228) * 1024 / BLOCKS,
+                  "shared memory of sm_86 and sm_120; deeper ones are Hopper's");
 };
 
 /* @sums = A B of the tile at (m, n), over k. @shared: S::BYTES; @near_end: called when NEAR_END steps
@@ -151,18 +151,18 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
 {
     using T = typename S::T;
     constexpr bool A_TURNED = S::FORM == RP_MATMUL_TN, B_TURNED = S::FORM != RP_MATMUL_NT;
-    const int warp = (int)threadIdx.x / 32, steps = (k + DEPTH - 1) / DEPTH;
-    const Reader<A_TURNED, S::BM, false> a_reader(warp / S::WIDE * S::M * 16);
-    const Reader<B_TURNED, S::BN, true> b_reader(warp % S::WIDE * S::N * 8);
-    Copier<T, A_TURNED, S::BM, S::THREADS> a_copier(a_matrix, m, m_extent, k);
-    Copier<T, B_TURNED, S::BN, S::THREADS> b_copier(b_matrix, n, n_extent, k);
+    const int warp = (int)threadIdx.x / 32, steps = (k + S::DEPTH - 1) / S::DEPTH;
+    const Reader<A_TURNED, typename S::A, false> a_reader(warp / S::WIDE * S::M * 16);
+    const Reader<B_TURNED, typename S::B, true> b_reader(warp % S::WIDE * S::N * 8);
+    Copier<T, A_TURNED, typename S::A, S::THREADS> a_copier(a_matrix, m, m_extent, k);
+    Copier<T, B_TURNED, typename S::B, S::THREADS> b_copier(b_matrix, n, n_extent, k);
     uint32_t a[2][S::M][4], b[2][S::N / 2][4];
     uint32_t read = shared, write = shared;
 
     auto copy = [&](int step) {
         if (step < steps) {
-            a_copier.copy(write, k - step * DEPTH);
-            b_copier.copy(write + S::A::BYTES, k - step * DEPTH);
+            a_copier.copy(write, k - step * S::DEPTH);
+            b_copier.copy(write + S::A::BYTES, k - step * S::DEPTH);
         }
         copy_async_commit();
         write = write + S::STAGE_BYTES == shared + S::BYTES ? shared : write + S::STAGE_BYTES;
@@ -184,13 +184,13 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
     load(0, 0);
     for (int step = 0; step < steps; step++) {
 #pragma unroll
-        for (int part = 0; part < DEPTH / 16; part++) {
-            if (part == DEPTH / 16 - 1) {
+        for (int part = 0; part < S::DEPTH / 16; part++) {
+            if (part == S::DEPTH / 16 - 1) {
                 copy_async_wait_but<S::STAGES - 2>();
                 __syncthreads();
                 read = read + S::STAGE_BYTES == shared + S::BYTES ? shared : read + S::STAGE_BYTES;
             }
-            load((part + 1) % 2, (part + 1) % (DEPTH / 16));
+            load((part + 1) % 2, (part + 1) % (S::DEPTH / 16));
             if (part == 0) {
                 copy(step + S::STAGES - 1);
                 if (step == max(steps - NEAR_END, 0))

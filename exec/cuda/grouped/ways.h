@@ -13,11 +13,13 @@ extern "C" {
 #endif
 
 typedef enum {
-    RP_GROUPED_ANY,       /* no tensor cores: any storage, size and alignment */
-    RP_GROUPED_64X128,    /* mma.sync, by tiles of C: fewest rows lost at ends of experts */
-    RP_GROUPED_128X64,    /* few columns */
-    RP_GROUPED_128X128,   /* two blocks on a multiprocessor */
-    RP_GROUPED_128X256,   /* fewest bytes of shared memory a product */
+    RP_GROUPED_ANY,          /* no tensor cores: any storage, size and alignment */
+    RP_GROUPED_64X128,       /* mma.sync, by tiles of C: fewest rows lost at ends of experts */
+    RP_GROUPED_128X64,       /* few columns */
+    RP_GROUPED_128X128,      /* two blocks on a multiprocessor */
+    RP_GROUPED_128X256,      /* fewest bytes of shared memory a product */
+    RP_GROUPED_128X128_DEEP, /* the same where shared memory holds twice the depth: on Hopper */
+    RP_GROUPED_128X256_DEEP,
     RP_GROUPED_WGMMA_256, /* Hopper: tiles of 128 rows and so many columns */
     RP_GROUPED_TURNS_128, /* the same, groups of warps by turns */
     RP_GROUPED_TURNS_192,

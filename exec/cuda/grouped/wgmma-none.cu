@@ -2,6 +2,24 @@
 #include "exec/cuda/grouped/private.h"
 
 bool
+grouped_has_depth(const RpGroupedMatmulArgs *args)
+{
+    return false;
+}
+
+cudaError_t
+grouped_matmul_128x128_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t
+grouped_matmul_128x256_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}
+
+bool
 grouped_has_wgmma(const RpGroupedMatmulArgs *args)
 {
     return false;

@@ -91,17 +91,23 @@ launch_form(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 }
 
 bool
-grouped_has_wgmma(const RpGroupedMatmulArgs *args)
+grouped_has_depth(const RpGroupedMatmulArgs *args)
 {
     int device, major, minor;
 
-    return grouped_is_fast(args) && (args->form == RP_MATMUL_TN || args->k > 0) &&
-           cudaGetDevice(&device) == cudaSuccess &&
+    return grouped_is_fast(args) && cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
                cudaSuccess &&
            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
                cudaSuccess &&
-           major == 9 && minor == 0 && find_encode() != nullptr;
+           major == 9 && minor == 0;
+}
+
+bool
+grouped_has_wgmma(const RpGroupedMatmulArgs *args)
+{
+    return grouped_has_depth(args) && (args->form == RP_MATMUL_TN || args->k > 0) &&
+           find_encode() != nullptr;
 }
 
 cudaError_t
