@@ -68,6 +68,70 @@ store_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
     }
 }
 
+/* Lane t of four gets what all have in w[t]. */
+static __device__ __forceinline__ void
+turn_quads(uint32_t (&w)[4])
+{
+#pragma unroll
+    for (int step = 1; step <= 2; step++) { /* between lanes, and words, so far apart */
+        const bool upper = threadIdx.x & (unsigned)step;
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int low = step == 1 ? 2 * i : i, high = low + step;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[low] : w[high], step);
+
+            w[low] = upper ? got : w[low];
+            w[high] = upper ? w[high] : got;
+        }
+    }
+}
+
+/* 16-bit C =, where rows of C and of a bias are at multiples of 16 bytes: lanes hand each other words,
+ * so that each writes 16 bytes, and four of them 64 of a row. */
+template <typename S>
+static __device__ __forceinline__ void
+store_wide(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
+           const typename S::Word (&sums)[S::M][S::N][S::WORDS], int m, int n)
+{
+    using T = typename S::T;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int row = m + warp / S::WIDE * S::M * 16 + lane / 4;
+    const int column = n + warp % S::WIDE * S::N * 8;
+    const float scale = args.scale != 0 ? args.scale : 1;
+
+#pragma unroll
+    for (int j = 0; j < S::N; j += 4) {
+        const int mine = column + (j + lane % 4) * 8; /* what this lane writes */
+        T *place = (T *)args.c + of.c_at + (size_t)row * of.n + mine;
+        float2 more[4];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = column + (j + i) * 8 + lane % 4 * 2;
+
+            more[i] = args.bias && at < of.n ? load_pair((const T *)args.bias + of.bias_at + at)
+                                             : make_float2(0, 0);
+        }
+#pragma unroll
+        for (int at = 0; at < S::M * 2; at++) {
+            uint32_t words[4];
+
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 sum = pair_of(sums[at / 2][j + i], at % 2);
+
+                words[i] =
+                    pack_pair(T(), fmaf(sum.x, scale, more[i].x), fmaf(sum.y, scale, more[i].y));
+            }
+            turn_quads(words);
+            if (row + at * 8 < of.m && mine < of.n)
+                *(uint4 *)(void *)(place + (size_t)(at * 8) * of.n) =
+                    make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
+
 template <typename S>
 static __global__ void
 __launch_bounds__(S::THREADS, S::BLOCKS)
@@ -75,6 +139,7 @@ __launch_bounds__(S::THREADS, S::BLOCKS)
 {
     using T = typename S::T;
     const uint32_t shared = dynamic_shared();
+    const bool wide = !args.accumulate && args.n % 8 == 0 && (uintptr_t)args.c % 16 == 0;
     Tiles<S::BM, S::BN> tiles;
 
     while (tiles.next(args)) {
@@ -89,6 +154,8 @@ __launch_bounds__(S::THREADS, S::BLOCKS)
         });
         if (args.c_dtype == RP_DTYPE_FP32)
             store_tile<S, float>(args, of, sums, tiles.m, tiles.n);
+        else if (wide)
+            store_wide<S>(args, of, sums, tiles.m, tiles.n);
         else
             store_tile<S, T>(args, of, sums, tiles.m, tiles.n);
     }
