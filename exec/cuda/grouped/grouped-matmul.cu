@@ -167,7 +167,6 @@ static const struct {
     {"128x128", grouped_is_fast, grouped_matmul_128x128},
     {"128x256", grouped_is_fast, grouped_matmul_128x256},
     {"128x128-deep", grouped_has_depth, grouped_matmul_128x128_deep},
-    {"128x256-deep", grouped_has_depth, grouped_matmul_128x256_deep},
     {"wgmma-128x256", grouped_has_wgmma, grouped_matmul_wgmma_256},
     {"wgmma-turns-128", grouped_has_wgmma, grouped_matmul_turns_128},
     {"wgmma-turns-192", grouped_has_wgmma, grouped_matmul_turns_192},

@@ -10,11 +10,10 @@ cudaError_t grouped_matmul_128x64(const RpGroupedMatmulArgs *args, cudaStream_t 
 cudaError_t grouped_matmul_128x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
-/* The same with twice the depth in shared memory, where there is room: on Hopper, if that is built. The
- * same bits. */
+/* 128x128 with twice the depth in shared memory, where there is room for two blocks of 97 KiB: on Hopper,
+ * if that is built. The same bits. */
 bool grouped_has_depth(const RpGroupedMatmulArgs *args);
 cudaError_t grouped_matmul_128x128_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream);
-cudaError_t grouped_matmul_128x256_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
 /* On Hopper: by wgmma, 128 rows and so many columns. Where it is not built, it is nowhere. */
 bool grouped_has_wgmma(const RpGroupedMatmulArgs *args);

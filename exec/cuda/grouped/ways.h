@@ -18,10 +18,9 @@ typedef enum {
     RP_GROUPED_128X64,       /* few columns */
     RP_GROUPED_128X128,      /* two blocks on a multiprocessor */
     RP_GROUPED_128X256,      /* fewest bytes of shared memory a product */
-    RP_GROUPED_128X128_DEEP, /* the same where shared memory holds twice the depth: on Hopper */
-    RP_GROUPED_128X256_DEEP,
-    RP_GROUPED_WGMMA_256, /* Hopper: tiles of 128 rows and so many columns */
-    RP_GROUPED_TURNS_128, /* the same, groups of warps by turns */
+    RP_GROUPED_128X128_DEEP, /* Hopper: 128x128, its shared memory holds twice the depth */
+    RP_GROUPED_WGMMA_256,    /* Hopper: tiles of 128 rows and so many columns */
+    RP_GROUPED_TURNS_128,    /* the same, groups of warps by turns */
     RP_GROUPED_TURNS_192,
     RP_N_GROUPED_WAYS
 } RpGroupedWay;

@@ -13,12 +13,6 @@ grouped_matmul_128x128_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream
     return cudaErrorInvalidValue;
 }
 
-cudaError_t
-grouped_matmul_128x256_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream)
-{
-    return cudaErrorInvalidValue;
-}
-
 bool
 grouped_has_wgmma(const RpGroupedMatmulArgs *args)
 {
