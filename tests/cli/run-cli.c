@@ -39,6 +39,48 @@ rp_cli_temporary(const char *name)
 }
 
 void
+rp_cli_write_bytes(const char *name, const char *data, gssize length)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+
+    if (!g_file_set_contents(path, data, length, NULL))
+        fail_msg("cannot write %s", path);
+}
+
+void
+rp_cli_write(const char *name, const char *text)
+{
+    rp_cli_write_bytes(name, text, -1);
+}
+
+char *
+rp_cli_read_bytes(const char *name, gsize *length)
+{
+    g_autofree char *path = rp_cli_temporary(name);
+    char *data = NULL;
+
+    if (!g_file_get_contents(path, &data, length, NULL))
+        fail_msg("cannot read %s", path);
+    return data;
+}
+
+char *
+rp_cli_read(const char *name)
+{
+    return rp_cli_read_bytes(name, NULL);
+}
+
+guint
+rp_cli_count_lines(const char *text)
+{
+    guint n = 0;
+
+    for (; *text != '\0'; text++)
+        n += *text == '\n';
+    return n;
+}
+
+void
 rp_cli_run_clear(RpCliRun *run)
 {
     g_clear_pointer(&run->out, g_free);
@@ -105,6 +147,34 @@ rp_cli_shell(const char *format, ...)
     char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
 
     return spawn(argv);
+}
+
+void
+rp_cli_must_run(const char *line)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    if (run.code != 0)
+        fail_msg("%s: exit code %d: %s", line, run.code, run.err);
+}
+
+void
+rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const char *part)
+{
+    const char *end = strchr(run->err, '\n');
+    const gboolean refused = code == 0 ? run->code > 0 : run->code == code;
+
+    if (!refused || strstr(run->err, part) == NULL || end == NULL || end[1] != '\0')
+        fail_msg("%s: expected exit code %d and a line with \"%s\", found %d: %s", words, code,
+                 part, run->code, run->err);
+}
+
+void
+rp_cli_must_refuse(const char *line, int code, const char *part)
+{
+    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+
+    rp_cli_assert_refused(&run, line, code, part);
 }
 
 RpTree *

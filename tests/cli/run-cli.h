@@ -29,6 +29,20 @@ RpCliRun rp_cli_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
 /* The same by /bin/sh, where $ROUNDPIPE is the program. */
 RpCliRun rp_cli_shell(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
+/* Runs @line as rp_cli_run(); fails unless it ends well. */
+void rp_cli_must_run(const char *line);
+
+/**
+ * rp_cli_assert_refused:
+ * @words: what ran, for the message
+ * @code: exit code; 0: 1 or 2
+ *
+ * Fails unless @run ended with @code and said one line, with @part in it.
+ */
+void rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const char *part);
+/* The same of @line, which it runs. */
+void rp_cli_must_refuse(const char *line, int code, const char *part);
+
 /* Fails unless the exit code is 0. Returns: what was printed, as JSON. (transfer full) */
 RpTree *rp_cli_json(const RpCliRun *run);
 
@@ -40,6 +54,13 @@ char *rp_cli_list(const RpTree *root, const char *path);
 
 /* @name in the directory @T; (transfer full) */
 char *rp_cli_temporary(const char *name);
+/* Writes @name in @T: a text, or @length bytes; fails if it cannot. */
+void rp_cli_write(const char *name, const char *text);
+void rp_cli_write_bytes(const char *name, const char *data, gssize length);
+/* Reads @name in @T; fails if it cannot. (transfer full) */
+char *rp_cli_read(const char *name);
+char *rp_cli_read_bytes(const char *name, gsize *length);
+guint rp_cli_count_lines(const char *text);
 /* Group fixtures: make and remove @T. */
 int rp_cli_setup(void **state);
 int rp_cli_teardown(void **state);

@@ -15,14 +15,6 @@ iteration_ms(const char *words)
 }
 
 static void
-write_file(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, -1, NULL));
-}
-
-static void
 a_model_by_name_runs_on_a_card_by_name(void **state)
 {
     const double on_4090 = iteration_ms("qwen3-8b --gpu rtx4090");
@@ -50,8 +42,8 @@ a_cards_file_is_an_object_of_gpus(void **state)
     assert_int_equal(whole.code, 0);
     assert_true(iteration_ms("qwen3-8b --gpu @T/whole.json") ==
                 iteration_ms("qwen3-8b --gpu rtx4090"));
-    write_file("slow.json", "{\"like\": \"rtx4090\", \"name\": \"slow\", \"h2d_gb_per_s\": 12, "
-                            "\"d2h_gb_per_s\": 12, \"root_gb_per_s\": 24}");
+    rp_cli_write("slow.json", "{\"like\": \"rtx4090\", \"name\": \"slow\", \"h2d_gb_per_s\": 12, "
+                              "\"d2h_gb_per_s\": 12, \"root_gb_per_s\": 24}");
     assert_true(iteration_ms("qwen3-8b --gpu @T/slow.json") ==
                 iteration_ms("qwen3-8b --gpu rtx4090 --pcie 12"));
     g_auto(RpCliRun) plan = rp_cli_run("plan --model qwen3-8b --gpu @T/slow.json --gpus 4");
@@ -145,10 +137,10 @@ refuses_boxes_that_there_are_not(void **state)
     };
 
     (void)state;
-    write_file("bad.json", "{\"like\": \"l4\",\n \"h2d_gb_per_s\": \"3\"}");
-    write_file("linkless.json",
-               "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":4,"
-               "\"forward_ms\":1,\"backward_ms\":2}]}");
+    rp_cli_write("bad.json", "{\"like\": \"l4\",\n \"h2d_gb_per_s\": \"3\"}");
+    rp_cli_write("linkless.json",
+                 "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":4,"
+                 "\"forward_ms\":1,\"backward_ms\":2}]}");
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run =
             rp_cli_run("simulate %s --schedule gpipe --gpus 2 --micro-batches 4", cases[i].words);

@@ -10,16 +10,6 @@ typedef struct {
     const char *part; /* of the message */
 } Case;
 
-static guint
-count_lines(const char *text)
-{
-    guint n = 0;
-
-    for (; *text != '\0'; text++)
-        n += *text == '\n';
-    return n;
-}
-
 /* One line that contains @part, nothing on stdout. */
 static void
 check(const char *what, const RpCliRun *run, int code, const char *part)
@@ -28,7 +18,7 @@ check(const char *what, const RpCliRun *run, int code, const char *part)
         fail_msg("%s: exit code %d, expected %d: %s", what, run->code, code, run->err);
     if (strstr(run->err, part) == NULL)
         fail_msg("%s: expected \"%s\" in: %s", what, part, run->err);
-    if (count_lines(run->err) != 1 || !g_str_has_prefix(run->err, "roundpipe"))
+    if (rp_cli_count_lines(run->err) != 1 || !g_str_has_prefix(run->err, "roundpipe"))
         fail_msg("%s: expected one line, found: %s", what, run->err);
     if (*run->out != '\0')
         fail_msg("%s: printed %.100s", what, run->out);

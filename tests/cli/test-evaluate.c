@@ -6,17 +6,6 @@
 #define TINY "@R/tests/exec-generate/fixtures/"
 
 static void
-refuse(const char *line, int code, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    if (run.code != code || strstr(run.err, part) == NULL ||
-        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
-        fail_msg("%s: exit code %d, expected %d and one line with \"%s\": %s", line, run.code, code,
-                 part, run.err);
-}
-
-static void
 prints_the_loss_of_transformers(void **state)
 {
     static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss"};
@@ -73,15 +62,17 @@ says_what_is_wrong(void **state)
 
     assert_true(
         g_file_set_contents(masked, "{\"input_ids\":[1,2],\"labels\":[-100,-100]}\n", -1, NULL));
-    refuse("evaluate " TINY "qwen3", 2, "--data: expected a file");
-    refuse("evaluate " TINY "qwen3 --data @T/none --sequence-length 1", 2,
-           "evaluate: --sequence-length: expected a whole number from 2");
-    refuse("evaluate " TINY "qwen3 --data @T/none --devices cuda:0", 2, "evaluate: --devices: ");
-    refuse("evaluate " TINY "qwen3 --data @T/none", 1, "evaluate: --data: ");
-    refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl", 1, "expected a token to learn");
-    refuse("evaluate " TINY "qwen3 --data @T/nothing.jsonl", 1, "nothing.jsonl");
-    refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl --sequence-length 1000", 2,
-           "--sequence-length: expected at most 128, found 1000");
+    rp_cli_must_refuse("evaluate " TINY "qwen3", 2, "--data: expected a file");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/none --sequence-length 1", 2,
+                       "evaluate: --sequence-length: expected a whole number from 2");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/none --devices cuda:0", 2,
+                       "evaluate: --devices: ");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/none", 1, "evaluate: --data: ");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl", 1,
+                       "expected a token to learn");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/nothing.jsonl", 1, "nothing.jsonl");
+    rp_cli_must_refuse("evaluate " TINY "qwen3 --data @T/masked.jsonl --sequence-length 1000", 2,
+                       "--sequence-length: expected at most 128, found 1000");
 }
 
 int

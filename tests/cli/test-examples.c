@@ -160,15 +160,6 @@ static const char tiny_qwen3[] =
     "train @R/examples/fine-tune/run.yaml --set model=@T/checkpoint --set data=@T/chats.jsonl "    \
     "--set output=@T/tuned "
 
-static void
-write_text(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    if (!g_file_set_contents(path, text, -1, NULL))
-        fail_msg("cannot write %s", path);
-}
-
 /* As GPT-2's bytes are written: those that print stand for themselves. */
 static char *
 tokenizer_of_bytes(void)
@@ -196,15 +187,15 @@ make_checkpoint_and_data(void)
 {
     g_autofree char *tokenizer = tokenizer_of_bytes();
 
-    write_text("tiny.json", tiny_qwen3);
+    rp_cli_write("tiny.json", tiny_qwen3);
     g_auto(RpCliRun) made =
         rp_cli_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
                      "&& " CHATS " 64 >@T/chats.jsonl");
 
     if (made.code != 0)
         fail_msg("%s", made.err);
-    write_text("checkpoint/tokenizer.json", tokenizer);
-    write_text("checkpoint/tokenizer_config.json", tokenizer_config);
+    rp_cli_write("checkpoint/tokenizer.json", tokenizer);
+    rp_cli_write("checkpoint/tokenizer_config.json", tokenizer_config);
 }
 
 /* The answer of a chat has a line for each sentence of the note, with its words. */
@@ -275,17 +266,6 @@ shell_one_line(const char *words)
                         words);
 }
 
-/* One line on standard error, with @part in it. */
-static void
-assert_refused(const RpCliRun *run, const char *words, int code, const char *part)
-{
-    const char *end = strchr(run->err, '\n');
-
-    if (run->code != code || strstr(run->err, part) == NULL || end == NULL || end[1] != '\0')
-        fail_msg("%s: expected exit code %d and a line with \"%s\", found %d: %s", words, code,
-                 part, run->code, run->err);
-}
-
 static void
 a_number_of_samples_is_whole_and_at_least_one(void **state)
 {
@@ -297,7 +277,8 @@ a_number_of_samples_is_whole_and_at_least_one(void **state)
             "@R/examples/%s/make-data %s", i % 2 == 0 ? "fine-tune" : "arithmetic", numbers[i / 2]);
         g_auto(RpCliRun) run = shell_one_line(words);
 
-        assert_refused(&run, words, 2, "make-data: expected a whole number of samples, at least 1");
+        rp_cli_assert_refused(&run, words, 2,
+                              "make-data: expected a whole number of samples, at least 1");
         assert_string_equal(run.out, "");
     }
     g_auto(RpCliRun) one = rp_cli_shell(CHATS " 1 | wc -l");

@@ -33,7 +33,7 @@ setup_model(guint i)
 {
     g_autofree char *file = g_strconcat(models[i].name, ".json", NULL);
 
-    rp_train_files_write(file, models[i].config, -1);
+    rp_cli_write(file, models[i].config);
     g_auto(RpCliRun) made = rp_cli_run("init @T/%s -o @T/%s", file, models[i].name);
     if (made.code != 0)
         fail_msg("%s", made.err);
@@ -60,16 +60,6 @@ train(const char *model, const char *line)
 }
 
 static void
-refuse(const char *line, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    if (run.code == 0 || strstr(run.err, part) == NULL)
-        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
-                 run.err);
-}
-
-static void
 train_to(const char *model, const char *output, guint devices, const char *more)
 {
     g_autofree char *line = g_strdup_printf(EVERY "--set output=@T/%s-%s --set devices=host:%u %s",
@@ -84,7 +74,7 @@ assert_same(const char *model, const char *one, const char *other, const char *f
     g_autofree char *a = g_strdup_printf("%s-%s/checkpoint-4/%s", model, one, file);
     g_autofree char *b = g_strdup_printf("%s-%s/checkpoint-4/%s", model, other, file);
     gsize n = 0, m = 0;
-    g_autofree char *x = rp_train_files_read(a, &n), *y = rp_train_files_read(b, &m);
+    g_autofree char *x = rp_cli_read_bytes(a, &n), *y = rp_cli_read_bytes(b, &m);
 
     assert_int_equal(n, m);
     assert_memory_equal(x, y, n);
@@ -97,7 +87,7 @@ assert_has(const char *model, const char *expert)
     g_autofree char *relative = g_strdup_printf("%s-one/checkpoint-4/model.safetensors", model);
     g_autofree char *name = g_strdup_printf("\"%s\"", expert);
     gsize n = 0;
-    g_autofree char *bytes = rp_train_files_read(relative, &n);
+    g_autofree char *bytes = rp_cli_read_bytes(relative, &n);
 
     assert_non_null(memmem(bytes, n, name, strlen(name)));
 }
@@ -130,7 +120,7 @@ assert_tells_aux_losses(const char *model, const char *output)
 {
     g_autofree char *relative = g_strdup_printf("%s-%s/metrics.jsonl", model, output);
     gsize n = 0;
-    g_autofree char *text = rp_train_files_read(relative, &n);
+    g_autofree char *text = rp_cli_read_bytes(relative, &n);
     guint steps = 0;
 
     for (const char *at = text; (at = strstr(at, "\"aux_loss\":")) != NULL; at++, steps++) {
@@ -175,23 +165,23 @@ takes_the_auxiliary_loss_of_a_config(void **state)
     (void)state;
     g_string_truncate(config, config->len - 1);
     g_string_append(config, ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.25}");
-    rp_train_files_write("asks.json", config->str, -1);
+    rp_cli_write("asks.json", config->str);
     g_auto(RpCliRun) made = rp_cli_run("init @T/asks.json -o @T/asks");
     assert_int_equal(made.code, 0);
     train_to("asks", "own", 2, "");
     assert_tells_aux_losses("asks", "own");
     train_to("qwen", "given", 1, "--set router_aux_loss_coef=0.25");
-    g_autofree char *own = rp_train_files_read("asks-own/checkpoint-4/model.safetensors", &n);
-    g_autofree char *given = rp_train_files_read("qwen-given/checkpoint-4/model.safetensors", &n);
+    g_autofree char *own = rp_cli_read_bytes("asks-own/checkpoint-4/model.safetensors", &n);
+    g_autofree char *given = rp_cli_read_bytes("qwen-given/checkpoint-4/model.safetensors", &n);
     assert_memory_equal(own, given, n);
-    g_autofree char *saved = rp_train_files_read("asks-own/checkpoint-4/config.json", &n);
+    g_autofree char *saved = rp_cli_read_bytes("asks-own/checkpoint-4/config.json", &n);
     assert_non_null(strstr(saved, "\"output_router_logits\": true"));
     assert_non_null(strstr(saved, "\"router_aux_loss_coef\": 0.25"));
     train_to("asks", "off", 1, "--set router_aux_loss_coef=0");
-    g_autofree char *metrics = rp_train_files_read("asks-off/metrics.jsonl", &n);
+    g_autofree char *metrics = rp_cli_read_bytes("asks-off/metrics.jsonl", &n);
     assert_null(strstr(metrics, "aux_loss"));
-    refuse(
-        "train @T/run.yaml --set output=@T/never --set router_aux_loss_coef=0.5",
+    rp_cli_must_refuse(
+        "train @T/run.yaml --set output=@T/never --set router_aux_loss_coef=0.5", 0,
         "router_aux_loss_coef: expected 0 for LlamaForCausalLM, which has no experts, found 0.5");
 }
 
@@ -201,7 +191,7 @@ static void
 trains_adapters_of_attention_and_merges_them(void **state)
 {
     (void)state;
-    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
         const char *model = models[i].name;
 
@@ -231,10 +221,10 @@ trains_adapters_of_experts_and_merges_them(void **state)
 
     (void)state;
     assert_int_equal(g_string_replace(config, "bfloat16", "float32", 0), 1);
-    rp_train_files_write("single.json", config->str, -1);
+    rp_cli_write("single.json", config->str);
     g_auto(RpCliRun) made = rp_cli_run("init @T/single.json -o @T/single");
     assert_int_equal(made.code, 0);
-    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     train_to("single", "all", 1, ALL);
     train_to("single", "all2", 2, ALL);
     train_to("single", "all4", 4, ALL);
@@ -256,8 +246,8 @@ trains_adapters_of_experts_and_merges_them(void **state)
 
     if (merged.code + within.code + beside.code != 0)
         fail_msg("%s%s%s", merged.err, within.err, beside.err);
-    g_autofree char *one = rp_train_files_read("within.jsonl", NULL);
-    g_autofree char *other = rp_train_files_read("beside.jsonl", NULL);
+    g_autofree char *one = rp_cli_read("within.jsonl");
+    g_autofree char *other = rp_cli_read("beside.jsonl");
     assert_string_equal(one, other);
 }
 
@@ -272,8 +262,8 @@ trains_a_gpt_oss_whose_experts_are_packed(void **state)
     (void)state;
     assert_int_equal(copied.code, 0);
     train("mxfp4", "--set steps=1 --set profile=auto --set output=@T/unpacked");
-    g_autofree char *bytes = rp_train_files_read("unpacked/checkpoint-1/model.safetensors", &n);
-    g_autofree char *config = rp_train_files_read("unpacked/checkpoint-1/config.json", NULL);
+    g_autofree char *bytes = rp_cli_read_bytes("unpacked/checkpoint-1/model.safetensors", &n);
+    g_autofree char *config = rp_cli_read("unpacked/checkpoint-1/config.json");
 
     assert_non_null(memmem(bytes, n, "experts.down_proj\"", 18));
     assert_null(memmem(bytes, n, "_blocks", 7));
@@ -290,24 +280,27 @@ names_what_does_not_fit_the_config(void **state)
                                          "sed -i 's/\"num_experts\": 5/\"num_experts\": 6/' "
                                          "@T/few/config.json");
     assert_int_equal(made.code, 0);
-    refuse("train @T/run.yaml --set model=@T/few --set output=@T/never",
-           "tensor \"model.layers.0.mlp.gate.weight\": expected BF16 [6, 18]");
+    rp_cli_must_refuse("train @T/run.yaml --set model=@T/few --set output=@T/never", 0,
+                       "tensor \"model.layers.0.mlp.gate.weight\": expected BF16 [6, 18]");
 }
 
 static void
 refuses_what_adapters_cannot_be_of(void **state)
 {
     (void)state;
-    refuse(
+    rp_cli_must_refuse(
         "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
         "--set lora.targets=gate_proj",
+        0,
         "lora.targets: expected all matrices that model.layers.0.mlp.experts.gate_up_proj joins");
-    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
-           "--set lora.dropout=0.1",
-           "lora.dropout: expected 0 beside adapters of experts, as in peft, found 0.1");
-    refuse("train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
-           "--set lora.targets=q_proj --set lora.save=experts.3.up_proj",
-           "lora.save: experts are not trained whole beside adapters");
+    rp_cli_must_refuse(
+        "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
+        "--set lora.dropout=0.1",
+        0, "lora.dropout: expected 0 beside adapters of experts, as in peft, found 0.1");
+    rp_cli_must_refuse(
+        "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
+        "--set lora.targets=q_proj --set lora.save=experts.3.up_proj",
+        0, "lora.save: experts are not trained whole beside adapters");
 }
 
 int

@@ -4,27 +4,16 @@
 
 #include <stdio.h>
 
-static void
-refuse(const char *line, int code, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    if (run.code != code || strstr(run.err, part) == NULL ||
-        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
-        fail_msg("%s: exit code %d, expected %d and one line with \"%s\": %s", line, run.code, code,
-                 part, run.err);
-}
-
 /* Its own answers, given back as those expected, are right; one changed token is not. */
 static void
 tells_right_answers_from_wrong_ones(void **state)
 {
-    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
 
     g_auto(RpCliRun) asked = rp_cli_run(
         "generate @T/model --prompts @T/ask.jsonl -o @T/said.jsonl --max-new-tokens 2 --json");
     g_autoptr(RpTree) first = rp_cli_json(&asked);
-    g_autofree char *said = rp_train_files_read("said.jsonl", NULL);
+    g_autofree char *said = rp_cli_read("said.jsonl");
     int a, b, c, d;
 
     assert_int_equal(rp_cli_number(first, "expected"), 0);
@@ -37,7 +26,7 @@ tells_right_answers_from_wrong_ones(void **state)
         g_strdup_printf("{\"input_ids\":[3,4,5,%d,%d],\"labels\":[-100,-100,-100,%d,%d]}\n"
                         "{\"input_ids\":[6,7,8,%d,%d],\"labels\":[-100,-100,-100,%d,%d]}\n",
                         a, b, a, b, c, (d + 1) % 33, c, (d + 1) % 33);
-    rp_train_files_write("know.jsonl", lines, -1);
+    rp_cli_write("know.jsonl", lines);
 
     g_auto(RpCliRun) known =
         rp_cli_run("generate @T/model --prompts @T/know.jsonl -o @T/said-2.jsonl --json");
@@ -61,7 +50,7 @@ write_tokenizer(void)
         g_string_append_printf(json, "%s\"%c\":%u", i > 0 ? "," : "",
                                i < 26 ? 'a' + i : 'A' + i - 26, i);
     g_string_append(json, "}}}");
-    rp_train_files_write("model/tokenizer.json", json->str, -1);
+    rp_cli_write("model/tokenizer.json", json->str);
 }
 
 static char *
@@ -83,7 +72,7 @@ static void
 answers_text_with_text(void **state)
 {
     write_tokenizer();
-    rp_train_files_write("def.jsonl", "{\"input_ids\":[3,4,5]}\n", -1);
+    rp_cli_write("def.jsonl", "{\"input_ids\":[3,4,5]}\n");
 
     g_auto(RpCliRun) by_ids = rp_cli_run(
         "generate @T/model --prompts @T/def.jsonl -o @T/said-3.jsonl --max-new-tokens 6");
@@ -94,7 +83,7 @@ answers_text_with_text(void **state)
     g_autofree char *answer = rp_cli_list(root, "answer");
     g_autofree char *expected = letters(answer);
     g_autofree char *line = g_strdup_printf("%s\n", expected);
-    g_autofree char *said = rp_train_files_read("said-3.jsonl", NULL);
+    g_autofree char *said = rp_cli_read("said-3.jsonl");
     g_autofree char *same = g_strdup_printf("{\"prompt\":[3,4,5],\"answer\":[%s]}\n", answer);
 
     assert_int_equal(by_ids.code, 0);
@@ -125,11 +114,10 @@ static void
 asks_in_the_words_of_the_chat_template(void **state)
 {
     write_tokenizer();
-    rp_train_files_write(
+    rp_cli_write(
         "model/tokenizer_config.json",
         "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}a{% endif %}\"}",
-        -1);
+        "{% if add_generation_prompt %}a{% endif %}\"}");
     g_auto(RpCliRun) alone = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
     g_auto(RpCliRun) led =
         rp_cli_run("generate @T/model --chat de --system x --max-new-tokens 3 --json");
@@ -158,10 +146,10 @@ asks_in_the_words_of_the_chat_template(void **state)
     g_autofree char *last = g_strdup_printf("%s\n", lines[1]);
 
     assert_string_equal(second.out, last);
-    refuse("generate @T/model --chat --json", 2, "--json: expected a PROMPT");
-    refuse("generate @T/model a --system b", 2, "--system: expected --chat beside it");
-    rp_train_files_write("model/tokenizer_config.json", "{}", -1);
-    refuse("generate @T/model --chat de", 1, "template");
+    rp_cli_must_refuse("generate @T/model --chat --json", 2, "--json: expected a PROMPT");
+    rp_cli_must_refuse("generate @T/model a --system b", 2, "--system: expected --chat beside it");
+    rp_cli_write("model/tokenizer_config.json", "{}");
+    rp_cli_must_refuse("generate @T/model --chat de", 1, "template");
 }
 
 static void
@@ -172,10 +160,9 @@ leaves_ids_out_that_the_tokenizer_has_not(void **state)
     for (guint i = 0; i < 2; i++) { /* the same dice; then three letters are tokens */
         write_tokenizer();
         if (i == 1)
-            rp_train_files_write("model/tokenizer.json",
-                                 "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
-                                 "\"merges\":[],\"vocab\":{\"a\":0,\"b\":1,\"c\":2}}}",
-                                 -1);
+            rp_cli_write("model/tokenizer.json",
+                         "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
+                         "\"merges\":[],\"vocab\":{\"a\":0,\"b\":1,\"c\":2}}}");
         g_auto(RpCliRun) run = rp_cli_run(
             "generate @T/model abc --max-new-tokens 12 --temperature 50 --seed 4 --json");
         g_autoptr(RpTree) root = rp_cli_json(&run);
@@ -196,11 +183,10 @@ static void
 compares_answers_with_those_of_chats(void **state)
 {
     write_tokenizer();
-    rp_train_files_write(
+    rp_cli_write(
         "model/tokenizer_config.json",
         "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}a{% endif %}\"}",
-        -1);
+        "{% if add_generation_prompt %}a{% endif %}\"}");
     g_auto(RpCliRun) asked = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
     g_autoptr(RpTree) root = rp_cli_json(&asked);
     g_autofree char *line = g_strdup_printf(
@@ -210,12 +196,12 @@ compares_answers_with_those_of_chats(void **state)
         rp_cli_member(root, "text")->text,
         strcmp(rp_cli_member(root, "text")->text, "xyz") == 0 ? "zyx" : "xyz");
 
-    rp_train_files_write("chats.jsonl", line, -1);
+    rp_cli_write("chats.jsonl", line);
     g_auto(RpCliRun) compared =
         rp_cli_run("generate @T/model --prompts @T/chats.jsonl -o @T/said-4.jsonl --json");
     g_autoptr(RpTree) figures = rp_cli_json(&compared);
 
-    rp_train_files_write("model/tokenizer_config.json", "{}", -1);
+    rp_cli_write("model/tokenizer_config.json", "{}");
     assert_int_equal(rp_cli_number(figures, "expected"), 2);
     assert_int_equal(rp_cli_number(figures, "right"), 1);
 }
@@ -240,32 +226,38 @@ static void
 says_what_is_wrong_with_a_prompt_of_text(void **state)
 {
     write_tokenizer();
-    refuse("generate @T/model a --prompts @T/one.jsonl", 2, "expected no PROMPT beside it");
-    refuse("generate @T/model a --temperature -1", 2, "--temperature: expected a number from 0");
-    refuse("generate @T/model a --top-p 0.9", 2, "expected a --temperature above 0");
-    refuse("generate @T/model a --temperature 1 --top-p 2", 2, "--top-p: expected a number");
-    refuse("generate @T/model a --max-new-tokens 100000", 2, "after a prompt of 1 tokens");
-    refuse("generate @T/model a --devices host:2", 2, "expected one device, found 2");
-    refuse("generate @T a", 1, "config.json");
-    rp_train_files_write("model/tokenizer.json", "{\"model\":{\"vocab\":{\"a\":33},\"merges\":[]}}",
-                         -1);
-    refuse("generate @T/model a", 1, "expected ids below the model's vocabulary of 33, found 33");
+    rp_cli_must_refuse("generate @T/model a --prompts @T/one.jsonl", 2,
+                       "expected no PROMPT beside it");
+    rp_cli_must_refuse("generate @T/model a --temperature -1", 2,
+                       "--temperature: expected a number from 0");
+    rp_cli_must_refuse("generate @T/model a --top-p 0.9", 2, "expected a --temperature above 0");
+    rp_cli_must_refuse("generate @T/model a --temperature 1 --top-p 2", 2,
+                       "--top-p: expected a number");
+    rp_cli_must_refuse("generate @T/model a --max-new-tokens 100000", 2,
+                       "after a prompt of 1 tokens");
+    rp_cli_must_refuse("generate @T/model a --devices host:2", 2, "expected one device, found 2");
+    rp_cli_must_refuse("generate @T a", 1, "config.json");
+    rp_cli_write("model/tokenizer.json", "{\"model\":{\"vocab\":{\"a\":33},\"merges\":[]}}");
+    rp_cli_must_refuse("generate @T/model a", 1,
+                       "expected ids below the model's vocabulary of 33, found 33");
 }
 
 static void
 says_what_is_wrong(void **state)
 {
-    rp_train_files_write("one.jsonl", "{\"input_ids\":[3,4,5]}\n", -1);
-    rp_train_files_write("alien.jsonl", "{\"input_ids\":[3]}\n{\"input_ids\":[33]}\n", -1);
-    refuse("generate @T/model -o @T/x.jsonl", 2, "PROMPT: expected a text");
-    refuse("generate @T/model --prompts @T/one.jsonl", 2, "--output: expected a file");
-    refuse("generate @T/model --prompts @T/one.jsonl -o @T/one.jsonl", 2, "one.jsonl");
-    refuse("generate @T/model --prompts @T/one.jsonl -o - --json", 2, "standard output");
-    refuse("generate @T/model --prompts /dev/zero -o @T/x.jsonl", 1, "regular file");
-    refuse("generate @T/nowhere --prompts @T/one.jsonl -o @T/x.jsonl", 1, "nowhere");
-    refuse("generate @T/model --prompts @T/alien.jsonl -o @T/x.jsonl", 1, "line 2");
-    refuse("generate @T/model --prompts @T/one.jsonl -o @T/x.jsonl --max-new-tokens 100000", 2,
-           "--max-new-tokens: expected at most");
+    rp_cli_write("one.jsonl", "{\"input_ids\":[3,4,5]}\n");
+    rp_cli_write("alien.jsonl", "{\"input_ids\":[3]}\n{\"input_ids\":[33]}\n");
+    rp_cli_must_refuse("generate @T/model -o @T/x.jsonl", 2, "PROMPT: expected a text");
+    rp_cli_must_refuse("generate @T/model --prompts @T/one.jsonl", 2, "--output: expected a file");
+    rp_cli_must_refuse("generate @T/model --prompts @T/one.jsonl -o @T/one.jsonl", 2, "one.jsonl");
+    rp_cli_must_refuse("generate @T/model --prompts @T/one.jsonl -o - --json", 2,
+                       "standard output");
+    rp_cli_must_refuse("generate @T/model --prompts /dev/zero -o @T/x.jsonl", 1, "regular file");
+    rp_cli_must_refuse("generate @T/nowhere --prompts @T/one.jsonl -o @T/x.jsonl", 1, "nowhere");
+    rp_cli_must_refuse("generate @T/model --prompts @T/alien.jsonl -o @T/x.jsonl", 1, "line 2");
+    rp_cli_must_refuse(
+        "generate @T/model --prompts @T/one.jsonl -o @T/x.jsonl --max-new-tokens 100000", 2,
+        "--max-new-tokens: expected at most");
     (void)state;
 }
 

@@ -23,12 +23,11 @@ setup(void **state)
         "true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
         "\"model\":{\"type\":\"BPE\",\"vocab\":{%s\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}",
         letters->str);
-    rp_train_files_write("model/tokenizer.json", tokenizer, -1);
-    rp_train_files_write("model/tokenizer_config.json",
-                         "{\"eos_token\":\"<end>\",\"chat_template\":\"{% for m in messages %}"
-                         "{{ m.role[0] }} {{ m.content }}<end>{% endfor %}\"}",
-                         -1);
-    rp_train_files_write("chats.jsonl", CHAT("ab", "cde") CHAT("b", "c") CHAT("abcdefgh", "i"), -1);
+    rp_cli_write("model/tokenizer.json", tokenizer);
+    rp_cli_write("model/tokenizer_config.json",
+                 "{\"eos_token\":\"<end>\",\"chat_template\":\"{% for m in messages %}"
+                 "{{ m.role[0] }} {{ m.content }}<end>{% endfor %}\"}");
+    rp_cli_write("chats.jsonl", CHAT("ab", "cde") CHAT("b", "c") CHAT("abcdefgh", "i"));
     return 0;
 }
 

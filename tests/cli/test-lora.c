@@ -6,16 +6,6 @@
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
 
 static void
-refuse(const char *line, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    if (run.code == 0 || strstr(run.err, part) == NULL)
-        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
-                 run.err);
-}
-
-static void
 assert_same(const char *a, const char *b)
 {
     static const char *const files[] = {"adapter_model.safetensors", "optimizer.safetensors"};
@@ -24,7 +14,7 @@ assert_same(const char *a, const char *b)
         g_autofree char *one = g_build_filename(a, files[i], NULL);
         g_autofree char *other = g_build_filename(b, files[i], NULL);
         gsize n = 0, m = 0;
-        g_autofree char *x = rp_train_files_read(one, &n), *y = rp_train_files_read(other, &m);
+        g_autofree char *x = rp_cli_read_bytes(one, &n), *y = rp_cli_read_bytes(other, &m);
 
         assert_int_equal(n, m);
         assert_memory_equal(x, y, n);
@@ -165,8 +155,9 @@ begins_with_adapters_and_merges_them(void **state)
     if (merged.code != 0)
         fail_msg("%s", merged.err);
     rp_train_files_train("--set steps=1 --set model=@T/merged --set output=@T/whole");
-    refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", "--force replaces it");
-    refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", "which is read");
+    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 0,
+                       "--force replaces it");
+    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 0, "which is read");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
@@ -178,7 +169,7 @@ answers_with_adapters_beside_the_model(void **state)
     assert_int_equal(made.code, 0);
     rp_train_files_train(
         LORA EVERY "--set model=@T/wide --set output=@T/tuned --set optimizer.learning_rate=0.3");
-    rp_train_files_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n", -1);
+    rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/wide @T/tuned/checkpoint-4 -o @T/one-model");
     g_auto(RpCliRun) plain =
         rp_cli_run("generate @T/wide --prompts @T/ask.jsonl -o @T/plain.jsonl --max-new-tokens 8");
@@ -190,9 +181,9 @@ answers_with_adapters_beside_the_model(void **state)
 
     if (merged.code + plain.code + beside.code + within.code != 0)
         fail_msg("%s%s%s%s", merged.err, plain.err, beside.err, within.err);
-    g_autofree char *base = rp_train_files_read("plain.jsonl", NULL);
-    g_autofree char *one = rp_train_files_read("beside.jsonl", NULL);
-    g_autofree char *other = rp_train_files_read("within.jsonl", NULL);
+    g_autofree char *base = rp_cli_read("plain.jsonl");
+    g_autofree char *one = rp_cli_read("beside.jsonl");
+    g_autofree char *other = rp_cli_read("within.jsonl");
     assert_string_equal(one, other);
     assert_string_not_equal(one, base);
 }
@@ -204,8 +195,8 @@ refuses_another_base_and_other_adapters(void **state)
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
     assert_int_equal(made.code, 0);
     rp_train_files_train(LORA EVERY "--set output=@T/kept");
-    refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never",
-           "; the first layer that differs is model.embed_tokens");
+    rp_cli_must_refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", 0,
+                       "; the first layer that differs is model.embed_tokens");
     /* one byte, in the middle of a tensor */
     g_auto(RpCliRun) touched =
         rp_cli_shell("cp -r @T/model @T/touched && cd @T/touched && "
@@ -213,40 +204,50 @@ refuses_another_base_and_other_adapters(void **state)
                      "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
                      "model.safetensors ../model/model.safetensors");
     assert_int_equal(touched.code, 0);
-    refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", "adapters of a base whose hash is");
-    refuse("train @T/run.yaml " LORA "--set output=@T/kept --set model=@T/other --set steps=6 "
-           "--resume",
-           "adapters of a base whose hash is");
-    refuse("train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume",
-           "expected rank 2, alpha 8");
-    refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume",
-           "expected a whole model");
-    refuse("train @T/run.yaml " LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/kept "
-           "--set steps=6 --resume",
-           "lora.targets: expected");
+    rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 0,
+                       "adapters of a base whose hash is");
+    rp_cli_must_refuse("train @T/run.yaml " LORA
+                       "--set output=@T/kept --set model=@T/other --set steps=6 "
+                       "--resume",
+                       0, "adapters of a base whose hash is");
+    rp_cli_must_refuse(
+        "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 0,
+        "expected rank 2, alpha 8");
+    rp_cli_must_refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume", 0,
+                       "expected a whole model");
+    rp_cli_must_refuse("train @T/run.yaml " LORA
+                       "--set lora.targets=[q_proj,v_proj] --set output=@T/kept "
+                       "--set steps=6 --resume",
+                       0, "lora.targets: expected");
     rp_train_files_train(LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/two");
-    refuse("train @T/run.yaml " LORA "--set lora.targets=[v_proj,k_proj] --set output=@T/two "
-           "--set steps=6 --resume",
-           "lora.targets: expected k_proj, as this run has it, found q_proj");
-    refuse("train @T/run.yaml " LORA "--set lora.targets=[q_proj,v_proj] --set lora.save=[lm_head] "
-           "--set output=@T/two --set steps=6 --resume",
-           "lora.save: expected lm_head, as this run has it, found no others");
-    refuse("train @T/run.yaml --set lora.rank=0", "a whole number from 1 to");
-    refuse("train @T/run.yaml --set lora.rank=17", "lora.rank: expected at most 16");
-    refuse("train @T/run.yaml --set lora.alpha=2", "expected lora.rank beside it");
-    refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", "from 0 to 0.99");
-    refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
-           "found \"kproj\"");
-    refuse("profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj",
-           "did you mean \"q_proj\"?");
-    refuse("train @T/run.yaml --set lora.dropout=0.1", "expected lora.rank beside it");
-    refuse("train @T/run.yaml " LORA "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
-           "--resume",
-           "dropout 0.5");
-    refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
-           "not beside lora.start");
-    refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj",
-           "did you mean \"q_proj\"?");
+    rp_cli_must_refuse("train @T/run.yaml " LORA
+                       "--set lora.targets=[v_proj,k_proj] --set output=@T/two "
+                       "--set steps=6 --resume",
+                       0, "lora.targets: expected k_proj, as this run has it, found q_proj");
+    rp_cli_must_refuse("train @T/run.yaml " LORA
+                       "--set lora.targets=[q_proj,v_proj] --set lora.save=[lm_head] "
+                       "--set output=@T/two --set steps=6 --resume",
+                       0, "lora.save: expected lm_head, as this run has it, found no others");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=0", 0, "a whole number from 1 to");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=17", 0, "lora.rank: expected at most 16");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.alpha=2", 0, "expected lora.rank beside it");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", 0,
+                       "from 0 to 0.99");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
+                       0, "found \"kproj\"");
+    rp_cli_must_refuse(
+        "profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj", 0,
+        "did you mean \"q_proj\"?");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.dropout=0.1", 0,
+                       "expected lora.rank beside it");
+    rp_cli_must_refuse("train @T/run.yaml " LORA
+                       "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
+                       "--resume",
+                       0, "dropout 0.5");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
+                       0, "not beside lora.start");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj", 0,
+                       "did you mean \"q_proj\"?");
 }
 
 int

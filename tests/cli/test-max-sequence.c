@@ -114,14 +114,12 @@ a_run_beside_a_packed_base_takes_the_bytes_that_were_told(void **state)
 static void
 a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
 {
-    rp_train_files_write(
-        "mixture.json",
-        "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
-        "\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
-        "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"
-        "\"moe_intermediate_size\":8,\"num_experts\":4,\"num_experts_per_tok\":2,"
-        "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}",
-        -1);
+    rp_cli_write("mixture.json",
+                 "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+                 "\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+                 "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"
+                 "\"moe_intermediate_size\":8,\"num_experts\":4,\"num_experts_per_tok\":2,"
+                 "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}");
     g_auto(RpCliRun) made = rp_cli_run("init @T/mixture.json -o @T/mixture");
     assert_int_equal(made.code, 0);
     assert_bytes_as_told("mixture", "--lora-rank 3", "--set lora.rank=3", "all");

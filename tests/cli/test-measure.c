@@ -53,22 +53,13 @@
     "if grep -q '^sequence_length: 64$' \"$2\"; then echo 'no trace: disk full' >&2; exit 1; fi\n" \
     "echo measured >\"$4\"\n"
 
-static void
-write_file(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    if (!g_file_set_contents(path, text, -1, NULL))
-        fail_msg("cannot write %s", path);
-}
-
 static int
 setup(void **state)
 {
     if (rp_cli_setup(state) != 0)
         return 1;
-    write_file("tiny.json", TINY);
-    write_file("stand-in", STAND_IN);
+    rp_cli_write("tiny.json", TINY);
+    rp_cli_write("stand-in", STAND_IN);
     g_auto(RpCliRun) made = rp_cli_shell("chmod +x @T/stand-in");
     return made.code;
 }

@@ -17,15 +17,6 @@
     "exec \"$ROUNDPIPE\" \"$@\"\n"
 #define OVERHEADS "bash @R/bench/overheads-in-runs -n 3 -r @T/recorder -w @T @T/run.yaml "
 
-static void
-write_file(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    if (!g_file_set_contents(path, text, -1, NULL))
-        fail_msg("cannot write %s", path);
-}
-
 static int
 setup(void **state)
 {
@@ -35,10 +26,10 @@ setup(void **state)
     g_autofree char *root = rp_cli_temporary("");
     g_autofree char *run = g_strdup_printf(RUN, root, root, root);
 
-    write_file("tiny.json", TINY);
-    write_file("data.jsonl", "{\"input_ids\":[1,2,3,4,5]}\n{\"input_ids\":[5,4,3,2,1]}\n");
-    write_file("run.yaml", run);
-    write_file("recorder", RECORDER);
+    rp_cli_write("tiny.json", TINY);
+    rp_cli_write("data.jsonl", "{\"input_ids\":[1,2,3,4,5]}\n{\"input_ids\":[5,4,3,2,1]}\n");
+    rp_cli_write("run.yaml", run);
+    rp_cli_write("recorder", RECORDER);
     g_auto(RpCliRun) made = rp_cli_shell("chmod +x @T/recorder && \"$ROUNDPIPE\" init "
                                          "@T/tiny.json -o @T/model --seed 1");
     return made.code;

@@ -6,42 +6,11 @@
 
 #define RUN "simulate @Q --schedule 1f1b --gpus 4 --micro-batches 8 --stages 7*4 "
 
-static char *
-read_file(const char *name)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *text = NULL;
-
-    assert_true(g_file_get_contents(path, &text, NULL, NULL));
-    return text;
-}
-
-static void
-must_run(const char *command)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", command);
-
-    if (run.code != 0)
-        print_error("%s: %s\n", command, run.err);
-    assert_int_equal(run.code, 0);
-}
-
-static void
-must_refuse(const char *command, const char *message)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", command);
-
-    assert_int_equal(run.code, 2);
-    if (strstr(run.err, message) == NULL)
-        print_error("%s: %s\n", command, run.err);
-    assert_non_null(strstr(run.err, message));
-}
-
 /* The size of an SVG picture. */
 static void
 read_size(const char *name, guint *width, guint *height)
 {
-    g_autofree char *svg = read_file(name);
+    g_autofree char *svg = rp_cli_read(name);
     const char *at = strstr(svg, "viewBox=\"0 0 ");
 
     assert_non_null(at);
@@ -53,13 +22,13 @@ a_picture_is_as_wide_as_its_paper(void **state)
 {
     guint width, height;
 
-    must_run(RUN "--picture @T/usual.svg");
-    must_run(RUN "--picture @T/narrow.svg --width 84mm");
+    rp_cli_must_run(RUN "--picture @T/usual.svg");
+    rp_cli_must_run(RUN "--picture @T/narrow.svg --width 84mm");
     read_size("usual.svg", &width, &height);
     assert_int_equal(width, 1100);
     read_size("narrow.svg", &width, &height);
     assert_int_equal(width, 386); /* 84 mm at 116 2/3 pixels an inch */
-    must_run(RUN "--picture @T/narrow.pdf --width 8.4cm");
+    rp_cli_must_run(RUN "--picture @T/narrow.pdf --width 8.4cm");
     g_autofree char *narrow = rp_cli_temporary("narrow.pdf");
     g_autofree char *pdf = NULL;
     gsize length;
@@ -74,13 +43,13 @@ without_its_title_a_picture_is_lower(void **state)
 {
     guint width, height, less;
 
-    must_run(RUN "--picture @T/titled.svg");
-    must_run(RUN "--picture @T/plain.svg --no-title");
+    rp_cli_must_run(RUN "--picture @T/titled.svg");
+    rp_cli_must_run(RUN "--picture @T/plain.svg --no-title");
     read_size("titled.svg", &width, &height);
     read_size("plain.svg", &width, &less);
     assert_int_equal(height - less, 66 - 12);
-    g_autofree char *titled = read_file("titled.svg");
-    g_autofree char *plain = read_file("plain.svg");
+    g_autofree char *titled = rp_cli_read("titled.svg");
+    g_autofree char *plain = rp_cli_read("plain.svg");
 
     assert_non_null(strstr(titled, "bubble ratio"));
     assert_null(strstr(plain, "bubble ratio"));
@@ -90,9 +59,9 @@ without_its_title_a_picture_is_lower(void **state)
 static void
 latex_gets_text_and_graphics(void **state)
 {
-    must_run(RUN "--picture @T/for-latex.tex --width 84mm");
-    g_autofree char *tex = read_file("for-latex.tex");
-    g_autofree char *pdf = read_file("for-latex.pdf");
+    rp_cli_must_run(RUN "--picture @T/for-latex.tex --width 84mm");
+    g_autofree char *tex = rp_cli_read("for-latex.tex");
+    g_autofree char *pdf = rp_cli_read("for-latex.pdf");
 
     assert_non_null(strstr(tex, "bubble ratio 36.2 \\% (predicted)"));
     assert_non_null(strstr(tex, "]{for-latex}}%"));
@@ -102,8 +71,8 @@ latex_gets_text_and_graphics(void **state)
 static void
 slots_carry_the_number_of_their_stage(void **state)
 {
-    must_run(RUN "--picture @T/slots.svg");
-    g_autofree char *svg = read_file("slots.svg");
+    rp_cli_must_run(RUN "--picture @T/slots.svg");
+    g_autofree char *svg = rp_cli_read("slots.svg");
 
     for (guint stage = 0; stage < 4; stage++) {
         g_autofree char *label = g_strdup_printf(">%u·7<", stage);
@@ -117,9 +86,9 @@ slots_carry_the_number_of_their_stage(void **state)
 static void
 a_small_share_is_not_nothing(void **state)
 {
-    must_run("simulate @Q --schedule roundpipe --gpus 2 --micro-batches 8 --async --picture "
-             "@T/small.svg");
-    g_autofree char *svg = read_file("small.svg");
+    rp_cli_must_run("simulate @Q --schedule roundpipe --gpus 2 --micro-batches 8 --async --picture "
+                    "@T/small.svg");
+    g_autofree char *svg = rp_cli_read("small.svg");
 
     assert_non_null(strstr(svg, "bubble ratio"));
     assert_null(strstr(svg, "bubble ratio 0.0 %"));
@@ -128,13 +97,15 @@ a_small_share_is_not_nothing(void **state)
 static void
 every_command_that_draws_has_the_options(void **state)
 {
-    must_run(RUN "--trace @T/t.json --fidelity full --memory-picture @T/memory.pdf --width 84mm "
-                 "--no-title");
-    must_run("diff @T/t.json @T/t.json --picture @T/diff.tex --width 170mm --no-title");
-    must_run("sweep @Q --gpus 2 --micro-batches 4,8 -o @T/s.csv --picture @T/s.tex --width 3.3in "
-             "--no-title");
-    must_run("figures -o @T/figures --format tex --no-title figure-2");
-    g_autofree char *figure = read_file("figures/figure-2.tex");
+    rp_cli_must_run(RUN
+                    "--trace @T/t.json --fidelity full --memory-picture @T/memory.pdf --width 84mm "
+                    "--no-title");
+    rp_cli_must_run("diff @T/t.json @T/t.json --picture @T/diff.tex --width 170mm --no-title");
+    rp_cli_must_run(
+        "sweep @Q --gpus 2 --micro-batches 4,8 -o @T/s.csv --picture @T/s.tex --width 3.3in "
+        "--no-title");
+    rp_cli_must_run("figures -o @T/figures --format tex --no-title figure-2");
+    g_autofree char *figure = rp_cli_read("figures/figure-2.tex");
 
     assert_null(strstr(figure, "Figure 2"));
 }
@@ -144,7 +115,8 @@ figures_are_as_wide_as_their_paper(void **state)
 {
     guint width, height;
 
-    must_run("figures -o @T/narrow --format svg --width 84mm figure-1 figure-2 figure-5 figure-17");
+    rp_cli_must_run(
+        "figures -o @T/narrow --format svg --width 84mm figure-1 figure-2 figure-5 figure-17");
     for (guint i = 0; i < 3; i++) {
         static const char *const laid_out[] = {"figure-1", "figure-2", "figure-17"};
         g_autofree char *name = g_strdup_printf("narrow/%s.svg", laid_out[i]);
@@ -155,24 +127,25 @@ figures_are_as_wide_as_their_paper(void **state)
     /* a drawing is not laid out anew, only smaller on paper */
     read_size("narrow/figure-5.svg", &width, &height);
     assert_int_equal(width, 1000);
-    g_autofree char *drawing = read_file("narrow/figure-5.gp");
+    g_autofree char *drawing = rp_cli_read("narrow/figure-5.gp");
     assert_non_null(strstr(drawing, "per_inch = 302.38")); /* 1000 pixels on 84 mm */
     /* what stands behind a bar is short, and headings begin at the edge */
-    g_autofree char *bars = read_file("narrow/figure-2.gp");
-    g_autofree char *data = read_file("narrow/figure-2.dat");
+    g_autofree char *bars = rp_cli_read("narrow/figure-2.gp");
+    g_autofree char *data = rp_cli_read("narrow/figure-2.dat");
     assert_non_null(strstr(bars, "at screen px(8)"));
     assert_null(strstr(data, "times the recompute"));
-    must_refuse("figures -o @T/narrow --width 84 figure-1", "--width: expected 40 to 2000 mm");
+    rp_cli_must_refuse("figures -o @T/narrow --width 84 figure-1", 2,
+                       "--width: expected 40 to 2000 mm");
 }
 
 static void
 refuses_options_without_effect(void **state)
 {
-    must_refuse(RUN "--width 84mm", "--width: expected a picture to draw beside it");
-    must_refuse(RUN "--no-title", "--no-title: expected a picture to draw beside it");
-    must_refuse(RUN "--picture @T/x.svg --width 84", "--width: expected 40 to 2000 mm");
-    must_refuse(RUN "--picture @T/x.svg --width 1mm", "--width: expected 40 to 2000 mm");
-    must_refuse(RUN "--picture @T/x.svg --width nan", "--width: expected 40 to 2000 mm");
+    rp_cli_must_refuse(RUN "--width 84mm", 2, "--width: expected a picture to draw beside it");
+    rp_cli_must_refuse(RUN "--no-title", 2, "--no-title: expected a picture to draw beside it");
+    rp_cli_must_refuse(RUN "--picture @T/x.svg --width 84", 2, "--width: expected 40 to 2000 mm");
+    rp_cli_must_refuse(RUN "--picture @T/x.svg --width 1mm", 2, "--width: expected 40 to 2000 mm");
+    rp_cli_must_refuse(RUN "--picture @T/x.svg --width nan", 2, "--width: expected 40 to 2000 mm");
 }
 
 int

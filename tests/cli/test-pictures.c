@@ -5,21 +5,10 @@
 #define ASYNC                                                                                      \
     "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 8 --partition paper --async "
 
-static char *
-read_file(const char *name)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *text = NULL;
-
-    if (!g_file_get_contents(path, &text, NULL, NULL))
-        fail_msg("no file %s", name);
-    return text;
-}
-
 static void
 expect(const char *name, const char *part)
 {
-    g_autofree char *text = read_file(name);
+    g_autofree char *text = rp_cli_read(name);
 
     if (strstr(text, part) == NULL)
         fail_msg("%s: expected \"%s\"", name, part);

@@ -7,14 +7,6 @@
 #define PLAN "plan --model qwen3-1.7b --gpu rtx4090 --gpus 2 --schedules roundpipe "
 
 static void
-write_file(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, -1, NULL));
-}
-
-static void
 one_server_is_answered_as_without_the_word(void **state)
 {
     static const char *const ways[] = {"", "--json"};
@@ -86,8 +78,8 @@ a_networks_file_is_as_its_row(void **state)
     g_auto(RpCliRun) named = rp_cli_run(PLAN "--servers 2 --network 25GbE");
 
     (void)state;
-    write_file("net.json", "{\"name\": \"25GbE\", \"gbit_per_s\": 25, \"latency_us\": 20,\n"
-                           " \"efficiency\": 0.94}\n");
+    rp_cli_write("net.json", "{\"name\": \"25GbE\", \"gbit_per_s\": 25, \"latency_us\": 20,\n"
+                             " \"efficiency\": 0.94}\n");
     g_auto(RpCliRun) file = rp_cli_run(PLAN "--servers 2 --network @T/net.json");
 
     assert_int_equal(file.code, 0);
@@ -146,11 +138,11 @@ refuses_servers_and_networks_that_there_are_not(void **state)
     };
 
     (void)state;
-    write_file("text.json", "{\"name\": \"n\",\n \"gbit_per_s\": \"25\"}");
-    write_file("zero.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"latency_us\": 1, "
-                            "\"efficiency\":  0}");
-    write_file("other.json", "{\"speed\": 1}");
-    write_file("less.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"efficiency\": 1}");
+    rp_cli_write("text.json", "{\"name\": \"n\",\n \"gbit_per_s\": \"25\"}");
+    rp_cli_write("zero.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"latency_us\": 1, "
+                              "\"efficiency\":  0}");
+    rp_cli_write("other.json", "{\"speed\": 1}");
+    rp_cli_write("less.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"efficiency\": 1}");
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run(PLAN "%s", cases[i].words);
 

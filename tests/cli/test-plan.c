@@ -208,7 +208,7 @@ a_config_is_planned_like_the_model_of_the_catalogue(void **state)
         "\"vocab_size\":151936,\"tie_word_embeddings\":true,"
         "\"max_position_embeddings\":40960,\"torch_dtype\":\"bfloat16\"}";
 
-    rp_train_files_write("qwen3.json", config, -1);
+    rp_cli_write("qwen3.json", config);
     g_auto(RpCliRun) one = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --json" ONLY);
     g_auto(RpCliRun) other = rp_cli_run("plan @T/qwen3.json --gpu rtx4090 --json" ONLY);
     g_autoptr(RpTree) named = rp_cli_json(&one);
@@ -498,7 +498,7 @@ groups_of_cards_are_proposed_with_what_they_gain(void **state)
                                       "--sync -o @T/groups.yaml" ONLY);
     g_auto(RpCliRun) json = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 8 --batch 64 "
                                        "--sync --json" ONLY);
-    g_autofree char *file = rp_train_files_read("groups.yaml", NULL);
+    g_autofree char *file = rp_cli_read("groups.yaml");
 
     SAYS(&run, 0, "2 groups of 4 cards, which take rounds in turn; ", " tokens/s in one group");
     SAYS(&json, 0, "\"replicas\": 2", "\"one_group_tokens_per_s\": ");

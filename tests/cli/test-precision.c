@@ -27,15 +27,6 @@ succeed(const RpCliRun *run)
         fail_msg("exit code %d: %s%s", run->code, run->out, run->err);
 }
 
-/* Writes @text as @name into @T. */
-static void
-write_text(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, -1, NULL));
-}
-
 /* The line of @run in a comparison: mean, greatest and its step. */
 static void
 assert_distance(const char *out, const char *run, double mean, double greatest, guint step)
@@ -126,10 +117,10 @@ compares_step_by_step(void **state)
     g_auto(RpCliRun) table = {0};
 
     (void)state;
-    write_text("reference.csv", "# made by hand\nstep,loss\n1,3\n2,2.5\n3,2\n4,1e0\n");
-    write_text("near.jsonl", "{\"step\":1,\"loss\":3,\"tokens\":9}\n{\"step\":2,\"loss\":2.52}\n"
-                             "{\"step\":3,\"loss\":1.99}\n{\"step\":4,\"loss\":1.0e0}\n");
-    write_text("far.csv", "1,3\n2,2.5\n3,2.07\n4,1.5\n");
+    rp_cli_write("reference.csv", "# made by hand\nstep,loss\n1,3\n2,2.5\n3,2\n4,1e0\n");
+    rp_cli_write("near.jsonl", "{\"step\":1,\"loss\":3,\"tokens\":9}\n{\"step\":2,\"loss\":2.52}\n"
+                               "{\"step\":3,\"loss\":1.99}\n{\"step\":4,\"loss\":1.0e0}\n");
+    rp_cli_write("far.csv", "1,3\n2,2.5\n3,2.07\n4,1.5\n");
 
     within = rp_cli_shell(COMPARE "@T/reference.csv @T/near.jsonl");
     assert_int_equal(within.code, 0);
@@ -174,10 +165,10 @@ refuses_what_it_cannot_compare(void **state)
     };
 
     (void)state;
-    write_text("two.csv", "1,3\n2,2\n");
+    rp_cli_write("two.csv", "1,3\n2,2\n");
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         if (cases[i].text != NULL)
-            write_text("run.csv", cases[i].text);
+            rp_cli_write("run.csv", cases[i].text);
         g_auto(RpCliRun) run =
             rp_cli_shell("%s" COMPARE "%s @T/two.csv @T/run.csv",
                          cases[i].text == NULL ? "rm @T/run.csv; " : "", cases[i].words);
@@ -202,7 +193,7 @@ draws_the_curves(void **state)
         g_clear_pointer(&path, g_free);
         skip();
     }
-    write_text("apart.csv", "1,3\n2,2.5\n3,2.07\n");
+    rp_cli_write("apart.csv", "1,3\n2,2.5\n3,2.07\n");
     g_auto(RpCliRun) run =
         rp_cli_shell("@R/examples/precision/draw @T/curves.png @T/apart.csv @T/apart.csv");
     g_autofree char *picture = NULL;

@@ -7,38 +7,6 @@
 #define BOUND "@Q --schedule 1f1b --gpus 2 --micro-batches 4 --stages 14,14"
 #define FULL "--schedule roundpipe --gpus 8 --micro-batches 16 --fidelity full"
 
-static char *
-read_file(const char *name)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *text = NULL;
-
-    assert_true(g_file_get_contents(path, &text, NULL, NULL));
-    return text;
-}
-
-static void
-must_run(const char *command)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", command);
-
-    if (run.code != 0)
-        print_error("%s: %s\n", command, run.err);
-    assert_int_equal(run.code, 0);
-}
-
-static void
-must_refuse(const char *command, const char *message)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", command);
-
-    assert_int_not_equal(run.code, 0);
-    if (strstr(run.err, message) == NULL)
-        print_error("%s: %s\n", command, run.err);
-    assert_non_null(strstr(run.err, message));
-    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1); /* one line */
-}
-
 static void
 assert_has(const char *text, const char *part)
 {
@@ -52,11 +20,11 @@ assert_has(const char *text, const char *part)
 static void
 a_page_is_one_file_that_loads_nothing(void **state)
 {
-    must_run("simulate " BOUND " --trace @T/bound.json");
-    must_run("report @T/bound.json -o @T/bound.html");
-    must_run("report @T/bound.json -o @T/again.html");
-    g_autofree char *page = read_file("bound.html");
-    g_autofree char *again = read_file("again.html");
+    rp_cli_must_run("simulate " BOUND " --trace @T/bound.json");
+    rp_cli_must_run("report @T/bound.json -o @T/bound.html");
+    rp_cli_must_run("report @T/bound.json -o @T/again.html");
+    g_autofree char *page = rp_cli_read("bound.html");
+    g_autofree char *again = rp_cli_read("again.html");
     char *command = strstr(page, "<h2>Commands</h2>");
 
     assert_has(page, "default-src 'none'");
@@ -73,10 +41,10 @@ a_page_is_one_file_that_loads_nothing(void **state)
 static void
 a_measured_run_stands_below_its_prediction(void **state)
 {
-    must_run("simulate " BOUND " --trace @T/predicted.json");
-    must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
-    must_run("report @T/measured.json @T/predicted.json -o @T/both.html");
-    g_autofree char *page = read_file("both.html");
+    rp_cli_must_run("simulate " BOUND " --trace @T/predicted.json");
+    rp_cli_must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
+    rp_cli_must_run("report @T/measured.json @T/predicted.json -o @T/both.html");
+    g_autofree char *page = rp_cli_read("both.html");
 
     assert_has(page, "<th>predicted</th><th>measured</th>");
     assert_true(strstr(page, "\"name\":\"predicted\"") < strstr(page, "\"name\":\"measured\""));
@@ -95,7 +63,7 @@ text_of_files_stays_text(void **state)
     g_auto(RpCliRun) run = rp_cli_shell(
         "cd @T && \"$ROUNDPIPE\" report '<img src=x onerror=alert(1)>&.json' -o odd.html");
     assert_int_equal(run.code, 0);
-    g_autofree char *page = read_file("odd.html");
+    g_autofree char *page = rp_cli_read("odd.html");
 
     assert_null(strstr(page, "<img"));
     assert_has(page, "&lt;img src=x onerror=alert(1)&gt;&amp;.json");
@@ -106,18 +74,18 @@ text_of_files_stays_text(void **state)
 static void
 names_what_is_wrong_with_a_file(void **state)
 {
-    g_autofree char *whole = read_file("bound.json");
+    g_autofree char *whole = rp_cli_read("bound.json");
     g_autofree char *cut = rp_cli_temporary("cut.json");
     g_autofree char *other = rp_cli_temporary("other.json");
 
     assert_true(g_file_set_contents(cut, whole, (gssize)strlen(whole) / 2, NULL));
     assert_true(g_file_set_contents(other, "{\"model\": 3}\n", -1, NULL));
-    must_refuse("report @T/cut.json -o @T/no.html", "cut.json:");
-    must_refuse("report @T/other.json -o @T/no.html", "other.json:");
-    must_refuse("report @T/none.json -o @T/no.html", "none.json");
-    must_refuse("report @T/bound.json -o @T/bound.json", "--output");
-    must_refuse("report @T/bound.json @T/bound.json @T/bound.json -o @T/no.html",
-                "at most 2 traces");
+    rp_cli_must_refuse("report @T/cut.json -o @T/no.html", 0, "cut.json:");
+    rp_cli_must_refuse("report @T/other.json -o @T/no.html", 0, "other.json:");
+    rp_cli_must_refuse("report @T/none.json -o @T/no.html", 0, "none.json");
+    rp_cli_must_refuse("report @T/bound.json -o @T/bound.json", 0, "--output");
+    rp_cli_must_refuse("report @T/bound.json @T/bound.json @T/bound.json -o @T/no.html", 0,
+                       "at most 2 traces");
     g_autofree char *page = rp_cli_temporary("no.html");
     assert_false(g_file_test(page, G_FILE_TEST_EXISTS));
 }
@@ -125,12 +93,15 @@ names_what_is_wrong_with_a_file(void **state)
 static void
 refuses_traces_of_different_runs(void **state)
 {
-    must_run(
+    rp_cli_must_run(
         "simulate @Q --schedule 1f1b --gpus 4 --micro-batches 4 --stages 7*4 --trace @T/four.json");
-    must_run("simulate @Q --schedule gpipe --gpus 2 --micro-batches 8 --stages 14,14 --trace "
-             "@T/eight.json");
-    must_refuse("report @T/bound.json @T/four.json -o @T/no.html", "not two traces of one run");
-    must_refuse("report @T/bound.json @T/eight.json -o @T/no.html", "not two traces of one run");
+    rp_cli_must_run(
+        "simulate @Q --schedule gpipe --gpus 2 --micro-batches 8 --stages 14,14 --trace "
+        "@T/eight.json");
+    rp_cli_must_refuse("report @T/bound.json @T/four.json -o @T/no.html", 0,
+                       "not two traces of one run");
+    rp_cli_must_refuse("report @T/bound.json @T/eight.json -o @T/no.html", 0,
+                       "not two traces of one run");
 }
 
 /* ---- runs ---- */
@@ -140,9 +111,9 @@ refuses_traces_of_different_runs(void **state)
 static void
 a_run_has_its_steps_plan_and_both_traces(void **state)
 {
-    must_run(TRAIN "--set output=@T/whole --trace @T/whole.json");
-    must_run("report @T/whole @T/whole.json -o @T/whole.html");
-    g_autofree char *page = read_file("whole.html");
+    rp_cli_must_run(TRAIN "--set output=@T/whole --trace @T/whole.json");
+    rp_cli_must_run("report @T/whole @T/whole.json -o @T/whole.html");
+    g_autofree char *page = rp_cli_read("whole.html");
 
     assert_has(page, "<h1>whole: a run of roundpipe</h1>");
     assert_has(page, "<td>loss, last step</td>");
@@ -160,10 +131,10 @@ a_run_has_its_steps_plan_and_both_traces(void **state)
 static void
 a_trace_beside_the_metrics_is_found(void **state)
 {
-    must_run(TRAIN "--set output=@T/found");
-    must_run(TRAIN "--set output=@T/other --trace @T/found/trace.json");
-    must_run("report @T/found -o @T/found.html --iterations 1:3");
-    g_autofree char *page = read_file("found.html");
+    rp_cli_must_run(TRAIN "--set output=@T/found");
+    rp_cli_must_run(TRAIN "--set output=@T/other --trace @T/found/trace.json");
+    rp_cli_must_run("report @T/found -o @T/found.html --iterations 1:3");
+    g_autofree char *page = rp_cli_read("found.html");
 
     assert_has(page, "Iterations 1 to 2, which both traces have");
     assert_has(page, "found/trace.json</td>");
@@ -172,8 +143,8 @@ a_trace_beside_the_metrics_is_found(void **state)
 static void
 a_run_file_alone_is_a_plan(void **state)
 {
-    must_run("report @T/run.yaml -o @T/plan.html");
-    g_autofree char *page = read_file("plan.html");
+    rp_cli_must_run("report @T/run.yaml -o @T/plan.html");
+    g_autofree char *page = rp_cli_read("plan.html");
 
     assert_has(page, "<tr><th></th><th>predicted</th></tr>");
     assert_has(page, "<tr><td>schedule</td><td>RoundPipe");
@@ -183,11 +154,11 @@ a_run_file_alone_is_a_plan(void **state)
 static void
 a_run_without_its_model_shows_its_steps(void **state)
 {
-    must_run(TRAIN "--set output=@T/lone");
+    rp_cli_must_run(TRAIN "--set output=@T/lone");
     g_auto(RpCliRun) moved = rp_cli_shell("mv @T/model @T/elsewhere");
     g_auto(RpCliRun) run = rp_cli_run("report @T/lone -o @T/lone.html");
     g_auto(RpCliRun) back = rp_cli_shell("mv @T/elsewhere @T/model");
-    g_autofree char *page = read_file("lone.html");
+    g_autofree char *page = rp_cli_read("lone.html");
 
     assert_int_equal(moved.code + back.code, 0);
     assert_int_equal(run.code, 0);
@@ -200,18 +171,19 @@ a_run_without_its_model_shows_its_steps(void **state)
 static void
 names_what_is_wrong_with_a_run(void **state)
 {
-    must_run(TRAIN "--set output=@T/good");
+    rp_cli_must_run(TRAIN "--set output=@T/good");
     g_auto(RpCliRun) made = rp_cli_shell(
         "mkdir @T/empty @T/torn && : >@T/torn/metrics.jsonl && echo 'steps: x' >@T/bad.yaml");
 
     assert_int_equal(made.code, 0);
-    must_refuse("report @T/empty -o @T/no.html", "a directory without metrics.jsonl");
-    must_refuse("report @T/torn -o @T/no.html", "expected lines of metrics");
-    must_refuse("report @T/bad.yaml -o @T/no.html", "bad.yaml: model: required");
-    must_refuse("report @T/good @T/run.yaml -o @T/no.html", "expected one run, found");
-    must_refuse("report @T/good @T/bound.json -o @T/no.html", "not two traces of one run");
-    must_refuse("report @T/bound.json --iterations 1:9 -o @T/no.html", "--iterations: ");
-    must_refuse("report @T/bound.json --iterations 9 -o @T/no.html", "--iterations: ");
+    rp_cli_must_refuse("report @T/empty -o @T/no.html", 0, "a directory without metrics.jsonl");
+    rp_cli_must_refuse("report @T/torn -o @T/no.html", 0, "expected lines of metrics");
+    rp_cli_must_refuse("report @T/bad.yaml -o @T/no.html", 0, "bad.yaml: model: required");
+    rp_cli_must_refuse("report @T/good @T/run.yaml -o @T/no.html", 0, "expected one run, found");
+    rp_cli_must_refuse("report @T/good @T/bound.json -o @T/no.html", 0,
+                       "not two traces of one run");
+    rp_cli_must_refuse("report @T/bound.json --iterations 1:9 -o @T/no.html", 0, "--iterations: ");
+    rp_cli_must_refuse("report @T/bound.json --iterations 9 -o @T/no.html", 0, "--iterations: ");
 }
 
 /* ---- in a browser ---- */
@@ -248,7 +220,7 @@ browse(const char *name)
     g_autofree char *path = rp_cli_temporary("tested.html");
 
     assert_non_null(browser); /* skip_without_browser() came first */
-    g_autofree char *page = read_file(name);
+    g_autofree char *page = rp_cli_read(name);
     GString *tested = g_string_new(page);
 
     assert_true(g_file_get_contents(script, &text, NULL, NULL));
@@ -291,8 +263,8 @@ static void
 a_reader_sees_every_task(void **state)
 {
     skip_without_browser();
-    must_run("simulate " BOUND " --trace @T/bound.json");
-    must_run("report @T/bound.json -o @T/bound.html");
+    rp_cli_must_run("simulate " BOUND " --trace @T/bound.json");
+    rp_cli_must_run("report @T/bound.json -o @T/bound.html");
     g_autofree char *result = browse("bound.html");
 
     assert_has(result, "problems: none\n");
@@ -315,9 +287,9 @@ static void
 a_reader_sees_prediction_and_memory(void **state)
 {
     skip_without_browser();
-    must_run("simulate " BOUND " --trace @T/predicted.json");
-    must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
-    must_run("report @T/predicted.json @T/measured.json -o @T/both.html");
+    rp_cli_must_run("simulate " BOUND " --trace @T/predicted.json");
+    rp_cli_must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
+    rp_cli_must_run("report @T/predicted.json @T/measured.json -o @T/both.html");
     g_autofree char *both = browse("both.html");
 
     assert_has(both, "problems: none\n");
@@ -325,8 +297,8 @@ a_reader_sees_prediction_and_memory(void **state)
     assert_has(both, "GPU 0 compute, measured:"); /* the row below */
     assert_has(both, " | predicted: ");
 
-    must_run("simulate @Q " FULL " --trace @T/full.json");
-    must_run("report @T/full.json -o @T/full.html");
+    rp_cli_must_run("simulate @Q " FULL " --trace @T/full.json");
+    rp_cli_must_run("report @T/full.json -o @T/full.html");
     g_autofree char *full = browse("full.html");
 
     assert_has(full, "problems: none\n");
@@ -339,8 +311,8 @@ static void
 a_reader_sees_the_loss(void **state)
 {
     skip_without_browser();
-    must_run(TRAIN "--set output=@T/learned --trace @T/learned.json");
-    must_run("report @T/learned @T/learned.json -o @T/learned.html");
+    rp_cli_must_run(TRAIN "--set output=@T/learned --trace @T/learned.json");
+    rp_cli_must_run("report @T/learned @T/learned.json -o @T/learned.html");
     g_autofree char *result = browse("learned.html");
 
     assert_has(result, "problems: none\n");
@@ -352,9 +324,9 @@ a_reader_sees_the_loss(void **state)
 static void
 twenty_five_thousand_tasks_are_smooth(void **state)
 {
-    must_run("simulate @Q " FULL " --iterations 11 --trace @T/many.json");
-    must_run("report @T/many.json -o @T/many.html");
-    char *page = read_file("many.html");
+    rp_cli_must_run("simulate @Q " FULL " --iterations 11 --trace @T/many.json");
+    rp_cli_must_run("report @T/many.json -o @T/many.html");
+    char *page = rp_cli_read("many.html");
     const gsize length = strlen(page);
 
     g_free(page);

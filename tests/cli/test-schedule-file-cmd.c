@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-static void
-write_file(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, -1, NULL));
-}
-
 /* ---- the page ---- */
 
 /* Each line that the page shows is in what was printed; times of proofs and replays are those of a
@@ -60,7 +52,7 @@ the_page_is_followed_word_by_word(void **state)
 
     for (guint i = 1; i < g_strv_length(blocks); i += 2) {
         if (g_str_has_prefix(blocks[i], "text\n")) {
-            write_file("eager.txt", blocks[i] + strlen("text\n"));
+            rp_cli_write("eager.txt", blocks[i] + strlen("text\n"));
         } else if (g_str_has_prefix(blocks[i], "c\n")) {
             g_auto(GStrv) lines = g_strsplit(blocks[i], "\n", -1);
 
@@ -131,8 +123,8 @@ static void
 sweeps_and_partitions_take_files(void **state)
 {
     (void)state;
-    write_file("a.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
-    write_file("b.txt", "F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1\n");
+    rp_cli_write("a.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
+    rp_cli_write("b.txt", "F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1\n");
     g_auto(RpCliRun) sweep =
         rp_cli_run("sweep @Q --schedule-file @T/a.txt,@T/b.txt -o @T/sweep.csv");
     g_auto(RpCliRun) rows = rp_cli_shell("grep -c '[0-9]\\.[0-9]' @T/sweep.csv");
@@ -174,9 +166,9 @@ refuses_words_that_do_not_suit_the_file(void **state)
     };
 
     (void)state;
-    write_file("two.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
-    write_file("bad.txt", "F0.0 G0.0\n");
-    write_file("turns.txt", "FB1.0 FB1.1\nF0.0 F0.1 B2.0 B2.1\n");
+    rp_cli_write("two.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
+    rp_cli_write("bad.txt", "F0.0 G0.0\n");
+    rp_cli_write("turns.txt", "FB1.0 FB1.1\nF0.0 F0.1 B2.0 B2.1\n");
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
 
@@ -192,7 +184,7 @@ refuses_words_that_do_not_suit_the_file(void **state)
 static void
 assert_refused(const char *order, const char *words, const char *part)
 {
-    write_file("bad-order.txt", order);
+    rp_cli_write("bad-order.txt", order);
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set devices=host:1 --set round=all "
                                       "--set schedule_file=@T/bad-order.txt %s",
                                       words);
@@ -207,8 +199,8 @@ assert_same_weights(const char *a, const char *b)
     g_autofree char *path_a = g_build_filename(a, "checkpoint-5", "model.safetensors", NULL);
     g_autofree char *path_b = g_build_filename(b, "checkpoint-5", "model.safetensors", NULL);
     gsize length_a, length_b;
-    g_autofree char *weights_a = rp_train_files_read(path_a, &length_a);
-    g_autofree char *weights_b = rp_train_files_read(path_b, &length_b);
+    g_autofree char *weights_a = rp_cli_read_bytes(path_a, &length_a);
+    g_autofree char *weights_b = rp_cli_read_bytes(path_b, &length_b);
 
     assert_int_equal(length_a, length_b);
     assert_memory_equal(weights_a, weights_b, length_a);
@@ -223,8 +215,8 @@ trains_as_any_bound_schedule_does(void **state)
 
     (void)state;
     assert_int_equal(written.code, 0);
-    write_file("own.txt", "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3\n"
-                          "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3\n");
+    rp_cli_write("own.txt", "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3\n"
+                            "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3\n");
     rp_train_files_train("--set round=all --set schedule=1f1b --set output=@T/named");
     rp_train_files_train("--set round=all --set schedule_file=@T/order.txt "
                          "--set output=@T/filed");

@@ -33,7 +33,7 @@ writes_a_run_file_that_trains(void **state)
     g_auto(RpCliRun) made =
         rp_cli_run("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32 --json");
     g_autoptr(RpTree) json = rp_cli_json(&made);
-    g_autofree char *text = rp_train_files_read("new.yaml", NULL);
+    g_autofree char *text = rp_cli_read("new.yaml");
     g_auto(RpCliRun) trained = rp_cli_run("train @T/new.yaml --set epochs=1 --set devices=host:1 "
                                           "--set profile=@T/times.json");
     g_auto(RpCliRun) again =
@@ -79,7 +79,7 @@ writes_adapters_where_they_are_asked_for(void **state)
                                        "@T/data.jsonl --sequence 32 --lora --lora-rank 4");
     g_auto(RpCliRun) trained = rp_cli_run("train \"@T/a b #c.yaml\" --set epochs=1 "
                                           "--set devices=host:1 --set profile=@T/times.json");
-    g_autofree char *text = rp_train_files_read("a b #c.yaml", NULL);
+    g_autofree char *text = rp_cli_read("a b #c.yaml");
 
     (void)state;
     if (made.code + trained.code != 0)
@@ -130,7 +130,7 @@ writes_the_run_that_plan_recommends(void **state)
     g_auto(RpCliRun) dry =
         rp_cli_run("train @T/planned.yaml --set devices=host:2 --set data=@T/data.jsonl "
                    "--set output=@T/planned --set profile=@T/times.json --dry-run");
-    g_autofree char *text = rp_train_files_read("planned.yaml", NULL);
+    g_autofree char *text = rp_cli_read("planned.yaml");
     g_auto(RpCliRun) wrong =
         rp_cli_run("plan @T/model --gpu rtx4090 --max-sequence -o @T/planned.yaml");
 

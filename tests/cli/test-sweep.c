@@ -7,34 +7,6 @@
 
 #define SMALL "sweep @Q --schedule 1f1b,gpipe --gpus 1..4 --micro-batches 4,8 "
 
-static char *
-read_file(const char *name)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *text = NULL;
-
-    assert_true(g_file_get_contents(path, &text, NULL, NULL));
-    return text;
-}
-
-static void
-write_file(const char *name, const char *text, gssize length)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, length, NULL));
-}
-
-static guint
-count_lines(const char *text)
-{
-    guint n = 0;
-
-    for (; *text != '\0'; text++)
-        n += *text == '\n';
-    return n;
-}
-
 /* Runs it; fails unless it simulated so many combinations. */
 static void
 must_simulate(const char *command, double simulated)
@@ -46,18 +18,6 @@ must_simulate(const char *command, double simulated)
     g_autoptr(RpTree) root = rp_cli_json(&run);
 
     assert_true(rp_cli_number(root, "simulated") == simulated);
-}
-
-static void
-must_refuse(const char *command, const char *message)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", command);
-
-    assert_int_not_equal(run.code, 0);
-    if (strstr(run.err, message) == NULL)
-        print_error("%s: %s\n", command, run.err);
-    assert_non_null(strstr(run.err, message));
-    assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1); /* one line */
 }
 
 static void
@@ -88,11 +48,11 @@ the_same_sweep_gives_the_same_bytes(void **state)
 {
     must_simulate(SMALL "-o @T/b.csv", 12);
     must_simulate(SMALL "-o @T/c.csv", 12);
-    g_autofree char *b = read_file("b.csv");
-    g_autofree char *c = read_file("c.csv");
+    g_autofree char *b = rp_cli_read("b.csv");
+    g_autofree char *c = rp_cli_read("c.csv");
 
     assert_string_equal(b, c);
-    assert_int_equal(count_lines(b), 13);
+    assert_int_equal(rp_cli_count_lines(b), 13);
     assert_true(g_str_has_prefix(b, "model,schedule,gpus,micro-batches,device,iteration_ms,"));
 }
 
@@ -100,21 +60,21 @@ static void
 a_killed_sweep_goes_on(void **state)
 {
     must_simulate(SMALL "-o @T/whole.csv", 12);
-    g_autofree char *whole = read_file("whole.csv");
+    g_autofree char *whole = rp_cli_read("whole.csv");
     const char *fifth = whole;
 
     for (guint line = 0; line < 5; line++)
         fifth = strchr(fifth, '\n') + 1;
     /* four rows, and half of one */
-    write_file("half.csv", whole, fifth - whole + 20);
+    rp_cli_write_bytes("half.csv", whole, fifth - whole + 20);
     must_simulate(SMALL "-o @T/half.csv", 8);
-    g_autofree char *done = read_file("half.csv");
+    g_autofree char *done = rp_cli_read("half.csv");
 
     assert_string_equal(done, whole);
     /* not even the heading is whole */
-    write_file("head.csv", whole, 9);
+    rp_cli_write_bytes("head.csv", whole, 9);
     must_simulate(SMALL "-o @T/head.csv", 12);
-    g_autofree char *begun = read_file("head.csv");
+    g_autofree char *begun = rp_cli_read("head.csv");
     assert_string_equal(begun, whole);
 }
 
@@ -124,9 +84,9 @@ more_values_take_the_rows_that_are_there(void **state)
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4,8 -o @T/more.csv", 2);
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 2..16 -o @T/more.csv", 2);
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4 -o @T/more.csv", 0);
-    g_autofree char *all = read_file("more.csv");
+    g_autofree char *all = rp_cli_read("more.csv");
 
-    assert_int_equal(count_lines(all), 5); /* a narrower sweep loses none */
+    assert_int_equal(rp_cli_count_lines(all), 5); /* a narrower sweep loses none */
 }
 
 static void
@@ -139,7 +99,7 @@ lists_and_ranges_name_values(void **state)
     must_simulate("sweep @Q --schedule roundpipe --gpus 2 --micro-batches 4 --async=no,yes -o "
                   "@T/flag.csv",
                   2);
-    g_autofree char *list = read_file("list.csv");
+    g_autofree char *list = rp_cli_read("list.csv");
 
     assert_non_null(strstr(list, ",\"14,14\","));
 }
@@ -150,7 +110,7 @@ a_combination_that_cannot_run_says_why(void **state)
     must_simulate("sweep @Q --schedule 1f1b,roundpipe --gpus 2 --micro-batches 4 --round 4 -o "
                   "@T/why.csv",
                   2);
-    g_autofree char *why = read_file("why.csv");
+    g_autofree char *why = rp_cli_read("why.csv");
     g_auto(RpCliRun) run = rp_cli_run(
         "sweep @Q --schedule 1f1b,roundpipe --gpus 2 --micro-batches 4 --round 4 -o @T/why.csv");
 
@@ -186,7 +146,7 @@ longer_sequences_are_swept(void **state)
     must_simulate("sweep qwen3-1.7b --gpu rtx4090 --gpus 2 --micro-batches 4 --sequence 2k..8k "
                   "--micro-batch 1 -o @T/sequence.csv",
                   3);
-    g_autofree char *text = read_file("sequence.csv");
+    g_autofree char *text = rp_cli_read("sequence.csv");
 
     assert_non_null(strstr(text, ",8192,"));
     assert_null(strstr(text, "cannot"));
@@ -199,8 +159,8 @@ draws_a_front_and_lines(void **state)
     must_simulate(SMALL "-o @T/drawn.csv --picture @T/lines.svg --axes bubble_pct:micro-batches "
                         "--series schedule",
                   0);
-    g_autofree char *front = read_file("front.svg");
-    g_autofree char *lines = read_file("lines.svg");
+    g_autofree char *front = rp_cli_read("front.svg");
+    g_autofree char *lines = rp_cli_read("lines.svg");
 
     assert_non_null(strstr(front, "none is better in both"));
     assert_non_null(strstr(front, "host memory, GiB"));
@@ -211,24 +171,29 @@ draws_a_front_and_lines(void **state)
 static void
 names_what_is_wrong(void **state)
 {
-    write_file("other.csv", "a,b\n1,2\n", -1);
-    write_file("json.csv", "{\"a\": 3}", -1);
-    must_refuse("sweep @Q --gpus 1,x -o @T/no.csv", "--gpus: expected a number of 1 or more");
-    must_refuse("sweep @Q --gpus 0..8 -o @T/no.csv", "--gpus: ");
-    must_refuse("sweep @Q --gpus 8..1 -o @T/no.csv", "--gpus: ");
-    must_refuse("sweep @Q --gpus 1..4096+1 -o @T/no.csv", "1 to 1000 values");
-    must_refuse("sweep @Q --schedule 1f1b,roundpip -o @T/no.csv", "did you mean \"roundpipe\"?");
-    must_refuse("sweep @Q --partition best -o @T/no.csv", "--partition: ");
-    must_refuse("sweep @Q --async=maybe -o @T/no.csv", "expected no or yes");
-    must_refuse("sweep @Q --gpus 1..512+1 --micro-batches 1..512+1 -o @T/no.csv", "combinations");
-    must_refuse("sweep @Q --axes a:b -o @T/no.csv", "--picture");
-    must_refuse("sweep @Q --gpus 1 --picture @T/no.svg --axes speed:gpus -o @T/axes.csv",
-                "--axes: ");
-    must_refuse("sweep @Q --gpu-price 1,2 -o @T/no.csv", "--gpu-price: expected one price");
-    must_refuse("sweep @Q --gpus 1 -o @T/other.csv", "other.csv: line 1: expected ");
-    must_refuse("sweep @Q --gpus 1 -o @T/json.csv", "json.csv: line 1: expected rows of a sweep");
-    g_autofree char *other = read_file("other.csv");
-    g_autofree char *json = read_file("json.csv");
+    rp_cli_write("other.csv", "a,b\n1,2\n");
+    rp_cli_write("json.csv", "{\"a\": 3}");
+    rp_cli_must_refuse("sweep @Q --gpus 1,x -o @T/no.csv", 0,
+                       "--gpus: expected a number of 1 or more");
+    rp_cli_must_refuse("sweep @Q --gpus 0..8 -o @T/no.csv", 0, "--gpus: ");
+    rp_cli_must_refuse("sweep @Q --gpus 8..1 -o @T/no.csv", 0, "--gpus: ");
+    rp_cli_must_refuse("sweep @Q --gpus 1..4096+1 -o @T/no.csv", 0, "1 to 1000 values");
+    rp_cli_must_refuse("sweep @Q --schedule 1f1b,roundpip -o @T/no.csv", 0,
+                       "did you mean \"roundpipe\"?");
+    rp_cli_must_refuse("sweep @Q --partition best -o @T/no.csv", 0, "--partition: ");
+    rp_cli_must_refuse("sweep @Q --async=maybe -o @T/no.csv", 0, "expected no or yes");
+    rp_cli_must_refuse("sweep @Q --gpus 1..512+1 --micro-batches 1..512+1 -o @T/no.csv", 0,
+                       "combinations");
+    rp_cli_must_refuse("sweep @Q --axes a:b -o @T/no.csv", 0, "--picture");
+    rp_cli_must_refuse("sweep @Q --gpus 1 --picture @T/no.svg --axes speed:gpus -o @T/axes.csv", 0,
+                       "--axes: ");
+    rp_cli_must_refuse("sweep @Q --gpu-price 1,2 -o @T/no.csv", 0,
+                       "--gpu-price: expected one price");
+    rp_cli_must_refuse("sweep @Q --gpus 1 -o @T/other.csv", 0, "other.csv: line 1: expected ");
+    rp_cli_must_refuse("sweep @Q --gpus 1 -o @T/json.csv", 0,
+                       "json.csv: line 1: expected rows of a sweep");
+    g_autofree char *other = rp_cli_read("other.csv");
+    g_autofree char *json = rp_cli_read("json.csv");
 
     assert_string_equal(other, "a,b\n1,2\n"); /* nothing is lost */
     assert_string_equal(json, "{\"a\": 3}");

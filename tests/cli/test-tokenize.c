@@ -18,10 +18,7 @@ refuse(const char *line, int code, const char *part)
 {
     g_auto(RpCliRun) run = rp_cli_shell("%s", line);
 
-    if (run.code != code || strstr(run.err, part) == NULL ||
-        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
-        fail_msg("%s: exit code %d, expected %d and one line with \"%s\": %s", line, run.code, code,
-                 part, run.err);
+    rp_cli_assert_refused(&run, line, code, part);
 }
 
 static void

@@ -70,7 +70,7 @@ a_copy_is_taken_by_default(void **state)
     g_auto(RpCliRun) usual = rp_cli_shell(GATE("usual/metrics.jsonl", "8") TRAIN
                                           "usual --set steps=12 --set checkpoint.every=6 --json");
     g_autoptr(RpTree) root = rp_cli_json(&usual);
-    g_autofree char *metrics = rp_train_files_read("usual/metrics.jsonl", NULL);
+    g_autofree char *metrics = rp_cli_read("usual/metrics.jsonl");
 
     (void)state;
     assert_float_equal(rp_cli_number(root, "checkpoints.beside"), 1, 0);
@@ -89,8 +89,8 @@ a_stop_waits_for_the_write_and_the_next_one_does(void **state)
         "[ $(cat @T/stop/metrics.jsonl 2>/dev/null | wc -l) -ge 12 ] && break; sleep 0.02; done; "
         "sleep 0.3; wc -l <@T/stop/metrics.jsonl >@T/stop.lines; ls -A @T/stop >@T/stop.names; "
         "kill -TERM $pid; sleep 0.3; echo >@T/gate; wait $pid");
-    g_autofree char *lines = rp_train_files_read("stop.lines", NULL);
-    g_autofree char *before = rp_train_files_read("stop.names", NULL);
+    g_autofree char *lines = rp_cli_read("stop.lines");
+    g_autofree char *before = rp_cli_read("stop.names");
     g_autofree char *names = rp_train_files_list("stop");
 
     (void)state;

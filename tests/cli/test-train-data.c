@@ -24,8 +24,8 @@ setup(void **state)
     g_autoptr(GString) letters = g_string_new("");
     g_autoptr(GString) texts = g_string_new("");
 
-    rp_train_files_write("a.jsonl", a, -1);
-    rp_train_files_write("b.jsonl", b, -1);
+    rp_cli_write("a.jsonl", a);
+    rp_cli_write("b.jsonl", b);
     for (guint i = 0; i < 26; i++)
         g_string_append_printf(letters, "\"%c\":%u,", 'a' + i, i);
     g_autofree char *tokenizer = g_strdup_printf(
@@ -35,15 +35,13 @@ setup(void **state)
         "true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
         "\"model\":{\"type\":\"BPE\",\"vocab\":{%s\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}",
         letters->str);
-    rp_train_files_write("tokenizer.json", tokenizer, -1);
-    rp_train_files_write("tokenizer_config.json", "{\"eos_token\":\"<end>\"}", -1);
+    rp_cli_write("tokenizer.json", tokenizer);
+    rp_cli_write("tokenizer_config.json", "{\"eos_token\":\"<end>\"}");
     for (guint i = 0; i < 40; i++)
         g_string_append_printf(texts, "{\"text\":\"%.*s\"}\n", (int)(i % 12 + 1), "abcdefghijkl");
-    rp_train_files_write("texts.jsonl", texts->str, -1);
-    rp_train_files_write("pairs.json",
-                         "[{\"prompt\":\"ab\",\"completion\":\"cd\"},\n"
-                         " {\"prompt\":\"b\",\"completion\":\"efg\"}]",
-                         -1);
+    rp_cli_write("texts.jsonl", texts->str);
+    rp_cli_write("pairs.json", "[{\"prompt\":\"ab\",\"completion\":\"cd\"},\n"
+                               " {\"prompt\":\"b\",\"completion\":\"efg\"}]");
     g_auto(RpCliRun) moved =
         rp_cli_shell("cp -r @T/model @T/texts; mv @T/tokenizer*.json @T/texts; "
                      "gzip -k @T/texts.jsonl; mkdir @T/folder; "
@@ -149,7 +147,7 @@ runs_as_many_steps_as_epochs_take(void **state)
     /* 90 samples, 8 a step: the last is not full */
     assert_int_equal(rp_cli_number(padded, "last_step"), 12);
     assert_non_null(strstr(both.out, "  steps            7: ")); /* as transformers has it */
-    g_autofree char *metrics = rp_train_files_read("epochs/metrics.jsonl", NULL);
+    g_autofree char *metrics = rp_cli_read("epochs/metrics.jsonl");
     g_auto(GStrv) lines = g_strsplit(metrics, "\n", -1);
     guint64 tokens = 0;
     for (guint i = 0; lines[i] != NULL && *lines[i] != '\0'; i++)
@@ -193,8 +191,7 @@ static void
 names_bad_records_and_leaves_them_out_if_it_may(void **state)
 {
     (void)state;
-    rp_train_files_write("bad.json", "[{\"text\":\"ab\"},\n{\"txt\":\"ab\"},\n{\"text\":\"\xff\"}]",
-                         -1);
+    rp_cli_write("bad.json", "[{\"text\":\"ab\"},\n{\"txt\":\"ab\"},\n{\"text\":\"\xff\"}]");
     g_auto(RpCliRun) bad =
         rp_cli_run(TRAIN "bad --dry-run --set model=@T/texts --set data=@T/bad.json");
     g_auto(RpCliRun) skipped =

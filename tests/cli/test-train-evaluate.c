@@ -10,7 +10,7 @@ static GPtrArray *
 lines_with(const char *output, const char *key)
 {
     g_autofree char *name = g_strdup_printf("%s/metrics.jsonl", output);
-    g_autofree char *text = rp_train_files_read(name, NULL);
+    g_autofree char *text = rp_cli_read(name);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     g_autofree char *quoted = g_strdup_printf("\"%s\":", key);
     GPtrArray *found = g_ptr_array_new_with_free_func(g_free);
@@ -192,7 +192,7 @@ evaluations_have_a_trace(void **state)
     g_auto(RpCliRun) run =
         rp_cli_run(TRAIN "--set steps=4 --set eval.every=2 --trace @T/run.json", "traced");
     g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_autofree char *text = rp_train_files_read("run-evaluations.json", NULL);
+    g_autofree char *text = rp_cli_read("run-evaluations.json");
 
     (void)state;
     assert_non_null(strstr(text, "\"name\""));

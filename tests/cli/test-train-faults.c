@@ -77,7 +77,7 @@ change_while_training(const char *output, const char *options, const char *chang
     gsize length;
 
     shell(line);
-    return rp_train_files_read("changed.err", &length);
+    return rp_cli_read_bytes("changed.err", &length);
 }
 
 static void
@@ -144,11 +144,11 @@ set_values(const char *model, const char *tensor, guint first, guint n, guint16 
 {
     g_autofree char *file = g_strdup_printf("%s/model.safetensors", model);
     gsize length;
-    g_autofree char *data = rp_train_files_read(file, &length);
+    g_autofree char *data = rp_cli_read_bytes(file, &length);
 
     for (guint i = first; i < first + n; i++)
         memcpy(data + tensor_start(data, tensor) + i * sizeof bits, &bits, sizeof bits);
-    rp_train_files_write(file, data, (gssize)length);
+    rp_cli_write_bytes(file, data, (gssize)length);
 }
 
 /* In a row of the embedding that no token of the data has: training would not notice. */
@@ -235,11 +235,11 @@ saves_no_weights_that_are_not_finite(void **state)
 
     (void)state;
     copy_model("huge");
-    g_autofree char *data = rp_train_files_read("huge/model.safetensors", &length);
+    g_autofree char *data = rp_cli_read_bytes("huge/model.safetensors", &length);
     gsize row = tensor_start(data, "model.embed_tokens.weight") + sizeof huge * 32 * 16;
     memcpy(data + row, &huge, sizeof huge);
-    rp_train_files_write("huge/model.safetensors", data, (gssize)length);
-    rp_train_files_write("few.jsonl", "{\"input_ids\":[1,2,3,4]}\n", -1);
+    rp_cli_write_bytes("huge/model.safetensors", data, (gssize)length);
+    rp_cli_write("few.jsonl", "{\"input_ids\":[1,2,3,4]}\n");
     g_auto(RpCliRun) run = rp_cli_run(
         TRAIN "huge-out --set model=@T/huge --set data=@T/few.jsonl --set steps=3 "
               "--set checkpoint.every=1 --set async=false --set optimizer.schedule=constant "
@@ -412,11 +412,11 @@ refuses_weights_that_are_not_those_of_the_config(void **state)
            "model.layers.1.mlp.up_pro");
     /* headers that lie */
     copy_model("lie");
-    g_autofree char *data = rp_train_files_read("lie/model.safetensors", &length);
-    rp_train_files_write("lie/model.safetensors", data, (gssize)length - 3);
+    g_autofree char *data = rp_cli_read_bytes("lie/model.safetensors", &length);
+    rp_cli_write_bytes("lie/model.safetensors", data, (gssize)length - 3);
     REFUSE(TRAIN "x --set model=@T/lie", 1, "lie/model.safetensors: ", "expected ", "found ");
     memset(data + 2, 0xff, 3);
-    rp_train_files_write("lie/model.safetensors", data, (gssize)length);
+    rp_cli_write_bytes("lie/model.safetensors", data, (gssize)length);
     REFUSE(TRAIN "x --set model=@T/lie", 1, "lie/model.safetensors: ", "expected ", "found ");
     shell("cp @T/model/model.safetensors @T/lie/; "
           "sed -i 's/\"data_offsets\":\\[0,1056\\]/\"data_offsets\":[0,9056]/' "
@@ -430,25 +430,21 @@ refuses_tokens_and_labels_that_cannot_be_learned(void **state)
     static const guint32 tokens[] = {1, 2, 33, 3, 4, 5, 6, 7};
 
     (void)state;
-    rp_train_files_write("large.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,33]}\n", -1);
+    rp_cli_write("large.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,33]}\n");
     REFUSE(TRAIN "x --set data=@T/large.jsonl", 1, "large.jsonl: line 2, column ", "expected ",
            "33");
-    rp_train_files_write("large.bin", (const char *)tokens, sizeof tokens);
+    rp_cli_write_bytes("large.bin", (const char *)tokens, sizeof tokens);
     REFUSE(TRAIN "x --set data=@T/large.bin --set sequence_length=4", 1,
            "large.bin: token 2 at byte 8: expected an id from 0 to 32, found 33");
     /* nothing but the first label counts, and it has nothing before it */
-    rp_train_files_write("masked.jsonl",
-                         "{\"input_ids\":[1,2,3],\"labels\":[1,-100,-100]}\n"
-                         "{\"input_ids\":[1,2,4],\"labels\":[-100,-100,-100]}\n",
-                         -1);
+    rp_cli_write("masked.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[1,-100,-100]}\n"
+                                 "{\"input_ids\":[1,2,4],\"labels\":[-100,-100,-100]}\n");
     REFUSE(TRAIN "masked --set data=@T/masked.jsonl", 1,
            "masked.jsonl: ", "expected at least one label that is not masked",
            "found none in line 1, line 2");
     /* one that has a target among those that have none is enough */
-    rp_train_files_write("partly.jsonl",
-                         "{\"input_ids\":[1,2,3],\"labels\":[1,-100,-100]}\n"
-                         "{\"input_ids\":[1,2,4],\"labels\":[-100,2,-100]}\n",
-                         -1);
+    rp_cli_write("partly.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[1,-100,-100]}\n"
+                                 "{\"input_ids\":[1,2,4],\"labels\":[-100,2,-100]}\n");
     succeed(TRAIN "partly --set data=@T/partly.jsonl", NULL);
 }
 
@@ -463,7 +459,7 @@ names_the_last_checkpoint_when_a_batch_has_no_targets(void **state)
         g_string_append_printf(data, "{\"input_ids\":[1,2,%u],\"labels\":[1,2,%d]}\n", i + 3,
                                i < 12 ? (int)i + 3 : -100);
     g_string_replace(data, "\"labels\":[1,2,-100]", "\"labels\":[1,-100,-100]", 0);
-    rp_train_files_write("late.jsonl", data->str, -1);
+    rp_cli_write("late.jsonl", data->str);
     REFUSE(TRAIN "late --set data=@T/late.jsonl --set shuffle=false --set packing=false "
                  "--set checkpoint.every=1",
            1, "iteration 4", "expected at least one label that is not masked",
@@ -547,7 +543,7 @@ goes_on_with_batches_of_another_shape(void **state)
               "--set gradient_accumulation_steps=2 --set optimizer.mode=lean",
         "note: --resume: gradients of a step are summed in 2 rounds, in the checkpoint's run in 1");
 
-    g_autofree char *text = rp_train_files_read("shape/checkpoint-5/trainer_state.json", NULL);
+    g_autofree char *text = rp_cli_read("shape/checkpoint-5/trainer_state.json");
     /* 3 x 4 samples, then 2 x 2 x 8, of 40 */
     assert_non_null(strstr(text, "\"epoch\":1,\"position\":4,"));
 }
@@ -603,7 +599,7 @@ ends_after_a_checkpoint_that_a_signal_fell_into(void **state)
     g_autofree char *names = rp_train_files_list("term");
     g_autofree char *last = g_strdup_printf("checkpoint-%u ", steps);
     g_autofree char *file = g_strdup_printf("term/checkpoint-%u/trainer_state.json", steps);
-    g_autofree char *saved = rp_train_files_read(file, NULL);
+    g_autofree char *saved = rp_cli_read(file);
     g_autofree char *calls = g_strdup_printf(",\"iterations\":%u,\"tokens\":", 2 * steps);
     assert_in_range(steps, 1, 1999);
     assert_non_null(strstr(names, last));

@@ -16,7 +16,7 @@ static Tensors
 load(const char *name)
 {
     gsize n;
-    Tensors tensors = {.bytes = rp_train_files_read(name, &n)};
+    Tensors tensors = {.bytes = rp_cli_read_bytes(name, &n)};
     guint64 length;
 
     memcpy(&length, tensors.bytes, sizeof length);

@@ -120,9 +120,9 @@ setup(void **state)
     n_gpus = count_gpus();
     if (n_gpus == 0)
         return 0;
-    rp_train_files_write("gpu.json", CONFIG, -1);
+    rp_cli_write("gpu.json", CONFIG);
     g_auto(RpCliRun) init = rp_cli_run("init @T/gpu.json -o @T/gpu-model --seed 1");
-    rp_train_files_write("wide.json", WIDE_CONFIG, -1);
+    rp_cli_write("wide.json", WIDE_CONFIG);
     g_auto(RpCliRun) wide = rp_cli_run("init @T/wide.json -o @T/wide-model --seed 1");
     g_auto(RpCliRun) whole =
         rp_cli_shell(FAULT "_COUNT=@T/matmuls " TRAIN "whole --set devices=cuda:1");
@@ -131,7 +131,7 @@ setup(void **state)
         return 1;
     }
     whole_out = g_strdup(whole.out);
-    g_autofree char *text = rp_train_files_read("matmuls", NULL);
+    g_autofree char *text = rp_cli_read("matmuls");
     n_matmuls = g_ascii_strtoull(text, NULL, 10);
     if (n_matmuls < STEPS)
         print_error("%" G_GUINT64_FORMAT " matmuls counted: is cublasLt linked dynamically?\n",

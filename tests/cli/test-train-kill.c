@@ -175,7 +175,7 @@ run_until_killed(GSubprocess *process, const char *output, GHashTable *torn, gin
     if (g_subprocess_get_if_signaled(process))
         return TRUE;
     if (g_subprocess_get_exit_status(process) != 0) {
-        g_autofree char *errors = rp_train_files_read("errors.txt", NULL);
+        g_autofree char *errors = rp_cli_read("errors.txt");
 
         fail_msg("%s: exit code %d: %s", output, g_subprocess_get_exit_status(process), errors);
     }

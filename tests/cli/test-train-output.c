@@ -4,18 +4,6 @@
 
 #define TRAIN "train @T/run.yaml --set output=@T/"
 
-/* A run that fails: one line on stderr with @part. */
-static void
-refuse(const char *line, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    if (run.code != 1 || strstr(run.err, part) == NULL ||
-        strchr(run.err, '\n') != run.err + strlen(run.err) - 1)
-        fail_msg("%s: exit code %d, expected one line with \"%s\": %s", line, run.code, part,
-                 run.err);
-}
-
 /* Runs @line to its end; stderr is expected to be @words. */
 static void
 succeed(const char *line, const char *words)
@@ -83,7 +71,8 @@ sets_nothing_aside_if_it_does_not_come_to_a_step(void **state)
 {
     (void)state;
     succeed(TRAIN "stays" EVERY, "");
-    refuse(TRAIN "stays --resume=@T/stays/checkpoint-2 --set seed=9" EVERY, "the seed 0");
+    rp_cli_must_refuse(TRAIN "stays --resume=@T/stays/checkpoint-2 --set seed=9" EVERY, 1,
+                       "the seed 0");
     assert_names("stays",
                  "checkpoint-2 checkpoint-4 checkpoint-6 metrics.jsonl profile.json run.yaml");
 }
@@ -137,10 +126,10 @@ overwrites_no_file_that_no_run_wrote(void **state)
         g_autofree char *lock = g_build_filename(path, ".lock", NULL);
 
         assert_int_equal(g_mkdir_with_parents(path, 0777), 0);
-        rp_train_files_write(file, "mine", -1);
-        refuse(fresh, expected);
-        refuse(resumed, expected);
-        g_autofree char *text = rp_train_files_read(file, NULL);
+        rp_cli_write(file, "mine");
+        rp_cli_must_refuse(fresh, 1, expected);
+        rp_cli_must_refuse(resumed, 1, expected);
+        g_autofree char *text = rp_cli_read(file);
         assert_string_equal(text, "mine");
         assert_false(g_file_test(lock, G_FILE_TEST_EXISTS));
     }
@@ -166,14 +155,14 @@ goes_on_with_the_layer_times_that_it_began_with(void **state)
     shell("sed -i 's/\"hop_ms\": [^,]*,/\"hop_ms\": 7.25,/' @T/times/profile.json; "
           "cp @T/times/profile.json @T/began.json");
     succeed(TRAIN "times --set steps=3 --set profile=auto --resume", "");
-    g_autofree char *began = rp_train_files_read("began.json", NULL);
-    g_autofree char *found = rp_train_files_read("times/profile.json", NULL);
+    g_autofree char *began = rp_cli_read("began.json");
+    g_autofree char *found = rp_cli_read("times/profile.json");
     assert_non_null(strstr(began, "\"hop_ms\": 7.25,"));
     assert_string_equal(began, found);
 
     /* of other devices, or torn: measured again */
     succeed(TRAIN "times --set steps=4 --set profile=auto --set devices=host:1 --resume", "");
-    g_autofree char *other = rp_train_files_read("times/profile.json", NULL);
+    g_autofree char *other = rp_cli_read("times/profile.json");
     assert_null(strstr(other, "\"hop_ms\": 7.25,"));
     shell("head -c 300 @T/began.json > @T/times/profile.json");
     succeed(TRAIN "times --set steps=5 --set profile=auto --resume", "");
@@ -187,11 +176,12 @@ leaves_the_run_file_alone_that_it_was_started_with(void **state)
     succeed(TRAIN "own --set steps=2", "");
     shell("echo '# mine' >> @T/own/run.yaml; cp @T/own/run.yaml @T/own.yaml");
     succeed("train @T/own/run.yaml --set steps=3 --resume", "");
-    g_autofree char *expected = rp_train_files_read("own.yaml", NULL);
-    g_autofree char *found = rp_train_files_read("own/run.yaml", NULL);
+    g_autofree char *expected = rp_cli_read("own.yaml");
+    g_autofree char *found = rp_cli_read("own/run.yaml");
     assert_string_equal(expected, found);
     shell("rm -r @T/own/checkpoint-*");
-    refuse("train @T/own/run.yaml", "expected no run.yaml there, it would be overwritten");
+    rp_cli_must_refuse("train @T/own/run.yaml", 1,
+                       "expected no run.yaml there, it would be overwritten");
     succeed("train @T/own/run.yaml --set output=@T/other --set steps=1", "");
 }
 
@@ -221,7 +211,7 @@ writes_over_no_file_that_it_reads(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *line = g_strdup_printf(TRAIN "no %s", cases[i].line);
 
-        refuse(line, cases[i].part);
+        rp_cli_must_refuse(line, 1, cases[i].part);
     }
     shell("cd @T/before && cmp config.json ../model/config.json && "
           "cmp model.safetensors ../model/model.safetensors && cmp data.jsonl ../data.jsonl && "
@@ -236,11 +226,13 @@ reads_no_run_file_or_profile_that_may_have_no_end(void **state)
 {
     (void)state;
     shell("mkfifo @T/fifo; truncate -s 1G @T/large.yaml");
-    refuse("train @T/fifo", "fifo: expected a regular file");
-    refuse("train /dev/zero", "/dev/zero: expected a regular file");
-    refuse("train @T/large.yaml", "large.yaml: expected at most 1048576 bytes, found 1073741824");
-    refuse(TRAIN "no --set profile=@T/fifo", "profile: ");
-    refuse(TRAIN "no --set profile=/dev/zero", "profile: /dev/zero: expected a regular file");
+    rp_cli_must_refuse("train @T/fifo", 1, "fifo: expected a regular file");
+    rp_cli_must_refuse("train /dev/zero", 1, "/dev/zero: expected a regular file");
+    rp_cli_must_refuse("train @T/large.yaml", 1,
+                       "large.yaml: expected at most 1048576 bytes, found 1073741824");
+    rp_cli_must_refuse(TRAIN "no --set profile=@T/fifo", 1, "profile: ");
+    rp_cli_must_refuse(TRAIN "no --set profile=/dev/zero", 1,
+                       "profile: /dev/zero: expected a regular file");
 }
 
 /* ---- what is left of a run that breaks off ---- */
@@ -254,7 +246,7 @@ write_late(guint good)
     for (guint i = 0; i < good + 40; i++)
         g_string_append_printf(data, "{\"input_ids\":[1,2,%u],\"labels\":[1,%d,-100]}\n",
                                i % 30 + 3, i < good ? 2 : -100);
-    rp_train_files_write("late.jsonl", data->str, -1);
+    rp_cli_write("late.jsonl", data->str);
 }
 
 #define LATE                                                                                       \
@@ -266,7 +258,7 @@ saves_what_was_learned_before_data_without_targets(void **state)
 {
     (void)state;
     write_late(14);
-    refuse(TRAIN "late --trace @T/late.json" LATE, "late/checkpoint-4");
+    rp_cli_must_refuse(TRAIN "late --trace @T/late.json" LATE, 1, "late/checkpoint-4");
     succeed(TRAIN "late" LATE " --set steps=4 --resume", "");
     succeed(TRAIN "good" LATE " --set steps=4", "");
     g_autofree char *expected = rp_train_files_learned("good");
@@ -274,7 +266,7 @@ saves_what_was_learned_before_data_without_targets(void **state)
     assert_string_equal(expected, found);
     shell("cmp @T/good/checkpoint-4/model.safetensors @T/late/checkpoint-4/model.safetensors");
     /* the trace is written too */
-    g_autofree char *trace = rp_train_files_read("late.json", NULL);
+    g_autofree char *trace = rp_cli_read("late.json");
     g_autoptr(RpTree) root = rp_tree_parse(trace);
     assert_non_null(root);
     assert_non_null(rp_cli_member(root, "traceEvents.100"));
@@ -286,8 +278,9 @@ saves_the_place_of_the_last_whole_step(void **state)
 {
     (void)state;
     write_late(12);
-    refuse(TRAIN "calls --set gradient_accumulation_steps=2" LATE, "calls/checkpoint-1");
-    g_autofree char *text = rp_train_files_read("calls/checkpoint-1/trainer_state.json", NULL);
+    rp_cli_must_refuse(TRAIN "calls --set gradient_accumulation_steps=2" LATE, 1,
+                       "calls/checkpoint-1");
+    g_autofree char *text = rp_cli_read("calls/checkpoint-1/trainer_state.json");
     assert_non_null(strstr(text, "\"position\":8,"));
     assert_non_null(strstr(text, "\"iterations\":2,"));
 }

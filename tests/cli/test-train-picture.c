@@ -7,7 +7,7 @@
 static void
 assert_timeline(const char *name, const char *origin)
 {
-    g_autofree char *svg = rp_train_files_read(name, NULL);
+    g_autofree char *svg = rp_cli_read(name);
 
     if (strstr(svg, origin) == NULL)
         fail_msg("%s: expected \"%s\" in its title, found: %.2000s", name, origin, svg);
@@ -26,9 +26,9 @@ draws_what_was_measured_beside_its_trace(void **state)
     assert_string_equal(run.err, "");
     assert_int_equal(run.code, 0);
     assert_timeline("both.svg", "(measured)");
-    g_autofree char *svg = rp_train_files_read("both.svg", NULL);
+    g_autofree char *svg = rp_cli_read("both.svg");
     assert_non_null(strstr(svg, "CPU optimizer"));
-    g_autofree char *trace = rp_train_files_read("both.json", NULL);
+    g_autofree char *trace = rp_cli_read("both.json");
     assert_non_null(strstr(trace, "traceEvents"));
 }
 
@@ -43,7 +43,7 @@ draws_the_steps_after_a_resume_as_png(void **state)
     (void)state;
     assert_int_equal(first.code, 0);
     assert_int_equal(rest.code, 0);
-    g_autofree char *png = rp_train_files_read("on.png", &length);
+    g_autofree char *png = rp_cli_read_bytes("on.png", &length);
     assert_true(length > 1000);
     assert_memory_equal(png, "\x89PNG\r\n", 6);
 }
@@ -87,7 +87,7 @@ draws_nothing_of_a_run_that_breaks_off(void **state)
     for (guint i = 0; i < 40; i++)
         g_string_append_printf(data, "{\"input_ids\":[1,2,3],\"labels\":[1,%d,-100]}\n",
                                i < 8 ? 2 : -100);
-    rp_train_files_write("broken.jsonl", data->str, -1);
+    rp_cli_write("broken.jsonl", data->str);
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "broken --set data=@T/broken.jsonl "
                                             "--set shuffle=false --picture @T/broken.svg "
                                             "--trace /dev/full");
@@ -140,11 +140,9 @@ write_crashing_gnuplot(void)
     g_auto(RpCliRun) directory = rp_cli_shell("mkdir -p @T/bin");
 
     assert_int_equal(directory.code, 0);
-    rp_train_files_write("bin/gnuplot",
-                         "#!/bin/sh\n"
-                         "if grep -q GPVAL_TERMINALS; then echo pngcairo svg pdfcairo >&2\n"
-                         "else kill -SEGV $$; fi\n",
-                         -1);
+    rp_cli_write("bin/gnuplot", "#!/bin/sh\n"
+                                "if grep -q GPVAL_TERMINALS; then echo pngcairo svg pdfcairo >&2\n"
+                                "else kill -SEGV $$; fi\n");
     g_auto(RpCliRun) executable = rp_cli_shell("chmod +x @T/bin/gnuplot");
     assert_int_equal(executable.code, 0);
 }
@@ -167,7 +165,7 @@ reports_a_run_whose_picture_cannot_be_drawn(void **state)
     assert_non_null(strstr(run.err, CRASHED "\n"));
     assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
     /* and what can be written is */
-    g_autofree char *trace = rp_train_files_read("crash.json", NULL);
+    g_autofree char *trace = rp_cli_read("crash.json");
     assert_non_null(strstr(trace, "traceEvents"));
 
     g_auto(RpCliRun) again = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
@@ -258,7 +256,7 @@ refuses_files_in_each_others_way(void **state)
         assert_string_equal(names, "");
         assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
     }
-    g_autofree char *old = rp_train_files_read("old.svg", NULL);
+    g_autofree char *old = rp_cli_read("old.svg");
     assert_string_equal(old, "old\n");
     /* a name of the loss's picture is free where there is none, and so are other directories */
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "free --set devices=host:2 --dry-run "
@@ -320,7 +318,7 @@ plot_draws_runs_one_over_the_other(void **state)
     (void)state;
     assert_int_equal(first.code, 0);
     assert_int_equal(second.code, 0);
-    g_autofree char *svg = rp_train_files_read("runs.svg", NULL);
+    g_autofree char *svg = rp_cli_read("runs.svg");
     for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
         if (strstr(svg, parts[i]) == NULL)
             fail_msg("expected \"%s\" in the picture", parts[i]);

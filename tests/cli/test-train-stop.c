@@ -86,8 +86,8 @@ saves_by_time(void **state)
                                         "--set checkpoint.minutes=0 --set checkpoint.keep=0");
     g_auto(RpCliRun) usual = rp_cli_run("train @T/run.yaml --set output=@T/usual --set steps=1");
     g_autoptr(RpTree) root = rp_cli_json(&often);
-    g_autofree char *metrics = rp_train_files_read("often/metrics.jsonl", NULL);
-    g_autofree char *resolved = rp_train_files_read("usual/run.yaml", NULL);
+    g_autofree char *metrics = rp_cli_read("often/metrics.jsonl");
+    g_autofree char *resolved = rp_cli_read("usual/run.yaml");
     g_autofree char *once = rp_train_files_list("never");
 
     (void)state;

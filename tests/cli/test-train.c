@@ -25,25 +25,6 @@
 
 #define TRAIN "train @T/run.yaml --set output=@T/"
 
-static void
-write_text(const char *name, const char *text)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    assert_true(g_file_set_contents(path, text, -1, NULL));
-}
-
-static char *
-read_text(const char *name)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *text = NULL;
-
-    if (!g_file_get_contents(path, &text, NULL, NULL))
-        fail_msg("cannot read %s", path);
-    return text;
-}
-
 static char *
 checksum(const char *name)
 {
@@ -77,11 +58,11 @@ setup(void **state)
             g_string_append_printf(data, ",%d", g_rand_int_range(rand, 0, 33));
         g_string_append(data, "]}\n");
     }
-    write_text("tiny.json", CONFIG);
-    write_text("data.jsonl", data->str);
-    write_text("times.json", times);
-    write_text("other.json", other);
-    write_text("run.yaml", run);
+    rp_cli_write("tiny.json", CONFIG);
+    rp_cli_write("data.jsonl", data->str);
+    rp_cli_write("times.json", times);
+    rp_cli_write("other.json", other);
+    rp_cli_write("run.yaml", run);
 
     g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
 
@@ -101,7 +82,7 @@ static GPtrArray *
 read_metrics(const char *output)
 {
     g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
-    g_autofree char *text = read_text(name);
+    g_autofree char *text = rp_cli_read(name);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     GPtrArray *metrics = g_ptr_array_new_with_free_func((GDestroyNotify)rp_tree_free);
 
@@ -200,7 +181,7 @@ predicts_a_range_where_layer_times_have_spreads(void **state)
 
         assert_true(g_string_replace(times, spreads[i].from, both, 0) > 0);
     }
-    write_text("spread.json", times->str);
+    rp_cli_write("spread.json", times->str);
     for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
         g_autofree char *line = g_strdup_printf(
             TRAIN "spread --set profile=@T/spread.json --set schedule=%s --dry-run", schedules[i]);
@@ -235,12 +216,12 @@ head_chunk_of(const RpCliRun *run)
 static void
 edit(const char *name, const char *from, const char *to)
 {
-    g_autofree char *text = read_text(name);
+    g_autofree char *text = rp_cli_read(name);
     g_auto(GStrv) parts = g_strsplit(text, from, 2);
 
     assert_int_equal(g_strv_length(parts), 2);
     g_autofree char *edited = g_strjoinv(to, parts);
-    write_text(name, edited);
+    rp_cli_write(name, edited);
 }
 
 static void
@@ -249,7 +230,7 @@ takes_the_chunk_of_the_head_that_layer_times_are_of(void **state)
     g_autofree char *times = g_strdup_printf(TIMES, 4u);
 
     (void)state;
-    write_text("chunk.json", times);
+    rp_cli_write("chunk.json", times);
     edit("chunk.json", "\"dtype\"", "\"head_chunk\":5,\"dtype\"");
     g_auto(RpCliRun) taken = rp_cli_run(TRAIN "x --set profile=@T/chunk.json --dry-run --json");
     assert_int_equal(head_chunk_of(&taken), 5);
@@ -268,7 +249,7 @@ keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "chunks --set profile=auto --set steps=2 --json");
     g_autofree char *chosen =
         g_strdup_printf("\"head_chunk\": %" G_GINT64_FORMAT ",", head_chunk_of(&run));
-    g_autofree char *measured = read_text("chunks/profile.json");
+    g_autofree char *measured = rp_cli_read("chunks/profile.json");
 
     if (strstr(measured, "\"model\": \"model\"") == NULL) /* the directory's name */
         fail_msg("%.400s", measured);
@@ -296,7 +277,7 @@ plans_the_head_where_bound_schedules_run_it(void **state)
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
                                             "--set data=@T/full.jsonl --set sequence_length=32 "
                                             "--trace @T/gpipe.json");
-    g_autofree char *text = read_text("gpipe.json");
+    g_autofree char *text = rp_cli_read("gpipe.json");
     g_autoptr(RpTree) root = rp_tree_parse(text);
     guint found = 0;
 
@@ -362,7 +343,7 @@ trains_and_reports_every_step(void **state)
     g_autoptr(RpTree) root = rp_cli_json(&run);
     g_autoptr(GPtrArray) metrics = read_metrics("five");
     g_autofree char *model = rp_cli_temporary("five/checkpoint-5/model.safetensors");
-    g_autofree char *copy = read_text("five/run.yaml");
+    g_autofree char *copy = rp_cli_read("five/run.yaml");
 
     (void)state;
     assert_string_equal(run.err, "");
@@ -575,7 +556,7 @@ draws_the_loss_also_of_what_was_resumed_from(void **state)
     assert_true(
         g_str_has_suffix(rp_cli_member(root, "loss_picture")->text, "drawn/training_loss.png"));
     g_autoptr(GPtrArray) metrics = read_metrics("drawn");
-    g_autofree char *drawn = read_text("drawn.dat");
+    g_autofree char *drawn = rp_cli_read("drawn.dat");
     assert_int_equal(metrics->len, 5);
     for (guint i = 0; i < metrics->len; i++) {
         g_autofree char *line = g_strdup_printf(
@@ -780,8 +761,8 @@ refuses_what_cannot_be_trained(void **state)
     g_autofree char *output = rp_cli_temporary("x");
 
     (void)state;
-    write_text("bad.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":1}\n");
-    write_text("large.jsonl", "{\"input_ids\":[1,33]}\n");
+    rp_cli_write("bad.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":1}\n");
+    rp_cli_write("large.jsonl", "{\"input_ids\":[1,33]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
         refuse(cases[i].line, cases[i].code, cases[i].part);
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));

@@ -17,29 +17,9 @@
 #define SAMPLES 40
 
 void
-rp_train_files_write(const char *name, const char *data, gssize length)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-
-    if (!g_file_set_contents(path, data, length, NULL))
-        fail_msg("cannot write %s", path);
-}
-
-char *
-rp_train_files_read(const char *name, gsize *length)
-{
-    g_autofree char *path = rp_cli_temporary(name);
-    char *data = NULL;
-
-    if (!g_file_get_contents(path, &data, length, NULL))
-        fail_msg("cannot read %s", path);
-    return data;
-}
-
-void
 rp_train_files_times(void)
 {
-    rp_train_files_write("times.json", TIMES, -1);
+    rp_cli_write("times.json", TIMES);
 }
 
 int
@@ -60,10 +40,10 @@ rp_train_files_setup(void **state)
             g_string_append_printf(data, ",%d", g_rand_int_range(rand, 0, 33));
         g_string_append(data, "]}\n");
     }
-    rp_train_files_write("tiny.json", RP_TINY_CONFIG, -1);
-    rp_train_files_write("data.jsonl", data->str, -1);
+    rp_cli_write("tiny.json", RP_TINY_CONFIG);
+    rp_cli_write("data.jsonl", data->str);
     rp_train_files_times();
-    rp_train_files_write("run.yaml", run, -1);
+    rp_cli_write("run.yaml", run);
 
     g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
 
@@ -108,7 +88,7 @@ rp_train_files_learned(const char *output)
     static const char *const times[] = {"step_ms",      "bubble_ratio",      "checkpoint_ms",
                                         "eval_runtime", "eval_bubble_ratio", NULL};
     g_autofree char *name = g_build_filename(output, "metrics.jsonl", NULL);
-    g_autofree char *text = rp_train_files_read(name, NULL);
+    g_autofree char *text = rp_cli_read(name);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     g_autoptr(GString) learned = g_string_new(NULL);
 
@@ -140,8 +120,8 @@ rp_train_files_assert_same(const char *expected, const char *found)
         g_autofree char *a = g_build_filename(expected, *name, NULL);
         g_autofree char *b = g_build_filename(found, *name, NULL);
         gsize a_bytes, b_bytes;
-        g_autofree char *a_data = rp_train_files_read(a, &a_bytes);
-        g_autofree char *b_data = rp_train_files_read(b, &b_bytes);
+        g_autofree char *a_data = rp_cli_read_bytes(a, &a_bytes);
+        g_autofree char *b_data = rp_cli_read_bytes(b, &b_bytes);
 
         if (a_bytes != b_bytes || memcmp(a_data, b_data, a_bytes) != 0)
             fail_msg("%s and %s differ", a, b);

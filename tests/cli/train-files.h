@@ -19,10 +19,6 @@ int rp_train_files_teardown(void **state);
 /* Writes @T/times.json, of four blocks: `profile` of a run that is not to measure. */
 void rp_train_files_times(void);
 
-/* @name in @T; failures fail the test. (transfer full) */
-void rp_train_files_write(const char *name, const char *data, gssize length);
-char *rp_train_files_read(const char *name, gsize *length);
-
 /* Trains @T/run.yaml with the options @line: ends well, and uses the bytes that were planned. */
 void rp_train_files_train(const char *line);
 
