@@ -61,7 +61,7 @@ typedef struct {
 void rp_request_clear(RpRequest *request);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
 
-/* ---- what is too large (request-size.c). Errors: RP_RUN_ERROR_USAGE ---- */
+/* ---- what is too large (request/size.c). Errors: RP_RUN_ERROR_USAGE ---- */
 
 /* A setting as messages name it. */
 const char *rp_ask_name(const RpAsk *ask, const char *key);
