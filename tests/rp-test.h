@@ -20,10 +20,15 @@
 #error "tests are built with -DRP_SOURCE_ROOT=\"<root of the sources>\""
 #endif
 
-/* 1: every kind of case instead of every combination (tests/meson.build). */
-#ifndef RP_TEST_FEW
-#define RP_TEST_FEW 0
+/* How much a test tries. All with ROUNDPIPE_TEST_ALL in the environment (scripts/check-long sizes); else, where
+ * RP_TEST_SMALL is 1 (tests/meson.build), every kind of case instead of every combination. */
+#ifndef RP_TEST_SMALL
+#define RP_TEST_SMALL 0
 #endif
+#define RP_TEST_ALL (g_getenv("ROUNDPIPE_TEST_ALL") != NULL)
+#define RP_TEST_FEW (RP_TEST_SMALL && !RP_TEST_ALL)
+/* One case of how many: all, @usual, or @few where RP_TEST_SMALL is 1. */
+#define RP_TEST_EVERY(usual, few) (RP_TEST_ALL ? 1u : RP_TEST_SMALL ? (few) : (usual))
 
 /* Fails the test unless @error is set and its message contains @part. */
 #define rp_assert_error_message_contains(error, part)                                              \

@@ -2,9 +2,10 @@
 #include "tests/cli/train-files.h"
 
 #define STEP 64 /* RP_ADVISE_SEQUENCE_STEP */
-#define MEMORY "2560KiB"
-#define BYTES (2560 << 10)
-#define POSITIONS 2048 /* of a Llama whose config says nothing */
+#define MEMORY "640KiB"
+#define BYTES (640 << 10)
+#define HOST_MEMORY "1750KB" /* less than devices of MEMORY need for their longest sequence */
+#define POSITIONS 256        /* of the model `short` */
 
 /* @model: in @T */
 static RpTree *
@@ -145,7 +146,12 @@ train_chooses_stages_that_fit_by_itself(void **state)
 static void
 sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **state)
 {
-    g_autoptr(RpTree) plan = plan_of(1, "");
+    rp_cli_write("short.json",
+                 "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+                 "\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+                 "\"intermediate_size\":24,\"vocab_size\":33,\"max_position_embeddings\":256}");
+    rp_cli_must_run("init @T/short.json -o @T/short --seed 1");
+    g_autoptr(RpTree) plan = plan_of_model("short", 1, "");
     const guint tokens = tokens_of(plan);
     g_autofree char *number = g_strdup_printf("%u", tokens);
 
@@ -153,7 +159,7 @@ sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **st
     assert_true(rp_cli_member(plan, "longest_sequence."
                                     "beyond_max_positions")
                     ->number);
-    g_auto(RpCliRun) run = train(1, tokens, "--set output=@T/beyond");
+    g_auto(RpCliRun) run = train(1, tokens, "--set model=@T/short --set output=@T/beyond");
 
     assert_int_equal(run.code, 0);
     if (strstr(run.err, "max_position_embeddings") == NULL || strstr(run.err, number) == NULL ||
@@ -165,10 +171,11 @@ sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **st
 static void
 host_memory_limits_it_as_in_train(void **state)
 {
-    g_autoptr(RpTree) plan = plan_of(2, "--host-memory 5MB");
+    g_autoptr(RpTree) plan = plan_of(2, "--host-memory " HOST_MEMORY);
     const guint tokens = tokens_of(plan);
     g_autofree char *stages = stages_of(plan);
-    g_autofree char *more = g_strdup_printf("%s --set host_memory=5MB --dry-run", stages);
+    g_autofree char *more =
+        g_strdup_printf("%s --set host_memory=" HOST_MEMORY " --dry-run", stages);
     g_auto(RpCliRun) longest = train(2, tokens, more);
     g_auto(RpCliRun) longer = train(2, tokens + STEP, more);
 

@@ -32,6 +32,8 @@ one_sentence_answers_first(void **state)
 static void
 says_that_the_h200_was_measured(void **state)
 {
+    if (RP_TEST_FEW) /* of values alone: others run the same */
+        return;
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu h200 --batch 64 "
                                       "--micro-batch 8 --json" ONLY);
     g_autoptr(RpTree) plan = rp_cli_json(&run);
@@ -47,6 +49,8 @@ says_that_the_h200_was_measured(void **state)
 static void
 gives_a_range_where_nobody_has_measured(void **state)
 {
+    if (RP_TEST_FEW) /* of values alone: others run the same */
+        return;
     g_auto(RpCliRun) run =
         rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --json" ONLY);
     g_auto(RpCliRun) text = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64" ONLY);
@@ -78,6 +82,8 @@ gives_a_range_where_nobody_has_measured(void **state)
 static void
 plans_matmuls_in_fp8(void **state)
 {
+    if (RP_TEST_FEW) /* of values alone: others run the same */
+        return;
     g_auto(RpCliRun) plain =
         rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --json" ONLY);
     g_auto(RpCliRun) run =
@@ -100,6 +106,8 @@ plans_matmuls_in_fp8(void **state)
 static void
 packed_samples_take_less(void **state)
 {
+    if (RP_TEST_FEW) /* of values alone: others run the same */
+        return;
     g_auto(RpCliRun) whole =
         rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --batch 64 --json" ONLY);
     g_auto(RpCliRun) packed =

@@ -11,7 +11,7 @@
 #include "exec/cuda/runtime/device.h"
 #include "exec/model/init.h"
 
-#define STEPS (RP_TEST_FEW ? 3 : 5)
+#define STEPS (RP_TEST_SMALL ? 3 : 5)
 #define DEEP_BLOCKS 8 /* two stages for each of four devices */
 
 typedef struct {

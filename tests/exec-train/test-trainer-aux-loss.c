@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#define STEPS (RP_TEST_FEW ? 3 : 6)
+#define STEPS (RP_TEST_SMALL ? 3 : 6)
 #define COEFFICIENT 0.7
 #define TOKENS (RP_TINY_SEQUENCES * RP_TINY_TOKENS)
 

@@ -4,7 +4,7 @@
 #include "exec/host/kernels.h"
 #include "exec/optim/adamw/adamw.h"
 
-#define STEPS (RP_TEST_FEW ? 4 : 6)
+#define STEPS (RP_TEST_ALL ? 6 : 3)
 
 typedef struct {
     RpTinyModel *model;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#define STEPS (RP_TEST_FEW ? 3 : 6)
+#define STEPS (RP_TEST_SMALL ? 3 : 6)
 #define SAMPLES 40
 
 typedef struct {

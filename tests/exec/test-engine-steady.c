@@ -9,7 +9,7 @@
 #include "exec/replay/replay.h"
 
 /* Under sanitizers, which bring their own, nothing is counted; the test itself may be built without them. */
-#define COUNTS !RP_TEST_FEW
+#define COUNTS !RP_TEST_SMALL
 
 static _Atomic gboolean counting;
 static _Atomic guint n_allocations;

@@ -196,6 +196,31 @@ make_again(const char *directory)
     make(directory, (const char *const *)names->pdata, NULL, NULL);
 }
 
+/* Every figure, without measurements; but for two with searches of seconds like figure 15's, unless all is tried:
+ * then `index.txt` says what is left out, which it does where no names are given. Returns: how many are made */
+static guint
+make_first(const char *directory)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new();
+    g_autoptr(GPtrArray) left_out = g_ptr_array_new_with_free_func(g_free);
+
+    for (const char *const *name = rp_figures_names(); *name != NULL; name++)
+        if (strcmp(*name, "figure-15-early") != 0 && strcmp(*name, "fit") != 0 &&
+            !g_str_has_suffix(*name, "-measured"))
+            g_ptr_array_add(names, (gpointer)*name);
+    g_ptr_array_add(names, NULL);
+    if (!RP_TEST_ALL) {
+        make(directory, (const char *const *)names->pdata, "/no/such/tables", NULL);
+        return names->len - 1;
+    }
+    make(directory, NULL, "/no/such/tables", left_out);
+    g_autofree char *index = contents(directory, "index.txt", NULL);
+    assert_int_equal(left_out->len, 3);
+    assert_true(g_str_has_prefix(g_ptr_array_index(left_out, 0), "figure-13-measured: "));
+    assert_non_null(strstr(index, "figure-14-measured: not drawn"));
+    return g_strv_length((char **)rp_figures_names()) - left_out->len;
+}
+
 static void
 check_published_bars(const char *directory)
 {
@@ -262,13 +287,11 @@ static void
 every_figure_is_made_listed_and_the_same_again(void **state)
 {
     Fixture *fixture = *state;
-    g_autoptr(GPtrArray) left_out = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GDir) directory = NULL;
     guint data_files = 0;
     const char *name;
+    const guint n_made = make_first(fixture->first);
 
-    /* once without measurements */
-    make(fixture->first, NULL, "/no/such/tables", left_out);
     if (!RP_TEST_FEW)
         make_again(fixture->second);
     check_published_bars(fixture->first);
@@ -290,10 +313,7 @@ every_figure_is_made_listed_and_the_same_again(void **state)
             fail_msg("index.txt does not list %s", name);
         data_files++;
     }
-    assert_int_equal(left_out->len, 3);
-    assert_true(g_str_has_prefix(g_ptr_array_index(left_out, 0), "figure-13-measured: "));
-    assert_non_null(strstr(index, "figure-14-measured: not drawn"));
-    assert_true(data_files >= g_strv_length((char **)rp_figures_names()) - left_out->len);
+    assert_true(data_files >= n_made);
     assert_non_null(strstr(index, "Predicted"));
     assert_non_null(strstr(index, "Diamonds: published"));
 }
