@@ -266,7 +266,7 @@ of_a_tied_matrix_and_of_steps_that_are_skipped(void **state)
     RpTinyModel *model = rp_tiny_model_new_wide(TRUE);
 
     (void)state;
-    for (guint async = 0; async < 2; async++) {
+    for (guint async = RP_TEST_FEW ? 1 : 0; async < 2; async++) {
         const RpTinyRun run = {"roundpipe", 1, .async = async, .dtype = RP_DTYPE_FP16,
                                .max_grad_norm = 0.5};
 
@@ -345,8 +345,10 @@ of_adapters_and_of_experts(void **state)
 
     (void)state;
     rp_tiny_model_adapt(adapted, 64, NULL, RP_DTYPE_BF16);
-    assert_as_one(adapted, &run, 3, 2);
-    assert_as_one(experts, &run, 3, 0);
+    if (!RP_TEST_FEW) { /* the last has both */
+        assert_as_one(adapted, &run, 3, 2);
+        assert_as_one(experts, &run, 3, 0);
+    }
     rp_tiny_model_adapt(experts, 64, NULL, RP_DTYPE_BF16); /* the file has them in another order */
     assert_as_one(experts, &run, 3, 0);
     rp_tiny_model_free(adapted);
@@ -377,7 +379,7 @@ from_checkpoints_of_other_numbers(void **state)
                          .max_grad_norm = 0.5, .form = forms[i / 2]};
         g_autofree char *of_one = NULL, *of_all = NULL;
 
-        for (guint k = 0; k < G_N_ELEMENTS(counts); k++) {
+        for (guint k = 0; k < G_N_ELEMENTS(counts) - (RP_TEST_FEW ? 1 : 0); k++) {
             Servers all = {.model = model, .run = run, .first_step = k, .n_steps = 1};
 
             all.run.micro_batches = ALL / counts[k];
