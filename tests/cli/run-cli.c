@@ -1,7 +1,5 @@
 #include "tests/cli/run-cli.h"
 
-#include <glib/gstdio.h>
-
 static char *directory;
 
 int
@@ -16,20 +14,11 @@ rp_cli_setup(void **state)
 int
 rp_cli_teardown(void **state)
 {
-    GDir *files = g_dir_open(directory, 0, NULL);
-    const char *name;
+    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf '@T'");
 
     (void)state;
-    while (files != NULL && (name = g_dir_read_name(files)) != NULL) {
-        g_autofree char *path = rp_cli_temporary(name);
-
-        (void)g_remove(path);
-    }
-    if (files != NULL)
-        g_dir_close(files);
-    (void)g_rmdir(directory);
     g_clear_pointer(&directory, g_free);
-    return 0;
+    return removed.code;
 }
 
 char *

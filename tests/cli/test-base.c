@@ -400,5 +400,5 @@ main(void)
         cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
     };
 
-    return cmocka_run_group_tests_name("base", tests, set_up, rp_train_files_teardown);
+    return cmocka_run_group_tests_name("base", tests, set_up, rp_cli_teardown);
 }

@@ -317,5 +317,5 @@ main(void)
         cmocka_unit_test(refuses_what_adapters_cannot_be_of),
     };
 
-    return cmocka_run_group_tests_name("experts", tests, set_up, rp_train_files_teardown);
+    return cmocka_run_group_tests_name("experts", tests, set_up, rp_cli_teardown);
 }

@@ -307,5 +307,5 @@ main(void)
         cmocka_unit_test(version_tells_of_gpu_code),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -66,5 +66,5 @@ main(void)
         cmocka_unit_test(finds_the_module_beside_a_program_that_was_copied),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -136,5 +136,5 @@ main(void)
         cmocka_unit_test(shows_ids_without_a_model),
     };
 
-    return cmocka_run_group_tests(tests, setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, setup, rp_cli_teardown);
 }

@@ -263,6 +263,5 @@ main(void)
         cmocka_unit_test(refuses_another_base_and_other_adapters),
     };
 
-    return cmocka_run_group_tests_name("lora", tests, rp_train_files_setup,
-                                       rp_train_files_teardown);
+    return cmocka_run_group_tests_name("lora", tests, rp_train_files_setup, rp_cli_teardown);
 }

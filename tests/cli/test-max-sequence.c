@@ -249,5 +249,5 @@ main(void)
         cmocka_unit_test(a_model_that_fits_with_no_sequence_is_said_to),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

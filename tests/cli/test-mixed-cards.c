@@ -219,5 +219,5 @@ main(void)
         cmocka_unit_test(the_plan_of_a_run_knows_of_slow_devices),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

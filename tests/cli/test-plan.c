@@ -551,5 +551,5 @@ main(void)
         cmocka_unit_test(a_batch_that_does_not_divide_is_rounded_and_said_to_be),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -359,5 +359,5 @@ main(void)
         cmocka_unit_test(twenty_five_thousand_tasks_are_smooth),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -261,5 +261,5 @@ main(void)
         cmocka_unit_test(training_refuses_what_it_does_not_run),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

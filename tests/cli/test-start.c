@@ -182,6 +182,5 @@ main(void)
         cmocka_unit_test(plans_without_weights_and_data),
     };
 
-    return cmocka_run_group_tests_name("start", tests, rp_train_files_setup,
-                                       rp_train_files_teardown);
+    return cmocka_run_group_tests_name("start", tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -179,5 +179,5 @@ main(void)
         cmocka_unit_test(an_error_of_the_writer_is_told_and_the_next_one_tried),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -222,5 +222,5 @@ main(void)
         cmocka_unit_test(names_bad_records_and_leaves_them_out_if_it_may),
     };
 
-    return cmocka_run_group_tests(tests, setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, setup, rp_cli_teardown);
 }

@@ -211,5 +211,5 @@ main(void)
         cmocka_unit_test(evaluations_have_a_trace),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

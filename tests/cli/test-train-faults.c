@@ -670,5 +670,5 @@ main(void)
         cmocka_unit_test(stands_a_storm_of_requests_to_save),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -210,5 +210,5 @@ main(void)
         cmocka_unit_test(names_that_make_no_sense_are_refused),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

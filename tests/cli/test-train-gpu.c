@@ -451,7 +451,7 @@ has_gpu(void)
     void *state = NULL;
     gboolean found = rp_train_files_setup(&state) == 0 && count_gpus() > 0;
 
-    (void)rp_train_files_teardown(&state);
+    (void)rp_cli_teardown(&state);
     return found;
 }
 
@@ -475,5 +475,5 @@ main(void)
 
     if (!has_gpu())
         return 77;
-    return cmocka_run_group_tests(tests, setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, setup, rp_cli_teardown);
 }

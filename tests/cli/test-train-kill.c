@@ -68,7 +68,7 @@ static int
 teardown(void **state)
 {
     g_clear_pointer(&dice, g_rand_free);
-    return rp_train_files_teardown(state);
+    return rp_cli_teardown(state);
 }
 
 static GSubprocess *

@@ -154,5 +154,5 @@ main(void)
         cmocka_unit_test(a_limit_that_leaves_room_is_no_reason_to_refuse),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -120,5 +120,5 @@ main(void)
         cmocka_unit_test(plans_have_its_bytes),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

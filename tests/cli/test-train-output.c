@@ -336,5 +336,5 @@ main(void)
         cmocka_unit_test(stands_a_request_to_save_before_the_first_step),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -383,5 +383,5 @@ main(void)
         cmocka_unit_test(plot_names_what_is_no_run),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -86,5 +86,5 @@ main(void)
         cmocka_unit_test(the_header_tells_epochs_and_total_time),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

@@ -141,5 +141,5 @@ main(void)
         cmocka_unit_test(an_output_that_became_another_runs_is_left_alone),
     };
 
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_train_files_teardown);
+    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
 }

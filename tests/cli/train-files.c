@@ -50,14 +50,6 @@ rp_train_files_setup(void **state)
     return init.code;
 }
 
-int
-rp_train_files_teardown(void **state)
-{
-    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
-
-    return rp_cli_teardown(state);
-}
-
 static gint
 compare_names(gconstpointer a, gconstpointer b)
 {

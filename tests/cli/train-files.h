@@ -11,10 +11,9 @@
     "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 
-/* Fixtures of a group: rp_cli_setup() and @T/model, @T/data.jsonl, @T/times.json, @T/run.yaml. The
- * run has a round of its four micro-batches, so that sums do not depend on the devices. */
+/* Fixture of a group, which rp_cli_teardown() ends: rp_cli_setup() and @T/model, @T/data.jsonl, @T/times.json,
+ * @T/run.yaml. The run has a round of its four micro-batches, so that sums do not depend on the devices. */
 int rp_train_files_setup(void **state);
-int rp_train_files_teardown(void **state);
 
 /* Writes @T/times.json, of four blocks: `profile` of a run that is not to measure. */
 void rp_train_files_times(void);
