@@ -9,7 +9,7 @@
 
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
 /* So long a worker may take to tell of it first: it knows the task. */
-#define TELL_NS (150 * G_GINT64_CONSTANT(1000000))
+#define TELL_NS (500 * G_GINT64_CONSTANT(1000000))
 
 gboolean
 rp_cuda_go_on(RpCuda *cuda, GError **error)
