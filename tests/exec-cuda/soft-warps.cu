@@ -1,15 +1,16 @@
-#include "tests/exec-cuda/soft-warps.h"
+#include "tests/exec-cuda/soft-blocks.h"
 
-#include <functional>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 #include <vector>
 
-#include "exec/cuda/attention/backward.cu"
-
-#define MOST_BYTES (99 * 1024)
+#define WARPS 8
+#define THREADS (WARPS * 32)
+#define MOST_BYTES (227 * 1024)
 #define STACK_BYTES (128 * 1024)
 
 /* Threads that are here, and how often all were. */
@@ -35,6 +36,7 @@ static struct {
     Thread threads[THREADS];
     Meeting block, warps[THREADS / 32];
     alignas(16) unsigned char shared[MOST_BYTES];
+    uint32_t shared_bytes; /* of the kernel */
     ucontext_t caller;
     std::function<void()> kernel;
     unsigned thread, number;
@@ -93,7 +95,7 @@ soft_words(int lane)
 unsigned char *
 soft_shared(uint32_t address, uint32_t bytes)
 {
-    if (address + bytes > MOST_BYTES || address % bytes != 0)
+    if (address + bytes > soft.shared_bytes || address % bytes != 0)
         soft_fail("an address beyond shared memory, or at an odd place");
     return soft.shared + address;
 }
@@ -174,32 +176,11 @@ run_block(unsigned number, bool backwards)
     }
 }
 
-/* What backward.cu is linked with; nothing is launched here. */
-bool
-attention_has_wgmma(const RpAttentionArgs *args)
-{
-    return false;
-}
-
-cudaError_t
-attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                         const BackwardRoom *room, size_t first, unsigned *numbers,
-                         cudaStream_t stream)
-{
-    return cudaErrorInvalidValue;
-}
-
+/* What kernels are linked with; nothing is launched here. */
 cudaError_t
 attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done)
 {
     return cudaErrorInvalidValue;
-}
-
-bool
-attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
-               AttentionGrid *grid)
-{
-    return false;
 }
 
 extern "C" cudaError_t
@@ -209,36 +190,24 @@ cudaLaunchKernel(const void *kernel, dim3 blocks, dim3 threads, void **arguments
     return cudaErrorInvalidValue;
 }
 
-template <typename T, int D>
-static void
-run_blocks(const RpAttentionArgs *args, const float *delta, bool backwards)
+void
+soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKernel &kernel,
+                bool backwards)
 {
     std::vector<unsigned> counts(args->heads * args->tokens), numbers(1);
-    std::vector<float> sums(args->heads * args->tokens * D, NAN);
+    std::vector<float> sums(args->heads * args->tokens * args->head_size, NAN);
     const BackwardRoom room = {(float *)delta, counts.data(), numbers.data(), sums.data()};
     AttentionGrid grid = {};
 
     grid.heads = (unsigned)args->kv_heads;
     grid.units = grid.swath = (unsigned)(args->sequences * args->kv_heads);
-    grid.blocks = (unsigned)ceil_divide(args->max_length, KEYS);
+    grid.blocks = (unsigned)((args->max_length + kernel.keys - 1) / kernel.keys);
     grid.window = args->window > 0 ? (int)args->window : INT_MAX;
-    grid.scale_log2 = args->scale * LOG2_E;
-    soft.kernel = [&] { differentiate_all<T, D>(*args, grid, room, numbers.data(), 0); };
+    grid.scale_log2 = args->scale * (float)M_LOG2E;
+    if (kernel.shared_bytes > MOST_BYTES)
+        soft_fail("more shared memory than a card has");
+    soft.shared_bytes = kernel.shared_bytes;
+    soft.kernel = [&] { kernel.run(*args, grid, room, numbers.data()); };
     for (unsigned number = 0; number < grid.units * grid.blocks; number++)
         run_block(number, backwards);
-}
-
-void
-soft_attention_backward(const RpAttentionArgs *args, const float *delta, bool backwards)
-{
-    if (args->dtype == RP_DTYPE_BF16 && args->head_size == 128)
-        run_blocks<__nv_bfloat16, 128>(args, delta, backwards);
-    else if (args->dtype == RP_DTYPE_BF16 && args->head_size == 64)
-        run_blocks<__nv_bfloat16, 64>(args, delta, backwards);
-    else if (args->dtype == RP_DTYPE_FP16 && args->head_size == 128)
-        run_blocks<__half, 128>(args, delta, backwards);
-    else if (args->dtype == RP_DTYPE_FP16 && args->head_size == 64)
-        run_blocks<__half, 64>(args, delta, backwards);
-    else
-        soft_fail("not a type or head size of tensor cores");
 }

@@ -2,14 +2,15 @@
  * Warps without a GPU: attention's backward by mma.sync, compiled for the host as it is, over
  * functions of threads that take turns. Sums are read and written, as on RTX 3090 and 4090.
  *
- *   exec/cuda/attention/backward.cu     the kernel
- *   soft-warps/exec/cuda/...            the instructions that it needs, in place of its headers
- *   soft-warps.cu                       threads, meetings, shared memory, copies
+ *   exec/cuda/attention/backward.cu, backward-wide.cu   the kernels
+ *   soft-warps/exec/cuda/...                            the instructions that they need, in place of headers
+ *   soft-attention.cu, soft-attention-wide.cu           the kernels over these
+ *   soft-warps.cu                                       threads, meetings, shared memory, copies
  *
  * Blocks run one after another, of each a warp as far as it goes without the others, first to last or
  * last to first: a meeting that is missing shows. Shared memory and copies under way are NaN until
  * they are written, and copies end only when a thread waits for its own: what is read too early
- * shows. Addresses beyond 99 KiB or at odd places abort.
+ * shows. Addresses beyond a kernel's shared memory or at odd places abort.
  */
 #pragma once
 
@@ -22,6 +23,8 @@ extern "C" {
 /* As rp_cuda_attention_backward(). @delta: [heads,tokens]: d_out . out; @backwards: which warp of
  * a block comes first. bf16 and fp16, heads of 64 and 128. */
 void soft_attention_backward(const RpAttentionArgs *args, const float *delta, bool backwards);
+/* The same by blocks of 256 keys, heads of 64. */
+void soft_attention_backward_wide(const RpAttentionArgs *args, const float *delta, bool backwards);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@ typedef struct {
     RpDtype dtype;
     size_t heads, kv_heads, head_size, window, sequences;
     int32_t lengths[3];
+    gboolean wide, sinks; /* by backward-wide.cu; behind sinks (RpSinkArgs) */
 } Shape;
 
 static Array
@@ -46,6 +47,32 @@ sum_products(const RpAttentionArgs *args)
             delta[i] += out[row + d] * d_out[row + d];
     }
     return delta;
+}
+
+static void
+differentiate(const Shape *shape, const RpAttentionArgs *args, const float *delta,
+              gboolean backwards)
+{
+    if (shape->wide)
+        soft_attention_backward_wide(args, delta, backwards);
+    else
+        soft_attention_backward(args, delta, backwards);
+}
+
+/* What a sink of each head makes of the forward. */
+static void
+add_sinks(const RpAttentionArgs *args)
+{
+    const Array sinks = host_random(RP_DTYPE_FP32, args->heads, 2);
+    const RpSinkArgs sink = {.dtype = RP_DTYPE_FP32,
+                             .tokens = args->tokens,
+                             .heads = args->heads,
+                             .head_size = args->head_size,
+                             .sinks = sinks.data,
+                             .out = args->out,
+                             .lse = args->lse};
+
+    rp_host_kernels()->sink_forward(NULL, &sink);
 }
 
 static void
@@ -87,6 +114,8 @@ check_shape(const Shape *shape)
     args.dv = want[2].data;
     args.workspace = host_workspace(kernels->attention_forward_workspace(&args));
     kernels->attention_forward(NULL, &args);
+    if (shape->sinks)
+        add_sinks(&args);
     args.workspace = host_workspace(kernels->attention_backward_workspace(&args));
     kernels->attention_backward(NULL, &args);
 
@@ -103,7 +132,7 @@ check_shape(const Shape *shape)
         args.dq = got[order][0].data;
         args.dk = got[order][1].data;
         args.dv = got[order][2].data;
-        soft_attention_backward(&args, delta, order == 1);
+        differentiate(shape, &args, delta, order == 1);
     }
     const size_t row = args.heads + 2 * args.kv_heads, head = args.head_size * 2;
     const Array wide = host_output(shape->dtype, args.tokens * row * args.head_size);
@@ -118,7 +147,7 @@ check_shape(const Shape *shape)
     args.dq = d_wide.data;
     args.dk = (char *)d_wide.data + firsts[1] * head;
     args.dv = (char *)d_wide.data + firsts[2] * head;
-    soft_attention_backward(&args, delta, false);
+    differentiate(shape, &args, delta, FALSE);
     for (guint i = 0; i < 3; i++) { /* columns of one matrix: the same bits */
         const size_t heads = i == 0 ? args.heads : args.kv_heads;
 
@@ -159,6 +188,26 @@ differentiates_within_a_window(void **state)
     check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 64, 1, 1, {140}});
 }
 
+/* One, two and three blocks of keys; their last has one key, half a warp's, and all. */
+static void
+differentiates_256_keys_a_block(void **state)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {515, 11}, .wide = TRUE});
+    if (RP_TEST_FEW) /* fp16 and sinks: those of the window */
+        return;
+    check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 3, {1, 256, 257}, .wide = TRUE});
+    check_shape(&(Shape){RP_DTYPE_FP16, 2, 2, 64, 0, 1, {273}, .wide = TRUE, .sinks = TRUE});
+}
+
+/* Windows of less than a tile, of more than a block, and of one that ends within a block. */
+static void
+differentiates_256_keys_a_block_within_a_window(void **state)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 64, 1, 1, {300}, .wide = TRUE});
+    check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 90, 1, {390}, .wide = TRUE});
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 300, 1, {600}, .wide = TRUE, .sinks = TRUE});
+}
+
 int
 main(void)
 {
@@ -166,6 +215,8 @@ main(void)
         host_test(differentiates_with_heads_of_128),
         host_test(differentiates_with_heads_of_64),
         host_test(differentiates_within_a_window),
+        host_test(differentiates_256_keys_a_block),
+        host_test(differentiates_256_keys_a_block_within_a_window),
     };
 
     return cmocka_run_group_tests_name("attention backward by soft warps", tests, NULL, NULL);

@@ -12,6 +12,7 @@
  * Y^T has two buffers: a group that writes one has waited for its own dq of the step before last, and
  * at that step's meeting for the other's of the step before.
  */
+#define KEYS 128
 #include <math.h>
 
 #include "exec/cuda/attention/steps.cuh"
@@ -394,14 +395,13 @@ __launch_bounds__(THREADS, 1)
 bool
 attention_has_wgmma(const RpAttentionArgs *args)
 {
-    int device, major, minor;
+    return args->head_size == D && is_hopper() && find_encode() != nullptr;
+}
 
-    return args->head_size == D && cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
-               cudaSuccess &&
-           major == 9 && minor == 0 && find_encode() != nullptr;
+bool
+attention_has_wide(const RpAttentionArgs *args)
+{
+    return args->head_size == 64 && is_hopper();
 }
 
 template <typename T>

@@ -21,103 +21,15 @@
  *   a step    | P, Y, dv, dk, 16 queries at a time | sync | dq = Y k, its turn | sync
  *   copies    | q of the next step                        | d_out of it
  */
+#define KEYS 128
 #include <math.h>
 
-#include "exec/cuda/attention/steps.cuh"
-#include "exec/cuda/base/common.cuh"
-
-#define WARPS (KEYS / 16)
-#define THREADS (WARPS * 32)
-#define SWATH 16u /* units whose blocks run beside each other: few of each wait for turns */
-#define MOST_SUMS ((size_t)128 << 20) /* bytes of dq's sums at a time, if one kv head's are fewer */
-
-template <int D> struct Tile {
-    static constexpr int QUERIES = 8192 / D; /* dq's tile is that of 8 warps */
-    static constexpr int ACROSS = D / 32;    /* of which so many share rows */
-    /* bytes of shared memory */
-    static constexpr uint32_t QUERY_BYTES = QUERIES * D * 2, KEY_BYTES = KEYS * D * 2;
-    static constexpr uint32_t Y_BYTES = KEYS * QUERIES * 2, ROW_BYTES = 2 * QUERIES * 4;
-};
-
-/* Where the parts of shared memory begin: k, two stages of q, d_out, Y^T, two of lse and delta. */
-template <int D> struct Shared {
-    using Of = Tile<D>;
-    static constexpr uint32_t BYTES =
-        Of::KEY_BYTES + 3 * Of::QUERY_BYTES + Of::Y_BYTES + 2 * Of::ROW_BYTES;
-    uint32_t k;
-
-    static_assert(BYTES <= 99 * 1024, "shared memory of a block since sm_86");
-    static_assert(Of::QUERY_BYTES + Of::Y_BYTES >= Of::KEY_BYTES, "v is there at first");
-
-    __device__ __forceinline__ Shared() : k(dynamic_shared())
-    {
-    }
-    __device__ __forceinline__ uint32_t q(uint32_t stage) const
-    {
-        return k + Of::KEY_BYTES + stage * Of::QUERY_BYTES;
-    }
-    __device__ __forceinline__ uint32_t d_out() const
-    {
-        return q(2);
-    }
-    __device__ __forceinline__ uint32_t y() const
-    {
-        return q(3);
-    }
-    __device__ __forceinline__ uint32_t rows(uint32_t stage) const
-    {
-        return y() + Of::Y_BYTES + stage * Of::ROW_BYTES;
-    }
-};
-
-/* The block's keys, v in registers as left operands, and the sums of their gradients. */
-template <int D> struct Keys {
-    uint32_t k; /* a warp's, in shared memory */
-    uint32_t v[D / 16][4];
-    float dk[1][D / 8][4], dv[1][D / 8][4];
-};
+#include "exec/cuda/attention/backward-mma.cuh"
 
 /* Of 16 keys x 16 queries, q k^T and d_out v^T transposed; then P^T and Y^T. */
 struct Scores {
     float s[2][4], y[2][4];
 };
-
-/* The same as left operands. */
-struct Weights {
-    uint32_t p[4], y[4];
-};
-
-/* Starts copying the queries of a step, or their d_out. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-copy_queries(uint32_t tile, const void *array, const RpAttentionArgs &args, const Place &place,
-             const Steps &at)
-{
-    const size_t stride = args.heads * D;
-    const size_t head = (size_t)head_of(place, at);
-
-    copy_tile<D, Tile<D>::QUERIES, THREADS>(
-        tile, (const T *)array + (place.start + (size_t)at.query) * stride + head * D, stride,
-        place.length - at.query);
-}
-
-/* Starts copying their lse, and behind those their delta. */
-template <int D>
-static __device__ __forceinline__ void
-copy_rows(uint32_t rows, const RpAttentionArgs &args, const float *delta, const Place &place,
-          const Steps &at)
-{
-    const int queries = Tile<D>::QUERIES, row = (int)threadIdx.x % queries;
-    const int valid = place.length - at.query;
-    const float *values = (int)threadIdx.x < queries ? args.lse : delta;
-    const size_t head = (size_t)head_of(place, at);
-
-    if ((int)threadIdx.x < 2 * queries)
-        copy_async_4(rows + threadIdx.x * 4,
-                     values + head * args.tokens + place.start +
-                         (size_t)(at.query + (row < valid ? row : 0)),
-                     row < valid);
-}
 
 template <typename T, int D>
 static __device__ __forceinline__ void
@@ -176,21 +88,6 @@ differentiate(Scores &scores, uint32_t rows, uint32_t apart, float scale_log2, i
     return weights;
 }
 
-/* Y^T of 16 keys from @row on and 16 queries, to its tile. */
-template <int D>
-static __device__ __forceinline__ void
-store_weights(uint32_t y_tile, int row, int part, const uint32_t (&y)[4])
-{
-    const int lane = (int)threadIdx.x & 31;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        store_shared(
-            y_tile + tile_offset<Tile<D>::QUERIES>(row + i % 2 * 8 + lane / 4, part * 2 + i / 2) +
-                (uint32_t)(lane & 3) * 4,
-            y[i]);
-}
-
 /* c[16,D] += a[16,16] B, of rows 16 @part of a tile. */
 template <typename T, int D>
 static __device__ __forceinline__ void
@@ -204,39 +101,6 @@ multiply_part(float (&c)[1][D / 8][4], const uint32_t (&a)[4], uint32_t tile, in
         load_matrices_transposed(b, lane.at(tile, part, n / 2));
         multiply_add(T(), c[0][n], a, b[0], b[1]);
         multiply_add(T(), c[0][n + 1], a, b[2], b[3]);
-    }
-}
-
-/* A warp's 32 x 32 of a tile of dq: c = Y k. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
-                 const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &k_lane)
-{
-    const int warp = uniform((int)threadIdx.x / 32);
-    const int row = warp / Tile<D>::ACROSS * 2, column = warp % Tile<D>::ACROSS * 2; /* of 16 */
-
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-        c[i / 4][i % 4] = 0;
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t a[2][4];
-
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            load_matrices_transposed(a[m], y_lane.at(y_tile, k, row + m));
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            uint32_t b[4];
-
-            load_matrices_transposed(b, k_lane.at(k_tile, k, column + n));
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                multiply_add(T(), c[m * 4 + 2 * n], a[m], b[0], b[1]);
-                multiply_add(T(), c[m * 4 + 2 * n + 1], a[m], b[2], b[3]);
-            }
-        }
     }
 }
 
@@ -259,7 +123,7 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
         load_matrices(k[d], lane.at(keys.k, 0, d));
 #pragma unroll
     for (int part = 0; part < queries / 16; part++) {
-        multiply_scores<T, D>(scores, k, keys.v, q_tile, o_tile, part, across);
+        multiply_scores<T, D>(scores, k, keys.v[0], q_tile, o_tile, part, across);
 
         const Weights weights = differentiate<T, MASKED>(
             scores, shared.rows(stage) + (uint32_t)part * 64, Tile<D>::ROW_BYTES / 2,
@@ -269,53 +133,6 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
         multiply_part<T, D>(keys.dv, weights.p, o_tile, part, lane);
         multiply_part<T, D>(keys.dk, weights.y, q_tile, part, lane);
     }
-}
-
-/* A warp's part of a tile of dq, at its turn. @first_head: of the launch */
-template <typename T, int D>
-static __device__ __forceinline__ void
-differentiate_queries(const RpAttentionArgs &args, const BackwardRoom &room,
-                      const Shared<D> &shared, const Place &place, const Steps &at,
-                      const Share &share, int first_head,
-                      const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &lane)
-{
-    const int warp = uniform((int)threadIdx.x / 32);
-    const unsigned seen = glance_at_count(share.count);
-    float c[8][4];
-
-    multiply_queries<T, D>(c, shared.y(), shared.k, y_lane, lane);
-    add_queries<T, D, Tile<D>::QUERIES, 4>(
-        args, room, place, at, share, head_of(place, at) - first_head, seen, c, warp,
-        warp / Tile<D>::ACROSS * 32, warp % Tile<D>::ACROSS * 32);
-}
-
-/* Copies k and v, and the first step's queries; puts k and v into registers; then copies d_out. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
-          const BackwardRoom &room, const Place &place, const Steps &at, const LaneOffset<D> &lane)
-{
-    const size_t k_stride = args.kv_heads * D, v_stride = attention_v_row(args) * D;
-    const size_t first = place.start + (size_t)at.begin, column = (size_t)place.head * D;
-    const uint32_t v_tile = shared.d_out(),
-                   row = tile_bytes<D>(uniform((int)threadIdx.x / 32) * 16);
-
-    copy_tile<D, KEYS, THREADS>(shared.k, (const T *)args.k + first * k_stride + column, k_stride,
-                                place.length - at.begin);
-    copy_tile<D, KEYS, THREADS>(v_tile, (const T *)args.v + first * v_stride + column, v_stride,
-                                place.length - at.begin);
-    copy_queries<T, D>(shared.q(0), args.q, args, place, at);
-    copy_rows<D>(shared.rows(0), args, room.delta, place, at);
-    set_zero(keys.dk);
-    set_zero(keys.dv);
-    copy_async_wait();
-    __syncthreads();
-    keys.k = shared.k + row;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-        load_matrices(keys.v[k], lane.at(v_tile + row, 0, k));
-    __syncthreads();
-    copy_queries<T, D>(shared.d_out(), args.d_out, args, place, at);
 }
 
 template <typename T, int D>
@@ -365,24 +182,7 @@ __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (before.ends() && threadIdx.x == 0)
         end_turn(before.count);
-
-    const float scale[1][2] = {{args.scale, args.scale}}, one[1][2] = {{1, 1}};
-    const int row = at.begin + uniform((int)threadIdx.x / 32) * 16;
-    const size_t stride = attention_v_row(args) * D;
-    const size_t target = (place.start + (size_t)row) * stride + (size_t)place.head * D;
-
-    store_rows<T, D>((T *)args.dk + target, stride, place.length - row, keys.dk, scale, true);
-    store_rows<T, D>((T *)args.dv + target, stride, place.length - row, keys.dv, one, true);
-}
-
-size_t
-attention_backward_kv_heads(const RpAttentionArgs *args)
-{
-    const size_t bytes =
-        args->heads / args->kv_heads * args->tokens * args->head_size * sizeof(float);
-    const size_t most = bytes < MOST_SUMS ? MOST_SUMS / bytes : 1;
-
-    return ceil_divide(args->kv_heads, ceil_divide(args->kv_heads, most));
+    store_keys<T, D>(args, place, at, keys);
 }
 
 template <typename T, int D>
@@ -392,6 +192,9 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoo
 {
     static std::atomic<uint64_t> done;
     const int bytes = (int)Shared<D>::BYTES;
+
+    static_assert(Shared<D>::BYTES <= 99 * 1024, "shared memory of a block since sm_86");
+
     const cudaError_t status =
         attention_allow_shared((const void *)differentiate_all<T, D>, bytes, &done);
 
@@ -401,7 +204,7 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoo
                             stream, *args, *grid, *room, numbers, (int)first);
 }
 
-static cudaError_t
+cudaError_t
 attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
                        const BackwardRoom *room, size_t first, unsigned *numbers,
                        cudaStream_t stream)
@@ -412,54 +215,4 @@ attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
                                : launch<__half, 64>;
 
     return run(args, grid, room, first, numbers, stream);
-}
-
-static bool
-always(const RpAttentionArgs *args)
-{
-    return true;
-}
-
-typedef struct {
-    const char *name;
-    bool (*can)(const RpAttentionArgs *args); /* of what attention_is_fast() */
-    cudaError_t (*run)(const RpAttentionArgs *args, const AttentionGrid *grid,
-                       const BackwardRoom *room, size_t first, unsigned *numbers,
-                       cudaStream_t stream);
-} Way;
-
-static const Way ways[RP_N_BACKWARD_WAYS] = {
-    /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma},
-    /* RP_BACKWARD_MMA */ {"mma", always, attention_backward_mma}};
-
-const char *
-rp_cuda_backward_way_name(RpBackwardWay way)
-{
-    return ways[way].name;
-}
-
-bool
-rp_cuda_backward_way_can(RpBackwardWay way, const RpAttentionArgs *args)
-{
-    return attention_backward_is_fast(args) && ways[way].can(args);
-}
-
-cudaError_t
-attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args, const BackwardRoom *room,
-                      cudaStream_t stream)
-{
-    const size_t part = attention_backward_kv_heads(args);
-    cudaError_t status = cudaSuccess;
-
-    for (size_t first = 0; first < args->kv_heads && status == cudaSuccess; first += part) {
-        RpAttentionArgs some = *args;
-        AttentionGrid grid;
-
-        some.kv_heads = min(part, args->kv_heads - first);
-        if (!attention_grid(&some, some.kv_heads, KEYS, 0, &grid))
-            return cudaErrorInvalidValue;
-        grid.swath = min(grid.units, SWATH);
-        status = ways[way].run(args, &grid, room, first, room->numbers + first / part, stream);
-    }
-    return status;
 }

@@ -35,11 +35,19 @@ typedef struct {
 cudaError_t attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream);
 cudaError_t attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
                                   const BackwardRoom *room, cudaStream_t stream);
-/* Backward of so many kv heads from @first on, on Hopper; where it is not built, it is nowhere. */
+/* Backward of kv heads from @first on. */
+cudaError_t attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
+                                   const BackwardRoom *room, size_t first, unsigned *numbers,
+                                   cudaStream_t stream);
+/* The same on Hopper; where it is not built, it is nowhere. */
 bool attention_has_wgmma(const RpAttentionArgs *args);
 cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
                                      const BackwardRoom *room, size_t first, unsigned *numbers,
                                      cudaStream_t stream);
+bool attention_has_wide(const RpAttentionArgs *args);
+cudaError_t attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
+                                    const BackwardRoom *room, size_t first, unsigned *numbers,
+                                    cudaStream_t stream);
 /* How many kv heads a launch of backward has, so that sums of dq are not too large. */
 size_t attention_backward_kv_heads(const RpAttentionArgs *args);
 

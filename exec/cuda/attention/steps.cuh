@@ -3,14 +3,16 @@
  * last first, of each tile the heads of its group; and its turn at a tile's dq (turns.cuh).
  *
  *   keys 0 ..     | last tile | next to last | ... | first |   the most tiles: begins first
- *   keys 128 ..               | last tile | ...    | second |  a step behind, for its turns
+ *   keys KEYS ..              | last tile | ...    | second |  a step behind, for its turns
  */
 #pragma once
 
 #include "exec/cuda/attention/tile.cuh"
 #include "exec/cuda/attention/turns.cuh"
 
-#define KEYS 128 /* of a block */
+#ifndef KEYS
+#error "KEYS: those of a block"
+#endif
 
 struct Steps {
     int begin;       /* the first tile's query, the block's first key */

@@ -15,11 +15,12 @@ extern "C" {
 
 typedef enum {
     RP_BACKWARD_WGMMA, /* Hopper: heads of 128 */
+    RP_BACKWARD_WIDE,  /* Hopper: heads of 64, by mma.sync */
     RP_BACKWARD_MMA,   /* mma.sync, every card since sm_80: heads of 64 and 128 */
     RP_N_BACKWARD_WAYS
 } RpBackwardWay;
 
-/* "wgmma", "mma" */
+/* "wgmma", "wide", "mma" */
 const char *rp_cuda_backward_way_name(RpBackwardWay way);
 
 /* Whether @way can do @args on the current device. */

@@ -1,4 +1,4 @@
-/* In place of backward-wgmma.cu, where no code is built for compute capability 9.0. */
+/* In place of backward-wgmma.cu and backward-wide.cu, where no code is built for compute capability 9.0. */
 #include "exec/cuda/attention/private.h"
 
 bool
@@ -11,6 +11,20 @@ cudaError_t
 attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
                          const BackwardRoom *room, size_t first, unsigned *numbers,
                          cudaStream_t stream)
+{
+    return cudaErrorInvalidValue;
+}
+
+bool
+attention_has_wide(const RpAttentionArgs *args)
+{
+    return false;
+}
+
+cudaError_t
+attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
+                        const BackwardRoom *room, size_t first, unsigned *numbers,
+                        cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
 }

@@ -1,4 +1,4 @@
-/* Maps of tensors, from which the tensor copy engine of Hopper copies boxes. */
+/* Maps of tensors, from which the tensor copy engine of Hopper copies boxes; is a card one? */
 #pragma once
 
 #include <cudaTypedefs.h>
@@ -7,6 +7,20 @@
 #include <atomic>
 
 #include "exec/kernels/args.h"
+
+/* Whether the current device runs code for sm_90a. */
+static inline bool
+is_hopper()
+{
+    int device, major, minor;
+
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0;
+}
 
 using Encode = PFN_cuTensorMapEncodeTiled_v12000;
 

@@ -93,14 +93,7 @@ launch_form(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 bool
 grouped_has_depth(const RpGroupedMatmulArgs *args)
 {
-    int device, major, minor;
-
-    return grouped_is_fast(args) && cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
-               cudaSuccess &&
-           major == 9 && minor == 0;
+    return grouped_is_fast(args) && is_hopper();
 }
 
 bool
