@@ -25,8 +25,8 @@ rp_cli_remedy(RpRemedy remedy, gboolean as_keys)
         [RP_REMEDY_MORE_STAGES] = {"more, smaller stages"},
         [RP_REMEDY_SMALLER_BACKWARD_STAGES] = {"smaller backward stages"},
         [RP_REMEDY_SMALLER_MICRO_BATCH] = {"a smaller micro-batch or a shorter sequence"},
-        [RP_REMEDY_SMALLER_WORKSPACE] = {"smaller backward stages, a smaller micro-batch or a "
-                                         "shorter sequence"},
+        [RP_REMEDY_SMALLER_WORKSPACE] = {"smaller backward stages, a smaller head_chunk, a smaller "
+                                         "micro-batch or a shorter sequence"},
         [RP_REMEDY_SMALLER_ROUND] = {"fewer micro-batches per round (", "round", "M",
                                      ") or a "
                                      "smaller micro-batch"},

@@ -240,6 +240,7 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
         options->round = rp_plan_whole_round(options);
     options->calls = ask->calls;
     request->beside = ask->beside;
+    request->memory_bytes = ask->memory_bytes;
     stages = request->partition->n_forward + request->partition->n_backward;
     const guint slots = stages * MAX(1, rp_plan_whole_round(options) / options->round) * calls;
 

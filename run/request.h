@@ -32,8 +32,10 @@ typedef struct {
     gboolean host_devices; /* their arenas are host memory */
     guint calls;           /* of an iteration: gradient accumulation */
     guint iterations;
-    gboolean settle;  /* as many iterations as it takes, also if synchronous */
-    guint beside;     /* simulations that run at the same time, this one included; 0 = 1 */
+    gboolean settle; /* as many iterations as it takes, also if synchronous */
+    guint beside;    /* simulations that run at the same time, this one included; 0 = 1 */
+    guint64
+        memory_bytes; /* that there is for all of them, found before they began; 0 = what there is now */
     gboolean as_keys; /* messages name keys of run files, not options */
 } RpAsk;
 
@@ -44,6 +46,7 @@ typedef struct {
     const char *partition_source; /* "given", "paper" or "simulated" */
     guint iterations;
     guint beside;           /* as in RpAsk */
+    guint64 memory_bytes;   /* the same */
     gboolean steady;        /* asynchronous with enough iterations: report the window */
     RpSteadyWindow window;  /* asynchronous: iterations that are needed, and which count */
     guint64 resident_bytes; /* frozen weights that stay on the device with the most of them */
@@ -78,6 +81,9 @@ gboolean rp_ask_check_actions(const RpAsk *ask, guint stages, guint calls, guint
  * the other, would come near it is refused. */
 gboolean rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Memory that this process may still take: for RpAsk.memory_bytes, so that rows do not count each other twice. */
+guint64 rp_ask_memory_now(void);
 
 /* Whether plan and trace of @request fit into the memory that there is: without it the system ends
  * the program without a word. */

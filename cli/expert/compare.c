@@ -110,9 +110,8 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
     if (trace == NULL)
         return FALSE;
     rp_result_measure(&row->request, row->entry->profile, plan, trace, &row->result);
-    if (row->request.options.fidelity == RP_FIDELITY_COMPUTE &&
-        !rp_result_plan_memory(&row->request, row->entry->profile, &row->result, error))
-        return FALSE;
+    if (row->request.options.fidelity == RP_FIDELITY_COMPUTE)
+        rp_result_plan_memory(&row->request, row->entry->profile, &row->result);
     gboolean distributed;
 
     return rp_cli_noise_draw(row->noise, &row->request, row->entry->profile, &row->drawn,
@@ -134,6 +133,7 @@ static gboolean
 run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
 {
     args->ask.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
+    args->ask.memory_bytes = rp_ask_memory_now();
     GThreadPool *pool = g_thread_pool_new(run_in_thread, args, (int)args->ask.beside, TRUE, error);
 
     if (pool == NULL)

@@ -33,26 +33,24 @@ measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
     result->memory_problem = g_strdup_printf("%s: %s", what, remedy);
 }
 
-gboolean
-rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result,
-                      GError **error)
+void
+rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result)
 {
     RpRequest full = *request; /* shares what it points to */
 
     if (!rp_profile_check_full(profile, NULL) || !rp_planner_has_full(&request->options))
-        return TRUE;
+        return;
     full.options.fidelity = RP_FIDELITY_FULL;
     full.options.dispatch = RP_DISPATCH_ROTATION; /* arenas are the same */
     full.options.fused_forward = RP_FUSED_PHYSICAL;
     full.iterations = rp_planner_knows_buffers(&full.options) ? 0 : BUFFERED_ITERATIONS;
-    if (!rp_request_check_memory(&full, error))
-        return FALSE;
+    if (!rp_request_check_memory(&full, NULL))
+        return;
     g_autoptr(RpPlan) plan =
         rp_plan_make(profile, full.partition, &full.options, full.iterations, NULL);
 
     if (plan != NULL)
         measure_memory(profile, plan, result);
-    return TRUE;
 }
 
 static guint

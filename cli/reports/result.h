@@ -41,9 +41,9 @@ void rp_result_measure(const RpRequest *request, const RpProfile *profile, const
                        const RpTrace *trace, RpResult *result);
 
 /* The memory that the request's partition takes with every buffer, also where it was simulated in
- * `compute` fidelity; a profile without sizes has none. Errors: those of rp_request_check_memory() */
-gboolean rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result,
-                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+ * `compute` fidelity; a profile without sizes has none, and where its plan would take too much
+ * memory it is not known. */
+void rp_result_plan_memory(const RpRequest *request, const RpProfile *profile, RpResult *result);
 
 /* By how much the iteration is longer than the bound, %; 0 if that is not known. */
 double rp_result_above_bound(const RpResult *result);

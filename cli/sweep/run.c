@@ -17,7 +17,8 @@ typedef struct {
     RpProgress progress;
     guint64 total;
     guint n_threads;
-    gint done; /* atomic */
+    guint64 memory_bytes; /* for all of them, before they began */
+    gint done;            /* atomic */
 } Sweep;
 
 static char *
@@ -79,6 +80,7 @@ run_row(const Sweep *sweep, guint i, char **texts, GError **error)
 
     rp_sweep_grid_args(sweep->grid, i, &args);
     args.ask.beside = sweep->n_threads;
+    args.ask.memory_bytes = sweep->memory_bytes;
     if (!rp_request_load(&args, models->values[rp_sweep_grid_place(sweep->grid, i, 0)], &profile,
                          &request, error))
         return FALSE;
@@ -87,9 +89,8 @@ run_row(const Sweep *sweep, guint i, char **texts, GError **error)
     if (trace == NULL)
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
-    if (request.options.fidelity == RP_FIDELITY_COMPUTE &&
-        !rp_result_plan_memory(&request, profile, &result, error))
-        return FALSE;
+    if (request.options.fidelity == RP_FIDELITY_COMPUTE)
+        rp_result_plan_memory(&request, profile, &result);
     tell(sweep, i, profile, &request, &result, texts);
     return TRUE;
 }
@@ -124,6 +125,7 @@ rp_sweep_run(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, g
     if (missing->len == 0)
         return TRUE;
     sweep.n_threads = MAX(1, MIN(g_get_num_processors(), missing->len));
+    sweep.memory_bytes = rp_ask_memory_now();
     GThreadPool *pool = g_thread_pool_new(run_in_thread, &sweep, (int)sweep.n_threads, TRUE, error);
 
     if (pool == NULL)

@@ -225,6 +225,8 @@ rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         return FALSE;
     if (!is_one_line(text->str))
         return rp_json_pull_fail_value(pull, "text on one line");
+    if (text->len < (gsize)field->min)
+        return rp_json_pull_fail(pull, field->expected);
     if ((double)text->len > field->max) {
         g_autofree char *expected = g_strdup_printf("at most %.0f bytes", field->max);
         return rp_json_pull_fail_value(pull, expected);

@@ -70,7 +70,7 @@ gboolean rp_json_read_size(RpJsonPull *pull, const RpJsonField *field, gpointer 
 gboolean rp_json_read_uint(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_uint64(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-/* One line of text, one of the choices: each frees and replaces a char *. */
+/* One line of text of min to max bytes, one of the choices: each frees and replaces a char *. */
 gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 /* An object by a table of its own, into the same struct from the row's offset on; of a row,

@@ -68,6 +68,8 @@ rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer
 
         if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &way, &record))
             return FALSE;
+        if (way.a_stride != 0 && way.a_stride <= way.k)
+            return rp_json_record_fail(&record, pull, "a_stride", "more than k");
         for (guint i = 0; i < ways->len; i++)
             if (rp_matmul_way_is_of(&g_array_index(ways, RpMatmulWay, i), &way))
                 return rp_json_record_fail(&record, pull, "m", "each shape once");

@@ -147,7 +147,7 @@ static const RpJsonField optimizer_fields[] = {
 
 static const RpJsonField matmul_fields[] = {
     {"library", rp_json_read_text, G_STRUCT_OFFSET(Top, profile.matmul_library), .required = TRUE,
-     .max = MAX_NAME, .expected = "the name of a library"},
+     .min = 1, .max = MAX_NAME, .expected = "the name of a library"},
     {"ways", rp_profile_read_matmul_ways, G_STRUCT_OFFSET(Top, profile), .required = TRUE,
      .expected = "an array of shapes"},
 };

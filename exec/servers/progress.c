@@ -15,6 +15,8 @@
 #define PRINT_NS (20 * RP_NS_PER_S)
 /* So long pieces that have begun to arrive, or to leave, may take to be over after a failure. */
 #define CANCEL_NS RP_NS_PER_S
+/* So long one who was not heard of is listened to at the end all the same. */
+#define LISTEN_NS (2 * RP_NS_PER_S)
 
 /* The first failure is kept. (transfer full): @error */
 static void
@@ -300,7 +302,8 @@ end_pieces(RpServers *servers, RpServersCall *call, gboolean cancel)
 }
 
 /* Callers may free what they gave us when they hear of a failure: nothing is written there then, not by
- * the beats of the end either, which move on all that is under way. */
+ * the beats of the end either, which move on all that is under way. A piece that is still under way after
+ * CANCEL_NS is left: its peer is gone. */
 static void
 end_calls(RpServers *servers)
 {
@@ -330,7 +333,7 @@ end_calls(RpServers *servers)
 static void
 say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *text)
 {
-    const gint64 until_ns = rp_clock_ns() + TELL_NS;
+    const gint64 start_ns = rp_clock_ns(), until_ns = start_ns + TELL_NS;
     g_autofree gboolean *told = g_new0(gboolean, servers->count);
     gboolean waits = TRUE;
 
@@ -344,7 +347,8 @@ say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *te
             if (!told[r])
                 told[r] = beat(servers, r, kind, code, text);
             listen_to(servers, r);
-            if (!is_silent(servers, peer))
+            /* nobody has listened while a caller told people of a failure: the others are heard first */
+            if (!is_silent(servers, peer) || rp_clock_ns() - start_ns < LISTEN_NS)
                 waits = waits || !peer->left || !told[r] || !is_over(servers, r, &peer->sending);
         }
         sleep_us(BUSY_US);

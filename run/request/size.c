@@ -89,6 +89,14 @@ rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations, 
     return FALSE;
 }
 
+guint64
+rp_ask_memory_now(void)
+{
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+
+    return limit.bytes;
+}
+
 gboolean
 rp_request_check_memory(const RpRequest *request, GError **error)
 {
@@ -108,6 +116,8 @@ rp_request_check_memory(const RpRequest *request, GError **error)
         return TRUE;
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
+    if (request->memory_bytes > 0)
+        limit.bytes = request->memory_bytes;
     if (bytes <= (double)limit.bytes)
         return TRUE;
     g_autofree char *what = rp_memory_limit_describe(&limit);

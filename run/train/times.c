@@ -259,6 +259,12 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
         job->network.attention = fastest;
         rp_network_free(network);
         network = rp_train_job_network(job);
+        if (fastest != RP_ATTENTION_BUILTIN && job->network.head_memory > 0 &&
+            !may_fit(job, probe, network)) { /* rather a smaller chunk than slower attention */
+            job->network.head_memory = 0;
+            rp_network_free(network);
+            network = rp_train_job_network(job);
+        }
         if (fastest != RP_ATTENTION_BUILTIN && !may_fit(job, probe, network)) {
             job->network.attention = RP_ATTENTION_BUILTIN;
             rp_network_free(network);

@@ -181,9 +181,10 @@ typedef struct {
     RpProfile *profile;    /* of @best, or of @nearest */
     GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
     guint untried;         /* micro-batches that fit but are slower before any transfer */
-    const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
-    RpSavedChoice saved;     /* by @best's forwards; query.saved is what was asked for */
-    RpAdviseRun *nearest;    /* without @best: the plan with the least memory */
+    const RpAdviseRun *best;  /* of @candidates; %NULL: nothing fits */
+    RpSavedChoice saved;      /* by @best's forwards; query.saved is what was asked for */
+    guint64 plain_host_bytes; /* in one group, saving nothing; 0: nothing fits */
+    RpAdviseRun *nearest;     /* without @best: the plan with the least memory */
     GPtrArray *schedules; /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
     const RpAdviseRun *instead; /* without @best: the fastest of @schedules that fits; or %NULL */
     GPtrArray *remedies;        /* (element-type RpAdviseRemedy) without @best */

@@ -91,13 +91,13 @@ most_host(const GPtrArray *variants, double fastest)
     return (guint64)(RP_ADVISE_HOST_GROWTH * (double)least_host(variants, fastest));
 }
 
-/* Whether @run's host memory may be recommended in place of @best's: within the limit, or where none is
- * given little more. */
+/* Whether @run's host memory may be recommended: within the limit, or where none is given little more
+ * than that of one group which saves nothing. */
 static gboolean
 is_frugal(const RpAdvice *advice, const RpAdviseRun *run)
 {
     return advice->query.host_bytes != 0 ||
-           (double)run->host.total <= RP_ADVISE_HOST_GROWTH * (double)advice->best->host.total;
+           (double)run->host.total <= RP_ADVISE_HOST_GROWTH * (double)advice->plain_host_bytes;
 }
 
 /* The largest M_R beyond @run's whose plan takes at most @host bytes of host memory and fits; 0 if

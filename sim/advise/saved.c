@@ -158,7 +158,7 @@ forget_too_large(RpAdvice *advice)
     for (guint i = advice->candidates->len; i > 0; i--) {
         const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i - 1);
 
-        if (run->host_over_bytes > 0)
+        if (run->host_over_bytes > 0 && run->gpu_over_bytes == 0)
             g_ptr_array_remove_index(advice->candidates, i - 1);
     }
 }
@@ -198,6 +198,7 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     if (!rp_advise_choose_plain(advice, error))
         return FALSE;
     advice->saved = advice->query.saved;
+    advice->plain_host_bytes = advice->best != NULL ? advice->best->host.total : 0;
     return (advice->query.save == RP_SAVE_NOTHING || weigh_saved(advice, error)) &&
            rp_advise_weigh_replicas(advice, error);
 }

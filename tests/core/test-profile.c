@@ -319,6 +319,8 @@ static const BadInput bad_inputs[] = {
     {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
     {WITH_KEY("\"matmuls\":{}"), RP_PROFILE_ERROR_VALUE,
      "matmuls.library: expected the name of a library, found nothing"},
+    {WITH_KEY("\"matmuls\":{\"library\":\"\",\"ways\":[]}"), RP_PROFILE_ERROR_VALUE,
+     "matmuls.library: expected the name of a library, found"},
     {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":1}"), RP_PROFILE_ERROR_VALUE,
      "matmuls.ways: expected an array of shapes, found 1"},
     {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "1", "8") "]}"),
