@@ -1,7 +1,7 @@
 /*
  * Shapes of the matmuls that a network's calls have, few as they are, and in which way each is
- * multiplied: as somebody has timed it, or in the backend's first one. A call of fewer tokens (a head's
- * last chunk, packed rows) has shapes that are not listed.
+ * multiplied: as somebody has timed it, or in the backend's first one. The head's last chunk is listed;
+ * a call of fewer rows (packed ones, fewer targets) has shapes that are not.
  */
 #include "exec/network/private.h"
 
