@@ -164,14 +164,14 @@ rp_checkpoint_remove_tree(const char *path)
     if (lstat(path, &status) != 0)
         return errno == ENOENT;
     if (!S_ISDIR(status.st_mode))
-        return unlink(path) == 0;
+        return unlink(path) == 0 || errno == ENOENT; /* another server removes what it had begun */
     g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
     for (guint i = 0; names != NULL && i < names->len; i++) {
         g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);
         if (!rp_checkpoint_remove_tree(inner))
             return FALSE;
     }
-    return rmdir(path) == 0;
+    return rmdir(path) == 0 || errno == ENOENT;
 }
 
 void
