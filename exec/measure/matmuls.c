@@ -184,7 +184,7 @@ keep_ways(const gint64 look[WAYS], guint ways[WAYS], gint64 *round_ns)
 static gboolean
 time_ways(Product *product, guint *fastest, GError **error)
 {
-    gint64 ns[WAYS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least;
+    gint64 ns[WAYS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least = 0;
     RpProbePart which[WAYS];
     guint ways[WAYS];
 
