@@ -81,19 +81,27 @@ host_limit(const RpAsk *ask, const RpProfile *profile, const RpRequest *request,
                                                                    request->options.gpus));
 }
 
-/* Stages that suit what is saved by the threshold of @request, if they are faster still. */
+/* Stages that suit what is saved by the threshold of @request, if there are any and they are faster still. */
 static gboolean
 divide_anew(const RpAsk *ask, const RpProfile *profile, guint64 host_bytes, RpRequest *request,
             gint64 *best_ns, GError **error)
 {
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
     g_auto(RpRequest) other = {.options = ask->options};
+    GError *problem = NULL;
     gint64 time_ns;
 
     rp_profile_choose_saved(saving, &request->options.saved);
     other.options.saved = request->options.saved;
-    if (!rp_request_resolve_plain(ask, saving, &other, error) ||
-        !simulate(profile, &other, host_bytes, &time_ns, error))
+    if (!rp_request_resolve_plain(ask, saving, &other, &problem)) {
+        if (g_error_matches(problem, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY)) {
+            g_error_free(problem); /* without, they have fitted */
+            return TRUE;
+        }
+        g_propagate_error(error, problem);
+        return FALSE;
+    }
+    if (!simulate(profile, &other, host_bytes, &time_ns, error))
         return FALSE;
     if (time_ns == 0 || (*best_ns != 0 && time_ns >= *best_ns))
         return TRUE;
