@@ -317,7 +317,9 @@ enter(const Full *self, guint device, const RpAction *action)
     const gboolean turns = rp_placement_next_slot(self->placement, device, action) != NULL;
 
     if (turns) {
-        rp_gradients_send(self->gradients, device, TRUE);
+        /* the next slot of one of several devices may begin much later, and the optimizer waits */
+        if (rp_plan_group_gpus(&self->job->options) > 1)
+            rp_gradients_send(self->gradients, device, TRUE);
         rp_placement_turn(self->placement, device);
     }
     /* the chunk of this window; the first leaves with the slot's first action */
