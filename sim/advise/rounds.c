@@ -15,7 +15,7 @@
 
 #include "core/profile/cards.h"
 
-/* Values of M_R tried for more speed, smallest first, and for fewer rounds, largest first. */
+/* Values of M_R tried for more speed, smallest first (then the largest), and for fewer rounds, largest first. */
 #define MAX_ROUNDS 3
 #define MAX_FEWER 5
 /* A larger M_R is not worth trying for speed where so little is to be won. */
@@ -42,6 +42,25 @@ in_rounds_of(const RpAdviseQuery *query, const RpProfile *profile, const RpAdvis
     return rp_advise_simulate(profile, other, TRUE, error) ? g_steal_pointer(&other) : NULL;
 }
 
+/* The largest M_R beyond @run's whose plan takes at most @host bytes of host memory and fits; 0 if
+ * there is none. */
+static guint
+longest_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
+              guint64 host)
+{
+    g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
+    guint longest = 0;
+
+    for (;;) {
+        other->options.round =
+            rp_advise_next_round(query, run->options.micro_batches, other->options.round + 1);
+        if (other->options.round == 0 || !rp_advise_fits(query, profile, other) ||
+            other->host.total > host)
+            return longest;
+        longest = other->options.round;
+    }
+}
+
 gboolean
 rp_advise_try_rounds(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
                      GPtrArray *variants, double *fastest, GError **error)
@@ -50,10 +69,14 @@ rp_advise_try_rounds(const RpAdviseQuery *query, const RpProfile *profile, const
 
     g_ptr_array_add(variants, (gpointer)last);
     *fastest = MAX(*fastest, last->tokens_per_s);
-    for (guint n = 1; n < MAX_ROUNDS && last->bubble_ratio > SMALL_BUBBLE; n++) {
+    for (guint n = 1; n <= MAX_ROUNDS && last->bubble_ratio > SMALL_BUBBLE; n++) {
         GError *problem = NULL;
-        guint round =
-            rp_advise_next_round(query, last->options.micro_batches, last->options.round + 1);
+        /* at last the longest, where so few are far from enough: its weights have the most time to come */
+        guint round = n < MAX_ROUNDS ? rp_advise_next_round(query, last->options.micro_batches,
+                                                            last->options.round + 1)
+                      : 1 - last->bubble_ratio < RP_ADVISE_AS_FAST
+                          ? longest_round(query, profile, last, G_MAXUINT64)
+                          : 0;
         RpAdviseRun *longer =
             round != 0 ? in_rounds_of(query, profile, last, round, &problem) : NULL;
 
@@ -98,25 +121,6 @@ is_frugal(const RpAdvice *advice, const RpAdviseRun *run)
 {
     return advice->query.host_bytes != 0 ||
            (double)run->host.total <= RP_ADVISE_HOST_GROWTH * (double)advice->plain_host_bytes;
-}
-
-/* The largest M_R beyond @run's whose plan takes at most @host bytes of host memory and fits; 0 if
- * there is none. */
-static guint
-longest_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
-              guint64 host)
-{
-    g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
-    guint longest = 0;
-
-    for (;;) {
-        other->options.round =
-            rp_advise_next_round(query, run->options.micro_batches, other->options.round + 1);
-        if (other->options.round == 0 || !rp_advise_fits(query, profile, other) ||
-            other->host.total > host)
-            return longest;
-        longest = other->options.round;
-    }
 }
 
 /* The largest M_R of at most @most; 0 if that is not beyond @least. */
