@@ -51,6 +51,14 @@ typedef struct {
     RpInterval *backward; /* in execution order: from the last layer to the first; [0] is fused */
 } RpPartition;
 
+/* Dispatched: the stage of slot @s of a round. */
+static inline const RpInterval *
+rp_partition_stage(const RpPartition *partition, guint s)
+{
+    return s < partition->n_forward ? &partition->forward[s]
+                                    : &partition->backward[s - partition->n_forward];
+}
+
 RpPartition *rp_partition_new_bound(const RpInterval *stages, guint n_stages);
 RpPartition *rp_partition_new_dispatched(const RpInterval *forward, guint n_forward,
                                          const RpInterval *backward, guint n_backward);

@@ -2,6 +2,7 @@
 
 #include "core/base/units.h"
 #include "core/plan/planner.h"
+#include "core/profile/cards.h"
 
 /* @saves: without what their forwards have saved */
 static guint64
@@ -115,8 +116,78 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         note_saved(largest, profile, layers);
 }
 
+static guint64
+aligned(guint64 bytes)
+{
+    return rp_align_up(bytes, RP_BUFFER_ALIGNMENT);
+}
+
+guint
+rp_plan_slot_step(const RpProfile *profile, const RpPlanOptions *options)
+{
+    if (!rp_schedule_is_rotated(options->schedule) ||
+        (options->dispatch == RP_DISPATCH_FREE && rp_profile_is_mixed(profile)))
+        return 0;
+    return rp_plan_group_gpus(options);
+}
+
+static guint64
+uploaded_bytes(const RpProfile *profile, const RpInterval *layers)
+{
+    guint64 bytes = 0;
+
+    for (guint l = layers->first; l < layers->first + layers->count; l++)
+        bytes += rp_layer_upload_bytes(&profile->layers[l]);
+    return aligned(bytes);
+}
+
+/* Of slots that follow each other on a device: the first @used of each row of @n, @step apart. No upload of one
+ * without weights waits for the slot before, so that the one behind it might come too early: no limit then. */
+static guint64
+neighbour_bytes(const RpProfile *profile, const RpPartition *partition, guint used, guint n,
+                guint step)
+{
+    guint64 most = 0;
+
+    for (guint s = 0; s < used; s++) {
+        const guint64 bytes = uploaded_bytes(profile, rp_partition_stage(partition, s));
+        guint next = (s + step) % n;
+
+        if (bytes == 0)
+            return G_MAXUINT64;
+        while (next >= used)
+            next = (next + step) % n;
+        most = MAX(most, bytes + uploaded_bytes(profile, rp_partition_stage(partition, next)));
+    }
+    return most;
+}
+
+static gboolean
+trains_all(const RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++)
+        if (profile->layers[l].gradient_bytes < rp_layer_home_bytes(&profile->layers[l]))
+            return FALSE;
+    return TRUE;
+}
+
+/* A plan that only runs forward ends its rounds with the fused stage; where weights stay, its stages go to
+ * the devices that they go to otherwise. */
+static guint64
+all_neighbours(const RpProfile *profile, const RpPartition *partition, guint step)
+{
+    const guint all = partition->n_forward + partition->n_backward;
+    const guint forward = partition->n_forward + 1;
+    guint64 most = MAX(neighbour_bytes(profile, partition, all, all, step),
+                       neighbour_bytes(profile, partition, forward, forward, step));
+
+    if (!trains_all(profile))
+        most = MAX(most, neighbour_bytes(profile, partition, forward, all, step));
+    return most;
+}
+
 RpLargest
-rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition)
+rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition, guint step)
 {
     RpLargest largest = rp_largest_new(profile);
 
@@ -124,13 +195,10 @@ rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition)
         rp_largest_note(&largest, profile, partition, partition->forward[s], TRUE, FALSE);
     for (guint b = 0; b < partition->n_backward; b++)
         rp_largest_note(&largest, profile, partition, partition->backward[b], FALSE, TRUE);
+    largest.neighbours = step == 0 ? 2 * aligned(MAX(largest.parameters[RP_WAY_FORWARD],
+                                                     largest.parameters[RP_WAY_BACKWARD]))
+                                   : all_neighbours(profile, partition, step);
     return largest;
-}
-
-static guint64
-aligned(guint64 bytes)
-{
-    return rp_align_up(bytes, RP_BUFFER_ALIGNMENT);
 }
 
 RpSlotLayout
@@ -138,8 +206,15 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
 {
     const guint64 *parameters = largest->parameters;
     const guint64 *workspace = largest->workspace;
-    guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
-    RpSlotLayout best = {.bytes = G_MAXUINT64};
+    const guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
+    const guint64 most_workspace =
+        aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
+    const guint64 most_parameters =
+        aligned(MAX(parameters[RP_WAY_FORWARD], parameters[RP_WAY_BACKWARD]));
+    RpSlotLayout best = {
+        .at_ends = largest->neighbours < 2 * most_parameters,
+        .bytes = MIN(largest->neighbours, 2 * most_parameters) + sums + most_workspace,
+    };
 
     /* all of it is the compute lane's, one slot after the other */
     if (largest->is_packed)
@@ -153,7 +228,7 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
                              aligned(workspace[RP_WAY_BACKWARD])),
         };
 
-    for (guint inside = 0; inside < 4; inside++) {
+    for (guint inside = 1; inside < 4; inside++) {
         gboolean sums_inside = (inside & 1) != 0;
         gboolean workspace_inside = (inside & 2) != 0;
         guint64 forward = aligned(parameters[RP_WAY_FORWARD]) +
@@ -163,9 +238,11 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
         guint64 bytes = 2 * MAX(forward, backward) + (sums_inside ? 0 : sums);
 
         if (!workspace_inside)
-            bytes += aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
+            bytes += most_workspace;
         if (bytes < best.bytes)
-            best = (RpSlotLayout){FALSE, sums_inside, workspace_inside, bytes};
+            best = (RpSlotLayout){.accumulators_inside = sums_inside,
+                                  .workspace_inside = workspace_inside,
+                                  .bytes = bytes};
     }
     return best;
 }
@@ -183,9 +260,10 @@ rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kep
 }
 
 guint64
-rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition, gboolean split)
+rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition, gboolean split,
+                             guint step)
 {
-    RpLargest largest = rp_largest_dispatched(profile, partition);
+    RpLargest largest = rp_largest_dispatched(profile, partition, step);
 
     return rp_device_bytes(profile, &largest, FALSE, split);
 }
@@ -206,6 +284,7 @@ rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first, const RpInt
     if (stage != NULL)
         rp_largest_note(&largest, profile, &alone, *stage, phase == RP_PHASE_FORWARD,
                         phase != RP_PHASE_FORWARD);
+    largest.neighbours = aligned(MAX(largest.parameters[0], largest.parameters[1]));
     return rp_device_bytes(profile, &largest, FALSE, FALSE);
 }
 

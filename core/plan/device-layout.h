@@ -12,6 +12,13 @@
  *
  * Otherwise there is one of each beside the two slots.
  *
+ * Slots of a device follow each other in a fixed order, so that a large stage may have small neighbours. Then the
+ * two stand at the ends of one region, which is as long as any two neighbours:
+ *
+ *   |-------- fused stage --------|-next-|
+ *   |-the one behind-|            |-next-|
+ *   |-the one behind-|-------- fused stage --------|   (each stage at either end, if their number is odd)
+ *
  * Where weights go up packed, there is one slot and a place for what is packed. The next stage
  * arrives there as soon as this one's has been expanded, and is expanded when this one has run:
  *
@@ -31,6 +38,8 @@ typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
 typedef struct {
     gboolean is_packed; /* rp_profile_is_packed() */
     guint64 parameters[RP_N_WAYS];
+    guint64
+        neighbours; /* both slots' parameters, of stages that may follow each other on a device */
     guint64 packed; /* 0: what goes up is what actions read */
     guint64 workspace[RP_N_WAYS];
     guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
@@ -43,7 +52,8 @@ typedef struct {
 } RpLargest;
 
 typedef struct {
-    gboolean packed; /* one slot, with both inside */
+    gboolean packed;  /* one slot, with both inside */
+    gboolean at_ends; /* slots at the ends of a region of RpLargest.neighbours */
     gboolean accumulators_inside;
     gboolean workspace_inside;
     guint64 bytes; /* both slots, or the packed one, gradient sums and workspace */
@@ -62,7 +72,8 @@ RpLargest rp_largest_new(const RpProfile *profile);
 /* Takes a stage into account; a bound stage runs @forward and @backward. */
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                      RpInterval layers, gboolean forward, gboolean backward);
-RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition);
+/* @step: rp_plan_slot_step() */
+RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition, guint step);
 
 /**
  * rp_partition_keeps_sums:

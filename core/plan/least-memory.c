@@ -45,8 +45,8 @@ rp_partition_least(const RpProfile *profile)
     g_autoptr(RpPartition) even = rp_partition_even(profile, 1);
     g_autoptr(RpPartition) whole = rp_partition_new_dispatched(NULL, 0, &all, 1);
 
-    return rp_plan_dispatched_gpu_bytes(profile, whole, FALSE) <
-                   rp_plan_dispatched_gpu_bytes(profile, even, FALSE)
+    return rp_plan_dispatched_gpu_bytes(profile, whole, FALSE, 0) <
+                   rp_plan_dispatched_gpu_bytes(profile, even, FALSE, 0)
                ? g_steal_pointer(&whole)
                : g_steal_pointer(&even);
 }

@@ -192,10 +192,13 @@ RpPartition *rp_partition_even(const RpProfile *profile, guint blocks);
  * every layer a stage of its own, or (small models) all layers in one. */
 RpPartition *rp_partition_least(const RpProfile *profile);
 
+/* How far apart the slots of a device are in the row of all slots; 0: any may follow any there. */
+guint rp_plan_slot_step(const RpProfile *profile, const RpPlanOptions *options);
+
 /* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
- * one round an iteration; @split: its schedule splits backwards. */
+ * one round an iteration; @split: its schedule splits backwards; @step: rp_plan_slot_step(). */
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
-                                     gboolean split);
+                                     gboolean split, guint step);
 
 /* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as it
  * is, or with all frozen weights on the devices, where they may stay. Then a device needs no room for

@@ -51,13 +51,6 @@ greatest_common_divisor(guint a, guint b)
     return a;
 }
 
-static const RpInterval *
-stage_of(const RpPartition *partition, guint s)
-{
-    return s < partition->n_forward ? &partition->forward[s]
-                                    : &partition->backward[s - partition->n_forward];
-}
-
 gboolean
 rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guint layer)
 {
@@ -65,7 +58,7 @@ rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guin
     const guint step = greatest_common_divisor(n, gpus);
 
     for (guint s = device % step; s < n; s += step) {
-        const RpInterval *layers = stage_of(partition, s);
+        const RpInterval *layers = rp_partition_stage(partition, s);
 
         if (layer >= layers->first && layer < layers->first + layers->count)
             return TRUE;
@@ -78,7 +71,8 @@ static guint64
 arena_bytes(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
             gboolean kept_sums)
 {
-    const RpLargest largest = rp_largest_dispatched(profile, partition);
+    const RpLargest largest =
+        rp_largest_dispatched(profile, partition, rp_plan_slot_step(profile, options));
     const guint gpus = rp_plan_group_gpus(options); /* all groups are alike */
     const guint n = partition->n_forward + partition->n_backward;
     guint64 most = 0;
@@ -103,7 +97,7 @@ next_layer(const RpProfile *profile, const RpPartition *partition)
     guint next = RP_NONE;
 
     for (guint s = 0; s < partition->n_forward + partition->n_backward; s++) {
-        const RpInterval *layers = stage_of(partition, s);
+        const RpInterval *layers = rp_partition_stage(partition, s);
         guint64 bytes = 0, largest = 0;
         guint layer = RP_NONE;
 
@@ -154,7 +148,8 @@ rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
     const guint64 limit = MIN(options->resident_limit, memory_bytes);
 
     if (memory_bytes == 0 ||
-        rp_plan_dispatched_gpu_bytes(profile, partition, options->schedule->split_backward) +
+        rp_plan_dispatched_gpu_bytes(profile, partition, options->schedule->split_backward,
+                                     rp_plan_slot_step(profile, options)) +
                 constants <=
             memory_bytes)
         return TRUE;

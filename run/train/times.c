@@ -206,9 +206,9 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
     sizes->links.d2h_bytes_per_s = 1;
     g_autoptr(RpPartition) least = rp_partition_least(sizes);
 
-    return limit == 0 ||
-           rp_plan_dispatched_gpu_bytes(sizes, least, FALSE) + rp_network_constant_bytes(network) <=
-               limit;
+    return limit == 0 || rp_plan_dispatched_gpu_bytes(sizes, least, FALSE, 0) +
+                                 rp_network_constant_bytes(network) <=
+                             limit;
 }
 
 static gboolean

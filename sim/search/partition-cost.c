@@ -40,6 +40,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
     g_autoptr(GError) too_large = NULL; /* a layer that does not fit alone */
 
     const gboolean split = search->options.schedule->split_backward;
+    const guint step = rp_plan_slot_step(profile, &search->options);
 
     for (guint attempt = 0; attempt < PAPER_ATTEMPTS && too_large == NULL; attempt++) {
         g_autoptr(RpPartition) paper =
@@ -50,7 +51,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
             break;
         if (fits(search, paper))
             return g_steal_pointer(&paper);
-        limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper, split) +
+        limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper, split, step) +
                                     search->options.constant_bytes - search->memory_bytes);
     }
     g_autoptr(RpPartition) least = rp_partition_least(profile);
@@ -65,7 +66,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
                 "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
                 " bytes of GPU memory, %" G_GUINT64_FORMAT " is the least",
                 profile->model, search->memory_bytes,
-                rp_plan_dispatched_gpu_bytes(profile, least, split) +
+                rp_plan_dispatched_gpu_bytes(profile, least, split, step) +
                     rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT));
     return NULL;
 }

@@ -148,7 +148,8 @@ one_fits(const RpSystem *system, const RpSystemJob *asked, guint tokens)
     g_autoptr(RpProfile) profile = rp_system_scaled(&job);
     g_autoptr(RpPartition) least = rp_partition_least(profile);
 
-    return rp_plan_dispatched_gpu_bytes(profile, least, FALSE) <= job.server->gpu_bytes;
+    return rp_plan_dispatched_gpu_bytes(profile, least, FALSE, job.server->gpus) <=
+           job.server->gpu_bytes;
 }
 
 gboolean

@@ -203,6 +203,16 @@ rp_plan_draft_verify(const RpPlanDraft *draft, RpViolation *violation)
     return proved;
 }
 
+static gboolean
+overlap(const RpPlanDraft *draft, guint32 a, guint32 b)
+{
+    const RpBuffer *x = &g_array_index(draft->buffers, RpBuffer, a);
+    const RpBuffer *y = &g_array_index(draft->buffers, RpBuffer, b);
+
+    return x->arena == y->arena && x->offset < y->offset + y->bytes &&
+           y->offset < x->offset + x->bytes;
+}
+
 gboolean
 rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b)
 {
@@ -211,7 +221,8 @@ rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b)
 
     for (guint i = 0; i < x->len; i++)
         for (guint k = 0; k < y->len; k++)
-            if (g_array_index(x, RpAccess, i).buffer == g_array_index(y, RpAccess, k).buffer &&
+            if (overlap(draft, g_array_index(x, RpAccess, i).buffer,
+                        g_array_index(y, RpAccess, k).buffer) &&
                 ((g_array_index(x, RpAccess, i).mode | g_array_index(y, RpAccess, k).mode) &
                  RP_ACCESS_WRITE) != 0)
                 return TRUE;

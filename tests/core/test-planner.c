@@ -193,7 +193,7 @@ sums_stay_on_a_device_to_which_their_stage_returns(void **state)
         assert_true(rp_plan_promises(plan)->wide_gradients);
         assert_int_equal(rp_plan_promises(plan)->kept_sums, cases[c].stays);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
-                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE) +
+                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, cases[c].gpus) +
                              (cases[c].stays ? largest_gradients(profile, partition) : 0));
         assert_int_equal(count_kept(plan),
                          cases[c].stays ? 3 * (rounds - 1) * cases[c].n_backward : 0);
@@ -220,7 +220,7 @@ gradients_of_one_round_are_16_bit(void **state)
         bytes[several] = rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS);
         assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_GRADIENTS), 3 * RP_MIB);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
-                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE));
+                         rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, 2));
     }
     assert_int_equal(bytes[0], 10 * RP_MIB);
     assert_int_equal(bytes[1], 2 * bytes[0]);
@@ -539,9 +539,9 @@ packed_weights_are_expanded_once_a_slot(void **state)
 
     (void)state;
     options.round = 4;
-    const guint64 plain = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
+    const guint64 plain = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, 2);
     pack_blocks(profile);
-    const guint64 packed = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
+    const guint64 packed = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, 2);
     g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("%s", violation.message);
@@ -764,7 +764,7 @@ categories_of_an_arena_add_up_to_its_size(void **state)
         }
         for (guint a = 0; a < 3; a++)
             assert_int_equal(rp_plan_arena_bytes(plan, a),
-                             rp_plan_dispatched_gpu_bytes(profile, partition, FALSE));
+                             rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, 3));
     }
 }
 
@@ -788,7 +788,7 @@ a_device_of_one_slot_an_iteration_has_room_for_one(void **state)
                 fail_msg("%u devices: %s", gpus, violation.message);
             for (guint g = 0; g < gpus; g++) {
                 const guint64 bytes = rp_plan_arena_bytes(plan, g);
-                const guint64 two = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE);
+                const guint64 two = rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, gpus);
 
                 /* the embedding and three blocks, once */
                 assert_int_equal(
@@ -803,9 +803,13 @@ a_device_of_one_slot_an_iteration_has_room_for_one(void **state)
 static void
 gradient_sums_use_the_room_that_only_a_forward_stage_fills(void **state)
 {
+    const guint forward[] = {
+        4, 4}; /* neighbours, and long ones: there is nothing to share between them */
+    const guint backward[] = {0, 1, 1, 1, 1, 1, 1, 1, 1};
     g_autoptr(RpProfile) profile = new_profile();
-    g_autoptr(RpPartition) partition = new_dispatched(profile);
-    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    g_autoptr(RpPartition) partition =
+        rp_partition_from_dispatched_blocks(profile, forward, 2, backward, 9, NULL);
+    RpPlanOptions options = full_options("roundpipe", 1, 8);
     gboolean shared = FALSE;
 
     (void)state;
@@ -821,6 +825,32 @@ gradient_sums_use_the_room_that_only_a_forward_stage_fills(void **state)
         }
     }
     assert_true(shared);
+}
+
+/* Uploads of stages, MiB: 4, 3, 2 forward, 1, 2, 2, 2, 3 backward. On one device the row goes round: 3 before 4
+ * are the most. On two each stage is followed by the one after the next: 4 and 2 (forward), 2 and 4. */
+static void
+slots_have_room_for_any_two_that_follow_each_other(void **state)
+{
+    static const guint64 most[] = {7, 6};
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+
+    (void)state;
+    for (guint gpus = 1; gpus <= 2; gpus++)
+        for (guint i = 0; i < 8; i++) {
+            RpPlanOptions options = full_options("roundpipe", gpus, 4 * gpus);
+            RpViolation violation;
+
+            options.round = i & 1 ? 2 * gpus : 4 * gpus;
+            options.async = (i & 2) != 0;
+            options.forward_only = (i & 4) != 0;
+            g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+            if (!rp_verify_plan(plan, &violation))
+                fail_msg("%u devices, case %u: %s", gpus, i, violation.message);
+            assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_PARAMETERS),
+                             most[gpus - 1] * RP_MIB);
+        }
 }
 
 static void
@@ -1011,6 +1041,7 @@ main(void)
         cmocka_unit_test(categories_of_an_arena_add_up_to_its_size),
         cmocka_unit_test(a_device_of_one_slot_an_iteration_has_room_for_one),
         cmocka_unit_test(gradient_sums_use_the_room_that_only_a_forward_stage_fills),
+        cmocka_unit_test(slots_have_room_for_any_two_that_follow_each_other),
         cmocka_unit_test(arenas_stay_as_they_are_after_the_second_iteration),
         cmocka_unit_test(a_plan_that_does_not_fit_names_category_excess_and_remedy),
         cmocka_unit_test(frozen_layers_cost_no_gradient_and_no_optimizer),

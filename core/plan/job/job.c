@@ -51,7 +51,7 @@ are_apart(const RpPlanJob *job, guint rounds)
         return FALSE;
     for (guint l = 0; l < job->profile->n_layers; l++)
         gradients += job->profile->layers[l].gradient_bytes;
-    staging = job->options.gpus * rp_largest_dispatched(job->profile, job->partition).gradients;
+    staging = job->options.gpus * rp_largest_dispatched(job->profile, job->partition, 0).gradients;
     return rounds * gradients <= rp_profile_sum_bytes(job->profile, gradients) + staging;
 }
 

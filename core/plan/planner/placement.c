@@ -49,7 +49,8 @@ largest_of_device(const RpPlanJob *job, guint g)
     RpLargest largest = rp_largest_new(job->profile);
 
     if (job->partition->dispatched)
-        return rp_largest_dispatched(job->profile, job->partition);
+        return rp_largest_dispatched(job->profile, job->partition,
+                                     rp_plan_slot_step(job->profile, &job->options));
     for (guint s = 0; s < job->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(job->plan, s);
 
@@ -71,6 +72,7 @@ lay_out_device(RpPlacement *placement, guint g)
     rp_plan_set_constants(
         job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->options.constant_bytes));
     device->turn = device->input.turn = device->gradient.turn = device->output.turn = 0;
+    device->ends = NULL;
     for (guint i = 0; i < 2; i++) {
         device->input.buffers[i] = rp_job_add_buffer(
             job, g, RP_BUFFER_ACTIVATIONS, job->partition->dispatched ? largest.input : 0);

@@ -36,6 +36,8 @@ typedef struct {
 
 typedef struct {
     guint32 parameters[RP_N_WAYS][2]; /* [way][turn]; resident: unused */
+    guint32 *
+        ends; /* [2 * stage + turn] parameters, where slots stand at the ends of a region; or %NULL */
     guint32 packed;  /* what goes up to be expanded; RP_NONE: parameters go up as they are */
     guint32 sums[2]; /* [turn] fp32 sums of gradients; resident: unused */
     guint32 workspace[RP_N_WAYS][2]; /* [way][turn] */

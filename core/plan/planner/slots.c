@@ -19,9 +19,9 @@ rp_placement_parameters(const RpPlacement *placement, const RpPart *part)
 
     if (part->at->parameter_bytes == 0)
         return RP_NONE; /* nothing is uploaded that an action could read */
-    return placement->job->promises->resident_weights
-               ? placement->resident_parameters[part->stage]
-               : device->parameters[way_of(part->at)][device->turn];
+    return placement->job->promises->resident_weights ? placement->resident_parameters[part->stage]
+           : device->ends != NULL                     ? device->ends[2 * part->stage + device->turn]
+                                  : device->parameters[way_of(part->at)][device->turn];
 }
 
 guint32
@@ -78,6 +78,34 @@ lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
     for (guint way = 0; layout->workspace_inside && way < RP_N_WAYS; way++)
         device->workspace[way][turn] = place_in_region(job, g, RP_BUFFER_WORKSPACE, end[way],
                                                        largest->workspace[way], &history);
+}
+
+/* Dispatched: slots at the ends of a region, see core/plan/device-layout.h. Stages of one size share a buffer at
+ * each end. */
+static void
+lay_out_ends(RpPlacement *placement, guint g, const RpLargest *largest)
+{
+    const RpPlanJob *job = placement->job;
+    const guint64 from = rp_align_up(rp_plan_arena_bytes(job->plan, g), RP_BUFFER_ALIGNMENT);
+    guint32 *ends = RP_JOB_NONE(job, guint32, 2 * (gsize)job->n_stages);
+    guint32 histories[2] = {RP_NONE, RP_NONE};
+
+    for (guint s = 0; s < job->n_stages; s++) {
+        const guint64 bytes = rp_plan_stage(job->plan, s)->upload_bytes;
+        guint like = 0; /* the first stage of this size */
+
+        while (rp_plan_stage(job->plan, like)->upload_bytes != bytes)
+            like++;
+        for (guint turn = 0; turn < 2; turn++)
+            ends[2 * s + turn] =
+                like < s ? ends[2 * like + turn]
+                         : place_in_region(job, g, RP_BUFFER_PARAMETERS,
+                                           turn == 0 ? from
+                                                     : from + largest->neighbours -
+                                                           rp_align_up(bytes, RP_BUFFER_ALIGNMENT),
+                                           bytes, &histories[turn]);
+    }
+    placement->devices[g].ends = ends;
 }
 
 /* One slot, whose buffers are those of both turns. */
@@ -206,7 +234,9 @@ lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const R
         lay_out_packed(placement, g, largest, layout);
         return;
     }
-    for (guint turn = 0; turn < 2; turn++) {
+    if (layout->at_ends)
+        lay_out_ends(placement, g, largest);
+    for (guint turn = 0; turn < 2 && !layout->at_ends; turn++) {
         if (layout->accumulators_inside || layout->workspace_inside)
             lay_out_region(placement, g, largest, layout, turn);
         else
