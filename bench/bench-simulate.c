@@ -117,6 +117,12 @@ fastest_us(const RpPlan *plan, const RpMachine *machine, GError **error)
     return (double)fastest / repeat;
 }
 
+static const char *
+fidelity_name(RpFidelity fidelity)
+{
+    return fidelity == RP_FIDELITY_COMPUTE ? "compute" : "full";
+}
+
 static gboolean
 run_case(const char *name, const Size *size, gboolean csv, GError **error)
 {
@@ -149,8 +155,8 @@ run_case(const char *name, const Size *size, gboolean csv, GError **error)
     getrusage(RUSAGE_SELF, &usage);
     printf(csv ? "%s,%s,%u,%u,%" G_GUINT64_FORMAT ",%.3f,%.3f,%.0f,%.1f\n"
                : "%-18s %-8s %5u %13u %10" G_GUINT64_FORMAT " %11.3f %12.3f %12.0f %13.1f\n",
-           name, size->fidelity == RP_FIDELITY_COMPUTE ? "compute" : "full", size->gpus,
-           size->micro_batches, rp_plan_end_id(plan), (double)plan_us / 1e3, simulate_us / 1e3,
+           name, fidelity_name(size->fidelity), size->gpus, size->micro_batches,
+           rp_plan_end_id(plan), (double)plan_us / 1e3, simulate_us / 1e3,
            (double)rp_plan_end_id(plan) / simulate_us * 1e6, (double)usage.ru_maxrss / 1024);
     return TRUE;
 }
@@ -180,12 +186,15 @@ run_case_in_child(const char *name, const Size *size, gboolean csv)
 int
 main(int argc, char **argv)
 {
-    gboolean csv = FALSE, large = FALSE, all_done = TRUE;
+    gboolean csv = FALSE, large = FALSE, all_done = TRUE, any = FALSE;
     gint gpus = 0;
+    g_autofree char *fidelity = NULL, *schedule = NULL;
     const GOptionEntry entries[] = {
         {"csv", 0, 0, G_OPTION_ARG_NONE, &csv, "Print comma-separated values", NULL},
         {"large", 0, 0, G_OPTION_ARG_NONE, &large, "Up to 1,000 devices; needs 8 GiB", NULL},
         {"gpus", 0, 0, G_OPTION_ARG_INT, &gpus, "Only with so many devices", "N"},
+        {"fidelity", 0, 0, G_OPTION_ARG_STRING, &fidelity, "Only `compute` or `full`", "NAME"},
+        {"schedule", 0, 0, G_OPTION_ARG_STRING, &schedule, "Only this one", "NAME"},
         {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL},
     };
     g_autoptr(GOptionContext) context = g_option_context_new("- how fast the simulator is");
@@ -202,7 +211,15 @@ main(int argc, char **argv)
            csv ? "tasks_per_s" : "tasks/s", csv ? "peak_rss_mib" : "peak RSS MiB");
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++)
         for (guint k = 0; k < G_N_ELEMENTS(schedules); k++)
-            if ((large || !sizes[i].large) && (gpus == 0 || (guint)gpus == sizes[i].gpus))
+            if ((large || !sizes[i].large) && (gpus == 0 || (guint)gpus == sizes[i].gpus) &&
+                (fidelity == NULL || g_str_equal(fidelity, fidelity_name(sizes[i].fidelity))) &&
+                (schedule == NULL || g_str_equal(schedule, schedules[k]))) {
                 all_done = run_case_in_child(schedules[k], &sizes[i], csv) && all_done;
+                any = TRUE;
+            }
+    if (!any) {
+        fprintf(stderr, "no case has these devices, fidelity and schedule\n");
+        return 2;
+    }
     return all_done ? 0 : 1;
 }
