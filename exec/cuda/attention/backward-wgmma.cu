@@ -6,8 +6,11 @@
  * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns. A
  * group's order of a step, and what tensor cores do for it meanwhile:
  *
- *   threads        |            | P           | Y | write Y | meet |           | dq's turn   |
+ *   threads        | dq's rest  | P           | Y | write Y | meet |           | dq's turn   |
  *   tensor cores   | S = k q^T  | d_out v^T   |   | dv += P^T d_out  | dq = Y k  | dk += Y^T q |
+ *
+ * At its turn a warp adds half of its part of dq, the rest while the next S and d_out v^T are multiplied,
+ * before the meeting at which the turn ends.
  *
  * Y^T has two buffers: a group that writes one has waited for its own dq of the step before last, and
  * at that step's meeting for the other's of the step before.
@@ -174,10 +177,12 @@ template <typename T>
 static __device__ __forceinline__ void
 multiply_scores(float (&d)[8][4], uint32_t keys, uint32_t queries)
 {
+    const Matrix a(keys, 0), b(queries, 0);
+
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-        wgmma_64<0, 0>(T(), d, describe_matrix(keys + k / 4 * KEY_BOX + k % 4 * 32, 0),
-                       describe_matrix(queries + k / 4 * QUERY_BOX + k % 4 * 32, 0), k > 0);
+        wgmma_64<0, 0>(T(), d, a.at(k / 4 * KEY_BOX + k % 4 * 32),
+                       b.at(k / 4 * QUERY_BOX + k % 4 * 32), k > 0);
 }
 
 /* Of this group's keys: d[64,128] += a B, B of q or d_out. */
@@ -185,9 +190,11 @@ template <typename T>
 static __device__ __forceinline__ void
 multiply_weights(float (&d)[16][4], const uint32_t (&a)[4][4], uint32_t queries)
 {
+    const Matrix b(queries, QUERY_BOX);
+
 #pragma unroll
     for (int i = 0; i < QUERIES / 16; i++)
-        wgmma_of_registers(T(), d, a[i], describe_matrix(queries + i * 2048, QUERY_BOX));
+        wgmma_of_registers(T(), d, a[i], b.at(i * 2048));
 }
 
 /* d = Y k: 64 queries, 64 columns of @k_box. */
@@ -195,10 +202,11 @@ template <typename T>
 static __device__ __forceinline__ void
 multiply_queries(float (&d)[8][4], uint32_t y, uint32_t k_box)
 {
+    const Matrix a(y, QUERY_BOX), b(k_box, KEY_BOX);
+
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
-        wgmma_64<1, 1>(T(), d, describe_matrix(y + i * 2048, QUERY_BOX),
-                       describe_matrix(k_box + i * 2048, KEY_BOX), i > 0);
+        wgmma_64<1, 1>(T(), d, a.at(i * 2048), b.at(i * 2048), i > 0);
 }
 
 /* s = P^T: 64 keys from @key on, 64 queries from @query on. */
@@ -275,6 +283,56 @@ store_gradients(const RpAttentionArgs &args, const Place &place, int row, float 
                      true);
 }
 
+/* What a warp has yet to add to a tile of dq: its second half. */
+struct Rest {
+    float *sums; /* the warp's; or none */
+    bool first;  /* nothing is there before */
+};
+
+/* As add_queries(), but holds half, the rest, of a tile to which others add after this block. */
+template <typename T>
+static __device__ __forceinline__ Rest
+add_half(const RpAttentionArgs &args, const BackwardRoom &room, const Place &place, const Steps &at,
+         const Share &share, int head, unsigned seen, float (&c)[8][4], float (&held)[4][4],
+         int part, int row, int column)
+{
+    const size_t token = place.start + (size_t)at.query;
+
+    if (!share.ends() || place.length - at.query < QUERIES) {
+        add_queries<T, D, QUERIES, 8>(args, room, place, at, share, head, seen, c, part, row,
+                                      column);
+        return Rest{nullptr, false};
+    }
+
+    const WholeTile tile{room.sums + ((size_t)head * args.tokens + token) * D + part * (8 * 128)};
+
+    await_turn(share.turn, share.count, share.before, seen);
+    if (share.turn == TURN_NEXT)
+        give_sums<true, 4>(c, tile);
+    else
+        give_sums<false, 4>(c, tile);
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        held[i / 4][i % 4] = c[4 + i / 4][i % 4];
+    return Rest{tile.sums, share.turn == TURN_FIRST};
+}
+
+static __device__ __forceinline__ void
+add_rest(const Rest &rest, const float (&held)[4][4])
+{
+    if (rest.sums == nullptr)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float4 four = make_float4(held[i][0], held[i][1], held[i][2], held[i][3]);
+
+        if (rest.first)
+            store_sums(WholeTile{rest.sums}.at(4 + i), four);
+        else
+            add_to_sums(WholeTile{rest.sums}.at(4 + i), four);
+    }
+}
+
 static __device__ __forceinline__ void
 release_stage(uint32_t empty)
 {
@@ -294,6 +352,8 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
     const int key = at.begin + group * 64;
     const LaneOffset<64> lane;
     float dk[16][4] = {}, dv[16][4] = {};
+    float held[4][4];
+    Rest rest = {nullptr, false};
 
     barrier_wait(shared.keys_full(), 0);
     for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
@@ -308,6 +368,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
         wgmma_commit();
         multiply_scores<T>(y, shared.v() + k_rows, shared.d_out(stage));
         wgmma_commit();
+        add_rest(rest, held);
         wgmma_wait_but<1>();
         wgmma_hold(s);
         make_weights(s, shared.rows(stage), grid.scale_log2, is_masked<QUERIES>(at, grid.window),
@@ -335,11 +396,12 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
         wgmma_commit();
         wgmma_wait_but<1>();
         wgmma_hold(dq);
-        add_queries<T, D, QUERIES, 8>(args, room, place, at, share, head_of(place, at) - first_head,
-                                      seen, dq, group * 4 + warp, warp * 16, group * 64);
+        rest = add_half<T>(args, room, place, at, share, head_of(place, at) - first_head, seen, dq,
+                           held, group * 4 + warp, warp * 16, group * 64);
         wgmma_wait_but<0>();
         release_stage(shared.empty(stage));
     }
+    add_rest(rest, held);
     meet(1, MEETING);
     wgmma_hold(dk);
     wgmma_hold(dv);

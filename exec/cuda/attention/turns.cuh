@@ -12,9 +12,11 @@
  * Nobody waits for ever: blocks take numbers in the order in which they begin to run, and wait only
  * for blocks of lower numbers, so that one that runs, the lowest, waits for none.
  *
- * A warp's part is eight fragments of 16 x 8 (mma.cuh), of which it adds fours: of fragments 2p and
- * 2p + 1, row g or g + 8. Sums of a whole tile stand as the warps have them, those of a sequence's
- * last tile, which may have fewer rows, in rows of D, since those of another sequence may follow.
+ * A warp's part is eight fragments of 16 x 8 (mma.cuh), of which it adds eight fours a lane. Sums of a
+ * whole tile stand as the warps have them: a four is a lane's of one fragment, so that its registers
+ * follow each other, as an addition of four takes them, and none is moved. Those of a sequence's last
+ * tile, which may have fewer rows, stand in rows of D, since those of another sequence may follow: a
+ * four is then of fragments 2p and 2p + 1, row g or g + 8.
  */
 #pragma once
 
@@ -69,11 +71,16 @@ end_turn(unsigned *count)
 struct WholeTile {
     float *sums; /* the warp's */
 
-    __device__ __forceinline__ float *at(int pair, int half) const
+    /* Element @e of four @i. */
+    static __device__ __forceinline__ float &of(float (&c)[8][4], int i, int e)
     {
-        return sums + (pair * 2 + half) * 128 + (threadIdx.x & 31) * 4;
+        return c[i][e];
     }
-    __device__ __forceinline__ bool has(int pair, int half) const
+    __device__ __forceinline__ float *at(int i) const
+    {
+        return sums + i * 128 + (threadIdx.x & 31) * 4;
+    }
+    __device__ __forceinline__ bool has(int i) const
     {
         return true;
     }
@@ -84,57 +91,61 @@ template <int ACROSS> struct TileRows {
     float *sums; /* the warp's first row */
     int stride, valid;
 
-    __device__ __forceinline__ int row(int pair, int half) const
+    static __device__ __forceinline__ float &of(float (&c)[8][4], int i, int e)
     {
-        return pair * 2 / ACROSS * 16 + half * 8 + ((int)threadIdx.x & 31) / 4;
+        return c[i / 2 * 2 + e / 2][i % 2 * 2 + e % 2];
     }
-    __device__ __forceinline__ float *at(int pair, int half) const
+    __device__ __forceinline__ int row(int i) const
     {
-        return sums + (size_t)(row(pair, half) * stride + pair % (ACROSS / 2) * 16 +
-                               ((int)threadIdx.x & 3) * 4);
+        return i / ACROSS * 16 + i % 2 * 8 + ((int)threadIdx.x & 31) / 4;
     }
-    __device__ __forceinline__ bool has(int pair, int half) const
+    __device__ __forceinline__ float *at(int i) const
     {
-        return row(pair, half) < valid;
+        return sums +
+               (size_t)(row(i) * stride + i / 2 % (ACROSS / 2) * 16 + ((int)threadIdx.x & 3) * 4);
+    }
+    __device__ __forceinline__ bool has(int i) const
+    {
+        return row(i) < valid;
     }
 };
 
-/* c += sums, of fragments 2 @pair and 2 @pair + 1. */
+/* c += sums, of fours @first and the next. */
 template <typename Sums>
 static __device__ __forceinline__ void
-take_sums(float (&c)[8][4], int pair, const Sums &sums)
+take_sums(float (&c)[8][4], int first, const Sums &sums)
 {
     float4 before[2] = {};
 
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        if (sums.has(pair, half))
-            before[half] = load_sums(sums.at(pair, half));
+    for (int i = 0; i < 2; i++)
+        if (sums.has(first + i))
+            before[i] = load_sums(sums.at(first + i));
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        c[2 * pair][2 * half] += before[half].x;
-        c[2 * pair][2 * half + 1] += before[half].y;
-        c[2 * pair + 1][2 * half] += before[half].z;
-        c[2 * pair + 1][2 * half + 1] += before[half].w;
+    for (int i = 0; i < 2; i++) {
+        Sums::of(c, first + i, 0) += before[i].x;
+        Sums::of(c, first + i, 1) += before[i].y;
+        Sums::of(c, first + i, 2) += before[i].z;
+        Sums::of(c, first + i, 3) += before[i].w;
     }
 }
 
-/* sums = c, or += @IN_PLACE. */
-template <bool IN_PLACE, typename Sums>
+/* sums = c, or += @IN_PLACE, of the first @N fours. */
+template <bool IN_PLACE, int N, typename Sums>
 static __device__ __forceinline__ void
-give_sums(const float (&c)[8][4], int pair, const Sums &sums)
+give_sums(float (&c)[8][4], const Sums &sums)
 {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const float4 four = make_float4(c[2 * pair][2 * half], c[2 * pair][2 * half + 1],
-                                        c[2 * pair + 1][2 * half], c[2 * pair + 1][2 * half + 1]);
+    for (int i = 0; i < N; i++) {
+        const float4 four =
+            make_float4(Sums::of(c, i, 0), Sums::of(c, i, 1), Sums::of(c, i, 2), Sums::of(c, i, 3));
 
-        if (!sums.has(pair, half))
+        if (!sums.has(i))
             continue;
         if (IN_PLACE)
-            add_to_sums(sums.at(pair, half), four);
+            add_to_sums(sums.at(i), four);
         else
-            store_sums(sums.at(pair, half), four);
+            store_sums(sums.at(i), four);
     }
 }
 
@@ -143,21 +154,16 @@ static __device__ __forceinline__ void
 take_turn(Turn turn, float (&c)[8][4], const Sums &sums)
 {
     if (turn == TURN_NEXT && ADDS_IN_PLACE) {
-#pragma unroll
-        for (int pair = 0; pair < 4; pair++)
-            give_sums<true>(c, pair, sums);
+        give_sums<true, 8>(c, sums);
         return;
     }
     if (turn_reads(turn)) {
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++)
-            take_sums(c, pair, sums);
+        for (int first = 0; first < 8; first += 2)
+            take_sums(c, first, sums);
     }
-    if (turn != TURN_LAST) {
-#pragma unroll
-        for (int pair = 0; pair < 4; pair++)
-            give_sums<false>(c, pair, sums);
-    }
+    if (turn != TURN_LAST)
+        give_sums<false, 8>(c, sums);
 }
 
 /* Writes a warp's part of dq, those rows below @valid. */

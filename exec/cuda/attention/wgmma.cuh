@@ -6,6 +6,22 @@
 
 #include "exec/cuda/base/wgmma.cuh"
 
+/* A matrix's descriptor, computed once: each product adds how much further it begins. The upper half is
+ * the same for all. */
+struct Matrix {
+    uint32_t low;
+
+    __device__ __forceinline__ Matrix(uint32_t address, uint32_t lbo)
+        : low((uint32_t)describe_matrix(address, lbo))
+    {
+    }
+    /* Of what begins @bytes further. */
+    __device__ __forceinline__ uint64_t at(uint32_t bytes) const
+    {
+        return describe_matrix(0, 0) | (uint64_t)(low + (bytes >> 4));
+    }
+};
+
 /* d[64,64] += a[64,16] b[16,64], or = unless @add; both in shared memory. */
 #define WGMMA_64(TYPE)                                                                             \
     asm volatile(                                                                                  \
