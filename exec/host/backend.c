@@ -48,8 +48,7 @@ open_arena(Host *host, guint index, guint64 bytes, GError **error)
                     bytes, who, g_strerror(errno));
         return FALSE;
     }
-    if (index == host->map.gpus)
-        (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a system without them works as well */
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a system without them works as well */
     host->map.memory[index] = memory;
     host->arena_bytes[index] = bytes;
     return TRUE;
