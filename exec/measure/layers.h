@@ -1,5 +1,5 @@
 /**
- * A layer that is run over and over: what exec/measure/layers.c and exec/measure/saved.c share.
+ * A layer that is run over and over: what exec/measure/layers.c, rooms.c and saved.c share.
  */
 #pragma once
 
@@ -29,10 +29,31 @@ typedef struct {
     guint boundary;
     RpStageCall call; /* with every pointer; parts take what is theirs */
     void *room[RP_N_ROOMS];
-    void *d_input;        /* NULL of layer 0 */
-    double routing;       /* skew of tokens' experts; 0: as they come */
-    const gint32 *tokens; /* whose embeddings are a block's input; NULL: random states */
+    guint n_copies; /* of weights and sums, one behind the other in their rooms; > 0 */
+    guint copy;     /* that parts have now */
+    gsize weights_bytes, sums_bytes; /* from one copy to the next */
+    void *d_input;                   /* NULL of layer 0 */
+    double routing;                  /* skew of tokens' experts; 0: as they come */
+    const gint32 *tokens;            /* whose embeddings are a block's input; NULL: random states */
 } RpMeasuredLayer;
+
+/* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the
+ * processors'. Errors: the probe's; what there is then is given back by give_rooms(), too */
+gboolean rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+void rp_measured_layer_give_rooms(RpMeasuredLayer *layer);
+
+/* rooms.c: with @weights (nullable: random ones), and layer->call is made */
+gboolean rp_measured_layer_fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights,
+                                      const RpProfile *profile, guint index,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* rooms.c: other weights and sums for the next part, as a run's next layer has. */
+void rp_measured_layer_take_next(RpMeasuredLayer *layer);
+
+/* rooms.c: a part. @data: RpMeasuredLayer */
+void rp_measured_layer_expand(gpointer data);
 
 /* saved.c: a part. @data: RpMeasuredLayer */
 void rp_measured_layer_recompute(gpointer data);

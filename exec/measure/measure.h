@@ -5,6 +5,7 @@
  *   measure.c           which kinds of layers there are, and the file that comes of it
  *   attention.c whose attention is faster
  *   layers.c            a layer run over and over
+ *   rooms.c             what it has for that
  *   matmuls.c           in which way each matmul is the fastest
  *   memory.c            copies in the host's memory
  *   optimizer.c the optimizer

@@ -10,6 +10,7 @@ rp_measured_layer_recompute(gpointer data)
 {
     RpMeasuredLayer *layer = data;
 
+    rp_measured_layer_take_next(layer);
     layer->call.output = layer->room[RP_ROOM_OUTPUT];
     rp_network_recompute(layer->network, &layer->call);
 }

@@ -3,6 +3,7 @@
 
 #include <gio/gio.h>
 
+#include "core/base/units.h"
 #include "exec/host/kernels.h"
 #include "exec/host/probe.h"
 #include "exec/measure/measure.h"
@@ -202,6 +203,52 @@ a_plan_may_have_what_is_free_when_all_kernels_are_loaded(void **state)
     rp_probe_free(host);
 }
 
+/* What a probe was asked for. */
+typedef struct {
+    RpProbe base;
+    gsize wanted;
+    guint taken; /* pieces of that size */
+} Counting;
+
+static void *
+take_and_note(RpProbe *probe, gsize bytes, GError **error)
+{
+    Counting *counting = (Counting *)probe;
+
+    counting->taken += bytes == counting->wanted;
+    return rp_measure_take(NULL, bytes, error);
+}
+
+static gpointer
+begin_no_copies(RpProbe *probe, guint devices, GError **error)
+{
+    return NULL;
+}
+
+/* The three blocks have weights and sums of their own where processors' caches could hold one's. */
+static void
+layers_alike_have_weights_of_their_own_where_memory_is_the_processors(void **state)
+{
+    Fixture *f = *state;
+    RpProbe *host = rp_host_probe_new(0, &f->error);
+    RpProbeOps ops = *host->ops;
+    Counting counting = {.base = {.ops = &ops}};
+    const RpMeasureOptions options = {.devices = 1, .seconds = 1e-4, .max_runs = 5};
+    RpMeasurer measurer = {.options = &options, .n_measures = 1};
+    counting.wanted = 3 * (gsize)rp_align_up(rp_network_layout(f->network, 1)->elements * 4, 256);
+
+    ops.take = take_and_note;
+    f->profile = rp_network_profile(f->network);
+    assert_true(
+        rp_measure_layer(&measurer, &counting.base, f->network, NULL, 1, f->profile, &f->error));
+    assert_int_equal(counting.taken, 1);
+    ops.begin_copies = begin_no_copies;
+    counting.taken = 0;
+    assert_true(rp_measure_run_once(&counting.base, f->network, 1, f->profile, &f->error));
+    assert_int_equal(counting.taken, 0);
+    rp_probe_free(host);
+}
+
 int
 main(void)
 {
@@ -213,6 +260,9 @@ main(void)
         cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_plan_may_have_what_is_free_when_all_kernels_are_loaded,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            layers_alike_have_weights_of_their_own_where_memory_is_the_processors, set_up,
+            tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,375 @@
+/*
+ * What a layer that is run over and over has: room, and numbers in it.
+ *
+ * Where memory is the processors', one layer would stay in their caches, and a run's layers do not.
+ * So there are as many copies of its weights and sums as the model has layers like it, or as no
+ * cache holds. All parts take the next, but for the backward: a run recomputes the layer before it.
+ *
+ *   weights   |copy 0|copy 1|copy 2| ...      forward 0, recompute 1, recompute as the last 2,
+ *   sums      |copy 0|copy 1|copy 2| ...      backward 2, forward 3, ...
+ */
+#include <stdlib.h>
+
+#include "core/base/units.h"
+#include "exec/measure/layers.h"
+#include "exec/model/init.h"
+
+/* Random numbers in a row; larger tensors repeat them. */
+#define TILE 65536
+#define SEED 1
+#define GRADIENT_SIZE 1e-3f /* of an output */
+#define ALIGNMENT 256
+#define MOST_COPIES_BYTES (256 * RP_MIB) /* of weights and sums */
+
+void
+rp_measured_layer_take_next(RpMeasuredLayer *layer)
+{
+    guint8 *const *room = (guint8 *const *)layer->room;
+
+    layer->copy = (layer->copy + 1) % layer->n_copies;
+    layer->call.parameters = room[RP_ROOM_PARAMETERS] + layer->copy * layer->weights_bytes;
+    layer->call.sums = (gpointer)(room[RP_ROOM_SUMS] + layer->copy * layer->sums_bytes);
+}
+
+void
+rp_measured_layer_expand(gpointer data)
+{
+    RpMeasuredLayer *layer = data;
+
+    rp_network_expand(layer->network, layer->call.stream, layer->call.layers,
+                      layer->room[RP_ROOM_UPLOAD], (RpResidents){0},
+                      layer->room[RP_ROOM_PARAMETERS]);
+}
+
+static gboolean
+upload(const RpMeasuredLayer *layer, void *to, gsize at, const void *from, gsize bytes,
+       GError **error)
+{
+    return layer->probe->ops->upload(layer->probe, (guint8 *)to + at, from, bytes, error);
+}
+
+/* @n elements of what @tile begins with. */
+static gboolean
+fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, gsize at, guint64 n,
+     GError **error)
+{
+    const gsize size = rp_dtype_size(dtype);
+    g_autofree guint8 *stored = g_malloc(TILE * size);
+
+    rp_dtype_from_float(dtype, tile, stored, (gsize)MIN(n, (guint64)TILE));
+    for (guint64 i = 0; i < n; i += TILE)
+        if (!upload(layer, to, at + i * size, stored, (gsize)MIN(n - i, (guint64)TILE) * size,
+                    error))
+            return FALSE;
+    return TRUE;
+}
+
+/* Where a weight's values go: of a layer with codes they go up first, unless they are packed there. */
+static void *
+room_of(const RpMeasuredLayer *layer, const RpWeightPlace *place, gsize *byte)
+{
+    const gboolean up = layer->has_codes && !place->is_packed;
+
+    *byte = (gsize)(up ? place->upload : place->byte);
+    return layer->room[up ? RP_ROOM_UPLOAD : RP_ROOM_PARAMETERS];
+}
+
+static gboolean
+fill_given(const RpMeasuredLayer *layer, const RpWeights *weights, guint index,
+           const RpWeightPlace *place, float *tile, GError **error)
+{
+    const guint64 n = rp_weights_nth(weights, index)->elements;
+    gsize byte;
+    void *room = room_of(layer, place, &byte);
+
+    for (guint64 done = 0; done < n; done += TILE) {
+        const gsize count = (gsize)MIN(n - done, (guint64)TILE);
+
+        rp_weights_read(weights, index, done, tile, count);
+        if (!fill(layer, place->storage, tile, room, byte + done * rp_dtype_size(place->storage),
+                  count, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* A router that takes the experts that tokens' states say. */
+static gboolean
+fill_router(const RpMeasuredLayer *layer, const RpWeightPlace *place, GError **error)
+{
+    const RpModel *model = rp_network_model(layer->network);
+    const gsize bytes = model->hidden * rp_dtype_size(place->storage);
+    g_autofree float *row = g_new(float, MAX(model->hidden, TILE));
+    gsize byte;
+    void *room = room_of(layer, place, &byte);
+
+    for (guint e = 0; e < model->experts; e++) {
+        rp_measure_route_weight(model, e, row);
+        if (!fill(layer, place->storage, row, room, byte + e * bytes, model->hidden, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* @weights: (nullable): random ones. @packed: those that are packed in a layer with codes, or all others */
+static gboolean
+fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index, gboolean packed,
+             GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpLayerLayout *layout = rp_network_layout(network, index);
+    const RpWeights *list = rp_network_weights(network);
+    g_autofree float *tile = g_new0(float, TILE);
+    guint first;
+    const guint n = rp_weights_layer(list, index, &first);
+
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(list, i);
+        const RpWeightPlace place = rp_layout_place(layout, weight);
+        gsize byte;
+        void *room = room_of(layer, &place, &byte);
+        const gboolean given =
+            weights != NULL && !weight->is_packed &&
+            (rp_weights_source(weights, i) != NULL || rp_weights_packed(weights, i) != NULL);
+
+        if (packed != (layer->has_codes && place.is_packed) || (packed && place.has_codes))
+            continue;
+        if (layer->routing > 0 && weight->kind == RP_WEIGHT_ROUTER) {
+            if (!fill_router(layer, &place, error))
+                return FALSE;
+            continue;
+        }
+        if (!given)
+            rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
+                         (gsize)MIN(weight->elements, (guint64)TILE));
+        if (given ? !fill_given(layer, weights, i, &place, tile, error)
+                  : !fill(layer, place.storage, tile, room, byte, weight->elements, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Hidden states of variance 1, scaled. */
+static gboolean
+fill_hidden(const RpMeasuredLayer *layer, GRand *random, float scale, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    g_autofree float *tile = g_new(float, TILE);
+
+    for (guint i = 0; i < TILE; i++)
+        tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
+    return fill(layer, dtype, tile, to, 0, rp_network_hidden_elements(network), error);
+}
+
+/* The same, of tokens that choose their experts with the layer's skew. */
+static gboolean
+fill_routed(const RpMeasuredLayer *layer, GRand *random, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpModel *model = rp_network_model(network);
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    const gsize bytes = model->hidden * rp_dtype_size(dtype);
+    const guint64 tokens = rp_network_hidden_elements(network) / model->hidden;
+    g_autofree float *state = g_new(float, MAX(model->hidden, TILE));
+
+    for (guint64 t = 0; t < tokens; t++) {
+        for (guint i = 0; i < model->hidden; i++)
+            state[i] = (float)g_rand_double_range(random, -1.732, 1.732);
+        rp_measure_route_state(model, layer->routing, t, state);
+        if (!fill(layer, dtype, state, to, t * bytes, model->hidden, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* The embeddings of the tokens: what the model's first block gets. */
+static gboolean
+fill_embedded(const RpMeasuredLayer *layer, const RpWeights *weights, void *to, GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const guint hidden = rp_network_model(network)->hidden;
+    const RpDtype dtype = rp_network_options(network)->dtype;
+    const gsize bytes = hidden * rp_dtype_size(dtype);
+    const guint64 tokens = rp_network_hidden_elements(network) / hidden;
+    g_autofree float *state = g_new(float, MAX(hidden, TILE));
+    guint embedding;
+
+    rp_weights_layer(weights, 0, &embedding);
+    for (guint64 t = 0; t < tokens; t++) {
+        rp_weights_read(weights, embedding, (guint64)layer->tokens[t] * hidden, state, hidden);
+        if (!fill(layer, dtype, state, to, t * bytes, hidden, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+fill_ids(const RpMeasuredLayer *layer, GRand *random, void *to, gsize n, GError **error)
+{
+    g_autofree gint32 *ids = g_new(gint32, n);
+
+    for (gsize i = 0; i < n; i++)
+        ids[i] = g_rand_int_range(random, 0, (gint32)rp_network_model(layer->network)->vocab);
+    return upload(layer, to, 0, ids, n * sizeof *ids, error);
+}
+
+static gboolean
+fill_constants(const RpMeasuredLayer *layer, GError **error)
+{
+    const gsize bytes = (gsize)rp_network_constant_bytes(layer->network);
+    void *constants = rp_measure_take(NULL, bytes, error);
+    gboolean filled = FALSE;
+
+    if (constants != NULL) {
+        rp_network_fill_constants(layer->network, constants);
+        filled = upload(layer, layer->room[RP_ROOM_CONSTANTS], 0, constants, bytes, error);
+    }
+    free(constants);
+    return filled;
+}
+
+/* What it holds is of no matter to the time, but where it becomes codes. */
+static gboolean
+clear_upload(const RpMeasuredLayer *layer, const RpLayer *sizes, GError **error)
+{
+    g_autofree float *tile = g_new0(float, TILE);
+
+    return fill(layer, RP_DTYPE_BF16, tile, layer->room[RP_ROOM_UPLOAD], 0,
+                sizes->upload_bytes / sizeof(guint16), error);
+}
+
+/* As many as the model has layers like it, or as are too large for caches of processors. */
+static void
+count_copies(RpMeasuredLayer *layer, const RpLayerLayout *layout, guint index)
+{
+    const gsize most = rp_measure_buffer_bytes(MOST_COPIES_BYTES);
+    guint alike = 0;
+
+    layer->weights_bytes = (gsize)rp_align_up(layout->bytes, ALIGNMENT);
+    layer->sums_bytes = (gsize)rp_align_up(layout->elements * sizeof(float), ALIGNMENT);
+    layer->n_copies = 1;
+    if (rp_probe_has_links(layer->probe) || layer->has_codes ||
+        rp_network_is_packed(layer->network))
+        return;
+    for (guint l = index; l < rp_network_n_layers(layer->network); l++)
+        alike += rp_network_layer_class(layer->network, l) == index;
+    layer->n_copies = (guint)CLAMP(most / (layer->weights_bytes + layer->sums_bytes), 1, alike);
+}
+
+gboolean
+rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
+                             GError **error)
+{
+    const RpNetwork *network = layer->network;
+    const RpLayer *sizes = &profile->layers[index];
+    const RpLayerLayout *layout = rp_network_layout(network, index);
+    const guint64 hidden = rp_network_hidden_bytes(network);
+
+    count_copies(layer, layout, index);
+
+    const gsize bytes[RP_N_ROOMS] = {
+        [RP_ROOM_CONSTANTS] = (gsize)rp_network_constant_bytes(network),
+        [RP_ROOM_PARAMETERS] = layer->n_copies * layer->weights_bytes,
+        [RP_ROOM_UPLOAD] = (gsize)sizes->upload_bytes,
+        [RP_ROOM_INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
+        [RP_ROOM_GRADIENT] = (gsize)hidden,
+        [RP_ROOM_OUTPUT] = (gsize)hidden,
+        [RP_ROOM_D_INPUT] = (gsize)hidden,
+        [RP_ROOM_SUMS] = layer->n_copies * layer->sums_bytes,
+        [RP_ROOM_WORKSPACE] =
+            (gsize)(sizes->activation_bytes +
+                    profile->layers[profile->n_layers - 1].activation_bytes +
+                    MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
+        [RP_ROOM_SAVED] =
+            (gsize)rp_network_saved_bytes(network, index, (1u << RP_N_SAVED_GROUPS) - 1),
+        [RP_ROOM_TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
+        [RP_ROOM_LOSS] = 2 * sizeof(double),
+    };
+
+    for (guint i = 0; i < RP_N_ROOMS; i++) {
+        layer->room[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
+        if (layer->room[i] == NULL)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+void
+rp_measured_layer_give_rooms(RpMeasuredLayer *layer)
+{
+    for (guint i = 0; i < RP_N_ROOMS; i++)
+        layer->probe->ops->give(layer->probe, layer->room[i]);
+}
+
+static void
+make_call(RpMeasuredLayer *layer, const RpProfile *profile, guint index)
+{
+    void *const *room = layer->room;
+
+    layer->boundary = index + 1;
+    layer->d_input = index == 0 ? NULL : room[RP_ROOM_D_INPUT];
+    layer->call = (RpStageCall){
+        .stream = layer->probe->ops->stream(layer->probe),
+        .layers = {index, 1},
+        .constants = room[RP_ROOM_CONSTANTS],
+        .parameters = room[RP_ROOM_PARAMETERS],
+        .input = room[RP_ROOM_INPUT],
+        .boundaries = &layer->boundary,
+        .n_boundaries = profile->layers[index].kind == RP_LAYER_HEAD ? 0 : 1,
+        .gradient = room[RP_ROOM_GRADIENT],
+        .sums = room[RP_ROOM_SUMS],
+        .workspace = room[RP_ROOM_WORKSPACE],
+        .targets = room[RP_ROOM_TARGETS],
+        .scale = 1.0f / (float)rp_profile_micro_batch_tokens(profile),
+        .loss = room[RP_ROOM_LOSS],
+        .drops = TRUE,
+    };
+}
+
+/* Of a layer that reads some: a run of what else is timed by itself. */
+static gboolean
+make_codes(RpMeasuredLayer *layer, GError **error)
+{
+    const RpProbePart part = rp_measured_layer_expand;
+    gint64 ns;
+
+    return !layer->has_codes ||
+           layer->probe->ops->time(layer->probe, &part, 1, 1, layer, &ns, error);
+}
+
+/* The weights to all copies. */
+static gboolean
+fill_copies(const RpMeasuredLayer *layer, GError **error)
+{
+    const guint8 *weights = layer->room[RP_ROOM_PARAMETERS];
+
+    for (guint i = 1; i < layer->n_copies; i++)
+        if (!upload(layer, layer->room[RP_ROOM_PARAMETERS], i * layer->weights_bytes, weights,
+                    layer->weights_bytes, error))
+            return FALSE;
+    return TRUE;
+}
+
+gboolean
+rp_measured_layer_fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights,
+                             const RpProfile *profile, guint index, GError **error)
+{
+    const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
+    g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
+    void *input = layer->room[RP_ROOM_INPUT];
+
+    const RpLayerKind kind = profile->layers[index].kind;
+    const gboolean block = kind == RP_LAYER_BLOCK;
+
+    make_call(layer, profile, index);
+    return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
+           fill_weights(layer, weights, index, FALSE, error) && make_codes(layer, error) &&
+           fill_weights(layer, weights, index, TRUE, error) && fill_copies(layer, error) &&
+           (kind == RP_LAYER_EMBEDDING       ? fill_ids(layer, random, input, tokens, error)
+            : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
+            : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
+                                             : fill_hidden(layer, random, 1, input, error)) &&
+           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[RP_ROOM_GRADIENT], error) &&
+           fill_ids(layer, random, layer->room[RP_ROOM_TARGETS], tokens, error);
+}
