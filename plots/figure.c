@@ -8,6 +8,7 @@
 #include "core/base/units.h"
 #include "plots-resources.h"
 #include "plots/latex.h"
+#include "plots/titles.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */
 #define LEGEND_TOP 72
@@ -25,9 +26,8 @@
 #define BOLD_CHARACTER 8.2
 #define SMALL_CHARACTER 6.3
 #define TITLE_CHARACTER 9.4
+#define TITLE_LINE 16 /* from one line of a long title to the next */
 #define TIC_PIXELS 48.0
-/* Above the plot of a figure without titles. */
-#define UNTITLED_TOP 12
 
 struct _RpFigure {
     RpFigureStyle style;
@@ -38,6 +38,7 @@ struct _RpFigure {
     char *table;   /* or NULL */
     guint width;
     guint height;
+    guint title_room; /* of the titles' lines beyond the first, pixels */
     GString *data;
     GString *script;
     GPtrArray *commands;
@@ -192,23 +193,40 @@ fitting_font(const RpFigure *figure, const char *text, const char *usual, double
     return length * SMALL_CHARACTER <= room ? "font_small" : "font_tiny";
 }
 
+/* Whether @text fits beside the edges in letters so wide. */
+static gboolean
+fits(const RpFigure *figure, const char *text, double character)
+{
+    return (double)g_utf8_strlen(text, -1) * character <= (double)figure->width - 16;
+}
+
+/* In lines of a narrow figure, which grows by all but the first. */
+static void
+add_title(RpFigure *figure, guint tag, const char *text, guint top, const char *font,
+          double character, const char *more)
+{
+    const gboolean whole = !rp_figure_is_narrow(figure) || fits(figure, text, character);
+    guint n = 1;
+    g_autofree char *quoted =
+        whole ? rp_gnuplot_quote(text)
+              : rp_titles_wrap(text, (guint)((figure->width - 16) / SMALL_CHARACTER), &n);
+
+    if (!whole)
+        font = "font_small";
+    rp_text_append(figure->script,
+                   "set label %u %s at screen px(10), screen 1 - py(%u) left%s%s%s\n", tag, quoted,
+                   top + figure->title_room, more, font != NULL ? " font " : "",
+                   font != NULL ? font : "");
+    figure->title_room += (n - 1) * TITLE_LINE;
+}
+
 void
 rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle)
 {
-    g_autofree char *quoted = rp_gnuplot_quote(title);
-
-    rp_text_append(figure->script,
-                   "set label 100 %s at screen px(10), screen 1 - py(20) left font %s\n", quoted,
-                   fitting_font(figure, title, "font_title", TITLE_CHARACTER));
-    if (subtitle != NULL) {
-        g_autofree char *second = rp_gnuplot_quote(subtitle);
-        const char *font = fitting_font(figure, subtitle, NULL, CHARACTER);
-
-        rp_text_append(figure->script,
-                       "set label 101 %s at screen px(10), screen 1 - py(42) left textcolor rgb "
-                       "'#444444'%s%s\n",
-                       second, font != NULL ? " font " : "", font != NULL ? font : "");
-    }
+    add_title(figure, RP_TITLE_TAG, title, 20, "font_title", TITLE_CHARACTER, "");
+    if (subtitle != NULL)
+        add_title(figure, RP_SUBTITLE_TAG, subtitle, 42, NULL, CHARACTER,
+                  " textcolor rgb '#444444'");
 }
 
 gboolean
@@ -297,57 +315,12 @@ one_line(const char *text)
     return g_strdelimit(g_strdup(text), "\n\r", ' ');
 }
 
-/* Distances from the upper edge, of which a figure without titles has less. */
-#define FROM_TOP "screen 1 - py("
-
-/* The least of them: where the plot begins. */
-static guint
-find_top(const char *script)
-{
-    guint64 least = G_MAXUINT;
-
-    for (const char *at = script; (at = strstr(at, FROM_TOP)) != NULL; at++)
-        least = MIN(least, g_ascii_strtoull(at + strlen(FROM_TOP), NULL, 10));
-    return (guint)least;
-}
-
-/* The script without titles, all below them moved up. @cut: (out): pixels */
-static char *
-without_titles(const char *script, guint *cut)
-{
-    g_auto(GStrv) lines = g_strsplit(script, "\n", -1);
-    g_autoptr(GString) kept = g_string_new(NULL);
-    g_autoptr(GString) moved = g_string_new(NULL);
-
-    for (char **line = lines; *line != NULL; line++)
-        if (!g_str_has_prefix(*line, "set label 100 ") &&
-            !g_str_has_prefix(*line, "set label 101 "))
-            g_string_append_printf(kept, "%s%s", *line, line[1] != NULL ? "\n" : "");
-    const guint top = find_top(kept->str);
-
-    *cut = top < G_MAXUINT && top > UNTITLED_TOP ? top - UNTITLED_TOP : 0;
-    for (const char *at = kept->str, *next; *at != '\0'; at = next) {
-        next = strstr(at, FROM_TOP);
-        if (next == NULL)
-            next = at + strlen(at);
-        g_string_append_len(moved, at, next - at);
-        if (*next == '\0')
-            break;
-        char *end = NULL;
-        const guint64 pixels = g_ascii_strtoull(next + strlen(FROM_TOP), &end, 10);
-
-        g_string_append_printf(moved, FROM_TOP "%" G_GUINT64_FORMAT, pixels - MIN(pixels, *cut));
-        next = end;
-    }
-    return g_string_free(g_steal_pointer(&moved), FALSE);
-}
-
 static char *
 script_text(const RpFigure *figure)
 {
-    guint cut = 0;
-    g_autofree char *body = figure->style.untitled ? without_titles(figure->script->str, &cut)
-                                                   : g_strdup(figure->script->str);
+    gint more = 0;
+    g_autofree char *body =
+        rp_titles_place(figure->script->str, !figure->style.untitled, figure->title_room, &more);
     g_autofree char *title = one_line(figure->title);
     g_autofree char *data = g_strconcat(figure->name, ".dat", NULL);
     g_autofree char *quoted_name = rp_gnuplot_quote(figure->name);
@@ -359,7 +332,7 @@ script_text(const RpFigure *figure)
                    "# draws the PNG file; for the others: gnuplot -e \"format='svg'\" %s.gp\n"
                    "name = %s\nDATA = %s\nwide = %u\nhigh = %u\n",
                    title, figure->name, quoted_name, quoted_data, figure->width,
-                   figure->height - cut);
+                   (guint)((gint)figure->height + more));
     if (figure->style.width_mm > 0)
         rp_text_append(script, "per_inch = %.6f\n",
                        figure->width * MM_PER_INCH / figure->style.width_mm);
