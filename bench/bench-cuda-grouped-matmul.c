@@ -133,7 +133,6 @@ is_timed(const Run *run, guint way, const Options *options)
 static void
 print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *options)
 {
-    static const char *const forms[] = {"NT", "NN", "TN"};
     const RpGroupedMatmulArgs *args = &run->args;
     const double flop = 2.0 * (double)args->rows * (double)entry->out * (double)entry->in;
     Run of_way[RP_N_GROUPED_WAYS];
@@ -152,7 +151,7 @@ print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *
     runs[n] = (RpBenchRun){run_loop, run};
     rp_bench_medians_ms(run->stream, run->lane, runs, n + 1, options->warm_up_s, ms);
     printf("%-15s %-9s %6zu %4s %s ", entry->model, entry->matrix, args->rows, skewed ? "1.8" : "1",
-           forms[args->form]);
+           rp_matmul_forms[args->form]);
     for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
         if (!is_timed(run, way, options))
             printf(" %14s", "-");

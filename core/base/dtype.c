@@ -8,23 +8,25 @@
 #error "weights are used as they stand in the files: little-endian"
 #endif
 
-typedef struct {
-    const char *name;
+const char *const rp_dtype_names[RP_N_DTYPES_AND_CODES + 1] = {
+    [RP_DTYPE_FP32] = "fp32", [RP_DTYPE_BF16] = "bf16", [RP_DTYPE_FP16] = "fp16",
+    [RP_DTYPE_E4M3] = "e4m3", [RP_DTYPE_E5M2] = "e5m2",
+};
+
+static const struct {
     const char *safetensors_name;
     const char *torch_name;
-} Format;
-
-static const Format formats[RP_N_DTYPES_AND_CODES] = {
-    [RP_DTYPE_FP32] = {"fp32", "F32", "float32"}, [RP_DTYPE_BF16] = {"bf16", "BF16", "bfloat16"},
-    [RP_DTYPE_FP16] = {"fp16", "F16", "float16"}, [RP_DTYPE_E4M3] = {.name = "e4m3"},
-    [RP_DTYPE_E5M2] = {.name = "e5m2"},
+} formats[RP_N_DTYPES] = {
+    [RP_DTYPE_FP32] = {"F32", "float32"},
+    [RP_DTYPE_BF16] = {"BF16", "bfloat16"},
+    [RP_DTYPE_FP16] = {"F16", "float16"},
 };
 
 const char *
 rp_dtype_name(RpDtype dtype)
 {
     g_return_val_if_fail((guint)dtype < RP_N_DTYPES_AND_CODES, NULL);
-    return formats[dtype].name;
+    return rp_dtype_names[dtype];
 }
 
 const char *

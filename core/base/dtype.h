@@ -38,6 +38,7 @@ rp_dtype_size(RpDtype dtype)
 
 /* "fp32", "bf16", "fp16", "e4m3", "e5m2": as our options and profiles spell it. */
 const char *rp_dtype_name(RpDtype dtype);
+extern const char *const rp_dtype_names[RP_N_DTYPES_AND_CODES + 1]; /* the same; the last is NULL */
 /* "F32", "BF16", "F16": as safetensors spell it; of no codes. */
 const char *rp_dtype_safetensors_name(RpDtype dtype);
 /* "float32", "bfloat16", "float16": as config.json spells it; of no codes. */

@@ -6,8 +6,7 @@
 #define MAX_SIZE ((double)(G_GUINT64_CONSTANT(1) << 40))
 #define MAX_WAYS 1024 /* in a file */
 
-static const char *const forms[] = {"NT", "NN", "TN", NULL};
-static const char *const dtypes[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2", NULL}; /* RpDtype */
+const char *const rp_matmul_forms[] = {"NT", "NN", "TN", NULL};
 
 #define CHOICE(key, member, texts)                                                                 \
     {                                                                                              \
@@ -21,14 +20,14 @@ static const char *const dtypes[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2", NUL
     }
 
 static const RpJsonField fields[] = {
-    CHOICE("form", form, forms),
+    CHOICE("form", form, rp_matmul_forms),
     SIZE("m", m, .required = TRUE),
     SIZE("n", n, .required = TRUE),
     SIZE("k", k, .required = TRUE),
     SIZE("a_stride", a_stride, ),
-    CHOICE("a", a, dtypes),
-    CHOICE("b", b, dtypes),
-    CHOICE("c", c, dtypes),
+    CHOICE("a", a, rp_dtype_names),
+    CHOICE("b", b, rp_dtype_names),
+    CHOICE("c", c, rp_dtype_names),
     {"bias", rp_json_read_boolean, G_STRUCT_OFFSET(RpMatmulWay, bias)},
     {"way", rp_json_read_count, G_STRUCT_OFFSET(RpMatmulWay, way), .required = TRUE, .min = 1,
      .max = RP_MATMUL_MOST_WAYS - 1},
@@ -90,15 +89,15 @@ static void
 add_way(RpJsonWriter *json, const RpMatmulWay *way)
 {
     rp_json_object_as(json, NULL, RP_JSON_PADDED);
-    rp_json_string(json, "form", forms[way->form]);
+    rp_json_string(json, "form", rp_matmul_forms[way->form]);
     rp_json_uint(json, "m", way->m);
     rp_json_uint(json, "n", way->n);
     rp_json_uint(json, "k", way->k);
     if (way->a_stride > 0)
         rp_json_uint(json, "a_stride", way->a_stride);
-    rp_json_string(json, "a", dtypes[way->a]);
-    rp_json_string(json, "b", dtypes[way->b]);
-    rp_json_string(json, "c", dtypes[way->c]);
+    rp_json_string(json, "a", rp_dtype_names[way->a]);
+    rp_json_string(json, "b", rp_dtype_names[way->b]);
+    rp_json_string(json, "c", rp_dtype_names[way->c]);
     if (way->bias)
         rp_json_bool(json, "bias", TRUE);
     rp_json_uint(json, "way", way->way);

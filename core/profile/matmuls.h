@@ -8,6 +8,9 @@
 
 #define RP_MATMUL_MOST_WAYS 8 /* of a shape, the first included */
 
+/* Names of RpMatmulForm (exec/kernels/args.h), in its order; the last is NULL. */
+extern const char *const rp_matmul_forms[];
+
 /* The shape, and the way. Forms and storages are those of exec/kernels/args.h. */
 typedef struct {
     guint form;    /* NT, NN, TN */

@@ -137,7 +137,7 @@ multiplies_in_other_ways(void **state)
     static const size_t size[3] = {512, 384, 640};
 
     for (guint form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
-        for (guint way = 0; way <= RP_CUDA_MOST_RANKS; way++) {
+        for (guint way = 0; way <= RP_MATMUL_MOST_WAYS; way++) {
             const guint mark = host_mark();
             const gboolean adds = form == RP_MATMUL_TN;
             const RpMatmulArgs shape = {.form = (RpMatmulForm)form,

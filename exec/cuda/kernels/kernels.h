@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "core/profile/matmuls.h"
 #include "exec/cuda/runtime/runtime.h"
 #include "exec/kernels/kernels.h"
 
@@ -24,9 +25,8 @@ RpKernelStream *rp_cuda_stream_new(int device, RpRuntimeStream *stream,
 void rp_cuda_stream_free(RpKernelStream *stream);
 
 /* Of the algorithms that cuBLASLt's heuristic proposes for a matmul, best first, those of @stream's take
- * number @rank, below RP_CUDA_MOST_RANKS; where it proposes fewer, they fail. 0 unless set: before the
+ * number @rank, below RP_MATMUL_MOST_WAYS; where it proposes fewer, they fail. 0 unless set: before the
  * first matmul. */
-#define RP_CUDA_MOST_RANKS 8
 void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
 
 /* How often cuDNN did attention in @stream, and why it last left that to the built-in kernels,

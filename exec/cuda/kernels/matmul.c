@@ -295,8 +295,8 @@ static cublasStatus_t
 choose_algorithm(RpKernelStream *stream, Plan *plan)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t results[RP_CUDA_MOST_RANKS];
-    const int way = MIN(plan->key.way, RP_CUDA_MOST_RANKS - 1);
+    cublasLtMatmulHeuristicResult_t results[RP_MATMUL_MOST_WAYS];
+    const int way = MIN(plan->key.way, RP_MATMUL_MOST_WAYS - 1);
     int rank = way > 0 ? way : (int)stream->rank, found = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
 
@@ -320,10 +320,9 @@ choose_algorithm(RpKernelStream *stream, Plan *plan)
 static void
 fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
 {
-    static const char *const forms[] = {"NT", "NN", "TN"};
     g_autofree char *operation = g_strdup_printf(
-        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", forms[args->form], args->m, args->n,
-        args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
+        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", rp_matmul_forms[args->form], args->m,
+        args->n, args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
         rp_dtype_name(args->c_dtype), args->bias != NULL ? " + bias" : "");
 
     rp_cuda_stream_fail(stream, operation, cublasLtGetStatusString(status));

@@ -29,7 +29,7 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
 void
 rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank)
 {
-    g_return_if_fail(stream->plans == NULL && rank < RP_CUDA_MOST_RANKS);
+    g_return_if_fail(stream->plans == NULL && rank < RP_MATMUL_MOST_WAYS);
     stream->rank = rank;
 }
 
