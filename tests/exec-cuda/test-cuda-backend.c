@@ -233,7 +233,8 @@ trains_beside_a_packed_base(void **state)
         {"1f1b", 2, 4, .backend = gpus},
     };
 
-    for (guint format = 0; format < RP_N_LOWBITS; format += RP_TEST_FEW ? 2 : 1) {
+    /* with RP_TEST_FEW one format: what waits for what is the same for all */
+    for (guint format = 0; format < (RP_TEST_FEW ? 1 : RP_N_LOWBITS); format++) {
         rp_tiny_model_adapt(f->model, 3, NULL, RP_DTYPE_FP32);
         rp_tiny_model_pack(f->model, (RpLowbit)format);
         assert_losses_like_the_host(f, f->model, &runs[1]);
@@ -287,7 +288,7 @@ gives_the_same_bits_wherever_rounds_are_summed(void **state)
         runs[i] = (RpTinyRun){"roundpipe",    i + 1,         16,
                               .round = 4,     .n_stages = 6, .dtype = RP_DTYPE_BF16,
                               .backend = gpus};
-    assert_same_bits(f->model, runs, RP_TEST_FEW ? 3 : G_N_ELEMENTS(runs));
+    assert_same_bits(f->model, runs, RP_TEST_FEW ? 2 : G_N_ELEMENTS(runs));
 }
 
 typedef struct {
@@ -403,9 +404,10 @@ skips_a_step_whose_forward_overflows(void **state)
 {
     Fixture *f = *state;
 
-    for (guint async = 0; async < 2; async++)
+    for (guint async = RP_TEST_FEW ? 1 : 0; async < 2; async++)
         g_free(rp_overflow_check_skips(f->model, rp_cuda_shared_devices(), async != 0));
-    rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
+    if (!RP_TEST_FEW) /* soft-cuda does */
+        rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
 }
 
 static RpBackend *
