@@ -31,6 +31,17 @@ network_config(RpArchitecture architecture, gboolean tied)
                      .pad_id = RP_MODEL_NO_TOKEN};
 }
 
+RpModel
+network_config_joined(void)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+
+    config.hidden = 16;
+    config.head_dim = 8;
+    config.intermediate = 40;
+    return config;
+}
+
 /* Poisoned memory with a guard behind it. */
 static guint8 *
 guarded(gsize bytes)

@@ -49,6 +49,8 @@ typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageWay;
 
 /* Small, with everything that a config can have. */
 RpModel network_config(RpArchitecture architecture, gboolean tied);
+/* Qwen3 whose q, k and v are one matrix, and whose gate and up are. */
+RpModel network_config_joined(void);
 
 /* Random weights and batch, the same ones for every storage. */
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);

@@ -76,17 +76,6 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
     return TRUE;
 }
 
-static RpModel
-config_of(void)
-{
-    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
-
-    config.hidden = 16;
-    config.head_dim = 8;
-    config.intermediate = 40;
-    return config;
-}
-
 typedef struct {
     RpProbe probe;
     RpKernels kernels;
@@ -105,7 +94,7 @@ network_of(Bench *bench, gboolean has_library)
                                    .time = time_parts};
     const RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
-    const RpModel config = config_of();
+    const RpModel config = network_config_joined();
 
     memset(&seen, 0, sizeof seen);
     bench->probe.ops = &ops;
@@ -227,7 +216,7 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 static void
 multiplies_in_the_ways_of_its_options(void **state)
 {
-    RpModel config = config_of();
+    RpModel config = network_config_joined();
     RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
     Model *model = network_random(&config, &options);

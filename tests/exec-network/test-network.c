@@ -159,18 +159,6 @@ gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
     }
 }
 
-/* Whose q, k and v are one matrix, and whose gate and up are. */
-static RpModel
-joined_config(void)
-{
-    RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
-
-    config.hidden = 16;
-    config.head_dim = 8;
-    config.intermediate = 40;
-    return config;
-}
-
 /* Dense blocks; sinks, windows and experts; adapters that drop elements; joined matrices. */
 static Model *
 saving_model(guint which)
@@ -181,7 +169,7 @@ saving_model(guint which)
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
     if (which == 3)
-        config = joined_config();
+        config = network_config_joined();
     config.blocks = 3;
     if (which == 1) {
         config.experts = 4;
@@ -749,7 +737,7 @@ static void
 multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
 {
     static const RpLora lora = {.rank = 3, .alpha = 6};
-    RpModel config = joined_config();
+    RpModel config = network_config_joined();
 
     config.blocks = 1;
     shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
