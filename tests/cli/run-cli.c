@@ -151,9 +151,8 @@ void
 rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const char *part)
 {
     const char *end = strchr(run->err, '\n');
-    const gboolean refused = code == 0 ? run->code > 0 : run->code == code;
 
-    if (!refused || strstr(run->err, part) == NULL || end == NULL || end[1] != '\0')
+    if (run->code != code || strstr(run->err, part) == NULL || end == NULL || end[1] != '\0')
         fail_msg("%s: expected exit code %d and a line with \"%s\", found %d: %s", words, code,
                  part, run->code, run->err);
 }

@@ -35,7 +35,7 @@ void rp_cli_must_run(const char *line);
 /**
  * rp_cli_assert_refused:
  * @words: what ran, for the message
- * @code: exit code; 0: 1 or 2
+ * @code: exit code: 2 for wrong usage, 1 for a file that is wrong (docs/cli.md)
  *
  * Fails unless @run ended with @code and said one line, with @part in it.
  */

@@ -47,11 +47,11 @@ set_up(void **state)
 }
 
 static void
-refuse(const char *line, const char *part)
+refuse(const char *line, int code, const char *part)
 {
     g_autofree char *whole = g_strconcat("train @T/run.yaml --set output=@T/never ", line, NULL);
 
-    rp_cli_must_refuse(whole, 0, part);
+    rp_cli_must_refuse(whole, code, part);
 }
 
 static void
@@ -125,7 +125,7 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     assert_same("made", "as-it-is");
     rp_train_files_train(LORA EVERY "--set model=@T/packed --set base=nf4 --set output=@T/named");
     assert_same("made", "named");
-    refuse(LORA "--set model=@T/packed --set base=mxfp4",
+    refuse(LORA "--set model=@T/packed --set base=mxfp4", 1,
            "base: expected nf4, as the model's file has it, found mxfp4");
     /* expanded as it is read: the same values; whole, 16 bits are saved */
     rp_train_files_train(LORA EVERY
@@ -171,11 +171,11 @@ refuses_to_resume_beside_another_base(void **state)
     (void)state;
     rp_train_files_train(LORA "--set base=nf4 --set output=@T/same-base");
     rp_train_files_train(LORA "--set base=bf16 --set output=@T/plain-base");
-    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6",
+    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6", 1,
            "base: expected bf16, as this run has it, found nf4");
-    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6 --set base=nf4-single",
+    refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6 --set base=nf4-single", 1,
            "base: expected nf4-single, as this run has it, found nf4");
-    refuse(LORA "--resume=@T/plain-base/checkpoint-4 --set steps=6 --set base=fp8",
+    refuse(LORA "--resume=@T/plain-base/checkpoint-4 --set steps=6 --set base=fp8", 1,
            "base: expected fp8, as this run has it, found bf16");
     rp_train_files_train(LORA "--set base=nf4 --set output=@T/same-base --set steps=5 --resume");
     rp_train_files_train(LORA "--set output=@T/plain-base --set steps=5 --resume");
@@ -233,7 +233,7 @@ trains_gpt_oss_beside_its_mxfp4(void **state)
     rp_train_files_train(GPT "--set output=@T/oss-16 --set base=bf16");
     assert_same("oss-1", "oss-3");
     assert_same("oss-1", "oss-16");
-    refuse(GPT "--set base=nf4", "base: expected mxfp4, as the model's file has it, found nf4");
+    refuse(GPT "--set base=nf4", 1, "base: expected mxfp4, as the model's file has it, found nf4");
 #undef GPT
 }
 
@@ -308,10 +308,10 @@ refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
     memcpy(kept, bytes + at, sizeof kept);
     memcpy(bytes + at, &nan, sizeof nan);
     rp_cli_write_bytes(path, bytes, (gssize)length);
-    refuse(LORA "--set base=nf4-single", "found one that is infinite or NaN at [0, 0]");
+    refuse(LORA "--set base=nf4-single", 1, "found one that is infinite or NaN at [0, 0]");
     memcpy(bytes + at, kept, sizeof kept);
     rp_cli_write_bytes(path, bytes, (gssize)length - 64);
-    refuse(LORA "--set base=nf4-single", "; remove the file, and it is packed again\n");
+    refuse(LORA "--set base=nf4-single", 1, "; remove the file, and it is packed again\n");
     rp_cli_write_bytes(path, bytes, (gssize)length);
     rp_train_files_train(LORA "--set base=nf4-single --set output=@T/good-again");
 }
@@ -348,7 +348,7 @@ names_formats_that_are_not_read(void **state)
         rename_tensor(bytes, "model.layers.0.self_attn.q_proj.weight", "gone");
         rename_tensor(bytes, "model.layers.0.post_attention_layernorm.weight", mark);
         rp_cli_write_bytes("foreign/model.safetensors", bytes, (gssize)length);
-        refuse("--set lora.rank=3 --set model=@T/foreign", formats[i][1]);
+        refuse("--set lora.rank=3 --set model=@T/foreign", 1, formats[i][1]);
     }
 }
 
@@ -356,9 +356,9 @@ static void
 refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
 {
     (void)state;
-    refuse("--set base=nf4 --set model=@T/wide",
+    refuse("--set base=nf4 --set model=@T/wide", 1,
            "base: expected bf16 without lora.rank, found nf4: a packed base is frozen");
-    refuse(LORA "--set base=int4", "base: expected one of bf16, fp8, nf4, nf4-single, mxfp4");
+    refuse(LORA "--set base=int4", 2, "base: expected one of bf16, fp8, nf4, nf4-single, mxfp4");
     rp_train_files_train("--set base=bf16 --set model=@T/wide --set steps=1 --set output=@T/whole");
     /* nothing is left of an attempt, and nothing is in the way of the next */
     g_auto(RpCliRun) bare =

@@ -155,9 +155,9 @@ begins_with_adapters_and_merges_them(void **state)
     if (merged.code != 0)
         fail_msg("%s", merged.err);
     rp_train_files_train("--set steps=1 --set model=@T/merged --set output=@T/whole");
-    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 0,
+    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 1,
                        "--force replaces it");
-    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 0, "which is read");
+    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 2, "which is read");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
@@ -195,7 +195,7 @@ refuses_another_base_and_other_adapters(void **state)
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
     assert_int_equal(made.code, 0);
     rp_train_files_train(LORA EVERY "--set output=@T/kept");
-    rp_cli_must_refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", 0,
+    rp_cli_must_refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", 1,
                        "; the first layer that differs is model.embed_tokens");
     /* one byte, in the middle of a tensor */
     g_auto(RpCliRun) touched =
@@ -204,49 +204,49 @@ refuses_another_base_and_other_adapters(void **state)
                      "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
                      "model.safetensors ../model/model.safetensors");
     assert_int_equal(touched.code, 0);
-    rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 0,
+    rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 1,
                        "adapters of a base whose hash is");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set output=@T/kept --set model=@T/other --set steps=6 "
                        "--resume",
-                       0, "adapters of a base whose hash is");
+                       1, "adapters of a base whose hash is");
     rp_cli_must_refuse(
-        "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 0,
+        "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 1,
         "expected rank 2, alpha 8");
-    rp_cli_must_refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume", 0,
+    rp_cli_must_refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume", 1,
                        "expected a whole model");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set lora.targets=[q_proj,v_proj] --set output=@T/kept "
                        "--set steps=6 --resume",
-                       0, "lora.targets: expected");
+                       1, "lora.targets: expected");
     rp_train_files_train(LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/two");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set lora.targets=[v_proj,k_proj] --set output=@T/two "
                        "--set steps=6 --resume",
-                       0, "lora.targets: expected k_proj, as this run has it, found q_proj");
+                       1, "lora.targets: expected k_proj, as this run has it, found q_proj");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set lora.targets=[q_proj,v_proj] --set lora.save=[lm_head] "
                        "--set output=@T/two --set steps=6 --resume",
-                       0, "lora.save: expected lm_head, as this run has it, found no others");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=0", 0, "a whole number from 1 to");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=17", 0, "lora.rank: expected at most 16");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.alpha=2", 0, "expected lora.rank beside it");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", 0,
+                       1, "lora.save: expected lm_head, as this run has it, found no others");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=0", 2, "a whole number from 1 to");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=17", 1, "lora.rank: expected at most 16");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.alpha=2", 2, "expected lora.rank beside it");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", 2,
                        "from 0 to 0.99");
     rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
-                       0, "found \"kproj\"");
+                       1, "found \"kproj\"");
     rp_cli_must_refuse(
-        "profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj", 0,
+        "profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj", 2,
         "did you mean \"q_proj\"?");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.dropout=0.1", 0,
+    rp_cli_must_refuse("train @T/run.yaml --set lora.dropout=0.1", 2,
                        "expected lora.rank beside it");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
                        "--resume",
-                       0, "dropout 0.5");
+                       1, "dropout 0.5");
     rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
-                       0, "not beside lora.start");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj", 0,
+                       2, "not beside lora.start");
+    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj", 1,
                        "did you mean \"q_proj\"?");
 }
 

@@ -95,29 +95,29 @@ has_the_same_bits_with_a_head_of_codes(void **state)
 }
 
 static void
-assert_refused(const char *settings, const char *message)
+assert_refused(const char *settings, int code, const char *message)
 {
     g_autofree char *line = g_strconcat(TRAIN "--set output=@T/no --dry-run ", settings, NULL);
 
-    rp_cli_must_refuse(line, 0, message);
+    rp_cli_must_refuse(line, code, message);
 }
 
 static void
 refuses_what_codes_cannot_do(void **state)
 {
     make_model();
-    assert_refused("--set sequence_length=31",
+    assert_refused("--set sequence_length=31", 1,
                    "matmul: fp8 takes micro-batches of a multiple of 16 "
                    "tokens, found 2 sequences of 31");
-    assert_refused("--set fp8.plain_first_blocks=4", "matmul: fp8 finds no block to multiply");
+    assert_refused("--set fp8.plain_first_blocks=4", 1, "matmul: fp8 finds no block to multiply");
     assert_refused(
-        "--set matmul=fp8-head",
+        "--set matmul=fp8-head", 1,
         "matmul: fp8-head takes micro-batches of 256 tokens or more, found 2 sequences of 32");
-    assert_refused(HEAD "--set head_chunk=100",
+    assert_refused(HEAD "--set head_chunk=100", 1,
                    "head_chunk: expected a multiple of 16 with matmul: fp8-head, found 100");
-    assert_refused("--set matmul=fp16",
+    assert_refused("--set matmul=fp16", 1,
                    "matmul: expected bf16, as dtype, fp8 or fp8-head, found fp16");
-    assert_refused("--set matmul=bf16 --set accumulate=fp16",
+    assert_refused("--set matmul=bf16 --set accumulate=fp16", 1,
                    "accumulate: expected fp32 with dtype bf16, found fp16");
 }
 
