@@ -181,7 +181,7 @@ takes_the_auxiliary_loss_of_a_config(void **state)
     g_autofree char *metrics = rp_cli_read_bytes("asks-off/metrics.jsonl", &n);
     assert_null(strstr(metrics, "aux_loss"));
     rp_cli_must_refuse(
-        "train @T/run.yaml --set output=@T/never --set router_aux_loss_coef=0.5", 0,
+        "train @T/run.yaml --set output=@T/never --set router_aux_loss_coef=0.5", 1,
         "router_aux_loss_coef: expected 0 for LlamaForCausalLM, which has no experts, found 0.5");
 }
 
@@ -280,7 +280,7 @@ names_what_does_not_fit_the_config(void **state)
                                          "sed -i 's/\"num_experts\": 5/\"num_experts\": 6/' "
                                          "@T/few/config.json");
     assert_int_equal(made.code, 0);
-    rp_cli_must_refuse("train @T/run.yaml --set model=@T/few --set output=@T/never", 0,
+    rp_cli_must_refuse("train @T/run.yaml --set model=@T/few --set output=@T/never", 1,
                        "tensor \"model.layers.0.mlp.gate.weight\": expected BF16 [6, 18]");
 }
 
@@ -291,16 +291,16 @@ refuses_what_adapters_cannot_be_of(void **state)
     rp_cli_must_refuse(
         "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
         "--set lora.targets=gate_proj",
-        0,
+        1,
         "lora.targets: expected all matrices that model.layers.0.mlp.experts.gate_up_proj joins");
     rp_cli_must_refuse(
         "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
         "--set lora.dropout=0.1",
-        0, "lora.dropout: expected 0 beside adapters of experts, as in peft, found 0.1");
+        1, "lora.dropout: expected 0 beside adapters of experts, as in peft, found 0.1");
     rp_cli_must_refuse(
         "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
         "--set lora.targets=q_proj --set lora.save=experts.3.up_proj",
-        0, "lora.save: experts are not trained whole beside adapters");
+        1, "lora.save: experts are not trained whole beside adapters");
 }
 
 int
