@@ -43,13 +43,62 @@ choices_that_are_nearly_as_fast_are_weighed(void **state)
                 1.04 * rp_cli_number(best, "recommendation.recomputed_tokens_per_s"));
 }
 
+/* A card with a MiB beyond what a plan that recomputes all needs: buffers for what is saved do not fit. */
+static void
+where_nothing_can_be_saved_all_is_recomputed(void **state)
+{
+#define SIMULATE " --gpus 1 --schedule roundpipe --micro-batches 1 --fidelity full"
+    (void)state;
+    rp_cli_must_run(
+        "export --profile qwen3-4b --gpu rtx4090 --gpus 1 --sequence 32768 --micro-batch 1 "
+        "-o @T/roomy.json");
+    g_auto(RpCliRun) least =
+        rp_cli_run("simulate @T/roomy.json" SIMULATE " --recompute full --forward-stages 0,1*36 "
+                   "--backward-stages 0,1*36,0 --json");
+    g_autoptr(RpTree) tree = rp_cli_json(&least);
+    g_auto(RpCliRun) made =
+        rp_cli_shell("sed 's/\"gpu_memory_bytes\": [0-9]*/\"gpu_memory_bytes\": %.0f/' "
+                     "@T/roomy.json >@T/tight.json",
+                     rp_cli_number(tree, "gpu_peak_bytes") + 1048576);
+
+    assert_int_equal(made.code, 0);
+    g_auto(RpCliRun) roomy = rp_cli_run("simulate @T/roomy.json" SIMULATE);
+    g_auto(RpCliRun) tight = rp_cli_run("simulate @T/tight.json" SIMULATE);
+#undef SIMULATE
+
+    assert_non_null(strstr(roomy.out, "\n  saved "));
+    if (tight.code != 0)
+        fail_msg("exit code %d: %s", tight.code, tight.err);
+    assert_null(strstr(tight.out, "\n  saved "));
+}
+
+/* Rounds of 1, 2 and 4 leave a card waiting for a fifth of the time, one of all does not. */
+static void
+the_longest_round_is_tried_where_short_ones_wait(void **state)
+{
+#define ONE                                                                                        \
+    "plan --model qwen3-1.7b --gpu h200 --gpu-memory 24GiB --batch 64 --schedules roundpipe "      \
+    "--json"
+    g_auto(RpCliRun) chosen = rp_cli_run(ONE);
+    g_auto(RpCliRun) given = rp_cli_run(ONE " --micro-batch 4 --round 16");
+#undef ONE
+    g_autoptr(RpTree) found = rp_cli_json(&chosen);
+    g_autoptr(RpTree) best = rp_cli_json(&given);
+
+    (void)state;
+    assert_true(rp_cli_number(found, "recommendation.tokens_per_s") >=
+                0.99 * rp_cli_number(best, "recommendation.tokens_per_s"));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(little_host_memory_is_taken_where_none_is_told),
         cmocka_unit_test(choices_that_are_nearly_as_fast_are_weighed),
+        cmocka_unit_test(where_nothing_can_be_saved_all_is_recomputed),
+        cmocka_unit_test(the_longest_round_is_tried_where_short_ones_wait),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
 }
