@@ -853,6 +853,39 @@ slots_have_room_for_any_two_that_follow_each_other(void **state)
         }
 }
 
+/* Chunks of gradients of the first iteration that were appended with the one before, without an action between. */
+static guint
+count_together(const RpPlan *plan)
+{
+    guint n = 0;
+
+    for (RpTaskId id = 1; id < rp_plan_end_id(plan); id++) {
+        const RpTask *before = rp_plan_task(plan, id - 1), *task = rp_plan_task(plan, id);
+
+        n += before->kind == RP_TASK_GRADIENT_DOWNLOAD && task->kind == before->kind &&
+             task->iteration == 0 && before->iteration == 0;
+    }
+    return n;
+}
+
+static void
+gradients_of_one_device_leave_window_by_window(void **state)
+{
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+
+    (void)state;
+    for (guint gpus = 1; gpus <= 2; gpus++) {
+        RpPlanOptions options = full_options("roundpipe", gpus, 8);
+
+        options.async = TRUE;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
+        assert_true(count_tasks(plan, RP_TASK_GRADIENT_DOWNLOAD) >
+                    3 * 5); /* more chunks than stages */
+        assert_int_equal(count_together(plan) > 0, gpus > 1);
+    }
+}
+
 static void
 arenas_stay_as_they_are_after_the_second_iteration(void **state)
 {
@@ -1042,6 +1075,7 @@ main(void)
         cmocka_unit_test(a_device_of_one_slot_an_iteration_has_room_for_one),
         cmocka_unit_test(gradient_sums_use_the_room_that_only_a_forward_stage_fills),
         cmocka_unit_test(slots_have_room_for_any_two_that_follow_each_other),
+        cmocka_unit_test(gradients_of_one_device_leave_window_by_window),
         cmocka_unit_test(arenas_stay_as_they_are_after_the_second_iteration),
         cmocka_unit_test(a_plan_that_does_not_fit_names_category_excess_and_remedy),
         cmocka_unit_test(frozen_layers_cost_no_gradient_and_no_optimizer),
