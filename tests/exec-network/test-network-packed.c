@@ -180,7 +180,9 @@ has_them_in_16_bits(void **state)
     assert_same_gradients(&windows, RP_DTYPE_BF16, 1e-3, 0.02);
 }
 
-/* Only sample @sample is learned, the others have other tokens each time. */
+/* Only sample @sample is learned, the others have other tokens each time. Bits stay, but those of experts on
+ * the host: other tokens are routed elsewhere, and OpenBLAS may round a row otherwise in a matrix of other
+ * rows (some processors). */
 static void
 assert_blind(const RpModel *config, guint sample)
 {
@@ -197,7 +199,7 @@ assert_blind(const RpModel *config, guint sample)
         if (i == 0)
             loss = run.loss;
         assert_true(loss > 0);
-        if (memcmp(&loss, &run.loss, sizeof loss) != 0)
+        if (!(fabs(run.loss - loss) <= (config->experts > 1 ? 1e-7 * loss : 0)))
             fail_msg("sample %u: loss %.17g became %.17g", sample, loss, run.loss);
         for (gint32 t = 0; t < (gint32)model->tokens; t++)
             if (t < starts[sample] || t >= starts[sample + 1])
