@@ -33,6 +33,11 @@ typedef enum {
     RP_SLIDING_NO_ROPE    /* those without rope */
 } RpSlidingRule;
 
+/* Tokens of a micro-batch of which a dense MLP has gate and up at once. Of more it has those of a tile at a
+ * time, and its backward makes them again (exec/network/mlp.c). */
+#define RP_MLP_MOST_ROWS 65536
+#define RP_MLP_TILE_ROWS 16384
+
 /* The row of an architecture. What stands in config.json is in RpModel instead. */
 typedef struct {
     const char *hf_name;     /* "Qwen3ForCausalLM" */

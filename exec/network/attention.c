@@ -244,7 +244,7 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                             void *dx)
 {
     RpRoom *scratch = &pass->scratch;
-    void *d_out = rp_pass_take(pass, scratch, z->T * z->queries);
+    void *d_out = normed; /* is over when the input is normed again */
     RpBlockAttention d;
 
     take_qkv(pass, scratch, z, &d);

@@ -64,7 +64,7 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
     rp_pass_begin_codes(pass);
 
     void *ds = rp_pass_take(pass, scratch, z.T * z.C);
-    void *normed = rp_pass_take(pass, scratch, z.T * z.C);
+    void *normed = rp_pass_take(pass, scratch, z.T * MAX(z.C, z.queries));
     float *rstd = rp_pass_take_floats(scratch, z.T);
     const gsize before = scratch->used;
 

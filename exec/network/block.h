@@ -36,7 +36,7 @@ RpBlockAttention rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlo
 /* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
 void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
                                 void *s, void *normed, float *rstd);
-/* dx = ds + (gradient that reaches x through attention); @normed is scratch. */
+/* dx = ds + (gradient that reaches x through attention); @normed is scratch, [T,max(C, H D)]. */
 void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                  const RpBlockAttention *a, const void *ds, void *normed,
                                  float *rstd, void *dx);

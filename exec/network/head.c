@@ -26,15 +26,6 @@ typedef struct {
     void *dh;     /* [n,C]: of gathered rows */
 } Chunk;
 
-/* Row @first of a hidden state; when measuring, of one that stands anywhere. */
-static void *
-row(const RpNetwork *network, const void *hidden, size_t first)
-{
-    const gsize bytes = network->model->hidden * rp_dtype_size(network->options.dtype);
-
-    return (void *)((guintptr)hidden + first * bytes);
-}
-
 /* Of the gradient of @n rows of logits. No magnitude is looked for: that of a softmax less what is aimed
  * at is at most 1, and all are times the call's scale. */
 static RpOperand
@@ -177,9 +168,9 @@ run(RpPass *pass, const void *x, void *dx)
     for (size_t first = 0; first < network->tokens; first += largest) {
         const size_t n = MIN(largest, network->tokens - first);
 
-        run_chunk(pass, &chunk, n, row(network, x, first),
+        run_chunk(pass, &chunk, n, rp_pass_row(pass, x, first),
                   pass->measuring ? NULL : pass->call->targets + first, NULL,
-                  dx != NULL ? row(network, dx, first) : NULL);
+                  dx != NULL ? rp_pass_row(pass, dx, first) : NULL);
     }
 }
 

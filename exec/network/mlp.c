@@ -2,6 +2,13 @@
  * The MLP of a dense block: gate, up = n Wg, n Wu;  y = s + swiglu(gate, up) Wd, n = norm(s).
  * gate, up [T,m] are kept, and turn into their gradients where they stand. Where their matrices are one,
  * so are they, [T,2m]: one matmul makes both, and one each the gradients of both and of their input.
+ *
+ * Long micro-batches go through in tiles of rows, and only one tile has gate and up at a time. Nothing of
+ * the MLP is kept then: the backward of a tile makes its gate and up again.
+ *
+ *   rows      |--- tile ---|--- tile ---|- rest -|
+ *   forward    gate, up, y  gate, up, y   ...
+ *   backward   gate, up, their gradients, ds;  the same of the next tile: sums += its part
  */
 #include "exec/network/block.h"
 
@@ -24,56 +31,110 @@ are_one(const RpPass *pass, const RpBlockShape *z)
 static Mlp
 take_mlp(RpPass *pass, RpRoom *room, const RpBlockShape *z)
 {
-    RpRoom *made = rp_pass_room(pass, room, RP_SAVED_MLP);
     Mlp mlp = {.row = are_one(pass, z) ? z->m : 0};
 
     if (mlp.row > 0) {
-        mlp.gate = rp_pass_take(pass, made, 2 * z->T * z->m);
+        mlp.gate = rp_pass_take(pass, room, 2 * z->T * z->m);
         mlp.up = (guint8 *)mlp.gate + z->m * rp_dtype_size(pass->network->options.dtype);
         return mlp;
     }
-    mlp.gate = rp_pass_take(pass, made, z->T * z->m);
-    mlp.up = rp_pass_take(pass, made, z->T * z->m);
+    mlp.gate = rp_pass_take(pass, room, z->T * z->m);
+    mlp.up = rp_pass_take(pass, room, z->T * z->m);
     return mlp;
+}
+
+/* Rows of a tile: z->T, if there is one. Codes have one scale for all rows. */
+static size_t
+tile_rows(const RpPass *pass, const RpBlockShape *z)
+{
+    const size_t asked = pass->network->options.mlp_tile;
+    const size_t rows = asked > 0 ? asked : z->T > RP_MLP_MOST_ROWS ? RP_MLP_TILE_ROWS : z->T;
+
+    return pass->layout->has_codes ? z->T : MIN(rows, z->T);
+}
+
+/* Rows of @z from @first on, @rows of them at most. */
+static RpBlockShape
+begin_tile(RpPass *pass, const RpBlockShape *z, size_t first, size_t rows)
+{
+    RpBlockShape tile = *z;
+
+    tile.T = MIN(rows, z->T - first);
+    pass->first_row = first;
+    pass->sums_begun = first > 0;
+    return tile;
+}
+
+static void
+end_tiles(RpPass *pass)
+{
+    pass->first_row = 0;
+    pass->sums_begun = FALSE;
+}
+
+static void
+make_mlp(RpPass *pass, const RpBlockShape *z, const void *normed, const Mlp *mlp)
+{
+    const gsize before = pass->scratch.used;
+    const RpOperand n =
+        rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
+
+    if (mlp->row > 0) {
+        rp_pass_joined(pass, joint, &n, mlp->gate);
+    } else {
+        rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp->gate);
+        rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp->up);
+    }
+    pass->scratch.used = before;
+}
+
+/* @stays: gate and up are read once more; else the product takes their place */
+static void
+finish_mlp(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, gboolean stays, const void *s,
+           void *y)
+{
+    void *product = stays ? rp_pass_take(pass, &pass->scratch, z->T * z->m) : mlp->gate;
+    float *noted = rp_pass_cell(pass);
+
+    rp_pass_swiglu(pass, z->T, mlp->row, mlp->gate, mlp->up, product, noted);
+    RpOperand x =
+        rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, noted, &pass->kept.product);
+
+    if (y == NULL)
+        return;
+    if (product == mlp->gate)
+        x.stride = 2 * mlp->row;
+    rp_pass_linear_onto(pass, RP_WEIGHT_DOWN, &x, s, y);
 }
 
 static void
 mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed, RpRoom *kept,
             void *y)
 {
-    RpRoom *scratch = &pass->scratch;
-    const Mlp mlp = take_mlp(pass, kept != NULL ? kept : scratch, z);
+    const size_t rows = tile_rows(pass, z);
+    const gsize before = pass->scratch.used;
     const gboolean stays = kept != NULL || (pass->saved & RP_SAVED(MLP)) != 0;
-    const gsize before = scratch->used;
-    void *product;
 
-    if (rp_pass_makes(pass, RP_SAVED_MLP)) {
-        const RpOperand n =
-            rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
+    if (rows == z->T) {
+        RpRoom *room = kept != NULL ? kept : &pass->scratch;
+        const Mlp mlp = take_mlp(pass, rp_pass_room(pass, room, RP_SAVED_MLP), z);
 
-        if (mlp.row > 0) {
-            rp_pass_joined(pass, joint, &n, mlp.gate);
-        } else {
-            rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp.gate);
-            rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp.up);
-        }
-        scratch->used = before;
+        if (rp_pass_makes(pass, RP_SAVED_MLP))
+            make_mlp(pass, z, normed, &mlp);
+        if (y != NULL || pass->kept.used)
+            finish_mlp(pass, z, &mlp, stays, s, y);
+        return;
     }
-    if (y == NULL && !pass->kept.used)
-        return;
-    product = stays ? rp_pass_take(pass, scratch, z->T * z->m) : mlp.gate;
+    for (size_t first = 0; first < z->T && y != NULL; first += rows) {
+        const RpBlockShape tile = begin_tile(pass, z, first, rows);
+        const Mlp mlp = take_mlp(pass, &pass->scratch, &tile);
 
-    float *noted = rp_pass_cell(pass);
-
-    rp_pass_swiglu(pass, mlp.row, mlp.gate, mlp.up, product, noted);
-    RpOperand x =
-        rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, noted, &pass->kept.product);
-
-    if (y == NULL)
-        return;
-    if (product == mlp.gate)
-        x.stride = 2 * mlp.row;
-    rp_pass_linear_onto(pass, RP_WEIGHT_DOWN, &x, s, y);
+        make_mlp(pass, &tile, rp_pass_row(pass, normed, first), &mlp);
+        finish_mlp(pass, &tile, &mlp, FALSE, rp_pass_row(pass, s, first),
+                   rp_pass_row(pass, y, first));
+        pass->scratch.used = before;
+    }
+    end_tiles(pass);
 }
 
 /* Of gate and up, where their gradients stand. @x: their input; @ds: (out): its gradient */
@@ -95,40 +156,84 @@ differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const 
     rp_pass_linear_backward(pass, RP_WEIGHT_GATE, x, &d, ds, TRUE);
 }
 
+/* gate and up become their gradients. @noted: their cells, and the product's */
+static void
+differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const void *dy,
+                      float *const noted[3])
+{
+    const gsize before = pass->scratch.used;
+    void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
+    const RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
+
+    rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
+    rp_pass_swiglu_backward(pass, z->T, mlp->row, mlp->gate, mlp->up, product, noted);
+
+    const RpOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
+                                        : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
+                                                          RP_OPERAND_SUMS, noted[2]);
+
+    rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
+    pass->scratch.used = before;
+}
+
+/* What gate and up read, normed anew unless its codes are kept. */
+static RpOperand
+norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
+{
+    float *noted = rp_pass_cell(pass);
+
+    if (pass->kept.used)
+        return rp_pass_kept_sums(z->T, &pass->kept.post);
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
+                 (RpRmsnormArgs){
+                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = noted});
+    return rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, noted);
+}
+
+/* ds without its way through the norm, and sums but the norm's. */
+static void
+backward_tiles(RpPass *pass, const RpBlockShape *z, size_t rows, const void *s, const void *dy,
+               void *normed, float *rstd, void *ds)
+{
+    float *const none[] = {NULL, NULL, NULL};
+    const gsize before = pass->scratch.used;
+
+    norm_again(pass, z, s, normed, rstd);
+    for (size_t first = 0; first < z->T; first += rows) {
+        const RpBlockShape tile = begin_tile(pass, z, first, rows);
+        const Mlp mlp = take_mlp(pass, &pass->scratch, &tile);
+        const void *n = rp_pass_row(pass, normed, first);
+        const RpOperand x = rp_pass_plain(tile.T, n);
+
+        make_mlp(pass, &tile, n, &mlp);
+        differentiate_product(pass, &tile, &mlp, rp_pass_row(pass, dy, first), none);
+        differentiate_layers(pass, &tile, &mlp, &x, none, rp_pass_row(pass, ds, first));
+        pass->scratch.used = before;
+    }
+    end_tiles(pass);
+}
+
 static void
 mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, const void *dy,
              void *normed, float *rstd, void *ds)
 {
-    const Mlp mlp = take_mlp(pass, kept, z);
-    void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
+    const size_t rows = tile_rows(pass, z);
     const gsize before = pass->scratch.used;
 
-    RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
-    float *const noted[] = {rp_pass_cell(pass), rp_pass_cell(pass), rp_pass_cell(pass)};
-    float *norm = rp_pass_cell(pass);
-
-    rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
-    rp_pass_swiglu_backward(pass, mlp.row, mlp.gate, mlp.up, product, noted);
-
-    RpOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
-                                  : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
-                                                    RP_OPERAND_SUMS, noted[2]);
-
-    rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
-    pass->scratch.used = before;
-    if (pass->kept.used) {
-        rstd = pass->kept.post_rstd;
-        x = rp_pass_kept_sums(z->T, &pass->kept.post);
+    if (rows < z->T) {
+        backward_tiles(pass, z, rows, s, dy, normed, rstd, ds);
     } else {
-        rp_pass_norm(
-            pass, RP_WEIGHT_POST_NORM,
-            (RpRmsnormArgs){
-                .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = norm});
-        x = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, norm);
-    }
+        const Mlp mlp = take_mlp(pass, rp_pass_room(pass, kept, RP_SAVED_MLP), z);
+        float *const noted[] = {rp_pass_cell(pass), rp_pass_cell(pass), rp_pass_cell(pass)};
 
-    differentiate_layers(pass, z, &mlp, &x, noted, ds);
-    pass->scratch.used = before;
+        differentiate_product(pass, z, &mlp, dy, noted);
+        const RpOperand x = norm_again(pass, z, s, normed, rstd);
+
+        differentiate_layers(pass, z, &mlp, &x, noted, ds);
+        pass->scratch.used = before;
+    }
+    if (pass->kept.used)
+        rstd = pass->kept.post_rstd;
     pass->noted = rp_pass_cell(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
                           (RpRmsnormArgs){.rows = z->T,

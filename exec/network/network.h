@@ -43,6 +43,9 @@ typedef struct {
     guint head_chunk; /* tokens whose logits exist at once; 0 = chosen, from 1024 on */
     guint64
         head_memory; /* a chosen one's workspace may be so large, up to 16384 tokens; 0: as a block's */
+    guint
+        mlp_tile; /* tokens of which a dense MLP has gate and up at once; 0 = all up to 65536, of more
+                       16384. All where layers read codes */
     RpAttentionChoice attention;
     gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; codes: in fewer bits */
     RpNetworkCodes codes;

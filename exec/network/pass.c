@@ -41,6 +41,15 @@ rp_pass_take_bytes(RpRoom *room, size_t n)
     return take(room, n);
 }
 
+void *
+rp_pass_row(const RpPass *pass, const void *hidden, size_t first)
+{
+    const RpNetwork *network = pass->network;
+    const gsize bytes = network->model->hidden * rp_dtype_size(network->options.dtype);
+
+    return (void *)((guintptr)hidden + first * bytes);
+}
+
 gboolean
 rp_pass_has(const RpPass *pass, RpWeightKind kind)
 {
@@ -274,21 +283,22 @@ rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out)
 }
 
 static RpSwigluArgs
-swiglu_args(const RpPass *pass, size_t row, const void *gate, const void *up)
+swiglu_args(const RpPass *pass, size_t rows, size_t row, const void *gate, const void *up)
 {
     const RpNetwork *network = pass->network;
 
     return (RpSwigluArgs){.dtype = network->options.dtype,
-                          .n = network->tokens * network->model->intermediate,
+                          .n = rows * network->model->intermediate,
                           .row = row,
                           .gate = gate,
                           .up = up};
 }
 
 void
-rp_pass_swiglu(RpPass *pass, size_t row, const void *gate, const void *up, void *y, float *noted)
+rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up, void *y,
+               float *noted)
 {
-    RpSwigluArgs args = swiglu_args(pass, row, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
 
     args.y = y;
     args.largest = noted;
@@ -296,10 +306,10 @@ rp_pass_swiglu(RpPass *pass, size_t row, const void *gate, const void *up, void 
 }
 
 void
-rp_pass_swiglu_backward(RpPass *pass, size_t row, void *gate, void *up, void *d,
+rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
                         float *const noted[3])
 {
-    RpSwigluArgs args = swiglu_args(pass, row, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
 
     args.d_gate_largest = noted[0];
     args.d_up_largest = noted[1];
@@ -322,7 +332,7 @@ rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args)
     args.scale = (float)(1 / (1 - p));
     if (!pass->measuring) {
         args.step = pass->call->step;
-        args.row = pass->call->first_token;
+        args.row = pass->call->first_token + (guint32)pass->first_row;
     }
     RUN(pass, dropout, &args);
 }

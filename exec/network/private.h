@@ -135,7 +135,8 @@ struct _RpPass {
     gboolean saved_before; /* the forward has left them there */
     RpRoom saved_room;
     RpBlockKept kept;
-    gboolean sums_begun; /* of the head's matrix: a chunk before has written them */
+    size_t first_row;    /* of the micro-batch's, where a part of them runs */
+    gboolean sums_begun; /* of matrices: a chunk or tile of rows before has written them */
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
@@ -175,6 +176,8 @@ void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
 float *rp_pass_take_floats(RpRoom *room, size_t n);
 int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
 guint8 *rp_pass_take_bytes(RpRoom *room, size_t n);
+/* Row @first of a hidden state; when measuring, of one that stands anywhere. */
+void *rp_pass_row(const RpPass *pass, const void *hidden, size_t first);
 
 /* The same of a tensor of @group: in @room unless it is saved. */
 static inline RpRoom *
@@ -369,11 +372,11 @@ void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 /* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */
-void rp_pass_swiglu(RpPass *pass, size_t row, const void *gate, const void *up, void *y,
-                    float *noted);
+void rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up,
+                    void *y, float *noted);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless codes
  * of that are kept. @noted: cells of the three */
-void rp_pass_swiglu_backward(RpPass *pass, size_t row, void *gate, void *up, void *d,
+void rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
                              float *const noted[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);

@@ -107,6 +107,26 @@ drops_the_same_however_the_model_is_cut(void **state)
     network_free(model);
 }
 
+/* A tile drops what those rows drop in the whole. */
+static void
+drops_the_same_in_tiles(void **state)
+{
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpLora lora = {.rank = 3, .alpha = 4, .dropout = 0.4};
+    RpNetworkOptions tiles = options;
+    Model *whole = network_random_adapted(&config, &lora, &options), *tiled;
+
+    tiles.mlp_tile = 5;
+    tiled = network_random_adapted(&config, &lora, &tiles);
+    whole->drops = tiled->drops = TRUE;
+    const Run expected = network_whole(whole), run = network_whole(tiled);
+
+    assert_true(fabs(run.loss - expected.loss) <= 1e-6 * expected.loss);
+    assert_true(network_error(run.sums, expected.sums, whole->elements) < 2e-6);
+    network_free(whole);
+    network_free(tiled);
+}
+
 static double
 loss_of(const RpModel *config, const RpLora *lora, gboolean drops)
 {
@@ -304,6 +324,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         host_test(gradients_are_differences_of_the_loss),
         host_test(drops_the_same_however_the_model_is_cut),
+        host_test(drops_the_same_in_tiles),
         host_test(drops_by_seed_and_in_training_alone),
         host_test(embeddings_have_noise_by_seed_and_in_training_alone),
         host_test(noise_is_the_same_however_the_model_is_cut),

@@ -397,6 +397,81 @@ holds_the_logits_of_one_chunk_only(void **state)
     network_free(large);
 }
 
+/* ---- the MLP ---- */
+
+static void
+check_tiles(const RpModel *config, guint tile)
+{
+    RpNetworkOptions options = options_of(RP_DTYPE_FP32);
+    Model *whole = network_random(config, &options), *tiled;
+    const gsize n = whole->tokens * config->hidden;
+
+    options.mlp_tile = tile;
+    tiled = network_random(config, &options);
+    tiled->begins = TRUE;
+    const Run expected = network_cut(whole, 7, 7), run = network_cut(tiled, 7, 7);
+    const Run one = network_whole(tiled);
+
+    assert_true(fabs(run.loss - expected.loss) <= 1e-6 * expected.loss);
+    for (guint l = 1; l < rp_network_n_layers(tiled->network); l++) {
+        assert_true(network_error((float *)run.hidden[l], (float *)expected.hidden[l], n) < 1e-6);
+        assert_true(network_error((float *)run.d_hidden[l], (float *)expected.d_hidden[l], n) <
+                    1e-6);
+    }
+    for (guint i = 0; i < rp_weights_count(tiled->weights); i++) {
+        const gsize elements = rp_weights_nth(tiled->weights, i)->elements;
+        const float *gradient = network_gradient(tiled, &run, i);
+
+        assert_true(network_error(gradient, network_gradient(whole, &expected, i), elements) <
+                    2e-6);
+        assert_memory_equal(gradient, network_gradient(tiled, &one, i), elements * sizeof(float));
+    }
+    network_free(whole);
+    network_free(tiled);
+}
+
+static void
+takes_the_mlp_in_tiles_of_any_size(void **state)
+{
+    static const guint tiles[] = {1, 7, 32, 33, 500};
+    const RpModel apart = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    const RpModel joined = network_config_joined();
+
+    for (guint i = 0; i < G_N_ELEMENTS(tiles); i++) {
+        check_tiles(&apart, tiles[i]);
+        check_tiles(&joined, tiles[i]);
+    }
+}
+
+/* Of a long micro-batch, whose gate and up would be larger than all else; sizes only. */
+static void
+holds_gate_and_up_of_one_tile_only(void **state)
+{
+    const RpModel *config = rp_model_find("qwen3-1.7b", NULL);
+    const gsize more = RP_MLP_MOST_ROWS - 256, tile = RP_MLP_TILE_ROWS;
+    g_autoptr(RpWeights) weights = rp_weights_new(config);
+    gsize bytes[2], kept[2];
+
+    for (guint i = 0; i < 2; i++) {
+        const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16,
+                                          .sequences = 1,
+                                          .tokens =
+                                              i == 0 ? RP_MLP_MOST_ROWS : RP_MLP_MOST_ROWS + 256,
+                                          .head_chunk = 1024};
+        g_autoptr(RpNetwork) network = rp_network_new(weights, rp_host_kernels(), &options);
+        g_autoptr(RpProfile) profile = rp_network_profile(network);
+        const RpLayer *block = &profile->layers[1];
+
+        kept[i] = block->activation_bytes;
+        bytes[i] = block->activation_bytes + block->backward_workspace_bytes;
+        assert_int_equal(block->saved[RP_SAVED_MLP].bytes > 0, i == 0);
+        assert_true(block->saved[RP_SAVED_QKV].bytes > 0);
+    }
+    /* gate, up [T,2m] and the product [T,m]; gate and up are kept */
+    assert_true(kept[0] > kept[1] + 2 * 2 * config->intermediate * more);
+    assert_true(bytes[0] > bytes[1] + 2 * 2 * config->intermediate * (more - tile));
+}
+
 /* Of 8192 tokens; sizes only, nothing is computed. */
 static guint64
 head_workspace(RpModel *config, guint head_chunk, guint *chosen, guint64 *of_block)
@@ -858,6 +933,8 @@ main(void)
         host_test(equals_each_sequence_alone),
         host_test(takes_the_head_in_chunks_of_any_size),
         host_test(holds_the_logits_of_one_chunk_only),
+        host_test(takes_the_mlp_in_tiles_of_any_size),
+        host_test(holds_gate_and_up_of_one_tile_only),
         host_test(chooses_the_largest_chunk_that_fits_where_blocks_do),
         host_test(chooses_larger_chunks_with_memory_of_their_own),
         host_test(computes_the_loss_alone_in_a_forward),

@@ -302,7 +302,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                            .norm_bytes = forward->norm,
                            .heads_bytes = rp_architectures[model->architecture].qk_norm
                                               ? forward->normed
-                                              : forward->heads},
+                                              : forward->heads,
+                           .tiles = !context->workload->codes},
             layer);
 }
 

@@ -33,4 +33,11 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
         layer->saved[g].recompute_ns =
             llround(cost->tokens * made_ns + (g == RP_SAVED_ATTENTION ? cost->attention_ns : 0));
     }
+    if (cost->tiles && m > 0 && cost->tokens > RP_MLP_MOST_ROWS) {
+        RpSavedTensors *mlp = &layer->saved[RP_SAVED_MLP];
+
+        layer->backward_ns += mlp->recompute_ns;
+        layer->recompute_last_ns = MAX(1, layer->recompute_last_ns - mlp->recompute_ns);
+        *mlp = (RpSavedTensors){0};
+    }
 }
