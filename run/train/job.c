@@ -100,7 +100,7 @@ check_stacks(const RpWeights *weights, GError **error)
     return TRUE;
 }
 
-/* What the run file names is not trained. */
+/* What the run file names is not trained. How it is stored is known later: rp_weights_store_base(). */
 static gboolean
 freeze(RpTrainJob *job, GError **error)
 {
@@ -108,7 +108,7 @@ freeze(RpTrainJob *job, GError **error)
     gboolean trains = FALSE;
 
     for (char **name = names; name != NULL && *name != NULL; name++)
-        if (rp_weights_freeze_named(job->weights, *name, rp_weights_dtype(job->weights)) == 0) {
+        if (rp_weights_freeze_named(job->weights, *name, job->config.dtype) == 0) {
             g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                         "freeze: expected names of the model's tensors or modules, as lm_head or "
                         "model.layers.0.*, found \"%s\", which none has",
