@@ -424,6 +424,26 @@ bind_weight(Binding *binding, guint index, GError **error)
     return check_tensor(weight, tensor, binding->dtype, error);
 }
 
+void
+rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
+                const RpSafetensor **base, GPtrArray *own, RpDtype dtype)
+{
+    g_free(weights->source);
+    g_free(weights->packed);
+    g_clear_pointer(&weights->map, g_free);
+    g_ptr_array_unref(weights->own);
+    g_free(weights->base);
+    weights->source = source;
+    weights->packed = packed;
+    weights->own = own;
+    weights->dtype = dtype;
+    weights->base = base;
+    if (!weights->keeps_hash) {
+        g_clear_pointer(&weights->base_hash, g_free);
+        g_clear_pointer(&weights->base_layers, g_free);
+    }
+}
+
 gboolean
 rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **error)
 {
@@ -448,19 +468,9 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
             return FALSE;
     if (!check_extra(names, checkpoint, error))
         return FALSE;
-    g_free(weights->source);
-    g_free(weights->packed);
-    g_clear_pointer(&weights->map, g_free);
-    g_ptr_array_unref(weights->own);
-    weights->source = g_steal_pointer(&source);
-    weights->packed = g_steal_pointer(&packed);
-    weights->own = g_steal_pointer(&own);
-    weights->dtype = binding.dtype;
-    g_free(weights->base);
-    weights->base = g_memdup2(weights->source, weights->list->len * sizeof *weights->source);
-    if (!weights->keeps_hash) {
-        g_clear_pointer(&weights->base_hash, g_free);
-        g_clear_pointer(&weights->base_layers, g_free);
-    }
+    const RpSafetensor **base = g_memdup2(source, weights->list->len * sizeof *source);
+
+    rp_weights_take(weights, g_steal_pointer(&source), g_steal_pointer(&packed), base,
+                    g_steal_pointer(&own), binding.dtype);
     return TRUE;
 }

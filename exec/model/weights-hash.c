@@ -22,26 +22,48 @@
 #define LAYER_DIGITS 16 /* of its SHA-256, to tell which layers differ */
 
 typedef struct {
-    const guint8 *bytes;
-    gsize n;
-    guint64 hash; /* little-endian */
+    guint weight;
+    const guint8 *bytes; /* NULL: they are made */
+    gsize at, n;         /* bytes of the tensor */
+    guint64 hash;        /* little-endian */
 } Piece;
 
 typedef struct {
+    const RpWeights *weights;
     GArray *pieces; /* (element-type Piece) */
     atomic_uint next;
 } Hashing;
+
+/* The bytes that a file would have. */
+static void
+make_bytes(const RpWeights *weights, const Piece *piece, guint8 *bytes)
+{
+    const gsize size = rp_dtype_size(weights->dtype);
+    float values[1024];
+
+    for (gsize done = 0, some; done < piece->n; done += some * size) {
+        some = MIN((piece->n - done) / size, G_N_ELEMENTS(values));
+        rp_weights_read(weights, piece->weight, (piece->at + done) / size, values, some);
+        rp_dtype_from_float(weights->dtype, values, bytes + done, some);
+    }
+}
 
 static void *
 hash_some(void *data)
 {
     Hashing *hashing = data;
+    g_autofree guint8 *made = NULL;
     guint k;
 
     while ((k = atomic_fetch_add(&hashing->next, 1)) < hashing->pieces->len) {
         Piece *piece = &g_array_index(hashing->pieces, Piece, k);
 
-        piece->hash = GUINT64_TO_LE(rp_hash64(piece->bytes, piece->n, 0));
+        if (piece->bytes == NULL) {
+            made = made != NULL ? made : g_malloc(PIECE_BYTES);
+            make_bytes(hashing->weights, piece, made);
+        }
+        piece->hash =
+            GUINT64_TO_LE(rp_hash64(piece->bytes != NULL ? piece->bytes : made, piece->n, 0));
     }
     return NULL;
 }
@@ -70,11 +92,15 @@ tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP
 }
 
 static void
-add_pieces(GArray *pieces, const RpSafetensor *tensor)
+add_pieces(GArray *pieces, guint weight, const RpSafetensor *tensor)
 {
+    const guint8 *bytes = tensor->data;
+
     for (gsize at = 0; at < tensor->bytes; at += PIECE_BYTES) {
-        const Piece piece = {(const guint8 *)tensor->data + at,
-                             MIN(PIECE_BYTES, tensor->bytes - at), 0};
+        const Piece piece = {.weight = weight,
+                             .bytes = bytes != NULL ? bytes + at : NULL,
+                             .at = at,
+                             .n = MIN(PIECE_BYTES, tensor->bytes - at)};
 
         g_array_append_val(pieces, piece);
     }
@@ -125,14 +151,14 @@ static void
 hash_base(RpWeights *weights)
 {
     g_autoptr(GArray) pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
-    Hashing hashing = {.pieces = pieces};
+    Hashing hashing = {.weights = weights, .pieces = pieces};
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpSafetensor *tensors[RP_N_LOWBIT_PARTS];
         const guint parts = tensors_of(weights, i, tensors);
 
         for (guint part = 0; part < parts; part++)
-            add_pieces(pieces, tensors[part]);
+            add_pieces(pieces, i, tensors[part]);
     }
     atomic_init(&hashing.next, 0);
     rp_run_in_threads(MIN(pieces->len, MAX_THREADS), hash_some, &hashing);

@@ -1,5 +1,5 @@
 /**
- * What weights.c, weights-bind.c and weights-read.c share. Private to them.
+ * What weights*.c share. Private to them.
  */
 #pragma once
 
@@ -15,11 +15,21 @@ struct _RpWeights {
     RpAdapterMap **map;          /* the same: of adapters of experts */
     GPtrArray *own; /* (element-type void): parts of tensors, packed sources, and maps */
     RpDtype dtype;
-    RpLora lora;               /* rank 0: no adapters */
-    const RpSafetensor **base; /* sources of the base, as bound; NULL before */
-    GMutex base_lock;          /* of the next two */
-    char *base_hash;           /* or NULL */
+    guint64 seed; /* of weights that are made */
+    RpLora lora;  /* rank 0: no adapters */
+    const RpSafetensor *
+        *base; /* sources of the base, as bound; of one that is made without data; NULL before */
+    GMutex base_lock; /* of the next two */
+    char *base_hash;  /* or NULL */
     char *base_layers;
     gboolean keeps_hash;
     const char *base_format; /* rp_weights_base_format() */
 };
+
+/* What was found takes the place of what was bound before. All are transferred. */
+void rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
+                     const RpSafetensor **base, GPtrArray *own, RpDtype dtype);
+
+/* rp_weights_read() of a weight that is made. */
+void rp_weights_read_random(const RpWeights *weights, guint index, guint64 first, float *values,
+                            gsize n);

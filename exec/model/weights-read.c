@@ -158,6 +158,8 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
         rp_dtype_to_float(source->dtype,
                           (const guint8 *)source->data + first * rp_dtype_size(source->dtype),
                           values, n);
-    else
+    else if (rp_weight_is_adapter(weight->kind))
         rp_init_fill(&weights->model, weight, weights->lora.seed, first, values, n);
+    else
+        rp_weights_read_random(weights, index, first, values, n);
 }

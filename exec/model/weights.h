@@ -110,9 +110,13 @@ guint64 rp_weights_elements(const RpWeights *weights);
 gboolean rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Binds the weights to no file: they are made as they are read, and are those that rp_init_write() writes of
+ * @seed, bit for bit, in the type of the config or else bf16. None may be packed. */
+void rp_weights_bind_random(RpWeights *weights, guint64 seed);
+
 /**
  * rp_weights_check_finite:
- * @weights: bound
+ * @weights: bound to a file
  * @dtype: that they will be computed in
  *
  * Looks at every value for a NaN or an infinity, in several threads: also for one that becomes
@@ -128,8 +132,8 @@ gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
 const RpLora *rp_weights_lora(const RpWeights *weights);
 
 /* The bound tensor of weight @index, or its part of the tensor that holds all experts'; of a tied head
- * the embedding's. %NULL before binding, of a packed one, and of an adapter that begins as new ones do
- * (rp_init_fill(), the seed of rp_weights_lora()). */
+ * the embedding's. %NULL before binding, of a packed one, of one that is made, and of an adapter that begins
+ * as new ones do (rp_init_fill(), the seed of rp_weights_lora()). */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
 /* The same of a packed one; %NULL: it is not. */
 const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
@@ -138,8 +142,8 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * @weights: bound
  * @values: (out): elements @first to @first + @n, as the network has them
  *
- * From the bound tensor, expanded (and transposed) where it is packed and does not stay so; of an adapter without one as
- * new ones begin. From any thread.
+ * From the bound tensor, expanded (and transposed) where it is packed and does not stay so; without one made:
+ * rp_weights_bind_random(), or an adapter as new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
 /* Of the model that the weights are bound to, or the base of adapters: names, shapes, types and bytes of its

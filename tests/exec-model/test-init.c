@@ -213,6 +213,47 @@ writes_a_checkpoint_that_binds_to_its_config(void **state)
     }
 }
 
+/* Every value, read in odd pieces, and the hash of the base: more than a piece of it. */
+static void
+makes_the_values_of_a_file_without_it(void **state)
+{
+    TensorFixture *f = *state;
+    const RpLora lora = {.rank = 2, .alpha = 8};
+    float expected[1000], found[1000];
+
+    for (guint tied = 0; tied < 2; tied++)
+        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+            RpModel config = tiny;
+            config.vocab = 140000;
+            config.tied = (gboolean)tied;
+            config.has_dtype = TRUE;
+            config.dtype = (RpDtype)dtype;
+            assert_true(write_tiny(f, &config, 3, 0));
+            g_clear_pointer(&f->tensors, rp_safetensors_free);
+            f->tensors = rp_safetensors_open(f->directory, &f->error);
+            rp_assert_no_error(f->error);
+            g_autoptr(RpWeights) file = rp_weights_new_adapted(&config, &lora);
+            g_autoptr(RpWeights) made = rp_weights_new_adapted(&config, &lora);
+            assert_true(rp_weights_bind(file, f->tensors, &f->error));
+            rp_weights_bind_random(made, 3);
+            assert_int_equal(rp_weights_dtype(made), config.dtype);
+            for (guint i = 0; i < rp_weights_count(file); i++) {
+                const guint64 elements = rp_weights_nth(file, i)->elements;
+                for (guint64 first = elements > 4000 ? elements - 3999 : 0; first < elements;
+                     first += G_N_ELEMENTS(found)) {
+                    const gsize n = (gsize)MIN(G_N_ELEMENTS(found), elements - first);
+                    rp_weights_read(file, i, first, expected, n);
+                    rp_weights_read(made, i, first, found, n);
+                    assert_memory_equal(expected, found, n * sizeof *found);
+                }
+            }
+            assert_string_equal(rp_weights_base_hash(file), rp_weights_base_hash(made));
+            assert_string_equal(rp_weights_base_layers(file), rp_weights_base_layers(made));
+            rp_weights_bind_random(made, 4);
+            assert_string_not_equal(rp_weights_base_hash(file), rp_weights_base_hash(made));
+        }
+}
+
 /* The bytes are part of the format: who changes them changes every published run. */
 static void
 writes_the_same_bytes_for_ever(void **state)
@@ -301,6 +342,7 @@ main(void)
         TEST(starts_norms_at_one_and_biases_and_padding_at_zero),
         TEST(starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers),
         TEST(writes_a_checkpoint_that_binds_to_its_config),
+        TEST(makes_the_values_of_a_file_without_it),
         TEST(writes_the_same_bytes_for_ever),
         TEST(writes_the_same_bytes_whatever_the_threads),
         TEST(says_where_it_cannot_write),
