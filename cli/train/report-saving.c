@@ -4,7 +4,7 @@
 #include "exec/checkpoint/checkpoint.h"
 
 /* Checkpoints that may be on the disk at once: those that are kept, the best, and the one being
- * written; 0: nobody knows how many all are. */
+ * written, or fewer if fewer are saved; G_MAXUINT64: nobody knows how many all are. */
 static guint64
 most_at_once(const RpRunFile *run)
 {
@@ -14,10 +14,9 @@ most_at_once(const RpRunFile *run)
     const guint64 bests = best ? (guint64)rp_train_n_evaluations(run) : 0;
     const guint64 planned = (checkpoint->every > 0 ? steps / (guint64)checkpoint->every : 0) +
                             (checkpoint->final != 0) + bests;
+    const guint64 saved = checkpoint->minutes > 0 ? G_MAXUINT64 : MIN(planned, steps);
 
-    if (checkpoint->keep > 0)
-        return (guint64)checkpoint->keep + 1 + best;
-    return checkpoint->minutes > 0 ? 0 : MIN(planned, steps);
+    return checkpoint->keep > 0 ? MIN(saved, (guint64)checkpoint->keep + 1 + best) : saved;
 }
 
 /* Of the disk that @output is on, or will be. */
@@ -43,25 +42,31 @@ rp_train_report_disk(RpReport *report, const RpTrainJob *job)
         rp_checkpoint_bytes(job->weights, job->network.dtype, job->request.options.form,
                             job->request.options.async, FALSE, run->model);
     const guint64 most = most_at_once(run);
+    const gboolean counted = most < G_MAXUINT64;
+    const guint64 most_bytes = counted ? most * bytes : 0;
     guint64 left = 0, copy_bytes;
     const gboolean beside = rp_train_saves_beside(job, &copy_bytes);
     const gboolean known = free_bytes(run->output, &left);
     g_autofree char *each = rp_cli_format_bytes(bytes);
-    g_autofree char *all = rp_cli_format_bytes(most * bytes);
+    g_autofree char *all = rp_cli_format_bytes(most_bytes);
     g_autofree char *there = rp_cli_format_bytes(left);
     g_autofree char *copy = rp_cli_format_bytes(copy_bytes);
     g_autofree char *needed =
-        most > 0
+        counted
             ? g_strdup_printf(", %" G_GUINT64_FORMAT " at once at most: %s of the disk", most, all)
             : g_strdup(", all are kept");
 
     rp_report_object(report, "checkpoint_disk", NULL);
     rp_report_bytes(report, "checkpoint_bytes", bytes, NULL);
-    rp_report_bytes(report, "needed_bytes", most * bytes, NULL);
+    rp_report_bytes(report, "needed_bytes", most_bytes, NULL);
     rp_report_bytes(report, "free_bytes", left, NULL);
     rp_report_bool(report, "beside", beside, NULL);
     rp_report_bytes(report, "copy_bytes", copy_bytes, NULL);
     rp_report_end(report);
+    if (most == 0) {
+        rp_report_line(report, "checkpoints", "none is planned; %s each", each);
+        return;
+    }
     rp_report_line(report, "checkpoints", "%s each%s%s%s%s", each, needed,
                    known ? ", which has " : "", known ? there : "", known ? " free" : "");
     rp_report_line(report, "saving",
@@ -69,7 +74,7 @@ rp_train_report_disk(RpReport *report, const RpTrainJob *job)
                        ? "while training goes on, from a copy of %s of host memory"
                        : "nothing is trained meanwhile: there is no copy of %s (checkpoint.beside)",
                    copy);
-    if (known && most > 0 && most * bytes > left)
+    if (known && most_bytes > left)
         rp_report_line(report, "note",
                        "the disk has less: fewer checkpoints will stay (checkpoint.keep)");
 }
