@@ -5,8 +5,7 @@
 
 #include "core/catalogue/cost/cost-model.h"
 #include "core/profile/cards.h"
-#include "exec/model/hf-config.h"
-#include "run/profile-name.h"
+#include "run/model.h"
 
 /* Of which card the shipped profiles are that stand for a model. */
 #define CARD "rtx4090"
@@ -102,25 +101,11 @@ is_model(const char *path)
 gboolean
 rp_cli_open_model(const char *word, RpModel *model, char **name, GError **error)
 {
-    const gboolean file =
-        g_path_is_absolute(word) || *word == '.' || g_str_has_suffix(word, ".json") ||
-        (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+    g_autofree char *directory = rp_run_find_directory(word);
 
-    if (!file) {
-        const RpModel *found = rp_model_find(word, error);
-
-        if (found == NULL)
-            return FALSE;
-        *model = *found;
-        *name = g_strdup(found->name);
-        return TRUE;
-    }
-    if (!rp_hf_config_load(word, model, error))
+    if (!rp_run_find_model(word, model, error))
         return FALSE;
-    g_autofree char *full = g_canonicalize_filename(word, NULL);
-    g_autofree char *directory =
-        g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full) : g_path_get_dirname(full);
-    g_autofree char *base = g_path_get_basename(directory);
+    g_autofree char *base = g_path_get_basename(directory != NULL ? directory : model->name);
 
     *name = rp_profile_text(base, MAX_NAME);
     return TRUE;

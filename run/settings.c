@@ -96,7 +96,8 @@ static const RpSettingChoice falls[] = {{"cosine", RP_LEARNING_RATE_COSINE},
 
 static const RpSetting settings[] = {
     {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
-     .help = "directory with config.json and model.safetensors (or shards)"},
+     .help = "directory with config.json and model.safetensors (or shards); random:NAME of the "
+             "catalogue, or random:DIR with config.json: random weights, made in memory"},
     {"data", STAGES(data), .required = TRUE, .others = "dataset datasets train_file",
      .help = "samples: files, folders or patterns as [a.jsonl, b.json.gz, c/*.jsonl.zst]; or one "
              ".bin of ids"},
@@ -158,7 +159,7 @@ static const RpSetting settings[] = {
      .help = "how often the run has each sample, unless steps are given"},
     /* up to 2^53: the same number in every JSON reader */
     {"seed", .expert = TRUE, WHOLE(seed, 0, 9007199254740992.0), .initial = "0",
-     .help = "the order of the data follows from it"},
+     .help = "the order of the data and random weights follow from it"},
     {"shuffle", .expert = TRUE, CHOICE(shuffle, booleans), .initial = "true",
      .help = "another order of the data in each epoch, or that of the file"},
     {"schedule", .expert = TRUE, .type = RP_SETTING_SCHEDULE,
@@ -307,7 +308,7 @@ static const RpSetting settings[] = {
     {"checkpoint.keep", WHOLE(checkpoint.keep, 0, 1e6), .initial = "3",
      .others = "save_total_limit", .help = "how many of the last checkpoints stay; 0: all"},
     {"checkpoint.final", .expert = TRUE, CHOICE(checkpoint.final, booleans), .initial = "true",
-     .help = "saves after the last step"},
+     .others = "save_strategy save_model", .help = "saves after the last step"},
     {"checkpoint.beside", .expert = TRUE, CHOICE(checkpoint.beside, maybe), .initial = "auto",
      .help = "writes checkpoints while training goes on; auto: where there is memory for a copy"},
     {"eval.data", STAGES(eval.data),

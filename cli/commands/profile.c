@@ -14,7 +14,7 @@
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/matmul.h"
-#include "run/profile-name.h"
+#include "run/model.h"
 #include "run/run.h"
 
 #define MAX_SECONDS 3600

@@ -40,7 +40,7 @@ rp_train_report_disk(RpReport *report, const RpTrainJob *job)
     const RpRunFile *run = job->run;
     const guint64 bytes =
         rp_checkpoint_bytes(job->weights, job->network.dtype, job->request.options.form,
-                            job->request.options.async, FALSE, run->model);
+                            job->request.options.async, FALSE, job->model_dir);
     const guint64 most = most_at_once(run);
     const gboolean counted = most < G_MAXUINT64;
     const guint64 most_bytes = counted ? most * bytes : 0;

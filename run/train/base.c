@@ -134,6 +134,13 @@ rp_train_open_base(RpTrainJob *job, GError **error)
     }
     if (!adapted || choice == RP_RUN_BASE_16_BITS)
         return TRUE; /* packed weights are expanded as they are read, or refused */
+    if (job->random && choice != RP_RUN_BASE_OF_THE_FILE) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "base: expected bf16 for %s, found %s: `roundpipe init --base` writes a random "
+                    "model whose base is packed",
+                    job->run->model, rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
+        return FALSE;
+    }
     if (job->checkpoint == NULL) {
         if (choice != RP_RUN_BASE_OF_THE_FILE)
             rp_weights_pack_base(job->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));

@@ -186,7 +186,7 @@ open_all(RpTrainJob *job, GError **error)
     RpSamplesAsk ask = {.key = "data",
                         .data = run->data,
                         .weights = run->data_weights,
-                        .model = run->model,
+                        .model = job->model_dir,
                         .config = &job->config,
                         .sequence_tokens = (guint)run->sequence_length,
                         .cache = run->data_cache,

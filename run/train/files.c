@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "core/base/file.h"
+#include "run/model.h"
 #include "run/train/samples.h"
 
 gboolean
@@ -74,9 +75,10 @@ gboolean
 rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
                         const RpTrainHow *how, GError **error)
 {
+    g_autofree char *model = rp_run_model_directory(run->model);
     const char *const inputs[][2] = {
         {"the run file", how->run_file},
-        {"a file of the model", run->model},
+        {"a file of the model", model},
         {"the profile", run->profile},
         {"a file of the checkpoint", how->checkpoint},
     };

@@ -11,7 +11,7 @@
 #include "exec/system/memory-limit.h"
 #include "run/devices.h"
 #include "run/matmul.h"
-#include "run/profile-name.h"
+#include "run/model.h"
 #include "sim/simulate.h"
 
 void
@@ -34,6 +34,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->weights, rp_weights_free);
     g_clear_pointer(&job->adapters, rp_safetensors_free);
     g_clear_pointer(&job->checkpoint, rp_safetensors_free);
+    g_clear_pointer(&job->model_dir, g_free);
     *job = (RpTrainJob){0};
 }
 
@@ -127,7 +128,9 @@ freeze(RpTrainJob *job, GError **error)
 static gboolean
 bind_weights(RpTrainJob *job, GError **error)
 {
-    if (!rp_weights_bind(job->weights, job->checkpoint, error))
+    if (job->random)
+        rp_weights_bind_random(job->weights, (guint64)job->run->seed);
+    else if (!rp_weights_bind(job->weights, job->checkpoint, error))
         return FALSE;
     if (job->adapters == NULL ||
         (rp_checkpoint_check_base(job->run->lora.start, job->weights, error) &&
@@ -160,6 +163,26 @@ weights_dtype(const RpTrainJob *job)
     return job->config.has_dtype ? job->config.dtype : RP_DTYPE_BF16;
 }
 
+/* The config, and the weights if they are in files. */
+static gboolean
+open_files(RpTrainJob *job, GError **error)
+{
+    const char *model = job->run->model;
+
+    if (!rp_run_model_load(model, &job->config, error))
+        return FALSE;
+    job->random = rp_run_model_is_random(model);
+    job->model_dir = rp_run_model_directory(model);
+    if (job->random)
+        return TRUE;
+    if (job->dry && !has_weights(model)) {
+        rp_run_say(job->events, "note", "%s has no weights: planned from its config.json", model);
+        return TRUE;
+    }
+    job->checkpoint = rp_safetensors_open(model, error);
+    return job->checkpoint != NULL;
+}
+
 static gboolean
 open_model(RpTrainJob *job, GError **error)
 {
@@ -167,14 +190,7 @@ open_model(RpTrainJob *job, GError **error)
 
     const RpRunFile *run = job->run;
 
-    if (!rp_hf_config_load(run->model, &job->config, error)) {
-        g_prefix_error(error, "model: ");
-        return FALSE;
-    }
-    if (job->dry && !has_weights(run->model))
-        rp_run_say(job->events, "note", "%s has no weights: planned from its config.json",
-                   run->model);
-    else if ((job->checkpoint = rp_safetensors_open(run->model, error)) == NULL) {
+    if (!open_files(job, error)) {
         g_prefix_error(error, "model: ");
         return FALSE;
     }
@@ -182,7 +198,7 @@ open_model(RpTrainJob *job, GError **error)
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
     if (!freeze(job, error) || !rp_train_open_base(job, error) ||
-        (job->checkpoint != NULL && !bind_weights(job, error)))
+        ((job->random || job->checkpoint != NULL) && !bind_weights(job, error)))
         return FALSE;
     job->network = (RpNetworkOptions){
         .dtype = run->dtype_choice > 0 ? (RpDtype)(run->dtype_choice - 1) : weights_dtype(job),
@@ -464,7 +480,8 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
     if (strcmp(run->profile, "auto") == 0)
-        rp_profile_name_model(job->profile, run->model);
+        rp_profile_name_model(job->profile,
+                              job->model_dir != NULL ? job->model_dir : job->config.name);
     job->profile_json = rp_profile_to_json(job->profile);
     /* threads have what the machine has, GPUs what was found free */
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)

@@ -61,7 +61,9 @@ typedef struct {
     RpServers *servers; /* this is one of: set before rp_train_job_prepare(); %NULL: there is one */
     RpModel config;
     gboolean dry;              /* nothing is trained: weights and data may be missing */
-    RpSafetensors *checkpoint; /* the model's weights; %NULL: they are not there */
+    char *model_dir;           /* rp_run_model_directory() */
+    gboolean random;           /* the model's weights are made in memory */
+    RpSafetensors *checkpoint; /* the model's weights; %NULL: they are made, or are not there */
     RpSafetensors *adapters;   /* that the run begins with; or %NULL */
     RpWeights *weights;
     RpDataset *dataset;

@@ -306,7 +306,7 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
     const RpRunFile *run = loop->job->run;
     const RpCheckpointOptions options = {
         .output = run->output,
-        .model_dir = run->model,
+        .model_dir = loop->job->model_dir,
         .keep = (guint)run->checkpoint.keep,
         .max_shard_bytes = SHARD_BYTES,
         .servers = loop->job->servers,

@@ -269,15 +269,24 @@ agree_data(const RpTrainJob *job, const char *what, const RpDataset *dataset, GE
     return rp_servers_check_same(job->servers, what, fingerprint, error);
 }
 
+/* Weights that are made follow from the config and the run file's seed. */
+static gboolean
+agree_model(const RpTrainJob *job, GError **error)
+{
+    g_autofree char *config = rp_hf_config_to_json(&job->config);
+
+    return job->random ? rp_servers_check_same(job->servers, "a config.json of", config, error)
+                       : job->checkpoint == NULL ||
+                             rp_servers_check_same(job->servers, "a model of hash",
+                                                   rp_weights_model_hash(job->weights), error);
+}
+
 gboolean
 rp_train_agree_inputs(const RpTrainJob *job, GError **error)
 {
     if (job->servers == NULL)
         return TRUE;
-    return (job->checkpoint == NULL ||
-            rp_servers_check_same(job->servers, "a model of hash",
-                                  rp_weights_model_hash(job->weights), error)) &&
-           agree_data(job, "data of fingerprint", job->dataset, error) &&
+    return agree_model(job, error) && agree_data(job, "data of fingerprint", job->dataset, error) &&
            agree_data(job, "eval.data of fingerprint", job->evaluation.dataset, error);
 }
 

@@ -17,15 +17,7 @@ static const struct {
      "\"moe_intermediate_size\":7,\"num_experts\":5,\"num_experts_per_tok\":2,"
      "\"norm_topk_prob\":true,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}",
      "model.layers.2.mlp.experts.4.up_proj.weight"},
-    {"gpt",
-     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":18,"
-     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"
-     "\"intermediate_size\":7,\"num_local_experts\":5,\"num_experts_per_tok\":2,"
-     "\"sliding_window\":5,\"swiglu_limit\":7.0,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\","
-     "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"
-     "\"beta_fast\":32.0,\"beta_slow\":1.0,\"truncate\":false,"
-     "\"original_max_position_embeddings\":32}}",
-     "model.layers.2.mlp.experts.gate_up_proj"},
+    {"gpt", RP_TINY_GPT_OSS_CONFIG, "model.layers.2.mlp.experts.gate_up_proj"},
 };
 
 static void

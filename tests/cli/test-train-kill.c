@@ -16,7 +16,7 @@
 /* Of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
 #define KILLS (RP_TEST_FEW ? 12 : 28)
 #define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
-#define KINDS 7       /* of runs */
+#define KINDS 8       /* of runs */
 #define SOME_KILLS 24 /* are enough to meet both sides of a checkpoint */
 #define MOST_STARTS 64
 #define LOOK_US 200
@@ -377,6 +377,15 @@ survives_in_bf16_synchronously(void **state)
     survives("bf16", "--set dtype=bf16 --set async=false", G_N_ELEMENTS(ways));
 }
 
+/* A resumed run makes the weights that are not trained, and has all others of its checkpoint. */
+static void
+survives_with_weights_that_are_made_in_memory(void **state)
+{
+    (void)state;
+    survives("random", "--set model=random:@T/tiny.json --set freeze=embed_tokens --set async=true",
+             G_N_ELEMENTS(ways));
+}
+
 static void
 some_kills_fell_within_a_checkpoint_and_some_between(void **state)
 {
@@ -402,6 +411,7 @@ main(void)
         cmocka_unit_test(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves),
         cmocka_unit_test(survives_in_fp16_synchronously_and_lean),
         cmocka_unit_test(survives_in_bf16_synchronously),
+        cmocka_unit_test(survives_with_weights_that_are_made_in_memory),
         cmocka_unit_test(some_kills_fell_within_a_checkpoint_and_some_between),
     };
 
