@@ -82,7 +82,8 @@ run_remedy(RpRunError code)
     case RP_RUN_ERROR_NO_CHECKPOINT:
         return "begin without --resume";
     case RP_RUN_ERROR_NO_MODEL:
-        return "name the model with --model";
+        return "name the model with --model; of a run as a directory with tokenizer.json, or "
+               "random:DIR of one";
     default:
         return NULL;
     }
