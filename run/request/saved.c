@@ -3,7 +3,9 @@
  * host memory and back beside compute, and the recompute is shorter by it.
  *
  * Groups of a class of layers stand in a row by the time that a byte of them saves; of this row the
- * first n are saved, for the n that is simulated to be fastest within the memory that there is.
+ * first n are saved, for the n that is simulated to be fastest within the memory that there is. A longer
+ * row must gain what predictions can tell apart: where its copies fill a link, they are slower in a run than
+ * alone, and compute waits for them.
  */
 #include "run/devices.h"
 #include "run/request.h"
@@ -130,7 +132,7 @@ try_lengths(const RpProfile *profile, const GArray *row, guint64 host_bytes, RpR
                                 g_array_index(row, double, i)};
             if (!simulate(profile, request, host_bytes, &time_ns, error))
                 return FALSE;
-            if (time_ns > 0 && (*best_ns == 0 || time_ns < *best_ns)) {
+            if (time_ns > 0 && (*best_ns == 0 || (double)time_ns * LEAST_GAIN < (double)*best_ns)) {
                 *best_ns = time_ns;
                 best = request->options.saved;
             }

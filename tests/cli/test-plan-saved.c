@@ -43,6 +43,20 @@ choices_that_are_nearly_as_fast_are_weighed(void **state)
                 1.04 * rp_cli_number(best, "recommendation.recomputed_tokens_per_s"));
 }
 
+/* Queries, keys, values and residuals beside attention take three times the bytes for less than 1 %. */
+static void
+more_is_saved_where_that_brings_a_hundredth(void **state)
+{
+    (void)state;
+    rp_cli_must_run("export --profile qwen3-8b --gpu rtx4090 --gpus 4 --sequence 4096 "
+                    "--micro-batch 1 -o @T/links.json");
+    g_auto(RpCliRun) run = rp_cli_run("simulate @T/links.json --gpus 4 --schedule roundpipe "
+                                      "--micro-batches 4 --fidelity full");
+
+    assert_int_equal(run.code, 0);
+    assert_non_null(strstr(run.out, "attention of 36 layers: "));
+}
+
 /* A card with a MiB beyond what a plan that recomputes all needs: buffers for what is saved do not fit. */
 static void
 where_nothing_can_be_saved_all_is_recomputed(void **state)
@@ -96,6 +110,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(little_host_memory_is_taken_where_none_is_told),
         cmocka_unit_test(choices_that_are_nearly_as_fast_are_weighed),
+        cmocka_unit_test(more_is_saved_where_that_brings_a_hundredth),
         cmocka_unit_test(where_nothing_can_be_saved_all_is_recomputed),
         cmocka_unit_test(the_longest_round_is_tried_where_short_ones_wait),
     };
