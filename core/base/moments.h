@@ -25,6 +25,22 @@ typedef struct {
     int shared; /* bf16: they are the newest that devices read, and nothing beside */
 } RpOptimizerForm;
 
+/* Forms, but how weights that devices read are shared, each with a name: X(name, rule, moments, master) */
+#define RP_OPTIMIZER_FORMS(X)                                                                      \
+    X("adamw_fp32", RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32)                             \
+    X("adamw_bf16", RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_FP32)                             \
+    X("adamw_int8", RP_UPDATE_ADAMW, RP_MOMENTS_INT8, RP_MOMENTS_FP32)                             \
+    X("adamw_fp32_master_bf16", RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16)                 \
+    X("adamw_bf16_master_bf16", RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16)                 \
+    X("adamw_int8_master_bf16", RP_UPDATE_ADAMW, RP_MOMENTS_INT8, RP_MOMENTS_BF16)                 \
+    X("lion_fp32", RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32)                               \
+    X("lion_bf16", RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_FP32)                               \
+    X("lion_int8", RP_UPDATE_LION, RP_MOMENTS_INT8, RP_MOMENTS_FP32)                               \
+    X("lion_fp32_master_bf16", RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_BF16)                   \
+    X("lion_bf16_master_bf16", RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_BF16)                   \
+    X("lion_int8_master_bf16", RP_UPDATE_LION, RP_MOMENTS_INT8, RP_MOMENTS_BF16)
+#define RP_N_MASTERS 2 /* RP_MOMENTS_FP32, RP_MOMENTS_BF16 */
+
 #define RP_OPTIMIZER_FORM_FP32                                                                     \
     ((RpOptimizerForm){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32, 0})
 #define RP_OPTIMIZER_MOST_MOMENTS 2

@@ -116,6 +116,12 @@ join_profile(RpProfile *box, const RpProfile *card)
         (guint64)least((double)box->gpu_memory_bytes, (double)card->gpu_memory_bytes);
     box->optimizer_parameters_per_s =
         least(box->optimizer_parameters_per_s, card->optimizer_parameters_per_s);
+#define JOIN(name, rule, moments, master)                                                          \
+    box->cached_parameters_per_s[rule][moments][master] =                                          \
+        least(box->cached_parameters_per_s[rule][moments][master],                                 \
+              card->cached_parameters_per_s[rule][moments][master]);
+    RP_OPTIMIZER_FORMS(JOIN)
+#undef JOIN
     box->has_sizes = box->has_sizes && card->has_sizes;
     box->head_chunk = MAX(box->head_chunk, card->head_chunk);
 }

@@ -9,6 +9,7 @@
 
 #include <glib.h>
 
+#include "core/base/moments.h"
 #include "core/profile/matmuls.h"
 #include "core/profile/saved.h"
 
@@ -109,6 +110,8 @@ struct _RpProfile {
     double sum_parameters_per_s;
     double gradient_copy_parameters_per_s;
     double parameter_copy_parameters_per_s;
+    /* Of steps in caches, all threads: as fast as processors are, whatever memory is. 0 = unknown. */
+    double cached_parameters_per_s[RP_N_UPDATES][RP_N_MOMENTS][RP_N_MASTERS];
     guint n_layers;
     RpLayer *layers;    /* counts expanded: [embedding] block... [head] */
     gboolean has_sizes; /* every layer gives parameter, gradient, input and output bytes */

@@ -136,6 +136,11 @@ static const RpJsonField micro_batch_fields[] = {
     COUNT("tokens_per_sequence", Top, profile.tokens_per_sequence, 1 << 30),
 };
 
+#define CACHED(name, rule, moments, master)                                                        \
+    RATE(name, profile.cached_parameters_per_s[rule][moments][master]),
+static const RpJsonField cached_fields[] = {RP_OPTIMIZER_FORMS(CACHED)};
+#undef CACHED
+
 static const RpJsonField optimizer_fields[] = {
     RATE("parameters_per_s", profile.optimizer_parameters_per_s),
     RATE("norm_parameters_per_s", profile.norm_parameters_per_s),
@@ -143,6 +148,7 @@ static const RpJsonField optimizer_fields[] = {
     RATE("gradient_copy_parameters_per_s", profile.gradient_copy_parameters_per_s),
     RATE("parameter_copy_parameters_per_s", profile.parameter_copy_parameters_per_s),
     RATE("accumulate_parameters_per_s", narrow_rate),
+    {"cached_parameters_per_s", RP_JSON_NESTED(cached_fields)},
 };
 
 static const RpJsonField matmul_fields[] = {

@@ -255,6 +255,19 @@ add_links(RpJsonWriter *json, const RpLinks *links)
 }
 
 static void
+add_cached_rates(RpJsonWriter *json, const RpProfile *profile)
+{
+#define ADD(name, rule, moments, master)                                                           \
+    add_rate(json, name, profile->cached_parameters_per_s[rule][moments][master], 1);
+    if (!(profile->cached_parameters_per_s[RP_UPDATE_ADAMW][RP_MOMENTS_FP32][RP_MOMENTS_FP32] > 0))
+        return;
+    rp_json_object_as(json, "cached_parameters_per_s", RP_JSON_PADDED);
+    RP_OPTIMIZER_FORMS(ADD)
+    rp_json_end(json);
+#undef ADD
+}
+
+static void
 add_optimizer(RpJsonWriter *json, const RpProfile *profile)
 {
     if (!(profile->optimizer_parameters_per_s > 0))
@@ -265,6 +278,7 @@ add_optimizer(RpJsonWriter *json, const RpProfile *profile)
     add_rate(json, "sum_parameters_per_s", profile->sum_parameters_per_s, 1);
     add_rate(json, "gradient_copy_parameters_per_s", profile->gradient_copy_parameters_per_s, 1);
     add_rate(json, "parameter_copy_parameters_per_s", profile->parameter_copy_parameters_per_s, 1);
+    add_cached_rates(json, profile);
     rp_json_end(json);
 }
 

@@ -4,6 +4,7 @@
  *
  *   measure.c           which kinds of layers there are, and the file that comes of it
  *   attention.c whose attention is faster
+ *   forms.c             forms of the optimizer in caches
  *   layers.c            a layer run over and over
  *   rooms.c             what it has for that
  *   matmuls.c           in which way each matmul is the fastest
@@ -67,6 +68,10 @@ gboolean rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart
 
 /* What a run of many takes each. Where clocks swing that is the mean, not the median. */
 gint64 rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times);
+
+/* Of the optimizer's forms, profile->cached_parameters_per_s. @pool: of @n_threads, or %NULL for one;
+ * @seconds: RpMeasureOptions.seconds, of which it takes one and a half times as much */
+void rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profile);
 
 /* Measurements that are not needed. */
 void rp_measurer_skip(RpMeasurer *measurer, guint n);

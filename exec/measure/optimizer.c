@@ -320,5 +320,6 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
     profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
     profile->parameter_copy_parameters_per_s =
         copy_rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[PARAMETER_COPY]));
+    rp_measure_forms(update.pool, n_threads, measurer->options->seconds, profile);
     return TRUE;
 }

@@ -92,6 +92,8 @@ writes_a_file_with_times_and_the_networks_sizes(void **state)
     assert_int_equal(profile->gpus, 3);
     assert_int_not_equal(profile->processors, 0);
     assert_true(profile->optimizer_parameters_per_s > 0);
+    for (guint form = 0; form < RP_N_UPDATES * RP_N_MOMENTS * RP_N_MASTERS; form++)
+        assert_true((&profile->cached_parameters_per_s[0][0][0])[form] > 1e6);
     assert_true(profile->links.host_bytes_per_s >= profile->links.h2d_bytes_per_s);
     for (guint l = 0; l < profile->n_layers; l++) {
         assert_true(profile->layers[l].forward_ns > 0);

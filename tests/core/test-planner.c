@@ -501,6 +501,32 @@ a_measured_rate_counts_for_the_bytes_of_one_sum(void **state)
     assert_in_range(sum_bytes(plan, RP_TASK_GRADIENT_ACCUMULATE, 0), expected, expected + 1);
 }
 
+/* Moments of 8 bits: 16 bytes a parameter and scales, unless processors take as long as memory does for 28
+ * bytes at a tenth of the optimizer's rate. */
+static void
+steps_that_processors_bind_take_their_time(void **state)
+{
+    const guint64 parameters = 10 * RP_MIB / 2;
+    g_autoptr(RpProfile) profile = new_profile();
+    g_autoptr(RpPartition) partition = new_dispatched(profile);
+    RpPlanOptions options = full_options("roundpipe", 2, 8);
+    double *rate = &profile->cached_parameters_per_s[RP_UPDATE_ADAMW][RP_MOMENTS_INT8][0];
+
+    (void)state;
+    options.form.moments = RP_MOMENTS_INT8;
+    options.async = TRUE;
+    for (guint i = 0; i < 3; i++) {
+        *rate = i == 0 ? 0 : i == 1 ? 1e12 : profile->optimizer_parameters_per_s / 10;
+        g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
+        const guint64 moved = sum_bytes(plan, RP_TASK_OPTIMIZER_STEP, 0);
+
+        if (i < 2)
+            assert_in_range(moved, 16 * parameters, 17 * parameters);
+        else
+            assert_in_range(moved, 280 * parameters - 10, 280 * parameters);
+    }
+}
+
 static void
 bound_weights_travel_once_an_iteration(void **state)
 {
@@ -1063,6 +1089,7 @@ main(void)
         cmocka_unit_test(rounds_of_a_stage_are_summed_in_order_on_any_devices),
         cmocka_unit_test(rounds_that_leave_together_are_added_in_one_pass),
         cmocka_unit_test(a_measured_rate_counts_for_the_bytes_of_one_sum),
+        cmocka_unit_test(steps_that_processors_bind_take_their_time),
         cmocka_unit_test(passes_of_the_host_take_the_time_that_was_measured),
         cmocka_unit_test(bound_weights_travel_once_an_iteration),
         cmocka_unit_test(packed_weights_are_expanded_once_a_slot),

@@ -701,6 +701,9 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->sum_parameters_per_s = i % 2 == 0 ? 0 : rate;
         f->profile->gradient_copy_parameters_per_s = 1e21 / rate;
         f->profile->parameter_copy_parameters_per_s = rate;
+        for (guint form = 0; form < RP_N_UPDATES * RP_N_MOMENTS * RP_N_MASTERS; form++)
+            (&f->profile->cached_parameters_per_s[0][0][0])[form] =
+                i % 2 * MAX(1e6, rate / (form + 1));
         g_free(f->profile->attention);
         f->profile->attention = g_strdup(i % 3 == 0 ? "" : i % 3 == 1 ? "builtin" : "cudnn");
         g_free(f->text);
@@ -716,6 +719,8 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->sum_parameters_per_s == (i % 2 == 0 ? 0 : rate) &&
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
                f->other->parameter_copy_parameters_per_s == rate &&
+               memcmp(f->other->cached_parameters_per_s, f->profile->cached_parameters_per_s,
+                      sizeof f->other->cached_parameters_per_s) == 0 &&
                g_str_equal(f->other->attention, f->profile->attention) &&
                fabs(f->other->links.beside_optimizer_bytes_per_s - beside) <= 1e-15 * beside &&
                fabs(f->other->links.root_bytes_per_s / rate - 1) < 1e-15;
