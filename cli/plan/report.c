@@ -230,7 +230,7 @@ say_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseLong
         rp_report_say(report, "  (sizes of what `roundpipe train` runs, with %s kernels%s)",
                       devices,
                       strcmp(devices, "host") == 0
-                          ? "; a GPU's need more room, which a program built with CUDA knows"
+                          ? "; a GPU's differ a little, which a program built with CUDA knows"
                           : "");
 }
 

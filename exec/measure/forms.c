@@ -1,6 +1,7 @@
 /*
  * How fast processors step each form of the optimizer (core/base/moments.h), in caches: every thread steps
- * parameters of its own over and over. In memory a form is as fast as its bytes allow, or as this.
+ * parameters of its own over and over, all at the same time: two threads of one processor share what it
+ * can do. In memory a form is as fast as its bytes allow, or as this.
  */
 #include "exec/measure/measure.h"
 #include "exec/optim/optimizer.h"
@@ -24,12 +25,13 @@ typedef struct {
         *published; /* [2,PARAMETERS]: shared weights are read in one and written in the other */
 } Share;
 
-/* Steps for @us. Returns: parameters a second of the fastest span, which nobody has interrupted */
+/* Steps for @us. Returns: parameters a second of the median span */
 static double
 step_for(const Share *share, gint64 us)
 {
+    g_autoptr(GArray) spans_ns = g_array_new(FALSE, FALSE, sizeof(gint64));
     const gint64 end_us = g_get_monotonic_time() + us;
-    gint64 start_us = g_get_monotonic_time(), best_us = G_MAXINT64;
+    gint64 start_us = g_get_monotonic_time();
 
     do {
         for (guint i = 0; i < SPAN; i++) {
@@ -45,11 +47,15 @@ step_for(const Share *share, gint64 us)
             rp_optimizer_layer_finish(share->layer);
         }
         const gint64 now_us = g_get_monotonic_time();
+        const gint64 span_ns = 1000 * MAX(now_us - start_us, 1);
 
-        best_us = MIN(best_us, now_us - start_us);
+        g_array_append_val(spans_ns, span_ns);
         start_us = now_us;
     } while (start_us < end_us);
-    return (double)SPAN * PARAMETERS * 1e6 / (double)MAX(best_us, 1);
+
+    const RpTimes times = rp_times_of((gint64 *)(void *)spans_ns->data, spans_ns->len);
+
+    return (double)SPAN * PARAMETERS * 1e9 / (double)times.median_ns;
 }
 
 static double

@@ -56,7 +56,8 @@ struct _RpMeasurer {
  *   RP_PROBE_MAX_PARTS
  * @times: (out) (array length=n_parts)
  *
- * Warm-up runs, then runs for options->seconds a part, at least 5 and at most options->max_runs;
+ * Warm-up runs, then runs for options->seconds a part, at least 5 (2, if they take 5 seconds) and at
+ * most options->max_runs;
  * or, where it is to be over swings, up to 2,000 within the probe's swing_seconds.
  * Counts as one measurement.
  *

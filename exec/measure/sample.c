@@ -8,6 +8,8 @@
 #include "exec/system/clock.h"
 
 #define LEAST_RUNS 5
+#define LEAST_LONG_RUNS 2 /* of what takes so long that clocks swing within one */
+#define LONG_SECONDS 5
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
 #define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
@@ -156,7 +158,9 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
     const gint64 begin_ns = rp_clock_ns();
     double spent_ns = 0;
 
-    while (runs < LEAST_RUNS || (runs < most && spent_ns < budget_ns)) {
+    while (runs < LEAST_LONG_RUNS ||
+           (runs < LEAST_RUNS && spent_ns < LONG_SECONDS * (double)RP_NS_PER_S) ||
+           (runs < most && spent_ns < budget_ns)) {
         const guint n = MIN(repeats, most - runs);
 
         if (!report(measurer, MAX(spent_ns / budget_ns, (double)runs / most), error) ||

@@ -184,7 +184,7 @@ rp_train_divide(const RpTrainJob *job, RpRunFile *run, GError **error)
     if (run->consistency == RP_CONSISTENCY_BLOCKING)
         return refuse(error, "consistency", "events");
     if (run->optimizer.early == RP_EARLY_ON)
-        return refuse(error, "optimizer.early", "auto or false");
+        return refuse(error, "optimizer.early_steps", "auto or off");
     if (run->round_choice == RP_RUN_ROUND_ALL && run->round > 0)
         run->round = run->micro_batches / n;
     rp_servers_emulate(job->servers, run->network_limit * 1e9 / 8);
