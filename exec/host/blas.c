@@ -22,14 +22,50 @@ find(void *library, const char *name, gpointer function)
     return symbol != NULL;
 }
 
+static void *
+open_file(void)
+{
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+
+    return library != NULL ? library : dlopen(RP_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* The fastest of OpenBLAS's kernels that this processor has the instructions for. (nullable) */
+static const char *
+fastest_kernels(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return "SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "Haswell";
+#endif
+    return NULL;
+}
+
+/* OpenBLAS goes by the names of processors: for one that is newer than itself it takes Prescott's kernels, with a
+ * third of the speed. Then it is loaded again and told which to take, unless the user has. */
+static void *
+open_fast(void)
+{
+    char *(*chosen)(void);
+    void *library = open_file();
+
+    if (library == NULL || g_getenv("OPENBLAS_CORETYPE") != NULL || fastest_kernels() == NULL ||
+        !find(library, "openblas_get_corename", &chosen) || strcmp(chosen(), "Prescott") != 0)
+        return library;
+    dlclose(library);
+    g_setenv("OPENBLAS_CORETYPE", fastest_kernels(), TRUE);
+    return open_file();
+}
+
 static void
 open_library(Loaded *loaded)
 {
     RpBlas *blas = &loaded->blas;
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    void *library = open_fast();
 
-    if (library == NULL)
-        library = dlopen(RP_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL || !find(library, "cblas_sgemm", &blas->sgemm) ||
         !find(library, "openblas_set_num_threads", &blas->set_num_threads)) {
         const char *why = dlerror();

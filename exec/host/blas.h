@@ -22,7 +22,8 @@ typedef struct {
  *
  * The first call loads it, sets it to one thread for the whole process, and sets
  * OPENBLAS_NUM_THREADS to 1: threads that it starts on being loaded map 128 MiB each, and try for
- * ever where they cannot.
+ * ever where they cannot. Where it does not know the processor, sets OPENBLAS_CORETYPE to kernels that
+ * the processor runs.
  *
  * Returns: (nullable): the same for all calls
  */
