@@ -28,18 +28,21 @@ struct Thread {
     ucontext_t context;
     std::vector<char> stack;
     std::vector<Copy> copies;
-    uint32_t words[8];
+    unsigned handed; /* which of its words are next */
     bool ended;
 };
 
 static struct {
     Thread threads[THREADS];
+    uint32_t words[2][THREADS][8];
     Meeting block, warps[THREADS / 32];
     alignas(16) unsigned char shared[MOST_BYTES];
     uint32_t shared_bytes; /* of the kernel */
     ucontext_t caller;
     std::function<void()> kernel;
     unsigned thread, number;
+    int turn; /* of 32 within a pass of a warp */
+    bool backwards;
 } soft;
 
 void
@@ -61,6 +64,27 @@ soft_block()
     return {soft.number, 0, 0};
 }
 
+/* The next thread of @warp's pass, or the caller behind the last. */
+static ucontext_t *
+next_context(unsigned warp)
+{
+    while (++soft.turn < 32) {
+        soft.thread = warp * 32 + (unsigned)(soft.backwards ? 31 - soft.turn : soft.turn);
+        if (!soft.threads[soft.thread].ended)
+            return &soft.threads[soft.thread].context;
+    }
+    return &soft.caller;
+}
+
+/* Straight to the next: each change of stacks asks the system twice for signals. */
+static void
+yield()
+{
+    ucontext_t *own = &soft.threads[soft.thread].context;
+
+    swapcontext(own, next_context(soft.thread / 32));
+}
+
 static void
 meet(Meeting *meeting, int count)
 {
@@ -71,7 +95,7 @@ meet(Meeting *meeting, int count)
         meeting->over++;
     }
     while (meeting->over == over)
-        swapcontext(&soft.threads[soft.thread].context, &soft.caller);
+        yield();
 }
 
 void
@@ -86,10 +110,15 @@ soft_meet_warp()
     meet(&soft.warps[soft.thread / 32], 32);
 }
 
-uint32_t *
-soft_words(int lane)
+uint32_t (*soft_words())[8]
 {
-    return soft.threads[soft.thread / 32 * 32 + (unsigned)lane].words;
+    return &soft.words[soft.threads[soft.thread].handed][soft.thread / 32 * 32];
+}
+
+void
+soft_words_end()
+{
+    soft.threads[soft.thread].handed ^= 1;
 }
 
 unsigned char *
@@ -128,28 +157,24 @@ run_thread()
 
     soft.kernel();
     thread->ended = true;
-    swapcontext(&thread->context, &soft.caller);
+    yield();
 }
 
 /* As far as it goes without others. Returns: whether one of its threads has not ended */
 static bool
-run_warp(int warp, bool backwards)
+run_warp(unsigned warp)
 {
-    bool more;
+    const ucontext_t *first;
     long over;
 
     do {
         over = soft.warps[warp].over;
-        more = false;
-        for (int lane = 0; lane < 32; lane++) {
-            soft.thread = (unsigned)(warp * 32 + (backwards ? 31 - lane : lane));
-            if (soft.threads[soft.thread].ended)
-                continue;
-            more = true;
-            swapcontext(&soft.caller, &soft.threads[soft.thread].context);
-        }
+        soft.turn = -1;
+        first = next_context(warp);
+        if (first != &soft.caller)
+            swapcontext(&soft.caller, first);
     } while (soft.warps[warp].over != over);
-    return more;
+    return first != &soft.caller;
 }
 
 static void
@@ -158,12 +183,14 @@ run_block(unsigned number, bool backwards)
     bool more = true;
 
     soft.number = number;
+    soft.backwards = backwards;
     soft.block = {};
     memset(soft.warps, 0, sizeof soft.warps);
     memset(soft.shared, 0xff, sizeof soft.shared);
     for (Thread &thread : soft.threads) {
         thread.stack.resize(STACK_BYTES);
         thread.ended = false;
+        thread.handed = 0;
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.data();
         thread.context.uc_stack.ss_size = thread.stack.size();
@@ -171,8 +198,8 @@ run_block(unsigned number, bool backwards)
     }
     while (more) {
         more = false;
-        for (int i = 0; i < WARPS; i++)
-            more = run_warp(backwards ? WARPS - 1 - i : i, backwards) || more;
+        for (unsigned i = 0; i < WARPS; i++)
+            more = run_warp(backwards ? WARPS - 1 - i : i) || more;
     }
 }
 

@@ -38,8 +38,11 @@ SoftIndex soft_thread();
 SoftIndex soft_block();
 void soft_meet_block();
 void soft_meet_warp();
-/* The words that @lane of this warp hands over. */
-uint32_t *soft_words(int lane);
+/* The words that each lane of this warp hands over. They stay until the one after the next handing over: what a
+ * thread reads of the last is over before another, which met it since, writes there again. */
+uint32_t (*soft_words())[8];
+/* This thread has read them. */
+void soft_words_end();
 /* @bytes at a multiple of @bytes. */
 unsigned char *soft_shared(uint32_t address, uint32_t bytes);
 void soft_copy(uint32_t target, const void *source, uint32_t bytes, bool valid);

@@ -1,6 +1,6 @@
 /*
  * In place of exec/cuda/attention/mma.cuh: the same functions, done by threads of soft-warps.cu. What
- * a warp does together, its threads hand over in words of their own, between two meetings.
+ * a warp does together, its threads hand over in words of their own, which others read behind a meeting.
  */
 #pragma once
 
@@ -30,10 +30,10 @@ using std::min;
 static inline int
 __shfl_sync(unsigned lanes, int x, int lane)
 {
-    memcpy(soft_words(soft_lane()), &x, sizeof x);
+    memcpy(soft_words()[soft_lane()], &x, sizeof x);
     soft_meet_warp();
-    memcpy(&x, soft_words(lane), sizeof x);
-    soft_meet_warp();
+    memcpy(&x, soft_words()[lane], sizeof x);
+    soft_words_end();
     return x;
 }
 
@@ -81,9 +81,9 @@ copy_async_wait()
 
 /* Row @row of matrix @i, as the lane that names it has handed it over. */
 static inline uint16_t
-soft_element(int i, int row, int column)
+soft_element(const uint32_t (*words)[8], int i, int row, int column)
 {
-    return ((const uint16_t *)soft_words(8 * i + row))[column];
+    return ((const uint16_t *)words[8 * i + row])[column];
 }
 
 static inline void
@@ -91,16 +91,19 @@ soft_load_matrices(uint32_t (&r)[4], uint32_t address, bool turned)
 {
     const int g = soft_lane() / 4, t = soft_lane() % 4;
 
-    memcpy(soft_words(soft_lane()), soft_shared(address, 16), 16);
+    uint32_t(*const words)[8] = soft_words();
+
+    memcpy(words[soft_lane()], soft_shared(address, 16), 16);
     soft_meet_warp();
     for (int i = 0; i < 4; i++) {
-        const uint16_t low = turned ? soft_element(i, 2 * t, g) : soft_element(i, g, 2 * t);
+        const uint16_t low =
+            turned ? soft_element(words, i, 2 * t, g) : soft_element(words, i, g, 2 * t);
         const uint16_t high =
-            turned ? soft_element(i, 2 * t + 1, g) : soft_element(i, g, 2 * t + 1);
+            turned ? soft_element(words, i, 2 * t + 1, g) : soft_element(words, i, g, 2 * t + 1);
 
         r[i] = low | (uint32_t)high << 16;
     }
-    soft_meet_warp();
+    soft_words_end();
 }
 
 static inline void
@@ -136,23 +139,25 @@ template <typename T>
 static inline void
 multiply_add(T tag, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    uint32_t *mine = soft_words(soft_lane());
+    const int own = soft_lane();
+    uint32_t(*const words)[8] = soft_words();
+    uint32_t *mine = words[own];
 
     memcpy(mine, a, sizeof a);
     mine[4] = b0;
     mine[5] = b1;
     soft_meet_warp();
     for (int e = 0; e < 4; e++) {
-        const int row = soft_lane() / 4 + e / 2 * 8, column = soft_lane() % 4 * 2 + e % 2;
+        const int row = own / 4 + e / 2 * 8, column = own % 4 * 2 + e % 2;
 
         for (int k = 0; k < 16; k++) {
-            const uint32_t x = soft_words(row % 8 * 4 + k % 8 / 2)[k / 8 * 2 + row / 8];
-            const uint32_t y = soft_words(column * 4 + k % 8 / 2)[4 + k / 8];
+            const uint32_t x = words[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8];
+            const uint32_t y = words[column * 4 + k % 8 / 2][4 + k / 8];
 
             c[e] = fmaf(soft_float(tag, x, k % 2), soft_float(tag, y, k % 2), c[e]);
         }
     }
-    soft_meet_warp();
+    soft_words_end();
 }
 
 static inline float
