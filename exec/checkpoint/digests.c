@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <nettle/sha2.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -36,24 +37,29 @@ typedef struct {
     RpCheckpointDigests *digests;
 } Digesting;
 
+/* GLib's takes five times as long: it knows no instructions of processors for it. */
 static int
 digest_file(const char *path, guint8 *piece, char *sha256)
 {
-    g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+    guint8 digest[SHA256_DIGEST_SIZE];
+    struct sha256_ctx checksum;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     gssize n;
 
     if (fd < 0)
         return errno;
+    sha256_init(&checksum);
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     do {
         n = read(fd, piece, PIECE_BYTES);
         if (n > 0)
-            g_checksum_update(checksum, piece, n);
+            sha256_update(&checksum, (size_t)n, piece);
     } while (n > 0 || (n < 0 && errno == EINTR));
     int number = n < 0 ? errno : 0;
     close(fd);
-    g_strlcpy(sha256, g_checksum_get_string(checksum), RP_CHECKPOINT_SHA256 + 1);
+    sha256_digest(&checksum, sizeof digest, digest);
+    for (gsize i = 0; i < sizeof digest; i++)
+        g_snprintf(sha256 + 2 * i, 3, "%02x", digest[i]);
     return number;
 }
 

@@ -1,5 +1,6 @@
 #include "tests/exec-train/serial.h"
 
+#include "core/base/hash.h"
 #include "exec/device/targets.h"
 #include "exec/host/kernels.h"
 #include "exec/optim/clip.h"
@@ -223,15 +224,12 @@ update(Serial *s, const RpSerialRun *run, guint step, double unscale)
     }
 }
 
-static void
-add_state(GChecksum *hash, const RpOptimizerState *state, guint64 offset, gsize n)
+static guint64
+hash_state(const RpOptimizerState *state, guint64 offset, gsize n, guint64 hash)
 {
-    g_checksum_update(hash, (const guchar *)state->weight + offset * sizeof(float),
-                      (gssize)(n * sizeof(float)));
-    g_checksum_update(hash, (const guchar *)state->moment1 + offset * sizeof(float),
-                      (gssize)(n * sizeof(float)));
-    g_checksum_update(hash, (const guchar *)state->moment2 + offset * sizeof(float),
-                      (gssize)(n * sizeof(float)));
+    hash = rp_hash64((const float *)state->weight + offset, n * sizeof(float), hash);
+    hash = rp_hash64((const float *)state->moment1 + offset, n * sizeof(float), hash);
+    return rp_hash64((const float *)state->moment2 + offset, n * sizeof(float), hash);
 }
 
 /* Adds what stands in s->sums. */
@@ -280,7 +278,7 @@ char *
 rp_serial_hash(const RpTinyModel *model, const RpSerialRun *run, guint steps, double *losses)
 {
     const double reference = (double)run->micro_batches * RP_TINY_SEQUENCES * RP_TINY_TOKENS;
-    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+    guint64 hash = 0;
     Serial s = {0};
 
     set_up(&s, model, run);
@@ -303,23 +301,23 @@ rp_serial_hash(const RpTinyModel *model, const RpSerialRun *run, guint steps, do
         const RpWeightKind kind = weight->tied ? RP_WEIGHT_EMBEDDING : weight->kind;
         const RpOptimizerState state = rp_optimizer_layer_state(s.layers[l]);
 
-        add_state(hash, &state, rp_network_layout(s.network, l)->place[kind].element,
-                  weight->elements);
+        hash = hash_state(&state, rp_network_layout(s.network, l)->place[kind].element,
+                          weight->elements, hash);
     }
     clear(&s);
-    return g_strdup(g_checksum_get_string(hash));
+    return g_strdup_printf("%016" G_GINT64_MODIFIER "x", hash);
 }
 
 char *
 rp_masters_hash(RpTrainer *trainer)
 {
     const RpWeights *weights = rp_network_weights(rp_trainer_network(trainer));
-    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+    guint64 hash = 0;
 
     for (guint w = 0; w < rp_weights_count(weights); w++) {
         const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
 
-        add_state(hash, &state, 0, rp_weights_nth(weights, w)->elements);
+        hash = hash_state(&state, 0, rp_weights_nth(weights, w)->elements, hash);
     }
-    return g_strdup(g_checksum_get_string(hash));
+    return g_strdup_printf("%016" G_GINT64_MODIFIER "x", hash);
 }

@@ -2,6 +2,7 @@
 
 #include <glib/gstdio.h>
 
+#include "core/base/hash.h"
 #include "core/partition/partition.h"
 #include "exec/host/kernels.h"
 #include "exec/model/init.h"
@@ -340,17 +341,15 @@ rp_tiny_train_overwriting(RpTrainer *trainer, const RpTinyRun *run, guint steps)
         fail_msg("%s", error->message);
 }
 
-static void
-add_moment(GChecksum *hash, const RpOptimizerState *state, const void *moment, const float *scales,
-           gsize n)
+static guint64
+hash_moment(const RpOptimizerState *state, const void *moment, const float *scales, gsize n,
+            guint64 hash)
 {
-    const gsize bytes = n * rp_moment_bytes(state->form.moments);
     const gsize scale_bytes =
         rp_moment_scales(state->form.moments, state->first, n) * sizeof(float);
 
-    g_checksum_update(hash, moment, (gssize)bytes);
-    if (scale_bytes > 0)
-        g_checksum_update(hash, (const guchar *)(const void *)scales, (gssize)scale_bytes);
+    hash = rp_hash64(moment, n * rp_moment_bytes(state->form.moments), hash);
+    return scale_bytes > 0 ? rp_hash64(scales, scale_bytes, hash) : hash;
 }
 
 char *
@@ -358,7 +357,7 @@ rp_tiny_hash(RpTrainer *trainer)
 {
     const RpWeights *weights = rp_network_weights(rp_trainer_network(trainer));
     const gsize element = rp_dtype_size(rp_network_options(rp_trainer_network(trainer))->dtype);
-    g_autoptr(GChecksum) hash = g_checksum_new(G_CHECKSUM_SHA256);
+    guint64 hash = 0;
 
     for (guint w = 0; w < rp_weights_count(weights); w++) {
         const gsize n = rp_weights_nth(weights, w)->elements;
@@ -367,13 +366,13 @@ rp_tiny_hash(RpTrainer *trainer)
             continue;
         const RpOptimizerState state = rp_trainer_weight_state(trainer, w);
 
-        g_checksum_update(hash, state.weight, (gssize)(n * rp_moment_bytes(state.form.master)));
-        add_moment(hash, &state, state.moment1, state.scale1, n);
+        hash = rp_hash64(state.weight, n * rp_moment_bytes(state.form.master), hash);
+        hash = hash_moment(&state, state.moment1, state.scale1, n, hash);
         if (state.moment2 != NULL)
-            add_moment(hash, &state, state.moment2, state.scale2, n);
-        g_checksum_update(hash, rp_trainer_next_weight(trainer, w), (gssize)(n * element));
+            hash = hash_moment(&state, state.moment2, state.scale2, n, hash);
+        hash = rp_hash64(rp_trainer_next_weight(trainer, w), n * element, hash);
     }
-    return g_strdup(g_checksum_get_string(hash));
+    return g_strdup_printf("%016" G_GINT64_MODIFIER "x", hash);
 }
 
 char *
