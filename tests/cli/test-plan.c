@@ -267,7 +267,7 @@ every_remedy_can_be_typed_and_helps(void **state)
         "--micro-batch 4 --optimizer lean",
     };
 
-    for (guint i = 0; i < G_N_ELEMENTS(commands); i += RP_TEST_EVERY(1, 4)) {
+    for (guint i = 0; i < G_N_ELEMENTS(commands); i += RP_TEST_EVERY(1, 2)) {
         g_auto(RpCliRun) run = rp_cli_run("%s --json" ONLY, commands[i]);
         g_autoptr(RpTree) plan = rp_tree_parse(run.out);
         const RpTree *remedies = rp_cli_member(plan, "remedies");
