@@ -269,9 +269,18 @@ stops_within(GSubprocess *process, GHashTable *torn)
     return FALSE;
 }
 
+/* Removes what a run would continue from; what kills have left stays. */
+static void
+begin_anew(void)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
+
+    assert_int_equal(run.code, 0);
+}
+
 /* Starts a run and kills it within a checkpoint, or after its first step; nothing if it ends before. */
 static void
-kill_counted(const char *line, GHashTable *torn, gboolean within)
+kill_run(const char *line, GHashTable *torn, gboolean within)
 {
     g_autoptr(GSubprocess) process = start(line);
     gint64 end_us = g_get_monotonic_time() + 60 * G_USEC_PER_SEC;
@@ -286,6 +295,17 @@ kill_counted(const char *line, GHashTable *torn, gboolean within)
     assert_true(g_subprocess_wait(process, NULL, NULL));
 }
 
+/* The same; on a busy machine a run may end without having been met within a checkpoint. */
+static void
+kill_counted(const char *line, GHashTable *torn, gboolean within)
+{
+    kill_run(line, torn, within);
+    for (guint again = 0; within && !has_torn("counted", torn) && again < 4; again++) {
+        begin_anew();
+        kill_run(line, torn, within);
+    }
+}
+
 static void
 counts_a_kill_within_a_checkpoint_only_if_it_tore_one(void **state)
 {
@@ -298,18 +318,14 @@ counts_a_kill_within_a_checkpoint_only_if_it_tore_one(void **state)
 
     /* what the kill left stays, and the next, between checkpoints, is not taken for another */
     g_autoptr(GHashTable) left = list_torn("counted");
-    g_auto(RpCliRun) away = rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
 
-    assert_int_equal(away.code, 0);
+    begin_anew();
     kill_counted(COUNTED "0", left, FALSE);
     assert_true(has_torn("counted", none));
     assert_false(has_torn("counted", left));
 
     /* one that tears another of the same name is */
-    g_auto(RpCliRun) again =
-        rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
-
-    assert_int_equal(again.code, 0);
+    begin_anew();
     kill_counted(COUNTED "1", left, TRUE);
     assert_true(has_torn("counted", left));
 }

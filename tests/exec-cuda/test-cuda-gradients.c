@@ -18,6 +18,7 @@
 #include "exec/train/trainer.h"
 
 #define MICRO_BATCHES 4
+#define MLP_TILE 24   /* tokens: all micro-batches have several tiles */
 #define HEAD_CHUNK 64 /* tokens: most micro-batches have several */
 
 typedef struct {
@@ -109,6 +110,7 @@ typedef struct {
     const RpDeviceOps *backend;
     gboolean saves; /* all that forwards can save */
     gboolean stays; /* frozen weights, on the devices */
+    guint mlp_tile; /* 0: the MLP in one piece */
 } Plan;
 
 /* One model in one storage; what tests leave behind is freed with it. */
@@ -324,6 +326,7 @@ make_trainer(Fixture *f, RpDtype dtype, const Plan *plan)
                     .sequences = f->kind->sequences,
                     .tokens = f->kind->tokens,
                     .head_chunk = HEAD_CHUNK,
+                    .mlp_tile = plan->mlp_tile,
                     .aux_loss = f->kind->aux_loss},
         .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
                    .learning_rate = {.peak = 1e-3, .total_steps = 10},
@@ -584,6 +587,11 @@ check_model(Fixture *f, guint kind, RpDtype dtype)
         if (first == NULL)
             first = got;
         assert_same_bits(f, got, first, what);
+    }
+    if (f->config.experts <= 1) {
+        const Plan tiles = {"roundpipe", 1, gpus, .mlp_tile = MLP_TILE};
+
+        assert_close(f, dtype, run(f, dtype, &tiles), want, "the MLP in tiles");
     }
 }
 
