@@ -113,6 +113,7 @@ rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profi
         *all = 0;                                                                                  \
         for (guint i = 0; i < n_threads; i++)                                                      \
             *all += each[i];                                                                       \
+        *all = CLAMP(*all, 1e6, 1e15); /* what a file may say */                                   \
     }
     RP_OPTIMIZER_FORMS(MEASURE)
 #undef MEASURE

@@ -17,8 +17,8 @@ struct _RpWeights {
     RpDtype dtype;
     guint64 seed; /* of weights that are made */
     RpLora lora;  /* rank 0: no adapters */
-    const RpSafetensor *
-        *base; /* sources of the base, as bound; of one that is made without data; NULL before */
+    /* Sources of the base, as bound; of one that is made without data; %NULL before. */
+    const RpSafetensor **base;
     GMutex base_lock; /* of the next two */
     char *base_hash;  /* or NULL */
     char *base_layers;

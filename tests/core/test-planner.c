@@ -525,6 +525,11 @@ steps_that_processors_bind_take_their_time(void **state)
         else
             assert_in_range(moved, 280 * parameters - 10, 280 * parameters);
     }
+    /* all in fp32 the optimizer's rate has both in it */
+    profile->cached_parameters_per_s[RP_UPDATE_ADAMW][RP_MOMENTS_FP32][0] = *rate;
+    options.form = RP_OPTIMIZER_FORM_FP32;
+    g_autoptr(RpPlan) fp32 = make(profile, partition, &options, 2);
+    assert_int_equal(sum_bytes(fp32, RP_TASK_OPTIMIZER_STEP, 0), 28 * parameters);
 }
 
 static void

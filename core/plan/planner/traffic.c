@@ -172,7 +172,9 @@ at_processors_rate(const RpPlanJob *job, guint layer, guint64 moved)
     const RpOptimizerForm form = job->promises->form;
     const double rate = job->profile->cached_parameters_per_s[form.rule][form.moments][form.master];
 
-    return rate > 0 ? MAX(moved, bytes_at_rate(job, parameters_of(job, layer), rate)) : moved;
+    if (!(rate > 0) || rp_optimizer_form_equal(form, RP_OPTIMIZER_FORM_FP32))
+        return moved;
+    return MAX(moved, bytes_at_rate(job, parameters_of(job, layer), rate));
 }
 
 /* What is left of it: weights are not written. */
