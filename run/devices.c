@@ -68,15 +68,35 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     return TRUE;
 }
 
+/* Parts of GPUs instead of GPUs, where @split asks for them. */
+static gboolean
+split_gpus(const char *text, const char *split, guint given, GError **error)
+{
+    if (split == NULL)
+        return TRUE;
+    if (given > 0)
+        return rp_cuda_split_devices(split, given, error);
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                "expected cuda:N, how many devices GPUs are split into, found %s", text);
+    return FALSE;
+}
+
 gboolean
-rp_run_parse_devices(const char *text, const RpDeviceOps **devices, guint *n, GError **error)
+rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **devices, guint *n,
+                     GError **error)
 {
     guint64 given;
 
     if (is_word(text, "cuda", &given))
-        return find_gpus((guint)given, devices, n, error);
+        return split_gpus(text, split, (guint)given, error) &&
+               find_gpus((guint)given, devices, n, error);
     if (!is_word(text, "host", &given))
         return usage_error(error, text);
+    if (split != NULL) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "%s are processor threads: only GPUs (cuda:N) are split into parts", text);
+        return FALSE;
+    }
     *devices = rp_host_devices();
     *n = MAX((guint)given, 1);
     return TRUE;

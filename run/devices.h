@@ -12,14 +12,16 @@
  * rp_run_parse_devices:
  * @text: `host` (one) or `host:N`, devices on processor threads; `cuda:N`, the first N GPUs;
  * `cuda`, all of them
+ * @split: (nullable): of GPUs, each of which becomes several devices (rp_cuda_split_devices()); then @text
+ *   says how many
  * @devices: (out): their backend
  * @n: (out): how many
  *
  * Messages do not name the option or key that @text is the value of: prefix them.
  * Errors: RP_RUN_ERROR_USAGE; RP_BACKEND_ERROR_FAILED if there are fewer GPUs
  */
-gboolean rp_run_parse_devices(const char *text, const RpDeviceOps **devices, guint *n,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **devices,
+                              guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* What a device is called; those of one name take the same time. (transfer full)
  * Errors: RP_DEVICE_ERROR_MISSING */

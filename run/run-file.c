@@ -66,10 +66,12 @@ resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
-    if (rp_run_parse_devices(run->devices, &run->device_ops, &run->n_devices, &problem))
+    if (rp_run_parse_devices(run->devices, run->device_split, &run->device_ops, &run->n_devices,
+                             &problem))
         return TRUE;
-    rp_run_value_fail(rp_run_values_find(values, "devices"), error, RP_RUN_ERROR_VALUE, "%s",
-                      problem->message);
+    rp_run_value_fail(
+        rp_run_values_find(values, run->device_split != NULL ? "device_split" : "devices"), error,
+        RP_RUN_ERROR_VALUE, "%s", problem->message);
     return FALSE;
 }
 

@@ -134,6 +134,7 @@ typedef struct {
     char *backward_stages;
     int recompute_choice;        /* RP_SETTING_RECOMPUTE() */
     int dispatch;                /* RpDispatch */
+    char *device_split;          /* parts of each GPU, or NULL */
     char *host_slow;             /* `slow` in words, or NULL */
     double network_limit;        /* Gbit/s, of several servers; 0 = none */
     int transfers;               /* RpTransfers */

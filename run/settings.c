@@ -199,6 +199,10 @@ static const RpSetting settings[] = {
      .help =
          "roundpipe: stages go to the devices in turn; free: to the one that is free first, where "
          "some are slower"},
+    {"device_split", .expert = TRUE, STAGES(device_split),
+     .help =
+         "cuda:N, for tests and benchmarks: N devices that are parts of GPUs; equal, or how many "
+         "multiprocessors each part of a GPU has, as 24,24,48 or 4*24"},
     {"host_slow", .expert = TRUE, STAGES(host_slow),
      .help =
          "host:N, for tests and benchmarks: devices that rest after each action until it has taken "

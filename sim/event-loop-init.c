@@ -98,7 +98,7 @@ rp_event_loop_init(RpEventLoop *loop, const RpPlan *plan, const RpMachine *machi
     loop->flows = rp_flow_set_new(machine, gpus, loop->n_lanes);
     rp_event_heap_init(&loop->events, loop->n_lanes + rp_flow_set_n_groups(loop->flows));
     fill_lanes(loop);
-    set_resources(loop, machine != NULL && machine->processors > 0);
+    set_resources(loop, machine != NULL && rp_machine_shares_actions(machine));
 }
 
 void

@@ -45,6 +45,7 @@ rp_machine_from_profile(const RpProfile *profile)
     machine.links = profile->links;
     machine.cards = have_links_of_their_own(profile) ? profile : NULL;
     machine.processors = profile->processors;
+    machine.alone_speed = profile->alone_speed;
     machine.optimizer_weight = optimizer_weight(profile);
     machine.beside_optimizer_bytes_per_s =
         profile->links.beside_optimizer_bytes_per_s / MAX(profile->gpus, 1);

@@ -23,6 +23,7 @@
 
 typedef struct {
     char *devices;
+    char *device_split;
     char *output;
     char *dtype;
     char *accumulate;
@@ -292,7 +293,8 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
 
     if (!read_args(args, error) || !check_output(args, subject->word, error))
         return FALSE;
-    if (!rp_run_parse_devices(args->devices, &subject->ops, &subject->devices, error)) {
+    if (!rp_run_parse_devices(args->devices, args->device_split, &subject->ops, &subject->devices,
+                              error)) {
         g_prefix_error(error, "--devices: ");
         return FALSE;
     }
@@ -441,6 +443,11 @@ static const GOptionEntry options[] = {
     {"devices", 0, RP_WORD(ProfileArgs, devices),
      "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, all",
      "WHERE:N"},
+    {"device-split", 0, RP_WORD(ProfileArgs, device_split),
+     "devices are parts of GPUs, measured with all at work: equal, or multiprocessors of each "
+     "part, as "
+     "24,24,48 or 4*24",
+     "LIST"},
     {"output", 'o', RP_FILE(ProfileArgs, output), "timing file to write", "FILE.json"},
     {"servers", 0, RP_FLAG(ProfileArgs, servers),
      "started as several by mpirun or srun: measure the network between them, for --network", NULL},

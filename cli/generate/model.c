@@ -148,7 +148,7 @@ open_device(RpCliModel *model, const char *device, GError **error)
     const RpDeviceOps *devices;
     guint n;
 
-    if (!rp_run_parse_devices(device != NULL ? device : "host", &devices, &n, error)) {
+    if (!rp_run_parse_devices(device != NULL ? device : "host", NULL, &devices, &n, error)) {
         g_prefix_error(error, "--devices: ");
         return FALSE;
     }

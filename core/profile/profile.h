@@ -110,6 +110,10 @@ struct _RpProfile {
     double sum_parameters_per_s;
     double gradient_copy_parameters_per_s;
     double parameter_copy_parameters_per_s;
+    double
+        alone_speed; /* how many times as fast an action is while no other device is at work, where
+                           devices are parts of a card and share its power; layers' times are with all
+                           at work; 0 = the same */
     /* Of steps in caches, all threads: as fast as processors are, whatever memory is. 0 = unknown. */
     double cached_parameters_per_s[RP_N_UPDATES][RP_N_MOMENTS][RP_N_MASTERS];
     guint n_layers;

@@ -18,6 +18,7 @@
 #define MAX_STRING 4096
 #define MAX_GPUS 4096
 #define MAX_PROCESSORS 65536
+#define MAX_ALONE_SPEED 100
 #define BYTES_PER_GB 1e9
 
 /* The file. */
@@ -175,6 +176,8 @@ static const RpJsonField top_fields[] = {
     {"micro_batch", RP_JSON_NESTED(micro_batch_fields)},
     {"links", read_links, G_STRUCT_OFFSET(Top, profile.links)},
     SIZE("gpu_memory_bytes", Top, profile.gpu_memory_bytes),
+    {"alone_speed", rp_json_read_number, G_STRUCT_OFFSET(Top, profile.alone_speed), .min = 1,
+     .max = MAX_ALONE_SPEED, .expected = "a number from 1 to 100"},
     {"optimizer", RP_JSON_NESTED(optimizer_fields)},
     {"matmuls", RP_JSON_NESTED(matmul_fields)},
     {"layers", read_layers, .required = TRUE, .expected = "an array of layers"},

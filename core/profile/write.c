@@ -310,6 +310,8 @@ rp_profile_to_json(const RpProfile *profile)
     }
     add_links(json, &profile->links);
     add_size(json, "gpu_memory_bytes", profile->gpu_memory_bytes);
+    if (profile->alone_speed > 0)
+        rp_json_double(json, "alone_speed", profile->alone_speed, 4);
     add_optimizer(json, profile);
     rp_profile_write_matmuls(json, profile);
     add_layers(json, profile);

@@ -161,21 +161,26 @@ next_group(const Lines *lines, guint n)
     return n == lines->n_devices ? 0 : MIN(2 * n, lines->n_devices);
 }
 
-/* The smallest group that is limited in a direction, if one is. */
+/* The smallest group that is limited in a direction, if one is; or a larger one, if all together get no
+ * more: these share that root as well. */
 static gboolean
 measure_roots(Lines *lines, RpLinks *links, GError **error)
 {
+    gboolean apart = FALSE;
     guint tried = 0;
 
-    for (guint n = next_group(lines, 1); n > 0 && tried < MOST_GROUPS && links->gpus_per_root == 0;
+    for (guint n = next_group(lines, 1); n > 0 && tried < MOST_GROUPS && !apart;
          n = next_group(lines, n), tried++) {
+        const gboolean first = links->gpus_per_root == 0;
         double up, down;
 
         if (!measure_rate(lines, n, UP, UP + 1, &up, error) ||
             !measure_rate(lines, n, DOWN, DOWN + 1, &down, error))
             return FALSE;
-        if (up < LIMITED * n * links->h2d_bytes_per_s ||
-            down < LIMITED * n * links->d2h_bytes_per_s) {
+        apart = !first && MIN(up, down) > links->root_bytes_per_s / LIMITED;
+        if (first ? up < LIMITED * n * links->h2d_bytes_per_s ||
+                        down < LIMITED * n * links->d2h_bytes_per_s
+                  : !apart) {
             links->gpus_per_root = n;
             links->root_bytes_per_s = MIN(up, down);
         }

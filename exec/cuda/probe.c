@@ -13,6 +13,7 @@
 #include "core/base/units.h"
 #include "exec/cuda/kernels/kernels.h"
 #include "exec/cuda/measure-links.h"
+#include "exec/cuda/runtime/split.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
@@ -37,6 +38,9 @@ probe_free(RpProbe *probe)
 {
     CudaProbe *cuda = (CudaProbe *)probe;
 
+    for (guint i = 0; i < probe->n_beside; i++)
+        probe_free(probe->beside[i]);
+    g_free(probe->beside);
     if (cuda->stream != NULL)
         (void)rp_runtime_use(&cuda->gpu, NULL);
     for (guint i = 0; i < N_EVENTS; i++)
@@ -222,8 +226,8 @@ open_probe(CudaProbe *cuda, GError **error)
     return rp_cuda_device_info(cuda->gpu.index, &cuda->info, error); /* free now */
 }
 
-RpProbe *
-rp_cuda_probe_new(guint device, GError **error)
+static RpProbe *
+new_probe(guint device, GError **error)
 {
     CudaProbe *cuda = g_new0(CudaProbe, 1);
 
@@ -233,4 +237,23 @@ rp_cuda_probe_new(guint device, GError **error)
         return &cuda->base;
     probe_free(&cuda->base);
     return NULL;
+}
+
+RpProbe *
+rp_cuda_probe_new(guint device, GError **error)
+{
+    const guint parts = (guint)rp_cuda_parts_per_card(), first = device / parts * parts;
+    RpProbe *probe = new_probe(device, error);
+
+    for (guint d = first; probe != NULL && d < first + parts; d++) {
+        RpProbe *other = d != device ? new_probe(d, error) : NULL;
+
+        if (other != NULL) {
+            probe->beside = g_renew(RpProbe *, probe->beside, probe->n_beside + 1);
+            probe->beside[probe->n_beside++] = other;
+        } else if (d != device) {
+            probe_free(g_steal_pointer(&probe));
+        }
+    }
+    return probe;
 }

@@ -12,6 +12,10 @@
  */
 #include "exec/measure/layers.h"
 
+#include <stdatomic.h>
+
+#define BESIDE_REPEATS 4 /* of all parts, in one go */
+
 static void
 run_forward(gpointer data)
 {
@@ -102,12 +106,87 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
     return TRUE;
 }
 
+/* ---- parts of a card ---- */
+
+/* The same layer on another part of the card. */
+typedef struct {
+    RpMeasuredLayer run;
+    RpLayerKind kind;
+    GThread *thread;
+    atomic_bool *ending;
+    GError *error;
+} Beside;
+
+static gpointer
+run_beside(gpointer data)
+{
+    Beside *beside = data;
+    RpProbe *probe = beside->run.probe;
+    gint64 ns[G_N_ELEMENTS(kinds[0].parts) * BESIDE_REPEATS];
+
+    while (!atomic_load(beside->ending) && beside->error == NULL)
+        (void)probe->ops->time(probe, kinds[beside->kind].parts, kinds[beside->kind].n,
+                               BESIDE_REPEATS, &beside->run, ns, &beside->error);
+    return NULL;
+}
+
+/* Times while all parts of the card run the layer @run; and how much faster a block is alone. */
+static gboolean
+measure_with_others(RpMeasurer *measurer, RpMeasuredLayer *run, const RpWeights *weights,
+                    guint layer, RpProfile *profile, GError **error)
+{
+    RpLayer *to = &profile->layers[layer];
+    const guint n = run->probe->n_beside;
+    g_autofree Beside *others = g_new0(Beside, n);
+    const RpMeasuredLayer like = *run;
+    atomic_bool ending = FALSE;
+    gboolean done = TRUE;
+
+    for (guint i = 0; i < n && done; i++) {
+        others[i] = (Beside){.run = {.probe = run->probe->beside[i],
+                                     .network = like.network,
+                                     .has_codes = like.has_codes,
+                                     .routing = like.routing,
+                                     .tokens = like.tokens},
+                             .kind = to->kind,
+                             .ending = &ending};
+        done = rp_measured_layer_take_rooms(&others[i].run, profile, layer, error) &&
+               rp_measured_layer_fill_rooms(&others[i].run, weights, profile, layer, error);
+    }
+    for (guint i = 0; i < n && done; i++)
+        others[i].thread = g_thread_new("beside", run_beside, &others[i]);
+    done = done && measure(measurer, run, to, error) && rp_measure_saved(measurer, run, to, error);
+    atomic_store(&ending, TRUE);
+    for (guint i = 0; i < n; i++) {
+        if (others[i].thread != NULL)
+            g_thread_join(others[i].thread);
+        if (others[i].run.probe != NULL)
+            rp_measured_layer_give_rooms(&others[i].run);
+        if (others[i].error != NULL && done) {
+            g_propagate_error(error, g_steal_pointer(&others[i].error));
+            done = FALSE;
+        }
+        g_clear_error(&others[i].error);
+    }
+    if (done && n > 0 && to->kind == RP_LAYER_BLOCK && profile->alone_speed == 0) {
+        RpLayer alone = *to;
+
+        done = measure(measurer, run, &alone, error);
+        if (done)
+            profile->alone_speed =
+                MAX(1, (double)(to->forward_ns + to->recompute_ns + to->backward_ns) /
+                           (double)(alone.forward_ns + alone.recompute_ns + alone.backward_ns));
+    }
+    return done;
+}
+
 gboolean
 rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                  const RpWeights *weights, guint layer, RpProfile *profile, GError **error)
 {
     RpLayer *to = &profile->layers[layer];
     const RpMeasureOptions *options = measurer->options;
+    const RpWeights *given = options->routing > 0 ? NULL : weights;
     RpMeasuredLayer run = {.probe = probe,
                            .network = network,
                            .has_codes = rp_network_layout(network, layer)->has_codes,
@@ -116,9 +195,8 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     gboolean measured = FALSE;
 
     if (rp_measured_layer_take_rooms(&run, profile, layer, error) &&
-        rp_measured_layer_fill_rooms(&run, run.routing > 0 ? NULL : weights, profile, layer, error))
-        measured = measure(measurer, &run, to, error) &&
-                   rp_measure_saved(measurer, &run, to, error) &&
+        rp_measured_layer_fill_rooms(&run, given, profile, layer, error))
+        measured = measure_with_others(measurer, &run, given, layer, profile, error) &&
                    measure_expansion(measurer, &run, to, error);
     rp_measured_layer_give_rooms(&run);
     to->weight_gradient_ns = to->backward_ns / 2;

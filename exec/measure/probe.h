@@ -65,6 +65,10 @@ typedef struct {
 /* The beginning of every probe. One thread at a time. */
 struct _RpProbe {
     const RpProbeOps *ops;
+    RpProbe **
+        beside; /* of the other parts of its card, which share its power: layers are timed while these
+                         run the same; each by one thread at a time */
+    guint n_beside;
 };
 
 /* Whether what devices compute with goes over a link: they have memory of their own. */

@@ -151,7 +151,8 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     resolved.optimizer_threads = MAX(options->optimizer_threads, 1);
     const guint classes = count_classes(network);
     const guint layers = classes + (rp_network_is_packed(network) ? classes : 0) +
-                         (rp_probe_has_links(probe) ? classes - 2 : 0); /* blocks */
+                         (rp_probe_has_links(probe) ? classes - 2 : 0) + /* blocks */
+                         (probe->n_beside > 0);                          /* one of them alone */
     RpMeasurer measurer = {.options = &resolved,
                            .n_measures = layers + probe->ops->n_link_measures + 1 +
                                          rp_probe_has_links(probe)};

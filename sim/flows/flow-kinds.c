@@ -25,7 +25,7 @@ own_limit(const RpFlowKinds *kinds, const RpMachine *machine, guint k)
     if (k == rp_flow_kind_host(kinds))
         return limit(machine->optimizer_bytes_per_s);
     if (k == rp_flow_kind_actions(kinds))
-        return (double)RP_NS_PER_S;
+        return (double)RP_NS_PER_S * MAX(machine->alone_speed, 1);
     if (k > rp_flow_kind_actions(kinds))
         return rp_network_bytes_per_s(links, rp_flow_kind_touches(kinds, k));
     if (kinds->cards != NULL)

@@ -43,6 +43,7 @@ struct _RpFlowSet {
     guint n_flows;
     guint n_copies;            /* classes of copies */
     guint processors;          /* 0 = not shared */
+    guint gpus;                /* which share the power for actions; 0 = nobody shares it */
     double optimizer_weight;   /* 0 = host tasks are flows like others */
     double beside_bytes_per_s; /* of a copy up while a host task runs; INFINITY = as alone */
     RpFlowKinds of;
@@ -112,6 +113,7 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
 
     set->bandwidth = rp_bandwidth_new(capacities, n_links);
     set->processors = machine->processors;
+    set->gpus = machine->alone_speed > 1 ? gpus : 0;
     set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
     set->beside_bytes_per_s =
         set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
@@ -169,7 +171,6 @@ rp_flow_set_network_class(const RpFlowSet *set, gboolean gather)
 guint
 rp_flow_set_action_class(const RpFlowSet *set)
 {
-    g_assert(set->processors > 0);
     return set->n_copies + 1;
 }
 
@@ -318,6 +319,16 @@ rp_flow_set_is_over(const RpFlowSet *set, guint group_id, gint64 now_ns)
     return class_that_ends(set, &set->groups[group_id], now_ns) != NO_CLASS;
 }
 
+/* With all devices at work an action takes its time; fewer get what the others leave. */
+static double
+share_of_power(const RpFlowSet *set, double alone_bytes_per_s)
+{
+    const guint k = rp_flow_kind_actions(&set->of);
+    const guint n = set->groups[set->kinds[k].first_group].n_flows;
+
+    return MIN(alone_bytes_per_s, (double)RP_NS_PER_S * set->gpus / MAX(n, 1));
+}
+
 /* What a flow of each kind gets at most: its part of a processor, or, of a copy up beside the
  * host's tasks, less than alone. */
 static void
@@ -332,6 +343,8 @@ set_caps(RpFlowSet *set)
         const double alone = set->kinds[k].alone_bytes_per_s;
 
         set->kinds[k].cap_bytes_per_s = shared ? alone * set->processors / set->n_flows : alone;
+        if (k == rp_flow_kind_actions(&set->of) && set->gpus > 0)
+            set->kinds[k].cap_bytes_per_s = share_of_power(set, alone);
         if (beside && k < set->of.n_copies && k % 2 == RP_FLOW_UP && isfinite(alone))
             set->kinds[k].cap_bytes_per_s = MIN(alone, set->beside_bytes_per_s);
     }

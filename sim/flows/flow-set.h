@@ -31,6 +31,9 @@
  * arithmetic), and the system gives k threads on C < k processors C/k each. So each flow's own
  * limit, what it does alone, is multiplied by C/k first; what that leaves is shared as above.
  *
+ * Parts of a card share its power: with all N at work an action takes the time that the profile gives, with
+ * k of them N/k of its speed, at most alone_speed.
+ *
  *   C = 2   action         |--------1--------|-2/3-|     three run: 2/3 each
  *           action              |------1-----|-2/3-|
  *           copy of 6 B/ns                   |--4--|
@@ -58,7 +61,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFlowSet, rp_flow_set_free)
 guint rp_flow_set_copy_class(const RpFlowSet *set, guint device, RpFlowDirection direction);
 guint rp_flow_set_host_class(const RpFlowSet *set);
 guint rp_flow_set_network_class(const RpFlowSet *set, gboolean gather);
-/* Of actions; only if the machine's processors are shared. */
+/* Actions', where rp_machine_shares_actions(). */
 guint rp_flow_set_action_class(const RpFlowSet *set);
 
 /* Whether nothing limits the class: its flows take no time and never need to begin. */

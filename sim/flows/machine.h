@@ -29,9 +29,18 @@ typedef struct {
     double optimizer_weight; /* of host memory it gets so many times what a device's copy gets, if
                                 both want more than there is; 0 = 1 */
     double beside_optimizer_bytes_per_s; /* limit of a copy up while the optimizer runs; 0 = none */
-    guint processors;       /* that devices and host share; 0 = each device has its own */
+    guint processors; /* that devices and host share; 0 = each device has its own */
+    double
+        alone_speed; /* of an action that no other device's is beside; <= 1: devices share no power */
     const RpProfile *cards; /* (nullable): whose cards have copy engines of their own; borrowed */
 } RpMachine;
+
+/* Whether how fast an action is depends on how many are at work. */
+static inline gboolean
+rp_machine_shares_actions(const RpMachine *machine)
+{
+    return machine->processors > 0 || machine->alone_speed > 1;
+}
 
 /* Of @device: its rates and its latency. */
 static inline const RpLinks *

@@ -12,6 +12,7 @@
 #include "tests/exec-cuda/soft-cuda-private.h"
 
 #define DEVICES 2
+#define MULTIPROCESSORS 64
 #define MEMORY_BYTES ((size_t)1 << 30)
 #define PAYLOAD_BYTES 256
 #define MOST_COMMANDS 112 /* of a stream's queue, unless a test says otherwise */
@@ -764,7 +765,15 @@ cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
     memset(properties, 0, sizeof *properties);
     g_strlcpy(properties->name, "threads", sizeof properties->name);
     properties->major = 9;
-    properties->multiProcessorCount = 1;
+    properties->multiProcessorCount = MULTIPROCESSORS;
+    return state();
+}
+
+cudaError_t
+cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    g_assert(attribute == cudaDevAttrMultiProcessorCount);
+    *value = MULTIPROCESSORS;
     return state();
 }
 

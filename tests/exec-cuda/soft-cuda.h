@@ -51,5 +51,8 @@ guint64 soft_cuda_first_pin(void);
 /* Whether a pin that was refused is still there for the calling thread's next call to find. */
 gboolean soft_cuda_error_is_left(void);
 
+/* Whether the driver has no green contexts, soft-driver.c. */
+void soft_cuda_age_driver(gboolean old);
+
 /* Streams, events and memory that nobody has freed. */
 guint soft_cuda_n_left(void);

@@ -3,6 +3,7 @@
 
 #include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
+#include "exec/cuda/runtime/split.h"
 
 #define SWATH_BYTES ((size_t)16 << 20)
 
@@ -34,7 +35,7 @@ cudaError_t
 attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done)
 {
     int device;
-    cudaError_t status = cudaGetDevice(&device);
+    cudaError_t status = rp_cuda_current(&device);
     uint64_t bit;
 
     if (status != cudaSuccess)

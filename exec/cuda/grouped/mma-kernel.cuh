@@ -168,7 +168,7 @@ launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
     static std::atomic<uint64_t> done;
     const size_t tiles = most_tiles(args, S::BM, S::BN);
     int processors;
-    cudaError_t status = grouped_processors(&processors);
+    cudaError_t status = rp_cuda_multiprocessors(&processors);
 
     if (status == cudaSuccess)
         status = attention_allow_shared((const void *)multiply_tiles<S>, (int)S::BYTES, &done);

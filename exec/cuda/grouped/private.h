@@ -3,6 +3,7 @@
 
 #include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/launch.h"
+#include "exec/cuda/runtime/split.h"
 
 /* On tensor cores, for what grouped_is_fast(): tiles of so many rows and columns. */
 cudaError_t grouped_matmul_64x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
@@ -42,13 +43,3 @@ grouped_sums_in_half(const RpGroupedMatmulArgs *args)
            args->a_dtype == RP_DTYPE_FP16 && args->c_dtype == RP_DTYPE_FP16;
 }
 
-/* Multiprocessors of the current device. */
-static inline cudaError_t
-grouped_processors(int *n)
-{
-    int device;
-    const cudaError_t status = cudaGetDevice(&device);
-
-    return status == cudaSuccess ? cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device)
-                                 : status;
-}

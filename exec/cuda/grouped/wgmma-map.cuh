@@ -35,7 +35,7 @@ launch_blocks(void (*kernel)(RpGroupedMatmulArgs, CUtensorMap, CUtensorMap, More
     const size_t tiles = most_tiles(args, ROWS, S::BN);
     CUtensorMap a_map, b_map;
     int processors;
-    cudaError_t status = grouped_processors(&processors);
+    cudaError_t status = rp_cuda_multiprocessors(&processors);
 
     if (status == cudaSuccess)
         status = attention_allow_shared((const void *)kernel, (int)S::BYTES, &done);

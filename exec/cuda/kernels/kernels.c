@@ -8,6 +8,7 @@
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/kernels/kernels-private.h"
+#include "exec/cuda/runtime/split.h"
 #include "exec/device/error.h"
 
 #define CODES_FROM 89 /* compute capability */
@@ -132,7 +133,7 @@ check_codes(guint devices, GError **error)
 {
     for (guint d = 0; d < devices; d++) {
         struct cudaDeviceProp device;
-        const cudaError_t status = cudaGetDeviceProperties(&device, (int)d);
+        const cudaError_t status = cudaGetDeviceProperties(&device, rp_cuda_card_of((int)d));
 
         if (status == cudaSuccess && device.major * 10 + device.minor >= CODES_FROM)
             continue;

@@ -31,6 +31,7 @@
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/base/shape-hash.h"
 #include "exec/cuda/kernels/kernels-private.h"
+#include "exec/cuda/runtime/split.h"
 
 #include <string.h>
 
@@ -96,11 +97,11 @@ rp_cuda_matmul_workspace(const RpMatmulArgs *args)
 char *
 rp_cuda_matmul_library(void)
 {
-    struct cudaDeviceProp device;
+    char name[256];
 
-    if (cudaGetDeviceProperties(&device, 0) != cudaSuccess)
+    if (rp_cuda_name(0, name, sizeof name) != cudaSuccess)
         return NULL;
-    return g_strdup_printf("cuBLASLt %zu, %s", cublasLtGetVersion(), device.name);
+    return g_strdup_printf("cuBLASLt %zu, %s", cublasLtGetVersion(), name);
 }
 
 static gboolean

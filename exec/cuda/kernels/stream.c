@@ -1,5 +1,6 @@
 #include "exec/cuda/kernels/kernels-private.h"
 #include "exec/cuda/runtime/check.h"
+#include "exec/cuda/runtime/split.h"
 
 RpKernelStream *
 rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
@@ -9,7 +10,7 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
     cublasStatus_t status;
     int current;
 
-    if (!rp_cuda_ok(cudaGetDevice(&current), "cudaGetDevice", error))
+    if (!rp_cuda_ok(rp_cuda_current(&current), "cudaGetDevice", error))
         return NULL;
     g_return_val_if_fail(current == device, NULL);
     status = cublasLtCreate(&blas);

@@ -9,6 +9,7 @@ rp_cuda_module(void)
         .sizes = RP_CUDA_MODULE_SIZES,
         .devices = rp_cuda_devices,
         .device_count = rp_cuda_device_count,
+        .split_devices = rp_cuda_split_devices,
         .no_device_text = rp_cuda_no_device_text,
         .device_info = rp_cuda_device_info,
     };

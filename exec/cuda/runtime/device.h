@@ -20,6 +20,19 @@ guint rp_cuda_device_count(void);
 /* Why there are none, in CUDA's words: no driver, an old one, nothing visible. %NULL: there are */
 const char *rp_cuda_no_device_text(void);
 
+/**
+ * rp_cuda_split_devices:
+ * @text: "equal", or how many multiprocessors each part of a card has, as "24,24,48" or "4*24"
+ * @n: devices that are wanted, of all cards together
+ *
+ * Makes several devices of each card for the rest of the process, parts that compute beside each other
+ * (exec/cuda/runtime/split.h). To be called before anything else here; a second call changes nothing.
+ *
+ * Errors: RP_DEVICE_ERROR_MISSING: @text is wrong, the driver has no green contexts, or the card has too few
+ * multiprocessors
+ */
+gboolean rp_cuda_split_devices(const char *text, guint n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Wakes the device up, which takes a moment and some of its memory. Errors:
  * RP_DEVICE_ERROR_MISSING */
 gboolean rp_cuda_device_info(guint device, RpCudaDeviceInfo *info,

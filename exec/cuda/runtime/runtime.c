@@ -1,6 +1,7 @@
 #include "exec/cuda/runtime/runtime.h"
 
 #include "exec/cuda/runtime/check.h"
+#include "exec/cuda/runtime/split.h"
 
 static gboolean
 check(const RpRuntimeGpu *gpu, cudaError_t status, const char *what, GError **error)
@@ -25,12 +26,7 @@ state_of(const RpRuntimeGpu *gpu, cudaError_t status, const char *what, GError *
 gboolean
 rp_runtime_use(const RpRuntimeGpu *gpu, GError **error)
 {
-    int current;
-    cudaError_t status = cudaGetDevice(&current); /* far cheaper than setting it */
-
-    if (status != cudaSuccess || current != gpu->physical)
-        status = cudaSetDevice(gpu->physical);
-    return check(gpu, status, "cudaSetDevice", error);
+    return check(gpu, rp_cuda_use(gpu->physical), "cudaSetDevice", error);
 }
 
 /* ---- memory ---- */
@@ -76,7 +72,12 @@ rp_runtime_upload(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 b
 gboolean
 rp_runtime_memory(const RpRuntimeGpu *gpu, gsize *free_bytes, gsize *total_bytes, GError **error)
 {
-    return check(gpu, cudaMemGetInfo(free_bytes, total_bytes), "cudaMemGetInfo", error);
+    if (!check(gpu, cudaMemGetInfo(free_bytes, total_bytes), "cudaMemGetInfo", error))
+        return FALSE;
+    /* parts of a card have equal shares of what it has left */
+    *free_bytes /= (gsize)rp_cuda_parts_per_card();
+    *total_bytes /= (gsize)rp_cuda_parts_per_card();
+    return TRUE;
 }
 
 gboolean
@@ -125,9 +126,7 @@ rp_runtime_stream_new(const RpRuntimeGpu *gpu, gboolean urgent, RpRuntimeStream 
 
     return check(gpu, cudaDeviceGetStreamPriorityRange(&least, &greatest),
                  "cudaDeviceGetStreamPriorityRange", error) &&
-           check(gpu,
-                 cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking,
-                                              urgent ? greatest : least),
+           check(gpu, rp_cuda_stream(stream, urgent ? greatest : least),
                  "cudaStreamCreateWithPriority", error);
 }
 
@@ -233,7 +232,7 @@ rp_cuda_device_count(void)
         (void)cudaGetLastError();
         return 0;
     }
-    return (guint)MAX(0, count);
+    return (guint)MAX(0, rp_cuda_parts(count));
 }
 
 const char *
@@ -254,23 +253,26 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
     const guint count = rp_cuda_device_count();
     struct cudaDeviceProp properties;
     gsize free_bytes, total_bytes;
+    int multiprocessors = 0;
 
     if (device >= count) {
         g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
                     "there is no device %u: CUDA finds %u of them", device, count);
         return FALSE;
     }
-    if (!check(&gpu, cudaGetDeviceProperties(&properties, gpu.physical), "cudaGetDeviceProperties",
-               error) ||
+    if (!check(&gpu, cudaGetDeviceProperties(&properties, rp_cuda_card_of(gpu.physical)),
+               "cudaGetDeviceProperties", error) ||
+        !check(&gpu, rp_cuda_multiprocessors_of(gpu.physical, &multiprocessors),
+               "cudaDeviceGetAttribute", error) ||
         !rp_runtime_use(&gpu, error) || !rp_runtime_memory(&gpu, &free_bytes, &total_bytes, error))
         return FALSE;
     *info = (RpCudaDeviceInfo){
         .memory_bytes = total_bytes,
         .free_bytes = free_bytes,
         .sm = (guint)(properties.major * 10 + properties.minor),
-        .multiprocessors = (guint)properties.multiProcessorCount,
+        .multiprocessors = (guint)multiprocessors,
     };
-    g_strlcpy(info->name, properties.name, sizeof info->name);
+    (void)rp_cuda_name(gpu.physical, info->name, sizeof info->name); /* asked before, too */
     g_snprintf(info->pci_address, sizeof info->pci_address, "%04x:%02x:%02x.0",
                (guint)properties.pciDomainID & 0xffff, (guint)properties.pciBusID & 0xff,
                (guint)properties.pciDeviceID & 0xff);
