@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-#define BESIDE_REPEATS 4 /* of all parts, in one go */
+#define WORK_REPEATS 4 /* of all parts, in one go */
 
 static void
 run_forward(gpointer data)
@@ -106,69 +106,106 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
     return TRUE;
 }
 
-/* ---- parts of a card ---- */
+/* ---- layers at work beside what is measured ---- */
 
-/* The same layer on another part of the card. */
+/* A layer that runs on one device until it is told to end. */
 typedef struct {
     RpMeasuredLayer run;
     RpLayerKind kind;
     GThread *thread;
     atomic_bool *ending;
     GError *error;
-} Beside;
+} Worker;
+
+struct _RpMeasureWork {
+    guint n;
+    atomic_bool ending;
+    Worker workers[];
+};
 
 static gpointer
-run_beside(gpointer data)
+run_worker(gpointer data)
 {
-    Beside *beside = data;
-    RpProbe *probe = beside->run.probe;
-    gint64 ns[G_N_ELEMENTS(kinds[0].parts) * BESIDE_REPEATS];
+    Worker *worker = data;
+    RpProbe *probe = worker->run.probe;
+    gint64 ns[G_N_ELEMENTS(kinds[0].parts) * WORK_REPEATS];
 
-    while (!atomic_load(beside->ending) && beside->error == NULL)
-        (void)probe->ops->time(probe, kinds[beside->kind].parts, kinds[beside->kind].n,
-                               BESIDE_REPEATS, &beside->run, ns, &beside->error);
+    while (!atomic_load(worker->ending) && worker->error == NULL)
+        (void)probe->ops->time(probe, kinds[worker->kind].parts, kinds[worker->kind].n,
+                               WORK_REPEATS, &worker->run, ns, &worker->error);
     return NULL;
 }
 
-/* Times while all parts of the card run the layer @run; and how much faster a block is alone. */
+gboolean
+rp_measure_work_end(RpMeasureWork *work, GError **error)
+{
+    gboolean done = TRUE;
+
+    if (work == NULL)
+        return TRUE;
+    atomic_store(&work->ending, TRUE);
+    for (guint i = 0; i < work->n; i++) {
+        Worker *worker = &work->workers[i];
+
+        if (worker->thread != NULL)
+            g_thread_join(worker->thread);
+        if (worker->run.probe != NULL)
+            rp_measured_layer_give_rooms(&worker->run);
+        if (worker->error != NULL && done)
+            g_propagate_error(error, g_steal_pointer(&worker->error));
+        done = done && worker->error == NULL && (error == NULL || *error == NULL);
+        g_clear_error(&worker->error);
+    }
+    g_free(work);
+    return done;
+}
+
+RpMeasureWork *
+rp_measure_work_begin(const RpMeasurer *measurer, RpProbe *probe, gboolean on_probe,
+                      const RpNetwork *network, const RpWeights *weights, guint layer,
+                      const RpProfile *profile, GError **error)
+{
+    const guint n = probe->n_beside + on_probe;
+    RpMeasureWork *work = g_malloc0(sizeof *work + n * sizeof(Worker));
+    gboolean done = TRUE;
+
+    atomic_init(&work->ending, FALSE);
+    for (; work->n < n && done; work->n++) {
+        Worker *worker = &work->workers[work->n];
+
+        worker->run =
+            (RpMeasuredLayer){.probe = work->n < probe->n_beside ? probe->beside[work->n] : probe,
+                              .network = network,
+                              .has_codes = rp_network_layout(network, layer)->has_codes,
+                              .routing = measurer->options->routing,
+                              .tokens = weights != NULL ? measurer->options->tokens : NULL};
+        worker->kind = profile->layers[layer].kind;
+        worker->ending = &work->ending;
+        done = rp_measured_layer_take_rooms(&worker->run, profile, layer, error) &&
+               rp_measured_layer_fill_rooms(&worker->run, weights, profile, layer, error);
+    }
+    for (guint i = 0; i < n && done; i++)
+        work->workers[i].thread = g_thread_new("work", run_worker, &work->workers[i]);
+    if (done)
+        return work;
+    (void)rp_measure_work_end(work, NULL);
+    return NULL;
+}
+
+/* Times while all other parts of the card run the same layer; and how much faster a block is alone. */
 static gboolean
 measure_with_others(RpMeasurer *measurer, RpMeasuredLayer *run, const RpWeights *weights,
                     guint layer, RpProfile *profile, GError **error)
 {
     RpLayer *to = &profile->layers[layer];
-    const guint n = run->probe->n_beside;
-    g_autofree Beside *others = g_new0(Beside, n);
-    const RpMeasuredLayer like = *run;
-    atomic_bool ending = FALSE;
-    gboolean done = TRUE;
+    RpMeasureWork *work = rp_measure_work_begin(measurer, run->probe, FALSE, run->network, weights,
+                                                layer, profile, error);
+    gboolean done = work != NULL && measure(measurer, run, to, error) &&
+                    rp_measure_saved(measurer, run, to, error);
 
-    for (guint i = 0; i < n && done; i++) {
-        others[i] = (Beside){.run = {.probe = run->probe->beside[i],
-                                     .network = like.network,
-                                     .has_codes = like.has_codes,
-                                     .routing = like.routing,
-                                     .tokens = like.tokens},
-                             .kind = to->kind,
-                             .ending = &ending};
-        done = rp_measured_layer_take_rooms(&others[i].run, profile, layer, error) &&
-               rp_measured_layer_fill_rooms(&others[i].run, weights, profile, layer, error);
-    }
-    for (guint i = 0; i < n && done; i++)
-        others[i].thread = g_thread_new("beside", run_beside, &others[i]);
-    done = done && measure(measurer, run, to, error) && rp_measure_saved(measurer, run, to, error);
-    atomic_store(&ending, TRUE);
-    for (guint i = 0; i < n; i++) {
-        if (others[i].thread != NULL)
-            g_thread_join(others[i].thread);
-        if (others[i].run.probe != NULL)
-            rp_measured_layer_give_rooms(&others[i].run);
-        if (others[i].error != NULL && done) {
-            g_propagate_error(error, g_steal_pointer(&others[i].error));
-            done = FALSE;
-        }
-        g_clear_error(&others[i].error);
-    }
-    if (done && n > 0 && to->kind == RP_LAYER_BLOCK && profile->alone_speed == 0) {
+    done = rp_measure_work_end(work, done ? error : NULL) && done;
+    if (done && run->probe->n_beside > 0 && to->kind == RP_LAYER_BLOCK &&
+        profile->alone_speed == 0) {
         RpLayer alone = *to;
 
         done = measure(measurer, run, &alone, error);

@@ -41,11 +41,15 @@ RpTimes rp_times_of(gint64 *values, guint n);
 /* @amount per second, of what took so long. */
 double rp_times_rate(const RpTimes *times, double amount);
 
+typedef struct _RpMeasureWork RpMeasureWork;
+
 /* The times, and how far the whole has come. */
 struct _RpMeasurer {
     const RpMeasureOptions *options; /* resolved */
     guint n_measures;                /* in all */
     guint measure;                   /* under way */
+    const RpNetwork *network;        /* whose layers work while links are measured; or NULL */
+    RpMeasureWork *work;             /* that does */
     gboolean over_swings;            /* take the probe's swing_seconds at least */
 };
 
@@ -101,6 +105,27 @@ gsize rp_measure_buffer_bytes(gsize most);
 gboolean rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                           const RpWeights *weights, guint layer, RpProfile *profile,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_measure_work_begin:
+ * @on_probe: on @probe as well, which nothing else may use meanwhile
+ *
+ * The layer runs over and over on the other parts of @probe's card, if it has parts, until
+ * rp_measure_work_end().
+ * Errors: the probe's
+ */
+RpMeasureWork *rp_measure_work_begin(const RpMeasurer *measurer, RpProbe *probe, gboolean on_probe,
+                                     const RpNetwork *network, const RpWeights *weights,
+                                     guint layer, const RpProfile *profile,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* @work: (transfer full) (nullable). Returns: whether it ran */
+gboolean rp_measure_work_end(RpMeasureWork *work, GError **error);
+
+/* Before and after links are measured whose copies a run makes beside layers: these work meanwhile, where the
+ * measurer has some (@network). Errors: the probe's */
+gboolean rp_measurer_begin_work(RpMeasurer *measurer, RpProbe *probe, const RpProfile *profile,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_measurer_end_work(RpMeasurer *measurer, GError **error);
 
 /* Runs the layer's parts once, untimed: afterwards their kernels are loaded. Does nothing where its
  * memory cannot be had. */

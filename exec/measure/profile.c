@@ -67,6 +67,23 @@ count_classes(const RpNetwork *network)
     return n;
 }
 
+gboolean
+rp_measurer_begin_work(RpMeasurer *measurer, RpProbe *probe, const RpProfile *profile,
+                       GError **error)
+{
+    if (measurer->network == NULL)
+        return TRUE;
+    measurer->work = rp_measure_work_begin(measurer, probe, TRUE, measurer->network, NULL,
+                                           rp_profile_first_block(profile), profile, error);
+    return measurer->work != NULL;
+}
+
+gboolean
+rp_measurer_end_work(RpMeasurer *measurer, GError **error)
+{
+    return rp_measure_work_end(g_steal_pointer(&measurer->work), error);
+}
+
 static gboolean
 measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, RpProfile *profile,
                GError **error)
@@ -163,6 +180,7 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
                     now != NULL ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
     profile->gpus = resolved.devices;
     probe->ops->describe(probe, profile);
+    measurer.network = network;
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||
         !measure_memory(&measurer, probe, network, profile, error))
         return NULL;

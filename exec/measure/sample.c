@@ -10,6 +10,9 @@
 #define LEAST_RUNS 5
 #define LEAST_LONG_RUNS 2 /* of what takes so long that clocks swing within one */
 #define LONG_SECONDS 5
+/* A measurement that is given less time than usual (0.5 s) warms up and covers swings for less, too. */
+#define WARM_UP 4.0 /* times RpMeasureOptions.seconds, at most */
+#define SWING 7.0
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
 #define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
@@ -115,10 +118,12 @@ time_runs(const Subject *subject, guint repeats, gint64 *ns, GError **error)
 
 /* @repeats: (out): that are worth one go */
 static gboolean
-warm_up(const Subject *subject, double budget_ns, guint *repeats, gint64 *ns, GError **error)
+warm_up(const Subject *subject, double seconds, double budget_ns, guint *repeats, gint64 *ns,
+        GError **error)
 {
     const RpProbeOps *ops = subject->probe != NULL ? subject->probe->ops : NULL;
-    const double most_ns = ops != NULL ? ops->warm_up_seconds * (double)RP_NS_PER_S : 0;
+    const double most_ns =
+        ops != NULL ? MIN(ops->warm_up_seconds, WARM_UP * seconds) * (double)RP_NS_PER_S : 0;
     const gint64 begin_ns = rp_clock_ns();
     gint64 last_ns;
 
@@ -144,15 +149,16 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
 
     const RpMeasureOptions *options = measurer->options;
     const Subject subject = {probe, parts, n_parts, data};
-    const double swing_seconds =
-        probe != NULL && measurer->over_swings ? probe->ops->swing_seconds : 0;
+    const double swing_seconds = probe != NULL && measurer->over_swings
+                                     ? MIN(probe->ops->swing_seconds, SWING * options->seconds)
+                                     : 0;
     const guint most = MAX(options->max_runs, swing_seconds > 0 ? SWING_RUNS : LEAST_RUNS);
     const double budget_ns = MAX(options->seconds * n_parts, swing_seconds) * (double)RP_NS_PER_S;
     g_autofree gint64 *values = g_new(gint64, (gsize)most * n_parts);
     gint64 batch[RP_PROBE_MAX_REPEATS * RP_PROBE_MAX_PARTS];
     guint runs = 0, repeats;
 
-    if (!warm_up(&subject, budget_ns, &repeats, batch, error))
+    if (!warm_up(&subject, options->seconds, budget_ns, &repeats, batch, error))
         return FALSE;
 
     const gint64 begin_ns = rp_clock_ns();

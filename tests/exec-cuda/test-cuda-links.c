@@ -236,6 +236,19 @@ note_run(void)
 }
 
 gboolean
+rp_measurer_begin_work(RpMeasurer *measurer, RpProbe *probe, const RpProfile *profile,
+                       GError **error)
+{
+    return TRUE;
+}
+
+gboolean
+rp_measurer_end_work(RpMeasurer *measurer, GError **error)
+{
+    return TRUE;
+}
+
+gboolean
 rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, guint n_parts,
                 gpointer data, RpTimes *times, GError **error)
 {

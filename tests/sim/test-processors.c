@@ -55,6 +55,33 @@ the_longer_of_two_actions_has_the_processor_to_itself_at_the_end(void **state)
     assert_times(f, b, 0, 40);
 }
 
+/*
+ * Parts of one card, alone half as fast again:
+ *
+ *   gpu 0   |--30--|            as long as the profile says while both work,
+ *   gpu 1   |--60------|        then b has 30 left, at 1.5 of the speed
+ */
+static void
+an_action_is_faster_while_the_others_leave_it_power(void **state)
+{
+    Fixture *f = *state;
+
+    begin_full(f, 2);
+    f->machine.alone_speed = 1.5;
+    RpTaskId a = compute(f, 0, 30, AT_ONCE);
+    RpTaskId b = compute(f, 1, 60, AT_ONCE);
+    simulate(f);
+    assert_times(f, a, 0, 30);
+    assert_times(f, b, 0, 50);
+
+    begin_full(f, 4); /* three of four leave more than alone_speed: 4 / 3 of it each */
+    f->machine.alone_speed = 1.25;
+    for (guint g = 0; g < 3; g++)
+        a = compute(f, g, 1000, AT_ONCE);
+    simulate(f);
+    assert_times(f, a, 0, 800);
+}
+
 static void
 an_action_that_begins_later_slows_down_those_that_run(void **state)
 {

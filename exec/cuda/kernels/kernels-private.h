@@ -6,6 +6,12 @@
 #include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/kernels/kernels.h"
 
+/* A stream's queue holds some thousand commands, and whoever issues one more waits inside CUDA, where it keeps all other
+ * threads off the card: uploads, and other parts of a split card. So operations that are issued and not done are
+ * counted, and their issuer waits outside. */
+#define RP_CUDA_PACE_OPERATIONS 64 /* from one mark to the next */
+#define RP_CUDA_PACE_MARKS 4
+
 struct _RpKernelStream {
     int device;
     RpRuntimeStream *stream; /* borrowed */
@@ -13,11 +19,16 @@ struct _RpKernelStream {
     GHashTable *plans; /* matmul.c: how each shape is multiplied; NULL before the first */
     guint rank;        /* of a plan's algorithm among those that cuBLASLt proposes */
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
-    char *failure;     /* the first since `check` was last asked, or NULL */
+    cudaEvent_t marks[RP_CUDA_PACE_MARKS]; /* the last that were recorded, in turn */
+    guint64 n_operations;
+    char *failure; /* the first since `check` was last asked, or NULL */
 };
 
 /* Notes a failure, unless there is one already. @reason: CUDA's text */
 void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const char *reason);
+
+/* To be called for every operation, before it is issued: waits while too many are not done. */
+void rp_cuda_stream_pace(RpKernelStream *stream);
 
 /* matmul.c */
 size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);

@@ -25,6 +25,7 @@ note(RpKernelStream *stream, const char *operation, cudaError_t status)
 #define ISSUE(operation, Args, words)                                                              \
     static void issue_##operation(RpKernelStream *stream, const Args *args)                        \
     {                                                                                              \
+        rp_cuda_stream_pace(stream);                                                               \
         note(stream, words, rp_cuda_##operation(args, stream->stream));                            \
     }
 RP_LAUNCHED_KERNELS(ISSUE, ISSUE)

@@ -429,6 +429,7 @@ rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     gboolean half;
 
     g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
+    rp_cuda_stream_pace(stream);
     g_return_if_fail(!(args->residual && args->accumulate));
     g_return_if_fail(args->a_stride == 0 || args->form == RP_MATMUL_NT);
     if (!is_known(args)) {

@@ -28,6 +28,24 @@ rp_cuda_stream_new(int device, RpRuntimeStream *stream, GError **error)
 }
 
 void
+rp_cuda_stream_pace(RpKernelStream *stream)
+{
+    const guint64 n = stream->n_operations++ / RP_CUDA_PACE_OPERATIONS;
+    cudaEvent_t *mark = &stream->marks[n % RP_CUDA_PACE_MARKS];
+
+    if (stream->n_operations % RP_CUDA_PACE_OPERATIONS != 1)
+        return;
+    /* A failure shows when the operations are asked about. The oldest mark is waited for, and set anew. */
+    if (*mark != NULL)
+        (void)cudaEventSynchronize(*mark);
+    else if (cudaEventCreateWithFlags(mark, cudaEventDisableTiming | cudaEventBlockingSync) !=
+             cudaSuccess)
+        *mark = NULL;
+    if (*mark != NULL)
+        (void)cudaEventRecord(*mark, stream->stream);
+}
+
+void
 rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank)
 {
     g_return_if_fail(stream->plans == NULL && rank < RP_MATMUL_MOST_WAYS);
@@ -47,6 +65,9 @@ rp_cuda_stream_free(RpKernelStream *stream)
     if (stream == NULL)
         return;
     g_clear_pointer(&stream->plans, g_hash_table_unref);
+    for (guint i = 0; i < RP_CUDA_PACE_MARKS; i++)
+        if (stream->marks[i] != NULL)
+            (void)cudaEventDestroy(stream->marks[i]);
     rp_cudnn_free(stream->cudnn);
     cublasLtDestroy(stream->blas);
     g_free(stream->failure);

@@ -7,7 +7,7 @@
 #include "exec/cuda/runtime/device.h"
 
 #define MOST_PARTS 16
-#define DRIVER_VERSION 12040 /* whose functions these are */
+#define DRIVER_VERSION 12050 /* whose functions these are */
 /* Hardware queues of the process: with CUDA's 8, streams of one part wait for those of another. */
 #define CONNECTIONS "32"
 
@@ -67,7 +67,7 @@ find_driver(Driver *driver, GError **error)
         if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == NULL) {
             (void)cudaGetLastError();
             g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                        "the driver has no green contexts (%s): they come with that of CUDA 12.4",
+                        "the driver has no green contexts (%s): they come with that of CUDA 12.5",
                         names[i].name);
             return FALSE;
         }

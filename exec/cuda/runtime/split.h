@@ -1,5 +1,5 @@
 /*
- * One card as several devices: each part is a green context of CUDA 12.4, with multiprocessors and streams of its own.
+ * One card as several devices: each part is a green context of CUDA 12.5, with multiprocessors and streams of its own.
  *
  *   card   |multiprocessors of part 0|of part 1|of part 2| the rest idles |
  *          |one memory, one copy engine a direction, one link, one power limit|
