@@ -218,6 +218,45 @@ rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error)
         figures, error);
 }
 
+/* Rows of bench/schedules-on-parts, each run beside its prediction. */
+gboolean
+rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error)
+{
+    static const RpBarPart parts[] = {{"measured", RP_COLOUR_SKY}};
+    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(RpTable) table = rp_table_published("figure-15.csv");
+    g_autoptr(RpBarChart) chart = rp_bar_chart_new(
+        "figure-15-measured", "Figure 15 on four devices: bubble ratio, predicted and measured",
+        "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
+
+    rp_bar_chart_set_subtitle(chart, "four parts of an H200, each with an RTX 4090's matmul rate "
+                                     "and 24 GiB, behind one link");
+    rp_bar_chart_set_marker_title(chart, "predicted before the run");
+    for (guint row = 0; row < rp_table_n_rows(table); row++) {
+        const double measured = rp_table_number(table, row, "measured bubble %");
+        const double tokens_per_s = rp_table_number(table, row, "tokens/s");
+        g_autofree char *text = g_strdup_printf("%.1f %%; %.0f tokens/s", measured, tokens_per_s);
+        const RpBarRow bar = {
+            .group = rp_table_text(table, row, "group"),
+            .label = rp_table_text(table, row, "run"),
+            .values = {measured},
+            .marker = rp_table_number(table, row, "predicted bubble %"),
+            .text = text,
+        };
+
+        rp_bar_chart_add(chart, &bar);
+    }
+    g_ptr_array_add(commands, g_strdup("bench/schedules-on-parts (docs/weight-binding.md)"));
+    g_ptr_array_add(
+        figures,
+        finish(paper, chart, commands,
+               "Bars: measured by roundpipe train, steps after the second. Diamonds: predicted for "
+               "the same run before it began. Four devices that are parts of one H200 "
+               "(device_split: 4*24), measured with all four at work; steps of 64 sequences of "
+               "2,048 tokens in 16 micro-batches."));
+    return TRUE;
+}
+
 static void
 add_ideal_and_rest(RpBarChart *chart, const RpPaperModel *model, const char *label,
                    const RpPaperRun *run, double published)

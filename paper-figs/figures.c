@@ -27,6 +27,7 @@ static const struct {
     {"figure-15", rp_paper_figure_15},
     {"figure-15-published", rp_paper_figure_15_published},
     {"figure-15-early", rp_paper_figure_15_early},
+    {"figure-15-measured", rp_paper_figure_15_measured},
     {"figure-16", rp_paper_figure_16},
     {"figure-16-measured", rp_paper_figure_16_measured},
     {"figure-17", rp_paper_figure_17},

@@ -113,6 +113,7 @@ gboolean rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
+gboolean rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
 /* Not in the paper: what fits in the card, a timeline of every schedule, memory over time, balance

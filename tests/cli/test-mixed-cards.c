@@ -191,6 +191,7 @@ the_plan_of_a_run_knows_of_slow_devices(void **state)
     const double free_ms = rp_cli_number(free_root, "predicted.step_ms");
     g_auto(RpCliRun) link = rp_cli_run(DRY "--set host_slow=link1=3");
     g_auto(RpCliRun) none = rp_cli_run(DRY "--set host_slow=2=3");
+    g_auto(RpCliRun) split = rp_cli_run(DRY "--set device_split=4*24");
     g_auto(RpCliRun) bound = rp_cli_run(DRY "--set schedule=1f1b --set round=all "
                                             "--set dispatch=free");
 #undef DRY
@@ -200,6 +201,8 @@ the_plan_of_a_run_knows_of_slow_devices(void **state)
     assert_true(free_ms < 0.8 * turns_ms);
     assert_int_equal(link.code, 2);
     assert_non_null(strstr(link.err, "host_slow: expected devices, as 1=1.5, found the link"));
+    assert_int_equal(split.code, 2);
+    assert_non_null(strstr(split.err, "device_split: host:2 are processor threads: only GPUs"));
     assert_int_equal(none.code, 2);
     assert_non_null(strstr(none.err, "host_slow: expected GPU=FACTOR"));
     assert_int_equal(bound.code, 2);

@@ -698,6 +698,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
         f->profile->head_chunk = i % 4 * 1024;
+        f->profile->alone_speed = i % 5 == 0 ? 0 : 1 + i % 5 * 0.25;
         f->profile->sum_parameters_per_s = i % 2 == 0 ? 0 : rate;
         f->profile->gradient_copy_parameters_per_s = 1e21 / rate;
         f->profile->parameter_copy_parameters_per_s = rate;
@@ -716,6 +717,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->optimizer_parameters_per_s == rate &&
                f->other->norm_parameters_per_s == 1e21 / rate &&
                f->other->head_chunk == i % 4 * 1024 &&
+               f->other->alone_speed == f->profile->alone_speed &&
                f->other->sum_parameters_per_s == (i % 2 == 0 ? 0 : rate) &&
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&
                f->other->parameter_copy_parameters_per_s == rate &&

@@ -472,6 +472,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         RP_PLAN_TEST(equal_devices_slow_each_other_down_alike),
         RP_PLAN_TEST(the_longer_of_two_actions_has_the_processor_to_itself_at_the_end),
+        RP_PLAN_TEST(an_action_is_faster_while_the_others_leave_it_power),
         RP_PLAN_TEST(an_action_that_begins_later_slows_down_those_that_run),
         RP_PLAN_TEST(rounds_an_actions_end_up),
         RP_PLAN_TEST(a_copy_takes_a_processor),
