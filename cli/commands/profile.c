@@ -327,16 +327,17 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
     const RpNetworkOptions *network = &subject->network;
     g_autoptr(GString) more = g_string_new(NULL);
 
+    const char *const others[][2] = {{"device-split", args->device_split},
+                                     {"lora-targets", args->lora_targets},
+                                     {"base", args->base},
+                                     {"matmul", args->matmul},
+                                     {"routing", args->routing}};
+
     if (args->lora_rank > 0)
         g_string_append_printf(more, " --lora-rank %d", args->lora_rank);
-    if (args->lora_targets != NULL)
-        g_string_append_printf(more, " --lora-targets %s", args->lora_targets);
-    if (args->base != NULL)
-        g_string_append_printf(more, " --base %s", args->base);
-    if (args->matmul != NULL)
-        g_string_append_printf(more, " --matmul %s", args->matmul);
-    if (args->routing != NULL)
-        g_string_append_printf(more, " --routing %s", args->routing);
+    for (guint i = 0; i < G_N_ELEMENTS(others); i++)
+        if (others[i][1] != NULL)
+            g_string_append_printf(more, " --%s %s", others[i][0], others[i][1]);
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
@@ -378,10 +379,11 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
 
     rp_report_say(report,
                   "%s, %s, sums in %s, %s attention, %u x %u tokens, %s weights: measured on one "
-                  "%s, alone",
+                  "%s, %s",
                   profile->model, profile->dtype, profile->accumulate, profile->attention,
                   profile->sequences, profile->tokens_per_sequence, weights,
-                  subject->ops->host_memory ? "thread" : profile->device);
+                  subject->ops->host_memory ? "thread" : profile->device,
+                  profile->alone_speed > 0 ? "with all parts at work" : "alone");
     rp_report_profile_subject(report, profile, args->output, weights);
     rp_report_profile_layers(report, profile);
     rp_report_profile_links(report, &profile->links);
@@ -444,10 +446,7 @@ static const GOptionEntry options[] = {
      "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, all",
      "WHERE:N"},
     {"device-split", 0, RP_WORD(ProfileArgs, device_split),
-     "devices are parts of GPUs, measured with all at work: equal, or multiprocessors of each "
-     "part, as "
-     "24,24,48 or 4*24",
-     "LIST"},
+     "parts of GPUs, all at work: equal, or multiprocessors of each, as 4*24", "LIST"},
     {"output", 'o', RP_FILE(ProfileArgs, output), "timing file to write", "FILE.json"},
     {"servers", 0, RP_FLAG(ProfileArgs, servers),
      "started as several by mpirun or srun: measure the network between them, for --network", NULL},
@@ -477,9 +476,9 @@ static const GOptionEntry options[] = {
     {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
      "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
     {"routing", 0, RP_WORD(ProfileArgs, routing),
-     "experts: balanced; the fullest gets SKEW times the mean; or as the model's first router "
-     "takes "
-     "the tokens of a data file (default: as a router takes random states)",
+     "experts: balanced; the fullest gets SKEW times the mean; or as the model's first router has "
+     "a "
+     "data file's tokens (default: as a router takes random states)",
      "SKEW|FILE"},
     {"seconds", 0, RP_NUMBER(ProfileArgs, seconds),
      "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
