@@ -327,14 +327,16 @@ describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
     const RpNetworkOptions *network = &subject->network;
     g_autoptr(GString) more = g_string_new(NULL);
 
-    const char *const others[][2] = {{"device-split", args->device_split},
-                                     {"lora-targets", args->lora_targets},
-                                     {"base", args->base},
-                                     {"matmul", args->matmul},
-                                     {"routing", args->routing}};
+    g_autofree char *rank = args->lora_rank > 0 ? g_strdup_printf("%d", args->lora_rank) : NULL;
+    const char *const others[][2] = {
+        {"device-split", args->device_split},
+        {"lora-rank", rank},
+        {"lora-targets", args->lora_targets},
+        {"base", args->base},
+        {"matmul", args->matmul},
+        {"routing", args->routing},
+    };
 
-    if (args->lora_rank > 0)
-        g_string_append_printf(more, " --lora-rank %d", args->lora_rank);
     for (guint i = 0; i < G_N_ELEMENTS(others); i++)
         if (others[i][1] != NULL)
             g_string_append_printf(more, " --%s %s", others[i][0], others[i][1]);
@@ -400,9 +402,7 @@ profile_model(const ProfileArgs *args, const char *word, RpReport *report, GErro
     if (!open_subject(args, &subject, error))
         return FALSE;
     g_autoptr(RpProbe) probe = subject.ops->probe_new(0, error);
-    if (probe == NULL)
-        return FALSE;
-    g_autoptr(RpNetwork) network = make_network(&subject, probe, error);
+    g_autoptr(RpNetwork) network = probe != NULL ? make_network(&subject, probe, error) : NULL;
     if (network == NULL)
         return FALSE;
     const RpMeasureOptions options = {
