@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include <glib.h>
 
 #include "core/base/dtype.h"
@@ -32,6 +34,8 @@
 #define RP_RUN_BASE_OF_THE_FILE 0
 #define RP_RUN_BASE_16_BITS 1
 #define RP_RUN_BASE_PACKED 2 /* and up */
+
+#define RP_RUN_PROFILE_MEASURE "measure" /* of `profile` */
 
 typedef struct {
     int mode;    /* RpOptimizerMode */
@@ -147,7 +151,7 @@ typedef struct {
     int half_sums;        /* accumulate: 1 = fp16 */
     int matmul_choice;    /* RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0 = as dtype */
     RpRunFileFp8 fp8;
-    char *profile; /* "auto", or a timing file */
+    char *profile; /* "auto", RP_RUN_PROFILE_MEASURE, or a timing file */
     char *trace;
     int plot_loss;
     int tensorboard;
@@ -170,3 +174,10 @@ typedef struct {
     gint64 round;   /* 0 = chosen with the partition */
     char *resolved; /* the same run as YAML: every key that has a value, one a line */
 } RpRunFile;
+
+/* Whether layer times are this machine's: of an earlier run, or measured at the start. */
+static inline gboolean
+rp_run_measures(const RpRunFile *run)
+{
+    return strcmp(run->profile, "auto") == 0 || strcmp(run->profile, RP_RUN_PROFILE_MEASURE) == 0;
+}

@@ -230,7 +230,8 @@ static const RpSetting settings[] = {
      .help = "attention on GPUs; auto: the fastest, or that of the profile; cudnn-forward: cuDNN's "
              "forward, built-in backward"},
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",
-     .help = "layer times: a timing file; auto: measured at the start"},
+     .help = "layer times: a timing file; auto: an earlier run's on these devices, else measured; "
+             "measure: measured anew"},
     {"trace", .expert = TRUE, TEXT(trace), .flag = "--trace",
      .help = "a file for the measured trace, for ui.perfetto.dev (--dry-run: the predicted one)"},
     {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",

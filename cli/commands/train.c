@@ -208,7 +208,7 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
     training->words.outcome = &outcome;
     job.servers = training->servers;
     if (!check_files(training, run_file, error) ||
-        (strcmp(run_file->profile, "auto") != 0 &&
+        (!rp_run_measures(run_file) &&
          !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
         !find_checkpoint(training, run_file, error))
         return FALSE;

@@ -479,7 +479,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
-    if (strcmp(run->profile, "auto") == 0)
+    if (rp_run_measures(run))
         rp_profile_name_model(job->profile,
                               job->model_dir != NULL ? job->model_dir : job->config.name);
     job->profile_json = rp_profile_to_json(job->profile);

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <glib/gstdio.h>
+
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
 #include "exec/measure/profile.h"
@@ -170,9 +172,8 @@ is_of_these_devices(const RpTrainJob *job, const RpProfile *file, const RpProfil
 /* A run that goes on takes the times that it began with, if its devices are still the same: they
  * decide about the plan, and about whose attention it is. %NULL: there are none. */
 static RpProfile *
-earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
+earlier_profile(RpTrainJob *job, RpProbe *probe, const char *path)
 {
-    g_autofree char *path = g_build_filename(directory, RP_TRAIN_PROFILE, NULL);
     g_autoptr(RpProfile) file = rp_profile_load(path, NULL);
 
     if (file == NULL)
@@ -190,6 +191,47 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *directory)
         !take_times(now, file, path, NULL))
         return NULL;
     return g_steal_pointer(&now);
+}
+
+/* The file in the user's cache with the times of these layers on these devices, whether it is there or not: its name is
+ * a hash of everything that times depend on. */
+static char *
+kept_path(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network,
+          const RpMeasureOptions *options)
+{
+    const RpRunFile *run = job->run;
+    const RpKernels *kernels = run->device_ops->kernels();
+    g_autofree char *library = kernels->matmul_library != NULL ? kernels->matmul_library() : NULL;
+    g_autoptr(RpProfile) sizes = rp_network_profile(network);
+    g_autoptr(GString) key = g_string_new(NULL);
+    GStatBuf program = {0};
+
+    probe->ops->describe(probe, sizes);
+    sizes->gpu_memory_bytes = 0; /* what is free differs from start to start */
+    g_autofree char *json = rp_profile_to_json(sizes);
+
+    (void)g_stat("/proc/self/exe", &program);
+    g_string_append_printf(key, "%s%s %s %" G_GINT64_FORMAT " %" G_GINT64_FORMAT " ", json, library,
+                           run->device_split, (gint64)program.st_size, (gint64)program.st_mtime);
+    g_string_append_printf(key, "%d %u %u %u %u %d %d %d %d", run->attention_choice,
+                           job->network.packed_tokens, options->devices, rp_usable_processors(),
+                           options->optimizer_threads, options->form.rule, options->form.master,
+                           options->form.moments, options->form.shared);
+    g_autofree char *hash = g_compute_checksum_for_string(G_CHECKSUM_SHA256, key->str, -1);
+    g_autofree char *name = g_strdup_printf("%.32s.json", hash);
+
+    return g_build_filename(g_get_user_cache_dir(), "roundpipe", "profiles", name, NULL);
+}
+
+/* A cache that cannot be written costs the next start its time, and nothing else. */
+static void
+keep_profile(const RpProfile *profile, const char *path)
+{
+    g_autofree char *directory = g_path_get_dirname(path);
+    g_autoptr(GError) ignored = NULL;
+
+    if (g_mkdir_with_parents(directory, 0700) == 0)
+        (void)!rp_profile_save(profile, path, &ignored);
 }
 
 /* Whether the partition that needs least fits: cuDNN plans more workspace than the built-in one. */
@@ -244,13 +286,26 @@ static RpProfile *
 measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
              const RpMeasureOptions *options, GError **error)
 {
-    RpProfile *earlier = earlier_run != NULL ? earlier_profile(job, probe, earlier_run) : NULL;
+    g_autofree char *path =
+        earlier_run != NULL ? g_build_filename(earlier_run, RP_TRAIN_PROFILE, NULL) : NULL;
+    RpProfile *earlier = path != NULL ? earlier_profile(job, probe, path) : NULL;
 
     if (earlier != NULL)
         return earlier;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autofree char *kept = kept_path(job, probe, network, options);
     const RpWeights *weights = job->checkpoint != NULL ? job->weights : NULL;
     RpAttentionChoice fastest;
+
+    if (strcmp(job->run->profile, RP_RUN_PROFILE_MEASURE) != 0)
+        earlier = earlier_profile(job, probe, kept);
+    if (earlier != NULL) {
+        rp_run_say(
+            job->events, "note",
+            "layer times of %s, measured by an earlier run: profile: measure takes them anew",
+            earlier->date);
+        return earlier;
+    }
 
     if (job->run->attention_choice == 0 && job->network.attention == RP_ATTENTION_BUILTIN &&
         earlier_run == NULL && is_full(job)) {
@@ -271,7 +326,11 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
             network = rp_train_job_network(job);
         }
     }
-    return rp_measure_profile(probe, network, weights, options, error);
+    RpProfile *profile = rp_measure_profile(probe, network, weights, options, error);
+
+    if (profile != NULL)
+        keep_profile(profile, kept);
+    return profile;
 }
 
 /* On one device. @alone: all are of its kind */
@@ -406,9 +465,9 @@ rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
 {
     const char *path = job->run->profile;
 
-    job->profile = strcmp(path, "auto") != 0 ? read_profile(job, path, error)
-                   : job->servers != NULL    ? share_profile(job, earlier_run, error)
-                                             : measure_profile(job, earlier_run, error);
+    job->profile = !rp_run_measures(job->run) ? read_profile(job, path, error)
+                   : job->servers != NULL     ? share_profile(job, earlier_run, error)
+                                              : measure_profile(job, earlier_run, error);
     return job->profile != NULL && take_memory(job, error) &&
            rp_train_least(job, &job->profile->gpu_memory_bytes, error);
 }

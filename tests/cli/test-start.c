@@ -169,6 +169,39 @@ plans_without_weights_and_data(void **state)
     assert_non_null(strstr(real.err, "model: "));
 }
 
+/* A second start takes the times of the first; a run of other shapes, one that asks, and one that finds a file which
+ * is cut, measure. */
+static void
+measures_layers_once(void **state)
+{
+#define DRY                                                                                        \
+    "train @T/new.yaml --dry-run --json --set epochs=1 --set devices=host:1 --set "                \
+    "micro_batches=2 "
+#define NOTE "layer times of "
+    g_auto(RpCliRun) first = rp_cli_run(DRY);
+    g_auto(RpCliRun) second = rp_cli_run(DRY);
+    g_auto(RpCliRun) other = rp_cli_run(DRY "--set micro_batch_size=2");
+    g_auto(RpCliRun) anew = rp_cli_run(DRY "--set profile=measure");
+    g_auto(RpCliRun) third = rp_cli_run(DRY);
+    g_auto(RpCliRun) cut = rp_cli_shell("for f in @T/cache/roundpipe/profiles/*.json; do "
+                                        "truncate -s 100 $f; done; ls @T/cache/roundpipe/profiles");
+    g_auto(RpCliRun) after = rp_cli_run(DRY);
+#undef DRY
+    g_autoptr(RpTree) one = rp_cli_json(&first), two = rp_cli_json(&second);
+
+    (void)state;
+    assert_null(strstr(first.err, NOTE));
+    assert_non_null(strstr(second.err, NOTE));
+    assert_true(rp_cli_number(one, "predicted.step_ms") == rp_cli_number(two, "predicted.step_ms"));
+    assert_null(strstr(other.err, NOTE));
+    assert_null(strstr(anew.err, NOTE));
+    assert_non_null(strstr(third.err, NOTE));
+    assert_int_equal(rp_cli_count_lines(cut.out), 2);
+    assert_int_equal(after.code, 0);
+    assert_null(strstr(after.err, NOTE));
+#undef NOTE
+}
+
 int
 main(void)
 {
@@ -179,6 +212,7 @@ main(void)
         cmocka_unit_test(writes_adapters_where_they_are_asked_for),
         cmocka_unit_test(refuses_what_no_run_file_can_be_made_of),
         cmocka_unit_test(writes_the_run_that_plan_recommends),
+        cmocka_unit_test(measures_layers_once),
         cmocka_unit_test(plans_without_weights_and_data),
     };
 
