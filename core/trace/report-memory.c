@@ -4,9 +4,10 @@
  *   accesses of a buffer    W   W        R     R            W     R
  *   holds something         |------------------|            |-----|
  *
- * A value is written (in one piece or several), then read; the next pure write after a read starts
- * another. A buffer whose first access reads held its value from the start; one that is never
- * written, and the master weights and optimizer state on the host, hold theirs all the time.
+ * A value is written, in one piece or in several that count as they come, then read; the next pure write after a read starts
+ * another. A buffer whose first access reads held its value from the start; one that is read and never
+ * written, and the master weights and optimizer state on the host, hold theirs all the time. A buffer that
+ * no task touches holds nothing: its bytes may be another's.
  */
 #include "core/trace/report.h"
 
@@ -15,8 +16,8 @@ typedef struct {
     gboolean held;
     gboolean read;    /* since it was written */
     gboolean written; /* ever */
-    gint64 start_ns;
-    gint64 end_ns; /* of its last access so far */
+    guint64 bytes;    /* that have been written, of one that comes in pieces; else all */
+    gint64 end_ns;    /* of its last access so far */
 } Value;
 
 /* @bytes more from @time_ns on. */
@@ -26,27 +27,41 @@ typedef struct {
 } Change;
 
 static void
-add_interval(GArray *changes, gint64 start_ns, gint64 end_ns, guint64 bytes)
+add_change(GArray *changes, gint64 time_ns, gint64 bytes)
 {
-    if (end_ns <= start_ns || bytes == 0)
-        return;
-    Change change[2] = {{start_ns, (gint64)bytes}, {end_ns, -(gint64)bytes}};
-    g_array_append_vals(changes, change, 2);
+    const Change change = {time_ns, bytes};
+
+    if (bytes != 0)
+        g_array_append_val(changes, change);
+}
+
+/* The value takes @bytes more, from @start_ns on. */
+static void
+grow(GArray *changes, Value *value, gint64 start_ns, guint64 bytes)
+{
+    add_change(changes, start_ns, (gint64)bytes);
+    value->bytes += bytes;
 }
 
 static void
-count_access(GArray *changes, Value *value, guint32 mode, const RpTraceRecord *record,
-             guint64 bytes)
+count_access(GArray *changes, Value *value, guint32 mode, const RpTask *task,
+             const RpTraceRecord *record, const RpBuffer *buffer)
 {
-    gboolean reads = (mode & RP_ACCESS_READ) != 0;
+    const gboolean reads = (mode & RP_ACCESS_READ) != 0;
+    /* scratch space holds nothing from one task to the next */
+    const gboolean anew = !value->held || value->read || buffer->category == RP_BUFFER_WORKSPACE;
+    const guint64 piece = task->bytes > 0 ? MIN(task->bytes, buffer->bytes) : buffer->bytes;
 
-    if (!reads && (!value->held || value->read)) {
+    if (!reads && anew) {
         /* in a valid trace the old value is not needed any more when the new one is written */
-        if (value->held)
-            add_interval(changes, value->start_ns, MIN(value->end_ns, record->start_ns), bytes);
-        *value = (Value){.held = TRUE, .start_ns = record->start_ns, .end_ns = record->start_ns};
-    } else if (!value->held) {
-        *value = (Value){.held = TRUE};
+        add_change(changes, MIN(value->end_ns, record->start_ns), -(gint64)value->bytes);
+        *value = (Value){.held = TRUE, .end_ns = record->start_ns};
+        grow(changes, value, record->start_ns, piece);
+    } else if (!reads) {
+        grow(changes, value, record->start_ns, MIN(piece, buffer->bytes - value->bytes));
+    } else {
+        grow(changes, value, value->held ? record->start_ns : 0, buffer->bytes - value->bytes);
+        value->held = TRUE;
     }
     value->read |= reads;
     value->written |= (mode & RP_ACCESS_WRITE) != 0;
@@ -112,18 +127,20 @@ rp_report_memory_curve(const RpPlan *plan, const RpTrace *trace, guint32 arena)
         for (guint k = 0; k < task->access_count; k++) {
             const RpBuffer *buffer = rp_plan_buffer(plan, accesses[k].buffer);
             if (buffer->arena == arena && !is_home(plan, buffer))
-                count_access(changes, &values[accesses[k].buffer], accesses[k].mode, record,
-                             buffer->bytes);
+                count_access(changes, &values[accesses[k].buffer], accesses[k].mode, task, record,
+                             buffer);
         }
     }
     for (guint32 b = 0; b < n_buffers; b++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, b);
         if (buffer->arena != arena)
             continue;
-        if (!values[b].written || is_home(plan, buffer))
-            add_interval(changes, 0, trace_end_ns, buffer->bytes);
-        else
-            add_interval(changes, values[b].start_ns, values[b].end_ns, buffer->bytes);
+        if (is_home(plan, buffer) || (values[b].held && !values[b].written))
+            values[b].end_ns = trace_end_ns;
+        if (is_home(plan, buffer))
+            grow(changes, &values[b], 0, buffer->bytes);
+        add_change(changes, values[b].end_ns,
+                   -(gint64)values[b].bytes); /* 0, if no task has touched it */
     }
     return steps_from_changes(changes);
 }

@@ -50,11 +50,11 @@ a_recompute_waits_for_less(void **state)
     assert_int_equal(gates[back], early);
 }
 
-/* A plan of the shipped profile, simulated. */
+/* A plan of a shipped profile, simulated. */
 static void
-simulate_schedule(Fixture *f, const char *name, RpFidelity fidelity)
+simulate_profile(Fixture *f, const char *file, const char *name, RpFidelity fidelity)
 {
-    g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
+    g_autofree char *path = rp_test_source_path(file);
     g_autoptr(RpProfile) profile = rp_profile_load(path, &f->error);
     RpPlanOptions options = {
         .schedule = rp_schedule_find(name, NULL),
@@ -71,6 +71,46 @@ simulate_schedule(Fixture *f, const char *name, RpFidelity fidelity)
     f->plan = rp_plan_make(profile, partition, &options, 2, &f->error);
     rp_assert_no_error(f->error);
     simulate(f);
+}
+
+static void
+simulate_schedule(Fixture *f, const char *name, RpFidelity fidelity)
+{
+    simulate_profile(f, "profiles/rtx4090/qwen3-1.7b.json", name, fidelity);
+}
+
+/* What is in use at once is never more than the arena that it stands in. */
+static void
+memory_in_use_stays_within_its_arena(void **state)
+{
+    static const char *const files[] = {"rtx4090/gpt-oss-20b",    "rtx4090/llama-3.1-8b",
+                                        "rtx4090/qwen3-1.7b",     "rtx4090/qwen3-235b-a22b",
+                                        "rtx4090/qwen3-32b",      "h200/qwen3-1.7b-8x2048-one-gpu",
+                                        "h200/qwen3-1.7b-8x2048", "h200/qwen3-4b-8x2048-one-gpu",
+                                        "h200/qwen3-8b-4x2048"};
+    static const char *const names[] = {"roundpipe", "1f1b", "looped-bfs"};
+    Fixture *f = *state;
+
+    for (guint i = 0; i < G_N_ELEMENTS(files) * G_N_ELEMENTS(names); i += RP_TEST_EVERY(1, 4)) {
+        const char *file = files[i / G_N_ELEMENTS(names)], *name = names[i % G_N_ELEMENTS(names)];
+        g_autofree char *path = g_strdup_printf("profiles/%s.json", file);
+
+        begin(f, 1, RP_FIDELITY_COMPUTE); /* frees the last one */
+        g_clear_pointer(&f->plan, rp_plan_free);
+        simulate_profile(f, path, name, RP_FIDELITY_FULL);
+        for (guint arena = 0; arena <= rp_plan_gpus(f->plan); arena++) {
+            g_autoptr(GArray) curve = rp_report_memory_curve(f->plan, f->trace, arena);
+            guint64 most = 0;
+
+            for (guint s = 0; s < curve->len; s++)
+                most = MAX(most, g_array_index(curve, RpMemoryStep, s).bytes);
+            assert_true(most > 0);
+            if (most > rp_plan_arena_bytes(f->plan, arena))
+                fail_msg("%s, %s: %" G_GUINT64_FORMAT
+                         " bytes in use of arena %u, which has %" G_GUINT64_FORMAT,
+                         file, name, most, arena, rp_plan_arena_bytes(f->plan, arena));
+        }
+    }
 }
 
 /* Every task but the first of all has a gate that ended a hop at most before it could start. */
@@ -154,6 +194,7 @@ main(void)
         RP_PLAN_TEST(the_gate_is_the_last_predecessor),
         RP_PLAN_TEST(a_recompute_waits_for_less),
         RP_PLAN_TEST(gates_explain_when_tasks_start),
+        RP_PLAN_TEST(memory_in_use_stays_within_its_arena),
         RP_PLAN_TEST(memory_comes_back_from_the_file),
     };
 
