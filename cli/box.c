@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/catalogue/server-network.h"
+#include "core/profile/box.h"
 
 /* GB/s: more is a slip of the hand. */
 #define MOST_RATE 1e6
@@ -203,8 +204,29 @@ rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
 }
 
 gboolean
+rp_box_measured(const RpBoxArgs *box, RpProfile **measured, GError **error)
+{
+    *measured = NULL;
+    if (box->file == NULL)
+        return TRUE;
+    if (box->pcie != NULL || box->host_bandwidth != NULL)
+        return rp_cli_refuse(error, "--%s: expected no --box beside it, whose file has it",
+                             box->pcie != NULL ? "pcie" : "host-bandwidth");
+    *measured = rp_profile_load_box(box->file, error);
+    if (*measured == NULL)
+        g_prefix_error(error, "--box: ");
+    return *measured != NULL;
+}
+
+gboolean
 rp_box_connect(const RpBoxArgs *box, RpProfile *profile, GError **error)
 {
+    g_autoptr(RpProfile) measured = NULL;
+
+    if (!rp_box_measured(box, &measured, error))
+        return FALSE;
+    if (measured != NULL)
+        rp_profile_take_box(profile, measured);
     if (box->network == NULL)
         return TRUE;
     g_autoptr(RpServerNetwork) network = rp_server_network_open(box->network, error);

@@ -223,6 +223,7 @@ typedef struct {
     char *gpu; /* a card's name or file; "rtx4090:2,rtx3090:2": several, in the order of devices */
     char *pcie;
     char *host_bandwidth;
+    char *file;      /* a measured box's */
     char *network;   /* between servers; or %NULL */
     int sequence;    /* tokens; 0 = as usual */
     int micro_batch; /* sequences; 0 = as usual */
@@ -247,9 +248,13 @@ typedef struct {
     {"pcie", 0, RP_WORD(type, member.pcie),                                                        \
      "each card's link: generation x lanes, as 3x16 or 4x8, or what copies reach in GB/s",         \
      "LINK"},                                                                                      \
+        {"host-bandwidth", 0, RP_WORD(type, member.host_bandwidth),                                \
+         "of host memory, all copies and the optimizer together", "GB/S"},                         \
     {                                                                                              \
-        "host-bandwidth", 0, RP_WORD(type, member.host_bandwidth),                                 \
-            "of host memory, all copies and the optimizer together", "GB/S"                        \
+        "box", 0, RP_FILE(type, member.file),                                                      \
+            "links, host memory and optimizer of the machine, as `roundpipe doctor --box FILE` "   \
+            "measured them there",                                                                 \
+            "FILE.json"                                                                            \
     }
 
 /**
@@ -273,7 +278,12 @@ gboolean rp_box_has_counts(const RpBoxArgs *box);
 gboolean rp_box_is_mixed(const RpBoxArgs *box);
 /* Sets *@gpus, 0 or as given, where the box says how many. Errors: RP_CLI_ERROR_USAGE: they differ */
 gboolean rp_box_count(const RpBoxArgs *box, guint *gpus, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Gives a profile the network between servers, if one is named. Errors: RP_CATALOGUE_ERROR_FILE */
+/* Sets *@measured, (transfer full), to the measured box, or to %NULL where none is given. Errors:
+ * RP_PROFILE_ERROR_* behind "--box: "; RP_CLI_ERROR_USAGE: links are given beside it */
+gboolean rp_box_measured(const RpBoxArgs *box, RpProfile **measured,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Gives a profile what was measured, if a file is named; and the network between servers, if one is. Errors:
+ * RP_CATALOGUE_ERROR_FILE, those of rp_box_measured() */
 gboolean rp_box_connect(const RpBoxArgs *box, RpProfile *profile,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The same, and the links of the box, to a profile that was read. Errors: RP_CLI_ERROR_USAGE */

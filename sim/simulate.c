@@ -22,6 +22,19 @@ optimizer_weight(const RpProfile *profile)
     return CLAMP(rest * MAX(profile->gpus, 1) / copies, LEAST_WEIGHT, MOST_WEIGHT);
 }
 
+/* So much of both ways together is left for copies up. */
+#define LEAST_UP 0.25
+
+/* Copies down keep their rate, and those up get the rest: so it was measured on several boxes (sources
+ * in sim/advise/range.c). */
+static double
+beside_down(const RpLinks *links)
+{
+    const double both = links->both_bytes_per_s;
+
+    return both > 0 ? MAX(both - links->d2h_bytes_per_s, LEAST_UP * both) : 0;
+}
+
 static gboolean
 have_links_of_their_own(const RpProfile *profile)
 {
@@ -49,6 +62,7 @@ rp_machine_from_profile(const RpProfile *profile)
     machine.optimizer_weight = optimizer_weight(profile);
     machine.beside_optimizer_bytes_per_s =
         profile->links.beside_optimizer_bytes_per_s / MAX(profile->gpus, 1);
+    machine.beside_down_bytes_per_s = beside_down(&profile->links);
     machine.optimizer_bytes_per_s = profile->optimizer_parameters_per_s *
                                     (OPTIMIZER_STATE_BYTES + 2 * rp_profile_element_bytes(profile));
     return machine;

@@ -1,5 +1,7 @@
 /* Whether this machine can train, and what it has for that. */
 #include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/reports/profile.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@
 typedef struct {
     char *devices;
     char *output;
+    char *box;
     gboolean quick;
 } DoctorArgs;
 
@@ -37,12 +40,12 @@ typedef struct {
     GPtrArray *warnings; /* it will be slower than it might be */
 } Findings;
 
-static void G_GNUC_PRINTF(2, 3) note_problem(Findings *findings, const char *format, ...)
+static void G_GNUC_PRINTF(2, 3) note(GPtrArray *lines, const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    g_ptr_array_add(findings->problems, g_strdup_vprintf(format, arguments));
+    g_ptr_array_add(lines, g_strdup_vprintf(format, arguments));
     va_end(arguments);
 }
 
@@ -70,29 +73,38 @@ report_built(RpReport *report, const RpDeviceOps *gpus)
     rp_report_bool(report, "gnuplot", draws, "gnuplot");
 }
 
-/* Copies of all @n devices, as runs measure them. */
-static void
-report_links(Findings *findings, const RpDeviceOps *devices, guint n)
+/* Copies of all @n devices, as runs measure them; with @path the optimizer, too, into a box's file. */
+static gboolean
+report_links(Findings *findings, const RpDeviceOps *devices, guint n, const char *path,
+             GError **error)
 {
     RpReport *report = findings->report;
-    g_autoptr(GError) error = NULL;
-    g_autoptr(RpProbe) probe = devices->probe_new(0, &error);
-    RpLinks links;
+    RpProgress progress = rp_progress_begin("measuring", 0);
+    const guint threads =
+        devices->host_memory ? rp_usable_processors() : rp_run_optimizer_threads(devices, n);
+    const RpMeasureOptions options = {.devices = n,
+                                      .optimizer_threads = path != NULL ? threads : 0,
+                                      .progress = rp_progress_counted_on,
+                                      .user_data = &progress};
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(RpProbe) probe = devices->probe_new(0, &problem);
+    g_autoptr(RpProfile) box = probe != NULL ? rp_measure_box(probe, &options, &problem) : NULL;
 
-    if (probe == NULL || !rp_measure_links(probe, n, &links, &error)) {
-        note_problem(findings, "%s devices: %s", devices->name, error->message);
-        return;
+    rp_progress_clear();
+    if (box == NULL) {
+        note(findings->problems, "%s devices: %s", devices->name, problem->message);
+        return TRUE;
     }
     rp_report_object(report, "links", NULL);
-    rp_report_real(report, "h2d_gb_per_s", links.h2d_bytes_per_s / 1e9, 3, NULL);
-    rp_report_real(report, "d2h_gb_per_s", links.d2h_bytes_per_s / 1e9, 3, NULL);
-    rp_report_line(report, devices->host_memory ? "copies" : "links",
-                   "%.1f GB/s up, %.1f GB/s down, one alone (measured)",
-                   links.h2d_bytes_per_s / 1e9, links.d2h_bytes_per_s / 1e9);
-    rp_report_real(report, "host_gb_per_s", links.host_bytes_per_s / 1e9, 3, NULL);
-    rp_report_line(report, "host memory", "%.1f GB/s, all copies together (measured)",
-                   links.host_bytes_per_s / 1e9);
+    rp_report_profile_links(report, &box->links);
     rp_report_end(report);
+    if (path == NULL)
+        return TRUE;
+    rp_report_profile_optimizer(report, box, threads);
+    rp_report_text(report, "box", path, "box");
+    if (devices->host_memory) /* threads have no links */
+        box->links = (RpLinks){.host_bytes_per_s = box->links.host_bytes_per_s};
+    return rp_profile_save(box, path, error);
 }
 
 static void
@@ -106,7 +118,7 @@ report_gpus(Findings *findings, guint n)
         RpCudaDeviceInfo info;
 
         if (!rp_cuda_device_info(g, &info, &error)) {
-            note_problem(findings, "GPU %u: %s", g, error->message);
+            note(findings->problems, "GPU %u: %s", g, error->message);
             continue;
         }
         rp_report_object(report, NULL, NULL);
@@ -125,14 +137,19 @@ static void
 report_slots(Findings *findings, guint n, gboolean woken)
 {
     RpReport *report = findings->report;
+    guint translated = 0;
 
     rp_report_list(report, "slots");
     for (guint g = 0; g < n; g++) {
         RpCudaDeviceInfo info;
         RpPcieLink link;
 
-        if (!rp_cuda_device_info(g, &info, NULL) ||
-            !rp_pcie_read_link(RP_PCIE_DEVICES, info.pci_address, &link))
+        if (!rp_cuda_device_info(g, &info, NULL))
+            continue;
+        g_autofree char *iommu = rp_pcie_iommu(RP_PCIE_DEVICES, info.pci_address);
+
+        translated += iommu != NULL && g_str_has_prefix(iommu, "DMA");
+        if (!rp_pcie_read_link(RP_PCIE_DEVICES, info.pci_address, &link))
             continue;
         g_autofree char *fault = rp_pcie_fault(&link, woken);
         g_autofree char *label = g_strdup_printf("slot of GPU %u", g);
@@ -146,16 +163,28 @@ report_slots(Findings *findings, guint n, gboolean woken)
         rp_report_real(report, "card_gt_per_s", link.card.gt_per_s, 3, NULL);
         rp_report_count(report, "slot_width", link.slot.width, NULL);
         rp_report_real(report, "slot_gt_per_s", link.slot.gt_per_s, 3, NULL);
+        rp_report_text(report, "iommu", iommu, NULL);
         rp_report_end(report);
         rp_report_line(report, label, "%s: %u lanes at %g GT/s%s; the card has %u, the slot %u",
                        info.pci_address, link.now.width, link.now.gt_per_s, woken ? "" : " (idle)",
                        link.card.width, link.slot.width);
         if (fault != NULL)
-            g_ptr_array_add(
-                findings->warnings,
-                g_strdup_printf("GPU %u (%s) runs below its slot: %s", g, info.pci_address, fault));
+            note(findings->warnings, "GPU %u (%s) runs below its slot: %s", g, info.pci_address,
+                 fault);
+        if (link.slot.width < link.card.width)
+            note(findings->warnings,
+                 "GPU %u (%s) stands in a narrow slot: %u of the card's %u lanes; copies are as "
+                 "much slower (`roundpipe plan --box`)",
+                 g, info.pci_address, link.slot.width, link.card.width);
     }
     rp_report_end(report);
+    if (translated > 0)
+        note(
+            findings->warnings,
+            "an IOMMU translates the copies of %u GPU%s, which makes them slower (peer copies of "
+            "GeForce cards lose data under one; roundpipe makes none): boot with iommu=pt, or turn "
+            "it off in the firmware",
+            translated, translated > 1 ? "s" : "");
 }
 
 static void
@@ -170,7 +199,7 @@ report_memory(Findings *findings, gboolean pins)
     rp_report_bytes(report, "memory_bytes", all, "memory");
     rp_report_bytes(report, "available_bytes", available, "available");
     if (available != 0 && available < LEAST_MEMORY_BYTES)
-        note_problem(findings, "memory: expected at least 512 MiB available: end other programs");
+        note(findings->problems, "memory: expected at least 512 MiB available: end other programs");
     if (getrlimit(RLIMIT_MEMLOCK, &lock) != 0)
         return;
     if (lock.rlim_cur == RLIM_INFINITY) {
@@ -192,7 +221,7 @@ report_disk(Findings *findings, const char *path)
     struct statvfs disk;
 
     if (statvfs(path, &disk) != 0) {
-        note_problem(findings, "--output: %s: %s", path, g_strerror(errno));
+        note(findings->problems, "--output: %s: %s", path, g_strerror(errno));
         return;
     }
     const guint64 free_bytes = (guint64)disk.f_bavail * disk.f_frsize;
@@ -201,12 +230,12 @@ report_disk(Findings *findings, const char *path)
     g_autofree char *size = rp_cli_format_bytes(free_bytes);
     rp_report_show(findings->report, "%s free at %s", size, path);
     if (free_bytes < LEAST_DISK_BYTES)
-        note_problem(findings,
-                     "disk: %s has %s free, and checkpoints need more: make room, or name "
-                     "another directory with --output",
-                     path, size);
+        note(findings->problems,
+             "disk: %s has %s free, and checkpoints need more: make room, or name "
+             "another directory with --output",
+             path, size);
     if (access(path, W_OK) != 0)
-        note_problem(findings, "--output: %s: %s", path, g_strerror(errno));
+        note(findings->problems, "--output: %s: %s", path, g_strerror(errno));
 }
 
 /* The devices that a run would have; %NULL: those that are asked for are not there. */
@@ -220,7 +249,7 @@ choose_devices(Findings *findings, const char *asked, const RpDeviceOps *gpus, g
         return rp_host_devices();
     if (n_gpus > 0)
         return gpus;
-    note_problem(findings, "no GPUs: %s", problem != NULL ? problem : "CUDA finds no device");
+    note(findings->problems, "no GPUs: %s", problem != NULL ? problem : "CUDA finds no device");
     return NULL;
 }
 
@@ -268,8 +297,13 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GPtrArray) warnings = g_ptr_array_new_with_free_func(g_free);
     Findings findings = {report, problems, warnings};
+    const RpCliFile file = {"--box", args->box, RP_CLI_WRITTEN};
 
     if (args->devices != NULL && rp_cli_choice("devices", args->devices, names, error) < 0)
+        return FALSE;
+    if (args->box != NULL && args->quick)
+        return rp_cli_refuse(error, "--box: expected no --quick beside it, which measures nothing");
+    if (!rp_cli_check_files(&file, 1, error))
         return FALSE;
     const RpDeviceOps *gpus = rp_cuda_devices();
     const guint n_gpus = gpus != NULL ? rp_cuda_device_count() : 0;
@@ -283,8 +317,9 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     report_gpus(&findings, n_gpus);
     report_memory(&findings, devices == gpus);
     report_disk(&findings, args->output != NULL ? args->output : ".");
-    if (devices != NULL && !args->quick)
-        report_links(&findings, devices, devices == gpus ? n_gpus : 1);
+    if (devices != NULL && !args->quick &&
+        !report_links(&findings, devices, devices == gpus ? n_gpus : 1, args->box, error))
+        return FALSE;
     report_slots(&findings, n_gpus, devices == gpus && !args->quick);
     report_verdict(&findings, devices, n_gpus);
     return TRUE;
@@ -295,6 +330,11 @@ static const GOptionEntry options[] = {
      "cuda or host: that train is to run on (default: cuda where there are GPUs)", "NAME"},
     {"output", 'o', RP_FILE(DoctorArgs, output),
      "directory whose disk checkpoints would fill (default: this one)", "DIR"},
+    {"box", 0, RP_FILE(DoctorArgs, box),
+     "measure the optimizer, too, and write all that `plan --box FILE` takes: links of all cards "
+     "up, "
+     "down and both ways at once, host memory, the optimizer's rate",
+     "FILE.json"},
     {"quick", 0, RP_FLAG(DoctorArgs, quick), "measure no links", NULL},
     {0},
 };
@@ -305,8 +345,11 @@ const RpCommand rp_command_doctor = {
     .help =
         "Tells whether `roundpipe train` can run here: GPU code, driver, cards, links as "
         "measured,\nslots, memory, lock limit, disk, and what was built in. Warns of a card that "
-        "runs below its slot.\n\n"
-        "Example:\n  roundpipe doctor && roundpipe train run.yaml\n\n"
+        "runs below its slot,\nstands in a "
+        "narrow one, or has its copies translated by an IOMMU. --box writes a file for `plan "
+        "--box`.\n\n"
+        "Examples:\n  roundpipe doctor && roundpipe train run.yaml\n"
+        "  roundpipe doctor --box box.json\n\n"
         "Exit codes: 0 train can run, 1 it cannot, 2 wrong usage.",
     .options = options,
     .args_size = sizeof(DoctorArgs),

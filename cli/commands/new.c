@@ -21,6 +21,7 @@ typedef struct {
     int gpus;
     int lora_rank;
     char *base;
+    char *box;
 } NewArgs;
 
 /* Devices of this machine, in words of `roundpipe plan`. */
@@ -258,6 +259,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     tried.words = (RpPlanArgs){
         .path = args->model,
         .box.gpu = (char *)machine.gpu,
+        .box.file = args->box,
         .gpus = (int)machine.gpus,
         .gpu_memory = machine.gpu_memory,
         .host_memory = machine.host_memory,
@@ -296,6 +298,10 @@ static const GOptionEntry options[] = {
     {"base", 0, RP_WORD(NewArgs, base),
      "with --lora: frozen weights in bf16, fp8, nf4 or mxfp4 (default: the first that fits)",
      "FORMAT"},
+    {"box", 0, RP_FILE(NewArgs, box),
+     "links, host memory and optimizer of this machine, as `roundpipe doctor --box FILE` measured "
+     "them",
+     "FILE.json"},
     {0},
 };
 

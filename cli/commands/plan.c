@@ -39,13 +39,13 @@ draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *
 
 /* Where times are the cost model's, and rest on something. */
 static gboolean
-find_range(const RpAdvice *advice, RpPlanRange *range, GError **error)
+find_range(const RpAdvice *advice, RpAdviseRange *range, GError **error)
 {
     RpAdviseQuery query = advice->query;
 
     query.saved = advice->saved;
     return query.gpu == NULL || query.servers > 1 || query.gpu->foreign || advice->best == NULL ||
-           rp_advise_range(&query, advice->best, &range->slow, &range->fast, error);
+           rp_advise_range(&query, advice->best, range, error);
 }
 
 /* What the network makes of it: beside what is best without. */
@@ -89,7 +89,7 @@ static gboolean
 report_advice(RpPlanQuestion *question, RpReport *report, GError **error)
 {
     RpPlanDrawn drawn = {0};
-    RpPlanRange range = {0};
+    RpAdviseRange range = {0};
     g_autoptr(RpAdvice) advice = rp_advise(
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);
 
@@ -109,10 +109,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_auto(RpPlanQuestion) question = {0};
 
     args->path = words[0];
-    const RpCliFile file = {"--output", args->output, RP_CLI_WRITTEN};
+    const RpCliFile files[] = {{"--box", args->box.file, RP_CLI_READ},
+                               {"--output", args->output, RP_CLI_WRITTEN}};
     if (args->output != NULL && args->max_sequence)
         return rp_cli_refuse(error, "--output: expected no --max-sequence beside it");
-    if (!rp_cli_check_files(&file, 1, error))
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     const gboolean done = rp_plan_question_read(args, &question, error) &&
                           (args->max_sequence ? report_longest(&question, report, error)

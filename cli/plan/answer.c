@@ -256,21 +256,34 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
 
 /* ---- what it rests on ---- */
 
-static void
-say_range(RpReport *report, const RpGpu *gpu, const RpPlanRange *range)
-{
-    g_autofree char *slow = format_number(range->slow);
-    g_autofree char *fast = format_number(range->fast);
+/* Of the speed: who measures more for less. */
+#define LITTLE_RANGE 0.01
 
-    if (range->slow > 0)
-        rp_report_line(report, "range", "%s to %s tokens/s, %s", slow, fast,
-                       gpu->measured ? "5 % about the times of layers"
-                                     : "until `roundpipe profile` runs on one: --profile FILE");
+static void
+say_range(RpReport *report, const RpAdviseRange *range)
+{
+    const RpUnknownInfo *most = rp_unknown_info(range->most);
+    const RpAdviseEnds *alone = &range->of[range->most].ends;
+    g_autofree char *slow = format_number(range->all.slow);
+    g_autofree char *fast = format_number(range->all.fast);
+    g_autofree char *slow_alone = format_number(alone->slow);
+    g_autofree char *fast_alone = format_number(alone->fast);
+    g_autofree char *ends = rp_plan_unknown_ends(range, range->most);
+
+    if (range->all.fast - range->all.slow < LITTLE_RANGE * range->all.slow) {
+        rp_report_line(report, "range", "between %s and %s tokens/s: nothing unknown changes it",
+                       slow, fast);
+        return;
+    }
+    rp_report_line(report, "range", "between %s and %s tokens/s: `%s` on the machine settles %s",
+                   slow, fast, most->command, most->settles);
+    rp_report_line(report, "", "most of it: %s, %s: %s to %s alone", most->name, ends, slow_alone,
+                   fast_alone);
 }
 
 static void
 say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-            const RpPlanRange *range)
+            const RpAdviseRange *range)
 {
     const RpPlanOptions *options = &rp_plan_shown_run(advice)->options;
     const RpAdviseQuery *query = &advice->query;
@@ -288,15 +301,22 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
         rp_report_line(report, "times",
                        "of layers derived from %s: nobody has measured this project on this card",
                        gpu->basis);
-    say_range(report, gpu, range);
+    if (range->all.slow > 0)
+        say_range(report, range);
     g_autofree char *root =
         links->gpus_per_root > 0 && links->root_bytes_per_s > 0
             ? g_strdup_printf(", %.0f for %u cards together", links->root_bytes_per_s / 1e9,
                               links->gpus_per_root)
             : g_strdup("");
 
-    rp_report_line(report, "assumed", "PCIe %.0f GB/s up and %.0f down%s; host memory %.0f GB/s;",
-                   links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, root,
+    g_autofree char *both =
+        links->both_bytes_per_s > 0
+            ? g_strdup_printf(", %.0f both ways at once", links->both_bytes_per_s / 1e9)
+            : g_strdup("");
+
+    rp_report_line(report, query->known & (1u << RP_UNKNOWN_BOTH) ? "measured" : "assumed",
+                   "PCIe %.0f GB/s up and %.0f down%s%s; host memory %.0f GB/s;",
+                   links->h2d_bytes_per_s / 1e9, links->d2h_bytes_per_s / 1e9, both, root,
                    links->host_bytes_per_s / 1e9);
     /* gradients and weights in 16 bits, which the fused step writes into a second buffer */
     const double bytes = (options->async && options->optimizer == RP_OPTIMIZER_FUSED ? 6 : 4) +
@@ -357,7 +377,7 @@ say_remedies(RpReport *report, const RpAdvice *advice)
 
 void
 rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                   const RpPlanRange *range)
+                   const RpAdviseRange *range)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
 

@@ -105,6 +105,7 @@ typedef struct {
     RpAdviseQuery query;
     RpProfile *profile;
     RpGpu *gpu;                       /* query.gpu */
+    RpProfile *measured_box;          /* query.measured_box; or %NULL */
     GPtrArray *cards;                 /* (element-type RpGpu): several kinds; or %NULL */
     GArray *card_of;                  /* guint, of each GPU */
     char *box;                        /* "2 x RTX 4090 + 2 x RTX 3090"; %NULL: all are alike */
@@ -138,6 +139,9 @@ gboolean rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question,
 /* "--optimizer lean --sequence 57408": to be typed after the command. (transfer full) */
 char *rp_plan_remedy_words(const RpAdviseRemedy *remedy);
 
+/* "36 to 50 GB/s". (transfer full) */
+char *rp_plan_unknown_ends(const RpAdviseRange *range, RpUnknown unknown);
+
 const char *rp_plan_device_name(const RpAdviseQuery *query);
 
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
@@ -170,14 +174,9 @@ void rp_plan_report_form(RpReport *report, const RpOptimizerForm *form);
 
 /* ---- the report ---- */
 
-/* Tokens/s of the recommended plan with the cost model's slow and fast times; 0: there are none. */
-typedef struct {
-    double slow, fast;
-} RpPlanRange;
-
 /* One sentence, then a line for each thing that people ask next (answer.c). */
 void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                        const RpPlanRange *range);
+                        const RpAdviseRange *range);
 /* How the recommended run is made (answer.c). */
 void rp_plan_say_recommendation(RpReport *report, const RpAdvice *advice);
 
@@ -198,7 +197,7 @@ gboolean rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question,
 
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */
 void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                           const RpPlanDrawn *drawn, const RpPlanRange *range);
+                           const RpPlanDrawn *drawn, const RpAdviseRange *range);
 
 /* `--max-sequence`: the longest sequence alone. */
 void rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,

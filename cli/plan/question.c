@@ -24,6 +24,7 @@ rp_plan_question_clear(RpPlanQuestion *question)
 {
     rp_profile_free(question->profile);
     rp_gpu_free(question->gpu);
+    rp_profile_free(question->measured_box);
     g_clear_pointer(&question->cards, g_ptr_array_unref);
     g_clear_pointer(&question->card_of, g_array_unref);
     g_free(question->box);
@@ -160,6 +161,11 @@ find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     if (!rp_box_count(&args->box, &counted, error))
         return FALSE;
     query->gpus = MAX(1, counted);
+    if (!rp_box_measured(&args->box, &question->measured_box, error))
+        return FALSE;
+    query->measured_box = question->measured_box;
+    query->known = (query->measured_box != NULL ? rp_profile_box_known(query->measured_box) : 0) |
+                   (args->box.host_bandwidth != NULL ? 1u << RP_UNKNOWN_HOST : 0);
     if (rp_box_has_counts(&args->box))
         return find_cards(args, question, error);
     query->gpu = question->gpu = rp_box_open(&args->box, NULL, error);

@@ -333,6 +333,7 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
                    NULL);
     rp_plan_report_form(report, &query->form);
     rp_report_bool(report, "sync", query->sync, NULL);
+    rp_report_bool(report, "box_measured", query->measured_box != NULL, NULL);
 }
 
 static void
@@ -359,6 +360,8 @@ report_assumed(RpReport *report, const RpProfile *profile)
     const RpLinks *links = &profile->links;
 
     rp_report_object(report, "assumed", NULL);
+    if (links->both_bytes_per_s > 0)
+        rp_report_real(report, "both_gb_per_s", links->both_bytes_per_s / 1e9, 3, NULL);
     rp_report_real(report, "h2d_gb_per_s", links->h2d_bytes_per_s / 1e9, 3, NULL);
     rp_report_real(report, "d2h_gb_per_s", links->d2h_bytes_per_s / 1e9, 3, NULL);
     rp_report_real(report, "root_gb_per_s", links->root_bytes_per_s / 1e9, 3, NULL);
@@ -366,6 +369,40 @@ report_assumed(RpReport *report, const RpProfile *profile)
     rp_report_real(report, "host_gb_per_s", links->host_bytes_per_s / 1e9, 3, NULL);
     rp_report_real(report, "optimizer_parameters_per_s", profile->optimizer_parameters_per_s, 3,
                    NULL);
+    rp_report_end(report);
+}
+
+/* Each alone, the others as they are taken. */
+static void
+report_unknowns(RpReport *report, const RpAdviseRange *range)
+{
+    if (range->all.slow <= 0)
+        return;
+    rp_report_head(report, "Not known (tokens/s at both ends of each, the others as assumed)");
+    rp_report_table(report, "unknowns", "slow,fast,settled by", 0);
+    for (guint u = 0; u < RP_N_UNKNOWNS; u++) {
+        const RpUnknownInfo *info = rp_unknown_info((RpUnknown)u);
+
+        if (!range->of[u].open)
+            continue;
+        rp_report_object(report, NULL, NULL);
+        rp_report_text(report, "key", info->key, NULL);
+        rp_report_text(report, "name", info->name, NULL);
+        rp_report_line(report, "<  unknown", "  %s", info->name);
+        if (info->unit != NULL) {
+            rp_report_real(report, "low", range->of[u].low / 1e9, 3, NULL);
+            rp_report_real(report, "high", range->of[u].high / 1e9, 3, NULL);
+            rp_report_text(report, "unit", info->unit, NULL);
+        }
+        g_autofree char *ends = rp_plan_unknown_ends(range, (RpUnknown)u);
+
+        rp_report_line(report, "<ends", "%s", ends);
+        rp_report_rate(report, "tokens_per_s_slow", range->of[u].ends.slow, "slow");
+        rp_report_rate(report, "tokens_per_s_fast", range->of[u].ends.fast, "fast");
+        rp_report_text(report, "source", info->source, NULL);
+        rp_report_text(report, "settled_by", info->command, "<settled by");
+        rp_report_end(report);
+    }
     rp_report_end(report);
 }
 
@@ -405,7 +442,7 @@ report_draws(RpReport *report, const RpPlanDrawn *drawn)
 
 void
 rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                      const RpPlanDrawn *drawn, const RpPlanRange *range)
+                      const RpPlanDrawn *drawn, const RpAdviseRange *range)
 {
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *planned = advice->best != NULL ? advice->best : advice->nearest;
@@ -419,9 +456,10 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
     rp_report_bool(report, "fits", advice->best != NULL, NULL);
     report_optional_run(report, "recommendation", advice, advice->best);
     report_optional_run(report, "instead", advice, advice->instead);
-    if (range->slow > 0) {
-        rp_report_real(report, "tokens_per_s_slow", range->slow, 7, NULL);
-        rp_report_real(report, "tokens_per_s_fast", range->fast, 7, NULL);
+    if (range->all.slow > 0) {
+        rp_report_real(report, "tokens_per_s_slow", range->all.slow, 7, NULL);
+        rp_report_real(report, "tokens_per_s_fast", range->all.fast, 7, NULL);
+        rp_report_text(report, "most_unknown", rp_unknown_info(range->most)->key, NULL);
     }
     report_costs(report, advice, question);
     report_assumed(report, advice->profile);
@@ -432,6 +470,7 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
     if (advice->best != NULL)
         rp_plan_say_recommendation(report, advice);
     report_draws(report, drawn);
+    report_unknowns(report, range);
     report_candidates(report, advice);
     report_memory(report, query, &planned->gpu, &planned->host,
                   advice->best != NULL ? "" : " of RoundPipe's plan that needs least");

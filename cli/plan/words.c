@@ -35,6 +35,16 @@ rp_plan_device_name(const RpAdviseQuery *query)
                                     : NULL;
 }
 
+char *
+rp_plan_unknown_ends(const RpAdviseRange *range, RpUnknown unknown)
+{
+    const RpUnknownInfo *info = rp_unknown_info(unknown);
+
+    return info->unit == NULL ? g_strdup("slow and fast estimate")
+                              : g_strdup_printf("%.3g to %.3g %s", range->of[unknown].low / 1e9,
+                                                range->of[unknown].high / 1e9, info->unit);
+}
+
 /* Of 16 bits each. Codes of 8 bits are kept both ways round, as many bytes, with scales beside them that
  * are no parameters: then what goes up is all but these. */
 static guint64

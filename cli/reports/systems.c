@@ -299,6 +299,9 @@ rp_cli_compare_systems(const RpSystemsArgs *args, const RpScheduleArgs *request,
     g_array_set_clear_func(rows, clear_row);
     if (!read_price(args->price, &price, error))
         return FALSE;
+    if (request->box.file != NULL)
+        return rp_cli_refuse(error, "--box: expected --pcie and --host-bandwidth beside --systems, "
+                                    "whose formulas have no more of a machine");
     if (request->box.gpu != NULL) {
         question.card = card = rp_box_open(&request->box, NULL, error);
         if (card == NULL)

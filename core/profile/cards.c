@@ -101,6 +101,7 @@ join_links(RpLinks *box, const RpLinks *card)
     box->copy_latency_ns = MAX(box->copy_latency_ns, card->copy_latency_ns);
     box->h2d_bytes_per_s = MIN(box->h2d_bytes_per_s, card->h2d_bytes_per_s);
     box->d2h_bytes_per_s = MIN(box->d2h_bytes_per_s, card->d2h_bytes_per_s);
+    box->both_bytes_per_s = least(box->both_bytes_per_s, card->both_bytes_per_s);
     box->host_bytes_per_s = least(box->host_bytes_per_s, card->host_bytes_per_s);
     box->beside_optimizer_bytes_per_s =
         least(box->beside_optimizer_bytes_per_s, card->beside_optimizer_bytes_per_s);

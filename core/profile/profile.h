@@ -65,13 +65,12 @@ typedef struct {
 
 /* Link speeds. Bytes per second; 0 = unknown. One direction each unless said otherwise. */
 typedef struct {
-    gint64 hop_ns;          /* fixed time from one device to another (`compute` fidelity) */
-    gint64 copy_latency_ns; /* fixed cost of one copy, before its first byte */
-    double h2d_bytes_per_s; /* one device alone, host to device */
-    double d2h_bytes_per_s; /* one device alone, device to host */
-    /* Measured sums that nothing predicts with: of one device alone in both directions at once; of
-     * all devices at once in one, the other, and both. */
-    double both_bytes_per_s;
+    gint64 hop_ns;           /* fixed time from one device to another (`compute` fidelity) */
+    gint64 copy_latency_ns;  /* fixed cost of one copy, before its first byte */
+    double h2d_bytes_per_s;  /* one device alone, host to device */
+    double d2h_bytes_per_s;  /* one device alone, device to host */
+    double both_bytes_per_s; /* one device alone in both directions at once, the sum; 0 = as each */
+    /* Measured sums that nothing predicts with: of all devices at once in one, the other, and both. */
     double all_h2d_bytes_per_s;
     double all_d2h_bytes_per_s;
     double all_both_bytes_per_s;
@@ -144,6 +143,10 @@ struct _RpProfile {
  */
 RpProfile *rp_profile_load(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same of a box's file, which may leave out the layers: links and optimizer of a machine
+ * (core/profile/box.h). */
+RpProfile *rp_profile_load_box(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_profile_parse:
  * @name: how to call the text in messages (a file name)
@@ -151,6 +154,8 @@ RpProfile *rp_profile_load(const char *path, GError **error) G_GNUC_WARN_UNUSED_
  */
 RpProfile *rp_profile_parse(const char *name, const char *text, gsize length,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+RpProfile *rp_profile_parse_box(const char *name, const char *text, gsize length,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Serialises; equal neighbouring layers are folded into `count`. Ends in a newline. Never fails. */
 char *rp_profile_to_json(const RpProfile *profile);

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/json/json-record.h"
+#include "core/profile/box.h"
 #include "core/profile/private.h"
 
 #define MAX_NAME 128
@@ -20,11 +20,13 @@
 #define MAX_PROCESSORS 65536
 #define MAX_ALONE_SPEED 100
 #define BYTES_PER_GB 1e9
+#define LAYERS "an array of layers"
 
 /* The file. */
 typedef struct {
     RpProfile profile;
     double narrow_rate; /* files from when rounds were summed in the network's storage */
+    gboolean is_box;    /* layers may be left out */
     GArray *layers;     /* of RpLayer */
     GArray *entries;    /* of RpProfileEntry: which entry of `layers` each layer comes from */
 } Top;
@@ -180,7 +182,7 @@ static const RpJsonField top_fields[] = {
      .max = MAX_ALONE_SPEED, .expected = "a number from 1 to 100"},
     {"optimizer", RP_JSON_NESTED(optimizer_fields)},
     {"matmuls", RP_JSON_NESTED(matmul_fields)},
-    {"layers", read_layers, .required = TRUE, .expected = "an array of layers"},
+    {"layers", read_layers, .expected = LAYERS},
 };
 
 static const RpJsonField link_fields[] = {
@@ -437,18 +439,25 @@ read_top(RpJsonPull *pull, Top *top)
     if (!rp_json_read_record(&first, format_fields, G_N_ELEMENTS(format_fields), NULL, NULL) ||
         !rp_json_read_record(pull, top_fields, G_N_ELEMENTS(top_fields), top, &record))
         return FALSE;
+    if (rp_json_record_at(&record, "layers") == NULL && !top->is_box)
+        return rp_json_record_fail(&record, pull, "layers", LAYERS);
     profile->n_layers = top->layers->len;
     profile->layers = (RpLayer *)(void *)g_array_free(g_steal_pointer(&top->layers), FALSE);
     profile->has_sizes = profile->missing == NULL;
     if (profile->sum_parameters_per_s == 0) /* by their bytes: the sum was as wide as its parts */
         profile->sum_parameters_per_s = top->narrow_rate * 3 * rp_profile_element_bytes(profile) /
                                         (rp_profile_element_bytes(profile) + 8);
+    if (rp_json_record_at(&record, "layers") == NULL)
+        return rp_profile_says_box(profile) ||
+               rp_json_record_fail(&record, pull, "links",
+                                   "h2d_gb_per_s with d2h_gb_per_s, host_gb_per_s, or an "
+                                   "optimizer's rate");
     return rp_profile_check_layers(pull, profile, rp_json_record_at(&record, "layers"),
                                    (const RpProfileEntry *)(void *)top->entries->data);
 }
 
-RpProfile *
-rp_profile_parse(const char *name, const char *text, gsize length, GError **error)
+static RpProfile *
+parse(const char *name, const char *text, gsize length, gboolean is_box, GError **error)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(0);
     g_autofree char *shown = rp_display_name(name);
@@ -467,6 +476,7 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
                            error))
         return NULL;
     Top top = {.profile = *profile,
+               .is_box = is_box,
                .layers = g_array_new(FALSE, FALSE, sizeof(RpLayer)),
                .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
     gboolean good = read_top(&pull, &top);
@@ -477,18 +487,13 @@ rp_profile_parse(const char *name, const char *text, gsize length, GError **erro
 }
 
 RpProfile *
-rp_profile_load(const char *path, GError **error)
+rp_profile_parse(const char *name, const char *text, gsize length, GError **error)
 {
-    g_autoptr(GError) local = NULL;
-    gsize length;
+    return parse(name, text, length, FALSE, error);
+}
 
-    g_return_val_if_fail(path != NULL, NULL);
-    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
-
-    g_autofree char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, &length, &local);
-    if (text == NULL) {
-        g_set_error_literal(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, local->message);
-        return NULL;
-    }
-    return rp_profile_parse(path, text, length, error);
+RpProfile *
+rp_profile_parse_box(const char *name, const char *text, gsize length, GError **error)
+{
+    return parse(name, text, length, TRUE, error);
 }

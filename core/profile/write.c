@@ -314,7 +314,8 @@ rp_profile_to_json(const RpProfile *profile)
         rp_json_double(json, "alone_speed", profile->alone_speed, 4);
     add_optimizer(json, profile);
     rp_profile_write_matmuls(json, profile);
-    add_layers(json, profile);
+    if (profile->n_layers > 0) /* a box has none */
+        add_layers(json, profile);
     rp_json_end(json);
     return rp_json_writer_finish(json);
 }

@@ -146,12 +146,13 @@ void rp_measure_route_weight(const RpModel *model, guint expert, float *row);
 gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
+/* @parameters of @dtype: of the model. RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
  * on the threads that a run gives it; and the rates of the other passes: norm, sums of rounds,
  * copies of gradients and of weights. One measurement; and one more where devices copy beside it:
  * RpLinks.beside_optimizer_bytes_per_s. */
-gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
-                              RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype,
+                              guint64 parameters, RpProfile *profile,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_measure_optimizer_parameters:

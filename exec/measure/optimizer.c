@@ -293,7 +293,7 @@ rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_thread
 }
 
 gboolean
-rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
+rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 parameters,
                      RpProfile *profile, GError **error)
 {
     static const RpProbePart parts[N_PASSES] = {[NORM] = sum_squares,
@@ -301,11 +301,9 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *netw
                                                 [ACCUMULATE] = accumulate,
                                                 [GRADIENT_COPY] = copy_gradients,
                                                 [PARAMETER_COPY] = copy_parameters};
-    const RpDtype dtype = rp_network_options(network)->dtype;
     const guint n_threads = measurer->options->optimizer_threads;
-    const gsize n =
-        rp_measure_optimizer_parameters(rp_weights_elements(rp_network_weights(network)),
-                                        rp_dtype_size(dtype), n_threads, rp_available_memory());
+    const gsize n = rp_measure_optimizer_parameters(parameters, rp_dtype_size(dtype), n_threads,
+                                                    rp_available_memory());
     g_auto(Update) update = {.dtype = dtype};
     RpTimes times[N_PASSES];
 

@@ -11,6 +11,7 @@
 #define HEAD_SHARE 16
 #define LINK_SECONDS 0.1 /* for each measurement of links alone */
 #define LINK_LAYER_BYTES (64 * RP_MIB)
+#define BOX_PARAMETERS G_GUINT64_CONSTANT(4000000000) /* more than no cache holds */
 
 guint
 rp_usable_processors(void)
@@ -57,6 +58,18 @@ measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     return TRUE;
 }
 
+static void
+set_origin(RpProfile *profile, RpProbe *probe, guint devices)
+{
+    g_autoptr(GDateTime) now = g_date_time_new_now_utc();
+
+    rp_profile_take(&profile->source, g_strdup("measured"));
+    rp_profile_take(&profile->date,
+                    now != NULL ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
+    profile->gpus = devices;
+    probe->ops->describe(probe, profile);
+}
+
 static guint
 count_classes(const RpNetwork *network)
 {
@@ -85,19 +98,32 @@ rp_measurer_end_work(RpMeasurer *measurer, GError **error)
 }
 
 static gboolean
+measure_machine(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 parameters,
+                RpProfile *profile, GError **error)
+{
+    RpLinks *links = &profile->links;
+
+    if (!probe->ops->measure_links(probe, measurer, profile, error) ||
+        (parameters > 0 &&
+         !rp_measure_optimizer(measurer, probe, dtype, parameters, profile, error)))
+        return FALSE;
+    /* host memory allows at least what one of them does alone */
+    links->host_bytes_per_s =
+        MAX(MAX(links->host_bytes_per_s, MAX(links->h2d_bytes_per_s, links->d2h_bytes_per_s)),
+            (double)rp_measure_optimizer_traffic(profile) * profile->optimizer_parameters_per_s);
+    return TRUE;
+}
+
+static gboolean
 measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, RpProfile *profile,
                GError **error)
 {
     RpLinks *links = &profile->links;
     const double hidden = (double)rp_network_hidden_bytes(network);
 
-    if (!probe->ops->measure_links(probe, measurer, profile, error) ||
-        !rp_measure_optimizer(measurer, probe, network, profile, error))
+    if (!measure_machine(measurer, probe, rp_network_options(network)->dtype,
+                         rp_weights_elements(rp_network_weights(network)), profile, error))
         return FALSE;
-    /* host memory allows at least what one of them does alone */
-    links->host_bytes_per_s =
-        MAX(MAX(links->host_bytes_per_s, MAX(links->h2d_bytes_per_s, links->d2h_bytes_per_s)),
-            (double)rp_measure_optimizer_traffic(profile) * profile->optimizer_parameters_per_s);
     /* down and up again */
     links->hop_ns = 2 * links->copy_latency_ns +
                     llround((hidden / links->d2h_bytes_per_s + hidden / links->h2d_bytes_per_s) *
@@ -105,21 +131,26 @@ measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, R
     return TRUE;
 }
 
-gboolean
-rp_measure_links(RpProbe *probe, guint devices, RpLinks *links, GError **error)
+RpProfile *
+rp_measure_box(RpProbe *probe, const RpMeasureOptions *options, GError **error)
 {
-    const RpMeasureOptions options = {
-        .devices = devices, .seconds = LINK_SECONDS, .max_runs = DEFAULT_RUNS};
-    RpMeasurer measurer = {.options = &options, .n_measures = probe->ops->n_link_measures};
-    g_autoptr(RpProfile) profile = rp_profile_new(1);
+    g_return_val_if_fail(probe && options, NULL);
 
-    profile->gpus = devices;
-    profile->layers[0].parameter_bytes = LINK_LAYER_BYTES;
-    probe->ops->describe(probe, profile);
-    if (!probe->ops->measure_links(probe, &measurer, profile, error))
-        return FALSE;
-    *links = profile->links;
-    return TRUE;
+    RpMeasureOptions resolved = *options;
+    const gboolean steps = options->optimizer_threads > 0;
+    RpMeasurer measurer = {.options = &resolved,
+                           .n_measures = probe->ops->n_link_measures +
+                                         (steps ? 1 + rp_probe_has_links(probe) : 0)};
+    g_autoptr(RpProfile) box = rp_profile_new(1);
+
+    resolved.seconds = LINK_SECONDS;
+    resolved.max_runs = DEFAULT_RUNS;
+    set_origin(box, probe, resolved.devices);
+    box->layers[0].parameter_bytes = LINK_LAYER_BYTES;
+    if (!measure_machine(&measurer, probe, RP_DTYPE_BF16, steps ? BOX_PARAMETERS : 0, box, error))
+        return NULL;
+    box->n_layers = 0;
+    return g_steal_pointer(&box);
 }
 
 gboolean
@@ -159,7 +190,6 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
     g_return_val_if_fail(probe && network && options, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
-    g_autoptr(GDateTime) now = g_date_time_new_now_utc();
     RpMeasureOptions resolved = *options;
 
     resolved.devices = MAX(options->devices, 1);
@@ -175,11 +205,7 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
                                          rp_probe_has_links(probe)};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
-    rp_profile_take(&profile->source, g_strdup("measured"));
-    rp_profile_take(&profile->date,
-                    now != NULL ? g_date_time_format(now, "%Y-%m-%d") : g_strdup(""));
-    profile->gpus = resolved.devices;
-    probe->ops->describe(probe, profile);
+    set_origin(profile, probe, resolved.devices);
     measurer.network = network;
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||
         !measure_memory(&measurer, probe, network, profile, error))

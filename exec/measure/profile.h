@@ -44,15 +44,16 @@ RpProfile *rp_measure_profile(RpProbe *probe, const RpNetwork *network, const Rp
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
- * rp_measure_links:
- * @devices: 0 to @devices - 1 are measured
- * @links: (out): but for hop_ns; set on success only
+ * rp_measure_box:
+ * @options: devices, 0 to devices - 1 are measured; optimizer threads, 0: links alone; progress
  *
- * The links alone, as rp_measure_profile() measures them for a layer of 64 MiB.
+ * Links, host memory and optimizer of the machine, whatever is trained there: a profile without layers
+ * (core/profile/box.h). Links are measured for a layer of 64 MiB.
  *
- * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ * Returns: (transfer full)
+ * Errors: G_IO_ERROR_CANCELLED, G_IO_ERROR_NO_SPACE, the probe's
  */
-gboolean rp_measure_links(RpProbe *probe, guint devices, RpLinks *links,
+RpProfile *rp_measure_box(RpProbe *probe, const RpMeasureOptions *options,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

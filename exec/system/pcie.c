@@ -43,6 +43,17 @@ rp_pcie_read_link(const char *devices, const char *address, RpPcieLink *link)
 }
 
 char *
+rp_pcie_iommu(const char *devices, const char *address)
+{
+    g_autofree char *path = g_build_filename(devices, address, "iommu_group", "type", NULL);
+    char *text = NULL;
+
+    if (g_file_get_contents(path, &text, NULL, NULL))
+        g_strstrip(text);
+    return text;
+}
+
+char *
 rp_pcie_fault(const RpPcieLink *link, gboolean woken)
 {
     const guint width = MIN(link->card.width, link->slot.width);

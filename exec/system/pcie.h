@@ -28,6 +28,10 @@ typedef struct {
  */
 gboolean rp_pcie_read_link(const char *devices, const char *address, RpPcieLink *link);
 
+/* How an IOMMU takes what the card reads and writes, as the kernel calls it: "DMA" or "DMA-FQ"
+ * translates addresses, "identity" does not. (transfer full) (nullable): there is none */
+char *rp_pcie_iommu(const char *devices, const char *address);
+
 /**
  * rp_pcie_fault:
  * @woken: the card has just worked: an idle one lowers its speed, which is no fault

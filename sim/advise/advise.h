@@ -10,6 +10,7 @@
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/server-network.h"
 #include "core/plan/planner.h"
+#include "core/profile/box.h"
 #include "core/schedules/schedule.h"
 #include "sim/draws.h"
 
@@ -55,7 +56,10 @@ typedef struct {
     const guint *card_of;     /* [gpus] index into @cards */
     const char *box;          /* these in words: "2 x RTX 4090 + 2 x RTX 3090" */
     const RpProfile *profile; /* measured or published times; fixes the micro-batch */
-    const RpAdviseSizes *sizes; /* %NULL = the profile's, or the cost model's */
+    const RpProfile *measured_box; /* (nullable): whose links, host and optimizer stand in for those
+                                      that come with @gpu */
+    guint known;                   /* bits, 1 << RpUnknown: what somebody measured or gave */
+    const RpAdviseSizes *sizes;    /* %NULL = the profile's, or the cost model's */
     guint gpus;
     guint64 gpu_bytes;              /* that a plan may use on each device; 0 = not checked */
     guint64 host_bytes;             /* 0 = not checked */
@@ -289,11 +293,38 @@ gboolean rp_advise_draw(const RpProfile *profile, const RpAdviseRun *run, guint 
                         RpDrawn *step_ns, RpDrawn *bubble_ratio,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What is not known of a machine (the table stands in sim/advise/range.c). */
+typedef struct {
+    const char *key;     /* "both" */
+    const char *name;    /* "PCIe both ways at once" */
+    const char *unit;    /* 1e9 of a profile's: "GB/s"; %NULL: its ends are no single number */
+    const char *command; /* that measures it */
+    const char *settles; /* and all that it measures with it: "the links" */
+    const char *source;  /* of both ends */
+} RpUnknownInfo;
+
+const RpUnknownInfo *rp_unknown_info(RpUnknown unknown);
+
+/* Tokens/s of the same plan at the slow and the fast end of an unknown, or of all. */
+typedef struct {
+    double slow, fast;
+} RpAdviseEnds;
+
+typedef struct {
+    RpAdviseEnds all; /* 0: there is no range */
+    struct {
+        gboolean open;    /* nobody has settled it */
+        double low, high; /* in the profile's unit */
+        RpAdviseEnds ends;
+    } of[RP_N_UNKNOWNS];
+    RpUnknown most; /* the one whose ends are the furthest apart */
+} RpAdviseRange;
+
 /**
  * rp_advise_range:
  * @run: simulated, of @query, which has a GPU
- * @slow: (out): tokens/s of the same plan with the cost model's slow times (RpCostEstimate)
- * @fast: (out): and with its fast ones
+ * @range: (out): of each unknown that @query does not know, the others as expected; and of all at
+ *   their slow, or their fast, ends
  */
-gboolean rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, double *slow,
-                         double *fast, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseRange *range,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

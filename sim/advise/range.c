@@ -1,37 +1,196 @@
-/* The range of a prediction: its plan with layer times of a slow and of a fast estimate. */
+/*
+ * The range of a prediction: its plan with each thing that no sheet says at its slow and at its fast
+ * end, the others as expected; and with all of them at once.
+ *
+ *            slow ----------- expected ------ fast
+ *   times         |--------------|-------------|
+ *   both             |-----------|
+ *   all    |---------------------|----------------|
+ */
 #include "sim/advise/private.h"
 
-/* Tokens/s of @given, its times replaced. */
+/* Bytes/s of a link: PCIe 5 and later are above, 4 and before below. */
+#define FAST_LINK 40e9
+/* Cards that a desktop has, whose memory has two channels. */
+#define DESKTOP_CARDS 2
+
+#define DOCTOR "roundpipe doctor --box box.json"
+
 static gboolean
-simulate_estimate(const RpAdviseQuery *given, const RpAdviseRun *run, RpCostEstimate estimate,
-                  double *tokens_per_s, GError **error)
+has_fast_links(const RpAdviseQuery *query, const RpProfile *profile)
+{
+    return profile->links.h2d_bytes_per_s > FAST_LINK;
+}
+
+/* More cards than a desktop has, or those with links of their own, stand in workstations and servers. */
+static gboolean
+is_server(const RpAdviseQuery *query, const RpProfile *profile)
+{
+    return query->gpus > DESKTOP_CARDS || !g_str_has_prefix(query->gpu->interconnect, "PCIe");
+}
+
+/* Ends are shares of what the catalogue takes (core/catalogue/gpus.c); the second where @second is so. */
+static const struct {
+    RpUnknownInfo info;
+    gsize offset;                                                             /* in RpProfile */
+    gboolean (*second)(const RpAdviseQuery *query, const RpProfile *profile); /* %NULL: never */
+    double low[2], high[2];
+} unknowns[RP_N_UNKNOWNS] = {
+    [RP_UNKNOWN_TIMES] = {{"times", "times of layers", NULL, "roundpipe profile",
+                           "the times of layers", "slow and fast rates of docs/cost-model.md"},
+                          .offset = 0},
+    [RP_UNKNOWN_BOTH] =
+        {{"both", "PCIe both ways at once", "GB/s", DOCTOR, "the links",
+          "PCIe 4: 11.2 of 26 GB/s up while copying down, 8 x RTX 4090, nvbandwidth issue 15 "
+          "(A100: issues 11 and 53); PCIe 5: 101.5 of 110.8, an H200 (profiles/h200), and 47 of 56 "
+          "up, nvbandwidth issue 53"},
+         G_STRUCT_OFFSET(RpProfile, links.both_bytes_per_s),
+         has_fast_links,
+         {0.72, 0.92},
+         {1, 1}},
+    [RP_UNKNOWN_ROOTS] =
+        {{"roots", "cards behind one root", "GB/s", DOCTOR, "the links",
+          "low: four cards behind one x16 uplink, about as nvbandwidth issue 11 (A100, all at "
+          "once: 5 to 6 GB/s each); high: each at its own, as an H200's host (196 of 222 GB/s)"},
+         G_STRUCT_OFFSET(RpProfile, links.root_bytes_per_s),
+         NULL,
+         {0.5},
+         {2}},
+    [RP_UNKNOWN_HOST] =
+        {{"host", "host memory", "GB/s", DOCTOR, "host memory",
+          "low: 46 GB/s of 150 for two channels of DDR4-3200 (Guru3D on TridentZ Royal), four "
+          "channels in workstations; high: 241.6 of 192 GB/s, an H200's host (profiles/h200)"},
+         G_STRUCT_OFFSET(RpProfile, links.host_bytes_per_s),
+         is_server,
+         {0.31, 0.61},
+         {1.26, 1.26}},
+    [RP_UNKNOWN_OPTIMIZER] = {{"optimizer", "optimizer on the host", "billion parameters/s", DOCTOR,
+                               "the optimizer's rate",
+                               "28 bytes a parameter; low: 80 % of host memory's low end "
+                               "(docs/optimizer.md); high: 92 % of host memory, "
+                               "as on an H200's host (profiles/h200)"},
+                              G_STRUCT_OFFSET(RpProfile, optimizer_parameters_per_s),
+                              is_server,
+                              {0.44, 0.88},
+                              {1.64, 1.64}},
+};
+
+typedef enum { SLOW, FAST } End;
+
+const RpUnknownInfo *
+rp_unknown_info(RpUnknown unknown)
+{
+    g_return_val_if_fail(unknown < RP_N_UNKNOWNS, NULL);
+
+    return &unknowns[unknown].info;
+}
+
+static double *
+value_of(RpProfile *profile, RpUnknown unknown)
+{
+    return (double *)(void *)((char *)profile + unknowns[unknown].offset);
+}
+
+static double
+assumed(const RpProfile *profile, RpUnknown unknown)
+{
+    const RpLinks *links = &profile->links;
+    const double value = *value_of((RpProfile *)profile, unknown);
+
+    return unknown == RP_UNKNOWN_BOTH && value <= 0
+               ? links->h2d_bytes_per_s + links->d2h_bytes_per_s
+               : value;
+}
+
+static double
+at_end(const RpProfile *profile, const RpAdviseQuery *query, RpUnknown unknown, End end)
+{
+    const double *ends = end == SLOW ? unknowns[unknown].low : unknowns[unknown].high;
+    const gboolean second =
+        unknowns[unknown].second != NULL && unknowns[unknown].second(query, profile);
+
+    return ends[second] * assumed(profile, unknown);
+}
+
+static gboolean
+is_open(const RpAdviseQuery *query, const RpProfile *profile, RpUnknown unknown)
+{
+    if (unknown == RP_UNKNOWN_TIMES)
+        return TRUE;
+    if (unknown == RP_UNKNOWN_ROOTS && (query->gpus < 2 || profile->links.gpus_per_root == 0))
+        return FALSE;
+    return (query->known & (1u << unknown)) == 0 && assumed(profile, unknown) > 0;
+}
+
+/* Widens @ends to tokens/s with all of @varied, bits, at @end. (Where the host binds, faster layers may
+ * make a plan some 0.1 % slower.) */
+static gboolean
+simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, End end,
+             RpAdviseEnds *ends, GError **error)
 {
     RpAdviseQuery query = *given;
     g_autoptr(RpAdviseRun) copy = rp_advise_run_copy(run);
     guint64 constant_bytes;
 
-    query.estimate = estimate;
+    if (varied & (1u << RP_UNKNOWN_TIMES))
+        query.estimate = end == SLOW ? RP_COST_SLOW : RP_COST_FAST;
     g_autoptr(RpProfile) profile =
         rp_advise_profile(&query, run->sequences, &constant_bytes, error);
-    if (profile == NULL || !rp_advise_simulate(profile, copy, FALSE, error))
+
+    if (profile == NULL)
         return FALSE;
-    *tokens_per_s = copy->tokens_per_s;
+    for (guint u = RP_UNKNOWN_TIMES + 1; u < RP_N_UNKNOWNS; u++)
+        if (varied & (1u << u))
+            *value_of(profile, (RpUnknown)u) = at_end(profile, given, (RpUnknown)u, end);
+    if (!rp_advise_simulate(profile, copy, FALSE, error))
+        return FALSE;
+    ends->slow = MIN(ends->slow, copy->tokens_per_s);
+    ends->fast = MAX(ends->fast, copy->tokens_per_s);
     return TRUE;
 }
 
+static gboolean
+simulate_ends(const RpAdviseQuery *query, const RpAdviseRun *run, guint varied, RpAdviseEnds *ends,
+              GError **error)
+{
+    return simulate_end(query, run, varied, SLOW, ends, error) &&
+           simulate_end(query, run, varied, FAST, ends, error);
+}
+
 gboolean
-rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, double *slow, double *fast,
+rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseRange *range,
                 GError **error)
 {
     g_return_val_if_fail(query->gpu != NULL && run->simulated, FALSE);
 
-    double ends[2];
+    const RpAdviseEnds expected = {run->tokens_per_s, run->tokens_per_s};
+    RpAdviseRange found = {.all = expected, .most = RP_UNKNOWN_TIMES};
+    guint64 constant_bytes;
+    double widest = 0;
+    guint varied = 0;
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
 
-    if (!simulate_estimate(query, run, RP_COST_SLOW, &ends[0], error) ||
-        !simulate_estimate(query, run, RP_COST_FAST, &ends[1], error))
+    if (profile == NULL)
         return FALSE;
-    /* where the host binds, faster layers may make a plan some 0.1 % slower */
-    *slow = MIN(run->tokens_per_s, MIN(ends[0], ends[1]));
-    *fast = MAX(run->tokens_per_s, MAX(ends[0], ends[1]));
+    for (guint u = 0; u < RP_N_UNKNOWNS; u++) {
+        RpAdviseEnds *ends = &found.of[u].ends;
+
+        found.of[u].open = is_open(query, profile, (RpUnknown)u);
+        if (!found.of[u].open)
+            continue;
+        found.of[u].low = at_end(profile, query, (RpUnknown)u, SLOW);
+        found.of[u].high = at_end(profile, query, (RpUnknown)u, FAST);
+        *ends = expected;
+        if (!simulate_ends(query, run, 1u << u, ends, error))
+            return FALSE;
+        found.all =
+            (RpAdviseEnds){MIN(found.all.slow, ends->slow), MAX(found.all.fast, ends->fast)};
+        found.most = ends->fast - ends->slow > widest ? (RpUnknown)u : found.most;
+        widest = MAX(widest, ends->fast - ends->slow);
+        varied |= 1u << u;
+    }
+    if (!simulate_ends(query, run, varied, &found.all, error))
+        return FALSE;
+    *range = found;
     return TRUE;
 }

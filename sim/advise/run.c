@@ -103,6 +103,8 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
 {
     RpProfile *profile = make_profile(query, sequences, constant_bytes, error);
 
+    if (profile != NULL && query->measured_box != NULL)
+        rp_profile_take_box(profile, query->measured_box);
     if (profile != NULL)
         rp_profile_choose_saved(profile, &query->saved);
     if (profile != NULL && query->network != NULL) {

@@ -61,6 +61,11 @@ struct _RpFlowSet {
     guint n_listed;
     guint n_changed;
     guint32 ending; /* class whose flows were the last to end at this moment, or NO_CLASS */
+
+    double
+        beside_down_bytes_per_s; /* of a copy up while its device copies down; INFINITY = as alone */
+    guint n_devices;
+    guint n_down; /* flows down */
 };
 
 static double
@@ -117,6 +122,9 @@ rp_flow_set_new(const RpMachine *machine, guint gpus, guint n_lanes)
     set->optimizer_weight = set->processors > 0 ? 0 : machine->optimizer_weight;
     set->beside_bytes_per_s =
         set->processors > 0 ? INFINITY : limit(machine->beside_optimizer_bytes_per_s);
+    set->beside_down_bytes_per_s =
+        set->processors > 0 ? INFINITY : limit(machine->beside_down_bytes_per_s);
+    set->n_devices = MAX(gpus, 1);
     set->n_copies = set->of.n_roots * set->of.n_cards * 2;
     set->n_classes = set->n_copies + RP_FLOW_OTHERS;
     set->lanes = g_new0(LaneFlow, n_lanes);
@@ -230,6 +238,12 @@ join_group(RpFlowSet *set, guint32 class_id, gint64 now_ns)
     }
 }
 
+static gboolean
+is_down(const RpFlowSet *set, guint32 class_id)
+{
+    return class_id < set->n_copies && class_id % 2 == RP_FLOW_DOWN;
+}
+
 static void
 list_change(RpFlowSet *set, guint32 class_id)
 {
@@ -260,6 +274,7 @@ rp_flow_set_begin(RpFlowSet *set, guint class_id, guint32 lane, guint64 bytes, g
 
     class->count++;
     set->n_flows++;
+    set->n_down += is_down(set, class_id);
     list_change(set, class_id);
 }
 
@@ -308,6 +323,7 @@ rp_flow_set_end(RpFlowSet *set, guint group_id, gint64 now_ns)
     *(class->first == NO_LANE ? &class->last : &set->lanes[class->first].previous) = NO_LANE;
     class->count--;
     set->n_flows--;
+    set->n_down -= is_down(set, class_id);
     set->ending = class_id;
     list_change(set, class_id);
     return lane;
@@ -330,7 +346,7 @@ share_of_power(const RpFlowSet *set, double alone_bytes_per_s)
 }
 
 /* What a flow of each kind gets at most: its part of a processor, or, of a copy up beside the
- * host's tasks, less than alone. */
+ * host's tasks or copies down, less than alone. */
 static void
 set_caps(RpFlowSet *set)
 {
@@ -338,6 +354,8 @@ set_caps(RpFlowSet *set)
     const gboolean beside =
         isfinite(set->beside_bytes_per_s) &&
         set->groups[set->kinds[rp_flow_kind_host(&set->of)].first_group].n_flows > 0;
+    const double busy =
+        isfinite(set->beside_down_bytes_per_s) ? MIN(1, (double)set->n_down / set->n_devices) : 0;
 
     for (guint k = 0; k < set->of.n_copies + RP_FLOW_OTHERS; k++) {
         const double alone = set->kinds[k].alone_bytes_per_s;
@@ -345,8 +363,14 @@ set_caps(RpFlowSet *set)
         set->kinds[k].cap_bytes_per_s = shared ? alone * set->processors / set->n_flows : alone;
         if (k == rp_flow_kind_actions(&set->of) && set->gpus > 0)
             set->kinds[k].cap_bytes_per_s = share_of_power(set, alone);
-        if (beside && k < set->of.n_copies && k % 2 == RP_FLOW_UP && isfinite(alone))
-            set->kinds[k].cap_bytes_per_s = MIN(alone, set->beside_bytes_per_s);
+        if (k >= set->of.n_copies || k % 2 != RP_FLOW_UP || isinf(alone))
+            continue;
+        if (busy > 0)
+            set->kinds[k].cap_bytes_per_s =
+                (1 - busy) * alone + busy * MIN(alone, set->beside_down_bytes_per_s);
+        if (beside)
+            set->kinds[k].cap_bytes_per_s =
+                MIN(set->kinds[k].cap_bytes_per_s, set->beside_bytes_per_s);
     }
 }
 

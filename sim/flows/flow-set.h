@@ -20,6 +20,9 @@
  * alone. A device that reads memory which the host's tasks keep busy waits longer for each answer,
  * and has only so many questions open: while such a task runs, a copy up has a lower limit of its
  * own, beside_optimizer_bytes_per_s, however few the copies are. Writes wait for nobody.
+ * So it is with a link that carries less both ways at once than each way alone: beside_down_bytes_per_s is
+ * the limit of a copy up if its device copies down. Flows of a class have one rate, so all copies up get
+ * the mean of both limits, by the share of devices that copy down at the moment.
  *
  *   host 190, tasks 176 alone, copies 55, up 30 beside them:
  *   one copy up       30, tasks 160        one copy down     54, tasks 136 (weight 2.5)

@@ -29,6 +29,7 @@ typedef struct {
     double optimizer_weight; /* of host memory it gets so many times what a device's copy gets, if
                                 both want more than there is; 0 = 1 */
     double beside_optimizer_bytes_per_s; /* limit of a copy up while the optimizer runs; 0 = none */
+    double beside_down_bytes_per_s;      /* the same, while its device copies down all the time */
     guint processors; /* that devices and host share; 0 = each device has its own */
     double
         alone_speed; /* of an action that no other device's is beside; <= 1: devices share no power */

@@ -1,6 +1,7 @@
 /* The box that commands are asked about: its card by name or file, its links, a model by name or config. */
 #include "tests/cli/run-cli.h"
 
+#include <math.h>
 #include <string.h>
 
 #define SHAPE " --schedule roundpipe --gpus 4 --micro-batches 8 --fidelity full --partition paper"
@@ -115,6 +116,139 @@ a_foreign_card_says_so_and_has_no_range(void **state)
     assert_null(strstr(small.out, "w7800"));
 }
 
+/* ---- a measured box ---- */
+
+#define PLAN "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --batch 8 --schedules roundpipe --json "
+#define LINKS "\"h2d_gb_per_s\":20,\"d2h_gb_per_s\":20,\"root_gb_per_s\":40,\"gpus_per_root\":4"
+
+/* Tokens/s, and its range; the unknown that matters most. */
+typedef struct {
+    double expected, slow, fast;
+    char *most;
+    guint n_open;
+} Answer;
+
+static Answer
+plan_on(const char *box)
+{
+    g_auto(RpCliRun) run = rp_cli_run(PLAN "%s", box);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    const RpTree *unknowns = rp_cli_member(root, "unknowns");
+    Answer answer = {rp_cli_number(root, "recommendation.tokens_per_s"),
+                     rp_cli_number(root, "tokens_per_s_slow"),
+                     rp_cli_number(root, "tokens_per_s_fast"),
+                     g_strdup(rp_cli_member(root, "most_unknown")->text), 0};
+
+    /* each alone is within the range of all, and the answer within each */
+    for (; answer.n_open < unknowns->items->len; answer.n_open++) {
+        const RpTree *unknown = rp_tree_nth(unknowns, answer.n_open);
+        const double slow = rp_cli_number(unknown, "tokens_per_s_slow");
+        const double fast = rp_cli_number(unknown, "tokens_per_s_fast");
+
+        assert_true(slow <= answer.expected + 0.01 && answer.expected <= fast + 0.01);
+        assert_true(answer.slow <= slow + 0.01 && fast <= answer.fast + 0.01);
+    }
+    return answer;
+}
+
+static void
+write_box(const char *name, double host_gb, double both_gb)
+{
+    g_autofree char *text =
+        g_strdup_printf("{\"format\":\"roundpipe-profile/1\",\"gpus\":4,\"links\":{" LINKS
+                        ",\"both_gb_per_s\":%g,\"host_gb_per_s\":%g},"
+                        "\"optimizer\":{\"parameters_per_s\":3e9}}",
+                        both_gb, host_gb);
+
+    rp_cli_write(name, text);
+}
+
+static double
+short_ms(const char *box)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run("simulate qwen3-8b --gpu rtx4090 --sequence 256 --schedule roundpipe --gpus 2 "
+                   "--micro-batches 4 --fidelity full --partition paper --json --box %s",
+                   box);
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+
+    return rp_cli_number(root, "iteration_ms");
+}
+
+static void
+a_measured_box_is_what_options_say_and_shrinks_the_range(void **state)
+{
+    (void)state;
+    write_box("same.json", 80, 40);
+    const Answer unknown = plan_on("--pcie 20 --host-bandwidth 80"),
+                 known = plan_on("--box @T/same.json");
+
+    assert_true(unknown.expected == known.expected);
+    assert_true(known.fast - known.slow < 0.5 * (unknown.fast - unknown.slow));
+    assert_int_equal(unknown.n_open, 4); /* host memory was given */
+    assert_int_equal(known.n_open, 1);
+    assert_string_equal(known.most, "times");
+    g_free(unknown.most);
+    g_free(known.most);
+    /* of commands that take a profile, too */
+    assert_true(iteration_ms("qwen3-8b --gpu rtx4090 --box @T/same.json") ==
+                iteration_ms("qwen3-8b --gpu rtx4090 --pcie 20 --host-bandwidth 80"));
+    assert_true(iteration_ms("@Q --box @T/same.json") ==
+                iteration_ms("@Q --pcie 20 --host-bandwidth 80"));
+    /* a link that carries less both ways at once, where uploads are what devices wait for */
+    write_box("narrow.json", 80, 25);
+    assert_true(short_ms("@T/narrow.json") > 1.01 * short_ms("@T/same.json"));
+}
+
+/* Links of one card alone leave roots open, of the host alone both. */
+static void
+the_unknown_that_is_named_is_the_one_that_matters(void **state)
+{
+    (void)state;
+    rp_cli_write("host.json", "{\"format\":\"roundpipe-profile/1\",\"gpus\":1,\"links\":"
+                              "{\"host_gb_per_s\":200},\"optimizer\":{\"parameters_per_s\":6e9}}");
+    rp_cli_write("fast.json", "{\"format\":\"roundpipe-profile/1\",\"optimizer\":"
+                              "{\"parameters_per_s\":6e9}}");
+    const Answer plain = plan_on(""), host = plan_on("--box @T/host.json"),
+                 fast = plan_on("--box @T/fast.json");
+
+    assert_string_equal(plain.most, "optimizer");
+    assert_string_equal(fast.most, "host"); /* 168 GB/s of the optimizer, 150 of memory */
+    assert_true(strcmp(host.most, "host") != 0 && strcmp(host.most, "optimizer") != 0);
+    assert_int_equal(host.n_open, 3);
+    g_auto(RpCliRun) text = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 --batch 8 "
+                                       "--schedules roundpipe --box @T/fast.json");
+
+    assert_non_null(strstr(text.out, " tokens/s: `roundpipe doctor --box box.json` on the machine "
+                                     "settles host memory\n"));
+    assert_non_null(strstr(text.out, "\nNot known "));
+    g_free(plain.most);
+    g_free(host.most);
+    g_free(fast.most);
+}
+
+static void
+doctor_writes_a_box_that_plan_takes(void **state)
+{
+    g_auto(RpCliRun) doctor = rp_cli_run("doctor --devices host --box @T/measured.json --json");
+    g_auto(RpCliRun) quick = rp_cli_run("doctor --devices host --quick --box @T/measured.json");
+    g_autoptr(RpTree) root = rp_cli_json(&doctor);
+
+    (void)state;
+    assert_int_equal(doctor.code, 0);
+    assert_true(rp_cli_number(root, "optimizer_parameters_per_s") > 0);
+    g_auto(RpCliRun) run = rp_cli_run(PLAN "--box @T/measured.json");
+    g_autoptr(RpTree) plan = rp_cli_json(&run);
+
+    assert_true(rp_cli_member(plan, "box_measured")->number);
+    assert_true(fabs(rp_cli_number(plan, "assumed.host_gb_per_s") /
+                         rp_cli_number(root, "links.host_gb_per_s") -
+                     1) < 0.001);
+    /* host threads have no links: those of the card stay */
+    assert_true(rp_cli_number(plan, "assumed.h2d_gb_per_s") == 25);
+    assert_int_equal(quick.code, 2);
+}
+
 static void
 refuses_boxes_that_there_are_not(void **state)
 {
@@ -134,10 +268,15 @@ refuses_boxes_that_there_are_not(void **state)
         {"@T/linkless.json --pcie 4x8", 2,
          "--pcie: expected a profile with the speed of its links"},
         {"@T/nothing --gpu l4", 1, "nothing: cannot read"},
+        {"qwen3-8b --box @T/none.json", 1, "--box: "},
+        {"qwen3-8b --box @T/cut.json", 1, "cut.json: line 1, column "},
+        {"qwen3-8b --box @T/bad.json", 1, "bad.json: line 1, column 1: format: expected"},
+        {"qwen3-8b --box @T/cut.json --pcie 4x8", 2, "--pcie: expected no --box beside it"},
     };
 
     (void)state;
     rp_cli_write("bad.json", "{\"like\": \"l4\",\n \"h2d_gb_per_s\": \"3\"}");
+    rp_cli_write("cut.json", "{\"format\":\"roundpipe-profile/1\",\"links\":{\"host_gb_");
     rp_cli_write("linkless.json",
                  "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"count\":4,"
                  "\"forward_ms\":1,\"backward_ms\":2}]}");
@@ -160,6 +299,9 @@ main(void)
         cmocka_unit_test(links_may_differ_from_the_cards_usual_ones),
         cmocka_unit_test(a_model_by_its_config_runs_wherever_a_profile_does),
         cmocka_unit_test(a_foreign_card_says_so_and_has_no_range),
+        cmocka_unit_test(a_measured_box_is_what_options_say_and_shrinks_the_range),
+        cmocka_unit_test(the_unknown_that_is_named_is_the_one_that_matters),
+        cmocka_unit_test(doctor_writes_a_box_that_plan_takes),
         cmocka_unit_test(refuses_boxes_that_there_are_not),
     };
 

@@ -15,7 +15,8 @@ says_whether_train_can_run(void **state)
     (void)state;
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "\n  memory "));
-    assert_non_null(strstr(text.out, " GB/s up, "));
+    assert_non_null(strstr(text.out, "\n  copies up "));
+    assert_non_null(strstr(text.out, "\n  host memory "));
     assert_non_null(strstr(text.out, "\ntrain can run on processor threads"));
     assert_true(rp_cli_member(json, "trains")->number);
     assert_true(rp_cli_member(json, "disk_free_bytes")->number > 0);

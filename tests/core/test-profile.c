@@ -9,6 +9,7 @@
 
 #include "core/base/file.h"
 #include "core/formats/export.h"
+#include "core/profile/box.h"
 #include "core/profile/profile.h"
 
 /* A directory, a profile, an error and a text that a test may leave behind. */
@@ -819,6 +820,103 @@ reads_every_file_that_is_shipped(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* ---- boxes ---- */
+
+#define BOX(members) "{\"format\":\"roundpipe-profile/1\"," members "}"
+
+static RpProfile *
+parse_box(const char *text, GError **error)
+{
+    return rp_profile_parse_box("box.json", text, strlen(text), error);
+}
+
+static void
+a_box_is_read_as_it_was_written(void **state)
+{
+    Fixture *f = *state;
+
+    f->profile = parse_box(
+        BOX("\"gpus\":4,\"links\":{\"copy_latency_ms\":0.01,\"h2d_gb_per_s\":24.9,\"d2h_gb_per_s\":"
+            "26.25,\"both_gb_per_s\":37.3,\"host_gb_per_s\":96.1},\"optimizer\":{\"parameters_per_"
+            "s\":"
+            "2.1e9,\"norm_parameters_per_s\":9e9}"),
+        &f->error);
+    assert_non_null(f->profile);
+    assert_int_equal(f->profile->n_layers, 0);
+    assert_true(rp_profile_save(f->profile, f->path, &f->error));
+    f->other = rp_profile_load_box(f->path, &f->error);
+    assert_non_null(f->other);
+    assert_memory_equal(&f->other->links, &f->profile->links, sizeof f->profile->links);
+    assert_true(f->other->gpus == 4 && f->other->optimizer_parameters_per_s == 2.1e9 &&
+                f->other->norm_parameters_per_s == 9e9);
+    assert_int_equal(rp_profile_box_known(f->other), 1 << RP_UNKNOWN_BOTH | 1 << RP_UNKNOWN_ROOTS |
+                                                         1 << RP_UNKNOWN_HOST |
+                                                         1 << RP_UNKNOWN_OPTIMIZER);
+}
+
+static void
+refuses_boxes_that_say_nothing(void **state)
+{
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {BOX("\"gpus\":4"), "box.json: line 1, column 1: links: expected h2d_gb_per_s with"},
+        {BOX("\"links\":{\"h2d_gb_per_s\":25}"),
+         "box.json: line 1, column 41: links: expected h2d_gb_per_s with d2h_gb_per_s"},
+        {BOX("\"links\":{\"host_gb_per_s\":NaN}"),
+         "links.host_gb_per_s: expected a value, found NaN"},
+        {BOX("\"links\":{\"host_gb_per_s\":-3}"), "links.host_gb_per_s: expected "},
+        {BOX("\"links\":{\"hots_gb_per_s\":3}"), "such as \"host_gb_per_s\""},
+        {BOX("\"link\":{}"), "such as \"links\""},
+        {BOX("\"links\":{\"host_gb_per_s\":3"), "column "},
+        {"{\"links\":{\"host_gb_per_s\":3}}", "format: expected "},
+        {BOX("\"links\":{\"host_gb_per_s\":3},\"layers\":[]"), "at least one block"},
+        {"", "expected "},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(RpProfile) box = parse_box(cases[i].text, &error);
+
+        if (box != NULL || strstr(error->message, cases[i].message) == NULL)
+            fail_msg("%s: %s", cases[i].text, box != NULL ? "read" : error->message);
+    }
+}
+
+/* A timing file is a box, too; a box is no timing file. */
+static void
+a_profile_takes_what_a_box_has(void **state)
+{
+    Fixture *f = *state;
+    static const char host[] = BOX("\"links\":{\"host_gb_per_s\":90}");
+    static const char links[] =
+        BOX("\"gpus\":1,\"links\":{\"h2d_gb_per_s\":10,\"d2h_gb_per_s\":10}");
+    static const char timed[] =
+        WITH_KEY("\"links\":{\"hop_ms\":2,\"h2d_gb_per_s\":20,\"d2h_gb_per_s\":20,"
+                 "\"root_gb_per_s\":40,\"gpus_per_root\":4,\"host_gb_per_s\":150}");
+
+    assert_null(rp_profile_parse("box.json", host, strlen(host), &f->error));
+    assert_non_null(strstr(f->error->message, "layers: expected an array of layers"));
+    f->profile = parse_box(timed, NULL);
+    f->other = parse_box(host, NULL);
+    assert_int_equal(f->profile->n_layers, 1);
+    rp_profile_take_box(f->profile, f->other);
+    assert_true(f->profile->links.host_bytes_per_s == 90e9);
+    assert_true(f->profile->links.h2d_bytes_per_s == 20e9);
+    rp_profile_free(f->other);
+    /* one card: its root is as much slower as its link */
+    f->other = parse_box(links, NULL);
+    rp_profile_take_box(f->profile, f->other);
+    assert_true(f->profile->links.root_bytes_per_s == 20e9);
+    assert_int_equal(f->profile->links.hop_ns, 4000000);
+    assert_true(f->profile->links.host_bytes_per_s == 90e9);
+    /* four, of which none waits for another */
+    f->other->gpus = 4;
+    rp_profile_take_box(f->profile, f->other);
+    assert_int_equal(f->profile->links.gpus_per_root, 0);
+}
+
 int
 main(void)
 {
@@ -848,6 +946,9 @@ main(void)
         TEST(keeps_ways_to_multiply),
         TEST(folds_equal_neighbours_only),
         TEST(reads_every_file_that_is_shipped),
+        TEST(a_box_is_read_as_it_was_written),
+        TEST(refuses_boxes_that_say_nothing),
+        TEST(a_profile_takes_what_a_box_has),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

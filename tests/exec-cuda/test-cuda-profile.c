@@ -128,6 +128,24 @@ measures_layers_and_links(void **state)
     assert_true(profile->optimizer_parameters_per_s > 0);
 }
 
+/* Without a network. */
+static void
+measures_the_box_alone(void **state)
+{
+    Fixture *f = *state;
+    const RpMeasureOptions options = {.devices = rp_cuda_device_count(), .optimizer_threads = 2};
+
+    f->probe = rp_cuda_devices()->probe_new(0, &f->error);
+    rp_assert_no_error(f->error);
+    f->profile = rp_measure_box(f->probe, &options, &f->error);
+    rp_assert_no_error(f->error);
+    assert_int_equal(f->profile->n_layers, 0);
+    assert_int_equal(f->profile->gpus, options.devices);
+    assert_links(&f->profile->links, options.devices);
+    assert_true(f->profile->optimizer_parameters_per_s > 0);
+    assert_true(f->profile->links.beside_optimizer_bytes_per_s > 0);
+}
+
 static gboolean
 stop(guint64 done, guint64 total, gpointer user_data)
 {
@@ -164,6 +182,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(measures_layers_and_links, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(measures_the_box_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
         cmocka_unit_test_setup_teardown(names_a_device_that_is_not_there, set_up, tear_down),
     };

@@ -107,12 +107,29 @@ knows_nothing_of_virtual_machines(void **state)
     assert_false(rp_pcie_read_link(f->devices, "0000:07:00.0", &link));
 }
 
+static void
+tells_of_an_iommu(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *group = g_build_filename(f->devices, "0000:08:00.0", "iommu_group", NULL);
+    g_autofree char *type = g_build_filename(group, "type", NULL);
+
+    plug(f, "0000:08:00.0", "16\n", "16.0 GT/s PCIe\n", "16\n");
+    assert_null(rp_pcie_iommu(f->devices, "0000:08:00.0"));
+    assert_int_equal(g_mkdir(group, 0700), 0);
+    assert_true(g_file_set_contents(type, "DMA-FQ\n", -1, NULL));
+    g_autofree char *found = rp_pcie_iommu(f->devices, "0000:08:00.0");
+
+    assert_string_equal(found, "DMA-FQ");
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tells_cards_below_their_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(knows_nothing_of_virtual_machines, setup, teardown),
+        cmocka_unit_test_setup_teardown(tells_of_an_iommu, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,6 +89,29 @@ a_flow_goes_on_at_the_full_rate_once_it_is_alone(void **state)
     assert_int_equal(end(fixture, 0), 4667);
 }
 
+/* 10 bytes/ns up alone, 4 beside a copy down of the same device: of one device that is the rate until
+ * the copy down is over, of two the mean with the other's. */
+static void
+copies_up_are_slower_beside_copies_down(void **state)
+{
+    static const RpMachine both_ways = {.links = {.h2d_bytes_per_s = 10e9, .d2h_bytes_per_s = 10e9},
+                                        .beside_down_bytes_per_s = 4e9};
+
+    (void)state;
+    for (guint gpus = 1; gpus <= 2; gpus++) {
+        Fixture f = {rp_flow_set_new(&both_ways, gpus, 2), {0}};
+
+        rp_event_heap_init(&f.events, rp_flow_set_n_groups(f.set));
+        begin(&f, 0, 1000, 0);
+        rp_flow_set_begin(f.set, rp_flow_set_copy_class(f.set, 0, RP_FLOW_DOWN), 1, 500, 0);
+        rp_flow_set_reshare(f.set, 0, &f.events, 0);
+        assert_int_equal(end(&f, 1), 50); /* at its own rate */
+        assert_int_equal(end(&f, 0), gpus == 1 ? 50 + 80 : 50 + 65);
+        rp_flow_set_free(f.set);
+        rp_event_heap_clear(&f.events);
+    }
+}
+
 int
 main(void)
 {
@@ -97,6 +120,7 @@ main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_flow_goes_on_at_the_full_rate_once_it_is_alone, set_up,
                                         tear_down),
+        cmocka_unit_test(copies_up_are_slower_beside_copies_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
