@@ -99,6 +99,8 @@ rp_report_profile_layers(RpReport *report, const RpProfile *profile)
         rp_report_end(report);
     }
     rp_report_end(report);
+    if (profile->alone_speed > 0)
+        rp_report_real(report, "alone_speed", profile->alone_speed, 4, "faster alone");
     rp_report_say(report, "+-: half the range from the 10th to the 90th percentile; last: "
                           "recompute of a stage's last block");
 }
