@@ -402,5 +402,7 @@ gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile
 
 /* Against a plan that does not fit. (transfer full) */
 char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);
+/* The same, if any, behind the message of @error, in words of a run file. */
+void rp_cli_add_remedy(GError *error, RpRemedy remedy);
 /* The message of @error, with what helps where that is known. (transfer full) */
 char *rp_cli_message(GError *error, gboolean as_keys);

@@ -24,7 +24,7 @@ list_commands(FILE *stream, const char *heading, gboolean expert)
     fprintf(stream, "\n%s\n", heading);
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
         if (commands[i]->expert == expert)
-            fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+            fprintf(stream, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
 }
 
 static void

@@ -42,6 +42,18 @@ rp_cli_remedy(RpRemedy remedy, gboolean as_keys)
     return g_strconcat("use ", texts[remedy].begin, named, texts[remedy].end, NULL);
 }
 
+void
+rp_cli_add_remedy(GError *error, RpRemedy remedy)
+{
+    g_autofree char *problem = NULL, *words = NULL;
+
+    if (remedy == RP_REMEDY_NONE)
+        return;
+    problem = error->message;
+    words = rp_cli_remedy(remedy, TRUE);
+    error->message = g_strdup_printf("%s: %s", problem, words);
+}
+
 static void
 append(GString *text, RpShapeRemedy remedy, gboolean as_keys)
 {

@@ -247,15 +247,21 @@ rp_report_flush(RpReport *report)
     (void)fflush(stdout);
 }
 
+char *
+rp_report_to_json(const RpReport *report, const char *unfinished)
+{
+    return rp_json_writer_so_far(report->json, unfinished);
+}
+
 void
 rp_report_finish(RpReport *report)
 {
     rp_report_flush(report);
     if (report->form != RP_REPORT_JSON || report->printed == report->nodes->len)
         return;
-    if (rp_report_node(report, 0)->hidden || rp_report_node(report, 0)->key != NULL)
-        rp_json_end(report->json);
-    fputs(rp_json_writer_text(report->json)->str, stdout);
+    g_autofree char *json = rp_report_to_json(report, NULL);
+
+    fputs(json, stdout);
     report->printed = report->nodes->len;
     (void)fflush(stdout);
 }

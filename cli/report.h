@@ -36,6 +36,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpReport, rp_report_free)
 
 /* Prints the text that is there, before long work; JSON waits for the end. */
 void rp_report_flush(RpReport *report);
+/* The JSON so far, whatever the form: rp_json_writer_so_far(). (transfer full) */
+char *rp_report_to_json(const RpReport *report, const char *unfinished);
 /* Prints the rest, or all of the JSON; a second time nothing. */
 void rp_report_finish(RpReport *report);
 

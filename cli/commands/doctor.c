@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "cli/reports/profile.h"
 #include "core/base/units.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
@@ -18,7 +19,6 @@
 #include "exec/measure/profile.h"
 #include "exec/system/available-memory.h"
 #include "exec/system/pcie.h"
-#include "plots/gnuplot.h"
 #include "run/devices.h"
 
 /* Less is too little for the smallest run. */
@@ -47,30 +47,6 @@ static void G_GNUC_PRINTF(2, 3) note(GPtrArray *lines, const char *format, ...)
     va_start(arguments, format);
     g_ptr_array_add(lines, g_strdup_vprintf(format, arguments));
     va_end(arguments);
-}
-
-/* (transfer full) (nullable) */
-static char *
-driver_version(void)
-{
-    char *text = NULL;
-
-    if (g_file_get_contents("/sys/module/nvidia/version", &text, NULL, NULL))
-        g_strstrip(text);
-    return text;
-}
-
-static void
-report_built(RpReport *report, const RpDeviceOps *gpus)
-{
-    const gboolean cudnn = gpus != NULL && gpus->kernels()->has_attention(RP_ATTENTION_CUDNN);
-    const gboolean draws = rp_gnuplot_check_formats(RP_PICTURE_PNG, NULL);
-    g_autofree char *driver = driver_version();
-
-    rp_report_text(report, "gpu_code", rp_cuda_built_text(), "GPU code");
-    rp_report_bool(report, "cudnn", cudnn, "cuDNN attention");
-    rp_report_text(report, "driver", driver, "GPU driver");
-    rp_report_bool(report, "gnuplot", draws, "gnuplot");
 }
 
 /* Copies of all @n devices, as runs measure them; with @path the optimizer, too, into a box's file. */
@@ -105,31 +81,6 @@ report_links(Findings *findings, const RpDeviceOps *devices, guint n, const char
     if (devices->host_memory) /* threads have no links */
         box->links = (RpLinks){.host_bytes_per_s = box->links.host_bytes_per_s};
     return rp_profile_save(box, path, error);
-}
-
-static void
-report_gpus(Findings *findings, guint n)
-{
-    RpReport *report = findings->report;
-
-    rp_report_table(report, "gpus", NULL, 0);
-    for (guint g = 0; g < n; g++) {
-        g_autoptr(GError) error = NULL;
-        RpCudaDeviceInfo info;
-
-        if (!rp_cuda_device_info(g, &info, &error)) {
-            note(findings->problems, "GPU %u: %s", g, error->message);
-            continue;
-        }
-        rp_report_object(report, NULL, NULL);
-        rp_report_count(report, "gpu", g, "GPU");
-        rp_report_text(report, "name", info.name, "<name");
-        rp_report_bytes(report, "memory_bytes", info.memory_bytes, "memory");
-        rp_report_bytes(report, "free_bytes", info.free_bytes, "free");
-        rp_report_count(report, "compute_capability", info.sm, "compute capability");
-        rp_report_end(report);
-    }
-    rp_report_end(report);
 }
 
 /* How cards are plugged in. @woken: they have just worked */
@@ -310,11 +261,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const RpDeviceOps *devices = choose_devices(&findings, args->devices, gpus, n_gpus);
 
     report->label_width = 17;
-    report_built(report, gpus);
+    rp_report_built(report, gpus);
     if (n_gpus == 0)
         rp_report_line(report, "GPUs", "none: %s",
                        gpus == NULL ? rp_cuda_missing_text() : rp_cuda_no_device_text());
-    report_gpus(&findings, n_gpus);
+    rp_report_gpus(report, n_gpus, problems);
     report_memory(&findings, devices == gpus);
     report_disk(&findings, args->output != NULL ? args->output : ".");
     if (devices != NULL && !args->quick &&

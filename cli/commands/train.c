@@ -215,12 +215,7 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
     g_autofree char *earlier = earlier_run(run_file, how);
 
     if (!rp_train_job_prepare(&job, run_file, earlier, args->dry_run, how->events, error)) {
-        if (job.remedy != RP_REMEDY_NONE) {
-            g_autofree char *problem = g_steal_pointer(&(*error)->message);
-            g_autofree char *remedy = rp_cli_remedy(job.remedy, TRUE);
-
-            (*error)->message = g_strdup_printf("%s: %s", problem, remedy);
-        }
+        rp_cli_add_remedy(*error, job.remedy);
         return FALSE;
     }
     rp_train_report_plan(training->words.report, &job);

@@ -1,5 +1,56 @@
-/* What `roundpipe profile` has measured: layers, links, rates of the host. */
+/* What `roundpipe profile` has measured: layers, links, rates of the host; and what measures. */
 #include "cli/reports/profile.h"
+
+#include "exec/cuda/runtime/device.h"
+#include "exec/cuda/toolkit/toolkit.h"
+#include "plots/gnuplot.h"
+
+/* (transfer full) (nullable) */
+static char *
+driver_version(void)
+{
+    char *text = NULL;
+
+    if (g_file_get_contents("/sys/module/nvidia/version", &text, NULL, NULL))
+        g_strstrip(text);
+    return text;
+}
+
+void
+rp_report_built(RpReport *report, const RpDeviceOps *gpus)
+{
+    const gboolean cudnn = gpus != NULL && gpus->kernels()->has_attention(RP_ATTENTION_CUDNN);
+    const gboolean draws = rp_gnuplot_check_formats(RP_PICTURE_PNG, NULL);
+    g_autofree char *driver = driver_version();
+
+    rp_report_text(report, "gpu_code", rp_cuda_built_text(), "GPU code");
+    rp_report_bool(report, "cudnn", cudnn, "cuDNN attention");
+    rp_report_text(report, "driver", driver, "GPU driver");
+    rp_report_bool(report, "gnuplot", draws, "gnuplot");
+}
+
+void
+rp_report_gpus(RpReport *report, guint n, GPtrArray *problems)
+{
+    rp_report_table(report, "gpus", NULL, 0);
+    for (guint g = 0; g < n; g++) {
+        g_autoptr(GError) error = NULL;
+        RpCudaDeviceInfo info;
+
+        if (!rp_cuda_device_info(g, &info, &error)) {
+            g_ptr_array_add(problems, g_strdup_printf("GPU %u: %s", g, error->message));
+            continue;
+        }
+        rp_report_object(report, NULL, NULL);
+        rp_report_count(report, "gpu", g, "GPU");
+        rp_report_text(report, "name", info.name, "<name");
+        rp_report_bytes(report, "memory_bytes", info.memory_bytes, "memory");
+        rp_report_bytes(report, "free_bytes", info.free_bytes, "free");
+        rp_report_count(report, "compute_capability", info.sm, "compute capability");
+        rp_report_end(report);
+    }
+    rp_report_end(report);
+}
 
 /* Layers of one class have the times of its first. Returns: how many there are, or 0 of one that is
  * not the first */
@@ -48,6 +99,8 @@ rp_report_profile_layers(RpReport *report, const RpProfile *profile)
         rp_report_end(report);
     }
     rp_report_end(report);
+    if (profile->alone_speed > 0)
+        rp_report_real(report, "alone_speed", profile->alone_speed, 4, "faster alone");
     rp_report_say(report, "+-: half the range from the 10th to the 90th percentile; last: "
                           "recompute of a stage's last block");
 }

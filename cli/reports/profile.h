@@ -1,10 +1,16 @@
 /**
- * What `roundpipe profile` has measured (cli/commands/profile.c).
+ * What `roundpipe profile` has measured (cli/commands/profile.c), and what measures.
  */
 #pragma once
 
 #include "cli/report.h"
 #include "core/profile/profile.h"
+#include "exec/device/device.h"
+
+/* GPU code, driver, and what was found when this was built. @gpus: (nullable) */
+void rp_report_built(RpReport *report, const RpDeviceOps *gpus);
+/* The first @n. @problems: (element-type utf8): a line is added for each that does not answer */
+void rp_report_gpus(RpReport *report, guint n, GPtrArray *problems);
 
 /* Of what, and how. @output: the file; @weights: "given" or "random" */
 void rp_report_profile_subject(RpReport *report, const RpProfile *profile, const char *output,

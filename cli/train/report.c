@@ -187,17 +187,16 @@ say_memory(RpReport *report, const RpPlan *plan)
     rp_report_end(report);
 }
 
-static void
-report_figures(RpReport *report, double step_ns, double bubble_ratio, double tokens)
+void
+rp_train_report_figures(RpReport *report, double step_ns, double bubble_ratio, double tokens)
 {
     rp_report_real(report, "step_ms", step_ns / 1e6, 6, NULL);
     rp_report_ratio(report, "bubble_ratio", bubble_ratio, NULL);
     rp_report_rate(report, "tokens_per_s", tokens_per_s(tokens, step_ns), NULL);
 }
 
-/* device_bytes and host_bytes: planned, or (@outcome) opened. */
-static void
-report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
+void
+rp_train_report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const guint host = job->run->n_devices;
 
@@ -250,7 +249,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
                    step_ns / 1e6, 100 * job->steady.ratio, tokens_per_s(tokens, step_ns),
                    job->profile->source);
     rp_report_object(report, "predicted", NULL);
-    report_figures(report, step_ns, job->steady.ratio, tokens);
+    rp_train_report_figures(report, step_ns, job->steady.ratio, tokens);
     if (job->most_ns > 0) {
         rp_report_object(report, "step_ms_range", NULL);
         rp_report_ms(report, "least", job->least_ns, "range");
@@ -265,7 +264,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
         report_network(report, job);
     rp_report_add_saved(report, &job->request);
     rp_report_add_resident(report, &job->request);
-    report_arenas(report, job, NULL);
+    rp_train_report_arenas(report, job, NULL);
     report_categories(report, "device_0_categories", NULL, job->plan, 0, 0);
     report_categories(report, "host_categories", NULL, job->plan, job->run->n_devices, 0);
     rp_report_end(report);
@@ -428,8 +427,8 @@ report_proof(RpReport *report, const RpTrainOutcome *outcome)
                       100 * (double)proof->ns / (double)steps / outcome->means.step_ns);
 }
 
-static void
-report_measured(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
+void
+rp_train_report_measured(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const RpTrainMeans *means = &outcome->means;
     const RpPinnedMemory *pinned = &outcome->pinned;
@@ -437,14 +436,14 @@ report_measured(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *o
     rp_report_object(report, "measured", NULL);
     rp_report_count(report, "steady_steps", (gint64)means->steps, NULL);
     if (means->steps > 0) {
-        report_figures(report, means->step_ns, means->bubble_ratio, means->tokens);
+        rp_train_report_figures(report, means->step_ns, means->bubble_ratio, means->tokens);
         rp_report_real(report, "tokens_per_step", means->tokens, 3, NULL);
         rp_report_bool(report, "times_comparable", is_comparable(outcome), NULL);
     }
     if (outcome->last_step > outcome->first_step)
         say_comparison(report, job, outcome);
     report_waited(report, job, outcome);
-    report_arenas(report, job, outcome);
+    rp_train_report_arenas(report, job, outcome);
     if (pinned->pinned_bytes > 0) {
         rp_report_object(report, "pinned", NULL);
         rp_report_bytes(report, "bytes", pinned->pinned_bytes, NULL);
@@ -473,7 +472,7 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
                        "nothing to do: step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT " is done",
                        outcome->last_step, job->run->steps);
     }
-    report_measured(report, job, outcome);
+    rp_train_report_measured(report, job, outcome);
     rp_train_report_evaluations(report, job, outcome);
     rp_train_report_saved(report, outcome);
 }

@@ -100,6 +100,13 @@ void rp_train_report_saved(RpReport *report, const RpTrainOutcome *outcome);
 
 /* ---- report.c ---- */
 
+/* For machines: step time, bubble ratio, tokens/s. @tokens: of a step */
+void rp_train_report_figures(RpReport *report, double step_ns, double bubble_ratio, double tokens);
+/* The same: device_bytes and host_bytes: planned, or (@outcome, nullable) opened. */
+void rp_train_report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome);
+/* Steps and memory, predicted beside measured. */
+void rp_train_report_measured(RpReport *report, const RpTrainJob *job,
+                              const RpTrainOutcome *outcome);
 /* The plan, before step 1; text is printed at once. */
 void rp_train_report_plan(RpReport *report, const RpTrainJob *job);
 /* What pinning the host's memory took, if any was pinned. */

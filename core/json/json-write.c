@@ -157,6 +157,21 @@ rp_json_end(RpJsonWriter *json)
     json->broken = FALSE;
 }
 
+char *
+rp_json_writer_so_far(const RpJsonWriter *json, const char *unfinished)
+{
+    RpJsonWriter copy = *json;
+
+    copy.text = g_string_new_len(json->text->str, (gssize)json->text->len);
+    while (copy.depth > 1)
+        rp_json_end(&copy);
+    if (copy.depth == 1 && unfinished != NULL)
+        rp_json_bool(&copy, unfinished, FALSE);
+    if (copy.depth == 1)
+        rp_json_end(&copy);
+    return g_string_free(copy.text, FALSE);
+}
+
 void
 rp_json_break(RpJsonWriter *json)
 {

@@ -31,6 +31,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpJsonWriter, rp_json_writer_free)
 GString *rp_json_writer_text(RpJsonWriter *json);
 /* Frees @json. (transfer full) */
 char *rp_json_writer_finish(RpJsonWriter *json);
+/* The text with all that is open closed, as a file that may be the last one needs it; @json stays as it is.
+ * @unfinished: (nullable): a key that the outermost object gets, with false behind it. (transfer full) */
+char *rp_json_writer_so_far(const RpJsonWriter *json, const char *unfinished);
 
 void rp_json_object(RpJsonWriter *json, const char *key);
 void rp_json_array(RpJsonWriter *json, const char *key);

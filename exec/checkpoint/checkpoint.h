@@ -184,3 +184,7 @@ gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUS
 gboolean rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpServers *servers,
                                RpDataState *data, char **note,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A file, a link, or a directory with all that is in it; links are not followed. Returns: whether
+ * nothing is left */
+gboolean rp_checkpoint_remove_tree(const char *path);

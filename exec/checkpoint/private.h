@@ -45,9 +45,6 @@ GArray *rp_checkpoint_list(const char *output, GError **error);
 gboolean rp_checkpoint_make_output(const char *output, GError **error);
 /* Removes what interrupted attempts left in @output. What cannot be removed stays. */
 void rp_checkpoint_remove_leftovers(const char *output);
-/* A file, a link, or a directory with all that is in it; links are not followed. Returns: whether
- * nothing is left */
-gboolean rp_checkpoint_remove_tree(const char *path);
 
 /* @temporary gets the name @path, on the disk; a directory of that name is replaced in one step and
  * removed. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */

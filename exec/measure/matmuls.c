@@ -8,6 +8,8 @@
  */
 #include "exec/measure/measure.h"
 
+#include <gio/gio.h>
+
 #include "core/base/units.h"
 #include "exec/system/clock.h"
 
@@ -285,4 +287,27 @@ rp_measure_ways(RpProbe *probe, RpNetwork *network, GError **error)
     options.matmul_ways = (const RpMatmulWay *)(void *)ways->data;
     options.n_matmul_ways = ways->len;
     return rp_network_new(rp_network_weights(network), kernels, &options);
+}
+
+gboolean
+rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *shape,
+                  double seconds, double *flops_per_s, GError **error)
+{
+    const RpMeasureOptions options = {.seconds = seconds, .max_runs = RP_PROBE_MAX_REPEATS};
+    RpMeasurer measurer = {.options = &options, .n_measures = 1, .over_swings = TRUE};
+    Product product = {.probe = probe, .kernels = kernels, .args = *shape};
+    gboolean good = FALSE;
+    RpTimes times;
+
+    if (!take_rooms(&product))
+        g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+                            "the device has no memory for the matrices");
+    else
+        good = fill_rooms(&product, error) &&
+               rp_measurer_run(&measurer, probe, parts, 1, &product, &times, error);
+    give_rooms(&product);
+    if (good)
+        *flops_per_s = 2.0 * (double)(shape->m * shape->n * shape->k) * (double)RP_NS_PER_S /
+                       (double)MAX(rp_probe_typical_ns(probe, &times), 1);
+    return good;
 }

@@ -83,6 +83,18 @@ RpNetwork *rp_measure_ways(RpProbe *probe, RpNetwork *network,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
+ * rp_measure_matmul:
+ * @shape: form, sizes and storages; its pointers are not read, its operands are random numbers
+ * @seconds: RpMeasureOptions.seconds; on devices whose clocks swing at least as long as they do
+ * @flops_per_s: (out): two for each term of a sum; set on success only
+ *
+ * Errors: G_IO_ERROR_NO_SPACE, the probe's
+ */
+gboolean rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *shape,
+                           double seconds, double *flops_per_s,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
  * rp_measure_memory:
  * @devices: that a run is for
  * @bytes: (out): of a device, that a plan may have; 0: no limit of its own

@@ -59,6 +59,7 @@ typedef struct {
     const RpRunFile *run;
     const RpRunEvents *events;
     RpServers *servers; /* this is one of: set before rp_train_job_prepare(); %NULL: there is one */
+    double measured_seconds; /* RpMeasureOptions.seconds: set before, too; 0: as usual */
     RpModel config;
     gboolean dry;              /* nothing is trained: weights and data may be missing */
     char *model_dir;           /* rp_run_model_directory() */

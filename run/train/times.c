@@ -328,7 +328,7 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
     }
     RpProfile *profile = rp_measure_profile(probe, network, weights, options, error);
 
-    if (profile != NULL)
+    if (profile != NULL && options->seconds == 0) /* not those that were measured in less time */
         keep_profile(profile, kept);
     return profile;
 }
@@ -340,6 +340,7 @@ measure_device(RpTrainJob *job, guint device, gboolean alone, const char *earlie
 {
     const RpMeasureOptions options = {
         .devices = job->run->n_devices,
+        .seconds = job->measured_seconds,
         .optimizer_threads = job->optimizer_threads,
         .form = rp_run_optimizer_form(&job->run->optimizer),
         .progress = show_measurements,

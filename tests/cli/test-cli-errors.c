@@ -628,7 +628,7 @@ explains_every_command(void **state)
 {
     static const char *const commands[] = {"simulate", "models", "gpus",   "partition",
                                            "compare",  "verify", "export", "figures",
-                                           "plan",     "new",    "doctor"};
+                                           "plan",     "new",    "doctor", "bench-card"};
     g_auto(RpCliRun) help = rp_cli_run("--help");
     g_auto(RpCliRun) nothing = rp_cli_run("%s", "");
     g_auto(RpCliRun) version = rp_cli_run("--version");
