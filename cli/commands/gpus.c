@@ -29,6 +29,11 @@ add_gpu(RpReport *report, const RpGpu *gpu)
     rp_report_count(report, "expert_ns", gpu->expert_ns, NULL);
     rp_report_real(report, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3, NULL);
     rp_report_real(report, "fp8_tflops", gpu->fp8_tflops, 5, NULL);
+    rp_report_real(report, "fp8_fp16_accumulate_tflops", gpu->fp8_fp16_accumulate_tflops, 5, NULL);
+    rp_report_text(report, "rates_source", gpu->rates_source, NULL);
+    if (gpu->rates_shown != NULL)
+        rp_report_text(report, "rates_shown", gpu->rates_shown, NULL);
+    rp_report_real(report, "copy_gb_per_s", gpu->copy_gb_per_s, 5, NULL);
     rp_report_bool(report, "scaled", gpu->scaled, NULL);
     rp_report_bool(report, "measured", gpu->measured, NULL);
     rp_report_real(report, "grouped_efficiency", gpu->grouped_efficiency, 4, NULL);
