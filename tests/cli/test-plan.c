@@ -58,6 +58,12 @@ takes_the_arithmetic_that_train_takes(void **state)
     g_auto(RpCliRun) plain = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 16 "
                                         "--accumulate fp16" ONLY);
 
+    g_auto(RpCliRun) times =
+        rp_cli_run("export --profile qwen3-0.6b --gpu rtx4090 -o - --dtype bf16 "
+                   "--matmul fp8 --accumulate fp16");
+
+    assert_int_equal(times.code, 0);
+    assert_non_null(strstr(times.out, "\"accumulate\": \"fp16\""));
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "bf16 with fp32 sums"));
     assert_non_null(strstr(text.out, "the card's 330 TFLOP/s with fp32 sums"));

@@ -118,7 +118,7 @@ rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gbool
 
     if (own && gpu->scaled)
         return scaled_rates(gpu, instructions, estimate);
-    return fitted_rates(gpu, instructions, own, fast_codes,
+    return fitted_rates(gpu, instructions, own, fast_codes && !gpu->foreign,
                         !own || estimate == RP_COST_EXPECTED ? 1
                         : estimate == RP_COST_SLOW           ? 1 - MEASURED_ERROR
                                                              : 1 + MEASURED_ERROR);
