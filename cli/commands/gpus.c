@@ -11,6 +11,13 @@ add_gpu(RpReport *report, const RpGpu *gpu)
     rp_report_line(report, "TFLOP/s", "%g", gpu->fp32_accumulate_tflops);
     rp_report_real(report, "fp16_accumulate_tflops", gpu->fp16_accumulate_tflops, 3, "fp16 acc.");
     rp_report_real(report, "fp32_accumulate_tflops", gpu->fp32_accumulate_tflops, 3, NULL);
+    rp_report_real(report, "fp8_tflops", gpu->fp8_tflops, 5, "fp8");
+    if (gpu->fp8_tflops <= 0)
+        rp_report_show(report, "-");
+    rp_report_real(report, "fp8_fp16_accumulate_tflops", gpu->fp8_fp16_accumulate_tflops, 5,
+                   "fp8 fp16 acc.");
+    if (gpu->fp8_tflops <= 0)
+        rp_report_show(report, "-");
     rp_report_real(report, "memory_gb_per_s", gpu->memory_gb_per_s, 3, "GB/s");
     rp_report_text(report, "interconnect", gpu->interconnect, "<links");
     rp_report_real(report, "interconnect_gb_per_s", gpu->interconnect_gb_per_s, 3, NULL);
@@ -28,7 +35,10 @@ add_gpu(RpReport *report, const RpGpu *gpu)
     rp_report_real(report, "memory_efficiency", gpu->memory_efficiency, 4, NULL);
     rp_report_count(report, "expert_ns", gpu->expert_ns, NULL);
     rp_report_real(report, "optimizer_parameters_per_s", gpu->optimizer_parameters_per_s, 3, NULL);
-    rp_report_real(report, "fp8_tflops", gpu->fp8_tflops, 5, NULL);
+    rp_report_text(report, "rates_source", gpu->rates_source, NULL);
+    if (gpu->rates_shown != NULL)
+        rp_report_text(report, "rates_shown", gpu->rates_shown, NULL);
+    rp_report_real(report, "copy_gb_per_s", gpu->copy_gb_per_s, 5, NULL);
     rp_report_bool(report, "scaled", gpu->scaled, NULL);
     rp_report_bool(report, "measured", gpu->measured, NULL);
     rp_report_real(report, "grouped_efficiency", gpu->grouped_efficiency, 4, NULL);
@@ -62,14 +72,17 @@ add_gpus(RpReport *report, char **words, GError **error)
 static gboolean
 run(gpointer args, char **words, RpReport *report, GError **error)
 {
-    rp_report_table(report, NULL, "links,times of layers,server,root u/d,fp16 acc.,host GB/s u/d",
-                    0);
+    rp_report_table(
+        report, NULL,
+        "fp8 fp16 acc.,links,times of layers,server,root u/d,fp8,fp16 acc.,host GB/s u/d", 0);
     if (!add_gpus(report, words, error))
         return FALSE;
     rp_report_end(report);
     rp_report_say(report,
                   "\nTFLOP/s: dense 16-bit matmul, fp32 accumulation, and with fp16 accumulation; "
-                  "GB/s: device memory;\nhost: one GPU alone, up/down; root: GPUs that share a "
+                  "fp8: the same of 8 bits, as\ndata sheets have them: which rates users have "
+                  "shown, and sources: --json; GB/s: device memory;\nhost: one GPU alone, up/down; "
+                  "root: GPUs that share a "
                   "root complex x GB/s a direction;\nserver: host memory, all copies and the "
                   "optimizer together. Sources: core/catalogue/gpus.c");
     return TRUE;

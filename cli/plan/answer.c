@@ -113,6 +113,32 @@ say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
 
 /* ---- what it is about ---- */
 
+/* What `matmul: fp8` means, and what is not counted of the card's data sheet. */
+static void
+say_codes(RpReport *report, const RpAdviseQuery *query)
+{
+    const RpGpu *gpu = query->gpu;
+    const gboolean half_sums = strcmp(query->accumulate, "fp16") == 0;
+
+    rp_report_line(report, "", "matmuls of blocks%s in fp8: `matmul: %s` in the run file",
+                   query->codes_head ? " and the head" : "",
+                   rp_fp8_name(query->codes, query->codes_head));
+    if (gpu == NULL || !half_sums)
+        return;
+    if (gpu->fp8_fp16_accumulate_tflops > gpu->fp8_tflops)
+        rp_report_line(
+            report, "",
+            "predicted at the card's %g TFLOP/s with fp32 sums: cuBLASLt has no fp8 with "
+            "fp16 sums, for which the data sheet has %g",
+            gpu->fp8_tflops, gpu->fp8_fp16_accumulate_tflops);
+    if (query->lora_rank > 0 && strcmp(query->dtype, "fp16") == 0 &&
+        gpu->fp16_accumulate_tflops >= gpu->fp8_tflops)
+        rp_report_line(report, "",
+                       "without `matmul: %s` it is faster: fp16 with fp16 sums has the same rate, "
+                       "and needs no quantization",
+                       rp_fp8_name(query->codes, query->codes_head));
+}
+
 static void
 say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
@@ -127,11 +153,9 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_say(report, " ");
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
-                   query->dtype, query->accumulate);
+                   query->dtype, strcmp(query->dtype, "fp16") == 0 ? query->accumulate : "fp32");
     if (query->codes)
-        rp_report_line(report, "", "matmuls of blocks%s in fp8: `matmul: %s` in the run file",
-                       query->codes_head ? " and the head" : "",
-                       rp_fp8_name(query->codes, query->codes_head));
+        say_codes(report, query);
     if (query->base != NULL)
         rp_report_line(report, "",
                        "frozen weights in %s: packed on the host and on the links, expanded once a "

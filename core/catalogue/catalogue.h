@@ -17,19 +17,23 @@ GQuark rp_catalogue_error_quark(void);
 
 /* A GPU and a typical server of up to eight of them. GB = 1e9 bytes, TFLOP/s without sparsity. */
 typedef struct {
-    const char *name;              /* "rtx4090" */
-    const char *title;             /* "RTX 4090" */
-    guint64 memory_bytes;          /* that CUDA gives a program, before any context */
-    double fp16_accumulate_tflops; /* 16-bit matmul, fp16 accumulation */
-    double fp32_accumulate_tflops; /* 16-bit matmul, fp32 accumulation */
-    double fp8_tflops;             /* matmul of 8-bit codes, fp32 accumulation; 0 = none */
-    double memory_gb_per_s;        /* device memory */
-    double l2_mib;                 /* its cache */
-    guint processors;              /* streaming multiprocessors */
-    double clock_ghz;              /* their boost clock */
-    const char *interconnect;      /* between GPUs: "PCIe4", "NVLink3" (paper Table 2) */
-    double interconnect_gb_per_s;  /* its nominal speed, one direction */
-    double h2d_gb_per_s;           /* achievable, pinned memory, one device alone */
+    const char *name;                  /* "rtx4090" */
+    const char *title;                 /* "RTX 4090" */
+    guint64 memory_bytes;              /* that CUDA gives a program, before any context */
+    double fp16_accumulate_tflops;     /* 16-bit matmul, fp16 accumulation */
+    double fp32_accumulate_tflops;     /* 16-bit matmul, fp32 accumulation */
+    double fp8_tflops;                 /* matmul of 8-bit codes, fp32 accumulation; 0 = none */
+    double fp8_fp16_accumulate_tflops; /* the same, fp16 accumulation: no kernel of this project */
+    const char *rates_source;          /* where these four rates stand */
+    const char *rates_shown;           /* matmuls that users have published; %NULL = none known */
+    double memory_gb_per_s;            /* device memory */
+    double copy_gb_per_s;              /* read and written by published copies; 0 = none known */
+    double l2_mib;                     /* its cache */
+    guint processors;                  /* streaming multiprocessors */
+    double clock_ghz;                  /* their boost clock */
+    const char *interconnect;          /* between GPUs: "PCIe4", "NVLink3" (paper Table 2) */
+    double interconnect_gb_per_s;      /* its nominal speed, one direction */
+    double h2d_gb_per_s;               /* achievable, pinned memory, one device alone */
     double d2h_gb_per_s;
     guint gpus_per_root;         /* devices that share a root complex */
     double root_gb_per_s;        /* of one root complex, per direction */

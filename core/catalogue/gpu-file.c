@@ -50,7 +50,11 @@ static const RpJsonField fields[] = {
     NUMBER("fp16_accumulate_tflops", fp16_accumulate_tflops, 0.001),
     NUMBER("fp32_accumulate_tflops", fp32_accumulate_tflops, 0.001),
     NUMBER("fp8_tflops", fp8_tflops, 0),
+    NUMBER("fp8_fp16_accumulate_tflops", fp8_fp16_accumulate_tflops, 0),
+    TEXT("rates_source", rates_source),
+    TEXT("rates_shown", rates_shown),
     NUMBER("memory_gb_per_s", memory_gb_per_s, 0.001),
+    NUMBER("copy_gb_per_s", copy_gb_per_s, 0),
     NUMBER("l2_mib", l2_mib, 0),
     {"processors", rp_json_read_count, G_STRUCT_OFFSET(RpGpu, processors), .min = 1, .max = 65536},
     NUMBER("clock_ghz", clock_ghz, 0.001),
@@ -83,6 +87,10 @@ is_optional(const char *key)
     static const char *const keys[] = {"like",
                                        "title",
                                        "fp8_tflops",
+                                       "fp8_fp16_accumulate_tflops",
+                                       "rates_source",
+                                       "rates_shown",
+                                       "copy_gb_per_s",
                                        "l2_mib",
                                        "interconnect",
                                        "interconnect_gb_per_s",
@@ -102,6 +110,8 @@ rp_gpu_free(RpGpu *gpu)
         return;
     g_free((char *)gpu->name);
     g_free((char *)gpu->title);
+    g_free((char *)gpu->rates_source);
+    g_free((char *)gpu->rates_shown);
     g_free((char *)gpu->interconnect);
     g_free((char *)gpu->basis);
     g_free(gpu);
@@ -114,6 +124,8 @@ copy(const RpGpu *from)
 
     gpu->name = g_strdup(from->name);
     gpu->title = g_strdup(from->title);
+    gpu->rates_source = g_strdup(from->rates_source);
+    gpu->rates_shown = g_strdup(from->rates_shown);
     gpu->interconnect = g_strdup(from->interconnect);
     gpu->basis = g_strdup(from->basis);
     return gpu;
@@ -147,8 +159,10 @@ read_base(RpJsonPull *pull, gboolean *given)
         {"like", rp_json_read_text, G_STRUCT_OFFSET(Base, like), .max = MAX_TEXT},
         {NULL, rp_json_read_ignored},
     };
-    static const RpGpu nothing = {
-        .interconnect = "PCIe", .interconnect_gb_per_s = 32, .basis = "a file"};
+    static const RpGpu nothing = {.rates_source = "a file",
+                                  .interconnect = "PCIe",
+                                  .interconnect_gb_per_s = 32,
+                                  .basis = "a file"};
     Base base = {NULL};
     RpJsonRecord record;
     const RpGpu *like = &nothing;
@@ -181,6 +195,30 @@ check_complete(RpJsonPull *pull, const RpJsonRecord *record)
     return TRUE;
 }
 
+/* Rates of a file replace what belongs to the other card's: fp16 sums of codes, sources, published copies. */
+static void
+take_rates(const RpJsonRecord *record, RpGpu *gpu)
+{
+    static const char *const rates[] = {"fp16_accumulate_tflops", "fp32_accumulate_tflops",
+                                        "fp8_tflops", "fp8_fp16_accumulate_tflops"};
+    gboolean given = FALSE;
+
+    for (guint i = 0; i < G_N_ELEMENTS(rates); i++)
+        given = given || rp_json_record_at(record, rates[i]) != NULL;
+    if (rp_json_record_at(record, "fp8_tflops") != NULL &&
+        rp_json_record_at(record, "fp8_fp16_accumulate_tflops") == NULL)
+        gpu->fp8_fp16_accumulate_tflops = gpu->fp8_tflops;
+    if (rp_json_record_at(record, "memory_gb_per_s") != NULL &&
+        rp_json_record_at(record, "copy_gb_per_s") == NULL)
+        gpu->copy_gb_per_s = 0;
+    if (given && rp_json_record_at(record, "rates_shown") == NULL)
+        g_clear_pointer((char **)&gpu->rates_shown, g_free);
+    if (given && rp_json_record_at(record, "rates_source") == NULL) {
+        g_free((char *)gpu->rates_source);
+        gpu->rates_source = g_strdup("a file");
+    }
+}
+
 RpGpu *
 rp_gpu_parse(const char *name, const char *text, gsize length, GError **error)
 {
@@ -201,6 +239,12 @@ rp_gpu_parse(const char *name, const char *text, gsize length, GError **error)
     if (gpu->fp16_accumulate_tflops < gpu->fp32_accumulate_tflops) {
         (void)rp_json_record_fail(&record, &pull, "fp16_accumulate_tflops",
                                   "at least fp32_accumulate_tflops");
+        return NULL;
+    }
+    take_rates(&record, gpu);
+    if (gpu->fp8_fp16_accumulate_tflops < gpu->fp8_tflops) {
+        (void)rp_json_record_fail(&record, &pull, "fp8_fp16_accumulate_tflops",
+                                  "at least fp8_tflops");
         return NULL;
     }
     if (gpu->root_gb_per_s < gpu->h2d_gb_per_s) {

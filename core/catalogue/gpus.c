@@ -26,7 +26,12 @@
  *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
  *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5080, 5090 and PRO
  *   6000: ASSUMED DDR5, 200 GB/s. B200 and MI300X: ASSUMED the H200's host.
- *   fp8: Ada and RTX Blackwell with fp32 accumulation. Processors, boost clocks and caches: the same.
+ * - fp8, with fp32 and with fp16 accumulation: of each card, @rates_source, as LLMQ's table has them from the same
+ *   papers (IST-DASLab/llmq, src/utilities/sol.cpp). Processors, boost clocks and caches: the same.
+ * - what users have shown, @rates_shown: gau-nernst.github.io content/posts/20250908-nvrtc-matmul, and
+ *   gau-nernst/gn-kernels README at 02ef305a, which also has the copies, @copy_gb_per_s (5090 and A100; RTX 4090: none).
+ *   An RTX 4090's fp8 reaches 330 to 340 TFLOP/s with cuBLASLt, whose fp8 has fp32 sums only (thread 250737 of
+ *   NVIDIA's forum, as others quote it: read second-hand).
  * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
  *   attention, clocks as a run has them (docs/cost-model.md); ASSUMED the same: H100. Those of the
  *   others are PyTorch's kernels': RTX 4090 fitted to published layer times, ASSUMED the same all other
@@ -84,12 +89,25 @@
     .h2d_gb_per_s = 55.5, .d2h_gb_per_s = 55.4, .gpus_per_root = 4, .root_gb_per_s = 196.4,        \
     .host_gb_per_s = 192.2, .optimizer_parameters_per_s = 6.3e9
 
+/* Where the four rates of matmuls stand, dense. */
+#define GA102_RATES "NVIDIA Ampere GA102 GPU architecture, V2, page 44"
+#define ADA_RATES "NVIDIA Ada GPU architecture, V2.02, appendix A"
+#define ADA_PRO_RATES "NVIDIA Ada GPU architecture for professional cards, V1.1"
+#define RTX50_RATES "NVIDIA RTX Blackwell GPU architecture, appendix A"
+#define RTX50_PRO_RATES "NVIDIA RTX Blackwell PRO GPU architecture, V1.0"
+#define A100_RATES "NVIDIA A100 Tensor Core GPU architecture"
+#define H100_RATES "NVIDIA H100 Tensor Core GPU architecture, table 2"
+#define DATA_RATES "data sheet, which has no fp16 sums: ASSUMED as fast as fp32 sums"
+#define B200_RATES "HGX B200 data sheet, which has no fp16 sums: ASSUMED as fast as fp32 sums"
+#define AMD_RATES "AMD data sheet, which has no fp16 sums: ASSUMED as fast as fp32 sums"
+
 static const RpGpu gpus[] = {
     {.name = "rtx3090",
      .title = "RTX 3090",
      .memory_bytes = 24259 * RP_MIB,
      .fp16_accumulate_tflops = 142,
      .fp32_accumulate_tflops = 71,
+     .rates_source = GA102_RATES,
      .memory_gb_per_s = 936,
      .l2_mib = 6,
      .processors = 82,
@@ -105,6 +123,7 @@ static const RpGpu gpus[] = {
      .memory_bytes = 12091 * RP_MIB,
      .fp16_accumulate_tflops = 51,
      .fp32_accumulate_tflops = 25.5,
+     .rates_source = GA102_RATES,
      .memory_gb_per_s = 360,
      .l2_mib = 3,
      .processors = 28,
@@ -121,6 +140,8 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 194.9,
      .fp32_accumulate_tflops = 97.5,
      .fp8_tflops = 194.9,
+     .fp8_fp16_accumulate_tflops = 389.9,
+     .rates_source = ADA_RATES,
      .memory_gb_per_s = 716.8,
      .l2_mib = 64,
      .processors = 76,
@@ -137,6 +158,10 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 330,
      .fp32_accumulate_tflops = 165,
      .fp8_tflops = 330,
+     .fp8_fp16_accumulate_tflops = 660,
+     .rates_source = ADA_RATES,
+     .rates_shown =
+         "168 of 165 (tinygrad pull request 11390); 284 with fp16 sums, by the paper's layer times",
      .memory_gb_per_s = 1008,
      .l2_mib = 72,
      .processors = 128,
@@ -153,6 +178,8 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 225.1,
      .fp32_accumulate_tflops = 112.6,
      .fp8_tflops = 225.1,
+     .fp8_fp16_accumulate_tflops = 450.2,
+     .rates_source = RTX50_RATES,
      .memory_gb_per_s = 960,
      .l2_mib = 64,
      .processors = 84,
@@ -169,7 +196,13 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 419,
      .fp32_accumulate_tflops = 209.5,
      .fp8_tflops = 419,
+     .fp8_fp16_accumulate_tflops = 838,
+     .rates_source = RTX50_RATES,
+     .rates_shown = "233 of 210, 350 of 419, in fp8 465 of 419 and 692 of 838 with fp16 sums: M = "
+                    "N = K = 8,192, 600 W "
+                    "(gau-nernst, NVRTC matmul, 2025-09-08)",
      .memory_gb_per_s = 1792,
+     .copy_gb_per_s = 1509,
      .l2_mib = 96,
      .processors = 170,
      .clock_ghz = 2.407,
@@ -184,6 +217,7 @@ static const RpGpu gpus[] = {
      .memory_bytes = 48501 * RP_MIB,
      .fp16_accumulate_tflops = 154.8,
      .fp32_accumulate_tflops = 154.8,
+     .rates_source = ADA_PRO_RATES,
      .memory_gb_per_s = 768,
      .l2_mib = 6,
      .processors = 84,
@@ -200,6 +234,8 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 364.2,
      .fp32_accumulate_tflops = 364.2,
      .fp8_tflops = 728.5,
+     .fp8_fp16_accumulate_tflops = 728.5,
+     .rates_source = ADA_PRO_RATES,
      .memory_gb_per_s = 960,
      .l2_mib = 96,
      .processors = 142,
@@ -216,6 +252,9 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 503.8,
      .fp32_accumulate_tflops = 503.8,
      .fp8_tflops = 1007.6,
+     .fp8_fp16_accumulate_tflops = 1007.6,
+     .rates_source = RTX50_PRO_RATES,
+     .rates_shown = "428 of 504, 789 of 1,008 in fp8, 600 W (gn-kernels)",
      .memory_gb_per_s = 1792,
      .l2_mib = 128,
      .processors = 188,
@@ -231,7 +270,10 @@ static const RpGpu gpus[] = {
      .memory_bytes = 80896 * RP_MIB,
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
+     .rates_source = A100_RATES,
+     .rates_shown = "267 of 312 (gn-kernels)",
      .memory_gb_per_s = 2039,
+     .copy_gb_per_s = 1700,
      .l2_mib = 40,
      .processors = 108,
      .clock_ghz = 1.41,
@@ -246,6 +288,7 @@ static const RpGpu gpus[] = {
      .memory_bytes = 80896 * RP_MIB,
      .fp16_accumulate_tflops = 312,
      .fp32_accumulate_tflops = 312,
+     .rates_source = A100_RATES,
      .memory_gb_per_s = 2039,
      .l2_mib = 40,
      .processors = 108,
@@ -262,6 +305,8 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 121,
      .fp32_accumulate_tflops = 121,
      .fp8_tflops = 242.5,
+     .fp8_fp16_accumulate_tflops = 242.5,
+     .rates_source = DATA_RATES,
      .memory_gb_per_s = 300,
      .l2_mib = 48,
      .processors = 58,
@@ -278,6 +323,9 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 362,
      .fp32_accumulate_tflops = 362,
      .fp8_tflops = 733,
+     .fp8_fp16_accumulate_tflops = 733,
+     .rates_source = DATA_RATES,
+     .rates_shown = "about 230 of 362: M = N = K = 32,768 (LLMQ, src/utilities/sol.cpp)",
      .memory_gb_per_s = 864,
      .l2_mib = 96,
      .processors = 142,
@@ -294,6 +342,8 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
      .fp8_tflops = 1979,
+     .fp8_fp16_accumulate_tflops = 1979,
+     .rates_source = H100_RATES,
      .memory_gb_per_s = 3350,
      .l2_mib = 50,
      .processors = 132,
@@ -309,6 +359,10 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 989.5,
      .fp32_accumulate_tflops = 989.5,
      .fp8_tflops = 1979,
+     .fp8_fp16_accumulate_tflops = 1979,
+     .rates_source = H100_RATES,
+     .rates_shown = "624 to 667, in fp8 925 to 1,096, with fast sums 1,016 to 1,192: this project, "
+                    "docs/fp8.md",
      .memory_gb_per_s = 4800,
      .l2_mib = 50,
      .processors = 132,
@@ -325,6 +379,9 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 2250,
      .fp32_accumulate_tflops = 2250,
      .fp8_tflops = 4500,
+     .fp8_fp16_accumulate_tflops = 4500,
+     .rates_source = B200_RATES,
+     .rates_shown = "1,723 of 2,250, 2,669 of 4,500 in fp8 (gn-kernels)",
      .memory_gb_per_s = 7672,
      .l2_mib = 126.5,
      .processors = 148,
@@ -339,6 +396,7 @@ static const RpGpu gpus[] = {
      .memory_bytes = 32326 * RP_MIB,
      .fp16_accumulate_tflops = 90.5,
      .fp32_accumulate_tflops = 90.5,
+     .rates_source = AMD_RATES,
      .memory_gb_per_s = 576,
      .l2_mib = 6,
      .processors = 70,
@@ -355,6 +413,9 @@ static const RpGpu gpus[] = {
      .fp16_accumulate_tflops = 1307.4,
      .fp32_accumulate_tflops = 1307.4,
      .fp8_tflops = 2614.9,
+     .fp8_fp16_accumulate_tflops = 2614.9,
+     .rates_source = AMD_RATES,
+     .rates_shown = "660 of 1,307, 1,197 of 2,615 in fp8, 750 W (gn-kernels)",
      .memory_gb_per_s = 5300,
      .l2_mib = 32,
      .processors = 304,

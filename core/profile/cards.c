@@ -221,3 +221,19 @@ rp_profile_slowed(const RpProfile *profile, const RpSlow *slow, guint n_devices)
     rp_profile_take(&box->device, g_strdup(profile->device));
     return box;
 }
+
+void
+rp_profile_take_means(RpProfile *profile, const RpProfile *other)
+{
+    for (guint i = 0; i < profile->n_layers; i++) {
+        RpLayer *layer = &profile->layers[i];
+        const RpLayer *with = &other->layers[i];
+
+        layer->forward_ns = (layer->forward_ns + with->forward_ns) / 2;
+        layer->recompute_ns = (layer->recompute_ns + with->recompute_ns) / 2;
+        layer->recompute_last_ns = (layer->recompute_last_ns + with->recompute_last_ns) / 2;
+        layer->backward_ns = (layer->backward_ns + with->backward_ns) / 2;
+        layer->weight_gradient_ns = (layer->weight_gradient_ns + with->weight_gradient_ns) / 2;
+        layer->expand_ns = (layer->expand_ns + with->expand_ns) / 2;
+    }
+}

@@ -45,3 +45,6 @@ RpProfile *rp_profile_box(const RpProfile *const *cards, const guint *card_of, g
  * Returns: (transfer full): the same box with devices that are slower than their cards
  */
 RpProfile *rp_profile_slowed(const RpProfile *profile, const RpSlow *slow, guint n_devices);
+
+/* Each time of @profile becomes the mean of it and that of @other, of the same layers. */
+void rp_profile_take_means(RpProfile *profile, const RpProfile *other);

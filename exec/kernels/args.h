@@ -82,7 +82,7 @@ typedef enum {
 } RpMatmulForm;
 
 /* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones allowed
- * with @half_sums where A, B and C are fp16 (GeForce multiplies twice as fast so). With @bias, not
+ * with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias, not
  * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual,
  * which the bias is added to. With @scale, not with @bias: the sum over k times it, before anything is added.
  * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are

@@ -82,7 +82,7 @@ rp_system_server_take(RpSystemServer *server, const RpProfile *profile, const Rp
         server->deepspeed_bytes_per_s = server->nccl_bytes_per_s =
             RP_SYSTEM_NVLINK_SHARE * gpu->interconnect_gb_per_s * 1e9;
     if (gpu->fp32_accumulate_tflops < gpu->fp16_accumulate_tflops &&
-        strcmp(profile->accumulate, "fp16") == 0)
+        strcmp(profile->accumulate, "fp16") == 0 && strcmp(profile->dtype, "fp16") == 0)
         server->fp32_speed = RP_SYSTEM_FP32_SPEED;
     if (profile->gpu_memory_bytes > 0) {
         server->gpu_bytes = MIN(profile->gpu_memory_bytes, gpu->memory_bytes);

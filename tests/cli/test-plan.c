@@ -45,6 +45,36 @@ says_that_the_h200_was_measured(void **state)
         fail_msg("%.0f tokens/s, measured 49,379", tokens);
 }
 
+/* bf16 with fp8 whose sums have fewer bits, as `train` takes it; and what is not counted of a data sheet. */
+static void
+takes_the_arithmetic_that_train_takes(void **state)
+{
+    g_auto(RpCliRun) text =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 16 --dtype bf16 "
+                   "--matmul fp8 --accumulate fp16" ONLY);
+    g_auto(RpCliRun) adapters =
+        rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 16 --dtype fp16 --matmul fp8 "
+                   "--accumulate fp16 --lora-rank 8" ONLY);
+    g_auto(RpCliRun) plain = rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 16 "
+                                        "--accumulate fp16" ONLY);
+
+    g_auto(RpCliRun) times =
+        rp_cli_run("export --profile qwen3-0.6b --gpu rtx4090 -o - --dtype bf16 "
+                   "--matmul fp8 --accumulate fp16");
+
+    assert_int_equal(times.code, 0);
+    assert_non_null(strstr(times.out, "\"accumulate\": \"fp16\""));
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "bf16 with fp32 sums"));
+    assert_non_null(strstr(text.out, "the card's 330 TFLOP/s with fp32 sums"));
+    assert_non_null(strstr(text.out, "the data sheet has 660"));
+    assert_null(strstr(text.out, "it is faster"));
+    assert_int_equal(adapters.code, 0);
+    assert_non_null(strstr(adapters.out, "without `matmul: fp8` it is faster"));
+    assert_int_equal(plain.code, 2);
+    assert_non_null(strstr(plain.err, "accumulate: expected fp32 with dtype bf16"));
+}
+
 /* The plan is the same, its times are others. */
 static void
 gives_a_range_where_nobody_has_measured(void **state)
@@ -538,6 +568,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_sentence_answers_first),
         cmocka_unit_test(says_that_the_h200_was_measured),
+        cmocka_unit_test(takes_the_arithmetic_that_train_takes),
         cmocka_unit_test(gives_a_range_where_nobody_has_measured),
         cmocka_unit_test(plans_matmuls_in_fp8),
         cmocka_unit_test(packed_samples_take_less),

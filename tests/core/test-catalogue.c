@@ -11,17 +11,18 @@ static const struct {
     guint64 parameters;
     double billions; /* as model cards and papers print it */
 } published[] = {
-    {"qwen3-0.6b", 596049920, 0.596},      {"qwen3-1.7b", 1720574976, 1.72},
-    {"qwen3-4b", 4022468096, 4.02},        {"qwen3-8b", 8190735360, 8.19},
-    {"qwen3-14b", 14768307200, 14.77},     {"qwen3-32b", 32762123264, 32.76},
-    {"qwen3-30b-a3b", 30532122624, 30.53}, {"qwen3-235b-a22b", 235093634560, 235.09},
-    {"llama-3.2-1b", 1235814400, 1.24},    {"llama-3.1-8b", 8030261248, 8.03},
-    {"llama-3.1-70b", 70553706496, 70.55}, {"gpt-oss-20b", 20914757184, 20.91},
-    {"qwen2.5-0.5b", 494032768, 0.494},    {"qwen2.5-1.5b", 1543714304, 1.54},
-    {"qwen2.5-7b", 7615616512, 7.62},      {"qwen2.5-14b", 14770033664, 14.77},
-    {"qwen2.5-32b", 32763876352, 32.76},   {"qwen2.5-72b", 72706203648, 72.71},
-    {"mistral-7b-v0.1", 7241732096, 7.24}, {"mistral-7b-v0.3", 7248023552, 7.25},
-    {"smollm3-3b", 3075098624, 3.08},      {"gpt-oss-120b", 116829156672, 116.83},
+    {"qwen3-0.6b", 596049920, 0.596},       {"qwen3-1.7b", 1720574976, 1.72},
+    {"qwen3-4b", 4022468096, 4.02},         {"qwen3-8b", 8190735360, 8.19},
+    {"qwen3-14b", 14768307200, 14.77},      {"qwen3-32b", 32762123264, 32.76},
+    {"qwen3-30b-a3b", 30532122624, 30.53},  {"qwen3-235b-a22b", 235093634560, 235.09},
+    {"llama-3.2-1b", 1235814400, 1.24},     {"llama-3.1-8b", 8030261248, 8.03},
+    {"llama-3.1-70b", 70553706496, 70.55},  {"gpt-oss-20b", 20914757184, 20.91},
+    {"qwen2.5-0.5b", 494032768, 0.494},     {"qwen2.5-1.5b", 1543714304, 1.54},
+    {"qwen2.5-3b", 3085938688, 3.09},       {"qwen2.5-7b", 7615616512, 7.62},
+    {"qwen2.5-14b", 14770033664, 14.77},    {"qwen2.5-32b", 32763876352, 32.76},
+    {"qwen2.5-72b", 72706203648, 72.71},    {"mistral-7b-v0.1", 7241732096, 7.24},
+    {"mistral-7b-v0.3", 7248023552, 7.25},  {"smollm3-3b", 3075098624, 3.08},
+    {"gpt-oss-120b", 116829156672, 116.83},
 };
 
 static void
@@ -96,6 +97,29 @@ has_complete_and_consistent_rows(void **state)
         assert_true(g->attention_backward_efficiency > 0);
         assert_true(g->memory_efficiency > 0 && g->memory_efficiency <= 1 && g->expert_ns > 0);
     }
+}
+
+/* 16 bits with fp32 and fp16 sums, fp8 with both: each at least as fast as the one before it. */
+static void
+four_rates_of_every_card_are_ordered_and_have_a_source(void **state)
+{
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n);
+
+    (void)state;
+    for (guint i = 0; i < n; i++) {
+        const RpGpu *g = &gpus[i];
+
+        assert_non_null(g->rates_source);
+        assert_true(g->fp16_accumulate_tflops >= g->fp32_accumulate_tflops);
+        assert_true(g->fp8_fp16_accumulate_tflops >= g->fp8_tflops);
+        assert_true(g->fp8_tflops == 0 || g->fp8_tflops >= g->fp16_accumulate_tflops);
+        assert_true((g->fp8_tflops == 0) == (g->fp8_fp16_accumulate_tflops == 0));
+        assert_true(g->copy_gb_per_s < g->memory_gb_per_s);
+    }
+    /* what a sheet says alone, and what users have shown */
+    assert_null(strstr(rp_gpu_find("rtx4090", NULL)->rates_shown, "fp8"));
+    assert_non_null(strstr(rp_gpu_find("rtx5090", NULL)->rates_shown, "692 of 838"));
 }
 
 /* A processor does a power of two of operations in a clock; some data sheets count with a lower clock
@@ -184,6 +208,24 @@ reads_a_card_that_is_like_another(void **state)
 }
 
 static void
+rates_of_a_file_are_not_those_of_the_card_it_is_like(void **state)
+{
+    g_autoptr(RpGpu) same = parse("{\"like\": \"rtx5090\", \"name\": \"a\"}", NULL);
+    g_autoptr(RpGpu) other = parse("{\"like\": \"rtx5090\", \"fp8_tflops\": 465,"
+                                   " \"memory_gb_per_s\": 1500}",
+                                   NULL);
+
+    (void)state;
+    assert_non_null(same);
+    assert_non_null(other);
+    assert_true(same->fp8_fp16_accumulate_tflops == 838 && same->copy_gb_per_s == 1509);
+    assert_non_null(same->rates_shown);
+    assert_true(other->fp8_fp16_accumulate_tflops == 465 && other->copy_gb_per_s == 0);
+    assert_string_equal(other->rates_source, "a file");
+    assert_null(other->rates_shown);
+}
+
+static void
 refuses_bad_cards_with_line_and_column(void **state)
 {
     static const struct {
@@ -196,6 +238,8 @@ refuses_bad_cards_with_line_and_column(void **state)
         {"{\n \"name\": \"x\"}", "line 1, column 1: memory_bytes: expected a value, or \"like\""},
         {"{\"like\": \"l4\",\n \"h2d_gb_per_sec\": 3}",
          "line 2, column 2: expected a known key such as \"h2d_gb_per_s\""},
+        {"{\"like\": \"l4\",\n \"fp8_fp16_accumulate_tflops\": 3}",
+         "line 2, column 32: fp8_fp16_accumulate_tflops: expected at least fp8_tflops"},
         {"{\"like\": \"l4\", \"h2d_gb_per_s\": -3}",
          "h2d_gb_per_s: expected a number from 0.001 to 1e9, found -3"},
         {"{\"like\": \"l4\", \"matmul_efficiency\": 86}",
@@ -437,6 +481,8 @@ main(void)
         cmocka_unit_test(has_the_gpus_of_the_papers_table_2),
         cmocka_unit_test(finds_by_any_name_and_suggests_the_nearest),
         cmocka_unit_test(reads_a_card_that_is_like_another),
+        cmocka_unit_test(four_rates_of_every_card_are_ordered_and_have_a_source),
+        cmocka_unit_test(rates_of_a_file_are_not_those_of_the_card_it_is_like),
         cmocka_unit_test(refuses_bad_cards_with_line_and_column),
         cmocka_unit_test(links_are_as_fast_as_their_lanes),
         cmocka_unit_test_setup_teardown(lists_the_tensors_of_each_layer, setup, teardown),

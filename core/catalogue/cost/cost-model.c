@@ -10,6 +10,7 @@
 #include "core/catalogue/cost/cost-saved.h"
 #include "core/catalogue/cost/cost-weights.h"
 #include "core/catalogue/lora.h"
+#include "core/profile/cards.h"
 
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
 
@@ -56,12 +57,14 @@ static const struct {
 
 /* What the times of one layer are made of. */
 typedef struct {
-    double rate;          /* FLOP/s of matmuls */
-    double matmul_flops;  /* one pass */
-    double matmul_bytes;  /* weights and activations that one pass touches */
-    double grouped_s;     /* one pass of the matmuls of all experts, in one launch each */
-    double adapter_flops; /* LoRA's own matmuls, one pass */
-    double adapter_bytes; /* what they touch forward: inputs read, outputs read and written */
+    double rate;              /* FLOP/s of matmuls */
+    double weights_rate;      /* the same of weights' gradients */
+    double matmul_flops;      /* one pass */
+    double matmul_bytes;      /* weights and activations that one pass touches */
+    double grouped_s;         /* one pass of the matmuls of all experts, in one launch each */
+    double grouped_weights_s; /* the same of their weights' gradients */
+    double adapter_flops;     /* LoRA's own matmuls, one pass */
+    double adapter_bytes;     /* what they touch forward: inputs read, outputs read and written */
     double adapter_backward_bytes; /* for input gradients, and as much for their own */
     double attention_flops;        /* forward */
     double traffic_bytes;          /* element-wise, forward */
@@ -155,14 +158,17 @@ set_experts(const Context *context, Work *work)
     const RpModel *model = context->model;
     const double tokens = (double)context->tokens;
     const RpCostExperts experts = rp_cost_experts(model, tokens);
-    const double rate = context->rates.grouped * rp_cost_experts_share(model, experts.rows);
+    const double share = rp_cost_experts_share(model, experts.rows);
+    const double rate = context->rates.grouped * share;
+    const double bytes_s = (experts.weight_bytes + experts.row_bytes) / context->rates.bandwidth;
 
     work->experts = 0;
     work->matmul_flops -= experts.flops;
     work->matmul_bytes -=
         experts.weight_bytes + BYTES_16BIT * 3 * experts.rows * (double)model->intermediate;
-    work->grouped_s = fmax(experts.flops / rate,
-                           (experts.weight_bytes + experts.row_bytes) / context->rates.bandwidth);
+    work->grouped_s = fmax(experts.flops / rate, bytes_s);
+    work->grouped_weights_s =
+        fmax(experts.flops / (context->rates.grouped_weights * share), bytes_s);
     work->output_flops = experts.down_flops * work->rate / rate;
     work->output_bytes += tokens * (double)model->hidden * BYTES_16BIT *
                           (model->active_experts - 1.0); /* rows that are combined */
@@ -175,9 +181,11 @@ static void
 set_times(const Context *context, const Work *work, RpLayer *layer)
 {
     double ns = 1e9;
-    double pass =
-        fmax(work->matmul_flops / work->rate, work->matmul_bytes / context->rates.bandwidth) +
-        work->grouped_s + (double)work->experts * (double)context->gpu->expert_ns / ns;
+    double bytes_s = work->matmul_bytes / context->rates.bandwidth;
+    double dispatch = (double)work->experts * (double)context->gpu->expert_ns / ns;
+    double pass = fmax(work->matmul_flops / work->rate, bytes_s) + work->grouped_s + dispatch;
+    double weights_pass =
+        fmax(work->matmul_flops / work->weights_rate, bytes_s) + work->grouped_weights_s + dispatch;
     double thin = work->adapter_flops / context->rates.matmul;
     double adapters = thin + work->adapter_bytes / context->rates.bandwidth;
     double adapters_backward = thin + work->adapter_backward_bytes / context->rates.bandwidth;
@@ -186,7 +194,7 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
         BACKWARD_ATTENTION * work->attention_flops / context->rates.attention_backward;
     double traffic = work->traffic_bytes / context->rates.bandwidth;
     double weights =
-        (work->frozen ? 0 : pass) + adapters_backward +
+        (work->frozen ? 0 : weights_pass) + adapters_backward +
         GRADIENT_BYTES / (double)BYTES_16BIT * work->gradient_bytes / context->rates.bandwidth;
 
     layer->forward_ns = llround(ns * (pass + adapters + attention + traffic));
@@ -264,6 +272,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
 
     Work work = {
         .rate = context->workload->codes ? context->rates.codes : context->rates.matmul,
+        .weights_rate = context->workload->codes ? context->rates.codes : context->rates.weights,
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
@@ -329,6 +338,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     const gboolean codes = context->workload->codes_head;
     Work work = {
         .rate = codes ? context->rates.codes : context->rates.matmul,
+        .weights_rate = codes ? context->rates.codes : context->rates.weights,
         .matmul_flops = 2.0 * logits * model->hidden,
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
@@ -376,8 +386,8 @@ check_workload(const RpWorkload *workload, const RpGpu *gpu, GError **error)
         wrong = "dtype: expected fp16 or bf16";
     else if (strcmp(accumulate, "fp32") != 0 && strcmp(accumulate, "fp16") != 0)
         wrong = "accumulate: expected fp32 or fp16";
-    else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0)
-        wrong = "accumulate: bf16 accumulates in fp32 only";
+    else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0 && !workload->codes)
+        wrong = "accumulate: expected fp32 with dtype bf16, unless matmul is fp8";
     else if (workload->codes && gpu->fp8_tflops <= 0)
         wrong = "matmul: expected bf16 or fp16 on this GPU, which has no fp8";
     else if (workload->codes && workload->kernels != RP_COST_KERNELS_OWN)
@@ -442,11 +452,13 @@ make_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
 {
     const char *dtype = workload->dtype != NULL ? workload->dtype : "bf16";
     const char *accumulate = workload->accumulate != NULL ? workload->accumulate : "fp32";
+    const gboolean half_sums = strcmp(accumulate, "fp16") == 0;
     Context context = {
         .model = model,
         .gpu = gpu,
         .workload = workload,
-        .rates = rp_cost_rates(gpu, workload->kernels, strcmp(accumulate, "fp16") == 0, estimate),
+        .rates = rp_cost_rates(gpu, workload->kernels, half_sums && strcmp(dtype, "fp16") == 0,
+                               half_sums, estimate),
         .b = workload->sequences,
         .s = workload->tokens_per_sequence,
         .attended = workload->sample_tokens > 0
@@ -461,23 +473,6 @@ make_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
     for (guint i = 0; i < profile->n_layers; i++)
         fills[profile->layers[i].kind](&context, profile, i);
     return profile;
-}
-
-/* Each time of @profile becomes the mean of it and that of @other. */
-static void
-take_means(RpProfile *profile, const RpProfile *other)
-{
-    for (guint i = 0; i < profile->n_layers; i++) {
-        RpLayer *layer = &profile->layers[i];
-        const RpLayer *with = &other->layers[i];
-
-        layer->forward_ns = (layer->forward_ns + with->forward_ns) / 2;
-        layer->recompute_ns = (layer->recompute_ns + with->recompute_ns) / 2;
-        layer->recompute_last_ns = (layer->recompute_last_ns + with->recompute_last_ns) / 2;
-        layer->backward_ns = (layer->backward_ns + with->backward_ns) / 2;
-        layer->weight_gradient_ns = (layer->weight_gradient_ns + with->weight_gradient_ns) / 2;
-        layer->expand_ns = (layer->expand_ns + with->expand_ns) / 2;
-    }
 }
 
 RpProfile *
@@ -495,6 +490,6 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
     RpProfile *profile = make_profile(model, gpu, workload, RP_COST_SLOW);
     g_autoptr(RpProfile) fast = make_profile(model, gpu, workload, RP_COST_FAST);
 
-    take_means(profile, fast);
+    rp_profile_take_means(profile, fast);
     return profile;
 }

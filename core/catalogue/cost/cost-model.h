@@ -45,7 +45,7 @@ typedef struct {
     guint sample_tokens;    /* packed: of a typical sample, within which attention stays; 0 = of a
                                   sequence */
     const char *dtype;      /* "fp16" or "bf16"; NULL = "bf16" */
-    const char *accumulate; /* "fp32", or "fp16" with dtype fp16; NULL = "fp32" */
+    const char *accumulate; /* "fp32", or "fp16" with dtype fp16 or @codes; NULL = "fp32" */
     gboolean codes;         /* linear layers of blocks multiply 8-bit codes: `matmul: fp8` */
     gboolean codes_head;    /* with them the head: `matmul: fp8-head` */
     guint lora_rank;        /* 0 = full-parameter */

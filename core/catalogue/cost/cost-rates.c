@@ -23,12 +23,15 @@
 #define RTX4090_INSTRUCTIONS 330e12
 #define RTX4090_MATMUL (0.86 * RTX4090_INSTRUCTIONS)
 
-/* Of the data sheet's memory rate: as PyTorch's kernels on that card, and as copies reach at best. */
+/* Shares of the data sheet's memory rate: PyTorch's kernels on an RTX 4090, and copies at best. The latter
+ * is replaced where a card's copies have been published, and the former with it. */
 #define SLOW_MEMORY 0.85
 #define FAST_MEMORY 0.93
 
-/* Of fp8's peak, measured on an H200 at warm clocks: 1,188 to 1,233 of 1,979 TFLOP/s. */
+/* Share of fp8's peak, measured on an H200 at warm clocks: 1,188 to 1,233 of 1,979 TFLOP/s. */
 #define CODES_EFFICIENCY 0.61
+/* Fast accumulation there is 1.037 to 1.111 times as fast, in the mean of four shapes (docs/fp8.md). */
+#define FAST_CODES 1.078
 
 /* How far the model is from dense blocks that were measured. */
 #define MEASURED_ERROR 0.05
@@ -44,6 +47,16 @@ scale(double measured, double limit, double instructions, double rest, RpCostEst
     return 1 / (estimate == RP_COST_SLOW ? bound_s + rest_s : fmax(bound_s, rest_s));
 }
 
+/* Bytes/s of device memory. */
+static double
+memory_rate(const RpGpu *gpu, RpCostEstimate estimate)
+{
+    const double fast =
+        gpu->copy_gb_per_s > 0 ? gpu->copy_gb_per_s : FAST_MEMORY * gpu->memory_gb_per_s;
+
+    return 1e9 * fast * (estimate == RP_COST_SLOW ? SLOW_MEMORY / FAST_MEMORY : 1);
+}
+
 static RpCostRates
 scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
 {
@@ -54,33 +67,41 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
     const gboolean slow = estimate == RP_COST_SLOW;
     const double matmul =
         scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, instructions, of_rtx4090, estimate);
+    const double weights = scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, wide, of_rtx4090, estimate);
 
     return (RpCostRates){
         .matmul = matmul,
+        .weights = weights,
         .codes = codes > 0
                      ? scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, codes, of_rtx4090, estimate)
                      : 0,
         .grouped =
             fmin(matmul, scale(H200_GROUPED, H200_INSTRUCTIONS, instructions, of_h200, estimate)),
+        .grouped_weights =
+            fmin(weights, scale(H200_GROUPED, H200_INSTRUCTIONS, wide, of_h200, estimate)),
         .attention = scale(H200_ATTENTION, H200_INSTRUCTIONS, wide, of_h200, estimate),
         .attention_backward = scale(H200_ATTENTION_BACKWARD, H200_INSTRUCTIONS / BACKWARD_PRODUCTS,
                                     wide / BACKWARD_PRODUCTS, of_h200, estimate),
-        .bandwidth = gpu->memory_gb_per_s * 1e9 * (slow ? SLOW_MEMORY : FAST_MEMORY),
+        .bandwidth = memory_rate(gpu, estimate),
         .cached_bytes = slow ? 0 : gpu->l2_mib * 1048576 / 2,
     };
 }
 
 /* Shares of peaks that were measured or fitted. */
 static RpCostRates
-fitted_rates(const RpGpu *gpu, double instructions, double times)
+fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gboolean fast_codes,
+             double times)
 {
     const double matmul = times * instructions * gpu->matmul_efficiency;
     const double wide = times * gpu->fp32_accumulate_tflops * 1e12;
+    const double weights = wide_weights ? wide * gpu->matmul_efficiency : matmul;
 
     return (RpCostRates){
         .matmul = matmul,
-        .codes = times * gpu->fp8_tflops * 1e12 * CODES_EFFICIENCY,
+        .weights = weights,
+        .codes = times * gpu->fp8_tflops * 1e12 * CODES_EFFICIENCY * (fast_codes ? FAST_CODES : 1),
         .grouped = matmul * gpu->grouped_efficiency,
+        .grouped_weights = weights * gpu->grouped_efficiency,
         .attention = wide * gpu->attention_efficiency,
         .attention_backward = wide * gpu->attention_backward_efficiency,
         .bandwidth = times * gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
@@ -88,17 +109,19 @@ fitted_rates(const RpGpu *gpu, double instructions, double times)
 }
 
 RpCostRates
-rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, RpCostEstimate estimate)
+rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gboolean fast_codes,
+              RpCostEstimate estimate)
 {
+    const gboolean own = kernels == RP_COST_KERNELS_OWN;
     const double instructions =
         1e12 * (half_sums ? gpu->fp16_accumulate_tflops : gpu->fp32_accumulate_tflops);
 
-    if (kernels == RP_COST_KERNELS_OWN && gpu->scaled)
+    if (own && gpu->scaled)
         return scaled_rates(gpu, instructions, estimate);
-    return fitted_rates(gpu, instructions,
-                        kernels != RP_COST_KERNELS_OWN || estimate == RP_COST_EXPECTED ? 1
-                        : estimate == RP_COST_SLOW ? 1 - MEASURED_ERROR
-                                                   : 1 + MEASURED_ERROR);
+    return fitted_rates(gpu, instructions, own, fast_codes && !gpu->foreign,
+                        !own || estimate == RP_COST_EXPECTED ? 1
+                        : estimate == RP_COST_SLOW           ? 1 - MEASURED_ERROR
+                                                             : 1 + MEASURED_ERROR);
 }
 
 gint64

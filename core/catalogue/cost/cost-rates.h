@@ -18,8 +18,10 @@
 
 typedef struct {
     double matmul;             /* FLOP/s of 16-bit matmuls */
+    double weights;            /* the same of weights' gradients: their sums are fp32 always */
     double codes;              /* FLOP/s of those of 8-bit codes; 0: the card has none */
     double grouped;            /* FLOP/s of matmuls of all experts in one, in whole tiles */
+    double grouped_weights;    /* the same of their weights' gradients */
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
     double bandwidth;          /* bytes/s of device memory */
@@ -27,6 +29,12 @@ typedef struct {
         cached_bytes; /* of what one kernel writes and the next reads from the cache; 0: none is */
 } RpCostRates;
 
-/* @kernels: of PyTorch none is scaled, and @estimate of no matter. @half_sums: fp16 accumulation. */
+/**
+ * rp_cost_rates:
+ * @kernels: PyTorch's are not scaled: @estimate changes nothing, and weights' gradients have fp16 sums, too
+ * @half_sums: fp16 accumulation of 16-bit matmuls of activations
+ * @fast_codes: sums of 8-bit codes as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
+ *   fp16 sums of codes, so the card's rate with those (fp8_fp16_accumulate_tflops) is not counted.
+ */
 RpCostRates rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums,
-                          RpCostEstimate estimate);
+                          gboolean fast_codes, RpCostEstimate estimate);
