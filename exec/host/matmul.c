@@ -154,7 +154,7 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     float *c_buffer = workspace;
 
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
-    g_assert(!(args->bias && (args->accumulate || args->scale != 0)));
+    g_assert(!(args->bias && args->scale != 0));
     g_assert(!(args->residual && args->accumulate));
     g_assert(args->a_stride == 0 || (args->form == RP_MATMUL_NT && args->a_stride >= args->k));
     g_assert(args->a_dtype < RP_N_DTYPES || (args->form == RP_MATMUL_NT && args->scale == 0));

@@ -82,9 +82,9 @@ typedef enum {
 } RpMatmulForm;
 
 /* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones allowed
- * with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias, not
- * with @accumulate: C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual,
- * which the bias is added to. With @scale, not with @bias: the sum over k times it, before anything is added.
+ * with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias:
+ * C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual, or the C that it
+ * adds to. With @scale, not with @bias: the sum over k times it, before anything is added.
  * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are
  * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's. */
 typedef struct {
@@ -110,7 +110,8 @@ typedef struct {
  *   NT:  C[r,n] = A[r,k] B[e]^T, B[E,n,k]      NN:  C[r,n] = A[r,k] B[e], B[E,k,n]
  *   TN:  C[e] = sum over e's rows of A[r,m]^T B[r,n], C[E,m,n]
  * bias, scale, accumulate, half_sums and storages as in RpMatmulArgs, with a bias for each expert
- * and none in form TN. Of an expert without rows C[e] is 0, or stays if @accumulate.
+ * and none in form TN nor with @accumulate. Of an expert without rows C[e] is 0, or stays if
+ * @accumulate.
  */
 typedef struct {
     RpMatmulForm form;

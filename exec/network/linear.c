@@ -1,7 +1,7 @@
 /*
- * Linear layers, and the low-rank adapters beside their matrices: two thin matmuls, whose result is
- * added to that of the wide one. Nothing of an adapter is kept: h = x A^T is made anew by the
- * backward, in scratch that is free again behind each layer. So is the input with elements dropped.
+ * Linear layers, and the low-rank adapters beside their matrices: two thin matmuls, to whose result the
+ * wide one adds. Nothing of an adapter is kept: h = x A^T is made anew by the backward, in scratch that
+ * is free again behind each layer. So is the input with elements dropped.
  */
 #include "exec/network/private.h"
 
@@ -123,6 +123,24 @@ seen(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x)
     return rp_pass_plain(x->rows, y);
 }
 
+/* y = s h B^T, which the wide matmul adds to: it reads y as it stores it, and a thin one behind it would
+ * read and write all of y once more. */
+static void
+begin_with_adapters(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x,
+                    const void *residual, void *y)
+{
+    const gsize before = pass->scratch.used;
+    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters->rank);
+    const RpOperand h_of = rp_pass_plain(x->rows, h), x_of = seen(pass, adapters, x);
+    RpMatmulArgs thin = forward_args(pass, adapters->b, &h_of, y);
+
+    rp_pass_matmul(pass, forward_args(pass, adapters->a, &x_of, h));
+    thin.scale = pass->layout->place[adapters->b].scale;
+    thin.residual = residual;
+    rp_pass_matmul(pass, thin);
+    pass->scratch.used = before;
+}
+
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
 {
@@ -134,24 +152,17 @@ rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const v
                     void *y)
 {
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    const gsize before = pass->scratch.used;
     RpMatmulArgs wide = forward_args(pass, kind, x, y);
 
     wide.residual = residual;
+    if (adapters.rank > 0) {
+        begin_with_adapters(pass, &adapters, x, residual, y);
+        wide.residual = NULL;
+        wide.accumulate = TRUE;
+    }
     if (rp_pass_has(pass, biases[kind]))
         wide.bias = rp_pass_weight(pass, biases[kind]);
     rp_pass_matmul(pass, wide);
-    if (adapters.rank == 0)
-        return;
-    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters.rank);
-    const RpOperand h_of = rp_pass_plain(x->rows, h), x_of = seen(pass, &adapters, x);
-    RpMatmulArgs thin = forward_args(pass, adapters.b, &h_of, y);
-
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, &x_of, h));
-    thin.scale = pass->layout->place[adapters.b].scale;
-    thin.accumulate = TRUE;
-    rp_pass_matmul(pass, thin);
-    pass->scratch.used = before;
 }
 
 /* g, in scratch; %NULL without adapters. */
@@ -192,9 +203,10 @@ linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand
     pass->scratch.used = before;
 }
 
-/* dx += g A, without what was dropped of x. */
+/* dx = or += g A, without what was dropped of x. */
 static void
-add_thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *g, void *dx)
+thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *g, void *dx,
+           gboolean accumulate)
 {
     const RpOperand g_of = rp_pass_plain(rows, g);
     const size_t in = pass->layout->place[adapters->a].shape[1];
@@ -203,12 +215,12 @@ add_thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const 
     void *to = drops ? rp_pass_take(pass, &pass->scratch, rows * in) : dx;
     RpMatmulArgs args = input_args(pass, adapters->a, &g_of, to);
 
-    args.accumulate = !drops;
+    args.accumulate = accumulate && !drops;
     rp_pass_matmul(pass, args);
     if (drops)
         rp_pass_dropout(
             pass, adapters->a,
-            (RpDropoutArgs){.rows = rows, .n = in, .accumulate = TRUE, .x = to, .y = dx});
+            (RpDropoutArgs){.rows = rows, .n = in, .accumulate = accumulate, .x = to, .y = dx});
     pass->scratch.used = before;
 }
 
@@ -219,11 +231,10 @@ linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, const void *g
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
     RpMatmulArgs args = input_args(pass, kind, dy, dx);
 
-    args.accumulate = accumulate;
+    if (adapters.rank > 0)
+        thin_input(pass, &adapters, dy->rows, g, dx, accumulate);
+    args.accumulate = accumulate || adapters.rank > 0;
     rp_pass_matmul(pass, args);
-    if (adapters.rank == 0)
-        return;
-    add_thin_input(pass, &adapters, dy->rows, g, dx);
 }
 
 void

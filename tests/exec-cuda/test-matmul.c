@@ -109,20 +109,21 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
                                       {5, 7, 0},   {264, 136, 8}, {264, 520, 1000}};
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
-        for (guint i = 0; i < 3 * RP_N_DTYPES * 2; i++) {
+        for (guint i = 0; i < 3 * RP_N_DTYPES * 4; i++) {
             const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
-            const RpDtype out = i / 9 ? in : RP_DTYPE_FP32;
+            const RpDtype out = i / 9 % 2 ? in : RP_DTYPE_FP32;
             const RpMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
                                         .m = sizes[s][0],
                                         .n = sizes[s][1],
                                         .k = sizes[s][2],
                                         .a_dtype = in,
                                         .b_dtype = in,
-                                        .c_dtype = out};
+                                        .c_dtype = out,
+                                        .accumulate = i / 18};
             const guint mark = host_mark();
-            const Product inputs = {shape, cuda_random(in, shape.m * shape.k, 1),
-                                    cuda_random(in, shape.n * shape.k, 1),
-                                    .bias = host_random(out, shape.n, 1)};
+            const Product inputs = {
+                shape, cuda_random(in, shape.m * shape.k, 1), cuda_random(in, shape.n * shape.k, 1),
+                .c = cuda_random(out, shape.m * shape.n, 1), .bias = host_random(out, shape.n, 1)};
 
             cuda_hold_to_host(compute_product, &inputs, FALSE);
             host_free_since(mark);

@@ -37,13 +37,13 @@ multiplies_in_every_form_and_size(void **state)
 
     for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
-            for (guint way = 0; way < 5; way++)
+            for (guint way = 0; way < 6; way++)
                 check_matmul((RpMatmulArgs){.form = forms[f],
                                             .m = sizes[s][0],
                                             .n = sizes[s][1],
                                             .k = sizes[s][2],
-                                            .accumulate = way == 1},
-                             way == 2 || way == 4, way > 2);
+                                            .accumulate = way == 1 || way == 5},
+                             way == 2 || way > 3, way == 3 || way == 4);
 }
 
 static void

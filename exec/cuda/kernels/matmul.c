@@ -395,7 +395,8 @@ static void
 store_empty_sums(RpKernelStream *stream, const RpMatmulArgs *args)
 {
     const size_t bytes = args->m * args->n * rp_dtype_size(args->c_dtype);
-    const cudaError_t stored = args->residual != NULL
+    const cudaError_t stored = args->accumulate ? cudaSuccess
+                               : args->residual != NULL
                                    ? cudaMemcpyAsync(args->c, args->residual, bytes,
                                                      cudaMemcpyDeviceToDevice, stream->stream)
                                    : cudaMemsetAsync(args->c, 0, bytes, stream->stream);
@@ -428,7 +429,7 @@ rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     gboolean half;
 
-    g_return_if_fail(!(args->bias && (args->accumulate || args->scale != 0)));
+    g_return_if_fail(!(args->bias && args->scale != 0));
     rp_cuda_stream_pace(stream);
     g_return_if_fail(!(args->residual && args->accumulate));
     g_return_if_fail(args->a_stride == 0 || args->form == RP_MATMUL_NT);
@@ -436,7 +437,7 @@ rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args)
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
     }
-    if (args->m == 0 || args->n == 0 || (args->k == 0 && args->accumulate))
+    if (args->m == 0 || args->n == 0)
         return;
     if (args->k == 0) {
         store_empty_sums(stream, args);
