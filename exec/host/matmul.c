@@ -55,18 +55,21 @@ load_block(RpDtype dtype, const void *matrix, size_t stride, size_t row, size_t 
 static Block
 load_a(const RpMatmulArgs *args, size_t row, size_t rows, float *buffer)
 {
+    const size_t stride = rp_matmul_a_stride(args);
+
     if (args->form == RP_MATMUL_TN)
-        return load_block(args->a_dtype, args->a, args->m, 0, args->k, row, rows, buffer);
-    return load_block(args->a_dtype, args->a, args->a_stride > 0 ? args->a_stride : args->k, row,
-                      rows, 0, args->k, buffer);
+        return load_block(args->a_dtype, args->a, stride, 0, args->k, row, rows, buffer);
+    return load_block(args->a_dtype, args->a, stride, row, rows, 0, args->k, buffer);
 }
 
 static Block
 load_b(const RpMatmulArgs *args, size_t column, size_t columns, float *buffer)
 {
+    const size_t stride = rp_matmul_b_stride(args);
+
     if (args->form == RP_MATMUL_NT)
-        return load_block(args->b_dtype, args->b, args->k, column, columns, 0, args->k, buffer);
-    return load_block(args->b_dtype, args->b, args->n, 0, args->k, column, columns, buffer);
+        return load_block(args->b_dtype, args->b, stride, column, columns, 0, args->k, buffer);
+    return load_block(args->b_dtype, args->b, stride, 0, args->k, column, columns, buffer);
 }
 
 /* What sums over k are multiplied by. */
@@ -114,10 +117,11 @@ static void
 copy_rows(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
           float *c)
 {
-    const float *from = (const float *)args->residual + row * args->n + column;
+    const size_t stride = rp_matmul_c_stride(args);
+    const float *from = (const float *)args->residual + row * stride + column;
 
     for (size_t r = 0; r < rows; r++)
-        memcpy(c + r * args->n, from + r * args->n, columns * sizeof(float));
+        memcpy(c + r * stride, from + r * stride, columns * sizeof(float));
 }
 
 static void
@@ -125,11 +129,12 @@ multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column,
                Block a, Block b, float *buffer)
 {
     const gboolean in_place = args->c_dtype == RP_DTYPE_FP32;
-    float *c = in_place ? (float *)args->c + row * args->n + column : buffer;
-    const size_t stride = in_place ? args->n : columns;
+    const size_t row_of_c = rp_matmul_c_stride(args);
+    float *c = in_place ? (float *)args->c + row * row_of_c + column : buffer;
+    const size_t stride = in_place ? row_of_c : columns;
 
     if (!in_place && (args->accumulate || args->residual != NULL))
-        load_block(args->c_dtype, args->residual != NULL ? args->residual : args->c, args->n, row,
+        load_block(args->c_dtype, args->residual != NULL ? args->residual : args->c, row_of_c, row,
                    rows, column, columns, buffer);
     else if (args->residual != NULL)
         copy_rows(args, row, rows, column, columns, c);
@@ -137,7 +142,7 @@ multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column,
     if (args->bias != NULL)
         add_bias(args, rows, column, columns, c, stride);
     for (size_t r = 0; r < rows && !in_place; r++)
-        rp_host_store(args->c_dtype, args->c, (row + r) * args->n + column, columns,
+        rp_host_store(args->c_dtype, args->c, (row + r) * row_of_c + column, columns,
                       buffer + r * columns);
 }
 
@@ -156,7 +161,9 @@ rp_host_matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     g_assert(MAX(MAX(args->m, args->n), args->k) <= INT_MAX);
     g_assert(!(args->bias && args->scale != 0));
     g_assert(!(args->residual && args->accumulate));
-    g_assert(args->a_stride == 0 || (args->form == RP_MATMUL_NT && args->a_stride >= args->k));
+    g_assert(rp_matmul_a_stride(args) >= (args->form == RP_MATMUL_TN ? args->m : args->k));
+    g_assert(rp_matmul_b_stride(args) >= (args->form == RP_MATMUL_NT ? args->k : args->n));
+    g_assert(rp_matmul_c_stride(args) >= args->n && !(args->c_stride > 0 && args->bias));
     g_assert(args->a_dtype < RP_N_DTYPES || (args->form == RP_MATMUL_NT && args->scale == 0));
     for (size_t column = 0; column < args->n; column += column_step) {
         const size_t columns = MIN(column_step, args->n - column);

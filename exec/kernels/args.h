@@ -86,7 +86,8 @@ typedef enum {
  * C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual, or the C that it
  * adds to. With @scale, not with @bias: the sum over k times it, before anything is added.
  * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are
- * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's. */
+ * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's.
+ * A, B and C may be columns of wider matrices, C without @bias; a residual has gaps as C does. */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
@@ -99,10 +100,28 @@ typedef struct {
     bool half_sums; /* not with @scale */
     uint8_t way;    /* of those that the backend has for such a shape; 0, or none such: the first */
     float scale;    /* 0: none */
-    size_t a_stride;                /* NT: elements from a row of A to the next; 0: k */
+    size_t a_stride, b_stride, c_stride; /* elements from a row to the next; 0: no gaps between */
     const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
     void *workspace;
 } RpMatmulArgs;
+
+static inline size_t
+rp_matmul_a_stride(const RpMatmulArgs *args)
+{
+    return args->a_stride > 0 ? args->a_stride : args->form == RP_MATMUL_TN ? args->m : args->k;
+}
+
+static inline size_t
+rp_matmul_b_stride(const RpMatmulArgs *args)
+{
+    return args->b_stride > 0 ? args->b_stride : args->form == RP_MATMUL_NT ? args->k : args->n;
+}
+
+static inline size_t
+rp_matmul_c_stride(const RpMatmulArgs *args)
+{
+    return args->c_stride > 0 ? args->c_stride : args->n;
+}
 
 /*
  * A matrix for each of E experts. Rows are sorted by expert: expert e has those from offsets[e] to

@@ -32,7 +32,9 @@ rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight)
 guint
 rp_layout_part(const RpWeight *weight)
 {
-    return weight->tied ? 2 : weight->trained ? 0 : 1;
+    const gboolean is_a = weight->kind / RP_N_BASE_KINDS == RP_ADAPTER_A;
+
+    return weight->tied ? 3 : !weight->trained ? 2 : is_a ? 0 : 1;
 }
 
 static guint64
@@ -179,7 +181,7 @@ layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean code
             if (part == rp_layout_part(weight))
                 add(&layout, weight, dtype, lora != NULL ? lora->seed : 0);
         }
-        if (part == 1 && layout.scratch_bytes > 0) {
+        if (part == 2 && layout.scratch_bytes > 0) {
             layout.scratch = layout.bytes;
             layout.bytes += layout.scratch_bytes;
         }

@@ -16,7 +16,7 @@
  * Frozen weights may be packed. On the host and on their way up all of a layer stands in the same
  * order, but these in few bits; devices then make bytes of it (rp_network_expand()):
  *
- *   upload     |input_norm|lora_A|lora_B|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
+ *   upload     |lora_A|..|input_norm|lora_B|..|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
  *
  * So do they where matmuls read codes of 8 bits (core/base/fp8.h): a matrix [out,in] of a linear layer is
  * as large as in 16 bits, and read both ways. What is packed is expanded in the scratch of its layer:
@@ -87,8 +87,8 @@ RpLayerLayout rp_layer_layout_of_codes(const RpWeights *weights, guint layer, Rp
 /* @kinds have codes, and stand one behind the other, here and as they go up: their codes are those of one. */
 void rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n);
 
-/* In which of three parts of a layer's bytes @weight stands: trained, frozen, tied. */
-#define RP_LAYOUT_PARTS 3
+/* In which part of a layer's bytes @weight stands: A of adapters, others that are trained, frozen, tied. */
+#define RP_LAYOUT_PARTS 4
 guint rp_layout_part(const RpWeight *weight);
 /* Bytes of the weight (of its stack) with the gap behind it: as it goes up, and as devices read it. */
 guint64 rp_layout_upload_room(const RpWeightPlace *place);

@@ -2,6 +2,9 @@
  * Linear layers, and the low-rank adapters beside their matrices: two thin matmuls, to whose result the
  * wide one adds. Nothing of an adapter is kept: h = x A^T is made anew by the backward, in scratch that
  * is free again behind each layer. So is the input with elements dropped.
+ *
+ * Layers of the same input are one where their matrices stand one behind the other. Their adapters'
+ * A do, too, [all r,in]: h and g, [rows,all r], are one matmul's result or operand, and so is dx.
  */
 #include "exec/network/private.h"
 
@@ -83,15 +86,15 @@ rp_linear_writes_sums(RpWeightKind kind)
     return biases[kind] != 0 || kind == RP_WEIGHT_HEAD;
 }
 
-/* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @more: rows of the matrix behind it */
+/* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @rows: of the matrix, and of those behind it */
 static void
-add_sums(RpPass *pass, RpWeightKind kind, size_t more, const RpOperand *x, const RpOperand *dy,
+add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpOperand *x, const RpOperand *dy,
          float scale)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
     RpMatmulArgs args = {.form = RP_MATMUL_TN,
-                         .m = place->shape[0] + more,
+                         .m = rows,
                          .n = place->shape[1],
                          .k = x->rows,
                          .a = dy->x,
@@ -100,6 +103,8 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t more, const RpOperand *x, const
                          .a_dtype = dtype,
                          .b_dtype = dtype,
                          .c_dtype = RP_DTYPE_FP32,
+                         .a_stride = dy->stride,
+                         .b_stride = x->stride,
                          .accumulate = pass->sums_begun || rp_pass_adds(pass),
                          .scale = scale};
 
@@ -108,188 +113,290 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t more, const RpOperand *x, const
     rp_pass_matmul(pass, args);
 }
 
-/* @x as the layer's adapters see it: with elements dropped, in scratch; or as it is. */
-static RpOperand
-seen(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x)
+/* ---- adapters ---- */
+
+/* Layers that are one, or one layer: rows of their matrices, and of their adapters' A. */
+typedef struct {
+    RpJoint joint;
+    size_t out, rank;  /* of all; rank 0: no adapters */
+    RpWeightKind kind; /* the first */
+    RpWeightKind a;    /* its A */
+} Layers;
+
+static Layers
+layers_of(const RpPass *pass, RpJoint joint)
 {
-    const size_t in = pass->layout->place[adapters->a].shape[1];
+    Layers layers = {.joint = joint,
+                     .kind = joint.kinds[0],
+                     .a = rp_weight_adapter(joint.kinds[0], RP_ADAPTER_A)};
+
+    for (guint i = 0; i < joint.n; i++) {
+        layers.out += pass->layout->place[joint.kinds[i]].shape[0];
+        layers.rank += rp_pass_adapters(pass, joint.kinds[i], 0).rank;
+    }
+    return layers;
+}
+
+/* Columns from @first on of [rows,columns] */
+static RpOperand
+columns_of(const RpPass *pass, const Layers *layers, const void *x, size_t rows, size_t first,
+           size_t columns)
+{
+    const gsize element = rp_dtype_size(pass->network->options.dtype);
+
+    return (RpOperand){.x = (const void *)((guintptr)x + first * element),
+                       .rows = rows,
+                       .stride = layers->joint.n > 1 ? columns : 0};
+}
+
+/* One layer's B, and its part of what is beside those of others: of y or dy, and of h or g. */
+typedef struct {
+    RpWeightKind b;
+    float scale;
+    RpOperand y, h;
+} Part;
+
+/* @first: (inout): columns of the parts before, of y and h */
+static Part
+next_part(const RpPass *pass, const Layers *layers, guint i, size_t rows, const void *y,
+          const void *h, size_t first[2])
+{
+    const RpWeightKind kind = layers->joint.kinds[i];
+    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
+    const Part part = {.b = adapters.b,
+                       .scale = pass->layout->place[adapters.b].scale,
+                       .y = columns_of(pass, layers, y, rows, first[0], layers->out),
+                       .h = columns_of(pass, layers, h, rows, first[1], layers->rank)};
+
+    first[0] += pass->layout->place[kind].shape[0];
+    first[1] += adapters.rank;
+    return part;
+}
+
+/* @x as adapters see it: with elements dropped, in scratch; or as it is. */
+static RpOperand
+seen(RpPass *pass, const Layers *layers, const RpOperand *x)
+{
+    const size_t in = pass->layout->place[layers->a].shape[1];
 
     if (!rp_pass_drops(pass))
-        return rp_pass_plain(x->rows, x->x);
+        return (RpOperand){.x = x->x, .rows = x->rows, .stride = x->stride};
     void *y = rp_pass_take(pass, &pass->scratch, x->rows * in);
 
-    rp_pass_dropout(pass, adapters->a,
-                    (RpDropoutArgs){.rows = x->rows, .n = in, .x = x->x, .y = y});
+    rp_pass_dropout(pass, layers->a, (RpDropoutArgs){.rows = x->rows, .n = in, .x = x->x, .y = y});
     return rp_pass_plain(x->rows, y);
+}
+
+/* h of all, in scratch. @x: as adapters see it */
+static void *
+thin_input(RpPass *pass, const Layers *layers, const RpOperand *x)
+{
+    void *h = rp_pass_take(pass, &pass->scratch, x->rows * layers->rank);
+    RpMatmulArgs args = forward_args(pass, layers->a, x, h);
+
+    args.n = layers->rank;
+    rp_pass_matmul(pass, args);
+    return h;
 }
 
 /* y = s h B^T, which the wide matmul adds to: it reads y as it stores it, and a thin one behind it would
  * read and write all of y once more. */
 static void
-begin_with_adapters(RpPass *pass, const RpPassAdapters *adapters, const RpOperand *x,
-                    const void *residual, void *y)
+begin_output(RpPass *pass, const Layers *layers, const RpOperand *x, const void *residual, void *y)
 {
     const gsize before = pass->scratch.used;
-    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters->rank);
-    const RpOperand h_of = rp_pass_plain(x->rows, h), x_of = seen(pass, adapters, x);
-    RpMatmulArgs thin = forward_args(pass, adapters->b, &h_of, y);
+    const RpOperand x_of = seen(pass, layers, x);
+    const void *h = thin_input(pass, layers, &x_of);
+    size_t first[2] = {0, 0};
 
-    rp_pass_matmul(pass, forward_args(pass, adapters->a, &x_of, h));
-    thin.scale = pass->layout->place[adapters->b].scale;
-    thin.residual = residual;
-    rp_pass_matmul(pass, thin);
+    for (guint i = 0; i < layers->joint.n; i++) {
+        const Part part = next_part(pass, layers, i, x->rows, y, h, first);
+        RpMatmulArgs args = forward_args(pass, part.b, &part.h, (void *)part.y.x);
+
+        args.c_stride = part.y.stride;
+        args.scale = part.scale;
+        args.residual = residual;
+        rp_pass_matmul(pass, args);
+    }
+    pass->scratch.used = before;
+}
+
+/* g of all, in scratch; %NULL without adapters. */
+static void *
+thin_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy)
+{
+    size_t first[2] = {0, 0};
+
+    if (layers->rank == 0)
+        return NULL;
+    void *g = rp_pass_take(pass, &pass->scratch, dy->rows * layers->rank);
+
+    for (guint i = 0; i < layers->joint.n; i++) {
+        const Part part = next_part(pass, layers, i, dy->rows, dy->x, g, first);
+        RpMatmulArgs args = input_args(pass, part.b, &part.y, (void *)part.h.x);
+
+        args.c_stride = part.h.stride;
+        args.scale = part.scale;
+        rp_pass_matmul(pass, args);
+    }
+    return g;
+}
+
+static void
+adapter_sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOperand *dy,
+             const void *g)
+{
+    const gsize before = pass->scratch.used;
+    const RpOperand x_of = seen(pass, layers, x), g_of = rp_pass_plain(x->rows, g);
+    const void *h = thin_input(pass, layers, &x_of);
+    size_t first[2] = {0, 0};
+
+    for (guint i = 0; i < layers->joint.n; i++) {
+        const Part part = next_part(pass, layers, i, x->rows, dy->x, h, first);
+
+        add_sums(pass, part.b, pass->layout->place[part.b].shape[0], &part.h, &part.y, part.scale);
+    }
+    add_sums(pass, layers->a, layers->rank, &x_of, &g_of, 0);
+    pass->scratch.used = before;
+}
+
+/* dx = or += g A, without what was dropped of x. */
+static void
+begin_input_gradient(RpPass *pass, const Layers *layers, size_t rows, const void *g, void *dx,
+                     gboolean accumulate)
+{
+    const RpOperand g_of = rp_pass_plain(rows, g);
+    const size_t in = pass->layout->place[layers->a].shape[1];
+    const gsize before = pass->scratch.used;
+    const gboolean drops = rp_pass_drops(pass);
+    void *to = drops ? rp_pass_take(pass, &pass->scratch, rows * in) : dx;
+    RpMatmulArgs args = input_args(pass, layers->a, &g_of, to);
+
+    args.k = layers->rank;
+    args.accumulate = accumulate && !drops;
+    rp_pass_matmul(pass, args);
+    if (drops)
+        rp_pass_dropout(
+            pass, layers->a,
+            (RpDropoutArgs){.rows = rows, .n = in, .accumulate = accumulate, .x = to, .y = dx});
+    pass->scratch.used = before;
+}
+
+/* ---- layers ---- */
+
+/* @residual: (nullable): of one layer */
+static void
+forward(RpPass *pass, RpJoint joint, const RpOperand *x, const void *residual, void *y)
+{
+    const Layers layers = layers_of(pass, joint);
+    RpMatmulArgs wide = forward_args(pass, layers.kind, x, y);
+
+    wide.n = layers.out;
+    wide.residual = residual;
+    if (layers.rank > 0) {
+        begin_output(pass, &layers, x, residual, y);
+        wide.residual = NULL;
+        wide.accumulate = TRUE;
+    }
+    if (rp_pass_has(pass, biases[layers.kind]))
+        wide.bias = rp_pass_weight(pass, biases[layers.kind]);
+    rp_pass_matmul(pass, wide);
+}
+
+static void
+sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOperand *dy, const void *g)
+{
+    if (rp_pass_trains(pass, biases[layers->kind]))
+        rp_pass_bias_sums(pass, biases[layers->kind], dy->rows, dy->x);
+    if (rp_pass_trains(pass, layers->kind))
+        add_sums(pass, layers->kind, layers->out, x, dy, 0);
+    if (layers->rank > 0)
+        adapter_sums(pass, layers, x, dy, g);
+}
+
+static void
+input_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy, const void *g, void *dx,
+               gboolean accumulate)
+{
+    RpMatmulArgs args = input_args(pass, layers->kind, dy, dx);
+
+    if (layers->rank > 0)
+        begin_input_gradient(pass, layers, dy->rows, g, dx, accumulate);
+    args.k = layers->out;
+    args.accumulate = accumulate || layers->rank > 0;
+    rp_pass_matmul(pass, args);
+}
+
+/* @x: (nullable): sums are not wanted */
+static void
+backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy, gboolean wanted,
+         void *dx, gboolean accumulate)
+{
+    const Layers layers = layers_of(pass, joint);
+    const gsize before = pass->scratch.used;
+    const void *g = thin_gradient(pass, &layers, dy);
+
+    if (x != NULL)
+        sums(pass, &layers, x, dy, g);
+    if (wanted)
+        input_gradient(pass, &layers, dy, g, dx, accumulate);
     pass->scratch.used = before;
 }
 
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
 {
-    rp_pass_linear_onto(pass, kind, x, NULL, y);
+    forward(pass, (RpJoint){&kind, 1}, x, NULL, y);
 }
 
 void
 rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
                     void *y)
 {
-    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    RpMatmulArgs wide = forward_args(pass, kind, x, y);
-
-    wide.residual = residual;
-    if (adapters.rank > 0) {
-        begin_with_adapters(pass, &adapters, x, residual, y);
-        wide.residual = NULL;
-        wide.accumulate = TRUE;
-    }
-    if (rp_pass_has(pass, biases[kind]))
-        wide.bias = rp_pass_weight(pass, biases[kind]);
-    rp_pass_matmul(pass, wide);
-}
-
-/* g, in scratch; %NULL without adapters. */
-static void *
-thin_gradient(RpPass *pass, RpWeightKind kind, const RpOperand *dy)
-{
-    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-
-    if (adapters.rank == 0)
-        return NULL;
-    void *g = rp_pass_take(pass, &pass->scratch, dy->rows * adapters.rank);
-    RpMatmulArgs args = input_args(pass, adapters.b, dy, g);
-
-    args.scale = pass->layout->place[adapters.b].scale;
-    rp_pass_matmul(pass, args);
-    return g;
-}
-
-static void
-linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy, const void *g)
-{
-    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    const gsize before = pass->scratch.used;
-
-    if (rp_pass_trains(pass, biases[kind]))
-        rp_pass_bias_sums(pass, biases[kind], dy->rows, dy->x);
-    if (rp_pass_trains(pass, kind))
-        add_sums(pass, kind, 0, x, dy, 0);
-    if (adapters.rank == 0)
-        return;
-    void *h = rp_pass_take(pass, &pass->scratch, x->rows * adapters.rank);
-    const RpOperand dropped = seen(pass, &adapters, x), h_of = rp_pass_plain(x->rows, h);
-    const RpOperand g_of = rp_pass_plain(x->rows, g);
-
-    rp_pass_matmul(pass, forward_args(pass, adapters.a, &dropped, h));
-    add_sums(pass, adapters.b, 0, &h_of, dy, pass->layout->place[adapters.b].scale);
-    add_sums(pass, adapters.a, 0, &dropped, &g_of, 0);
-    pass->scratch.used = before;
-}
-
-/* dx = or += g A, without what was dropped of x. */
-static void
-thin_input(RpPass *pass, const RpPassAdapters *adapters, size_t rows, const void *g, void *dx,
-           gboolean accumulate)
-{
-    const RpOperand g_of = rp_pass_plain(rows, g);
-    const size_t in = pass->layout->place[adapters->a].shape[1];
-    const gsize before = pass->scratch.used;
-    const gboolean drops = rp_pass_drops(pass);
-    void *to = drops ? rp_pass_take(pass, &pass->scratch, rows * in) : dx;
-    RpMatmulArgs args = input_args(pass, adapters->a, &g_of, to);
-
-    args.accumulate = accumulate && !drops;
-    rp_pass_matmul(pass, args);
-    if (drops)
-        rp_pass_dropout(
-            pass, adapters->a,
-            (RpDropoutArgs){.rows = rows, .n = in, .accumulate = accumulate, .x = to, .y = dx});
-    pass->scratch.used = before;
-}
-
-static void
-linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, const void *g, void *dx,
-             gboolean accumulate)
-{
-    const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    RpMatmulArgs args = input_args(pass, kind, dy, dx);
-
-    if (adapters.rank > 0)
-        thin_input(pass, &adapters, dy->rows, g, dx, accumulate);
-    args.accumulate = accumulate || adapters.rank > 0;
-    rp_pass_matmul(pass, args);
+    forward(pass, (RpJoint){&kind, 1}, x, residual, y);
 }
 
 void
 rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy)
 {
-    const gsize before = pass->scratch.used;
-
-    linear_sums(pass, kind, x, dy, thin_gradient(pass, kind, dy));
-    pass->scratch.used = before;
+    backward(pass, (RpJoint){&kind, 1}, x, dy, FALSE, NULL, FALSE);
 }
 
 void
 rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx,
                      gboolean accumulate)
 {
-    const gsize before = pass->scratch.used;
-
-    linear_input(pass, kind, dy, thin_gradient(pass, kind, dy), dx, accumulate);
-    pass->scratch.used = before;
+    backward(pass, (RpJoint){&kind, 1}, NULL, dy, TRUE, dx, accumulate);
 }
 
 void
 rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy,
                         void *dx, gboolean accumulate)
 {
-    const gsize before = pass->scratch.used;
-    const void *g = thin_gradient(pass, kind, dy);
-
-    linear_sums(pass, kind, x, dy, g);
-    linear_input(pass, kind, dy, g, dx, accumulate);
-    pass->scratch.used = before;
+    backward(pass, (RpJoint){&kind, 1}, x, dy, TRUE, dx, accumulate);
 }
 
 /* ---- joined ---- */
 
-/* Whether it is nothing but a matrix, of which codes can be made with others. */
+/* Whether it is nothing but a matrix and its adapters, of which codes can be made with others. */
 static gboolean
 is_plain(const RpPass *pass, RpWeightKind kind)
 {
     const RpWeightPlace *place = &pass->layout->place[kind];
 
     return rp_pass_has(pass, kind) && !(place->has_codes && place->is_packed) &&
-           !rp_pass_has(pass, biases[kind]) && rp_pass_adapters(pass, kind, 0).rank == 0;
+           !rp_pass_has(pass, biases[kind]);
 }
 
 /* Whether @next lies behind @kind, here and as it goes up, and so does the sum of its gradient. */
 static gboolean
-are_neighbours(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
+follows(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
 {
     const RpWeightPlace *a = &pass->layout->place[kind], *b = &pass->layout->place[next];
     const guint64 elements = a->shape[0] * a->shape[1];
     const guint64 bytes = elements * rp_dtype_size(a->storage);
 
-    return is_plain(pass, kind) && is_plain(pass, next) && a->storage == b->storage &&
-           a->has_codes == b->has_codes && a->shape[1] == b->shape[1] &&
+    return a->storage == b->storage && a->has_codes == b->has_codes && a->shape[1] == b->shape[1] &&
            (a->has_codes
                 ? b->byte == a->byte + rp_layout_byte_room(a) && b->upload == a->upload + bytes
                 : b->byte == a->byte + bytes) &&
@@ -297,14 +404,26 @@ are_neighbours(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
            (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
 }
 
+/* Whether neither has adapters; or both, beside no codes, and they see the same elements of the input. */
+static gboolean
+adapters_follow(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
+{
+    const RpPassAdapters a = rp_pass_adapters(pass, kind, 0), b = rp_pass_adapters(pass, next, 0);
+
+    if (a.rank == 0 || b.rank == 0)
+        return a.rank == b.rank;
+    return !pass->layout->has_codes && pass->network->dropout == 0 && follows(pass, a.a, b.a);
+}
+
 gboolean
 rp_pass_may_join(const RpPass *pass, RpJoint joint)
 {
-    guint i = 1;
-
-    while (i < joint.n && are_neighbours(pass, joint.kinds[i - 1], joint.kinds[i]))
-        i++;
-    return i == joint.n;
+    for (guint i = 0; i < joint.n; i++)
+        if (!is_plain(pass, joint.kinds[i]) ||
+            (i > 0 && !(follows(pass, joint.kinds[i - 1], joint.kinds[i]) &&
+                        adapters_follow(pass, joint.kinds[i - 1], joint.kinds[i]))))
+            return FALSE;
+    return TRUE;
 }
 
 gboolean
@@ -315,40 +434,21 @@ rp_pass_joins(const RpPass *pass, RpJoint joint)
     return first->has_codes ? first->code_rows > first->shape[0] : rp_pass_may_join(pass, joint);
 }
 
-/* Rows of the matrices behind the first. */
-static size_t
-more_rows(const RpPass *pass, RpJoint joint)
-{
-    size_t rows = 0;
-
-    for (guint i = 1; i < joint.n; i++)
-        rows += pass->layout->place[joint.kinds[i]].shape[0];
-    return rows;
-}
-
 void
 rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y)
 {
-    RpMatmulArgs args = forward_args(pass, joint.kinds[0], x, y);
-
-    args.n += more_rows(pass, joint);
-    rp_pass_matmul(pass, args);
+    forward(pass, joint, x, NULL, y);
 }
 
 void
 rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy)
 {
-    if (rp_pass_trains(pass, joint.kinds[0]))
-        add_sums(pass, joint.kinds[0], more_rows(pass, joint), x, dy, 0);
+    backward(pass, joint, x, dy, FALSE, NULL, FALSE);
 }
 
 void
 rp_pass_joined_backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy,
                         void *dx)
 {
-    RpMatmulArgs args = input_args(pass, joint.kinds[0], dy, dx);
-
-    rp_pass_joined_sums(pass, joint, x, dy);
-    args.k += more_rows(pass, joint);
-    rp_pass_matmul(pass, args);
+    backward(pass, joint, x, dy, TRUE, dx, FALSE);
 }

@@ -19,6 +19,14 @@ shape_of(const RpMatmulArgs *args)
                          .bias = args->bias != NULL};
 }
 
+/* Thin matmuls of adapters beside each other have columns of wider matrices, and take the first way. */
+static gboolean
+is_listed(const RpMatmulArgs *args)
+{
+    return args->b_stride == 0 && args->c_stride == 0 &&
+           (args->a_stride == 0 || args->form == RP_MATMUL_NT);
+}
+
 static const RpMatmulWay *
 find(const RpMatmulWay *ways, guint n, const RpMatmulWay *shape)
 {
@@ -63,7 +71,7 @@ rp_matmuls_note(const RpNetwork *network, const RpMatmulArgs *args)
     guint n;
     const RpMatmulWay *known = rp_network_matmuls(network, &n);
 
-    if (find(known, n, &shape) == NULL)
+    if (is_listed(args) && find(known, n, &shape) == NULL)
         g_array_append_val(network->matmuls, shape);
 }
 
@@ -72,7 +80,7 @@ rp_matmuls_way(const RpNetwork *network, const RpMatmulArgs *args)
 {
     const RpNetworkOptions *options = &network->options;
 
-    if (options->n_matmul_ways == 0)
+    if (options->n_matmul_ways == 0 || !is_listed(args))
         return 0;
     const RpMatmulWay shape = shape_of(args);
     const RpMatmulWay *way = find(options->matmul_ways, options->n_matmul_ways, &shape);

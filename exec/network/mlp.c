@@ -20,12 +20,12 @@ typedef struct {
 static const RpWeightKind gate_up[] = {RP_WEIGHT_GATE, RP_WEIGHT_UP};
 static const RpJoint joint = {gate_up, G_N_ELEMENTS(gate_up)};
 
-/* A pass over rows of m takes eight values at a time. Adapters of down read a product without gaps. */
+/* A pass over rows of m takes eight values at a time. Dropout reads a product without gaps. */
 static gboolean
 are_one(const RpPass *pass, const RpBlockShape *z)
 {
     return z->m % 8 == 0 && rp_pass_joins(pass, joint) &&
-           rp_pass_adapters(pass, RP_WEIGHT_DOWN, 0).rank == 0;
+           (rp_pass_adapters(pass, RP_WEIGHT_DOWN, 0).rank == 0 || pass->network->dropout == 0);
 }
 
 static Mlp

@@ -273,7 +273,7 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 typedef struct {
     const void *x;
     size_t rows;
-    size_t stride; /* from a row to the next, of y = x W^T without codes; 0: n */
+    size_t stride; /* from a row to the next, without codes; 0: n */
     RpDtype code;
     const guint8 *codes;  /* [rows,n] */
     const guint8 *turned; /* [n,rows] */
@@ -332,8 +332,8 @@ typedef struct {
     const RpWeightKind *kinds;
     guint n;
 } RpJoint;
-/* Whether they can be one, [out of all,in]: their matrices stand one behind the other, and none has a
- * bias or adapters; */
+/* Whether they can be one, [out of all,in]: their matrices stand one behind the other, and so do A of
+ * their adapters, if they have some; none has a bias; */
 gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
 /* and whether they are: of codes where the layout says so. */
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);

@@ -250,7 +250,7 @@ merges_gpt_oss_in_any_format(void **state)
         g_autofree char *line =
             g_strdup_printf("--set model=@T/gpt-%s --set output=@T/gpt-%s-run --set steps=3 "
                             "--set lora.rank=3 --set lora.targets=q_proj,experts.down_proj "
-                            "--set optimizer.learning_rate=0.1",
+                            "--set optimizer.learning_rate=0.07",
                             format, format);
         g_auto(RpCliRun) made =
             rp_cli_run("init @T/gpt-oss.json -o @T/gpt-%s --base %s", format, format);

@@ -29,15 +29,16 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
 
     args.a = cuda_in(side, inputs->a);
     args.b = cuda_in(side, inputs->b);
-    args.c =
-        args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, args.m * args.n);
+    args.c = args.accumulate || args.c_stride > 0 ? cuda_in(side, inputs->c)
+                                                  : cuda_out(side, args.c_dtype, args.m * args.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
     args.residual = inputs->residual.n > 0 ? cuda_in(side, inputs->residual) : NULL;
     args.workspace = side->stream != NULL && inputs->workspace != NULL
                          ? inputs->workspace
                          : cuda_workspace(side, side->kernels->matmul_workspace(&args));
     side->kernels->matmul(side->stream, &args);
-    outputs->arrays[0] = cuda_result(side, args.c_dtype, args.m * args.n, args.c);
+    outputs->arrays[0] =
+        cuda_result(side, args.c_dtype, args.m * rp_matmul_c_stride(&args), args.c);
     outputs->terms[0] = args.k;
     /* cuBLASLt may round a product before it adds to a 16-bit C: half a unit of at most 8. So does
      * a bias that is a pass of its own */
@@ -160,27 +161,38 @@ multiplies_in_other_ways(void **state)
     }
 }
 
+/* A, B and C with gaps, by themselves and together; C adds to a residual, to itself, or to nothing. */
 static void
-multiplies_columns_of_a_wider_matrix(void **state)
+multiplies_columns_of_wider_matrices(void **state)
 {
     static const size_t sizes[][3] = {{3, 5, 7}, {67, 129, 31}, {264, 136, 8}, {512, 2048, 2048}};
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
-        for (guint i = 0; i < RP_N_DTYPES * 2; i++) {
-            const RpDtype dtype = (RpDtype)(i % RP_N_DTYPES);
-            const RpMatmulArgs shape = {.form = RP_MATMUL_NT,
-                                        .m = sizes[s][0],
-                                        .n = sizes[s][1],
-                                        .k = sizes[s][2],
-                                        .a_stride = (i / RP_N_DTYPES + 1) * sizes[s][2],
-                                        .a_dtype = dtype,
-                                        .b_dtype = dtype,
-                                        .c_dtype = dtype};
+        for (guint i = 0; i < 3 * RP_N_DTYPES * 8; i++) {
+            const RpDtype dtype = (RpDtype)(i / 3 % RP_N_DTYPES);
+            const guint gaps = i / 9;
+            RpMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+                                  .m = sizes[s][0],
+                                  .n = sizes[s][1],
+                                  .k = sizes[s][2],
+                                  .a_dtype = dtype,
+                                  .b_dtype = dtype,
+                                  .c_dtype = dtype,
+                                  .accumulate = gaps == 7};
             const guint mark = host_mark();
-            const Product inputs = {shape, cuda_random(dtype, shape.m * shape.a_stride, 1),
-                                    cuda_random(dtype, shape.n * shape.k, 1),
-                                    .residual = cuda_random(dtype, shape.m * shape.n, 1)};
 
+            shape.a_stride = gaps & 1 ? 2 * rp_matmul_a_stride(&shape) : 0;
+            shape.b_stride = gaps & 2 ? rp_matmul_b_stride(&shape) + 32 : 0;
+            shape.c_stride = gaps & 4 ? shape.n + 64 : 0;
+            const size_t c = shape.m * rp_matmul_c_stride(&shape);
+            const size_t a_rows = shape.form == RP_MATMUL_TN ? shape.k : shape.m;
+            const size_t b_rows = shape.form == RP_MATMUL_NT ? shape.n : shape.k;
+            Product inputs = {shape, cuda_random(dtype, a_rows * rp_matmul_a_stride(&shape), 1),
+                              cuda_random(dtype, b_rows * rp_matmul_b_stride(&shape), 1),
+                              .c = cuda_random(dtype, c, 1)};
+
+            if (!shape.accumulate)
+                inputs.residual = cuda_random(dtype, c, 1);
             cuda_hold_to_host(compute_product, &inputs, FALSE);
             host_free_since(mark);
         }
@@ -485,7 +497,7 @@ main(void)
         cuda_test(adds_the_bias_of_each_call_and_of_none),
         cuda_test(adds_to_residuals),
         cuda_test(multiplies_in_other_ways),
-        cuda_test(multiplies_columns_of_a_wider_matrix),
+        cuda_test(multiplies_columns_of_wider_matrices),
         cuda_test(multiplies_nothing),
         cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),
         cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),

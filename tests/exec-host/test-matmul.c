@@ -95,44 +95,72 @@ adds_the_bias_of_a_product_before_it_rounds(void **state)
     assert_true(c == 258);
 }
 
-/* A in columns of a wider matrix: the product of the same rows without what stands between them. */
+/* @rows of @n elements, into rows of @to_stride. */
 static void
-multiplies_columns_of_a_wider_matrix(void **state)
+copy_columns(RpDtype dtype, size_t rows, size_t n, Array from, size_t from_stride, Array to,
+             size_t to_stride)
+{
+    const gsize element = rp_dtype_size(dtype);
+
+    for (size_t row = 0; row < rows; row++)
+        memcpy((char *)to.data + row * to_stride * element,
+               (const char *)from.data + row * from_stride * element, n * element);
+}
+
+/* A, B and C in columns of wider matrices: the product of the same rows without what stands between
+ * them, which stays as it is. */
+static void
+check_columns(RpMatmulForm form, RpDtype dtype, const size_t size[3], guint kind)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    const size_t m = size[0], n = size[1], k = size[2];
+    const size_t a_rows = form == RP_MATMUL_TN ? k : m, a_row = form == RP_MATMUL_TN ? m : k;
+    const size_t b_rows = form == RP_MATMUL_NT ? n : k, b_row = form == RP_MATMUL_NT ? k : n;
+    const Array a = host_output(dtype, a_rows * a_row), b = host_output(dtype, b_rows * b_row);
+    const Array wide_a = host_random(dtype, a_rows * (2 * a_row + 3), 1);
+    const Array wide_b = host_random(dtype, b_rows * (b_row + 5), 1);
+    const Array old = host_random(dtype, m * (n + 7), 1);
+    const Array got = host_copy(old), want = host_copy(old), c = host_output(dtype, m * n);
+    const Array residual = host_output(dtype, m * n);
+    RpMatmulArgs args = {.form = form,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .a = a.data,
+                         .b = b.data,
+                         .c = c.data,
+                         .residual = kind == 2 ? residual.data : NULL,
+                         .accumulate = kind == 1,
+                         .a_dtype = dtype,
+                         .b_dtype = dtype,
+                         .c_dtype = dtype};
+
+    copy_columns(dtype, a_rows, a_row, wide_a, 2 * a_row + 3, a, a_row);
+    copy_columns(dtype, b_rows, b_row, wide_b, b_row + 5, b, b_row);
+    copy_columns(dtype, m, n, old, n + 7, c, n);
+    copy_columns(dtype, m, n, old, n + 7, residual, n);
+    args.workspace = host_workspace(kernels->matmul_workspace(&args));
+    kernels->matmul(NULL, &args);
+    copy_columns(dtype, m, n, c, n, want, n + 7);
+    args.a = wide_a.data;
+    args.b = wide_b.data;
+    args.c = got.data;
+    args.residual = kind == 2 ? old.data : NULL;
+    args.a_stride = 2 * a_row + 3;
+    args.b_stride = b_row + 5;
+    args.c_stride = n + 7;
+    kernels->matmul(NULL, &args);
+    host_assert_same(got, want);
+}
+
+static void
+multiplies_columns_of_wider_matrices(void **state)
 {
     static const size_t sizes[][3] = {{1, 1, 1}, {67, 129, 31}, {300, 259, 5}};
-    const RpKernels *kernels = rp_host_kernels();
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
-        for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
-            const size_t m = sizes[s][0], n = sizes[s][1], k = sizes[s][2], stride = 2 * k + 3;
-            const gsize element = rp_dtype_size((RpDtype)dtype);
-            const Array wide = host_random((RpDtype)dtype, m * stride, 1);
-            const Array a = host_output((RpDtype)dtype, m * k);
-            const Array b = host_random((RpDtype)dtype, n * k, 1);
-            const Array want = host_output((RpDtype)dtype, m * n);
-            const Array got = host_output((RpDtype)dtype, m * n);
-            RpMatmulArgs args = {.form = RP_MATMUL_NT,
-                                 .m = m,
-                                 .n = n,
-                                 .k = k,
-                                 .a = a.data,
-                                 .b = b.data,
-                                 .c = want.data,
-                                 .a_dtype = (RpDtype)dtype,
-                                 .b_dtype = (RpDtype)dtype,
-                                 .c_dtype = (RpDtype)dtype};
-
-            for (size_t row = 0; row < m; row++)
-                memcpy((char *)a.data + row * k * element,
-                       (const char *)wide.data + row * stride * element, k * element);
-            args.workspace = host_workspace(kernels->matmul_workspace(&args));
-            kernels->matmul(NULL, &args);
-            args.a = wide.data;
-            args.a_stride = stride;
-            args.c = got.data;
-            kernels->matmul(NULL, &args);
-            host_assert_same(got, want);
-        }
+        for (guint i = 0; i < 3 * RP_N_DTYPES * 3; i++)
+            check_columns(forms[i % 3], (RpDtype)(i / 3 % RP_N_DTYPES), sizes[s], i / 9);
 }
 
 static void
@@ -236,7 +264,7 @@ main(void)
         host_test(multiplies_every_mixture_of_storages),
         host_test(adds_the_bias_of_a_product_before_it_rounds),
         host_test(adds_a_residual_before_it_rounds),
-        host_test(multiplies_columns_of_a_wider_matrix),
+        host_test(multiplies_columns_of_wider_matrices),
         host_test(adds_a_bias_of_several_tiles_to_a_product),
         host_test(needs_no_workspace_in_fp32),
         host_test(adds_a_bias_to_every_token),

@@ -58,9 +58,8 @@ check_difference(Model *model, const Run *run, guint index)
 }
 
 static void
-check_differences(RpArchitecture architecture, const RpLora *lora)
+check_differences(RpModel config, const RpLora *lora)
 {
-    const RpModel config = network_config(architecture, FALSE);
     Model *model = network_random_adapted(&config, lora, &options);
     guint n = 0;
 
@@ -83,9 +82,35 @@ gradients_are_differences_of_the_loss(void **state)
     const RpLora lora = {.rank = 3, .alpha = 4, .saved = saved};
     const RpLora other = {.rank = 5, .alpha = 9, .rslora = TRUE, .dropout = 0.3, .seed = 5};
 
-    check_differences(RP_ARCHITECTURE_QWEN3, &lora);
-    check_differences(RP_ARCHITECTURE_QWEN3, &other);
-    check_differences(RP_ARCHITECTURE_LLAMA, &other);
+    const RpLora joined = {.rank = 4, .alpha = 6};
+
+    check_differences(network_config(RP_ARCHITECTURE_QWEN3, FALSE), &lora);
+    check_differences(network_config(RP_ARCHITECTURE_QWEN3, FALSE), &other);
+    check_differences(network_config(RP_ARCHITECTURE_LLAMA, FALSE), &other);
+    check_differences(network_config_joined(), &joined);
+}
+
+/* Adapters whose A [4,16] stand one behind the other; with dropout, which drops nothing here, layers are
+ * apart. */
+static void
+computes_joined_layers_as_it_does_apart(void **state)
+{
+    const RpModel config = network_config_joined();
+    const RpLora joined = {.rank = 4, .alpha = 6}, apart = {.rank = 4, .alpha = 6, .dropout = 0.5};
+    Model *one = network_random_adapted(&config, &joined, &options);
+    Model *other = network_random_adapted(&config, &apart, &options);
+    const Run got = network_whole(one), want = network_whole(other);
+
+    assert_true(fabs(got.loss - want.loss) <= 1e-6 * want.loss);
+    assert_true(network_error(got.sums, want.sums, one->elements) < 2e-6);
+    for (guint cut = 0; cut < 8; cut++) {
+        const Run run = network_cut(one, cut, 7 - cut);
+
+        assert_true(run.loss == got.loss);
+        assert_memory_equal(run.sums, got.sums, one->elements * sizeof(float));
+    }
+    network_free(one);
+    network_free(other);
 }
 
 static void
@@ -323,6 +348,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(gradients_are_differences_of_the_loss),
+        host_test(computes_joined_layers_as_it_does_apart),
         host_test(drops_the_same_however_the_model_is_cut),
         host_test(drops_the_same_in_tiles),
         host_test(drops_by_seed_and_in_training_alone),

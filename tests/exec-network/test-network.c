@@ -159,16 +159,19 @@ gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
     }
 }
 
-/* Dense blocks; sinks, windows and experts; adapters that drop elements; joined matrices. */
+/* Dense blocks; sinks, windows and experts; adapters that drop elements; joined matrices, without adapters
+ * and with. */
 static Model *
 saving_model(guint which)
 {
-    static const RpLora lora = {.rank = 3, .alpha = 6, .dropout = 0.25};
+    static const RpLora dropping = {.rank = 3, .alpha = 6, .dropout = 0.25};
+    static const RpLora plain = {.rank = 4, .alpha = 6};
+    const RpLora *lora = which == 2 ? &dropping : which == 4 ? &plain : NULL;
     RpModel config =
         network_config(which == 1 ? RP_ARCHITECTURE_GPT_OSS : RP_ARCHITECTURE_QWEN3, FALSE);
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-    if (which == 3)
+    if (which >= 3)
         config = network_config_joined();
     config.blocks = 3;
     if (which == 1) {
@@ -178,8 +181,8 @@ saving_model(guint which)
         config.sliding_period = 2;
         config.attention_bias = config.mlp_bias = TRUE;
     }
-    Model *model = which == 2 ? network_random_adapted(&config, &lora, &options)
-                              : network_random(&config, &options);
+    Model *model = lora != NULL ? network_random_adapted(&config, lora, &options)
+                                : network_random(&config, &options);
 
     model->drops = which == 2;
     return model;
@@ -189,7 +192,7 @@ saving_model(guint which)
 static void
 gives_the_same_bits_whatever_is_saved(void **state)
 {
-    for (guint which = 0; which < 4; which++) {
+    for (guint which = 0; which < 5; which++) {
         Model *model = saving_model(which);
         const gsize bytes = model->elements * sizeof(float);
         const guint last = all_layers(model).count - 2;
@@ -811,7 +814,7 @@ count_matmuls(const RpModel *config, const RpLora *lora)
 static void
 multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
 {
-    static const RpLora lora = {.rank = 3, .alpha = 6};
+    static const RpLora lora = {.rank = 3, .alpha = 6}, joined = {.rank = 4, .alpha = 6};
     RpModel config = network_config_joined();
 
     config.blocks = 1;
@@ -825,6 +828,15 @@ multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
     count_matmuls(&config, &lora);
     assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 0);
     assert_int_equal(count_of(RP_MATMUL_NT, 16, 16), 2);
+    /* A [3,16] has a gap behind it, A [4,16] has none: [12,16] of q, k and v, [8,16] of gate and up */
+    assert_int_equal(count_of(RP_MATMUL_NT, 12, 16), 0);
+    count_matmuls(&config, &joined);
+    assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 1);
+    assert_int_equal(count_of(RP_MATMUL_NT, 12, 16), 2);
+    assert_int_equal(count_of(RP_MATMUL_TN, 12, 16), 1);
+    assert_int_equal(count_of(RP_MATMUL_NT, 8, 16), 2);
+    assert_int_equal(count_of(RP_MATMUL_NN, 80, 16), 1);
+    assert_int_equal(count_of(RP_MATMUL_NN, 8, 16), 1);
     config.attention_bias = TRUE;
     count_matmuls(&config, NULL);
     assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 0);

@@ -38,20 +38,14 @@ has_attention(RpAttentionChoice choice)
     return choice == RP_ATTENTION_BUILTIN || rp_cudnn_available();
 }
 
-/* Elements from a row to the next; of A^T, a column. */
-static size_t
-row_of_a(const RpMatmulArgs *args)
-{
-    return args->form == RP_MATMUL_TN ? args->m : args->a_stride > 0 ? args->a_stride : args->k;
-}
-
 /* Rows of a part, 0: it cannot be divided, or need not be. */
 static size_t
 find_part(const RpMatmulArgs *args)
 {
     const gboolean adds = args->form == RP_MATMUL_TN;
     const size_t rows = adds ? args->k : args->m;
-    const size_t width = adds ? MAX(args->m, args->n) : MAX(row_of_a(args), args->n);
+    const size_t width =
+        MAX(rp_matmul_a_stride(args), adds ? rp_matmul_b_stride(args) : rp_matmul_c_stride(args));
 
     if (width == 0 || rows <= MOST_ELEMENTS / width || (adds && args->c_dtype != RP_DTYPE_FP32))
         return 0;
@@ -78,16 +72,17 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     for (size_t at = 0; at < rows; at += step) {
         RpMatmulArgs part = *args;
 
-        part.a = at_element(args->a, args->a_dtype, at * row_of_a(args));
+        part.a = at_element(args->a, args->a_dtype, at * rp_matmul_a_stride(args));
         if (adds) {
             part.k = MIN(step, rows - at);
-            part.b = at_element(args->b, args->b_dtype, at * args->n);
+            part.b = at_element(args->b, args->b_dtype, at * rp_matmul_b_stride(args));
             part.accumulate = args->accumulate || at > 0;
         } else {
             part.m = MIN(step, rows - at);
-            part.c = (void *)at_element(args->c, args->c_dtype, at * args->n);
+            part.c = (void *)at_element(args->c, args->c_dtype, at * rp_matmul_c_stride(args));
             if (args->residual != NULL)
-                part.residual = at_element(args->residual, args->c_dtype, at * args->n);
+                part.residual =
+                    at_element(args->residual, args->c_dtype, at * rp_matmul_c_stride(args));
         }
         rp_cuda_multiply(stream, &part);
     }

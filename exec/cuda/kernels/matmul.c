@@ -40,7 +40,7 @@
 
 /* What decides about a plan; compared as bytes, so made of zeros first. */
 typedef struct {
-    size_t m, n, k, a_stride;
+    size_t m, n, k, a_stride, b_stride, c_stride;
     guint16 form, way;
     guint32 a_dtype, b_dtype, c_dtype;
     guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
@@ -49,7 +49,7 @@ typedef struct {
     guint16 c_alignment, bias_alignment; /* 0: no bias */
 } Key;
 
-G_STATIC_ASSERT(sizeof(Key) == 4 * sizeof(size_t) + 8 * sizeof(guint32));
+G_STATIC_ASSERT(sizeof(Key) == 6 * sizeof(size_t) + 8 * sizeof(guint32));
 
 typedef struct {
     Key key;
@@ -141,7 +141,9 @@ key_of(const RpMatmulArgs *args)
     key.m = args->m;
     key.n = args->n;
     key.k = args->k;
-    key.a_stride = args->a_stride;
+    key.a_stride = rp_matmul_a_stride(args);
+    key.b_stride = rp_matmul_b_stride(args);
+    key.c_stride = rp_matmul_c_stride(args);
     key.form = (guint16)args->form;
     key.way = args->way;
     key.a_dtype = args->a_dtype;
@@ -170,13 +172,12 @@ data_type(guint32 dtype)
     return types[dtype];
 }
 
-/* Of a matrix of @rows x @columns in rows. @stride: from one to the next; 0: @columns */
+/* Of a matrix of @rows x @columns in rows. @stride: from one to the next */
 static cublasStatus_t
 new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns,
            size_t stride)
 {
-    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows,
-                                      (int64_t)(stride > 0 ? stride : columns));
+    return cublasLtMatrixLayoutCreate(layout, data_type(dtype), columns, rows, (int64_t)stride);
 }
 
 static cublasStatus_t
@@ -256,9 +257,9 @@ describe(Plan *plan)
                             a_turned ? key->m : key->k, key->a_stride);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = new_layout(&plan->b, key->b_dtype, b_turned ? key->n : key->k,
-                            b_turned ? key->k : key->n, 0);
+                            b_turned ? key->k : key->n, key->b_stride);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = new_layout(&plan->c, key->c_dtype, key->m, key->n, 0);
+        status = new_layout(&plan->c, key->c_dtype, key->m, key->n, key->c_stride);
     return status;
 }
 
@@ -432,7 +433,7 @@ rp_cuda_multiply(RpKernelStream *stream, const RpMatmulArgs *args)
     g_return_if_fail(!(args->bias && args->scale != 0));
     rp_cuda_stream_pace(stream);
     g_return_if_fail(!(args->residual && args->accumulate));
-    g_return_if_fail(args->a_stride == 0 || args->form == RP_MATMUL_NT);
+    g_return_if_fail(args->c_stride == 0 || (args->bias == NULL && args->k > 0));
     if (!is_known(args)) {
         fail(stream, args, CUBLAS_STATUS_NOT_SUPPORTED);
         return;
