@@ -147,7 +147,7 @@ rp_host_norm_heads_backward(const RpRmsnormArgs *args, RpHostHeads of)
         memset(partial, 0, args->n * sizeof *partial);
         for (size_t row = first; row < end; row++)
             backward_row(args, place_of(&of, args->n, row), args->rstd[row], partial);
-        for (size_t i = 0; i < args->n; i++)
+        for (size_t i = 0; i < args->n && args->d_weight != NULL; i++)
             args->d_weight[i] += partial[i];
     }
     rp_host_note_largest(args->dtype, args->dx, args->rows * args->n, args->largest);

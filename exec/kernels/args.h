@@ -181,7 +181,7 @@ typedef struct {
     const void *dy;         /* backward: [rows,n] */
     const void *d_residual; /* backward: [rows,n] or NULL: gradient that reaches x directly */
     void *dx;               /* backward: [rows,n]; may be dy or d_residual */
-    float *d_weight;        /* backward: [n], += */
+    float *d_weight;        /* backward: [n], +=, or NULL */
     void *workspace;        /* backward */
     float *largest;         /* NULL, or as RpLargestArgs has it: of y, backward of dx */
 } RpRmsnormArgs;
@@ -222,7 +222,7 @@ typedef struct {
     float *rstd;        /* [T,H]; forward: out, backward: in */
     const void *dy;     /* backward: [T,H,D] */
     void *dx;           /* backward: [T,H,D]; may be dy */
-    float *d_weight;    /* backward: [D], += */
+    float *d_weight;    /* backward: [D], +=, or NULL */
     void *workspace;    /* backward */
     float *largest;     /* NULL, or as RpLargestArgs has it: backward, of dx */
 } RpNormRopeArgs;

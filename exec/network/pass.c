@@ -56,13 +56,11 @@ rp_pass_has(const RpPass *pass, RpWeightKind kind)
     return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
 }
 
-/* Where a gradient's sum of @n elements goes; a kernel that adds up more than it makes leaves a frozen norm's where
- * nobody looks. */
+/* Where a gradient's sum goes; %NULL: the weight is frozen. */
 static float *
-sum_or_scratch(RpPass *pass, RpWeightKind kind, size_t n)
+sum_or_none(const RpPass *pass, RpWeightKind kind)
 {
-    return rp_pass_trains(pass, kind) ? rp_pass_sum(pass, kind)
-                                      : rp_pass_take_floats(&pass->scratch, n);
+    return rp_pass_trains(pass, kind) ? rp_pass_sum(pass, kind) : NULL;
 }
 
 void
@@ -109,7 +107,7 @@ void
 rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args)
 {
     complete_norm(pass, kind, &args);
-    args.d_weight = sum_or_scratch(pass, kind, args.n);
+    args.d_weight = sum_or_none(pass, kind);
     RUN_IN_WORKSPACE(pass, rmsnorm_backward, &args);
 }
 
@@ -182,7 +180,7 @@ void
 rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
 {
     complete_norm_rope(pass, kind, &args);
-    args.d_weight = sum_or_scratch(pass, kind, args.head_size);
+    args.d_weight = sum_or_none(pass, kind);
     RUN_IN_WORKSPACE(pass, norm_rope_backward, &args);
 }
 

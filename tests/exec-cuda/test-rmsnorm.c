@@ -53,6 +53,13 @@ compute_backward(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[0] = inputs->n;
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->n, args.d_weight);
     outputs->terms[1] = inputs->rows;
+    if (args.dx == args.dy || args.dx == args.d_residual)
+        return;
+    args.dx = cuda_out(side, dtype, inputs->x.n);
+    args.d_weight = NULL; /* frozen */
+    side->kernels->rmsnorm_backward(side->stream, &args);
+    outputs->arrays[2] = cuda_result(side, dtype, inputs->x.n, args.dx);
+    outputs->terms[2] = inputs->n;
 }
 
 static Inputs

@@ -91,6 +91,13 @@ check_backward(RpDtype dtype, Size size, gboolean with_residual, gboolean in_pla
     kernels->rmsnorm_backward(NULL, &args);
     host_assert_close(dx, want, size.n, 0);
     host_assert_close(d_weight, want_weight, size.rows + size.n, 0);
+    if (in_place)
+        return;
+    /* a frozen weight's norm: the same dx */
+    args.dx = host_output(dtype, n).data;
+    args.d_weight = NULL;
+    kernels->rmsnorm_backward(NULL, &args);
+    assert_memory_equal(args.dx, dx.data, n * rp_dtype_size(dtype));
 }
 
 static void

@@ -481,8 +481,9 @@ rp_cuda_norm_rope_backward(const RpNormRopeArgs *args, cudaStream_t stream)
         return for_half(half, LaunchBackward<T>{turn_of<T>(args, args->dy, args->dx),
                                                 all_wide(args, args->dy, args->dx), stream});
     });
-    return status == cudaSuccess ? rp_cuda_add_partials((const float *)args->workspace,
-                                                        ceil_divide(items, items_of_chunk(items)),
-                                                        args->head_size, args->d_weight, stream)
-                                 : status;
+    return status == cudaSuccess && args->d_weight
+               ? rp_cuda_add_partials((const float *)args->workspace,
+                                      ceil_divide(items, items_of_chunk(items)), args->head_size,
+                                      args->d_weight, stream)
+               : status;
 }

@@ -459,6 +459,7 @@ rp_cuda_rmsnorm_backward(const RpRmsnormArgs *args, cudaStream_t stream)
                                              chunks,
                                              stream});
     });
-    return status == cudaSuccess ? rp_cuda_add_partials(partials, chunks, n, args->d_weight, stream)
-                                 : status;
+    return status == cudaSuccess && args->d_weight
+               ? rp_cuda_add_partials(partials, chunks, n, args->d_weight, stream)
+               : status;
 }
