@@ -199,8 +199,8 @@ thin_input(RpPass *pass, const Layers *layers, const RpOperand *x)
     return h;
 }
 
-/* y = s h B^T, which the wide matmul adds to: it reads y as it stores it, and a thin one behind it would
- * read and write all of y once more. */
+/* y = s h B^T, which the wide matmul adds to: it reads y while it multiplies, where a thin one behind it
+ * would do nothing else. */
 static void
 begin_output(RpPass *pass, const Layers *layers, const RpOperand *x, const void *residual, void *y)
 {
