@@ -42,4 +42,3 @@ grouped_sums_in_half(const RpGroupedMatmulArgs *args)
     return args->half_sums && args->scale == 0 && args->form != RP_MATMUL_TN &&
            args->a_dtype == RP_DTYPE_FP16 && args->c_dtype == RP_DTYPE_FP16;
 }
-
