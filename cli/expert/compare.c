@@ -1,4 +1,5 @@
 /* Rows of profile x schedule. A row that cannot run says why and the others go on. */
+#include "cli/progress.h"
 #include "cli/reports/entries.h"
 #include "cli/reports/noise.h"
 #include "cli/reports/result.h"
@@ -118,14 +119,26 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
                              &distributed, error);
 }
 
+/* Rows under way. */
+typedef struct {
+    RpScheduleArgs *args;
+    guint done, total;
+    RpProgress progress;
+    GMutex lock; /* over done and progress */
+} Work;
+
 static void
 run_in_thread(gpointer data, gpointer user_data)
 {
     Row *row = data;
+    Work *work = user_data;
     g_autoptr(GError) error = NULL;
 
-    if (!run_row(user_data, row, &error))
+    if (!run_row(work->args, row, &error))
         row->problem = rp_cli_message(error, FALSE);
+    g_mutex_lock(&work->lock);
+    rp_progress_show(&work->progress, ++work->done, work->total);
+    g_mutex_unlock(&work->lock);
 }
 
 /* Rows know nothing of each other: as many at once as there are processors. */
@@ -134,7 +147,9 @@ run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
 {
     args->ask.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
     args->ask.memory_bytes = rp_ask_memory_now();
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, args, (int)args->ask.beside, TRUE, error);
+    Work work = {
+        .args = args, .total = rows->len, .progress = rp_progress_begin("searching partitions", 0)};
+    GThreadPool *pool = g_thread_pool_new(run_in_thread, &work, (int)args->ask.beside, TRUE, error);
 
     if (pool == NULL)
         return FALSE;
@@ -142,6 +157,8 @@ run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
     for (guint i = rows->len; i > 0; i--)
         g_thread_pool_push(pool, &g_array_index(rows, Row, i - 1), NULL);
     g_thread_pool_free(pool, FALSE, TRUE);
+    g_mutex_clear(&work.lock);
+    rp_progress_clear();
     return TRUE;
 }
 
@@ -409,6 +426,9 @@ write_csv(GOutputStream *stream, gpointer report, GError **error)
     return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
 }
 
+/* What is compared where nobody says what: one model, so that the answer comes at once. */
+static const char *const usual_names[] = {"qwen3-1.7b", NULL};
+
 static gboolean
 run(gpointer user_args, char **paths, RpReport *report, GError **error)
 {
@@ -425,8 +445,12 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     request->ask.options.gpus = request->ask.options.gpus > 0 ? request->ask.options.gpus : GPUS;
     if (request->ask.options.micro_batches == 0)
         request->ask.options.micro_batches = MICRO_BATCHES;
+    const gboolean usual = paths[0] == NULL && args->profiles_dir == NULL &&
+                           args->systems.names == NULL && g_getenv("ROUNDPIPE_PROFILES") == NULL;
+
     if (!check_args(request, args, error) ||
-        !rp_cli_load_entries(paths, args->profiles_dir, request, entries, error) ||
+        !rp_cli_load_entries(usual ? (char **)usual_names : paths, args->profiles_dir, request,
+                             entries, error) ||
         !check_csv(args, entries, error))
         return FALSE;
     if (args->systems.names != NULL) {
@@ -474,7 +498,9 @@ static const GOptionEntry options[] = {
      NULL},
     RP_CLI_NOISE(CompareArgs),
     {"profiles", 0, RP_FILE(CompareArgs, profiles_dir),
-     "directory of profiles (default: $ROUNDPIPE_PROFILES, or the shipped RTX 4090 ones)", "DIR"},
+     "all profiles of a directory, as $ROUNDPIPE_PROFILES names one; with neither nor PROFILE: "
+     "Qwen3-1.7B on RTX 4090 (--systems: all shipped ones)",
+     "DIR"},
     {"csv", 0, RP_FILE(CompareArgs, csv), "write the rows as CSV; - = instead of the table",
      "FILE.csv"},
     {0},
