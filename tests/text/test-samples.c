@@ -413,6 +413,26 @@ removes_what_killed_builds_of_other_keys_have_left(void **state)
     assert_true(g_file_test(whole, G_FILE_TEST_EXISTS));
 }
 
+/* One of the two files is private: so is the cache. */
+static void
+has_the_permissions_that_all_files_have(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *a = path_of(f, "a.jsonl"), *b = path_of(f, "b.json");
+    g_autofree char *out = path_of(f, "1.bin");
+    const mode_t mask = umask(0);
+    GStatBuf status;
+    RpCacheHeader header;
+
+    umask(mask);
+    write_many(f, 4, 0);
+    assert_int_equal(g_chmod(a, 0600), 0);
+    assert_int_equal(g_chmod(b, 0444), 0);
+    assert_true(build(f, "1.bin", 1, FALSE, &header, NULL));
+    assert_int_equal(g_stat(out, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600 & ~mask);
+}
+
 static void
 leaves_bad_records_out_only_if_it_may(void **state)
 {
@@ -463,6 +483,7 @@ main(void)
         cmocka_unit_test_setup_teardown(removes_what_a_killed_build_has_left, setup, teardown),
         cmocka_unit_test_setup_teardown(removes_what_killed_builds_of_other_keys_have_left, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(has_the_permissions_that_all_files_have, setup, teardown),
         cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
     };
