@@ -159,11 +159,12 @@ show(const Builder *builder, guint64 done, GError **error)
     return FALSE;
 }
 
-/* As many records as fill a job. */
+/* As many records as fill a job, by their text and by the memory that each needs even if it is
+ * empty. */
 static gboolean
 read_job(RpRecords *records, Job *job, GError **error)
 {
-    while (job->text->len < JOB_BYTES) {
+    while (job->text->len + job->records->len * sizeof(Record) < JOB_BYTES) {
         g_autoptr(GString) text = g_string_new(NULL);
         Record record = {.at = job->text->len};
         gboolean found;
