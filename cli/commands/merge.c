@@ -1,8 +1,6 @@
 /* roundpipe merge: a model with its adapters in it. */
 #include "cli/cli.h"
 
-#include <string.h>
-
 #include "cli/progress.h"
 #include "core/base/file.h"
 #include "exec/adapter/adapter.h"
@@ -78,11 +76,8 @@ make_output(const MergeArgs *args, char **words, GError **error)
 {
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
-    g_autofree char *output = g_canonicalize_filename(args->output, NULL);
     for (guint i = 0; i < 2; i++) {
-        g_autofree char *input = g_canonicalize_filename(words[i], NULL);
-
-        if (strcmp(input, output) == 0)
+        if (rp_file_is_same_place(words[i], args->output))
             return rp_cli_refuse(
                 error, "--output: expected a directory of its own, found \"%s\", which is read",
                 args->output);

@@ -1,6 +1,8 @@
 /* `roundpipe train` with adapters and `roundpipe merge`: devices, resuming, files, refusals. */
 #include "tests/cli/train-files.h"
 
+#include <unistd.h>
+
 #define LORA "--set lora.rank=3 --set lora.targets=q_proj,down_proj --set steps=4 "
 #define DROPOUT "--set lora.rank=3 --set lora.dropout=0.3 --set steps=4 "
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
@@ -158,6 +160,12 @@ begins_with_adapters_and_merges_them(void **state)
     rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 1,
                        "--force replaces it");
     rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 2, "which is read");
+    g_autofree char *link = rp_cli_temporary("link"), *model = rp_cli_temporary("model");
+    assert_int_equal(symlink(model, link), 0);
+    rp_cli_must_refuse("merge --force @T/model @T/begun/checkpoint-4 -o @T/link", 2,
+                       "which is read");
+    rp_cli_must_refuse("merge --force @T/link @T/begun/checkpoint-4 -o @T/model", 2,
+                       "which is read");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
