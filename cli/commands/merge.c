@@ -54,7 +54,8 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     g_autofree char *tensors = g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL);
     g_auto(RpLora) lora = {0};
 
-    if (!rp_hf_config_load(base, &merging->config, error) ||
+    if (!rp_checkpoint_verify_model(base, error) || !rp_checkpoint_verify_model(adapter, error) ||
+        !rp_hf_config_load(base, &merging->config, error) ||
         !rp_adapter_config_load(adapter, &lora, error))
         return FALSE;
     if (!rp_lora_check(&lora, &merging->config, error))
