@@ -113,7 +113,11 @@ int rp_cli_fail(const char *command, GError *error);
 /* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_TOLD, of exit code 1. */
 void rp_cli_tell(const char *command, GError **error);
 
-/* ---- after a GPU has failed (cli/leave.c) ---- */
+/* ---- when the process cannot go on (cli/leave.c) ---- */
+
+/* From now on a mapped file that is cut short while it is read (SIGBUS) ends the process with a line and
+ * exit code 1. */
+void rp_cli_catch_lost_files(void);
 
 /* From now on the end of main() ends the process at once: threads may be left that a driver holds,
  * and its exit handlers would wait for them. */

@@ -116,6 +116,7 @@ main(int argc, char **argv)
 
     setlocale(LC_CTYPE, ""); /* words of the command line; numbers stay as in C */
     secure_streams();
+    rp_cli_catch_lost_files();
     code = run_command(argc, argv);
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {

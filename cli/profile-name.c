@@ -92,7 +92,9 @@ is_model(const char *path)
 
     if (g_file_test(path, G_FILE_TEST_IS_DIR))
         return TRUE;
-    return g_file_get_contents(path, &text, NULL, NULL) &&
+    /* a pipe would be read here, and its writer waited for */
+    return g_file_test(path, G_FILE_TEST_IS_REGULAR) &&
+           g_file_get_contents(path, &text, NULL, NULL) &&
            strstr(text, "\"" RP_PROFILE_FORMAT "\"") == NULL &&
            (strstr(text, "\"model_type\"") != NULL || strstr(text, "\"architectures\"") != NULL);
 }

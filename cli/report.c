@@ -141,6 +141,13 @@ rp_report_text(RpReport *report, const char *key, const char *value, const char 
 }
 
 void
+rp_report_whole_text(RpReport *report, const char *key, const GString *value, const char *label)
+{
+    if (add(report, RP_NODE_FIGURE, key, label, g_strdup(value->str), g_strdup(value->str)))
+        rp_json_bytes(report->json, key, value->str, value->len);
+}
+
+void
 rp_report_bool(RpReport *report, const char *key, gboolean value, const char *label)
 {
     if (add(report, RP_NODE_FIGURE, key, label, g_strdup(value ? "yes" : "no"),

@@ -45,6 +45,9 @@ void rp_report_finish(RpReport *report);
 
 /* @value: %NULL: null */
 void rp_report_text(RpReport *report, const char *key, const char *value, const char *label);
+/* Text that may have a NUL in it, of which JSON has all. */
+void rp_report_whole_text(RpReport *report, const char *key, const GString *value,
+                          const char *label);
 void rp_report_bool(RpReport *report, const char *key, gboolean value, const char *label);
 void rp_report_count(RpReport *report, const char *key, gint64 value, const char *label);
 /* For people "21.0 GiB". */

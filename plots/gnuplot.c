@@ -258,8 +258,11 @@ rp_gnuplot_run(const char *directory, const char *commands, GError **error)
 char *
 rp_gnuplot_quote(const char *text)
 {
-    GString *quoted = g_string_new("'");
+    GString *quoted = g_string_new(NULL);
 
+    for (; *text == '\''; text++) /* of '''a' gnuplot reads an empty text first */
+        g_string_append(quoted, "\"'\".");
+    g_string_append_c(quoted, '\'');
     for (const char *c = text; *c; c++)
         if (*c == '\'')
             g_string_append(quoted, "''");

@@ -221,7 +221,9 @@ rp_setting_store(const RpSetting *setting, const char *text, void *run)
     case RP_SETTING_BYTES:
         return rp_bytes_parse(text, field);
     case RP_SETTING_WHOLE:
-        return g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, field, NULL) &&
+        /* 010 is 8 in YAML 1.1 and 10 in YAML 1.2 */
+        return !(text[0] == '0' && text[1] != '\0') &&
+               g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, field, NULL) &&
                in_range(setting, (double)*(gint64 *)field);
     case RP_SETTING_NUMBER:
         return store_number(setting, text, field);

@@ -146,7 +146,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     rp_report_count(report, "tokens", (gint64)texts.n_tokens, NULL);
     rp_report_list(report, "texts");
     for (guint i = 0; i < texts.texts->len; i++)
-        rp_report_text(report, NULL, ((GString *)g_ptr_array_index(texts.texts, i))->str, NULL);
+        rp_report_whole_text(report, NULL, g_ptr_array_index(texts.texts, i), NULL);
     rp_report_end(report);
     return TRUE;
 }

@@ -1,8 +1,6 @@
 /* roundpipe merge: a model with its adapters in it. */
 #include "cli/cli.h"
 
-#include <string.h>
-
 #include "cli/progress.h"
 #include "core/base/file.h"
 #include "exec/adapter/adapter.h"
@@ -56,7 +54,8 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
     g_autofree char *tensors = g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL);
     g_auto(RpLora) lora = {0};
 
-    if (!rp_hf_config_load(base, &merging->config, error) ||
+    if (!rp_checkpoint_verify_model(base, error) || !rp_checkpoint_verify_model(adapter, error) ||
+        !rp_hf_config_load(base, &merging->config, error) ||
         !rp_adapter_config_load(adapter, &lora, error))
         return FALSE;
     if (!rp_lora_check(&lora, &merging->config, error))
@@ -78,11 +77,8 @@ make_output(const MergeArgs *args, char **words, GError **error)
 {
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
-    g_autofree char *output = g_canonicalize_filename(args->output, NULL);
     for (guint i = 0; i < 2; i++) {
-        g_autofree char *input = g_canonicalize_filename(words[i], NULL);
-
-        if (strcmp(input, output) == 0)
+        if (rp_file_is_same_place(words[i], args->output))
             return rp_cli_refuse(
                 error, "--output: expected a directory of its own, found \"%s\", which is read",
                 args->output);

@@ -162,7 +162,8 @@ open_device(RpCliModel *model, const char *device, GError **error)
 gboolean
 rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter, GError **error)
 {
-    return resolve(model, word, adapter, error) &&
+    return resolve(model, word, adapter, error) && rp_checkpoint_verify_model(model->path, error) &&
+           (model->adapter == NULL || rp_checkpoint_verify_model(model->adapter, error)) &&
            rp_hf_config_load(model->path, &model->config, error);
 }
 

@@ -55,14 +55,16 @@ rp_json_writer_finish(RpJsonWriter *json)
 }
 
 static void
-append_string(GString *text, const char *value)
+append_string(GString *text, const char *value, gsize length)
 {
     static const char plain[] = "\"\\\b\f\n\r\t";
     static const char letters[] = "\"\\bfnrt";
 
     g_string_append_c(text, '"');
-    for (const char *p = value; *p; p++) {
-        const char *escaped = (guchar)*p < 0x20 || *p == '"' || *p == '\\' ? strchr(plain, *p) : p;
+    for (const char *p = value; p < value + length; p++) {
+        const char *escaped = (guchar)*p >= 0x20 && *p != '"' && *p != '\\' ? p
+                              : *p == '\0'                                  ? NULL
+                                                                            : strchr(plain, *p);
         if (escaped == p) {
             g_string_append_c(text, *p);
         } else if (escaped != NULL) {
@@ -100,7 +102,7 @@ begin(RpJsonWriter *json, const char *key, gboolean nested)
     level->empty = json->broken = FALSE;
     if (key == NULL)
         return;
-    append_string(json->text, key);
+    append_string(json->text, key, strlen(key));
     g_string_append(json->text, level->layout == RP_JSON_COMPACT ? ":" : ": ");
 }
 
@@ -194,8 +196,14 @@ rp_json_string(RpJsonWriter *json, const char *key, const char *value)
         rp_json_null(json, key);
         return;
     }
+    rp_json_bytes(json, key, value, strlen(value));
+}
+
+void
+rp_json_bytes(RpJsonWriter *json, const char *key, const char *value, gsize length)
+{
     begin(json, key, FALSE);
-    append_string(json->text, value);
+    append_string(json->text, value, length);
 }
 
 void

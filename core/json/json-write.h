@@ -46,6 +46,8 @@ void rp_json_break(RpJsonWriter *json);
 
 /* null if @value is %NULL. Control characters are escaped, all other text stays. */
 void rp_json_string(RpJsonWriter *json, const char *key, const char *value);
+/* Text of @length bytes, which may have a NUL in it. */
+void rp_json_bytes(RpJsonWriter *json, const char *key, const char *value, gsize length);
 void rp_json_int(RpJsonWriter *json, const char *key, gint64 value);
 void rp_json_uint(RpJsonWriter *json, const char *key, guint64 value);
 void rp_json_bool(RpJsonWriter *json, const char *key, gboolean value);

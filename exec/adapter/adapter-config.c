@@ -49,6 +49,35 @@ read_off(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     }
 }
 
+/* Adapters that begin in one of these change the base, too (peft, LoraConfig.init_lora_weights): beside
+ * the base as it is they are another model. Others are null, booleans, "gaussian", "eva", ... */
+static gboolean
+read_init(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+#define CONVERTED                                                                                  \
+    "adapters of the base as it is, which peft makes of these by save_pretrained(DIR, "            \
+    "path_initial_model_for_weight_conversion=...)"
+    static const char *const changing[][2] = {
+        {"pissa", CONVERTED},
+        {"olora", CONVERTED},
+        {"corda", CONVERTED},
+        {"lora_ga", CONVERTED},
+        {"loftq", "adapters of the base as it is; save the base that loftq made beside these, and "
+                  "set this to true"},
+    };
+#undef CONVERTED
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (rp_json_pull_peek(pull) != RP_JSON_STRING)
+        return rp_json_read_ignored(pull, field, value);
+    if (!rp_json_pull_string(pull, text))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(changing); i++)
+        if (g_str_has_prefix(text->str, changing[i][0]))
+            return fail_unsupported(pull, changing[i][1]);
+    return TRUE;
+}
+
 /* What stands in the file, before layers_to_transform and target_parameters join the targets. */
 typedef struct {
     RpLora lora;
@@ -265,6 +294,7 @@ rp_adapter_config_parse(const char *name, const char *text, gsize length, RpLora
         FIELD("layers_pattern", read_words, layer_names, .required = FALSE),
         FIELD("rank_pattern", read_patterns, lora.ranks, .min = 1, .max = RP_LORA_MOST_RANK),
         FIELD("alpha_pattern", read_patterns, lora.alphas, .min = 1e-6, .max = 1e9),
+        {"init_lora_weights", read_init},
         OFF("bias"),
         OFF("use_dora"),
         OFF("use_qalora"),

@@ -296,5 +296,5 @@ rp_adapter_bind(RpWeights *weights, const RpSafetensors *file, GError **error)
             rp_weights_set_map(weights, i, map[i]);
         else if (rp_weight_has_state(rp_weights_nth(weights, i)))
             rp_weights_set_source(weights, i, source[i]);
-    return good;
+    return good && rp_weights_check_finite_trained(weights, error);
 }

@@ -171,6 +171,11 @@ gboolean rp_checkpoint_link_best(const char *output, guint64 step, GError **erro
 /* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */
 gboolean rp_checkpoint_verify(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same of a model's or adapters' tensors in @path alone, which are read without the state of a
+ * run; a directory without a manifest is no checkpoint of ours and passes. Errors:
+ * RP_CHECKPOINT_ERROR_CORRUPT */
+gboolean rp_checkpoint_verify_model(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_checkpoint_restore:
  * @trainer: new, of the same model; devices, schedule, partition and number of servers may differ

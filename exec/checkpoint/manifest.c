@@ -442,6 +442,40 @@ compare_largest(gconstpointer a, gconstpointer b)
                                 : compare_names(a, b);
 }
 
+/* Sizes and checksums of the files that @manifest has. */
+static gboolean
+check_files(const char *path, Manifest *manifest, GError **error)
+{
+    if (!check_sizes(path, manifest, error))
+        return FALSE;
+    RpCheckpointDigests digests = rp_checkpoint_digest(path, manifest->files);
+    gboolean good = check_digests(path, manifest, &digests, error);
+    rp_checkpoint_digests_clear(&digests);
+    return good;
+}
+
+gboolean
+rp_checkpoint_verify_model(const char *path, GError **error)
+{
+    g_autofree char *file = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
+    g_auto(Manifest) manifest = {0};
+
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
+
+    if (!g_file_test(file, G_FILE_TEST_EXISTS))
+        return TRUE;
+    if (!manifest_read(path, &manifest, error))
+        return FALSE;
+    for (guint i = manifest.files->len; i-- > 0;) {
+        const char *name = rp_checkpoint_file(manifest.files, i)->name;
+
+        if (!g_str_has_suffix(name, ".safetensors") ||
+            !(g_str_has_prefix(name, "model") || g_str_has_prefix(name, "adapter_model")))
+            g_array_remove_index(manifest.files, i);
+    }
+    return check_files(path, &manifest, error);
+}
+
 gboolean
 rp_checkpoint_verify_some(const char *path, guint server, guint n_servers, GError **error)
 {
@@ -454,10 +488,7 @@ rp_checkpoint_verify_some(const char *path, guint server, guint n_servers, GErro
     for (guint i = manifest.files->len; i-- > 0;)
         if (i % n_servers != server)
             g_array_remove_index(manifest.files, i);
-    RpCheckpointDigests digests = rp_checkpoint_digest(path, manifest.files);
-    gboolean good = check_digests(path, &manifest, &digests, error);
-    rp_checkpoint_digests_clear(&digests);
-    return good;
+    return check_files(path, &manifest, error);
 }
 
 gboolean

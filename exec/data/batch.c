@@ -444,9 +444,11 @@ rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
         return fail_state(batcher, "the number of samples", state->n_samples, here->n_samples,
                           error);
     const RpFingerprints prints = rp_dataset_fingerprint(batcher->dataset);
-    const guint64 fingerprint = state->sampled ? prints.sampled : prints.all;
-    if (state->fingerprint != fingerprint)
-        return fail_state(batcher, "a file of fingerprint", state->fingerprint, fingerprint, error);
+    /* checkpoints of before caches had a hash of their words are of the newer format, too */
+    if (state->fingerprint != prints.sampled &&
+        (state->sampled || state->fingerprint != prints.all))
+        return fail_state(batcher, "a file of fingerprint", state->fingerprint,
+                          state->sampled ? prints.sampled : prints.all, error);
     if (state->seed != here->seed)
         return fail_state(batcher, "the seed", state->seed, here->seed, error);
     if (!state->shuffle != !here->shuffle)

@@ -137,6 +137,25 @@ check_entries(const Cache *cache)
     return TRUE;
 }
 
+/* @hash: (out): of all words */
+static gboolean
+hash_words(const Cache *cache, guint64 *hash, GError **error)
+{
+    const guint64 end = RP_CACHE_HEADER_BYTES + cache->header.n_words * sizeof(guint32);
+
+    *hash = 0;
+    for (guint64 at = RP_CACHE_HEADER_BYTES; at < end; at += RP_CACHE_PIECE_BYTES) {
+        const gsize n = (gsize)MIN(RP_CACHE_PIECE_BYTES, end - at);
+        g_autofree guint8 *scratch = NULL;
+        const guint8 *piece = rp_data_bytes_get(cache->bytes, at, n, &scratch, error);
+
+        if (piece == NULL)
+            return FALSE;
+        *hash = rp_hash64(piece, n, *hash);
+    }
+    return TRUE;
+}
+
 static gboolean
 read_index(Cache *cache, guint64 key, GError **error)
 {
@@ -144,6 +163,7 @@ read_index(Cache *cache, guint64 key, GError **error)
     RpCacheHeader *header = &cache->header;
     g_autofree guint8 *scratch = NULL;
     const guint8 *bytes;
+    guint64 hash;
 
     if (length < RP_CACHE_HEADER_BYTES)
         return refuse(cache, "a short file", error);
@@ -165,8 +185,18 @@ read_index(Cache *cache, guint64 key, GError **error)
     if (bytes == NULL)
         return FALSE;
     cache->index = g_memdup2(bytes, n);
-    return (rp_hash64(cache->index, n, 0) == header->index_hash && check_entries(cache)) ||
-           refuse(cache, "a damaged one", error);
+    if (!hash_words(cache, &hash, error))
+        return FALSE;
+    hash = rp_cache_header_hash(header, rp_hash64(cache->index, n, hash));
+    return (hash == header->hash && check_entries(cache)) || refuse(cache, "a damaged one", error);
+}
+
+static guint64
+print_of(guint64 key, guint64 hash)
+{
+    const guint64 numbers[] = {GUINT64_TO_LE(key), GUINT64_TO_LE(hash)};
+
+    return rp_hash64(numbers, sizeof numbers, 0);
 }
 
 RpDataset *
@@ -189,10 +219,9 @@ rp_dataset_open_cache(const char *path, guint64 key, const char *name, const cha
         cache_free(cache);
         return NULL;
     }
-    /* what is hashed into the key is as good as the bytes of the files */
-    const guint64 numbers[] = {GUINT64_TO_LE(key), GUINT64_TO_LE(cache->header.index_hash)};
-    const guint64 print = rp_hash64(numbers, sizeof numbers, 0);
-    const RpFingerprints prints = {print, print};
+    const guint64 index_hash =
+        rp_hash64(cache->index, (gsize)cache->header.n_samples * RP_CACHE_ENTRY_BYTES, 0);
+    const RpFingerprints prints = {print_of(key, cache->header.hash), print_of(key, index_hash)};
 
     *header = cache->header;
     return rp_dataset_new(&cache_ops, cache, name, cache->header.n_samples, vocabulary, &prints);

@@ -41,7 +41,8 @@ typedef struct {
 /* They change when the content does; a resume compares one. */
 typedef struct {
     guint64 all;     /* of all bytes */
-    guint64 sampled; /* of the length and 256 places, as roundpipe-data/1 has it */
+    guint64 sampled; /* as older checkpoints have it: of the length and 256 places (of a cache: of
+                      * its key and entries) */
 } RpFingerprints;
 
 typedef struct _RpDataset RpDataset;

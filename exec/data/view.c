@@ -60,8 +60,8 @@ rp_dataset_new_view(RpDataset *base, const guint64 *indices, guint64 n)
 
     View *view = g_new0(View, 1);
     const RpFingerprints before = rp_dataset_fingerprint(base);
-    const guint64 print = rp_hash64(indices, n * sizeof *indices, before.all);
-    const RpFingerprints prints = {print, print};
+    const RpFingerprints prints = {rp_hash64(indices, n * sizeof *indices, before.all),
+                                   rp_hash64(indices, n * sizeof *indices, before.sampled)};
 
     view->base = rp_dataset_ref(base);
     view->indices = g_memdup2(indices, n * sizeof *indices);

@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     const RpWeights *weights;
     gint32 limit32; /* of bits as fp32 has them, without the sign */
-    gint16 limit16;
+    RpDtype dtype;
     GArray *pieces; /* (element-type Piece) */
     atomic_uint next;
     atomic_uint bad; /* the first piece with a bad value; their number if none */
@@ -128,8 +128,9 @@ has_bad(const Search *search, guint weight, guint64 first, guint64 n)
         return has_bad_read(search, weight, first, n);
     const guint8 *values = (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype);
 
-    return tensor->dtype == RP_DTYPE_FP32 ? has_bad32(values, n, search->limit32)
-                                          : has_bad16(values, n, search->limit16);
+    return tensor->dtype == RP_DTYPE_FP32
+               ? has_bad32(values, n, search->limit32)
+               : has_bad16(values, n, (gint16)infinite_bits16(tensor->dtype, search->dtype));
 }
 
 /* Pieces behind a bad one need no look. */
@@ -150,14 +151,15 @@ search_some(void *data)
     return NULL;
 }
 
+/* @trained: of weights with an optimizer's state alone */
 static GArray *
-divide(const RpWeights *weights)
+divide(const RpWeights *weights, gboolean trained)
 {
     GArray *pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
 
     for (guint i = 0; i < rp_weights_count(weights); i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
-        if (weight->is_packed ||
+        if (weight->is_packed || (trained && !rp_weight_has_state(weight)) ||
             (rp_weights_source(weights, i) == NULL && rp_weights_packed(weights, i) == NULL))
             continue; /* looked at as a whole; an adapter that begins as new ones do */
         for (guint64 at = 0; at < weight->elements && !weight->tied; at += PIECE_ELEMENTS) {
@@ -226,6 +228,22 @@ check_packed(const RpWeights *weights, RpDtype dtype, GError **error)
     return finite;
 }
 
+/* Values that are read as they stand in files. */
+static gboolean
+check_pieces(const RpWeights *weights, gboolean trained, RpDtype dtype, GError **error)
+{
+    g_autoptr(GArray) pieces = divide(weights, trained);
+    Search search = {.weights = weights,
+                     .limit32 = (gint32)infinite_bits(dtype),
+                     .dtype = dtype,
+                     .pieces = pieces};
+    atomic_init(&search.next, 0);
+    atomic_init(&search.bad, pieces->len);
+    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), search_some, &search);
+    guint bad = atomic_load(&search.bad);
+    return bad == pieces->len || fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
+}
+
 gboolean
 rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
 {
@@ -233,16 +251,14 @@ rp_weights_check_finite(const RpWeights *weights, RpDtype dtype, GError **error)
     g_return_val_if_fail(rp_weights_source(weights, 0), FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    g_autoptr(GArray) pieces = divide(weights);
-    Search search = {.weights = weights,
-                     .limit32 = (gint32)infinite_bits(dtype),
-                     .limit16 = (gint16)infinite_bits16(rp_weights_dtype(weights), dtype),
-                     .pieces = pieces};
-    atomic_init(&search.next, 0);
-    atomic_init(&search.bad, pieces->len);
-    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), search_some, &search);
-    guint bad = atomic_load(&search.bad);
-    if (bad < pieces->len)
-        return fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
-    return check_packed(weights, dtype, error);
+    return check_pieces(weights, FALSE, dtype, error) && check_packed(weights, dtype, error);
+}
+
+gboolean
+rp_weights_check_finite_trained(const RpWeights *weights, GError **error)
+{
+    g_return_val_if_fail(weights, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
+
+    return check_pieces(weights, TRUE, RP_DTYPE_FP32, error);
 }

@@ -128,6 +128,11 @@ void rp_weights_bind_random(RpWeights *weights, guint64 seed);
 gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same of what has an optimizer's state: beside a base, of adapters and modules trained whole,
+ * each in its own type. */
+gboolean rp_weights_check_finite_trained(const RpWeights *weights,
+                                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Whether there are adapters, and which; %NULL: none. */
 const RpLora *rp_weights_lora(const RpWeights *weights);
 

@@ -151,7 +151,8 @@ rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *name, co
     tensor.bytes = tensor.element_bytes;
     for (guint i = 0; i < rank; i++) {
         tensor.shape[i] = shape[i];
-        g_assert(g_uint64_checked_mul(&tensor.bytes, tensor.bytes, shape[i]));
+        if (!g_uint64_checked_mul(&tensor.bytes, tensor.bytes, shape[i]))
+            g_assert_not_reached(); /* of a tensor in memory or on a disk */
     }
     g_hash_table_add(writer->names, tensor.name);
     g_array_append_val(writer->tensors, tensor);

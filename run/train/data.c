@@ -255,5 +255,13 @@ rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
     };
     if (absent)
         run->steps = MAX(run->steps, 1);
-    return survey(job, error) && (absent || run->epochs == 0 || count_steps(job, run, error));
+    if (!survey(job, error) || (!absent && run->epochs > 0 && !count_steps(job, run, error)))
+        return FALSE;
+    if (!absent && run->optimizer.warmup_steps > run->steps)
+        rp_run_say(job->events, "note",
+                   "optimizer.warmup_steps %" G_GINT64_FORMAT
+                   " is beyond the run's %" G_GINT64_FORMAT
+                   " steps: the learning rate never reaches its peak",
+                   run->optimizer.warmup_steps, run->steps);
+    return TRUE;
 }

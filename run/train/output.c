@@ -196,8 +196,11 @@ rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
     if (skipped != NULL)
         rp_run_say(how->events, "note", "%s", skipped);
     if (how->checkpoint == NULL && local == NULL)
-        g_set_error(&local, RP_RUN_ERROR, RP_RUN_ERROR_NO_CHECKPOINT,
-                    "%s: expected a complete checkpoint, found none", run->output);
+        /* without --resume the damaged ones would be in the way */
+        g_set_error(&local, RP_RUN_ERROR,
+                    skipped != NULL ? RP_RUN_ERROR_OVERWRITTEN : RP_RUN_ERROR_NO_CHECKPOINT,
+                    "%s: expected a complete checkpoint, found none%s", run->output,
+                    skipped != NULL ? " but damaged ones" : "");
     if (local != NULL)
         g_propagate_error(error, local);
     return how->checkpoint != NULL;

@@ -623,6 +623,17 @@ ends_quietly_when_the_reader_leaves(void **state)
     }
 }
 
+/* It was opened to see whether it is a model's, without a limit of time, and what was in it was lost. */
+static void
+waits_for_no_pipe_that_nobody_writes(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_shell("mkfifo @T/profile.json && timeout 30 $ROUNDPIPE simulate @T/profile.json");
+
+    (void)state;
+    rp_cli_assert_refused(&run, "simulate", 1, "found no writer for 3 seconds");
+}
+
 static void
 explains_every_command(void **state)
 {
@@ -673,6 +684,7 @@ main(void)
         cmocka_unit_test(says_that_gnuplot_is_missing_before_long_work),
         cmocka_unit_test(fails_when_nobody_takes_the_results),
         cmocka_unit_test(ends_quietly_when_the_reader_leaves),
+        cmocka_unit_test(waits_for_no_pipe_that_nobody_writes),
         cmocka_unit_test(explains_every_command),
     };
 

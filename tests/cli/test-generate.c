@@ -290,6 +290,26 @@ version_tells_of_gpu_code(void **state)
                 strstr(run.out, "docs/install-cuda.md") != NULL);
 }
 
+/* The tokenizer comes when the model is open and none of its weights were loaded. */
+static void
+ends_with_a_line_when_the_model_is_cut_while_it_is_read(void **state)
+{
+    (void)state;
+    rp_cli_write("config.json",
+                 "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+                 "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+                 "\"intermediate_size\":64,\"vocab_size\":999}");
+    rp_cli_must_run("init @T/config.json -o @T/cut");
+    write_tokenizer();
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "cd @T && mkfifo cut/tokenizer.json && "
+        "timeout 60 sh -c 'exec 3>cut/tokenizer.json; truncate -s 16384 cut/model.safetensors; "
+        "cat model/tokenizer.json >&3' & exec timeout 60 $ROUNDPIPE generate @T/cut abc");
+
+    rp_cli_assert_refused(&run, "generate", 1, "cut/model.safetensors: byte ");
+    assert_non_null(strstr(run.err, "was cut short while it was read"));
+}
+
 int
 main(void)
 {
@@ -304,6 +324,7 @@ main(void)
         cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(train_compares_times_only_if_processors_were_free),
+        cmocka_unit_test(ends_with_a_line_when_the_model_is_cut_while_it_is_read),
         cmocka_unit_test(version_tells_of_gpu_code),
     };
 

@@ -1,6 +1,8 @@
 /* `roundpipe train` with adapters and `roundpipe merge`: devices, resuming, files, refusals. */
 #include "tests/cli/train-files.h"
 
+#include <unistd.h>
+
 #define LORA "--set lora.rank=3 --set lora.targets=q_proj,down_proj --set steps=4 "
 #define DROPOUT "--set lora.rank=3 --set lora.dropout=0.3 --set steps=4 "
 #define EVERY "--set checkpoint.every=2 --set checkpoint.keep=0 --set checkpoint.minutes=0 "
@@ -158,6 +160,12 @@ begins_with_adapters_and_merges_them(void **state)
     rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 1,
                        "--force replaces it");
     rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 2, "which is read");
+    g_autofree char *link = rp_cli_temporary("link"), *model = rp_cli_temporary("model");
+    assert_int_equal(symlink(model, link), 0);
+    rp_cli_must_refuse("merge --force @T/model @T/begun/checkpoint-4 -o @T/link", 2,
+                       "which is read");
+    rp_cli_must_refuse("merge --force @T/link @T/begun/checkpoint-4 -o @T/model", 2,
+                       "which is read");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
@@ -250,6 +258,51 @@ refuses_another_base_and_other_adapters(void **state)
                        "did you mean \"q_proj\"?");
 }
 
+/* Of a checkpoint the manifest tells; an adapter of others may have a NaN in it. */
+static void
+refuses_damaged_adapters_and_bases(void **state)
+{
+    static const char *const commands[] = {
+        "merge @T/model @T/%s -o @T/never",
+        "generate @T/model --adapter @T/%s --prompts @T/ask.jsonl -o @T/never.jsonl",
+        "evaluate @T/model --adapter @T/%s --data @T/ask.jsonl"};
+
+    (void)state;
+    rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n");
+    rp_train_files_train(LORA EVERY "--set output=@T/sound");
+    g_auto(RpCliRun) damaged = rp_cli_shell(
+        "cd @T && cp -r sound/checkpoint-4 damaged && cp -r damaged foreign && "
+        "rm foreign/manifest.json foreign/trainer_state.json && "
+        "printf '\\377\\377\\377\\377' | dd of=foreign/adapter_model.safetensors bs=1 "
+        "conv=notrunc seek=$(($(stat -c %%s foreign/adapter_model.safetensors) - 4)) && "
+        "printf '\\001' | dd of=damaged/adapter_model.safetensors bs=1 "
+        "conv=notrunc seek=$(($(stat -c %%s damaged/adapter_model.safetensors) - 3))");
+    assert_int_equal(damaged.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
+        g_auto(GStrv) halves = g_strsplit(commands[i], "%s", 2);
+        g_autofree char *of_damaged = g_strconcat(halves[0], "damaged", halves[1], NULL);
+        g_autofree char *of_foreign = g_strconcat(halves[0], "foreign", halves[1], NULL);
+
+        rp_cli_must_refuse(of_damaged, 1, "expected SHA-256");
+        rp_cli_must_refuse(of_foreign, 1, "expected finite values in fp32, found ");
+    }
+    /* a model that was trained whole; without the optimizer's state it is one still */
+    rp_train_files_train("--set steps=1 --set output=@T/all");
+    g_auto(RpCliRun) cut =
+        rp_cli_shell("cd @T/all/checkpoint-1 && rm optimizer.safetensors && "
+                     "cd @T && cp -r all/checkpoint-1 broken && printf '\\001' | "
+                     "dd of=broken/model.safetensors bs=1 conv=notrunc "
+                     "seek=$(($(stat -c %%s broken/model.safetensors) - 3))");
+    assert_int_equal(cut.code, 0);
+    g_auto(RpCliRun) good = rp_cli_run("evaluate @T/all/checkpoint-1 --data @T/ask.jsonl");
+    if (good.code != 0)
+        fail_msg("%s", good.err);
+    rp_cli_must_refuse("evaluate @T/broken --data @T/ask.jsonl", 1, "expected SHA-256");
+    rp_cli_must_refuse("generate @T/broken --prompts @T/ask.jsonl -o @T/never.jsonl", 1,
+                       "expected SHA-256");
+    rp_cli_must_refuse("merge @T/broken @T/sound/checkpoint-4 -o @T/never", 1, "expected SHA-256");
+}
+
 int
 main(void)
 {
@@ -260,6 +313,7 @@ main(void)
         cmocka_unit_test(trains_the_same_adapters_with_some_weights_that_stay),
         cmocka_unit_test(begins_with_adapters_and_merges_them),
         cmocka_unit_test(answers_with_adapters_beside_the_model),
+        cmocka_unit_test(refuses_damaged_adapters_and_bases),
         cmocka_unit_test(refuses_another_base_and_other_adapters),
     };
 

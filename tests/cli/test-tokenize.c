@@ -39,6 +39,18 @@ goes_there_and_back(void **state)
     expect("echo '[423, 424]' | $ROUNDPIPE detokenize " LLAMA3, "<|begin|><|end|>");
 }
 
+/* JSON was cut at the first one. */
+static void
+writes_a_nul_of_a_text(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell("printf 'a\\000b' | $ROUNDPIPE tokenize " LLAMA3
+                                        " --no-template | $ROUNDPIPE detokenize " LLAMA3 " --json");
+
+    assert_int_equal(run.code, 0);
+    if (strstr(run.out, "\"a\\u0000b\"") == NULL)
+        fail_msg("%s%s", run.out, run.err);
+}
+
 static void
 shows_ids_places_and_counts(void **state)
 {
@@ -87,6 +99,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goes_there_and_back),
+        cmocka_unit_test(writes_a_nul_of_a_text),
         cmocka_unit_test(shows_ids_places_and_counts),
         cmocka_unit_test(says_what_is_wrong),
     };

@@ -493,7 +493,11 @@ goes_on_from_the_one_before_when_the_last_checkpoint_is_damaged(void **state)
     shell("rm -rf @T/hurt; cp -r @T/sound @T/hurt; rm @T/hurt/checkpoint-*/manifest.json");
     g_auto(RpCliRun) none = rp_cli_run(TRAIN "hurt --resume");
     assert_int_equal(none.code, 1);
-    assert_non_null(strstr(none.err, "expected a complete checkpoint, found none"));
+    assert_non_null(
+        strstr(none.err, "expected a complete checkpoint, found none but damaged ones"));
+    /* which the run would be refused for again */
+    assert_null(strstr(none.err, "begin without --resume"));
+    assert_non_null(strstr(none.err, "or move it away"));
 }
 
 static void

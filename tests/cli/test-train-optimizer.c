@@ -111,6 +111,22 @@ plans_have_its_bytes(void **state)
                        12 - 1 - 4.0 / 256, 1e-3);
 }
 
+static void
+says_that_the_warm_up_is_longer_than_the_run(void **state)
+{
+    g_auto(RpCliRun) longer =
+        rp_cli_run("train @T/run.yaml --dry-run --set steps=4 --set optimizer.warmup_steps=5 "
+                   "--set output=@T/warm");
+    g_auto(RpCliRun) equal =
+        rp_cli_run("train @T/run.yaml --dry-run --set steps=4 --set optimizer.warmup_steps=4 "
+                   "--set output=@T/warm");
+
+    (void)state;
+    assert_int_equal(longer.code + equal.code, 0);
+    assert_non_null(strstr(longer.err, "optimizer.warmup_steps 5 is beyond the run's 4 steps"));
+    assert_null(strstr(equal.err, "optimizer.warmup_steps"));
+}
+
 int
 main(void)
 {
@@ -118,6 +134,7 @@ main(void)
         cmocka_unit_test(has_the_same_bits_on_any_devices_and_after_a_resume),
         cmocka_unit_test(refuses_a_checkpoint_that_keeps_something_else),
         cmocka_unit_test(plans_have_its_bytes),
+        cmocka_unit_test(says_that_the_warm_up_is_longer_than_the_run),
     };
 
     return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);

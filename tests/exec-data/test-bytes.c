@@ -191,8 +191,13 @@ resumes_from_a_place_with_the_fingerprint_of_before(void **state)
     assert_false(rp_batcher_restore(f->batcher, &saved, &f->error));
     g_clear_error(&f->error);
     saved.fingerprint = prints.sampled;
+    assert_true(rp_batcher_restore(f->batcher, &saved, &f->error));
+    /* of a cache the newer format had this one, too */
+    saved.sampled = FALSE;
     saved.position = 4;
     assert_true(rp_batcher_restore(f->batcher, &saved, &f->error));
+    saved.fingerprint = prints.sampled + 1;
+    assert_false(rp_batcher_restore(f->batcher, &saved, &f->error));
     /* what is saved from now on is of all of the file */
     saved = rp_batcher_state(f->batcher);
     assert_true(saved.fingerprint == prints.all && !saved.sampled && saved.position == 4);

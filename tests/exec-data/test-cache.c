@@ -1,6 +1,7 @@
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
@@ -39,7 +40,7 @@ setup(void **state)
 
     f->directory = g_dir_make_tmp("test-cache-XXXXXX", NULL);
     f->path = g_build_filename(f->directory, "folder", "samples.bin", NULL);
-    writer = rp_cache_writer_new(f->path, KEY, NULL);
+    writer = rp_cache_writer_new(f->path, KEY, 0640, NULL);
     assert_non_null(writer);
     for (guint i = 0; i < N; i++) {
         gint32 ids[8], labels[8];
@@ -117,6 +118,15 @@ reads_what_was_written(void **state)
     assert_int_equal(summary.longest_tokens, 7);
 }
 
+/* Without fsync(), which g_file_set_contents() waits for. */
+static void
+replace(const char *path, const char *bytes, gsize length)
+{
+    assert_int_equal(g_unlink(path), 0);
+    assert_true(g_file_set_contents_full(path, bytes, (gssize)length, G_FILE_SET_CONTENTS_NONE,
+                                         0600, NULL));
+}
+
 static void
 refuses_another_and_a_damaged_one(void **state)
 {
@@ -128,23 +138,89 @@ refuses_another_and_a_damaged_one(void **state)
     assert_non_null(strstr(f->error->message, "expected a cache of these samples, found another"));
     assert_true(g_file_get_contents(f->path, &bytes, &length, NULL));
     for (gsize n = 0; n < length; n += 7) {
-        assert_true(g_file_set_contents(f->path, bytes, (gssize)n, NULL));
+        replace(f->path, bytes, n);
         assert_false(open_cache(f, KEY, 50));
     }
-    /* any bit of the header that matters, and of the index */
-    for (gsize at = 0; at < length; at += at < 40 ? 1 : 5) {
+    /* any bit of the header's numbers, of the words and of the index */
+    for (gsize at = 0; at < length; at += at < sizeof(RpCacheHeader) ? 1 : 5) {
         g_autofree char *changed = g_memdup2(bytes, length);
 
-        if (at >= 40 && at < length - N * RP_CACHE_ENTRY_BYTES)
+        if (at >= sizeof(RpCacheHeader) && at < RP_CACHE_HEADER_BYTES)
             continue;
         changed[at] = (char)(changed[at] ^ 4);
-        assert_true(g_file_set_contents(f->path, changed, (gssize)length, NULL));
+        replace(f->path, changed, length);
         if (open_cache(f, KEY, 50))
             fail_msg("byte %zu was changed", at);
     }
 }
 
-/* Words are not hashed: they are checked as they are read. */
+/* Another token with a hash that fits it is another cache, so that no run continues on it. */
+static void
+has_a_fingerprint_of_its_words(void **state)
+{
+    Fixture *f = *state;
+
+    assert_true(open_cache(f, KEY, 50));
+    const RpFingerprints before = rp_dataset_fingerprint(f->dataset);
+    g_autoptr(RpDataset) view_before = rp_dataset_new_view(f->dataset, &(guint64){7}, 1);
+
+    for (guint i = 0; i < 2; i++) {
+        g_autoptr(RpCacheWriter) writer = rp_cache_writer_new(f->path, KEY, 0600, NULL);
+        RpCacheHeader header;
+
+        for (guint s = 0; s < N; s++) {
+            gint32 ids[8], labels[8];
+            guint32 n;
+
+            make_sample(s, ids, labels, &n);
+            if (i == 1 && s == 50)
+                ids[0] = labels[0] = 49;
+            assert_true(rp_cache_writer_add(writer, ids, labels, n, s / 60, s % 60, NULL));
+        }
+        assert_true(rp_cache_writer_finish(writer, 3, &header, NULL));
+        assert_true(open_cache(f, KEY, 50));
+        assert_int_equal(rp_dataset_fingerprint(f->dataset).all == before.all, i == 0);
+        g_autoptr(RpDataset) view = rp_dataset_new_view(f->dataset, &(guint64){7}, 1);
+        assert_int_equal(
+            rp_dataset_fingerprint(view).all == rp_dataset_fingerprint(view_before).all, i == 0);
+        /* older checkpoints have one of the key and the entries alone */
+        assert_true(rp_dataset_fingerprint(f->dataset).sampled == before.sampled);
+        assert_true(rp_dataset_fingerprint(view).sampled ==
+                    rp_dataset_fingerprint(view_before).sampled);
+    }
+}
+
+/* Samples are as secret as the files that they are made of. */
+static void
+takes_the_permissions_that_it_is_given(void **state)
+{
+    Fixture *f = *state;
+    const mode_t mask = umask(0);
+    struct stat status;
+
+    umask(mask);
+    assert_int_equal(stat(f->path, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0640 & ~mask);
+}
+
+/* Nobody's link is written through, and two writers of one number have two files. */
+static void
+writes_a_file_of_its_own(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *victim = g_build_filename(f->directory, "victim", NULL);
+    g_autofree char *link = g_strdup_printf("%s.%d", f->path, (int)getpid());
+    g_autofree char *found = NULL;
+
+    assert_true(g_file_set_contents(victim, "secret", -1, NULL));
+    assert_int_equal(symlink(victim, link), 0);
+    g_autoptr(RpCacheWriter) writer = rp_cache_writer_new(f->path, KEY, 0600, NULL);
+    assert_non_null(writer);
+    assert_true(g_file_get_contents(victim, &found, NULL, NULL));
+    assert_string_equal(found, "secret");
+}
+
+/* A vocabulary that is another than the cache was made for: ids are checked as they are read. */
 static void
 names_the_sample_of_a_damaged_id(void **state)
 {
@@ -204,6 +280,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_another_and_a_damaged_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(has_a_fingerprint_of_its_words, setup, teardown),
+        cmocka_unit_test_setup_teardown(takes_the_permissions_that_it_is_given, setup, teardown),
+        cmocka_unit_test_setup_teardown(writes_a_file_of_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(names_the_sample_of_a_damaged_id, setup, teardown),
         cmocka_unit_test_setup_teardown(tells_that_it_became_shorter, setup, teardown),
         cmocka_unit_test_setup_teardown(shows_some_samples_in_another_order, setup, teardown),

@@ -198,6 +198,15 @@ refuses_kinds_that_nothing_computes(void **state)
         RpAdapterError code;
     } cases[] = {
         {"\"use_dora\": true", "use_dora: expected false", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"pissa\"",
+         "save_pretrained(DIR, path_initial_model_for_weight_conversion=...)",
+         RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"pissa_niter_16\"",
+         "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"olora\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"corda\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"lora_ga\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
+        {"\"init_lora_weights\": \"loftq\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
         {"\"bias\": \"all\"", "bias: expected \"none\"", RP_ADAPTER_ERROR_UNSUPPORTED},
         {"\"exclude_modules\": [\"q_proj\"]", "expected nothing in it",
          RP_ADAPTER_ERROR_UNSUPPORTED},

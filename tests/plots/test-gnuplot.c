@@ -53,6 +53,8 @@ scripts_quote_text_so_that_nothing_runs(void **state)
     } cases[] = {
         {"plain", "'plain'"},
         {"it's", "'it''s'"},
+        {"'it'", "\"'\".'it'''"}, /* three quotes are an empty text and an error */
+        {"''", "\"'\".\"'\".''"},
         {"`rm -rf /` \"$HOME\" @m \\n", "'`rm -rf /` \"$HOME\" @m \\n'"},
         {"two\nlines", "'two'.\"\\n\".'lines'"},
         {"tab\there", "'tab here'"},

@@ -110,7 +110,7 @@ reads_every_key(void **state)
 {
     const RpRunFile *run = parse(
         *state,
-        LEAST "devices: host:4\nseed: 010\ndtype: bf16\nmicro_batch_size: 2\nmicro_batches: 16\n"
+        LEAST "devices: host:4\nseed: 10\ndtype: bf16\nmicro_batch_size: 2\nmicro_batches: 16\n"
               "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
               "async: yes\nstages: \"3,3,2\"\nrecompute: gated\ntransfers: naive\n"
               "consistency: blocking\ndevice_memory: 24GiB\nhost_memory: 1.5GB\n"
@@ -381,6 +381,9 @@ refuses_values_of_the_wrong_type(void **state)
     refuse(fixture, LEAST "seed: 1.5\n", NULL,
            "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
            "9007199254740992, found \"1.5\"");
+    refuse(fixture, LEAST "seed: 010\n", NULL, /* 8 to some readers of YAML, 10 to others */
+           "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
+           "9007199254740992, found \"010\"");
     refuse(fixture, LEAST "seed: 12x\n", NULL,
            "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
            "9007199254740992, found \"12x\"");

@@ -413,6 +413,59 @@ removes_what_killed_builds_of_other_keys_have_left(void **state)
     assert_true(g_file_test(whole, G_FILE_TEST_EXISTS));
 }
 
+static gboolean
+count_call(guint64 done, guint64 total, gpointer user_data)
+{
+    (void)done;
+    (void)total;
+    ++*(guint *)user_data;
+    return TRUE;
+}
+
+/* A record without bytes needs memory, too: a job ends before a million of them are in it. */
+static void
+holds_no_file_of_empty_lines_in_memory(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *path = path_of(f, "a.jsonl"), *out = path_of(f, "1.bin");
+    g_autofree char *lines = g_malloc(1000000);
+    const char *const paths[] = {path, NULL};
+    guint n_jobs = 0;
+    const RpSamplesBuild how = {.paths = paths,
+                                .encoder = f->encoder,
+                                .threads = 1,
+                                .skip_bad = TRUE,
+                                .progress = count_call,
+                                .user_data = &n_jobs};
+    RpCacheHeader header;
+
+    memset(lines, '\n', 1000000);
+    write_file(f, "a.jsonl", lines, 1000000);
+    assert_false(rp_samples_build(&how, out, 77, &header, NULL, &f->error));
+    assert_true(g_error_matches(f->error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING));
+    assert_true(n_jobs > 10);
+}
+
+/* One of the two files is private: so is the cache. */
+static void
+has_the_permissions_that_all_files_have(void **state)
+{
+    Fixture *f = *state;
+    g_autofree char *a = path_of(f, "a.jsonl"), *b = path_of(f, "b.json");
+    g_autofree char *out = path_of(f, "1.bin");
+    const mode_t mask = umask(0);
+    GStatBuf status;
+    RpCacheHeader header;
+
+    umask(mask);
+    write_many(f, 4, 0);
+    assert_int_equal(g_chmod(a, 0600), 0);
+    assert_int_equal(g_chmod(b, 0444), 0);
+    assert_true(build(f, "1.bin", 1, FALSE, &header, NULL));
+    assert_int_equal(g_stat(out, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600 & ~mask);
+}
+
 static void
 leaves_bad_records_out_only_if_it_may(void **state)
 {
@@ -463,6 +516,8 @@ main(void)
         cmocka_unit_test_setup_teardown(removes_what_a_killed_build_has_left, setup, teardown),
         cmocka_unit_test_setup_teardown(removes_what_killed_builds_of_other_keys_have_left, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(holds_no_file_of_empty_lines_in_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(has_the_permissions_that_all_files_have, setup, teardown),
         cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
     };

@@ -39,6 +39,7 @@ typedef struct {
     guint64 n_skipped;
     GError *bad;
     guint64 done_bytes, total_bytes;
+    guint mode; /* permissions that all files have */
 } Builder;
 
 static Job *
@@ -158,11 +159,12 @@ show(const Builder *builder, guint64 done, GError **error)
     return FALSE;
 }
 
-/* As many records as fill a job. */
+/* As many records as fill a job, by their text and by the memory that each needs even if it is
+ * empty. */
 static gboolean
 read_job(RpRecords *records, Job *job, GError **error)
 {
-    while (job->text->len < JOB_BYTES) {
+    while (job->text->len + job->records->len * sizeof(Record) < JOB_BYTES) {
         g_autoptr(GString) text = g_string_new(NULL);
         Record record = {.at = job->text->len};
         gboolean found;
@@ -228,8 +230,10 @@ list_files(Builder *builder)
         struct stat status;
 
         g_ptr_array_add(builder->names, rp_display_name(*path));
-        if (stat(*path, &status) == 0)
-            builder->total_bytes += (guint64)status.st_size;
+        if (stat(*path, &status) != 0)
+            continue;
+        builder->total_bytes += (guint64)status.st_size;
+        builder->mode &= status.st_mode | 0600;
     }
 }
 
@@ -238,14 +242,16 @@ rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpC
                  char **bad, GError **error)
 {
     const guint threads = build->threads > 0 ? build->threads : g_get_num_processors();
-    Builder builder = {.build = build, .most_jobs = 2 * MIN(threads, MOST_THREADS)};
+    Builder builder = {.build = build, .most_jobs = 2 * MIN(threads, MOST_THREADS), .mode = 0666};
     gboolean built;
 
-    builder.writer = rp_cache_writer_new(path, key, error);
-    if (builder.writer == NULL)
-        return FALSE;
     builder.names = g_ptr_array_new_with_free_func(g_free);
     list_files(&builder);
+    builder.writer = rp_cache_writer_new(path, key, builder.mode, error);
+    if (builder.writer == NULL) {
+        g_ptr_array_unref(builder.names);
+        return FALSE;
+    }
     g_mutex_init(&builder.lock);
     g_cond_init(&builder.finished);
     builder.pool =

@@ -1,6 +1,7 @@
 #include "text/samples/cache.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +24,21 @@ struct _RpCacheWriter {
     FILE *file;
     RpCacheHeader header;
     GByteArray *index;
-    GArray *words; /* guint32: of a sample */
+    GArray *words;     /* guint32: of a sample */
+    GByteArray *piece; /* words that are not hashed yet */
+    guint64 hash;      /* of the pieces before it */
 };
+
+guint64
+rp_cache_header_hash(const RpCacheHeader *header, guint64 hash)
+{
+    guint64 numbers[N_HEADER];
+
+    memcpy(numbers, header, sizeof numbers);
+    for (guint i = 0; i < N_HEADER; i++)
+        numbers[i] = GUINT64_TO_LE(numbers[i]);
+    return rp_hash64(numbers, G_STRUCT_OFFSET(RpCacheHeader, hash), hash);
+}
 
 void
 rp_cache_header_read(const void *bytes, RpCacheHeader *header)
@@ -92,7 +106,7 @@ remove_old_leftovers(const char *path)
 }
 
 RpCacheWriter *
-rp_cache_writer_new(const char *path, guint64 key, GError **error)
+rp_cache_writer_new(const char *path, guint64 key, guint mode, GError **error)
 {
     static const char empty[RP_CACHE_HEADER_BYTES];
     g_autoptr(RpCacheWriter) writer = g_new0(RpCacheWriter, 1);
@@ -102,13 +116,18 @@ rp_cache_writer_new(const char *path, guint64 key, GError **error)
     rp_file_remove_leftovers(path);
     remove_old_leftovers(path);
     writer->path = g_strdup(path);
-    writer->temporary = g_strdup_printf("%s.%d", path, (int)getpid());
+    writer->temporary = g_strdup_printf("%s.XXXXXX", path);
     writer->header =
         (RpCacheHeader){.magic = RP_CACHE_MAGIC, .version = RP_CACHE_VERSION, .key = key};
     writer->index = g_byte_array_new();
     writer->words = g_array_new(FALSE, FALSE, sizeof(guint32));
-    if (g_mkdir_with_parents(directory, 0777) != 0 ||
-        (writer->file = g_fopen(writer->temporary, "wbe")) == NULL) {
+    writer->piece = g_byte_array_new();
+    /* g_mkstemp_full() opens with O_EXCL, which follows no link */
+    const int fd = g_mkdir_with_parents(directory, 0777) == 0
+                       ? g_mkstemp_full(writer->temporary, O_WRONLY | O_CLOEXEC, (int)mode)
+                       : -1;
+    writer->file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (writer->file == NULL) {
         (void)fail(writer, error);
         return NULL;
     }
@@ -127,6 +146,7 @@ rp_cache_writer_free(RpCacheWriter *writer)
     }
     g_byte_array_unref(writer->index);
     g_array_unref(writer->words);
+    g_byte_array_unref(writer->piece);
     g_free(writer->path);
     g_free(writer->temporary);
     g_free(writer);
@@ -148,6 +168,23 @@ is_mask(const gint32 *ids, const gint32 *labels, guint32 n)
         if (labels[i] != ids[i] && labels[i] != RP_LABEL_MASKED)
             return FALSE;
     return TRUE;
+}
+
+/* Adds bytes to the piece and hashes every piece that is full. */
+static void
+hash_words(RpCacheWriter *writer, const guint8 *bytes, gsize n)
+{
+    while (n > 0) {
+        const gsize some = MIN(n, RP_CACHE_PIECE_BYTES - writer->piece->len);
+
+        g_byte_array_append(writer->piece, bytes, (guint)some);
+        bytes += some;
+        n -= some;
+        if (writer->piece->len < RP_CACHE_PIECE_BYTES)
+            return;
+        writer->hash = rp_hash64(writer->piece->data, writer->piece->len, writer->hash);
+        g_byte_array_set_size(writer->piece, 0);
+    }
 }
 
 gboolean
@@ -177,6 +214,7 @@ rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labe
     header->n_tokens += n;
     header->n_learned += n_learned;
     header->n_unlearned += n_learned == 0;
+    hash_words(writer, (const guint8 *)words, writer->words->len * sizeof *words);
     return put(writer, words, writer->words->len * sizeof *words, error);
 }
 
@@ -193,7 +231,10 @@ rp_cache_writer_finish(RpCacheWriter *writer, guint64 n_skipped, RpCacheHeader *
     guint64 numbers[N_HEADER];
 
     writer->header.n_skipped = n_skipped;
-    writer->header.index_hash = rp_hash64(writer->index->data, writer->index->len, 0);
+    if (writer->piece->len > 0)
+        writer->hash = rp_hash64(writer->piece->data, writer->piece->len, writer->hash);
+    writer->hash = rp_hash64(writer->index->data, writer->index->len, writer->hash);
+    writer->header.hash = rp_cache_header_hash(&writer->header, writer->hash);
     memcpy(numbers, &writer->header, sizeof numbers);
     for (guint i = 0; i < N_HEADER; i++)
         numbers[i] = GUINT64_TO_LE(numbers[i]);

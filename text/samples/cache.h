@@ -26,10 +26,10 @@ typedef struct {
     guint64 n_learned;   /* tokens that are targets */
     guint64 n_skipped;   /* bad records */
     guint64 n_unlearned; /* samples without targets */
-    guint64 index_hash;  /* rp_hash64() of the entries */
+    guint64 hash;        /* of the words, the entries and the numbers above */
 } RpCacheHeader;
 #define RP_CACHE_MAGIC G_GUINT64_CONSTANT(0x656c706d61737072)
-#define RP_CACHE_VERSION 1
+#define RP_CACHE_VERSION 2 /* the first had a hash of its entries alone: it is made anew */
 
 typedef struct {
     guint64 word; /* its first */
@@ -38,14 +38,22 @@ typedef struct {
     guint64 line; /* before it, in the file */
 } RpCacheEntry;
 
+/* Words are hashed in pieces of so many bytes, each with the hash before it as its seed, then the
+ * entries in one piece, then the header's numbers. */
+#define RP_CACHE_PIECE_BYTES ((gsize)1 << 20)
+
+/* @hash: of the words and the entries. Returns: RpCacheHeader.hash */
+guint64 rp_cache_header_hash(const RpCacheHeader *header, guint64 hash);
+
 /* Of one in a file's bytes. */
 void rp_cache_header_read(const void *bytes, RpCacheHeader *header);
 void rp_cache_entry_read(const void *bytes, RpCacheEntry *entry);
 
 typedef struct _RpCacheWriter RpCacheWriter;
 
-/* @path: of the finished file, in a directory that is made. Errors: G_FILE_ERROR */
-RpCacheWriter *rp_cache_writer_new(const char *path, guint64 key,
+/* @path: of the finished file, in a directory that is made; @mode: its permissions, of which the
+ * process's mask takes some away. Errors: G_FILE_ERROR */
+RpCacheWriter *rp_cache_writer_new(const char *path, guint64 key, guint mode,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* What is not finished is removed. */
 void rp_cache_writer_free(RpCacheWriter *writer);
