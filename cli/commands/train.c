@@ -139,6 +139,7 @@ train(Training *training, GError **error)
         rp_cli_leave();
     if (done) {
         rp_train_report_outcome(report, job, outcome);
+        rp_train_report_interrupted(report, job, outcome, &training->how, training->args->sets);
         if (outcome->unsaved)
             report->exit = RP_EXIT_FAILED;
         else if (outcome->signal != 0 && rp_train_is_first(training->servers))
@@ -218,7 +219,7 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
         rp_cli_add_remedy(*error, job.remedy);
         return FALSE;
     }
-    rp_train_report_plan(training->words.report, &job);
+    rp_train_report_plan(training->words.report, &job, how->checkpoint);
     if (!args->dry_run) {
         const gboolean done =
             how->save_gradients != NULL ? save_gradients(training, error) : train(training, error);

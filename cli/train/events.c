@@ -71,7 +71,14 @@ started(gpointer user_data, const RpPinnedMemory *pinned)
     words->draw = can_draw(words, words->job->run);
     rp_train_report_pinned(words->report, pinned);
     words->progress = rp_progress_begin(NULL, MAX(0, words->progress_s));
-    rp_train_catch_stop();
+    rp_train_catch_stop(TRUE);
+}
+
+static gboolean
+begin(gpointer user_data, guint64 step, guint64 saved)
+{
+    (void)user_data;
+    return rp_train_begin_step(step, saved);
 }
 
 static void
@@ -145,6 +152,7 @@ rp_train_events(RpTrainWords *words)
         .resumed = resumed,
         .rescaled = rescaled,
         .started = started,
+        .begin = begin,
         .stepped = stepped,
         .stopped = stopped,
         .failed = failed,

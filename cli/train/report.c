@@ -1,6 +1,8 @@
 /* roundpipe train: the plan before the first step, and what it was worth after the last. */
 #include "cli/train/train.h"
 
+#include <string.h>
+
 #include "cli/reports/result.h"
 #include "core/base/units.h"
 #include "exec/cuda/toolkit/toolkit.h"
@@ -229,8 +231,21 @@ report_network(RpReport *report, const RpTrainJob *job)
     rp_report_ms(report, "alone_ms", job->alone_ns, NULL);
 }
 
+/* The step that a checkpoint's name has; of another name there is its path. */
+static void
+report_resumed(RpReport *report, const char *checkpoint)
+{
+    g_autofree char *name = checkpoint != NULL ? g_path_get_basename(checkpoint) : NULL;
+
+    if (name != NULL && g_str_has_prefix(name, "checkpoint-"))
+        rp_report_line(report, "continues", "from step %s, %s", name + strlen("checkpoint-"),
+                       checkpoint);
+    else if (name != NULL)
+        rp_report_line(report, "continues", "from %s", checkpoint);
+}
+
 void
-rp_train_report_plan(RpReport *report, const RpTrainJob *job)
+rp_train_report_plan(RpReport *report, const RpTrainJob *job, const char *checkpoint)
 {
     const double tokens = (double)rp_train_job_step_tokens(job) * job->useful;
     const double step_ns = (double)job->steady.iteration_ns;
@@ -238,6 +253,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job)
     report->label_width = LABEL_WIDTH;
     report_heading(report, job);
     say_length(report, job);
+    report_resumed(report, checkpoint);
     rp_train_report_validation(report, job);
     rp_train_report_disk(report, job);
     rp_report_add_partition(report, job->profile, job->request.partition,
@@ -475,4 +491,33 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
     rp_train_report_measured(report, job, outcome);
     rp_train_report_evaluations(report, job, outcome);
     rp_train_report_saved(report, outcome);
+}
+
+/* As a shell reads it; only where it must be in quotes is it. (transfer full) */
+static char *
+shell_word(const char *word)
+{
+    return g_regex_match_simple("^[A-Za-z0-9_./=:,@%+-]+$", word, 0, 0) ? g_strdup(word)
+                                                                        : g_shell_quote(word);
+}
+
+void
+rp_train_report_interrupted(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome,
+                            const RpTrainHow *how, char *const *sets)
+{
+    g_autofree char *file = shell_word(how->run_file);
+    g_autoptr(GString) options = g_string_new(NULL);
+
+    if (outcome->signal == 0 || outcome->checkpoint == NULL ||
+        outcome->last_step >= (guint64)job->run->steps)
+        return;
+    for (; sets != NULL && *sets != NULL; sets++) {
+        g_autofree char *set = shell_word(*sets);
+
+        g_string_append_printf(options, " --set %s", set);
+    }
+    rp_report_say(report,
+                  "interrupted at step %" G_GUINT64_FORMAT
+                  "; continue with: roundpipe train %s%s --resume",
+                  outcome->last_step, file, options->str);
 }

@@ -143,7 +143,14 @@ catch_stop(gpointer user_data, const RpPinnedMemory *pinned)
 {
     (void)user_data;
     (void)pinned;
-    rp_train_catch_stop();
+    rp_train_catch_stop(FALSE);
+}
+
+static gboolean
+begin_quietly(gpointer user_data, guint64 step, guint64 saved)
+{
+    (void)user_data;
+    return rp_train_begin_step(step, saved);
 }
 
 static void
@@ -175,6 +182,7 @@ rp_train_quieten(RpRunEvents *events)
     events->progress = show_nothing;
     events->resumed = note_nothing;
     events->started = catch_stop;
+    events->begin = begin_quietly;
     events->stepped = count_nothing;
     events->failed = fail_quietly;
 }

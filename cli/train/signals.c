@@ -11,9 +11,12 @@
  */
 #include "cli/train/train.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PATIENCE_NS G_GINT64_CONSTANT(1000000000)
 
@@ -35,6 +38,12 @@ static const StopSignal stops[] = {
 static atomic_int stop_signal;
 static atomic_int save_signal;
 static atomic_llong first_ns[G_N_ELEMENTS(stops)]; /* when each came first; 0: not yet */
+
+/* Of the line that the first signal prints. The step under way, with TOLD once it was printed: from
+ * then on none begins. */
+#define TOLD (1ULL << 63)
+static atomic_ullong step_under_way, step_saved;
+static gboolean tells, terminal;
 
 static struct sigaction before[G_N_ELEMENTS(stops)];
 
@@ -58,19 +67,83 @@ let_end(int number)
     (void)raise(number);
 }
 
+/* ---- the line, of nothing that a handler may not call ---- */
+
+typedef struct {
+    char text[200];
+    gsize length;
+} Line;
+
+static void
+add(Line *line, const char *text)
+{
+    const gsize n = MIN(strlen(text), sizeof line->text - line->length);
+
+    memcpy(line->text + line->length, text, n);
+    line->length += n;
+}
+
+static void
+add_step(Line *line, unsigned long long step)
+{
+    char digits[24];
+    guint at = sizeof digits - 1;
+
+    digits[at] = '\0';
+    do {
+        digits[--at] = (char)('0' + step % 10);
+        step /= 10;
+    } while (step > 0);
+    add(line, digits + at);
+}
+
+/* At once, for the step may take minutes. @again: the same signal ends the run */
+static void
+tell_stop(gboolean again)
+{
+    const unsigned long long step = atomic_fetch_or(&step_under_way, TOLD) & ~TOLD;
+    const unsigned long long saved = step_saved;
+    const int code = errno;
+    Line line = {.length = 0};
+
+    add(&line, terminal ? "\r\033[K" : "roundpipe train: note: ");
+    add(&line, step > 0 ? "finishing step " : "saving");
+    if (step > 0) {
+        add_step(&line, step);
+        add(&line, ", then saving");
+    }
+    if (again) {
+        add(&line, " (again: stop now, nothing ");
+        add(&line, saved > 0 ? "saved since step " : "is saved");
+        if (saved > 0)
+            add_step(&line, saved);
+        add(&line, ")");
+    }
+    add(&line, "\n");
+    const gssize written = write(STDERR_FILENO, line.text, line.length);
+
+    (void)written; /* of a terminal that is gone nobody reads */
+    errno = code;
+}
+
 static void
 note_stop(int number)
 {
+    const int earlier = atomic_exchange(&stop_signal, number);
+    gboolean twice = FALSE;
+
     for (guint i = 0; i < G_N_ELEMENTS(stops); i++) {
         long long none = 0;
 
         if (stops[i].number != number)
             continue;
+        twice = stops[i].twice;
         if (!atomic_compare_exchange_strong(&first_ns[i], &none, now_ns()) && stops[i].twice &&
             now_ns() - none >= stops[i].patience_ns)
             let_end(number);
     }
-    stop_signal = number;
+    if (tells && earlier == 0)
+        tell_stop(twice);
 }
 
 static void
@@ -95,10 +168,23 @@ rp_train_catch_save(void)
     catch_signal(SIGUSR1, note_save, NULL);
 }
 
-void
-rp_train_catch_stop(void)
+gboolean
+rp_train_begin_step(guint64 step, guint64 saved)
 {
+    unsigned long long earlier = step_under_way;
+
+    step_saved = saved;
+    return (earlier & TOLD) == 0 &&
+           atomic_compare_exchange_strong(&step_under_way, &earlier, (unsigned long long)step);
+}
+
+void
+rp_train_catch_stop(gboolean with_words)
+{
+    tells = with_words;
+    terminal = isatty(STDERR_FILENO) == 1;
     stop_signal = 0;
+    step_under_way = 0;
     for (guint i = 0; i < G_N_ELEMENTS(stops); i++) {
         first_ns[i] = 0;
         (void)sigaction(stops[i].number, NULL, &before[i]);

@@ -57,8 +57,11 @@ void rp_train_catch_save(void);
 gboolean rp_train_take_save(void);
 
 /* SIGTERM, SIGINT, SIGHUP and SIGXCPU are noted; a second SIGINT, or SIGTERM after a second, ends
- * the process, as without us. */
-void rp_train_catch_stop(void);
+ * the process, as without us. @with_words: the first one also prints what follows */
+void rp_train_catch_stop(gboolean with_words);
+/* For that line: @step is the one that is finished, @saved that of the last checkpoint; 0: none.
+ * Returns: %FALSE: it was printed already, with an earlier step */
+gboolean rp_train_begin_step(guint64 step, guint64 saved);
 void rp_train_release_stop(void);
 /* The last one, or 0. */
 int rp_train_stop_signal(void);
@@ -107,8 +110,12 @@ void rp_train_report_arenas(RpReport *report, const RpTrainJob *job, const RpTra
 /* Steps and memory, predicted beside measured. */
 void rp_train_report_measured(RpReport *report, const RpTrainJob *job,
                               const RpTrainOutcome *outcome);
-/* The plan, before step 1; text is printed at once. */
-void rp_train_report_plan(RpReport *report, const RpTrainJob *job);
+/* The plan, before the first step; text is printed at once. @checkpoint: that is gone on from, or %NULL */
+void rp_train_report_plan(RpReport *report, const RpTrainJob *job, const char *checkpoint);
+/* A run that a signal ended: where, and how it continues. @how: with the options that it was run with */
+void rp_train_report_interrupted(RpReport *report, const RpTrainJob *job,
+                                 const RpTrainOutcome *outcome, const RpTrainHow *how,
+                                 char *const *sets);
 /* What pinning the host's memory took, if any was pinned. */
 void rp_train_report_pinned(RpReport *report, const RpPinnedMemory *pinned);
 /* Predicted against measured, after the last. */

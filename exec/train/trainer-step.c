@@ -33,14 +33,20 @@ append(RpTrainer *trainer, RpGrown grown, GError **error)
 }
 
 /* Two iterations at most are under way, so that rings never run over. */
+gboolean
+rp_trainer_wait_to_begin(RpTrainer *trainer, GError **error)
+{
+    return trainer->iteration < trainer->first_iteration + 2 ||
+           rp_engine_wait(trainer->engine,
+                          rp_trainer_record(trainer, trainer->iteration - 2)->end_batch, error);
+}
+
 static gboolean
 begin_iteration(RpTrainer *trainer, GError **error)
 {
     RpStepRecord *record = rp_trainer_record(trainer, trainer->iteration);
 
-    if (trainer->iteration >= trainer->first_iteration + 2 &&
-        !rp_engine_wait(trainer->engine,
-                        rp_trainer_record(trainer, trainer->iteration - 2)->end_batch, error))
+    if (!rp_trainer_wait_to_begin(trainer, error))
         return FALSE;
     if (trainer->iteration >= trainer->first_iteration + 2)
         rp_batch_feed_let_go(trainer->feed, trainer->iteration - 2);

@@ -117,6 +117,10 @@ gboolean rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *bat
 /* Applies the gradients. Does not wait. Errors: as above */
 gboolean rp_trainer_step(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Waits until a call would begin a step at once: two at most are under way. A caller that may want no
+ * further step decides then. Errors: as above */
+gboolean rp_trainer_wait_to_begin(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Waits until every step has been applied and reported. Needed before the state is read; training
  * goes on afterwards as if it had not happened. Errors: as above */
 gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -26,6 +26,9 @@ typedef struct {
     void (*rescaled)(gpointer user_data, double first, double last);
     /* Before the first step. */
     void (*started)(gpointer user_data, const RpPinnedMemory *pinned);
+    /* @step is next: a signal from now on lets it end. @saved: of the last checkpoint; 0: none.
+     * Returns: %FALSE: a signal came before, and another step was said to be the last */
+    gboolean (*begin)(gpointer user_data, guint64 step, guint64 saved);
     /* @step_ns: of a steady step, as far as is known */
     void (*stepped)(gpointer user_data, const RpStepReport *report, double step_ns);
     /* After the last. */

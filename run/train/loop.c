@@ -139,15 +139,28 @@ rp_train_loop_stop(const RpTrainLoop *loop)
     return loop->job->servers != NULL ? loop->wish.signal : loop->job->events->stop();
 }
 
-/* Whether a checkpoint is due, as all servers see it. */
+/* Whether a checkpoint is due and whether a step follows, as all servers see it: decided when that step
+ * could begin, so that a signal has none begin after it. */
 static gboolean
 agree(RpTrainLoop *loop, guint64 step, gboolean *due, GError **error)
 {
+    if (!rp_trainer_wait_to_begin(loop->trainer, error))
+        return FALSE;
     loop->wish = (RpTrainWish){loop->job->events->stop(), rp_train_loop_is_due(loop, step)};
     if (loop->job->servers != NULL && !rp_train_agree_step(loop->job, &loop->wish, error))
         return FALSE;
     *due = loop->wish.save || rp_train_loop_is_best(loop, step);
     return TRUE;
+}
+
+/* Whether @step is run; servers have agreed on it. */
+static gboolean
+begin(const RpTrainLoop *loop, guint64 step)
+{
+    const RpRunEvents *events = loop->job->events;
+    const guint64 saved = loop->saved_step != G_MAXUINT64 ? loop->saved_step : 0;
+
+    return events->begin(events->user_data, step, saved) || loop->job->servers != NULL;
 }
 
 static gboolean
@@ -165,6 +178,8 @@ run_steps(RpTrainLoop *loop, GError **error)
         gboolean due;
         GError *problem = NULL;
 
+        if (!begin(loop, step + 1))
+            break;
         if (!next_batches(loop, loop->batches, calls, &problem))
             return rp_train_loop_save_before(loop, problem, error);
         if (!run_step(loop, loop->batches, error))

@@ -10,6 +10,10 @@
 #define LONG                                                                                       \
     " --set steps=2 --set sequence_length=2048 --set micro_batch_size=8 --set micro_batches=512 "  \
     "--set round=512"
+/* Steps of about a second. */
+#define SLOW                                                                                       \
+    " --set steps=50 --set sequence_length=2048 --set micro_batch_size=2 --set micro_batches=16 "  \
+    "--set round=16 "
 
 static void
 expect(const RpCliRun *run, int code, const char *output, const char *names)
@@ -76,6 +80,57 @@ a_second_request_to_stop_ends_at_once(void **state)
     assert_null(strstr(names, "checkpoint-"));
 }
 
+/* The line is there before the step is over; no step begins after it, and the end tells how to continue. */
+static void
+ctrl_c_tells_the_step_that_it_finishes_and_how_to_continue(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "$ROUNDPIPE train @T/run.yaml --set output=@T/told" SLOW " >@T/told.out & pid=$!; " STEPS(
+            "told") "n=$(wc -l <@T/told/metrics.jsonl); "
+                    "kill -INT $pid; sleep 0.1; kill -0 $pid || exit 7; echo $n; wait $pid");
+    g_autofree char *report = rp_cli_read("told.out");
+    g_autofree char *learned = rp_train_files_learned("told");
+    g_auto(GStrv) lines = g_strsplit(learned, "\n", -1);
+    const guint last = g_strv_length(lines) - 1;
+    g_autofree char *told = g_strdup_printf(
+        "finishing step %u, then saving (again: stop now, nothing is saved)\n", last);
+    g_autofree char *path = rp_cli_temporary("");
+    g_autofree char *next =
+        g_strdup_printf("interrupted at step %u; continue with: roundpipe train %s/run.yaml --set "
+                        "output=%s/told",
+                        last, path, path);
+    g_autofree char *saved = g_strdup_printf("told/checkpoint-%u", last);
+    g_auto(RpCliRun) resumed = rp_cli_shell("$ROUNDPIPE train @T/run.yaml --resume --set "
+                                            "output=@T/told" SLOW " --set steps=%u",
+                                            last);
+    g_autofree char *from = g_strdup_printf("from step %u, ", last);
+
+    (void)state;
+    expect(&run, 130, "told", "checkpoint-");
+    assert_non_null(strstr(run.err, told));
+    assert_non_null(strstr(report, next));
+    assert_true(g_str_has_suffix(report, "--resume\n"));
+    assert_int_equal(resumed.code, 0);
+    assert_non_null(strstr(resumed.out, from));
+    assert_non_null(strstr(resumed.out, saved));
+}
+
+static void
+ctrl_c_names_the_last_checkpoint(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_shell(
+        "$ROUNDPIPE train @T/run.yaml --set checkpoint.every=1 --set output=@T/kept" SLOW
+        " >/dev/null & pid=$!; until [ -e @T/kept/checkpoint-2 ]; do kill -0 $pid || exit 9; "
+        "sleep 0.05; done; sleep 0.1; kill -INT $pid; wait $pid");
+
+    (void)state;
+    expect(&run, 130, "kept", "checkpoint-2 ");
+    if (!g_regex_match_simple("finishing step [0-9]+, then saving "
+                              "\\(again: stop now, nothing saved since step [1-5]\\)",
+                              run.err, 0, 0))
+        fail_msg("it says: %s", run.err);
+}
+
 static void
 saves_by_time(void **state)
 {
@@ -136,6 +191,8 @@ main(void)
         cmocka_unit_test(nohup_goes_on_when_the_terminal_closes),
         cmocka_unit_test(two_requests_at_once_are_one),
         cmocka_unit_test(a_second_request_to_stop_ends_at_once),
+        cmocka_unit_test(ctrl_c_tells_the_step_that_it_finishes_and_how_to_continue),
+        cmocka_unit_test(ctrl_c_names_the_last_checkpoint),
         cmocka_unit_test(saves_by_time),
         cmocka_unit_test(an_output_that_is_removed_is_made_anew_and_that_is_said),
         cmocka_unit_test(an_output_that_became_another_runs_is_left_alone),
