@@ -14,6 +14,7 @@
 #define BOLD "\033[1m"
 #define GREEN "\033[32m"
 #define RED "\033[31m"
+#define YELLOW "\033[33m"
 #define PLAIN "\033[0m"
 
 #define DEFAULT_WIDTH 80
@@ -111,9 +112,12 @@ static void
 print_figure(const RpNode *node, const Page *page)
 {
     const int width = (int)node->label_width;
+    const gboolean colour = page->colour && strcmp(node->label, "warning") == 0;
 
+    fputs(colour ? YELLOW : "", stdout);
     printf("  %s%*s ", node->label, MAX(0, width - (int)g_utf8_strlen(node->label, -1)), "");
     print_line(node->text, width + 3, width + 3, page);
+    fputs(colour ? PLAIN : "", stdout);
 }
 
 /* ---- tables ---- */

@@ -266,6 +266,16 @@ check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
 }
 
 static gboolean
+check_warmup(const RpRunValues *values, const RpRunFile *run, GError **error)
+{
+    if (run->optimizer.warmup_steps == 0 || run->optimizer.warmup_ratio == 0)
+        return TRUE;
+    rp_run_value_fail(rp_run_values_find(values, "optimizer.warmup_ratio"), error, RP_RUN_ERROR_KEY,
+                      "expected warmup_steps or a share of the steps, found both");
+    return FALSE;
+}
+
+static gboolean
 resolve(const RpRunValues *values, RpRunFile *run, GError **error)
 {
     RpRunValue *async = rp_run_values_find(values, "async");
@@ -294,8 +304,9 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
         return FALSE;
     }
     if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
-        !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||
-        !resolve_slow(values, run, error) || !check_dispatch(values, schedule, run, error) ||
+        !check_warmup(values, run, error) || !check_freeze(values, run, error) ||
+        !resolve_devices(values, run, error) || !resolve_slow(values, run, error) ||
+        !check_dispatch(values, schedule, run, error) ||
         !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);

@@ -49,6 +49,7 @@ typedef struct {
     gint64 decay_steps; /* 0 = a tenth of the steps */
     int decay_type;     /* RpLearningRateKind */
     gint64 warmup_steps;
+    double warmup_ratio; /* of the steps; 0 = warmup_steps */
     double weight_decay;
     double beta1;
     double beta2;
@@ -96,7 +97,7 @@ typedef struct {
 /* Of rank 0: none is given. */
 typedef struct {
     gint64 rank;
-    double alpha; /* 0 = RP_LORA_ALPHA */
+    double alpha; /* 0 = twice the rank */
     char *targets;
     int rslora;
     char *save;

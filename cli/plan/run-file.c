@@ -8,7 +8,8 @@
 /* Where people begin; adapters take larger steps than whole models. */
 #define LEARNING_RATE "1e-5"
 #define ADAPTERS_LEARNING_RATE "2e-4"
-#define WARMUP_STEPS "10"
+#define WARMUP_RATIO "0.05"
+#define VALIDATED "0.05"
 #define EPOCHS "3"
 
 static gboolean
@@ -78,16 +79,15 @@ add_sizes(GString *text, const RpAdviseQuery *query, const RpAdviseRun *run)
         add(text, "replicas", "%u", options->replicas);
 }
 
-/* What is worth a look, as comments: without # they hold. */
+/* A share of the data is validated; the rest, as comments, holds without #. */
 static void
 add_validation(GString *text)
 {
-    static const char *const values[][2] = {
-        {"eval.split", "0.05"}, {"eval.keep_best", "true"}, {"eval.patience", "3"}};
+    static const char *const values[][2] = {{"eval.keep_best", "true"}, {"eval.patience", "3"}};
 
-    g_string_append(text, "\n# eval:\n");
+    add(text, "eval.split", VALIDATED);
     for (gsize i = 0; i < G_N_ELEMENTS(values); i++)
-        g_string_append_printf(text, "#   # %s\n#   %s: %s\n", rp_setting_find(values[i][0])->help,
+        g_string_append_printf(text, "  # # %s\n  # %s: %s\n", rp_setting_find(values[i][0])->help,
                                strchr(values[i][0], '.') + 1, values[i][1]);
 }
 
@@ -120,7 +120,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     add(text, "epochs", EPOCHS);
     add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
     add(text, "optimizer.schedule", "cosine");
-    add(text, "optimizer.warmup_steps", WARMUP_STEPS);
+    add(text, "optimizer.warmup_ratio", WARMUP_RATIO);
     if (query->optimizer == RP_OPTIMIZER_LEAN)
         add(text, "optimizer.mode", "lean");
     for (guint i = 0; i < RP_CLI_FORM_PARTS; i++) {

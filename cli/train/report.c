@@ -231,6 +231,38 @@ report_network(RpReport *report, const RpTrainJob *job)
     rp_report_ms(report, "alone_ms", job->alone_ns, NULL);
 }
 
+/* From here on a run is worth a warning: lost tokens, lost samples, and too few steps to learn in. */
+#define CUT_TOKENS 0.02
+#define DROPPED_SAMPLES 0.05
+#define FEW_STEPS 20
+
+/* Steps that the run file gives are what somebody wanted; those that follow from epochs may not be. */
+static void
+report_warnings(RpReport *report, const RpTrainJob *job)
+{
+    const RpRunFile *run = job->run;
+    const RpDatasetSummary *data = &job->summary;
+    const double cut = (double)data->n_truncated_tokens / (double)MAX(1, data->n_tokens);
+    const double longer = (double)data->n_truncated_samples / (double)MAX(1, data->n_samples);
+
+    if (job->dataset == NULL)
+        return;
+    if (!job->batcher.drop_long && cut > CUT_TOKENS)
+        rp_report_line(report, "warning",
+                       "%.1f %% of the tokens are cut: raise sequence_length, the longest sample "
+                       "has %" G_GUINT64_FORMAT,
+                       100 * cut, data->longest_tokens);
+    if (job->batcher.drop_long && longer > DROPPED_SAMPLES)
+        rp_report_line(report, "warning",
+                       "%.1f %% of the samples are left out: raise sequence_length, the longest "
+                       "has %" G_GUINT64_FORMAT " tokens",
+                       100 * longer, data->longest_tokens);
+    if (run->epochs > 0 && run->steps < FEW_STEPS)
+        rp_report_line(report, "warning",
+                       "%" G_GINT64_FORMAT " step%s: fewer micro_batches give more, or more epochs",
+                       run->steps, run->steps == 1 ? "" : "s");
+}
+
 /* The step that a checkpoint's name has; of another name there is its path. */
 static void
 report_resumed(RpReport *report, const char *checkpoint)
@@ -254,6 +286,7 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job, const char *checkp
     report_heading(report, job);
     say_length(report, job);
     report_resumed(report, checkpoint);
+    report_warnings(report, job);
     rp_train_report_validation(report, job);
     rp_train_report_disk(report, job);
     rp_report_add_partition(report, job->profile, job->request.partition,

@@ -54,7 +54,7 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
     const RpRunFileLora *asked = &job->run->lora;
 
     *lora = (RpLora){.rank = (guint)asked->rank,
-                     .alpha = asked->alpha > 0 ? asked->alpha : RP_LORA_ALPHA,
+                     .alpha = asked->alpha > 0 ? asked->alpha : 2 * (double)asked->rank,
                      .rslora = asked->rslora != 0,
                      .dropout = asked->dropout,
                      .targets = rp_lora_read_targets(asked->targets),

@@ -7,6 +7,8 @@
  */
 #include "run/train/loop.h"
 
+#include <math.h>
+
 #include "core/base/units.h"
 
 void
@@ -17,6 +19,15 @@ rp_train_outcome_clear(RpTrainOutcome *outcome)
     g_clear_pointer(&outcome->evaluation_trace, rp_trace_free);
     g_clear_pointer(&outcome->checkpoint, g_free);
     g_clear_pointer(&outcome->loss_picture, g_free);
+}
+
+/* As transformers has it: a share of the steps is rounded up. */
+static guint64
+warmup_steps(const RpRunFile *run)
+{
+    return run->optimizer.warmup_ratio > 0
+               ? (guint64)ceil(run->optimizer.warmup_ratio * (double)run->steps)
+               : (guint64)run->optimizer.warmup_steps;
 }
 
 static RpUpdateOptions
@@ -33,7 +44,7 @@ update_options(const RpTrainJob *job)
                   .seed = (guint64)run->seed},
         .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
                           .peak = optimizer->learning_rate,
-                          .warmup_steps = (guint64)optimizer->warmup_steps,
+                          .warmup_steps = warmup_steps(run),
                           .total_steps = (guint64)run->steps,
                           .min_ratio = optimizer->min_lr_ratio,
                           .decay_steps =

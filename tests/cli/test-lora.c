@@ -220,7 +220,7 @@ refuses_another_base_and_other_adapters(void **state)
                        1, "adapters of a base whose hash is");
     rp_cli_must_refuse(
         "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 1,
-        "expected rank 2, alpha 8");
+        "expected rank 2, alpha 4");
     rp_cli_must_refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume", 1,
                        "expected a whole model");
     rp_cli_must_refuse("train @T/run.yaml " LORA

@@ -52,25 +52,30 @@ writes_a_run_file_that_trains(void **state)
     assert_non_null(strstr(again.err, "found one; --force replaces it"));
 }
 
-/* Its comments on validation hold once they are none. */
+/* It validates a share of the data; its comments hold once they are none. */
 static void
-writes_validation_as_comments(void **state)
+writes_validation(void **state)
 {
     g_auto(RpCliRun) made =
         rp_cli_run("new @T/validated.yaml --model @T/model --data @T/data.jsonl "
                    "--sequence 32");
-    g_auto(RpCliRun) opened = rp_cli_shell("sed -i '/^# eval:/,$s/^# //' @T/validated.yaml");
+    g_auto(RpCliRun) opened = rp_cli_shell("sed -i '/^  split:/,$s/^  # /  /' @T/validated.yaml");
     g_auto(RpCliRun) dry =
         rp_cli_run("train @T/validated.yaml --dry-run --json --set epochs=1 --set devices=host:1 "
-                   "--set eval.split=0.5 --set profile=@T/times.json");
+                   "--set profile=@T/times.json");
 
     (void)state;
+    g_autofree char *text = rp_cli_read("validated.yaml");
+
     assert_int_equal(made.code + opened.code, 0);
     if (dry.code != 0)
         fail_msg("%s", dry.err);
     g_autoptr(RpTree) json = rp_cli_json(&dry);
 
     assert_true(rp_cli_member(rp_cli_member(json, "validation"), "every")->number >= 1);
+    assert_non_null(strstr(text, "\n  split: 0.05\n"));
+    assert_non_null(strstr(text, "\n  warmup_ratio: 0.05\n"));
+    assert_non_null(strstr(text, "\n  keep_best: true\n"));
 }
 
 static void
@@ -209,7 +214,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_whether_train_can_run),
         cmocka_unit_test(writes_a_run_file_that_trains),
-        cmocka_unit_test(writes_validation_as_comments),
+        cmocka_unit_test(writes_validation),
         cmocka_unit_test(writes_adapters_where_they_are_asked_for),
         cmocka_unit_test(refuses_what_no_run_file_can_be_made_of),
         cmocka_unit_test(writes_the_run_that_plan_recommends),

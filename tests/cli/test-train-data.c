@@ -209,6 +209,51 @@ names_bad_records_and_leaves_them_out_if_it_may(void **state)
     assert_non_null(strstr(no_tokenizer.err, "tokenizer.json"));
 }
 
+/* Rises in as many steps as transformers takes: ceil(0.3 * 5) = 2. */
+static void
+warms_up_in_a_share_of_the_steps(void **state)
+{
+    g_auto(RpCliRun) share = rp_cli_run(TRAIN "share --set optimizer.warmup_ratio=0.3");
+    g_auto(RpCliRun) steps = rp_cli_run(TRAIN "steps --set optimizer.warmup_steps=2");
+    g_auto(RpCliRun) both = rp_cli_run(TRAIN "never --set optimizer.warmup_steps=2 "
+                                             "--set optimizer.warmup_ratio=0.3");
+    g_autofree char *by_share = rp_train_files_learned("share");
+    g_autofree char *by_steps = rp_train_files_learned("steps");
+
+    (void)state;
+    assert_int_equal(share.code + steps.code, 0);
+    assert_string_equal(by_share, by_steps);
+    rp_cli_assert_refused(&both, "both", 2, "found both");
+}
+
+static void
+warns_of_lost_tokens_and_samples_and_of_few_steps(void **state)
+{
+#define LINE " --dry-run --set steps= --set epochs=1 --set sequence_length="
+    static const struct {
+        const char *more, *part;
+        gboolean warns;
+    } cases[] = {
+        {LINE "12", "  warning          ", TRUE},
+        {LINE "12", " % of the tokens are cut: raise sequence_length, the longest sample has 2",
+         TRUE},
+        {LINE "12 --set excess_length_strategy=drop", " % of the samples are left out: ", TRUE},
+        {LINE "12 --set excess_length_strategy=drop", " tokens are cut", FALSE},
+        {LINE "32", "are cut", FALSE},
+        {LINE "32", " steps: fewer micro_batches give more, or more epochs", TRUE},
+        {LINE "32 --set epochs=40", "fewer micro_batches", FALSE},
+        {" --dry-run", "fewer micro_batches", FALSE},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml%s", cases[i].more);
+
+        if (run.code != 0 || (strstr(run.out, cases[i].part) != NULL) != cases[i].warns)
+            fail_msg("%s: %s: %s%s", cases[i].more, cases[i].part, run.out, run.err);
+    }
+}
+
 int
 main(void)
 {
@@ -217,6 +262,8 @@ main(void)
         cmocka_unit_test(trains_on_texts_to_the_same_bits),
         cmocka_unit_test(makes_samples_of_texts_once),
         cmocka_unit_test(runs_as_many_steps_as_epochs_take),
+        cmocka_unit_test(warms_up_in_a_share_of_the_steps),
+        cmocka_unit_test(warns_of_lost_tokens_and_samples_and_of_few_steps),
         cmocka_unit_test(validates_a_share_of_the_samples),
         cmocka_unit_test(counts_and_refuses_long_samples),
         cmocka_unit_test(names_bad_records_and_leaves_them_out_if_it_may),

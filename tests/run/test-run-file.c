@@ -93,6 +93,7 @@ fills_in_every_default(void **state)
     assert_true(run->optimizer.learning_rate == 1e-4);
     assert_int_equal(run->optimizer.schedule, RP_LEARNING_RATE_COSINE);
     assert_int_equal(run->optimizer.warmup_steps, 0);
+    assert_true(run->optimizer.warmup_ratio == 0);
     assert_true(run->optimizer.weight_decay == 0.01);
     assert_true(run->optimizer.beta1 == 0.9 && run->optimizer.beta2 == 0.999);
     assert_true(run->optimizer.epsilon == 1e-8);
