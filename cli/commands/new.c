@@ -1,15 +1,22 @@
 /* roundpipe new: a run file for a model, data and this machine. */
+#include <math.h>
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "cli/progress.h"
 #include "core/base/units.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/system/available-memory.h"
+#include "run/model.h"
+#include "run/train/samples.h"
 
 #define LORA_RANK 16
 #define LEAST_SEQUENCE 256
-#define ANY_GPU "rtx4090" /* whose times are taken where the catalogue has not the card */
-#define HOST_SHARE 0.9    /* of the available memory: something is left to others */
+#define SEQUENCE_STEP 64   /* sequences are multiples of it */
+#define WHOLE_SAMPLES 0.95 /* that a sequence has room for */
+#define WANTED_STEPS 100   /* fewer teach little: batches become smaller */
+#define ANY_GPU "rtx4090"  /* whose times are taken where the catalogue has not the card */
+#define HOST_SHARE 0.9     /* of the available memory: something is left to others */
 
 typedef struct {
     char *model;
@@ -118,6 +125,137 @@ look(const NewArgs *args, Machine *machine, GError **error)
     return TRUE;
 }
 
+/* ---- the data ---- */
+
+/* Lengths of its samples. */
+typedef struct {
+    GArray *lengths; /* guint64, ascending; %NULL: not known */
+    guint64 n_tokens;
+    int sequence;  /* that most of them fit in */
+    char *problem; /* why they are not known */
+} Data;
+
+static void
+data_clear(Data *data)
+{
+    g_clear_pointer(&data->lengths, g_array_unref);
+    g_free(data->problem);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Data, data_clear)
+
+static int
+compare_lengths(gconstpointer a, gconstpointer b)
+{
+    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static void
+show_progress(gpointer progress, const char *what, guint64 done, guint64 total)
+{
+    (void)what;
+    if (total > 0)
+        rp_progress_show(progress, done, total);
+    else
+        rp_progress_clear();
+}
+
+static gboolean
+count(const RpDataset *dataset, Data *data, GError **error)
+{
+    g_autoptr(GArray) lengths = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        guint64 length;
+
+        if (!rp_dataset_length(dataset, i, &length, error))
+            return FALSE;
+        g_array_append_val(lengths, length);
+        data->n_tokens += length;
+    }
+    g_array_sort(lengths, compare_lengths);
+    data->lengths = g_steal_pointer(&lengths);
+    return TRUE;
+}
+
+static gboolean
+open_data(const NewArgs *args, Data *data, GError **error)
+{
+    g_autofree char *directory = rp_run_model_directory(args->model);
+    RpProgress progress = rp_progress_begin("reading data", 0);
+    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    g_auto(RpRunSamples) samples = {0};
+    RpModel config;
+
+    if (!rp_run_model_load(args->model, &config, error))
+        return FALSE;
+    const RpSamplesAsk ask = {.key = "--data",
+                              .data = args->data,
+                              .model = directory,
+                              .config = &config,
+                              .sequence_tokens = config.max_positions,
+                              .train_on = RP_TRAIN_ON_ASSISTANT};
+    const gboolean read =
+        rp_run_samples_open(&ask, &events, &samples, error) && count(samples.train, data, error);
+
+    rp_progress_clear();
+    if (!read || data->lengths->len == 0)
+        return read;
+    const guint n = data->lengths->len;
+    const guint64 most =
+        g_array_index(data->lengths, guint64, MIN(n - 1, (guint)(WHOLE_SAMPLES * n)));
+    const guint64 whole = (most + SEQUENCE_STEP - 1) / SEQUENCE_STEP * SEQUENCE_STEP;
+
+    data->sequence = (int)MIN(MAX(whole, LEAST_SEQUENCE), config.max_positions);
+    return TRUE;
+}
+
+/* Data that cannot be read is train's to refuse: the run file is written without its lengths. Ids
+ * without borders have none. */
+static void
+read_data(const NewArgs *args, Data *data)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (g_str_has_suffix(args->data, ".bin") || open_data(args, data, &problem))
+        return;
+    data->problem = g_strdup(problem->message);
+}
+
+static guint64
+kept_tokens(const Data *data, guint sequence)
+{
+    guint64 sum = 0;
+
+    for (guint i = 0; i < data->lengths->len; i++)
+        sum += MIN(g_array_index(data->lengths, guint64, i), sequence);
+    return sum;
+}
+
+/* Sequences of all epochs, of samples that share them. */
+static double
+all_sequences(const Data *data, guint sequence)
+{
+    return RP_PLAN_EPOCHS * (1 - RP_PLAN_VALIDATED) * (double)kept_tokens(data, sequence) /
+           (double)sequence;
+}
+
+/* Of so many steps as are wanted, if there are as many; 0: any. */
+static int
+most_batch(const Data *data, int sequence, guint gpus)
+{
+    if (data->lengths == NULL || sequence == 0)
+        return 0;
+    const double batch = all_sequences(data, (guint)sequence) / WANTED_STEPS;
+    const guint devices = MAX(1, gpus);
+
+    /* as many as plan takes without data, at most */
+    return batch >= (double)RP_PLAN_BATCH_PER_GPU * devices
+               ? 0
+               : (int)MAX(1, (guint)batch / devices) * (int)devices;
+}
+
 /* ---- what fits ---- */
 
 /* The question of a try and its answer. */
@@ -153,15 +291,16 @@ ask(Try *tried, const char *base, const char *optimizer, int sequence, GError **
 
 /* The first that fits: less memory for the base, then for the optimizer, then shorter sequences. */
 static gboolean
-find_fitting(const NewArgs *args, Try *tried, GError **error)
+find_fitting(const NewArgs *args, const Data *data, Try *tried, GError **error)
 {
     const struct {
         const char *base, *optimizer;
     } ways[] = {{args->base, NULL}, {"fp8", NULL}, {"nf4", NULL}, {args->base, "lean"}};
     const gboolean adapts = tried->words.lora_rank > 0;
-    int sequence = args->sequence;
+    int sequence = args->sequence != 0 ? args->sequence : data->sequence;
 
     for (;; sequence /= 2) {
+        tried->words.batch = most_batch(data, sequence, (guint)tried->words.gpus);
         for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
             const gboolean packs = i == 1 || i == 2;
 
@@ -214,6 +353,28 @@ check(const NewArgs *args, const char *path, GError **error)
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
+/* What the run makes of it. */
+static void
+report_data(RpReport *report, const Data *data, const Try *tried)
+{
+    const RpAdviseRun *run = tried->advice->best;
+    const guint sequence = tried->advice->query.tokens_per_sequence;
+
+    if (data->problem != NULL)
+        rp_report_say(report, "the lengths of the samples are not known: %s", data->problem);
+    if (data->lengths == NULL)
+        return;
+    const double cut = 1 - (double)kept_tokens(data, sequence) / (double)MAX(1, data->n_tokens);
+    const double batch = (double)run->sequences * run->options.micro_batches;
+    const double steps = ceil(all_sequences(data, sequence) / batch);
+
+    rp_report_count(report, "samples", data->lengths->len, NULL);
+    rp_report_ratio(report, "cut_ratio", cut, NULL);
+    rp_report_count(report, "steps", (gint64)steps, NULL);
+    rp_report_say(report, "%u samples, %.1f %% of their tokens cut; about %.0f steps in %d epochs",
+                  data->lengths->len, 100 * cut, steps, RP_PLAN_EPOCHS);
+}
+
 static void
 report_run(RpReport *report, const char *path, const Machine *machine, const Try *tried)
 {
@@ -242,7 +403,6 @@ report_run(RpReport *report, const char *path, const Machine *machine, const Try
     else if (!machine->known)
         rp_report_say(report, "`roundpipe gpus` has no such card: sizes are right, the choice of "
                               "micro-batches is that of an " ANY_GPU);
-    rp_report_say(report, "next: roundpipe train %s --dry-run", path);
 }
 
 static gboolean
@@ -252,6 +412,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     const char *path = words[0];
     g_auto(Machine) machine = {0};
     g_auto(Try) tried = {0};
+    g_auto(Data) data = {0};
     g_autofree char *output = NULL;
 
     if (!check(args, path, error) || !look(args, &machine, error))
@@ -267,7 +428,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         .devices = (char *)(machine.gpus > 0 ? "cuda" : "host"),
         .lora_rank = args->lora ? (args->lora_rank > 0 ? args->lora_rank : LORA_RANK) : 0,
     };
-    if (!find_fitting(args, &tried, error))
+    read_data(args, &data);
+    if (!find_fitting(args, &data, &tried, error))
         return FALSE;
     const gsize stem = strlen(path) - (g_str_has_suffix(path, ".yaml") ? strlen(".yaml") : 0);
     output = g_strdup_printf("%.*s-output", (int)stem, path);
@@ -279,6 +441,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     if (!rp_plan_write_run(path, &tried.question, tried.advice, &run_words, error))
         return FALSE;
     report_run(report, path, &machine, &tried);
+    report_data(report, &data, &tried);
+    rp_report_say(report, "next: roundpipe train %s --dry-run", path);
     return TRUE;
 }
 
@@ -289,7 +453,7 @@ static const GOptionEntry options[] = {
     {"output", 'o', RP_FILE(NewArgs, output),
      "directory of the run's results (default: RUN-output)", "DIR"},
     {"sequence", 0, RP_COUNT(NewArgs, sequence),
-     "tokens of a sequence (default: 2048, or as many as fit)", "TOKENS"},
+     "tokens of a sequence (default: 95 % of the samples fit, if the memory does)", "TOKENS"},
     {"gpus", 'n', RP_COUNT(NewArgs, gpus), "number of GPUs (default: all)", "N"},
     {"force", 0, RP_FLAG(NewArgs, force), "replace a run file that is there", NULL},
     RP_FOR_EXPERTS,

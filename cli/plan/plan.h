@@ -123,6 +123,9 @@ typedef struct {
 void rp_plan_question_clear(RpPlanQuestion *question);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpPlanQuestion, rp_plan_question_clear)
 
+/* Sequences of a step where nobody says how many, for each GPU. */
+#define RP_PLAN_BATCH_PER_GPU 16
+
 /**
  * rp_plan_question_read:
  *
@@ -155,6 +158,10 @@ guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *
 const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 
 /* ---- run-file.c ---- */
+
+/* A run file's epochs, and the share of the samples that it validates. */
+#define RP_PLAN_EPOCHS 3
+#define RP_PLAN_VALIDATED 0.05
 
 /* What the advice does not say. */
 typedef struct {

@@ -12,7 +12,6 @@
 
 /* What is taken where nothing is given. */
 #define DEFAULT_SEQUENCE 2048
-#define DEFAULT_BATCH_PER_GPU 16
 /* A number alone is in GiB, and no machine has more than so many. */
 #define MAX_GIB 65536.0
 #define MAX_TOKENS 1e15
@@ -422,7 +421,7 @@ choose_batch(RpAdviseQuery *query)
     guint micro_batch =
         query->profile != NULL ? MAX(1, query->profile->sequences) : MAX(1, query->micro_batch);
     guint unit = micro_batch * MAX(1, MAX(query->round, query->gpus));
-    guint wanted = DEFAULT_BATCH_PER_GPU * query->gpus;
+    guint wanted = RP_PLAN_BATCH_PER_GPU * query->gpus;
 
     guint64 given = (guint64)query->micro_batches * micro_batch;
 

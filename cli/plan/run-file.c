@@ -9,8 +9,6 @@
 #define LEARNING_RATE "1e-5"
 #define ADAPTERS_LEARNING_RATE "2e-4"
 #define WARMUP_RATIO "0.05"
-#define VALIDATED "0.05"
-#define EPOCHS "3"
 
 static gboolean
 is_plain(const char *value)
@@ -85,7 +83,7 @@ add_validation(GString *text)
 {
     static const char *const values[][2] = {{"eval.keep_best", "true"}, {"eval.patience", "3"}};
 
-    add(text, "eval.split", VALIDATED);
+    add(text, "eval.split", "%g", RP_PLAN_VALIDATED);
     for (gsize i = 0; i < G_N_ELEMENTS(values); i++)
         g_string_append_printf(text, "  # # %s\n  # %s: %s\n", rp_setting_find(values[i][0])->help,
                                strchr(values[i][0], '.') + 1, values[i][1]);
@@ -117,7 +115,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);
-    add(text, "epochs", EPOCHS);
+    add(text, "epochs", "%d", RP_PLAN_EPOCHS);
     add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
     add(text, "optimizer.schedule", "cosine");
     add(text, "optimizer.warmup_ratio", WARMUP_RATIO);

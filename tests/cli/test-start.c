@@ -78,6 +78,41 @@ writes_validation(void **state)
     assert_non_null(strstr(text, "\n  keep_best: true\n"));
 }
 
+/* Few samples make small batches, long ones long sequences: nearly all is learned, in steps enough. */
+static void
+fits_the_lengths_of_the_data(void **state)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < 216; i++) {
+        g_string_append(text, "{\"input_ids\":[1");
+        for (guint n = i < 200 ? 100 + 3 * i : 900; n > 1; n--)
+            g_string_append(text, ",2");
+        g_string_append(text, "]}\n");
+    }
+    rp_cli_write("long.jsonl", text->str);
+    g_auto(RpCliRun) made =
+        rp_cli_run("new @T/long.yaml --model @T/model --data @T/long.jsonl --json");
+    g_auto(RpCliRun) dry = rp_cli_run("train @T/long.yaml --dry-run --set devices=host:1 "
+                                      "--set profile=@T/times.json");
+    g_auto(RpCliRun) unread =
+        rp_cli_run("new @T/unread.yaml --model @T/model --data @T/times.json");
+    g_autoptr(RpTree) json = rp_cli_json(&made);
+    const char *steps = strstr(dry.out, "\n  steps ");
+
+    (void)state;
+    assert_int_equal(made.code + dry.code + unread.code, 0);
+    assert_int_equal(rp_cli_member(json, "samples")->number, 216);
+    /* 900 tokens, in whole multiples of 64 */
+    assert_int_equal(rp_cli_member(json, "sequence_length")->number, 960);
+    assert_true(rp_cli_member(json, "cut_ratio")->number < 0.02);
+    assert_true(rp_cli_member(json, "steps")->number >= 100);
+    assert_null(strstr(dry.out, "  warning "));
+    if (steps == NULL || g_ascii_strtoull(steps + strlen("\n  steps"), NULL, 10) < 90)
+        fail_msg("%s", dry.out);
+    assert_non_null(strstr(unread.out, "the lengths of the samples are not known: "));
+}
+
 static void
 writes_adapters_where_they_are_asked_for(void **state)
 {
@@ -215,6 +250,7 @@ main(void)
         cmocka_unit_test(says_whether_train_can_run),
         cmocka_unit_test(writes_a_run_file_that_trains),
         cmocka_unit_test(writes_validation),
+        cmocka_unit_test(fits_the_lengths_of_the_data),
         cmocka_unit_test(writes_adapters_where_they_are_asked_for),
         cmocka_unit_test(refuses_what_no_run_file_can_be_made_of),
         cmocka_unit_test(writes_the_run_that_plan_recommends),
