@@ -107,7 +107,7 @@ tell_stop(gboolean again)
     Line line = {.length = 0};
 
     add(&line, terminal ? "\r\033[K" : "roundpipe train: note: ");
-    add(&line, step > 0 ? "finishing step " : "saving");
+    add(&line, step > 0 ? "finishing step " : "stopping");
     if (step > 0) {
         add_step(&line, step);
         add(&line, ", then saving");

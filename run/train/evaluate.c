@@ -85,7 +85,7 @@ rp_train_n_evaluations(const RpRunFile *run)
 {
     const gint64 every = rp_train_evaluation_every(run);
 
-    return (run->steps + every - 1) / every;
+    return 1 + (run->steps + every - 1) / every;
 }
 
 /* ---- between steps ---- */
@@ -157,31 +157,75 @@ run_evaluation(RpTrainLoop *loop, RpEvaluation *evaluation, gboolean *done, GErr
     return TRUE;
 }
 
-gboolean
-rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
+static gboolean
+evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 {
     const RpRunFile *run = loop->job->run;
     RpCheckpointBest *best = &loop->best;
     RpEvaluation evaluation;
     gboolean done;
 
-    if (!is_due(loop, step))
-        return TRUE;
     if (!run_evaluation(loop, &evaluation, &done, error))
         return FALSE;
     if (!done)
         return TRUE;
     loop->evaluated_step = step;
-    if (isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
+    if (step > 0 && isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
         *best = (RpCheckpointBest){.step = step, .loss = evaluation.loss};
     else
-        best->n_worse++;
+        best->n_worse += step > 0; /* nothing is learned at step 0, and no checkpoint has it */
     best->kept = run->eval.keep_best != 0;
     rp_train_metrics_add_evaluation(loop->metrics, step, &evaluation);
     loop->outcome->n_evaluations++;
     loop->outcome->evaluation = evaluation;
     tell(loop, step, &evaluation);
     return TRUE;
+}
+
+gboolean
+rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
+{
+    return !is_due(loop, step) || evaluate(loop, step, error);
+}
+
+/* Whether the run that goes on was stopped when it was to evaluate its last step: metrics have the step,
+ * and not its evaluation. */
+static gboolean
+has_missed(const RpTrainLoop *loop, guint64 step)
+{
+    const RpRunFile *run = loop->job->run;
+    g_autofree char *path = g_build_filename(run->output, "metrics.jsonl", NULL);
+    g_autoptr(GArray) lines = loop->files ? rp_train_metrics_read(path, NULL) : NULL;
+    gboolean trained = FALSE, evaluated = FALSE;
+
+    for (guint i = 0; lines != NULL && i < lines->len; i++) {
+        const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
+
+        if (line->step != (double)step)
+            continue;
+        evaluated = evaluated || !isnan(line->eval_runtime);
+        trained = trained || isnan(line->eval_runtime);
+    }
+    return trained && !evaluated;
+}
+
+gboolean
+rp_train_loop_evaluate_first(RpTrainLoop *loop, GError **error)
+{
+    const RpTrainJob *job = loop->job;
+    const guint64 step = loop->outcome->first_step;
+    const gint64 every = rp_train_evaluation_every(job->run);
+    const gboolean due = step % (guint64)every == 0 || step == (guint64)job->run->steps;
+    RpTrainWish wish = {.save = step == 0 || (due && has_missed(loop, step))};
+
+    if (job->evaluation.dataset == NULL || !due)
+        return TRUE;
+    if (job->servers != NULL && !rp_train_agree_step(job, &wish, error))
+        return FALSE;
+    if (!wish.save)
+        return TRUE;
+    return evaluate(loop, step, error) && (!loop->files || !rp_train_loop_is_best(loop, step) ||
+                                           rp_checkpoint_link_best(job->run->output, step, error));
 }
 
 gboolean

@@ -183,7 +183,8 @@ run_steps(RpTrainLoop *loop, GError **error)
     guint64 step = outcome->first_step;
 
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
-
+    if (!rp_train_loop_evaluate_first(loop, error))
+        return FALSE;
     while (step < (guint64)run->steps && rp_train_loop_stop(loop) == 0 &&
            !rp_train_loop_is_useless(loop)) {
         gboolean due;

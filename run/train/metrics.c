@@ -96,8 +96,8 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
         if (end == NULL)
             break; /* torn by whatever ended the process */
         *end = '\0';
-        if (rp_train_metrics_parse(line, &point) && point.step >= 1 &&
-            point.step <= (double)keep_steps)
+        if (rp_train_metrics_parse(line, &point) &&
+            point.step >= (isnan(point.eval_runtime) ? 1 : 0) && point.step <= (double)keep_steps)
             g_string_append_printf(kept, "%s\n", line);
         line = end + 1;
     }

@@ -58,7 +58,7 @@ losses_stand_in_metrics_and_training_is_the_same(void **state)
         g_autoptr(GPtrArray) losses = lines_with("with", "eval_loss");
 
         assert_int_equal(without.code, 0);
-        assert_int_equal(losses->len, 3); /* 3, 6 and the last */
+        assert_int_equal(losses->len, 4); /* 0, 3, 6 and the last */
         assert_int_equal(steps->len, 7);
         for (guint s = 0; s < steps->len; s++)
             assert_true(number_of(g_ptr_array_index(steps, s), "loss") ==
@@ -67,12 +67,12 @@ losses_stand_in_metrics_and_training_is_the_same(void **state)
             const char *line = g_ptr_array_index(losses, e);
             const double loss = number_of(line, "eval_loss");
 
-            assert_float_equal(number_of(line, "step"), e < 2 ? 3 * (e + 1) : 7, 0);
+            assert_float_equal(number_of(line, "step"), e < 3 ? 3 * e : 7, 0);
             assert_float_equal(number_of(line, "eval_perplexity"), exp(loss), 1e-9 * exp(loss));
             assert_true(number_of(line, "eval_tokens") > 0);
             assert_true(number_of(line, "eval_runtime") > 0);
         }
-        assert_float_equal(rp_cli_number(root, "evaluations.count"), 3, 0);
+        assert_float_equal(rp_cli_number(root, "evaluations.count"), 4, 0);
         assert_true(rp_cli_number(root, "validation.predicted_ms") > 0);
         g_auto(RpCliRun) same = rp_cli_shell(
             "for file in model optimizer; do cmp @T/with/checkpoint-7/$file.safetensors "
@@ -196,7 +196,45 @@ evaluations_have_a_trace(void **state)
 
     (void)state;
     assert_non_null(strstr(text, "\"name\""));
+    assert_float_equal(rp_cli_number(root, "evaluations.count"), 3, 0);
+}
+
+/* Lines of evaluations, "step loss " each. (transfer full) */
+static char *
+evaluations(const char *output)
+{
+    g_autofree char *learned = rp_train_files_learned(output);
+    g_auto(GStrv) lines = g_strsplit(learned, "\n", -1);
+    g_autoptr(GString) found = g_string_new(NULL);
+
+    for (char **line = lines; *line != NULL; line++)
+        if (strstr(*line, "eval_loss") != NULL)
+            g_string_append_printf(found, "%s\n", *line);
+    return g_string_free(g_steal_pointer(&found), FALSE);
+}
+
+/* The evaluation's line is taken away, as if Ctrl-C had broken it off: it is made when the run goes on,
+ * and one that is there is not made again. */
+static void
+an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on(void **state)
+{
+#define MORE "--set optimizer.schedule=constant --set eval.every=2 --set eval.keep_best=true "
+    g_auto(RpCliRun) whole = rp_cli_run(TRAIN MORE "--set steps=6", "evaluated");
+    g_auto(RpCliRun) first = rp_cli_run(TRAIN MORE "--set steps=4", "broken");
+    g_auto(RpCliRun) cut =
+        rp_cli_shell("sed -i '/\"step\":4,.*eval_loss/d' @T/broken/metrics.jsonl");
+    g_auto(RpCliRun) resumed = rp_cli_run(TRAIN MORE "--set steps=6 --resume", "broken");
+    g_auto(RpCliRun) again = rp_cli_run(TRAIN MORE "--set steps=6 --resume", "broken");
+    g_autofree char *expected = evaluations("evaluated"), *found = evaluations("broken");
+    g_autoptr(RpTree) root = rp_cli_json(&resumed);
+    g_autoptr(RpTree) idle = rp_cli_json(&again);
+
+    (void)state;
+    assert_int_equal(whole.code + first.code + cut.code, 0);
+    assert_true(g_str_has_prefix(expected, "step 0 eval_loss "));
+    assert_string_equal(found, expected);
     assert_float_equal(rp_cli_number(root, "evaluations.count"), 2, 0);
+    assert_float_equal(rp_cli_number(idle, "evaluations.count"), 0, 0);
 }
 
 int
@@ -206,6 +244,7 @@ main(void)
         cmocka_unit_test(losses_stand_in_metrics_and_training_is_the_same),
         cmocka_unit_test(the_best_checkpoint_stays_and_patience_ends_the_run),
         cmocka_unit_test(a_resumed_run_remembers_the_best),
+        cmocka_unit_test(an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on),
         cmocka_unit_test(keys_without_data_are_refused),
         cmocka_unit_test(data_that_become_bad_end_the_run_after_a_checkpoint),
         cmocka_unit_test(evaluations_have_a_trace),
