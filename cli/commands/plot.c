@@ -52,8 +52,8 @@ read_run(const char *word, Run *run, GError **error)
         return FALSE;
     *run = (Run){.title = g_steal_pointer(&steps.title),
                  .points = g_array_new(FALSE, FALSE, sizeof(RpRunPoint)),
-                 .last = {.step = NAN},
-                 .last_evaluation = {.step = NAN}};
+                 .last = {.step = NAN, .loss = NAN},
+                 .last_evaluation = {.step = NAN, .eval_loss = NAN}};
     for (guint i = 0; i < steps.lines->len; i++) {
         const RpTrainLine *line = &g_array_index(steps.lines, RpTrainLine, i);
         const RpRunPoint point = point_of(line);

@@ -7,6 +7,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <glib/gstdio.h>
+
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/quantise/quantise.h"
@@ -83,7 +85,53 @@ take_hash(RpTrainJob *job, const char *packed, GError **error)
     g_autofree char *lines = g_strdup_printf("%s\n%s\n", hash, layers);
 
     rp_weights_set_base_hash(job->weights, hash, layers);
-    (void)g_file_set_contents(path, lines, -1, NULL); /* else it is made again */
+    if (!job->dry)
+        (void)g_file_set_contents(path, lines, -1, NULL); /* else it is made again */
+    return TRUE;
+}
+
+/* Whether files may be put beside the model: not where the folder is another user's, nor where its file is a
+ * link, as in the cache of a hub, which has its own files in it. */
+static gboolean
+is_own_folder(const RpSafetensors *checkpoint)
+{
+    const char *path = rp_safetensors_path(checkpoint);
+    g_autofree char *directory = g_path_get_dirname(path);
+    GStatBuf folder;
+
+    return !g_file_test(path, G_FILE_TEST_IS_SYMLINK) && g_stat(directory, &folder) == 0 &&
+           folder.st_uid == geteuid() && access(directory, W_OK) == 0;
+}
+
+/* Beside the model, or in the user's cache; both names have the hash of the model's file. (transfer full) */
+static char *
+packed_path(const RpSafetensors *checkpoint, RpLowbit format)
+{
+    g_autofree char *beside = rp_quantise_path(checkpoint, format);
+    g_autofree char *name = g_path_get_basename(beside);
+
+    if (g_file_test(beside, G_FILE_TEST_EXISTS) || is_own_folder(checkpoint))
+        return g_steal_pointer(&beside);
+    return g_build_filename(g_get_user_cache_dir(), "roundpipe", "bases", name, NULL);
+}
+
+/* A dry run writes nothing: it is planned from the sizes, as without weights. */
+static gboolean
+plan_packed(RpTrainJob *job, RpLowbit format, GError **error)
+{
+    if (!rp_weights_bind(job->weights, job->checkpoint, error))
+        return FALSE;
+    job->config.dtype = rp_weights_dtype(job->weights);
+    job->config.has_dtype = TRUE;
+    const RpLora *lora = rp_weights_lora(job->weights);
+    RpWeights *unbound = rp_weights_new_adapted(&job->config, lora);
+
+    rp_weights_free(job->weights);
+    job->weights = unbound;
+    rp_weights_pack_base(job->weights, format);
+    g_clear_pointer(&job->checkpoint, rp_safetensors_free);
+    rp_run_say(job->events, "note", "the base is not packed in %s yet: planned from its sizes",
+               rp_lowbit_name(format));
     return TRUE;
 }
 
@@ -100,13 +148,17 @@ open_packed(const char *path, GError **error)
     return packed;
 }
 
-/* The packed form of the checkpoint, made once and kept beside it. Takes the checkpoint's place. */
+/* The packed form of the checkpoint, made once and kept. Takes the checkpoint's place. */
 static gboolean
 quantise(RpTrainJob *job, RpLowbit format, GError **error)
 {
-    g_autofree char *path = rp_quantise_path(job->checkpoint, format);
+    g_autofree char *path = packed_path(job->checkpoint, format);
+    g_autofree char *directory = g_path_get_dirname(path);
     RpSafetensors *packed = NULL;
 
+    if (job->dry && !g_file_test(path, G_FILE_TEST_EXISTS))
+        return plan_packed(job, format, error);
+    (void)g_mkdir_with_parents(directory, 0700); /* what fails is told of the file */
     if (g_file_test(path, G_FILE_TEST_EXISTS) || make_packed(job, format, path, error))
         packed = open_packed(path, error);
     if (packed == NULL)

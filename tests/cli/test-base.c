@@ -247,11 +247,11 @@ merges_gpt_oss_in_any_format(void **state)
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         const char *format = formats[i];
-        g_autofree char *line =
-            g_strdup_printf("--set model=@T/gpt-%s --set output=@T/gpt-%s-run --set steps=3 "
-                            "--set lora.rank=3 --set lora.targets=q_proj,experts.down_proj "
-                            "--set optimizer.learning_rate=0.07",
-                            format, format);
+        g_autofree char *line = g_strdup_printf(
+            "--set model=@T/gpt-%s --set output=@T/gpt-%s-run --set steps=3 "
+            "--set lora.rank=3 --set lora.alpha=8 --set lora.targets=q_proj,experts.down_proj "
+            "--set optimizer.learning_rate=0.07",
+            format, format);
         g_auto(RpCliRun) made =
             rp_cli_run("init @T/gpt-oss.json -o @T/gpt-%s --base %s", format, format);
         assert_int_equal(made.code, 0);
@@ -384,6 +384,35 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
     assert_string_equal(files, expected);
 }
 
+/* A dry run writes nothing; where the model is a link into a hub's cache, the packed form is in ours. */
+static void
+packs_no_base_in_a_dry_run_nor_into_a_foreign_folder(void **state)
+{
+    g_auto(RpCliRun) made =
+        rp_cli_shell("mkdir @T/hub && cp @T/wide/config.json @T/hub/ && "
+                     "ln -s ../wide/model.safetensors @T/hub/model.safetensors");
+    g_auto(RpCliRun) dry = rp_cli_run("train @T/run.yaml " LORA "--set base=nf4 --set "
+                                      "model=@T/hub --set output=@T/hub-run --dry-run --json");
+    g_autofree char *before = rp_train_files_list("hub");
+    g_auto(RpCliRun) none = rp_cli_shell("test ! -e @T/cache/roundpipe/bases");
+    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml " LORA "--set base=nf4 --set "
+                                      "model=@T/hub --set output=@T/hub-run --json");
+    g_autofree char *after = rp_train_files_list("hub");
+    g_autofree char *cached = rp_train_files_list("cache/roundpipe/bases");
+    g_autoptr(RpTree) planned = rp_cli_json(&dry);
+    g_autoptr(RpTree) ran = rp_cli_json(&run);
+
+    (void)state;
+    assert_int_equal(made.code + none.code, 0);
+    assert_string_equal(before, "config.json model.safetensors");
+    assert_string_equal(after, before);
+    assert_true(g_str_has_prefix(cached, "model.nf4-"));
+    assert_non_null(strstr(dry.err, "note: the base is not packed in nf4 yet"));
+    assert_true(rp_cli_number(planned, "predicted.host_bytes") ==
+                rp_cli_number(ran, "predicted.host_bytes"));
+    assert_true(rp_cli_number(planned, "parameters") == rp_cli_number(ran, "parameters"));
+}
+
 int
 main(void)
 {
@@ -397,6 +426,7 @@ main(void)
         cmocka_unit_test(merges_gpt_oss_in_any_format),
         cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
         cmocka_unit_test(names_formats_that_are_not_read),
+        cmocka_unit_test(packs_no_base_in_a_dry_run_nor_into_a_foreign_folder),
         cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
     };
 
