@@ -11,6 +11,7 @@
 
 typedef struct {
     char *output;
+    gboolean logarithmic;
     RpPictureArgs drawn;
 } PlotArgs;
 
@@ -76,13 +77,16 @@ report_runs(RpReport *report, const GArray *runs)
         rp_report_real(report, "step", run->last.step, 0, "step");
         rp_report_real(report, "loss", run->last.loss, 6, "loss");
         rp_report_real(report, "eval_loss", run->last_evaluation.eval_loss, 6, "validation loss");
+        if (isnan(run->last_evaluation.eval_loss))
+            rp_report_show(report, "-");
         rp_report_end(report);
     }
     rp_report_end(report);
 }
 
 static gboolean
-draw(const GArray *runs, const char *path, const RpFigureStyle *style, GError **error)
+draw(const GArray *runs, const char *path, gboolean logarithmic, const RpFigureStyle *style,
+     GError **error)
 {
     g_autofree RpRunCurve *curves = g_new0(RpRunCurve, runs->len);
 
@@ -95,7 +99,7 @@ draw(const GArray *runs, const char *path, const RpFigureStyle *style, GError **
     }
     g_autoptr(RpFigure) figure =
         rp_runs_figure("runs", runs->len == 1 ? "A training run" : "Training runs", curves,
-                       runs->len, style, error);
+                       runs->len, logarithmic, style, error);
 
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }
@@ -123,7 +127,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
             return FALSE;
         g_array_append_val(runs, read);
     }
-    if (!draw(runs, output, &style, error))
+    if (!draw(runs, output, args->logarithmic, &style, error))
         return FALSE;
     report_runs(report, runs);
     rp_report_text(report, "picture", output, "picture");
@@ -133,6 +137,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 static const GOptionEntry options[] = {
     {"output", 'o', RP_FILE(PlotArgs, output),
      "the picture, .png, .svg, .pdf or .tex (default: runs.png)", "FILE"},
+    {"log", 0, RP_FLAG(PlotArgs, logarithmic),
+     "losses and the norm of the gradient on logarithmic axes", NULL},
     RP_PICTURE_OPTIONS(PlotArgs, drawn),
     {0},
 };

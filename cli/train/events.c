@@ -1,6 +1,7 @@
 /* roundpipe train: what is told of a run while it goes on. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/train/train.h"
 #include "plots/gnuplot.h"
@@ -8,14 +9,34 @@
 /* A GPU that has failed keeps the process so long, and no longer. */
 #define MOST_SECONDS 8
 
+#define YELLOW "\033[33m"
+#define PLAIN "\033[0m"
+
+/* As of reports. */
+static gboolean
+has_colour(void)
+{
+    const char *term = g_getenv("TERM"), *none = g_getenv("NO_COLOR");
+
+    return term != NULL && strcmp(term, "dumb") != 0 && (none == NULL || *none == '\0');
+}
+
 static void
 say(gpointer user_data, const char *kind, const char *text)
 {
     g_autofree char *line =
         g_strdelimit(g_strdup(text), "\r\n", ' '); /* a file's name may hold one */
 
+    if (isatty(STDERR_FILENO) != 1) {
+        fprintf(stderr, "roundpipe train: %s: %s\n", kind, line);
+        return;
+    }
+    /* who reads along knows which program it is */
+    const gboolean warns = strcmp(kind, "note") != 0;
+
     rp_progress_clear();
-    fprintf(stderr, "roundpipe train: %s: %s\n", kind, line);
+    fprintf(stderr, "%s%s%s%s%s\n", warns && has_colour() ? YELLOW : "", warns ? kind : "",
+            warns ? ": " : "", line, warns && has_colour() ? PLAIN : "");
 }
 
 static void

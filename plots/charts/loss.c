@@ -105,9 +105,9 @@ append_evaluations(GString *data, const RpLossPoint *evaluations, guint n)
         append_point(data, evaluations[i].step, evaluations[i].loss);
 }
 
-/* From 0 where much of it was learned; else only what there is, or nothing could be seen of it. */
+/* @first: step of the first evaluation. From 0 where much of it was learned; else only what there is, or nothing could be seen of it. */
 static void
-append_range(GString *script, const RpLossPoint *points, guint n)
+append_range(GString *script, const RpLossPoint *points, guint n, double first)
 {
     double least = INFINITY, greatest = -INFINITY;
 
@@ -119,7 +119,7 @@ append_range(GString *script, const RpLossPoint *points, guint n)
     }
     if (least >= 0 && (least < greatest / 2 || least == greatest))
         g_string_append(script, "set yrange [0:*]\n");
-    rp_text_append(script, "set xrange [%.12g:%.12g]\n", n > 1 ? points[0].step : 0,
+    rp_text_append(script, "set xrange [%.12g:%.12g]\n", n > 1 ? fmin(points[0].step, first) : 0,
                    n > 1 ? points[n - 1].step : 2 * points[0].step);
 }
 
@@ -184,7 +184,7 @@ rp_loss_figure(const char *name, const char *title, const char *subtitle, const 
                    "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%d)\n"
                    "set tmargin at screen 1 - py(%d)\n",
                    LEFT, RIGHT, TOP);
-    append_range(script, points, n);
+    append_range(script, points, n, n_evaluations > 0 ? evaluations[0].step : points[0].step);
     append_plot(script, n == 1, reach, n_evaluations > 0);
     rp_figure_set_caption(figure, "Loss and learning rate of every step: measured.");
     return figure;

@@ -19,15 +19,19 @@ typedef struct {
     const char *title;
     gsize offset; /* in RpRunPoint */
     gboolean smooth;
-    gboolean points; /* few of them */
+    gboolean points;  /* few of them */
+    gboolean spreads; /* over decades, where that is asked for */
     double scale;
 } Panel;
 
 static const Panel panels[] = {
-    {"loss of the target tokens", offsetof(RpRunPoint, loss), .smooth = TRUE, .scale = 1},
-    {"validation loss", offsetof(RpRunPoint, eval_loss), .points = TRUE, .scale = 1},
+    {"loss of the target tokens", offsetof(RpRunPoint, loss), .smooth = TRUE, .spreads = TRUE,
+     .scale = 1},
+    {"validation loss", offsetof(RpRunPoint, eval_loss), .points = TRUE, .spreads = TRUE,
+     .scale = 1},
     {"learning rate", offsetof(RpRunPoint, learning_rate), .scale = 1},
-    {"norm of the gradient, before clipping", offsetof(RpRunPoint, grad_norm), .scale = 1},
+    {"norm of the gradient, before clipping", offsetof(RpRunPoint, grad_norm), .spreads = TRUE,
+     .scale = 1},
     {"tokens/s", offsetof(RpRunPoint, tokens_per_s), .scale = 1},
     {"bubble ratio, %", offsetof(RpRunPoint, bubble_ratio), .scale = 100},
 };
@@ -101,23 +105,63 @@ append_block(GString *data, const RpRunCurve *run, const Panel *panel)
     g_string_append(data, "\n\n");
 }
 
-/* Values that are all the same: a range around them, which gnuplot would complain of instead. Returns:
- * whether they are */
-static gboolean
-append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
+/* @logarithmic: of those above 0 */
+static void
+find_range(const Panel *panel, const RpRunCurve *runs, guint n, gboolean logarithmic, double *least,
+           double *most)
 {
-    double least = INFINITY, most = -INFINITY;
-
+    *least = INFINITY;
+    *most = -INFINITY;
     for (guint r = 0; r < n; r++) {
         g_autoptr(GArray) values = values_of(&runs[r], panel);
 
         for (guint i = 0; i < values->len; i++) {
             const double value = ((const double *)(const void *)values->data)[2 * i + 1];
 
-            least = fmin(least, value);
-            most = fmax(most, value);
+            if (logarithmic && !(value > 0))
+                continue;
+            *least = fmin(*least, value);
+            *most = fmax(*most, value);
         }
     }
+}
+
+/* Ticks at 1, 2 and 5 times powers of ten; of less than a decade at twentieths too, for gnuplot puts none
+ * between powers. Returns: whether there is an axis for values above 0 */
+static gboolean
+append_decades(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
+{
+    static const double sparse[] = {1, 2, 5}, dense[] = {1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8};
+    double least, most;
+    const char *comma = "";
+
+    find_range(panel, runs, n, TRUE, &least, &most);
+    if (!(least < most))
+        return FALSE;
+    const gboolean few = most / least >= 10;
+    const double *factors = few ? sparse : dense;
+    const guint n_factors = few ? G_N_ELEMENTS(sparse) : G_N_ELEMENTS(dense);
+    const int first = (int)floor(log10(least)), last = (int)ceil(log10(most));
+    const int step = MAX(1, (last - first) / 4); /* decades between ticks */
+
+    g_string_append(script, "set logscale y\nset ytics (");
+    for (int decade = first; decade <= last; decade += step)
+        for (guint f = 0; f < (last - first > 3 ? 1 : n_factors); f++) {
+            rp_text_append(script, "%s%.6g", comma, factors[f] * pow(10, decade));
+            comma = ", ";
+        }
+    g_string_append(script, ")\n");
+    return TRUE;
+}
+
+/* Values that are all the same: a range around them, which gnuplot would complain of instead. Returns:
+ * whether they are */
+static gboolean
+append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
+{
+    double least, most;
+
+    find_range(panel, runs, n, FALSE, &least, &most);
     if (least < most)
         return FALSE;
     const double margin = least != 0 ? fabs(least) / 10 : 1;
@@ -128,12 +172,14 @@ append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, g
 
 static void
 append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint n, guint place,
-             gboolean last)
+             gboolean last, gboolean logarithmic)
 {
     GString *script = rp_figure_script(figure);
     const guint top = TOP + 26 + place * (PANEL + GAP);
     g_autofree char *quoted = rp_gnuplot_quote(panel->title);
-    const gboolean flat = append_flat_range(script, panel, runs, n);
+    const gboolean decades =
+        logarithmic && panel->spreads && append_decades(script, panel, runs, n);
+    const gboolean flat = !decades && append_flat_range(script, panel, runs, n);
 
     rp_text_append(script,
                    "set label 1 %s at graph 0, graph 1 left offset 0,0.8 font font_bold\n"
@@ -154,6 +200,7 @@ append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint
             script, "%sDATA index %u using 1:3 with %s linewidth 1.6 linecolor rgb '#%06x'",
             r > 0 ? ", " : "", index, panel->points ? "linespoints pointtype 7" : "lines", colour);
     }
+    g_string_append(script, decades ? "\nunset logscale y\nset ytics autofreq nomirror out" : "");
     g_string_append(script, flat ? "\nset yrange [*:*]\nunset label\n" : "\nunset label\n");
 }
 
@@ -193,7 +240,7 @@ append_steps(GString *script, const RpRunCurve *runs, guint n)
 
 RpFigure *
 rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n,
-               const RpFigureStyle *style, GError **error)
+               gboolean logarithmic, const RpFigureStyle *style, GError **error)
 {
     guint n_panels = 0, place = 0;
 
@@ -219,7 +266,7 @@ rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guin
             continue;
         if (place + 1 == n_panels)
             rp_figure_add_x_title(figure, "optimizer step", 60);
-        append_panel(figure, &panels[p], runs, n, place, place + 1 == n_panels);
+        append_panel(figure, &panels[p], runs, n, place, place + 1 == n_panels, logarithmic);
         place++;
     }
     g_string_append(script, "unset multiplot\n");

@@ -28,8 +28,10 @@ typedef struct {
  *
  * A panel for each number that some run has, a colour for each run. Of the loss of steps the mean over
  * a window centred on each, a fiftieth of the run wide; with one run the steps themselves, thin.
+ * @logarithmic: losses and norms, where they are above 0
  *
  * Errors: RP_PLOT_ERROR_DATA where no run has a finite number
  */
 RpFigure *rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guint n,
-                         const RpFigureStyle *style, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                         gboolean logarithmic, const RpFigureStyle *style,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -325,6 +325,13 @@ plot_draws_runs_one_over_the_other(void **state)
     assert_float_equal(rp_cli_number(root, "runs.0.step"), 4, 0);
     assert_float_equal(rp_cli_number(root, "runs.1.step"), 3, 0);
     assert_true(rp_cli_number(root, "runs.0.eval_loss") > 0);
+    assert_string_equal(rp_cli_member(root, "runs.1.eval_loss")->text, "null");
+    g_auto(RpCliRun) words = rp_cli_run("plot @T/two -o @T/two.svg --log");
+    assert_string_equal(words.err, "");
+    assert_int_equal(words.code, 0);
+    assert_null(strstr(words.out, "nan"));
+    g_autofree char *decades = rp_cli_read("two.svg");
+    assert_non_null(strstr(decades, ">2.5<"));
     g_auto(RpCliRun) events = rp_cli_shell("ls @T/one/events.out.tfevents.* && "
                                            "! ls @T/two/events.out.tfevents.*");
     assert_int_equal(events.code, 0);
