@@ -11,7 +11,7 @@
 #define AROUND 0.1
 /* More cannot be told apart. */
 #define MOST_SERIES 16
-/* Of rp_colour_of_series(); then crosses. */
+/* Of rp_colour_of_series(); then crosses, and dashes of lines. */
 #define N_COLOURS 8
 /* An option's values that are so far apart stand on a logarithmic axis. */
 #define WIDE_RANGE 8
@@ -41,8 +41,9 @@ typedef struct {
 typedef struct {
     const RpSweepRows *rows;
     const RpSweepGrid *grid;
-    guint32 x, y, series; /* columns; series: RP_NONE: one for all */
-    GPtrArray *names;     /* of series, borrowed */
+    guint32 x, y;     /* columns */
+    GArray *series;   /* guint32: columns that tell series apart; none: one for all */
+    GPtrArray *names; /* of series, as series_of() has them */
 } Drawing;
 
 static const char *
@@ -113,15 +114,19 @@ rp_sweep_check_picture(const RpSweepRows *rows, const char *axes, const char *se
            (series == NULL || find_column(rows, "series", series, &x, error));
 }
 
-/* The option of several values that is neither axis: the last, for it changes fastest. */
-static guint32
-usual_series(const Drawing *drawing)
+/* The options of several values that are neither axis: a line joins points that have all of them in
+ * common. Points alone differ by the last, which changes fastest. */
+static void
+take_usual_series(const Drawing *drawing)
 {
-    for (guint a = drawing->grid->axes->len; a-- > 0;)
-        if (g_array_index(drawing->grid->axes, RpSweepAxis, a).n > 1 && a != drawing->x &&
-            a != drawing->y)
-            return a;
-    return RP_NONE;
+    for (guint32 a = 0; a < drawing->grid->axes->len; a++) {
+        if (g_array_index(drawing->grid->axes, RpSweepAxis, a).n < 2 || a == drawing->x ||
+            a == drawing->y)
+            continue;
+        if (!is_option(drawing, drawing->x))
+            g_array_set_size(drawing->series, 0);
+        g_array_append_val(drawing->series, a);
+    }
 }
 
 /* ---- points ---- */
@@ -135,10 +140,29 @@ number_of(const char *cell)
     return end != cell && *end == '\0' ? value : NAN;
 }
 
-static const char *
+/* "gpipe", "gpus 8, gpipe"; "" where there is one series. (transfer full) */
+static char *
 series_of(const Drawing *drawing, const char *const *cells)
 {
-    return drawing->series == RP_NONE ? "" : cells[drawing->series];
+    GString *name = g_string_new(NULL);
+
+    for (guint i = 0; i < drawing->series->len; i++) {
+        const guint32 column = g_array_index(drawing->series, guint32, i);
+        const gboolean number = isfinite(number_of(cells[column])) != 0;
+
+        g_string_append_printf(name, "%s%s%s%s", i > 0 ? ", " : "",
+                               number ? rp_sweep_rows_column(drawing->rows, column) : "",
+                               number ? " " : "", cells[column]);
+    }
+    return g_string_free(name, FALSE);
+}
+
+static gboolean
+is_in(const Drawing *drawing, const char *const *cells, const char *series)
+{
+    g_autofree char *name = series_of(drawing, cells);
+
+    return g_str_equal(name, series);
 }
 
 /* Finite points of a series; %NULL: of all. What does not fit is none. */
@@ -152,7 +176,7 @@ points_of(const Drawing *drawing, const char *series)
         const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
 
         if (cells == NULL || g_str_equal(cells[fits], "no") ||
-            (series != NULL && !g_str_equal(series_of(drawing, cells), series)))
+            (series != NULL && !is_in(drawing, cells, series)))
             continue;
         const Point point = {number_of(cells[drawing->x]), number_of(cells[drawing->y])};
 
@@ -214,16 +238,18 @@ collect_series(Drawing *drawing, GError **error)
 {
     for (guint i = 0; i < drawing->grid->n; i++) {
         const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
-        const char *name = cells != NULL ? series_of(drawing, cells) : NULL;
+        g_autofree char *name = cells != NULL ? series_of(drawing, cells) : NULL;
 
         if (name != NULL &&
             !g_ptr_array_find_with_equal_func(drawing->names, name, g_str_equal, NULL))
-            g_ptr_array_add(drawing->names, (gpointer)name);
+            g_ptr_array_add(drawing->names, g_steal_pointer(&name));
     }
     if (drawing->names->len <= MOST_SERIES)
         return TRUE;
-    return rp_cli_refuse(error, "--series: expected at most %d values of %s, found %u", MOST_SERIES,
-                         rp_sweep_rows_column(drawing->rows, drawing->series), drawing->names->len);
+    return rp_cli_refuse(
+        error, "--series: expected at most %d values of %s%s, found %u", MOST_SERIES,
+        rp_sweep_rows_column(drawing->rows, g_array_index(drawing->series, guint32, 0)),
+        drawing->series->len > 1 ? " and the other options together" : "", drawing->names->len);
 }
 
 /* The values of options that are the same in all rows. */
@@ -240,17 +266,6 @@ what_is_fixed(const RpSweepGrid *grid)
                                    rp_sweep_axis_name(axis), axis->values[0]);
     }
     return g_string_free(text, FALSE);
-}
-
-/* "gpipe", "gpus 8". (transfer full): %NULL: there is one series */
-static char *
-series_title(const Drawing *drawing, const char *name)
-{
-    if (drawing->series == RP_NONE)
-        return NULL;
-    if (isnan(number_of(name)))
-        return g_strdup(name);
-    return g_strdup_printf("%s %s", rp_sweep_rows_column(drawing->rows, drawing->series), name);
 }
 
 /* Without its unit. (transfer full) */
@@ -311,13 +326,13 @@ draw(const Drawing *drawing, const RpFigureStyle *style, GError **error)
         set_option_axis(drawing, chart);
     for (guint s = 0; s < drawing->names->len; s++) {
         const char *name = g_ptr_array_index(drawing->names, s);
-        g_autofree char *entry = series_title(drawing, name);
+        const char *entry = drawing->series->len > 0 ? name : NULL;
         g_autoptr(GArray) points = points_of(drawing, name);
 
         qsort(points->data, points->len, sizeof(Point), compare_x);
         if (points->len > 0)
             add_points(chart, entry, rp_colour_of_series(s),
-                       lines           ? RP_LINE_WITH_POINTS
+                       lines           ? s < N_COLOURS ? RP_LINE_WITH_POINTS : RP_LINE_DASHED
                        : s < N_COLOURS ? RP_LINE_POINTS
                                        : RP_LINE_CROSSES,
                        points);
@@ -336,14 +351,19 @@ gboolean
 rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
                  const char *series, const RpFigureStyle *style, const char *path, GError **error)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
-    Drawing drawing = {.rows = rows, .grid = grid, .names = names};
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GArray) columns = g_array_new(FALSE, FALSE, sizeof(guint32));
+    Drawing drawing = {.rows = rows, .grid = grid, .names = names, .series = columns};
+    guint32 column;
 
-    if (!read_axes(rows, axes, &drawing.y, &drawing.x, error))
+    if (!read_axes(rows, axes, &drawing.y, &drawing.x, error) ||
+        (series != NULL && !find_column(rows, "series", series, &column, error)))
         return FALSE;
-    drawing.series = usual_series(&drawing);
-    if ((series != NULL && !find_column(rows, "series", series, &drawing.series, error)) ||
-        !collect_series(&drawing, error))
+    if (series != NULL)
+        g_array_append_val(columns, column);
+    else
+        take_usual_series(&drawing);
+    if (!collect_series(&drawing, error))
         return FALSE;
     g_autoptr(RpFigure) figure = draw(&drawing, style, error);
 

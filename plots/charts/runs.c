@@ -126,8 +126,8 @@ find_range(const Panel *panel, const RpRunCurve *runs, guint n, gboolean logarit
     }
 }
 
-/* Ticks at 1, 2 and 5 times powers of ten; of less than a decade at twentieths too, for gnuplot puts none
- * between powers. Returns: whether there is an axis for values above 0 */
+/* Ticks at 1, 2 and 5 times powers of ten, and more of them within a decade, where gnuplot puts none.
+ * Returns: whether the axis is logarithmic */
 static gboolean
 append_decades(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
 {
@@ -136,8 +136,8 @@ append_decades(GString *script, const Panel *panel, const RpRunCurve *runs, guin
     const char *comma = "";
 
     find_range(panel, runs, n, TRUE, &least, &most);
-    if (!(least < most))
-        return FALSE;
+    if (!(2 * least < most))
+        return FALSE; /* a linear axis shows it as well */
     const gboolean few = most / least >= 10;
     const double *factors = few ? sparse : dense;
     const guint n_factors = few ? G_N_ELEMENTS(sparse) : G_N_ELEMENTS(dense);
@@ -150,7 +150,7 @@ append_decades(GString *script, const Panel *panel, const RpRunCurve *runs, guin
             rp_text_append(script, "%s%.6g", comma, factors[f] * pow(10, decade));
             comma = ", ";
         }
-    g_string_append(script, ")\n");
+    rp_text_append(script, ")\nset yrange [%.9g:%.9g]\n", least / 1.05, most * 1.05);
     return TRUE;
 }
 
@@ -200,7 +200,9 @@ append_panel(RpFigure *figure, const Panel *panel, const RpRunCurve *runs, guint
             script, "%sDATA index %u using 1:3 with %s linewidth 1.6 linecolor rgb '#%06x'",
             r > 0 ? ", " : "", index, panel->points ? "linespoints pointtype 7" : "lines", colour);
     }
-    g_string_append(script, decades ? "\nunset logscale y\nset ytics autofreq nomirror out" : "");
+    g_string_append(
+        script,
+        decades ? "\nunset logscale y\nset ytics autofreq nomirror out\nset yrange [*:*]" : "");
     g_string_append(script, flat ? "\nset yrange [*:*]\nunset label\n" : "\nunset label\n");
 }
 

@@ -159,6 +159,8 @@ draws_a_front_and_lines(void **state)
     must_simulate(SMALL "-o @T/drawn.csv --picture @T/lines.svg --axes bubble_pct:micro-batches "
                         "--series schedule",
                   0);
+    must_simulate(SMALL "-o @T/drawn.csv --picture @T/each.svg --axes bubble_pct:micro-batches", 0);
+    g_autofree char *each = rp_cli_read("each.svg");
     g_autofree char *front = rp_cli_read("front.svg");
     g_autofree char *lines = rp_cli_read("lines.svg");
 
@@ -166,6 +168,10 @@ draws_a_front_and_lines(void **state)
     assert_non_null(strstr(front, "host memory, GiB"));
     assert_non_null(strstr(lines, ">gpipe"));
     assert_null(strstr(lines, "none is better in both"));
+    /* points of other GPUs are other lines */
+    assert_non_null(strstr(each, "1f1b, gpus 2"));
+    assert_non_null(strstr(each, "gpipe, gpus 2"));
+    assert_non_null(strstr(each, "gpipe, gpus 4"));
 }
 
 static void
