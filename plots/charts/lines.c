@@ -9,6 +9,8 @@
 #define BOTTOM 60
 #define LEFT 95
 #define TITLES 70
+/* Of a logarithmic axis that has room for names between powers of ten. */
+#define MOST_NAMED_RANGE 1000
 /* Less wide than that, the legend is below, and the plot so high as a share of the width. */
 #define NARROW 600
 #define NARROW_SHAPE 0.5
@@ -275,6 +277,23 @@ append_short_tics(GString *script, char axis)
     g_string_append(script, ")\n");
 }
 
+/* At 1, 2 and 5 times powers of ten: gnuplot names powers alone, of which an axis may have but two. */
+static void
+append_decades(GString *script, double low, double high)
+{
+    static const guint factors[] = {1, 2, 5};
+    const char *comma = "";
+
+    g_string_append(script, "set ytics (");
+    for (double power = pow(10, floor(log10(low))); power <= high; power *= 10)
+        for (guint f = 0; f < G_N_ELEMENTS(factors); f++)
+            if (factors[f] * power >= low && factors[f] * power <= high) {
+                rp_text_append(script, "%s%.9g", comma, factors[f] * power);
+                comma = ", ";
+            }
+    g_string_append(script, ")\n");
+}
+
 static void
 append_axis(GString *script, char axis, guint base, double low, double high)
 {
@@ -413,6 +432,9 @@ rp_line_chart_figure(const RpLineChart *chart)
     rp_figure_add_y_title(figure, chart->y_title);
     append_axis(script, 'x', chart->x_base, chart->x_low, chart->x_high);
     append_axis(script, 'y', chart->y_base, chart->y_low, chart->y_high);
+    if (chart->y_base == 10 && chart->y_low > 0 && chart->y_high > chart->y_low &&
+        chart->y_high / chart->y_low <= MOST_NAMED_RANGE)
+        append_decades(script, chart->y_low, chart->y_high);
     append_levels(chart, narrow, script);
     append_tics(chart, wide - LEFT - right, script);
     if (chart->short_tics) {

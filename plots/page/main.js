@@ -16,11 +16,13 @@ function addMemory(traces, range) {
 function addSteps() {
   const section = document.getElementById("steps");
   if (!section) return [];
-  return PAGE.curves.map((curve) => {
-    const range = () => [curve.x[0], Math.max(curve.x[curve.x.length - 1], curve.x[0] + 1)];
-    return addCurve(section, { title: curve.title, x: curve.x, y: curve.y, text: numberText, colour: "#d55e00" },
-      range, (x) => "step " + numberText(x));
-  });
+  // one axis for all: a step of validation stands below the same step of training
+  const first = Math.min(...PAGE.curves.map((curve) => curve.x[0]));
+  const last = Math.max(...PAGE.curves.map((curve) => curve.x[curve.x.length - 1]));
+  const range = () => [first, Math.max(last, first + 1)];
+  return PAGE.curves.map((curve) =>
+    addCurve(section, { title: curve.title, x: curve.x, y: curve.y, text: numberText, colour: "#d55e00" },
+      range, (x) => "step " + numberText(x)));
 }
 
 function start() {
