@@ -7,6 +7,11 @@
 #include "cli/reports/picture.h"
 #include "plots/charts/loss.h"
 
+/* In which the pipeline fills, as measured means have it. */
+#define FILLING_STEPS 2
+/* Of fewer every step is drawn. */
+#define FEWEST_STEPS 4
+
 /* The steps of a metrics.jsonl, or its evaluations. (transfer full) */
 static GArray *
 read_points(const char *path, gboolean evaluations, GError **error)
@@ -54,18 +59,44 @@ rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }
 
+/* As many steps as the prediction's picture has, behind the first two, in which the pipeline fills. All of a
+ * run of few. @shown: (inout): has the iterations of @trace then */
+static void
+measured_window(const RpTrace *trace, RpRequest *shown, RpPictureWindow *window)
+{
+    const guint usual = MAX(1, shown->window.end - shown->window.first);
+    const RpTraceRecord *records = rp_trace_records(trace);
+    guint32 first = G_MAXUINT32, last = 0;
+    gint64 unused_ns;
+
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        first = MIN(first, records[i].iteration);
+        last = MAX(last, records[i].iteration);
+    }
+    if (first > last || last - first < FEWEST_STEPS)
+        return;
+    window->first = first + FILLING_STEPS;
+    window->end = MIN(last, window->first + usual);
+    if (!rp_report_iteration_span(trace, window->first, &window->from_ns, &unused_ns) ||
+        !rp_report_iteration_span(trace, window->end, &window->end_ns, &unused_ns))
+        *window = (RpPictureWindow){0};
+    shown->iterations = last + 1;
+}
+
 gboolean
 rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
                        GError **error)
 {
     g_autofree char *model = g_path_get_basename(job->run->model);
     RpPictureWindow window = {0};
-    gboolean predicted = rp_trace_origin(trace) == RP_TRACE_PREDICTED;
+    const gboolean predicted = rp_trace_origin(trace) == RP_TRACE_PREDICTED;
+    RpRequest shown = job->request; /* borrowed */
 
-    /* of a measured run every step is drawn */
-    if (predicted && !rp_cli_picture_window(&job->request, trace, NULL, &window, error))
+    if (!predicted)
+        measured_window(trace, &shown, &window);
+    else if (!rp_cli_picture_window(&job->request, trace, NULL, &window, error))
         return FALSE;
-    g_autoptr(RpFigure) figure = rp_cli_timeline(&job->request, model, trace, &window, NULL);
+    g_autoptr(RpFigure) figure = rp_cli_timeline(&shown, model, trace, &window, NULL);
 
     return rp_cli_picture_write(figure, path, error);
 }

@@ -32,6 +32,21 @@ draws_what_was_measured_beside_its_trace(void **state)
     assert_non_null(strstr(trace, "traceEvents"));
 }
 
+/* Not those in which the pipeline fills, and no more than the prediction's picture has. */
+static void
+draws_the_steady_steps_of_a_longer_run(void **state)
+{
+    g_auto(RpCliRun) run =
+        rp_cli_run(TRAIN "steady --set devices=host:2 --set steps=40 --picture @T/steady.svg");
+
+    (void)state;
+    assert_int_equal(run.code, 0);
+    assert_timeline("steady.svg", "(measured)");
+    g_autofree char *svg = rp_cli_read("steady.svg");
+    if (!g_regex_match_simple("iterations? 2 (to [0-9]+ )?of 40, ", svg, 0, 0))
+        fail_msg("no steady steps");
+}
+
 static void
 draws_the_steps_after_a_resume_as_png(void **state)
 {
@@ -375,6 +390,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_what_was_measured_beside_its_trace),
+        cmocka_unit_test(draws_the_steady_steps_of_a_longer_run),
         cmocka_unit_test(draws_the_steps_after_a_resume_as_png),
         cmocka_unit_test(draws_what_was_predicted_in_a_dry_run),
         cmocka_unit_test(says_that_a_run_without_steps_has_no_timeline),
