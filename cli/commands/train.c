@@ -241,7 +241,7 @@ train_file(const TrainArgs *args, const char *path, RpServers *servers, RpReport
     g_autoptr(RpRunFile) run_file = NULL;
     Training training = {
         .args = args,
-        .words = {.report = report, .progress_s = args->progress_s},
+        .words = {.report = report, .progress_s = args->progress_s, .tells_stop = TRUE},
         .servers = servers,
     };
     RpRunEvents events = rp_train_events(&training.words);

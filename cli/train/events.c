@@ -92,7 +92,7 @@ started(gpointer user_data, const RpPinnedMemory *pinned)
     words->draw = can_draw(words, words->job->run);
     rp_train_report_pinned(words->report, pinned);
     words->progress = rp_progress_begin(NULL, MAX(0, words->progress_s));
-    rp_train_catch_stop(TRUE);
+    rp_train_catch_stop(words->tells_stop);
 }
 
 static gboolean

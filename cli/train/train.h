@@ -19,6 +19,7 @@ typedef struct {
     RpProgress progress; /* of steps */
     RpProgress other;    /* of what is done before them and between */
     gboolean draw;       /* the loss, in the end */
+    gboolean tells_stop; /* a signal has a step finished and saved, and says so */
 } RpTrainWords;
 
 /* What tells on standard error and in @words's report, and stops at signals. */
