@@ -105,10 +105,11 @@ tell(const RpTrainLoop *loop, guint64 step, const RpEvaluation *evaluation)
 {
     const RpCheckpointBest *best = &loop->best;
     g_autofree char *than =
-        best->step == step ? g_strdup("; the lowest so far")
-        : best->step > 0   ? g_strdup_printf("; the lowest was %.4f, of step %" G_GUINT64_FORMAT,
-                                             best->loss, best->step)
-                           : g_strdup("");
+        step == 0            ? g_strdup("")
+        : best->step == step ? g_strdup("; the lowest so far")
+        : best->step > 0     ? g_strdup_printf("; the lowest was %.4f, of step %" G_GUINT64_FORMAT,
+                                               best->loss, best->step)
+                             : g_strdup("");
 
     rp_run_say(loop->job->events, "note",
                "step %" G_GUINT64_FORMAT ": validation loss %.4f, perplexity %.5g (%.1f s)%s", step,
