@@ -202,7 +202,8 @@ static const GOptionEntry options[] = {
      "FILE"},
     {"axes", 0, RP_WORD(SweepArgs, axes), "of the picture (default: tokens_per_s:host_gib)", "Y:X"},
     {"series", 0, RP_WORD(SweepArgs, series),
-     "the column whose values have a colour each (default: all options of several values that are no axis)",
+     "the column whose values have a colour each (default: all options of several values that are "
+     "no axis)",
      "COLUMN"},
     RP_PICTURE_OPTIONS(SweepArgs, drawn),
     {0},
