@@ -112,7 +112,7 @@ rp_cli_choose(const char *option, const char *key, const char *text, int *chosen
     g_autofree const char **names = rp_setting_names(setting);
     int index = -1;
 
-    if (!choose(option, text, names, &index, error))
+    if (!choose(option, text != NULL ? rp_setting_word(text) : NULL, names, &index, error))
         return FALSE;
     if (index >= 0)
         *chosen = setting->choices[index].value;

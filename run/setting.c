@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/bytes.h"
+#include "core/base/dtype.h"
 #include "core/base/suggest.h"
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
@@ -200,13 +201,22 @@ store_text(const char *text, char **field)
     return TRUE;
 }
 
+const char *
+rp_setting_word(const char *text)
+{
+    RpDtype dtype;
+
+    return rp_dtype_parse(text, rp_dtype_torch_name, &dtype) ? rp_dtype_name(dtype) : text;
+}
+
 gboolean
 rp_setting_store(const RpSetting *setting, const char *text, void *run)
 {
     void *field = (char *)run + setting->offset;
+    const char *word = rp_setting_word(text);
 
     for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++) {
-        if (strcmp(c->name, text) != 0)
+        if (strcmp(c->name, word) != 0)
             continue;
         if (setting->type == RP_SETTING_WHOLE)
             *(gint64 *)field = c->value;

@@ -56,18 +56,27 @@ rp_model_find(const char *name, GError **error)
     return NULL;
 }
 
-/* "RTX 4090" is "rtx4090" is "rtx-4090". */
-static gboolean
-is_same(const char *a, const char *b)
+/* A card's name without its makers' words: "NVIDIA GeForce RTX 4090", "rtx-4090" and "4090" are all
+ * "4090". (transfer full) */
+static char *
+bare_name(const char *name)
 {
-    for (;; a++, b++) {
-        a += strspn(a, " -");
-        b += strspn(b, " -");
-        if (g_ascii_tolower(*a) != g_ascii_tolower(*b))
-            return FALSE;
-        if (*a == '\0')
-            return TRUE;
+    static const char *const words[] = {"nvidia", "geforce",  "quadro", "rtx", "tesla",
+                                        "amd",    "instinct", "radeon", NULL};
+    g_autofree char *lower = g_ascii_strdown(name, -1);
+    GString *bare = g_string_new(NULL);
+
+    for (const char *p = lower; *p != '\0';) {
+        gsize length = strspn(p, " -");
+
+        for (guint i = 0; length == 0 && words[i] != NULL; i++)
+            if (g_str_has_prefix(p, words[i]))
+                length = strlen(words[i]);
+        if (length == 0)
+            g_string_append_c(bare, *p++);
+        p += length;
     }
+    return g_string_free(bare, FALSE);
 }
 
 const RpGpu *
@@ -76,11 +85,15 @@ rp_gpu_find(const char *name, GError **error)
     g_return_val_if_fail(name != NULL, NULL);
 
     g_autoptr(GPtrArray) names = g_ptr_array_new();
+    g_autofree char *bare = bare_name(name);
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
 
     for (guint i = 0; i < n; i++) {
-        if (is_same(name, gpus[i].name) || is_same(name, gpus[i].title))
+        g_autofree char *own = bare_name(gpus[i].name);
+        g_autofree char *title = bare_name(gpus[i].title);
+
+        if (*bare != '\0' && (strcmp(bare, own) == 0 || strcmp(bare, title) == 0))
             return &gpus[i];
         g_ptr_array_add(names, (gpointer)gpus[i].name);
     }

@@ -62,7 +62,8 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a GPU, by name or title; spaces and hyphens are ignored, too. */
+/* The same for a GPU, by name or title; spaces, hyphens and makers' words are ignored, too: "3090",
+ * "NVIDIA GeForce RTX 3090". */
 const RpGpu *rp_gpu_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

@@ -652,8 +652,10 @@ explains_every_command(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_autofree char *example = g_strdup_printf("  roundpipe %s", commands[i]);
         g_auto(RpCliRun) run = rp_cli_run("%s --help", commands[i]);
+        g_auto(RpCliRun) asked = rp_cli_run("help %s", commands[i]);
 
         assert_int_equal(run.code, 0);
+        assert_string_equal(asked.out, run.out);
         assert_string_equal(run.err, "");
         assert_non_null(strstr(help.out, commands[i]));
         assert_non_null(strstr(run.out, "--json"));

@@ -110,16 +110,17 @@ reads_every_key(void **state)
 {
     const RpRunFile *run = parse(
         *state,
-        LEAST "devices: host:4\nseed: 10\ndtype: bf16\nmicro_batch_size: 2\nmicro_batches: 16\n"
-              "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
-              "async: yes\nstages: \"3,3,2\"\nrecompute: gated\ntransfers: naive\n"
-              "consistency: blocking\ndevice_memory: 24GiB\nhost_memory: 1.5GB\n"
-              "head_chunk: 256\nprofile: times.json\ntrace: trace.json\nplot_loss: on\n"
-              "optimizer: {mode: lean, learning_rate: 3.0e-4, schedule: linear,\n"
-              "  warmup_steps: 5, weight_decay: 0.1, beta1: 0.8, beta2: 0.95,\n"
-              "  epsilon: 1e-6, max_grad_norm: 0, threads: 2}\n"
-              "loss_scale:\n  initial: 1024\n  growth_interval: 100\n  max_skipped: 7\n"
-              "checkpoint:\n  every: 50\n  keep: 0\n",
+        LEAST
+        "devices: host:4\nseed: 10\ndtype: bfloat16\nmicro_batch_size: 2\nmicro_batches: 16\n"
+        "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
+        "async: yes\nstages: \"3,3,2\"\nrecompute: gated\ntransfers: naive\n"
+        "consistency: blocking\ndevice_memory: 24 G\nhost_memory: 1.5GB\n"
+        "head_chunk: 256\nprofile: times.json\ntrace: trace.json\nplot_loss: on\n"
+        "optimizer: {mode: lean, learning_rate: 3.0e-4, schedule: linear,\n"
+        "  warmup_steps: 5, weight_decay: 0.1, beta1: 0.8, beta2: 0.95,\n"
+        "  epsilon: 1e-6, max_grad_norm: 0, threads: 2}\n"
+        "loss_scale:\n  initial: 1024\n  growth_interval: 100\n  max_skipped: 7\n"
+        "checkpoint:\n  every: 50\n  keep: 0\n",
         NULL);
 
     rp_assert_no_error(((Fixture *)*state)->error);
