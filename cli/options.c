@@ -72,8 +72,11 @@ const GOptionEntry rp_schedule_options[] = {
 char *
 rp_cli_option_help(const GOptionEntry *option)
 {
-    const RpSetting *setting = rp_setting_of_option(option->long_name);
     const gboolean reversible = strcmp(option->long_name, "reverse-backward") == 0;
+    const gboolean lists = reversible || strcmp(option->long_name, "schedule") == 0;
+    g_autofree char *key = g_strdelimit(g_strdup(option->long_name), "-", '_');
+    const RpSetting *own = rp_setting_of_option(option->long_name);
+    const RpSetting *setting = own != NULL || lists ? own : rp_setting_find(key);
     const char *begin = option->description != NULL ? option->description : "";
 
     if (setting != NULL) {
@@ -82,6 +85,7 @@ rp_cli_option_help(const GOptionEntry *option)
 
         return g_strconcat(begin, meaning, *initial == '-' ? NULL : "; default: ", initial, NULL);
     }
+    g_assert(lists); /* any other option has a description or a setting */
     g_autofree char *names = rp_schedule_names(reversible ? rp_schedule_is_reversible : NULL);
 
     return g_strconcat(

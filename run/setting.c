@@ -8,6 +8,9 @@
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
 
+/* No machine has more. */
+#define MOST_GIB 65536
+
 G_DEFINE_QUARK(rp_run_error, rp_run_error)
 
 const RpSetting *
@@ -228,8 +231,10 @@ rp_setting_store(const RpSetting *setting, const char *text, void *run)
     case RP_SETTING_TEXT:
     case RP_SETTING_STAGES:
         return store_text(text, field);
-    case RP_SETTING_BYTES:
-        return rp_bytes_parse(text, field);
+    case RP_SETTING_BYTES: /* a number alone that may be meant in GiB needs its unit */
+        return rp_bytes_parse(text, field) &&
+               (*(guint64 *)field > MOST_GIB || strcmp(text, "0") == 0 ||
+                !g_ascii_isdigit(text[strlen(text) - 1]));
     case RP_SETTING_WHOLE:
         /* 010 is 8 in YAML 1.1 and 10 in YAML 1.2 */
         return !(text[0] == '0' && text[1] != '\0') &&

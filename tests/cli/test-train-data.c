@@ -209,6 +209,23 @@ names_bad_records_and_leaves_them_out_if_it_may(void **state)
     assert_non_null(strstr(no_tokenizer.err, "tokenizer.json"));
 }
 
+static void
+says_how_other_data_become_records(void **state)
+{
+    static const char *const rows[][2] = {
+        {"@T/x.parquet",
+         "x.parquet: expected a .jsonl or .json file; Python's datasets rewrites it"},
+        {"@T/x.csv", "load_dataset(\"csv\", data_files="},
+        {"org/chats", "org/chats: expected a .jsonl or .json file; no such file; "},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *line = g_strconcat(TRAIN "other --set data=", rows[i][0], NULL);
+
+        rp_cli_must_refuse(line, 1, rows[i][1]);
+    }
+}
+
 int
 main(void)
 {
@@ -219,6 +236,7 @@ main(void)
         cmocka_unit_test(runs_as_many_steps_as_epochs_take),
         cmocka_unit_test(validates_a_share_of_the_samples),
         cmocka_unit_test(counts_and_refuses_long_samples),
+        cmocka_unit_test(says_how_other_data_become_records),
         cmocka_unit_test(names_bad_records_and_leaves_them_out_if_it_may),
     };
 

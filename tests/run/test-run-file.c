@@ -267,6 +267,13 @@ knows_what_other_tools_call_a_key(void **state)
         {"save_steps", "checkpoint.every"},
         {"save_total_limit", "checkpoint.keep"},
         {"lr_scheduler_type", "optimizer.schedule"},
+        {"wandb_project", "tensorboard"},
+        {"warmup_ratio", "optimizer.warmup_steps"},
+        {"load_best_model_at_end", "eval.keep_best"},
+        {"bf16", "dtype"},
+        {"adam_beta2", "optimizer.beta2"},
+        {"flash_attention", "attention"},
+        {"evaluation_strategy", "eval.every"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -281,6 +288,17 @@ knows_what_other_tools_call_a_key(void **state)
         refuse(*state, text, NULL, in_file);
         refuse(*state, LEAST, set, in_set);
     }
+    refuse(*state, LEAST "rl: dpo\n", NULL,
+           "run.yaml: line 6, column 1: no key \"rl\"; models are trained on texts and chats; "
+           "preference training (DPO, KTO, PPO) is not here");
+    refuse(*state, LEAST, "deepspeed=z3.json",
+           "--set: no key \"deepspeed\"; leave it out: the plan divides the model over the GPUs "
+           "that devices names");
+    refuse(*state, LEAST "host_memory: 64\n", NULL,
+           "run.yaml: line 6, column 14: host_memory: expected a size such as 24GiB or 800GB, "
+           "found \"64\"");
+    refuse(*state, LEAST "optimizer:\n\tname: lion\n", NULL,
+           "run.yaml: line 7, column 1: expected spaces before a key, found a tab");
     refuse(*state, LEAST, "optimizer.lr=1",
            "--set: no key \"optimizer.lr\"; did you mean \"optimizer.learning_rate\"?");
 }
