@@ -365,7 +365,8 @@ typedef struct {
 /* The options of RpScheduleArgs: the schedule's first. */
 extern const GOptionEntry rp_schedule_options[];
 /* The line of help of an option whose table has none, or one that ends in ": ": what the row of the
- * setting with that option says, or lists of schedules. (transfer full) */
+ * setting with that option or key says, or for --schedule and --reverse-backward the schedules. (transfer
+ * full) */
 char *rp_cli_option_help(const GOptionEntry *option);
 
 /**

@@ -254,7 +254,7 @@ rp_command_run(const RpCommand *command, int argc, char **argv)
                                                                               : RP_REPORT_TEXT);
 
         if (help != NULL)
-            fputs(help, stdout);
+            rp_report_print_help(help);
         if (help != NULL && command->more_help != NULL)
             command->more_help(report);
         if (help != NULL || command->run(args, argv + 1, report, &error))

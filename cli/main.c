@@ -90,12 +90,17 @@ print_version(void)
 static int
 run_command(int argc, char **argv)
 {
+    static char help[] = "--help";
+
     if (argc < 2) {
         print_help(stderr);
         return RP_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* `help train` is `train --help` */
+        argv[1] = argv[2];
+        argv[2] = help;
+    } else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+               strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return RP_EXIT_OK;
     }

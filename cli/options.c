@@ -72,8 +72,11 @@ const GOptionEntry rp_schedule_options[] = {
 char *
 rp_cli_option_help(const GOptionEntry *option)
 {
-    const RpSetting *setting = rp_setting_of_option(option->long_name);
     const gboolean reversible = strcmp(option->long_name, "reverse-backward") == 0;
+    const gboolean lists = reversible || strcmp(option->long_name, "schedule") == 0;
+    g_autofree char *key = g_strdelimit(g_strdup(option->long_name), "-", '_');
+    const RpSetting *own = rp_setting_of_option(option->long_name);
+    const RpSetting *setting = own != NULL || lists ? own : rp_setting_find(key);
     const char *begin = option->description != NULL ? option->description : "";
 
     if (setting != NULL) {
@@ -82,6 +85,7 @@ rp_cli_option_help(const GOptionEntry *option)
 
         return g_strconcat(begin, meaning, *initial == '-' ? NULL : "; default: ", initial, NULL);
     }
+    g_assert(lists); /* any other option has a description or a setting */
     g_autofree char *names = rp_schedule_names(reversible ? rp_schedule_is_reversible : NULL);
 
     return g_strconcat(
@@ -112,7 +116,7 @@ rp_cli_choose(const char *option, const char *key, const char *text, int *chosen
     g_autofree const char **names = rp_setting_names(setting);
     int index = -1;
 
-    if (!choose(option, text, names, &index, error))
+    if (!choose(option, text != NULL ? rp_setting_word(text) : NULL, names, &index, error))
         return FALSE;
     if (index >= 0)
         *chosen = setting->choices[index].value;

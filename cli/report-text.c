@@ -100,6 +100,35 @@ print_sentence(const char *text, const Page *page)
         print_line(*line, 0, (glong)strspn(*line, " ") + 2, page);
 }
 
+void
+rp_report_print_help(const char *help)
+{
+    const Page page = page_of(RP_REPORT_TEXT);
+    g_auto(GStrv) lines = g_strsplit(help, "\n", -1);
+    const guint n = g_strv_length(lines);
+
+    for (guint i = 0; i + 1 < n; i++) { /* nothing follows the last end of a line */
+        const char *line = lines[i];
+        const char *gap = g_str_has_prefix(line, "  -") ? strstr(line + 2, "  ") : NULL;
+        const glong at = gap != NULL ? g_utf8_strlen(line, gap + strspn(gap, " ") - line) : 0;
+
+        if (gap != NULL) {
+            printf("%.*s", (int)(gap + strspn(gap, " ") - line), line);
+            print_line(gap + strspn(gap, " "), at, at, &page);
+        } else if (*line == ' ') {
+            puts(line); /* a command to copy */
+        } else {
+            g_autoptr(GString) whole = g_string_new(line);
+
+            while (page.width > 0 && *line != '\0' && g_ascii_isalnum(*lines[i + 1])) {
+                g_string_append_printf(whole, " %s", lines[i + 1]);
+                i++;
+            }
+            print_line(whole->str, 0, 0, &page);
+        }
+    }
+}
+
 static void
 print_head(const char *text, const Page *page)
 {

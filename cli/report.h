@@ -34,6 +34,8 @@ RpReport *rp_report_new(RpReportForm form);
 void rp_report_free(RpReport *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpReport, rp_report_free)
 
+/* Prints lines, each ended; descriptions of options continue below their beginning. */
+void rp_report_print_help(const char *help);
 /* Prints the text that is there, before long work; JSON waits for the end. */
 void rp_report_flush(RpReport *report);
 /* The JSON so far, whatever the form: rp_json_writer_so_far(). (transfer full) */

@@ -10,6 +10,7 @@
 #include "run/settings.h"
 
 #define LINK "link" /* of a GPU, not its actions */
+#define ELSEWHERE "`roundpipe plan MODEL --gpu CARD` predicts for cards of other machines"
 
 static gboolean
 usage_error(GError **error, const char *text)
@@ -45,7 +46,7 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
 
     if (cuda == NULL && !rp_cuda_built()) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "expected host:N, devices on processor threads, for GPU code is %s",
+                    "expected host:N, devices on processor threads, for GPU code is %s; " ELSEWHERE,
                     rp_cuda_built_text());
         return FALSE;
     }
@@ -58,7 +59,8 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
         const char *problem = rp_cuda_no_device_text();
 
         g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
-                    "expected %u GPU%s, CUDA finds %u%s%s: see nvidia-smi and CUDA_VISIBLE_DEVICES",
+                    "expected %u GPU%s, CUDA finds %u%s%s: see nvidia-smi and "
+                    "CUDA_VISIBLE_DEVICES; " ELSEWHERE,
                     MAX(given, 1), given > 1 ? "s" : "", count, problem != NULL ? ", " : "",
                     problem != NULL ? problem : "");
         return FALSE;

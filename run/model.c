@@ -50,6 +50,13 @@ rp_run_model_directory(const char *model)
                                          : g_strdup(model);
 }
 
+const RpModel *
+rp_run_model_named(const char *model)
+{
+    return is_file(model) || g_file_test(model, G_FILE_TEST_EXISTS) ? NULL
+                                                                    : rp_model_find(model, NULL);
+}
+
 gboolean
 rp_run_model_load(const char *model, RpModel *config, GError **error)
 {

@@ -22,6 +22,8 @@ char *rp_run_find_directory(const char *word);
 gboolean rp_run_model_is_random(const char *model);
 /* Where its tokenizer is, if it has one, and its weights, if they are not made; %NULL: nowhere. (transfer full) */
 char *rp_run_model_directory(const char *model);
+/* The model of the catalogue that a run names where there is no such directory. Returns: (nullable) */
+const RpModel *rp_run_model_named(const char *model);
 /* Its config, of an architecture that runs. Errors: those of rp_run_find_model() */
 gboolean rp_run_model_load(const char *model, RpModel *config,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;

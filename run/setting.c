@@ -3,9 +3,13 @@
 #include <string.h>
 
 #include "core/base/bytes.h"
+#include "core/base/dtype.h"
 #include "core/base/suggest.h"
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
+
+/* No machine has more. */
+#define MOST_GIB 65536
 
 G_DEFINE_QUARK(rp_run_error, rp_run_error)
 
@@ -200,13 +204,22 @@ store_text(const char *text, char **field)
     return TRUE;
 }
 
+const char *
+rp_setting_word(const char *text)
+{
+    RpDtype dtype;
+
+    return rp_dtype_parse(text, rp_dtype_torch_name, &dtype) ? rp_dtype_name(dtype) : text;
+}
+
 gboolean
 rp_setting_store(const RpSetting *setting, const char *text, void *run)
 {
     void *field = (char *)run + setting->offset;
+    const char *word = rp_setting_word(text);
 
     for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++) {
-        if (strcmp(c->name, text) != 0)
+        if (strcmp(c->name, word) != 0)
             continue;
         if (setting->type == RP_SETTING_WHOLE)
             *(gint64 *)field = c->value;
@@ -218,8 +231,10 @@ rp_setting_store(const RpSetting *setting, const char *text, void *run)
     case RP_SETTING_TEXT:
     case RP_SETTING_STAGES:
         return store_text(text, field);
-    case RP_SETTING_BYTES:
-        return rp_bytes_parse(text, field);
+    case RP_SETTING_BYTES: /* a number alone that may be meant in GiB needs its unit */
+        return rp_bytes_parse(text, field) &&
+               (*(guint64 *)field > MOST_GIB || strcmp(text, "0") == 0 ||
+                !g_ascii_isdigit(text[strlen(text) - 1]));
     case RP_SETTING_WHOLE:
         /* 010 is 8 in YAML 1.1 and 10 in YAML 1.2 */
         return !(text[0] == '0' && text[1] != '\0') &&

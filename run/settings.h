@@ -96,6 +96,9 @@ const char **rp_setting_names(const RpSetting *setting);
 /* The first name of a choice's value. Returns: (nullable) */
 const char *rp_setting_value_name(const char *key, int value);
 
+/* The name that choices have for @text: "bf16" for "bfloat16"; @text itself if there is no other. */
+const char *rp_setting_word(const char *text);
+
 /* Stores @text's value in its field of @run, an RpRunFile. Returns: whether it is one */
 gboolean rp_setting_store(const RpSetting *setting, const char *text,
                           void *run) G_GNUC_WARN_UNUSED_RESULT;

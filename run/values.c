@@ -68,13 +68,51 @@ rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code, cons
                 value->place, value->setting->key, message);
 }
 
+/* Keys of other trainers that nothing here stands for. */
+static const char *
+explain_foreign(const char *key)
+{
+    static const struct {
+        const char *keys; /* with spaces around each */
+        const char *text;
+    } rows[] = {
+        {" rl rl_beta dpo_beta kto_beta pref_beta pref_loss stage reward_model ",
+         "models are trained on texts and chats; preference training (DPO, KTO, PPO) is not here"},
+        {" deepspeed fsdp fsdp_config ddp_timeout ddp_find_unused_parameters ",
+         "leave it out: the plan divides the model over the GPUs that devices names"},
+        {" trust_remote_code model_type tokenizer_type tokenizer special_tokens "
+         "use_fast_tokenizer ",
+         "leave it out: config.json and tokenizer.json of the model say it"},
+        {" dataloader_num_workers preprocessing_num_workers dataset_num_proc overwrite_cache "
+         "group_by_length ",
+         "leave it out: data are read once, and packed samples need no sorting"},
+        {" liger_kernel use_liger_kernel unsloth use_unsloth tf32 torch_compile strict ",
+         "leave it out: kernels are this program's own"},
+        {" do_train do_eval save_only_model per_device_eval_batch_size ",
+         "leave it out: a run does what its other keys say"},
+        {" push_to_hub hub_model_id hub_strategy hub_token ",
+         "leave it out: nothing is uploaded; `hf upload` does that"},
+        {" dataset_text_field max_samples ",
+         "leave it out: records are read as docs/data.md says, all of them"},
+    };
+    g_autofree char *word = g_strdup_printf(" %s ", key);
+
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++)
+        if (strstr(rows[i].keys, word) != NULL)
+            return rows[i].text;
+    return NULL;
+}
+
 void
 rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
 {
     g_autofree char *near = rp_setting_nearest(key);
     g_autofree char *shown = rp_quote(key);
+    const char *foreign = explain_foreign(key);
 
-    if (near != NULL)
+    if (foreign != NULL)
+        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; %s", place, shown, foreign);
+    else if (near != NULL)
         g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; did you mean \"%s\"?", place, shown,
                     near);
     else

@@ -8,6 +8,8 @@
 typedef struct {
     RpRunValues *values;
     const char *name; /* for messages */
+    const char *text;
+    gsize length;
     yaml_parser_t parser;
     yaml_event_t event; /* the one at hand */
     GHashTable *seen;   /* keys of this text -> line + 1 */
@@ -23,6 +25,11 @@ fail_syntax(const Reader *reader, GError **error)
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
                     "%s: byte %zu: expected YAML, found: %s", reader->name, parser->problem_offset,
                     problem);
+    else if (reader->text != NULL && parser->problem_mark.index < reader->length &&
+             reader->text[parser->problem_mark.index] == '\t')
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                    "%s: line %zu, column %zu: expected spaces before a key, found a tab",
+                    reader->name, parser->problem_mark.line + 1, parser->problem_mark.column + 1);
     else
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
                     "%s: line %zu, column %zu: expected YAML, found: %s", reader->name,
@@ -208,7 +215,7 @@ rp_run_values_read(RpRunValues *values, const char *name, const char *text, gsiz
 {
     g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     g_autofree char *shown = rp_display_name(name);
-    Reader reader = {.values = values, .name = shown, .seen = seen};
+    Reader reader = {.values = values, .name = shown, .text = text, .length = length, .seen = seen};
     gboolean good;
 
     if (!yaml_parser_initialize(&reader.parser))

@@ -52,8 +52,15 @@ static gboolean
 open_all(Merging *merging, const char *base, const char *adapter, GError **error)
 {
     g_autofree char *tensors = g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL);
+    g_autofree char *own = g_build_filename(base, RP_ADAPTER_CONFIG, NULL);
+    g_autofree char *other = g_build_filename(adapter, RP_ADAPTER_CONFIG, NULL);
     g_auto(RpLora) lora = {0};
 
+    if (g_file_test(own, G_FILE_TEST_EXISTS) && !g_file_test(other, G_FILE_TEST_EXISTS))
+        return rp_cli_refuse(error,
+                             "expected BASE before ADAPTER, found adapters in \"%s\": "
+                             "roundpipe merge %s %s",
+                             base, adapter, base);
     if (!rp_checkpoint_verify_model(base, error) || !rp_checkpoint_verify_model(adapter, error) ||
         !rp_hf_config_load(base, &merging->config, error) ||
         !rp_adapter_config_load(adapter, &lora, error))

@@ -1,5 +1,6 @@
 /* roundpipe plan: what will happen if I train MODEL on N x GPU. */
 #include "cli/plan/plan.h"
+#include "run/settings.h"
 
 /* What the library refuses because of the words is wrong usage. */
 static void
@@ -108,7 +109,17 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     RpPlanArgs *args = user_args;
     g_auto(RpPlanQuestion) question = {0};
 
-    args->path = words[0];
+    if (words[0] != NULL && args->model == NULL && args->profile == NULL &&
+        !rp_plan_word_is_path(words[0]))
+        args->model = g_strdup(words[0]);
+    else
+        args->path = words[0];
+    if (args->dtype != NULL) {
+        char *word = g_strdup(rp_setting_word(args->dtype));
+
+        g_free(args->dtype);
+        args->dtype = word;
+    }
     const RpCliFile files[] = {{"--box", args->box.file, RP_CLI_READ},
                                {"--output", args->output, RP_CLI_WRITTEN}};
     if (args->output != NULL && args->max_sequence)
@@ -203,7 +214,7 @@ const RpCommand rp_command_plan = {
     .help = "Tells what will happen if a model is trained on these GPUs.\n\n"
             "MODEL is a name, a config.json or a model's directory.\n\n"
             "Examples:\n"
-            "  roundpipe plan --model Qwen/Qwen3-8B --gpu rtx4090 --gpus 4 \\\n"
+            "  roundpipe plan Qwen/Qwen3-8B --gpu rtx4090 --gpus 4 \\\n"
             "    --host-memory 256GiB --tokens 100M\n"
             "  roundpipe plan MODEL --max-sequence --gpu-memory 24GiB\n\n"
             "Exit codes: 0 something fits, 1 nothing does, 2 wrong usage.",

@@ -61,6 +61,9 @@ const char *rp_plan_network_attention(const RpPlanNetwork *network);
 
 /* ---- question.c ---- */
 
+/* Whether the word that is no option is a file or directory; else it is a model's name. */
+gboolean rp_plan_word_is_path(const char *word);
+
 /* The words as written; %NULL, 0 or %FALSE = not given. */
 typedef struct {
     const char *path; /* the word that is no option */

@@ -296,12 +296,19 @@ read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *que
     return FALSE;
 }
 
-/* Words that can only be paths, whether they are there or not. */
+gboolean
+rp_plan_word_is_path(const char *word)
+{
+    return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
+           g_file_test(word, G_FILE_TEST_EXISTS);
+}
+
+/* After --model a name of the catalogue is one, even if a directory is called so. */
 static gboolean
 is_path(const char *word)
 {
-    return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
-           (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+    return rp_plan_word_is_path(word) &&
+           (rp_model_find(word, NULL) == NULL || g_path_is_absolute(word) || word[0] == '.');
 }
 
 /* What is frozen beside adapters, and how. */

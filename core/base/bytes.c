@@ -1,5 +1,7 @@
 #include "core/base/bytes.h"
 
+#include <string.h>
+
 gboolean
 rp_bytes_parse(const char *text, guint64 *bytes)
 {
@@ -8,6 +10,10 @@ rp_bytes_parse(const char *text, guint64 *bytes)
         double factor;
     } units[] = {{"", 1},
                  {"B", 1},
+                 {"K", 1024}, /* as people say it of memory: "64G" is 64 GiB */
+                 {"M", 1048576.0},
+                 {"G", 1073741824.0},
+                 {"T", 1099511627776.0},
                  {"KB", 1e3},
                  {"MB", 1e6},
                  {"GB", 1e9},
@@ -18,11 +24,12 @@ rp_bytes_parse(const char *text, guint64 *bytes)
                  {"TiB", 1099511627776.0}};
     char *end = NULL;
     const double value = g_ascii_strtod(text, &end);
+    const char *unit = end + strspn(end, " ");
 
     for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
         const double total = value * units[i].factor;
 
-        if (g_ascii_strcasecmp(end, units[i].suffix) != 0)
+        if (g_ascii_strcasecmp(unit, units[i].suffix) != 0)
             continue;
         if (!(total >= 0 && total <= 1e18)) /* also refuses NaN */
             return FALSE;

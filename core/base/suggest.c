@@ -49,7 +49,7 @@ rp_nearest_name(const char *wrong, const char *const *names)
         gsize length = strlen(*names);
         if (length == 0 || length > MAX_NAME)
             continue;
-        guint limit = MAX(1u, (guint)MAX(length, wrong_length) / 3);
+        guint limit = (guint)MAX(length, wrong_length) / 3;
         guint d = distance(wrong, wrong_length, *names, length);
         if (d <= limit && d < MAX(length, wrong_length) && d < nearest_distance) {
             nearest = *names;

@@ -12,7 +12,7 @@
  *
  * The name with the fewest single-character insertions, deletions, replacements and swaps of
  * neighbours away from @wrong, letter case ignored. Ties go to the earlier name. A name counts as
- * near when at most one third of the longer of the two (at least one character) differs.
+ * near when at most one third of the longer of the two differs: "t4" is not near "l4".
  *
  * Returns: (nullable): one of @names, or %NULL when nothing is close
  */

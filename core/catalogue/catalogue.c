@@ -56,18 +56,90 @@ rp_model_find(const char *name, GError **error)
     return NULL;
 }
 
-/* "RTX 4090" is "rtx4090" is "rtx-4090". */
-static gboolean
-is_same(const char *a, const char *b)
+/* The first name in @directory with @ending. (transfer full) (nullable) */
+static char *
+find_ending(const char *directory, const char *ending)
 {
-    for (;; a++, b++) {
-        a += strspn(a, " -");
-        b += strspn(b, " -");
-        if (g_ascii_tolower(*a) != g_ascii_tolower(*b))
-            return FALSE;
-        if (*a == '\0')
-            return TRUE;
+    g_autoptr(GDir) names = g_dir_open(directory, 0, NULL);
+    const char *name = NULL;
+
+    while (names != NULL && (name = g_dir_read_name(names)) != NULL)
+        if (g_str_has_suffix(name, ending))
+            break;
+    return g_strdup(name);
+}
+
+/* "Qwen/Qwen3-8B": one slash, and neither begins nor ends like a path. */
+static gboolean
+is_hub_name(const char *word)
+{
+    const char *slash = strchr(word, '/');
+
+    return slash != NULL && slash != word && *word != '.' && *word != '~' && slash[1] != '\0' &&
+           strchr(slash + 1, '/') == NULL && strchr(slash + 1, '.') != slash + 1 &&
+           !g_str_has_suffix(word, ".json") && !g_str_has_suffix(word, ".safetensors");
+}
+
+char *
+rp_model_hint(const char *path)
+{
+    g_return_val_if_fail(path != NULL, NULL);
+
+    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
+        const RpModel *model = rp_model_find(path, NULL);
+        const char *name = is_hub_name(path) ? path : NULL;
+
+        if (name == NULL && model != NULL && strchr(path, '/') == NULL)
+            name = model->hf_name;
+        return name == NULL ? NULL
+                            : g_strdup_printf("no such directory; `hf download %s --local-dir %s` "
+                                              "fetches the model there",
+                                              name, path);
     }
+    if (g_str_has_suffix(path, ".gguf"))
+        return g_strdup("GGUF is for inference alone; expected the model's directory with "
+                        "config.json and safetensors, as `hf download` fetches it");
+    g_autofree char *snapshots = g_build_filename(path, "snapshots", NULL);
+    g_autofree char *snapshot = find_ending(snapshots, "");
+    g_autofree char *gguf = find_ending(path, ".gguf");
+    g_autofree char *pickled = find_ending(path, ".bin");
+
+    if (snapshot != NULL)
+        return g_strdup_printf("a folder of the hub's cache; the model is in %s/%s", snapshots,
+                               snapshot);
+    if (gguf != NULL)
+        return g_strdup_printf("%s is for inference alone; expected config.json and safetensors, "
+                               "as `hf download` fetches them",
+                               gguf);
+    if (pickled == NULL)
+        return NULL;
+    return g_strdup_printf("%s is pickled by PyTorch; expected safetensors: "
+                           "AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\") "
+                           "of transformers writes them",
+                           pickled, path, path);
+}
+
+/* A card's name without its makers' words: "NVIDIA GeForce RTX 4090", "rtx-4090" and "4090" are all
+ * "4090". (transfer full) */
+static char *
+bare_name(const char *name)
+{
+    static const char *const words[] = {"nvidia", "geforce",  "quadro", "rtx", "tesla",
+                                        "amd",    "instinct", "radeon", NULL};
+    g_autofree char *lower = g_ascii_strdown(name, -1);
+    GString *bare = g_string_new(NULL);
+
+    for (const char *p = lower; *p != '\0';) {
+        gsize length = strspn(p, " -");
+
+        for (guint i = 0; length == 0 && words[i] != NULL; i++)
+            if (g_str_has_prefix(p, words[i]))
+                length = strlen(words[i]);
+        if (length == 0)
+            g_string_append_c(bare, *p++);
+        p += length;
+    }
+    return g_string_free(bare, FALSE);
 }
 
 const RpGpu *
@@ -76,11 +148,15 @@ rp_gpu_find(const char *name, GError **error)
     g_return_val_if_fail(name != NULL, NULL);
 
     g_autoptr(GPtrArray) names = g_ptr_array_new();
+    g_autofree char *bare = bare_name(name);
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
 
     for (guint i = 0; i < n; i++) {
-        if (is_same(name, gpus[i].name) || is_same(name, gpus[i].title))
+        g_autofree char *own = bare_name(gpus[i].name);
+        g_autofree char *title = bare_name(gpus[i].title);
+
+        if (*bare != '\0' && (strcmp(bare, own) == 0 || strcmp(bare, title) == 0))
             return &gpus[i];
         g_ptr_array_add(names, (gpointer)gpus[i].name);
     }

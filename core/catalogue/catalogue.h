@@ -62,7 +62,17 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a GPU, by name or title; spaces and hyphens are ignored, too. */
+/**
+ * rp_model_hint:
+ * @path: a model's directory or file that cannot be read as one
+ *
+ * Returns: (transfer full) (nullable): what it is instead and what to do: a name of the hub that has to be
+ *   downloaded, a folder of the hub's cache, GGUF, or weights as PyTorch pickles them
+ */
+char *rp_model_hint(const char *path);
+
+/* The same as rp_model_find() for a GPU, by name or title; spaces, hyphens and makers' words are ignored, too: "3090",
+ * "NVIDIA GeForce RTX 3090". */
 const RpGpu *rp_gpu_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

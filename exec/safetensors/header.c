@@ -10,6 +10,9 @@
 
 #include <string.h>
 
+/* A clone without git-lfs has three lines of text in place of each large file. */
+#define LFS_POINTER "version https://git-lfs"
+
 typedef struct {
     const char *name;
     guint bits; /* of an element */
@@ -276,6 +279,13 @@ rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *b
         .tensors = tensors, .file = file, .first = tensors->tensors->len, .error = error};
 
     g_ptr_array_add(tensors->files, file);
+    if (length >= strlen(LFS_POINTER) && memcmp(start, LFS_POINTER, strlen(LFS_POINTER)) == 0) {
+        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                    "%s: expected tensors, found a pointer of git-lfs in their place; `git lfs "
+                    "pull` in its folder, or `hf download`, fetches them",
+                    file);
+        return FALSE;
+    }
     if (length < RP_SAFETENSORS_LENGTH_BYTES) {
         g_autofree char *found = g_strdup_printf("%" G_GSIZE_FORMAT, length);
         return fail_header(&reader, "at least 8 bytes in the file", found);

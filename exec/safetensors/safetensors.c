@@ -1,5 +1,6 @@
 /* Files, directories and the index; the header of a file is in header.c. */
 #include "core/base/quote.h"
+#include "core/catalogue/catalogue.h"
 #include "exec/safetensors/private.h"
 
 #include <string.h>
@@ -189,8 +190,10 @@ find_in_directory(const char *directory, GError **error)
             return g_steal_pointer(&path);
     }
     g_autofree char *shown = rp_display_name(directory);
-    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: expected %s or %s, found neither",
-                shown, names[0], names[1]);
+    g_autofree char *hint = rp_model_hint(directory);
+
+    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: expected %s or %s, found neither%s%s",
+                shown, names[0], names[1], hint != NULL ? ": " : "", hint != NULL ? hint : "");
     return NULL;
 }
 

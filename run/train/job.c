@@ -8,6 +8,7 @@
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/device/targets.h"
+#include "exec/model/hf-config.h"
 #include "exec/system/memory-limit.h"
 #include "run/devices.h"
 #include "run/matmul.h"
@@ -169,6 +170,14 @@ open_files(RpTrainJob *job, GError **error)
 {
     const char *model = job->run->model;
 
+    const RpModel *named = job->dry ? rp_run_model_named(model) : NULL;
+
+    if (named != NULL) {
+        rp_run_say(job->events, "note", "no directory %s: planned for the catalogue's shapes of %s",
+                   model, named->hf_name);
+        job->config = *named;
+        return rp_hf_config_check_runs(&job->config, error);
+    }
     if (!rp_run_model_load(model, &job->config, error))
         return FALSE;
     job->random = rp_run_model_is_random(model);

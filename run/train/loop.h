@@ -42,8 +42,7 @@ gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);
 gboolean rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The same before the first step: of a new run, and of one that was stopped when it was to evaluate. */
-gboolean rp_train_loop_evaluate_first(RpTrainLoop *loop,
-                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_train_loop_evaluate_first(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Whether the checkpoint of @step is one to keep. */
 gboolean rp_train_loop_is_best(const RpTrainLoop *loop, guint64 step);
 /* Whether the run's patience is over: told once. */

@@ -371,8 +371,16 @@ open_files(const RpSamplesAsk *ask, char *const *files, gboolean weighed, const 
            RpRunSamples *samples, GError **error)
 {
     const gboolean one = files[1] == NULL && !weighed;
+    g_autofree char *hint = rp_records_can_read(files[0]) ? NULL : rp_records_hint(files[0]);
     gboolean texts = FALSE;
 
+    if (hint != NULL) {
+        g_autofree char *shown = rp_display_name(files[0]);
+
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "%s: expected a .jsonl or .json file; %s", shown, hint);
+        return NULL;
+    }
     if (one && !rp_records_can_read(files[0]))
         return rp_dataset_open(files[0], ask->config->vocab, ask->sequence_tokens, error);
     if (!needs_tokenizer(files[0], &texts, error))

@@ -652,8 +652,10 @@ explains_every_command(void **state)
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_autofree char *example = g_strdup_printf("  roundpipe %s", commands[i]);
         g_auto(RpCliRun) run = rp_cli_run("%s --help", commands[i]);
+        g_auto(RpCliRun) asked = rp_cli_run("help %s", commands[i]);
 
         assert_int_equal(run.code, 0);
+        assert_string_equal(asked.out, run.out);
         assert_string_equal(run.err, "");
         assert_non_null(strstr(help.out, commands[i]));
         assert_non_null(strstr(run.out, "--json"));
@@ -662,10 +664,84 @@ explains_every_command(void **state)
     }
 }
 
+/* Only an option that takes a schedule lists them, and every option has a description. */
+static void
+no_option_has_anothers_help(void **state)
+{
+    g_auto(RpCliRun) all = rp_cli_run("--help");
+    g_auto(GStrv) lines = g_strsplit(all.out, "\n", -1);
+    guint n_commands = 0;
+
+    for (char **line = lines; *line != NULL; line++) {
+        g_autofree char *stripped = g_strstrip(g_strdup(*line));
+        g_auto(GStrv) words = g_strsplit(stripped, " ", 2);
+
+        if (!g_str_has_prefix(*line, "  ") || words[0] == NULL)
+            continue;
+        g_auto(RpCliRun) run = rp_cli_run("%s --help", words[0]);
+        g_auto(GStrv) options = g_strsplit(run.out, "\n", -1);
+
+        assert_int_equal(run.code, 0);
+        n_commands++;
+        for (char **option = options; *option != NULL; option++) {
+            const char *gap = g_str_has_prefix(*option, "  -") ? strstr(*option + 2, "  ") : "-";
+
+            if (gap == NULL || *gap == '\0')
+                fail_msg("%s --help: no description: %s", words[0], *option);
+            if (g_str_has_prefix(gap + strspn(gap, " "), "gpipe, ") &&
+                strstr(*option, "--schedule") == NULL &&
+                strstr(*option, "--reverse-backward") == NULL)
+                fail_msg("%s --help: of schedules: %s", words[0], *option);
+        }
+    }
+    assert_true(n_commands > 20);
+}
+
+static void
+help_is_as_wide_as_the_terminal(void **state)
+{
+    g_setenv("COLUMNS", "80", TRUE);
+    g_auto(RpCliRun) run = rp_cli_run("simulate --help");
+    g_unsetenv("COLUMNS");
+    g_auto(GStrv) lines = g_strsplit(run.out, "\n", -1);
+
+    assert_int_equal(run.code, 0);
+    for (char **line = lines; *line != NULL; line++)
+        if (**line == ' ' && (*line)[2] != 'r' && g_utf8_strlen(*line, -1) > 80)
+            fail_msg("%s", *line);
+    assert_non_null(strstr(run.out, "\n                              "));
+}
+
+/* Things that people have in place of a model: each message has the way out. */
+static void
+says_what_stands_in_place_of_a_model(void **state)
+{
+    static const char *const rows[][2] = {
+        {"evaluate Qwen/Qwen3-8B --data x.jsonl",
+         "`hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B`"},
+        {"evaluate qwen3-8b --data x.jsonl", "`hf download Qwen/Qwen3-8B --local-dir qwen3-8b`"},
+        {"evaluate @T/models--a--b --data x.jsonl", "models--a--b/snapshots/0a1"},
+        {"evaluate @T/gguf --data x.jsonl", "x.gguf is for inference alone"},
+        {"evaluate @T/pickled --data x.jsonl", "pytorch_model.bin is pickled by PyTorch"},
+        {"evaluate @T/none --data x.jsonl", "cannot be opened"},
+    };
+
+    g_auto(RpCliRun) made =
+        rp_cli_shell("cd @T && mkdir -p models--a--b/snapshots/0a1 gguf pickled && "
+                     "touch gguf/x.gguf pickled/pytorch_model.bin");
+
+    assert_int_equal(made.code, 0);
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++)
+        rp_cli_must_refuse(rows[i][0], 1, rows[i][1]);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_what_stands_in_place_of_a_model),
+        cmocka_unit_test(no_option_has_anothers_help),
+        cmocka_unit_test(help_is_as_wide_as_the_terminal),
         cmocka_unit_test(refuses_wrong_words),
         cmocka_unit_test(refuses_wrong_numbers),
         cmocka_unit_test(refuses_options_that_have_no_effect),

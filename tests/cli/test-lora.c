@@ -166,6 +166,8 @@ begins_with_adapters_and_merges_them(void **state)
                        "which is read");
     rp_cli_must_refuse("merge --force @T/link @T/begun/checkpoint-4 -o @T/model", 2,
                        "which is read");
+    rp_cli_must_refuse("merge @T/begun/checkpoint-4 @T/model -o @T/merged", 2,
+                       "expected BASE before ADAPTER");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */

@@ -189,6 +189,7 @@ a_number_alone_is_in_gib(void **state)
         {"256GiB", 256.0 * (1 << 30)},
         {"256GB", 256e9},
         {"1048576B", 1048576},
+        {"256g", 256.0 * (1 << 30)},
         {"256000000000", 0},
         {"0", 0},
         {"-5", 0},
@@ -217,20 +218,29 @@ a_model_has_a_name_a_directory_or_a_config(void **state)
         {"--model qwen3-0.6b", "--model unsloth/Qwen3-0.6B"},
         {"--model @T/model", "--model @T/model/config.json"},
         {"@T/model", "@T/model/config.json"},
+        {"--model qwen3-0.6b", "qwen3-0.6b"},
+        {"--model Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B --dtype bfloat16"},
+        {"--model qwen3-0.6b --host-memory 64", "qwen3-0.6b --host-memory '64 GiB'"},
+        {"--model qwen3-0.6b --host-memory 64", "qwen3-0.6b --host-memory 64G"},
     };
 
     for (guint i = RP_TEST_FEW ? 1 : 0; i < G_N_ELEMENTS(same); i++) {
         g_auto(RpCliRun) one =
             rp_cli_run("plan %s --gpu rtx4090 --gpus 2 --dtype bf16 --json" ONLY, same[i][0]);
         g_auto(RpCliRun) other =
-            rp_cli_run("plan %s --gpu rtx4090 --gpus 2 --dtype bf16 --json" ONLY, same[i][1]);
+            rp_cli_run("plan %s --gpu 4090 --gpus 2 %s --json" ONLY, same[i][1],
+                       strstr(same[i][1], "--dtype") != NULL ? "" : "--dtype bf16");
 
         assert_int_equal(one.code, 0);
         assert_string_equal(one.out, other.out);
     }
     g_auto(RpCliRun) unknown = rp_cli_run("plan --model Qwen/Qwen4-8B --gpu rtx4090");
     g_auto(RpCliRun) missing = rp_cli_run("plan --model ./nosuch/config.json --gpu rtx4090");
+    g_auto(RpCliRun) nowhere = rp_cli_run("plan qwen3-8c --gpu 4090");
+    g_auto(RpCliRun) both = rp_cli_run("plan qwen3-8b --model qwen3-8b --gpu 4090");
     SAYS(&missing, 1, "./nosuch/config.json: cannot be opened");
+    SAYS(&nowhere, 2, "unknown model \"qwen3-8c\"; did you mean \"qwen3-8b\"");
+    SAYS(&both, 2, "leave --model out");
     SAYS(&unknown, 2, "--model: unknown model \"Qwen4-8B\"; did you mean \"qwen3-8b\"");
 }
 

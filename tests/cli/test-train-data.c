@@ -252,6 +252,24 @@ warns_of_lost_tokens_and_samples_and_of_few_steps(void **state)
         if (run.code != 0 || (strstr(run.out, cases[i].part) != NULL) != cases[i].warns)
             fail_msg("%s: %s: %s%s", cases[i].more, cases[i].part, run.out, run.err);
     }
+#undef LINE
+}
+
+static void
+says_how_other_data_become_records(void **state)
+{
+    static const char *const rows[][2] = {
+        {"@T/x.parquet",
+         "x.parquet: expected a .jsonl or .json file; Python's datasets rewrites it"},
+        {"@T/x.csv", "load_dataset(\"csv\", data_files="},
+        {"org/chats", "org/chats: expected a .jsonl or .json file; no such file; "},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *line = g_strconcat(TRAIN "other --set data=", rows[i][0], NULL);
+
+        rp_cli_must_refuse(line, 1, rows[i][1]);
+    }
 }
 
 int
@@ -266,6 +284,7 @@ main(void)
         cmocka_unit_test(warns_of_lost_tokens_and_samples_and_of_few_steps),
         cmocka_unit_test(validates_a_share_of_the_samples),
         cmocka_unit_test(counts_and_refuses_long_samples),
+        cmocka_unit_test(says_how_other_data_become_records),
         cmocka_unit_test(names_bad_records_and_leaves_them_out_if_it_may),
     };
 

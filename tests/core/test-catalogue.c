@@ -171,6 +171,14 @@ finds_by_any_name_and_suggests_the_nearest(void **state)
     assert_string_equal(rp_gpu_find("RTX 4090", NULL)->name, "rtx4090");
     assert_string_equal(rp_gpu_find("RTX-6000 ada", NULL)->name, "rtx6000ada");
     assert_string_equal(rp_gpu_find("RTX A6000", NULL)->name, "a6000");
+    assert_string_equal(rp_gpu_find("3090", NULL)->name, "rtx3090");
+    assert_string_equal(rp_gpu_find("NVIDIA GeForce RTX 4090", NULL)->name, "rtx4090");
+    assert_string_equal(rp_gpu_find("NVIDIA H200", NULL)->name, "h200");
+    assert_string_equal(rp_gpu_find("AMD Instinct MI300X", NULL)->name, "mi300x");
+    assert_null(rp_gpu_find("NVIDIA RTX", NULL));
+    assert_null(rp_gpu_find("t4", &error));
+    assert_null(strstr(error->message, "did you mean")); /* it is another card than the L4 */
+    g_clear_error(&error);
     assert_null(rp_model_find("quen3-8b", &error));
     assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL));
     rp_assert_error_message_contains(error, "did you mean \"qwen3-8b\"? known: qwen");

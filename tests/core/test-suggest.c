@@ -25,6 +25,8 @@ suggests_nothing_when_nothing_is_close(void **state)
     assert_null(rp_nearest_name("optimizer", keys));
     assert_null(rp_nearest_name("x", keys));
     assert_null(rp_nearest_name("", keys));
+    assert_null(rp_nearest_name("t4", (const char *const[]){"l4", NULL}));
+    assert_string_equal(rp_nearest_name("L4", (const char *const[]){"l4", NULL}), "l4");
 }
 
 static void

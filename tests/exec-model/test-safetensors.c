@@ -245,6 +245,10 @@ refuses_what_is_no_regular_file(void **state)
     tensor_save_text(f, "model.safetensors", "");
     assert_null(rp_safetensors_open(f->directory, &f->error));
     rp_assert_error_message_contains(f->error, "expected at least 8 bytes in the file, found 0");
+    g_clear_error(&f->error);
+    tensor_save_text(f, "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+    assert_null(rp_safetensors_open(f->directory, &f->error));
+    rp_assert_error_message_contains(f->error, "found a pointer of git-lfs");
 }
 
 int

@@ -111,10 +111,10 @@ reads_every_key(void **state)
 {
     const RpRunFile *run = parse(
         *state,
-        LEAST "devices: host:4\nseed: 10\ndtype: bf16\nmicro_batch_size: 2\nmicro_batches: 16\n"
+        LEAST "devices: host:4\nseed: 10\ndtype: bfloat16\nmicro_batch_size: 2\nmicro_batches: 16\n"
               "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
               "async: yes\nstages: \"3,3,2\"\nrecompute: gated\ntransfers: naive\n"
-              "consistency: blocking\ndevice_memory: 24GiB\nhost_memory: 1.5GB\n"
+              "consistency: blocking\ndevice_memory: 24 G\nhost_memory: 1.5GB\n"
               "head_chunk: 256\nprofile: times.json\ntrace: trace.json\nplot_loss: on\n"
               "optimizer: {mode: lean, learning_rate: 3.0e-4, schedule: linear,\n"
               "  warmup_steps: 5, weight_decay: 0.1, beta1: 0.8, beta2: 0.95,\n"
@@ -267,6 +267,13 @@ knows_what_other_tools_call_a_key(void **state)
         {"save_steps", "checkpoint.every"},
         {"save_total_limit", "checkpoint.keep"},
         {"lr_scheduler_type", "optimizer.schedule"},
+        {"wandb_project", "tensorboard"},
+        {"warmup_ratio", "optimizer.warmup_ratio"},
+        {"load_best_model_at_end", "eval.keep_best"},
+        {"bf16", "dtype"},
+        {"adam_beta2", "optimizer.beta2"},
+        {"flash_attention", "attention"},
+        {"evaluation_strategy", "eval.every"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -281,6 +288,17 @@ knows_what_other_tools_call_a_key(void **state)
         refuse(*state, text, NULL, in_file);
         refuse(*state, LEAST, set, in_set);
     }
+    refuse(*state, LEAST "rl: dpo\n", NULL,
+           "run.yaml: line 6, column 1: no key \"rl\"; models are trained on texts and chats; "
+           "preference training (DPO, KTO, PPO) is not here");
+    refuse(*state, LEAST, "deepspeed=z3.json",
+           "--set: no key \"deepspeed\"; leave it out: the plan divides the model over the GPUs "
+           "that devices names");
+    refuse(*state, LEAST "host_memory: 64\n", NULL,
+           "run.yaml: line 6, column 14: host_memory: expected a size such as 24GiB or 800GB, "
+           "found \"64\"");
+    refuse(*state, LEAST "optimizer:\n\tname: lion\n", NULL,
+           "run.yaml: line 7, column 1: expected spaces before a key, found a tab");
     refuse(*state, LEAST, "optimizer.lr=1",
            "--set: no key \"optimizer.lr\"; did you mean \"optimizer.learning_rate\"?");
 }

@@ -34,6 +34,27 @@ rp_records_can_read(const char *path)
     return find_kind(path, &array);
 }
 
+char *
+rp_records_hint(const char *path)
+{
+    static const char *const kinds[] = {"parquet", "csv"};
+    const char *slash = strchr(path, '/');
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
+        if (g_str_has_suffix(path, kinds[i]))
+            return g_strdup_printf(
+                "Python's datasets rewrites it: load_dataset(\"%s\", data_files=\"%s\", "
+                "split=\"train\").to_json(\"data.jsonl\")",
+                kinds[i], path);
+    if (g_file_test(path, G_FILE_TEST_EXISTS) || slash == NULL || slash == path || *path == '.' ||
+        strchr(slash + 1, '/') != NULL || strchr(slash + 1, '.') != NULL)
+        return NULL;
+    return g_strdup_printf("no such file; Python's datasets writes one of a dataset "
+                           "of the hub: load_dataset(\"%s\", "
+                           "split=\"train\").to_json(\"data.jsonl\")",
+                           path);
+}
+
 RpRecords *
 rp_records_open(const char *path, GError **error)
 {
@@ -41,10 +62,12 @@ rp_records_open(const char *path, GError **error)
     g_autofree char *name = rp_display_name(path);
 
     if (!find_kind(path, &array)) {
+        g_autofree char *hint = rp_records_hint(path);
+
         g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
                     "%s: expected a name that ends in .jsonl or .json, perhaps with .gz or .zst "
-                    "behind it, found another",
-                    name);
+                    "behind it, found another%s%s",
+                    name, hint != NULL ? "; " : "", hint != NULL ? hint : "");
         return NULL;
     }
     RpInflate *inflate = rp_inflate_open(path, error);

@@ -13,6 +13,10 @@ typedef struct _RpRecords RpRecords;
 /* Whether @path is of a kind that is read here. */
 gboolean rp_records_can_read(const char *path);
 
+/* How the records of parquet, CSV or a data set's name get into such a file. Returns: (transfer full)
+ * (nullable): nothing is known of another */
+char *rp_records_hint(const char *path);
+
 /* Errors: G_FILE_ERROR, RP_SAMPLES_ERROR_FILE for another kind */
 RpRecords *rp_records_open(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_records_free(RpRecords *records);

@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
+#include "core/catalogue/catalogue.h"
 #include "exec/model/config/hf-config-private.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
@@ -171,8 +172,20 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     g_return_val_if_fail(path && config, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
+    g_autofree char *hint = NULL;
+
     if (g_file_test(path, G_FILE_TEST_IS_DIR))
-        path = inside = g_build_filename(path, "config.json", NULL);
+        inside = g_build_filename(path, "config.json", NULL);
+    if (!g_file_test(inside != NULL ? inside : path, G_FILE_TEST_EXISTS) ||
+        g_str_has_suffix(path, ".gguf"))
+        hint = rp_model_hint(path);
+    if (hint != NULL) {
+        g_autofree char *shown = rp_display_name(path);
+
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: %s", shown, hint);
+        return FALSE;
+    }
+    path = inside != NULL ? inside : path;
     map = rp_file_map(path, error);
     if (map == NULL)
         return FALSE;
