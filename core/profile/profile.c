@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "core/base/file.h"
 #include "core/profile/private.h"
 
 G_DEFINE_QUARK(rp_profile_error, rp_profile_error)
@@ -386,39 +385,4 @@ gint64
 rp_profile_default_weight_gradient_ns(gint64 backward_ns)
 {
     return backward_ns / 2;
-}
-
-/* ---- files ---- */
-
-static char *
-read_file(const char *path, gsize *length, GError **error)
-{
-    g_autoptr(GError) local = NULL;
-    char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, length, &local);
-
-    if (text == NULL)
-        g_set_error_literal(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, local->message);
-    return text;
-}
-
-RpProfile *
-rp_profile_load(const char *path, GError **error)
-{
-    gsize length;
-
-    g_return_val_if_fail(path != NULL, NULL);
-    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
-
-    g_autofree char *text = read_file(path, &length, error);
-
-    return text != NULL ? rp_profile_parse(path, text, length, error) : NULL;
-}
-
-RpProfile *
-rp_profile_load_box(const char *path, GError **error)
-{
-    gsize length;
-    g_autofree char *text = read_file(path, &length, error);
-
-    return text != NULL ? rp_profile_parse_box(path, text, length, error) : NULL;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/json/json-record.h"
@@ -496,4 +497,39 @@ RpProfile *
 rp_profile_parse_box(const char *name, const char *text, gsize length, GError **error)
 {
     return parse(name, text, length, TRUE, error);
+}
+
+/* ---- files ---- */
+
+static char *
+read_file(const char *path, gsize *length, GError **error)
+{
+    g_autoptr(GError) local = NULL;
+    char *text = rp_file_read(path, RP_PROFILE_MAX_FILE_BYTES, length, &local);
+
+    if (text == NULL)
+        g_set_error_literal(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, local->message);
+    return text;
+}
+
+RpProfile *
+rp_profile_load(const char *path, GError **error)
+{
+    gsize length;
+
+    g_return_val_if_fail(path != NULL, NULL);
+    g_return_val_if_fail(error == NULL || *error == NULL, NULL);
+
+    g_autofree char *text = read_file(path, &length, error);
+
+    return text != NULL ? rp_profile_parse(path, text, length, error) : NULL;
+}
+
+RpProfile *
+rp_profile_load_box(const char *path, GError **error)
+{
+    gsize length;
+    g_autofree char *text = read_file(path, &length, error);
+
+    return text != NULL ? rp_profile_parse_box(path, text, length, error) : NULL;
 }
