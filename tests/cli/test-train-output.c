@@ -83,7 +83,7 @@ static void
 refuses_an_output_that_another_run_writes_to(void **state)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
-        "$ROUNDPIPE " TRAIN "shared --set steps=100000 >/dev/null & pid=$!; "
+        "$ROUNDPIPE " TRAIN "shared --set steps=100000 >/dev/null 2>&1 & pid=$!; "
         "until [ -s @T/shared/metrics.jsonl ]; do sleep 0.02; done; "
         "$ROUNDPIPE " TRAIN "shared; echo $?; $ROUNDPIPE " TRAIN "shared --resume; echo $?; "
         "$ROUNDPIPE " TRAIN "shared --dry-run >/dev/null; echo $?; kill -TERM $pid; wait $pid");
@@ -161,11 +161,11 @@ goes_on_with_the_layer_times_that_it_began_with(void **state)
     assert_string_equal(began, found);
 
     /* of other devices, or torn: measured again */
-    succeed(TRAIN "times --set steps=4 --set profile=auto --set devices=host:1 --resume", "");
+    succeed(TRAIN "times --set steps=4 --set profile=measure --set devices=host:1 --resume", "");
     g_autofree char *other = rp_cli_read("times/profile.json");
     assert_null(strstr(other, "\"hop_ms\": 7.25,"));
     shell("head -c 300 @T/began.json > @T/times/profile.json");
-    succeed(TRAIN "times --set steps=5 --set profile=auto --resume", "");
+    succeed(TRAIN "times --set steps=5 --set profile=measure --resume", "");
     shell("$ROUNDPIPE simulate @T/times/profile.json --schedule gpipe -n 2 -m 4");
 }
 
