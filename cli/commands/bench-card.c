@@ -102,7 +102,7 @@ bench_clear(Bench *bench)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Bench, bench_clear)
 
-/* What is known so far. Errors: G_IO_ERROR */
+/* Writes all figures that are known so far. Errors: G_IO_ERROR */
 static gboolean
 save(const Bench *bench, const char *unfinished, GError **error)
 {
@@ -111,7 +111,7 @@ save(const Bench *bench, const char *unfinished, GError **error)
     return rp_cli_write_text(bench->args->output, json, error);
 }
 
-/* Of the part under way. Messages may name the owner's files, and places of cards. */
+/* Adds a problem to the part under way, without paths and PCI addresses, which a message may name. */
 static void
 tell_problem(Bench *bench, const char *message)
 {

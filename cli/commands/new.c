@@ -241,7 +241,7 @@ all_sequences(const Data *data, guint sequence)
            (double)sequence;
 }
 
-/* Of so many steps as are wanted, if there are as many; 0: any. */
+/* Returns: the largest batch that leaves as many steps as are wanted; 0: any does. */
 static int
 most_batch(const Data *data, int sequence, guint gpus)
 {
@@ -353,7 +353,7 @@ check(const NewArgs *args, const char *path, GError **error)
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
-/* What the run makes of it. */
+/* Reports lengths, steps and lost tokens of the data in this run. */
 static void
 report_data(RpReport *report, const Data *data, const Try *tried)
 {

@@ -426,7 +426,7 @@ write_csv(GOutputStream *stream, gpointer report, GError **error)
     return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
 }
 
-/* What is compared where nobody says what: one model, so that the answer comes at once. */
+/* Without names one model is compared, so that the answer comes at once. */
 static const char *const usual_names[] = {"qwen3-1.7b", NULL};
 
 static gboolean

@@ -113,7 +113,7 @@ say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
 
 /* ---- what it is about ---- */
 
-/* What `matmul: fp8` means, and what is not counted of the card's data sheet. */
+/* Says what `matmul: fp8` means, and which rate of the card's data sheet is not counted. */
 static void
 say_codes(RpReport *report, const RpAdviseQuery *query)
 {
@@ -280,7 +280,7 @@ say_disk(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
 
 /* ---- what it rests on ---- */
 
-/* Of the speed: who measures more for less. */
+/* A share of the speed: nobody measures more for less. */
 #define LITTLE_RANGE 0.01
 
 static void

@@ -1,4 +1,4 @@
-/* What `roundpipe profile` has measured: layers, links, rates of the host; and what measures. */
+/* Reports of measured layers, links and rates of the host, and of the build and GPUs that were measured. */
 #include "cli/reports/profile.h"
 
 #include "exec/cuda/runtime/device.h"

@@ -11,7 +11,7 @@
 #define AROUND 0.1
 /* More cannot be told apart. */
 #define MOST_SERIES 16
-/* Of rp_colour_of_series(); then crosses, and dashes of lines. */
+/* rp_colour_of_series() has as many; further lines have crosses and dashes. */
 #define N_COLOURS 8
 /* An option's values that are so far apart stand on a logarithmic axis. */
 #define WIDE_RANGE 8

@@ -9,7 +9,7 @@
 
 /* In which the pipeline fills, as measured means have it. */
 #define FILLING_STEPS 2
-/* Of fewer every step is drawn. */
+/* A run of fewer steps is drawn whole. */
 #define FEWEST_STEPS 4
 
 /* The steps of a metrics.jsonl, or its evaluations. (transfer full) */

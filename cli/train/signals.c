@@ -39,7 +39,7 @@ static atomic_int stop_signal;
 static atomic_int save_signal;
 static atomic_llong first_ns[G_N_ELEMENTS(stops)]; /* when each came first; 0: not yet */
 
-/* Of the line that the first signal prints. The step under way, with TOLD once it was printed: from
+/* The first signal prints a line of this: the step under way, with TOLD once it was printed: from
  * then on none begins. */
 #define TOLD (1ULL << 63)
 static atomic_ullong step_under_way, step_saved;

@@ -6,7 +6,7 @@
 
 #include "core/profile/profile.h"
 
-/* What a prediction needs and no card's sheet says. The box has all but the times of layers. */
+/* A prediction needs these, and no card's sheet says them. The box has all but the times of layers. */
 typedef enum {
     RP_UNKNOWN_TIMES,
     RP_UNKNOWN_BOTH,  /* copies up and down one link at once */

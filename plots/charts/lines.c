@@ -9,7 +9,7 @@
 #define BOTTOM 60
 #define LEFT 95
 #define TITLES 70
-/* Of a logarithmic axis that has room for names between powers of ten. */
+/* A logarithmic axis of at most this range names values between powers of ten. */
 #define MOST_NAMED_RANGE 1000
 /* Less wide than that, the legend is below, and the plot so high as a share of the width. */
 #define NARROW 600

@@ -293,7 +293,7 @@ gboolean rp_advise_draw(const RpProfile *profile, const RpAdviseRun *run, guint 
                         RpDrawn *step_ns, RpDrawn *bubble_ratio,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What is not known of a machine (the table stands in sim/advise/range.c). */
+/* Each is something that is not known of a machine (the table stands in sim/advise/range.c). */
 typedef struct {
     const char *key;     /* "both" */
     const char *name;    /* "PCIe both ways at once" */

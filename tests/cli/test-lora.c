@@ -260,7 +260,7 @@ refuses_another_base_and_other_adapters(void **state)
                        "did you mean \"q_proj\"?");
 }
 
-/* Of a checkpoint the manifest tells; an adapter of others may have a NaN in it. */
+/* A checkpoint's manifest shows damage; an adapter without one may still have a NaN in it. */
 static void
 refuses_damaged_adapters_and_bases(void **state)
 {

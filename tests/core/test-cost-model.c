@@ -672,7 +672,7 @@ expects_the_mean_of_slow_and_fast(void **state)
                      (double)block_ns("h200", plain, RP_COST_EXPECTED) / 0.95, 1e-3));
 }
 
-/* Of all layers: forward, recompute, backward. */
+/* Returns: the time of all layers, forward, recompute and backward. */
 static gint64
 model_ns(const RpModel *model, const RpGpu *gpu, RpWorkload workload)
 {
@@ -686,7 +686,7 @@ model_ns(const RpModel *model, const RpGpu *gpu, RpWorkload workload)
     return ns;
 }
 
-/* What `train` takes: dtype, and sums of fewer bits. */
+/* Each row is a combination that `train` takes: dtype, and sums of fewer bits. */
 static const struct {
     const char *dtype, *plain, *codes;
 } arithmetics[] = {{"bf16", "fp32", "fp32"},

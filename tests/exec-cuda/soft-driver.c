@@ -80,7 +80,7 @@ context_of(CUcontext *context, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
-/* Of the calling thread's part alone: as the backend makes its streams. */
+/* The backend makes streams for the calling thread's part alone. */
 static CUresult
 stream_create(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
 {

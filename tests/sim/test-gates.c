@@ -79,7 +79,7 @@ simulate_schedule(Fixture *f, const char *name, RpFidelity fidelity)
     simulate_profile(f, "profiles/rtx4090/qwen3-1.7b.json", name, fidelity);
 }
 
-/* What is in use at once is never more than the arena that it stands in. */
+/* Buffers in use at once never have more bytes than their arena. */
 static void
 memory_in_use_stays_within_its_arena(void **state)
 {

@@ -172,7 +172,7 @@ data_type(guint32 dtype)
     return types[dtype];
 }
 
-/* Of a matrix of @rows x @columns in rows. @stride: from one to the next */
+/* The layout of a matrix of @rows x @columns in rows. @stride: from one to the next */
 static cublasStatus_t
 new_layout(cublasLtMatrixLayout_t *layout, guint32 dtype, size_t rows, size_t columns,
            size_t stride)
