@@ -70,6 +70,23 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     return TRUE;
 }
 
+/* Which of this machine's processes this is, as launchers of several servers say. */
+static guint
+server_of_machine(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    guint64 rank = 0;
+
+    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
+        const char *text = g_getenv(names[i]);
+
+        if (text != NULL && g_ascii_string_to_unsigned(text, 10, 0, G_MAXUINT16, &rank, NULL))
+            return (guint)rank;
+    }
+    return 0;
+}
+
 /* Parts of GPUs instead of GPUs, where @split asks for them. */
 static gboolean
 split_gpus(const char *text, const char *split, guint given, GError **error)
@@ -77,7 +94,7 @@ split_gpus(const char *text, const char *split, guint given, GError **error)
     if (split == NULL)
         return TRUE;
     if (given > 0)
-        return rp_cuda_split_devices(split, given, error);
+        return rp_cuda_split_devices(split, server_of_machine(), given, error);
     g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                 "expected cuda:N, how many devices GPUs are split into, found %s", text);
     return FALSE;

@@ -8,11 +8,11 @@
 #include "tests/exec-cuda/soft-cuda.h"
 
 static void
-assert_refused(const char *split, const char *message)
+assert_refused(const char *split, guint server, const char *message)
 {
     g_autoptr(GError) error = NULL;
 
-    assert_false(rp_cuda_split_devices(split, 2, &error));
+    assert_false(rp_cuda_split_devices(split, server, 2, &error));
     if (strstr(error->message, message) == NULL)
         fail_msg("%s: %s", split, error->message);
     assert_int_equal(rp_cuda_device_count(), 2); /* whole cards, as before */
@@ -25,14 +25,16 @@ refuses_what_no_card_is_split_into(void **state)
                                         "24*0", "*24",  "17*8", "1e1", "4097", "8, 8", "equals"};
 
     for (gsize i = 0; i < G_N_ELEMENTS(wrong); i++)
-        assert_refused(wrong[i], "expected equal, or multiprocessors of each");
-    assert_refused("32,32,32", "64 multiprocessors, which do not divide into 3 times 32");
-    assert_refused("2*12", "which do not divide into 2 times 12"); /* parts have eights */
+        assert_refused(wrong[i], 0, "expected equal, or multiprocessors of each");
+    assert_refused("32,32,32", 0, "64 multiprocessors, which do not divide into 3 times 32");
+    assert_refused("2*12", 0, "which do not divide into 2 times 12"); /* parts have eights */
+    assert_refused("2*16", 2, "server 2 of this machine is given parts 4 to 5, and there are 4");
     soft_cuda_age_driver(TRUE);
-    assert_refused("32,32", "no green contexts");
+    assert_refused("32,32", 0, "no green contexts");
     soft_cuda_age_driver(FALSE);
 }
 
+/* The second server of a machine takes the second two parts. */
 static void
 makes_devices_of_one_card(void **state)
 {
@@ -40,13 +42,13 @@ makes_devices_of_one_card(void **state)
     RpCudaDeviceInfo whole, part;
 
     assert_true(rp_cuda_device_info(0, &whole, &error));
-    assert_true(rp_cuda_split_devices("16,48", 2, &error));
+    assert_true(rp_cuda_split_devices("8,8,16,32", 1, 2, &error));
     assert_int_equal(rp_cuda_device_count(), 2);
     assert_true(rp_cuda_device_info(1, &part, &error));
-    assert_string_equal(part.name, "threads (48 of 64 multiprocessors)");
-    assert_int_equal(part.multiprocessors, 48);
-    assert_int_equal(part.memory_bytes, whole.memory_bytes / 2);
-    assert_int_equal(part.free_bytes, whole.free_bytes / 2);
+    assert_string_equal(part.name, "threads (32 of 64 multiprocessors)");
+    assert_int_equal(part.multiprocessors, 32);
+    assert_int_equal(part.memory_bytes, whole.memory_bytes / 4);
+    assert_int_equal(part.free_bytes, whole.free_bytes / 4);
     assert_true(rp_cuda_device_info(0, &part, &error));
     assert_string_equal(part.name, "threads (16 of 64 multiprocessors)");
     assert_string_equal(part.pci_address, whole.pci_address);

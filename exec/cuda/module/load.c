@@ -122,10 +122,10 @@ rp_cuda_device_count(void)
 }
 
 gboolean
-rp_cuda_split_devices(const char *text, guint n, GError **error)
+rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 {
     if (has_driver() && load()->module != NULL)
-        return load()->module->split_devices(text, n, error);
+        return load()->module->split_devices(text, server, n, error);
     g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
     return FALSE;
 }

@@ -19,7 +19,7 @@ typedef struct {
     gsize sizes[5]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
     const RpDeviceOps *(*devices)(void);
     guint (*device_count)(void);
-    gboolean (*split_devices)(const char *text, guint n, GError **error);
+    gboolean (*split_devices)(const char *text, guint server, guint n, GError **error);
     const char *(*no_device_text)(void);
     gboolean (*device_info)(guint device, RpCudaDeviceInfo *info, GError **error);
 } RpCudaModule;

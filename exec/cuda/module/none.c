@@ -22,7 +22,7 @@ rp_cuda_device_count(void)
 }
 
 gboolean
-rp_cuda_split_devices(const char *text, guint n, GError **error)
+rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 {
     g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
     return FALSE;

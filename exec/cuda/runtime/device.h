@@ -23,6 +23,7 @@ const char *rp_cuda_no_device_text(void);
 /**
  * rp_cuda_split_devices:
  * @text: "equal", or how many multiprocessors each part of a card has, as "24,24,48" or "4*24"
+ * @server: which of the machine's processes this is, where several train one model: the parts before are the others'
  * @n: devices that are wanted, of all cards together
  *
  * Makes several devices of each card for the rest of the process, parts that compute beside each other
@@ -31,7 +32,8 @@ const char *rp_cuda_no_device_text(void);
  * Errors: RP_DEVICE_ERROR_MISSING: @text is wrong, the driver has no green contexts, or the card has too few
  * multiprocessors
  */
-gboolean rp_cuda_split_devices(const char *text, guint n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_cuda_split_devices(const char *text, guint server, guint n,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Wakes the device up, which takes a moment and some of its memory. Errors:
  * RP_DEVICE_ERROR_MISSING */

@@ -34,6 +34,7 @@ typedef struct {
 static struct {
     guint per_card; /* 0: cards are whole */
     guint n_cards;
+    guint first; /* of all parts: before it stand those of the machine's other servers */
     int multiprocessors[MOST_PARTS]; /* of each card's parts */
     Part *parts;                     /* [n_cards * per_card] */
     Driver driver;
@@ -83,9 +84,10 @@ ok(CUresult status, const char *what, GError **error)
     return rp_cuda_ok((cudaError_t)status, what, error);
 }
 
-/* Parts of one card: the unit is what all counts are multiples of, and a part is as many units. */
+/* Parts of one card, of which @wanted of all cards are this process's: the unit is what all counts are multiples of, and
+ * a part is as many units. */
 static gboolean
-open_card(int card, Part *parts, GError **error)
+open_card(int card, guint wanted, Part *parts, GError **error)
 {
     const Driver *driver = &split.driver;
     CUdevice device;
@@ -126,15 +128,18 @@ open_card(int card, Part *parts, GError **error)
     for (guint p = 0; p < split.per_card; p++) {
         const guint n = (guint)split.multiprocessors[p] / unit;
         CUdevResourceDesc description;
+        const guint part = (guint)card * split.per_card + p;
 
-        if (!ok(driver->describe(&description, &units[at], n), "cuDevResourceGenerateDesc",
+        at += n;
+        if (part < split.first || part >= split.first + wanted)
+            continue;
+        if (!ok(driver->describe(&description, &units[at - n], n), "cuDevResourceGenerateDesc",
                 error) ||
             !ok(driver->create(&parts[p].green, description, device, CU_GREEN_CTX_DEFAULT_STREAM),
                 "cuGreenCtxCreate", error) ||
             !ok(driver->context_of(&parts[p].context, parts[p].green), "cuCtxFromGreenCtx", error))
             return FALSE;
         parts[p].multiprocessors = (int)(n * unit);
-        at += n;
     }
     return TRUE;
 }
@@ -182,7 +187,7 @@ read_parts(const char *text, guint n, GError **error)
 }
 
 static gboolean
-open_parts(const char *text, guint n, GError **error)
+open_parts(const char *text, guint server, guint n, GError **error)
 {
     int cards = 0;
 
@@ -191,23 +196,32 @@ open_parts(const char *text, guint n, GError **error)
     split.n_cards = (guint)MAX(cards, 1);
     if (!read_parts(text, n, error) || !find_driver(&split.driver, error))
         return FALSE;
-    split.n_cards = MIN(split.n_cards, (n + split.per_card - 1) / split.per_card);
+    split.first = server * n;
+    if (split.first + n > split.n_cards * split.per_card && server > 0) {
+        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                    "server %u of this machine is given parts %u to %u, and there are %u: name the "
+                    "parts of all servers, "
+                    "as 4*24 for two of cuda:2",
+                    server, split.first, split.first + n - 1, split.n_cards * split.per_card);
+        return FALSE;
+    }
+    split.n_cards = MIN(split.n_cards, (split.first + n + split.per_card - 1) / split.per_card);
     split.parts = g_new0(Part, (gsize)split.n_cards * split.per_card);
     for (guint c = 0; c < split.n_cards; c++)
-        if (!open_card((int)c, &split.parts[c * split.per_card], error))
+        if (!open_card((int)c, n, &split.parts[c * split.per_card], error))
             return FALSE;
     return TRUE;
 }
 
 gboolean
-rp_cuda_split_devices(const char *text, guint n, GError **error)
+rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 {
     g_return_val_if_fail(text != NULL && n > 0, FALSE);
 
     if (split.parts != NULL)
         return TRUE;
     (void)g_setenv("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS, FALSE);
-    if (open_parts(text, n, error))
+    if (open_parts(text, server, n, error))
         return TRUE;
     g_free(split.parts);
     memset(&split, 0, sizeof split);
@@ -217,7 +231,7 @@ rp_cuda_split_devices(const char *text, guint n, GError **error)
 int
 rp_cuda_parts(int cards)
 {
-    return split.parts != NULL ? (int)(split.n_cards * split.per_card) : cards;
+    return split.parts != NULL ? (int)(split.n_cards * split.per_card - split.first) : cards;
 }
 
 int
@@ -229,7 +243,13 @@ rp_cuda_parts_per_card(void)
 int
 rp_cuda_card_of(int device)
 {
-    return device / rp_cuda_parts_per_card();
+    return (device + (int)split.first) / rp_cuda_parts_per_card();
+}
+
+static const Part *
+part_of(int device)
+{
+    return &split.parts[split.first + (guint)device];
 }
 
 cudaError_t
@@ -244,7 +264,7 @@ rp_cuda_use(int device)
     }
     if (used == device)
         return cudaSuccess;
-    const CUresult status = split.driver.set_current(split.parts[device].context);
+    const CUresult status = split.driver.set_current(part_of(device)->context);
 
     used = status == CUDA_SUCCESS ? device : -1;
     return (cudaError_t)status;
@@ -262,7 +282,7 @@ rp_cuda_multiprocessors_of(int device, int *n)
 {
     if (split.parts == NULL)
         return cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device);
-    *n = split.parts[device].multiprocessors;
+    *n = part_of(device)->multiprocessors;
     return cudaSuccess;
 }
 
@@ -303,6 +323,6 @@ rp_cuda_stream(cudaStream_t *stream, int priority)
         return status;
     if (split.parts == NULL)
         return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, priority);
-    return (cudaError_t)split.driver.stream_create(stream, split.parts[device].green,
+    return (cudaError_t)split.driver.stream_create(stream, part_of(device)->green,
                                                    CU_STREAM_NON_BLOCKING, priority);
 }
