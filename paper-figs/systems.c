@@ -16,14 +16,15 @@ typedef struct {
     const char *title;
     const char *device; /* in the catalogue; %NULL: the profiles' own */
     guint64 gpu_memory_bytes;
-    /* times of the layers beside an RTX 4090's, a model each: docs/systems.md. ASSUMED for the last: the
-     * mean of the others */
+    /* times of the layers beside an RTX 4090's, a model each: docs/systems.md */
     double times[RP_PAPER_N_MODELS];
+    gboolean times_assumed[RP_PAPER_N_MODELS]; /* the mean of the others */
 } Server;
 
-static const Server rtx4090 = {"8x4090", "8 x RTX 4090", NULL, 0, {1, 1, 1, 1, 1}};
+static const Server rtx4090 = {"8x4090", "8 x RTX 4090", NULL, 0, {1, 1, 1, 1, 1}, {FALSE}};
 static const Server a800 = {
-    "8xA800", "8 x A800", "A800 80GB SXM", 80 * RP_GIB, {0.83, 0.86, 0.80, 0.90, 0.85}};
+    "8xA800",    "8 x A800", "A800 80GB SXM", 80 * RP_GIB, {0.83, 0.86, 0.80, 0.90, 0.85},
+    {[4] = TRUE}};
 
 /* One system on one model. */
 typedef struct {
@@ -240,27 +241,23 @@ append_number(GString *text, double value)
     }
 }
 
-/* "10,884; published 10,171: +7 %" */
+/* "10,884, +7 %": the diamond stands where it is published. */
 static char *
 describe(const Cell *cell)
 {
     GString *text = g_string_new(NULL);
+    const gboolean out = strcmp(cell->said, "OOM") == 0;
 
     if (cell->problem != NULL)
         g_string_append(text, "cannot run");
     else if (isfinite(cell->predicted))
         append_number(text, cell->predicted);
-    else if (cell->gib > 0)
-        rp_text_append(text, "out of memory: %.0f of %.0f GiB", cell->gib, cell->limit_gib);
     else
-        g_string_append(text, "out of memory");
-    g_string_append(text, "; published ");
-    if (isfinite(cell->published))
-        append_number(text, cell->published);
-    else
-        g_string_append(text, strcmp(cell->said, "OOM") == 0 ? "out of memory" : cell->said);
+        g_string_append(text, out ? "out of memory, as published" : "out of memory");
     if (isfinite(cell->predicted) && isfinite(cell->published))
-        rp_text_append(text, ": %+.0f %%", 100 * (cell->predicted / cell->published - 1));
+        rp_text_append(text, ", %+.0f %%", 100 * (cell->predicted / cell->published - 1));
+    else if (isfinite(cell->predicted) && out)
+        g_string_append(text, "; published: out of memory");
     return g_string_free(text, FALSE);
 }
 
@@ -311,10 +308,10 @@ typedef struct {
     MeasureCell measure;
 } Recipe;
 
-/* Bars of a model: as long as their share of its largest figure. */
+/* Bars of a model: as long as their share of its largest figure. Hatched where the layers' times are assumed. */
 static void
-add_model(RpBarChart *chart, guint model, const RpSystem *const *systems, const Cell *cells,
-          guint n)
+add_model(RpBarChart *chart, const Server *server, guint model, const RpSystem *const *systems,
+          const Cell *cells, guint n)
 {
     double largest = 0;
 
@@ -328,6 +325,9 @@ add_model(RpBarChart *chart, guint model, const RpSystem *const *systems, const 
             .group = rp_paper_models[model].trained,
             .label = systems[i]->title,
             .values = {isfinite(cells[i].predicted) ? 100 * cells[i].predicted / largest : 0},
+            .hatched = server->times_assumed[model] && isfinite(cells[i].predicted)
+                           ? 100 * cells[i].predicted / largest
+                           : 0,
             .marker = 100 * cells[i].published / largest,
             .text = text,
         };
@@ -358,7 +358,7 @@ measure_model(RpPaper *paper, const Recipe *recipe, const Tables *tables, guint 
             append_line(csv, *s, model, cell);
     }
     if (done)
-        add_model(chart, model, systems, cells, n);
+        add_model(chart, recipe->server, model, systems, cells, n);
     for (guint i = 0; i < n; i++)
         cell_clear(&cells[i]);
     return done;
@@ -389,6 +389,7 @@ make(RpPaper *paper, const Recipe *recipe, GPtrArray *figures, GError **error)
 
     rp_bar_chart_set_subtitle(chart, "bars and the first figure are predicted, diamonds published");
     rp_bar_chart_set_marker_title(chart, "published");
+    rp_bar_chart_set_hatched_title(chart, "layer times assumed");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++)
         if (!measure_model(paper, recipe, &tables, m, chart, csv, error))
             return FALSE;

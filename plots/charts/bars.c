@@ -114,6 +114,12 @@ rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title)
 }
 
 void
+rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title)
+{
+    set_string(&chart->hatched_title, title);
+}
+
+void
 rp_bar_chart_add_coloured(RpBarChart *chart, const RpBarRow *source, RpColour colour)
 {
     Row *row = g_new0(Row, 1);

@@ -43,6 +43,8 @@ void rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle);
 void rp_bar_chart_set_style(RpBarChart *chart, const RpFigureStyle *style);
 /* What the legend calls markers. */
 void rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title);
+/* And hatched ends of bars. */
+void rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title);
 
 void rp_bar_chart_add(RpBarChart *chart, const RpBarRow *row);
 /* The same with its own colour (charts of one part). */
