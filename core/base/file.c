@@ -74,6 +74,14 @@ read_some(int fd, guint8 *buffer, gsize size)
     return n;
 }
 
+gboolean
+rp_file_is_pointer(const void *bytes, gsize length)
+{
+    static const char start[] = "version https://git-lfs";
+
+    return length >= strlen(start) && memcmp(bytes, start, strlen(start)) == 0;
+}
+
 char *
 rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
 {
@@ -109,6 +117,13 @@ rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
             g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_PIPE,
                         "%s: expected a pipe that is written to, found no writer for %d seconds",
                         shown, RP_FILE_WAIT_MS / 1000);
+        return NULL;
+    }
+    if (rp_file_is_pointer(bytes->data, bytes->len)) {
+        g_autofree char *shown = rp_display_name(path);
+
+        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL, "%s: expected the file, %s", shown,
+                    RP_FILE_POINTER_WORDS);
         return NULL;
     }
     g_byte_array_append(bytes, (const guint8 *)"", 1);

@@ -36,11 +36,17 @@ GMappedFile *rp_file_map(const char *path, GError **error) G_GNUC_WARN_UNUSED_RE
  * writing is waited for as long as RP_FILE_WAIT_MS; a writer may then take its time.
  *
  * Returns: (transfer full)
- * Errors: G_FILE_ERROR naming @path
+ * Errors: G_FILE_ERROR naming @path; G_FILE_ERROR_INVAL: rp_file_is_pointer()
  */
 char *rp_file_read(const char *path, gsize max_bytes, gsize *length,
                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 #define RP_FILE_WAIT_MS 3000
+
+/* A clone without git-lfs has three lines of text in place of each large file. */
+gboolean rp_file_is_pointer(const void *bytes, gsize length);
+#define RP_FILE_POINTER_WORDS                                                                      \
+    "found a pointer of git-lfs in its place; `git lfs pull` in its folder, or `hf download`, "    \
+    "fetches it"
 
 /**
  * rp_file_list:

@@ -5,13 +5,11 @@
  *   | n    | {...}          | a        | b              | c     |
  *                           0          begin            end
  */
+#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/safetensors/private.h"
 
 #include <string.h>
-
-/* A clone without git-lfs has three lines of text in place of each large file. */
-#define LFS_POINTER "version https://git-lfs"
 
 typedef struct {
     const char *name;
@@ -279,11 +277,9 @@ rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *b
         .tensors = tensors, .file = file, .first = tensors->tensors->len, .error = error};
 
     g_ptr_array_add(tensors->files, file);
-    if (length >= strlen(LFS_POINTER) && memcmp(start, LFS_POINTER, strlen(LFS_POINTER)) == 0) {
+    if (rp_file_is_pointer(bytes, length)) {
         g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
-                    "%s: expected tensors, found a pointer of git-lfs in their place; `git lfs "
-                    "pull` in its folder, or `hf download`, fetches them",
-                    file);
+                    "%s: expected tensors, %s", file, RP_FILE_POINTER_WORDS);
         return FALSE;
     }
     if (length < RP_SAFETENSORS_LENGTH_BYTES) {

@@ -675,6 +675,18 @@ reports_a_read_that_fails_midway(void **state)
 }
 
 static void
+says_what_a_clone_without_its_large_files_lacks(void **state)
+{
+    Fixture *f = *state;
+    const char *pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+
+    assert_true(g_file_set_contents(f->path, pointer, -1, NULL));
+    f->profile = rp_profile_load(f->path, &f->error);
+    assert_null(f->profile);
+    rp_assert_error_message_contains(f->error, "found a pointer of git-lfs");
+}
+
+static void
 keeps_nanoseconds_and_rates_exactly(void **state)
 {
     Fixture *f = *state;
@@ -942,6 +954,7 @@ main(void)
         TEST(reads_devices_up_to_a_limit),
         TEST(waits_for_the_writer_of_a_pipe_with_a_bound),
         TEST(reports_a_read_that_fails_midway),
+        TEST(says_what_a_clone_without_its_large_files_lacks),
         TEST(keeps_nanoseconds_and_rates_exactly),
         TEST(keeps_ways_to_multiply),
         TEST(folds_equal_neighbours_only),
