@@ -8,6 +8,7 @@
 
 #include "cli/report.h"
 #include "core/catalogue/catalogue.h"
+#include "core/catalogue/cost/cost-model.h"
 #include "core/profile/profile.h"
 #include "run/request.h"
 
@@ -307,6 +308,17 @@ gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
  */
 RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/**
+ * rp_cli_predict_profile:
+ *
+ * Times of the cost model, and where `train` takes the model the sizes that it has then: those of its executor.
+ *
+ * Errors: RP_COST_MODEL_ERROR_WORKLOAD
+ */
+RpProfile *rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu,
+                                  const RpWorkload *workload,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /**
  * rp_cli_open_model:
  * @word: a name of the catalogue, or a config.json or its directory

@@ -1,10 +1,11 @@
 /* A timing file by its path, or by the name of a model: shipped, or made by the cost model. */
-#include "cli/cli.h"
+#include "cli/plan/plan.h"
 
 #include <string.h>
 
 #include "core/catalogue/cost/cost-model.h"
 #include "core/profile/cards.h"
+#include "run/matmul.h"
 #include "run/model.h"
 
 /* Of which card the shipped profiles are that stand for a model. */
@@ -54,6 +55,35 @@ load_file(const char *path, GError **error)
     return NULL;
 }
 
+RpProfile *
+rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
+                       GError **error)
+{
+    const RpPlanNetworkWords words = {
+        .dtype = workload->dtype != NULL ? workload->dtype : "bf16",
+        .half_sums = g_strcmp0(workload->accumulate, "fp16") == 0,
+        .matmul = workload->codes_head ? RP_RUN_MATMUL_FP8_HEAD
+                  : workload->codes    ? RP_RUN_MATMUL_FP8
+                                       : 0,
+        .lora_rank = workload->lora_rank,
+        .lora_targets = workload->lora_targets,
+        .base = workload->base,
+    };
+    g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, workload, error);
+    g_autoptr(RpPlanNetwork) network =
+        profile != NULL ? rp_plan_network_of(model, &words, NULL) : NULL;
+
+    if (network != NULL) {
+        const RpAdviseSizes *sizes = rp_plan_network_sizes(network);
+        guint64 constant_bytes;
+        g_autoptr(RpProfile) sized = sizes->make(profile->sequences, profile->tokens_per_sequence,
+                                                 &constant_bytes, sizes->user_data);
+
+        rp_profile_take_sizes(profile, sized);
+    }
+    return g_steal_pointer(&profile);
+}
+
 static RpProfile *
 make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **error)
 {
@@ -68,7 +98,7 @@ make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **
 
     for (guint c = 0; gpus_of_box != NULL && c < gpus_of_box->len; c++) {
         RpProfile *card =
-            rp_cost_model_profile(model, g_ptr_array_index(gpus_of_box, c), &workload, error);
+            rp_cli_predict_profile(model, g_ptr_array_index(gpus_of_box, c), &workload, error);
 
         if (card == NULL)
             return NULL;

@@ -87,7 +87,7 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         !rp_cli_check_lora(&model, workload.lora_rank, targets, error) ||
         !rp_cli_check_writable(more->output, error))
         return FALSE;
-    g_autoptr(RpProfile) profile = rp_cost_model_profile(&model, gpu, &workload, error);
+    g_autoptr(RpProfile) profile = rp_cli_predict_profile(&model, gpu, &workload, error);
 
     if (profile == NULL)
         return FALSE;

@@ -386,3 +386,25 @@ rp_profile_default_weight_gradient_ns(gint64 backward_ns)
 {
     return backward_ns / 2;
 }
+
+void
+rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized)
+{
+    g_assert(profile->n_layers == sized->n_layers);
+    for (guint i = 0; i < profile->n_layers; i++) {
+        const RpLayer *from = &sized->layers[i];
+        RpLayer *to = &profile->layers[i];
+
+        rp_profile_set_tensors(profile, i, from->tensor_bytes, from->n_tensors);
+        to->upload_bytes = from->upload_bytes;
+        to->gradient_bytes = from->gradient_bytes;
+        to->tied_bytes = from->tied_bytes;
+        to->input_bytes = from->input_bytes;
+        to->output_bytes = from->output_bytes;
+        to->forward_workspace_bytes = from->forward_workspace_bytes;
+        to->backward_workspace_bytes = from->backward_workspace_bytes;
+        to->activation_bytes = from->activation_bytes;
+        for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
+            to->saved[g].bytes = from->saved[g].bytes;
+    }
+}

@@ -196,6 +196,9 @@ gboolean rp_profile_check_full(const RpProfile *profile, GError **error) G_GNUC_
 void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,
                             guint n_tensors);
 
+/* Gives it the sizes of @sized, layer by layer, which has as many; times stay. */
+void rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized);
+
 /* Sets what is known of ways to multiply; all is copied. */
 void rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways,
                             guint n);
