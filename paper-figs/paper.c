@@ -128,14 +128,10 @@ static char *
 key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
 {
     const gboolean dispatched = options->schedule->dispatched;
-    const RpRecompute recompute = dispatched && options->recompute == RP_RECOMPUTE_DEFAULT
-                                      ? RP_RECOMPUTE_EARLY
-                                      : options->recompute;
-
     return g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name,
                            options->gpus, options->micro_batches, options->round, options->async,
-                           recompute, dispatched ? options->fused_forward : RP_FUSED_DEFAULT,
-                           objective);
+                           options->recompute,
+                           dispatched ? options->fused_forward : RP_FUSED_PHYSICAL, objective);
 }
 
 RpPartition *
@@ -216,13 +212,9 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
     }
     if (options->fidelity == RP_FIDELITY_FULL)
         g_string_append(command, " --fidelity full");
-    if (options->recompute != RP_RECOMPUTE_DEFAULT)
-        g_string_append_printf(command, " --recompute %s",
-                               options->recompute == RP_RECOMPUTE_GATED ? "gated" : "early");
-    if (partition->dispatched && options->fused_forward != RP_FUSED_DEFAULT)
-        g_string_append_printf(command, " --fused-forward %s",
-                               options->fused_forward == RP_FUSED_PHYSICAL ? "physical"
-                                                                           : "published");
+    if (partition->dispatched ? options->fused_forward == RP_FUSED_PUBLISHED
+                              : options->recompute == RP_RECOMPUTE_GATED)
+        g_string_append(command, " --published");
     if (options->transfers == RP_TRANSFERS_NAIVE)
         g_string_append(command, " --transfers naive");
     if (options->consistency == RP_CONSISTENCY_BLOCKING)

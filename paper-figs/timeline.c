@@ -101,7 +101,6 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
             .gpus = FIGURE_1_GPUS,
             .micro_batches = FIGURE_1_MICRO_BATCHES,
             .round = rows[i].round,
-            .fused_forward = RP_FUSED_PHYSICAL,
         };
         g_autoptr(RpPartition) partition =
             options.schedule != NULL ? rp_paper_parse_partition(profile, rows[i].partition, error)
@@ -159,7 +158,6 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
             .schedule = rp_schedule_find(schedules[i], error),
             .gpus = FIGURE_1_GPUS,
             .micro_batches = FIGURE_1_MICRO_BATCHES,
-            .fused_forward = RP_FUSED_PHYSICAL,
         };
         if (options.schedule == NULL)
             return FALSE;

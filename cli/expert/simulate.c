@@ -141,8 +141,13 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
     if (result->steady) {
         rp_report_object(report, "window", NULL);
         rp_report_count(report, "first_iteration", result->first_iteration, "steady state");
-        rp_report_show(report, "iterations %u to %u of %u, %.4f ms each", result->first_iteration,
-                       result->end_iteration - 1, request->iterations, iteration_ms);
+        if (result->end_iteration - result->first_iteration == 1)
+            rp_report_show(report, "iteration %u of %u, %.4f ms", result->first_iteration,
+                           request->iterations, iteration_ms);
+        else
+            rp_report_show(report, "iterations %u to %u of %u, %.4f ms each",
+                           result->first_iteration, result->end_iteration - 1, request->iterations,
+                           iteration_ms);
         rp_report_count(report, "end_iteration", result->end_iteration, NULL);
         rp_report_end(report);
     }
@@ -183,7 +188,7 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
     if (rp_plan_promises(plan)->early_fused && request->partition->dispatched)
         rp_report_say(report,
                       "  note: as published, the fused stage's forward may run before its input "
-                      "has arrived;\n  --fused-forward=physical forbids it");
+                      "has arrived;\n  without --published it waits");
 }
 
 /* What a file is written from. */

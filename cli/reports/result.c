@@ -120,7 +120,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     if (request->steady) {
         RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
 
-        result->bubble = rp_report_steady_bubble(trace, &steady);
+        result->bubble = rp_report_steady_bubble(trace, &steady, !request->options.async);
         if (unflushed) { /* two iterations alternate: none waits between its forwards and backwards */
             result->bubble.intra += result->bubble.switch_;
             result->bubble.switch_ = 0;

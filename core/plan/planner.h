@@ -18,7 +18,8 @@ typedef enum {
     RP_PLANNER_ERROR_SERVERS    /* what is not planned for several servers */
 } RpPlannerError;
 
-typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
+/* A recompute needs no gradient: it begins before that arrives, or waits for it. */
+typedef enum { RP_RECOMPUTE_EARLY, RP_RECOMPUTE_GATED } RpRecompute;
 /* What forwards save for their backwards instead of its being made again (RpPlanOptions.saved):
  * what is predicted to be fastest, nothing, the output of attention, or all that they can. */
 typedef enum { RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION, RP_SAVE_ALL } RpSaveChoice;
@@ -32,9 +33,9 @@ typedef enum { RP_EARLY_OFF, RP_EARLY_AUTO, RP_EARLY_ON } RpEarlySteps;
 /* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
  * slower, never, or as far as memory goes. */
 typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentChoice;
-/* Whether the fused stage's forward waits for its input (it must, in reality) or is treated like a
- * recompute, as the published results do. Default: published in `compute`, physical in `full`. */
-typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
+/* Whether the fused stage's forward waits for its input (it must, in reality) or, in `compute` alone, is
+ * treated like a recompute, as the published results do. */
+typedef enum { RP_FUSED_PHYSICAL, RP_FUSED_PUBLISHED } RpFusedForward;
 
 /* To which GPU a dispatched slot goes: to each in turn, or to the one that the plan says is free first. */
 typedef enum { RP_DISPATCH_ROTATION, RP_DISPATCH_FREE } RpDispatch;
@@ -50,7 +51,7 @@ typedef struct {
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     gboolean async;
     RpFidelity fidelity;
-    RpRecompute recompute; /* default: early for dispatched schedules, gated for bound ones */
+    RpRecompute recompute;
     RpFusedForward fused_forward;
     RpTransfers transfers;
     RpConsistency consistency;
@@ -85,6 +86,17 @@ rp_plan_slices(const RpPlanOptions *options)
     return !options->schedule->sliced ? 1
            : options->slices > 0      ? options->slices
                                  : rp_schedule_default_slices(options->schedule, options->gpus);
+}
+
+/* The rule of the published results, which is not one for all: bound schedules gate their recompute,
+ * dispatched ones do not, and in `compute` their fused forward does not wait. */
+static inline void
+rp_plan_follow_paper(RpPlanOptions *options)
+{
+    if (!options->schedule->dispatched)
+        options->recompute = RP_RECOMPUTE_GATED;
+    else if (options->fidelity == RP_FIDELITY_COMPUTE)
+        options->fused_forward = RP_FUSED_PUBLISHED;
 }
 
 /* GPUs of a group, and its micro-batches: all that one round can have. */

@@ -179,8 +179,7 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
     const RpPlanOptions *options = &request->options;
 
     if (ask->save == RP_SAVE_AUTO && options->fidelity == RP_FIDELITY_FULL &&
-        options->schedule->dispatched && options->recompute == RP_RECOMPUTE_DEFAULT &&
-        !ask->host_devices) {
+        options->schedule->dispatched && !ask->host_devices) {
         g_autoptr(GArray) row = rp_profile_savings(profile);
 
         if (row->len > 0 && !choose(ask, profile, row, request, error))

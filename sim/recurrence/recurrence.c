@@ -47,8 +47,8 @@ rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
     recurrence->hop_ns =
         options->gpus > 1 ? MIN(profile->links.hop_ns, (gint64)G_MAXUINT32 - 1) : 0;
     recurrence->async = options->async;
-    recurrence->early = options->recompute != RP_RECOMPUTE_GATED;
-    recurrence->early_fused = recurrence->early && options->fused_forward != RP_FUSED_PHYSICAL;
+    recurrence->early = options->recompute == RP_RECOMPUTE_EARLY;
+    recurrence->early_fused = recurrence->early && options->fused_forward == RP_FUSED_PUBLISHED;
     recurrence->split = options->schedule->split_backward;
     recurrence->forward = g_new0(gint64, n + 1);
     recurrence->recompute = g_new0(gint64, n + 1);

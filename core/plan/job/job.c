@@ -24,11 +24,6 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
         options->round = MAX(1, rp_plan_whole_round(options));
     else
         options->round *= options->slices;
-    if (options->recompute == RP_RECOMPUTE_DEFAULT)
-        options->recompute = dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    if (options->fused_forward == RP_FUSED_DEFAULT)
-        options->fused_forward =
-            options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
     if (!rp_profile_is_mixed(profile))
         options->dispatch = RP_DISPATCH_ROTATION;
     if (options->dispatch == RP_DISPATCH_FREE)
