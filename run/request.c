@@ -136,7 +136,9 @@ rp_request_shape(const RpRequest *request)
 const char *
 rp_request_recompute(const RpRequest *request)
 {
-    return request->options.recompute == RP_RECOMPUTE_GATED ? "gated" : "early";
+    return rp_plan_keeps(&request->options)                   ? "none"
+           : request->options.recompute == RP_RECOMPUTE_GATED ? "gated"
+                                                              : "early";
 }
 
 /* What can be said before a partition is searched for: the search takes long, a message does not.
@@ -291,14 +293,18 @@ static RpProfile *
 real_profile(const RpRequest *request, const RpProfile *profile)
 {
     const guint gpus = request->options.gpus;
+    const RpProfile *known = request->slowed != NULL ? request->slowed : profile;
+    g_autoptr(RpProfile) saving = rp_plan_saving_profile(known, &request->options);
 
+    if (saving != NULL)
+        known = saving;
     if (surprise(request) == NULL)
-        return rp_profile_copy(request->slowed != NULL ? request->slowed : profile);
+        return rp_profile_copy(known);
     g_autofree RpSlow *links = g_memdup2(request->slow, gpus * sizeof *links);
 
     for (guint g = 0; g < gpus; g++)
         links[g].actions = 1;
-    return rp_profile_slowed(profile, links, gpus);
+    return rp_profile_slowed(known, links, gpus);
 }
 
 RpTrace *

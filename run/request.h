@@ -120,7 +120,7 @@ void rp_request_time(RpRequest *request, gboolean async);
 /* The mean period of steady iterations, or of all, with the last task. */
 gint64 rp_request_iteration_ns(const RpRequest *request, const RpTrace *trace);
 
-/* "early" or "gated": what the request comes to. */
+/* "early" or "gated": when recompute may begin; "none": nothing is made again. */
 const char *rp_request_recompute(const RpRequest *request);
 
 /* Plans and simulates a request. @plan: (out) (optional). */

@@ -73,6 +73,10 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
     if (options.fidelity == RP_FIDELITY_FULL || (options.async && !request->steady))
         return 0;
     options.round = 0;
+    g_autoptr(RpProfile) saving = rp_plan_saving_profile(profile, &options);
+
+    if (saving != NULL)
+        profile = saving;
     return rp_partition_bound_ns(profile, &options, 0,
                                  profile->has_sizes ? profile->gpu_memory_bytes : 0);
 }

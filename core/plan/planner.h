@@ -68,7 +68,9 @@ typedef struct {
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
     guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
                       those of one of them */
-    RpSavedChoice saved; /* of dispatched stages; nothing: what the profile's layers have chosen */
+    RpSavedChoice
+        saved; /* nothing: what the profile's layers have chosen, where stages are dispatched.
+                            Bound ones keep all on their device (any groups), or make all again */
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
@@ -113,6 +115,15 @@ rp_plan_whole_round(const RpPlanOptions *options)
 
 /* Bits of RpSavedGroup; of RP_SAVE_AUTO none yet. */
 guint rp_save_groups(RpSaveChoice choice);
+/* Whether forwards of @options keep what they make on their device until the backward. */
+static inline gboolean
+rp_plan_keeps(const RpPlanOptions *options)
+{
+    return !options->schedule->dispatched && options->saved.groups != 0;
+}
+/* @profile with the times that its layers take when forwards save what @options says. Returns: (transfer
+ * full) (nullable): %NULL: it has them */
+RpProfile *rp_plan_saving_profile(const RpProfile *profile, const RpPlanOptions *options);
 /* Whether any weights of its layers are not trained. */
 gboolean rp_profile_has_frozen(const RpProfile *profile);
 /* What the choice comes to. @host_memory: devices' arenas are host memory, whose copies bring nothing;

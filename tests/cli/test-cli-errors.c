@@ -187,7 +187,8 @@ refuses_options_that_have_no_effect(void **state)
         {ROUNDPIPE "--recompute gated --published", 2,
          "--published: expected no --recompute beside it"},
         {SIMULATE "--schedule 1f1b --recompute selective", 2,
-         "schedule 1f1b recomputes everything: expected --recompute auto or full, found selective"},
+         "schedule 1f1b keeps everything on its GPU or recomputes it: expected --recompute auto, "
+         "full or none, found selective"},
         {ROUNDPIPE "--recompute none", 2,
          "--recompute: the timing file does not say what its layers' forwards could save"},
         {"partition @Q --schedule 1f1b --gpus 8 --micro-batches 16 --round 8", 2, "--round: "},

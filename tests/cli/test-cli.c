@@ -331,6 +331,41 @@ a_synchronous_step_is_that_of_plan(void **state)
                        rp_cli_number(planned, "recommendation.bubble_ratio"), 1e-6);
 }
 
+/* The textbook's (M + N - 1)(F + B), of a backward that makes nothing again: bubble (N - 1) / (M + N - 1). */
+static void
+bound_schedules_may_recompute_nothing(void **state)
+{
+    static const char *const fidelities[] = {"compute", "full"};
+    static const char text[] =
+        "{\"format\": \"roundpipe-profile/1\", \"model\": \"unit\", "
+        "\"links\": {\"h2d_gb_per_s\": 1e6, \"d2h_gb_per_s\": 1e6}, \"layers\": ["
+        "{\"kind\": \"block\", \"count\": 4, \"forward_ms\": 1, \"backward_ms\": 2, "
+        "\"parameter_bytes\": 64, \"gradient_bytes\": 64, \"input_bytes\": 64, "
+        "\"output_bytes\": 64, \"forward_workspace_bytes\": 64, "
+        "\"backward_workspace_bytes\": 64, \"activation_bytes\": 4096}]}";
+
+    g_autofree char *path = rp_cli_temporary("unit.json");
+
+    (void)state;
+    rp_cli_write("unit.json", text);
+    for (gsize i = 0; i < 2; i++) {
+        g_auto(RpCliRun) run = rp_cli_run("simulate @T/unit.json --schedule 1f1b --gpus 4 "
+                                          "--micro-batches 8 --recompute none --fidelity %s --json",
+                                          fidelities[i]);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+
+        assert_float_equal(rp_cli_number(root, "iteration_ms"), 33, 1e-9);
+        assert_float_equal(rp_cli_number(root, "bubble_ratio"), 3.0 / 11, 1e-9);
+        assert_string_equal(rp_cli_member(root, "recompute")->text, "none");
+        if (i == 1) /* the first GPU holds those of four micro-batches */
+            assert_true(rp_cli_number(root, "gpu_peak_bytes") >= 4 * 4096);
+    }
+    g_remove(path); /* other tests look for profiles there */
+    rp_cli_must_run("verify @Q --schedule zb-v --gpus 4 --micro-batches 8 --recompute none");
+    rp_cli_must_run("verify @Q --schedule dualpipe-v --gpus 4 --micro-batches 8 --recompute none");
+    rp_cli_must_run("verify @Q --schedule mobius --gpus 4 --micro-batches 8 --recompute none");
+}
+
 static void
 spreads_of_a_profile_give_a_range(void **state)
 {
@@ -627,6 +662,7 @@ main(void)
         cmocka_unit_test(compares_alike_and_says_what_fits),
         cmocka_unit_test(every_command_has_one_convention),
         cmocka_unit_test(a_synchronous_step_is_that_of_plan),
+        cmocka_unit_test(bound_schedules_may_recompute_nothing),
         cmocka_unit_test(spreads_of_a_profile_give_a_range),
         cmocka_unit_test(draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads),
         cmocka_unit_test(compares_on_when_a_schedule_cannot_run),
