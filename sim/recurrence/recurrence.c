@@ -5,8 +5,9 @@
 #define STATES 4         /* ends of rounds that the next one is compared with */
 #define SLOT_OVERHEAD 10 /* what a slot costs beside its micro-batches, in actions */
 
-#define PLACES 32768   /* cuts whose answers are kept, each in one place; ... */
-#define MOST_MARKS 256 /* ... not those with more marks */
+#define LEAST_ASKED 1000 /* before that nothing is kept */
+#define PLACES 32768     /* cuts whose answers are kept, each in one place; ... */
+#define MOST_MARKS 256   /* ... not those with more marks */
 
 /* Where an answer may be given up: what is asked for is below @bound_ns, after so many actions. */
 typedef struct {
@@ -54,7 +55,8 @@ struct _RpRecurrence {
     gint64 *states;   /* synchronous: relative lanes after the last rounds */
     gint64 *tails;    /* by slot: the least from its end to the end of the round */
     guint64 actions;
-    Known **known; /* by hash; NULL: nothing was asked yet */
+    Known **known; /* by hash; NULL: few were asked yet */
+    guint n_asked;
     Mark marks[MOST_MARKS];
     guint n_marks;
     guint64 begin; /* actions before the cut that runs */
@@ -560,15 +562,16 @@ rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *
     const guint64 hash = hash_of(cut, span);
     gint64 ns;
 
-    if (recurrence->known == NULL)
+    if (recurrence->known == NULL && ++recurrence->n_asked == LEAST_ASKED)
         recurrence->known = g_new0(Known *, PLACES);
-    const Known *known = recurrence->known[hash % PLACES];
+    const Known *known = recurrence->known != NULL ? recurrence->known[hash % PLACES] : NULL;
 
     if (is_known(known, hash, cut, span) && answer(recurrence, known, most_ns, &ns))
         return ns;
     recurrence->begin = recurrence->actions;
     recurrence->n_marks = 0;
     ns = compute(recurrence, cut, span, most_ns);
-    keep(recurrence, hash, cut, span, ns);
+    if (recurrence->known != NULL)
+        keep(recurrence, hash, cut, span, ns);
     return ns;
 }
