@@ -362,7 +362,7 @@ typedef struct {
     char *partition;
     char *fidelity;
     char *recompute;
-    char *fused_forward;
+    gboolean published;
     char *dispatch;
     char *slow;
     char *transfers;

@@ -24,7 +24,6 @@ static const OwnOption own_options[] = {
     {"replicas", "has no rounds", rp_schedule_is_rotated, VALUE(ask.options.replicas)},
     {"slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.slices)},
     {"even-slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.even_slices)},
-    {"fused-forward", "has no fused stage", rp_schedule_is_dispatched, VALUE(fused_forward)},
     {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated, VALUE(dispatch)},
     {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},
     {"live", "holds as many activations as its order needs", rp_schedule_is_limited,
@@ -56,7 +55,6 @@ static const char *
 find_idle(const RpScheduleArgs *args)
 {
     gboolean full = g_strcmp0(args->fidelity, "full") == 0;
-    gboolean published = g_strcmp0(args->fused_forward, "published") == 0;
 
     if (!full && args->transfers != NULL)
         return "--transfers: compute fidelity has no transfers; expected --fidelity full beside it";
@@ -99,11 +97,8 @@ find_idle(const RpScheduleArgs *args)
         return "--servers: expected at most 4096";
     if (args->box.network != NULL && args->ask.options.servers < 2)
         return "--network: one server needs none; expected --servers 2 or more beside it";
-    if (full && published)
-        return "--fused-forward: published is of compute fidelity; full is always physical, as "
-               "machines are";
-    if (published && g_strcmp0(args->recompute, "gated") == 0)
-        return "--fused-forward: published runs early; expected no --recompute gated beside it";
+    if (args->published && args->recompute != NULL)
+        return "--published: expected no --recompute beside it, which it chooses";
     return NULL;
 }
 

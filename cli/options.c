@@ -7,7 +7,6 @@
 #include "run/settings.h"
 
 static const char *const fidelity_names[] = {"compute", "full", NULL};
-static const char *const fused_names[] = {"published", "physical", NULL};
 
 const GOptionEntry rp_schedule_options[] = {
     {"schedule", 's', RP_WORD(RpScheduleArgs, schedule), NULL, "NAME"},
@@ -34,13 +33,15 @@ const GOptionEntry rp_schedule_options[] = {
     {"async", 0, RP_FLAG(RpScheduleArgs, ask.options.async),
      "asynchronous optimizer (staleness 1): iterations without a flush", NULL},
     {"iterations", 0, RP_COUNT(RpScheduleArgs, ask.iterations),
-     "iterations to simulate (default: 1; --async: until steady)", "K"},
+     "iterations to simulate (default: until steady; synchronous without transfers: 1)", "K"},
     RP_FOR_EXPERTS,
     {"stage-count", 0, RP_COUNT(RpScheduleArgs, ask.n_stages),
      "bound schedules: number of stages (default: as many as fit)", "S"},
     {"recompute", 0, RP_WORD(RpScheduleArgs, recompute), NULL, "NAME"},
-    {"fused-forward", 0, RP_WORD(RpScheduleArgs, fused_forward),
-     "roundpipe: published (default in compute fidelity) or physical", "NAME"},
+    {"published", 0, RP_FLAG(RpScheduleArgs, published),
+     "the paper's rule: only roundpipe recomputes early, and in compute fidelity its fused stage's "
+     "forward does not wait for its input",
+     NULL},
     {"dispatch", 0, RP_WORD(RpScheduleArgs, dispatch), NULL, "NAME"},
     {"transfers", 0, RP_WORD(RpScheduleArgs, transfers), "full fidelity: ", "NAME"},
     {"consistency", 0, RP_WORD(RpScheduleArgs, consistency), "full fidelity: ", "NAME"},
@@ -155,7 +156,7 @@ rp_cli_form_name(const RpOptimizerForm *form, guint index, const char **setting)
 gboolean
 rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
-    int fidelity = 0, recompute = 0, fused = -1, transfers = 0, consistency = 0, optimizer = 0;
+    int fidelity = 0, recompute = 0, transfers = 0, consistency = 0, optimizer = 0;
     int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO, dispatch = 0;
     RpOptimizerForm form;
 
@@ -164,7 +165,6 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
         !rp_cli_choose("partition", "partition", args->partition, &objective, error) ||
         !choose("fidelity", args->fidelity, fidelity_names, &fidelity, error) ||
         !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error) ||
-        !choose("fused-forward", args->fused_forward, fused_names, &fused, error) ||
         !rp_cli_choose("dispatch", "dispatch", args->dispatch, &dispatch, error) ||
         !rp_cli_choose("transfers", "transfers", args->transfers, &transfers, error) ||
         !rp_cli_choose("consistency", "consistency", args->consistency, &consistency, error) ||
@@ -180,7 +180,6 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
     ask->options.fidelity = (RpFidelity)fidelity;
     ask->options.recompute = RP_SETTING_RECOMPUTE_START(recompute);
     ask->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
-    ask->options.fused_forward = (RpFusedForward)(fused + 1); /* 0 = default */
     ask->options.dispatch = (RpDispatch)dispatch;
     ask->options.transfers = (RpTransfers)transfers;
     ask->options.consistency = (RpConsistency)consistency;
@@ -244,6 +243,8 @@ resolve(const RpScheduleArgs *args, const RpScheduleOps *given, const RpProfile 
         g_prefix_error(error, "--schedule: ");
         return FALSE;
     }
+    if (args->published)
+        rp_plan_follow_paper(&ask.options);
     return check_together(args, ask.options.schedule, error) &&
            rp_request_resolve(&ask, profile, request, error);
 }

@@ -24,6 +24,7 @@ static const struct {
     {"roundpipe", TRUE, "RoundPipe async"},
 };
 
+/* @recompute: of bound schedules */
 static gboolean
 paper_options(const char *schedule, gboolean async, RpRecompute recompute, RpPlanOptions *options,
               GError **error)
@@ -34,8 +35,9 @@ paper_options(const char *schedule, gboolean async, RpRecompute recompute, RpPla
         .micro_batches = RP_PAPER_MICRO_BATCHES,
         .async = async,
         .fidelity = RP_FIDELITY_COMPUTE,
-        .recompute = recompute,
     };
+    if (options->schedule != NULL && !options->schedule->dispatched)
+        options->recompute = recompute;
     return options->schedule != NULL;
 }
 
@@ -116,9 +118,10 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
 
             if (row == RP_TABLE_NONE)
                 continue;
-            if (!paper_options(series[s].schedule, series[s].async, RP_RECOMPUTE_DEFAULT, &options,
+            if (!paper_options(series[s].schedule, series[s].async, RP_RECOMPUTE_GATED, &options,
                                error))
                 return FALSE;
+            rp_plan_follow_paper(&options);
             options.round = RP_PAPER_ROUND;
             g_autoptr(RpPaperRun) run =
                 simulate_model(paper, model, rp_table_text(table, row, "partition"),
@@ -161,8 +164,6 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
 
             if (!paper_options(series[s].schedule, series[s].async, recompute, &options, error))
                 return FALSE;
-            if (options.schedule->dispatched)
-                options.fused_forward = RP_FUSED_PHYSICAL;
             g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_OBJECTIVE_SIMULATED,
                                                        &options, commands, error);
             if (run == NULL)
@@ -184,7 +185,7 @@ rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error)
         paper, "figure-15", "Figure 15: bubble ratio of six schedules on five models",
         "predicted; 8 x RTX 4090, M = 16; partitions found by simulation; bound schedules gate "
         "recompute, RoundPipe does not",
-        RP_RECOMPUTE_DEFAULT,
+        RP_RECOMPUTE_GATED,
         "Predicted by our simulator from published RTX 4090 layer times, compute fidelity: a fixed "
         "time "
         "per hop, no parameter transfers and no optimizer; N = 8, "
@@ -211,7 +212,8 @@ rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error)
         "time "
         "per hop, no parameter transfers and no optimizer; N = 8, "
         "M = 16. As figure-15, but every schedule may recompute a stage before its gradient has "
-        "arrived (--recompute=early), which the published comparison grants to RoundPipe alone. "
+        "arrived (the default of our commands), which the published comparison grants to RoundPipe "
+        "alone. "
         "The forward of RoundPipe's fused stage waits for its input (physical), as on a machine. "
         "Asynchronous: steady state over whole iterations. Bubble ratio = 1 - busy compute / (N x "
         "makespan).",

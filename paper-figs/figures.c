@@ -4,6 +4,8 @@
 
 #include "paper-figs/paper.h"
 
+#define MOST_AT_ONCE 8 /* figures that are made at the same time: each takes memory of its own */
+
 static const struct {
     const char *name;
     RpPaperRecipe make;
@@ -98,33 +100,103 @@ leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_
         g_ptr_array_add(left_out, g_strdup_printf("%s: %s", name, reason));
 }
 
+/* What became of a recipe. */
+typedef struct {
+    guint recipe;
+    GString *index;
+    GError *problem;
+} Made;
+
+typedef struct {
+    RpPaper *paper;
+    const RpFiguresRequest *request;
+    guint done, total;
+    GMutex lock; /* over done, and the caller's progress */
+} Work;
+
+static void
+clear_made(gpointer data)
+{
+    Made *made = data;
+
+    g_string_free(made->index, TRUE);
+    g_clear_error(&made->problem);
+}
+
+static void
+show_progress(Work *work, const char *name, guint done)
+{
+    g_mutex_lock(&work->lock);
+    work->done += done;
+    if (work->request->progress != NULL)
+        work->request->progress(name, work->done, work->total, work->request->user_data);
+    g_mutex_unlock(&work->lock);
+}
+
+static void
+make_in_thread(gpointer data, gpointer user_data)
+{
+    Made *made = data;
+    Work *work = user_data;
+    const char *name = recipes[made->recipe].name;
+
+    show_progress(work, name, 0);
+    (void)make_one(work->paper, recipes[made->recipe].make, work->request, made->index,
+                   &made->problem);
+    show_progress(work, name, 1);
+}
+
+/* Figures know nothing of each other, but for partitions that several have: as many at once as there are
+ * processors. */
+static gboolean
+make_at_once(Work *work, GArray *all, GError **error)
+{
+    const int n_threads = (int)CLAMP(g_get_num_processors(), 1, MOST_AT_ONCE);
+    GThreadPool *pool = g_thread_pool_new(make_in_thread, work, n_threads, TRUE, error);
+
+    if (pool == NULL)
+        return FALSE;
+    for (guint i = 0; i < all->len; i++)
+        g_thread_pool_push(pool, &g_array_index(all, Made, i), NULL);
+    g_thread_pool_free(pool, FALSE, TRUE);
+    return TRUE;
+}
+
 static gboolean
 make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrArray *left_out,
          GError **error)
 {
-    guint total =
-        request->names != NULL ? g_strv_length((char **)request->names) : G_N_ELEMENTS(recipes);
-    guint done = 0;
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(Made));
+    Work work = {.paper = paper, .request = request};
 
+    g_array_set_clear_func(all, clear_made);
     for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
-        const char *name = recipes[i].name;
-        g_autoptr(GError) local = NULL;
+        const Made made = {.recipe = i, .index = NULL};
 
-        if (request->names != NULL && !g_strv_contains(request->names, name))
+        if (request->names != NULL && !g_strv_contains(request->names, recipes[i].name))
             continue;
-        if (request->progress != NULL)
-            request->progress(name, done, total, request->user_data);
-        done++;
-        if (make_one(paper, recipes[i].make, request, index, &local))
-            continue;
-        if (request->names == NULL && g_error_matches(local, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
-            leave_out(name, local->message, index, left_out);
-            continue;
-        }
-        g_propagate_prefixed_error(error, g_steal_pointer(&local), "%s: ", name);
-        return FALSE;
+        g_array_append_val(all, made);
+        g_array_index(all, Made, all->len - 1).index = g_string_new(NULL);
     }
-    return TRUE;
+    work.total = all->len;
+    const gboolean ran = make_at_once(&work, all, error);
+
+    g_mutex_clear(&work.lock);
+    for (guint i = 0; ran && i < all->len; i++) {
+        Made *made = &g_array_index(all, Made, i);
+        const char *name = recipes[made->recipe].name;
+
+        if (made->problem == NULL) {
+            g_string_append(index, made->index->str);
+        } else if (request->names == NULL &&
+                   g_error_matches(made->problem, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY)) {
+            leave_out(name, made->problem->message, index, left_out);
+        } else {
+            g_propagate_prefixed_error(error, g_steal_pointer(&made->problem), "%s: ", name);
+            return FALSE;
+        }
+    }
+    return ran;
 }
 
 gboolean

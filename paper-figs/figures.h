@@ -10,7 +10,7 @@
 
 /**
  * RpFiguresProgress:
- * @name: the recipe at work, e.g. "figure-15"
+ * @name: the recipe that begins or has ended, e.g. "figure-15"; one call at a time, from any thread
  * @done: recipes finished
  * @total: recipes in all
  */

@@ -67,8 +67,6 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
         .micro_batches = RP_PAPER_MICRO_BATCHES,
         .async = series[s].async,
         .fidelity = RP_FIDELITY_COMPUTE,
-        .recompute = RP_RECOMPUTE_EARLY,
-        .fused_forward = RP_FUSED_PHYSICAL,
     };
     guint64 bytes;
 

@@ -24,10 +24,12 @@ struct _RpPaper {
     char *measured_dir;     /* or NULL */
     GHashTable *profiles;   /* model -> RpProfile */
     GHashTable *partitions; /* key -> Chosen */
+    GMutex lock;            /* over both: recipes run at the same time */
+    GCond found;
 };
 
 typedef struct {
-    RpPartition *partition;
+    RpPartition *partition; /* %NULL: another recipe is searching for it */
     guint round;
 } Chosen;
 
@@ -74,6 +76,8 @@ rp_paper_free(RpPaper *paper)
     g_free(paper->measured_dir);
     g_hash_table_unref(paper->profiles);
     g_hash_table_unref(paper->partitions);
+    g_mutex_clear(&paper->lock);
+    g_cond_clear(&paper->found);
     g_free(paper);
 }
 
@@ -88,6 +92,7 @@ rp_paper_profile_path(const RpPaper *paper, const char *model)
 const RpProfile *
 rp_paper_profile(RpPaper *paper, const char *model, GError **error)
 {
+    g_autoptr(GMutexLocker) locker = g_mutex_locker_new(&paper->lock);
     RpProfile *profile = g_hash_table_lookup(paper->profiles, model);
 
     if (profile != NULL)
@@ -128,14 +133,25 @@ static char *
 key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
 {
     const gboolean dispatched = options->schedule->dispatched;
-    const RpRecompute recompute = dispatched && options->recompute == RP_RECOMPUTE_DEFAULT
-                                      ? RP_RECOMPUTE_EARLY
-                                      : options->recompute;
-
     return g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name,
                            options->gpus, options->micro_batches, options->round, options->async,
-                           recompute, dispatched ? options->fused_forward : RP_FUSED_DEFAULT,
-                           objective);
+                           options->recompute,
+                           dispatched ? options->fused_forward : RP_FUSED_PHYSICAL, objective);
+}
+
+/* The one of @key, once whoever searches for it has found it. Returns: %NULL: it is for the caller to
+ * search for, and others wait. @paper is locked */
+static const Chosen *
+await_chosen(RpPaper *paper, const char *key)
+{
+    const Chosen *chosen;
+
+    while ((chosen = g_hash_table_lookup(paper->partitions, key)) != NULL &&
+           chosen->partition == NULL)
+        g_cond_wait(&paper->found, &paper->lock);
+    if (chosen == NULL)
+        g_hash_table_insert(paper->partitions, g_strdup(key), g_new0(Chosen, 1));
+    return chosen;
 }
 
 RpPartition *
@@ -144,28 +160,36 @@ rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, Rp
 {
     const RpProfile *profile = rp_paper_profile(paper, model, error);
     g_autofree char *key = key_of(model, options, objective);
-    Chosen *chosen = g_hash_table_lookup(paper->partitions, key);
+    guint round = 0;
 
     if (profile == NULL)
         return NULL;
-    if (chosen == NULL) {
-        guint round = 0;
-        /* bound schedules are compared as published, whether or not they would fit */
-        guint64 memory = options->schedule->dispatched ? profile->gpu_memory_bytes : 0;
-        RpPartition *partition =
-            rp_partition_choose(profile, options, objective, 0, memory, &round, error);
+    g_mutex_lock(&paper->lock);
+    const Chosen *chosen = await_chosen(paper, key);
+    RpPartition *partition = chosen != NULL ? rp_partition_copy(chosen->partition) : NULL;
 
-        if (partition == NULL) {
-            g_prefix_error(error, "%s, %s: ", options->schedule->title, model);
-            return NULL;
-        }
-        chosen = g_new(Chosen, 1);
-        chosen->partition = partition;
-        chosen->round = round;
-        g_hash_table_insert(paper->partitions, g_steal_pointer(&key), chosen);
+    if (chosen != NULL)
+        options->round = chosen->round;
+    g_mutex_unlock(&paper->lock);
+    if (partition != NULL)
+        return partition;
+    /* bound schedules are compared as published, whether or not they would fit */
+    partition = rp_partition_choose(profile, options, objective, 0,
+                                    options->schedule->dispatched ? profile->gpu_memory_bytes : 0,
+                                    &round, error);
+    g_mutex_lock(&paper->lock);
+    if (partition != NULL) {
+        Chosen *found = g_hash_table_lookup(paper->partitions, key);
+
+        *found = (Chosen){rp_partition_copy(partition), round};
+        options->round = round;
+    } else {
+        g_hash_table_remove(paper->partitions, key);
+        g_prefix_error(error, "%s, %s: ", options->schedule->title, model);
     }
-    options->round = chosen->round;
-    return rp_partition_copy(chosen->partition);
+    g_cond_broadcast(&paper->found);
+    g_mutex_unlock(&paper->lock);
+    return partition;
 }
 
 RpPartition *
@@ -216,13 +240,9 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
     }
     if (options->fidelity == RP_FIDELITY_FULL)
         g_string_append(command, " --fidelity full");
-    if (options->recompute != RP_RECOMPUTE_DEFAULT)
-        g_string_append_printf(command, " --recompute %s",
-                               options->recompute == RP_RECOMPUTE_GATED ? "gated" : "early");
-    if (partition->dispatched && options->fused_forward != RP_FUSED_DEFAULT)
-        g_string_append_printf(command, " --fused-forward %s",
-                               options->fused_forward == RP_FUSED_PHYSICAL ? "physical"
-                                                                           : "published");
+    if (partition->dispatched ? options->fused_forward == RP_FUSED_PUBLISHED
+                              : options->recompute == RP_RECOMPUTE_GATED)
+        g_string_append(command, " --published");
     if (options->transfers == RP_TRANSFERS_NAIVE)
         g_string_append(command, " --transfers naive");
     if (options->consistency == RP_CONSISTENCY_BLOCKING)

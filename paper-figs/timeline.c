@@ -79,9 +79,10 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
         const char *schedule;
         const char *partition;
         guint round;
+        RpRecompute recompute; /* as the paper draws it */
     } rows[] = {
-        {"looped-bfs", "1*12", 0},
-        {"roundpipe", "3*4|0,1*12", 4},
+        {"looped-bfs", "1*12", 0, RP_RECOMPUTE_GATED},
+        {"roundpipe", "3*4|0,1*12", 4, RP_RECOMPUTE_EARLY},
     };
     g_autoptr(RpProfile) profile = unit_profile(FIGURE_1_BLOCKS, TRUE);
     g_autoptr(RpPaperRun) first = NULL;
@@ -101,7 +102,7 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
             .gpus = FIGURE_1_GPUS,
             .micro_batches = FIGURE_1_MICRO_BATCHES,
             .round = rows[i].round,
-            .fused_forward = RP_FUSED_PHYSICAL,
+            .recompute = rows[i].recompute,
         };
         g_autoptr(RpPartition) partition =
             options.schedule != NULL ? rp_paper_parse_partition(profile, rows[i].partition, error)
@@ -159,7 +160,6 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
             .schedule = rp_schedule_find(schedules[i], error),
             .gpus = FIGURE_1_GPUS,
             .micro_batches = FIGURE_1_MICRO_BATCHES,
-            .fused_forward = RP_FUSED_PHYSICAL,
         };
         if (options.schedule == NULL)
             return FALSE;

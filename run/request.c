@@ -136,13 +136,9 @@ rp_request_shape(const RpRequest *request)
 const char *
 rp_request_recompute(const RpRequest *request)
 {
-    RpRecompute recompute = request->options.recompute;
-
-    if (recompute == RP_RECOMPUTE_DEFAULT)
-        recompute = request->options.schedule->dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    return rp_setting_value_name("recompute", recompute == RP_RECOMPUTE_EARLY
-                                                  ? RP_SETTING_RECOMPUTE(EARLY, NOTHING)
-                                                  : RP_SETTING_RECOMPUTE(GATED, NOTHING));
+    return rp_plan_keeps(&request->options)                   ? "none"
+           : request->options.recompute == RP_RECOMPUTE_GATED ? "gated"
+                                                              : "early";
 }
 
 /* What can be said before a partition is searched for: the search takes long, a message does not.
@@ -218,6 +214,37 @@ rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest
     return TRUE;
 }
 
+/* As many iterations as it takes. */
+static void
+settle(RpRequest *request)
+{
+    const RpPlanOptions *options = &request->options;
+    const guint stages = request->partition->n_forward + request->partition->n_backward;
+    const guint slots =
+        stages * MAX(1, rp_plan_whole_round(options) / options->round) * MAX(1, options->calls);
+
+    request->window = options->dispatch == RP_DISPATCH_FREE
+                          ? rp_steady_window_free(options->gpus, slots)
+                          : rp_steady_window(rp_plan_group_gpus(options), slots);
+    request->iterations = request->window.iterations;
+}
+
+void
+rp_request_time(RpRequest *request, gboolean async)
+{
+    request->options.async = async;
+    /* the optimizer ends a synchronous step, too; `compute` has none, and its first is like all others */
+    request->steady = async || request->options.fidelity == RP_FIDELITY_FULL;
+    if (async || request->options.dispatch == RP_DISPATCH_FREE) {
+        settle(request);
+    } else {
+        request->window = rp_steady_window_synchronous();
+        request->iterations = request->window.iterations;
+    }
+    if (!request->steady)
+        request->iterations = 1;
+}
+
 gboolean
 rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
                          GError **error)
@@ -242,15 +269,13 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
     request->beside = ask->beside;
     request->memory_bytes = ask->memory_bytes;
     stages = request->partition->n_forward + request->partition->n_backward;
-    const guint slots = stages * MAX(1, rp_plan_whole_round(options) / options->round) * calls;
-
-    request->window = options->dispatch == RP_DISPATCH_FREE
-                          ? rp_steady_window_free(options->gpus, slots)
-                          : rp_steady_window(rp_plan_group_gpus(options), slots);
-    request->iterations = ask->iterations > 0             ? ask->iterations
-                          : options->async || ask->settle ? request->window.iterations
-                                                          : 1;
-    request->steady = options->async && request->iterations >= request->window.iterations;
+    rp_request_time(request, options->async);
+    if (ask->settle && !options->async)
+        settle(request);
+    if (ask->iterations > 0) {
+        request->iterations = ask->iterations;
+        request->steady = request->steady && request->iterations >= request->window.iterations;
+    }
     return rp_ask_check_actions(ask, stages, calls, request->iterations, error) &&
            rp_ask_check_time(ask, profile, request->iterations, error) &&
            rp_request_choose_resident(ask, profile, request, error);
@@ -268,14 +293,18 @@ static RpProfile *
 real_profile(const RpRequest *request, const RpProfile *profile)
 {
     const guint gpus = request->options.gpus;
+    const RpProfile *known = request->slowed != NULL ? request->slowed : profile;
+    g_autoptr(RpProfile) saving = rp_plan_saving_profile(known, &request->options);
 
+    if (saving != NULL)
+        known = saving;
     if (surprise(request) == NULL)
-        return rp_profile_copy(request->slowed != NULL ? request->slowed : profile);
+        return rp_profile_copy(known);
     g_autofree RpSlow *links = g_memdup2(request->slow, gpus * sizeof *links);
 
     for (guint g = 0; g < gpus; g++)
         links[g].actions = 1;
-    return rp_profile_slowed(profile, links, gpus);
+    return rp_profile_slowed(known, links, gpus);
 }
 
 RpTrace *

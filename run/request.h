@@ -47,8 +47,8 @@ typedef struct {
     guint iterations;
     guint beside;           /* as in RpAsk */
     guint64 memory_bytes;   /* the same */
-    gboolean steady;        /* asynchronous with enough iterations: report the window */
-    RpSteadyWindow window;  /* asynchronous: iterations that are needed, and which count */
+    gboolean steady;        /* asynchronous or `full`, with enough iterations: report the window */
+    RpSteadyWindow window;  /* iterations that are needed for that, and which count */
     guint64 resident_bytes; /* frozen weights that stay on the device with the most of them */
     gint64 resident_ns;     /* with any: time of an iteration, and without them */
     gint64 streamed_ns;     /* 0: that does not fit */
@@ -113,10 +113,14 @@ gboolean rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, 
 /* The numbers that the request's schedule is made from. */
 RpShape rp_request_shape(const RpRequest *request);
 
+/* How many iterations it takes to see an asynchronous one, or a synchronous one with its optimizer, and
+ * which of them count: options.async, iterations, window and steady. */
+void rp_request_time(RpRequest *request, gboolean async);
+
 /* The mean period of steady iterations, or of all, with the last task. */
 gint64 rp_request_iteration_ns(const RpRequest *request, const RpTrace *trace);
 
-/* "early" or "gated": what the request comes to. */
+/* "early" or "gated": when recompute may begin; "none": nothing is made again. */
 const char *rp_request_recompute(const RpRequest *request);
 
 /* Plans and simulates a request. @plan: (out) (optional). */

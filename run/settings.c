@@ -28,14 +28,13 @@ static const RpSettingChoice residents[] = {
 static const RpSettingChoice rounds[] = {
     {"all", RP_RUN_ROUND_ALL}, {"auto", RP_RUN_ROUND_AUTO}, {NULL}};
 static const RpSettingChoice partitions[] = {{"simulated", 0}, {"paper", 1}, {NULL}};
-static const RpSettingChoice recomputes[] = {
-    {"auto", RP_SETTING_RECOMPUTE(DEFAULT, AUTO)},
-    {"full", RP_SETTING_RECOMPUTE(DEFAULT, NOTHING)},
-    {"selective", RP_SETTING_RECOMPUTE(DEFAULT, ATTENTION)},
-    {"none", RP_SETTING_RECOMPUTE(DEFAULT, ALL)},
-    {"early", RP_SETTING_RECOMPUTE(EARLY, NOTHING)},
-    {"gated", RP_SETTING_RECOMPUTE(GATED, NOTHING)},
-    {NULL}};
+static const RpSettingChoice recomputes[] = {{"auto", RP_SETTING_RECOMPUTE(EARLY, AUTO)},
+                                             {"full", RP_SETTING_RECOMPUTE(EARLY, NOTHING)},
+                                             {"selective", RP_SETTING_RECOMPUTE(EARLY, ATTENTION)},
+                                             {"none", RP_SETTING_RECOMPUTE(EARLY, ALL)},
+                                             {"early", RP_SETTING_RECOMPUTE(EARLY, NOTHING)},
+                                             {"gated", RP_SETTING_RECOMPUTE(GATED, NOTHING)},
+                                             {NULL}};
 static const RpSettingChoice transfers[] = {
     {"windows", RP_TRANSFERS_WINDOWS}, {"naive", RP_TRANSFERS_NAIVE}, {NULL}};
 static const RpSettingChoice dispatches[] = {

@@ -37,6 +37,12 @@ rp_steady_window(guint gpus, guint slots)
 }
 
 RpSteadyWindow
+rp_steady_window_synchronous(void)
+{
+    return (RpSteadyWindow){.iterations = 3, .first = 1, .end = 2};
+}
+
+RpSteadyWindow
 rp_steady_window_free(guint gpus, guint slots)
 {
     RpSteadyWindow window = rp_steady_window(gpus, slots);

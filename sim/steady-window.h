@@ -1,11 +1,11 @@
 /**
- * How long an asynchronous run is before its iterations repeat.
+ * How long a run is before its iterations repeat.
  */
 #pragma once
 
 #include <glib.h>
 
-/* The iterations an asynchronous run must have for its steady state to be seen, and the window. */
+/* The iterations that a run must have for its steady state to be seen, and the window. */
 typedef struct {
     guint iterations;
     guint first; /* of the window */
@@ -25,6 +25,9 @@ RpSteadyWindow rp_steady_window(guint gpus, guint slots);
 /* The same where slots go to the device that is free first: they need not repeat, and the window is as
  * long as the warm-up. */
 RpSteadyWindow rp_steady_window_free(guint gpus, guint slots);
+
+/* The window of a run with flushes: every iteration is like the second. */
+RpSteadyWindow rp_steady_window_synchronous(void);
 
 /* Iterations until each device has run @turns slots; never fewer than four, and an even number.
  * @slots: as above */

@@ -28,7 +28,6 @@ typedef struct {
     char *profiles_dir;
     char *csv;
     RpCliNoise noise;
-    gboolean published; /* recompute and fused forward as the paper compares, not alike for all */
 } CompareArgs;
 
 typedef struct {
@@ -218,8 +217,7 @@ check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **erro
     own.ask.options.gpus = 0;
     own.ask.options.micro_batches = 0;
     own.box = (RpBoxArgs){0};
-    if (more->schedules == NULL && !more->published &&
-        memcmp(&own, &(const RpScheduleArgs){0}, sizeof own) == 0)
+    if (more->schedules == NULL && memcmp(&own, &(const RpScheduleArgs){0}, sizeof own) == 0)
         return TRUE;
     return rp_cli_refuse(error, "--systems: expected of the options that describe schedules only "
                                 "--gpus and --micro-batches beside it");
@@ -235,9 +233,6 @@ check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
         args->ask.backward_stages != NULL)
         return rp_cli_refuse(
             error, "a stage list suits one model and one schedule: use `roundpipe simulate`");
-    if (more->published && (args->recompute != NULL || args->fused_forward != NULL))
-        return rp_cli_refuse(
-            error, "--published: expected no --recompute and no --fused-forward beside it");
     if (more->systems.names != NULL && (args->slow != NULL || more->noise.draws > 0))
         return rp_cli_refuse(error, "--systems: expected no --slow and no --draws beside it: "
                                     "systems have no timeline");
@@ -256,17 +251,6 @@ check_options(const RpScheduleArgs *args, const GArray *rows, GError **error)
         g_ptr_array_add(schedules, (gpointer)g_array_index(rows, Row, i).schedule);
     g_ptr_array_add(schedules, NULL);
     return rp_schedule_args_check_any(args, (const RpScheduleOps *const *)schedules->pdata, error);
-}
-
-/* What one schedule may do every schedule may: recompute before the gradient is there; and a fused
- * stage waits for its input, as every machine does. */
-static void
-treat_alike(RpScheduleArgs *args)
-{
-    if (args->recompute == NULL)
-        args->recompute = g_strdup("early");
-    if (args->fused_forward == NULL)
-        args->fused_forward = g_strdup("physical");
 }
 
 static gboolean
@@ -291,11 +275,11 @@ check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 static char *
 convention(const CompareArgs *args, gboolean full)
 {
-    if (args->published)
+    if (args->request.published)
         return g_strconcat("as published: recompute roundpipe early, others gated",
                            full ? NULL : "; fused forward published", NULL);
-    return g_strdup_printf("recompute %s, fused forward %s, alike for all", args->request.recompute,
-                           args->request.fused_forward);
+    return g_strdup_printf("recompute %s, fused forward physical, alike for all",
+                           args->request.recompute != NULL ? args->request.recompute : "early");
 }
 
 /* @memory: some row has bytes; else stage inputs are counted */
@@ -393,7 +377,7 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
     if (options->replicas > 1)
         rp_report_count(report, "replicas", options->replicas, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
-    rp_report_bool(report, "published", args->published, NULL);
+    rp_report_bool(report, "published", args->request.published, NULL);
     rp_report_text(report, "partition", partition, NULL);
     rp_report_table(report, "rows",
                     "exposed,intra,drain,switch,fill,above order %,above least %,p50 ms,tokens/s",
@@ -473,8 +457,6 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
         return FALSE;
     for (guint i = 0; i < rows->len; i++)
         g_array_index(rows, Row, i).noise = &args->noise;
-    if (!args->published)
-        treat_alike(request);
     if (!run_rows(request, rows, error))
         return FALSE;
     mark_best(rows);
@@ -493,9 +475,6 @@ static const GOptionEntry options[] = {
      "--systems: dollars an hour of all GPUs: adds what a billion tokens cost", "DOLLARS"},
     {"chunked-head", 0, RP_FLAG(CompareArgs, systems.chunked_head),
      "--systems: baselines as one would run them today: logits in chunks, fused loss", NULL},
-    {"published", 0, RP_FLAG(CompareArgs, published),
-     "as the paper compares: only roundpipe recomputes early, its fused forward does not wait",
-     NULL},
     RP_CLI_NOISE(CompareArgs),
     {"profiles", 0, RP_FILE(CompareArgs, profiles_dir),
      "all profiles of a directory, as $ROUNDPIPE_PROFILES names one; with neither nor PROFILE: "

@@ -36,9 +36,7 @@ evaluate(const RpRequest *request, const RpProfile *profile, gboolean async, RpR
     RpRequest other = *request; /* shares the partition */
     g_autoptr(RpPlan) plan = NULL;
 
-    other.options.async = async;
-    other.iterations = async ? request->window.iterations : 1;
-    other.steady = async;
+    rp_request_time(&other, async);
     g_autoptr(RpTrace) trace = rp_request_simulate(&other, profile, &plan, error);
 
     if (trace == NULL)

@@ -48,9 +48,11 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
     const char *fidelity = options->fidelity == RP_FIDELITY_FULL ? "full" : "compute";
     g_autofree char *subject = rp_cli_subject(profile, options->gpus);
 
+    const char *recompute = rp_request_recompute(request);
+
     rp_report_say(report, "%s%s, %s: predicted, %s fidelity, %s recompute, %s layer times",
                   options->schedule->title, options->async ? " (asynchronous)" : "", subject,
-                  fidelity, rp_request_recompute(request), profile->source);
+                  fidelity, strcmp(recompute, "none") == 0 ? "no" : recompute, profile->source);
     rp_report_text(report, "origin", "predicted", NULL);
     rp_report_text(report, "model", profile->model, NULL);
     rp_report_text(report, "device", profile->device, NULL);
@@ -71,7 +73,7 @@ report_request(RpReport *report, const RpRequest *request, const RpProfile *prof
                        rp_plan_group_gpus(options));
     rp_report_count(report, "round", options->round, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
-    rp_report_text(report, "recompute", rp_request_recompute(request), NULL);
+    rp_report_text(report, "recompute", recompute, NULL);
     rp_report_bool(report, "async", options->async, NULL);
     rp_report_count(report, "iterations", request->iterations, NULL);
     rp_report_add_partition(report, profile, request->partition, request->partition_source);
@@ -141,8 +143,13 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
     if (result->steady) {
         rp_report_object(report, "window", NULL);
         rp_report_count(report, "first_iteration", result->first_iteration, "steady state");
-        rp_report_show(report, "iterations %u to %u of %u, %.4f ms each", result->first_iteration,
-                       result->end_iteration - 1, request->iterations, iteration_ms);
+        if (result->end_iteration - result->first_iteration == 1)
+            rp_report_show(report, "iteration %u of %u, %.4f ms", result->first_iteration,
+                           request->iterations, iteration_ms);
+        else
+            rp_report_show(report, "iterations %u to %u of %u, %.4f ms each",
+                           result->first_iteration, result->end_iteration - 1, request->iterations,
+                           iteration_ms);
         rp_report_count(report, "end_iteration", result->end_iteration, NULL);
         rp_report_end(report);
     }
@@ -183,7 +190,7 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
     if (rp_plan_promises(plan)->early_fused && request->partition->dispatched)
         rp_report_say(report,
                       "  note: as published, the fused stage's forward may run before its input "
-                      "has arrived;\n  --fused-forward=physical forbids it");
+                      "has arrived;\n  without --published it waits");
 }
 
 /* What a file is written from. */

@@ -73,6 +73,10 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
     if (options.fidelity == RP_FIDELITY_FULL || (options.async && !request->steady))
         return 0;
     options.round = 0;
+    g_autoptr(RpProfile) saving = rp_plan_saving_profile(profile, &options);
+
+    if (saving != NULL)
+        profile = saving;
     return rp_partition_bound_ns(profile, &options, 0,
                                  profile->has_sizes ? profile->gpu_memory_bytes : 0);
 }
@@ -120,7 +124,7 @@ rp_result_measure(const RpRequest *request, const RpProfile *profile, const RpPl
     if (request->steady) {
         RpSteady steady = rp_report_steady(trace, request->window.first, request->window.end);
 
-        result->bubble = rp_report_steady_bubble(trace, &steady);
+        result->bubble = rp_report_steady_bubble(trace, &steady, !request->options.async);
         if (unflushed) { /* two iterations alternate: none waits between its forwards and backwards */
             result->bubble.intra += result->bubble.switch_;
             result->bubble.switch_ = 0;

@@ -22,7 +22,7 @@ typedef struct {
     guint end_iteration;
     gint64 least_ns;   /* iteration_ns if every layer took its 10th percentile, */
     gint64 most_ns;    /* or its 90th; both 0: the profile has no spreads */
-    RpBubble bubble;   /* ratio = fill + switch + drain + intra; steady: fill = drain = 0 */
+    RpBubble bubble;   /* ratio = fill + switch + drain + intra; asynchronous: fill = drain = 0 */
     RpBubble isolated; /* asynchronous: the first iteration alone */
     double tokens_per_s;
     guint64 actions; /* compute tasks */

@@ -32,7 +32,8 @@ note_saved(RpLargest *largest, const RpProfile *profile, RpInterval layers)
 
 /* Scratch of a stage beyond its inputs, outputs and weights. */
 static guint64
-workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward, gboolean saves)
+workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward, gboolean saves,
+                gboolean keeps)
 {
     guint64 scratch = 0;
     guint64 between = 0;
@@ -45,7 +46,7 @@ workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward, 
         if (l > layers.first)
             between = MAX(between, 2 * layer->input_bytes);
     }
-    return scratch + (backward ? activation_bytes(profile, layers, saves) : between);
+    return scratch + (keeps ? 0 : backward ? activation_bytes(profile, layers, saves) : between);
 }
 
 /* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
@@ -101,8 +102,8 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         MAX(largest->parameters[way], largest->is_packed ? parameters : uploaded);
     if (largest->is_packed)
         largest->packed = MAX(largest->packed, uploaded);
-    largest->workspace[way] =
-        MAX(largest->workspace[way], workspace_bytes(profile, layers, backward, saves));
+    largest->workspace[way] = MAX(
+        largest->workspace[way], workspace_bytes(profile, layers, backward, saves, largest->keeps));
     if (backward)
         largest->gradients = MAX(largest->gradients, gradients);
     largest->input = MAX(largest->input, profile->layers[layers.first].input_bytes);

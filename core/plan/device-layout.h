@@ -37,6 +37,7 @@ typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
 /* Bytes of the largest of each kind; backward includes the fused stage. */
 typedef struct {
     gboolean is_packed; /* rp_profile_is_packed() */
+    gboolean keeps;     /* activations have buffers of their own, from forward to backward */
     guint64 parameters[RP_N_WAYS];
     guint64
         neighbours; /* both slots' parameters, of stages that may follow each other on a device */
@@ -46,7 +47,7 @@ typedef struct {
     guint64 input;
     guint64 gradient; /* of an output activation */
     guint64 output;
-    guint64 activations; /* of a split backward, from I to W */
+    guint64 activations; /* of a split backward, from I to W; or kept */
     guint64 saved;       /* of one layer, what its forward saves */
     guint n_saved;       /* layers of a stage that save something */
 } RpLargest;

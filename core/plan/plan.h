@@ -300,8 +300,9 @@ typedef struct {
     gboolean
         layerwise; /* `full`: one stage holds all layers, each device runs it in one round of an
                            iteration at most, and the first and the last action there in pieces */
-    gboolean stash_on_host;  /* stage inputs wait for their backward in host memory */
-    const char *schedule;    /* static string */
+    gboolean stash_on_host; /* stage inputs wait for their backward in host memory */
+    gboolean keeps;       /* what forwards make waits for its backward on the device: kept values */
+    const char *schedule; /* static string */
     guint32 first_iteration; /* that has actions: of what came before only copies may follow */
     gboolean
         gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */

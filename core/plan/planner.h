@@ -18,7 +18,8 @@ typedef enum {
     RP_PLANNER_ERROR_SERVERS    /* what is not planned for several servers */
 } RpPlannerError;
 
-typedef enum { RP_RECOMPUTE_DEFAULT, RP_RECOMPUTE_GATED, RP_RECOMPUTE_EARLY } RpRecompute;
+/* A recompute needs no gradient: it begins before that arrives, or waits for it. */
+typedef enum { RP_RECOMPUTE_EARLY, RP_RECOMPUTE_GATED } RpRecompute;
 /* What forwards save for their backwards instead of its being made again (RpPlanOptions.saved):
  * what is predicted to be fastest, nothing, the output of attention, or all that they can. */
 typedef enum { RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION, RP_SAVE_ALL } RpSaveChoice;
@@ -32,9 +33,9 @@ typedef enum { RP_EARLY_OFF, RP_EARLY_AUTO, RP_EARLY_ON } RpEarlySteps;
 /* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
  * slower, never, or as far as memory goes. */
 typedef enum { RP_RESIDENT_AUTO, RP_RESIDENT_OFF, RP_RESIDENT_ON } RpResidentChoice;
-/* Whether the fused stage's forward waits for its input (it must, in reality) or is treated like a
- * recompute, as the published results do. Default: published in `compute`, physical in `full`. */
-typedef enum { RP_FUSED_DEFAULT, RP_FUSED_PUBLISHED, RP_FUSED_PHYSICAL } RpFusedForward;
+/* Whether the fused stage's forward waits for its input (it must, in reality) or, in `compute` alone, is
+ * treated like a recompute, as the published results do. */
+typedef enum { RP_FUSED_PHYSICAL, RP_FUSED_PUBLISHED } RpFusedForward;
 
 /* To which GPU a dispatched slot goes: to each in turn, or to the one that the plan says is free first. */
 typedef enum { RP_DISPATCH_ROTATION, RP_DISPATCH_FREE } RpDispatch;
@@ -50,7 +51,7 @@ typedef struct {
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     gboolean async;
     RpFidelity fidelity;
-    RpRecompute recompute; /* default: early for dispatched schedules, gated for bound ones */
+    RpRecompute recompute;
     RpFusedForward fused_forward;
     RpTransfers transfers;
     RpConsistency consistency;
@@ -67,7 +68,9 @@ typedef struct {
     guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
     guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
                       those of one of them */
-    RpSavedChoice saved; /* of dispatched stages; nothing: what the profile's layers have chosen */
+    RpSavedChoice
+        saved; /* nothing: what the profile's layers have chosen, where stages are dispatched.
+                            Bound ones keep all on their device (any groups), or make all again */
     /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
      * schedule that uploads once an iteration all that are not packed; 0 = none does */
     guint64 resident_limit;
@@ -87,6 +90,17 @@ rp_plan_slices(const RpPlanOptions *options)
                                  : rp_schedule_default_slices(options->schedule, options->gpus);
 }
 
+/* The rule of the published results, which is not one for all: bound schedules gate their recompute,
+ * dispatched ones do not, and in `compute` their fused forward does not wait. */
+static inline void
+rp_plan_follow_paper(RpPlanOptions *options)
+{
+    if (!options->schedule->dispatched)
+        options->recompute = RP_RECOMPUTE_GATED;
+    else if (options->fidelity == RP_FIDELITY_COMPUTE)
+        options->fused_forward = RP_FUSED_PUBLISHED;
+}
+
 /* GPUs of a group, and its micro-batches: all that one round can have. */
 static inline guint
 rp_plan_group_gpus(const RpPlanOptions *options)
@@ -101,6 +115,15 @@ rp_plan_whole_round(const RpPlanOptions *options)
 
 /* Bits of RpSavedGroup; of RP_SAVE_AUTO none yet. */
 guint rp_save_groups(RpSaveChoice choice);
+/* Whether forwards of @options keep what they make on their device until the backward. */
+static inline gboolean
+rp_plan_keeps(const RpPlanOptions *options)
+{
+    return !options->schedule->dispatched && options->saved.groups != 0;
+}
+/* @profile with the times that its layers take when forwards save what @options says. Returns: (transfer
+ * full) (nullable): %NULL: it has them */
+RpProfile *rp_plan_saving_profile(const RpProfile *profile, const RpPlanOptions *options);
 /* Whether any weights of its layers are not trained. */
 gboolean rp_profile_has_frozen(const RpProfile *profile);
 /* What the choice comes to. @host_memory: devices' arenas are host memory, whose copies bring nothing;

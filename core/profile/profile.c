@@ -92,6 +92,19 @@ rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice)
     take_saved(profile);
 }
 
+void
+rp_profile_keep_activations(RpProfile *profile)
+{
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l];
+
+        layer->recompute_ns = layer->recompute_last_ns = layer->recompute_spread_ns = 0;
+        layer->saved_groups = 0;
+    }
+    for (guint c = 0; c < profile->n_cards; c++)
+        rp_profile_keep_activations(profile->cards[c]);
+}
+
 gboolean
 rp_profile_saves(const RpProfile *profile)
 {

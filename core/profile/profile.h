@@ -214,6 +214,9 @@ gboolean rp_profile_is_packed(const RpProfile *profile);
 /* Sets what forwards of layers that have such tensors save for their backwards. */
 void rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice);
 
+/* Forwards keep all that backwards read: none of it is made again. */
+void rp_profile_keep_activations(RpProfile *profile);
+
 /* Sets a string of a profile. @value: (transfer full) */
 void rp_profile_take(char **string, char *value);
 

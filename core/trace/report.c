@@ -322,7 +322,7 @@ exposed_ns(const RpTrace *trace, gint64 from_ns, gint64 to_ns)
 }
 
 RpBubble
-rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
+rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady, gboolean flushed)
 {
     gint64 from_ns, to_ns, unused_ns;
     double gpus = rp_trace_gpus(trace);
@@ -338,13 +338,19 @@ rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady)
         return bubble;
     for (guint k = steady->first_iteration; k < steady->end_iteration; k++) {
         RpBubble one = rp_report_bubble_of_iteration(trace, k);
+        const double share = gpus * (double)one.makespan_ns / all;
 
-        bubble.switch_ += one.switch_ * gpus * (double)one.makespan_ns / all;
+        bubble.switch_ += one.switch_ * share;
+        bubble.fill += flushed ? one.fill * share : 0;
+        bubble.intra += flushed ? one.intra * share : 0;
     }
     bubble.busy_ns = (gint64)(all * (1 - bubble.ratio));
     bubble.expand = (double)sum_within(trace, is_expansion, from_ns, to_ns) / all;
     bubble.switch_ = MIN(bubble.switch_, bubble.ratio);
-    bubble.intra = bubble.ratio - bubble.switch_;
+    if (flushed)
+        bubble.drain = bubble.ratio - bubble.switch_ - bubble.fill - bubble.intra;
+    else
+        bubble.intra = bubble.ratio - bubble.switch_;
     bubble.comm_exposed = (double)exposed_ns(trace, from_ns, to_ns) / all;
     return bubble;
 }

@@ -48,12 +48,14 @@ RpSteady rp_report_steady(const RpTrace *trace, guint first, guint end);
 /**
  * rp_report_steady_bubble:
  * @steady: of the same trace
+ * @flushed: iterations are synchronous
  *
- * The parts of the window's bubble. A device goes from one iteration straight to the next, so
- * nothing is fill or drain; switch is that of the window's iterations, intra is what is left.
+ * The parts of the window's bubble. A device goes from one asynchronous iteration straight to the
+ * next, so nothing is fill or drain; switch is that of the window's iterations, intra is what is left.
+ * Those of flushed iterations have all four, and the wait for the optimizer is drain.
  * Apart from rp_report_steady() because searches, which need only the period, call that often.
  */
-RpBubble rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady);
+RpBubble rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady, gboolean flushed);
 
 /* 1 - busy / (N x (to - from)), work clipped to the window; 0 of an empty one. */
 double rp_report_ratio_between(const RpTrace *trace, gint64 from_ns, gint64 to_ns);

@@ -25,8 +25,7 @@ typedef enum {
     SIZE_GRADIENT,
     SIZE_SENT, /* gradient of its input */
     SIZE_SUM,
-    SIZE_LEAVING,
-    SIZE_KEPT
+    SIZE_LEAVING
 } Size;
 
 #define NOT_AT_ALL G_MAXUINT64
@@ -53,8 +52,6 @@ static const struct {
     {F, RP_ROLE_OUTPUT, WRITE, SIZE_OUTPUT, FALSE, VALUES},
     {B | I, RP_ROLE_GRADIENT, READ, SIZE_GRADIENT, FALSE, CATEGORY(ACTIVATIONS)},
     {B | I, RP_ROLE_OUTPUT, WRITE, SIZE_SENT, FALSE, CATEGORY(ACTIVATIONS)},
-    {I, RP_ROLE_KEPT, WRITE, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
-    {W, RP_ROLE_KEPT, READ, SIZE_KEPT, FALSE, CATEGORY(WORKSPACE)},
     {B | W, RP_ROLE_SUM, RP_MAY_ADD, SIZE_SUM, FALSE, CATEGORY(ACCUMULATORS)},
     {B | W, RP_ROLE_LEAVING, RP_MAY_ADD, SIZE_LEAVING, TRUE, CATEGORY(GRADIENTS)},
 };
@@ -130,10 +127,26 @@ size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
                    : NOT_AT_ALL;
     case SIZE_LEAVING:
         return stage->gradient_bytes > 0 ? stage->gradient_bytes : NOT_AT_ALL;
-    case SIZE_KEPT:
-        return stage->kept_bytes;
     }
     g_assert_not_reached();
+}
+
+/* From I to W; or, of a plan that keeps what forwards make, from there on. */
+static void
+expect_kept(Expectation *operands, guint32 stage, RpTaskKind kind)
+{
+    const gboolean keeps = operands->verifier->promises->keeps;
+    guint16 mode = 0;
+
+    if (kind == RP_TASK_WEIGHT_GRADIENT || (keeps && kind == RP_TASK_BACKWARD))
+        mode = READ;
+    else if (kind == RP_TASK_INPUT_GRADIENT)
+        mode = keeps ? ADD : WRITE;
+    else if (keeps && kind == RP_TASK_FORWARD)
+        mode = WRITE;
+    if (mode != 0)
+        expect_value(operands, RP_ROLE_KEPT, mode, TRUE, CATEGORY(WORKSPACE),
+                     rp_plan_stage(operands->verifier->plan, stage)->kept_bytes);
 }
 
 /* @kind: what the action does for @stage */
@@ -158,6 +171,7 @@ expect_rows(Expectation *operands, guint32 stage, RpTaskKind kind)
         if (bytes != NOT_AT_ALL)
             expect(operands, &what);
     }
+    expect_kept(operands, stage, kind);
 }
 
 /* The two parts of an overlapped action share the workspace and, of one stage, the parameters. */

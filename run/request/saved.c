@@ -28,25 +28,26 @@ save_as_asked(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options
     *saving = NULL;
     if (groups == 0)
         return TRUE;
-    if (!options->schedule->dispatched) {
+    options->saved.groups = groups;
+    /* a device whose stages are its own keeps all on it, or nothing; training makes all of it again */
+    if (!options->schedule->dispatched && (ask->save != RP_SAVE_ALL || ask->as_keys)) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "schedule %s recomputes everything: expected %s auto or full, found %s",
-                    options->schedule->name, ask->as_keys ? "recompute" : "--recompute",
-                    ask->save == RP_SAVE_ALL ? "none" : "selective");
+                    ask->as_keys ? "training with schedule %s recomputes everything: expected "
+                                   "recompute auto or full, found %s"
+                                 : "schedule %s keeps everything on its GPU or recomputes it: "
+                                   "expected --recompute auto, full or none, found %s",
+                    options->schedule->name, ask->save == RP_SAVE_ALL ? "none" : "selective");
         return FALSE;
     }
-    g_autoptr(RpProfile) own = rp_profile_copy(profile);
-
-    rp_profile_choose_saved(own, &(RpSavedChoice){.groups = groups});
-    if (!rp_profile_saves(own)) {
+    *saving = rp_plan_saving_profile(profile, options);
+    if (options->schedule->dispatched && !rp_profile_saves(*saving)) {
+        g_clear_pointer(saving, rp_profile_free);
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                     "%s: the timing file does not say what its layers' forwards could save "
                     "(saved_attention_bytes): expected one that was measured since, or full",
                     ask->as_keys ? "recompute" : "--recompute");
         return FALSE;
     }
-    options->saved.groups = groups;
-    *saving = g_steal_pointer(&own);
     return TRUE;
 }
 
@@ -179,17 +180,15 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
     const RpPlanOptions *options = &request->options;
 
     if (ask->save == RP_SAVE_AUTO && options->fidelity == RP_FIDELITY_FULL &&
-        options->schedule->dispatched && options->recompute == RP_RECOMPUTE_DEFAULT &&
-        !ask->host_devices) {
+        options->schedule->dispatched && !ask->host_devices) {
         g_autoptr(GArray) row = rp_profile_savings(profile);
 
         if (row->len > 0 && !choose(ask, profile, row, request, error))
             return FALSE;
     }
-    if (options->saved.groups != 0) {
-        g_autoptr(RpProfile) saving = rp_profile_copy(profile);
+    if (options->saved.groups != 0 && options->schedule->dispatched) {
+        g_autoptr(RpProfile) saving = rp_plan_saving_profile(profile, options);
 
-        rp_profile_choose_saved(saving, &options->saved);
         request->saved_bytes = rp_profile_keep_fused(saving, request->partition->backward[0].first);
         g_free(request->saved);
         request->saved = rp_profile_describe_saved(saving);

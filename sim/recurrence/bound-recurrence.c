@@ -38,6 +38,7 @@ struct _RpBoundRecurrence {
     guint *gpu_of_stage;
     guint gpus;
     gint64 *work; /* by gpu */
+    gint64 least_ns;
     RpStageTimes *times;
     RpInterval *layers; /* of which times are */
 };
@@ -145,6 +146,12 @@ rp_bound_recurrence_free(RpBoundRecurrence *recurrence)
     g_free(recurrence);
 }
 
+gint64
+rp_bound_recurrence_least_ns(const RpBoundRecurrence *recurrence)
+{
+    return recurrence->least_ns;
+}
+
 gsize
 rp_bound_recurrence_tasks(const RpBoundRecurrence *recurrence)
 {
@@ -221,7 +228,8 @@ rp_bound_recurrence_time_ns(RpBoundRecurrence *recurrence, const guint *ends, gi
     const Wait *wait = recurrence->waits;
     gint64 makespan_ns = 0, from_ns = G_MAXINT64, to_ns = G_MAXINT64;
 
-    if (set_times(recurrence, ends) * recurrence->micro_batches > most_ns)
+    recurrence->least_ns = set_times(recurrence, ends) * recurrence->micro_batches;
+    if (recurrence->least_ns > most_ns)
         return G_MAXINT64;
     memset(recurrence->lanes, 0, recurrence->n_lanes * sizeof *recurrence->lanes);
     for (gsize i = 0; i < recurrence->n_steps; i++) {

@@ -5,6 +5,27 @@
 #define STATES 4         /* ends of rounds that the next one is compared with */
 #define SLOT_OVERHEAD 10 /* what a slot costs beside its micro-batches, in actions */
 
+#define LEAST_ASKED 1000 /* before that nothing is kept */
+#define PLACES 32768     /* cuts whose answers are kept, each in one place; ... */
+#define MOST_MARKS 256   /* ... not those with more marks */
+
+/* Where an answer may be given up: what is asked for is below @bound_ns, after so many actions. */
+typedef struct {
+    gint64 bound_ns;
+    guint64 actions;
+} Mark;
+
+/* The answer for a cut. A search comes back to the same cuts again and again. */
+typedef struct {
+    guint64 hash;
+    RpSpan span;
+    gint64 ns; /* G_MAXINT64: it was given up at the last mark */
+    guint64 actions;
+    guint n_forward, n_backward, n_marks;
+    Mark *marks;     /* synchronous: each bound is above those before it */
+    guint borders[]; /* up, then down; behind them the marks */
+} Known;
+
 /* A slot of a round, ready to run. */
 typedef struct {
     gint64 duration_ns;
@@ -34,6 +55,11 @@ struct _RpRecurrence {
     gint64 *states;   /* synchronous: relative lanes after the last rounds */
     gint64 *tails;    /* by slot: the least from its end to the end of the round */
     guint64 actions;
+    Known **known; /* by hash; NULL: few were asked yet */
+    guint n_asked;
+    Mark marks[MOST_MARKS];
+    guint n_marks;
+    guint64 begin; /* actions before the cut that runs */
 };
 
 RpRecurrence *
@@ -47,8 +73,8 @@ rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
     recurrence->hop_ns =
         options->gpus > 1 ? MIN(profile->links.hop_ns, (gint64)G_MAXUINT32 - 1) : 0;
     recurrence->async = options->async;
-    recurrence->early = options->recompute != RP_RECOMPUTE_GATED;
-    recurrence->early_fused = recurrence->early && options->fused_forward != RP_FUSED_PHYSICAL;
+    recurrence->early = options->recompute == RP_RECOMPUTE_EARLY;
+    recurrence->early_fused = recurrence->early && options->fused_forward == RP_FUSED_PUBLISHED;
     recurrence->split = options->schedule->split_backward;
     recurrence->forward = g_new0(gint64, n + 1);
     recurrence->recompute = g_new0(gint64, n + 1);
@@ -94,6 +120,9 @@ rp_recurrence_free(RpRecurrence *recurrence)
     g_free(recurrence->lanes);
     g_free(recurrence->left);
     g_free(recurrence->states);
+    for (guint i = 0; recurrence->known != NULL && i < PLACES; i++)
+        g_free(recurrence->known[i]);
+    g_free(recurrence->known);
     g_free(recurrence);
 }
 
@@ -215,6 +244,20 @@ run_slot(gint64 lane, const gint64 *from, gint64 from_ns, const gint64 *stash, g
     return lane;
 }
 
+/* No less than @bound_ns, as the actions until now have shown. Returns: whether that is above @most_ns */
+static gboolean
+gives_up(RpRecurrence *recurrence, gint64 bound_ns, gint64 most_ns)
+{
+    const guint n = recurrence->n_marks;
+
+    if (n <= MOST_MARKS && (n == 0 || bound_ns > recurrence->marks[n - 1].bound_ns)) {
+        if (n < MOST_MARKS)
+            recurrence->marks[n] = (Mark){bound_ns, recurrence->actions - recurrence->begin};
+        recurrence->n_marks++;
+    }
+    return bound_ns > most_ns;
+}
+
 /* One round, its first slot on @first_gpu. Returns: FALSE if it cannot end by @most_ns. */
 static gboolean
 run_round(RpRecurrence *recurrence, const RpSpan *span, guint first_gpu, guint iteration,
@@ -249,13 +292,12 @@ run_round(RpRecurrence *recurrence, const RpSpan *span, guint first_gpu, guint i
         *start_ns = MIN(*start_ns, ends[0] - slot->duration_ns);
         last[i] = MAX(last[i], lane);
         recurrence->left[gpu] -= n * slot->duration_ns;
-        if (MAX(recurrence->left[gpu], recurrence->tails[i]) > most_ns - lane) {
-            recurrence->actions += (guint64)(i + 1) * n;
+        recurrence->actions += n;
+        if (!recurrence->async &&
+            gives_up(recurrence, lane + MAX(recurrence->left[gpu], recurrence->tails[i]), most_ns))
             return FALSE;
-        }
         gpu = gpu + 1 < recurrence->gpus ? gpu + 1 : 0;
     }
-    recurrence->actions += (guint64)recurrence->n_slots * n;
     return TRUE;
 }
 
@@ -323,7 +365,7 @@ run_sync(RpRecurrence *recurrence, const RpSpan *span, gint64 most_ns)
     gint64 references[STATES], unused = 0, end_ns = 0;
     guint gpu = 0;
 
-    if (deal_out(recurrence, span) > most_ns)
+    if (gives_up(recurrence, deal_out(recurrence, span), most_ns))
         return G_MAXINT64;
     for (guint r = 0; r < rounds; r++) {
         gint64 shift_ns = 0;
@@ -423,9 +465,80 @@ run_async(RpRecurrence *recurrence, const RpSpan *span)
     return (start_ns - from_ns + n / 2) / n;
 }
 
-gint64
-rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *span,
-                      gint64 most_ns)
+/* ---- answers that are known ---- */
+
+static guint64
+hash_of(const RpCut *cut, const RpSpan *span)
+{
+    const guint64 prime = G_GUINT64_CONSTANT(1099511628211); /* FNV-1a */
+    guint64 hash = (G_GUINT64_CONSTANT(14695981039346656037) ^ span->round) * prime;
+
+    hash = ((hash ^ span->micro_batches) * prime ^ span->end) * prime;
+    for (guint s = 0; s <= cut->n_forward; s++)
+        hash = (hash ^ cut->up[s]) * prime;
+    for (guint b = 0; b <= cut->n_backward; b++)
+        hash = (hash ^ cut->down[b]) * prime;
+    return hash ^ hash >> 32;
+}
+
+static gboolean
+is_known(const Known *known, guint64 hash, const RpCut *cut, const RpSpan *span)
+{
+    return known != NULL && known->hash == hash && known->n_forward == cut->n_forward &&
+           known->n_backward == cut->n_backward && memcmp(&known->span, span, sizeof *span) == 0 &&
+           memcmp(known->borders, cut->up, (cut->n_forward + 1) * sizeof *cut->up) == 0 &&
+           memcmp(known->borders + cut->n_forward + 1, cut->down,
+                  (cut->n_backward + 1) * sizeof *cut->down) == 0;
+}
+
+/* As if it were computed. Returns: FALSE: it must be, for it was given up earlier than now */
+static gboolean
+answer(RpRecurrence *recurrence, const Known *known, gint64 most_ns, gint64 *ns)
+{
+    for (guint i = 0; i < known->n_marks; i++)
+        if (known->marks[i].bound_ns > most_ns) {
+            recurrence->actions += known->marks[i].actions;
+            *ns = G_MAXINT64;
+            return TRUE;
+        }
+    if (known->ns == G_MAXINT64)
+        return FALSE;
+    recurrence->actions += known->actions;
+    *ns = known->ns;
+    return TRUE;
+}
+
+static void
+keep(RpRecurrence *recurrence, guint64 hash, const RpCut *cut, const RpSpan *span, gint64 ns)
+{
+    const guint n = recurrence->n_marks, n_borders = rp_cut_slots(cut) + 2;
+    const gsize borders = (n_borders + n_borders % 2) * sizeof(guint);
+    Known **place = &recurrence->known[hash % PLACES];
+
+    if (n > MOST_MARKS)
+        return;
+    g_free(*place);
+    Known *known = g_malloc(sizeof *known + borders + n * sizeof(Mark));
+
+    *known = (Known){
+        .hash = hash,
+        .span = *span,
+        .ns = ns,
+        .actions = recurrence->actions - recurrence->begin,
+        .n_forward = cut->n_forward,
+        .n_backward = cut->n_backward,
+        .n_marks = n,
+        .marks = (Mark *)(gpointer)((char *)known->borders + borders),
+    };
+    memcpy(known->borders, cut->up, (cut->n_forward + 1) * sizeof *cut->up);
+    memcpy(known->borders + cut->n_forward + 1, cut->down,
+           (cut->n_backward + 1) * sizeof *cut->down);
+    memcpy(known->marks, recurrence->marks, n * sizeof(Mark));
+    *place = known;
+}
+
+static gint64
+compute(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *span, gint64 most_ns)
 {
     const gsize size = ((gsize)cut->n_forward + 2) * span->round;
 
@@ -440,4 +553,25 @@ rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *
         return run_sync(recurrence, span, MIN(most_ns, G_MAXINT64 / 2));
     memset(recurrence->left, 0, recurrence->gpus * sizeof *recurrence->left);
     return run_async(recurrence, span);
+}
+
+gint64
+rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *span,
+                      gint64 most_ns)
+{
+    const guint64 hash = hash_of(cut, span);
+    gint64 ns;
+
+    if (recurrence->known == NULL && ++recurrence->n_asked == LEAST_ASKED)
+        recurrence->known = g_new0(Known *, PLACES);
+    const Known *known = recurrence->known != NULL ? recurrence->known[hash % PLACES] : NULL;
+
+    if (is_known(known, hash, cut, span) && answer(recurrence, known, most_ns, &ns))
+        return ns;
+    recurrence->begin = recurrence->actions;
+    recurrence->n_marks = 0;
+    ns = compute(recurrence, cut, span, most_ns);
+    if (recurrence->known != NULL)
+        keep(recurrence, hash, cut, span, ns);
+    return ns;
 }

@@ -33,6 +33,14 @@
 #define COLD 32768 /* ... and this at last */
 #define RESTARTS 4 /* of the long annealing, each from the best */
 
+/* What is known of a partition that was judged: annealing comes back to the same ones again and again. */
+typedef struct {
+    gint64 least_ns; /* rp_bound_recurrence_least_ns() */
+    gint64 ns;       /* G_MAXINT64: it was too slow to be looked at */
+    guint n_stages;
+    guint ends[];
+} Known;
+
 /* One stage count. */
 typedef struct {
     guint n_stages;
@@ -40,6 +48,8 @@ typedef struct {
     guint micro_batches[2];
     guint *ends; /* the best so far */
     gint64 best_ns;
+    GHashTable *known; /* a set of Known; looked up by `probe` */
+    Known *probe;
 } Count;
 
 typedef struct {
@@ -57,11 +67,66 @@ free_count(gpointer data)
 
     rp_bound_recurrence_free(count->runs[0]);
     rp_bound_recurrence_free(count->runs[1]);
+    g_clear_pointer(&count->known, g_hash_table_unref);
+    g_free(count->probe);
     g_free(count->ends);
     g_free(count);
 }
 
 /* ---- judging ---- */
+
+static guint
+hash_known(gconstpointer data)
+{
+    const Known *known = data;
+    guint hash = 2166136261u; /* FNV-1a */
+
+    for (guint s = 0; s < known->n_stages; s++)
+        hash = (hash ^ known->ends[s]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static gboolean
+is_same(gconstpointer a, gconstpointer b)
+{
+    const Known *x = a, *y = b;
+
+    return memcmp(x->ends, y->ends, x->n_stages * sizeof *x->ends) == 0;
+}
+
+static Known *
+new_known(guint n_stages)
+{
+    Known *known = g_malloc0(sizeof *known + n_stages * sizeof *known->ends);
+
+    known->n_stages = n_stages;
+    return known;
+}
+
+/* The same answer as that of the recurrence, and as much spent, whether it was asked before or not. */
+static gint64
+judge_once(Searcher *searcher, Count *count, const guint *ends, gint64 most_ns)
+{
+    RpBoundRecurrence *run = count->runs[0];
+
+    memcpy(count->probe->ends, ends, count->n_stages * sizeof *ends);
+    Known *known = g_hash_table_lookup(count->known, count->probe);
+
+    if (known == NULL) {
+        known = new_known(count->n_stages);
+        memcpy(known->ends, ends, count->n_stages * sizeof *ends);
+        known->ns = G_MAXINT64;
+        g_hash_table_add(count->known, known);
+    }
+    if (known->least_ns > most_ns)
+        return G_MAXINT64;
+    if (known->ns == G_MAXINT64) {
+        known->ns = rp_bound_recurrence_time_ns(run, ends, most_ns);
+        known->least_ns = rp_bound_recurrence_least_ns(run);
+    }
+    searcher->spent += known->ns < G_MAXINT64 ? rp_bound_recurrence_tasks(run) : 0;
+    return known->ns;
+}
 
 static gint64
 judge(Searcher *searcher, Count *count, const guint *ends, gint64 most_ns)
@@ -70,11 +135,8 @@ judge(Searcher *searcher, Count *count, const guint *ends, gint64 most_ns)
     gint64 ns[2];
 
     searcher->spent += 10 * (guint64)count->n_stages;
-    if (count->runs[1] == NULL) {
-        ns[0] = rp_bound_recurrence_time_ns(count->runs[0], ends, most_ns);
-        searcher->spent += ns[0] < G_MAXINT64 ? rp_bound_recurrence_tasks(count->runs[0]) : 0;
-        return ns[0];
-    }
+    if (count->runs[1] == NULL)
+        return judge_once(searcher, count, ends, most_ns);
     for (guint i = 0; i < 2; i++) {
         ns[i] = rp_bound_recurrence_time_ns(count->runs[i], ends, G_MAXINT64);
         searcher->spent += rp_bound_recurrence_tasks(count->runs[i]);
@@ -126,6 +188,8 @@ make_count(Searcher *searcher, guint n_stages, GError **error)
     count->n_stages = n_stages;
     count->best_ns = G_MAXINT64;
     count->ends = g_new0(guint, n_stages);
+    count->known = g_hash_table_new_full(hash_known, is_same, g_free, NULL);
+    count->probe = new_known(n_stages);
     count->micro_batches[0] = options->micro_batches > more ? least : options->micro_batches;
     count->micro_batches[1] = more;
     count->runs[0] = make_run(searcher, n_stages, count->micro_batches[0], error);

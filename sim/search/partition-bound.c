@@ -35,7 +35,7 @@ init_sums(Sums *sums, const RpDispatchedSearch *search)
         .early = g_new0(gint64, n + 1),
         .weight = g_new0(gint64, n + 1),
     };
-    sums->early_fused = !sums->gated && options->fused_forward != RP_FUSED_PHYSICAL;
+    sums->early_fused = !sums->gated && options->fused_forward == RP_FUSED_PUBLISHED;
     for (gsize l = 0; l < n; l++) {
         const RpLayer *layer = &profile->layers[l];
 
@@ -333,8 +333,6 @@ rp_bound_bound_ns(const RpProfile *profile, const RpPlanOptions *options, guint 
     RpDispatchedSearch search = {.profile = profile, .options = *options};
     Sums sums;
 
-    if (options->recompute == RP_RECOMPUTE_DEFAULT)
-        search.options.recompute = RP_RECOMPUTE_GATED;
     init_sums(&sums, &search);
     double bound = (double)work_ns(&sums, n) * options->micro_batches;
 

@@ -45,6 +45,8 @@ rp_system_pipeline(const RpProfile *profile, const char *schedule, const RpParti
         .gpus = gpus,
         .micro_batches = micro_batches,
         .fidelity = RP_FIDELITY_COMPUTE,
+        .recompute =
+            RP_RECOMPUTE_GATED, /* autograd makes activations again when it comes to them */
     };
 
     if (options.schedule == NULL ||
@@ -94,6 +96,7 @@ mobius_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, 
         .gpus = gpus,
         .micro_batches = pass,
         .fidelity = RP_FIDELITY_COMPUTE,
+        .recompute = RP_RECOMPUTE_GATED,
     };
 
     (void)memory;
@@ -168,26 +171,23 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
     if (partition == NULL)
         return FALSE;
     const RpSteadyWindow window =
-        rp_steady_window(gpus, (partition->n_forward + partition->n_backward) *
-                                   (options.micro_batches / options.round));
+        async ? rp_steady_window(gpus, (partition->n_forward + partition->n_backward) *
+                                           (options.micro_batches / options.round))
+              : rp_steady_window_synchronous();
     const RpMachine machine = rp_machine_from_profile(profile);
     const guint64 actions = (guint64)(partition->n_forward + partition->n_backward) *
-                            options.micro_batches * (async ? window.iterations : 1);
+                            options.micro_batches * window.iterations;
 
     if (!check_actions(actions, error))
         return FALSE;
-    g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, partition, &options, async ? window.iterations : 1, error);
+    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, window.iterations, error);
     g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
 
     if (trace == NULL)
         return FALSE;
     memory->gpu = fullest_gpu(plan);
     memory->host = (double)rp_plan_arena_bytes(plan, gpus);
-    if (async)
-        read_steady(trace, &window, gpus, time);
-    else
-        set_time(rp_trace_end_ns(trace), (double)rp_report_bubble(trace).busy_ns, gpus, time);
+    read_steady(trace, &window, gpus, time);
     return TRUE;
 }
 

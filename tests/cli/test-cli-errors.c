@@ -168,8 +168,6 @@ refuses_options_that_have_no_effect(void **state)
     static const Case cases[] = {
         {SIMULATE "--schedule 1f1b --round 8", 2,
          "--round: schedule 1f1b runs all micro-batches as one round; it is for roundpipe"},
-        {SIMULATE "--schedule zb-v --fused-forward physical", 2,
-         "--fused-forward: schedule zb-v has no fused stage"},
         {SIMULATE "--schedule gpipe --live 4", 2, "it is for zb-2p"},
         {SIMULATE "--schedule zb-2p --live 4", 2,
          "found a limit of 4 (v-half and v-min take fewer)"
@@ -186,12 +184,11 @@ refuses_options_that_have_no_effect(void **state)
          "--no-clip: with --consistency blocking every layer waits"},
         {ROUNDPIPE "--fidelity full --consistency blocking --optimizer lean", 2,
          "--optimizer: --consistency blocking has one optimizer only"},
-        {ROUNDPIPE "--fidelity full --fused-forward published", 2,
-         "--fused-forward: published is of compute fidelity"},
-        {ROUNDPIPE "--recompute gated --fused-forward published", 2,
-         "--fused-forward: published runs early"},
+        {ROUNDPIPE "--recompute gated --published", 2,
+         "--published: expected no --recompute beside it"},
         {SIMULATE "--schedule 1f1b --recompute selective", 2,
-         "schedule 1f1b recomputes everything: expected --recompute auto or full, found selective"},
+         "schedule 1f1b keeps everything on its GPU or recomputes it: expected --recompute auto, "
+         "full or none, found selective"},
         {ROUNDPIPE "--recompute none", 2,
          "--recompute: the timing file does not say what its layers' forwards could save"},
         {"partition @Q --schedule 1f1b --gpus 8 --micro-batches 16 --round 8", 2, "--round: "},
@@ -210,7 +207,7 @@ refuses_options_that_have_no_effect(void **state)
         "verify @Q --schedule roundpipe --gpus 4 --micro-batches 4 --optimizer lean --async",
         "compare @Q --schedules 1f1b,interleaved-1f1b,roundpipe --gpus 4 --micro-batches 8 "
         "--round 4 --group 4",
-        ROUNDPIPE "--fidelity full --transfers naive --optimizer lean --fused-forward physical",
+        ROUNDPIPE "--fidelity full --transfers naive --optimizer lean --published",
     };
 
     (void)state;

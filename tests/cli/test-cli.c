@@ -55,7 +55,7 @@ divides_the_bubble_ratio_into_its_parts(void **state)
 {
     static const char *const modes[] = {
         "--schedule 1f1b",
-        "--schedule zb-v --recompute early",
+        "--schedule zb-v --published",
         "--schedule roundpipe",
         "--schedule roundpipe --iterations 3",
         "--schedule roundpipe --async",
@@ -85,7 +85,7 @@ has_neither_fill_nor_drain_in_steady_state(void **state)
 {
     g_auto(RpCliRun) run =
         rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --round 8 "
-                   "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --async --json");
+                   "--forward-stages 7*4 --backward-stages 0,3*8,2*2 --async --published --json");
     g_autoptr(RpTree) root = rp_cli_json(&run);
 
     (void)state;
@@ -176,13 +176,11 @@ reproduces_every_published_row(void **state)
         const Row *row = &rows[i];
         g_auto(GStrv) lists = g_strsplit(row->partition, "|", 2);
         g_autofree char *stages =
-            lists[1] == NULL
-                ? g_strdup_printf("--recompute gated --stages %s", lists[0])
-                : g_strdup_printf(
-                      "--recompute early --round 8 --forward-stages %s --backward-stages %s",
-                      lists[0], lists[1]);
+            lists[1] == NULL ? g_strdup_printf("--stages %s", lists[0])
+                             : g_strdup_printf("--round 8 --forward-stages %s --backward-stages %s",
+                                               lists[0], lists[1]);
         g_auto(RpCliRun) run = rp_cli_run("simulate @R/profiles/rtx4090/%s.json --schedule %s "
-                                          "--gpus 8 --micro-batches 16 %s --json",
+                                          "--gpus 8 --micro-batches 16 --published %s --json",
                                           row->model, row->schedule, stages);
         g_autoptr(RpTree) root = rp_cli_json(&run);
 
@@ -258,18 +256,12 @@ compares_alike_and_says_what_fits(void **state)
 {
     g_auto(RpCliRun) llama =
         rp_cli_run("compare llama-3.1-8b --schedules zb-v,roundpipe,zb-v-async --json");
-    g_auto(RpCliRun) physical = rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 "
-                                           "--micro-batches 16 --fused-forward physical --json");
     g_auto(RpCliRun) alike = rp_cli_run("compare @Q --schedules zb-v,roundpipe --json");
     g_auto(RpCliRun) published =
         rp_cli_run("compare @Q --schedules zb-v,roundpipe --published --json");
-    g_auto(RpCliRun) simulated =
-        rp_cli_run("simulate @Q --schedule roundpipe --gpus 8 --micro-batches 16 --json");
     g_autoptr(RpTree) fits = rp_cli_json(&llama);
-    g_autoptr(RpTree) one = rp_cli_json(&physical);
     g_autoptr(RpTree) fair = rp_cli_json(&alike);
     g_autoptr(RpTree) paper = rp_cli_json(&published);
-    g_autoptr(RpTree) other = rp_cli_json(&simulated);
 
     (void)state;
     /* the zero-bubble schedule does not fit in 24 GB, so that it is not the best */
@@ -278,12 +270,100 @@ compares_alike_and_says_what_fits(void **state)
     assert_true(rp_cli_number(fits, "rows.0.gpu_peak_bytes") > 25e9);
     assert_true(rp_cli_member(fits, "rows.1.fastest")->number);
     assert_true(rp_cli_member(fits, "rows.2.async")->number);
-    assert_true(rp_cli_number(fair, "rows.1.iteration_ms") == rp_cli_number(one, "iteration_ms"));
     assert_string_equal(rp_cli_member(paper, "rows.0.recompute")->text, "gated");
-    assert_true(rp_cli_number(paper, "rows.1.iteration_ms") ==
-                rp_cli_number(other, "iteration_ms"));
     assert_true(rp_cli_number(paper, "rows.0.bubble_ratio") >
                 rp_cli_number(fair, "rows.0.bubble_ratio"));
+}
+
+/* Every command simulates by one rule, and by the paper's with one flag. */
+static void
+every_command_has_one_convention(void **state)
+{
+    static const char *const schedules[] = {"1f1b", "roundpipe"};
+    static const char *const rules[] = {"", "--published"};
+
+    (void)state;
+    for (gsize i = 0; i < 4; i++) {
+        g_autofree char *file = g_strdup_printf("convention-%u.csv", (guint)i);
+        const char *schedule = schedules[i / 2], *rule = rules[i % 2];
+        g_auto(RpCliRun) compare =
+            rp_cli_run("compare @Q --schedules %s %s --json", schedule, rule);
+        g_autofree char *words =
+            g_strdup_printf("@Q --schedule %s --gpus 8 --micro-batches 16 %s", schedule, rule);
+        g_auto(RpCliRun) simulate = rp_cli_run("simulate %s --json", words);
+        g_auto(RpCliRun) replay = rp_cli_run("replay %s --seconds 0.2 --json", words);
+        g_auto(RpCliRun) verify = rp_cli_run("verify %s", words);
+        g_auto(RpCliRun) sweep = rp_cli_run("sweep %s -o @T/%s --json", words, file);
+        g_autoptr(RpTree) compared = rp_cli_json(&compare);
+        g_autoptr(RpTree) simulated = rp_cli_json(&simulate);
+        g_autoptr(RpTree) replayed = rp_cli_json(&replay);
+        g_autoptr(RpTree) swept = rp_cli_json(&sweep);
+        const double ratio = rp_cli_number(compared, "rows.0.bubble_ratio");
+
+        assert_float_equal(rp_cli_number(simulated, "bubble_ratio"), ratio, 1e-9);
+        assert_float_equal(rp_cli_number(replayed, "predicted.bubble_ratio"), ratio, 1e-9);
+        assert_float_equal(g_ascii_strtod(rp_cli_member(swept, "rows.0.bubble_pct")->text, NULL),
+                           100 * ratio, 1e-4);
+        assert_int_equal(verify.code, 0);
+    }
+}
+
+/* With its optimizer, as `plan` has it. */
+static void
+a_synchronous_step_is_that_of_plan(void **state)
+{
+    g_auto(RpCliRun) plan =
+        rp_cli_run("plan --profile @Q --gpus 4 --micro-batches 16 --sync --json");
+    g_autoptr(RpTree) planned = rp_cli_json(&plan);
+    g_autofree char *forward = rp_cli_list(planned, "recommendation.forward_stages");
+    g_autofree char *backward = rp_cli_list(planned, "recommendation.backward_stages");
+    g_auto(RpCliRun) simulate = rp_cli_run(
+        "simulate @Q --schedule roundpipe --gpus 4 --micro-batches 16 --round %.0f --replicas %.0f "
+        "--forward-stages %s --backward-stages %s --fidelity full --early-steps auto --json",
+        rp_cli_number(planned, "recommendation.round"),
+        rp_cli_number(planned, "recommendation.replicas"), forward, backward);
+    g_autoptr(RpTree) simulated = rp_cli_json(&simulate);
+
+    (void)state;
+    assert_float_equal(rp_cli_number(simulated, "iteration_ms"),
+                       rp_cli_number(planned, "recommendation.step_ms"), 1e-3);
+    assert_float_equal(rp_cli_number(simulated, "bubble_ratio"),
+                       rp_cli_number(planned, "recommendation.bubble_ratio"), 1e-6);
+}
+
+/* The textbook's (M + N - 1)(F + B), of a backward that makes nothing again: bubble (N - 1) / (M + N - 1). */
+static void
+bound_schedules_may_recompute_nothing(void **state)
+{
+    static const char *const fidelities[] = {"compute", "full"};
+    static const char text[] =
+        "{\"format\": \"roundpipe-profile/1\", \"model\": \"unit\", "
+        "\"links\": {\"h2d_gb_per_s\": 1e6, \"d2h_gb_per_s\": 1e6}, \"layers\": ["
+        "{\"kind\": \"block\", \"count\": 4, \"forward_ms\": 1, \"backward_ms\": 2, "
+        "\"parameter_bytes\": 64, \"gradient_bytes\": 64, \"input_bytes\": 64, "
+        "\"output_bytes\": 64, \"forward_workspace_bytes\": 64, "
+        "\"backward_workspace_bytes\": 64, \"activation_bytes\": 4096}]}";
+
+    g_autofree char *path = rp_cli_temporary("unit.json");
+
+    (void)state;
+    rp_cli_write("unit.json", text);
+    for (gsize i = 0; i < 2; i++) {
+        g_auto(RpCliRun) run = rp_cli_run("simulate @T/unit.json --schedule 1f1b --gpus 4 "
+                                          "--micro-batches 8 --recompute none --fidelity %s --json",
+                                          fidelities[i]);
+        g_autoptr(RpTree) root = rp_cli_json(&run);
+
+        assert_float_equal(rp_cli_number(root, "iteration_ms"), 33, 1e-9);
+        assert_float_equal(rp_cli_number(root, "bubble_ratio"), 3.0 / 11, 1e-9);
+        assert_string_equal(rp_cli_member(root, "recompute")->text, "none");
+        if (i == 1) /* the first GPU holds those of four micro-batches */
+            assert_true(rp_cli_number(root, "gpu_peak_bytes") >= 4 * 4096);
+    }
+    g_remove(path); /* other tests look for profiles there */
+    rp_cli_must_run("verify @Q --schedule zb-v --gpus 4 --micro-batches 8 --recompute none");
+    rp_cli_must_run("verify @Q --schedule dualpipe-v --gpus 4 --micro-batches 8 --recompute none");
+    rp_cli_must_run("verify @Q --schedule mobius --gpus 4 --micro-batches 8 --recompute none");
 }
 
 static void
@@ -580,6 +660,9 @@ main(void)
         cmocka_unit_test(lists_the_catalogue),
         cmocka_unit_test(compares_every_schedule_and_marks_the_best),
         cmocka_unit_test(compares_alike_and_says_what_fits),
+        cmocka_unit_test(every_command_has_one_convention),
+        cmocka_unit_test(a_synchronous_step_is_that_of_plan),
+        cmocka_unit_test(bound_schedules_may_recompute_nothing),
         cmocka_unit_test(spreads_of_a_profile_give_a_range),
         cmocka_unit_test(draws_are_the_same_for_a_seed_and_of_no_effect_without_spreads),
         cmocka_unit_test(compares_on_when_a_schedule_cannot_run),

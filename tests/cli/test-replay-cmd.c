@@ -46,7 +46,7 @@ tasks_that_only_take_their_time_share_no_processors(void **state)
 
     assert_true(g_file_set_contents(path, text, -1, NULL));
     g_auto(RpCliRun) run = rp_cli_run("replay @T/one.json --schedule gpipe --gpus 4 "
-                                      "--micro-batches 4 --seconds 0.1 --json");
+                                      "--micro-batches 4 --published --seconds 0.1 --json");
     g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/one.json --schedule gpipe --gpus 4 "
                                             "--micro-batches 4 --json");
     g_autoptr(RpTree) root = rp_cli_json(&run);

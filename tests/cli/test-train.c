@@ -747,6 +747,8 @@ refuses_what_cannot_be_trained(void **state)
         {TRAIN "x --set device_memory=1KiB --set schedule=gpipe", 1, "gpu 0"},
         {TRAIN "x --set schedule=gpipe --set stages=2,3", 2,
          "stages: the stages hold 5 blocks, but the model has 4"},
+        {TRAIN "x --set schedule=gpipe --set round=0 --set recompute=none", 2,
+         "training with schedule gpipe recomputes everything: expected recompute auto or full"},
         {TRAIN "x --set stages=2,2", 2, "needs forward_stages and backward_stages"},
         {TRAIN "x --set micro_batches=1", 2, "at least 2 micro-batches"},
         {TRAIN "x --set devices=cuda:1", 2, "GPU" /* not built in, or too few */},

@@ -363,7 +363,7 @@ the_parts_of_a_steady_bubble_are_switch_and_intra(void **state)
     RpSteady steady = rp_report_steady(fixture->trace, 0, 1);
 
     assert_bubble(
-        rp_report_steady_bubble(fixture->trace, &steady), 2,
+        rp_report_steady_bubble(fixture->trace, &steady, FALSE), 2,
         (Expected){
             .makespan_ns = 11, .busy_ns = 12, .switch_ns = 2, .intra_ns = 8, .exposed_ns = 2 + 5});
 }

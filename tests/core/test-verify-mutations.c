@@ -74,6 +74,13 @@ static const RpTestPlan plans[] = {
      .resident = G_MAXUINT64},
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
      .iterations = 2, .tied = TRUE, .packed = TRUE, .resident = G_MAXUINT64},
+    /* what forwards keep on the device */
+    {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
+     .saved = RP_SAVED(ATTENTION)},
+    {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
+     .saved = RP_SAVED(ATTENTION)},
+    {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
+     .saved = RP_SAVED(ATTENTION)},
     /* what forwards save */
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 2,
      .saved = RP_SAVED(ATTENTION) | RP_SAVED(MLP)},

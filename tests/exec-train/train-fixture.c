@@ -164,7 +164,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
                  .saved = {.groups = run->saved},
                  .reverse_backward = run->reverse,
                  .async = run->async,
-                 .recompute = run->gated ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_DEFAULT,
+                 .recompute = run->gated ? RP_RECOMPUTE_GATED : RP_RECOMPUTE_EARLY,
                  .transfers = run->naive ? RP_TRANSFERS_NAIVE : RP_TRANSFERS_WINDOWS,
                  .early_steps = run->early_steps ? RP_EARLY_ON : RP_EARLY_OFF,
                  .consistency = run->blocking ? RP_CONSISTENCY_BLOCKING : RP_CONSISTENCY_EVENTS,

@@ -50,7 +50,8 @@ run(const char *schedule, guint gpus, guint micro_batches, RpFidelity fidelity)
     RpPlanOptions options = {.schedule = rp_schedule_find(schedule, &error),
                              .gpus = gpus,
                              .micro_batches = micro_batches,
-                             .fidelity = fidelity};
+                             .fidelity = fidelity,
+                             .recompute = RP_RECOMPUTE_GATED};
     rp_assert_no_error(error);
     guint stages = options.schedule->stages_per_gpu == 2 ? 2 * gpus : gpus;
     Run made = {.profile = profile_of_blocks(stages)};

@@ -81,7 +81,7 @@ fills_in_every_default(void **state)
     assert_int_equal(run->partition_choice, 0);
     assert_false(run->given_stages);
     assert_null(run->stages);
-    assert_int_equal(run->recompute_choice, RP_RECOMPUTE_DEFAULT);
+    assert_int_equal(run->recompute_choice, RP_SETTING_RECOMPUTE(EARLY, AUTO));
     assert_int_equal(run->transfers, RP_TRANSFERS_WINDOWS);
     assert_int_equal(run->consistency, RP_CONSISTENCY_EVENTS);
     assert_true(run->device_memory_bytes == 0 && run->host_memory_bytes == 0);

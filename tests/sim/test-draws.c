@@ -69,6 +69,7 @@ make_plan(Fixture *f, const char *schedule, const guint *blocks, guint gpus)
         .gpus = gpus,
         .micro_batches = MICRO_BATCHES,
         .fidelity = RP_FIDELITY_COMPUTE,
+        .recompute = RP_RECOMPUTE_GATED, /* as the formulas below */
     };
 
     rp_assert_no_error(f->error);

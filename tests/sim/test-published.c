@@ -69,6 +69,7 @@ check_row(const Row *row)
         .fidelity = RP_FIDELITY_COMPUTE,
     };
     assert_non_null(options.schedule);
+    rp_plan_follow_paper(&options);
     g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 1, &error);
     if (plan == NULL)
         fail_msg("%s", error->message);

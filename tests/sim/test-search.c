@@ -135,9 +135,57 @@ tapered_partitions_are_found(void **state)
         RpPlanOptions options = {
             .schedule = rp_schedule_find("roundpipe", NULL), .gpus = 8, .micro_batches = 16};
 
-        assert_true((double)chosen_ns(profile, &options, 0) <= 1e6 * rows[i].published_ms);
-        options.fused_forward = RP_FUSED_PHYSICAL;
         assert_true((double)chosen_ns(profile, &options, 0) <= 1e6 * rows[i].physical_ms);
+        rp_plan_follow_paper(&options);
+        assert_true((double)chosen_ns(profile, &options, 0) <= 1e6 * rows[i].published_ms);
+    }
+}
+
+/* GPT-OSS-20B of which the times are known alone. */
+static const char layer_times[] =
+    "{\"format\": \"roundpipe-profile/1\", \"model\": \"gpt-oss-20b\", \"device\": \"RTX 4090\", "
+    "\"source\": \"published\", \"origin\": \"profiles/rtx4090/layer-times.csv\", "
+    "\"links\": {\"hop_ms\": 2.25}, \"layers\": ["
+    "{\"kind\": \"block\", \"name\": \"block\", \"count\": 24, \"forward_ms\": 21.6445625, "
+    "\"backward_ms\": 81.780875}, "
+    "{\"kind\": \"head\", \"name\": \"head\", \"forward_ms\": 44.2925, \"backward_ms\": 86.264}]}";
+
+/* Under the published rule a fused forward does not wait: no partition is slower for it, so none that is
+ * found may be. Nor is any worse than the paper's own stages in the paper's rounds of 8. */
+static void
+the_published_rule_finds_nothing_worse(void **state)
+{
+    static const struct {
+        const char *profile, *forward, *backward;
+    } rows[] = {
+        {"profiles/rtx4090/qwen3-1.7b.json", "7*4", "0,3*8,2*2"},
+        {"profiles/rtx4090/llama-3.1-8b.json", "5*4,6*2", "0,2*16"},
+        {NULL, "5*4,4", "0,1*24"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        GError *error = NULL;
+        g_autoptr(RpProfile) profile =
+            rows[i].profile != NULL
+                ? load(rows[i].profile)
+                : rp_profile_parse("x.json", layer_times, strlen(layer_times), &error);
+        RpPlanOptions options = {
+            .schedule = rp_schedule_find("roundpipe", NULL), .gpus = 8, .micro_batches = 16};
+        g_autoptr(GArray) forward = rp_partition_parse_list(rows[i].forward, NULL);
+        g_autoptr(GArray) backward = rp_partition_parse_list(rows[i].backward, NULL);
+
+        rp_assert_no_error(error);
+        g_autoptr(RpPartition) paper = rp_partition_from_dispatched_blocks(
+            profile, (const guint *)(void *)forward->data, forward->len,
+            (const guint *)(void *)backward->data, backward->len, &error);
+        rp_assert_no_error(error);
+        const gint64 physical_ns = chosen_ns(profile, &options, 0);
+
+        rp_plan_follow_paper(&options);
+        const gint64 published_ns = chosen_ns(profile, &options, 0);
+
+        assert_true(published_ns <= physical_ns);
+        assert_true(published_ns <= simulated_ns(profile, &options, paper, 8));
     }
 }
 
@@ -158,8 +206,7 @@ longer_runs_have_no_worse_partitions(void **state)
                 .options = {.schedule = rp_schedule_find("roundpipe", NULL),
                             .gpus = 8,
                             .micro_batches = m,
-                            .async = TRUE,
-                            .fused_forward = RP_FUSED_PHYSICAL},
+                            .async = TRUE},
                 .memory_bytes = profile->gpu_memory_bytes,
                 .least_slots = 1,
             };
@@ -178,10 +225,8 @@ static void
 compute_finds_rounds_of_fewer_slots_than_devices(void **state)
 {
     g_autoptr(RpProfile) profile = load("profiles/h200/qwen3-1.7b-8x2048.json");
-    RpPlanOptions options = {.schedule = rp_schedule_find("roundpipe", NULL),
-                             .gpus = 4,
-                             .micro_batches = 16,
-                             .fused_forward = RP_FUSED_PHYSICAL};
+    RpPlanOptions options = {
+        .schedule = rp_schedule_find("roundpipe", NULL), .gpus = 4, .micro_batches = 16};
     guint round = 0;
     const gint64 compute_ns = chosen_ns(profile, &options, 0);
 
@@ -242,6 +287,7 @@ main(void)
         cmocka_unit_test(few_partitions_are_all_tried),
         cmocka_unit_test(no_partition_is_below_the_bound),
         cmocka_unit_test(tapered_partitions_are_found),
+        cmocka_unit_test(the_published_rule_finds_nothing_worse),
         cmocka_unit_test(longer_runs_have_no_worse_partitions),
         cmocka_unit_test(compute_finds_rounds_of_fewer_slots_than_devices),
         cmocka_unit_test(bound_schedules_try_every_stage_count),

@@ -24,11 +24,6 @@ resolve_options(RpPlanOptions *options, const RpProfile *profile)
         options->round = MAX(1, rp_plan_whole_round(options));
     else
         options->round *= options->slices;
-    if (options->recompute == RP_RECOMPUTE_DEFAULT)
-        options->recompute = dispatched ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED;
-    if (options->fused_forward == RP_FUSED_DEFAULT)
-        options->fused_forward =
-            options->fidelity == RP_FIDELITY_FULL ? RP_FUSED_PHYSICAL : RP_FUSED_PUBLISHED;
     if (!rp_profile_is_mixed(profile))
         options->dispatch = RP_DISPATCH_ROTATION;
     if (options->dispatch == RP_DISPATCH_FREE)
@@ -104,6 +99,7 @@ set_promises(RpPlanJob *job)
         .packed = options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile),
         .layerwise = trains_layerwise(job) && !options->forward_only,
         .stash_on_host = schedule->dispatched,
+        .keeps = rp_plan_keeps(options),
         .schedule = schedule->name,
         .first_iteration = options->first_iteration,
         .element_bytes = rp_profile_element_bytes(job->profile),
@@ -184,6 +180,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     };
     RpLargest needs = rp_largest_new(profile);
 
+    needs.keeps = job->promises->keeps;
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
     stage.parameter_bytes = needs.parameters[way];
@@ -223,17 +220,29 @@ rp_save_groups(RpSaveChoice choice)
                                        : 0;
 }
 
+RpProfile *
+rp_plan_saving_profile(const RpProfile *profile, const RpPlanOptions *options)
+{
+    const gboolean dispatched = options->schedule->dispatched;
+
+    if (options->saved.groups == 0 && (dispatched || !rp_profile_saves(profile)))
+        return NULL;
+    RpProfile *saving = rp_profile_copy(profile);
+
+    if (rp_plan_keeps(options))
+        rp_profile_keep_activations(saving);
+    else
+        rp_profile_choose_saved(saving, &options->saved);
+    return saving;
+}
+
 static void
 choose_saved(RpPlanJob *job)
 {
-    const RpPlanOptions *options = &job->options;
-    const gboolean dispatched = options->schedule->dispatched;
+    RpProfile *saving = rp_plan_saving_profile(job->profile, &job->options);
 
-    if (dispatched ? options->saved.groups == 0 : !rp_profile_saves(job->profile))
-        return;
-    own_profile(job);
-    rp_profile_choose_saved(job->own_profile,
-                            dispatched ? &options->saved : &(RpSavedChoice){.groups = 0});
+    if (saving != NULL)
+        job->profile = job->own_profile = saving;
 }
 
 /* Frozen weights that stay on devices. */

@@ -75,10 +75,10 @@ copy_ns(const RpPlanJob *job, guint layer)
 /* The host's lane, which is free at @free_ns, has done what it must of the layers below @layer, as they
  * come home. */
 static double
-done_ns(const RpPlanJob *job, guint layer, double free_ns, const double *must_ns)
+done_ns(const double *lefts_ns, guint layer, double free_ns, const double *must_ns)
 {
     for (guint l = layer; l-- > 0;)
-        free_ns = MAX(free_ns, -left_ns(job, l)) + must_ns[l];
+        free_ns = MAX(free_ns, -lefts_ns[l]) + must_ns[l];
     return free_ns;
 }
 
@@ -87,17 +87,19 @@ rp_early_choose(const RpPlanJob *job, RpEarlyTime must, RpEarlyTime may, gboolea
 {
     const guint n = job->profile->n_layers;
     const gboolean known = job->profile->optimizer_parameters_per_s > 0;
-    g_autofree double *must_ns = g_new0(double, n);
+    g_autofree double *must_ns = g_new0(double, n), *lefts_ns = g_new(double, n);
     double free_ns = -G_MAXDOUBLE, end_ns; /* from the end of the iteration's compute on */
 
+    for (guint l = 0; l < n; l++)
+        lefts_ns[l] = left_ns(job, l);
     for (guint l = 0; l < n && known; l++)
         must_ns[l] = host_ns(job, must(job, l)) + copy_ns(job, l);
-    end_ns = done_ns(job, n, free_ns, must_ns);
+    end_ns = done_ns(lefts_ns, n, free_ns, must_ns);
     for (guint l = n; l-- > 0;) {
-        const double start_ns = MAX(free_ns, -left_ns(job, l)) + must_ns[l];
+        const double start_ns = MAX(free_ns, -lefts_ns[l]) + must_ns[l];
         const double all_ns = start_ns + (known ? host_ns(job, may(job, l)) : 0);
 
-        early[l] = l > 0 && (!known || done_ns(job, l, all_ns, must_ns) <= end_ns);
+        early[l] = l > 0 && (!known || done_ns(lefts_ns, l, all_ns, must_ns) <= end_ns);
         free_ns = early[l] ? all_ns : start_ns;
     }
 }

@@ -121,6 +121,7 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
     const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const RpInterval *layers = &backward->at->layers;
     const gboolean fused = action->kind == RP_ACTION_FUSED;
+    const gboolean keeps = self->job->promises->keeps;
 
     if (makes->output) {
         rp_placement_take_input(self->placement, forward);
@@ -130,6 +131,8 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
             rp_placement_take_output(self->placement, forward);
         if (!fused && !self->job->options.forward_only)
             rp_placement_take_saved(self->placement, forward, FALSE);
+        if (keeps)
+            rp_placement_take_kept(self->placement, forward);
     }
     if (!fused && (makes->input_gradient || makes->weight_gradient)) {
         rp_placement_take_input(self->placement, backward);
@@ -144,7 +147,7 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
                         backward->gradient);
         rp_placement_take_input_gradient(self->placement, backward);
     }
-    if (makes->input_gradient != makes->weight_gradient)
+    if (makes->input_gradient != makes->weight_gradient || (keeps && makes->weight_gradient))
         rp_placement_take_kept(self->placement, backward);
 }
 
@@ -168,14 +171,15 @@ access_sum(const Full *self, const RpPart *part)
                           RP_ROLE_LEAVING, 0);
 }
 
+/* @kept: how it accesses what is kept */
 static void
-access_operands(const Full *self, const RpPart *part, guint32 gradient_phase)
+access_operands(const Full *self, const RpPart *part, guint16 kept, guint32 gradient_phase)
 {
     RpBuilder *builder = self->job->builder;
 
     rp_builder_read(builder, part->input.buffer, RP_ROLE_INPUT);
     rp_builder_write(builder, part->output.buffer, RP_ROLE_OUTPUT);
-    rp_builder_write(builder, part->kept, RP_ROLE_KEPT);
+    rp_builder_access(builder, part->kept, kept, RP_ROLE_KEPT, 0);
     rp_builder_access(builder, part->gradient.buffer, RP_ACCESS_READ, RP_ROLE_GRADIENT,
                       gradient_phase);
 }
@@ -281,8 +285,12 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
         rp_builder_read(builder, backward->input.buffer, RP_ROLE_INPUT);
         rp_placement_access_saved(self->placement, backward, TRUE);
     } else {
-        access_operands(self, forward, 0);
-        access_operands(self, backward, rp_job_leads(job, action) ? 1 : 0);
+        access_operands(self, forward, RP_ACCESS_WRITE, 0);
+        access_operands(self, backward,
+                        !job->promises->keeps    ? RP_ACCESS_WRITE
+                        : makes->weight_gradient ? RP_ACCESS_READ
+                                                 : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                        rp_job_leads(job, action) ? 1 : 0);
         rp_placement_access_saved(self->placement, forward, FALSE);
         rp_placement_access_saved(self->placement, backward, TRUE);
     }

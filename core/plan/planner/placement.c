@@ -48,6 +48,7 @@ largest_of_device(const RpPlanJob *job, guint g)
 {
     RpLargest largest = rp_largest_new(job->profile);
 
+    largest.keeps = job->promises->keeps;
     if (job->partition->dispatched)
         return rp_largest_dispatched(job->profile, job->partition,
                                      rp_plan_slot_step(job->profile, &job->options));

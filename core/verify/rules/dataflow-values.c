@@ -213,7 +213,11 @@ check_stash(RpDataflow *flow, guint32 s, guint32 m)
     guint32 consumer = flow->backward[s * M + m], own = flow->forward[s * M + m];
 
     if (stage->bound && own != RP_NO_TASK && consumer != RP_NO_TASK &&
-        !check_kept_input(flow, own, consumer, boundary, m))
+        (!check_kept_input(flow, own, consumer, boundary, m) ||
+         (verifier->full && verifier->promises->keeps && stage->kept_bytes > 0 &&
+          !rp_verifier_check_flow(flow->verifier, RP_RULE_ACTIONS, own, consumer,
+                                  (RpCarriage){RP_ROLE_KEPT, RP_ROLE_KEPT, RP_CARRY_ACTIVATIONS},
+                                  "what the forward keeps"))))
         return FALSE;
     if (stage->runs_forward && !(stage->bound && verifier->promises->stash_on_host))
         return TRUE;
