@@ -68,9 +68,7 @@ rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 
         const RpLayer *layer = &profile->layers[i];
 
         *parameters += (parameter_bytes(layer) - layer->tied_bytes) / element;
-        if (layer->gradient_bytes > 0)
-            *trained +=
-                (layer->gradient_bytes - MIN(layer->gradient_bytes, layer->tied_bytes)) / element;
+        *trained += rp_layer_own_gradient_bytes(layer) / element;
     }
 }
 

@@ -226,6 +226,15 @@ rp_plan_layer(const RpPlan *plan, guint layer)
     return &plan->layers[layer];
 }
 
+guint32
+rp_plan_tied_from(const RpPlan *plan, guint layer)
+{
+    const guint last = rp_plan_n_layers(plan) - 1;
+    const RpPlanLayer *row = rp_plan_layer(plan, last);
+
+    return row->tied_gradient_bytes > 0 && row->tied_to == layer ? last : RP_NONE;
+}
+
 void
 rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer)
 {

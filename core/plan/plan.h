@@ -230,6 +230,8 @@ typedef struct {
     gboolean early;    /* its early step writes weights, and a late step follows */
     guint32 tied_to;   /* layer that the last tied_bytes of this layer's weights belong to */
     guint64 tied_bytes;
+    guint64 tied_gradient_bytes; /* at the end of its gradients, which that layer's step adds to its
+                                    own, as wide as weights; 0: the matrix is frozen */
     guint64 resident_bytes; /* all of its frozen weights, tied ones too, if they stay on devices */
     guint64 input_bytes;    /* of a micro-batch: what crosses the boundary before the layer */
     guint64 saved_bytes;    /* of a micro-batch: what its forward saves for its backward, which is
@@ -337,6 +339,8 @@ const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
 /* `full`: set by the planner before the first task, n_layers of them. */
 void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
 const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
+/* The layer (the last one) whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
+guint32 rp_plan_tied_from(const RpPlan *plan, guint layer);
 /**
  * rp_plan_decision:
  *

@@ -70,7 +70,9 @@ check_tied(const Check *check, guint l)
     const guint64 tied = layer->tied_bytes;
 
     if (tied == 0)
-        return TRUE;
+        return layer->tied_gradient_bytes == 0 ||
+               refuse(check, l, "tied_gradient_bytes", "0 of a layer without tied_bytes", 0,
+                      layer->tied_gradient_bytes);
     if (layer->kind != RP_LAYER_HEAD || embedding->kind != RP_LAYER_EMBEDDING)
         return refuse(check, l, "tied_bytes", "weights of a head tied to an embedding, else none",
                       0, tied);
@@ -83,12 +85,18 @@ check_tied(const Check *check, guint l)
     if (tied > embedding->parameter_bytes)
         return refuse(check, l, "tied_bytes", "at most parameter_bytes of layers[0]",
                       embedding->parameter_bytes, tied);
-    if (layer->gradient_bytes > 0 && layer->gradient_bytes < tied)
-        return refuse(check, l, "gradient_bytes", "0 or at least tied_bytes", tied,
+    if (layer->tied_gradient_bytes != 0 && layer->tied_gradient_bytes != tied)
+        return refuse(check, l, "tied_gradient_bytes", "0 or tied_bytes", tied,
+                      layer->tied_gradient_bytes);
+    if (layer->gradient_bytes < layer->tied_gradient_bytes)
+        return refuse(check, l, "gradient_bytes", "at least tied_gradient_bytes", tied,
                       layer->gradient_bytes);
-    if (layer->gradient_bytes > 0 && embedding->gradient_bytes < tied)
-        return refuse(check, 0, "gradient_bytes",
-                      "at least tied_bytes of the head, which is trained", tied,
+    if (rp_layer_own_gradient_bytes(layer) > layer->parameter_bytes - tied)
+        return refuse(check, l, "gradient_bytes",
+                      "no more than parameter_bytes less tied_bytes of its own",
+                      layer->parameter_bytes - tied, rp_layer_own_gradient_bytes(layer));
+    if (embedding->gradient_bytes < layer->tied_gradient_bytes)
+        return refuse(check, 0, "gradient_bytes", "at least tied_gradient_bytes of the head", tied,
                       embedding->gradient_bytes);
     return TRUE;
 }

@@ -24,6 +24,8 @@ void rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile);
 
 /* The default of RpLayer.weight_gradient_ns. */
 gint64 rp_profile_default_weight_gradient_ns(gint64 backward_ns);
+/* All of a tied matrix, if the layer has so many. */
+guint64 rp_profile_default_tied_gradient_bytes(const RpLayer *layer);
 
 /**
  * rp_profile_check_layers:

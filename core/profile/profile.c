@@ -394,6 +394,12 @@ rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_by
     }
 }
 
+guint64
+rp_profile_default_tied_gradient_bytes(const RpLayer *layer)
+{
+    return layer->gradient_bytes >= layer->tied_bytes ? layer->tied_bytes : 0;
+}
+
 gint64
 rp_profile_default_weight_gradient_ns(gint64 backward_ns)
 {
@@ -412,6 +418,7 @@ rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized)
         to->upload_bytes = from->upload_bytes;
         to->gradient_bytes = from->gradient_bytes;
         to->tied_bytes = from->tied_bytes;
+        to->tied_gradient_bytes = from->tied_gradient_bytes;
         to->input_bytes = from->input_bytes;
         to->output_bytes = from->output_bytes;
         to->forward_workspace_bytes = from->forward_workspace_bytes;

@@ -47,8 +47,10 @@ typedef struct {
     guint64 parameter_bytes; /* 16-bit weights that the layer runs with */
     guint64 upload_bytes;    /* uploaded for them, where some are packed; 0 = parameter_bytes */
     guint64 gradient_bytes;  /* gradients downloaded, as wide; 0 for a frozen layer */
-    guint64 tied_bytes;     /* the last so many parameters (and gradients) are those of layer 0, the
-                             embedding: uploaded and downloaded here, but kept and updated there */
+    guint64 tied_bytes; /* the last of its parameters, which are those of layer 0, the embedding:
+                           uploaded here, but kept and updated there */
+    guint64 tied_gradient_bytes; /* the last of gradient_bytes, which are that matrix's: downloaded
+                                    here, stepped there; 0 where it is frozen */
     guint64 resident_bytes; /* frozen weights that stay on devices and do not go up again: set by a
                                planner in a profile of its own, 0 in files */
     guint64 input_bytes;    /* one micro-batch's input activation */
@@ -221,6 +223,13 @@ void rp_profile_keep_activations(RpProfile *profile);
 void rp_profile_take(char **string, char *value);
 
 const char *rp_layer_kind_name(RpLayerKind kind);
+
+/* Gradients that the layer's own step reads: all but those of a tied matrix. */
+static inline guint64
+rp_layer_own_gradient_bytes(const RpLayer *layer)
+{
+    return layer->gradient_bytes - layer->tied_gradient_bytes;
+}
 
 /* The layer's weights as the host keeps them: packed ones, and those that are not. */
 static inline guint64

@@ -221,6 +221,7 @@ static const RpJsonField layer_fields[] = {
     SIZE("upload_bytes", Entry, layer.upload_bytes),
     SIZE("gradient_bytes", Entry, layer.gradient_bytes),
     SIZE("tied_bytes", Entry, layer.tied_bytes),
+    SIZE("tied_gradient_bytes", Entry, layer.tied_gradient_bytes),
     SIZE("input_bytes", Entry, layer.input_bytes),
     SIZE("output_bytes", Entry, layer.output_bytes),
     SIZE("forward_workspace_bytes", Entry, layer.forward_workspace_bytes),
@@ -401,6 +402,8 @@ read_entry(RpJsonPull *pull, guint index, Entry *entry, Top *top)
         entry->layer.name = entry->name;
         g_ptr_array_add(profile->names, g_steal_pointer(&entry->name));
     }
+    if (rp_json_record_at(&record, "tied_gradient_bytes") == NULL)
+        entry->layer.tied_gradient_bytes = rp_profile_default_tied_gradient_bytes(&entry->layer);
     note_missing(&record, &entry->layer, index, profile);
     append_layers(top, entry, &(RpProfileEntry){index, record.start});
     return TRUE;

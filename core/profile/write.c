@@ -127,6 +127,7 @@ layers_equal(const RpLayer *a, const RpLayer *b)
            x.forward_workspace_bytes == y.forward_workspace_bytes &&
            x.backward_workspace_bytes == y.backward_workspace_bytes &&
            x.activation_bytes == y.activation_bytes && x.tied_bytes == y.tied_bytes &&
+           x.tied_gradient_bytes == y.tied_gradient_bytes &&
            memcmp(x.saved, y.saved, sizeof x.saved) == 0;
 }
 
@@ -199,6 +200,8 @@ add_layer_sizes(RpJsonWriter *json, const RpLayer *layer, gboolean has_sizes)
         if (sizes[i].bytes != 0 || sizes[i].always)
             rp_json_uint(json, sizes[i].key, sizes[i].bytes);
     }
+    if (layer->tied_gradient_bytes != rp_profile_default_tied_gradient_bytes(layer))
+        rp_json_uint(json, "tied_gradient_bytes", layer->tied_gradient_bytes);
     if (layer->n_tensors == 0)
         return;
     rp_json_break(json);

@@ -27,10 +27,11 @@ expect_reduced(const RpVerifier *verifier, guint layer, GArray *expected)
 static void
 expect_update(const RpVerifier *verifier, const RpTask *task, GArray *expected)
 {
+    const guint tied = rp_plan_tied_from(verifier->plan, task->layer);
+
     expect_reduced(verifier, task->layer, expected);
-    for (guint l = 0; l < verifier->n_layers; l++)
-        if (rp_plan_layer(verifier->plan, l)->tied_to == task->layer && verifier->trainable[l])
-            expect_reduced(verifier, l, expected);
+    if (tied != RP_NONE)
+        expect_reduced(verifier, tied, expected);
 }
 
 void

@@ -273,16 +273,6 @@ expect_weights(Expectation *operands, guint layer, guint16 mode, gboolean frozen
     expect_place(operands, row->weights[version], RP_ROLE_HOST, mode);
 }
 
-/* The layer whose matrix is that of @layer too; RP_NONE. */
-static guint
-tied_from(const RpVerifier *verifier, guint layer)
-{
-    for (guint l = 0; l < verifier->n_layers; l++)
-        if (rp_plan_layer(verifier->plan, l)->tied_to == layer && verifier->trainable[l])
-            return l;
-    return RP_NONE;
-}
-
 /* Of all rounds. */
 static void
 expect_gradients(Expectation *operands, guint layer)
@@ -393,7 +383,7 @@ expect_update(Expectation *operands)
     const RpVerifier *verifier = operands->verifier;
     const RpPlanPromises *promises = verifier->promises;
     const RpTask *task = operands->task;
-    const guint layers[] = {task->layer, tied_from(verifier, task->layer)};
+    const guint layers[] = {task->layer, rp_plan_tied_from(verifier->plan, task->layer)};
 
     for (guint i = 0; i < G_N_ELEMENTS(layers); i++) {
         if (layers[i] == RP_NONE)

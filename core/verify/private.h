@@ -120,6 +120,13 @@ struct _RpVerifier {
     char *race_text;
 };
 
+/* Whether a step writes weights of the layer's own. */
+static inline gboolean
+rp_verifier_is_stepped(const RpVerifier *verifier, guint layer)
+{
+    return rp_plan_layer(verifier->plan, layer)->weights[0] != RP_NONE;
+}
+
 static inline const RpTask *
 rp_verifier_task(const RpVerifier *verifier, guint32 task)
 {

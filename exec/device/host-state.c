@@ -84,7 +84,7 @@ place_layers(RpHostState *host_state, const RpPlan *plan, GError **error)
         if (!place_layer(host_state, plan, l, error))
             return FALSE;
     for (guint l = 0; l < host_state->n_layers; l++)
-        if (host_state->layers[l].tied_to != RP_NONE)
+        if (host_state->layers[l].tied > 0)
             host_state->layers[host_state->layers[l].tied_to].tied_from = l;
     return TRUE;
 }

@@ -126,12 +126,10 @@ rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage)
 {
     g_return_if_fail(weights && index < weights->list->len);
 
-    const guint last = weights->model.tied && index == 0 ? rp_weights_n_layers(weights) - 1 : 0;
-
     for (guint i = 0; i < weights->list->len; i++) {
         RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
 
-        if (i != index && (last == 0 || weight->layer != last))
+        if (i != index && !(weight->tied && index == 0))
             continue;
         weight->trained = FALSE;
         weight->storage = storage;

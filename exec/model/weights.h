@@ -46,8 +46,8 @@ guint rp_weights_layer(const RpWeights *weights, guint layer, guint *first);
 /* The number of a layer's weight of that kind, or -1. */
 int rp_weights_find(const RpWeights *weights, guint layer, RpWeightKind kind);
 
-/* Weight @index has no gradient from now on, and its own storage; with a tied embedding so have the
- * head's. Another storage than the run's is for matrices of matmuls that the kernels can mix (the
+/* Weight @index has no gradient from now on, and its own storage; with a tied embedding so has the
+ * head's matrix. Another storage than the run's is for matrices of matmuls that the kernels can mix (the
  * host's can). Before a network is made of @weights. */
 void rp_weights_freeze(RpWeights *weights, guint index, RpDtype storage);
 

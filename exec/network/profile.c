@@ -36,6 +36,7 @@ set_layer(const RpNetwork *network, gboolean packed, RpProfile *profile, guint i
         layer->upload_bytes = of->layout.upload_bytes;
     layer->gradient_bytes = of->layout.elements * rp_dtype_size(network->options.dtype);
     layer->tied_bytes = of->layout.tied_bytes;
+    layer->tied_gradient_bytes = of->layout.tied_elements * rp_dtype_size(network->options.dtype);
     layer->input_bytes = index > 0 ? network->hidden_bytes : layer->input_bytes;
     layer->output_bytes = index < network->n_layers - 1 ? network->hidden_bytes : 0;
     layer->activation_bytes = of->sizes.kept;

@@ -15,6 +15,14 @@ rp_trainer_fail_proof(RpViolation *violation, GError **error)
     return FALSE;
 }
 
+gboolean
+rp_trainer_prove(const RpPlan *plan, GError **error)
+{
+    RpViolation violation;
+
+    return rp_verify_plan(plan, &violation) || rp_trainer_fail_proof(&violation, error);
+}
+
 /* Hands over what was planned, once it is proved. */
 static gboolean
 append(RpTrainer *trainer, RpGrown grown, GError **error)

@@ -52,19 +52,16 @@ size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOpt
 {
     g_autoptr(RpPlan) own = NULL;
     const RpPlan *plan = options->checked;
-    RpViolation violation;
 
     if (plan == NULL) {
         plan = own = rp_plan_make(trainer->profile, trainer->partition, plan_options,
                                   SIZING_ITERATIONS, error);
         if (plan == NULL ||
             !rp_trainer_check_memory(trainer->devices, plan, options->device_memory_bytes,
-                                     options->host_memory_bytes, FALSE, NULL, error))
+                                     options->host_memory_bytes, FALSE, NULL, error) ||
+            !rp_trainer_prove(plan, error))
             return FALSE;
     }
-    /* its like, before anything is taken; the plan that runs is proved as it is made */
-    if (!rp_verify_plan(plan, &violation))
-        return rp_trainer_fail_proof(&violation, error);
     trainer->arena_bytes = g_new(guint64, (gsize)trainer->gpus + 1);
     for (guint32 a = 0; a <= trainer->gpus; a++)
         trainer->arena_bytes[a] = rp_plan_arena_bytes(plan, a);

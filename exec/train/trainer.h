@@ -53,8 +53,9 @@ typedef struct {
     const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
     const RpPartition *partition; /* copied */
     RpPlanOptions plan;           /* fidelity is set to full */
-    const RpPlan *checked; /* of these, a few iterations that rp_trainer_check_memory() let pass;
-                              %NULL: one is made and checked; borrowed by rp_trainer_new() */
+    const RpPlan *checked;        /* of these, a few iterations that rp_trainer_check_memory() and
+                              rp_trainer_prove() let pass; %NULL: one is made, checked and proved;
+                              borrowed by rp_trainer_new() */
     RpNetworkOptions network;
     RpUpdateOptions update;      /* with servers: the plan is that of one, batches are its own, and
                                their numbers of tokens and targets those of all */
@@ -81,6 +82,8 @@ typedef struct _RpTrainer RpTrainer;
 gboolean rp_trainer_check_memory(const RpDeviceOps *devices, const RpPlan *plan,
                                  guint64 device_bytes, guint64 host_bytes, gboolean dry,
                                  RpRemedy *remedy, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether the plan is correct: the one that runs is proved again as it is made. */
+gboolean rp_trainer_prove(const RpPlan *plan, GError **error);
 
 /**
  * rp_trainer_new:

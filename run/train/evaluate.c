@@ -60,7 +60,8 @@ rp_train_predict_evaluation(RpTrainJob *job, GError **error)
     options.forward_only = TRUE;
     g_autoptr(RpPlan) plan =
         rp_plan_make(profile, job->request.partition, &options, simulated, error);
-    g_autoptr(RpTrace) trace = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+    g_autoptr(RpTrace) trace =
+        plan != NULL && rp_trainer_prove(plan, error) ? rp_simulate(plan, &machine, error) : NULL;
     if (trace == NULL)
         return FALSE;
     const gint64 end_ns = rp_trace_end_ns(trace);

@@ -452,7 +452,8 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
     if (job->trace == NULL ||
         !rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
-                                 run->host_memory_bytes, dry, &job->remedy, error))
+                                 run->host_memory_bytes, dry, &job->remedy, error) ||
+        !rp_trainer_prove(job->plan, error))
         return FALSE;
     job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
     consider_rounds(job);

@@ -32,12 +32,6 @@ view_clear(View *view)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(View, view_clear)
 
-static guint64
-own_bytes(const RpLayer *layer)
-{
-    return layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
-}
-
 /* Layers of host buffers of weights, RP_NONE for others. */
 static guint32 *
 map_weights(const RpPlan *plan)
@@ -179,9 +173,10 @@ time_exchange(View *view, const RpProfile *profile, const RpServerNetwork *netwo
 
     for (guint l = 0; l < profile->n_layers; l++) {
         const RpLayer *layer = &profile->layers[l];
-        const guint64 weights = share_bytes(view, own_bytes(layer), n);
+        const guint64 weights = share_bytes(view, rp_layer_own_gradient_bytes(layer), n);
         const guint64 gradients =
-            weights + share_bytes(view, layer->gradient_bytes - own_bytes(layer), n);
+            weights +
+            share_bytes(view, layer->gradient_bytes - rp_layer_own_gradient_bytes(layer), n);
 
         view->bytes += gradients + weights;
         if (gradients == 0)

@@ -23,7 +23,7 @@ add_layer(const RpProfile *profile, const RpLayer *layer, RpSystemModel *model)
     const double tied = elements(profile, layer->tied_bytes);
 
     model->parameters += all - tied;
-    model->trained += trained - MIN(tied, trained);
+    model->trained += elements(profile, rp_layer_own_gradient_bytes(layer));
     model->tied += tied;
     model->sequence_ns += layer->forward_ns + layer->backward_ns;
     if (layer->kind == RP_LAYER_BLOCK) {

@@ -103,17 +103,18 @@ frozen_tensors_stay_and_others_do_not(void **state)
     }
 }
 
-static void
-gradients_of_the_others_are_the_same(void **state)
+/* Of a run with @freeze, those that are left are those of all. Returns: how many tensors have none */
+static guint
+compare_gradients(const char *model, const char *freeze, gboolean (*frozen)(const char *name))
 {
-    g_auto(RpCliRun) all =
-        rp_cli_run(TRAIN "none --set dtype=fp32 --save-gradients @T/all.safetensors");
-    g_auto(RpCliRun) some =
-        rp_cli_run(TRAIN "none --set dtype=fp32 " FREEZE "--save-gradients @T/some.safetensors");
+    g_auto(RpCliRun) all = rp_cli_run(
+        TRAIN "none --set dtype=fp32 --set model=@T/%s --save-gradients @T/all.safetensors", model);
+    g_auto(RpCliRun) some = rp_cli_run(TRAIN "none --set dtype=fp32 --set model=@T/%s %s "
+                                             "--save-gradients @T/some.safetensors",
+                                       model, freeze);
     Tensors whole, part;
-    guint n_same = 0;
+    guint n_same = 0, n_frozen = 0;
 
-    (void)state;
     assert_int_equal(all.code, 0);
     if (some.code != 0)
         fail_msg("%s", some.err);
@@ -126,7 +127,8 @@ gradients_of_the_others_are_the_same(void **state)
 
         if (of_all == NULL)
             continue;
-        assert_int_equal(of_some == NULL, is_frozen(name));
+        assert_int_equal(of_some == NULL, frozen(name));
+        n_frozen += of_some == NULL;
         if (of_some == NULL)
             continue;
         assert_int_equal(n, m);
@@ -137,6 +139,67 @@ gradients_of_the_others_are_the_same(void **state)
     assert_true(n_same > 10);
     unload(&whole);
     unload(&part);
+    return n_frozen;
+}
+
+static void
+gradients_of_the_others_are_the_same(void **state)
+{
+    (void)state;
+    assert_true(compare_gradients("model", FREEZE, is_frozen) > 5);
+}
+
+#define TIED_CONFIG                                                                                \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":16,"       \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"intermediate_size\":24,"                  \
+    "\"vocab_size\":33,\"tie_word_embeddings\":true}"
+
+static gboolean
+is_norm(const char *name)
+{
+    return strcmp(name, "model.norm.weight") == 0;
+}
+
+static gboolean
+is_embedding(const char *name)
+{
+    return strcmp(name, "model.embed_tokens.weight") == 0;
+}
+
+/* Of the head of a tied model, the matrix or the norm alone is trained: the dry run proves the plan, and
+ * devices do not change the bits. */
+static void
+a_tied_head_may_be_trained_in_part(void **state)
+{
+    static const char *const choices[] = {
+        "--set freeze=norm", "--set freeze=embed_tokens",
+        "--set lora.rank=3 --set lora.targets=q_proj --set lora.save=norm"};
+    static const char *const modes[] = {"", "--set async=false", "--set consistency=blocking",
+                                        "--set optimizer.max_grad_norm=0"};
+
+    (void)state;
+    rp_cli_write("tied.json", TIED_CONFIG);
+    g_auto(RpCliRun) init = rp_cli_run("init @T/tied.json -o @T/tied --seed 1");
+    assert_int_equal(init.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(choices); i++)
+        for (guint k = 0; k < G_N_ELEMENTS(modes); k++) {
+            g_autofree char *what = g_strdup_printf(
+                "--set model=@T/tied --set steps=3 --set output=@T/tied-%u-%u %s %s", i, k,
+                choices[i], modes[k]);
+            g_autofree char *alone =
+                g_strdup_printf("%s --set output=@T/alone-%u-%u --set devices=host:1", what, i, k);
+            g_autofree char *one = g_strdup_printf("alone-%u-%u/checkpoint-3", i, k);
+            g_autofree char *two = g_strdup_printf("tied-%u-%u/checkpoint-3", i, k);
+            g_auto(RpCliRun) dry = rp_cli_run("train @T/run.yaml --dry-run %s", what);
+
+            if (dry.code != 0)
+                fail_msg("%s: %s", what, dry.err);
+            rp_train_files_train(what);
+            rp_train_files_train(alone);
+            rp_train_files_assert_same(one, two);
+        }
+    assert_int_equal(compare_gradients("tied", "--set freeze=norm", is_norm), 1);
+    assert_int_equal(compare_gradients("tied", "--set freeze=embed_tokens", is_embedding), 1);
 }
 
 static void
@@ -206,6 +269,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frozen_tensors_stay_and_others_do_not),
         cmocka_unit_test(gradients_of_the_others_are_the_same),
+        cmocka_unit_test(a_tied_head_may_be_trained_in_part),
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
         cmocka_unit_test(a_resume_with_other_frozen_tensors_is_refused),
         cmocka_unit_test(names_that_make_no_sense_are_refused),

@@ -330,12 +330,16 @@ rp_test_profile(guint n_layers, guint64 token_bytes)
 }
 
 void
-rp_test_tie(RpProfile *profile)
+rp_test_tie(RpProfile *profile, RpTestTied tied)
 {
     RpLayer *head = &profile->layers[profile->n_layers - 1];
 
     head->tied_bytes = profile->layers[0].parameter_bytes;
-    head->parameter_bytes = head->gradient_bytes = head->tied_bytes + 1024;
+    head->parameter_bytes = head->tied_bytes + 1024;
+    if (tied == RP_TEST_TIED_FROZEN)
+        profile->layers[0].gradient_bytes = 0;
+    head->tied_gradient_bytes = profile->layers[0].gradient_bytes;
+    head->gradient_bytes = head->tied_gradient_bytes + (tied == RP_TEST_TIED_ALONE ? 0 : 1024);
 }
 
 void
@@ -356,8 +360,10 @@ rp_test_pack(RpProfile *profile)
 void
 rp_test_freeze(RpProfile *profile)
 {
-    for (guint l = 0; l < profile->n_layers; l++)
+    for (guint l = 0; l < profile->n_layers; l++) {
         profile->layers[l].gradient_bytes = profile->layers[l].kind == RP_LAYER_BLOCK ? 1024 : 0;
+        profile->layers[l].tied_gradient_bytes = 0;
+    }
 }
 
 void
@@ -454,8 +460,8 @@ rp_test_profile_of(const RpTestPlan *test)
 {
     RpProfile *profile = rp_test_profile(rp_test_n_layers(test), test->token_bytes);
 
-    if (test->tied)
-        rp_test_tie(profile);
+    if (test->tied != RP_TEST_UNTIED)
+        rp_test_tie(profile, test->tied);
     if (test->packed)
         rp_test_pack(profile);
     if (test->resident > 0)

@@ -69,6 +69,10 @@ guint rp_plan_draft_find_access(const RpPlanDraft *draft, guint index, guint32 m
 /* Whether the two tasks access a buffer in common that one of them writes. */
 gboolean rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b);
 
+/* Whether the head's matrix is the embedding's; then all of the head is trained, that matrix alone, or all
+ * but it. */
+typedef enum { RP_TEST_UNTIED, RP_TEST_TIED, RP_TEST_TIED_ALONE, RP_TEST_TIED_FROZEN } RpTestTied;
+
 /* What the planner is asked for in a test. */
 typedef struct {
     const char *schedule;
@@ -83,10 +87,10 @@ typedef struct {
     gboolean blocking;
     gboolean lean;
     gboolean naive;
-    guint64 token_bytes;  /* input of layer 0 */
-    guint iterations;     /* 0: only the planner, nothing appended */
-    guint calls;          /* of an iteration; 0 = 1 */
-    gboolean tied;        /* the head's matrix is the embedding's */
+    guint64 token_bytes; /* input of layer 0 */
+    guint iterations;    /* 0: only the planner, nothing appended */
+    guint calls;         /* of an iteration; 0 = 1 */
+    RpTestTied tied;
     gboolean resumed;     /* older weights than the first iteration's exist */
     gboolean at_once;     /* a layer steps as soon as its gradient is home */
     gboolean apart;       /* rounds are kept apart on the host where that is cheaper */
@@ -101,7 +105,7 @@ typedef struct {
 /* A profile with small sizes, of which no two layers are alike. */
 RpProfile *rp_test_profile(guint n_layers, guint64 token_bytes);
 /* Makes the head's matrix the embedding's; the head keeps 1024 bytes of its own. */
-void rp_test_tie(RpProfile *profile);
+void rp_test_tie(RpProfile *profile, RpTestTied tied);
 /* Makes the blocks packed, and their own bytes frozen but for 1024. */
 void rp_test_pack(RpProfile *profile);
 /* All of the layers is frozen but 1024 bytes of each block. */

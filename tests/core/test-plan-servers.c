@@ -40,7 +40,7 @@ shares_deal_out_every_block_once(void **state)
 
 static const RpTestPlan tests[] = {
     {"roundpipe", 2, 2, 4, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 4,
-     .tied = TRUE, .servers = 3},
+     .tied = RP_TEST_TIED, .servers = 3},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .lean = TRUE, .token_bytes = 512,
      .iterations = 4, .servers = 3},
     {"roundpipe", 2, 2, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 4,

@@ -405,13 +405,17 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                              0) "," SIZED(head, 8, 4, 4, 0, 6)),
      RP_PROFILE_ERROR_VALUE,
-     "layers[2].gradient_bytes: expected 0 or at least tied_bytes, 6, found 4"},
+     "layers[2].gradient_bytes: expected no more than parameter_bytes less tied_bytes of its own, "
+     "2, found 4"},
     {WITH_LAYERS(SIZED(embedding, 16, 0, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
                                                             0) "," SIZED(head, 8, 8, 4, 0, 6)),
      RP_PROFILE_ERROR_VALUE,
-     "layers[0].gradient_bytes: expected at least tied_bytes of the head, which is "
-     "trained, 6, "
-     "found 0"},
+     "layers[0].gradient_bytes: expected at least tied_gradient_bytes of the head, 6, found 0"},
+    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(
+         block, 8, 8, 4, 4, 0) ",{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2,"
+                               "\"parameter_bytes\":8,\"gradient_bytes\":8,\"input_bytes\":4,"
+                               "\"output_bytes\":0,\"tied_bytes\":6,\"tied_gradient_bytes\":4}"),
+     RP_PROFILE_ERROR_VALUE, "layers[2].tied_gradient_bytes: expected 0 or tied_bytes, 6, found 4"},
     {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":4,"
                  "\"gradient_bytes\":4,\"input_bytes\":4,\"output_bytes\":4,\"tied_bytes\":2}"),
      RP_PROFILE_ERROR_VALUE,

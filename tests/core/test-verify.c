@@ -378,7 +378,7 @@ proves_ties_calls_and_resumed_plans(void **state)
                     .token_bytes = 512,
                     .iterations = 4,
                     .calls = 1 + (options & 1),
-                    .tied = (options & 4) != 0,
+                    .tied = (options & 4) != 0 ? RP_TEST_TIED + gpus % 3 : 0,
                     .resumed = (options & 32) != 0,
                     .at_once = (options & 128) != 0,
                 };
@@ -481,7 +481,7 @@ proves_a_plan_that_is_flushed(void **state)
         RpProfile *profile = rp_test_profile(rp_test_n_layers(&test), 512);
         RpPlanner *planner;
 
-        rp_test_tie(profile);
+        rp_test_tie(profile, RP_TEST_TIED);
         planner = rp_test_planner(&test, profile);
         for (guint i = 0; i < 4; i++) {
             assert_true(rp_planner_append_iteration(planner, NULL));

@@ -327,6 +327,7 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     set_weights(context, profile, index);
     if (model->tied)
         layer->tied_bytes = BYTES_16BIT * model->vocab * model->hidden;
+    layer->tied_gradient_bytes = layer->gradient_bytes > 0 ? layer->tied_bytes : 0;
     layer->activation_bytes = 2 * layer->input_bytes; /* input of the norm, and its output */
     layer->forward_workspace_bytes = chunk * model->vocab * (BYTES_16BIT + BYTES_FP32);
     layer->backward_workspace_bytes =

@@ -24,10 +24,9 @@ static Trained
 trained_of(const RpPlanJob *job, guint layer)
 {
     const RpLayer *of = &job->profile->layers[layer];
-    const guint64 tied = MIN(of->tied_bytes, of->gradient_bytes);
 
-    return (Trained){(of->gradient_bytes - tied) / job->promises->element_bytes,
-                     tied / job->promises->element_bytes};
+    return (Trained){rp_layer_own_gradient_bytes(of) / job->promises->element_bytes,
+                     of->tied_gradient_bytes / job->promises->element_bytes};
 }
 
 /* Of the server that sends or receives most, where @n parameters are dealt out: shares are whole blocks,

@@ -43,11 +43,11 @@ lay_out_layer(const RpPlanJob *job, guint l)
     const guint64 element = job->promises->element_bytes;
     /* a tied matrix lives with the layer that it is tied to; its gradient comes home here */
     const guint64 own = rp_layer_home_bytes(layer) - layer->tied_bytes;
-    const guint64 own_gradients =
-        layer->gradient_bytes - MIN(layer->tied_bytes, layer->gradient_bytes);
+    const guint64 own_gradients = rp_layer_own_gradient_bytes(layer);
     const guint64 trained = MIN(own_gradients, own);
     RpPlanLayer place = {.tied_to = layer->tied_bytes > 0 ? 0 : RP_NONE,
                          .tied_bytes = layer->tied_bytes,
+                         .tied_gradient_bytes = layer->tied_gradient_bytes,
                          .resident_bytes = layer->resident_bytes,
                          .input_bytes = layer->input_bytes};
 

@@ -59,15 +59,18 @@ is_trained(const RpProtocol *self, guint layer)
     return place_of(self, layer)->gradients[0] != RP_NONE;
 }
 
+/* A head whose tied matrix alone is trained has gradients, and nothing of its own to step. */
+static gboolean
+is_stepped(const RpProtocol *self, guint layer)
+{
+    return place_of(self, layer)->weights[0] != RP_NONE;
+}
+
 /* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
 static guint
 tied_layer(const RpProtocol *self, guint layer)
 {
-    const guint last = self->job->profile->n_layers - 1;
-
-    return last > layer && place_of(self, last)->tied_to == layer && is_trained(self, last)
-               ? last
-               : RP_NONE;
+    return rp_plan_tied_from(self->job->plan, layer);
 }
 
 static RpTask *
@@ -101,7 +104,7 @@ append_parameter_copy(RpProtocol *self, guint layer, guint32 iteration)
     const RpPlanJob *job = self->job;
 
     /* a run that is resumed begins with copies of the iteration before it */
-    if (!is_trained(self, layer) || iteration + 1 < job->promises->first_iteration ||
+    if (!is_stepped(self, layer) || iteration + 1 < job->promises->first_iteration ||
         iteration < self->next_copy[layer])
         return;
     self->next_copy[layer] = iteration + 1;
@@ -182,7 +185,7 @@ append_early_step(RpProtocol *self, guint layer, guint32 iteration)
     const RpPlanLayer *place = place_of(self, layer);
     RpTask *task;
 
-    if (!is_trained(self, layer))
+    if (!is_stepped(self, layer))
         return;
     task = begin_update(self, RP_TASK_EARLY_STEP, layer, iteration);
     task->bytes = rp_traffic_squares(job, layer);
@@ -218,7 +221,7 @@ append_step(RpProtocol *self, guint layer, guint32 iteration)
     const RpPlanLayer *place = place_of(self, layer);
     const guint32 weights = place->weights[promises->double_weights ? iteration % 2 : 0];
 
-    if (!is_trained(self, layer))
+    if (!is_stepped(self, layer))
         return;
     begin_update(self, RP_TASK_OPTIMIZER_STEP, layer, iteration)->bytes =
         place->early ? 0 : rp_traffic_step(job, layer, tied_layer(self, layer));

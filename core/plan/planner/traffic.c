@@ -54,9 +54,7 @@ gradients_of(const RpPlanJob *job, guint layer)
 static guint64
 parameters_of(const RpPlanJob *job, guint layer)
 {
-    const RpLayer *of = &job->profile->layers[layer];
-
-    return rp_shard_most((of->gradient_bytes - MIN(of->tied_bytes, of->gradient_bytes)) /
+    return rp_shard_most(rp_layer_own_gradient_bytes(&job->profile->layers[layer]) /
                              job->promises->element_bytes,
                          job->promises->servers);
 }
@@ -65,10 +63,10 @@ parameters_of(const RpPlanJob *job, guint layer)
 static guint64
 tied_parameters(const RpPlanJob *job, guint tied)
 {
-    return tied == RP_NONE
-               ? 0
-               : rp_shard_most(job->profile->layers[tied].tied_bytes / job->promises->element_bytes,
-                               job->promises->servers);
+    return tied == RP_NONE ? 0
+                           : rp_shard_most(job->profile->layers[tied].tied_gradient_bytes /
+                                               job->promises->element_bytes,
+                                           job->promises->servers);
 }
 
 /* Of adding @n rounds, from @first on, to a sum in fp32: each of them is read, the sum is written
@@ -81,16 +79,6 @@ rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first,
     return pass_bytes(job, gradient_bytes / element,
                       n * element + (first == 0 ? 1 : 2) * FP32_BYTES,
                       job->profile->sum_parameters_per_s, element + 2 * FP32_BYTES);
-}
-
-/* The layer whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
-static guint
-tied_from(const RpPlanJob *job, guint layer)
-{
-    const guint last = job->profile->n_layers - 1;
-    const RpPlanLayer *row = rp_plan_layer(job->plan, last);
-
-    return last > layer && row->tied_to == layer && row->gradients[0] != RP_NONE ? last : RP_NONE;
 }
 
 /* Whether gradients leave a device once an iteration, which then sums their squares. */
@@ -108,7 +96,7 @@ guint64
 rp_traffic_squares(const RpPlanJob *job, guint layer)
 {
     const double rate = job->profile->norm_parameters_per_s;
-    const guint tied = tied_from(job, layer);
+    const guint tied = rp_plan_tied_from(job->plan, layer);
 
     return rate > 0 && (tied != RP_NONE || !sums_on_devices(job))
                ? pass_bytes(job, parameters_of(job, layer) + tied_parameters(job, tied),
@@ -158,7 +146,7 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
     const double rate = job->profile->norm_parameters_per_s * (double)element;
     const guint64 read =
         rp_optimizer_state_read(job->promises->form, parameters_of(job, layer)) +
-        pass_over_state(job, layer, tied_from(job, layer), gradient_element(job), 0);
+        pass_over_state(job, layer, rp_plan_tied_from(job->plan, layer), gradient_element(job), 0);
     const guint64 moved = read + element * parameters_of(job, layer);
 
     return (rate > 0 ? MAX(moved, bytes_at_rate(job, read, rate)) : moved) / 3 * 4;
@@ -183,9 +171,10 @@ rp_traffic_late_step(const RpPlanJob *job, guint layer)
 {
     const guint64 gradient = gradient_element(job);
 
-    return at_processors_rate(job, layer,
-                              state_traffic(job, layer) +
-                                  pass_over_state(job, layer, tied_from(job, layer), gradient, 0));
+    return at_processors_rate(
+        job, layer,
+        state_traffic(job, layer) +
+            pass_over_state(job, layer, rp_plan_tied_from(job->plan, layer), gradient, 0));
 }
 
 double

@@ -83,6 +83,8 @@ check_upload(RpProtocol *protocol, guint32 upload, guint32 layer)
     gint64 version = now - (promises->async ? 2 : 1);
     gint64 overwriting = now - (promises->async ? 1 : 0) + (promises->double_weights ? 1 : 0);
 
+    if (!rp_verifier_is_stepped(verifier, layer))
+        return TRUE;
     if (version >= 0) {
         guint32 writer = rp_protocol_publisher(protocol, (guint32)version, layer);
 
@@ -210,7 +212,8 @@ check_tied(RpProtocol *protocol, guint32 index, guint32 layer,
 
     return other == RP_NONE ||
            (check != check_upload &&
-            (protocol->has[RP_HOST_GRADIENT_COPY] || protocol->has[RP_HOST_REDUCE])) ||
+            (rp_plan_tied_from(protocol->verifier->plan, other) != layer ||
+             protocol->has[RP_HOST_GRADIENT_COPY] || protocol->has[RP_HOST_REDUCE])) ||
            check(protocol, index, other);
 }
 
@@ -228,7 +231,7 @@ check_accumulate(RpProtocol *protocol, guint32 accumulate)
     return TRUE;
 }
 
-/* Calls the check of each trainable layer that a chunk holds. */
+/* Calls the check of each layer that a chunk holds. */
 static gboolean
 check_chunk(RpProtocol *protocol, guint32 index, const RpTask *task, const RpChunks *chunks,
             gboolean (*check)(RpProtocol *protocol, guint32 task, guint32 layer))
@@ -239,7 +242,7 @@ check_chunk(RpProtocol *protocol, guint32 index, const RpTask *task, const RpChu
          i++) {
         guint32 layer = chunks->segments[i].layer;
 
-        if (layer != last && protocol->verifier->trainable[layer] &&
+        if (layer != last &&
             (!check(protocol, index, layer) || !check_tied(protocol, index, layer, check)))
             return FALSE;
         last = layer;

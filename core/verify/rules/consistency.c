@@ -60,11 +60,9 @@ is_tied_gradient(const RpVerifier *verifier, const RpTask *task, const RpAccess 
          task->kind != RP_TASK_LATE_STEP) ||
         access->mode != RP_ACCESS_READ)
         return FALSE;
-    for (guint l = 0; l < verifier->n_layers; l++)
-        if (rp_protocol_tied_to(verifier, l) == task->layer &&
-            holds_gradients(verifier, l, access->buffer))
-            return TRUE;
-    return FALSE;
+    const guint tied = rp_plan_tied_from(verifier->plan, task->layer);
+
+    return tied != RP_NONE && holds_gradients(verifier, tied, access->buffer);
 }
 
 /* A buffer of weights or gradients on the host is one layer's, for good, but for gradients that are reduced. */
@@ -122,7 +120,8 @@ note_host_tasks(RpProtocol *protocol)
             protocol->has_norm[iteration] = TRUE;
         if (kind < 0)
             continue;
-        if (task->layer >= verifier->n_layers || !verifier->trainable[task->layer])
+        if (task->layer >= verifier->n_layers ||
+            !rp_protocol_has_kind(protocol, task->layer, (guint)kind))
             return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, i,
                                     "the layer has no gradients");
         if ((kind == RP_HOST_EARLY_STEP && !protocol->has[kind]) ||
@@ -163,7 +162,7 @@ check_present(RpProtocol *protocol)
             for (guint l = 0; l < verifier->n_layers; l++) {
                 guint32 task = *rp_protocol_task(protocol, t, l, kind);
 
-                if (verifier->trainable[l] && task == RP_NO_TASK &&
+                if (rp_protocol_has_kind(protocol, l, kind) && task == RP_NO_TASK &&
                     (kind != RP_HOST_LATE_STEP || rp_protocol_is_early(protocol, l)))
                     missing = l;
                 else if (task != RP_NO_TASK)
@@ -306,11 +305,13 @@ check_exchange(RpProtocol *protocol, guint32 t, guint32 layer)
     const RpCarriage gradients = {RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_GRADIENTS};
     const RpCarriage weights = {RP_ROLE_HOST, RP_ROLE_HOST, RP_CARRY_PARAMETERS};
 
-    for (guint l = layer; l < verifier->n_layers && protocol->has[RP_HOST_REDUCE]; l++) {
-        const guint32 reduce = *rp_protocol_task(protocol, t, l, RP_HOST_REDUCE);
+    const guint of[] = {layer, rp_plan_tied_from(verifier->plan, layer)};
 
-        if ((l == layer || rp_protocol_tied_to(verifier, l) == layer) && reduce != RP_NO_TASK &&
-            step != RP_NO_TASK &&
+    for (guint i = 0; i < G_N_ELEMENTS(of) && protocol->has[RP_HOST_REDUCE]; i++) {
+        const guint32 reduce =
+            of[i] != RP_NONE ? *rp_protocol_task(protocol, t, of[i], RP_HOST_REDUCE) : RP_NO_TASK;
+
+        if (reduce != RP_NO_TASK && step != RP_NO_TASK &&
             (!rp_protocol_check_follows(
                  verifier, RP_RULE_INCOMPLETE_GRADIENTS, reduce, step,
                  "the gradients may be read before they have been reduced") ||

@@ -34,6 +34,18 @@ rp_protocol_task(const RpProtocol *protocol, guint32 iteration, guint32 layer, g
     return &protocol->host[row * RP_N_HOST_KINDS + kind];
 }
 
+/* Whether such tasks work on the layer: gradients are copied and reduced also where all of them are those
+ * of a tied matrix, which another layer's step reads. */
+static inline gboolean
+rp_protocol_has_kind(const RpProtocol *protocol, guint layer, guint kind)
+{
+    const RpVerifier *verifier = protocol->verifier;
+
+    return kind == RP_HOST_GRADIENT_COPY || kind == RP_HOST_REDUCE
+               ? verifier->trainable[layer]
+               : rp_verifier_is_stepped(verifier, layer);
+}
+
 /* Whether an early step of the layer writes weights. */
 static inline gboolean
 rp_protocol_is_early(const RpProtocol *protocol, guint layer)

@@ -48,7 +48,7 @@ note_tasks(Decisions *decisions)
     guint trained = 0;
 
     for (guint l = 0; l < verifier->n_layers; l++)
-        trained += verifier->trainable[l];
+        trained += rp_verifier_is_stepped(verifier, l);
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         const guint32 t = task->iteration - verifier->first_iteration;

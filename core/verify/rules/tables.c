@@ -129,13 +129,22 @@ check_layer(Tables *tables, guint layer)
                                 "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
     const guint64 element = promises->element_bytes;
-    const guint64 n_gradients = gradients / rp_verifier_leaving_element(verifier);
-    const guint64 own_gradients = n_gradients * element - MIN(tied, n_gradients * element);
-    const guint64 trained = MIN(own, own_gradients);
+    const guint64 leaving = rp_verifier_leaving_element(verifier);
+    const guint64 n_gradients = gradients / leaving;
+    const guint64 tied_gradients = row->tied_gradient_bytes;
+    const guint64 own_gradients = n_gradients * element - tied_gradients;
+    const guint64 trained = own_gradients;
     const guint64 share = rp_shard_most(own_gradients / element, promises->servers);
     const guint64 tied_share =
         rp_shard_most(n_gradients - own_gradients / element, promises->servers);
 
+    if ((tied_gradients > 0 &&
+         (tied_gradients != tied || tied_gradients > n_gradients * element ||
+          rp_plan_tied_from(verifier->plan, row->tied_to) != layer ||
+          tied_gradients / element > verifier->gradient_bytes[row->tied_to] / leaving)) ||
+        own_gradients > own)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "gradients of layer %u are not those of its weights", layer);
     if (row->early && (!promises->early_steps || trained == 0))
         return rp_verifier_fail(
             verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
@@ -212,10 +221,8 @@ check_exchange(Tables *tables)
     for (guint l = 0; l < verifier->n_layers; l++) {
         const RpPlanLayer *row = rp_plan_layer(verifier->plan, l);
         const guint64 n = verifier->gradient_bytes[l] / leaving;
-        const guint64 tied =
-            row->tied_to != RP_NONE ? row->tied_bytes / verifier->promises->element_bytes : 0;
 
-        blocks += rp_shard_blocks(n - MIN(tied, n));
+        blocks += rp_shard_blocks(n - row->tied_gradient_bytes / verifier->promises->element_bytes);
         largest = MAX(largest, n * verifier->promises->element_bytes);
     }
     return claim(tables, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
