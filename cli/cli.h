@@ -192,6 +192,8 @@ gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
 gboolean rp_cli_make_model_directory(const char *path, gboolean force,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Of a model, as transformers divides checkpoints. */
+#define RP_CLI_ANY_BASE                                                                            \
+    "take adapters that were trained on a base with other values or another config"
 #define RP_CLI_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 /* RpPictureFormat of a file's name; 0: none. */

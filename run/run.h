@@ -100,6 +100,7 @@ typedef struct {
     double alpha; /* 0 = twice the rank */
     char *targets;
     int rslora;
+    int any_base;
     char *save;
     double dropout;
     char *start;

@@ -354,6 +354,9 @@ static const RpSetting settings[] = {
     {"lora.start", .expert = TRUE, TEXT(lora.start),
      .others = "lora_model_dir adapter_name_or_path",
      .help = "LoRA: a directory whose adapters the run begins with; all else of lora is theirs"},
+    {"lora.any_base", .expert = TRUE, CHOICE(lora.any_base, booleans), .unset = "false",
+     .help =
+         "LoRA: takes adapters that were trained on a base with other values or another config"},
     {NULL},
 };
 

@@ -13,6 +13,7 @@
 typedef struct {
     char *data;
     char *adapter;
+    gboolean any_base;
     char *devices;
     char *dtype;
     int sequence_length;
@@ -100,6 +101,7 @@ evaluate(const EvaluateArgs *args, const char *model, const char *adapter, guint
     const RpRunEvents events = {.say = say, .progress = show_progress, .user_data = &progress};
     const RpEvaluateFile file = {.model = model,
                                  .adapter = adapter,
+                                 .any_base = args->any_base,
                                  .data = args->data,
                                  .devices = args->devices,
                                  .dtype = args->dtype,
@@ -149,6 +151,7 @@ static const GOptionEntry options[] = {
     {"data", 0, RP_FILE(EvaluateArgs, data), "as training reads them", "FILE"},
     {"adapter", 0, RP_FILE(EvaluateArgs, adapter),
      "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
+    {"any-base", 0, RP_FLAG(EvaluateArgs, any_base), RP_CLI_ANY_BASE, NULL},
     {"devices", 0, RP_WORD(EvaluateArgs, devices), NULL, "DEVICES"},
     {"dtype", 0, RP_WORD(EvaluateArgs, dtype), NULL, "TYPE"},
     {"sequence-length", 0, RP_COUNT(EvaluateArgs, sequence_length),

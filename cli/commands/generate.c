@@ -28,6 +28,7 @@ static const GOptionEntry options[] = {
     {"system", 0, RP_WORD(RpGenerateArgs, system), "the system's message of the chat", "TEXT"},
     {"adapter", 0, RP_FILE(RpGenerateArgs, adapter),
      "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
+    {"any-base", 0, RP_FLAG(RpGenerateArgs, any_base), RP_CLI_ANY_BASE, NULL},
     {"devices", 0, RP_WORD(RpGenerateArgs, devices), "host, or cuda: the first GPU (default: host)",
      "DEVICE"},
     {"max-new-tokens", 0, RP_COUNT(RpGenerateArgs, new_tokens),

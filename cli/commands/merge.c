@@ -10,6 +10,7 @@
 typedef struct {
     char *output;
     gboolean force;
+    gboolean any_base;
 } MergeArgs;
 
 typedef struct {
@@ -49,7 +50,7 @@ adopt(Merging *merging, const RpLora *lora, GError **error)
 }
 
 static gboolean
-open_all(Merging *merging, const char *base, const char *adapter, GError **error)
+open_all(Merging *merging, const char *base, const char *adapter, gboolean any_base, GError **error)
 {
     g_autofree char *tensors = g_build_filename(adapter, RP_ADAPTER_TENSORS, NULL);
     g_autofree char *own = g_build_filename(base, RP_ADAPTER_CONFIG, NULL);
@@ -75,7 +76,7 @@ open_all(Merging *merging, const char *base, const char *adapter, GError **error
         return FALSE;
     merging->adapters = rp_safetensors_open(tensors, error);
     return merging->adapters != NULL &&
-           rp_checkpoint_check_base(adapter, merging->weights, error) &&
+           (any_base || rp_checkpoint_check_base(adapter, merging->weights, error)) &&
            rp_adapter_bind(merging->weights, merging->adapters, error);
 }
 
@@ -144,7 +145,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
                                     .user_data = &progress};
     g_auto(Merging) merging = {0};
 
-    if (!open_all(&merging, words[0], words[1], error) || !make_output(args, words, error))
+    if (!open_all(&merging, words[0], words[1], args->any_base, error) ||
+        !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
                              copy_files(&merging, words[0], args->output, error);
@@ -165,6 +167,7 @@ static const GOptionEntry options[] = {
     {"output", 'o', RP_FILE(MergeArgs, output), "where to put the model; made if it is missing",
      "DIR"},
     {"force", 0, RP_FLAG(MergeArgs, force), "replace a model that is there", NULL},
+    {"any-base", 0, RP_FLAG(MergeArgs, any_base), RP_CLI_ANY_BASE, NULL},
     {0},
 };
 

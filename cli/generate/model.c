@@ -45,6 +45,29 @@ read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+/* @base as it is; else from a folder above the adapters on, as where a run was begun; or there by its last
+ * part, as where model and run were moved together. (transfer full) */
+static char *
+find_base(const char *base, const char *adapter)
+{
+    g_autofree char *name = g_path_get_basename(base);
+    g_autofree char *at = g_canonicalize_filename(adapter, NULL);
+
+    if (has_file(base, "config.json"))
+        return g_strdup(base);
+    while (strcmp(at, "/") != 0) {
+        char *above = g_path_get_dirname(at);
+        g_autofree char *path =
+            g_build_filename(above, g_path_is_absolute(base) ? name : base, NULL);
+
+        g_free(at);
+        at = above;
+        if (has_file(path, "config.json"))
+            return g_steal_pointer(&path);
+    }
+    return NULL;
+}
+
 /* The base that adapter_config.json names. (transfer full) */
 static char *
 read_base(const char *adapter, GError **error)
@@ -65,8 +88,9 @@ read_base(const char *adapter, GError **error)
                            error) ||
         !rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), &base, NULL))
         return NULL;
-    if (base != NULL && has_file(base, "config.json"))
-        return g_steal_pointer(&base);
+    char *path_of_base = base != NULL && *base != '\0' ? find_base(base, adapter) : NULL;
+    if (path_of_base != NULL)
+        return path_of_base;
     g_autofree char *found = base != NULL ? rp_quote(base) : g_strdup("none");
 
     rp_cli_refuse(error,
@@ -138,8 +162,9 @@ open_weights(RpCliModel *model, GError **error)
     if (!rp_weights_adopt(model->weights, model->checkpoint, error) ||
         !rp_weights_bind(model->weights, model->checkpoint, error))
         return FALSE;
-    return adapter == NULL || (rp_checkpoint_check_base(adapter, model->weights, error) &&
-                               rp_adapter_bind(model->weights, model->adapters, error));
+    return adapter == NULL ||
+           ((model->any_base || rp_checkpoint_check_base(adapter, model->weights, error)) &&
+            rp_adapter_bind(model->weights, model->adapters, error));
 }
 
 static gboolean

@@ -10,8 +10,9 @@
 #include "text/tokenizer/tokenizer.h"
 
 typedef struct {
-    char *path;    /* of the model, or of the base of adapters */
-    char *adapter; /* (nullable): a directory of adapters */
+    char *path;        /* of the model, or of the base of adapters */
+    char *adapter;     /* (nullable): a directory of adapters */
+    gboolean any_base; /* set before: adapters of another base are taken */
     RpModel config;
     RpSafetensors *checkpoint;
     RpSafetensors *adapters; /* or %NULL */
@@ -55,6 +56,7 @@ typedef struct {
     char *prompts;
     char *output;
     char *adapter;
+    gboolean any_base;
     char *devices;
     char *system; /* message of a chat */
     gboolean chat;

@@ -308,6 +308,7 @@ rp_generate_prompts(const RpGenerateArgs *args, const char *word, RpReport *repo
     g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
 
     g_array_set_clear_func(generation.prompts, prompt_clear);
+    generation.model.any_base = args->any_base;
     if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
         !rp_cli_model_open(&generation.model, word, args->adapter, args->devices, error) ||
         !read_prompts(&generation, args->prompts, error) ||

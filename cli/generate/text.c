@@ -258,6 +258,7 @@ rp_generate_text(const RpGenerateArgs *args, const char *word, const char *promp
     g_array_set_clear_func(talk.messages, message_clear);
     if (prompt == NULL && !talk.prints)
         return rp_cli_refuse(error, "--json: expected a PROMPT beside it");
+    talk.model.any_base = args->any_base;
     if (!rp_cli_model_open(&talk.model, word, args->adapter, args->devices, error) ||
         (talk.tokenizer = rp_cli_model_tokenizer(&talk.model, error)) == NULL ||
         !rp_cli_model_ends(&talk.model, &talk.options, error) || !open_chat(&talk, error))

@@ -515,7 +515,8 @@ rp_adapter_config_save(const RpWeights *weights, const char *base, const char *d
                        GError **error)
 {
     g_autofree char *path = g_build_filename(directory, RP_ADAPTER_CONFIG, NULL);
-    g_autofree char *text = rp_adapter_config_text(weights, base != NULL ? base : "");
+    g_autofree char *absolute = base != NULL ? g_canonicalize_filename(base, NULL) : g_strdup("");
+    g_autofree char *text = rp_adapter_config_text(weights, absolute);
 
     return g_file_set_contents_full(
         path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0666, error);

@@ -57,7 +57,7 @@ gboolean rp_adapter_config_parse(const char *name, const char *text, gsize lengt
 /**
  * rp_adapter_config_text:
  * @weights: with adapters
- * @base: where the base is: base_model_name_or_path
+ * @base: where the base is: base_model_name_or_path, which is made absolute
  *
  * Names of modules are whole where one of them stands for fewer than all layers' modules that end
  * so. Returns: (transfer full): adapter_config.json

@@ -111,7 +111,8 @@ typedef struct {
         rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
     char *base; /* of adapters: hash of the model that they are for; or %NULL */
     char *base_format; /* rp_weights_base_format(); %NULL of a checkpoint from before it was kept */
-    char *base_layers; /* 16 digits of each layer's; %NULL of a checkpoint from before they were */
+    char *base_values; /* rp_weights_base_values(); %NULL of a checkpoint from before they were */
+    char *base_layers; /* then of each layer's bytes; or %NULL */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
     RpCheckpointBest best;
     RpDataState data;
@@ -178,6 +179,11 @@ rp_checkpoint_has_weight(const RpWeights *weights, const RpWeight *weight)
 }
 
 /* ---- restore-adapters.c ---- */
+
+/* Whether the checkpoint's config.json is @model's, but for what changes neither the loss nor its gradient.
+ * Errors: as below */
+gboolean rp_checkpoint_check_config(const char *directory, const RpModel *model,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Adapters of the checkpoint at @path are those of the run, or neither has any. Errors:
  * RP_CHECKPOINT_ERROR_CORRUPT, RP_CHECKPOINT_ERROR_MISMATCH */

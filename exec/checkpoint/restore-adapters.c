@@ -111,7 +111,7 @@ check_base_format(const Restore *restore, GError **error)
 static char *
 differing_layer(const RpWeights *weights, const char *saved)
 {
-    g_auto(GStrv) one = g_strsplit(rp_weights_base_layers(weights), " ", -1);
+    g_auto(GStrv) one = g_strsplit(rp_weights_base_values(weights), " ", -1);
     g_auto(GStrv) other = g_strsplit(saved, " ", -1);
     const guint blocks = rp_weights_model(weights)->blocks;
     guint layer = 0;
@@ -123,21 +123,27 @@ differing_layer(const RpWeights *weights, const char *saved)
                             : g_strdup_printf("model.layers.%u", layer - 1);
 }
 
-/* Checkpoints from before there were hashes of layers had one of samples alone: shapes tell. */
+/* Whether the bytes are the same, or the values are in another type. Checkpoints from before there were
+ * hashes of layers had one of samples alone: shapes tell. */
 static gboolean
 check_hash(const Restore *restore, const RpWeights *weights, GError **error)
 {
     const RpCheckpointState *state = &restore->state;
 
-    if (state->base == NULL || state->base_layers == NULL ||
-        strcmp(state->base, rp_weights_base_hash(weights)) == 0)
+    if (state->base == NULL || (state->base_values == NULL && state->base_layers == NULL) ||
+        strcmp(state->base, rp_weights_base_hash(weights)) == 0 ||
+        g_strcmp0(state->base_values, rp_weights_base_values(weights)) == 0)
         return TRUE;
-    g_autofree char *layer = differing_layer(weights, state->base_layers);
+    if (state->base_values == NULL)
+        return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
+                                  "expected adapters of this base, found those of one with other "
+                                  "bytes");
+    g_autofree char *layer = differing_layer(weights, state->base_values);
 
     return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, restore->path,
-                              "expected adapters of a base whose hash is %s, found those of "
-                              "another, %s; the first layer that differs is %s",
-                              rp_weights_base_hash(weights), state->base, layer);
+                              "expected adapters of this base, found those of one with other "
+                              "values: the first that differ are of %s",
+                              layer);
 }
 
 gboolean
@@ -149,9 +155,20 @@ rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **er
 
     if (!g_file_test(state, G_FILE_TEST_EXISTS))
         return TRUE;
-    good = rp_checkpoint_state_load(path, &restore.state, error);
-    good = good && check_hash(&restore, weights, error);
+    good = rp_checkpoint_state_load(path, &restore.state, error) &&
+           rp_checkpoint_check_config(path, rp_weights_model(weights), error) &&
+           check_hash(&restore, weights, error);
     rp_checkpoint_state_clear(&restore.state);
+    if (!good && error != NULL &&
+        g_error_matches(*error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MISMATCH)) {
+        char *message = g_strconcat((*error)->message,
+                                    "; --any-base, or lora.any_base: true in a run file, takes "
+                                    "them all the same",
+                                    NULL);
+
+        g_free((*error)->message);
+        (*error)->message = message;
+    }
     return good;
 }
 
@@ -168,6 +185,6 @@ rp_checkpoint_check_adapters(const char *path, const RpWeights *weights,
                              adapts ? "a whole model" : "adapters (lora.rank)", error);
     if (!adapts)
         return TRUE;
-    return rp_checkpoint_check_base(path, weights, error) && check_base_format(&restore, error) &&
+    return check_hash(&restore, weights, error) && check_base_format(&restore, error) &&
            check_lora(&restore, error);
 }

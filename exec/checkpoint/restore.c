@@ -60,11 +60,10 @@ fail_model(const char *path, const char *key, const char *expected, const char *
                               found);
 }
 
-static gboolean
-check_model(const Restore *restore, GError **error)
+gboolean
+rp_checkpoint_check_config(const char *directory, const RpModel *model, GError **error)
 {
-    g_autofree char *path = g_build_filename(restore->path, RP_CHECKPOINT_CONFIG, NULL);
-    const RpModel *model = rp_network_model(restore->network);
+    g_autofree char *path = g_build_filename(directory, RP_CHECKPOINT_CONFIG, NULL);
     RpModel saved;
     GError *cause = NULL;
 
@@ -370,12 +369,13 @@ rp_checkpoint_restore(const char *path, RpTrainer *trainer, RpServers *servers, 
     Restore restore = {.path = path, .trainer = trainer};
     restore.network = rp_trainer_network(trainer);
     restore.weights = rp_network_weights(restore.network);
-    gboolean good = verify(path, servers, error) &&
-                    rp_checkpoint_state_load(path, &restore.state, error) &&
-                    check_model(&restore, error) && check_run(&restore, error) &&
-                    rp_checkpoint_check_adapters(path, restore.weights, &restore.state, error) &&
-                    check_frozen(&restore, error) && open_files(&restore, error) &&
-                    visit_parts(&restore, set_part, error);
+    gboolean good =
+        verify(path, servers, error) && rp_checkpoint_state_load(path, &restore.state, error) &&
+        rp_checkpoint_check_config(restore.path, rp_network_model(restore.network), error) &&
+        check_run(&restore, error) &&
+        rp_checkpoint_check_adapters(path, restore.weights, &restore.state, error) &&
+        check_frozen(&restore, error) && open_files(&restore, error) &&
+        visit_parts(&restore, set_part, error);
     if (good) {
         rp_trainer_restore(trainer, &restore.state.update);
         *data = restore.state.data;

@@ -10,6 +10,7 @@ void
 rp_checkpoint_state_clear(RpCheckpointState *state)
 {
     g_clear_pointer(&state->base, g_free);
+    g_clear_pointer(&state->base_values, g_free);
     g_clear_pointer(&state->base_layers, g_free);
     g_clear_pointer(&state->base_format, g_free);
     g_clear_pointer(&state->layer_steps, g_array_unref);
@@ -47,7 +48,7 @@ rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer, const RpD
                                  .update = rp_host_state_updates(rp_trainer_host_state(trainer)),
                                  .rounds = rp_trainer_rounds(trainer),
                                  .base = g_strdup(rp_weights_base_hash(weights)),
-                                 .base_layers = g_strdup(rp_weights_base_layers(weights)),
+                                 .base_values = g_strdup(rp_weights_base_values(weights)),
                                  .base_format = rp_weights_lora(weights) != NULL
                                                     ? g_strdup(rp_weights_base_format(weights))
                                                     : NULL,
@@ -83,8 +84,8 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     rp_json_uint(json, "rounds", state->rounds);
     if (state->base != NULL)
         rp_json_string(json, "base", state->base);
-    if (state->base_layers != NULL)
-        rp_json_string(json, "base_layers", state->base_layers);
+    if (state->base_values != NULL)
+        rp_json_string(json, "base_values", state->base_values);
     if (state->base_format != NULL)
         rp_json_string(json, "base_format", state->base_format);
     rp_json_array(json, "layer_steps");
@@ -186,6 +187,9 @@ static const RpJsonField fields[] = {
     {"rounds", rp_json_read_uint, G_STRUCT_OFFSET(RpCheckpointState, rounds)},
     /* of adapters */
     {"base", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base), .max = 128},
+    {"base_values", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_values),
+     .max = 1 << 20},
+    /* checkpoints of before have these instead */
     {"base_layers", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_layers),
      .max = 1 << 20},
     {"base_format", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_format), .max = 32},
@@ -213,7 +217,7 @@ rp_checkpoint_state_parse(const char *name, const char *text, gsize length,
         return FALSE;
     *state = read;
     read.layer_steps = NULL;
-    read.base = read.base_layers = read.base_format = NULL;
+    read.base = read.base_values = read.base_layers = read.base_format = NULL;
     return TRUE;
 }
 

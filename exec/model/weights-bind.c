@@ -440,7 +440,7 @@ rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource 
     weights->base = base;
     if (!weights->keeps_hash) {
         g_clear_pointer(&weights->base_hash, g_free);
-        g_clear_pointer(&weights->base_layers, g_free);
+        g_clear_pointer(&weights->base_values, g_free);
     }
 }
 

@@ -1,10 +1,12 @@
 /**
- * The hash of a base: of names, shapes and types of its tensors, and of all of their bytes. Several
+ * Hashes of a base. One is of names, shapes and types of its tensors, and of all of their bytes; the other
+ * does not see the type, so that copies in fp32, bf16 and (within its range) fp16 are one base. Several
  * threads take pieces in turn, and read each once:
  *
- *   piece    XXH64 of 4 MiB of a tensor
+ *   piece    XXH64 of 4 MiB of a tensor, and of each 2^20 of its values, rounded to bf16
  *   layer    SHA-256 of name, type and shape of each of its tensors, and of the XXH64 of its pieces
  *   base     SHA-256 of its layers
+ *   values   of each layer, SHA-256 of names, shapes, and the XXH64 of values; packed tensors as they are
  *
  * A piece that changed has the same XXH64 once in 2^64 times; it is no signature against somebody who
  * means to. Tensors count by the names that the model has for them, so that experts in one tensor are
@@ -18,6 +20,7 @@
 #include "exec/system/threads.h"
 
 #define PIECE_BYTES ((gsize)4 << 20)
+#define PIECE_VALUES ((gsize)1 << 20)
 #define MAX_THREADS 32
 #define LAYER_DIGITS 16 /* of its SHA-256, to tell which layers differ */
 
@@ -25,7 +28,9 @@ typedef struct {
     guint weight;
     const guint8 *bytes; /* NULL: they are made */
     gsize at, n;         /* bytes of the tensor */
-    guint64 hash;        /* little-endian */
+    guint64 hash;        /* little-endian, as these: */
+    guint64 values[PIECE_BYTES / PIECE_VALUES / sizeof(guint16)];
+    const RpSafetensor *tensor;
 } Piece;
 
 typedef struct {
@@ -48,11 +53,41 @@ make_bytes(const RpWeights *weights, const Piece *piece, guint8 *bytes)
     }
 }
 
+/* Parts of a packed weight are bytes. */
+static gboolean
+has_values(const RpWeights *weights, guint index)
+{
+    return weights->packed[index] == NULL;
+}
+
+/* @rounded: room for PIECE_VALUES */
+static void
+hash_values(Piece *piece, const guint8 *bytes, guint16 *rounded)
+{
+    const RpDtype dtype = piece->tensor->dtype;
+    const gsize size = rp_dtype_size(dtype);
+    float values[1024];
+
+    for (gsize at = 0, k = 0; at < piece->n / size; at += PIECE_VALUES, k++) {
+        const gsize n = MIN(piece->n / size - at, PIECE_VALUES);
+
+        for (gsize done = 0, some; dtype != RP_DTYPE_BF16 && done < n; done += some) {
+            some = MIN(n - done, G_N_ELEMENTS(values));
+            rp_dtype_to_float(dtype, bytes + (at + done) * size, values, some);
+            rp_dtype_from_float(RP_DTYPE_BF16, values, rounded + done, some);
+        }
+        piece->values[k] = GUINT64_TO_LE(rp_hash64(
+            dtype == RP_DTYPE_BF16 ? (const void *)(bytes + at * size) : (const void *)rounded,
+            n * sizeof *rounded, 0));
+    }
+}
+
 static void *
 hash_some(void *data)
 {
     Hashing *hashing = data;
     g_autofree guint8 *made = NULL;
+    g_autofree guint16 *rounded = g_new(guint16, PIECE_VALUES);
     guint k;
 
     while ((k = atomic_fetch_add(&hashing->next, 1)) < hashing->pieces->len) {
@@ -62,8 +97,11 @@ hash_some(void *data)
             made = made != NULL ? made : g_malloc(PIECE_BYTES);
             make_bytes(hashing->weights, piece, made);
         }
-        piece->hash =
-            GUINT64_TO_LE(rp_hash64(piece->bytes != NULL ? piece->bytes : made, piece->n, 0));
+        const guint8 *bytes = piece->bytes != NULL ? piece->bytes : made;
+
+        piece->hash = GUINT64_TO_LE(rp_hash64(bytes, piece->n, 0));
+        if (has_values(hashing->weights, piece->weight))
+            hash_values(piece, bytes, rounded);
     }
     return NULL;
 }
@@ -100,23 +138,43 @@ add_pieces(GArray *pieces, guint weight, const RpSafetensor *tensor)
         const Piece piece = {.weight = weight,
                              .bytes = bytes != NULL ? bytes + at : NULL,
                              .at = at,
-                             .n = MIN(PIECE_BYTES, tensor->bytes - at)};
+                             .n = MIN(PIECE_BYTES, tensor->bytes - at),
+                             .tensor = tensor};
 
         g_array_append_val(pieces, piece);
     }
 }
 
 static void
-add_tensor(GChecksum *checksum, const RpWeight *weight, const RpSafetensor *tensor,
-           const Piece **piece)
+add_text(GChecksum *checksum, const char *text)
+{
+    g_checksum_update(checksum, (const guchar *)text, (gssize)strlen(text) + 1);
+}
+
+/* @bytes, @values: of its layer */
+static void
+add_tensor(GChecksum *bytes, GChecksum *values, const RpWeight *weight, const RpSafetensor *tensor,
+           gboolean valued, const Piece **piece)
 {
     g_autofree char *shape =
         rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
+    g_autofree char *bare =
+        rp_safetensor_describe(valued ? "" : tensor->dtype_name, tensor->shape, tensor->rank);
 
-    g_checksum_update(checksum, (const guchar *)weight->name, (gssize)strlen(weight->name) + 1);
-    g_checksum_update(checksum, (const guchar *)shape, (gssize)strlen(shape) + 1);
-    for (gsize at = 0; at < tensor->bytes; at += PIECE_BYTES, (*piece)++)
-        g_checksum_update(checksum, (const guchar *)&(*piece)->hash, sizeof(*piece)->hash);
+    add_text(bytes, weight->name);
+    add_text(bytes, shape);
+    add_text(values, weight->name);
+    add_text(values, bare);
+    for (gsize at = 0; at < tensor->bytes; at += PIECE_BYTES, (*piece)++) {
+        const gsize n = valued ? (*piece)->n / rp_dtype_size(tensor->dtype) : 0;
+
+        g_checksum_update(bytes, (const guchar *)&(*piece)->hash, sizeof(*piece)->hash);
+        if (!valued)
+            g_checksum_update(values, (const guchar *)&(*piece)->hash, sizeof(*piece)->hash);
+        for (gsize k = 0; k * PIECE_VALUES < n; k++)
+            g_checksum_update(values, (const guchar *)&(*piece)->values[k],
+                              sizeof(*piece)->values[k]);
+    }
 }
 
 /* Of all layers, from their pieces. */
@@ -127,7 +185,8 @@ join(RpWeights *weights, const Piece *piece)
     g_autoptr(GString) layers = g_string_new(NULL);
 
     for (guint layer = 0; layer < rp_weights_n_layers(weights); layer++) {
-        g_autoptr(GChecksum) checksum = g_checksum_new(G_CHECKSUM_SHA256);
+        g_autoptr(GChecksum) bytes = g_checksum_new(G_CHECKSUM_SHA256);
+        g_autoptr(GChecksum) values = g_checksum_new(G_CHECKSUM_SHA256);
         guint first;
         const guint n = rp_weights_layer(weights, layer, &first);
 
@@ -136,14 +195,15 @@ join(RpWeights *weights, const Piece *piece)
             const guint parts = tensors_of(weights, i, tensors);
 
             for (guint part = 0; part < parts; part++)
-                add_tensor(checksum, rp_weights_nth(weights, i), tensors[part], &piece);
+                add_tensor(bytes, values, rp_weights_nth(weights, i), tensors[part],
+                           has_values(weights, i), &piece);
         }
-        const char *digits = g_checksum_get_string(checksum);
-        g_checksum_update(whole, (const guchar *)digits, -1);
-        g_string_append_printf(layers, "%s%.*s", layer > 0 ? " " : "", LAYER_DIGITS, digits);
+        g_checksum_update(whole, (const guchar *)g_checksum_get_string(bytes), -1);
+        g_string_append_printf(layers, "%s%.*s", layer > 0 ? " " : "", LAYER_DIGITS,
+                               g_checksum_get_string(values));
     }
     weights->base_hash = g_strdup(g_checksum_get_string(whole));
-    weights->base_layers = g_string_free(g_steal_pointer(&layers), FALSE);
+    weights->base_values = g_string_free(g_steal_pointer(&layers), FALSE);
 }
 
 /* When it is first asked for: not every run needs it. */
@@ -186,7 +246,7 @@ rp_weights_base_hash(const RpWeights *weights)
 }
 
 const char *
-rp_weights_base_layers(const RpWeights *weights)
+rp_weights_base_values(const RpWeights *weights)
 {
-    return rp_weights_base_hash(weights) != NULL ? weights->base_layers : NULL;
+    return rp_weights_base_hash(weights) != NULL ? weights->base_values : NULL;
 }

@@ -21,7 +21,7 @@ struct _RpWeights {
     const RpSafetensor **base;
     GMutex base_lock; /* of the next two */
     char *base_hash;  /* or NULL */
-    char *base_layers;
+    char *base_values;
     gboolean keeps_hash;
     const char *base_format; /* rp_weights_base_format() */
 };

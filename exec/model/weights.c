@@ -48,7 +48,7 @@ rp_weights_copy(const RpWeights *weights)
         weight->stack_name = stack_name;
     }
     copy->base_hash = g_strdup(weights->base_hash);
-    copy->base_layers = g_strdup(weights->base_layers);
+    copy->base_values = g_strdup(weights->base_values);
     copy->base_format = weights->base_format;
     return copy;
 }
@@ -61,7 +61,7 @@ rp_weights_free(RpWeights *weights)
     g_mutex_clear(&weights->base_lock);
     g_free(weights->base);
     g_free(weights->base_hash);
-    g_free(weights->base_layers);
+    g_free(weights->base_values);
     rp_lora_clear(&weights->lora);
     g_free(weights->source);
     g_free(weights->packed);
@@ -226,13 +226,13 @@ rp_weights_elements(const RpWeights *weights)
 }
 
 void
-rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_layers)
+rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_values)
 {
     g_return_if_fail(weights != NULL);
     g_free(weights->base_hash);
-    g_free(weights->base_layers);
+    g_free(weights->base_values);
     weights->base_hash = g_strdup(base_hash);
-    weights->base_layers = g_strdup(base_layers);
+    weights->base_values = g_strdup(base_values);
     weights->keeps_hash = TRUE;
 }
 

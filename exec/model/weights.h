@@ -159,11 +159,12 @@ const char *rp_weights_model_hash(const RpWeights *weights);
  * without adapters, or before binding. */
 const char *rp_weights_base_hash(const RpWeights *weights);
 #define RP_WEIGHTS_HASH_DIGITS 64
-/* 16 digits of each layer's, with a space between them. */
-const char *rp_weights_base_layers(const RpWeights *weights);
+/* Of each layer, 16 digits of a hash of its values that does not see their type, with a space between
+ * them. */
+const char *rp_weights_base_values(const RpWeights *weights);
 /* Of weights that are bound to another form of a base: what these two say of the base itself; it
  * stays. */
-void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_layers);
+void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_values);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
 /* Of an adapter of experts; the first of its tensors becomes the source. @map: (transfer full):

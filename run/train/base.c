@@ -62,15 +62,18 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
 }
 
 /* Adapters of the one are adapters of the other: the hash is that of the model's own file. It takes a
- * pass over all of it, and so is kept beside the packed form, two lines of text. */
+ * pass over all of it, and so is kept beside the packed form: the hash, and those of each layer's values,
+ * behind a line that says so. */
+#define VALUES "values\n"
+
 static gboolean
 take_hash(RpTrainJob *job, const char *packed, GError **error)
 {
     g_autofree char *path = g_strconcat(packed, ".base", NULL);
     g_autofree char *text = NULL;
 
-    if (g_file_get_contents(path, &text, NULL, NULL)) {
-        g_auto(GStrv) lines = g_strsplit(text, "\n", 3);
+    if (g_file_get_contents(path, &text, NULL, NULL) && g_str_has_prefix(text, VALUES)) {
+        g_auto(GStrv) lines = g_strsplit(text + strlen(VALUES), "\n", 3);
 
         if (g_strv_length(lines) == 3 && strlen(lines[0]) == RP_WEIGHTS_HASH_DIGITS) {
             rp_weights_set_base_hash(job->weights, lines[0], lines[1]);
@@ -81,10 +84,10 @@ take_hash(RpTrainJob *job, const char *packed, GError **error)
         rp_weights_new_adapted(&job->config, rp_weights_lora(job->weights));
     if (!rp_weights_bind(plain, job->checkpoint, error))
         return FALSE;
-    const char *hash = rp_weights_base_hash(plain), *layers = rp_weights_base_layers(plain);
-    g_autofree char *lines = g_strdup_printf("%s\n%s\n", hash, layers);
+    const char *hash = rp_weights_base_hash(plain), *values = rp_weights_base_values(plain);
+    g_autofree char *lines = g_strdup_printf(VALUES "%s\n%s\n", hash, values);
 
-    rp_weights_set_base_hash(job->weights, hash, layers);
+    rp_weights_set_base_hash(job->weights, hash, values);
     if (!job->dry)
         (void)g_file_set_contents(path, lines, -1, NULL); /* else it is made again */
     return TRUE;

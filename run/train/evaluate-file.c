@@ -47,6 +47,7 @@ make_run(const RpEvaluateFile *file, GError **error)
     add_count(sets, "micro_batch_size", file->micro_batch_size);
     add_count(sets, "micro_batches", file->micro_batches);
     add(sets, "lora.start", file->adapter);
+    add(sets, "lora.any_base", file->adapter != NULL && file->any_base ? "true" : NULL);
     add(sets, "lora.rank", file->adapter == NULL ? "1" : NULL);
     add(sets, "lora.targets", file->adapter == NULL ? SMALL_TARGET : NULL);
     g_ptr_array_add(sets, NULL);

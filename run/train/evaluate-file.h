@@ -10,6 +10,7 @@
 typedef struct {
     const char *model;
     const char *adapter; /* (nullable): a directory of adapters for it */
+    gboolean any_base;   /* or for another base */
     const char *data;    /* as `train` reads them */
     const char *devices; /* "host:2" */
     const char *dtype;

@@ -134,7 +134,8 @@ bind_weights(RpTrainJob *job, GError **error)
     else if (!rp_weights_bind(job->weights, job->checkpoint, error))
         return FALSE;
     if (job->adapters == NULL ||
-        (rp_checkpoint_check_base(job->run->lora.start, job->weights, error) &&
+        ((job->run->lora.any_base != 0 ||
+          rp_checkpoint_check_base(job->run->lora.start, job->weights, error)) &&
          rp_adapter_bind(job->weights, job->adapters, error)))
         return TRUE;
     g_prefix_error(error, "lora.start: ");

@@ -205,8 +205,9 @@ refuses_another_base_and_other_adapters(void **state)
     g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
     assert_int_equal(made.code, 0);
     rp_train_files_train(LORA EVERY "--set output=@T/kept");
-    rp_cli_must_refuse("merge @T/other @T/kept/checkpoint-4 -o @T/never", 1,
-                       "; the first layer that differs is model.embed_tokens");
+    rp_cli_must_refuse(
+        "merge @T/other @T/kept/checkpoint-4 -o @T/never", 1,
+        "those of one with other values: the first that differ are of model.embed_tokens");
     /* one byte, in the middle of a tensor */
     g_auto(RpCliRun) touched =
         rp_cli_shell("cp -r @T/model @T/touched && cd @T/touched && "
@@ -215,11 +216,11 @@ refuses_another_base_and_other_adapters(void **state)
                      "model.safetensors ../model/model.safetensors");
     assert_int_equal(touched.code, 0);
     rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 1,
-                       "adapters of a base whose hash is");
+                       "expected adapters of this base");
     rp_cli_must_refuse("train @T/run.yaml " LORA
                        "--set output=@T/kept --set model=@T/other --set steps=6 "
                        "--resume",
-                       1, "adapters of a base whose hash is");
+                       1, "expected adapters of this base");
     rp_cli_must_refuse(
         "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 1,
         "expected rank 2, alpha 4");
@@ -305,6 +306,68 @@ refuses_damaged_adapters_and_bases(void **state)
     rp_cli_must_refuse("merge @T/broken @T/sound/checkpoint-4 -o @T/never", 1, "expected SHA-256");
 }
 
+/* Copies of one base in another type are one base; another one is taken if that is said. */
+static void
+takes_adapters_of_a_copy_in_another_type(void **state)
+{
+    (void)state;
+    /* the same numbers as text: 16-bit ones in 32 bits */
+    g_auto(RpCliRun) made = rp_cli_run("init @T/tiny.json -o @T/copy --seed 1 --dtype fp32");
+    g_auto(RpCliRun) other = rp_cli_run("init @T/tiny.json -o @T/unlike --seed 2");
+    g_auto(RpCliRun) turned = rp_cli_shell(
+        "cp -r @T/model @T/turned && sed -i 's/\"rope_theta\": [0-9.e+]*/\"rope_theta\": 77.0/' "
+        "@T/turned/config.json && ! cmp -s @T/turned/config.json @T/model/config.json");
+    if (made.code != 0 || other.code != 0)
+        fail_msg("%s%s", made.err, other.err);
+    if (turned.code != 0)
+        fail_msg("%s", turned.err);
+    rp_train_files_train(LORA "--set dtype=bf16 --set model=@T/copy --set output=@T/copy-run");
+    g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/copy-run/checkpoint-4 -o @T/narrow");
+    if (merged.code != 0)
+        fail_msg("%s", merged.err);
+    rp_train_files_train(LORA "--set output=@T/narrow-run");
+    rp_train_files_train("--set lora.start=@T/narrow-run/checkpoint-4 --set model=@T/copy "
+                         "--set dtype=bf16 --set output=@T/copied");
+    rp_cli_must_refuse("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/never", 1,
+                       "model.embed_tokens; --any-base, or lora.any_base: true in a run file");
+    rp_cli_must_refuse("merge @T/turned @T/narrow-run/checkpoint-4 -o @T/never", 1,
+                       "rope_theta: expected 77");
+    g_auto(RpCliRun) any =
+        rp_cli_run("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/any --any-base");
+    if (any.code != 0)
+        fail_msg("%s", any.err);
+    rp_cli_must_refuse("train @T/run.yaml --set lora.start=@T/narrow-run/checkpoint-4 "
+                       "--set model=@T/unlike --set output=@T/never",
+                       1, "lora.start: ");
+    rp_train_files_train("--set lora.start=@T/narrow-run/checkpoint-4 --set model=@T/unlike "
+                         "--set lora.any_base=true --set output=@T/any-run");
+}
+
+/* Adapters name their base from the root on; or from where a run was begun, in any folder above them. */
+static void
+finds_the_base_from_any_folder(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_shell(
+        "mkdir @T/there && cp -r @T/model @T/there/model && cp @T/data.jsonl @T/times.json "
+        "@T/there "
+        "&& cd @T/there && $ROUNDPIPE train @T/run.yaml --set model=model --set output=run "
+        "--set data=data.jsonl --set lora.rank=2 --set steps=1 && mv @T/there @T/here");
+    if (made.code != 0)
+        fail_msg("%s", made.err);
+    g_auto(RpCliRun) moved = rp_cli_run("evaluate @T/here/run --data @T/data.jsonl");
+    if (moved.code != 0)
+        fail_msg("%s", moved.err);
+    g_auto(RpCliRun) relative = rp_cli_shell(
+        "cd / && sed -i 's|\"base_model_name_or_path\": \".*\"|\"base_model_name_or_path\": "
+        "\"model\"|' @T/here/run/checkpoint-1/adapter_config.json && rm "
+        "@T/here/run/checkpoint-1/manifest.json");
+    assert_int_equal(relative.code, 0);
+    g_auto(RpCliRun) found = rp_cli_run("evaluate @T/here/run/checkpoint-1 --data @T/data.jsonl");
+    if (found.code != 0)
+        fail_msg("%s", found.err);
+}
+
 int
 main(void)
 {
@@ -317,6 +380,8 @@ main(void)
         cmocka_unit_test(answers_with_adapters_beside_the_model),
         cmocka_unit_test(refuses_damaged_adapters_and_bases),
         cmocka_unit_test(refuses_another_base_and_other_adapters),
+        cmocka_unit_test(takes_adapters_of_a_copy_in_another_type),
+        cmocka_unit_test(finds_the_base_from_any_folder),
     };
 
     return cmocka_run_group_tests_name("lora", tests, rp_train_files_setup, rp_cli_teardown);

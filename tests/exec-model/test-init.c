@@ -248,7 +248,7 @@ makes_the_values_of_a_file_without_it(void **state)
                 }
             }
             assert_string_equal(rp_weights_base_hash(file), rp_weights_base_hash(made));
-            assert_string_equal(rp_weights_base_layers(file), rp_weights_base_layers(made));
+            assert_string_equal(rp_weights_base_values(file), rp_weights_base_values(made));
             rp_weights_bind_random(made, 4);
             assert_string_not_equal(rp_weights_base_hash(file), rp_weights_base_hash(made));
         }
