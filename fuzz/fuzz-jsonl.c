@@ -96,7 +96,8 @@ check_batch(const RpDataset *dataset)
     }
     for (guint i = 0; i < 2 * 3 * 5; i++)
         n_targets += batch->targets[i] != RP_LABEL_MASKED;
-    g_assert(n_targets > 0 && n_targets == batch->n_targets);
+    g_assert(n_targets == batch->n_targets);
+    g_assert((n_targets > 0) == rp_batcher_check_targets(batcher, &batch, 1, &error));
 }
 
 int

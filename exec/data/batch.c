@@ -297,11 +297,18 @@ set_starts(RpTokenBatch *batch, const GArray *placed, gsize first_row)
     }
 }
 
-static gboolean
-fail_without_targets(const RpBatcher *batcher, const RpTokenBatch *batch, GError **error)
+gboolean
+rp_batcher_check_targets(const RpBatcher *batcher, RpTokenBatch *const *batches, guint n_batches,
+                         GError **error)
 {
-    const gsize n = batch->n_samples;
     g_autoptr(GString) names = g_string_new(NULL);
+
+    g_return_val_if_fail(batcher != NULL && n_batches > 0, FALSE);
+    for (guint i = 0; i < n_batches; i++)
+        if (batches[i]->n_targets > 0)
+            return TRUE;
+    const RpTokenBatch *batch = batches[0];
+    const gsize n = batch->n_samples;
 
     for (gsize i = 0; i < MIN(n, MAX_NAMED_SAMPLES); i++) {
         g_autofree char *place = rp_dataset_locate(batcher->dataset, batch->samples[i]);
@@ -363,13 +370,6 @@ fill(const RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError
     return TRUE;
 }
 
-static gboolean
-check_targets(const RpBatcher *batcher, const RpTokenBatch *batch, GError **error)
-{
-    return batch->n_targets > 0 || batch->n_placed == 0 || batcher->options.untargeted ||
-           fail_without_targets(batcher, batch, error);
-}
-
 static void
 add_counts(RpDataState *state, const RpTokenBatch *batch)
 {
@@ -391,7 +391,7 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
     if (placed == NULL)
         return FALSE;
     batch->iteration = ++after.n_iterations;
-    if (!fill(batcher, batch, placed, error) || (whole && !check_targets(batcher, batch, error)))
+    if (!fill(batcher, batch, placed, error))
         return FALSE;
     if (whole)
         add_counts(&after, batch);
@@ -399,12 +399,10 @@ rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch, GError **error)
     return TRUE;
 }
 
-gboolean
-rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all,
-                       GError **error)
+void
+rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all)
 {
-    g_return_val_if_fail(batcher && batch && batcher->options.parts > 1, FALSE);
-    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
+    g_return_if_fail(batcher && batch && batcher->options.parts > 1);
 
     batch->n_targets = all->n_targets;
     batch->n_tokens = all->n_tokens;
@@ -412,7 +410,6 @@ rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCou
     batch->n_cut_tokens = all->n_cut_tokens;
     batch->n_without_targets = all->n_without_targets;
     add_counts(&batcher->state, batch);
-    return check_targets(batcher, batch, error);
 }
 
 RpDataState

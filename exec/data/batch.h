@@ -104,8 +104,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatcher, rp_batcher_free)
  * The next iteration, without samples once the epochs are over. On error the batcher stays where it
  * was.
  *
- * Errors: those of rp_dataset_read(); %RP_DATASET_ERROR_BATCH, naming the samples, if no token of
- *   the whole iteration has a target
+ * Errors: those of rp_dataset_read()
  */
 gboolean rp_batcher_next(RpBatcher *batcher, RpTokenBatch *batch,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -117,11 +116,22 @@ RpBatchCounts rp_token_batch_counts(const RpTokenBatch *batch);
  * @batch: the last of rp_batcher_next()
  * @all: sums of all parts: the batch and the batcher's place have these then
  *
- * Of a batcher with parts. Errors: %RP_DATASET_ERROR_BATCH, naming samples of the own part, if no token
- *   of the whole iteration has a target; rp_batcher_restore() leads back
+ * Of a batcher with parts.
  */
-gboolean rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all,
-                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all);
+
+/**
+ * rp_batcher_check_targets:
+ * @batches: all of a step
+ *
+ * Whether a token of any of them has a target: else there is no loss to step by. A batch without
+ * targets beside others that have some adds nothing.
+ *
+ * Errors: %RP_DATASET_ERROR_BATCH, naming samples of the first (its own part of them);
+ *   rp_batcher_restore() leads back
+ */
+gboolean rp_batcher_check_targets(const RpBatcher *batcher, RpTokenBatch *const *batches,
+                                  guint n_batches, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Where the batcher stands: what the next iteration begins with, and sums over those before. */
 RpDataState rp_batcher_state(const RpBatcher *batcher);

@@ -33,12 +33,11 @@ typedef struct {
     gboolean shuffle;
     guint64 seed;
     RpEpochEnd epoch_end;
-    gboolean packing;    /* short samples share a sequence */
-    gboolean drop_long;  /* samples of more than s tokens are left out, not cut */
-    guint64 epochs;      /* there are no samples after so many; 0: always */
-    gboolean untargeted; /* iterations may have no targets: of evaluations */
-    guint parts;         /* of several servers: batches are a part of the micro-batches; 0: all */
-    guint part;          /* which of so many equal ones */
+    gboolean packing;   /* short samples share a sequence */
+    gboolean drop_long; /* samples of more than s tokens are left out, not cut */
+    guint64 epochs;     /* there are no samples after so many; 0: always */
+    guint parts;        /* of several servers: batches are a part of the micro-batches; 0: all */
+    guint part;         /* which of so many equal ones */
 } RpBatcherOptions;
 
 /* A sample in an iteration. */

@@ -35,7 +35,6 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
                            .tokens = shape->tokens,
                            .packing = shape->packed_tokens > 0,
                            .epochs = 1,
-                           .untargeted = TRUE,
                            .parts = trainer->servers,
                            .part = rank};
     evaluator->losses = g_array_new(FALSE, FALSE, sizeof(double));

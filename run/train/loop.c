@@ -116,20 +116,21 @@ loop_clear(RpTrainLoop *loop)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainLoop, loop_clear)
 
-/* The batches of all calls of a step; on error the batcher stays before the first. */
+/* The batches of all calls of a step, of which one may have no targets; on error the batcher stays before the first. */
 static gboolean
 next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
 {
     const RpDataState before = rp_batcher_state(loop->batcher);
+    gboolean good = TRUE;
 
-    for (guint c = 0; c < calls; c++)
-        if (!rp_train_next_batch(loop->job->servers, loop->batcher, batches[c], error)) {
-            gboolean back = rp_batcher_restore(loop->batcher, &before, NULL);
+    for (guint c = 0; c < calls && good; c++)
+        good = rp_train_next_batch(loop->job->servers, loop->batcher, batches[c], error);
+    if (good && rp_batcher_check_targets(loop->batcher, batches, calls, error))
+        return TRUE;
+    const gboolean back = rp_batcher_restore(loop->batcher, &before, NULL);
 
-            g_assert(back); /* it was there */
-            return FALSE;
-        }
-    return TRUE;
+    g_assert(back); /* it was there */
+    return FALSE;
 }
 
 /* One iteration's calls and its step. */

@@ -364,7 +364,9 @@ rp_train_next_batch(RpServers *servers, RpBatcher *batcher, RpTokenBatch *batch,
                                        RP_DATASET_ERROR, RP_DATASET_ERROR_FILE, error);
     if (!read)
         g_propagate_error(error, g_steal_pointer(&problem));
-    return read && (n == 1 || rp_batcher_take_counts(batcher, batch, &all[0].counts, error));
+    if (read && n > 1)
+        rp_batcher_take_counts(batcher, batch, &all[0].counts);
+    return read;
 }
 
 gboolean

@@ -272,17 +272,24 @@ saves_what_was_learned_before_data_without_targets(void **state)
     assert_non_null(rp_cli_member(root, "traceEvents.100"));
 }
 
-/* In the middle of a step: the data stay before its first call. */
+/* The second call of step 2 has nothing to learn, and adds nothing; step 3 has nothing at all: the data
+ * stay before its first call. */
 static void
 saves_the_place_of_the_last_whole_step(void **state)
 {
     (void)state;
     write_late(12);
     rp_cli_must_refuse(TRAIN "calls --set gradient_accumulation_steps=2" LATE, 1,
-                       "calls/checkpoint-1");
-    g_autofree char *text = rp_cli_read("calls/checkpoint-1/trainer_state.json");
-    assert_non_null(strstr(text, "\"position\":8,"));
-    assert_non_null(strstr(text, "\"iterations\":2,"));
+                       "calls/checkpoint-2");
+    g_autofree char *text = rp_cli_read("calls/checkpoint-2/trainer_state.json");
+    assert_non_null(strstr(text, "\"position\":16,"));
+    assert_non_null(strstr(text, "\"iterations\":4,"));
+    /* as one call with all of them */
+    succeed(TRAIN "one-call --set micro_batches=8" LATE " --set steps=2", "");
+    succeed(TRAIN "two-calls --set gradient_accumulation_steps=2" LATE " --set steps=2", "");
+    g_autofree char *one = rp_train_files_learned("one-call");
+    g_autofree char *two = rp_train_files_learned("two-calls");
+    assert_string_equal(one, two);
 }
 
 static void

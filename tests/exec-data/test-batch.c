@@ -201,7 +201,7 @@ takes_a_masked_micro_batch_among_others(void **state)
 }
 
 static void
-names_the_samples_of_an_iteration_without_targets(void **state)
+names_the_samples_of_a_step_without_targets(void **state)
 {
     RpBatchFixture *f = *state;
     RpBatcherOptions options = {.micro_batches = 1, .sequences = 2, .tokens = 3};
@@ -212,18 +212,40 @@ names_the_samples_of_an_iteration_without_targets(void **state)
                        "{\"input_ids\":[1,2,3,4],\"labels\":[-100,-100,-100,4]}\n";
 
     assert_true(start(f, text, &options));
-    assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
+    rp_batch_fixture_next(f);
+    assert_false(rp_batcher_check_targets(f->batcher, &f->batch, 1, &f->error));
     assert_true(g_error_matches(f->error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH));
     rp_assert_error_message_contains(f->error, "FILE: iteration 1: expected at least one label");
     rp_assert_error_message_contains(f->error, "found none in line 1, line 2");
-    assert_int_equal(rp_batcher_state(f->batcher).position, 0);
-    assert_int_equal(rp_batcher_state(f->batcher).n_iterations, 0);
+    g_clear_error(&f->error);
 
     options.micro_batches = 5;
     assert_true(start(f, text, &options));
-    assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
+    rp_batch_fixture_next(f);
+    assert_false(rp_batcher_check_targets(f->batcher, &f->batch, 1, &f->error));
     rp_assert_error_message_contains(f->error, "line 3, line 4, line 1, line 2, line 3, line 4 "
                                                "and 2 more");
+}
+
+/* A batch of a step may have none if another of its batches has one. */
+static void
+takes_a_step_with_a_target_in_one_batch(void **state)
+{
+    RpBatchFixture *f = *state;
+    const RpBatcherOptions options = {.micro_batches = 1, .sequences = 1, .tokens = 3};
+    g_autoptr(RpTokenBatch) second = rp_token_batch_new(&options);
+
+    assert_true(start(f,
+                      "{\"input_ids\":[1,2,3],\"labels\":[-100,-100,-100]}\n"
+                      "{\"input_ids\":[1,2,3],\"labels\":[-100,2,-100]}\n",
+                      &options));
+    rp_batch_fixture_next(f);
+    assert_true(rp_batcher_next(f->batcher, second, &f->error));
+    RpTokenBatch *const both[] = {f->batch, second};
+    assert_int_equal(f->batch->n_targets, 0);
+    assert_true(rp_batcher_check_targets(f->batcher, both, 2, &f->error));
+    assert_false(rp_batcher_check_targets(f->batcher, both, 1, &f->error));
+    g_clear_error(&f->error);
 }
 
 static void
@@ -287,7 +309,9 @@ main(void)
                                         rp_batch_fixture_setup, rp_batch_fixture_teardown),
         cmocka_unit_test_setup_teardown(takes_a_masked_micro_batch_among_others,
                                         rp_batch_fixture_setup, rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(names_the_samples_of_an_iteration_without_targets,
+        cmocka_unit_test_setup_teardown(takes_a_step_with_a_target_in_one_batch,
+                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
+        cmocka_unit_test_setup_teardown(names_the_samples_of_a_step_without_targets,
                                         rp_batch_fixture_setup, rp_batch_fixture_teardown),
         cmocka_unit_test_setup_teardown(stays_where_it_was_if_a_sample_is_bad,
                                         rp_batch_fixture_setup, rp_batch_fixture_teardown),
