@@ -85,6 +85,10 @@ void rp_measurer_skip(RpMeasurer *measurer, guint n);
 void rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
                      gint64 *ns);
 
+/* Whether the host has so much memory more to measure in, by all limits (exec/system/memory-limit.h):
+ * where memory is only promised, the system kills whoever touches too much. Errors: G_IO_ERROR_NO_SPACE */
+gboolean rp_measure_check_memory(guint64 bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Memory of the host at a multiple of 256 bytes, untouched, on huge pages where the system has them
  * and it is large. Free with free(). Errors: G_IO_ERROR_NO_SPACE */
 void *rp_measure_reserve(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -287,6 +287,12 @@ rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, g
         [RP_ROOM_LOSS] = 2 * sizeof(double),
     };
 
+    guint64 all = 0;
+
+    for (guint i = 0; i < RP_N_ROOMS; i++)
+        all += bytes[i];
+    if (!rp_probe_has_links(layer->probe) && !rp_measure_check_memory(all, error))
+        return FALSE;
     for (guint i = 0; i < RP_N_ROOMS; i++) {
         layer->room[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
         if (layer->room[i] == NULL)

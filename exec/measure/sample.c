@@ -6,6 +6,7 @@
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
 #include "exec/system/clock.h"
+#include "exec/system/memory-limit.h"
 
 #define LEAST_RUNS 5
 #define LEAST_LONG_RUNS 2 /* of what takes so long that clocks swing within one */
@@ -17,6 +18,7 @@
 #define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
 #define HUGE_PAGE ((gsize)2 << 20)
+#define MARGIN 16 /* a part of it is left for matmuls, tiles and page tables beside it */
 
 static int
 compare(const void *a, const void *b)
@@ -203,11 +205,33 @@ alignment_of(gsize bytes)
     return bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
 }
 
+gboolean
+rp_measure_check_memory(guint64 bytes, GError **error)
+{
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+
+    if (bytes < limit.bytes && bytes / MARGIN < limit.bytes - bytes)
+        return TRUE;
+    g_autofree char *what = rp_memory_limit_describe(&limit);
+
+    g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+                "host memory: %" G_GUINT64_FORMAT
+                " bytes to measure in, and a sixteenth beside them, do not fit: there are "
+                "%" G_GUINT64_FORMAT
+                ", the limit is %s; use smaller micro-batches, or a timing file that was measured "
+                "elsewhere",
+                bytes, limit.bytes, what);
+    return FALSE;
+}
+
 void *
 rp_measure_reserve(gsize bytes, GError **error)
 {
     const gsize alignment = alignment_of(bytes);
     const gsize whole = rp_align_up(MAX(bytes, 1), alignment);
+
+    if (!rp_measure_check_memory(bytes, error))
+        return NULL;
     void *memory = aligned_alloc(alignment, whole);
 
     if (memory == NULL) {

@@ -12,6 +12,7 @@
 #include "exec/measure/measure.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
+#include "exec/system/available-memory.h"
 
 #define MAX_ROOMS 64
 #define ROOMS_OF_A_LAYER 10
@@ -572,10 +573,28 @@ a_router_of_a_checkpoint_gets_the_embeddings_of_tokens(void **state)
     g_clear_pointer(&f->weights, rp_weights_free);
 }
 
+/* More than there is would be given, and the process killed when it is touched. */
+static void
+takes_no_memory_that_there_is_not(void **state)
+{
+    const guint64 available = rp_available_memory();
+    g_autoptr(GError) error = NULL;
+
+    (void)state;
+    assert_true(available > 0);
+    assert_null(rp_measure_reserve(available, &error));
+    assert_true(g_error_matches(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE));
+    rp_assert_error_message_contains(error, "host memory: ");
+    rp_assert_error_message_contains(error, "the limit is ");
+    g_autofree void *some = rp_measure_reserve(RP_MIB, NULL);
+    assert_non_null(some);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_no_memory_that_there_is_not),
         cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
         cmocka_unit_test_setup_teardown(measures_each_class_of_layers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens,
