@@ -4,9 +4,13 @@
  */
 #include "tests/rp-test.h"
 
+#include <time.h>
+
 #include "core/base/file.h"
 #include "tests/text-template/template-case.h"
 #include "text/template/template.h"
+
+#define MOST_SECONDS 4 /* of a sanitized build on a busy machine more than of others */
 
 /* The error of @source, compiled and rendered without variables; NULL: it is rendered. */
 static char *
@@ -148,6 +152,90 @@ ends_whatever_a_template_does(void **state)
     }
 }
 
+/* Expressions over a text @s of 4 MB and a part @p of 1 MB that is nearly in it, over and over. */
+static const char *const long_work[] = {"s | upper",
+                                        "s.find(p)",
+                                        "s.rfind(p)",
+                                        "s.count('ab')",
+                                        "s.lower()",
+                                        "s | title",
+                                        "p in s",
+                                        "s.split('ab') | length",
+                                        "s.rsplit(p) | length",
+                                        "s.split() | length",
+                                        "s.splitlines() | length",
+                                        "s.replace('ab', '')",
+                                        "s.replace(p, '')",
+                                        "s | trim",
+                                        "s.strip(p)",
+                                        "s.isalpha()",
+                                        "s | length",
+                                        "s[5]",
+                                        "s[-1]",
+                                        "s[:5]",
+                                        "s[::-1]",
+                                        "s == t",
+                                        "s < t",
+                                        "s | reverse",
+                                        "s | tojson",
+                                        "s | indent",
+                                        "s is upper",
+                                        "s.startswith(s)",
+                                        "s.endswith(s)",
+                                        "s | first",
+                                        "s | last",
+                                        "[s] | join",
+                                        "'%s' | format(s)",
+                                        "'{}'.format(s)",
+                                        "s | string",
+                                        "[s, t] | max",
+                                        "[t, s] | sort",
+                                        "[s, t] | unique | list | length",
+                                        "s | int",
+                                        "s | float",
+                                        "{s: 1}[t]",
+                                        "s * 2",
+                                        "s ~ p",
+                                        "s + p",
+                                        "s | list | length",
+                                        "s % ()",
+                                        "s.format()",
+                                        "s.join([p, p])",
+                                        "s.removeprefix(s)",
+                                        "s | capitalize",
+                                        "s | replace('a', 'b', 1)",
+                                        "s is in t",
+                                        "d[s]",
+                                        "d.get(s)"};
+
+/* Work is counted by the bytes that it goes over: an operation in a loop ends by a bound, of which this is a
+ * twentieth, within seconds of processor time. */
+static void
+counts_work_by_bytes(void **state)
+{
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(long_work); i++) {
+        g_autofree char *source = g_strdup_printf(
+            "{%% set s = 'abcdefgh' * 500000 ~ '!' %%}{%% set t = 'abcdefgh' * 500000 ~ '?' %%}"
+            "{%% set p = 'x' ~ 'abcdefgh' * 125000 %%}{%% set d = {t: 1} %%}"
+            "{%% for a in range(99999) %%}{%% for b in range(99999) %%}{%% set x = %s %%}"
+            "{%% endfor %%}{%% endfor %%}",
+            long_work[i]);
+        g_autoptr(RpArena) arena = rp_arena_new(1 << 20, G_MAXUINT64);
+        const RpTemplateOptions options = {.max_steps = RP_TEMPLATE_MAX_STEPS / 20};
+        g_autoptr(GError) error = NULL;
+        g_auto(RpRendered) rendered = {0};
+        g_autoptr(RpTemplate) template = rp_template_new("t", source, strlen(source), &error);
+        const clock_t start = clock();
+
+        assert_non_null(template);
+        assert_false(rp_template_render(template, rp_dict_new(arena), &options, &rendered, &error));
+        const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+        if (seconds > MOST_SECONDS)
+            fail_msg("%s: %.1f s: %s", long_work[i], seconds, error->message);
+    }
+}
+
 static void
 refuses_brackets_and_blocks_that_are_too_deep(void **state)
 {
@@ -232,6 +320,24 @@ says_where_generation_blocks_were_lost(void **state)
     assert_int_equal(rendered.generations->len, 0);
 }
 
+static void
+finds_the_last_part(void **state)
+{
+    static const char source[] = "{{ 'aabaaab'.rfind('aab') }} {{ 'ababab'.rfind('abab') }} "
+                                 "{{ 'aaaa'.rfind('aa') }} {{ 'abab'.rfind('ba') }} "
+                                 "{{ 'abc'.rfind('d') }} {{ 'aaab'.rfind('aaab') }} "
+                                 "{{ 'xaabaabaaabx'.rsplit('aaba') }}";
+    g_autoptr(RpArena) arena = rp_arena_new(1 << 20, G_MAXUINT64);
+    const RpTemplateOptions options = {0};
+    g_autoptr(GError) error = NULL;
+    g_auto(RpRendered) rendered = {0};
+    g_autoptr(RpTemplate) template = rp_template_new("t", source, strlen(source), &error);
+
+    (void)state;
+    assert_true(rp_template_render(template, rp_dict_new(arena), &options, &rendered, &error));
+    assert_string_equal(rendered.text->str, "4 2 2 1 -1 0 ['xaab', 'aabx']");
+}
+
 int
 main(void)
 {
@@ -240,6 +346,8 @@ main(void)
         cmocka_unit_test(refuses_with_line_and_column),
         cmocka_unit_test(refuses_bytes_that_are_not_utf8),
         cmocka_unit_test(ends_whatever_a_template_does),
+        cmocka_unit_test(finds_the_last_part),
+        cmocka_unit_test(counts_work_by_bytes),
         cmocka_unit_test(refuses_brackets_and_blocks_that_are_too_deep),
         cmocka_unit_test(traces_loops_over_tagged_dicts),
         cmocka_unit_test(says_where_generation_blocks_were_lost),

@@ -77,6 +77,11 @@ bind(RpRender *render, const RpRow *row, RpArguments *arguments)
 gboolean
 rp_call_row(RpRender *render, const RpRow *row, RpArguments *arguments, RpValue *value)
 {
+    const RpValue self = arguments->self;
+
+    if (row->bytes > 0 && self.type == RP_VALUE_STRING &&
+        !rp_render_charge(render, self.length / row->bytes))
+        return FALSE;
     return bind(render, row, arguments) && row->call(render, arguments, value);
 }
 

@@ -51,6 +51,25 @@ rp_render_charge(RpRender *render, guint64 steps)
 }
 
 gboolean
+rp_charge_key(RpRender *render, RpValue key)
+{
+    return rp_render_charge(render, key.type == RP_VALUE_STRING ? key.length / RP_SCANNED : 0);
+}
+
+gboolean
+rp_strip(RpRender *render, RpValue text, const RpValue *chars, gboolean left, gboolean right,
+         RpValue *result)
+{
+    /* each character is looked for among all that go */
+    const guint64 looks = chars != NULL ? chars->length / RP_DECODED : 0;
+
+    if (!rp_render_charge(render, text.length / RP_SCANNED * looks))
+        return FALSE;
+    *result = rp_string_strip(text, chars, left, right);
+    return TRUE;
+}
+
+gboolean
 rp_keep_text(RpRender *render, const GString *text, RpValue *value)
 {
     if (!rp_arena_has_room(render->arena, text->len) || text->len > G_MAXUINT)
@@ -187,6 +206,8 @@ evaluate_concat(RpRender *render, const RpSyntax *node, RpValue *value)
         if (!rp_to_text(render, item, &part))
             return FALSE;
         g_string_append_len(text, part.text, part.length);
+        if (!rp_arena_has_room(render->arena, text->len))
+            return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, value);
 }

@@ -26,8 +26,7 @@ filter_trim(RpRender *render, const RpArguments *arguments, RpValue *result)
     const gboolean space = !rp_given(chars) || chars.type == RP_VALUE_NONE;
     if (!space && !rp_to_text_argument(render, chars, &chars))
         return FALSE;
-    *result = rp_string_strip(text, space ? NULL : &chars, TRUE, TRUE);
-    return TRUE;
+    return rp_strip(render, text, space ? NULL : &chars, TRUE, TRUE, result);
 }
 
 static gboolean
@@ -111,7 +110,7 @@ filter_length(RpRender *render, const RpArguments *arguments, RpValue *result)
         return TRUE;
     case RP_VALUE_STRING:
         *result = rp_value_int(rp_string_length(self));
-        return rp_render_charge(render, self.length / 256);
+        return TRUE;
     case RP_VALUE_LIST:
     case RP_VALUE_TUPLE:
         *result = rp_value_int(self.list->length);
@@ -433,12 +432,14 @@ rp_format(RpRender *render, RpValue format, RpValue values, RpValue *result)
     const guint n_values = many ? values.list->length : 1;
     guint n_used = 0;
 
+    if (!rp_render_charge(render, format.length / RP_DECODED))
+        return FALSE;
     for (guint i = 0; i < format.length; i++) {
-        g_autoptr(GString) spec = g_string_new(NULL);
         if (format.text[i] != '%') {
             g_string_append_c(text, format.text[i]);
             continue;
         }
+        g_autoptr(GString) spec = g_string_new(NULL);
         while (++i < format.length && strchr("-+ #0123456789.", format.text[i]) != NULL &&
                format.text[i] != '\0')
             g_string_append_c(spec, format.text[i]);
@@ -467,30 +468,35 @@ rp_find_filter(const char *name)
 {
     static const RpRow rows[] = {
         {.name = "abs", .call = filter_abs},
-        {.name = "capitalize", .call = filter_capitalize},
-        {.name = "count", .call = filter_length},
+        {.name = "capitalize", .call = filter_capitalize, .bytes = RP_DECODED},
+        {.name = "count", .call = filter_length, .bytes = RP_SCANNED},
         {.name = "d", .call = filter_default, .parameters = {"default_value", "boolean"}},
         {.name = "default", .call = filter_default, .parameters = {"default_value", "boolean"}},
-        {.name = "float", .call = filter_float, .parameters = {"default"}},
+        {.name = "float", .call = filter_float, .parameters = {"default"}, .bytes = RP_DECODED},
         {.name = "format", .call = filter_format, .any = TRUE},
-        {.name = "indent", .call = filter_indent, .parameters = {"width", "first", "blank"}},
-        {.name = "int", .call = filter_int, .parameters = {"default", "base"}},
+        {.name = "indent",
+         .call = filter_indent,
+         .parameters = {"width", "first", "blank"},
+         .bytes = RP_DECODED},
+        {.name = "int", .call = filter_int, .parameters = {"default", "base"}, .bytes = RP_DECODED},
         {.name = "join", .call = filter_join, .parameters = {"d", "attribute"}},
-        {.name = "length", .call = filter_length},
-        {.name = "lower", .call = filter_lower},
+        {.name = "length", .call = filter_length, .bytes = RP_SCANNED},
+        {.name = "lower", .call = filter_lower, .bytes = RP_DECODED},
         {.name = "replace",
          .call = filter_replace,
          .parameters = {"old", "new", "count"},
-         .required = 2},
+         .required = 2,
+         .bytes = RP_DECODED},
         {.name = "round", .call = filter_round, .parameters = {"precision", "method"}},
         {.name = "safe", .call = filter_string},
         {.name = "string", .call = filter_string},
-        {.name = "title", .call = filter_title},
+        {.name = "title", .call = filter_title, .bytes = RP_DECODED},
         {.name = "tojson",
          .call = filter_tojson,
-         .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"}},
-        {.name = "trim", .call = filter_trim, .parameters = {"chars"}},
-        {.name = "upper", .call = filter_upper},
+         .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"},
+         .bytes = RP_DECODED},
+        {.name = "trim", .call = filter_trim, .parameters = {"chars"}, .bytes = RP_DECODED},
+        {.name = "upper", .call = filter_upper, .bytes = RP_DECODED},
     };
 
     return rp_row_find(rows, G_N_ELEMENTS(rows), name);

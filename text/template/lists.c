@@ -123,9 +123,11 @@ sort_key(RpRender *render, RpValue item, RpValue path, gboolean exact, RpValue *
     *key = item;
     if (rp_given(path) && path.type != RP_VALUE_NONE && !rp_get_path(render, item, path, key))
         return FALSE;
-    if (key->type == RP_VALUE_STRING && !exact)
+    if (key->type != RP_VALUE_STRING)
+        return TRUE;
+    if (!exact)
         *key = rp_string_case(render->arena, *key, RP_CASE_LOWER);
-    return TRUE;
+    return rp_render_charge(render, key->length / RP_DECODED);
 }
 
 typedef struct {

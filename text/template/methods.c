@@ -11,8 +11,7 @@ strip(RpRender *render, const RpArguments *arguments, gboolean left, gboolean ri
 
     if (!space && !rp_to_text_argument(render, chars, &chars))
         return FALSE;
-    *result = rp_string_strip(arguments->self, space ? NULL : &chars, left, right);
-    return TRUE;
+    return rp_strip(render, arguments->self, space ? NULL : &chars, left, right, result);
 }
 
 static gboolean
@@ -48,7 +47,7 @@ split(RpRender *render, const RpArguments *arguments, gboolean right, RpValue *r
         return FALSE;
     *result =
         rp_value_list(rp_string_split(render->arena, arguments->self, separator, most, right));
-    return rp_render_charge(render, arguments->self.length / 64);
+    return TRUE;
 }
 
 static gboolean
@@ -80,7 +79,8 @@ has_border(RpRender *render, const RpArguments *arguments, gboolean end, RpValue
 
     for (guint i = 0; i < n && !truth; i++) {
         RpValue border = borders.type == RP_VALUE_TUPLE ? borders.list->items[i] : borders;
-        if (!rp_to_text_argument(render, border, &border))
+        if (!rp_to_text_argument(render, border, &border) ||
+            !rp_render_charge(render, border.length / RP_SCANNED))
             return FALSE;
         truth = end ? rp_string_ends(arguments->self, border)
                     : rp_string_starts(arguments->self, border);
@@ -107,7 +107,8 @@ method_removeprefix(RpRender *render, const RpArguments *arguments, RpValue *res
     const RpValue self = arguments->self;
     RpValue part;
 
-    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+    if (!rp_to_text_argument(render, arguments->bound[0], &part) ||
+        !rp_render_charge(render, part.length / RP_SCANNED))
         return FALSE;
     *result = rp_string_starts(self, part)
                   ? rp_value_text(self.text + part.length, self.length - part.length)
@@ -121,7 +122,8 @@ method_removesuffix(RpRender *render, const RpArguments *arguments, RpValue *res
     const RpValue self = arguments->self;
     RpValue part;
 
-    if (!rp_to_text_argument(render, arguments->bound[0], &part))
+    if (!rp_to_text_argument(render, arguments->bound[0], &part) ||
+        !rp_render_charge(render, part.length / RP_SCANNED))
         return FALSE;
     *result =
         rp_string_ends(self, part) ? rp_value_text(self.text, self.length - part.length) : self;
@@ -167,7 +169,7 @@ find(RpRender *render, const RpArguments *arguments, gboolean last, RpValue *res
     const gssize at = rp_string_find(self, part, last);
     *result =
         rp_value_int(at < 0 ? -1 : (gint64)rp_string_length(rp_value_text(self.text, (gsize)at)));
-    return rp_render_charge(render, self.length / 64);
+    return rp_render_charge(render, part.length / RP_DECODED);
 }
 
 static gboolean
@@ -202,7 +204,7 @@ method_count(RpRender *render, const RpArguments *arguments, RpValue *result)
     for (gssize at = 0; (at = rp_string_find(self, part, FALSE)) >= 0; n++)
         self = rp_value_text(self.text + at + part.length, self.length - (gsize)at - part.length);
     *result = rp_value_int(n);
-    return rp_render_charge(render, arguments->self.length / 64);
+    return rp_render_charge(render, part.length / RP_DECODED);
 }
 
 /* Whether there are characters and all are of a class. */
@@ -321,6 +323,8 @@ method_get(RpRender *render, const RpArguments *arguments, RpValue *result)
 
     if (!rp_value_is_key(bound[0]))
         return rp_render_fail_type(render, "a key", bound[0]);
+    if (!rp_charge_key(render, bound[0]))
+        return FALSE;
     const RpValue *there = rp_dict_find(arguments->self.dict, bound[0]);
     *result = there != NULL ? *there : rp_given(bound[1]) ? bound[1] : rp_none;
     return TRUE;
@@ -403,47 +407,47 @@ rp_find_method(const char *name, RpValueType type)
 #define LISTS (1u << RP_VALUE_LIST | 1u << RP_VALUE_TUPLE)
 #define DICT (1u << RP_VALUE_DICT)
     static const RpRow rows[] = {
-        {"strip", method_strip, {"chars"}, 0, FALSE, STRING},
-        {"lstrip", method_lstrip, {"chars"}, 0, FALSE, STRING},
-        {"rstrip", method_rstrip, {"chars"}, 0, FALSE, STRING},
-        {"split", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING},
-        {"rsplit", method_rsplit, {"sep", "maxsplit"}, 0, FALSE, STRING},
-        {"splitlines", method_splitlines, {NULL}, 0, FALSE, STRING},
-        {"startswith", method_startswith, {"prefix"}, 1, FALSE, STRING},
-        {"endswith", method_endswith, {"suffix"}, 1, FALSE, STRING},
-        {"removeprefix", method_removeprefix, {"prefix"}, 1, FALSE, STRING},
-        {"removesuffix", method_removesuffix, {"suffix"}, 1, FALSE, STRING},
-        {"upper", method_upper, {NULL}, 0, FALSE, STRING},
-        {"lower", method_lower, {NULL}, 0, FALSE, STRING},
-        {"title", method_title, {NULL}, 0, FALSE, STRING},
-        {"capitalize", method_capitalize, {NULL}, 0, FALSE, STRING},
-        {"replace", method_replace, {"old", "new", "count"}, 2, FALSE, STRING},
-        {"find", method_find, {"sub"}, 1, FALSE, STRING},
-        {"rfind", method_rfind, {"sub"}, 1, FALSE, STRING},
-        {"count", method_count, {"value"}, 1, FALSE, STRING | LISTS},
-        {"index", method_index, {"value"}, 1, FALSE, LISTS},
-        {"isdigit", method_isdigit, {NULL}, 0, FALSE, STRING},
-        {"isalpha", method_isalpha, {NULL}, 0, FALSE, STRING},
-        {"isalnum", method_isalnum, {NULL}, 0, FALSE, STRING},
-        {"isspace", method_isspace, {NULL}, 0, FALSE, STRING},
-        {"format", method_format, {NULL}, 0, TRUE, STRING},
-        {"join", method_join, {"iterable"}, 1, FALSE, STRING},
-        {"get", method_get, {"key", "default"}, 1, FALSE, DICT},
-        {"keys", method_keys, {NULL}, 0, FALSE, DICT},
-        {"values", method_values, {NULL}, 0, FALSE, DICT},
-        {"items", method_items, {NULL}, 0, FALSE, DICT},
-        {"copy", method_copy, {NULL}, 0, FALSE, DICT | LISTS},
-        {"append", method_change, {NULL}, 0, TRUE, LISTS},
-        {"extend", method_change, {NULL}, 0, TRUE, LISTS},
-        {"insert", method_change, {NULL}, 0, TRUE, LISTS},
-        {"remove", method_change, {NULL}, 0, TRUE, LISTS},
-        {"reverse", method_change, {NULL}, 0, TRUE, LISTS},
-        {"sort", method_change, {NULL}, 0, TRUE, LISTS},
-        {"pop", method_change, {NULL}, 0, TRUE, LISTS | DICT},
-        {"clear", method_change, {NULL}, 0, TRUE, LISTS | DICT},
-        {"update", method_change, {NULL}, 0, TRUE, DICT},
-        {"setdefault", method_change, {NULL}, 0, TRUE, DICT},
-        {"popitem", method_change, {NULL}, 0, TRUE, DICT},
+        {"strip", method_strip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
+        {"lstrip", method_lstrip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
+        {"rstrip", method_rstrip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
+        {"split", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED},
+        {"rsplit", method_rsplit, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED},
+        {"splitlines", method_splitlines, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"startswith", method_startswith, {"prefix"}, 1, FALSE, STRING, 0},
+        {"endswith", method_endswith, {"suffix"}, 1, FALSE, STRING, 0},
+        {"removeprefix", method_removeprefix, {"prefix"}, 1, FALSE, STRING, 0},
+        {"removesuffix", method_removesuffix, {"suffix"}, 1, FALSE, STRING, 0},
+        {"upper", method_upper, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"lower", method_lower, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"title", method_title, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"capitalize", method_capitalize, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"replace", method_replace, {"old", "new", "count"}, 2, FALSE, STRING, RP_DECODED},
+        {"find", method_find, {"sub"}, 1, FALSE, STRING, RP_SCANNED},
+        {"rfind", method_rfind, {"sub"}, 1, FALSE, STRING, RP_SCANNED},
+        {"count", method_count, {"value"}, 1, FALSE, STRING | LISTS, RP_SCANNED},
+        {"index", method_index, {"value"}, 1, FALSE, LISTS, 0},
+        {"isdigit", method_isdigit, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"isalpha", method_isalpha, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"isalnum", method_isalnum, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"isspace", method_isspace, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"format", method_format, {NULL}, 0, TRUE, STRING, RP_DECODED},
+        {"join", method_join, {"iterable"}, 1, FALSE, STRING, 0},
+        {"get", method_get, {"key", "default"}, 1, FALSE, DICT, 0},
+        {"keys", method_keys, {NULL}, 0, FALSE, DICT, 0},
+        {"values", method_values, {NULL}, 0, FALSE, DICT, 0},
+        {"items", method_items, {NULL}, 0, FALSE, DICT, 0},
+        {"copy", method_copy, {NULL}, 0, FALSE, DICT | LISTS, 0},
+        {"append", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"extend", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"insert", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"remove", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"reverse", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"sort", method_change, {NULL}, 0, TRUE, LISTS, 0},
+        {"pop", method_change, {NULL}, 0, TRUE, LISTS | DICT, 0},
+        {"clear", method_change, {NULL}, 0, TRUE, LISTS | DICT, 0},
+        {"update", method_change, {NULL}, 0, TRUE, DICT, 0},
+        {"setdefault", method_change, {NULL}, 0, TRUE, DICT, 0},
+        {"popitem", method_change, {NULL}, 0, TRUE, DICT, 0},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++)

@@ -242,13 +242,13 @@ rp_contains(RpRender *render, RpValue container, RpValue item, gboolean *truth)
         if (item.type != RP_VALUE_STRING)
             return rp_render_fail_type(render, "a string to look for in a string", item);
         *truth = rp_string_find(container, item, FALSE) >= 0;
-        return rp_render_charge(render, container.length / 64);
+        return rp_render_charge(render, container.length / RP_SCANNED + item.length / RP_DECODED);
     }
     if (container.type == RP_VALUE_DICT) {
         if (!rp_value_is_key(item) && item.type != RP_VALUE_UNDEFINED)
             return rp_render_fail_type(render, "a key", item);
         *truth = item.type != RP_VALUE_UNDEFINED && rp_dict_find(container.dict, item) != NULL;
-        return TRUE;
+        return rp_charge_key(render, item);
     }
     if (!rp_to_items(render, container, &items))
         return FALSE;
@@ -364,6 +364,8 @@ rp_get_item(RpRender *render, RpValue value, RpValue key, RpValue *result)
         return rp_render_fail_type(render, "a value to take an item of", value);
     if (value.type == RP_VALUE_DICT && rp_value_is_key(key)) {
         const RpValue *there = rp_dict_find(value.dict, key);
+        if (!rp_charge_key(render, key))
+            return FALSE;
         if (there != NULL) {
             *result = *there;
             return TRUE;
@@ -383,7 +385,7 @@ rp_get_item(RpRender *render, RpValue value, RpValue key, RpValue *result)
         }
         const char *start = g_utf8_offset_to_pointer(value.text, at);
         *result = rp_value_text(start, g_utf8_skip[(guchar)*start]);
-        return rp_render_charge(render, value.length / 64);
+        return rp_render_charge(render, value.length / RP_SCANNED + (guint64)at / RP_DECODED);
     }
     if (key.type == RP_VALUE_STRING && value.type != RP_VALUE_DICT) {
         g_autofree char *name = g_strndup(key.text, key.length);

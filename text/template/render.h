@@ -65,7 +65,12 @@ typedef struct {
     guint required;
     gboolean any; /* takes arguments as they come */
     guint types;  /* of a method: bits of the RpValueType that have it */
+    guint bytes;  /* of the text that it is of, a step: it goes over all of them; 0: it does not */
 } RpRow;
+
+/* Characters that are decoded one by one, and bytes that are scanned, in the time of a step. */
+#define RP_DECODED 8
+#define RP_SCANNED 64
 
 /* What a value of type RP_VALUE_FUNCTION is: `other` points to it. */
 typedef struct {
@@ -89,6 +94,11 @@ gboolean rp_render_fail_bound(RpRender *render, const char *wrong);
 gboolean rp_render_fail_type(RpRender *render, const char *expected, RpValue found);
 /* Work beyond the step that every node counts. */
 gboolean rp_render_charge(RpRender *render, guint64 steps);
+/* That of looking @key up. */
+gboolean rp_charge_key(RpRender *render, RpValue key);
+/* rp_string_strip(), counted. */
+gboolean rp_strip(RpRender *render, RpValue text, const RpValue *chars, gboolean left,
+                  gboolean right, RpValue *result);
 
 gboolean rp_evaluate(RpRender *render, const RpSyntax *node, RpValue *value);
 gboolean rp_execute(RpRender *render, const RpSyntax *node);

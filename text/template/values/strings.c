@@ -70,7 +70,11 @@ rp_string_case(RpArena *arena, RpValue string, RpCase kind)
     for (guint i = 0; i < string.length; i += bytes) {
         const gunichar c = rp_char_at(string.text + i, &bytes);
         const gboolean border = c < 0x80 && strchr("-({[<", (int)c) != NULL && c != 0;
-        if (kind == RP_CASE_UPPER || (starts && kind == RP_CASE_FILTER_TITLE))
+        const gboolean upper = kind == RP_CASE_UPPER || (starts && kind != RP_CASE_LOWER);
+        if (c < 0x80)
+            g_string_append_c(
+                text, (gchar)(upper ? g_ascii_toupper((gchar)c) : g_ascii_tolower((gchar)c)));
+        else if (kind == RP_CASE_UPPER || (starts && kind == RP_CASE_FILTER_TITLE))
             g_string_append_unichar(text, g_unichar_toupper(c));
         else if (kind != RP_CASE_LOWER && starts)
             g_string_append_unichar(text, g_unichar_totitle(c));
@@ -84,6 +88,31 @@ rp_string_case(RpArena *arena, RpValue string, RpCase kind)
     return rp_value_copy(arena, text->str, text->len);
 }
 
+/* The last @part in @string, by what of it has been matched from its end on: each byte is looked at twice. */
+static gssize
+find_last(RpValue string, RpValue part)
+{
+    const guint n = part.length;
+    const char *tail = part.text + n - 1, *end = string.text + string.length - 1;
+    g_autofree guint *border =
+        g_new0(guint, n); /* of each length, the longest that it begins and ends with */
+
+    for (guint i = 1, k = 0; i < n; i++) {
+        while (k > 0 && tail[-(gssize)k] != tail[-(gssize)i])
+            k = border[k - 1];
+        k += tail[-(gssize)k] == tail[-(gssize)i];
+        border[i] = k;
+    }
+    for (guint i = 0, k = 0; i < string.length; i++) {
+        while (k > 0 && tail[-(gssize)k] != end[-(gssize)i])
+            k = border[k - 1];
+        k += tail[-(gssize)k] == end[-(gssize)i];
+        if (k == n)
+            return (gssize)(string.length - 1 - i);
+    }
+    return -1;
+}
+
 gssize
 rp_string_find(RpValue string, RpValue part, gboolean last)
 {
@@ -95,10 +124,7 @@ rp_string_find(RpValue string, RpValue part, gboolean last)
         const char *found = memmem(string.text, string.length, part.text, part.length);
         return found == NULL ? -1 : found - string.text;
     }
-    for (gssize at = (gssize)(string.length - part.length); at >= 0; at--)
-        if (memcmp(string.text + at, part.text, part.length) == 0)
-            return at;
-    return -1;
+    return find_last(string, part);
 }
 
 gboolean
