@@ -185,19 +185,38 @@ fill_bins(Inspected *inspected)
 /* ---- text ---- */
 
 /* Tokens from @from to @to as text; as ids without a tokenizer. (transfer full) */
-static char *
+static GString *
 text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
+    GString *text = g_string_new(NULL);
 
     if (inspected->tokenizer != NULL &&
         rp_tokenizer_decode(inspected->tokenizer, (const guint32 *)(const void *)ids + from,
                             to - from, RP_DECODE_ALL, text, NULL))
-        return rp_cli_harmless(text->str);
+        return text;
     g_string_truncate(text, 0);
     for (gsize t = from; t < to; t++)
         g_string_append_printf(text, "%s%d", t > from ? " " : "", ids[t]);
-    return g_string_free(g_steal_pointer(&text), FALSE);
+    return text;
+}
+
+/* What is trained on, to the letter: the text, whatever is in it, and its ids. */
+static void
+report_part(const Inspected *inspected, RpReport *report, const gint32 *ids, gsize from, gsize to,
+            gboolean learned, const GString *text)
+{
+    const gsize most = (gsize)inspected->args->sequence_length;
+
+    rp_report_object(report, NULL, NULL);
+    rp_report_bool(report, "learned", learned, NULL);
+    rp_report_count(report, "tokens", (gint64)(to - from), NULL);
+    rp_report_count(report, "cut_tokens", (gint64)(to - MIN(to, MAX(from, most))), NULL);
+    rp_report_whole_text(report, "text", text, NULL);
+    rp_report_list(report, "ids");
+    for (gsize t = from; t < to; t++)
+        rp_report_count(report, NULL, ids[t], NULL);
+    rp_report_end(report);
+    rp_report_end(report);
 }
 
 static gboolean
@@ -234,14 +253,11 @@ show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError 
 
         for (to = from + 1; to < length && (labels[to] != RP_LABEL_MASKED) == learned; to++)
             ;
-        g_autofree char *text = text_of(inspected, ids, from, to);
+        g_autoptr(GString) text = text_of(inspected, ids, from, to);
+        g_autofree char *harmless = rp_cli_harmless(text->str);
 
-        rp_report_object(report, NULL, NULL);
-        rp_report_bool(report, "learned", learned, NULL);
-        rp_report_count(report, "tokens", (gint64)(to - from), NULL);
-        rp_report_text(report, "text", text, NULL);
-        rp_report_end(report);
-        rp_cli_append_part(shown, text, learned, colour);
+        report_part(inspected, report, ids, from, to, learned, text);
+        rp_cli_append_part(shown, harmless, learned, colour);
     }
     rp_report_end(report);
     rp_report_end(report);

@@ -20,6 +20,7 @@ typedef struct {
     guint64 first, n; /* rows */
     guint64 adapted;  /* the matrix's first row */
     RpDtype dtype;    /* of what is written */
+    gboolean packed;  /* W is */
     float *wide;      /* [n,columns] */
     guint8 *rounded;  /* the same, as it is written */
     atomic_uint next; /* row */
@@ -49,16 +50,19 @@ make_row(const Rows *rows, guint64 row)
 {
     const guint64 at = (rows->first + row) * rows->columns;
     float *wide = rows->wide + row * rows->columns;
+    guint8 *rounded = rows->rounded + row * rows->columns * rp_dtype_size(rows->dtype);
     g_autofree float *sum = rows->a != NULL ? g_new0(float, rows->columns) : NULL;
 
     rp_weights_read(rows->weights, rows->index, at, wide, rows->columns);
+    if (sum != NULL && rows->packed) { /* training adds to what devices expand, in 16 bits */
+        rp_dtype_from_float(rows->dtype, wide, rounded, rows->columns);
+        rp_dtype_to_float(rows->dtype, rounded, wide, rows->columns);
+    }
     if (sum != NULL)
         add_product(rows, rows->first + row - rows->adapted, sum);
     for (guint64 i = 0; sum != NULL && i < rows->columns; i++)
         wide[i] += rows->scale * sum[i];
-    rp_dtype_from_float(rows->dtype, wide,
-                        rows->rounded + row * rows->columns * rp_dtype_size(rows->dtype),
-                        rows->columns);
+    rp_dtype_from_float(rows->dtype, wide, rounded, rows->columns);
 }
 
 static void *
@@ -98,7 +102,7 @@ static gboolean
 write_rows(Merge *merge, Rows *rows, guint64 end, guint tensor, GError **error)
 {
     const guint64 step = MAX(1, PIECE_ELEMENTS / rows->columns);
-    const gboolean slow = rows->a != NULL || rp_weights_packed(rows->weights, rows->index) != NULL;
+    const gboolean slow = rows->a != NULL || rows->packed;
 
     for (; rows->first < end; rows->first += step) {
         rows->n = MIN(step, end - rows->first);
@@ -135,6 +139,7 @@ write_weight(Merge *merge, guint index, guint tensor, GError **error)
                  .n_rows = n_rows,
                  .scale = thin != NULL ? (float)thin->scale : 0,
                  .dtype = rp_weights_dtype(merge->weights),
+                 .packed = rp_weights_packed(merge->weights, index) != NULL,
                  .wide = merge->wide,
                  .rounded = merge->rounded};
 

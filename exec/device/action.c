@@ -26,6 +26,23 @@ begins_sums(const RpTaskMap *map, guint device, const RpBackendTask *task)
            (rp_task_is_piece(&task->task) && map->devices[device].begun == 1 + place);
 }
 
+/* Tokens of the longest sequence of the task's micro-batch, where noise depends on it. */
+static guint32
+padded_length(const RpTaskMap *map, const RpTask *task)
+{
+    guint m;
+    guint32 longest = 0;
+
+    if (rp_network_options(map->network)->noise <= 0 || rp_host_state_evaluates(map->host_state))
+        return 0;
+    const RpTokenBatch *batch =
+        rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m)->batch;
+
+    for (guint i = 0; i < batch->sequences; i++)
+        longest = MAX(longest, batch->lengths[(gsize)m * batch->sequences + i]);
+    return longest;
+}
+
 /* Memory and layers; the head's part, and who observes, are set later. */
 static RpStageCall
 call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
@@ -50,6 +67,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .drops = !rp_host_state_evaluates(map->host_state),
         .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
         .first_token = (guint32)(task->task.micro_batch * map->tokens),
+        .padded = padded_length(map, &task->task),
     };
 }
 

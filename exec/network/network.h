@@ -210,6 +210,8 @@ typedef struct {
     /* training with RpLora.dropout or noise, every way the same: where the micro-batch's tokens stand */
     gboolean drops;
     guint32 step, first_token;
+    guint32
+        padded; /* noise: tokens that the longest of its sequences has; 0: all of a sequence's */
 
     RpNetworkObserver observe; /* may be NULL */
     gpointer observe_data;

@@ -349,12 +349,15 @@ embedding_args(const RpPass *pass, const void *ids)
                              .workspace = pass->kernel_workspace};
 }
 
-/* NEFTune (Jain et al., 2023): uniform noise of alpha / sqrt(S C), S tokens of a sequence. */
+/* NEFTune (Jain et al., 2023): uniform noise of alpha / sqrt(S C), S tokens of the longest sequence of the
+ * micro-batch, to which trl pads the others. */
 static void
 add_noise(RpPass *pass, void *y)
 {
     const RpNetwork *network = pass->network;
-    const double places = (double)network->options.tokens * network->model->hidden;
+    const guint padded = pass->measuring ? 0 : pass->call->padded;
+    const double places =
+        (double)(padded > 0 ? padded : network->options.tokens) * network->model->hidden;
     RpNoiseArgs args = {.dtype = network->options.dtype,
                         .rows = network->tokens,
                         .n = network->model->hidden,

@@ -17,6 +17,7 @@ typedef struct {
  * @n_dims: dimensions of the tensor
  *
  * Returns: %FALSE for tensors of one dimension, biases, and parts of a norm
- * Source: transformers, Trainer.get_decay_parameter_names
+ * Source: transformers, Trainer.get_decay_parameter_names, which lets attention sinks decay, though they
+ *   are of one dimension
  */
 gboolean rp_parameter_decays(const char *name, guint n_dims);

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "core/base/units.h"
+#include "exec/adapter/adapter.h"
 
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
@@ -405,6 +406,27 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
 
 /* ---- one step that changes nothing, for its gradients ---- */
 
+#define PIECE                                                                                      \
+    4096 /* values that stand in another order than in memory are put in a file by so many */
+
+/* In the order of a checkpoint's tensor. */
+static gboolean
+write_tensor(RpSafetensorsWriter *writer, guint number, const RpWeight *weight, const float *values,
+             GError **error)
+{
+    float buffer[PIECE];
+
+    for (guint64 at = 0; at < weight->elements; at += PIECE) {
+        const gsize n = (gsize)MIN(PIECE, weight->elements - at);
+
+        if (!rp_safetensors_writer_write(
+                writer, number, rp_adapter_to_file(weight, RP_DTYPE_FP32, values, at, n, buffer),
+                n * sizeof *values, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 /* Into @writer's tensors, whose numbers are those of @numbers. Of several servers all call it, and one has a
  * @writer. */
 static gboolean
@@ -418,20 +440,20 @@ write_tensors(const RpTrainer *trainer, const RpWeights *weights, RpSafetensorsW
 
         if (!rp_weight_has_state(weight))
             continue;
-        if (!rp_trainer_gradient(trainer, i, values, error))
-            return FALSE;
-        if (writer != NULL &&
-            !rp_safetensors_writer_write(writer, g_array_index(numbers, guint, i), values,
-                                         (gsize)weight->elements * sizeof *values, error))
+        if (!rp_trainer_gradient(trainer, i, values, error) ||
+            (writer != NULL &&
+             !write_tensor(writer, g_array_index(numbers, guint, i), weight, values, error)))
             return FALSE;
     }
     return TRUE;
 }
 
+/* Names and shapes are those of a checkpoint. */
 static gboolean
 write_gradients(const RpTrainJob *job, const RpTrainer *trainer, const char *path, GError **error)
 {
     const RpWeights *weights = job->weights;
+    const gboolean adapters = rp_weights_lora(weights) != NULL;
     g_autoptr(RpSafetensorsWriter) writer =
         rp_train_is_first(job->servers) ? rp_safetensors_writer_new(path, 0) : NULL;
     g_autoptr(GArray) numbers = g_array_new(FALSE, TRUE, sizeof(guint));
@@ -440,13 +462,18 @@ write_gradients(const RpTrainJob *job, const RpTrainer *trainer, const char *pat
     g_array_set_size(numbers, rp_weights_count(weights));
     for (guint i = 0; i < numbers->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
+        guint64 shape[RP_WEIGHT_MAX_RANK];
 
         if (!rp_weight_has_state(weight))
             continue;
+        g_autofree char *name =
+            adapters ? rp_adapter_tensor_name(weights, i) : g_strdup(weight->name);
+        const guint rank = rp_adapter_tensor_shape(weight, shape);
+
         most = MAX(most, weight->elements);
         if (writer != NULL)
-            g_array_index(numbers, guint, i) = rp_safetensors_writer_add(
-                writer, weight->name, RP_DTYPE_FP32, weight->shape, weight->rank);
+            g_array_index(numbers, guint, i) =
+                rp_safetensors_writer_add(writer, name, RP_DTYPE_FP32, shape, rank);
     }
     return (writer == NULL || rp_safetensors_writer_begin(writer, error)) &&
            write_tensors(trainer, weights, writer, numbers, most, error) &&

@@ -139,6 +139,18 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     if (merged.code != 0)
         fail_msg("%s", merged.err);
     rp_train_files_train("--set model=@T/merged --set steps=1 --set output=@T/of-merged");
+    /* adapters are added to 16-bit numbers, as training expands them: adapters that add zeros leave these */
+    rp_train_files_train(LORA "--set model=@T/packed --set optimizer.learning_rate=1e-30 "
+                              "--set output=@T/zeros");
+    g_auto(RpCliRun) zeros = rp_cli_run("merge @T/packed @T/zeros/checkpoint-4 -o @T/sixteen");
+    g_auto(RpCliRun) again =
+        rp_cli_run("merge @T/sixteen @T/as-it-is/checkpoint-4 --any-base -o @T/merged-again");
+    if (zeros.code + again.code != 0)
+        fail_msg("%s%s", zeros.err, again.err);
+    g_auto(RpCliRun) same =
+        rp_cli_shell("cmp @T/merged/model.safetensors @T/merged-again/model.safetensors");
+    if (same.code != 0)
+        fail_msg("%s", same.out);
 }
 
 /* A packed model answers, alone and with the adapters that were trained beside it. */

@@ -21,7 +21,8 @@ setup(void **state)
         "false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
         "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":"
         "true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
-        "\"model\":{\"type\":\"BPE\",\"vocab\":{%s\"\xc4\xa0\":26,\"<end>\":27},\"merges\":[]}}",
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{%s\"\xc4\xa0\":26,\"<end>\":27,\"\xc3\x82\":28,"
+        "\"\xc4\xa7\":29},\"merges\":[]}}",
         letters->str);
     rp_cli_write("model/tokenizer.json", tokenizer);
     rp_cli_write("model/tokenizer_config.json",
@@ -66,6 +67,17 @@ tells_all_as_json(void **state)
     assert_int_equal(rp_cli_number(json, "examples.0.tokens"), 11);
     assert_string_equal(rp_cli_member(json, "examples.0.parts.0.text")->text,
                         "u ab<end>a cde<end>");
+    assert_int_equal(rp_cli_number(json, "examples.0.parts.0.cut_tokens"), 1);
+    assert_int_equal(rp_cli_member(json, "examples.0.parts.0.ids")->items->len, 11);
+    /* letters that would harm a terminal are in JSON as they are trained on */
+    rp_cli_write("harmful.jsonl", "{\"text\": \"a\\u0085b\"}\n");
+    g_auto(RpCliRun) harmful = rp_cli_run("inspect @T/harmful.jsonl --model @T/model --json");
+    g_auto(RpCliRun) shown = rp_cli_run("inspect @T/harmful.jsonl --model @T/model");
+    g_autoptr(RpTree) whole = rp_cli_json(&harmful);
+    assert_string_equal(rp_cli_member(whole, "examples.0.parts.0.text")->text, "a\xc2\x85"
+                                                                               "b<end>");
+    assert_non_null(strstr(shown.out, "a\xef\xbf\xbd"
+                                      "b"));
     g_autofree char *names = rp_train_files_list("cache");
     assert_non_null(strstr(names, "samples-"));
 }

@@ -202,6 +202,55 @@ a_tied_head_may_be_trained_in_part(void **state)
     assert_int_equal(compare_gradients("tied", "--set freeze=embed_tokens", is_embedding), 1);
 }
 
+/* Names and shapes are those of a checkpoint, whose tensors of experts stand in another order than in
+ * memory. */
+static void
+gradients_of_adapters_are_named_as_in_checkpoints(void **state)
+{
+    static const char *const models[] = {"model", "experts"};
+
+    (void)state;
+    rp_cli_write("experts.json", RP_TINY_GPT_OSS_CONFIG);
+    g_auto(RpCliRun) init = rp_cli_run("init @T/experts.json -o @T/experts --seed 1");
+    assert_int_equal(init.code, 0);
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
+        g_autofree char *what = g_strdup_printf(
+            "--set lora.rank=2 --set steps=1 --set dtype=fp32 --set model=@T/%s", models[i]);
+        g_auto(RpCliRun) run = rp_cli_run(
+            TRAIN "%s-lora %s --save-gradients @T/%s-lora.safetensors", models[i], what, models[i]);
+        g_autofree char *train = g_strdup_printf("%s --set output=@T/%s-lora", what, models[i]);
+        g_autofree char *one = g_strdup_printf("%s-lora.safetensors", models[i]);
+        g_autofree char *other =
+            g_strdup_printf("%s-lora/checkpoint-1/adapter_model.safetensors", models[i]);
+        guint n_same = 0;
+
+        if (run.code != 0)
+            fail_msg("%s", run.err);
+        rp_train_files_train(train);
+        Tensors gradients = load(one), saved = load(other);
+        for (guint k = 0; k < saved.header->items->len; k++) {
+            const RpTree *tensor = rp_tree_nth(saved.header, k);
+            const RpTree *gradient = NULL;
+
+            for (guint g = 0; g < gradients.header->items->len; g++)
+                if (strcmp(rp_tree_nth(gradients.header, g)->key, tensor->key) == 0)
+                    gradient = rp_tree_nth(gradients.header, g);
+            if (strcmp(tensor->key, "__metadata__") == 0)
+                continue;
+            if (gradient == NULL)
+                fail_msg("no gradient of %s", tensor->key);
+            const RpTree *a = rp_tree_find(tensor, "shape"), *b = rp_tree_find(gradient, "shape");
+            assert_int_equal(a->items->len, b->items->len);
+            for (guint d = 0; d < a->items->len; d++)
+                assert_true(rp_tree_nth(a, d)->number == rp_tree_nth(b, d)->number);
+            n_same++;
+        }
+        assert_true(n_same > 10);
+        unload(&gradients);
+        unload(&saved);
+    }
+}
+
 static void
 a_resumed_run_has_the_same_bits(void **state)
 {
@@ -270,6 +319,7 @@ main(void)
         cmocka_unit_test(frozen_tensors_stay_and_others_do_not),
         cmocka_unit_test(gradients_of_the_others_are_the_same),
         cmocka_unit_test(a_tied_head_may_be_trained_in_part),
+        cmocka_unit_test(gradients_of_adapters_are_named_as_in_checkpoints),
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
         cmocka_unit_test(a_resume_with_other_frozen_tensors_is_refused),
         cmocka_unit_test(names_that_make_no_sense_are_refused),

@@ -323,6 +323,7 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
                         .n_boundaries = n_boundaries,
                         .output = output_bytes > 0 ? output : NULL,
                         .drops = model->drops,
+                        .padded = model->padded,
                         .step = 1,
                         .observe = model->observe,
                         .observe_data = model->observe_data};

@@ -28,6 +28,7 @@ typedef struct {
     float scale;
     float aux_scale; /* of the auxiliary loss, where options have one */
     gboolean drops;  /* as the first micro-batch of step 1 */
+    guint32 padded;  /* RpStageCall.padded */
     guint saved;     /* groups that forwards save; as the profile's layers have them */
     gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;

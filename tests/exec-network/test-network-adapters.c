@@ -182,15 +182,40 @@ drops_by_seed_and_in_training_alone(void **state)
 /* ---- noise ---- */
 
 static double
-noisy_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops)
+padded_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops, guint padded)
 {
     const RpLora lora = {.rank = 3, .alpha = 4};
     Model *model = network_random_adapted(config, &lora, noisy);
 
     model->drops = drops;
+    model->padded = padded;
     const Run run = network_whole(model);
     network_free(model);
     return run.loss;
+}
+
+static double
+noisy_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops)
+{
+    return padded_loss(config, noisy, drops, 0);
+}
+
+/* As trl has it: of a micro-batch whose longest sequence has a ninth of the tokens, three times as much. */
+static void
+noise_follows_from_the_longest_sequence(void **state)
+{
+    const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
+    RpNetworkOptions noisy = options;
+
+    (void)state;
+    assert_int_equal(options.tokens, 9);
+    noisy.noise = 5;
+    const double whole = noisy_loss(&config, &noisy, TRUE);
+    const double ninth = padded_loss(&config, &noisy, TRUE, 1);
+    assert_true(padded_loss(&config, &noisy, TRUE, options.tokens) == whole);
+    noisy.noise = 15;
+    const double thrice = noisy_loss(&config, &noisy, TRUE);
+    assert_true(fabs(ninth - thrice) < 1e-6 * thrice && ninth != whole);
 }
 
 static void
@@ -353,6 +378,7 @@ main(void)
         host_test(drops_the_same_in_tiles),
         host_test(drops_by_seed_and_in_training_alone),
         host_test(embeddings_have_noise_by_seed_and_in_training_alone),
+        host_test(noise_follows_from_the_longest_sequence),
         host_test(noise_is_the_same_however_the_model_is_cut),
         host_test(nothing_runs_backward_below_the_lowest_layer_that_trains),
         host_test(sums_are_the_same_whatever_is_trained_below),
