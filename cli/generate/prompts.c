@@ -95,7 +95,7 @@ open_prompts(const RpCliModel *model, const char *path, RpRunSamples *samples, G
                               .data = path,
                               .model = rp_cli_model_directory(model, "tokenizer.json"),
                               .config = &model->config,
-                              .sequence_tokens = model->config.max_positions,
+                              .sequence_tokens = rp_model_positions(&model->config),
                               .train_on = RP_TRAIN_ON_LAST};
     const gboolean good = rp_run_samples_open(&ask, &events, samples, error);
 
@@ -106,7 +106,7 @@ open_prompts(const RpCliModel *model, const char *path, RpRunSamples *samples, G
 static gboolean
 read_prompts(Generation *generation, const char *path, GError **error)
 {
-    const guint most = generation->model.config.max_positions;
+    const guint most = rp_model_positions(&generation->model.config);
     g_autofree gint32 *labels = g_new(gint32, most);
     g_auto(RpRunSamples) samples = {0};
 
@@ -152,7 +152,8 @@ choose_length(Generation *generation, const RpGenerateArgs *args, GError **error
         all = all && prompt->n_expected > 0;
     }
 
-    const guint room = generation->model.config.max_positions - generation->longest_prompt;
+    const guint positions = rp_model_positions(&generation->model.config);
+    const guint room = positions - generation->longest_prompt;
 
     generation->new_tokens = args->new_tokens > 0 ? (guint)args->new_tokens
                              : all                ? expected
@@ -163,7 +164,7 @@ choose_length(Generation *generation, const RpGenerateArgs *args, GError **error
         error,
         "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
         "the longest prompt, found %u",
-        room, generation->model.config.max_positions, generation->new_tokens);
+        room, positions, generation->new_tokens);
 }
 
 static void
@@ -213,6 +214,8 @@ answer_all(Generation *generation, const RpGenerateArgs *args, GError **error)
                                   .tokens = generation->longest_prompt + generation->new_tokens};
     RpProgress progress = rp_progress_begin("answering", 0);
 
+    if (rp_rope_stretches(&model->config.rope, options.tokens))
+        options.sequences = 1; /* else a neighbour's length would matter */
     if (!rp_cli_model_ends(model, &options, error))
         return FALSE;
     g_autoptr(RpGenerator) generator = rp_generator_new(

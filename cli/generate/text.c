@@ -193,7 +193,7 @@ answer(Talk *talk, GError **error)
 static gboolean
 converse(Talk *talk, GError **error)
 {
-    const guint tokens = MIN(talk->model.config.max_positions, CONVERSATION_TOKENS);
+    const guint tokens = MIN(rp_model_positions(&talk->model.config), CONVERSATION_TOKENS);
     const gboolean terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     g_autofree char *line = NULL;
     size_t room = 0;
@@ -267,7 +267,7 @@ rp_generate_text(const RpGenerateArgs *args, const char *word, const char *promp
         return converse(&talk, error);
     say(&talk, "user", prompt);
     if (!read_prompt(&talk, prompt, error) ||
-        !choose_length(&talk, talk.model.config.max_positions, error) ||
+        !choose_length(&talk, rp_model_positions(&talk.model.config), error) ||
         !make_generator(&talk, talk.ids->len + talk.most_tokens, error) || !answer(&talk, error))
         return FALSE;
     report_ids(report, "prompt", talk.ids);

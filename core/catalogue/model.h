@@ -241,6 +241,27 @@ rp_weight_has_state(const RpWeight *weight)
     return weight->trained && !weight->tied;
 }
 
+/* Whether a sequence of @tokens turns by other frequencies than a shorter one. */
+static inline gboolean
+rp_rope_stretches(const RpRope *rope, guint tokens)
+{
+    return (rope->type == RP_ROPE_DYNAMIC || rope->type == RP_ROPE_LONGROPE) &&
+           tokens > rope->original_max_positions;
+}
+
+/* Positions that the rope is made for: `max_position_embeddings`, or the original ones as many times as they
+ * are scaled, which a config may not say again. */
+static inline guint
+rp_model_positions(const RpModel *model)
+{
+    const guint original = model->rope.original_max_positions > 0
+                               ? model->rope.original_max_positions
+                               : model->max_positions;
+    const double scaled = model->rope.factor > 1 ? model->rope.factor * original : 0;
+
+    return MAX(model->max_positions, (guint)MIN(scaled, (double)G_MAXINT32));
+}
+
 /* Embedding, blocks and head. */
 guint rp_model_n_layers(const RpModel *model);
 RpLayerKind rp_model_layer_kind(const RpModel *model, guint layer);

@@ -25,8 +25,9 @@ typedef struct {
     RpNetwork *network;
     guint8 *constants;
     void *workspace;
-    gint32 *ids;  /* [sequences][tokens] */
-    gint32 *rows; /* [sequences]: of the last token of each */
+    gint32 *ids;       /* [sequences][tokens] */
+    gint32 *rows;      /* [sequences]: of the last token of each */
+    guint rope_tokens; /* that the constants are of */
 } Shape;
 
 /* ---- shapes ---- */
@@ -44,6 +45,23 @@ shape_clear(Shape *shape)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Shape, shape_clear)
 
+/* Fills the constants, for ropes of sequences of @rope_tokens. */
+static gboolean
+set_constants(Shape *shape, guint rope_tokens, GError **error)
+{
+    RpProbe *probe = shape->generator->probe;
+    const gsize bytes = rp_network_constant_bytes(shape->network);
+    guint8 *constants = g_aligned_alloc0(MAX(bytes, 1), 1, ALIGNMENT);
+
+    shape->rope_tokens = rope_tokens;
+    rp_network_set_rope_tokens(shape->network, rope_tokens);
+    rp_network_fill_constants(shape->network, constants);
+    const gboolean set = probe->ops->upload(probe, shape->constants, constants, bytes, error);
+
+    g_aligned_free(constants);
+    return set;
+}
+
 static RpNetwork *
 network_of(const RpGenerator *generator, guint tokens)
 {
@@ -54,7 +72,7 @@ network_of(const RpGenerator *generator, guint tokens)
 }
 
 static gboolean
-shape_open(RpGenerator *generator, guint tokens, Shape *shape, GError **error)
+shape_open(RpGenerator *generator, guint tokens, guint rope_tokens, Shape *shape, GError **error)
 {
     RpProbe *probe = generator->probe;
     const RpProbeOps *ops = probe->ops;
@@ -63,20 +81,14 @@ shape_open(RpGenerator *generator, guint tokens, Shape *shape, GError **error)
     shape->network = network_of(generator, tokens);
     const gsize constant_bytes = rp_network_constant_bytes(shape->network);
     const guint64 bytes = rp_load_workspace_bytes(shape->network);
-    guint8 *constants = g_aligned_alloc0(MAX(constant_bytes, 1), 1, ALIGNMENT);
 
-    rp_network_fill_constants(shape->network, constants);
-    const gboolean good =
-        rp_load_check_memory(probe, bytes, error) &&
-        (shape->constants = ops->take(probe, constant_bytes, error)) != NULL &&
-        (shape->workspace = ops->take(probe, bytes, error)) != NULL &&
-        (shape->ids = ops->take(probe, (gsize)sequences * tokens * sizeof(gint32), error)) !=
-            NULL &&
-        (shape->rows = ops->take(probe, sequences * sizeof(gint32), error)) != NULL &&
-        ops->upload(probe, shape->constants, constants, constant_bytes, error);
-
-    g_aligned_free(constants);
-    return good;
+    return rp_load_check_memory(probe, bytes, error) &&
+           (shape->constants = ops->take(probe, constant_bytes, error)) != NULL &&
+           (shape->workspace = ops->take(probe, bytes, error)) != NULL &&
+           (shape->ids = ops->take(probe, (gsize)sequences * tokens * sizeof(gint32), error)) !=
+               NULL &&
+           (shape->rows = ops->take(probe, sequences * sizeof(gint32), error)) != NULL &&
+           set_constants(shape, rope_tokens, error);
 }
 
 /* ---- the generator ---- */
@@ -134,6 +146,7 @@ typedef struct {
     RpAnswer *answers;
     guint n;
     guint most_tokens;
+    guint first_length; /* of the longest prompt */
     const RpSampling *sampling;
     RpGeneratorToken on_token;
     gpointer user_data;
@@ -210,7 +223,22 @@ step(Answering *answering, Shape *shape, const gint32 *ids, const gint32 *rows,
     return TRUE;
 }
 
-/* All prompts at once: shorter ones are followed by tokens that nobody sees. */
+/* Tokens of the longest sequence that the next step makes: of its prompt, and its answer so far. */
+static guint
+longest_of(const Answering *answering)
+{
+    guint longest = 0;
+
+    for (guint i = 0; i < answering->n; i++) {
+        const RpAnswer *answer = &answering->answers[i];
+
+        if (!is_over(answering, answer))
+            longest = MAX(longest, answer->n_prompt + answer->n_answer);
+    }
+    return longest;
+}
+
+/* All prompts at once, with what has been answered: shorter ones are followed by tokens that nobody sees. */
 static gboolean
 begin(Answering *answering, GError **error)
 {
@@ -219,19 +247,38 @@ begin(Answering *answering, GError **error)
     guint longest = 0;
 
     for (guint i = 0; i < answering->n; i++)
-        longest = MAX(longest, answering->answers[i].n_prompt);
+        longest = MAX(longest, answering->answers[i].n_prompt + answering->answers[i].n_answer);
     g_autofree gint32 *ids = g_new0(gint32, (gsize)sequences * longest);
 
     for (guint i = 0; i < answering->n; i++) {
         const RpAnswer *answer = &answering->answers[i];
 
         memcpy(ids + (gsize)i * longest, answer->prompt, answer->n_prompt * sizeof *ids);
-        rows[i] = (gint32)(i * longest + answer->n_prompt - 1);
+        memcpy(ids + (gsize)i * longest + answer->n_prompt, answer->answer,
+               answer->n_answer * sizeof *ids);
+        rows[i] = (gint32)(i * longest + answer->n_prompt + answer->n_answer - 1);
     }
     g_auto(Shape) shape = {.generator = answering->generator};
 
-    return shape_open(answering->generator, longest, &shape, error) &&
+    return shape_open(answering->generator, longest, longest_of(answering), &shape, error) &&
            step(answering, &shape, ids, rows, NULL, error);
+}
+
+/* Constants for as long a sequence as the next step makes, as transformers turns each step. @again: (out): a
+ * longrope has come to its long factors, and all keys must be made with them */
+static gboolean
+turn(const Answering *answering, Shape *shape, gboolean *again, GError **error)
+{
+    const RpRope *rope = &answering->generator->config.rope;
+    const guint length = longest_of(answering);
+    const gboolean longrope = rope->type == RP_ROPE_LONGROPE;
+
+    *again = FALSE;
+    if (!rp_rope_stretches(rope, length) ||
+        (longrope && rp_rope_stretches(rope, shape->rope_tokens)))
+        return TRUE;
+    *again = longrope;
+    return set_constants(shape, length, error);
 }
 
 /* One token more of each answer, as long as one is not over. An answer that is over goes on at its
@@ -245,9 +292,13 @@ go_on(Answering *answering, GError **error)
     g_autofree gint32 *cached = g_new0(gint32, sequences);
     g_auto(Shape) shape = {.generator = answering->generator};
 
-    if (!shape_open(answering->generator, 1, &shape, error))
+    if (!shape_open(answering->generator, 1, answering->first_length, &shape, error))
         return FALSE;
     for (guint left = 1; left > 0;) {
+        gboolean again;
+
+        if (!turn(answering, &shape, &again, error) || (again && !begin(answering, error)))
+            return FALSE;
         left = 0;
         for (guint i = 0; i < answering->n; i++) {
             const RpAnswer *answer = &answering->answers[i];
@@ -283,5 +334,6 @@ rp_generator_answer(RpGenerator *generator, RpAnswer *answers, guint n, guint mo
                              FALSE);
         answers[i].n_answer = 0;
     }
+    answering.first_length = longest_of(&answering);
     return begin(&answering, error) && go_on(&answering, error);
 }

@@ -265,6 +265,13 @@ typical_starts(const RpNetwork *network, gint32 *starts)
 }
 
 void
+rp_network_set_rope_tokens(RpNetwork *network, guint tokens)
+{
+    g_return_if_fail(network != NULL);
+    network->options.rope_tokens = tokens;
+}
+
+void
 rp_network_fill_constants(const RpNetwork *network, void *constants)
 {
     g_return_if_fail(network && constants);
@@ -278,7 +285,9 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     g_autofree float *frequencies = g_new(float, head_dim / 2);
 
     memset(constants, 0, at->bytes);
-    rp_rope_frequencies(&network->model->rope, head_dim, S, frequencies);
+    rp_rope_frequencies(&network->model->rope, head_dim,
+                        network->options.rope_tokens > 0 ? network->options.rope_tokens : S,
+                        frequencies);
     rp_rope_table(frequencies, head_dim, S, rp_rope_scale(&network->model->rope),
                   (float *)((guint8 *)constants + at->cosines),
                   (float *)((guint8 *)constants + at->sines));

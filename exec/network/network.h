@@ -53,6 +53,9 @@ typedef struct {
                             one, as measured where a call does not. 0: a sample has a sequence */
     guint
         cache_tokens; /* of a sequence, in a cache of keys and values; for forwards alone. 0: none */
+    guint
+        rope_tokens; /* of a sequence: ropes that depend on its length turn as of so many; 0: of all
+                          that there may be */
     double label_smoothing; /* of the loss while training; 0 = none */
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
@@ -101,6 +104,9 @@ guint64 rp_network_hidden_elements(const RpNetwork *network);
  * Strings: `model` "hidden x blocks", `dtype`; `source` "measured".
  */
 RpProfile *rp_network_profile(const RpNetwork *network);
+
+/* RpNetworkOptions.rope_tokens, for constants that are filled from now on. */
+void rp_network_set_rope_tokens(RpNetwork *network, guint tokens);
 
 /* What every device needs once, beside the plan's buffers that come and go: rope tables, positions
  * [T], sequence starts [B+1], packed: starts of samples [T+1], with an auxiliary loss: lengths of

@@ -310,10 +310,51 @@ ends_with_a_line_when_the_model_is_cut_while_it_is_read(void **state)
     assert_non_null(strstr(run.err, "was cut short while it was read"));
 }
 
+#define SCALED(rope)                                                                               \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":16,"       \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":24,"                  \
+    "\"vocab_size\":33,\"max_position_embeddings\":8,\"eos_token_id\":null,"                       \
+    "\"rope_scaling\":{\"factor\":4.0,\"rope_type\":\"" rope "\"}}"
+
+/* As far as a rope is scaled, and what is answered does not depend on how much may be. */
+static void
+answers_beyond_the_original_positions_of_a_scaled_rope(void **state)
+{
+    static const char *const configs[] = {SCALED("dynamic"), SCALED("linear"), SCALED("yarn")};
+
+    (void)state;
+    rp_cli_write("scaled.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6]}\n");
+    for (guint i = 0; i < G_N_ELEMENTS(configs); i++) {
+        rp_cli_write("scaled.json", configs[i]);
+        g_auto(RpCliRun) init =
+            rp_cli_run("init @T/scaled.json -o @T/scaled --seed 1 --dtype fp32 --force");
+        g_auto(RpCliRun) few = rp_cli_run(
+            "generate @T/scaled --prompts @T/scaled.jsonl --max-new-tokens 9 -o @T/few.jsonl");
+        g_auto(RpCliRun) many = rp_cli_run(
+            "generate @T/scaled --prompts @T/scaled.jsonl --max-new-tokens 29 -o @T/many.jsonl");
+
+        if (init.code + few.code + many.code != 0)
+            fail_msg("%s%s%s", init.err, few.err, many.err);
+        rp_cli_must_refuse(
+            "generate @T/scaled --prompts @T/scaled.jsonl --max-new-tokens 30 -o @T/x.jsonl", 2,
+            "expected at most 29, which the model's 32 positions leave");
+        g_autofree char *some = rp_cli_read("few.jsonl"), *more = rp_cli_read("many.jsonl");
+        g_auto(GStrv) one = g_strsplit(some, "\n", -1), other = g_strsplit(more, "\n", -1);
+
+        for (guint k = 0; k < 2; k++) { /* all but what closes it */
+            const char *end = strchr(strstr(one[k], "answer"), ']');
+
+            if (strncmp(one[k], other[k], (gsize)(end - one[k])) != 0)
+                fail_msg("%s, %s", one[k], other[k]);
+        }
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_beyond_the_original_positions_of_a_scaled_rope),
         cmocka_unit_test(tells_right_answers_from_wrong_ones),
         cmocka_unit_test(answers_text_with_text),
         cmocka_unit_test(throws_the_same_dice_with_the_same_seed),

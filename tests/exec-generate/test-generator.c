@@ -94,12 +94,13 @@ cost(Model *model, const gint32 *ids, guint n, gint32 token)
 
 static const RpSampling greedy = {.temperature = 0};
 
-/* Answers @n prompts of any lengths, with an end or without (-1). */
+/* Answers @n prompts of any lengths, with an end or without (-1), in a cache of @tokens. */
 static void
-answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpSampling *sampling)
+answer_within(const Files *files, RpAnswer *answers, guint n, gint32 end,
+              const RpSampling *sampling, guint tokens)
 {
     RpGeneratorOptions options = {
-        .sequences = n, .tokens = TOKENS, .ends = {end}, .n_ends = end >= 0};
+        .sequences = n, .tokens = tokens, .ends = {end}, .n_ends = end >= 0};
     RpProbe *probe = rp_host_probe_new(0, NULL);
     RpGenerator *generator;
 
@@ -110,6 +111,50 @@ answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpS
     assert_true(rp_generator_answer(generator, answers, n, NEW_TOKENS, sampling, NULL, NULL, NULL));
     rp_generator_free(generator);
     rp_probe_free(probe);
+}
+
+static void
+answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpSampling *sampling)
+{
+    answer_within(files, answers, n, end, sampling, TOKENS);
+}
+
+/* Of a longrope each token follows from the factors of its own sequence, in whatever cache: those of short
+ * ones, and from the sixth token on those of long ones. */
+static void
+a_longrope_turns_by_the_sequence_that_there_is(void **state)
+{
+    static const gint32 prompt[] = {1, 2, 3};
+    Files files = *(const Files *)*state;
+    gint32 few[NEW_TOKENS], many[NEW_TOKENS], ids[TOKENS] = {1, 2, 3};
+    RpAnswer answer = {.prompt = prompt, .n_prompt = 3, .answer = few};
+
+    files.config.rope = (RpRope){.type = RP_ROPE_LONGROPE,
+                                 .theta = 10000,
+                                 .original_max_positions = 5,
+                                 .attention_factor = 1.1};
+    for (guint i = 0; i < RP_ROPE_MAX_PAIRS; i++) {
+        files.config.rope.short_factor[i] = 1;
+        files.config.rope.long_factor[i] = 40;
+    }
+    files.weights = rp_weights_new(&files.config);
+    assert_true(rp_weights_bind(files.weights, files.checkpoint, NULL));
+    answer_within(&files, &answer, 1, -1, &greedy, 3 + NEW_TOKENS);
+    answer.answer = many;
+    answer_within(&files, &answer, 1, -1, &greedy, 60);
+    assert_memory_equal(few, many, sizeof few);
+    for (guint n = 3; n < 3 + NEW_TOKENS; n++) {
+        Model *model = model_of(&files, n);
+        gint32 best = 0;
+
+        for (gint32 v = 1; v < (gint32)files.config.vocab; v++)
+            if (cost(model, ids, n, v) < cost(model, ids, n, best))
+                best = v;
+        ids[n] = best;
+        assert_int_equal(few[n - 3], best);
+        network_free(model);
+    }
+    rp_weights_free(files.weights);
 }
 
 static void
@@ -225,6 +270,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(prompts_of_any_length_get_the_likeliest_tokens),
+        host_test(a_longrope_turns_by_the_sequence_that_there_is),
         host_test(an_end_ends_its_own_answer_alone),
         host_test(an_answer_does_not_depend_on_its_neighbours),
         cmocka_unit_test(dice_follow_the_odds),
