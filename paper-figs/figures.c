@@ -199,28 +199,78 @@ make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrAr
     return ran;
 }
 
+#define INDEX "index.txt"
+#define INDEX_HEAD "Figures, with what they show and the commands that give their numbers.\n"
+
+/* Whether the file is one of a figure that is asked for, by its name up to a dot or a hyphen. */
+static gboolean
+is_of_figures(const RpFiguresRequest *request, const char *file)
+{
+    if (strcmp(file, INDEX) == 0)
+        return TRUE;
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        const char *name = recipes[i].name;
+
+        if ((request->names == NULL || g_strv_contains(request->names, name)) &&
+            g_str_has_prefix(file, name) && strchr(".-", file[strlen(name)]) != NULL)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* Files of such names are written over where figures were made before, which the index says. */
+static gboolean
+check_foreign(const RpFiguresRequest *request, const char *index, GError **error)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(GDir) directory = g_dir_open(request->output_dir, 0, NULL);
+    const char *file;
+
+    if (directory == NULL ||
+        (g_file_get_contents(index, &text, NULL, NULL) && g_str_has_prefix(text, INDEX_HEAD)))
+        return TRUE;
+    while ((file = g_dir_read_name(directory)) != NULL) {
+        if (!is_of_figures(request, file))
+            continue;
+        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                    "%s: expected no %s there, which these figures would replace: take another "
+                    "directory, or move it",
+                    request->output_dir, file);
+        return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean
+write_index(const char *path, const char *text, GError **error)
+{
+    g_autoptr(GError) local = NULL;
+
+    if (g_file_set_contents(path, text, -1, &local))
+        return TRUE;
+    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s", path,
+                local->message);
+    return FALSE;
+}
+
 gboolean
 rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out, GError **error)
 {
-    g_autofree char *index_path = g_build_filename(request->output_dir, "index.txt", NULL);
+    g_autofree char *index_path = g_build_filename(request->output_dir, INDEX, NULL);
     g_autoptr(GString) index = g_string_new(NULL);
-    g_autoptr(GError) local = NULL;
 
     if (!check_names(request->names, error) || !rp_gnuplot_check_formats(request->formats, error) ||
-        !rp_output_directory_check(request->output_dir, error))
+        !rp_output_directory_check(request->output_dir, error) ||
+        !check_foreign(request, index_path, error))
+        return FALSE;
+    /* first, so that what is left of figures that break off is known for such */
+    if (!write_index(index_path, INDEX_HEAD, error))
         return FALSE;
     g_autoptr(RpPaper) paper = rp_paper_new(request->profiles_dir, request->measured_dir);
 
     rp_paper_set_style(paper, &request->style);
-    g_string_printf(index,
-                    "Figures, with what they show and the commands that give their numbers.\n"
-                    "All of them: roundpipe figures -o DIR\n\n");
+    g_string_printf(index, INDEX_HEAD "All of them: roundpipe figures -o DIR\n\n");
     if (!make_all(paper, request, index, left_out, error))
         return FALSE;
-    if (!g_file_set_contents(index_path, index->str, (gssize)index->len, &local)) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s",
-                    index_path, local->message);
-        return FALSE;
-    }
-    return TRUE;
+    return write_index(index_path, index->str, error);
 }

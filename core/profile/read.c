@@ -330,6 +330,11 @@ check_saved(const RpJsonRecord *record, RpJsonPull *pull, const RpLayer *layer)
     guint64 bytes = 0;
     gint64 time_ns = 0;
 
+    /* a file that does not know says nothing: memory of a plan would be too low without a word */
+    if (layer->kind == RP_LAYER_BLOCK && layer->activation_bytes == 0 &&
+        rp_json_record_at(record, "activation_bytes") != NULL)
+        return rp_json_record_fail(record, pull, "activation_bytes",
+                                   "what a block keeps for its backward, more than 0");
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
         const RpSavedGroupInfo *row = rp_saved_group((RpSavedGroup)g);
 

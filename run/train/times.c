@@ -223,15 +223,16 @@ kept_path(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network,
     return g_build_filename(g_get_user_cache_dir(), "roundpipe", "profiles", name, NULL);
 }
 
-/* A cache that cannot be written costs the next start its time, and nothing else. */
+/* A cache that cannot be written costs the next start its time, and nothing else. It is written to a file that
+ * nobody else can have made, and takes the place of what has its name, be it a link. */
 static void
 keep_profile(const RpProfile *profile, const char *path)
 {
     g_autofree char *directory = g_path_get_dirname(path);
-    g_autoptr(GError) ignored = NULL;
+    g_autofree char *json = rp_profile_to_json(profile);
 
     if (g_mkdir_with_parents(directory, 0700) == 0)
-        (void)!rp_profile_save(profile, path, &ignored);
+        (void)g_file_set_contents_full(path, json, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0600, NULL);
 }
 
 /* Whether the partition that needs least fits: cuDNN plans more workspace than the built-in one. */

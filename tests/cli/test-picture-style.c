@@ -148,10 +148,26 @@ refuses_options_without_effect(void **state)
     rp_cli_must_refuse(RUN "--picture @T/x.svg --width nan", 2, "--width: expected 40 to 2000 mm");
 }
 
+/* Files of figures' names that are somebody's own; those of figures are drawn anew. */
+static void
+figures_replace_no_foreign_file(void **state)
+{
+    (void)state;
+    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/own && echo mine >@T/own/figure-2.png");
+    assert_int_equal(made.code, 0);
+    rp_cli_must_refuse("figures -o @T/own --format png figure-2", 1,
+                       "expected no figure-2.png there");
+    rp_cli_must_run("figures -o @T/own --format tex figure-5");
+    rp_cli_must_run("figures -o @T/own --format tex figure-5");
+    g_autofree char *mine = rp_cli_read("own/figure-2.png");
+    assert_string_equal(mine, "mine\n");
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(figures_replace_no_foreign_file),
         cmocka_unit_test(a_picture_is_as_wide_as_its_paper),
         cmocka_unit_test(without_its_title_a_picture_is_lower),
         cmocka_unit_test(latex_gets_text_and_graphics),

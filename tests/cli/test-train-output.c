@@ -324,10 +324,24 @@ stands_a_request_to_save_before_the_first_step(void **state)
         fail_msg("exit code %d: %s", run.code, run.err);
 }
 
+/* Times are kept under a name that another user may have made a link of: what it leads to stays. */
+static void
+keeps_times_through_no_link(void **state)
+{
+    (void)state;
+    shell("rm -rf @T/cache/roundpipe/profiles");
+    succeed(TRAIN "times-one --set profile=auto --set steps=1 --set devices=host:1", "");
+    shell("cd @T/cache/roundpipe/profiles && echo mine >@T/victim && kept=$(ls) && rm $kept && "
+          "ln -s @T/victim $kept");
+    succeed(TRAIN "times-two --set profile=measure --set steps=1 --set devices=host:1", "");
+    shell("grep -qx mine @T/victim && test ! -L @T/cache/roundpipe/profiles/*.json");
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_times_through_no_link),
         cmocka_unit_test(sets_checkpoints_aside_that_a_resume_leaves_behind),
         cmocka_unit_test(sets_nothing_aside_if_it_does_not_come_to_a_step),
         cmocka_unit_test(refuses_an_output_that_another_run_writes_to),

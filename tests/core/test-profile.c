@@ -425,6 +425,9 @@ static const BadInput bad_inputs[] = {
     {WITH_LAYERS("{\"kind\":\"block\",\"count\":9,\"forward_ms\":1,\"backward_ms\":2,"
                  "\"activation_bytes\":1125899906842624}"),
      RP_PROFILE_ERROR_VALUE, "sizes of at most 2^53 bytes"},
+    {WITH_LAYER_KEY("\"activation_bytes\":0"), RP_PROFILE_ERROR_VALUE,
+     "layers[0].activation_bytes: expected what a block keeps for its backward, more than 0, found "
+     "0"},
     {WITH_LAYER_KEY("\"parameter_bytes\":4,\"tensor_bytes\":[1,2]"), RP_PROFILE_ERROR_VALUE,
      "expected the sum of tensor_bytes, 3, found 4"},
     {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}," BLOCK),

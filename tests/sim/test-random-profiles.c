@@ -49,7 +49,9 @@ add_layer(GString *text, GRand *rand, const char *kind, const Agreed *agreed)
     if (g_rand_boolean(rand)) {
         add_size(text, rand, "forward_workspace_bytes", 0, 2);
         add_size(text, rand, "backward_workspace_bytes", 0, 2);
-        add_size(text, rand, "activation_bytes", 0, 2);
+        /* blocks that say how much they keep do not keep nothing */
+        g_string_append_printf(text, ", \"activation_bytes\": %" G_GUINT64_FORMAT,
+                               1 + (g_rand_boolean(rand) ? any_size(rand) : 0));
     }
     if (head ? g_rand_boolean(rand) : g_rand_int_range(rand, 0, agreed->odds) == 0)
         add_size(text, rand, "tied_bytes", agreed->parameters, 4);
