@@ -1,5 +1,5 @@
 /* A timing file by its path, or by the name of a model: shipped, or made by the cost model. */
-#include "cli/plan/plan.h"
+#include "cli/network.h"
 
 #include <string.h>
 

@@ -1,63 +1,15 @@
 /**
  * roundpipe plan: the command and its options (plan.c), its words and what they mean
- * (question.c), several servers (servers.c), sizes of what `train` runs (network.c), words of the answer
+ * (question.c), several servers (servers.c), words of the answer
  * (words.c), a run file of it (run-file.c), and what is reported: the answer in short (answer.c), its figures and
  * tables (report.c).
  */
 #pragma once
 
-#include "cli/cli.h"
+#include "cli/network.h"
 #include "run/run-file.h"
 #include "sim/advise/advise.h"
 #include "sim/advise/servers.h"
-
-/* ---- network.c ---- */
-
-/* A network of any shape of micro-batches: the sizes that `roundpipe train` plans with, at the
- * defaults of a run file. */
-typedef struct _RpPlanNetwork RpPlanNetwork;
-
-/* Words, each %NULL if it was not given, and what a run file would set. */
-typedef struct {
-    const char *devices;   /* whose kernels, "host" or "cuda"; %NULL: cuda where it is built in.
-                            * With "host" devices are threads, their arenas are host memory */
-    const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
-    const char *attention; /* %NULL: builtin */
-    gboolean half_sums;
-    int matmul;          /* as the setting has it; 0: as dtype */
-    guint lora_rank;     /* of adapters; 0: everything is trained */
-    char **lora_targets; /* %NULL: of all linear layers */
-    const char *base;    /* beside them: "nf4"; %NULL: of a directory the weights', else 16 bits */
-} RpPlanNetworkWords;
-
-/**
- * rp_plan_network_open:
- * @path: directory, or config.json, of a model
- *
- * Returns: (transfer full)
- * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_*, RP_SAFETENSORS_ERROR_*, G_FILE_ERROR
- */
-RpPlanNetwork *rp_plan_network_open(const char *path, const RpPlanNetworkWords *words,
-                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* The same of a model of the catalogue.
- * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_UNSUPPORTED if `train` does not have it */
-RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words,
-                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-void rp_plan_network_free(RpPlanNetwork *network);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)
-
-const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
-/* Its shapes, for the cost model; named after the path. Lives as long as @network. */
-const RpModel *rp_plan_network_model(const RpPlanNetwork *network);
-/* "cuda" or "host": whose kernels. */
-const char *rp_plan_network_devices(const RpPlanNetwork *network);
-const char *rp_plan_network_dtype(const RpPlanNetwork *network);
-/* What the frozen base is packed in; %NULL: nothing. */
-const char *rp_plan_network_base(const RpPlanNetwork *network);
-/* "builtin", "cudnn", "cudnn-forward". */
-const char *rp_plan_network_attention(const RpPlanNetwork *network);
 
 /* ---- question.c ---- */
 

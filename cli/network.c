@@ -1,7 +1,7 @@
-/* roundpipe plan: sizes as `train` has them, of a network over a backend's kernels. */
+/* Sizes as `train` has them, of a network over a backend's kernels. */
 #include <string.h>
 
-#include "cli/plan/plan.h"
+#include "cli/network.h"
 #include "exec/cuda/backend.h"
 #include "exec/device/device.h"
 #include "exec/model/hf-config.h"
