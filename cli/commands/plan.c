@@ -44,7 +44,8 @@ find_range(const RpAdvice *advice, RpAdviseRange *range, GError **error)
 {
     RpAdviseQuery query = advice->query;
 
-    query.saved = advice->saved;
+    if (advice->best != NULL)
+        query.saved = advice->best->saved;
     return query.gpu == NULL || query.servers > 1 || query.gpu->foreign || advice->best == NULL ||
            rp_advise_range(&query, advice->best, range, error);
 }
@@ -64,7 +65,7 @@ serve(RpPlanQuestion *question, const RpAdvice *advice, GError **error)
     if (alone == NULL)
         return FALSE;
     query = advice->query;
-    query.saved = advice->saved;
+    query.saved = advice->best->saved;
     return rp_advise_serve(&query, advice->best, alone->best != NULL ? alone->best : advice->best,
                            &question->served, error);
 }

@@ -139,6 +139,18 @@ say_codes(RpReport *report, const RpAdviseQuery *query)
                        rp_fp8_name(query->codes, query->codes_head));
 }
 
+/* If a plan that takes more host memory was faster. */
+static void
+say_faster(RpReport *report, const RpAdvice *advice)
+{
+    if (advice->faster == NULL || advice->faster->host.total <= advice->best->host.total)
+        return;
+    g_autofree char *speed = format_number(advice->faster->tokens_per_s);
+    g_autofree char *host = gib(advice->faster->host.total);
+
+    rp_report_line(report, "faster", "%s tokens/s with %s GiB of host memory", speed, host);
+}
+
 static void
 say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {
@@ -411,6 +423,7 @@ rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestio
     if (run->simulated) {
         say_duration(report, question, advice, run);
         rp_plan_report_servers(report, question, advice);
+        say_faster(report, advice);
         say_waits(report, run, advice->query.batch, advice->query.sync);
         say_disk(report, advice, run);
     }

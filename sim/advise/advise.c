@@ -25,12 +25,7 @@ try_fewer_gpus(const RpAdviseQuery *query, RpAdvice *advice, GError **error)
             return TRUE;
         advice->query = fewer->query;
         advice->fewer_faster = TRUE;
-        advice->untried = fewer->untried;
-        advice->best = fewer->best;
-        rp_profile_free(advice->profile);
-        advice->profile = g_steal_pointer(&fewer->profile);
-        g_ptr_array_unref(advice->candidates);
-        advice->candidates = g_steal_pointer(&fewer->candidates);
+        rp_advice_take(advice, fewer);
     }
     return TRUE;
 }

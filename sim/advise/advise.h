@@ -107,6 +107,7 @@ typedef enum {
 typedef struct {
     RpPlanOptions options;  /* full fidelity; round is definite */
     guint sequences;        /* of a micro-batch */
+    RpSavedChoice saved;    /* by its forwards */
     RpPartition *partition; /* %NULL: none was found, or the schedule refuses */
     RpAdviseBytes gpu;      /* the fullest device */
     RpAdviseBytes host;
@@ -126,11 +127,13 @@ typedef struct {
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
     gint64 step_ns;                /* one iteration, in steady state */
     double bubble_ratio;
-    double tokens_per_s;       /* 0 if the profile gives no tokens */
-    double bound_tokens_per_s; /* without any transfer (`compute` fidelity); 0 = unknown */
-    RpAdviseWaits waits;       /* of a simulated run */
-    gint64 optimizer_ns;       /* of a simulated iteration: the host's steps */
-    gint64 network_ns;         /* the same: what servers send each other */
+    double tokens_per_s; /* 0 if the profile gives no tokens */
+    double
+        bound_tokens_per_s; /* without any transfer (`compute` fidelity), before a simulation at most; 0 =
+                                  unknown */
+    RpAdviseWaits waits; /* of a simulated run */
+    gint64 optimizer_ns; /* of a simulated iteration: the host's steps */
+    gint64 network_ns;   /* the same: what servers send each other */
 } RpAdviseRun;
 
 void rp_advise_run_free(RpAdviseRun *run);
@@ -183,12 +186,13 @@ typedef struct {
     gboolean fewer_faster; /* because fewer are as fast; else the batch has too few micro-batches */
     guint batch_asked;     /* < query.batch: it divides into one long round only */
     RpProfile *profile;    /* of @best, or of @nearest */
+    GPtrArray *finalists;  /* (element-type RpAdviseRun) all that were simulated and fit */
     GPtrArray *candidates; /* (element-type RpAdviseRun) roundpipe by micro-batch, ascending */
     guint untried;         /* micro-batches that fit but are slower before any transfer */
-    const RpAdviseRun *best;  /* of @candidates; %NULL: nothing fits */
-    RpSavedChoice saved;      /* by @best's forwards; query.saved is what was asked for */
-    guint64 plain_host_bytes; /* in one group, saving nothing; 0: nothing fits */
-    RpAdviseRun *nearest;     /* without @best: the plan with the least memory */
+    const RpAdviseRun *best; /* of @candidates; %NULL: nothing fits */
+    const RpAdviseRun
+        *faster;          /* of @finalists, but no more than RP_ADVISE_AS_FAST says; or %NULL */
+    RpAdviseRun *nearest; /* without @best: the plan with the least memory */
     GPtrArray *schedules; /* (element-type RpAdviseRun) bound schedules, roundpipe sync and async */
     const RpAdviseRun *instead; /* without @best: the fastest of @schedules that fits; or %NULL */
     GPtrArray *remedies;        /* (element-type RpAdviseRemedy) without @best */

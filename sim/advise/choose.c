@@ -1,31 +1,28 @@
 /* Micro-batches and rounds compared: what to recommend. */
 #include "sim/advise/private.h"
 
-/* Micro-batch sizes that are looked at, from the largest that fits down, and those of them that are
- * worth simulating with all transfers: the fastest without. */
+#include "core/base/units.h"
+
+/* Micro-batch sizes that are looked at, from the largest that fits down; those in the answer; and choices
+ * (sizes, what is saved) that are improved and simulated. */
 #define MAX_FITTED 24
-#define MAX_TRIED 4
-/* of a rough choice */
-#define MAX_ROUGHLY_TRIED 2
+#define MAX_SHOWN 4
+#define MAX_EXPLORED 8
 /* Partitions tried for the one chosen. */
 #define FINAL_CANDIDATES 160
-
-/* Runs and their profiles, side by side. */
-typedef struct {
-    GPtrArray *runs;
-    GPtrArray *profiles;
-} Tried;
+#define MAX_FINISHED 3
+/* With more memory of a card than this, plans that fit less are searched for as well. */
+#define ENOUGH_GPU_BYTES (32 * RP_GIB)
 
 static void
-tried_add(Tried *tried, RpAdviseRun *run, RpProfile *profile)
+free_run(gpointer run)
 {
-    g_ptr_array_add(tried->runs, run);
-    g_ptr_array_add(tried->profiles, profile);
+    rp_advise_run_free(run);
 }
 
 /* From the largest micro-batch down: those that fit, after the smallest that does not. */
 static gboolean
-find_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
+find_fitting(const RpAdviseQuery *query, GPtrArray *runs, GError **error)
 {
     guint most = query->micro_batch != 0 ? query->micro_batch : query->batch / query->gpus;
     guint least = query->micro_batch != 0 ? query->micro_batch : 1;
@@ -38,155 +35,176 @@ find_fitting(const RpAdviseQuery *query, Tried *tried, GError **error)
         if (round == 0)
             continue;
         guint64 constant_bytes;
-        RpProfile *profile = rp_advise_profile(query, b, &constant_bytes, error);
+        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, &constant_bytes, error);
         if (profile == NULL)
             return FALSE;
         RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round,
                                              constant_bytes);
 
-        rp_advise_fit(query, profile, run);
         run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
-        if (run->problem == NULL) {
+        if (run->problem == NULL)
             n_fitting++;
-        } else if (n_fitting == 0) { /* the larger ones do not fit all the more */
-            g_ptr_array_set_size(tried->runs, 0);
-            g_ptr_array_set_size(tried->profiles, 0);
-        }
-        tried_add(tried, run, profile);
+        else if (n_fitting == 0) /* the larger ones do not fit all the more */
+            g_ptr_array_set_size(runs, 0);
+        if (run->problem != NULL && run->partition != NULL)
+            rp_advise_measure(query, profile, run);
+        g_ptr_array_add(runs, run);
     }
     return TRUE;
 }
 
 /* Leaves the @most most promising ones, and what does not fit. Returns: how many it dropped. */
 static guint
-drop_slow(Tried *tried, guint most)
+drop_slow(GPtrArray *runs, guint most)
 {
-    guint before = tried->runs->len;
+    guint before = runs->len;
     guint n_fitting = 0;
 
     for (guint i = 0; i < before; i++)
-        n_fitting += ((RpAdviseRun *)g_ptr_array_index(tried->runs, i))->problem == NULL;
+        n_fitting += ((RpAdviseRun *)g_ptr_array_index(runs, i))->problem == NULL;
     for (; n_fitting > most; n_fitting--) {
-        const RpAdviseRun *slowest = NULL;
-        guint slowest_index = 0;
+        RpAdviseRun *slowest = NULL;
 
-        for (guint i = 0; i < tried->runs->len; i++) {
-            const RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
+        for (guint i = 0; i < runs->len; i++) {
+            RpAdviseRun *run = g_ptr_array_index(runs, i);
 
-            if (run->problem != NULL ||
-                (slowest != NULL && run->bound_tokens_per_s >= slowest->bound_tokens_per_s))
-                continue;
-            slowest = run;
-            slowest_index = i;
+            if (run->problem == NULL && !run->simulated &&
+                (slowest == NULL || run->bound_tokens_per_s < slowest->bound_tokens_per_s))
+                slowest = run;
         }
-        g_ptr_array_remove_index(tried->runs, slowest_index);
-        g_ptr_array_remove_index(tried->profiles, slowest_index);
+        if (slowest == NULL)
+            break;
+        g_ptr_array_remove(runs, slowest);
     }
-    return before - tried->runs->len;
+    return before - runs->len;
 }
 
 static gint
-by_bound(gconstpointer a, gconstpointer b, gpointer user_data)
+by_bound(gconstpointer a, gconstpointer b)
 {
-    const RpAdviseRun *const *runs = user_data;
-    double x = runs[*(const guint *)a]->bound_tokens_per_s;
-    double y = runs[*(const guint *)b]->bound_tokens_per_s;
+    double x = (*(const RpAdviseRun *const *)a)->bound_tokens_per_s;
+    double y = (*(const RpAdviseRun *const *)b)->bound_tokens_per_s;
 
     return (x < y) - (x > y);
 }
 
-/* Simulates the runs that fit, most promising first, in several rounds each unless @rough, into
- * @variants; those that cannot come near the fastest are left alone. */
+/* Whether @run may be faster than all of @finalists. */
 static gboolean
-simulate_fitting(const RpAdviseQuery *query, const Tried *tried, gboolean rough,
-                 GPtrArray *variants, GError **error)
+may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
 {
-    guint n = tried->runs->len;
-    g_autofree guint *order = g_new(guint, n);
-    double fastest = 0;
-
-    for (guint i = 0; i < n; i++) {
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
-
-        order[i] = i;
-        if (run->problem == NULL)
-            rp_advise_improve(query, g_ptr_array_index(tried->profiles, i), run,
-                              RP_ADVISE_CANDIDATES);
-    }
-    g_qsort_with_data(order, (gint)n, sizeof *order, by_bound, tried->runs->pdata);
-    for (guint k = 0; k < n; k++) {
-        const RpProfile *profile = g_ptr_array_index(tried->profiles, order[k]);
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, order[k]);
-
-        if (run->problem != NULL ||
-            (run->bound_tokens_per_s > 0 && run->bound_tokens_per_s < RP_ADVISE_AS_FAST * fastest))
-            continue;
-        if (!rp_advise_simulate(profile, run, TRUE, error))
-            return FALSE;
-        if (rough) {
-            g_ptr_array_add(variants, rp_advise_run_copy(run));
-            fastest = MAX(fastest, run->tokens_per_s);
-        } else if (!rp_advise_try_rounds(query, profile, run, variants, &fastest, error)) {
-            return FALSE;
-        }
-    }
-    if (rough)
-        return TRUE;
-    /* as few rounds as are as fast, of each micro-batch that is as fast */
-    for (guint k = 0; k < n; k++)
-        if (!rp_advise_try_fewer(query, g_ptr_array_index(tried->profiles, order[k]),
-                                 g_ptr_array_index(tried->runs, order[k]), variants, fastest,
-                                 error))
+    for (guint i = 0; run->bound_tokens_per_s > 0 && i < finalists->len; i++)
+        if (((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
+            run->bound_tokens_per_s)
             return FALSE;
     return TRUE;
 }
 
-/* Puts the variant to prefer of each micro-batch in its place. Returns: the index of the one to
- * recommend */
-static guint
-take_variants(Tried *tried, const GPtrArray *variants)
+static gboolean
+is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
 {
-    const RpAdviseRun *best = rp_advise_most_frugal(variants, 0);
-    guint index = 0;
-
-    for (guint i = 0; i < tried->runs->len; i++) {
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
-        const RpAdviseRun *preferred = run->sequences == best->sequences
-                                           ? best
-                                           : rp_advise_most_frugal(variants, run->sequences);
-
-        if (preferred == best)
-            index = i;
-        if (!run->simulated || preferred == NULL)
-            continue;
-        tried->runs->pdata[i] = rp_advise_run_copy(preferred);
-        rp_advise_run_free(run);
-    }
-    return index;
+    return a->sequences == b->sequences && a->saved.groups == b->saved.groups &&
+           a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
 }
 
-/* More partitions for the one that is recommended, and its full simulation. More host memory is
- * worth it for what predictions can tell apart only. */
-static gboolean
-finish_best(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun **best,
-            GError **error)
+/* The profile of what @run saves. */
+static RpProfile *
+profile_of(const RpAdviseQuery *query, const RpAdviseRun *run, GError **error)
 {
-    g_autoptr(RpAdviseRun) better = rp_advise_run_copy(*best);
+    RpAdviseQuery saving = *query;
+    guint64 constant_bytes;
 
-    rp_advise_improve(query, profile, better, FINAL_CANDIDATES);
-    if (!rp_advise_simulate(profile, *best, FALSE, error))
-        return FALSE;
-    if (rp_partition_equal(better->partition, (*best)->partition))
-        return TRUE;
-    if (!rp_advise_simulate(profile, better, FALSE, error))
-        return FALSE;
-    if (better->host.total <= (*best)->host.total
-            ? better->step_ns < (*best)->step_ns
-            : (double)better->step_ns < RP_ADVISE_AS_FAST * (double)(*best)->step_ns) {
-        rp_advise_run_free(*best);
-        *best = g_steal_pointer(&better);
+    saving.saved = run->saved;
+    return rp_advise_profile(&saving, run->sequences, &constant_bytes, error);
+}
+
+gboolean
+rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists,
+                      GError **error)
+{
+    guint n = 0;
+
+    g_ptr_array_sort(tried, by_bound);
+    for (guint i = 0; i < tried->len && n < MAX_EXPLORED; i++) {
+        RpAdviseRun *run = g_ptr_array_index(tried, i);
+
+        if (run->problem != NULL || !may_be_faster(run, finalists))
+            continue;
+        g_autoptr(RpProfile) profile = profile_of(query, run, error);
+
+        if (profile == NULL)
+            return FALSE;
+        if (run->partition == NULL)
+            tried->pdata[i] = run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
+        if (run->problem != NULL)
+            continue;
+        if (!rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error))
+            return FALSE;
+        n++;
     }
     return TRUE;
+}
+
+/* Searches longer for the choices of the fastest finalists. */
+static gboolean
+finish(const RpAdviseQuery *query, GPtrArray *finalists, GError **error)
+{
+    g_autoptr(GPtrArray) left = g_ptr_array_new();
+
+    for (guint i = 0; i < finalists->len; i++)
+        g_ptr_array_add(left, g_ptr_array_index(finalists, i));
+    for (guint n = 0; n < MAX_FINISHED && left->len > 0; n++) {
+        const RpAdviseRun *best = rp_advise_fastest(left);
+        g_autoptr(RpProfile) profile = profile_of(query, best, error);
+
+        if (profile == NULL ||
+            !rp_advise_explore(query, profile, best, FINAL_CANDIDATES, finalists, error))
+            return FALSE;
+        for (guint i = left->len; i > 0; i--)
+            if (is_same_choice(g_ptr_array_index(left, i - 1), best))
+                g_ptr_array_remove_index(left, i - 1);
+    }
+    return TRUE;
+}
+
+const RpAdviseRun *
+rp_advise_fastest(const GPtrArray *runs)
+{
+    const RpAdviseRun *fastest = NULL;
+
+    for (guint i = 0; i < runs->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(runs, i);
+
+        if (fastest == NULL || run->step_ns < fastest->step_ns)
+            fastest = run;
+    }
+    return fastest;
+}
+
+const RpAdviseRun *
+rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
+{
+    g_autoptr(GPtrArray) eligible = g_ptr_array_new();
+    const RpAdviseRun *best = NULL;
+
+    for (guint i = 0; i < runs->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(runs, i);
+
+        if ((sequences == 0 || run->sequences == sequences) &&
+            (host_bytes == 0 || run->host.total <= host_bytes))
+            g_ptr_array_add(eligible, run);
+    }
+    for (guint i = 0; i < eligible->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(eligible, i);
+
+        if (RP_ADVISE_AS_FAST * (double)run->step_ns > (double)rp_advise_fastest(eligible)->step_ns)
+            continue;
+        if (best == NULL || run->host.total < best->host.total ||
+            (run->host.total == best->host.total &&
+             (run->gpu.total < best->gpu.total ||
+              (run->gpu.total == best->gpu.total && run->step_ns < best->step_ns))))
+            best = run;
+    }
+    return best;
 }
 
 static gint
@@ -198,69 +216,62 @@ by_sequences(gconstpointer a, gconstpointer b)
     return (x->sequences > y->sequences) - (x->sequences < y->sequences);
 }
 
-static void
-free_run(gpointer run)
+/* The candidate of each micro-batch is the best of its finalists. */
+static gboolean
+settle(RpAdvice *advice, guint64 host_bytes, GError **error)
 {
-    rp_advise_run_free(run);
-}
+    const RpAdviseRun *best = rp_advise_best(advice->finalists, 0, host_bytes);
 
-static void
-free_profile(gpointer profile)
-{
-    rp_profile_free(profile);
+    for (guint i = 0; i < advice->candidates->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
+        const RpAdviseRun *preferred =
+            run->sequences == best->sequences
+                ? best
+                : rp_advise_best(advice->finalists, run->sequences, host_bytes);
+        g_autoptr(RpProfile) profile = NULL;
+
+        if (run->problem != NULL)
+            continue;
+        if (preferred != NULL) {
+            advice->candidates->pdata[i] = rp_advise_run_copy(preferred);
+            rp_advise_run_free(run);
+            run = advice->candidates->pdata[i];
+        }
+        profile = profile_of(&advice->query, run, error);
+        if (profile == NULL)
+            return FALSE;
+        rp_advise_measure(&advice->query, profile, run);
+        if (preferred != best)
+            continue;
+        if (!rp_advise_simulate(profile, run, FALSE, error))
+            return FALSE;
+        advice->best = run;
+        rp_profile_free(advice->profile);
+        advice->profile = g_steal_pointer(&profile);
+    }
+    return TRUE;
 }
 
 static gboolean
-choose(RpAdvice *advice, Tried *tried, gboolean rough, GError **error)
+choose_any(RpAdvice *advice, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
-    g_autoptr(GPtrArray) variants = g_ptr_array_new_with_free_func(free_run);
+    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func(free_run);
 
-    if (!find_fitting(query, tried, error))
+    advice->finalists = g_ptr_array_new_with_free_func(free_run);
+    if (!find_fitting(query, runs, error))
         return FALSE;
-    advice->untried = drop_slow(tried, rough ? MAX_ROUGHLY_TRIED : MAX_TRIED);
-    const RpAdviseRun *last = g_ptr_array_index(tried->runs, tried->runs->len - 1);
-
-    for (guint i = 0; i < tried->runs->len; i++) {
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
-
-        if (run->problem != NULL && run->partition != NULL)
-            rp_advise_measure(query, g_ptr_array_index(tried->profiles, i), run);
-    }
-    if (last->problem != NULL) {
+    advice->candidates = g_ptr_array_ref(runs);
+    if (((RpAdviseRun *)g_ptr_array_index(runs, runs->len - 1))->problem != NULL) {
+        g_ptr_array_sort(runs, by_sequences);
         advice->nearest = rp_advise_least(query, &advice->profile, error);
         return advice->nearest != NULL;
     }
-    if (!simulate_fitting(query, tried, rough, variants, error))
-        return FALSE;
-    guint best = take_variants(tried, variants);
-
-    if (!rough && !finish_best(query, g_ptr_array_index(tried->profiles, best),
-                               (RpAdviseRun **)&tried->runs->pdata[best], error))
-        return FALSE;
-    advice->profile = rp_profile_copy(g_ptr_array_index(tried->profiles, best));
-    for (guint i = 0; i < tried->runs->len; i++) {
-        RpAdviseRun *run = g_ptr_array_index(tried->runs, i);
-
-        if (run->problem == NULL)
-            rp_advise_measure(query, g_ptr_array_index(tried->profiles, i), run);
-    }
-    advice->best = g_ptr_array_index(tried->runs, best);
-    return TRUE;
-}
-
-static gboolean
-choose_any(RpAdvice *advice, gboolean rough, GError **error)
-{
-    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func(free_run);
-    g_autoptr(GPtrArray) profiles = g_ptr_array_new_with_free_func(free_profile);
-    Tried tried = {runs, profiles};
-
-    if (!choose(advice, &tried, rough, error))
+    if (!rp_advise_explore_all(query, runs, advice->finalists, error) ||
+        !finish(query, advice->finalists, error))
         return FALSE;
     g_ptr_array_sort(runs, by_sequences);
-    advice->candidates = g_steal_pointer(&runs);
-    return TRUE;
+    return settle(advice, query->host_bytes, error);
 }
 
 void
@@ -269,6 +280,7 @@ rp_advice_free(RpAdvice *advice)
     if (advice == NULL)
         return;
     rp_profile_free(advice->profile);
+    g_clear_pointer(&advice->finalists, g_ptr_array_unref);
     g_clear_pointer(&advice->candidates, g_ptr_array_unref);
     g_clear_pointer(&advice->schedules, g_ptr_array_unref);
     g_clear_pointer(&advice->remedies, g_ptr_array_unref);
@@ -282,47 +294,107 @@ rp_advice_take(RpAdvice *advice, RpAdvice *from)
 {
     advice->untried = from->untried;
     advice->best = from->best;
+    advice->faster = from->faster;
     rp_profile_free(advice->profile);
     advice->profile = g_steal_pointer(&from->profile);
-    g_clear_pointer(&advice->candidates, g_ptr_array_unref);
+    g_ptr_array_unref(advice->finalists);
+    advice->finalists = g_steal_pointer(&from->finalists);
+    g_ptr_array_unref(advice->candidates);
     advice->candidates = g_steal_pointer(&from->candidates);
 }
 
-/* What is recommended where no weights stay on devices, if that is faster and a choice. */
+/* What is recommended where no weights stay on devices, if that is faster and a choice.
+ * @tokens_per_s: (out): its speed, 0: nothing fits, or none stays anyway */
 static gboolean
-weigh_residents(RpAdvice *advice, GError **error)
+weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
 {
     g_autoptr(RpAdvice) streamed = g_new0(RpAdvice, 1);
-    double tokens_per_s;
 
+    *tokens_per_s = 0;
     if (advice->best == NULL || advice->best->resident_bytes == 0)
         return TRUE;
     streamed->query = advice->query;
     streamed->query.resident = RP_RESIDENT_OFF;
-    if (!choose_any(streamed, FALSE, error))
+    if (!choose_any(streamed, error))
         return FALSE;
-    tokens_per_s = streamed->best != NULL ? streamed->best->tokens_per_s : 0;
-    if (advice->query.resident == RP_RESIDENT_ON || tokens_per_s <= advice->best->tokens_per_s) {
-        for (guint i = 0; i < advice->candidates->len; i++) {
-            RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
-
-            if (run == advice->best)
-                run->streamed_tokens_per_s = tokens_per_s;
-        }
-        return TRUE;
-    }
-    rp_advice_take(advice, streamed);
+    *tokens_per_s = streamed->best != NULL ? streamed->best->tokens_per_s : 0;
+    if (advice->query.resident != RP_RESIDENT_ON && *tokens_per_s > advice->best->tokens_per_s)
+        rp_advice_take(advice, streamed);
     return TRUE;
 }
 
-gboolean
-rp_advise_choose_plain(RpAdvice *advice, GError **error)
+/* Adds the best of each micro-batch in several groups of GPUs to the finalists, if the recommendation leaves
+ * them idle. */
+static gboolean
+weigh_replicas(RpAdvice *advice, GError **error)
 {
-    return choose_any(advice, FALSE, error) && weigh_residents(advice, error);
+    if (1 - advice->best->bubble_ratio >= RP_ADVISE_AS_FAST)
+        return TRUE;
+    for (guint i = 0; i < advice->candidates->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
+        g_autoptr(RpProfile) profile = NULL;
+
+        if (!run->simulated)
+            continue;
+        profile = profile_of(&advice->query, run, error);
+        if (profile == NULL ||
+            !rp_advise_try_replicas(&advice->query, profile, run, advice->finalists, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* The recommendation, and what was faster. */
+static void
+describe_best(RpAdvice *advice, double streamed_tokens_per_s, double recomputed_tokens_per_s)
+{
+    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
+    RpAdviseRun *best = (RpAdviseRun *)advice->best;
+
+    best->saved_bytes = rp_profile_keep_fused(own, best->partition->backward[0].first);
+    if (best->resident_bytes > 0)
+        best->streamed_tokens_per_s = streamed_tokens_per_s;
+    if (best->saved_bytes > 0 && advice->query.save == RP_SAVE_AUTO)
+        best->recomputed_tokens_per_s = recomputed_tokens_per_s;
+    for (guint i = 0; i < advice->finalists->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
+
+        if (run->step_ns < (advice->faster != NULL ? advice->faster : best)->step_ns)
+            advice->faster = run;
+    }
+    advice->untried = drop_slow(advice->candidates, MAX_SHOWN);
 }
 
 gboolean
-rp_advise_choose_roughly(RpAdvice *advice, GError **error)
+rp_advise_choose(RpAdvice *advice, GError **error)
 {
-    return choose_any(advice, TRUE, error);
+    RpAdviseQuery limits = advice->query, less;
+    double streamed;
+
+    if (!choose_any(advice, error) || !weigh_residents(advice, &streamed, error))
+        return FALSE;
+    if (advice->best == NULL)
+        return TRUE;
+    const double recomputed = advice->best->tokens_per_s;
+    const guint64 little =
+        (guint64)(RP_ADVISE_HOST_GROWTH * (double)rp_advise_fastest(advice->finalists)->host.total);
+
+    if (advice->best->resident_bytes == 0)
+        limits.resident = RP_RESIDENT_OFF;
+    if (limits.host_bytes == 0)
+        limits.host_bytes = little;
+    less = limits;
+    less.gpu_bytes = MIN(limits.gpu_bytes, ENOUGH_GPU_BYTES);
+    if (RP_ADVISE_HOST_GROWTH * (double)little < (double)limits.host_bytes)
+        less.host_bytes = little;
+    /* a search with less memory finds other plans, which fit all the more */
+    if ((less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
+        (!rp_advise_weigh_saved(advice, &less, error) || !finish(&less, advice->finalists, error)))
+        return FALSE;
+    if (!rp_advise_weigh_saved(advice, &limits, error) ||
+        !finish(&limits, advice->finalists, error) || !settle(advice, limits.host_bytes, error) ||
+        !weigh_replicas(advice, error) || !settle(advice, limits.host_bytes, error))
+        return FALSE;
+    describe_best(advice, streamed, recomputed);
+    return TRUE;
 }

@@ -6,6 +6,7 @@
 #include "core/trace/report.h"
 #include "sim/recurrence/recurrence.h"
 #include "sim/search/dispatched.h"
+#include "sim/search/partition-bound.h"
 #include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
 #include "sim/steady-window.h"
@@ -123,6 +124,20 @@ rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_da
     return rp_advise_compute_ns(user_data, candidate);
 }
 
+static RpDispatchedSearch
+search_of(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run)
+{
+    RpDispatchedSearch search = {
+        .profile = profile,
+        .options = rp_advise_one_group(&run->options),
+        .memory_bytes = query->gpu_bytes,
+    };
+
+    search.options.fidelity = RP_FIDELITY_COMPUTE;
+    search.options.fused_forward = RP_FUSED_PHYSICAL;
+    return search;
+}
+
 /* The whole model as one fused stage: nothing is recomputed, and each round has a device of its
  * own. Where memory allows it, that is hard to beat. */
 static void
@@ -141,6 +156,39 @@ try_one_stage(const RpAdviseJudge *judge, RpAdviseRun *run)
     rp_advise_fits(judge->query, judge->profile, run);
 }
 
+/* Times of forwards and recomputes of @profile that are no shorter than the copies of what they save, where all
+ * cards of a root copy at once: buffers hold what two actions save. */
+static RpProfile *
+slowed_by_copies(const RpProfile *profile, guint gpus)
+{
+    RpProfile *slowed = rp_profile_copy(profile);
+    const RpLinks *links = &profile->links;
+    const double root = links->gpus_per_root > 0 && links->root_bytes_per_s > 0
+                            ? links->root_bytes_per_s / MIN(links->gpus_per_root, gpus)
+                            : G_MAXDOUBLE;
+
+    for (guint l = 0; l < slowed->n_layers; l++) {
+        RpLayer *layer = &slowed->layers[l];
+        const double bytes = (double)rp_layer_saved_bytes(layer) * (double)RP_NS_PER_S;
+        const double down_ns = bytes / MIN(links->d2h_bytes_per_s, root);
+        const double up_ns = bytes / MIN(links->h2d_bytes_per_s, root);
+
+        layer->forward_ns = MAX(layer->forward_ns, (gint64)down_ns);
+        layer->backward_ns = MAX(layer->backward_ns, (gint64)up_ns);
+    }
+    return slowed;
+}
+
+double
+rp_advise_bound(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run)
+{
+    g_autoptr(RpProfile) slowed = slowed_by_copies(profile, query->gpus);
+    RpDispatchedSearch search = search_of(query, slowed, run);
+
+    search.options.round = query->round;
+    return rp_advise_tokens_per_s(profile, run, rp_dispatched_bound_ns(&search));
+}
+
 gboolean
 rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
@@ -149,8 +197,7 @@ rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
     if (!rp_advise_fit_limit(query, profile, run))
         return FALSE;
     try_one_stage(&judge, run);
-    run->bound_tokens_per_s =
-        rp_advise_tokens_per_s(profile, run, rp_advise_compute_ns(&judge, run->partition));
+    run->bound_tokens_per_s = rp_advise_bound(query, profile, run);
     return TRUE;
 }
 
@@ -167,46 +214,47 @@ largest_stage_bytes(const RpProfile *profile, const RpPartition *partition)
     return bytes;
 }
 
-/* Partitions of any shape, by annealing: tapered stages, other numbers of stages. More of them
- * stash more: what is as fast with less host memory stays. */
+/* Adds @run with @partition, which it takes, to @found if that fits. */
 static void
-search_shapes(const RpAdviseJudge *judge, RpAdviseRun *run, guint max_candidates)
+add_fitting(const RpAdviseJudge *judge, const RpAdviseRun *run, RpPartition *partition,
+            GPtrArray *found)
 {
-    guint64 iteration = (guint64)run->options.micro_batches * judge->profile->n_layers;
-    RpDispatchedSearch search = {
-        .profile = judge->profile,
-        .options = rp_advise_one_group(&run->options),
-        .memory_bytes = judge->query->gpu_bytes,
-        .actions = max_candidates * MAX(SHAPE_ACTIONS, SHAPES * iteration),
-        .start = run->partition,
-    };
-    gint64 best_ns = rp_advise_compute_ns(judge, run->partition);
+    RpAdviseRun *other;
 
-    search.options.fidelity = RP_FIDELITY_COMPUTE;
-    search.options.fused_forward = RP_FUSED_PHYSICAL;
-    g_autoptr(GPtrArray) found = rp_search_dispatched(&search, MAX_SHAPES);
-
-    for (guint i = 0; i < found->len; i++) {
-        const RpFinding *finding = g_ptr_array_index(found, i);
-        RpAdviseRun other = {.options = run->options, .partition = rp_cut_partition(finding->cut)};
-        gboolean fits = rp_advise_fits(judge->query, judge->profile, &other);
-        gint64 ns = fits ? rp_advise_compute_ns(judge, other.partition) : G_MAXINT64;
-
-        g_free(other.problem);
-        if (ns < best_ns && (other.host.total <= run->host.total ||
-                             (double)ns < RP_ADVISE_AS_FAST * (double)best_ns)) {
-            best_ns = ns;
-            rp_advise_set_partition(run, g_steal_pointer(&other.partition));
-            rp_advise_fits(judge->query, judge->profile, run);
-        }
-        rp_partition_free(other.partition);
-    }
-    run->bound_tokens_per_s = rp_advise_tokens_per_s(judge->profile, run, best_ns);
+    if (partition == NULL)
+        return;
+    other = rp_advise_run_copy(run);
+    rp_advise_set_partition(other, partition);
+    other->step_ns = rp_advise_fits(judge->query, judge->profile, other)
+                         ? rp_advise_compute_ns(judge, partition)
+                         : G_MAXINT64;
+    other->bound_tokens_per_s = rp_advise_tokens_per_s(judge->profile, other, other->step_ns);
+    if (other->step_ns < G_MAXINT64)
+        g_ptr_array_add(found, other);
+    else
+        rp_advise_run_free(other);
 }
 
-void
-rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
-                  guint max_candidates)
+/* Partitions of any shape, by annealing: tapered stages, other numbers of stages. */
+static void
+search_shapes(const RpAdviseJudge *judge, const RpAdviseRun *run, guint max_candidates,
+              GPtrArray *runs)
+{
+    guint64 iteration = (guint64)run->options.micro_batches * judge->profile->n_layers;
+    RpDispatchedSearch search = search_of(judge->query, judge->profile, run);
+
+    search.actions = max_candidates * MAX(SHAPE_ACTIONS, SHAPES * iteration);
+    search.start = rp_advise_fastest(runs)->partition;
+    g_autoptr(GPtrArray) found = rp_search_dispatched(&search, MAX_SHAPES);
+
+    for (guint i = 0; i < found->len; i++)
+        add_fitting(judge, run, rp_cut_partition(((RpFinding *)g_ptr_array_index(found, i))->cut),
+                    runs);
+}
+
+GPtrArray *
+rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
+                     guint max_candidates)
 {
     RpAdviseJudge judge = {query, profile, &run->options};
     guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
@@ -217,15 +265,29 @@ rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
         .memory_bytes = query->gpu_bytes != 0 ? largest_stage_bytes(profile, run->partition) : 0,
         .max_candidates = (guint)CLAMP(SEARCH_ACTIONS / actions, 1, max_candidates),
     };
+    GPtrArray *found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     guint round = 0;
-    gint64 before_ns = rp_advise_compute_ns(&judge, run->partition);
-    g_autoptr(RpPartition) found =
-        rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL);
-    gint64 found_ns = found != NULL ? judge_fitting(found, round, &judge) : G_MAXINT64;
 
-    if (found_ns < before_ns) {
-        rp_advise_set_partition(run, g_steal_pointer(&found));
-        rp_advise_fits(query, profile, run);
-    }
-    search_shapes(&judge, run, max_candidates);
+    add_fitting(&judge, run, rp_partition_copy(run->partition), found);
+    add_fitting(
+        &judge, run,
+        rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL),
+        found);
+    if (found->len == 0)
+        return found;
+    search_shapes(&judge, run, max_candidates, found);
+    return found;
+}
+
+void
+rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                  guint max_candidates)
+{
+    g_autoptr(GPtrArray) found = rp_advise_partitions(query, profile, run, max_candidates);
+
+    if (found->len == 0)
+        return;
+    rp_advise_set_partition(run, rp_partition_copy(rp_advise_fastest(found)->partition));
+    run->bound_tokens_per_s = rp_advise_fastest(found)->bound_tokens_per_s;
+    rp_advise_fits(query, profile, run);
 }

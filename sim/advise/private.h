@@ -17,10 +17,11 @@
 /* Partitions tried for one micro-batch. */
 #define RP_ADVISE_CANDIDATES 32
 
-/* Predictions are good for three percent: what is that close to the fastest is as fast. */
-#define RP_ADVISE_AS_FAST 0.97
+/* A plan is as fast as the fastest if it has this part of its tokens/s (rp_advise_best()). */
+#define RP_ADVISE_AS_FAST 0.99
 
-/* Of host memory that nobody has told of, so much more than needed may be taken for speed. */
+/* If the user gave no host limit, a plan that saves tensors or runs in groups may use this many times the
+ * host memory of the best plan that does neither. */
 #define RP_ADVISE_HOST_GROWTH 1.25
 
 /* ---- queries ---- */
@@ -44,7 +45,7 @@ RpAdviseRun *rp_advise_run_copy(const RpAdviseRun *run);
 /* rp_advise_fit(), rp_advise_fit_least() */
 typedef gboolean (*RpAdviseFit)(const RpAdviseQuery *query, const RpProfile *profile,
                                 RpAdviseRun *run);
-/* @run, which @fit has been given, if it fits or its round was asked for; else in one round if that
+/* @run, fitted, if it fits or its round was asked for; else in one round if that
  * fits, or comes nearer: there are no fp32 sums of rounds, but longer stashes. Takes @run. */
 RpAdviseRun *rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile,
                                     RpAdviseRun *run, RpAdviseFit fit);
@@ -59,12 +60,29 @@ void rp_advise_set_partition(RpAdviseRun *run, RpPartition *partition);
  * model refuses the workload. */
 RpAdviseRun *rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error);
 
-/* The recommendation for @query, of which nothing is chosen but what it asks for. */
-gboolean rp_advise_choose_plain(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* The same, but of few micro-batches and partitions, in rounds as long as they must be: to compare. */
-gboolean rp_advise_choose_roughly(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Takes the recommendation of @from, and leaves it without. */
 void rp_advice_take(RpAdvice *advice, RpAdvice *from);
+
+/**
+ * rp_advise_best:
+ * @runs: (element-type RpAdviseRun): with a step's time, of one batch
+ * @sequences: of a micro-batch; 0 = of all
+ * @host_bytes: that they may take; 0 = any
+ *
+ * The only comparison of plans: the fastest; of those that are as fast (RP_ADVISE_AS_FAST) the one with the
+ * least host memory, then device memory.
+ *
+ * Returns: (nullable)
+ */
+const RpAdviseRun *rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes);
+
+/* The one with the shortest step; %NULL of none. */
+const RpAdviseRun *rp_advise_fastest(const GPtrArray *runs);
+
+/* Improves and simulates those of @tried (sorted by this) that may be faster than all finalists, the most
+ * promising first, into @finalists. What has no partition yet is fitted. */
+gboolean rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- memory ---- */
 
@@ -102,7 +120,17 @@ RpPlanOptions rp_advise_one_group(const RpPlanOptions *options);
 /* Time of an iteration in `compute` fidelity; G_MAXINT64 if it has no plan. */
 gint64 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition);
 
-/* The same as a cost of rp_partition_search_*(). */
+/* Partitions that are found from @run's, which fits, with their times in `compute` fidelity as steps'.
+ * Returns: (transfer full) (element-type RpAdviseRun) */
+GPtrArray *rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile,
+                                const RpAdviseRun *run, guint max_candidates);
+
+/* Tokens/s that no partition of @run exceeds, in rounds of any length, if only computing and copies of what is
+ * saved take time. */
+double rp_advise_bound(const RpAdviseQuery *query, const RpProfile *profile,
+                       const RpAdviseRun *run);
+
+/* rp_advise_compute_ns() as a cost of rp_partition_search_*(). */
 gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data);
 
 /* Of iterations that take @ns; 0 if the profile gives no tokens. */
@@ -110,28 +138,20 @@ double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, 
 
 /* ---- rounds (rounds.c) ---- */
 
-/**
- * rp_advise_try_rounds:
- * @run: simulated
- * @variants: (element-type RpAdviseRun): gets @run, and while it has bubbles the same in longer
- *   rounds
- * @fastest: (inout): tokens/s
- */
-gboolean rp_advise_try_rounds(const RpAdviseQuery *query, const RpProfile *profile,
-                              const RpAdviseRun *run, GPtrArray *variants, double *fastest,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Adds the best and the fastest partitions of @run, in rounds of several lengths, simulated, to @finalists:
+ * unless they cannot be as fast as these. */
+gboolean rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile,
+                           const RpAdviseRun *run, guint max_candidates, GPtrArray *finalists,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Adds to @variants the fewest rounds of @run's micro-batch that are as fast as @fastest. */
-gboolean rp_advise_try_fewer(const RpAdviseQuery *query, const RpProfile *profile,
-                             const RpAdviseRun *run, GPtrArray *variants, double fastest,
-                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Adds plans whose forwards save something (saved.c) to the finalists. @query: with its limits */
+gboolean rp_advise_weigh_saved(RpAdvice *advice, const RpAdviseQuery *query,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of those that are as fast as the fastest, the one with the fewest rounds, then the least host
- * memory. @sequences: of one micro-batch; 0 = of all. Returns: (nullable) */
-const RpAdviseRun *rp_advise_most_frugal(const GPtrArray *variants, guint sequences);
-
-/* Puts the recommendation in several groups of GPUs in its place, where these are faster. */
-gboolean rp_advise_weigh_replicas(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Adds @one, simulated, in several groups of GPUs to @finalists, in the shortest and the longest rounds. */
+gboolean rp_advise_try_replicas(const RpAdviseQuery *query, const RpProfile *profile,
+                                const RpAdviseRun *one, GPtrArray *finalists,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- parts of an advice ---- */
 

@@ -109,6 +109,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
     RpAdviseRun *run = g_new0(RpAdviseRun, 1);
 
     run->sequences = sequences;
+    run->saved = query->saved;
     run->options = (RpPlanOptions){
         .schedule = schedule,
         .gpus = query->gpus,
@@ -152,6 +153,7 @@ RpAdviseRun *
 rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
                        RpAdviseFit fit)
 {
+    fit(query, profile, run);
     if (run->problem == NULL || query->round != 0 ||
         run->options.round == run->options.micro_batches)
         return run;
@@ -181,7 +183,6 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
                           rp_advise_next_round(query, micro_batches, 1), constant_bytes);
 
     run->options.resident_limit = 0; /* it needs none */
-    rp_advise_fit_least(query, profile, run);
     run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);
     if (profile_out != NULL) {
         rp_advise_measure(query, profile, run);
