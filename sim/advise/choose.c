@@ -365,6 +365,26 @@ describe_best(RpAdvice *advice, double streamed_tokens_per_s, double recomputed_
     advice->untried = drop_slow(advice->candidates, MAX_SHOWN);
 }
 
+static guint64
+least_host(const GPtrArray *runs)
+{
+    guint64 least = G_MAXUINT64;
+
+    for (guint i = 0; i < runs->len; i++)
+        least = MIN(least, ((const RpAdviseRun *)g_ptr_array_index(runs, i))->host.total);
+    return least;
+}
+
+static guint64
+power_of_two_below(guint64 bytes)
+{
+    guint64 power = 1;
+
+    while (2 * power < bytes)
+        power *= 2;
+    return power;
+}
+
 gboolean
 rp_advise_choose(RpAdvice *advice, GError **error)
 {
@@ -375,18 +395,21 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         return FALSE;
     if (advice->best == NULL)
         return TRUE;
-    const double recomputed = advice->best->tokens_per_s;
-    const guint64 little =
-        (guint64)(RP_ADVISE_HOST_GROWTH * (double)rp_advise_fastest(advice->finalists)->host.total);
+    const guint64 least = least_host(advice->finalists);
+    const guint64 little = (guint64)(RP_ADVISE_HOST_GROWTH * (double)least);
 
     if (advice->best->resident_bytes == 0)
         limits.resident = RP_RESIDENT_OFF;
     if (limits.host_bytes == 0)
         limits.host_bytes = little;
+    /* no finalist saves tensors yet */
+    const double recomputed = rp_advise_best(advice->finalists, 0, limits.host_bytes)->tokens_per_s;
     less = limits;
     less.gpu_bytes = MIN(limits.gpu_bytes, ENOUGH_GPU_BYTES);
-    if (RP_ADVISE_HOST_GROWTH * (double)little < (double)limits.host_bytes)
-        less.host_bytes = little;
+    if (advice->query.host_bytes != 0)
+        less.host_bytes = MIN(little, power_of_two_below(limits.host_bytes));
+    if (less.host_bytes < least)
+        less.host_bytes = limits.host_bytes;
     /* a search with less memory finds other plans, which fit all the more */
     if ((less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
         (!rp_advise_weigh_saved(advice, &less, error) || !finish(&less, advice->finalists, error)))

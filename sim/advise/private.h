@@ -20,8 +20,7 @@
 /* A plan is as fast as the fastest if it has this part of its tokens/s (rp_advise_best()). */
 #define RP_ADVISE_AS_FAST 0.99
 
-/* If the user gave no host limit, a plan that saves tensors or runs in groups may use this many times the
- * host memory of the best plan that does neither. */
+/* If the user gave no host limit, a plan may use this many times the least memory to be faster. */
 #define RP_ADVISE_HOST_GROWTH 1.25
 
 /* ---- queries ---- */

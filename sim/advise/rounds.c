@@ -12,11 +12,11 @@
 
 #include "core/profile/cards.h"
 
-/* Values of M_R tried, smallest first. */
-#define MAX_ROUNDS 3
+/* Values of M_R tried, smallest first; then the largest. */
+#define MAX_ROUNDS 2
 
-/* Adds @run's partitions with rounds of @round to @found, if any fits. */
-static void
+/* Adds @run's partitions with rounds of @round to @found. Returns: whether any fits */
+static gboolean
 add_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run, guint round,
           guint max_candidates, GPtrArray *found)
 {
@@ -24,9 +24,10 @@ add_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRu
 
     other->options.round = round;
     if (!rp_advise_fits(query, profile, other) && !rp_advise_fit(query, profile, other))
-        return;
+        return FALSE;
     g_ptr_array_extend_and_steal(found,
                                  rp_advise_partitions(query, profile, other, max_candidates));
+    return TRUE;
 }
 
 /* Moves the best of @found to @finalists and simulates it, unless it is slower even without any transfer than
@@ -38,7 +39,7 @@ simulate_best(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *foun
     const RpAdviseRun *fastest = rp_advise_fastest(finalists);
     guint index;
 
-    if (!g_ptr_array_find(found, best, &index))
+    if (best == NULL || !g_ptr_array_find(found, best, &index))
         return TRUE;
     RpAdviseRun *run = g_ptr_array_steal_index_fast(found, index);
 
@@ -55,17 +56,23 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, const Rp
                   guint max_candidates, GPtrArray *finalists, GError **error)
 {
     g_autoptr(GPtrArray) found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
+    g_autoptr(GPtrArray) longest =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
+    const guint micro_batches = run->options.micro_batches;
     guint round = run->options.round;
 
     for (guint n = 0; n < MAX_ROUNDS && round != 0; n++) {
         add_round(query, profile, run, round, max_candidates, found);
-        round = rp_advise_next_round(query, run->options.micro_batches, round + 1);
+        round = rp_advise_next_round(query, micro_batches, round + 1);
     }
-    if (found->len > 0 &&
-        !simulate_best(profile, rp_advise_best(found, 0, 0), found, finalists, error))
-        return FALSE;
-    return found->len == 0 ||
-           simulate_best(profile, rp_advise_fastest(found), found, finalists, error);
+    for (guint most = micro_batches; round != 0 && most >= round; most--)
+        if (rp_advise_next_round(query, micro_batches, most) == most &&
+            add_round(query, profile, run, most, max_candidates, longest))
+            break;
+    /* the weights of the longest round have the most time to arrive, which partitions are not compared for */
+    return simulate_best(profile, rp_advise_best(found, 0, 0), found, finalists, error) &&
+           simulate_best(profile, rp_advise_fastest(found), found, finalists, error) &&
+           simulate_best(profile, rp_advise_best(longest, 0, 0), longest, finalists, error);
 }
 
 /* ---- groups of GPUs ---- */

@@ -15,7 +15,9 @@ plan(const char *options)
     return rp_cli_json(&run);
 }
 
-/* The fastest takes 27 % more host memory than a plan that recomputes; a plan that is 1 % slower takes 5 %. */
+/* The fastest takes more than twice the memory of the smallest plan that recomputes all. Without a limit no more
+ * than 1.25 times that memory is taken (RP_ADVISE_HOST_GROWTH), whatever speed it costs: a plan is preferred
+ * for its memory only within 1 % (RP_ADVISE_AS_FAST), so that one within 3 % of the fastest may be missing. */
 static void
 little_host_memory_is_taken_where_none_is_told(void **state)
 {
@@ -23,14 +25,17 @@ little_host_memory_is_taken_where_none_is_told(void **state)
         return;
     g_autoptr(RpTree) untold = plan("qwen3-8b --batch 64 --sequence 4096");
     g_autoptr(RpTree) told = plan("qwen3-8b --batch 64 --sequence 4096 --host-memory 1024");
+    g_autoptr(RpTree) full = plan("qwen3-8b --batch 64 --sequence 4096 --recompute full");
     const double tokens_per_s = rp_cli_number(untold, "recommendation.tokens_per_s");
+    const double host_bytes = rp_cli_number(untold, "recommendation.host_peak_bytes");
 
     (void)state;
     assert_true(tokens_per_s >
-                1.04 * rp_cli_number(told, "recommendation.recomputed_tokens_per_s"));
-    assert_true(tokens_per_s > 0.97 * rp_cli_number(told, "recommendation.tokens_per_s"));
-    assert_true(rp_cli_number(untold, "recommendation.host_peak_bytes") <
-                0.9 * rp_cli_number(told, "recommendation.host_peak_bytes"));
+                1.04 * rp_cli_number(untold, "recommendation.recomputed_tokens_per_s"));
+    assert_true(tokens_per_s > 1.04 * rp_cli_number(full, "recommendation.tokens_per_s"));
+    assert_true(tokens_per_s < rp_cli_number(told, "recommendation.tokens_per_s"));
+    assert_true(host_bytes <= 1.25 * rp_cli_number(full, "recommendation.host_peak_bytes"));
+    assert_true(host_bytes < 0.9 * rp_cli_number(told, "recommendation.host_peak_bytes"));
 }
 
 /* In few tries gate and up of the last quarter are 0.5 % faster than queries, keys, values and residuals of

@@ -443,7 +443,9 @@ forwards_save_what_is_faster(void **state)
     const double tokens_per_s = rp_cli_number(recomputed, "recommendation.tokens_per_s");
 
     assert_true(rp_cli_number(best, "recommendation.tokens_per_s") > 1.05 * tokens_per_s);
-    assert_true(rp_cli_number(best, "recommendation.recomputed_tokens_per_s") == tokens_per_s);
+    /* searches that begin at other plans may differ by what counts as as fast (RP_ADVISE_AS_FAST) */
+    assert_float_equal(rp_cli_number(best, "recommendation.recomputed_tokens_per_s") / tokens_per_s,
+                       1, 0.01);
     assert_true(rp_cli_number(best, "host.stash") >
                 rp_cli_number(recomputed, "host.stash") +
                     4 * rp_cli_number(best, "recommendation.saved_bytes"));
