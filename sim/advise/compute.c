@@ -258,6 +258,8 @@ rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const
 {
     RpAdviseJudge judge = {query, profile, &run->options};
     guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
+    if (rp_profile_is_mixed(profile))
+        actions *= 4 * rp_advise_window(run->partition, &run->options, RP_ADVISE_WARM_UP).iterations;
     RpPartitionSearch search = {
         .gpus = rp_plan_group_gpus(&run->options),
         .micro_batches = rp_plan_whole_round(&run->options),

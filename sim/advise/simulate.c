@@ -45,8 +45,11 @@ RpSteadyWindow
 rp_advise_window(const RpPartition *partition, const RpPlanOptions *options, guint warm_up)
 {
     guint rounds = rp_plan_whole_round(options) / options->round;
-    RpSteadyWindow window =
-        rp_steady_window(rp_plan_group_gpus(options), rp_advise_count_stages(partition) * rounds);
+    guint slots = rp_advise_count_stages(partition) * rounds;
+    gboolean free_dispatch = options->dispatch == RP_DISPATCH_FREE;
+    RpSteadyWindow window = free_dispatch
+                                ? rp_steady_window_free(options->gpus, slots)
+                                : rp_steady_window(rp_plan_group_gpus(options), slots);
     guint64 actions = (guint64)options->micro_batches * rp_advise_count_stages(partition);
     guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
     guint period = window.end - window.first;
