@@ -69,7 +69,7 @@ try_bound(const RpAdviseQuery *query, const RpProfile *profile, guint micro_batc
             rp_advise_run_new(query, *at, micro_batch, query->batch / micro_batch, 0, 0);
 
         if (rp_advise_fit_bound(query, profile, run, CANDIDATES) &&
-            rp_advise_simulate(profile, run, TRUE, NULL))
+            rp_advise_simulate(profile, run, NULL))
             note(best, run);
     }
 }
@@ -89,7 +89,7 @@ try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_b
         if (!rp_advise_fit(query, profile, run))
             continue;
         rp_advise_improve(query, profile, run, CANDIDATES);
-        if (rp_advise_simulate(profile, run, TRUE, NULL))
+        if (rp_advise_simulate(profile, run, NULL))
             note(best, run);
     }
 }

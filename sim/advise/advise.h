@@ -123,6 +123,7 @@ typedef struct {
     double one_group_tokens_per_s; /* of a recommendation in several groups: of the best in one */
     gboolean weights_too_large;    /* a smaller micro-batch would not help */
     char *problem;                 /* why it does not run; %NULL: it does */
+    gboolean finished;             /* its partition was searched longer */
     gboolean simulated;            /* the figures below are set */
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
     gint64 step_ns;                /* one iteration, in steady state */
@@ -281,8 +282,8 @@ void rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpA
 gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
                              guint max_candidates);
 
-/* Simulates @run in full fidelity until steady. @quick: fewer warm-up iterations. */
-gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick,
+/* Simulates @run in full fidelity until steady. */
+gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

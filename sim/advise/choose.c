@@ -7,10 +7,11 @@
  * (sizes, what is saved) that are improved and simulated. */
 #define MAX_FITTED 24
 #define MAX_SHOWN 4
-#define MAX_EXPLORED 8
+#define MAX_EXPLORED 12
 /* Partitions tried for the one chosen. */
 #define FINAL_CANDIDATES 160
 #define MAX_FINISHED 3
+#define MAX_FINISHED_GROUPS 2
 /* With more memory of a card than this, plans that fit less are searched for as well. */
 #define ENOUGH_GPU_BYTES (32 * RP_GIB)
 
@@ -89,8 +90,8 @@ by_bound(gconstpointer a, gconstpointer b)
 }
 
 /* Whether @run may be faster than all of @finalists. */
-static gboolean
-may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
+gboolean
+rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
 {
     for (guint i = 0; run->bound_tokens_per_s > 0 && i < finalists->len; i++)
         if (((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
@@ -99,11 +100,13 @@ may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
     return TRUE;
 }
 
-static gboolean
-is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
+gboolean
+rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
 {
-    return a->sequences == b->sequences && a->saved.groups == b->saved.groups &&
-           a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
+    return a->sequences == b->sequences && a->options.round == b->options.round &&
+           MAX(1, a->options.replicas) == MAX(1, b->options.replicas) &&
+           a->saved.groups == b->saved.groups && a->saved.first == b->saved.first &&
+           a->saved.least_ns == b->saved.least_ns;
 }
 
 /* The profile of what @run saves. */
@@ -127,7 +130,7 @@ rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *f
     for (guint i = 0; i < tried->len && n < MAX_EXPLORED; i++) {
         RpAdviseRun *run = g_ptr_array_index(tried, i);
 
-        if (run->problem != NULL || !may_be_faster(run, finalists))
+        if (run->problem != NULL || !rp_advise_may_be_faster(run, finalists))
             continue;
         g_autoptr(RpProfile) profile = profile_of(query, run, error);
 
@@ -144,23 +147,45 @@ rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *f
     return TRUE;
 }
 
-/* Searches longer for the choices of the fastest finalists. */
 static gboolean
-finish(const RpAdviseQuery *query, GPtrArray *finalists, GError **error)
+search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalists, GError **error)
+{
+    g_autoptr(RpProfile) profile = profile_of(query, best, error);
+    RpAdviseQuery one_round = *query;
+
+    one_round.round = best->options.round;
+    if (profile == NULL ||
+        !rp_advise_explore(&one_round, profile, best, FINAL_CANDIDATES, finalists, error))
+        return FALSE;
+    for (guint i = 0; i < finalists->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(finalists, i);
+
+        run->finished |= rp_advise_is_same_choice(run, best);
+    }
+    return TRUE;
+}
+
+/* Searches longer for the choices and rounds of the fastest finalists, @most of them, in one group of GPUs or in
+ * several. */
+static gboolean
+finish(const RpAdviseQuery *query, GPtrArray *finalists, gboolean groups, guint most,
+       GError **error)
 {
     g_autoptr(GPtrArray) left = g_ptr_array_new();
 
-    for (guint i = 0; i < finalists->len; i++)
-        g_ptr_array_add(left, g_ptr_array_index(finalists, i));
-    for (guint n = 0; n < MAX_FINISHED && left->len > 0; n++) {
-        const RpAdviseRun *best = rp_advise_fastest(left);
-        g_autoptr(RpProfile) profile = profile_of(query, best, error);
+    for (guint i = 0; i < finalists->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(finalists, i);
 
-        if (profile == NULL ||
-            !rp_advise_explore(query, profile, best, FINAL_CANDIDATES, finalists, error))
+        if ((run->options.replicas > 1) == groups)
+            g_ptr_array_add(left, run);
+    }
+    for (guint n = 0; n < most && left->len > 0;) {
+        RpAdviseRun *best = (RpAdviseRun *)rp_advise_fastest(left);
+
+        if (!best->finished && (n++, !search_longer(query, best, finalists, error)))
             return FALSE;
         for (guint i = left->len; i > 0; i--)
-            if (is_same_choice(g_ptr_array_index(left, i - 1), best))
+            if (rp_advise_is_same_choice(g_ptr_array_index(left, i - 1), best))
                 g_ptr_array_remove_index(left, i - 1);
     }
     return TRUE;
@@ -243,7 +268,7 @@ settle(RpAdvice *advice, guint64 host_bytes, GError **error)
         rp_advise_measure(&advice->query, profile, run);
         if (preferred != best)
             continue;
-        if (!rp_advise_simulate(profile, run, FALSE, error))
+        if (!rp_advise_simulate(profile, run, error))
             return FALSE;
         advice->best = run;
         rp_profile_free(advice->profile);
@@ -267,8 +292,10 @@ choose_any(RpAdvice *advice, GError **error)
         advice->nearest = rp_advise_least(query, &advice->profile, error);
         return advice->nearest != NULL;
     }
+    /* if forwards may save something, the choices are not final yet */
     if (!rp_advise_explore_all(query, runs, advice->finalists, error) ||
-        !finish(query, advice->finalists, error))
+        !finish(query, advice->finalists, FALSE, query->save == RP_SAVE_AUTO ? 1 : MAX_FINISHED,
+                error))
         return FALSE;
     g_ptr_array_sort(runs, by_sequences);
     return settle(advice, query->host_bytes, error);
@@ -323,30 +350,61 @@ weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
     return TRUE;
 }
 
-/* Adds the best of each micro-batch in several groups of GPUs to the finalists, if the recommendation leaves
- * them idle. */
+/* Adds the best of each micro-batch in several groups of GPUs to the finalists. */
 static gboolean
-weigh_replicas(RpAdvice *advice, GError **error)
+weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
 {
-    if (1 - advice->best->bubble_ratio >= RP_ADVISE_AS_FAST)
-        return TRUE;
     for (guint i = 0; i < advice->candidates->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
-        g_autoptr(RpProfile) profile = NULL;
+        const RpAdviseRun *best =
+            rp_advise_best(advice->finalists, run->sequences, limits->host_bytes);
 
-        if (!run->simulated)
+        if (run->problem != NULL)
             continue;
-        profile = profile_of(&advice->query, run, error);
+        if (best != NULL)
+            run = best;
+        g_autoptr(RpProfile) profile = profile_of(limits, run, error);
+
         if (profile == NULL ||
-            !rp_advise_try_replicas(&advice->query, profile, run, advice->finalists, error))
+            !rp_advise_try_replicas(limits, profile, run, advice->finalists, error))
             return FALSE;
     }
     return TRUE;
 }
 
+/* Candidates that were not simulated are as fast as their fastest partition without transfers. */
+static void
+describe_others(RpAdvice *advice)
+{
+    const double tokens = advice->best->tokens_per_s * (double)advice->best->step_ns;
+
+    for (guint i = 0; i < advice->candidates->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
+
+        if (run->problem == NULL && !run->simulated && run->step_ns > 0)
+            run->bound_tokens_per_s = tokens / (double)run->step_ns;
+    }
+    advice->untried = drop_slow(advice->candidates, MAX_SHOWN);
+}
+
+static double
+fastest_of_one_group(const RpAdvice *advice, guint64 host_bytes)
+{
+    double tokens_per_s = 0;
+
+    for (guint i = 0; i < advice->finalists->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
+
+        if (run->options.replicas <= 1 && (host_bytes == 0 || run->host.total <= host_bytes))
+            tokens_per_s = MAX(tokens_per_s, run->tokens_per_s);
+    }
+    return tokens_per_s;
+}
+
 /* The recommendation, and what was faster. */
 static void
-describe_best(RpAdvice *advice, double streamed_tokens_per_s, double recomputed_tokens_per_s)
+describe_best(RpAdvice *advice, guint64 host_bytes, double streamed_tokens_per_s,
+              double recomputed_tokens_per_s)
 {
     g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
     RpAdviseRun *best = (RpAdviseRun *)advice->best;
@@ -356,13 +414,14 @@ describe_best(RpAdvice *advice, double streamed_tokens_per_s, double recomputed_
         best->streamed_tokens_per_s = streamed_tokens_per_s;
     if (best->saved_bytes > 0 && advice->query.save == RP_SAVE_AUTO)
         best->recomputed_tokens_per_s = recomputed_tokens_per_s;
+    if (best->options.replicas > 1)
+        best->one_group_tokens_per_s = fastest_of_one_group(advice, host_bytes);
     for (guint i = 0; i < advice->finalists->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
 
         if (run->step_ns < (advice->faster != NULL ? advice->faster : best)->step_ns)
             advice->faster = run;
     }
-    advice->untried = drop_slow(advice->candidates, MAX_SHOWN);
 }
 
 static guint64
@@ -412,12 +471,16 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         less.host_bytes = limits.host_bytes;
     /* a search with less memory finds other plans, which fit all the more */
     if ((less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
-        (!rp_advise_weigh_saved(advice, &less, error) || !finish(&less, advice->finalists, error)))
+        (!rp_advise_weigh_saved(advice, &less, error) ||
+         !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
     if (!rp_advise_weigh_saved(advice, &limits, error) ||
-        !finish(&limits, advice->finalists, error) || !settle(advice, limits.host_bytes, error) ||
-        !weigh_replicas(advice, error) || !settle(advice, limits.host_bytes, error))
+        !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
+        !weigh_replicas(advice, &limits, error) ||
+        !finish(&limits, advice->finalists, TRUE, MAX_FINISHED_GROUPS, error) ||
+        !settle(advice, limits.host_bytes, error))
         return FALSE;
-    describe_best(advice, streamed, recomputed);
+    describe_best(advice, limits.host_bytes, streamed, recomputed);
+    describe_others(advice);
     return TRUE;
 }

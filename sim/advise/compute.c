@@ -106,16 +106,30 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     return (gint64)((double)ns * all / options.micro_batches);
 }
 
-/* Only partitions whose whole plan fits have a cost. */
+typedef struct {
+    RpAdviseJudge judge;
+    gint64 best_ns; /* so far */
+} FittingJudge;
+
+/* Partitions whose whole plan does not fit have no cost if they were the best, and are not looked at more
+ * closely if not: a plan takes longer than its time. */
 static gint64
 judge_fitting(const RpPartition *candidate, guint round, gpointer user_data)
 {
-    const RpAdviseJudge *judge = user_data;
+    FittingJudge *fitting = user_data;
+    const RpAdviseJudge *judge = &fitting->judge;
     RpAdviseRun run = {.options = *judge->options, .partition = (RpPartition *)candidate};
+    const gint64 ns = rp_advise_compute_ns(judge, candidate);
+
+    if (ns >= fitting->best_ns)
+        return ns;
     gboolean possible = rp_advise_fits(judge->query, judge->profile, &run);
 
     g_free(run.problem);
-    return possible ? rp_advise_compute_ns(judge, candidate) : G_MAXINT64;
+    if (!possible)
+        return G_MAXINT64;
+    fitting->best_ns = ns;
+    return ns;
 }
 
 gint64
@@ -214,7 +228,7 @@ largest_stage_bytes(const RpProfile *profile, const RpPartition *partition)
     return bytes;
 }
 
-/* Adds @run with @partition, which it takes, to @found if that fits. */
+/* Adds @run with @partition, which it takes, to @found if that fits and is new. */
 static void
 add_fitting(const RpAdviseJudge *judge, const RpAdviseRun *run, RpPartition *partition,
             GPtrArray *found)
@@ -223,8 +237,15 @@ add_fitting(const RpAdviseJudge *judge, const RpAdviseRun *run, RpPartition *par
 
     if (partition == NULL)
         return;
+    for (guint i = 0; i < found->len; i++)
+        if (rp_partition_equal(((RpAdviseRun *)g_ptr_array_index(found, i))->partition,
+                               partition)) {
+            rp_partition_free(partition);
+            return;
+        }
     other = rp_advise_run_copy(run);
     rp_advise_set_partition(other, partition);
+    other->finished = FALSE;
     other->step_ns = rp_advise_fits(judge->query, judge->profile, other)
                          ? rp_advise_compute_ns(judge, partition)
                          : G_MAXINT64;
@@ -256,10 +277,11 @@ GPtrArray *
 rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
                      guint max_candidates)
 {
-    RpAdviseJudge judge = {query, profile, &run->options};
+    FittingJudge judge = {{query, profile, &run->options}, G_MAXINT64};
     guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
     if (rp_profile_is_mixed(profile))
-        actions *= 4 * rp_advise_window(run->partition, &run->options, RP_ADVISE_WARM_UP).iterations;
+        actions *=
+            4 * rp_advise_window(run->partition, &run->options, RP_ADVISE_WARM_UP).iterations;
     RpPartitionSearch search = {
         .gpus = rp_plan_group_gpus(&run->options),
         .micro_batches = rp_plan_whole_round(&run->options),
@@ -270,14 +292,14 @@ rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const
     GPtrArray *found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     guint round = 0;
 
-    add_fitting(&judge, run, rp_partition_copy(run->partition), found);
+    add_fitting(&judge.judge, run, rp_partition_copy(run->partition), found);
     add_fitting(
-        &judge, run,
+        &judge.judge, run,
         rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL),
         found);
     if (found->len == 0)
         return found;
-    search_shapes(&judge, run, max_candidates, found);
+    search_shapes(&judge.judge, run, max_candidates, found);
     return found;
 }
 

@@ -75,6 +75,12 @@ void rp_advice_take(RpAdvice *advice, RpAdvice *from);
  */
 const RpAdviseRun *rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes);
 
+/* Whether @run may be faster than all of @finalists. */
+gboolean rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists);
+
+/* Whether micro-batches, rounds and groups are as large, and the same is saved. */
+gboolean rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b);
+
 /* The one with the shortest step; %NULL of none. */
 const RpAdviseRun *rp_advise_fastest(const GPtrArray *runs);
 
@@ -138,9 +144,10 @@ double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, 
 /* ---- rounds (rounds.c) ---- */
 
 /* Adds the best and the fastest partitions of @run, in rounds of several lengths, simulated, to @finalists:
- * unless they cannot be as fast as these. */
-gboolean rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile,
-                           const RpAdviseRun *run, guint max_candidates, GPtrArray *finalists,
+ * unless they cannot be as fast as these. If @run is not simulated, its step is that of the fastest, without
+ * transfers. */
+gboolean rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+                           guint max_candidates, GPtrArray *finalists,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Adds plans whose forwards save something (saved.c) to the finalists. @query: with its limits */

@@ -142,7 +142,7 @@ simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, E
     for (guint u = RP_UNKNOWN_TIMES + 1; u < RP_N_UNKNOWNS; u++)
         if (varied & (1u << u))
             *value_of(profile, (RpUnknown)u) = at_end(profile, given, (RpUnknown)u, end);
-    if (!rp_advise_simulate(profile, copy, FALSE, error))
+    if (!rp_advise_simulate(profile, copy, error))
         return FALSE;
     ends->slow = MIN(ends->slow, copy->tokens_per_s);
     ends->fast = MAX(ends->fast, copy->tokens_per_s);

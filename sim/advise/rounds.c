@@ -12,29 +12,46 @@
 
 #include "core/profile/cards.h"
 
-/* Values of M_R tried, smallest first; then the largest. */
-#define MAX_ROUNDS 2
+/* How much slower than the fastest, and than without transfers, a plan is that waits for them. */
+#define WAITS 1.1
+/* Partitions simulated beside the best of each round where transfers or the optimizer may take longer; of small
+ * models as many as have these actions. */
+#define MIN_MORE 4
+#define MAX_MORE 24
+#define MORE_ACTIONS 2500
 
-/* Adds @run's partitions with rounds of @round to @found. Returns: whether any fits */
+/* Adds @run's partitions to @found. Returns: whether any fits */
 static gboolean
-add_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run, guint round,
+add_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
           guint max_candidates, GPtrArray *found)
 {
     g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
 
-    other->options.round = round;
     if (!rp_advise_fits(query, profile, other) && !rp_advise_fit(query, profile, other))
         return FALSE;
     g_ptr_array_extend_and_steal(found,
                                  rp_advise_partitions(query, profile, other, max_candidates));
-    return TRUE;
+    return found->len > 0;
 }
 
-/* Moves the best of @found to @finalists and simulates it, unless it is slower even without any transfer than
- * what is as fast as the fastest. */
 static gboolean
-simulate_best(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
-              GPtrArray *finalists, GError **error)
+is_known(const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    for (guint i = 0; i < finalists->len; i++) {
+        const RpAdviseRun *other = g_ptr_array_index(finalists, i);
+
+        if (rp_advise_is_same_choice(run, other) &&
+            rp_partition_equal(run->partition, other->partition))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* Moves @best of @found to @finalists and simulates it, unless it is slower even without any transfer than what
+ * is as fast as the fastest. */
+static gboolean
+simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
+             GPtrArray *finalists, GError **error)
 {
     const RpAdviseRun *fastest = rp_advise_fastest(finalists);
     guint index;
@@ -43,58 +60,100 @@ simulate_best(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *foun
         return TRUE;
     RpAdviseRun *run = g_ptr_array_steal_index_fast(found, index);
 
-    if (fastest != NULL && RP_ADVISE_AS_FAST * (double)run->step_ns > (double)fastest->step_ns) {
+    if (is_known(run, finalists) ||
+        (fastest != NULL && RP_ADVISE_AS_FAST * (double)run->step_ns > (double)fastest->step_ns)) {
         rp_advise_run_free(run);
         return TRUE;
     }
     g_ptr_array_add(finalists, run);
-    return rp_advise_simulate(profile, run, TRUE, error);
+    return rp_advise_simulate(profile, run, error);
+}
+
+static guint
+count_more(const RpProfile *profile, const RpAdviseRun *run)
+{
+    return CLAMP(MORE_ACTIONS / (run->options.micro_batches * profile->n_layers), MIN_MORE,
+                 MAX_MORE);
+}
+
+/* Simulates the best and the fastest partition in @run's round, and leaves the others in @found: rounds differ in
+ * how often weights go up and in the time that they have, which partitions are not compared for. Shortens
+ * @run's step. @waits: (out): for transfers, so much that others hardly help */
+static gboolean
+explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+              guint max_candidates, GPtrArray *found, GPtrArray *finalists, gboolean *waits,
+              GError **error)
+{
+    g_autoptr(GPtrArray) partitions =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
+    const guint before = finalists->len;
+
+    *waits = FALSE;
+    if (!add_round(query, profile, run, max_candidates, partitions))
+        return TRUE;
+    run->step_ns = MIN(run->step_ns, rp_advise_fastest(partitions)->step_ns);
+    if (!simulate_one(profile, rp_advise_best(partitions, 0, 0), partitions, finalists, error))
+        return FALSE;
+    if (finalists->len > before) {
+        const RpAdviseRun *best = g_ptr_array_index(finalists, before);
+
+        *waits = (double)best->step_ns > WAITS * (double)rp_advise_fastest(finalists)->step_ns &&
+                 (double)best->step_ns > WAITS * (double)run->step_ns;
+    }
+    if (*waits && count_more(profile, run) == MIN_MORE)
+        return TRUE;
+    if (!simulate_one(profile, rp_advise_fastest(partitions), partitions, finalists, error))
+        return FALSE;
+    g_ptr_array_extend_and_steal(found, g_steal_pointer(&partitions));
+    return TRUE;
+}
+
+/* Whether one of @found is faster without any transfer than all finalists with theirs. */
+static gboolean
+may_be_faster(const GPtrArray *found, const GPtrArray *finalists)
+{
+    const RpAdviseRun *promising = rp_advise_fastest(found);
+    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+
+    return promising != NULL && fastest != NULL && promising->step_ns < fastest->step_ns;
 }
 
 gboolean
-rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
+rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
                   guint max_candidates, GPtrArray *finalists, GError **error)
 {
     g_autoptr(GPtrArray) found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
-    g_autoptr(GPtrArray) longest =
-        g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
-    const guint micro_batches = run->options.micro_batches;
-    guint round = run->options.round;
+    g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
+    const guint micro_batches = rp_plan_whole_round(&run->options);
+    const guint more = count_more(profile, run);
+    RpAdviseQuery group = *query;
+    gboolean waits = FALSE;
 
-    for (guint n = 0; n < MAX_ROUNDS && round != 0; n++) {
-        add_round(query, profile, run, round, max_candidates, found);
-        round = rp_advise_next_round(query, micro_batches, round + 1);
-    }
-    for (guint most = micro_batches; round != 0 && most >= round; most--)
-        if (rp_advise_next_round(query, micro_batches, most) == most &&
-            add_round(query, profile, run, most, max_candidates, longest))
+    other->step_ns = G_MAXINT64;
+    group.gpus = rp_plan_group_gpus(&run->options);
+    const guint shortest = rp_advise_next_round(&group, micro_batches, 1);
+    const guint second = rp_advise_next_round(&group, micro_batches, shortest + 1);
+
+    /* the longest that fits, then the two shortest, whose transfers take longer and longer */
+    for (guint round = micro_batches; shortest != 0 && round >= shortest; round--) {
+        if (rp_advise_next_round(&group, micro_batches, round) != round ||
+            (other->step_ns < G_MAXINT64 && round > second && round != shortest))
+            continue;
+        other->options.round = round;
+        if (!explore_round(query, profile, other, max_candidates, found, finalists, &waits, error))
+            return FALSE;
+        if (waits && more == MIN_MORE)
             break;
-    /* the weights of the longest round have the most time to arrive, which partitions are not compared for */
-    return simulate_best(profile, rp_advise_best(found, 0, 0), found, finalists, error) &&
-           simulate_best(profile, rp_advise_fastest(found), found, finalists, error) &&
-           simulate_best(profile, rp_advise_best(longest, 0, 0), longest, finalists, error);
+    }
+    for (guint n = 0; n < more && may_be_faster(found, finalists); n++)
+        if (!simulate_one(profile, rp_advise_fastest(found), found, finalists, error))
+            return FALSE;
+    if (!run->simulated)
+        run->step_ns = other->step_ns;
+    return TRUE;
 }
 
 /* ---- groups of GPUs ---- */
-
-/* Adds @one in @replicas groups and rounds of @round to @finalists, simulated, if that fits. */
-static gboolean
-try_groups(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *one,
-           guint replicas, guint round, GPtrArray *finalists, GError **error)
-{
-    g_autoptr(RpAdviseRun) run = rp_advise_run_copy(one);
-
-    run->options.replicas = replicas;
-    run->options.round = round;
-    run->one_group_tokens_per_s = one->tokens_per_s;
-    if (!rp_advise_fits(query, profile, run) && !rp_advise_fit(query, profile, run))
-        return TRUE;
-    rp_advise_improve(query, profile, run, RP_ADVISE_CANDIDATES);
-    if (!rp_advise_simulate(profile, run, TRUE, error))
-        return FALSE;
-    g_ptr_array_add(finalists, g_steal_pointer(&run));
-    return TRUE;
-}
 
 gboolean
 rp_advise_try_replicas(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *one,
@@ -104,19 +163,14 @@ rp_advise_try_replicas(const RpAdviseQuery *query, const RpProfile *profile, con
     if (query->cards != NULL || query->servers > 1 || rp_profile_is_mixed(profile))
         return TRUE;
     for (guint replicas = 2; replicas <= query->gpus; replicas++) {
-        RpAdviseQuery group = *query;
-        const guint all = one->options.micro_batches / replicas;
-
-        group.gpus /= replicas;
-        const guint shortest = rp_advise_next_round(&group, all, 1);
-        const guint longest = rp_advise_next_round(&group, all, all);
+        g_autoptr(RpAdviseRun) run = rp_advise_run_copy(one);
 
         if (query->gpus % replicas != 0 || one->options.micro_batches % replicas != 0)
             continue;
-        if ((shortest != 0 &&
-             !try_groups(query, profile, one, replicas, shortest, finalists, error)) ||
-            (longest != 0 && longest != shortest &&
-             !try_groups(query, profile, one, replicas, longest, finalists, error)))
+        run->options.replicas = replicas;
+        run->bound_tokens_per_s = rp_advise_bound(query, profile, run);
+        if (rp_advise_may_be_faster(run, finalists) &&
+            !rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error))
             return FALSE;
     }
     return TRUE;

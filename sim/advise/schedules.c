@@ -28,7 +28,7 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
             return NULL;
         run = rp_advise_run_new(query, schedule, b, query->batch / b, 0, constant_bytes);
         if (rp_advise_fit_bound(query, profile, run, BOUND_CANDIDATES)) {
-            if (!rp_advise_simulate(profile, run, FALSE, error))
+            if (!rp_advise_simulate(profile, run, error))
                 g_clear_pointer(&run, rp_advise_run_free);
             return run;
         }
@@ -66,7 +66,7 @@ dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean s
                           model->options.constant_bytes);
     if (rp_advise_fit(&query, advice->profile, run)) {
         rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
-        if (!rp_advise_simulate(advice->profile, run, FALSE, error))
+        if (!rp_advise_simulate(advice->profile, run, error))
             return NULL;
         rp_advise_measure(&query, advice->profile, run);
     } else if (run->partition != NULL) {

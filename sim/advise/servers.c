@@ -291,7 +291,7 @@ model(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseServed *served
         rp_advise_profile(&without, run->sequences, &constant_bytes, error);
     g_autoptr(RpAdviseRun) alone = rp_advise_run_copy(run);
 
-    if (profile == NULL || !rp_advise_simulate(profile, alone, FALSE, error) ||
+    if (profile == NULL || !rp_advise_simulate(profile, alone, error) ||
         !view_trace(profile, run, &view, error))
         return FALSE;
     time_exchange(&view, profile, query->network, served);

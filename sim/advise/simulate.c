@@ -11,8 +11,6 @@
 #define ITERATION_ACTIONS 12000
 #define WINDOW_ACTIONS 60000
 #define WINDOW_ACTIONS_COMPUTE 400000
-/* Warm-up of a quick simulation, iterations. */
-#define QUICK_WARM_UP 2
 /* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one: an
  * update waits for the last gradient, and the iteration after the next for the update. */
 #define LITTLE_BUBBLE 0.03
@@ -47,9 +45,8 @@ rp_advise_window(const RpPartition *partition, const RpPlanOptions *options, gui
     guint rounds = rp_plan_whole_round(options) / options->round;
     guint slots = rp_advise_count_stages(partition) * rounds;
     gboolean free_dispatch = options->dispatch == RP_DISPATCH_FREE;
-    RpSteadyWindow window = free_dispatch
-                                ? rp_steady_window_free(options->gpus, slots)
-                                : rp_steady_window(rp_plan_group_gpus(options), slots);
+    RpSteadyWindow window = free_dispatch ? rp_steady_window_free(options->gpus, slots)
+                                          : rp_steady_window(rp_plan_group_gpus(options), slots);
     guint64 actions = (guint64)options->micro_batches * rp_advise_count_stages(partition);
     guint64 most = options->fidelity == RP_FIDELITY_FULL ? WINDOW_ACTIONS : WINDOW_ACTIONS_COMPUTE;
     guint period = window.end - window.first;
@@ -186,13 +183,13 @@ set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, con
 }
 
 gboolean
-rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, gboolean quick, GError **error)
+rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, GError **error)
 {
     const RpPlanOptions *options = &run->options;
     guint unit = rp_advise_unit(options);
     guint micro_batches = rp_advise_cut(run->partition, options);
     guint half_micro_batches = micro_batches / unit / 2 * unit;
-    guint warm_up = quick ? QUICK_WARM_UP : RP_ADVISE_WARM_UP;
+    const guint warm_up = RP_ADVISE_WARM_UP;
     RpSteady steady, half = {0};
     Busy busy, half_busy;
 

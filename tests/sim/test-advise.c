@@ -113,7 +113,7 @@ synchronous_steps_are_faster_in_groups_of_gpus(void **state)
     /* the same micro-batches and rounds in one group, with stages for it */
     one->options.replicas = 1;
     rp_advise_improve(&advice->query, advice->profile, one, RP_ADVISE_CANDIDATES);
-    assert_true(rp_advise_simulate(advice->profile, one, FALSE, NULL));
+    assert_true(rp_advise_simulate(advice->profile, one, NULL));
     assert_true(RP_ADVISE_AS_FAST * best->tokens_per_s > one->tokens_per_s);
 }
 
@@ -421,7 +421,7 @@ fewer_gpus_are_recommended_where_they_are_as_fast(void **state)
         rp_advise_run_new(&all, roundpipe_only[0], 1, 64, 64, advice->best->options.constant_bytes);
     assert_true(rp_advise_fit(&all, profile, run));
     rp_advise_improve(&all, profile, run, 32);
-    assert_true(rp_advise_simulate(profile, run, TRUE, NULL));
+    assert_true(rp_advise_simulate(profile, run, NULL));
     assert_true(advice->best->tokens_per_s >= 0.97 * run->tokens_per_s);
 }
 
