@@ -455,6 +455,7 @@ rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQues
     rp_report_count(report, "batch_asked", advice->batch_asked, NULL);
     rp_report_bool(report, "fits", advice->best != NULL, NULL);
     report_optional_run(report, "recommendation", advice, advice->best);
+    report_optional_run(report, "faster", advice, advice->faster);
     report_optional_run(report, "instead", advice, advice->instead);
     if (range->all.slow > 0) {
         rp_report_real(report, "tokens_per_s_slow", range->all.slow, 7, NULL);

@@ -6,12 +6,14 @@
 
 /* Half as many GPUs, and half of those, while they are as fast: with too few stages and
  * micro-batches for all of them most are idle. (Those that wait for the optimizer need a larger
- * batch, not fewer GPUs.) */
+ * batch, not fewer GPUs, unless each has one micro-batch only.) */
 static gboolean
 try_fewer_gpus(const RpAdviseQuery *query, RpAdvice *advice, GError **error)
 {
     while (advice->best != NULL && advice->best->bubble_ratio > IDLE_BUBBLE &&
-           advice->best->waits != RP_ADVISE_WAITS_OPTIMIZER && advice->query.gpus > 1) {
+           (advice->best->waits != RP_ADVISE_WAITS_OPTIMIZER ||
+            advice->query.batch < 2 * advice->query.gpus) &&
+           advice->query.gpus > 1) {
         g_autoptr(RpAdvice) fewer = g_new0(RpAdvice, 1);
 
         fewer->query = *query;

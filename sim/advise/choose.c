@@ -120,6 +120,20 @@ profile_of(const RpAdviseQuery *query, const RpAdviseRun *run, GError **error)
     return rp_advise_profile(&saving, run->sequences, &constant_bytes, error);
 }
 
+static gboolean
+explore_one(const RpAdviseQuery *query, gpointer *place, GPtrArray *finalists, GError **error)
+{
+    RpAdviseRun *run = *place;
+    g_autoptr(RpProfile) profile = profile_of(query, run, error);
+
+    if (profile == NULL)
+        return FALSE;
+    if (run->partition == NULL)
+        *place = run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
+    return run->problem != NULL ||
+           rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
+}
+
 gboolean
 rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists,
                       GError **error)
@@ -128,21 +142,13 @@ rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *f
 
     g_ptr_array_sort(tried, by_bound);
     for (guint i = 0; i < tried->len && n < MAX_EXPLORED; i++) {
-        RpAdviseRun *run = g_ptr_array_index(tried, i);
+        const RpAdviseRun *run = g_ptr_array_index(tried, i);
 
         if (run->problem != NULL || !rp_advise_may_be_faster(run, finalists))
             continue;
-        g_autoptr(RpProfile) profile = profile_of(query, run, error);
-
-        if (profile == NULL)
+        if (!explore_one(query, &tried->pdata[i], finalists, error))
             return FALSE;
-        if (run->partition == NULL)
-            tried->pdata[i] = run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
-        if (run->problem != NULL)
-            continue;
-        if (!rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error))
-            return FALSE;
-        n++;
+        n += ((RpAdviseRun *)g_ptr_array_index(tried, i))->problem == NULL;
     }
     return TRUE;
 }

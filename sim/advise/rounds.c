@@ -70,15 +70,17 @@ simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found
 }
 
 static guint
-count_more(const RpProfile *profile, const RpAdviseRun *run)
+count_more(const RpAdviseRun *run)
 {
-    return CLAMP(MORE_ACTIONS / (run->options.micro_batches * profile->n_layers), MIN_MORE,
-                 MAX_MORE);
+    const guint actions = run->options.micro_batches * rp_advise_count_stages(run->partition);
+
+    return CLAMP(MORE_ACTIONS / actions, MIN_MORE, MAX_MORE);
 }
 
 /* Simulates the best and the fastest partition in @run's round, and leaves the others in @found: rounds differ in
  * how often weights go up and in the time that they have, which partitions are not compared for. Shortens
- * @run's step. @waits: (out): for transfers, so much that others hardly help */
+ * @run's step. @waits: (out): for transfers, so much that others hardly help,
+ * and to simulate those takes long */
 static gboolean
 explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
               guint max_candidates, GPtrArray *found, GPtrArray *finalists, gboolean *waits,
@@ -97,10 +99,11 @@ explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
     if (finalists->len > before) {
         const RpAdviseRun *best = g_ptr_array_index(finalists, before);
 
-        *waits = (double)best->step_ns > WAITS * (double)rp_advise_fastest(finalists)->step_ns &&
+        *waits = count_more(best) == MIN_MORE &&
+                 (double)best->step_ns > WAITS * (double)rp_advise_fastest(finalists)->step_ns &&
                  (double)best->step_ns > WAITS * (double)run->step_ns;
     }
-    if (*waits && count_more(profile, run) == MIN_MORE)
+    if (*waits)
         return TRUE;
     if (!simulate_one(profile, rp_advise_fastest(partitions), partitions, finalists, error))
         return FALSE;
@@ -125,7 +128,6 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
     g_autoptr(GPtrArray) found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
     const guint micro_batches = rp_plan_whole_round(&run->options);
-    const guint more = count_more(profile, run);
     RpAdviseQuery group = *query;
     gboolean waits = FALSE;
 
@@ -135,17 +137,16 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
     const guint second = rp_advise_next_round(&group, micro_batches, shortest + 1);
 
     /* the longest that fits, then the two shortest, whose transfers take longer and longer */
-    for (guint round = micro_batches; shortest != 0 && round >= shortest; round--) {
+    for (guint round = micro_batches; shortest != 0 && round >= shortest && !waits; round--) {
         if (rp_advise_next_round(&group, micro_batches, round) != round ||
             (other->step_ns < G_MAXINT64 && round > second && round != shortest))
             continue;
         other->options.round = round;
         if (!explore_round(query, profile, other, max_candidates, found, finalists, &waits, error))
             return FALSE;
-        if (waits && more == MIN_MORE)
-            break;
     }
-    for (guint n = 0; n < more && may_be_faster(found, finalists); n++)
+    for (guint n = 0; may_be_faster(found, finalists) && n < count_more(rp_advise_fastest(found));
+         n++)
         if (!simulate_one(profile, rp_advise_fastest(found), found, finalists, error))
             return FALSE;
     if (!run->simulated)

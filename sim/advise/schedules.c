@@ -51,14 +51,16 @@ recommended_row(const RpAdvice *advice, gboolean sync)
                                                                 : NULL;
 }
 
-/* @schedule's run with the numbers of the recommended one. */
+/* @schedule's run with the numbers of the recommended one, in one group: what goes to all groups at once is a
+ * round. */
 static RpAdviseRun *
 dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean sync, GError **error)
 {
     const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
     RpAdviseQuery query = advice->query;
     const guint round =
-        rp_advise_next_round(&query, model->options.micro_batches, model->options.round);
+        rp_advise_next_round(&query, model->options.micro_batches,
+                             model->options.round * MAX(1, model->options.replicas));
 
     query.sync = sync;
     g_autoptr(RpAdviseRun) run =

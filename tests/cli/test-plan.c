@@ -150,7 +150,7 @@ packed_samples_take_less(void **state)
     g_autoptr(RpTree) a = rp_cli_json(&whole), b = rp_cli_json(&packed);
 
     assert_true(rp_cli_number(b, "recommendation.tokens_per_s") >
-                1.02 * rp_cli_number(a, "recommendation.tokens_per_s"));
+                1.01 * rp_cli_number(a, "recommendation.tokens_per_s"));
     SAYS(&text, 0, "samples share them: attention as of samples of 700 tokens");
     SAYS(&longer, 2, "--packed: expected at most 512, the sequence, found 513");
 }
@@ -443,9 +443,10 @@ forwards_save_what_is_faster(void **state)
     const double tokens_per_s = rp_cli_number(recomputed, "recommendation.tokens_per_s");
 
     assert_true(rp_cli_number(best, "recommendation.tokens_per_s") > 1.05 * tokens_per_s);
-    /* searches that begin at other plans may differ by what counts as as fast (RP_ADVISE_AS_FAST) */
-    assert_float_equal(rp_cli_number(best, "recommendation.recomputed_tokens_per_s") / tokens_per_s,
-                       1, 0.01);
+    /* in one group, and searched for less long */
+    assert_float_equal(rp_cli_number(best, "recommendation.recomputed_tokens_per_s") /
+                           rp_cli_number(recomputed, "recommendation.one_group_tokens_per_s"),
+                       1, 0.02);
     assert_true(rp_cli_number(best, "host.stash") >
                 rp_cli_number(recomputed, "host.stash") +
                     4 * rp_cli_number(best, "recommendation.saved_bytes"));
@@ -456,6 +457,27 @@ forwards_save_what_is_faster(void **state)
     assert_true(rp_cli_number(less, "recommendation.host_peak_bytes") <= 100 * 0x1p30);
     assert_null(strstr(full.out, "saved_bytes"));
     assert_non_null(strstr(shorter.out, "saved_bytes"));
+}
+
+/* README's question: 10,298 tokens/s are within reach, and what a little more host memory brings is said. */
+static void
+a_faster_plan_that_was_not_taken_is_named(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                      "--host-memory 256 --schedules roundpipe --json");
+    g_auto(RpCliRun) text = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
+                                       "--host-memory 256 --schedules roundpipe");
+    g_autoptr(RpTree) root = rp_cli_json(&run);
+    const double chosen = rp_cli_number(root, "recommendation.tokens_per_s");
+    const double faster = rp_cli_number(root, "faster.tokens_per_s");
+
+    (void)state;
+    assert_true(chosen > 10298);
+    assert_true(faster > chosen && 0.99 * faster <= chosen);
+    assert_true(rp_cli_number(root, "faster.host_peak_bytes") >
+                rp_cli_number(root, "recommendation.host_peak_bytes"));
+    assert_non_null(strstr(text.out, "\n  faster     "));
+    assert_non_null(strstr(text.out, " GiB of host memory\n"));
 }
 
 /* The whole model as one stage, which has no room with two slots for it. */
@@ -596,6 +618,7 @@ main(void)
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),
         cmocka_unit_test(a_packed_base_takes_a_quarter_of_the_host),
         cmocka_unit_test(forwards_save_what_is_faster),
+        cmocka_unit_test(a_faster_plan_that_was_not_taken_is_named),
         cmocka_unit_test(frozen_weights_stay_where_that_is_faster),
         cmocka_unit_test(simulate_says_what_stays),
         cmocka_unit_test(draws_of_measured_times_give_a_deviation),
