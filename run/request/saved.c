@@ -190,8 +190,12 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
         g_autoptr(RpProfile) saving = rp_plan_saving_profile(profile, options);
 
         request->saved_bytes = rp_profile_keep_fused(saving, request->partition->backward[0].first);
-        g_free(request->saved);
-        request->saved = rp_profile_describe_saved(saving);
+        g_clear_pointer(&request->saved, g_free);
+        /* other stages may be faster because the fused one has all layers that would be saved */
+        if (request->saved_bytes == 0 && ask->save == RP_SAVE_AUTO)
+            request->recomputed_ns = 0;
+        else
+            request->saved = rp_profile_describe_saved(saving);
     }
     return TRUE;
 }
