@@ -226,8 +226,12 @@ command_of(const RpProfile *profile, const char *file, const RpPartition *partit
     GString *command = g_string_new(NULL);
     g_autofree char *forward = format_stages(profile, partition->forward, partition->n_forward);
 
-    g_string_printf(command, "roundpipe simulate %s --schedule %s --gpus %u --micro-batches %u",
-                    file, options->schedule->name, options->gpus, options->micro_batches);
+    if (options->schedule->given != NULL) /* it says how many of both there are */
+        g_string_printf(command, "roundpipe simulate %s --schedule-file %s", file,
+                        options->schedule->name);
+    else
+        g_string_printf(command, "roundpipe simulate %s --schedule %s --gpus %u --micro-batches %u",
+                        file, options->schedule->name, options->gpus, options->micro_batches);
     if (partition->dispatched) {
         g_autofree char *backward =
             format_stages(profile, partition->backward, partition->n_backward);

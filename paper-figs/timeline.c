@@ -3,13 +3,17 @@
  */
 #include "plots/charts/timeline.h"
 
+#include <string.h>
+
 #include "core/base/units.h"
+#include "core/formats/schedule-file.h"
 #include "paper-figs/paper.h"
 
 /* Figure 1: 12 blocks and a head, 4 GPUs, 8 micro-batches. */
 #define FIGURE_1_GPUS 4
 #define FIGURE_1_MICRO_BATCHES 8
 #define FIGURE_1_BLOCKS 12
+#define FIGURE_1_ORDERS "figure-1.orders"
 #define UNIT_NS (10 * RP_NS_PER_MS)
 
 /* Blocks of forward 1, recompute 1, backward 2; head of forward 1, backward 2. */
@@ -72,6 +76,26 @@ panel_title(const RpPaper *paper, const char *schedule, const RpTrace *trace, gu
                : rp_timeline_title(schedule, trace, micro_batches, round);
 }
 
+/* Looped BFS of a stage a layer, which are not as many on each GPU: the first has one more. (transfer full) */
+static char *
+uneven_looped_bfs(void)
+{
+    GString *text = g_string_new("# Looped BFS of 13 stages on 4 GPUs\n");
+
+    for (guint g = 0; g < FIGURE_1_GPUS; g++) {
+        const guint last = g + (FIGURE_1_BLOCKS - g) / FIGURE_1_GPUS * FIGURE_1_GPUS;
+
+        for (guint s = g; s <= last; s += FIGURE_1_GPUS)
+            for (guint m = 0; m < FIGURE_1_MICRO_BATCHES; m++)
+                g_string_append_printf(text, "F%u.%u ", s, m);
+        for (guint s = last + FIGURE_1_GPUS; s > g; s -= FIGURE_1_GPUS)
+            for (guint m = 0; m < FIGURE_1_MICRO_BATCHES; m++)
+                g_string_append_printf(text, "B%u.%u ", s - FIGURE_1_GPUS, m);
+        text->str[text->len - 1] = '\n';
+    }
+    return g_string_free(text, FALSE);
+}
+
 gboolean
 rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
 {
@@ -82,23 +106,22 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
         RpRecompute recompute; /* as the paper draws it */
     } rows[] = {
         {"looped-bfs", "1*12", 0, RP_RECOMPUTE_GATED},
+        {NULL, "1*12,0", 0, RP_RECOMPUTE_GATED},
         {"roundpipe", "3*4|0,1*12", 4, RP_RECOMPUTE_EARLY},
     };
     g_autoptr(RpProfile) profile = unit_profile(FIGURE_1_BLOCKS, TRUE);
-    g_autoptr(RpPaperRun) first = NULL;
-    g_autoptr(RpPaperRun) second = NULL;
-    RpPaperRun **runs[] = {&first, &second};
-    g_autoptr(GPtrArray) first_names = NULL;
-    g_autoptr(GPtrArray) second_names = NULL;
-    GPtrArray **names[] = {&first_names, &second_names};
-    g_autofree char *first_title = NULL;
-    g_autofree char *second_title = NULL;
-    char **titles[] = {&first_title, &second_title};
+    g_autofree char *orders = uneven_looped_bfs();
+    g_autoptr(RpScheduleOps) uneven =
+        rp_schedule_file_parse(FIGURE_1_ORDERS, orders, strlen(orders), error);
+    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func((GDestroyNotify)g_ptr_array_unref);
+    g_autoptr(GPtrArray) titles = g_ptr_array_new_with_free_func(g_free);
     RpTimelinePanel panels[G_N_ELEMENTS(rows)] = {{0}};
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         RpPlanOptions options = {
-            .schedule = rp_schedule_find(rows[i].schedule, error),
+            .schedule =
+                rows[i].schedule != NULL ? rp_schedule_find(rows[i].schedule, error) : uneven,
             .gpus = FIGURE_1_GPUS,
             .micro_batches = FIGURE_1_MICRO_BATCHES,
             .round = rows[i].round,
@@ -109,36 +132,43 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
                                      : NULL;
         if (partition == NULL)
             return FALSE;
-        *runs[i] = rp_paper_simulate(profile, "figure-1.json", partition, &options, 1, error);
-        if (*runs[i] == NULL)
+        RpPaperRun *run =
+            rp_paper_simulate(profile, "figure-1.json", partition, &options, 1, error);
+        if (run == NULL)
             return FALSE;
-        *names[i] = stage_names((*runs[i])->plan);
-        *titles[i] = panel_title(paper, options.schedule->title, (*runs[i])->trace,
-                                 FIGURE_1_MICRO_BATCHES, rows[i].round);
+        GPtrArray *stages = stage_names(run->plan);
+        char *title = panel_title(
+            paper, rows[i].schedule != NULL ? options.schedule->title : "Looped BFS, 13 stages",
+            run->trace, FIGURE_1_MICRO_BATCHES, rows[i].round);
+
+        g_ptr_array_add(runs, run);
+        g_ptr_array_add(names, stages);
+        g_ptr_array_add(titles, title);
         panels[i] = (RpTimelinePanel){
             .style = rp_paper_style(paper),
-            .trace = (*runs[i])->trace,
-            .title = *titles[i],
+            .trace = run->trace,
+            .title = title,
             .label = RP_LABEL_SLOT,
-            .stage_names = (const char *const *)(*names[i])->pdata,
+            .stage_names = (const char *const *)stages->pdata,
             .mark_end = TRUE,
         };
     }
     RpFigure *figure =
         rp_timeline_figure("figure-1", "Figure 1: 12 blocks and a head (layer 13) on 4 GPUs",
                            panels, G_N_ELEMENTS(panels));
-    RpPaperRun *const done[] = {first, second};
     g_autofree char *json = rp_profile_to_json(profile);
 
     rp_figure_set_profile(figure, json);
+    rp_figure_set_orders(figure, orders);
     add_figure(
         figures, figure,
         "Predicted, with made-up layer times: forward and recompute 10 ms, backward 20 ms a "
         "block; head forward 10 ms, backward 20 ms; no time between GPUs. F, B, FB: forward, "
         "backward with recompute, both fused; numbers are the layers of the stage; thin lines "
         "part micro-batches. Looped BFS binds 12 stages to 4 GPUs and waits for the one with "
-        "the head; RoundPipe dispatches 17 slots of two rounds to whichever GPU is next.",
-        done, G_N_ELEMENTS(done));
+        "the head; with 13 it waits for the GPU that has a stage more. RoundPipe dispatches 17 "
+        "slots of two rounds to whichever GPU is next.",
+        (RpPaperRun *const *)(void *)runs->pdata, runs->len);
     return TRUE;
 }
 

@@ -35,6 +35,7 @@ struct _RpFigure {
     char *title;
     char *caption;
     char *profile; /* or NULL */
+    char *orders;  /* or NULL */
     char *table;   /* or NULL */
     guint width;
     guint height;
@@ -69,6 +70,7 @@ rp_figure_free(RpFigure *figure)
     g_free(figure->title);
     g_free(figure->caption);
     g_free(figure->profile);
+    g_free(figure->orders);
     g_free(figure->table);
     g_string_free(figure->data, TRUE);
     g_string_free(figure->script, TRUE);
@@ -172,6 +174,13 @@ rp_figure_set_profile(RpFigure *figure, const char *json)
 {
     g_free(figure->profile);
     figure->profile = g_strdup(json);
+}
+
+void
+rp_figure_set_orders(RpFigure *figure, const char *text)
+{
+    g_free(figure->orders);
+    figure->orders = g_strdup(text);
 }
 
 void
@@ -422,6 +431,8 @@ rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat f
            write_file(figure, directory, figure->name, ".gp", script, -1, error) &&
            (figure->profile == NULL ||
             write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
+           (figure->orders == NULL ||
+            write_file(figure, directory, figure->name, ".orders", figure->orders, -1, error)) &&
            (figure->table == NULL ||
             write_file(figure, directory, figure->name, ".csv", figure->table, -1, error)) &&
            write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&

@@ -8,6 +8,7 @@
  *   NAME.gp                      draws NAME.png by itself: gnuplot NAME.gp
  *   NAME.txt                     caption and commands
  *   NAME.json                    the made-up profile that the commands name, if there is one
+ *   NAME.orders                  the orders that --schedule-file names in a command, if one does
  *   NAME.csv                     the same in full, for spreadsheets, if there is one
  *   style.gp                     what all scripts share (plots/style.gp)
  */
@@ -65,6 +66,9 @@ char *rp_figure_commands(const RpFigure *figure);
 
 /* Text of NAME.json: a profile that stands in no file. */
 void rp_figure_set_profile(RpFigure *figure, const char *json);
+
+/* Text of NAME.orders. */
+void rp_figure_set_orders(RpFigure *figure, const char *text);
 
 /* Text of NAME.csv. */
 void rp_figure_set_table(RpFigure *figure, const char *csv);
