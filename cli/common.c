@@ -105,6 +105,21 @@ rp_cli_choice(const char *option, const char *text, const char *const *names, GE
 }
 
 gboolean
+rp_cli_choose(const char *option, const char *key, const char *text, int *chosen, GError **error)
+{
+    const RpSetting *setting = rp_setting_find(key);
+    g_autofree const char **names = rp_setting_names(setting);
+    int index;
+
+    if (text == NULL)
+        return TRUE;
+    index = rp_cli_choice(option, rp_setting_word(text), names, error);
+    if (index >= 0)
+        *chosen = setting->choices[index].value;
+    return index >= 0;
+}
+
+gboolean
 rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                    GError **error)
 {

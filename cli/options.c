@@ -111,20 +111,6 @@ choose(const char *option, const char *text, const char *const *names, int *chos
 }
 
 gboolean
-rp_cli_choose(const char *option, const char *key, const char *text, int *chosen, GError **error)
-{
-    const RpSetting *setting = rp_setting_find(key);
-    g_autofree const char **names = rp_setting_names(setting);
-    int index = -1;
-
-    if (!choose(option, text != NULL ? rp_setting_word(text) : NULL, names, &index, error))
-        return FALSE;
-    if (index >= 0)
-        *chosen = setting->choices[index].value;
-    return TRUE;
-}
-
-gboolean
 rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form, GError **error)
 {
     int rule = 0, moments = 0, master = 0;

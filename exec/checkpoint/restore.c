@@ -36,56 +36,6 @@ restore_clear(Restore *restore)
 
 /* ---- what the run was ---- */
 
-/* Lines of config.json, but for what changes neither the loss nor its gradient. */
-static char **
-lines_of(const RpModel *model)
-{
-    RpModel same = *model;
-
-    same.max_positions = 0;
-    same.initializer_range = 0;
-    same.has_dtype = FALSE;
-    same.bos_id = RP_MODEL_NO_TOKEN;
-    same.n_eos = 0;
-    g_autofree char *json = rp_hf_config_to_json(&same);
-    return g_strsplit(json, "\n", -1);
-}
-
-static gboolean
-fail_model(const char *path, const char *key, const char *expected, const char *found,
-           GError **error)
-{
-    return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_MISMATCH, path,
-                              "%s: expected %s, as the model has it, found %s", key, expected,
-                              found);
-}
-
-gboolean
-rp_checkpoint_check_config(const char *directory, const RpModel *model, GError **error)
-{
-    g_autofree char *path = g_build_filename(directory, RP_CHECKPOINT_CONFIG, NULL);
-    RpModel saved;
-    GError *cause = NULL;
-
-    if (!rp_hf_config_load(path, &saved, &cause))
-        return rp_checkpoint_fail_as(error, RP_CHECKPOINT_ERROR_CORRUPT, cause);
-    if (saved.architecture != model->architecture)
-        return fail_model(path, "architectures", rp_architectures[model->architecture].hf_name,
-                          rp_architectures[saved.architecture].hf_name, error);
-    g_auto(GStrv) lines = lines_of(model), other = lines_of(&saved);
-    guint i = 0;
-    char key[64] = "", expected[64] = "", found[64] = "";
-
-    while (lines[i] != NULL && g_strcmp0(lines[i], other[i]) == 0)
-        i++;
-    if (lines[i] == NULL)
-        return TRUE;
-    sscanf(lines[i], " \"%63[^\"]\": %63[^,]", key, expected);
-    sscanf(other[i], " \"%63[^\"]\": %63[^,]", key, found);
-    return fail_model(path, key, expected[0] == '{' ? "an object" : expected,
-                      found[0] == '{' ? "an object" : found, error);
-}
-
 static const char *
 mode_name(gboolean async)
 {

@@ -134,9 +134,8 @@ explore_one(const RpAdviseQuery *query, gpointer *place, GPtrArray *finalists, G
            rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
 }
 
-gboolean
-rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists,
-                      GError **error)
+static gboolean
+explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists, GError **error)
 {
     guint n = 0;
 
@@ -195,47 +194,6 @@ finish(const RpAdviseQuery *query, GPtrArray *finalists, gboolean groups, guint 
                 g_ptr_array_remove_index(left, i - 1);
     }
     return TRUE;
-}
-
-const RpAdviseRun *
-rp_advise_fastest(const GPtrArray *runs)
-{
-    const RpAdviseRun *fastest = NULL;
-
-    for (guint i = 0; i < runs->len; i++) {
-        const RpAdviseRun *run = g_ptr_array_index(runs, i);
-
-        if (fastest == NULL || run->step_ns < fastest->step_ns)
-            fastest = run;
-    }
-    return fastest;
-}
-
-const RpAdviseRun *
-rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
-{
-    g_autoptr(GPtrArray) eligible = g_ptr_array_new();
-    const RpAdviseRun *best = NULL;
-
-    for (guint i = 0; i < runs->len; i++) {
-        RpAdviseRun *run = g_ptr_array_index(runs, i);
-
-        if ((sequences == 0 || run->sequences == sequences) &&
-            (host_bytes == 0 || run->host.total <= host_bytes))
-            g_ptr_array_add(eligible, run);
-    }
-    for (guint i = 0; i < eligible->len; i++) {
-        const RpAdviseRun *run = g_ptr_array_index(eligible, i);
-
-        if (RP_ADVISE_AS_FAST * (double)run->step_ns > (double)rp_advise_fastest(eligible)->step_ns)
-            continue;
-        if (best == NULL || run->host.total < best->host.total ||
-            (run->host.total == best->host.total &&
-             (run->gpu.total < best->gpu.total ||
-              (run->gpu.total == best->gpu.total && run->step_ns < best->step_ns))))
-            best = run;
-    }
-    return best;
 }
 
 static gint
@@ -299,7 +257,7 @@ choose_any(RpAdvice *advice, GError **error)
         return advice->nearest != NULL;
     }
     /* if forwards may save something, the choices are not final yet */
-    if (!rp_advise_explore_all(query, runs, advice->finalists, error) ||
+    if (!explore_all(query, runs, advice->finalists, error) ||
         !finish(query, advice->finalists, FALSE, query->save == RP_SAVE_AUTO ? 1 : MAX_FINISHED,
                 error))
         return FALSE;
@@ -334,6 +292,15 @@ rp_advice_take(RpAdvice *advice, RpAdvice *from)
     advice->finalists = g_steal_pointer(&from->finalists);
     g_ptr_array_unref(advice->candidates);
     advice->candidates = g_steal_pointer(&from->candidates);
+}
+
+static gboolean
+weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **error)
+{
+    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
+
+    return rp_advise_add_savings(advice, query, tried, error) &&
+           explore_all(query, tried, advice->finalists, error);
 }
 
 /* What is recommended where no weights stay on devices, if that is faster and a choice.
@@ -477,10 +444,10 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         less.host_bytes = limits.host_bytes;
     /* a search with less memory finds other plans, which fit all the more */
     if ((less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
-        (!rp_advise_weigh_saved(advice, &less, error) ||
+        (!weigh_saved(advice, &less, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
-    if (!rp_advise_weigh_saved(advice, &limits, error) ||
+    if (!weigh_saved(advice, &limits, error) ||
         !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
         !weigh_replicas(advice, &limits, error) ||
         !finish(&limits, advice->finalists, TRUE, MAX_FINISHED_GROUPS, error) ||

@@ -84,11 +84,6 @@ gboolean rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b);
 /* The one with the shortest step; %NULL of none. */
 const RpAdviseRun *rp_advise_fastest(const GPtrArray *runs);
 
-/* Improves and simulates those of @tried (sorted by this) that may be faster than all finalists, the most
- * promising first, into @finalists. What has no partition yet is fitted. */
-gboolean rp_advise_explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists,
-                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* ---- memory ---- */
 
 /* rp_advise_measure() with totals only, and a preliminary message. */
@@ -150,8 +145,8 @@ gboolean rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile,
                            guint max_candidates, GPtrArray *finalists,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Adds plans whose forwards save something (saved.c) to the finalists. @query: with its limits */
-gboolean rp_advise_weigh_saved(RpAdvice *advice, const RpAdviseQuery *query,
+/* Adds plans whose forwards save something (saved.c) to @tried. @query: with its limits */
+gboolean rp_advise_add_savings(const RpAdvice *advice, const RpAdviseQuery *query, GPtrArray *tried,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Adds @one, simulated, in several groups of GPUs to @finalists, in the shortest and the longest rounds. */

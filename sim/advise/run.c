@@ -190,3 +190,44 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
     }
     return run;
 }
+
+const RpAdviseRun *
+rp_advise_fastest(const GPtrArray *runs)
+{
+    const RpAdviseRun *fastest = NULL;
+
+    for (guint i = 0; i < runs->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(runs, i);
+
+        if (fastest == NULL || run->step_ns < fastest->step_ns)
+            fastest = run;
+    }
+    return fastest;
+}
+
+const RpAdviseRun *
+rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
+{
+    g_autoptr(GPtrArray) eligible = g_ptr_array_new();
+    const RpAdviseRun *best = NULL;
+
+    for (guint i = 0; i < runs->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(runs, i);
+
+        if ((sequences == 0 || run->sequences == sequences) &&
+            (host_bytes == 0 || run->host.total <= host_bytes))
+            g_ptr_array_add(eligible, run);
+    }
+    for (guint i = 0; i < eligible->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(eligible, i);
+
+        if (RP_ADVISE_AS_FAST * (double)run->step_ns > (double)rp_advise_fastest(eligible)->step_ns)
+            continue;
+        if (best == NULL || run->host.total < best->host.total ||
+            (run->host.total == best->host.total &&
+             (run->gpu.total < best->gpu.total ||
+              (run->gpu.total == best->gpu.total && run->step_ns < best->step_ns))))
+            best = run;
+    }
+    return best;
+}

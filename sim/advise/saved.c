@@ -35,10 +35,10 @@ add_choice(const RpAdvice *advice, const RpAdviseQuery *limits, const RpSavedCho
 }
 
 gboolean
-rp_advise_weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **error)
+rp_advise_add_savings(const RpAdvice *advice, const RpAdviseQuery *query, GPtrArray *tried,
+                      GError **error)
 {
     g_autoptr(GArray) row = rp_profile_savings(advice->profile);
-    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
 
     if (query->save != RP_SAVE_AUTO || (query->sizes != NULL && query->sizes->host_devices))
         return TRUE;
@@ -52,5 +52,5 @@ rp_advise_weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **err
             if (!add_choice(advice, query, &choice, tried, error))
                 return FALSE;
         }
-    return rp_advise_explore_all(query, tried, advice->finalists, error);
+    return TRUE;
 }
