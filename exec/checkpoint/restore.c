@@ -4,7 +4,6 @@
  */
 #include "exec/checkpoint/parts.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/base/file.h"

@@ -89,26 +89,6 @@ by_bound(gconstpointer a, gconstpointer b)
     return (x < y) - (x > y);
 }
 
-/* Whether @run may be faster than all of @finalists. */
-gboolean
-rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
-{
-    for (guint i = 0; run->bound_tokens_per_s > 0 && i < finalists->len; i++)
-        if (((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
-            run->bound_tokens_per_s)
-            return FALSE;
-    return TRUE;
-}
-
-gboolean
-rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
-{
-    return a->sequences == b->sequences && a->options.round == b->options.round &&
-           MAX(1, a->options.replicas) == MAX(1, b->options.replicas) &&
-           a->saved.groups == b->saved.groups && a->saved.first == b->saved.first &&
-           a->saved.least_ns == b->saved.least_ns;
-}
-
 /* The profile of what @run saves. */
 static RpProfile *
 profile_of(const RpAdviseQuery *query, const RpAdviseRun *run, GError **error)

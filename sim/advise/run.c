@@ -231,3 +231,22 @@ rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
     }
     return best;
 }
+
+gboolean
+rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
+{
+    return a->sequences == b->sequences && a->options.round == b->options.round &&
+           MAX(1, a->options.replicas) == MAX(1, b->options.replicas) &&
+           a->saved.groups == b->saved.groups && a->saved.first == b->saved.first &&
+           a->saved.least_ns == b->saved.least_ns;
+}
+
+gboolean
+rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    for (guint i = 0; run->bound_tokens_per_s > 0 && i < finalists->len; i++)
+        if (((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
+            run->bound_tokens_per_s)
+            return FALSE;
+    return TRUE;
+}
