@@ -265,9 +265,7 @@ open_direction(Direction *line, guint device, GError **error)
     /* what comes down later has been written before */
     return rp_runtime_stream_new(&gpu, FALSE, &line->stream, error) &&
            rp_runtime_take(&gpu, CHUNK_BYTES, &line->memory, error) &&
-           rp_runtime_copy(&gpu, line->memory, line->chunks, CHUNK_BYTES, TRUE, line->stream,
-                           error) &&
-           rp_runtime_stream_finish(&gpu, line->stream, error);
+           rp_runtime_clear(&gpu, line->memory, CHUNK_BYTES, error);
 }
 
 /* A piece of the arena has whole chunks only: no copy reaches from one into the next. */

@@ -105,6 +105,12 @@ rp_runtime_take(const RpRuntimeGpu *gpu, guint64 bytes, void **memory, GError **
     return TRUE;
 }
 
+gboolean
+rp_runtime_clear(const RpRuntimeGpu *gpu, void *memory, guint64 bytes, GError **error)
+{
+    return TRUE;
+}
+
 void
 rp_runtime_give(void *memory)
 {
