@@ -363,20 +363,35 @@ describe_others(RpAdvice *advice)
     advice->untried = drop_slow(advice->candidates, MAX_SHOWN);
 }
 
-/* The speed of the fastest in one group of GPUs; @streamed: of those where no weights stay. */
 static double
-fastest_of_one_group(const RpAdvice *advice, guint64 host_bytes, gboolean streamed)
+fastest_of_one_group(const RpAdvice *advice, guint64 host_bytes)
 {
     double tokens_per_s = 0;
 
     for (guint i = 0; i < advice->finalists->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
 
-        if (run->options.replicas <= 1 && (!streamed || run->options.resident_limit == 0) &&
-            (host_bytes == 0 || run->host.total <= host_bytes))
+        if (run->options.replicas <= 1 && (host_bytes == 0 || run->host.total <= host_bytes))
             tokens_per_s = MAX(tokens_per_s, run->tokens_per_s);
     }
     return tokens_per_s;
+}
+
+/* The speed that is recommended in one group of GPUs where no weights stay; 0: nothing fits. */
+static double
+best_of_streamed(const RpAdvice *advice, guint64 host_bytes)
+{
+    g_autoptr(GPtrArray) streamed = g_ptr_array_new();
+
+    for (guint i = 0; i < advice->finalists->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
+
+        if (run->options.replicas <= 1 && run->options.resident_limit == 0)
+            g_ptr_array_add(streamed, run);
+    }
+    const RpAdviseRun *best = rp_advise_best(streamed, 0, host_bytes);
+
+    return best != NULL ? best->tokens_per_s : 0;
 }
 
 /* The recommendation, and what was faster. */
@@ -390,11 +405,11 @@ describe_best(RpAdvice *advice, guint64 host_bytes, double streamed_tokens_per_s
     best->saved_bytes = rp_profile_keep_fused(own, best->partition->backward[0].first);
     if (best->resident_bytes > 0)
         best->streamed_tokens_per_s =
-            MAX(streamed_tokens_per_s, fastest_of_one_group(advice, host_bytes, TRUE));
+            MAX(streamed_tokens_per_s, best_of_streamed(advice, host_bytes));
     if (best->saved_bytes > 0 && advice->query.save == RP_SAVE_AUTO)
         best->recomputed_tokens_per_s = recomputed_tokens_per_s;
     if (best->options.replicas > 1)
-        best->one_group_tokens_per_s = fastest_of_one_group(advice, host_bytes, FALSE);
+        best->one_group_tokens_per_s = fastest_of_one_group(advice, host_bytes);
     for (guint i = 0; i < advice->finalists->len; i++) {
         const RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
 

@@ -1,4 +1,6 @@
 /* `roundpipe plan` as a newcomer meets it: its first sentence, its remedies, its refusals. */
+#include <math.h>
+
 #include "tests/cli/train-files.h"
 
 #define ONLY " --schedules roundpipe"
@@ -500,7 +502,9 @@ frozen_weights_stay_where_that_is_faster(void **state)
     const double tokens_per_s = rp_cli_number(without, "recommendation.tokens_per_s");
 
     assert_true(rp_cli_number(with, "recommendation.tokens_per_s") > 1.05 * tokens_per_s);
-    assert_true(rp_cli_number(with, "recommendation.streamed_tokens_per_s") == tokens_per_s);
+    /* plans within 1 % of each other are chosen for their memory */
+    assert_true(fabs(rp_cli_number(with, "recommendation.streamed_tokens_per_s") - tokens_per_s) <=
+                0.01 * tokens_per_s);
     assert_true(rp_cli_number(with, "recommendation.resident_bytes") > 16e9);
     assert_true(rp_cli_number(with, "gpu.total") <= rp_cli_number(with, "gpu.limit"));
     assert_null(strstr(streamed.out, "resident"));
