@@ -466,8 +466,9 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         (!weigh_saved(advice, &less, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
-    /* and so does one without weights that stay */
-    if (advice->best->options.resident_limit > 0 && limits.resident != RP_RESIDENT_ON) {
+    /* and so may one without weights that stay, if they are no help so far */
+    if (advice->best->options.resident_limit > 0 && limits.resident != RP_RESIDENT_ON &&
+        rp_advise_fastest(advice->finalists)->options.resident_limit == 0) {
         less = limits;
         less.resident = RP_RESIDENT_OFF;
         if (!weigh_saved(advice, &less, error))
