@@ -496,7 +496,7 @@ remedies_for_too_little_host_memory_help(void **state)
     assert_adds_up(&advice->nearest->host);
 
     RpAdviseQuery more = query;
-    more.host_bytes = find_remedy(advice, RP_ADVISE_CHANGE_HOST_MEMORY)->host_bytes;
+    more.host_bytes = find_remedy(advice, RP_ADVISE_CHANGE_HOST_MEMORY)->query.host_bytes;
     g_autoptr(RpAdvice) with_more = advise(&more, roundpipe_only);
     assert_non_null(with_more->best);
     /* and it asks for no more than it must */
@@ -515,7 +515,8 @@ a_shorter_sequence_is_offered_and_helps(void **state)
 
     assert_null(advice->best);
     assert_true(advice->nearest->gpu_over_bytes > 0);
-    query.tokens_per_sequence = find_remedy(advice, RP_ADVISE_CHANGE_SEQUENCE)->sequence;
+    query.tokens_per_sequence =
+        find_remedy(advice, RP_ADVISE_CHANGE_SEQUENCE)->query.tokens_per_sequence;
     g_autoptr(RpAdvice) shorter = advise(&query, roundpipe_only);
     assert_non_null(shorter->best);
 }
