@@ -70,6 +70,14 @@ serve(RpPlanQuestion *question, const RpAdvice *advice, GError **error)
                            &question->served, error);
 }
 
+/* How fast it is with what makes it fit. */
+static gboolean
+find_remedies(const RpPlanQuestion *question, RpAdvice *advice, GError **error)
+{
+    return advice->best != NULL || (rp_advise_price_remedies(advice, error) &&
+                                    rp_plan_add_adapters(question, advice->remedies, error));
+}
+
 /* For the cards of the question, wherever it is asked. */
 static gboolean
 write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error)
@@ -97,7 +105,7 @@ report_advice(RpPlanQuestion *question, RpReport *report, GError **error)
 
     if (advice == NULL || !draw_times(question, advice, &drawn, error) ||
         !find_range(advice, &range, error) || !serve(question, advice, error) ||
-        !write_run(question, advice, error))
+        !find_remedies(question, advice, error) || !write_run(question, advice, error))
         return FALSE;
     report->exit = advice->best != NULL || advice->instead != NULL ? RP_EXIT_OK : RP_EXIT_FAILED;
     rp_plan_report_advice(report, advice, question, &drawn, &range);

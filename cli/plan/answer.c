@@ -399,13 +399,22 @@ say_remedies(RpReport *report, const RpAdvice *advice)
         return;
     rp_report_head(report, "%s would fit with one of these (each was planned)",
                    advice->instead != NULL ? "RoundPipe as asked" : "It");
+    gboolean adapters = FALSE;
+
     for (guint i = 0; i < advice->remedies->len; i++) {
         const RpAdviseRemedy *remedy = g_ptr_array_index(advice->remedies, i);
         g_autofree char *words = rp_plan_remedy_words(remedy);
+        g_autofree char *speed = format_number(remedy->tokens_per_s);
         g_autofree char *gpu = gib(remedy->gpu_total);
         g_autofree char *host = gib(remedy->host_total);
 
-        rp_report_say(report, "  %-40s %s GiB a card, %s GiB of host memory", words, gpu, host);
+        if (!adapters && remedy->changes & RP_ADVISE_CHANGE_ADAPTERS) {
+            adapters = TRUE;
+            rp_report_head(report, "%s adapters alone", i > 0 ? "Or train" : "Train");
+        }
+        rp_report_say(report, "  %-58s %s%s%s GiB a card, %s GiB of host memory", words,
+                      remedy->tokens_per_s > 0 ? speed : "",
+                      remedy->tokens_per_s > 0 ? " tokens/s, " : "", gpu, host);
     }
     if (advice->remedies->len == 0)
         rp_report_say(report, "  none that was tried: choose a smaller model");

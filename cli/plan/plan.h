@@ -92,6 +92,15 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpPlanQuestion, rp_plan_question_clear)
 gboolean rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Adapters that are offered where all weights are too many to train, and their frozen weights. */
+#define RP_PLAN_ADAPTER_RANK 16
+#define RP_PLAN_ADAPTER_BASE "nf4"
+
+/* Adds remedies of @question that train adapters instead, with their speed; none where it asks for
+ * adapters or has a timing file. */
+gboolean rp_plan_add_adapters(const RpPlanQuestion *question, GPtrArray *remedies,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* ---- words.c ---- */
 
 /* "--optimizer lean --sequence 57408": to be typed after the command. (transfer full) */

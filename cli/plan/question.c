@@ -473,3 +473,43 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
            read_memory("gpu-memory", args->gpu_memory, &query->gpu_bytes, error) &&
            read_memory("host-memory", args->host_memory, &query->host_bytes, error);
 }
+
+/* ---- adapters instead ---- */
+
+static gboolean
+add_adapters(const RpPlanArgs *args, guint changes, GPtrArray *remedies, GError **error)
+{
+    static const RpScheduleOps *const none[] = {NULL};
+    RpPlanArgs words = *args;
+    g_auto(RpPlanQuestion) changed = {0};
+
+    words.lora_rank = RP_PLAN_ADAPTER_RANK;
+    words.base = changes & RP_ADVISE_CHANGE_BASE ? (char *)RP_PLAN_ADAPTER_BASE : NULL;
+    if (!rp_plan_question_read(&words, &changed, NULL))
+        return TRUE; /* there are models whose weights have no such adapters or base */
+    g_autoptr(RpAdvice) advice = rp_advise(&changed.query, none, error);
+
+    if (advice == NULL)
+        return FALSE;
+    if (advice->best == NULL)
+        return TRUE;
+    RpAdviseRemedy *remedy = g_new0(RpAdviseRemedy, 1);
+
+    *remedy =
+        (RpAdviseRemedy){.changes = changes,
+                         .tokens_per_s = advice->best->tokens_per_s * MAX(1, changed.query.servers),
+                         .gpu_total = advice->best->gpu.total,
+                         .host_total = advice->best->host.total};
+    g_ptr_array_add(remedies, remedy);
+    return TRUE;
+}
+
+gboolean
+rp_plan_add_adapters(const RpPlanQuestion *question, GPtrArray *remedies, GError **error)
+{
+    const RpPlanArgs *args = question->args;
+
+    return args->profile != NULL || args->lora_rank != 0 ||
+           (add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS, remedies, error) &&
+            add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS | RP_ADVISE_CHANGE_BASE, remedies, error));
+}

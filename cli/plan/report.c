@@ -346,6 +346,8 @@ report_remedies(RpReport *report, const GPtrArray *remedies)
 
         rp_report_object(report, NULL, NULL);
         rp_report_text(report, "change", change, NULL);
+        if (remedy->tokens_per_s > 0)
+            rp_report_rate(report, "tokens_per_s", remedy->tokens_per_s, NULL);
         rp_report_bytes(report, "gpu_peak_bytes", remedy->gpu_total, NULL);
         rp_report_bytes(report, "host_peak_bytes", remedy->host_total, NULL);
         rp_report_end(report);

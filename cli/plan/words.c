@@ -5,24 +5,33 @@
 char *
 rp_plan_remedy_words(const RpAdviseRemedy *remedy)
 {
+    const RpAdviseQuery *query = &remedy->query;
     g_autoptr(GString) text = g_string_new(NULL);
     guint changes = remedy->changes;
 
     if (changes & RP_ADVISE_CHANGE_GPU)
-        g_string_append_printf(text, " --gpu %s", remedy->gpu->name);
+        g_string_append_printf(text, " --gpu %s", query->gpu->name);
     if (changes & RP_ADVISE_CHANGE_HOST_MEMORY)
         g_string_append_printf(text, " --host-memory %" G_GUINT64_FORMAT "GiB",
-                               remedy->host_bytes / RP_GIB);
+                               query->host_bytes / RP_GIB);
     if (changes & RP_ADVISE_CHANGE_ROUND)
-        g_string_append_printf(text, " --round %u", remedy->round);
+        g_string_append_printf(text, " --round %u", query->round);
     if (changes & RP_ADVISE_CHANGE_MICRO_BATCH)
         g_string_append(text, " --micro-batch 1");
     if (changes & RP_ADVISE_CHANGE_LEAN)
         g_string_append(text, " --optimizer lean");
+    if (changes & RP_ADVISE_CHANGE_STATES)
+        g_string_append(text, " --optimizer-state int8 --optimizer-master bf16");
     if (changes & RP_ADVISE_CHANGE_SYNC)
         g_string_append(text, " --sync");
+    if (changes & RP_ADVISE_CHANGE_BATCH)
+        g_string_append_printf(text, " --batch %u", query->batch);
     if (changes & RP_ADVISE_CHANGE_SEQUENCE)
-        g_string_append_printf(text, " --sequence %u", remedy->sequence);
+        g_string_append_printf(text, " --sequence %u", query->tokens_per_sequence);
+    if (changes & RP_ADVISE_CHANGE_ADAPTERS)
+        g_string_append_printf(text, " --lora-rank %d", RP_PLAN_ADAPTER_RANK);
+    if (changes & RP_ADVISE_CHANGE_BASE)
+        g_string_append(text, " --base " RP_PLAN_ADAPTER_BASE);
     return g_strdup(text->len > 0 ? text->str + 1 : "");
 }
 

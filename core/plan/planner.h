@@ -239,6 +239,11 @@ gboolean rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *pa
 guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
                                 const RpInterval *stage, RpPhase phase);
 
+/* Whether any partition that fuses layers from @fused_first on may fit in @memory_bytes (0: any), like
+ * rp_plan_dispatched_fits(): with all frozen weights uploaded, or with all of them resident. */
+gboolean rp_plan_least_fits(const RpProfile *profile, guint fused_first, const RpInterval *stage,
+                            RpPhase phase, const RpPlanOptions *options, guint64 memory_bytes);
+
 /* What makes a plan smaller. */
 typedef enum {
     RP_REMEDY_NONE,

@@ -160,3 +160,28 @@ rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
     rp_resident_all(own);
     return arena_bytes(own, partition, options, FALSE) + constants <= limit;
 }
+
+gboolean
+rp_plan_least_fits(const RpProfile *profile, guint fused_first, const RpInterval *stage,
+                   RpPhase phase, const RpPlanOptions *options, guint64 memory_bytes)
+{
+    const guint64 constants = rp_align_up(options->constant_bytes, RP_BUFFER_ALIGNMENT);
+    guint64 all = 0, fused = 0;
+
+    if (memory_bytes == 0 ||
+        rp_plan_least_gpu_bytes(profile, fused_first, stage, phase) + constants <= memory_bytes)
+        return TRUE;
+    if (options->resident_limit == 0 || !rp_profile_has_frozen(profile))
+        return FALSE;
+    g_autoptr(RpProfile) own = rp_profile_copy(profile);
+
+    rp_resident_all(own);
+    for (guint l = 0; l < own->n_layers; l++) {
+        all += own->layers[l].resident_bytes;
+        fused += l >= fused_first ? own->layers[l].resident_bytes : 0;
+    }
+    /* some device runs the fused stage, and some holds no less than the mean */
+    return rp_plan_least_gpu_bytes(own, fused_first, stage, phase) +
+               MAX(all / rp_plan_group_gpus(options), fused) + constants <=
+           MIN(options->resident_limit, memory_bytes);
+}

@@ -142,24 +142,27 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdviseRun, rp_advise_run_free)
 
 /* What a remedy changes, a bit each. */
 typedef enum {
-    RP_ADVISE_CHANGE_ROUND = 1 << 0,       /* to @round */
+    RP_ADVISE_CHANGE_ROUND = 1 << 0,
     RP_ADVISE_CHANGE_MICRO_BATCH = 1 << 1, /* to 1 sequence */
     RP_ADVISE_CHANGE_LEAN = 1 << 2,        /* one version of the weights in host memory */
     RP_ADVISE_CHANGE_SYNC = 1 << 3,        /* synchronous steps: that, and one round's stash */
-    RP_ADVISE_CHANGE_SEQUENCE = 1 << 4,    /* to @sequence */
-    RP_ADVISE_CHANGE_HOST_MEMORY = 1 << 5, /* to @host_bytes */
-    RP_ADVISE_CHANGE_GPU = 1 << 6          /* to @gpu */
+    RP_ADVISE_CHANGE_STATES = 1 << 4,      /* int8 moments and bf16 masters */
+    RP_ADVISE_CHANGE_BATCH = 1 << 5,
+    RP_ADVISE_CHANGE_SEQUENCE = 1 << 6,
+    RP_ADVISE_CHANGE_HOST_MEMORY = 1 << 7, /* in whole GiB */
+    RP_ADVISE_CHANGE_GPU = 1 << 8,
+    RP_ADVISE_CHANGE_ADAPTERS = 1 << 9, /* trained in place of all weights; has other sizes, which
+                                           the caller of rp_advise() knows */
+    RP_ADVISE_CHANGE_BASE = 1 << 10     /* the same; frozen weights in NF4 */
 } RpAdviseChange;
 
 /* Changes that together make a query fit, and of which none can be left out; planned, not
  * guessed. */
 typedef struct {
-    guint changes; /* RpAdviseChange */
-    guint round;
-    guint sequence;     /* tokens */
-    guint64 host_bytes; /* in whole GiB */
-    const RpGpu *gpu;
-    guint64 gpu_total; /* bytes, with the changes */
+    guint changes;       /* RpAdviseChange */
+    RpAdviseQuery query; /* with the changes; not where other sizes are needed */
+    double tokens_per_s; /* of the plan that is recommended then; 0 = unknown */
+    guint64 gpu_total;   /* bytes, of this plan; or of the one that needs least */
     guint64 host_total;
 } RpAdviseRemedy;
 
@@ -215,6 +218,16 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdvice, rp_advice_free)
  */
 RpAdvice *rp_advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules,
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_advise_price_remedies:
+ *
+ * Plans the speed of @advice's first remedies, which takes as long as an answer for each, and sorts all
+ * by it.
+ *
+ * Errors: as rp_advise()
+ */
+gboolean rp_advise_price_remedies(RpAdvice *advice, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_advise_longest:

@@ -283,8 +283,27 @@ weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **error)
            explore_all(query, tried, advice->finalists, error);
 }
 
-/* What is recommended where no weights stay on devices, if that is faster and a choice.
- * @tokens_per_s: (out): its speed, 0: nothing fits, or none stays anyway */
+/* Adds those of @more whose micro-batch is none of @candidates'. */
+static void
+add_candidates(GPtrArray *candidates, const GPtrArray *more)
+{
+    const guint n = candidates->len;
+
+    for (guint i = 0; i < more->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(more, i);
+        guint same = 0;
+
+        while (same < n &&
+               ((RpAdviseRun *)g_ptr_array_index(candidates, same))->sequences != run->sequences)
+            same++;
+        if (same == n)
+            g_ptr_array_add(candidates, rp_advise_run_copy(run));
+    }
+    g_ptr_array_sort(candidates, by_sequences);
+}
+
+/* If weights may stay on devices but need not, adds plans without to the finalists.
+ * @tokens_per_s: (out): the speed of the best of these, 0: nothing fits, or none stays anyway */
 static gboolean
 weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
 {
@@ -297,9 +316,13 @@ weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
     streamed->query.resident = RP_RESIDENT_OFF;
     if (!choose_any(streamed, error))
         return FALSE;
-    *tokens_per_s = streamed->best != NULL ? streamed->best->tokens_per_s : 0;
-    if (advice->query.resident != RP_RESIDENT_ON && *tokens_per_s > advice->best->tokens_per_s)
-        rp_advice_take(advice, streamed);
+    if (streamed->best == NULL)
+        return TRUE;
+    *tokens_per_s = streamed->best->tokens_per_s;
+    if (advice->query.resident == RP_RESIDENT_ON)
+        return TRUE;
+    add_candidates(advice->candidates, streamed->candidates);
+    g_ptr_array_extend_and_steal(advice->finalists, g_steal_pointer(&streamed->finalists));
     return TRUE;
 }
 
@@ -354,6 +377,23 @@ fastest_of_one_group(const RpAdvice *advice, guint64 host_bytes)
     return tokens_per_s;
 }
 
+/* The speed that is recommended in one group of GPUs where no weights stay; 0: nothing fits. */
+static double
+best_of_streamed(const RpAdvice *advice, guint64 host_bytes)
+{
+    g_autoptr(GPtrArray) streamed = g_ptr_array_new();
+
+    for (guint i = 0; i < advice->finalists->len; i++) {
+        RpAdviseRun *run = g_ptr_array_index(advice->finalists, i);
+
+        if (run->options.replicas <= 1 && run->options.resident_limit == 0)
+            g_ptr_array_add(streamed, run);
+    }
+    const RpAdviseRun *best = rp_advise_best(streamed, 0, host_bytes);
+
+    return best != NULL ? best->tokens_per_s : 0;
+}
+
 /* The recommendation, and what was faster. */
 static void
 describe_best(RpAdvice *advice, guint64 host_bytes, double streamed_tokens_per_s,
@@ -364,7 +404,8 @@ describe_best(RpAdvice *advice, guint64 host_bytes, double streamed_tokens_per_s
 
     best->saved_bytes = rp_profile_keep_fused(own, best->partition->backward[0].first);
     if (best->resident_bytes > 0)
-        best->streamed_tokens_per_s = streamed_tokens_per_s;
+        best->streamed_tokens_per_s =
+            MAX(streamed_tokens_per_s, best_of_streamed(advice, host_bytes));
     if (best->saved_bytes > 0 && advice->query.save == RP_SAVE_AUTO)
         best->recomputed_tokens_per_s = recomputed_tokens_per_s;
     if (best->options.replicas > 1)
@@ -410,8 +451,6 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     const guint64 least = least_host(advice->finalists);
     const guint64 little = (guint64)(RP_ADVISE_HOST_GROWTH * (double)least);
 
-    if (advice->best->resident_bytes == 0)
-        limits.resident = RP_RESIDENT_OFF;
     if (limits.host_bytes == 0)
         limits.host_bytes = little;
     /* no finalist saves tensors yet */
@@ -427,6 +466,14 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         (!weigh_saved(advice, &less, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
+    /* and so may one without weights that stay, if they are no help so far */
+    if (advice->best->options.resident_limit > 0 && limits.resident != RP_RESIDENT_ON &&
+        rp_advise_fastest(advice->finalists)->options.resident_limit == 0) {
+        less = limits;
+        less.resident = RP_RESIDENT_OFF;
+        if (!weigh_saved(advice, &less, error))
+            return FALSE;
+    }
     if (!weigh_saved(advice, &limits, error) ||
         !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
         !weigh_replicas(advice, &limits, error) ||

@@ -1,7 +1,7 @@
 /*
  * Changes that make a query fit. Each is planned, and none can be left out of its remedy:
  *
- *   1  options that cost no hardware, alone; where none does, together
+ *   1  options that cost no hardware, alone and in pairs; where none does, more together
  *   2  a shorter sequence; where that alone does not do, with as few of these options as do
  *   3  more host memory, a larger GPU; where neither does, both
  */
@@ -11,49 +11,10 @@
 
 /* Of the sequence that was asked for: a shorter one is another task. */
 #define LEAST_SEQUENCE_SHARE 16
-#define N_OPTIONS 4
-#define N_SETS (1u << N_OPTIONS)
-
-/* Options of sets, in the order in which they are told. */
-static const RpAdviseChange options[N_OPTIONS] = {RP_ADVISE_CHANGE_ROUND,
-                                                  RP_ADVISE_CHANGE_MICRO_BATCH,
-                                                  RP_ADVISE_CHANGE_LEAN, RP_ADVISE_CHANGE_SYNC};
-
-/* Options that @query does not have already. A synchronous step keeps one version of the weights
- * anyway. */
-static guint
-open_options(const RpAdviseQuery *query)
-{
-    guint changes = 0;
-
-    if (query->round > query->gpus)
-        changes |= RP_ADVISE_CHANGE_ROUND;
-    if (query->profile == NULL && (query->micro_batch > 1 || query->micro_batches > 0))
-        changes |= RP_ADVISE_CHANGE_MICRO_BATCH;
-    if (query->optimizer == RP_OPTIMIZER_FUSED && !query->sync)
-        changes |= RP_ADVISE_CHANGE_LEAN;
-    if (!query->sync)
-        changes |= RP_ADVISE_CHANGE_SYNC;
-    return changes;
-}
-
-static RpAdviseQuery
-with_options(const RpAdviseQuery *query, guint changes)
-{
-    RpAdviseQuery changed = *query;
-
-    if (changes & RP_ADVISE_CHANGE_ROUND)
-        changed.round = 0;
-    if (changes & RP_ADVISE_CHANGE_MICRO_BATCH) {
-        changed.micro_batch = 1;
-        changed.micro_batches = 0;
-    }
-    if (changes & RP_ADVISE_CHANGE_LEAN)
-        changed.optimizer = RP_OPTIMIZER_LEAN;
-    if (changes & RP_ADVISE_CHANGE_SYNC)
-        changed.sync = TRUE;
-    return changed;
-}
+/* Remedies whose speed is planned, each of which takes as long as an answer: so many, or of large models as
+ * many as have these micro-batches of a layer. */
+#define MOST_PRICED 6
+#define PRICED_WORK 20000
 
 /* The plan of @query that needs least; %NULL if its numbers do not go together. */
 static RpAdviseRun *
@@ -63,6 +24,118 @@ plan_least(const RpAdviseQuery *query)
 
     return rp_advise_resolve(&resolved, NULL) ? rp_advise_least(&resolved, NULL, NULL) : NULL;
 }
+
+static gboolean
+fits(const RpAdviseQuery *query)
+{
+    g_autoptr(RpAdviseRun) run = plan_least(query);
+
+    return run != NULL && run->problem == NULL;
+}
+
+/* ---- options ---- */
+
+static gboolean
+has_long_rounds(const RpAdviseQuery *query)
+{
+    return query->round > query->gpus;
+}
+
+static void
+choose_round(RpAdviseQuery *query)
+{
+    query->round = 0;
+}
+
+static gboolean
+has_micro_batches(const RpAdviseQuery *query)
+{
+    return query->profile == NULL && (query->micro_batch > 1 || query->micro_batches > 0);
+}
+
+static void
+take_single_sequences(RpAdviseQuery *query)
+{
+    query->micro_batch = 1;
+    query->micro_batches = 0;
+}
+
+/* A synchronous step keeps one version of the weights anyway. */
+static gboolean
+has_two_versions(const RpAdviseQuery *query)
+{
+    return query->optimizer == RP_OPTIMIZER_FUSED && !query->sync;
+}
+
+static void
+keep_one_version(RpAdviseQuery *query)
+{
+    query->optimizer = RP_OPTIMIZER_LEAN;
+}
+
+static gboolean
+is_asynchronous(const RpAdviseQuery *query)
+{
+    return !query->sync;
+}
+
+static void
+step_synchronously(RpAdviseQuery *query)
+{
+    query->sync = TRUE;
+}
+
+static gboolean
+has_large_states(const RpAdviseQuery *query)
+{
+    return query->form.moments != RP_MOMENTS_INT8 || query->form.master != RP_MOMENTS_BF16;
+}
+
+static void
+shrink_states(RpAdviseQuery *query)
+{
+    query->form.moments = RP_MOMENTS_INT8;
+    query->form.master = RP_MOMENTS_BF16;
+}
+
+/* One micro-batch a GPU. */
+static guint
+least_batch(const RpAdviseQuery *query)
+{
+    return query->gpus *
+           MAX(1, query->profile != NULL ? query->profile->sequences : query->micro_batch);
+}
+
+static gboolean
+has_large_batch(const RpAdviseQuery *query)
+{
+    return query->micro_batches == 0 && query->batch >= 2 * least_batch(query);
+}
+
+/* Until it fits. */
+static void
+halve_batch(RpAdviseQuery *query)
+{
+    const guint least = least_batch(query);
+
+    do
+        query->batch = query->batch / 2 / least * least;
+    while (query->batch >= 2 * least && !fits(query));
+}
+
+/* In the order in which they are applied. */
+static const struct {
+    RpAdviseChange change;
+    gboolean (*is_open)(const RpAdviseQuery *query); /* it does not have it already */
+    void (*apply)(RpAdviseQuery *query);
+} options[] = {
+    {RP_ADVISE_CHANGE_ROUND, has_long_rounds, choose_round},
+    {RP_ADVISE_CHANGE_MICRO_BATCH, has_micro_batches, take_single_sequences},
+    {RP_ADVISE_CHANGE_LEAN, has_two_versions, keep_one_version},
+    {RP_ADVISE_CHANGE_SYNC, is_asynchronous, step_synchronously},
+    {RP_ADVISE_CHANGE_STATES, has_large_states, shrink_states},
+    {RP_ADVISE_CHANGE_BATCH, has_large_batch, halve_batch},
+};
 
 /* Adds the changes, which are in @changed, if it fits. */
 static gboolean
@@ -75,12 +148,11 @@ try_remedy(const RpAdviseQuery *changed, guint changes, GPtrArray *remedies)
     RpAdviseRemedy *remedy = g_new0(RpAdviseRemedy, 1);
 
     *remedy = (RpAdviseRemedy){.changes = changes,
-                               .round = run->options.round,
-                               .sequence = changed->tokens_per_sequence,
-                               .host_bytes = changed->host_bytes,
-                               .gpu = changed->gpu,
+                               .query = *changed,
                                .gpu_total = run->gpu.total,
                                .host_total = run->host.total};
+    if (changes & RP_ADVISE_CHANGE_ROUND)
+        remedy->query.round = run->options.round;
     g_ptr_array_add(remedies, remedy);
     return TRUE;
 }
@@ -95,16 +167,6 @@ count_bits(guint set)
     for (; set != 0; set &= set - 1)
         n++;
     return n;
-}
-
-static guint
-changes_of(guint set)
-{
-    guint changes = 0;
-
-    for (guint i = 0; i < N_OPTIONS; i++)
-        changes |= (set >> i & 1) != 0 ? options[i] : 0;
-    return changes;
 }
 
 /* Whether a remedy that was found does with part of @changes. */
@@ -122,28 +184,39 @@ is_needless(const GPtrArray *remedies, guint changes)
 
 typedef gboolean (*Try)(const RpAdviseQuery *query, guint changes, GPtrArray *remedies);
 
-/* Calls @try with the sets of @n open options that hold nothing needless. */
+/* Calls @try with @query and the options of @set, if all are open and none is needless. */
 static void
-try_sets_of(const RpAdviseQuery *query, guint n, Try try, GPtrArray *remedies)
+try_set(const RpAdviseQuery *query, guint set, Try try, GPtrArray *remedies)
 {
-    for (guint set = 0; set < N_SETS; set++) {
-        guint changes = changes_of(set);
-        RpAdviseQuery changed = with_options(query, changes);
+    RpAdviseQuery changed = *query;
+    guint changes = 0;
 
-        if (count_bits(set) == n && (changes & ~open_options(query)) == 0 &&
-            !is_needless(remedies, changes))
-            try(&changed, changes, remedies);
+    for (guint i = 0; i < G_N_ELEMENTS(options); i++) {
+        if ((set >> i & 1) == 0)
+            continue;
+        if (!options[i].is_open(query))
+            return;
+        changes |= options[i].change;
     }
+    if (is_needless(remedies, changes))
+        return;
+    for (guint i = 0; i < G_N_ELEMENTS(options); i++)
+        if (set >> i & 1)
+            options[i].apply(&changed);
+    try(&changed, changes, remedies);
 }
 
-/* With as few options as do. */
+/* With @least to @most of the first @n_options, and if none of these does with as few as do. */
 static void
-try_fewest(const RpAdviseQuery *query, guint least, Try try, GPtrArray *remedies)
+try_fewest(const RpAdviseQuery *query, guint n_options, guint least, guint most, Try try,
+           GPtrArray *remedies)
 {
-    guint before = remedies->len;
+    const guint before = remedies->len;
 
-    for (guint n = least; n <= N_OPTIONS && remedies->len == before; n++)
-        try_sets_of(query, n, try, remedies);
+    for (guint n = least; n <= n_options && (n <= most || remedies->len == before); n++)
+        for (guint set = 0; set < 1u << n_options; set++)
+            if (count_bits(set) == n)
+                try_set(query, set, try, remedies);
 }
 
 /* ---- a shorter sequence ---- */
@@ -159,9 +232,7 @@ shorter_sequence(const RpAdviseQuery *query)
         guint middle = low + (high - low) / 2;
 
         shorter.tokens_per_sequence = middle * RP_ADVISE_SEQUENCE_STEP;
-        g_autoptr(RpAdviseRun) run = plan_least(&shorter);
-
-        if (run != NULL && run->problem == NULL)
+        if (fits(&shorter))
             low = middle;
         else
             high = middle;
@@ -238,11 +309,47 @@ rp_advise_find_remedies(const RpAdviseQuery *query)
 {
     GPtrArray *remedies = g_ptr_array_new_with_free_func(g_free);
 
-    try_fewest(query, 1, try_remedy, remedies);
+    try_fewest(query, G_N_ELEMENTS(options), 1, 2, try_remedy, remedies);
     if (query->profile == NULL && remedies->len > 0)
         try_shorter(query, 0, remedies);
-    else if (query->profile == NULL)
-        try_fewest(query, 0, try_shorter, remedies);
+    else if (query->profile == NULL) /* a smaller batch, the last option, is no longer sequence */
+        try_fewest(query, G_N_ELEMENTS(options) - 1, 0, 0, try_shorter, remedies);
     try_hardware(query, remedies);
     return remedies;
+}
+
+/* ---- speed ---- */
+
+static gint
+by_speed(gconstpointer a, gconstpointer b)
+{
+    const RpAdviseRemedy *x = *(const RpAdviseRemedy *const *)a;
+    const RpAdviseRemedy *y = *(const RpAdviseRemedy *const *)b;
+
+    return (x->tokens_per_s < y->tokens_per_s) - (x->tokens_per_s > y->tokens_per_s);
+}
+
+gboolean
+rp_advise_price_remedies(RpAdvice *advice, GError **error)
+{
+    const RpAdviseQuery *query = &advice->query;
+    const guint layers =
+        query->profile != NULL ? query->profile->n_layers : MAX(1, query->model->blocks);
+    const guint n = CLAMP(PRICED_WORK / layers / MAX(1, query->batch), 1, MOST_PRICED);
+
+    for (guint i = 0; i < MIN(advice->remedies->len, n); i++) {
+        RpAdviseRemedy *remedy = g_ptr_array_index(advice->remedies, i);
+        g_autoptr(RpAdvice) changed = g_new0(RpAdvice, 1);
+
+        changed->query = remedy->query;
+        if (!rp_advise_resolve(&changed->query, error) || !rp_advise_choose(changed, error))
+            return FALSE;
+        if (changed->best == NULL)
+            continue;
+        remedy->tokens_per_s = changed->best->tokens_per_s * MAX(1, remedy->query.servers);
+        remedy->gpu_total = changed->best->gpu.total;
+        remedy->host_total = changed->best->host.total;
+    }
+    g_ptr_array_sort(advice->remedies, by_speed);
+    return TRUE;
 }

@@ -237,6 +237,7 @@ rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
 {
     return a->sequences == b->sequences && a->options.round == b->options.round &&
            MAX(1, a->options.replicas) == MAX(1, b->options.replicas) &&
+           a->options.resident_limit == b->options.resident_limit &&
            a->saved.groups == b->saved.groups && a->saved.first == b->saved.first &&
            a->saved.least_ns == b->saved.least_ns;
 }

@@ -68,11 +68,8 @@ fits(const Sums *sums, guint fused_first, const RpInterval *stage, RpPhase phase
 {
     const RpDispatchedSearch *search = sums->search;
 
-    /* frozen weights that stay on devices may need less than the least: a weaker bound */
-    return search->memory_bytes == 0 || search->options.resident_limit > 0 ||
-           rp_plan_least_gpu_bytes(search->profile, fused_first, stage, phase) +
-                   rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT) <=
-               search->memory_bytes;
+    return rp_plan_least_fits(search->profile, fused_first, stage, phase, &search->options,
+                              search->memory_bytes);
 }
 
 /* Work of one micro-batch with layers from @k on in the fused stage. */

@@ -1,4 +1,6 @@
 /* `roundpipe plan` as a newcomer meets it: its first sentence, its remedies, its refusals. */
+#include <math.h>
+
 #include "tests/cli/train-files.h"
 
 #define ONLY " --schedules roundpipe"
@@ -322,12 +324,44 @@ every_remedy_can_be_typed_and_helps(void **state)
 
             if (!rp_cli_member(fixed_plan, "fits")->number)
                 fail_msg("%s %s does not fit", commands[i], change);
-            if (strstr(change, "lora") != NULL ||
-                (strstr(change, "--sync") != NULL && strstr(commands[i], "--sync") != NULL) ||
+            if ((strstr(change, "--sync") != NULL && strstr(commands[i], "--sync") != NULL) ||
                 (strstr(change, "lean") != NULL && strstr(commands[i], "lean") != NULL))
                 fail_msg("%s: %s", commands[i], change);
         }
     }
+}
+
+/* The fastest first; adapters behind all that train every weight. */
+static void
+remedies_have_their_speed(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan --model llama-3.1-8b --gpu rtx3090 --gpus 2 "
+                                      "--host-memory 64 --json" ONLY);
+    g_autoptr(RpTree) plan = rp_tree_parse(run.out);
+    const RpTree *remedies = rp_cli_member(plan, "remedies");
+    g_autoptr(GString) changes = g_string_new(NULL);
+    gboolean adapters = FALSE;
+    double before = G_MAXDOUBLE;
+
+    (void)state;
+    for (guint i = 0; i < remedies->items->len; i++) {
+        const RpTree *remedy = rp_tree_nth(remedies, i);
+        const char *change = rp_tree_find(remedy, "change")->text;
+        const double speed = rp_tree_find(remedy, "tokens_per_s")->number;
+
+        if (strstr(change, "--lora-rank") == NULL) {
+            assert_false(adapters);
+            assert_true(speed > 0 && speed <= before);
+            before = speed;
+        } else {
+            adapters = TRUE;
+            assert_true(speed > 3500);
+        }
+        g_string_append_printf(changes, "%s|", change);
+    }
+    assert_non_null(strstr(changes->str, "--optimizer-state int8 --optimizer-master bf16 --sync|"));
+    assert_non_null(strstr(changes->str, "--host-memory 141GiB|"));
+    assert_non_null(strstr(changes->str, "|--lora-rank 16|--lora-rank 16 --base nf4|"));
 }
 
 static void
@@ -336,7 +370,8 @@ remedies_are_combined_where_one_does_not_do(void **state)
     g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
                                       "--host-memory 136 --sequence 80000 --batch 8" ONLY);
 
-    SAYS(&run, 1, "No: ", "would fit with one of these", "--optimizer lean --sequence ");
+    SAYS(&run, 1, "No: ", "would fit with one of these",
+         "--optimizer-state int8 --optimizer-master bf16 --sync ", "--lora-rank 16 ");
 }
 
 static void
@@ -500,7 +535,9 @@ frozen_weights_stay_where_that_is_faster(void **state)
     const double tokens_per_s = rp_cli_number(without, "recommendation.tokens_per_s");
 
     assert_true(rp_cli_number(with, "recommendation.tokens_per_s") > 1.05 * tokens_per_s);
-    assert_true(rp_cli_number(with, "recommendation.streamed_tokens_per_s") == tokens_per_s);
+    /* plans within 1 % of each other are chosen for their memory */
+    assert_true(fabs(rp_cli_number(with, "recommendation.streamed_tokens_per_s") - tokens_per_s) <=
+                0.01 * tokens_per_s);
     assert_true(rp_cli_number(with, "recommendation.resident_bytes") > 16e9);
     assert_true(rp_cli_number(with, "gpu.total") <= rp_cli_number(with, "gpu.limit"));
     assert_null(strstr(streamed.out, "resident"));
@@ -613,6 +650,7 @@ main(void)
         cmocka_unit_test(a_config_is_planned_like_the_model_of_the_catalogue),
         cmocka_unit_test(plans_and_the_longest_sequence_have_one_model_of_memory),
         cmocka_unit_test(every_remedy_can_be_typed_and_helps),
+        cmocka_unit_test(remedies_have_their_speed),
         cmocka_unit_test(remedies_are_combined_where_one_does_not_do),
         cmocka_unit_test(what_fits_in_another_way_is_a_yes),
         cmocka_unit_test(adapters_are_predicted_as_train_runs_them),

@@ -312,6 +312,28 @@ more_of_anything_is_never_slower(void **state)
     }
 }
 
+/* Frozen weights stay on the cards and forwards save at once, though the bounds of both do not know of each
+ * other's memory. */
+static void
+weights_stay_beside_what_forwards_save(void **state)
+{
+    RpAdviseQuery query = query_of("qwen3-14b", "rtx3090", 2, 32);
+
+    (void)state;
+    query.lora_rank = 32;
+    query.host_bytes = 60 * RP_GIB;
+    const double chosen = speed_of(&query);
+
+    query.micro_batch = 1;
+    query.round = 2;
+    query.resident = RP_RESIDENT_ON;
+    const double asked = speed_of(&query);
+
+    assert_true(asked > 0);
+    if (chosen < RP_ADVISE_AS_FAST * asked)
+        fail_msg("%.0f tokens/s, but %.0f with resident weights", chosen, asked);
+}
+
 /* The fastest of all micro-batches and all that forwards may save, each planned for itself. Models have fewer
  * blocks than published, so that hundreds of plans take seconds. */
 static void
@@ -474,7 +496,7 @@ remedies_for_too_little_host_memory_help(void **state)
     assert_adds_up(&advice->nearest->host);
 
     RpAdviseQuery more = query;
-    more.host_bytes = find_remedy(advice, RP_ADVISE_CHANGE_HOST_MEMORY)->host_bytes;
+    more.host_bytes = find_remedy(advice, RP_ADVISE_CHANGE_HOST_MEMORY)->query.host_bytes;
     g_autoptr(RpAdvice) with_more = advise(&more, roundpipe_only);
     assert_non_null(with_more->best);
     /* and it asks for no more than it must */
@@ -493,7 +515,8 @@ a_shorter_sequence_is_offered_and_helps(void **state)
 
     assert_null(advice->best);
     assert_true(advice->nearest->gpu_over_bytes > 0);
-    query.tokens_per_sequence = find_remedy(advice, RP_ADVISE_CHANGE_SEQUENCE)->sequence;
+    query.tokens_per_sequence =
+        find_remedy(advice, RP_ADVISE_CHANGE_SEQUENCE)->query.tokens_per_sequence;
     g_autoptr(RpAdvice) shorter = advise(&query, roundpipe_only);
     assert_non_null(shorter->best);
 }
@@ -759,6 +782,7 @@ main(void)
         cmocka_unit_test(as_fast_a_plan_with_fewer_rounds_is_preferred),
         cmocka_unit_test(only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory),
         cmocka_unit_test(more_of_anything_is_never_slower),
+        cmocka_unit_test(weights_stay_beside_what_forwards_save),
         cmocka_unit_test(nothing_that_can_be_asked_for_is_faster),
         cmocka_unit_test(a_large_batch_is_not_one_long_round),
         cmocka_unit_test(a_prime_batch_is_planned_as_the_next_that_divides),
