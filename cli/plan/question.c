@@ -476,6 +476,9 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
 
 /* ---- adapters instead ---- */
 
+/* Blocks times sequences of a step: beyond, an answer takes some ten seconds, and a packed base is not asked about. */
+#define MOST_ADAPTER_WORK 5000
+
 static gboolean
 add_adapters(const RpPlanArgs *args, guint changes, GPtrArray *remedies, GError **error)
 {
@@ -509,7 +512,12 @@ rp_plan_add_adapters(const RpPlanQuestion *question, GPtrArray *remedies, GError
 {
     const RpPlanArgs *args = question->args;
 
+    const RpAdviseQuery *query = &question->query;
+    const gboolean large =
+        query->model != NULL && query->model->blocks * query->batch > MOST_ADAPTER_WORK;
+
     return args->profile != NULL || args->lora_rank != 0 ||
            (add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS, remedies, error) &&
-            add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS | RP_ADVISE_CHANGE_BASE, remedies, error));
+            (large || add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS | RP_ADVISE_CHANGE_BASE,
+                                   remedies, error)));
 }
