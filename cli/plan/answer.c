@@ -139,11 +139,12 @@ say_codes(RpReport *report, const RpAdviseQuery *query)
                        rp_fp8_name(query->codes, query->codes_head));
 }
 
-/* If a plan that takes more host memory was faster. */
+/* If a plan that takes more host memory was faster; of several servers the network may set the speed. */
 static void
 say_faster(RpReport *report, const RpAdvice *advice)
 {
-    if (advice->faster == NULL || advice->faster->host.total <= advice->best->host.total)
+    if (advice->faster == NULL || advice->query.servers > 1 ||
+        advice->faster->host.total <= advice->best->host.total)
         return;
     g_autofree char *speed = format_number(advice->faster->tokens_per_s);
     g_autofree char *host = gib(advice->faster->host.total);
