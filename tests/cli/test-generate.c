@@ -302,7 +302,7 @@ ends_with_a_line_when_the_model_is_cut_while_it_is_read(void **state)
     rp_cli_must_run("init @T/config.json -o @T/cut");
     write_tokenizer();
     g_auto(RpCliRun) run = rp_cli_shell(
-        "cd @T && mkfifo cut/tokenizer.json && "
+        "cd @T && mkfifo cut/tokenizer.json; "
         "timeout 60 sh -c 'exec 3>cut/tokenizer.json; truncate -s 16384 cut/model.safetensors; "
         "cat model/tokenizer.json >&3' & exec timeout 60 $ROUNDPIPE generate @T/cut abc");
 
