@@ -47,7 +47,7 @@ const RpModel *rp_plan_network_model(const RpPlanNetwork *network);
 /* "cuda" or "host": whose kernels. */
 const char *rp_plan_network_devices(const RpPlanNetwork *network);
 const char *rp_plan_network_dtype(const RpPlanNetwork *network);
-/* What the frozen base is packed in; %NULL: nothing. */
+/* The format that the frozen base is packed in; %NULL: none. */
 const char *rp_plan_network_base(const RpPlanNetwork *network);
 /* "builtin", "cudnn", "cudnn-forward". */
 const char *rp_plan_network_attention(const RpPlanNetwork *network);

@@ -100,7 +100,7 @@ leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_
         g_ptr_array_add(left_out, g_strdup_printf("%s: %s", name, reason));
 }
 
-/* What became of a recipe. */
+/* A recipe's outcome. */
 typedef struct {
     guint recipe;
     GString *index;

@@ -200,7 +200,7 @@ text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
     return text;
 }
 
-/* What is trained on, to the letter: the text, whatever is in it, and its ids. */
+/* The text that is trained on, to the letter, and its ids. */
 static void
 report_part(const Inspected *inspected, RpReport *report, const gint32 *ids, gsize from, gsize to,
             gboolean learned, const GString *text)

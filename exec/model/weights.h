@@ -159,7 +159,7 @@ const char *rp_weights_model_hash(const RpWeights *weights);
  * without adapters, or before binding. */
 const char *rp_weights_base_hash(const RpWeights *weights);
 #define RP_WEIGHTS_HASH_DIGITS 64
-/* Of each layer, 16 digits of a hash of its values that does not see their type, with a space between
+/* 16 digits for each layer, of a hash of its values that does not see their type, with a space between
  * them. */
 const char *rp_weights_base_values(const RpWeights *weights);
 /* Of weights that are bound to another form of a base: what these two say of the base itself; it

@@ -38,7 +38,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBoundRecurrence, rp_bound_recurrence_free)
 gint64 rp_bound_recurrence_time_ns(RpBoundRecurrence *recurrence, const guint *ends,
                                    gint64 most_ns);
 
-/* Of the partition that was asked for last: it takes no less, ns. */
+/* The partition that was asked for last takes no less, ns. */
 gint64 rp_bound_recurrence_least_ns(const RpBoundRecurrence *recurrence);
 
 /* Tasks of the plan: what one partition costs. */

@@ -33,7 +33,7 @@
 #define COLD 32768 /* ... and this at last */
 #define RESTARTS 4 /* of the long annealing, each from the best */
 
-/* What is known of a partition that was judged: annealing comes back to the same ones again and again. */
+/* A partition that was judged: annealing comes back to the same ones again and again. */
 typedef struct {
     gint64 least_ns; /* rp_bound_recurrence_least_ns() */
     gint64 ns;       /* G_MAXINT64: it was too slow to be looked at */

@@ -314,13 +314,14 @@ takes_adapters_of_a_copy_in_another_type(void **state)
     /* the same numbers as text: 16-bit ones in 32 bits */
     g_auto(RpCliRun) made = rp_cli_run("init @T/tiny.json -o @T/copy --seed 1 --dtype fp32");
     g_auto(RpCliRun) other = rp_cli_run("init @T/tiny.json -o @T/unlike --seed 2");
-    g_auto(RpCliRun) turned = rp_cli_shell(
-        "cp -r @T/model @T/turned && sed -i 's/\"rope_theta\": [0-9.e+]*/\"rope_theta\": 77.0/' "
-        "@T/turned/config.json && ! cmp -s @T/turned/config.json @T/model/config.json");
+    g_auto(RpCliRun) other_rope = rp_cli_shell(
+        "cp -r @T/model @T/other-rope && sed -i 's/\"rope_theta\": [0-9.e+]*/\"rope_theta\": "
+        "77.0/' "
+        "@T/other-rope/config.json && ! cmp -s @T/other-rope/config.json @T/model/config.json");
     if (made.code != 0 || other.code != 0)
         fail_msg("%s%s", made.err, other.err);
-    if (turned.code != 0)
-        fail_msg("%s", turned.err);
+    if (other_rope.code != 0)
+        fail_msg("%s", other_rope.err);
     rp_train_files_train(LORA "--set dtype=bf16 --set model=@T/copy --set output=@T/copy-run");
     g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/copy-run/checkpoint-4 -o @T/narrow");
     if (merged.code != 0)
@@ -330,7 +331,7 @@ takes_adapters_of_a_copy_in_another_type(void **state)
                          "--set dtype=bf16 --set output=@T/copied");
     rp_cli_must_refuse("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/never", 1,
                        "model.embed_tokens; --any-base, or lora.any_base: true in a run file");
-    rp_cli_must_refuse("merge @T/turned @T/narrow-run/checkpoint-4 -o @T/never", 1,
+    rp_cli_must_refuse("merge @T/other-rope @T/narrow-run/checkpoint-4 -o @T/never", 1,
                        "rope_theta: expected 77");
     g_auto(RpCliRun) any =
         rp_cli_run("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/any --any-base");

@@ -103,7 +103,7 @@ frozen_tensors_stay_and_others_do_not(void **state)
     }
 }
 
-/* Of a run with @freeze, those that are left are those of all. Returns: how many tensors have none */
+/* With @freeze, the gradients that are left are those of all. Returns: how many tensors have none */
 static guint
 compare_gradients(const char *model, const char *freeze, gboolean (*frozen)(const char *name))
 {
@@ -166,7 +166,7 @@ is_embedding(const char *name)
     return strcmp(name, "model.embed_tokens.weight") == 0;
 }
 
-/* Of the head of a tied model, the matrix or the norm alone is trained: the dry run proves the plan, and
+/* A tied model's head has its matrix or its norm trained alone: the dry run proves the plan, and
  * devices do not change the bits. */
 static void
 a_tied_head_may_be_trained_in_part(void **state)

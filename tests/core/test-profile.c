@@ -682,7 +682,7 @@ reports_a_read_that_fails_midway(void **state)
 }
 
 static void
-says_what_a_clone_without_its_large_files_lacks(void **state)
+names_a_pointer_of_git_lfs(void **state)
 {
     Fixture *f = *state;
     const char *pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
@@ -961,7 +961,7 @@ main(void)
         TEST(reads_devices_up_to_a_limit),
         TEST(waits_for_the_writer_of_a_pipe_with_a_bound),
         TEST(reports_a_read_that_fails_midway),
-        TEST(says_what_a_clone_without_its_large_files_lacks),
+        TEST(names_a_pointer_of_git_lfs),
         TEST(keeps_nanoseconds_and_rates_exactly),
         TEST(keeps_ways_to_multiply),
         TEST(folds_equal_neighbours_only),

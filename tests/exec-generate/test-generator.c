@@ -119,7 +119,7 @@ answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpS
     answer_within(files, answers, n, end, sampling, TOKENS);
 }
 
-/* Of a longrope each token follows from the factors of its own sequence, in whatever cache: those of short
+/* Each token of a longrope follows from the factors of its own sequence, in whatever cache: those of short
  * ones, and from the sixth token on those of long ones. */
 static void
 a_longrope_turns_by_the_sequence_that_there_is(void **state)

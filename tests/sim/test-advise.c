@@ -215,7 +215,7 @@ as_fast_a_plan_with_fewer_rounds_is_preferred(void **state)
     }
 }
 
-/* Of those within one percent the least host memory, then the least device memory. */
+/* Among those within one percent the least host memory wins, then the least device memory. */
 static void
 only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory(void **state)
 {
