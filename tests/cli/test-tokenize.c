@@ -1,4 +1,4 @@
-/* `roundpipe tokenize` and `detokenize`: there and back, forms of output, and what is refused. */
+/* `roundpipe tokenize`, with --decode too: there and back, forms of output, and what is refused. */
 #include "tests/cli/run-cli.h"
 
 #define LLAMA3 "@R/tests/text/fixtures/llama3.json"
@@ -25,26 +25,27 @@ static void
 goes_there_and_back(void **state)
 {
     expect("printf 'Hello w\\303\\266rld<|end|>\\n\\n' | $ROUNDPIPE tokenize " LLAMA3
-           " --no-template | $ROUNDPIPE detokenize " LLAMA3,
+           " --no-template | $ROUNDPIPE tokenize --decode " LLAMA3,
            "Hello wörld<|end|>\n\n");
-    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " | $ROUNDPIPE detokenize " LLAMA3
-           " -",
+    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3
+           " | $ROUNDPIPE tokenize --decode " LLAMA3 " -",
            "<|begin|>Hello<|end|>");
-    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " | $ROUNDPIPE detokenize " LLAMA3
-           " --no-special",
+    expect("printf 'Hello<|end|>' | $ROUNDPIPE tokenize " LLAMA3
+           " | $ROUNDPIPE tokenize --decode " LLAMA3 " --no-special",
            "Hello");
     expect("printf 'one\\n\\ntwo' | $ROUNDPIPE tokenize " LLAMA3
-           " --lines --no-template | $ROUNDPIPE detokenize " LLAMA3 " --lines",
+           " --lines --no-template | $ROUNDPIPE tokenize --decode " LLAMA3 " --lines",
            "one\n\ntwo\n");
-    expect("echo '[423, 424]' | $ROUNDPIPE detokenize " LLAMA3, "<|begin|><|end|>");
+    expect("echo '[423, 424]' | $ROUNDPIPE tokenize --decode " LLAMA3, "<|begin|><|end|>");
 }
 
 /* JSON was cut at the first one. */
 static void
 writes_a_nul_of_a_text(void **state)
 {
-    g_auto(RpCliRun) run = rp_cli_shell("printf 'a\\000b' | $ROUNDPIPE tokenize " LLAMA3
-                                        " --no-template | $ROUNDPIPE detokenize " LLAMA3 " --json");
+    g_auto(RpCliRun) run =
+        rp_cli_shell("printf 'a\\000b' | $ROUNDPIPE tokenize " LLAMA3
+                     " --no-template | $ROUNDPIPE tokenize --decode " LLAMA3 " --json");
 
     assert_int_equal(run.code, 0);
     if (strstr(run.out, "\"a\\u0000b\"") == NULL)
@@ -87,11 +88,11 @@ says_what_is_wrong(void **state)
     refuse("$ROUNDPIPE tokenize " LLAMA3 " @T/nothing", 1, "nothing: cannot read");
     refuse("$ROUNDPIPE tokenize @R/profiles/rtx4090/qwen3-1.7b.json", 1, "expected a known key");
     refuse("printf x | $ROUNDPIPE tokenize --text --count " LLAMA3, 2, "found both");
-    refuse("printf '1 2\\n 3 x' | $ROUNDPIPE detokenize " LLAMA3, 1,
+    refuse("printf '1 2\\n 3 x' | $ROUNDPIPE tokenize --decode " LLAMA3, 1,
            "standard input: line 2, column 4: expected the id of a token, at most 425, found no "
            "number");
-    refuse("printf '1 99999' | $ROUNDPIPE detokenize " LLAMA3, 1, "line 1, column 3");
-    refuse("printf '1 99999999999' | $ROUNDPIPE detokenize " LLAMA3, 1, "found 9999999999");
+    refuse("printf '1 99999' | $ROUNDPIPE tokenize --decode " LLAMA3, 1, "line 1, column 3");
+    refuse("printf '1 99999999999' | $ROUNDPIPE tokenize --decode " LLAMA3, 1, "found 9999999999");
 }
 
 int
