@@ -1,5 +1,5 @@
 /**
- * What the subcommands share: exit codes, messages, files, and the options that name a schedule and
+ * Shared by the subcommands: exit codes, messages, files, and the options that name a schedule and
  * a partition. Only cli/ prints.
  */
 #pragma once
@@ -55,7 +55,7 @@ typedef struct {
     gboolean (*run)(gpointer args, char **words, RpReport *report, GError **error);
 } RpCommand;
 
-/* Of an option in a static table: its flags, kind, and the member that it fills. */
+/* One option of a static table: its flags, kind, and the member that it fills. */
 #define RP_ARG(type, member) ((gpointer)offsetof(type, member))
 #define RP_WORD(type, member) 0, G_OPTION_ARG_STRING, RP_ARG(type, member)
 #define RP_FILE(type, member) 0, G_OPTION_ARG_FILENAME, RP_ARG(type, member)
@@ -69,7 +69,7 @@ typedef struct {
         "", 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL                                              \
     }
 
-/* What `roundpipe --help` begins with. */
+/* The first lines of `roundpipe --help`. */
 #define RP_CLI_PURPOSE                                                                             \
     "Predicts how a model trains under pipeline schedules, RoundPipe first, and trains it."
 
@@ -191,9 +191,9 @@ gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
  * loaded, or mixed with what is written. Errors: G_FILE_ERROR */
 gboolean rp_cli_make_model_directory(const char *path, gboolean force,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Of a model, as transformers divides checkpoints. */
 #define RP_CLI_ANY_BASE                                                                            \
     "take adapters that were trained on a base with other values or another config"
+/* Most bytes of a model's file, as transformers divides checkpoints. */
 #define RP_CLI_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
 /* RpPictureFormat of a file's name; 0: none. */
@@ -220,7 +220,7 @@ char *rp_cli_shipped_profiles(const char *part);
 
 /* ---- profiles by name (cli/profile-name.c) ---- */
 
-/* Of a profile that the cost model makes, unless options say otherwise. */
+/* A profile that the cost model makes has these, unless options say otherwise. */
 #define RP_CLI_SEQUENCES 4
 #define RP_CLI_TOKENS 2048
 #define RP_CLI_GPUS 8
@@ -398,7 +398,7 @@ gboolean rp_schedule_args_check_any(const RpScheduleArgs *args,
 /* Forgets options that @schedule does not know; frees nothing. */
 void rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule);
 
-/* What the words ask for; its schedule is not looked for. Errors: RP_CLI_ERROR_USAGE */
+/* Reads the words into a request; its schedule is not looked for. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

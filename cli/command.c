@@ -176,7 +176,7 @@ make_help(GOptionContext *context, GOptionGroup *experts)
     return g_string_free(help, FALSE);
 }
 
-/* What is no option stays in argv[1] ... argv[argc - 1]. @help: (out): where it was asked for, and
+/* Words that are no option stay in argv[1] ... argv[argc - 1]. @help: (out): where it was asked for, and
  * nothing else counts. GLib reads counts as text, for no number tells that one was not given. */
 static gboolean
 parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char ***argv,

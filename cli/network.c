@@ -190,7 +190,7 @@ make(const RpModel *model, const char *directory, const RpPlanNetworkWords *word
     return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
 }
 
-/* What the path calls the model: the directory's name, also of its config.json. */
+/* Names the model by its path: the directory's name, also of its config.json. */
 static char *
 name_of(const char *path)
 {

@@ -7,7 +7,7 @@
 #include "core/base/shard.h"
 #include "core/schedules/schedule.h"
 
-/* Of a schedule. */
+/* An option that some schedules do not have. */
 typedef struct {
     const char *option;
     const char *lacks; /* "schedule 1f1b ..." */
@@ -50,7 +50,7 @@ fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **er
                          schedule->name, option->lacks, names);
 }
 
-/* What the other options leave without effect. */
+/* Refuses options that the others leave without effect. */
 static const char *
 find_idle(const RpScheduleArgs *args)
 {

@@ -8,7 +8,7 @@
 #include "run/matmul.h"
 #include "run/model.h"
 
-/* Of which card the shipped profiles are that stand for a model. */
+/* The card whose shipped profiles stand for a model. */
 #define CARD "rtx4090"
 
 #define MAX_NAME 128 /* of a model, bytes */

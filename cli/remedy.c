@@ -1,4 +1,4 @@
-/* What helps against an error, in words of a command's options or of a run file. */
+/* Remedies of errors, in words of a command's options or of a run file. */
 #include "cli/cli.h"
 #include "run/settings.h"
 

@@ -1,5 +1,5 @@
 /**
- * What people read of a report, for report.c and report-text.c.
+ * The text of a report, for report.c and report-text.c.
  */
 #pragma once
 

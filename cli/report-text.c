@@ -224,7 +224,7 @@ longest_word(const Grid *grid, guint column)
     return longest;
 }
 
-/* Of the columns that are left, of which the last, if it is aligned left, may be broken. */
+/* Width of the columns that are left; the last, if it is aligned left, may be broken. */
 static glong
 least_width(const Grid *grid)
 {

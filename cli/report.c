@@ -1,4 +1,4 @@
-/* What a command answers: JSON is written as it is told, text kept as nodes until it is printed. */
+/* A command's answer: JSON is written as it comes, text is kept as nodes until it is printed. */
 #include "cli/report-private.h"
 
 #include <stdio.h>

@@ -65,7 +65,7 @@ void rp_report_real(RpReport *report, const char *key, double value, guint digit
 /* In JSON three decimals, for people whole; "-" for 0. */
 void rp_report_rate(RpReport *report, const char *key, double value, const char *label);
 
-/* What people read instead of the value before it. */
+/* Text for people instead of the value before it. */
 void rp_report_show(RpReport *report, const char *format, ...) G_GNUC_PRINTF(2, 3);
 /* The same: @percent with @least decimals, or so many more that its first digit shows
  * (rp_percent_decimals()). */

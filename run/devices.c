@@ -70,7 +70,7 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     return TRUE;
 }
 
-/* Which of this machine's processes this is, as launchers of several servers say. */
+/* The process's rank on this machine, as launchers of several servers give it. */
 static guint
 server_of_machine(void)
 {

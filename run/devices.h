@@ -23,7 +23,7 @@
 gboolean rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **devices,
                               guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What a device is called; those of one name take the same time. (transfer full)
+/* A device's name; devices of one name take the same time. (transfer full)
  * Errors: RP_DEVICE_ERROR_MISSING */
 char *rp_run_device_kind(const RpDeviceOps *devices, guint device,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -16,7 +16,7 @@ some_block_has_codes(const RpRunMatmul *matmul, const RpWeights *weights, RpDtyp
     return FALSE;
 }
 
-/* What a head of codes needs beside what blocks do: rows of targets come in multiples of a sixteenth of the
+/* A head in fp8 needs more than blocks do: rows of targets come in multiples of a sixteenth of the
  * tokens (exec/device/targets.h). A plan has not chosen any yet. */
 static gboolean
 check_head(const char *prefix, const RpWeights *weights, const RpNetworkOptions *options,

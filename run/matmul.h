@@ -1,5 +1,5 @@
 /**
- * What matmuls read, asked for by settings or options, and whether model and devices can.
+ * The operands of matmuls, as settings or options request them, and whether model and devices can.
  */
 #pragma once
 

@@ -68,7 +68,7 @@ given_dispatched(const RpAsk *ask, const RpProfile *profile, GError **error)
     return partition;
 }
 
-/* Which lists were given, and whether they suit the schedule. */
+/* Checks the lists of stages that were given against the schedule. */
 static gboolean
 check_lists(const RpAsk *ask, GError **error)
 {
@@ -141,7 +141,7 @@ rp_request_recompute(const RpRequest *request)
                                                               : "early";
 }
 
-/* What can be said before a partition is searched for: the search takes long, a message does not.
+/* Checks what needs no partition, so that a message comes before the long search.
  */
 static gboolean
 check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
@@ -281,7 +281,7 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
            rp_request_choose_resident(ask, profile, request, error);
 }
 
-/* What the plan does not know. */
+/* Slow devices that the plan does not know. */
 static const RpSlow *
 surprise(const RpRequest *request)
 {

@@ -27,7 +27,7 @@ fail_value(const RpRunValue *value, GError **error)
                       near != NULL ? "\"?" : "");
 }
 
-/* What has no default and need not be given is not, where its text is empty. */
+/* A setting that has no default and need not be given is unset if its text is empty. */
 static gboolean
 store_value(RpRunValue *value, const char *name, RpRunFile *run, GError **error)
 {
@@ -123,7 +123,7 @@ has_rounds(const RpScheduleOps *schedule)
     return schedule->dispatched && rp_schedule_is_trained(schedule);
 }
 
-/* Of a schedule that takes replicas, whether devices and micro-batches do. */
+/* Checks that devices and micro-batches suit a schedule with replicas. */
 static gboolean
 check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunFile *run,
                const RpShape *given, GError **error)

@@ -22,7 +22,7 @@
 /* Values of packing_choice, but for 1 = false, 2 = true. */
 #define RP_RUN_PACKING_AUTO 0
 
-/* Of checkpoint.beside: true. */
+/* With checkpoint.beside: true. */
 #define RP_RUN_BESIDE_ALWAYS 2
 
 /* Values of excess_length_choice. */
@@ -88,13 +88,13 @@ typedef struct {
     double split;    /* share of the samples; 0: none */
 } RpRunFileEval;
 
-/* Of matmul: fp8. */
+/* With matmul: fp8. */
 typedef struct {
     int gradients; /* RpDtype; 0 = RP_DTYPE_E5M2 */
     gint64 plain_first, plain_last;
 } RpRunFileFp8;
 
-/* Of rank 0: none is given. */
+/* Rank 0: none is given. */
 typedef struct {
     gint64 rank;
     double alpha; /* 0 = twice the rank */

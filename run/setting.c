@@ -1,4 +1,4 @@
-/* What the table of settings says of a key or a value. */
+/* Lookups in the table of settings. */
 #include <errno.h>
 #include <string.h>
 

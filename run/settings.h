@@ -8,7 +8,7 @@
 
 #include "core/plan/planner.h"
 
-/* What is wrong with the description of a run. */
+/* Errors in the description of a run. */
 #define RP_RUN_ERROR (rp_run_error_quark())
 GQuark rp_run_error_quark(void);
 typedef enum {
@@ -26,7 +26,7 @@ typedef enum {
 
 #define RP_SETTING_MAX_TEXT 4096 /* bytes */
 
-/* What a value is, and the type of its field in RpRunFile. */
+/* The kind of a value, and the type of its field in RpRunFile. */
 typedef enum {
     RP_SETTING_TEXT,     /* char *: 1 to RP_SETTING_MAX_TEXT bytes */
     RP_SETTING_STAGES,   /* char *: the same; a list in YAML becomes one */
@@ -80,7 +80,7 @@ gboolean rp_setting_is_group(const char *key);
  * word of another group, or a near one of any. Returns: (transfer full) (nullable) */
 char *rp_setting_nearest(const char *key);
 
-/* What a setting takes: "a whole number from 1 to 1024". (transfer full) */
+/* The values that a setting takes: "a whole number from 1 to 1024". (transfer full) */
 char *rp_setting_expects(const RpSetting *setting);
 
 /* "required", the default, what holds without one, or "-". */

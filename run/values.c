@@ -1,4 +1,4 @@
-/* What a run file and the command line set: texts and their places. */
+/* Values that a run file and the command line set: texts and their places. */
 #include "run/values.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /**
- * What a run file and the command line set, before it is read: texts and their places. Private to
+ * Values that a run file and the command line set, before they are read: texts and their places. Private to
  * run/.
  */
 #pragma once
@@ -38,7 +38,7 @@ gboolean rp_run_values_read(RpRunValues *values, const char *name, const char *t
 gboolean rp_run_values_set(RpRunValues *values, const char *word,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What is set, as YAML. (transfer full) */
+/* All values that are set, as YAML. (transfer full) */
 char *rp_run_values_to_yaml(const RpRunValues *values);
 
 /* "PLACEno key KEY; did you mean ...?" */

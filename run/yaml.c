@@ -44,7 +44,7 @@ next(Reader *reader, GError **error)
     return yaml_parser_parse(&reader->parser, &reader->event) || fail_syntax(reader, error);
 }
 
-/* Of the event at hand. */
+/* The place of the current event. */
 static char *
 place(const Reader *reader)
 {

@@ -233,7 +233,7 @@ compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted values, interpolated between neighbours. */
+/* Quantile of sorted values, interpolated between neighbours. */
 static double
 percentile(const double *values, guint n, double p)
 {

@@ -58,7 +58,7 @@ void rp_draws_apply(RpDraws *draws, guint64 seed, guint draw);
 /* z: mean 0, variance 1, within 6 of 0: the sum of twelve numbers that are spread evenly. */
 double rp_draws_normal(guint64 seed, guint draw, guint iteration, guint layer, guint micro_batch);
 
-/* What a figure was over many draws. */
+/* The distribution of a figure over many draws. */
 typedef struct {
     double mean;
     double deviation; /* standard, of the draws as a sample; 0 of one draw */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Of all messages of a task of the network's lane: one to each other server. */
+/* Bytes of all messages of a task of the network's lane: one to each other server. */
 static gint64
 network_latency_ns(const RpMachine *machine, const RpPlan *plan)
 {

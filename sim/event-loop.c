@@ -176,7 +176,7 @@ free_engine(RpEventLoop *loop, guint32 l)
     list_engine(loop, lane->engine);
 }
 
-/* What a transfer made the head wait; 0 if it is no action. */
+/* Time that a transfer made the head wait; 0 if it is no action. */
 static gint64
 transfer_ns(const RpEventLoop *loop, const RpEventLane *lane)
 {
@@ -218,7 +218,7 @@ end_head(RpEventLoop *loop, guint32 l, gint64 now_ns)
     next_head(loop, l, now_ns);
 }
 
-/* What the head was doing is over: the head, or its lead. */
+/* Ends the head, or its lead. */
 static void
 end_run(RpEventLoop *loop, guint32 l, gint64 now_ns)
 {
@@ -314,7 +314,7 @@ run(RpEventLoop *loop)
     }
 }
 
-/* What the sleeping head of @lane waits for: an id, which need not be in the plan. */
+/* The id that the sleeping head of @lane waits for; it need not be in the plan. */
 static RpTaskId
 awaited_by(const RpEventLoop *loop, const RpEventLane *lane)
 {

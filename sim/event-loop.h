@@ -1,5 +1,5 @@
 /**
- * What event-loop.c and event-loop-init.c share: lanes, copy engines and the events to come.
+ * Shared by event-loop.c and event-loop-init.c: lanes, copy engines and the events to come.
  */
 #pragma once
 
@@ -7,7 +7,7 @@
 #include "sim/flows/flow-set.h"
 #include "sim/gating.h"
 
-/* What a lane's tasks occupy. */
+/* The resource that a lane's tasks occupy. */
 typedef enum {
     RP_RESOURCE_TIME,
     RP_RESOURCE_PROCESSOR,

@@ -1,5 +1,5 @@
 /**
- * Which transfer a compute action had to wait for, and how long that transfer took.
+ * Finds the transfer that a compute action had to wait for, and how long that transfer took.
  */
 #pragma once
 

@@ -5,7 +5,7 @@
 
 #include <glib.h>
 
-/* What a task asks of one resource. */
+/* A task's work on one resource. */
 typedef struct {
     gint64 head_ns; /* before it can begin */
     gint64 work_ns;

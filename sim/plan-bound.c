@@ -10,7 +10,7 @@
 #define MOST_GATES 64    /* of more iterations it is not asked what each takes */
 #define ROUNDING_NS 1e-3 /* by which a copy may end too early (sim/flows/flow-set.c) */
 
-/* What tasks of a limit's resource ask of it. */
+/* The tasks of one resource of a limit. */
 typedef struct {
     gsize n; /* tasks */
     gint64 busy_ns;
@@ -74,14 +74,14 @@ root_bytes_per_s(const Bound *bound)
     return links->gpus_per_root > 0 ? limit_of(links->root_bytes_per_s) : INFINITY;
 }
 
-/* Of a copy's device. */
+/* The link of a copy's device. */
 static const RpLinks *
 links_of(const Bound *bound, const RpTask *task)
 {
     return rp_machine_links(bound->machine, rp_plan_lane_device(bound->plan, task->lane));
 }
 
-/* Of a task with the machine to itself. */
+/* Duration of a task with the machine to itself. */
 static double
 alone_bytes_per_s(const Bound *bound, const RpTask *task)
 {
@@ -121,7 +121,7 @@ counts(const Bound *bound, gsize i)
     return bound->after[i] && bound->before[i];
 }
 
-/* What a task waits for: dependency @d, or behind the last the task in front of it. */
+/* A task's predecessor: dependency @d, or behind the last the task in front of it. */
 typedef struct {
     gsize task;
     gint64 gap_ns;  /* from its end to the start; recompute may come earlier */
@@ -196,7 +196,7 @@ find_paths(Bound *bound)
 
 /* ---- resources ---- */
 
-/* Which of @limit's resources task @i uses, and for how long. Returns: whether it uses one */
+/* Finds the resource of @limit that task @i uses, and for how long. Returns: whether it uses one */
 static gboolean
 ask(const Bound *bound, gsize i, RpLimit limit, guint *index, gint64 *work_ns)
 {
@@ -300,7 +300,7 @@ look_at_resource(const Bound *bound, RpLimit limit, guint index, RpJob *jobs, Rp
     consider(best, rp_one_machine_ns(jobs, resource->n, jobs + resource->n), limit, index);
 }
 
-/* Of an iteration of the window. Devices that take turns are busy alike in the long run, though not
+/* Busy time of an iteration of the window. Devices that alternate are busy alike in the long run, though not
  * in each window: all count together. */
 static void
 look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, RpPlanBound *best)
@@ -366,7 +366,7 @@ look_at_limit(const Bound *bound, RpLimit limit, const RpSteadyWindow *steady, R
             look_at_resource(bound, limit, r, jobs, best);
 }
 
-/* Of the tasks that count. */
+/* Bound of the tasks that count. */
 static RpPlanBound
 bound_of_part(Bound *bound, const RpSteadyWindow *steady)
 {

@@ -1,5 +1,5 @@
 /*
- * Which engine runs a plan, and what machine a profile describes.
+ * Chooses the engine of a plan, and makes the machine that a profile describes.
  */
 #include "sim/simulate-private.h"
 
@@ -22,7 +22,7 @@ optimizer_weight(const RpProfile *profile)
     return CLAMP(rest * MAX(profile->gpus, 1) / copies, LEAST_WEIGHT, MOST_WEIGHT);
 }
 
-/* So much of both ways together is left for copies up. */
+/* Share of both directions together that is left for copies up. */
 #define LEAST_UP 0.25
 
 /* Copies down keep their rate, and those up get the rest: so it was measured on several boxes (sources

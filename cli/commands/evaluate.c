@@ -20,7 +20,7 @@ typedef struct {
     int micro_batch_size;
 } EvaluateArgs;
 
-/* What training would warn of; its notes are of training. */
+/* Prints the warnings of training; its notes are about training alone. */
 static void
 say(gpointer user_data, const char *kind, const char *text)
 {

@@ -89,7 +89,7 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
     return choice >= 0;
 }
 
-/* Of all weights, those that @format (nullable) packs as large as that makes them. */
+/* Bytes of all weights; those that @format (nullable) packs count as packed. */
 static guint64
 count_bytes(const RpWeights *weights, const RpLowbit *format)
 {

@@ -28,7 +28,7 @@ merging_clear(Merging *merging)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Merging, merging_clear)
 
-/* Of what is packed: but stacks of GPT-OSS in mxfp4 are read as those of 16 bits would stand. */
+/* Takes the base's own packing; but stacks of GPT-OSS in mxfp4 are read as 16-bit weights would be. */
 static gboolean
 adopt(Merging *merging, const RpLora *lora, GError **error)
 {

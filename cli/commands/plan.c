@@ -2,7 +2,7 @@
 #include "cli/plan/plan.h"
 #include "run/settings.h"
 
-/* What the library refuses because of the words is wrong usage. */
+/* A refusal by the library because of the words is wrong usage. */
 static void
 blame_usage(GError **error)
 {
@@ -50,7 +50,7 @@ find_range(const RpAdvice *advice, RpAdviseRange *range, GError **error)
            rp_advise_range(&query, advice->best, range, error);
 }
 
-/* What the network makes of it: beside what is best without. */
+/* The same question for one server shows how much the network costs. */
 static gboolean
 serve(RpPlanQuestion *question, const RpAdvice *advice, GError **error)
 {

@@ -41,7 +41,7 @@ typedef struct {
     gboolean servers; /* the network between them, and nothing else */
 } ProfileArgs;
 
-/* What is measured. */
+/* The model and device to measure. */
 typedef struct {
     const char *word; /* as given */
     const RpDeviceOps *ops;
@@ -177,7 +177,7 @@ read_matmul(const ProfileArgs *args, Subject *subject, GError **error)
            rp_cli_refuse(error, "%s", problem->message);
 }
 
-/* Whose attention. "auto" is measured later. */
+/* The attention's kernels. "auto" is measured later. */
 static gboolean
 read_attention(const ProfileArgs *args, Subject *subject, GError **error)
 {
@@ -320,7 +320,7 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
     return read_matmul(args, subject, error) && read_routing(args->routing, subject, error);
 }
 
-/* Which model, and the command that makes the file again. */
+/* Names the model, and the command that makes the file again. */
 static void
 describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
 {

@@ -8,7 +8,7 @@
 #include "cli/train/train.h"
 #include "run/settings.h"
 
-/* What a shell reports for a program that a signal ended. */
+/* A shell reports this code for a program that a signal ended. */
 #define SIGNAL_EXIT 128
 
 /* More is not even read. */

@@ -223,7 +223,7 @@ check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **erro
                                 "--gpus and --micro-batches beside it");
 }
 
-/* What makes no sense for several models, and words that every row would stumble over. */
+/* Refuses options that make no sense for several models, and words that every row would refuse. */
 static gboolean
 check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
 {

@@ -88,7 +88,7 @@ compare(const DiffArgs *args, char *const *paths, const RpTraceDiffOptions *opti
 
 /* ---- the report ---- */
 
-/* What is known of one side as a whole. */
+/* The figures of one side as a whole. */
 typedef struct {
     RpBubble bubble;
     gint64 busy_ns[N_LANE_KINDS]; /* all lanes of a kind */
@@ -178,7 +178,7 @@ report_totals(RpReport *report, const Side *side, const Side *sides, const RpTim
     rp_report_end(report);
 }
 
-/* Of the first, in percent. */
+/* The second relative to the first, in percent. */
 static void
 report_relative(RpReport *report, gint64 first_ns, gint64 second_ns, const char *label)
 {

@@ -33,7 +33,7 @@ replay_clear(Replay *replay)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Replay, replay_clear)
 
-/* What is compared and how it came about. */
+/* The two results, and how they were made. */
 typedef struct {
     double scale;
     RpResult predicted;

@@ -193,7 +193,7 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
                       "has arrived;\n  without --published it waits");
 }
 
-/* What a file is written from. */
+/* The results that files are written from. */
 typedef struct {
     const RpPlan *plan;
     const RpTrace *trace;

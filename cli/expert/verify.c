@@ -5,7 +5,7 @@
 #include "core/formats/import-pytorch.h"
 #include "core/verify/verify.h"
 
-/* Of a proof: 13 iterations of a large model prove nothing that these do not. */
+/* Limits a proof: 13 iterations of a large model prove nothing that these do not. */
 #define MAX_CSV_BYTES ((gsize)64 << 20)
 #define ASYNC_ITERATIONS 4
 
@@ -16,7 +16,7 @@ typedef struct {
     char *trace;
 } VerifyArgs;
 
-/* What was proved of one plan, counted. */
+/* Counts of the proofs of one plan. */
 typedef struct {
     const char *what; /* "compute", "full", ... */
     guint64 tasks;

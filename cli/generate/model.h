@@ -1,5 +1,5 @@
 /**
- * What generate and evaluate work with: a model, a checkpoint or a run, with adapters, on one device;
+ * The subject of generate and evaluate: a model, a checkpoint or a run, with adapters, on one device;
  * its tokenizer; answers as they are asked for.
  */
 #pragma once
@@ -40,7 +40,7 @@ gboolean rp_cli_model_open(RpCliModel *model, const char *word, const char *adap
 gboolean rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of the adapters' directory, if it has one, else of the model's. (transfer full) */
+/* The tokenizer of the adapters' directory, if it has one, else of the model's. (transfer full) */
 RpTokenizer *rp_cli_model_tokenizer(const RpCliModel *model,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The directory that has @name: the adapters', else the model's. */

@@ -7,7 +7,7 @@
 #include "exec/data/dataset.h"
 #include "run/train/samples.h"
 
-/* Of answers to prompts that come with none. */
+/* Number of tokens of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64
 
 /* A line of the prompts' file. */

@@ -9,7 +9,7 @@
 #include "text/chat/chat.h"
 
 #define DEFAULT_NEW_TOKENS 256
-/* Of a conversation, or as many as the model has positions for. */
+/* Most tokens of a conversation, or as many as the model has positions for. */
 #define CONVERSATION_TOKENS 4096
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 

@@ -11,7 +11,7 @@
 
 #define RP_CLI_PAGE_TRACES RP_N_TRACE_SIDES
 
-/* What a page is made of. Zero-initialise. */
+/* The sources of a page. Zero-initialise. */
 typedef struct {
     guint n;                         /* traces */
     char *files[RP_CLI_PAGE_TRACES]; /* to be shown */

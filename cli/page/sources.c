@@ -55,7 +55,7 @@ is_run(const char *word)
 
 /* ---- the run's own traces ---- */
 
-/* What train wrote, where no trace was named: by its key, or as trace.json beside its metrics. */
+/* Finds the trace that train wrote, if none was named: by its key, or as trace.json beside its metrics. */
 static gboolean
 find_measured(RpCliPage *page, GError **error)
 {
@@ -143,7 +143,7 @@ shift_memory(GPtrArray *memory, const RpTrace *whole, const RpTrace *part)
     }
 }
 
-/* Which part: as asked; of an asynchronous prediction alone the steady state; else all. */
+/* Chooses iterations: as requested; the steady state of a lone asynchronous prediction; else all. */
 static gboolean
 choose_part(const RpCliPage *page, const char *iterations, RpTraceDiffOptions *options,
             GError **error)

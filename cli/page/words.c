@@ -1,4 +1,4 @@
-/* What a page says of a run: its steps, its plan, its commands. */
+/* The text of a page about a run: its steps, its plan, its commands. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ text_number(double value, guint digits)
 
 /* ---- steps ---- */
 
-/* Of one number of lines: first, last and least, and the mean of those that are steady. */
+/* Summary of one number over all lines: first, last and least, and the mean of those that are steady. */
 typedef struct {
     double first, last, least, sum;
     guint n;

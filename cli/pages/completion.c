@@ -17,7 +17,7 @@ setting_of(const GOptionEntry *option)
     return setting != NULL ? setting : rp_setting_find(key);
 }
 
-/* What may stand behind an option, with spaces between: words, or keys and =, behind which more
+/* The words that may follow an option, with spaces between: words, or keys and =, behind which more
  * stands; %NULL: a file, or anything. */
 static char *
 values_of(const GOptionEntry *option)

@@ -54,7 +54,7 @@ typedef struct {
     gint64 seed;
 } RpPlanArgs;
 
-/* What they mean. Zero-initialise. */
+/* The question that the words ask. Zero-initialise. */
 typedef struct {
     const RpPlanArgs *args; /* borrowed */
     RpAdviseQuery query;
@@ -114,7 +114,7 @@ const char *rp_plan_device_name(const RpAdviseQuery *query);
 /* Parameters of the model, each once; of these the trained ones, with LoRA those of adapters. */
 void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, guint64 *trained);
 
-/* Of one checkpoint: 16-bit weights, or 32-bit adapters where the rest is frozen, and 32-bit weights and moments of what is trained; another
+/* Bytes of one checkpoint: 16-bit weights, or 32-bit adapters where the rest is frozen, and 32-bit weights and moments of what is trained; another
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
 guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
 
@@ -127,7 +127,7 @@ const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 #define RP_PLAN_EPOCHS 3
 #define RP_PLAN_VALIDATED 0.05
 
-/* What the advice does not say. */
+/* Words of a run file that the advice does not have. */
 typedef struct {
     const char *model, *data, *output, *devices; /* as the run file has them */
 } RpPlanRunWords;
@@ -138,7 +138,7 @@ char *rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
 /* Writes it to @path. Errors: G_IO_ERROR; RP_RUN_ERROR_*: words that no run file takes */
 gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
                            const RpPlanRunWords *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* What a run file says of the optimizer, on a line; nothing where all is as it is without. */
+/* Appends the optimizer's lines of a run file; nothing if all values are the defaults. */
 void rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query);
 /* The same as members of JSON, but for the mode: "optimizer_state". */
 void rp_plan_report_form(RpReport *report, const RpOptimizerForm *form);
@@ -159,7 +159,7 @@ typedef struct {
     RpDrawn bubble_ratio;
 } RpPlanDrawn;
 
-/* Of several servers: members of JSON, and lines for people (servers.c). */
+/* Reports several servers: members of JSON, and lines for people (servers.c). */
 void rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question,
                             const RpAdvice *advice);
 /* Reads --servers and --network. */

@@ -10,7 +10,7 @@
 #include "run/matmul.h"
 #include "run/run.h"
 
-/* What is taken where nothing is given. */
+/* Defaults of the options. */
 #define DEFAULT_SEQUENCE 2048
 /* A number alone is in GiB, and no machine has more than so many. */
 #define MAX_GIB 65536.0
@@ -273,7 +273,7 @@ read_path(const RpPlanArgs *args, const char *path, RpPlanNetworkWords *words,
     return TRUE;
 }
 
-/* What `train` has is asked there, anything else of the cost model. */
+/* A model that `train` knows is planned as `train` does, any other by the cost model. */
 static gboolean
 read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *question,
           GError **error)
@@ -311,7 +311,7 @@ is_path(const char *word)
            (rp_model_find(word, NULL) == NULL || g_path_is_absolute(word) || word[0] == '.');
 }
 
-/* What is frozen beside adapters, and how. */
+/* Reads which weights are frozen beside adapters, and their format. */
 static gboolean
 read_lora(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 {

@@ -286,7 +286,7 @@ say_list(RpReport *report, const char *key, const GArray *blocks)
     rp_report_say(report, "  %s: %s", key, blocks->len > 0 ? list : "none");
 }
 
-/* What makes `train` do it: with its own choice of stages it fits as well, unless host memory is
+/* Writes the run file that makes `train` do it: with its own choice of stages it fits as well, unless host memory is
  * short. */
 static void
 say_keys(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest *longest)
@@ -408,7 +408,7 @@ report_unknowns(RpReport *report, const RpAdviseRange *range)
     rp_report_end(report);
 }
 
-/* What a run of the plan shown takes beside memory. */
+/* Reports the time and disk space of a run of the plan. */
 static void
 report_costs(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question)
 {

@@ -65,7 +65,7 @@ rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question, GError **
     return TRUE;
 }
 
-/* What the slowest of all is. */
+/* Names the slowest resource of all. */
 static const char *
 binds(const RpAdviseServed *served, const RpAdviseRun *run)
 {

@@ -54,7 +54,7 @@ rp_plan_unknown_ends(const RpAdviseRange *range, RpUnknown unknown)
                                                 range->of[unknown].high / 1e9, info->unit);
 }
 
-/* Of 16 bits each. Codes of 8 bits are kept both ways round, as many bytes, with scales beside them that
+/* Bytes of weights, 16 bits each. Values of 8 bits are kept with their transpose, as many bytes, with scales beside them that
  * are no parameters: then what goes up is all but these. */
 static guint64
 parameter_bytes(const RpLayer *layer)

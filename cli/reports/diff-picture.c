@@ -22,7 +22,7 @@ rp_diff_label(const RpTraceDiff *diff, RpTraceSide side)
     return same ? numbers[side] : origins[side];
 }
 
-/* What the picture has of a side; the host's lanes are left out. */
+/* The lanes of a side in the picture; the host's are left out. */
 static void
 add_side(RpTrace *both, const RpTrace *trace, RpTraceSide side, RpTaskId *task, gint64 *from_ns)
 {

@@ -42,7 +42,7 @@ gboolean rp_cli_noise_check(const RpCliNoise *noise, const char *slow, guint gpu
 /* To a request that is resolved. */
 void rp_cli_noise_apply(const RpCliNoise *noise, RpRequest *request);
 
-/* What figures are over draws of the times, if they are asked for and the times have a
+/* Reports figures over draws of the times, if they are requested and the times have a
  * distribution. @drawn: (out): draws = 0: they are not; @distributed: (out): whether they have */
 gboolean rp_cli_noise_draw(const RpCliNoise *noise, const RpRequest *request,
                            const RpProfile *profile, RpRequestDrawn *drawn, gboolean *distributed,

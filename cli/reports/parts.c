@@ -21,7 +21,7 @@ rp_cli_harmless(const char *text)
     return g_string_free(out, FALSE);
 }
 
-/* Of a text that would fill the screen, both ends. (transfer full) (nullable): it is short */
+/* Shortens a text that would fill the screen to its beginning and end. (transfer full) (nullable): it is short */
 static char *
 cut_middle(const char *text)
 {

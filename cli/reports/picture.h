@@ -29,7 +29,7 @@ typedef struct {
 gboolean rp_cli_picture_style(const RpPictureArgs *args, gboolean drawn, RpFigureStyle *style,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What part of a run is drawn. */
+/* The part of a run that is drawn. */
 typedef struct {
     guint first; /* iteration */
     guint end;   /* excluded */
@@ -53,7 +53,7 @@ gboolean rp_cli_picture_window(const RpRequest *request, const RpTrace *trace, c
 RpFigure *rp_cli_timeline(const RpRequest *request, const char *model, const RpTrace *trace,
                           const RpPictureWindow *window, const RpFigureStyle *style);
 
-/* What the buffers of each GPU and of the host hold over time. (transfer full) */
+/* Bytes in the buffers of each GPU and of the host over time. (transfer full) */
 RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile,
                               const RpPlan *plan, const RpTrace *trace,
                               const RpPictureWindow *window, const RpFigureStyle *style);

@@ -112,7 +112,7 @@ add_gb(RpReport *report, const char *key, double bytes_per_s, const char *label)
     rp_report_show(report, "%.1f GB/s", bytes_per_s / 1e9);
 }
 
-/* Of copies at once, where they were measured. */
+/* Rates of copies at once, if they were measured. */
 void
 rp_report_profile_links(RpReport *report, const RpLinks *links)
 {

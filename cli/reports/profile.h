@@ -1,5 +1,5 @@
 /**
- * What `roundpipe profile` has measured (cli/commands/profile.c), and what measures.
+ * The report of `roundpipe profile` (cli/commands/profile.c).
  */
 #pragma once
 
@@ -12,7 +12,7 @@ void rp_report_built(RpReport *report, const RpDeviceOps *gpus);
 /* The first @n. @problems: (element-type utf8): a line is added for each that does not answer */
 void rp_report_gpus(RpReport *report, guint n, GPtrArray *problems);
 
-/* Of what, and how. @output: the file; @weights: "given" or "random" */
+/* The measured model and device. @output: the file; @weights: "given" or "random" */
 void rp_report_profile_subject(RpReport *report, const RpProfile *profile, const char *output,
                                const char *weights);
 void rp_report_profile_layers(RpReport *report, const RpProfile *profile);

@@ -64,7 +64,7 @@ peak_live(const RpRequest *request)
     return peak;
 }
 
-/* Of one iteration, steady or alone: runs of several with flushes are not compared with it. */
+/* Lower bound of one iteration, steady or alone: runs of several with flushes are not compared with it. */
 static gint64
 bound_ns(const RpRequest *request, const RpProfile *profile)
 {
@@ -81,7 +81,7 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
                                  profile->has_sizes ? profile->gpu_memory_bytes : 0);
 }
 
-/* Of an iteration. */
+/* The plan's lower bound, for an iteration. */
 static RpPlanBound
 plan_bound(const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
            const RpResult *result)

@@ -1,5 +1,5 @@
 /**
- * What a simulated request comes to: the figures that `simulate`, `compare` and `partition` print.
+ * The result of a simulated request: the figures that `simulate`, `compare` and `partition` print.
  */
 #pragma once
 
@@ -59,12 +59,12 @@ void rp_report_add_plan_bound(RpReport *report, const RpResult *result, const ch
  * the six; %NULL: for machines */
 void rp_report_add_bubble(RpReport *report, const RpBubble *bubble, const char *const *labels);
 
-/* What forwards save instead of its being recomputed, if anything, and what that brings. */
+/* Reports which tensors forwards save instead of recomputing them, and how much faster that is. */
 void rp_report_add_saved(RpReport *report, const RpRequest *request);
 /* Frozen weights that stay on devices, if any do, and what they bring. */
 void rp_report_add_resident(RpReport *report, const RpRequest *request);
 
-/* What a figure was over draws (sim/draws.h). @ms: nanoseconds, told in milliseconds; else a ratio,
+/* Reports a figure over draws (sim/draws.h). @ms: nanoseconds, printed in milliseconds; else a ratio,
  * for people in percent */
 void rp_report_add_drawn(RpReport *report, const char *key, const RpDrawn *drawn, gboolean ms,
                          const char *label);

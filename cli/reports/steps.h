@@ -27,7 +27,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliSteps, rp_cli_steps_clear)
 gboolean rp_cli_steps_read(const char *word, RpCliSteps *steps,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of an evaluation, not of a step. */
+/* The line is of an evaluation, not of a step. */
 gboolean rp_cli_is_evaluation(const RpTrainLine *line);
 /* NAN where it is not known. */
 double rp_cli_tokens_per_s(const RpTrainLine *line);

@@ -7,10 +7,10 @@
 #include "core/schedules/schedule.h"
 
 #define USUAL_MODEL "qwen3-1.7b"
-/* Of one option; a range that goes on longer is a mistake. */
+/* Most values of one option; a longer range is a typing error. */
 #define MOST_VALUES 1000
 
-/* What a sweep simulates where an option is not given, as `compare` does. */
+/* Defaults of a sweep, those of `compare`. */
 static const struct {
     const char *option, *value;
 } usual[] = {{"schedule", "roundpipe"}, {"gpus", "8"}, {"micro-batches", "16"}};

@@ -16,7 +16,7 @@
 /* An option's values that are so far apart stand on a logarithmic axis. */
 #define WIDE_RANGE 8
 
-/* What columns are called on an axis. */
+/* Names of columns on an axis. */
 static const struct {
     RpSweepResult result;
     const char *title;
@@ -196,7 +196,7 @@ compare_x(const void *a, const void *b)
     return (left->y > right->y) - (left->y < right->y);
 }
 
-/* Of points by x the best y so far, from the better end of x. */
+/* Keeps the best y so far of points sorted by x, from the better end of x. */
 static GArray *
 front_of(const Drawing *drawing, GArray *points)
 {

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "plots/figure.h"
 
-/* Of rp_schedule_options. */
+/* More than there are rp_schedule_options. */
 #define RP_SWEEP_MOST_OPTIONS 64
 #define RP_SWEEP_MOST_ROWS 100000
 
@@ -42,14 +42,14 @@ gboolean rp_sweep_grid_make(RpSweepGrid *grid, char *const *models, char *const 
 
 /* "model", "gpus". */
 const char *rp_sweep_axis_name(const RpSweepAxis *axis);
-/* Which of its values row @i has; the last axis changes fastest. */
+/* Index of the value that row @i has; the last axis changes fastest. */
 guint rp_sweep_grid_place(const RpSweepGrid *grid, guint i, guint axis);
 /* The options of row @i; texts are the grid's. */
 void rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpScheduleArgs *args);
 
 /* ---- rows.c ---- */
 
-/* What a row has behind the grid's columns. */
+/* The columns of a row behind the grid's. */
 typedef enum {
     RP_SWEEP_DEVICE,
     RP_SWEEP_ITERATION_MS,

@@ -19,7 +19,7 @@ most_at_once(const RpRunFile *run)
     return checkpoint->keep > 0 ? MIN(saved, (guint64)checkpoint->keep + 1 + best) : saved;
 }
 
-/* Of the disk that @output is on, or will be. */
+/* Free bytes of the disk that @output is on, or will be. */
 static gboolean
 free_bytes(const char *output, guint64 *bytes)
 {

@@ -173,7 +173,7 @@ report_categories(RpReport *report, const char *key, const char *label, const Rp
     rp_report_end(report);
 }
 
-/* Of the fullest device and of the host. */
+/* Reports the memory of the fullest device and of the host. */
 static void
 say_memory(RpReport *report, const RpPlan *plan)
 {
@@ -213,7 +213,7 @@ rp_train_report_arenas(RpReport *report, const RpTrainJob *job, const RpTrainOut
     }
 }
 
-/* Of several servers, as measured at the start. */
+/* Reports the network of several servers, as measured at the start. */
 static void
 report_network(RpReport *report, const RpTrainJob *job)
 {
@@ -367,7 +367,7 @@ is_comparable(const RpTrainOutcome *outcome)
     return outcome->means.steps > 0 && waited(outcome) <= MAX_WAITED;
 }
 
-/* Of a time with the predicted one. (transfer full) */
+/* Formats a time and its difference to the predicted one. (transfer full) */
 static char *
 difference(const RpTrainOutcome *outcome, int digits, double value, const char *unit)
 {
@@ -457,7 +457,7 @@ say_comparison(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *ou
         rp_report_say(report, "no steady step to measure: the first two do not count");
 }
 
-/* What proving the plan takes of a step, where steps were measured. */
+/* Reports the share of a step that proving the plan takes, if steps were measured. */
 static void
 report_proof(RpReport *report, const RpTrainOutcome *outcome)
 {

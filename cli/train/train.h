@@ -22,7 +22,7 @@ typedef struct {
     gboolean tells_stop; /* a signal has a step finished and saved, and says so */
 } RpTrainWords;
 
-/* What tells on standard error and in @words's report, and stops at signals. */
+/* Prints events on standard error and in @words's report, and stops at signals. */
 RpRunEvents rp_train_events(RpTrainWords *words);
 
 /* ---- servers.c ---- */
@@ -34,7 +34,7 @@ gboolean rp_train_join(const char *command, RpServers **servers,
 /* Leaves them. @error: why the run ended, or it is %NULL: then the others are told; where it is not for this
  * server to print, nothing more is printed. */
 void rp_train_part(const char *command, RpServers *servers, const GError *error);
-/* What server 0 is told of a run, others only do. */
+/* Reports that server 0 alone prints. */
 void rp_train_quieten(RpRunEvents *events);
 
 /* ---- profile-servers.c ---- */
@@ -89,7 +89,7 @@ void rp_train_report_keys(RpReport *report);
 
 /* ---- report-validation.c ---- */
 
-/* What is evaluated, how often, and how long that takes; nothing of a run without. */
+/* Reports what is evaluated, how often, and for how long; nothing without evaluation. */
 void rp_train_report_validation(RpReport *report, const RpTrainJob *job);
 /* Losses, and times beside the predicted ones. */
 void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
@@ -97,9 +97,9 @@ void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
 
 /* ---- report-saving.c ---- */
 
-/* What checkpoints will take of the disk. */
+/* Reports the disk space that checkpoints will take. */
 void rp_train_report_disk(RpReport *report, const RpTrainJob *job);
-/* What was saved, and the time that took. */
+/* Reports saved checkpoints, and the time that saving took. */
 void rp_train_report_saved(RpReport *report, const RpTrainOutcome *outcome);
 
 /* ---- report.c ---- */
@@ -117,7 +117,7 @@ void rp_train_report_plan(RpReport *report, const RpTrainJob *job, const char *c
 void rp_train_report_interrupted(RpReport *report, const RpTrainJob *job,
                                  const RpTrainOutcome *outcome, const RpTrainHow *how,
                                  char *const *sets);
-/* What pinning the host's memory took, if any was pinned. */
+/* Reports the time that pinning host memory took, if any was pinned. */
 void rp_train_report_pinned(RpReport *report, const RpPinnedMemory *pinned);
 /* Predicted against measured, after the last. */
 void rp_train_report_outcome(RpReport *report, const RpTrainJob *job,

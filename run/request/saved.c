@@ -1,5 +1,5 @@
 /*
- * What forwards save for their backwards (core/profile/saved.h), and whether that is faster: it goes to
+ * Saved tensors (core/profile/saved.h), and whether saving them is faster: they go to
  * host memory and back beside compute, and the recompute is shorter by it.
  *
  * Groups of a class of layers stand in a row by the time that a byte of them saves; of this row the
@@ -10,11 +10,11 @@
 #include "run/devices.h"
 #include "run/request.h"
 
-/* What predictions can tell apart. */
+/* Smaller differences are below the error of predictions. */
 #define LEAST_GAIN 1.01
 /* Lengths of the row that are simulated. */
 #define MOST_TRIED 6
-/* Of the host's memory, where its limit is known; else of what is taken without. */
+/* Share of the host's memory, if its limit is known; else of the memory that is taken without saving. */
 #define SHARE_OF_HOST 0.9
 #define MORE_HOST 1.25
 
@@ -69,7 +69,7 @@ simulate(const RpProfile *profile, const RpRequest *request, guint64 host_bytes,
     return TRUE;
 }
 
-/* What the host's arena may have where something is saved; @request: without. 0: on an error */
+/* Limit of the host's arena if something is saved; @request: without. 0: on an error */
 static guint64
 host_limit(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, GError **error)
 {
@@ -115,7 +115,7 @@ divide_anew(const RpAsk *ask, const RpProfile *profile, guint64 host_bytes, RpRe
     return TRUE;
 }
 
-/* What is fastest with @request's stages: a length of the row, in all layers or in later ones alone, whose
+/* Finds the fastest choice with @request's stages: a length of the row, in all layers or in later ones alone, whose
  * values wait least; @best_ns 0: nothing fits. */
 static gboolean
 try_lengths(const RpProfile *profile, const GArray *row, guint64 host_bytes, RpRequest *request,
@@ -200,7 +200,7 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
     return TRUE;
 }
 
-/* What forwards save leaves other room for weights. */
+/* Saved tensors leave other space for weights. */
 static gboolean
 choose_again(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {

@@ -5,7 +5,7 @@
 
 #define SECONDS_PER_YEAR (365.25 * 86400)
 #define MOST_SECONDS (50 * SECONDS_PER_YEAR)
-/* Of plan and trace for a compute action, with its copies in `full`: measured, the largest
+/* Bytes of plan and trace for a compute action, with its copies in `full`: measured, the largest
  * (docs/lab/speed.md). */
 #define COMPUTE_BYTES 240
 #define BOUND_BYTES 1400

@@ -22,7 +22,7 @@ show(guint64 done, guint64 total, gpointer user_data)
     return events->stop == NULL || events->stop() == 0;
 }
 
-/* What the file has its frozen matrices in; %NULL: 16 or 32 bits. */
+/* The format of the file's frozen matrices; %NULL: 16 or 32 bits. */
 static const char *
 format_of(const RpWeights *weights)
 {

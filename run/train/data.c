@@ -21,7 +21,7 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
     return TRUE;
 }
 
-/* What stands behind the end of a short sample. Nothing is learned there. */
+/* The token that fills up a short sample. Nothing is learned there. */
 static gint32
 pad_id(const RpModel *config)
 {

@@ -1,6 +1,6 @@
 /* One evaluation of one file: a run that never trains.
  *
- * What it would train is what costs least: the adapters that are given, or one of rank 1 that adds
+ * It would train the least that is possible: the adapters that are given, or one of rank 1 that adds
  * zeros. So a model has no gradients and no optimizer state, and stands as it stands in its file.
  */
 #include "run/train/evaluate-file.h"

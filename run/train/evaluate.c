@@ -18,7 +18,7 @@
 
 /* ---- before the first step ---- */
 
-/* Of an evaluation: as many as all samples fill. */
+/* Micro-batches of an evaluation: as many as all samples fill. */
 static gboolean
 count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
 {
@@ -117,7 +117,7 @@ tell(const RpTrainLoop *loop, guint64 step, const RpEvaluation *evaluation)
                evaluation->loss, exp(evaluation->loss), (double)evaluation->ns / 1e9, than);
 }
 
-/* What was learned is not lost with data that cannot be read; after all else nothing can be saved.
+/* Progress is not lost with data that cannot be read; after other errors nothing can be saved.
  * (transfer full): @problem */
 static gboolean
 fail(RpTrainLoop *loop, GError *problem, GError **error)

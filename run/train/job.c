@@ -1,4 +1,4 @@
-/* What is known before the first step: model and data, then the rest in order. */
+/* Prepares a run before the first step: model and data, then the rest in order. */
 #include "run/train/private.h"
 
 #include <math.h>
@@ -102,7 +102,7 @@ check_stacks(const RpWeights *weights, GError **error)
     return TRUE;
 }
 
-/* What the run file names is not trained. How it is stored is known later: rp_weights_store_base(). */
+/* Freezes the tensors that the run file names. Their storage is known later: rp_weights_store_base(). */
 static gboolean
 freeze(RpTrainJob *job, GError **error)
 {
@@ -287,7 +287,7 @@ open_schedule(RpTrainJob *job, GError **error)
     return FALSE;
 }
 
-/* What the run asks for. @round: 0 = chosen with the partition */
+/* The plan that the run requests. @round: 0 = chosen with the partition */
 static RpAsk
 make_ask(const RpTrainJob *job, gint64 round)
 {

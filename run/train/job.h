@@ -120,7 +120,7 @@ gboolean rp_train_is_first(const RpServers *servers);
  * Opens the model and the data, reads all of the data once, measures or reads layer times, divides
  * the model, plans and simulates. Takes no memory for training.
  *
- * Of several servers all call it: layer times are those of server 0, memory is the least of all, and
+ * All servers call it: layer times are those of server 0, memory is the least of all, and
  * model, data and plan must be the same: RP_SERVERS_ERROR_DIFFERS.
  *
  * Errors: those of every part; a plan that does not fit: RP_TRAINER_ERROR_MEMORY, and job->remedy

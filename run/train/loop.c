@@ -313,7 +313,7 @@ tell_outcome(RpTrainLoop *loop)
     }
 }
 
-/* What is left of a run that broke off. */
+/* Adds to the error of a run that broke off where it can go on. */
 static void
 add_checkpoint(GError **error, const char *checkpoint, gboolean writing)
 {

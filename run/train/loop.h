@@ -53,7 +53,7 @@ gboolean rp_train_loop_is_useless(RpTrainLoop *loop);
 gboolean rp_train_loop_save(RpTrainLoop *loop, guint64 step,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What was learned before the data's @problem is not lost. (transfer full): @problem */
+/* Saves the progress before the data's @problem. (transfer full): @problem */
 gboolean rp_train_loop_save_before(RpTrainLoop *loop, GError *problem,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

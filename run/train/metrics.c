@@ -74,7 +74,7 @@ rp_train_metrics_read(const char *path, GError **error)
     return lines;
 }
 
-/* What the file is to begin with: its lines up to step @keep_steps. */
+/* The lines that the file keeps: those up to step @keep_steps. */
 static char *
 kept_lines(const char *path, guint64 keep_steps, GError **error)
 {

@@ -21,7 +21,7 @@
 #include "exec/checkpoint/checkpoint.h"
 
 #define LOCK_NAME ".lock"
-/* What stands in it once a run has begun to write: what is beside it is ours. */
+/* A run writes this file first: a folder that has it is ours. */
 #define LOCK_TEXT "roundpipe train\n"
 
 #define CHECKPOINT_PREFIX "checkpoint-"

@@ -1,5 +1,5 @@
 /**
- * What is known before the first step: job.c, data.c and times.c share this.
+ * The state before the first step, shared by job.c, data.c and times.c.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WAR
 
 /* ---- servers.c: nothing of one server ---- */
 
-/* What several servers cannot do is refused; @run's round becomes that of each. Errors:
+/* Refuses what several servers cannot do; @run's round becomes that of each. Errors:
  * RP_RUN_ERROR_VALUE */
 gboolean rp_train_divide(const RpTrainJob *job, RpRunFile *run,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -12,7 +12,7 @@
 #include "text/samples/records.h"
 
 #define CACHE_FOLDER ".roundpipe"
-/* Of samples that are made of the same records: more of it whenever they become others. */
+/* The version of how samples are made of records: one more whenever they become others. */
 #define ENCODING 1
 
 void

@@ -38,7 +38,7 @@ training_bytes(const RpTrainJob *job)
     return sum;
 }
 
-/* Of the limits that the run file and the system set, beside training. @taken: training has taken
+/* Memory within the limits of the run file and the system, beside training. @taken: training has taken
  * its memory. @limit: (out): the system's, if that is the lower one */
 static guint64
 room_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
@@ -57,7 +57,7 @@ room_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
     return MIN(left, system);
 }
 
-/* What is chosen takes no more than what is there. */
+/* An automatic choice takes no more than there is. */
 static gboolean
 has_room(const RpTrainJob *job, gboolean taken)
 {
@@ -119,7 +119,7 @@ find_room(RpTrainLoop *loop)
     return loop->beside != NULL;
 }
 
-/* Of a flushed trainer, when no write is under way. Returns: %FALSE: it is to be written in place */
+/* Copies the state of a flushed trainer, when no write is in progress. Returns: %FALSE: it is to be written in place */
 static gboolean
 begin_beside(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpDataState *state)
 {
@@ -163,7 +163,7 @@ warn_unsaved(const RpTrainLoop *loop, guint64 step, GError *problem, gboolean be
                full ? "; make room or lower checkpoint.keep" : "", what_follows);
 }
 
-/* What became of a checkpoint is kept for the report; what went wrong is told. @beside: it was
+/* Keeps the outcome of a checkpoint for the report, and reports an error. @beside: it was
  * written beside training. @weights: (nullable): where its weights alone were saved */
 static void
 note_saved(RpTrainLoop *loop, RpCheckpointWritten *written, gboolean beside, const char *weights)

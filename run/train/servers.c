@@ -23,7 +23,7 @@ rp_train_is_first(const RpServers *servers)
 
 /* ---- before anything is read ---- */
 
-/* Of the program's own file: servers of one version count in the same way. */
+/* Hash of the program's own file: servers of one version calculate alike. */
 static char *
 hash_program(void)
 {
@@ -95,7 +95,7 @@ end_probe(const RpServers *servers, const char *probe)
     return first;
 }
 
-/* What each server says, of which the first that has something to say is refused. */
+/* Collects each server's @problem; the first is the error of all. */
 static gboolean
 refuse_unshared(RpServers *servers, const char *output, const char *problem, GError **error)
 {
@@ -234,7 +234,7 @@ add_bytes(GChecksum *checksum, const void *bytes, gsize n)
     g_checksum_update(checksum, bytes, (gssize)n);
 }
 
-/* Of all tasks, what they wait for and what they touch. */
+/* Hash of all tasks, their dependencies and their operands. */
 static char *
 hash_plan(const RpPlan *plan)
 {
@@ -325,7 +325,7 @@ rp_train_tell_servers(const RpTrainJob *job, GError **error)
 
 /* ---- between steps ---- */
 
-/* What a server has read. */
+/* The data that a server has read. */
 typedef struct {
     guint64 failed;
     RpBatchCounts counts;

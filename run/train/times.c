@@ -11,7 +11,7 @@
 #include "exec/measure/profile.h"
 #include "run/devices.h"
 
-/* Of runs whose profile.json does not say: that was the default. */
+/* The default of older runs, whose profile.json does not say. */
 #define EARLIER_HEAD_CHUNK 1024
 
 static void
@@ -114,7 +114,7 @@ take_head_chunk(RpTrainJob *job, const RpProfile *file, guint unknown)
         job->network.head_chunk = file->head_chunk > 0 ? file->head_chunk : unknown;
 }
 
-/* Of a file that the run names; an earlier run's is not used then. */
+/* Reads a file that the run names; an earlier run's is not used then. */
 static void
 note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
 {
@@ -359,7 +359,7 @@ measure_device(RpTrainJob *job, guint device, gboolean alone, const char *earlie
     return profile;
 }
 
-/* Which kind each device is of, in the order in which they come. Returns: (transfer full)
+/* The kind of each device, numbered in the order in which they come. Returns: (transfer full)
  * (element-type guint) */
 static GArray *
 find_kinds(const RpRunFile *run, GError **error)

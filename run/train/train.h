@@ -10,7 +10,7 @@
 
 /* ---- metrics.c ---- */
 
-/* What is known of steps that are over. */
+/* Figures of steps that are over. */
 typedef struct _RpTrainMetrics RpTrainMetrics;
 
 /* Means over steady steps: not the first two, nor the two after a pause. */
@@ -122,7 +122,7 @@ gboolean rp_train_tell_servers(const RpTrainJob *job, GError **error) G_GNUC_WAR
 gboolean rp_train_next_batch(RpServers *servers, RpBatcher *batcher, RpTokenBatch *batch,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What is to be done after a step. */
+/* Actions after a step. */
 typedef struct {
     gint32 signal; /* 0: none; of any server */
     gint32 save;   /* of server 0 */

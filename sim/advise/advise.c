@@ -1,7 +1,7 @@
-/* What to recommend. */
+/* The advisor's recommendation. */
 #include "sim/advise/private.h"
 
-/* So much idle time that half as many GPUs may be as fast. */
+/* From this share of idle time on, half as many GPUs may be as fast. */
 #define IDLE_BUBBLE 0.4
 
 /* Half as many GPUs, and half of those, while they are as fast: with too few stages and

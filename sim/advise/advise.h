@@ -46,7 +46,7 @@ typedef struct {
     gboolean host_devices;
 } RpAdviseSizes;
 
-/* What is asked. Everything is borrowed. */
+/* The question. Everything is borrowed. */
 typedef struct {
     const RpModel *model; /* with @gpu; %NULL with @profile */
     const RpGpu *gpu;
@@ -92,7 +92,7 @@ typedef struct {
     guint64 categories[RP_N_BUFFER_CATEGORIES];
 } RpAdviseBytes;
 
-/* What devices wait for, if they do. */
+/* The resource that devices wait for, if any. */
 typedef enum {
     RP_ADVISE_WAITS_LITTLE,    /* at most 3 % of the time */
     RP_ADVISE_WAITS_OPTIMIZER, /* the host's steps take as long as an iteration, or end it */
@@ -140,7 +140,7 @@ typedef struct {
 void rp_advise_run_free(RpAdviseRun *run);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpAdviseRun, rp_advise_run_free)
 
-/* What a remedy changes, a bit each. */
+/* The changes of a remedy, a bit each. */
 typedef enum {
     RP_ADVISE_CHANGE_ROUND = 1 << 0,
     RP_ADVISE_CHANGE_MICRO_BATCH = 1 << 1, /* to 1 sequence */
@@ -266,7 +266,7 @@ RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *
  */
 gboolean rp_advise_measure(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run);
 
-/* What most of an arena is. */
+/* The largest part of an arena. */
 RpBufferCategory rp_advise_largest_category(const RpAdviseBytes *bytes);
 
 /**

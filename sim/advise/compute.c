@@ -40,7 +40,7 @@ enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
     return (guint)MIN(rounds, options->micro_batches / options->round);
 }
 
-/* What the plan's simulation would say, without a plan. */
+/* The result of the plan's simulation, without a plan. */
 static gint64
 dispatched_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
               const RpSteadyWindow *window)

@@ -1,5 +1,5 @@
 /**
- * What the files of the advisor share: queries made definite (query.c), runs (run.c),
+ * Shared by the files of the advisor: queries made definite (query.c), runs (run.c),
  * plans that fit (fit.c, bound.c), their times (compute.c, simulate.c, range.c),
  * and the parts of an advice (choose.c, schedules.c, longest.c,
  * remedies.c).
@@ -95,7 +95,7 @@ gboolean rp_advise_fit_limit(const RpAdviseQuery *query, const RpProfile *profil
 
 /* ---- time ---- */
 
-/* What partitions are compared for. */
+/* The objective of a comparison of partitions. */
 typedef struct {
     const RpAdviseQuery *query;
     const RpProfile *profile;
@@ -104,7 +104,7 @@ typedef struct {
 
 guint rp_advise_count_stages(const RpPartition *partition);
 
-/* What is cut by: micro-batches of a round of each group, or N of a bound schedule. */
+/* The shape that layers are cut for: micro-batches of a round of each group, or N of a bound schedule. */
 guint rp_advise_unit(const RpPlanOptions *options);
 
 /* Micro-batches in whole units; at least two of them. */
@@ -114,7 +114,7 @@ guint rp_advise_cut(const RpPartition *partition, const RpPlanOptions *options);
 RpSteadyWindow rp_advise_window(const RpPartition *partition, const RpPlanOptions *options,
                                 guint warm_up);
 
-/* Of one of the groups that rounds are shared out to: without transfers all of them run alike. */
+/* Devices of one of the groups that share rounds: without transfers all of them run alike. */
 RpPlanOptions rp_advise_one_group(const RpPlanOptions *options);
 
 /* Time of an iteration in `compute` fidelity; G_MAXINT64 if it has no plan. */
@@ -133,7 +133,7 @@ double rp_advise_bound(const RpAdviseQuery *query, const RpProfile *profile,
 /* rp_advise_compute_ns() as a cost of rp_partition_search_*(). */
 gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data);
 
-/* Of iterations that take @ns; 0 if the profile gives no tokens. */
+/* Tokens/s of iterations that take @ns; 0 if the profile gives no tokens. */
 double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns);
 
 /* ---- rounds (rounds.c) ---- */

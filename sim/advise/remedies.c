@@ -9,7 +9,7 @@
 
 #include "core/base/units.h"
 
-/* Of the sequence that was asked for: a shorter one is another task. */
+/* The least share of the requested sequence: a shorter one is another task. */
 #define LEAST_SEQUENCE_SHARE 16
 /* Remedies whose speed is planned, each of which takes as long as an answer: so many, or of large models as
  * many as have these micro-batches of a layer. */
@@ -252,7 +252,7 @@ try_shorter(const RpAdviseQuery *query, guint changes, GPtrArray *remedies)
 
 /* ---- hardware ---- */
 
-/* What is missing, in whole GiB. */
+/* The missing memory, in whole GiB. */
 static gboolean
 try_more_host_memory(const RpAdviseQuery *query, guint changes, GPtrArray *remedies)
 {

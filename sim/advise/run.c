@@ -91,7 +91,7 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant
     return profile;
 }
 
-/* Of frozen weights, if the query has any. */
+/* Bytes of frozen weights, if the query has any. */
 static guint64
 resident_limit(const RpAdviseQuery *query)
 {

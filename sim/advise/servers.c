@@ -150,7 +150,7 @@ read_trace(View *view, const RpPlan *plan, const RpTrace *trace, guint first, gu
     }
 }
 
-/* Of the largest share: whole blocks (core/base/shard.h). */
+/* Bytes of the largest share: whole blocks (core/base/shard.h). */
 static guint64
 share_bytes(const View *view, guint64 bytes, guint servers)
 {

@@ -54,7 +54,7 @@ typedef struct {
     gboolean changed;
 } RpFlowGroup;
 
-/* What the clock says at @now_ns. */
+/* The group's clock at @now_ns. */
 static inline RpBytes
 rp_flow_group_served(const RpFlowGroup *group, gint64 now_ns)
 {

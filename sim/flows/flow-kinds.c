@@ -16,7 +16,7 @@ has_roots(const RpMachine *machine)
     return machine->links.gpus_per_root > 0 && machine->links.root_bytes_per_s > 0;
 }
 
-/* Of a flow that has its link to itself. */
+/* Rate of a flow that has its link to itself. */
 static double
 own_limit(const RpFlowKinds *kinds, const RpMachine *machine, guint k)
 {

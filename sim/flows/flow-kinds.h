@@ -1,5 +1,5 @@
 /**
- * What flows are, and with it their limits: copies of a direction, the host's tasks, actions on shared
+ * Kinds of flows and their limits: copies of a direction, the host's tasks, actions on shared
  * processors, what servers send each other.
  *
  *   cards alike     up, down                                     host, actions, reduce, gather
@@ -39,10 +39,10 @@ typedef struct {
 void rp_flow_kinds_init(RpFlowKinds *kinds, const RpMachine *machine, guint gpus);
 void rp_flow_kinds_clear(RpFlowKinds *kinds);
 
-/* Of the links above: (transfer full). @n: (out): how many */
+/* Rates of the links above: (transfer full). @n: (out): how many */
 double *rp_flow_kinds_capacities(const RpFlowKinds *kinds, const RpMachine *machine, guint *n);
 
-/* Of the root complex and the card of @device, of copies up: 2 for each. */
+/* Links of the root complex and the card of @device for copies up: 2 for each. */
 guint rp_flow_kinds_place(const RpFlowKinds *kinds, guint device);
 
 static inline guint

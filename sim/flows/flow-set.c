@@ -14,7 +14,7 @@
  * the end of 64 bits. */
 #define MOST_NS 0x1p61
 
-/* What rounding may add to an exact number of nanoseconds before it counts as one more. */
+/* Rounding may add this to an exact number of nanoseconds before it counts as one more. */
 #define ROUNDING_NS 1e-3
 
 typedef struct {
@@ -345,7 +345,7 @@ share_of_power(const RpFlowSet *set, double alone_bytes_per_s)
     return MIN(alone_bytes_per_s, (double)RP_NS_PER_S * set->gpus / MAX(n, 1));
 }
 
-/* What a flow of each kind gets at most: its part of a processor, or, of a copy up beside the
+/* The most that a flow of each kind gets: its part of a processor, or, of a copy up beside the
  * host's tasks or copies down, less than alone. */
 static void
 set_caps(RpFlowSet *set)

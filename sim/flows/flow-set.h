@@ -27,7 +27,7 @@
  *   host 190, tasks 176 alone, copies 55, up 30 beside them:
  *   one copy up       30, tasks 160        one copy down     54, tasks 136 (weight 2.5)
  *
- * What servers send each other has the network to itself, as a lane does one thing after the other, and
+ * Messages between servers have the network to themselves, as a lane does one thing after the other, and
  * takes so much of host memory as a few copies (RP_REDUCE_TOUCHES, RP_GATHER_TOUCHES).
  *
  * Shared processors: every flow is a thread that takes one, whatever it waits for (memory or

@@ -1,5 +1,5 @@
 /**
- * What a plan runs on, as far as links, host memory and processors limit it.
+ * The machine that a plan runs on, as far as links, host memory and processors limit it.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 #define RP_REDUCE_TOUCHES 4
 #define RP_GATHER_TOUCHES 2
 
-/* Of what servers send each other, alone; INFINITY: nothing is known of the network, which takes no time. */
+/* Rate between servers, alone; INFINITY: nothing is known of the network, which takes no time. */
 static inline double
 rp_network_bytes_per_s(const RpLinks *links, guint touches)
 {
@@ -43,7 +43,7 @@ rp_machine_shares_actions(const RpMachine *machine)
     return machine->processors > 0 || machine->alone_speed > 1;
 }
 
-/* Of @device: its rates and its latency. */
+/* Rates and latency of @device. */
 static inline const RpLinks *
 rp_machine_links(const RpMachine *machine, guint device)
 {

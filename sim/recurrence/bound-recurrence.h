@@ -1,5 +1,5 @@
 /**
- * What a bound partition takes in `compute` fidelity, again and again: the plan of one partition is
+ * The time of many bound partitions in `compute` fidelity: the plan of one partition is
  * made once, as the order of a schedule and what waits for what do not depend on where stages are
  * cut. Each partition then is one pass over its tasks with other durations, 3 to 5 ns a task.
  */

@@ -1,5 +1,5 @@
 /**
- * What a dispatched partition takes in `compute` fidelity, without a plan: the recurrence that
+ * The time of a dispatched partition in `compute` fidelity, without a plan: the recurrence that
  * rp_simulate() computes, over slots x M_R, 1 to 2 ns an action.
  *
  *   start(i, m) = max(end(i, m-1), end(i-1, m) + hop - lead(i), stash of i, m + hop)
@@ -47,5 +47,5 @@ gint64 rp_recurrence_time_ns(RpRecurrence *recurrence, const RpCut *cut, const R
 /* Actions computed so far: what a search has spent. */
 guint64 rp_recurrence_actions(const RpRecurrence *recurrence);
 
-/* What a micro-batch takes on all devices together, ns. */
+/* Time of a micro-batch on all devices together, ns. */
 gint64 rp_recurrence_work_ns(const RpRecurrence *recurrence, const RpCut *cut);

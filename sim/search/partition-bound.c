@@ -81,7 +81,7 @@ work_ns(const Sums *sums, guint k)
     return sums->forward[n] + sums->backward[n] + sums->recompute[k];
 }
 
-/* What the device whose first slot is @g waits for, with @n_forward forward stages. */
+/* Time that the device whose first slot is @g waits, with @n_forward forward stages. */
 static gint64
 start_ns(const Sums *sums, guint k, guint n_forward, guint g)
 {
@@ -99,7 +99,7 @@ start_ns(const Sums *sums, guint k, guint n_forward, guint g)
                sums->forward[k] + hops_ns + sums->backward[n] - sums->backward[k] - sums->early[k]);
 }
 
-/* What runs elsewhere after the device whose last slot is the @j-th from the end. Split: maybe nothing,
+/* Time that runs elsewhere after the device whose last slot is the @j-th from the end. Split: maybe none,
  * if it has much W to do. */
 static gint64
 tail_ns(const Sums *sums, guint k, guint j)
@@ -180,7 +180,7 @@ least_slots(const Sums *sums, guint k)
 }
 
 /*
- * What the fused stage alone takes, if nothing else is waited for. It runs the micro-batches of a
+ * Time of the fused stage alone, if it waits for nothing. It runs the micro-batches of a
  * round one after the other. The next round's cannot begin before, if rounds have N slots or more:
  * the slot behind it, and all that follow, end later still, and one of them stands in front of the
  * next round's first slots on a device. With fewer slots so do rounds q further on:
@@ -205,7 +205,7 @@ fused_ns(const Sums *sums, guint k, guint slots)
            (sums->early_fused ? 0 : (double)sums->forward[k]);
 }
 
-/* Of the partitions that fuse layers from @k on. */
+/* Bound of the partitions that fuse layers from @k on. */
 static gint64
 bound_of(const Sums *sums, guint k)
 {

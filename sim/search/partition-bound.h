@@ -8,7 +8,7 @@
 /**
  * rp_dispatched_bound_ns:
  *
- * Of every partition that fits, in rounds of any size that divides M (or the one that is given), no
+ * A lower bound: of all partitions that fit, in rounds of any size that divides M (or the given one), no
  * iteration is faster, in `compute` fidelity:
  *
  *   N T >= M W + sum of what each device waits for before its first action

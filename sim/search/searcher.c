@@ -1,4 +1,4 @@
-/* What the search for dispatched partitions judges, and what it keeps; see searcher.h. */
+/* Costs of dispatched partitions, and the best that the search keeps; see searcher.h. */
 #include "sim/search/searcher.h"
 
 #include "core/base/units.h"
@@ -36,7 +36,7 @@ enough_rounds(guint slots, guint round, const RpPlanOptions *options)
     return (guint)MIN(rounds, options->micro_batches / round);
 }
 
-/* What is looked at while searching. Asynchronous rounds follow each other without a gap, whether
+/* The cost while searching. Asynchronous rounds follow each other without a gap, whether
  * of one iteration or of two: few of them tell the time of all (sim/advise/compute.c). */
 static RpSpan
 span_of(const RpSearcher *searcher, guint slots, guint round)

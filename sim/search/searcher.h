@@ -20,7 +20,7 @@ typedef struct {
     gint64 bound_ns; /* no partition is better: the search ends where one is as good */
 } RpSearcher;
 
-/* What was spent so far, in actions of the recurrence. */
+/* Work so far, in actions of the recurrence. */
 guint64 rp_searcher_spent(const RpSearcher *searcher);
 /* Time of an iteration; G_MAXINT64 if it cannot run, or certainly takes longer than @most_ns. */
 gint64 rp_searcher_cost(RpSearcher *searcher, const RpCut *cut, guint round, gint64 most_ns);

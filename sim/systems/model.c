@@ -1,4 +1,4 @@
-/* What is trained, read from its profile, and the server of the profile's card. */
+/* The model, read from its profile, and the server of the profile's card. */
 #include "sim/systems/private.h"
 
 #include <string.h>
@@ -74,7 +74,7 @@ rp_system_model_read(const RpProfile *profile, RpSystemModel *model, GError **er
     return TRUE;
 }
 
-/* What a profile does not say of the card: the links between GPUs, and how it accumulates. */
+/* Facts of the card that a profile lacks: the links between GPUs, and how it accumulates. */
 void
 rp_system_server_take(RpSystemServer *server, const RpProfile *profile, const RpGpu *gpu)
 {

@@ -1,11 +1,11 @@
 /**
- * What systems share. Private to sim/systems/.
+ * Shared by all systems. Private to sim/systems/.
  */
 #pragma once
 
 #include "sim/systems/systems.h"
 
-/* Of a ring over N GPUs, each moves (N - 1) / N of what there is. */
+/* In a ring over N GPUs, each moves (N - 1) / N of all bytes. */
 double rp_system_ring(const RpSystemJob *job);
 
 /* Micro-batches after each other on one GPU where each has its own, and of all together. */
@@ -22,7 +22,7 @@ double rp_system_logits(const RpSystemJob *job, double logit_bytes);
 /* Whether there is a block for each GPU. Errors: RP_SYSTEM_ERROR_MODEL */
 gboolean rp_system_takes_stages(const RpSystemJob *job, GError **error);
 
-/* Of all layers on N GPUs, s. */
+/* Time of all layers on N GPUs, s. */
 double rp_system_compute_s(const RpSystemJob *job);
 
 /* The profile with times and activations of a micro-batch of job->sequences: both grow with tokens.

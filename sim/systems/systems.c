@@ -131,7 +131,7 @@ rp_system_predict(const RpSystem *system, const RpSystemJob *asked, RpSystemPred
     return TRUE;
 }
 
-/* Of one sequence of @tokens. A plan's: that of the dispatched partition that needs least. */
+/* Bytes of one sequence of @tokens. A plan's: those of the dispatched partition that needs least. */
 static gboolean
 one_fits(const RpSystem *system, const RpSystemJob *asked, guint tokens)
 {

@@ -3,7 +3,7 @@
  * ZeRO-2, FSDP, ZeRO-Infinity, Megatron's pipeline and tensor parallel, Mobius and RoundPipe on one
  * server. A system is a row, each in a file of its kind.
  *
- * What a plan can express is planned and simulated: pipelines, and all of RoundPipe. Collectives are
+ * Systems that a plan can express are planned and simulated: pipelines, and all of RoundPipe. Collectives are
  * closed formulas: a plan's copies run between a device and its host, never from device to device, so a
  * ring is nothing that the simulator could carry, and what it reaches is fitted anyway.
  *
@@ -96,7 +96,7 @@ void rp_system_server_take(RpSystemServer *server, const RpProfile *profile, con
 #define RP_SYSTEM_MOST_GPUS 1024
 #define RP_SYSTEM_MOST_ACTIONS 5000000
 
-/* What is asked of a system. */
+/* The question to a system. */
 typedef struct {
     const RpSystemModel *model;
     const RpSystemServer *server;
@@ -116,7 +116,7 @@ typedef struct {
     double host;        /* of weights and optimizer; of a plan its arena */
 } RpSystemMemory;
 
-/* Of a step, s. What they do not add up to is hidden. */
+/* Parts of a step, s. Their sum may be longer than the step: the rest is hidden. */
 typedef struct {
     double compute;     /* of one GPU, mean */
     double wait;        /* of a pipeline: the rest of its simulated time */

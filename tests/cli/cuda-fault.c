@@ -1,5 +1,5 @@
 /*
- * What goes wrong with a GPU, by LD_PRELOAD: stands before CUDA's libraries, which must be linked
+ * Faults of a GPU, by LD_PRELOAD: this library stands before CUDA's libraries, which must be linked
  * dynamically. Devices are CUDA's.
  *
  *   CUDA_FAULT=pointer:100:1   matmul 100 of device 1 writes where there is no memory

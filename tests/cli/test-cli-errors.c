@@ -1,4 +1,4 @@
-/* What `roundpipe` says when something is wrong: one line, and the exit code. */
+/* Messages of `roundpipe` when something is wrong: one line, and the exit code. */
 #include "tests/cli/run-cli.h"
 
 #include <glib/gstdio.h>
@@ -411,7 +411,7 @@ refuses_broken_orders(void **state)
     }
 }
 
-/* Those that the README names. */
+/* The commands that the README names. */
 static void
 tells_the_pytorch_examples_apart(void **state)
 {

@@ -1,4 +1,4 @@
-/* What `roundpipe` prints: the contract of --json, published results, files there and back. */
+/* Output of `roundpipe`: the contract of --json, published results, files there and back. */
 #include "tests/cli/run-cli.h"
 
 #include <glib/gstdio.h>

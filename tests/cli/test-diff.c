@@ -81,7 +81,7 @@ two_predictions_differ_by_what_the_profiles_differ_by(void **state)
                      rp_cli_number(root, "difference.bubble_ratio")) < 1e-8);
 }
 
-/* Whatever the order of a schedule, all that a task waits for is known from a trace of actions. */
+/* A trace of actions has all predecessors of a task, in any order of a schedule. */
 static void
 predictions_with_other_layer_times_have_no_slips(void **state)
 {

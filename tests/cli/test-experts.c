@@ -243,7 +243,7 @@ trains_adapters_of_experts_and_merges_them(void **state)
     assert_string_equal(one, other);
 }
 
-/* What is packed is trained whole in 16 or 32 bits, and saved so: transformers' form of it. */
+/* A packed base is trained whole in 16 or 32 bits, and saved so, as transformers stores it. */
 static void
 trains_a_gpt_oss_whose_experts_are_packed(void **state)
 {

@@ -43,7 +43,7 @@ says_why_the_module_cannot_be_loaded(void **state)
     assert_non_null(strstr(run.err, "/copy/roundpipe-cuda.so: "));
 }
 
-/* So many GPUs are more than there are. */
+/* No machine has as many GPUs. */
 static void
 finds_the_module_beside_a_program_that_was_copied(void **state)
 {

@@ -105,7 +105,7 @@ refuses_options_and_cuts_long_parts(void **state)
     assert_non_null(strstr(whole.out, letters));
 }
 
-/* Of a terminal: `script` makes one. */
+/* Output on a terminal: `script` makes one. */
 static void
 colours_a_terminal_unless_told(void **state)
 {

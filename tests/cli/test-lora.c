@@ -53,7 +53,7 @@ trains_the_same_adapters_on_any_devices_and_resumed(void **state)
 #define BOUND "--set lora.rank=3 --set steps=4 --set schedule=1f1b --set round=all "
 #define EVALUATED "--set eval.data=@T/data.jsonl --set eval.every=1 "
 
-/* Of a run with @options: what is planned of @key on a device. */
+/* The planned value of @key on a device, of a run with @options. */
 static gint64
 planned(const char *options, const char *key)
 {

@@ -43,7 +43,7 @@ teardown(void **state)
     return rp_cli_teardown(state);
 }
 
-/* What each run was told. (transfer full) */
+/* The arguments of each run. (transfer full) */
 static GStrv
 calls_of(const RpCliRun *run, const char *name)
 {

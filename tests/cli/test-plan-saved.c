@@ -1,4 +1,4 @@
-/* What `roundpipe plan` saves instead of recomputing it, where nobody tells of the host's memory, and where
+/* Tensors that `roundpipe plan` saves instead of recomputing them, without a host memory limit, and where
  * choices are nearly as fast in few tries. */
 #include "tests/cli/train-files.h"
 

@@ -27,7 +27,7 @@ says_whether_train_can_run(void **state)
     assert_int_equal(wrong.code, 2);
 }
 
-/* What the file says is what was planned, and it trains. */
+/* The file has the planned values, and it trains. */
 static void
 writes_a_run_file_that_trains(void **state)
 {

@@ -66,7 +66,7 @@ names_the_columns_that_it_leaves_out(void **state)
     assert_string_equal(wide.out, pipe.out);
 }
 
-/* What `roundpipe models` writes to a terminal of 100 columns. */
+/* Output of `roundpipe models` on a terminal of 100 columns. */
 static char *
 on_terminal(const char *name, const char *value)
 {

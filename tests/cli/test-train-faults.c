@@ -1,4 +1,4 @@
-/* What goes wrong with `roundpipe train`: exit code, one line that says what, where and what to do
+/* Failures of `roundpipe train`: exit code, one line that says what, where and what to do
  * about it, and nothing lost. */
 #include "tests/cli/train-files.h"
 

@@ -270,7 +270,7 @@ a_resumed_run_has_the_same_bits(void **state)
     rp_train_files_assert_same("whole/checkpoint-6", "part/checkpoint-6");
 }
 
-/* What was trained may not be frozen where it has got to, nor the other way round. */
+/* A resumed run may not freeze what it has trained, nor train what was frozen. */
 static void
 a_resume_with_other_frozen_tensors_is_refused(void **state)
 {

@@ -38,7 +38,7 @@
 #define WIDE                                                                                       \
     "$ROUNDPIPE train @T/run.yaml --set model=@T/wide-model --set steps=2 --set "                  \
     "checkpoint.final=false --set devices=cuda:1 --set output=@T/"
-/* Of the program, not of `timeout`. */
+/* The exit code of the program, not of `timeout`. */
 #define FAULT NO_HANG "env LD_PRELOAD=$CUDA_FAULT_LIBRARY CUDA_FAULT"
 
 /* Arenas of this one are larger than LEFT_BYTES. */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #define STEPS "40"
-/* Of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
+/* Kills of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
 #define KILLS (RP_TEST_FEW ? 12 : 28)
 #define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
 #define KINDS 8       /* of runs */
@@ -109,7 +109,7 @@ has_checkpoint(const char *output)
     return FALSE;
 }
 
-/* What saves of @output have begun and not ended: a checkpoint being written, older ones being
+/* Unfinished saves of @output: a checkpoint being written, older ones being
  * removed. The same directory with something removed from it, or another of its name, counts as
  * another. (element-type char*) (transfer full) */
 static GHashTable *

@@ -1,4 +1,4 @@
-/* What the optimizer keeps: Lion, weights in bf16, moments in int8. */
+/* States of the optimizer: Lion, weights in bf16, moments in int8. */
 #include "tests/cli/train-files.h"
 
 #define TRAIN "train @T/run.yaml --set dtype=bf16 --set output=@T/"
@@ -80,7 +80,7 @@ refuses_a_checkpoint_that_keeps_something_else(void **state)
     }
 }
 
-/* Of the host's arena, of a plan in bf16 of 1.7 billion parameters. */
+/* Bytes of the host's arena, of a plan in bf16 of 1.7 billion parameters. */
 static double
 planned_bytes(const char *options)
 {

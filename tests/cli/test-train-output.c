@@ -1,4 +1,4 @@
-/* What `roundpipe train` writes over, and what it does not: the output directory of another run, a
+/* Files that `roundpipe train` overwrites, and files that it keeps: the output directory of another run, a
  * branch that is left, files that are somebody's. */
 #include "tests/cli/train-files.h"
 

@@ -1,4 +1,4 @@
-/* What `roundpipe train` says of a run while it lasts, and how long it will. */
+/* Progress that `roundpipe train` prints, and the time that is left. */
 #include "tests/cli/train-files.h"
 
 #define TRAIN "train @T/run.yaml --set output=@T/"

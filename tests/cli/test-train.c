@@ -96,7 +96,7 @@ read_metrics(const char *output)
     return metrics;
 }
 
-/* What a line says of training; times differ from run to run. (transfer full) */
+/* The part of a line that does not differ from run to run. (transfer full) */
 static char *
 learned(const GPtrArray *metrics)
 {
@@ -161,7 +161,7 @@ measures_the_layers_itself_unless_told_their_times(void **state)
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
-/* Of a profile whose every time may be a tenth more or less: so may the step. */
+/* If every time of a profile may be a tenth more or less, so may the step. */
 static void
 predicts_a_range_where_layer_times_have_spreads(void **state)
 {
@@ -241,7 +241,7 @@ takes_the_chunk_of_the_head_that_layer_times_are_of(void **state)
     assert_non_null(strstr(given.err, "chunks of 5 tokens, the run's are of 7"));
 }
 
-/* Whatever a later version would choose, and whatever the devices are. */
+/* A resumed run keeps its plan, though a later version or other devices would choose another. */
 static void
 keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
 {
@@ -455,7 +455,7 @@ tells_on_a_resume_that_other_rounds_give_other_bits(void **state)
                                       "in the checkpoint's run in 2: "));
 }
 
-/* Of the gradients in @T/@name; infinite if one of them is. */
+/* Norm of the gradients in @T/@name; infinite if one of them is. */
 static double
 gradient_norm(const char *name)
 {
@@ -799,7 +799,7 @@ sees_an_output_that_cannot_be_written_before_long_work(void **state)
 
 /* ---- keys ---- */
 
-/* What `train --keys --json` prints of @key; fails if it is missing. */
+/* The row of @key that `train --keys --json` prints; fails if it is missing. */
 static const RpTree *
 described(const RpTree *keys, const char *key)
 {

@@ -1,5 +1,5 @@
 /**
- * What tests of `roundpipe train` train: a tiny model, data, layer times and a run file in @T, and
+ * Files for tests of `roundpipe train`: a tiny model, data, layer times and a run file in @T, and
  * what is left when it is over.
  */
 #pragma once

@@ -7,7 +7,7 @@
 
 #define NEVER G_MAXINT64
 
-/* Of a flow: its own, its root complex's, and the host's as often as it is touched. */
+/* Links of a flow: its own, its root complex's, and the host's as often as it is touched. */
 #define LINKS 6
 
 typedef enum { WAITS, LATENCY, FLOWS, TIMED, LEAD, LEAD_OVER, ENDED } State;
@@ -110,7 +110,7 @@ is_ready(const Naive *naive, guint i, gint64 *ready_ns)
     return TRUE;
 }
 
-/* Of all host tasks together; 0: they are flows like others. */
+/* Rate of all host tasks together; 0: they are flows like others. */
 static double
 optimizer_weight(const Naive *naive)
 {
@@ -125,7 +125,7 @@ weight_of(const Naive *naive, guint i)
     return optimizer_weight(naive) / MAX(naive->host_flows, 1);
 }
 
-/* What servers send each other takes the network, if anything is known of that. */
+/* Messages between servers take the network, if anything is known of it. */
 static void
 links_of_exchange(const Naive *naive, const RpTask *task, guint links[LINKS], double limits[LINKS])
 {
@@ -194,7 +194,7 @@ rate_alone(const Naive *naive, guint i)
     return MIN(limits[0], MIN(limits[1], limits[2]));
 }
 
-/* What all flows share; what flows does not change while rates are set. */
+/* State that all flows share; it does not change while rates are set. */
 static void
 count_flows(Naive *naive)
 {
@@ -367,7 +367,7 @@ begin_copies(Naive *naive, RpLaneKind kind)
     return changed;
 }
 
-/* What a flow of weight 1 without a rate gets from @link, if nothing else held it back. */
+/* The share of @link that a flow of weight 1 without a rate gets, if nothing else held it back. */
 static double
 fair_share(const Naive *naive, guint link)
 {

@@ -16,7 +16,7 @@ typedef struct {
     GError *error;
 } Fixture;
 
-/* What a task depends on: AFTER({.task = a}, {.task = b, .hop_ns = 5}), or AT_ONCE. */
+/* Dependencies of a task: AFTER({.task = a}, {.task = b, .hop_ns = 5}), or AT_ONCE. */
 #define AFTER(...)                                                                                 \
     (const RpDependency[]){__VA_ARGS__},                                                           \
         sizeof((const RpDependency[]){__VA_ARGS__}) / sizeof(RpDependency)

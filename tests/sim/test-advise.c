@@ -31,7 +31,7 @@ query_of(const char *model, const char *gpu, guint gpus, guint batch)
     return query;
 }
 
-/* What was measured beside an arena, 732 MiB, and a run's margin of 160 MiB fit into 23.6 GiB with
+/* The 732 MiB that were measured beside an arena, and a run's margin of 160 MiB, fit into 23.6 GiB with
  * the largest plan for an RTX 4090. */
 static void
 a_plan_leaves_room_for_all_that_is_beside_its_arena(void **state)

@@ -31,7 +31,7 @@ make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOp
     return plan;
 }
 
-/* Of devices that are so many times slower than @profile. */
+/* Layer times of devices that are this many times slower than @profile. */
 static RpProfile *
 slowed(const RpProfile *profile, const double *factors, guint gpus)
 {

@@ -157,7 +157,7 @@ of_one_stage_means_and_variances_add_up(void **state)
     assert_true(fabs(drawn.deviation * drawn.deviation / variance - 1) < 6 * sqrt(2.0 / N));
 }
 
-/* What a layer of the profile takes, of three parts, for a micro-batch of a draw. */
+/* Time of a layer of the profile, of three parts, for a micro-batch of a draw. */
 static double
 drawn_ns(const Fixture *f, guint l, guint micro_batch, guint draw, double *recompute,
          double *backward)

@@ -72,7 +72,7 @@ cut(guint first, guint n, guint borders, gboolean downwards, RpInterval *stages)
     return n_stages;
 }
 
-/* Of all dispatched partitions, one after another, whose slots are @step apart on a device. */
+/* Least memory of all dispatched partitions, one after another, whose slots are @step apart on a device. */
 static guint64
 least_by_brute_force(const RpProfile *profile, guint step)
 {

@@ -128,7 +128,7 @@ is_valid(const Task *tasks, const guint *order)
     return TRUE;
 }
 
-/* Of all orders of the tasks' lanes; counts where the bound is reached. */
+/* Checks the bound for all orders of the tasks' lanes; counts those that reach it. */
 static void
 hold_against_all_orders(Fixture *f, gboolean full, guint least_reached)
 {

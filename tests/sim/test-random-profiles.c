@@ -27,7 +27,7 @@ add_size(GString *text, GRand *rand, const char *key, guint64 agreed, gint32 odd
                            g_rand_int_range(rand, 0, odds) == 0 ? any_size(rand) : agreed);
 }
 
-/* What the layers of a file agree on. */
+/* Values that the layers of a file agree on. */
 typedef struct {
     guint64 hidden;
     guint64 parameters;

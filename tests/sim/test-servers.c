@@ -124,7 +124,7 @@ advise(const RpAdviseQuery *query)
     return advice;
 }
 
-/* Of so many servers and no network: searched for once. Freed by free_alone(). */
+/* The plan of N servers without a network, searched for once. Freed by free_alone(). */
 static RpAdvice *alone[5];
 
 static const RpAdviseRun *

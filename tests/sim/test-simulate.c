@@ -336,7 +336,7 @@ takes_the_machine_from_a_profile(void **state)
     assert_true(machine.optimizer_bytes_per_s == 84e9);
 }
 
-/* What copies leave of host memory, beside one of them. */
+/* The rest of host memory's rate beside a copy. */
 static void
 weighs_the_optimizer_as_measured(void **state)
 {

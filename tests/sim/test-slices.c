@@ -20,7 +20,7 @@ make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOp
     return plan;
 }
 
-/* Of several stages at random; their ends. */
+/* Random stages, given by their boundaries. */
 static RpPartition *
 random_stages(GRand *rand, guint n_layers, guint n, guint *ends)
 {

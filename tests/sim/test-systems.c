@@ -157,7 +157,7 @@ assert_same(double value, double expected, double most)
 
 enum { TOKENS = 3, COMPUTE, VOLUME, BANDWIDTH, STEP, PREDICTED, PUBLISHED };
 
-/* Of the runs in the check: sequences on a GPU at once. */
+/* Sequences on a GPU at once, in the runs of the check. */
 static guint
 sequences_of(char **row)
 {
