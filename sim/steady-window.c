@@ -1,4 +1,5 @@
 #include "sim/steady-window.h"
+#include "core/base/units.h"
 
 #define SETTLING_TURNS 64 /* slots that each device runs before the rhythm is steady */
 
@@ -9,23 +10,11 @@ rp_settling_iterations(guint turns, guint gpus, guint slots)
     return CLAMP(turns / MAX(1, slots / gpus), 4, turns) / 2 * 2;
 }
 
-static guint
-greatest_common_divisor(guint a, guint b)
-{
-    while (b != 0) {
-        guint rest = a % b;
-
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 RpSteadyWindow
 rp_steady_window(guint gpus, guint slots)
 {
     guint warm_up = rp_settling_iterations(SETTLING_TURNS, gpus, slots);
-    guint turn = gpus / greatest_common_divisor(slots, gpus);
+    guint turn = gpus / (guint)rp_greatest_common_divisor(slots, gpus);
     guint period = turn % 2 == 0 ? turn : 2 * turn; /* the update of T is for T + 2 */
     RpSteadyWindow window = {
         .first = warm_up,

@@ -29,3 +29,16 @@ rp_align_up(guint64 bytes, guint64 alignment)
 {
     return (bytes + alignment - 1) / alignment * alignment;
 }
+
+/* The greatest common divisor of two numbers >= 0; if one is 0, the other one. */
+static inline gint64
+rp_greatest_common_divisor(gint64 a, gint64 b)
+{
+    while (b != 0) {
+        const gint64 rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}

@@ -5,6 +5,7 @@
 #include "core/formats/import-order-private.h"
 
 #include "core/base/quote.h"
+#include "core/base/units.h"
 #include "core/formats/schedule-file.h"
 
 void
@@ -205,17 +206,6 @@ check_fused(const RpOrderWeave *weave)
     return TRUE;
 }
 
-static guint
-greatest_common_divisor(guint a, guint b)
-{
-    while (b != 0) {
-        guint rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* A round of a dispatched order: the longest equal runs of micro-batches in which no slot moves. */
 static gboolean
 find_rounds(RpOrderWeave *weave)
@@ -238,7 +228,7 @@ find_rounds(RpOrderWeave *weave)
     for (guint32 s = 0; s < weave->n_stages; s++)
         for (guint m = 1; m < M; m++)
             if (rank_of[(gsize)s * M + m] != rank_of[(gsize)s * M + m - 1])
-                weave->round = greatest_common_divisor(weave->round, m);
+                weave->round = (guint)rp_greatest_common_divisor(weave->round, m);
     if (M / weave->round > G_MAXUINT16)
         return fail(weave, "the order", "moves its slots more than 65535 times");
     return TRUE;

@@ -5,6 +5,7 @@
  *   0F0,0F1,0B0      0F0,0F1,,0B0
  *   1F0,1B0          ,1F0,1B0,,        1B0 takes the columns 2 and 3
  */
+#include "core/base/units.h"
 #include "core/formats/private.h"
 
 /* Only what a file can hold: a trace that was read may lack a number or have one out of range. */
@@ -142,17 +143,6 @@ typedef struct {
     GArray **starts; /* (element-type gint64) of each rank, as in its order */
 } Grid;
 
-static gint64
-greatest_common_divisor(gint64 a, gint64 b)
-{
-    while (b != 0) {
-        gint64 rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 static gboolean
 fail_grid(const RpTraceRecord *record, const char *why, GError **error)
 {
@@ -189,9 +179,9 @@ measure_grid(const RpTrace *trace, guint iteration, Grid *grid, GError **error)
             return fail_grid(&records[i], "starts before the one before it ends", error);
         free_ns[rank] = records[i].end_ns;
         grid->end_ns = MAX(grid->end_ns, records[i].end_ns);
-        grid->step_ns = greatest_common_divisor(grid->step_ns, start_ns);
+        grid->step_ns = rp_greatest_common_divisor(grid->step_ns, start_ns);
         grid->step_ns =
-            greatest_common_divisor(grid->step_ns, records[i].end_ns - records[i].start_ns);
+            rp_greatest_common_divisor(grid->step_ns, records[i].end_ns - records[i].start_ns);
         g_array_append_val(grid->starts[rank], start_ns);
     }
     return TRUE;

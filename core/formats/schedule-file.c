@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
+#include "core/base/units.h"
 #include "core/formats/import-order-private.h"
 #include "core/formats/schedule-text.h"
 
@@ -36,18 +37,6 @@ action_at(const Reading *reading, guint rank, guint i)
     return rp_orders_action(reading->orders, rank, i);
 }
 
-static guint
-greatest_common_divisor(guint a, guint b)
-{
-    while (b != 0) {
-        const guint rest = a % b;
-
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* The first action from @i on that is no W: these stand anywhere in their slot. */
 static guint
 skip_weights(const Reading *reading, guint rank, guint i)
@@ -76,8 +65,8 @@ find_round(const Reading *reading)
             if (next < n && action_at(reading, r, next)->stage == action->stage &&
                 action_at(reading, r, next)->micro_batch == action->micro_batch + 1)
                 continue;
-            round = greatest_common_divisor(round, action->micro_batch + 1);
-            round = greatest_common_divisor(round, length);
+            round = (guint)rp_greatest_common_divisor(round, action->micro_batch + 1);
+            round = (guint)rp_greatest_common_divisor(round, length);
             length = 0;
         }
     }

@@ -39,23 +39,11 @@ rp_resident_all(RpProfile *profile)
         profile->layers[l].resident_bytes = rp_frozen_bytes(profile, l);
 }
 
-static guint
-greatest_common_divisor(guint a, guint b)
-{
-    while (b > 0) {
-        const guint rest = a % b;
-
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 gboolean
 rp_partition_visits(const RpPartition *partition, guint gpus, guint device, guint layer)
 {
     const guint n = partition->n_forward + partition->n_backward;
-    const guint step = greatest_common_divisor(n, gpus);
+    const guint step = (guint)rp_greatest_common_divisor(n, gpus);
 
     for (guint s = device % step; s < n; s += step) {
         const RpInterval *layers = rp_partition_stage(partition, s);
@@ -78,7 +66,7 @@ arena_bytes(const RpProfile *profile, const RpPartition *partition, const RpPlan
     guint64 most = 0;
 
     /* the others visit the same stages */
-    for (guint g = 0; g < greatest_common_divisor(n, gpus); g++) {
+    for (guint g = 0; g < (guint)rp_greatest_common_divisor(n, gpus); g++) {
         guint64 bytes = 0;
 
         for (guint l = 0; l < profile->n_layers; l++)
