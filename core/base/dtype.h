@@ -5,9 +5,9 @@
  *   bf16  1       8            7            the upper half of fp32
  *   fp16  1       5           10            IEEE 754 binary16
  *
- * and of the codes that matmuls may read (core/base/fp8.h): e4m3, e5m2.
+ * and of the quantized values that matmuls may read (core/base/fp8.h): e4m3, e5m2.
  *
- * Narrowing rounds to nearest, ties to even; what is too large becomes infinite; a NaN stays a NaN
+ * Narrowing rounds to nearest, ties to even; too large values become infinite; a NaN stays a NaN
  * (quiet, its upper bits kept); subnormals are exact. The bits are those of the F16C instructions,
  * on every machine. Conversions of one value are free of branches, so that a compiler can vectorise
  * a loop over them.
@@ -23,7 +23,7 @@ typedef enum {
     RP_DTYPE_FP32,
     RP_DTYPE_BF16,
     RP_DTYPE_FP16,
-    RP_N_DTYPES, /* of weights and activations; what follows are codes, each with a scale */
+    RP_N_DTYPES, /* formats of weights and activations; quantized ones follow, which need a scale */
     RP_DTYPE_E4M3 = RP_N_DTYPES,
     RP_DTYPE_E5M2,
 } RpDtype;
@@ -39,13 +39,13 @@ rp_dtype_size(RpDtype dtype)
 /* "fp32", "bf16", "fp16", "e4m3", "e5m2": as our options and profiles spell it. */
 const char *rp_dtype_name(RpDtype dtype);
 extern const char *const rp_dtype_names[RP_N_DTYPES_AND_CODES + 1]; /* the same; the last is NULL */
-/* "F32", "BF16", "F16": as safetensors spell it; of no codes. */
+/* "F32", "BF16", "F16": as safetensors spells it; quantized formats have none. */
 const char *rp_dtype_safetensors_name(RpDtype dtype);
-/* "float32", "bfloat16", "float16": as config.json spells it; of no codes. */
+/* "float32", "bfloat16", "float16": as config.json spells it; quantized formats have none. */
 const char *rp_dtype_torch_name(RpDtype dtype);
 
-/* The format, not one of codes, that one of the three functions above calls @name. Returns: whether
- * there is one. */
+/* The format, not a quantized one, that one of the three functions above calls @name. Returns:
+ * whether there is one. */
 bool rp_dtype_parse(const char *name, const char *(*spelling)(RpDtype), RpDtype *dtype);
 
 static inline uint32_t
@@ -112,7 +112,7 @@ rp_float_from_fp16(uint16_t bits)
     return rp_float_from_bits(scaled | not_finite | quiet | (uint32_t)(bits & 0x8000) << 16);
 }
 
-/* Value @i of the array @values, which is aligned to its elements and has no codes. */
+/* Value @i of the array @values, which is aligned to its elements and not quantized. */
 static inline float
 rp_dtype_get(RpDtype dtype, const void *values, size_t i)
 {
@@ -139,5 +139,5 @@ rp_dtype_set(RpDtype dtype, void *values, size_t i, float value)
  */
 void rp_dtype_to_float(RpDtype dtype, const void *source, float *values, size_t n);
 
-/* The other way; @target at any address. */
+/* The other direction; @target at any address. */
 void rp_dtype_from_float(RpDtype dtype, const float *values, void *target, size_t n);

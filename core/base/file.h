@@ -61,8 +61,8 @@ GPtrArray *rp_file_list(const char *path, GError **error) G_GNUC_WARN_UNUSED_RES
 /* Removes a directory and the files in it, as far as that works. */
 void rp_file_remove_directory(const char *path);
 
-/* Removes the files PATH.* beside @path, as a killed process leaves them of what it meant to rename to
- * @path; but for those that are locked (flock): somebody is writing them. */
+/* Removes the files PATH.* beside @path that a killed process left before it renamed them to @path;
+ * locked ones (flock) stay: somebody is writing them. */
 void rp_file_remove_leftovers(const char *path);
 
 /* Whether both are there and are one file: device and inode. */

@@ -27,7 +27,8 @@
 #define RP_E5M2_LARGEST 57344.0f
 #define RP_FP8_NAN 0x7f
 
-/* What settings and timing files call matmuls that read codes: of blocks, and @head: of the head, too. */
+/* The name that settings and timing files give to fp8 matmuls. @blocks: used in blocks; @head: in
+ * the head, too */
 static inline const char *
 rp_fp8_name(int blocks, int head)
 {
@@ -76,8 +77,9 @@ rp_float_from_e5m2(uint8_t code)
     return rp_float_from_fp16((uint16_t)(code << 8));
 }
 
-/* @value: no larger than the format has. Below @least, 2^-6 or 2^-14, steps are those that an fp32
- * has beside @step: adding that leaves just these in the mantissa, rounded. */
+/* @value: no larger than the format has. Below @least, 2^-6 or 2^-14, the format's steps are as
+ * wide as those of an fp32 number as large as @step: adding @step leaves just these in the
+ * mantissa, rounded. */
 static inline uint8_t
 rp_fp8_round(float value, uint32_t shift, uint32_t least, float step)
 {
@@ -93,7 +95,7 @@ rp_fp8_round(float value, uint32_t shift, uint32_t least, float step)
     return (uint8_t)((magnitude < least ? subnormal : normal) | (bits >> 24 & 0x80));
 }
 
-/* Rounded, what is too large is the largest; NaN for infinities and NaN. */
+/* Rounds; too large values become the largest; infinities and NaN become NaN. */
 static inline uint8_t
 rp_e4m3_from_float(float value)
 {

@@ -8,7 +8,8 @@
 /**
  * rp_hash64:
  *
- * Tells files apart; no secret and no signature. One changed bit changes about half of the result.
+ * Distinguishes files; no secret and no signature. One changed bit changes about half of the
+ * result.
  *
  * Source: XXH64 of Yann Collet's xxHash (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)
  */

@@ -1,6 +1,6 @@
 /**
- * What the optimizer keeps of a parameter between two steps: its own weight and moments of its
- * gradient, and so how many bytes it takes on the host.
+ * Optimizer state: the weight and the moments of its gradient that the optimizer keeps of each
+ * parameter between two steps, and so the bytes that a parameter takes on the host.
  *
  *   update   moments    kept as  bytes each                            rounding
  *   AdamW    2          fp32     4                                     none
@@ -69,7 +69,7 @@ rp_moment_bytes(RpMoments moments)
     return moments == RP_MOMENTS_FP32 ? 4 : moments == RP_MOMENTS_BF16 ? 2 : 1;
 }
 
-/* What bytes of the first moment (@moment 0) or the second (1) are all filled with where it is zero. */
+/* The byte that fills a first moment (@moment 0) or a second one (1) whose values are all zero. */
 static inline int
 rp_moment_zero(RpMoments moments, unsigned moment)
 {

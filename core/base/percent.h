@@ -6,8 +6,8 @@
 #include <glib.h>
 #include <math.h>
 
-/* Decimals to write @percent with: @least, or so many more that its first digit shows, so that "0.0" is
- * nothing at all; four at most. */
+/* Decimals to write @percent with: @least, or as many more as show its first digit, so that "0.0"
+ * is nothing at all; four at most. */
 static inline guint
 rp_percent_decimals(double percent, guint least)
 {

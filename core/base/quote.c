@@ -2,8 +2,8 @@
 
 #define MAX_QUOTED 60
 
-/* What would not stand in a line as it is: control characters, ends of lines, and marks that turn
- * or hide the text after them (bidirectional ones, zero-width ones, tags). */
+/* Refuses characters that would break a line or hide text: control characters, ends of lines, and
+ * marks that reverse or hide the text after them (bidirectional ones, zero-width ones, tags). */
 static gboolean
 is_plain(gunichar c)
 {

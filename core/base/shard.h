@@ -1,15 +1,15 @@
 /**
  * Shares of a layer's trained parameters: each of several servers keeps the optimizer's state of one, and
- * steps it. They begin and end with blocks, whose sums of squares are the same whoever owns them:
+ * steps it. They begin and end with blocks, whose sums of squares are the same on any owner:
  *
  *   block      |  0  |  1  |  2  |  3  |  4  |  5  | 6|
- *   3 servers  |---- server 0 ---|-- server 1 --|- server 2 -|   who comes first has the odd block
+ *   3 servers  |---- server 0 ---|-- server 1 --|- server 2 -|   the first ones have the odd blocks
  */
 #pragma once
 
 #include <stdint.h>
 
-/* Parameters: of a block; of them, blocks of moments (core/base/moments.h) are whole. */
+/* Parameters of a block. Blocks of moments (core/base/moments.h) lie whole within one. */
 #define RP_SHARD_BLOCK 65536u
 #define RP_SHARD_MOST_SERVERS 4096
 

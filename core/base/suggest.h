@@ -7,12 +7,12 @@
 
 /**
  * rp_nearest_name:
- * @wrong: what was written
+ * @wrong: the word that was written
  * @names: (array zero-terminated=1): the known names
  *
  * The name with the fewest single-character insertions, deletions, replacements and swaps of
  * neighbours away from @wrong, letter case ignored. Ties go to the earlier name. A name counts as
- * near when at most one third of the longer of the two differs: "t4" is not near "l4".
+ * similar when at most one third of the longer of the two differs: "t4" is not similar to "l4".
  *
  * Returns: (nullable): one of @names, or %NULL when nothing is close
  */

@@ -44,7 +44,8 @@ end_event(RpJsonWriter *json)
     end_line(json);
 }
 
-/* Of a process, or with @tid > 0 of a thread: its name, or without one its place in their order. */
+/* Names a process, or with @tid > 0 a thread; with @name NULL it gives its place in their order
+ * instead. */
 static void
 add_metadata(RpJsonWriter *json, guint pid, guint tid, const char *what, const char *name,
              guint index)
@@ -107,7 +108,7 @@ begin_file(RpJsonWriter *json, const RpTrace *trace)
     }
 }
 
-/* Names of Chrome's palette; what is not listed gets a colour from its name. */
+/* Names of Chrome's palette; a name that is not listed gets a colour from its letters. */
 static const char *const colours[RP_N_TASK_KINDS] = {
     [RP_TASK_FORWARD] = "thread_state_runnable", [RP_TASK_BACKWARD] = "thread_state_running",
     [RP_TASK_FUSED] = "rail_animation",          [RP_TASK_OVERLAP] = "rail_animation",

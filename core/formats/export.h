@@ -42,9 +42,10 @@ gboolean rp_export_chrome(const RpTrace *trace, const RpPlan *plan, guint flags,
  * @name: file name for messages
  * @text: @length bytes
  *
- * Reads what rp_export_chrome() wrote: every task with all its numbers, as many as the file says.
+ * Reads the output of rp_export_chrome(): every task with all its numbers, as many as the file
+ * says.
  *
- * Errors: RP_EXPORT_ERROR_TRACE, with file, line, column, key, what was expected and found
+ * Errors: RP_EXPORT_ERROR_TRACE, with file, line, column, key, the expected and the found value
  */
 RpTrace *rp_trace_parse_chrome(const char *name, const char *text, gsize length,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -66,7 +67,7 @@ RpTrace *rp_trace_load_chrome_memory(const char *path, GPtrArray **memory,
  * rp_export_csv:
  *
  * One line per task under a header line. Cells that do not apply are empty; `device` is a number or
- * `host`; of an overlapped action `layer` and `chunk` are the backward part's stage and
+ * `host`; in an overlapped action's line `layer` and `chunk` are the backward part's stage and
  * micro-batch.
  */
 gboolean rp_export_csv(const RpTrace *trace, GOutputStream *stream,

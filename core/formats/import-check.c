@@ -1,5 +1,5 @@
 /*
- * How a broken communication is told.
+ * Messages about broken communications.
  */
 #include "core/formats/import-communications-private.h"
 

@@ -1,5 +1,5 @@
-/* Reads back what chrome.c wrote: the tasks, and if asked for the counters of memory. Names and arrows
- * are for viewers. */
+/* Reads back the file that chrome.c wrote: the tasks, and on request the counters of memory. Names
+ * and arrows are for viewers. */
 #include "core/formats/private.h"
 
 #include <math.h>
@@ -14,18 +14,18 @@
 #define MAX_INDEX (RP_NONE - 1)
 
 typedef struct {
-    gsize length; /* of the file */
+    gsize length; /* the file's, bytes */
     guint origin;
     guint gpus;
     gboolean dispatched;
     guint64 n_records;
     guint last_process; /* that an event is of */
     RpTrace *trace;     /* %NULL before otherData */
-    GPtrArray *memory;  /* (nullable) (element-type GArray<RpMemoryStep>): of each process */
+    GPtrArray *memory;  /* (nullable) (element-type GArray<RpMemoryStep>): [process] */
 } Reader;
 
 typedef struct {
-    guint phase; /* of phases[] */
+    guint phase; /* index into phases[] */
     guint pid;
     guint thread; /* lane + 1 */
     guint round;

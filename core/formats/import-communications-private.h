@@ -1,5 +1,5 @@
 /**
- * What the files that check communications share.
+ * Shared by the files that check communications.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 typedef struct {
     const RpOrders *orders;
-    guint32 *rank_of;                  /* of each stage */
+    guint32 *rank_of;                  /* [stage] */
     gboolean backward;                 /* there are backward actions at all */
     guint32 *forward_at;               /* [stage][micro-batch]: F in its row */
     guint32 *backward_at;              /* B or I in its row */

@@ -1,11 +1,11 @@
 /**
  * Sends, receives, unshards and reductions of a PyTorch pipeline CSV.
  *
- *   row 0   0F0  0SEND_F0  0RECV_B0  0B0        a send goes on, a receive waits for its send;
+ *   row 0   0F0  0SEND_F0  0RECV_B0  0B0        a send continues, a receive waits for its send;
  *   row 1   1RECV_F0  1F0  1B0  1SEND_B0        a pair of ranks has one channel
  *
- * Most of it is told by places in a row: what is received must be received before it is used, what
- * is sent must be there. Only receives wait for another rank.
+ * Most errors show by places in a row: a value must be received before it is used, and be there
+ * when it is sent. Only receives wait for another rank.
  */
 #include "core/formats/import-communications-private.h"
 
@@ -50,7 +50,7 @@ find_partner(const RpCommunicationCheck *check, const RpCommunication *communica
     return check->rank_of[stage];
 }
 
-/* ---- what there is ---- */
+/* ---- existing sends and receives ---- */
 
 static void
 note_action(RpCommunicationCheck *check, guint rank, guint i)
@@ -87,7 +87,7 @@ check_no_fused(const RpCommunicationCheck *check)
     return TRUE;
 }
 
-/* Whether a cell makes sense where it stands; notes the place of a transfer. */
+/* Whether a cell makes sense where it stands; records the place of a transfer. */
 static gboolean
 register_communication(RpCommunicationCheck *check, guint rank, guint i)
 {

@@ -56,7 +56,7 @@ fail_at(const RpOrderWeave *weave, guint rank, guint i, const char *problem)
     return fail(weave, subject, problem);
 }
 
-/* Notes what each action will make: every product once, every stage on one rank. */
+/* Records the products of each action: every product once, every stage on one rank. */
 static gboolean
 register_action(RpOrderWeave *weave, guint rank, guint i)
 {
@@ -90,7 +90,8 @@ register_action(RpOrderWeave *weave, guint rank, guint i)
     return TRUE;
 }
 
-/* What must be there of a stage: all of it, or one half of it in a dispatched order. */
+/* A stage needs all its products, or in a dispatched order those of its half: forward or
+ * backward. */
 static gboolean
 is_expected(const RpOrderWeave *weave, guint32 stage, guint what)
 {
@@ -100,7 +101,8 @@ is_expected(const RpOrderWeave *weave, guint32 stage, guint what)
                                          : stage >= weave->fused_stage;
 }
 
-/* The first action of @stage that is not on @but; RP_NONE: of any rank. FALSE: there is none. */
+/* The first action of @stage that is not on rank @but; RP_NONE: on any rank. FALSE: there is
+ * none. */
 static gboolean
 find_of_stage(const RpOrderWeave *weave, guint32 stage, guint but, guint *rank, guint *i)
 {
@@ -111,7 +113,7 @@ find_of_stage(const RpOrderWeave *weave, guint32 stage, guint but, guint *rank, 
     return FALSE;
 }
 
-/* Of a schedule file. */
+/* Names the missing action in a schedule file's error. */
 static gboolean
 fail_missing(const RpOrderWeave *weave, guint32 stage, guint32 micro_batch, guint what)
 {

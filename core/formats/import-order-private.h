@@ -1,7 +1,7 @@
 /**
- * What import-order.c and import-order-check.c share.
+ * Shared by import-order.c and import-order-check.c.
  *
- * Actions are counted by what they produce: for a stage and a micro-batch the activations (F), the
+ * Actions are counted by their products: for a stage and a micro-batch the activations (F), the
  * gradient of the input (B, I) and that of the weights (B, W).
  */
 #pragma once
@@ -27,10 +27,10 @@ typedef struct {
     gboolean backward;   /* there are backward actions at all */
     guint32 fused_stage; /* dispatched: forward before it, backward behind it; else RP_NONE */
     RpTaskId *products;  /* n_stages x micro_batches x RP_N_PRODUCTS */
-    guint32 *rank_of;    /* of each stage */
+    guint32 *rank_of;    /* [stage] */
     RpPlan *plan;
-    guint *next;           /* of each rank: its next action */
-    guint32 *next_waiting; /* of each rank: another that waits for the same */
+    guint *next;           /* [rank] its next action */
+    guint32 *next_waiting; /* [rank] another that waits for the same */
     GHashTable *waiting;   /* RpTaskId *product -> first rank that waits for it, + 1 */
     GQueue ready;          /* ranks, + 1 */
     GError **error;
@@ -52,12 +52,12 @@ rp_order_action(const RpOrderWeave *weave, guint rank, guint i)
 /* "`3B0` (row 2, cell 7)" */
 char *rp_order_describe(const RpOrderWeave *weave, guint rank, guint i);
 
-/* Which products an action makes. Returns: how many */
+/* Finds the products of an action. Returns: their number */
 guint rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
                            RpTaskId *made[RP_MAX_PRODUCTS]);
 
 /* No more stages x micro-batches than actions to run them; costs of all stages, none negative. */
 gboolean rp_order_check_input(const RpOrderWeave *weave);
 
-/* Notes what every action will make, checks that nothing is missing and finds the rounds. */
+/* Records every action's products, checks that nothing is missing and finds the rounds. */
 gboolean rp_order_register(RpOrderWeave *weave);

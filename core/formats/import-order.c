@@ -1,13 +1,13 @@
 /*
- * From an order to a plan: the actions of every rank woven into one stream in which each comes
- * after what it waits for. A rank whose next action lacks a product waits for it; the action that
- * makes the product wakes the ranks that wait.
+ * From an order to a plan: the actions of every rank merged into one stream in which each comes
+ * after all that it waits for. A rank whose next action lacks a product waits for it; the action
+ * that makes the product wakes the ranks that wait.
  */
 #include "core/formats/import-order-private.h"
 
 #include "core/base/quote.h"
 
-/* What an action waits for. */
+/* A product that an action waits for, and the phase in which it does. */
 typedef struct {
     RpTaskId *product;
     guint32 phase;
@@ -22,12 +22,13 @@ needs_of_forward(const RpOrderWeave *weave, guint32 s, guint32 m, Need *needs)
     return 1;
 }
 
-/* Of B and I: the stashed input at the start, the gradient after the recompute. */
+/* B and I need the stashed input at the start, and the gradient after the recompute. */
 static guint
 needs_of_backward(const RpOrderWeave *weave, guint32 s, guint32 m, Need *needs)
 {
     if (weave->fused_stage != RP_NONE) {
-        /* which forward stage holds the input is not in the order: the last one comes after it */
+        /* the order does not name the forward stage that holds the input: the last one comes after
+         * it */
         needs[0] =
             (Need){rp_order_product(weave, weave->fused_stage - 1, m, RP_PRODUCT_ACTIVATION), 0};
         needs[1] = (Need){rp_order_product(weave, s - 1, m, RP_PRODUCT_INPUT_GRADIENT), 1};
@@ -176,7 +177,7 @@ makes(const RpOrderWeave *weave, const RpAction *action, const RpTaskId *what)
     return FALSE;
 }
 
-/* Where in the order the action is that makes @what. It is there: check_complete() saw it. */
+/* The place in the order of the action that makes @what. It is there: check_complete() saw it. */
 static void
 find_maker(const RpOrderWeave *weave, const RpTaskId *what, guint *rank, guint *i)
 {
@@ -187,7 +188,7 @@ find_maker(const RpOrderWeave *weave, const RpTaskId *what, guint *rank, guint *
     g_assert_not_reached();
 }
 
-/* Of a schedule file: "; put X before Y". */
+/* "; put X before Y", if the order is a schedule file's. */
 static char *
 orders_remedy(const RpOrders *orders, const char *wanted, const char *blocked)
 {

@@ -10,7 +10,7 @@
 
 #include "core/base/quote.h"
 
-/* A cell in a message is cut after so many bytes. */
+/* Bytes after which a cell in a message is cut. */
 #define SHOWN_BYTES 40
 
 G_DEFINE_QUARK(rp_import_error, rp_import_error)
@@ -137,7 +137,7 @@ typedef struct {
     guint flags;
     guint row;
     guint cell;
-    guint n_cells;  /* of the whole file */
+    guint n_cells;  /* in the whole file */
     GError **error; /* never NULL */
 } Reader;
 
@@ -171,7 +171,7 @@ take_index(const Reader *reader, const char **at, const char *end, guint32 *inde
     return *at > start;
 }
 
-/* What the letters of an action mean. */
+/* The letters of an action in PyTorch's files. */
 typedef struct {
     const char *letters;
     const char *old_letters; /* in files of older PyTorch; %NULL: not there */
@@ -220,7 +220,7 @@ find_name(const Reader *reader, const char *at, gsize length)
     return NULL;
 }
 
-/* Those of the file's age, as a message lists them. */
+/* The letters that the file's PyTorch version knows, as a message lists them. */
 static char *
 list_names(const Reader *reader)
 {

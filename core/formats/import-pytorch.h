@@ -12,7 +12,7 @@
 
 #define RP_PYTORCH_MAX_ROWS 65536u
 #define RP_PYTORCH_MAX_CELLS (1u << 24)
-#define RP_PYTORCH_MAX_INDEX (1u << 24) /* of a stage or a micro-batch */
+#define RP_PYTORCH_MAX_INDEX (1u << 24) /* a stage or a micro-batch is below it */
 
 #define RP_IMPORT_ERROR (rp_import_error_quark())
 GQuark rp_import_error_quark(void);
@@ -50,8 +50,7 @@ typedef struct {
     guint n_ranks;
     GArray **ranks; /* (element-type RpAction) */
     GArray **cells; /* (element-type guint32): the cell of each action in its row, from 1 */
-    guint32
-        *lines; /* of a schedule file: of each rank, its cells are columns; %NULL: a CSV's rows */
+    guint32 *lines; /* a schedule file's, [rank], its cells are columns; %NULL: a CSV's rows */
     GArray **communications; /* (element-type RpCommunication): the other cells of each row */
     guint n_stages;          /* highest stage of an action + 1 */
     guint micro_batches;     /* highest micro-batch of an action + 1 */
@@ -89,7 +88,7 @@ typedef enum {
     RP_PYTORCH_OLD_NAMES = 1
 } RpPytorchFlags;
 
-/* What the text looks like: a W without any I is of older names. */
+/* Guesses the flags from the text: a W without any I means that the names are the older ones. */
 guint rp_pytorch_flags_of(const char *text, gsize length);
 
 /**
@@ -103,13 +102,13 @@ guint rp_pytorch_flags_of(const char *text, gsize length);
  * communications, for rp_orders_check_communications(). An overlap of the forward and backward of
  * one stage and micro-batch is a fused action.
  *
- * Errors: RP_IMPORT_ERROR_SYNTAX, RP_IMPORT_ERROR_LIMIT, with file, row, cell, what was expected
- * and what was found
+ * Errors: RP_IMPORT_ERROR_SYNTAX, RP_IMPORT_ERROR_LIMIT, with file, row, cell, the expected
+ * and the found text
  */
 RpOrders *rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint flags,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What the actions of a stage take. */
+/* Times of a stage's actions. */
 typedef struct {
     gint64 forward_ns;
     gint64 backward_ns;       /* recompute included */
@@ -149,7 +148,7 @@ typedef struct {
 RpPlan *rp_plan_from_orders(const RpOrders *orders, const RpOrderCosts *costs,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What was proved of an order's communications. */
+/* The result of checking an order's communications. */
 typedef struct {
     guint64 transfers; /* pairs of a send and a receive */
     guint rank_pairs;  /* ranks that send to each other */
@@ -159,7 +158,7 @@ typedef struct {
 
 /**
  * rp_orders_check_communications:
- * @orders: of which rp_plan_from_orders() made a plan
+ * @orders: orders for which rp_plan_from_orders() made a plan
  * @proof: (out): set on success only; all 0 if the order has no communications, which PyTorch then
  *   adds itself
  *
@@ -170,7 +169,7 @@ typedef struct {
  * run, every row must come to its end.
  *
  * Where there is one UNSHARD or RESHARD, every action of a stage stands between an UNSHARD and a
- * RESHARD of it; both take turns, with an action between. Where there is one REDUCE_GRAD, each
+ * RESHARD of it; both alternate, with an action between. Where there is one REDUCE_GRAD, each
  * stage has one, behind its last backward.
  *
  * Errors: RP_IMPORT_ERROR_ORDER with row and cell, RP_SCHEDULE_ERROR_DEADLOCK naming the transfers

@@ -8,7 +8,7 @@
 #include "core/base/units.h"
 #include "core/formats/private.h"
 
-/* Only what a file can hold: a trace that was read may lack a number or have one out of range. */
+/* A file cannot hold every trace: one that was read may lack a number or have one out of range. */
 static gboolean
 is_action(guint8 kind, guint32 stage, guint32 micro_batch, guint32 backward_stage,
           guint32 backward_micro_batch)
@@ -74,7 +74,7 @@ rp_orders_from_trace(const RpTrace *trace, guint iteration)
     return orders;
 }
 
-/* Why PyTorch would not run the order; %NULL if nothing is in the way. */
+/* Why PyTorch would not run the order; %NULL if it would. */
 static char *
 note_superset(const RpOrders *orders)
 {

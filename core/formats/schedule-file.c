@@ -9,11 +9,11 @@
 #include "core/formats/import-order-private.h"
 #include "core/formats/schedule-text.h"
 
-/* What a file says beside its orders. */
+/* A file's schedule while it is read. */
 typedef struct {
     RpOrders *orders;
     RpScheduleText words;
-    RpPlan *plan; /* of any times: what it promises of stages holds for all */
+    RpPlan *plan; /* made with any times: its promises about stages hold for all */
     guint round;  /* dispatched; else 0 */
     guint fused;
     guint *gpu_of;

@@ -12,8 +12,8 @@
  *   F0.7&B7.3   a forward and a backward as one action
  *   -           an idle step, or a GPU without actions
  *   # ...       a comment
- *   round 8     dispatched: micro-batches of a round, where the order does not tell
- *   weights offloaded   bound: weights go up for each turn to a stage, as in Mobius
+ *   round 8     dispatched: micro-batches of a round, where the order does not show it
+ *   weights offloaded   bound: weights are uploaded for each visit of a stage, as in Mobius
  *
  * A line that begins with '#' or holds nothing is left out. PyTorch's pipeline CSV
  * (core/formats/import-pytorch.h) is the other dialect: its cells begin with digits, so that one
@@ -31,7 +31,7 @@
 
 /**
  * rp_schedule_file_parse:
- * @name: of the file: its last part becomes the schedule's name
+ * @name: the file's: its last part becomes the schedule's name
  *
  * Every action once, all of every stage on one GPU, in an order that can run; with fused actions, slot
  * after slot with whole rounds.

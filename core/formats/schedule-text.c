@@ -24,7 +24,7 @@ static const struct {
 typedef struct {
     const char *name;
     guint line;
-    const char *start; /* of the line */
+    const char *start; /* start of the line */
     const char *end;
     guint n_words;
     RpOrders *orders;

@@ -6,7 +6,8 @@
 
 #include "core/formats/import-pytorch.h"
 
-/* What a file says beside its orders; lines count from 1, 0: it does not say so. */
+/* Settings that a file gives beside its orders; lines count from 1, and 0 means that it does not
+ * give it. */
 typedef struct {
     guint round;
     guint round_line;

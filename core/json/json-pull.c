@@ -465,7 +465,7 @@ rp_json_pull_skip(RpJsonPull *pull)
     while (pull->depth > outside && !pull->failed) {
         gboolean is_object = (pull->objects >> (pull->depth - 1)) & 1;
         if (is_object ? rp_json_pull_next_key(pull, scratch) : rp_json_pull_next_element(pull))
-            (void)skip_scalar(pull, scratch); /* pull->failed tells */
+            (void)skip_scalar(pull, scratch); /* pull->failed has the error */
     }
     return !pull->failed;
 }

@@ -1,16 +1,16 @@
 /**
  * Reads JSON text value by value, as it stands, without building a tree. Every file is read by it.
  *
- * What it takes is RFC 8259 and no more: no comments, no comma behind the last, no NaN; UTF-8
- * without a byte order mark or NUL; at most 64 levels; finite numbers of at most 64 characters; and
- * only space behind the value. A record (json-record.h) takes each key once and, unless it says so,
- * no key that it does not know; keys within a value that is skipped are not compared.
+ * It takes RFC 8259 and no more: no comments, no comma behind the last, no NaN; UTF-8 without a
+ * byte order mark or NUL; at most 64 levels; finite numbers of at most 64 characters; and only
+ * space behind the value. A record (json-record.h) takes each key once and, unless it says so, no
+ * key that it does not know; keys within a value that is skipped are not compared.
  *
  * There is no library underneath. A refused value is named by line, column and keys, and most are
- * refused for their bounds, not their syntax: libraries in C tell where the syntax breaks and keep no
- * places for the rest. And they make trees: a safetensors header may have 100 MB. Nothing here
- * recurses; memory is that of the caller's strings; a tokenizer of 15 MB with 150,000 merges takes
- * 0.15 s.
+ * refused for their bounds, not their syntax: libraries in C report where the syntax breaks and
+ * keep no places for the rest. And they make trees: a safetensors header may have 100 MB. Nothing
+ * here recurses; memory is that of the caller's strings; a tokenizer of 15 MB with 150,000 merges
+ * takes 0.15 s.
  *
  *   rp_json_pull_enter_object(pull)
  *   while (rp_json_pull_next_key(pull, key))
@@ -39,19 +39,19 @@ typedef enum {
 
 /* Where the reader stands in one open object or array. */
 typedef struct {
-    const char *key; /* of an object, in the text; NULL: before its next key */
+    const char *key; /* an object's, in the text; NULL: before its next key */
     gsize key_length;
-    gsize n_elements; /* of an array, begun so far */
+    gsize n_elements; /* an array's, begun so far */
 } RpJsonLevel;
 
 /* On the stack of the caller; a copy reads on from where it was taken. Fields other than @key
  * and @failed belong to the functions. */
 typedef struct {
     const char *file; /* display name */
-    const char *key;  /* of the value being read, where a record reads it */
+    const char *key;  /* the key of the value being read, where a record reads it */
     gboolean failed;
     const char *text;
-    guint64 lines_before; /* of the file, where @text is a part of it; for messages */
+    guint64 lines_before; /* the file's lines before @text, if that is a part; for messages */
     const char *end;
     const char *at;
     const char *value; /* start of the value read last */
@@ -68,7 +68,7 @@ typedef struct {
  * rp_json_pull_init:
  * @file: name for messages; must outlive @pull
  * @text: @length bytes; must outlive @pull
- * @domain: of the errors, with @code
+ * @domain: the errors' domain, with @code
  *
  * Returns: FALSE, with the error set, if the text is not UTF-8
  */
@@ -79,7 +79,7 @@ gboolean rp_json_pull_init_line(RpJsonPull *pull, const char *file, guint64 line
                                 const char *text, gsize length, GQuark domain, int code,
                                 GError **error);
 
-/* What stands next. */
+/* The type of the next value. */
 RpJsonType rp_json_pull_peek(RpJsonPull *pull);
 
 gboolean rp_json_pull_enter_object(RpJsonPull *pull);
@@ -102,7 +102,7 @@ gboolean rp_json_pull_skip(RpJsonPull *pull);
 /* Nothing follows but space. */
 gboolean rp_json_pull_end(RpJsonPull *pull);
 
-/* Refuses what stands next, or the value read last. Return FALSE. */
+/* Refuses the next value, or the value read last. Return FALSE. */
 gboolean rp_json_pull_fail(RpJsonPull *pull, const char *expected);
 gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
 
@@ -110,7 +110,7 @@ gboolean rp_json_pull_fail_value(RpJsonPull *pull, const char *expected);
  * rp_json_pull_refuse:
  * @at: in the text: where the fault is
  * @key: (nullable): the last part of the place, where the reader has left its object
- * @found: (nullable): NULL names what stands at @at
+ * @found: (nullable): NULL names the text at @at
  *
  * Returns: FALSE
  */

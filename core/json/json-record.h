@@ -25,15 +25,15 @@ typedef gboolean (*RpJsonRead)(RpJsonPull *pull, const RpJsonField *field, gpoin
 struct _RpJsonField {
     const char *key; /* %NULL: any other */
     RpJsonRead read;
-    gsize offset; /* of the member; 0 also for what reads into several */
+    gsize offset; /* offset of the member; 0 also if @read writes several */
     gboolean required;
     gboolean null_is_absent;
-    double min;                 /* of a number */
-    double max;                 /* of a number; bytes of a text */
+    double min;                 /* least number */
+    double max;                 /* greatest number; most bytes of a text */
     const char *expected;       /* (nullable): for messages, instead of the bounds */
     const char *const *choices; /* (nullable): the only texts, NULL behind the last */
     const char *note;           /* (nullable): for @read */
-    const RpJsonField *fields;  /* of an object within, see RP_JSON_NESTED */
+    const RpJsonField *fields;  /* fields of an object within, see RP_JSON_NESTED */
     guint n_fields;
 };
 
@@ -41,8 +41,8 @@ struct _RpJsonField {
 typedef struct {
     const RpJsonField *fields;
     guint n_fields;
-    const char *start;                  /* of the object */
-    const char *at[RP_JSON_MAX_FIELDS]; /* of each row's value; NULL if it is not there */
+    const char *start;                  /* start of the object */
+    const char *at[RP_JSON_MAX_FIELDS]; /* [row] its value; NULL if it is not there */
 } RpJsonRecord;
 
 /**
@@ -73,8 +73,8 @@ gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpoint
 /* One line of text of min to max bytes, one of the choices: each frees and replaces a char *. */
 gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-/* An object by a table of its own, into the same struct from the row's offset on; of a row,
- * RP_JSON_NESTED(fields). */
+/* An object with a table of its own, read into the same struct from the row's offset on; for a row
+ * it is RP_JSON_NESTED(fields). */
 gboolean rp_json_read_nested(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 #define RP_JSON_NESTED(table) rp_json_read_nested, .fields = table, .n_fields = G_N_ELEMENTS(table)
 /* The index of the choice, into a guint; or into nothing. */

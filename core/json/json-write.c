@@ -245,7 +245,7 @@ rp_json_append_number(GString *text, double value, guint digits)
             break;
     }
     g_string_append(text, number);
-    /* a float stays a float for readers that tell them apart */
+    /* a float stays a float for readers that distinguish them */
     if (strpbrk(number, ".e") == NULL)
         g_string_append(text, ".0");
 }

@@ -23,7 +23,7 @@ typedef enum {
 
 typedef struct _RpJsonWriter RpJsonWriter;
 
-/* @layout: of all objects and arrays, unless they are given one of their own */
+/* @layout: for all objects and arrays, unless they are given one of their own */
 RpJsonWriter *rp_json_writer_new(RpJsonLayout layout);
 void rp_json_writer_free(RpJsonWriter *json);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpJsonWriter, rp_json_writer_free)
@@ -55,7 +55,7 @@ void rp_json_null(RpJsonWriter *json, const char *key);
 /* The fewest digits that read back as the same double, ".0" behind a whole number, an exponent from
  * 1e15 on. null if @value is not finite: JSON has no such number. */
 void rp_json_number(RpJsonWriter *json, const char *key, double value);
-/* @value rounded to so many decimals. */
+/* @value rounded to @decimals. */
 void rp_json_double(RpJsonWriter *json, const char *key, double value, guint decimals);
 /* @value x 10^-@decimals, exactly; zeros at the end are left out but for @least decimals. */
 void rp_json_decimal(RpJsonWriter *json, const char *key, gint64 value, guint decimals,
@@ -63,7 +63,7 @@ void rp_json_decimal(RpJsonWriter *json, const char *key, gint64 value, guint de
 /* @value is JSON. */
 void rp_json_raw(RpJsonWriter *json, const char *key, const char *value);
 
-/* The nearest double that has so many decimals. */
+/* The nearest double with @decimals. */
 double rp_json_round(double value, guint decimals);
 /* As rp_json_number(), finite, with an exponent from 10^@digits on. */
 void rp_json_append_number(GString *text, double value, guint digits);

@@ -1,4 +1,4 @@
-/* The rows, and what is the same for all of them. */
+/* The rows, and everything that all formats share. */
 #include "core/lowbit/lowbit.h"
 
 #include "core/lowbit/private.h"
@@ -63,7 +63,7 @@ parts(RpLowbit format, RpLowbitShape shape, const void *packed)
 /* One tile at a time, from the last beginning of a tile of its row on. */
 typedef struct {
     float values[RP_LOWBIT_TILE];
-    const float *from; /* of these */
+    const float *from; /* source of these values */
     size_t n;
 } Tile;
 

@@ -87,7 +87,7 @@ RpLowbitLayout rp_lowbit_layout(RpLowbit format, RpLowbitShape shape);
 /**
  * rp_lowbit_expand:
  * @packed: rp_lowbit_layout().total bytes, at a multiple of 4
- * @first: of the elements to write, any
+ * @first: first element to write, any
  * @n: how many
  * @target: element @first, of @dtype
  *
@@ -111,7 +111,7 @@ size_t rp_lowbit_strips(RpLowbit format, RpLowbitShape shape);
 
 /**
  * rp_lowbit_pack:
- * @dtype: of @source, [matrices,rows,columns], at any address
+ * @dtype: type of @source, [matrices,rows,columns], at any address
  * @first: strips to pack
  * @scales: [strips], in fp32, of nf4; else not used
  *

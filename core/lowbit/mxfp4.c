@@ -54,7 +54,7 @@ pack_block(const float values[RP_MXFP4_BLOCK], unsigned char *codes, unsigned ch
 {
     const uint32_t exponent = rp_float_bits(rp_lowbit_largest(values, RP_MXFP4_BLOCK)) >> 23;
     const uint32_t biased = exponent > 2 ? exponent - 2 : 0;
-    /* 2^(127 - biased); of biased 0 it is 2^127 */
+    /* 2^(127 - biased); 2^127 if biased is 0 */
     const float factor = rp_float_from_bits((254 - biased) << 23);
     unsigned char code[RP_MXFP4_BLOCK];
 

@@ -1,5 +1,5 @@
 /**
- * What a format does; a row each, one file a family.
+ * A format's operations; a row each, one file a family.
  */
 #pragma once
 

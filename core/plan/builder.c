@@ -95,7 +95,7 @@ rp_builder_wait(RpBuilder *builder, RpTaskId task, guint32 lane, guint32 hop_ns,
 
     if (task == RP_TASK_NONE || (lane == builder->task.lane && hop_ns == 0))
         return;
-    /* of two tasks of one lane the later one is waited for, unless it is needed only later on */
+    /* only the later of two tasks of one lane is waited for, unless it is needed only later on */
     for (guint i = 0; i < builder->n_dependencies && hop_ns == 0; i++) {
         RpDependency *other = &builder->dependencies[i];
 

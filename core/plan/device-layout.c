@@ -4,7 +4,7 @@
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
 
-/* @saves: without what their forwards have saved */
+/* @saves: without the tensors that their forwards have saved */
 static guint64
 activation_bytes(const RpProfile *profile, RpInterval layers, gboolean saves)
 {
@@ -49,7 +49,7 @@ workspace_bytes(const RpProfile *profile, RpInterval layers, gboolean backward, 
     return scratch + (keeps ? 0 : backward ? activation_bytes(profile, layers, saves) : between);
 }
 
-/* What a forward stage sends down beside its output: inputs of backward stages that begin in it. */
+/* A forward stage sends down, beside its output, the inputs of backward stages that begin in it. */
 static guint64
 inner_stash_bytes(const RpProfile *profile, const RpPartition *partition, RpInterval layers)
 {
@@ -110,7 +110,7 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
     if (backward && end < profile->n_layers)
         largest->gradient = MAX(largest->gradient, profile->layers[end].input_bytes);
     largest->output = MAX(largest->output, output);
-    /* a dispatched stage runs one way, but the fused one, which keeps nothing for later */
+    /* a dispatched stage runs in one direction, but the fused one, which keeps nothing for later */
     if (backward && (forward || end < profile->n_layers))
         largest->activations = MAX(largest->activations, activation_bytes(profile, layers, saves));
     if (saves)
@@ -142,8 +142,9 @@ uploaded_bytes(const RpProfile *profile, const RpInterval *layers)
     return aligned(bytes);
 }
 
-/* Of slots that follow each other on a device: the first @used of each row of @n, @step apart. No upload of one
- * without weights waits for the slot before, so that the one behind it might come too early: no limit then. */
+/* The largest pair of uploads in neighbouring slots of a device: the first @used of each row of @n,
+ * @step apart. There is no limit if a stage has no weights: its upload waits for no slot, so that
+ * the one behind it might come too early. */
 static guint64
 neighbour_bytes(const RpProfile *profile, const RpPartition *partition, guint used, guint n,
                 guint step)

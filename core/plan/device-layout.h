@@ -1,11 +1,11 @@
 /**
- * What a device needs at most over the stages that come and go on it, and how its two slots are
- * laid out. Private to core/plan/.
+ * Memory that a device needs at most over the stages that come and go on it, and the layout of its
+ * two slots. Private to core/plan/.
  *
  * A slot holds the parameters of one stage: the one that runs, or the next one arriving. A backward
  * stage is short but needs gradient sums and a large workspace; a forward stage is long and needs
  * neither. Where that pays, the sums or the workspace (or both) stand inside the slot's region, in
- * the room that only a forward stage would fill:
+ * the space that only a forward stage would fill:
  *
  *   slot, forward stage   |------------- parameters -------------|
  *   slot, backward stage  |-- parameters --|---- gradient sums ---|
@@ -13,13 +13,13 @@
  * Otherwise there is one of each beside the two slots.
  *
  * Slots of a device follow each other in a fixed order, so that a large stage may have small neighbours. Then the
- * two stand at the ends of one region, which is as long as any two neighbours:
+ * two stand at the borders of one region, which is as long as any two neighbours:
  *
  *   |-------- fused stage --------|-next-|
  *   |-the one behind-|            |-next-|
  *   |-the one behind-|-------- fused stage --------|   (each stage at either end, if their number is odd)
  *
- * Where weights go up packed, there is one slot and a place for what is packed. The next stage
+ * If weights are uploaded packed, there is one slot and a buffer for packed weights. The next stage
  * arrives there as soon as this one's has been expanded, and is expanded when this one has run:
  *
  *   packed     |--arrives--|e|------next arrives------|e|
@@ -41,34 +41,34 @@ typedef struct {
     guint64 parameters[RP_N_WAYS];
     guint64
         neighbours; /* both slots' parameters, of stages that may follow each other on a device */
-    guint64 packed; /* 0: what goes up is what actions read */
+    guint64 packed; /* 0: actions read the uploaded bytes themselves */
     guint64 workspace[RP_N_WAYS];
     guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
     guint64 input;
-    guint64 gradient; /* of an output activation */
+    guint64 gradient; /* an output activation's */
     guint64 output;
-    guint64 activations; /* of a split backward, from I to W; or kept */
-    guint64 saved;       /* of one layer, what its forward saves */
+    guint64 activations; /* a split backward's, from I to W; or kept */
+    guint64 saved;       /* the most that one layer's forward saves */
     guint n_saved;       /* layers of a stage that save something */
 } RpLargest;
 
 typedef struct {
     gboolean packed;  /* one slot, with both inside */
-    gboolean at_ends; /* slots at the ends of a region of RpLargest.neighbours */
+    gboolean at_ends; /* slots at the borders of a region of RpLargest.neighbours */
     gboolean accumulators_inside;
     gboolean workspace_inside;
     guint64 bytes; /* both slots, or the packed one, gradient sums and workspace */
 } RpSlotLayout;
 
-/* Whether what layers of a stage save stands in buffers of its own: not in the fused stage, which keeps
- * all, nor in bound ones. Of a dispatched stage. */
+/* Whether the tensors that layers of a dispatched stage save stand in buffers of their own: not in
+ * the fused stage, which keeps all, nor in bound ones. */
 static inline gboolean
 rp_stage_saves(const RpProfile *profile, RpInterval layers)
 {
     return layers.first + layers.count < profile->n_layers;
 }
 
-/* Of no stage. */
+/* The largest sizes over no stage yet. */
 RpLargest rp_largest_new(const RpProfile *profile);
 /* Takes a stage into account; a bound stage runs @forward and @backward. */
 void rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
@@ -79,7 +79,7 @@ RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *par
 /**
  * rp_partition_keeps_sums:
  *
- * Of an iteration of several rounds: whether the next backward slot of every device is always the
+ * In an iteration of several rounds: whether the next backward slot of every device is always the
  * same stage of the next round. Then its sum stays where it is, and nothing is staged:
  *
  *   gpu 0  |0F|2B| |0F|2B|     N = 2, S = 4: a stage stays on its device, and each device has one
@@ -89,10 +89,10 @@ RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *par
  */
 gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
 
-/* Arena of a device of a dispatched plan, without constants and what is resident. @kept_sums:
+/* Arena of a device of a dispatched plan, without constants and resident weights. @kept_sums:
  * gradients leave as sums (RpPlanPromises); @split: one micro-batch waits for its W */
 guint64 rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums,
                         gboolean split);
 
-/* The layout that takes the least room. */
+/* The layout that takes the least space. */
 RpSlotLayout rp_slot_layout(const RpProfile *profile, const RpLargest *largest);

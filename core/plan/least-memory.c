@@ -5,7 +5,7 @@
  *   even(1)    [e][0][1][2][3] [h]    forward stages, then the fused one
  *   even(2)    [e][0 1][2 3]   [h]
  *
- * What a device holds is the largest of each kind over its stages, and a longer stage has no less
+ * A device holds the largest buffer of each kind over its stages, and a longer stage needs no less
  * of any kind than the stages that it is cut into. So where every block has the same input, no
  * other partition needs less than even(1), except one stage of everything, at whose borders no
  * hidden state waits.

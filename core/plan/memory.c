@@ -1,8 +1,8 @@
-/* Whether what a plan places fits, and if not, what is too large and what makes it smaller. */
+/* Whether a plan's buffers fit, and if not, which is too large and how it can be made smaller. */
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
 
-/* What helps where a category is the largest of an arena that is too small. */
+/* The remedy if a category is the largest of an arena that is too small. */
 static RpRemedy
 find_remedy(gboolean host, RpBufferCategory category)
 {

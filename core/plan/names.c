@@ -1,4 +1,4 @@
-/* What kinds of tasks, lanes, buffers and roles are called, and a task in one line: messages. */
+/* Names of kinds of tasks, lanes, buffers and roles, and a task in one line, for messages. */
 #include "core/plan/plan.h"
 
 /* Lanes of the host, as rp_plan_lane_kind() has them. */

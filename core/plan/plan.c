@@ -487,8 +487,8 @@ rp_plan_retire(RpPlan *plan, RpTaskId id)
         dependency_end = next->first_dependency;
         access_end = next->first_access;
     }
-    /* moves what stays to the front; the arrays keep their size, so a steady state allocates
-     * nothing */
+    /* moves the remaining tasks to the front; the arrays keep their size, so a steady state
+     * allocates nothing */
     if (n_tasks > 0)
         g_array_remove_range(plan->tasks, 0, n_tasks);
     if (dependency_end > plan->dependency_base)

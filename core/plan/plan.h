@@ -40,7 +40,7 @@ typedef enum {
 typedef enum {
     RP_HOST_LANE_OPTIMIZER, /* gradient copy, step, parameter copy; rule 5 of §4.3.1 is its order */
     RP_HOST_LANE_ACCUMULATE, /* sums the gradients of rounds */
-    RP_HOST_LANE_NETWORK,    /* of several servers, which all have the same order of it */
+    RP_HOST_LANE_NETWORK,    /* several servers' exchanges, in the same order on all */
     RP_HOST_LANES
 } RpHostLaneKind;
 
@@ -58,20 +58,20 @@ typedef enum {
     RP_TASK_STASH_UPLOAD,        /* the same value again, for a backward's recompute */
     RP_TASK_ACTGRAD_DOWNLOAD,    /* gradient of the input of layer, device to host */
     RP_TASK_ACTGRAD_UPLOAD,      /* the same, host to the device of the next backward stage */
-    /* activation lanes; `layer`: whose forward saved it (core/profile/saved.h) */
+    /* activation lanes; `layer`: its forward saved it (core/profile/saved.h) */
     RP_TASK_SAVED_DOWNLOAD,
     RP_TASK_SAVED_UPLOAD, /* for the layer's backward */
     /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */
     RP_TASK_PARAMETER_UPLOAD,
-    RP_TASK_RESIDENT_UPLOAD, /* once a run: what stays on the device of `layer` (rp_plan_resident()) */
+    RP_TASK_RESIDENT_UPLOAD, /* once a run: resident weights of `layer` (rp_plan_resident()) */
     RP_TASK_GRADIENT_DOWNLOAD,
-    /* compute lane; of a plan whose weights are packed, once a slot */
+    /* compute lane; once a slot, if the plan's weights are packed */
     RP_TASK_EXPAND, /* makes the parameters of `stage` of its packed ones; no action */
     /* host lanes */
     RP_TASK_GRADIENT_ACCUMULATE, /* adds one stage's gradients of rounds, up to `round`, one after
                                     the other into the fp32 sum */
-    RP_TASK_NORM,       /* global norm of all gradients of an iteration, and what follows of
-                               it: the iteration's decision (rp_plan_decision()) */
+    RP_TASK_NORM,       /* global norm of all gradients of an iteration, and the decision that
+                           follows from it (rp_plan_decision()) */
     RP_TASK_EARLY_STEP, /* squares of the gradients of `layer`, and (RpPlanLayer.early) the weights
                            that its step will write unless gradients are clipped */
     RP_TASK_GRADIENT_COPY,  /* G copy: 16-bit gradients of `layer` to the optimizer */
@@ -90,7 +90,7 @@ typedef enum {
 typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
 
 /**
- * What a buffer is to a task: how a backend finds its operands.
+ * A buffer's role in a task: backends find their operands by it.
  *
  *   compute          PARAMETERS r, WORKSPACE w, INPUT r, OUTPUT w, GRADIENT r, and of those that
  *                    make gradients SUM (w: a new sum begins; r | w: adds) and, when the sum is
@@ -101,15 +101,16 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *   expand           PACKED r, RESIDENT r likewise, PARAMETERS w
  *   activations      device side INPUT, OUTPUT or GRADIENT; host side HOST (none: token ids)
  *   saved            device side SAVED; HOST
- *   parameters       device side PARAMETERS or, where they are packed, PACKED; HOST: what is read of each layer
+ *   parameters       device side PARAMETERS or, where they are packed, PACKED; HOST: the weights
+ *                    of each layer that are read
  *   resident         device side RESIDENT; HOST: the layer's frozen weights
  *   gradients        device side LEAVING; host side STAGING where rounds are added up on the host,
- *                    else HOST (rounds apart: of each round its own)
+ *                    else HOST (rounds apart: each round's own)
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
  *                    one for each round that is added, in order; norm and steps DECISION
  *                    (RpPlanPromises.gated)
  *   network lane     reduce HOST r gradients, w reduced; agree HOST r | w squares, DECISION r | w; gather
- *                    HOST r | w weights; what moves both ways STAGING w
+ *                    HOST r | w weights; moves in both directions: STAGING w
  *
  * OUTPUT: of a forward, the input of each of the stage's `boundaries`, one after the other; of a
  * backward, the gradient of its input.
@@ -153,9 +154,9 @@ typedef struct {
 } RpDependency;
 
 typedef struct {
-    gint64 duration_ns; /* predicted; compute actions only, 0 for what a link or the host times */
+    gint64 duration_ns; /* predicted; compute actions only, 0 if a link or the host sets it */
     gint64 lead_ns;     /* leading part of duration_ns that runs before phase-1 dependencies */
-    guint64 bytes;      /* transfers, network: payload (each way); host tasks: memory traffic */
+    guint64 bytes; /* transfers, network: payload in each direction; host: its memory traffic */
     guint64 first_dependency; /* set by rp_plan_append */
     guint64 first_access;     /* set by rp_plan_append */
     guint32 lane;
@@ -196,7 +197,7 @@ typedef struct {
     RpSegment *segments;
 } RpChunks;
 
-/* What a plan knows of a stage. Owned by the plan. */
+/* A row of the table of stages. Owned by the plan. */
 typedef struct {
     RpInterval layers;
     gboolean runs_forward;  /* F, or the forward part of the fused stage */
@@ -205,15 +206,15 @@ typedef struct {
     guint device;           /* where it is bound; RP_NONE if dispatched */
     gboolean
         mirrored; /* a second copy, on device N-1-device, has the later half of micro-batches */
-    guint64 parameter_bytes; /* that its actions read, beside what is resident */
+    guint64 parameter_bytes; /* that its actions read, without resident ones */
     guint64 upload_bytes;    /* that go up for them; the same unless some are packed */
     guint64 gradient_bytes;
     guint64 workspace_bytes; /* `full`: scratch of its actions */
-    guint64 kept_bytes;      /* `full`: what a split backward keeps between its two parts */
+    guint64 kept_bytes;      /* `full`: kept between the two parts of a split backward */
     RpChunks parameters;     /* n_chunks = 0 in `compute` fidelity */
     RpChunks gradients;
     guint n_boundaries; /* `full`: layers whose input a forward of this stage sends on, in the */
-    guint *boundaries;  /* order of its output buffer: its end, then what lies inside it */
+    guint *boundaries;  /* order of its output buffer: its end, then those inside it */
 } RpPlanStage;
 
 #define RP_MOST_ROUNDS_APART 4 /* RpPlanPromises.rounds_apart */
@@ -233,23 +234,23 @@ typedef struct {
     guint64 tied_gradient_bytes; /* at the end of its gradients, which that layer's step adds to its
                                     own, as wide as weights; 0: the matrix is frozen */
     guint64 resident_bytes; /* all of its frozen weights, tied ones too, if they stay on devices */
-    guint64 input_bytes;    /* of a micro-batch: what crosses the boundary before the layer */
-    guint64 saved_bytes;    /* of a micro-batch: what its forward saves for its backward, which is
-                               another action */
+    guint64 input_bytes;    /* a micro-batch's, which cross the boundary before the layer */
+    guint64 saved_bytes;    /* a micro-batch's, from its forward to its backward, which is another
+                               action */
     guint32 saved_groups;   /* bits of RpSavedGroup: that */
 } RpPlanLayer;
 
-#define RP_BUFFER_ALIGNMENT 512 /* of every buffer's place and size, bytes */
+#define RP_BUFFER_ALIGNMENT 512 /* every buffer's place and size are multiples, bytes */
 
-/* What a buffer is for: the rows of a memory report. */
+/* Categories of buffers: the rows of a memory report. */
 typedef enum {
-    RP_BUFFER_PARAMETERS,   /* device: weights of a stage, also packed; host: those it is given */
+    RP_BUFFER_PARAMETERS,   /* device: weights of a stage, also packed; host: given weights */
     RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
                                fp32 (RpPlanPromises.kept_sums, wide_gradients), or one for each
                                round (rounds_apart) */
     RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
     RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
-    RP_BUFFER_STASH,        /* kept from forward to backward: stage inputs, what layers save */
+    RP_BUFFER_STASH,        /* stage inputs and saved tensors, kept from forward to backward */
     RP_BUFFER_WORKSPACE,    /* recomputed activations and scratch */
     RP_BUFFER_STAGING,      /* host: gradients of rounds before they are summed */
     RP_BUFFER_OPTIMIZER,    /* host: full-precision weights and moments, decisions */
@@ -284,16 +285,16 @@ guint32 rp_plan_lane_device(const RpPlan *plan, guint32 lane);
 /* RpLaneKind of a device lane, RP_LANES_PER_DEVICE + RpHostLaneKind of a host lane. */
 guint rp_plan_lane_kind(const RpPlan *plan, guint32 lane);
 
-/* What the verifier must know of the promises the plan was made under. */
+/* Promises of the plan that the verifier checks it against. */
 typedef struct {
     gboolean async;       /* staleness 1; otherwise every iteration reads the last one's weights */
     gboolean early_fused; /* the fused stage's forward may start before its input, as published */
     guint rounds;         /* per iteration */
     gboolean wide_gradients; /* several rounds: their sums, which steps read, are fp32 */
     gboolean kept_sums;      /* these stay on the devices until the last round, and leave as fp32 */
-    guint rounds_apart; /* several rounds: so many stand on the host, each in buffers of its own,
-                           and the norm and the steps add them; 0: what stands there is one, or
-                           the sum */
+    guint rounds_apart; /* several rounds: number whose gradients stand on the host in buffers of
+                           their own, which the norm and the steps add; 0: one buffer holds the only
+                           round, or the sum */
     gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
     gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
     gboolean packed;           /* `full`: weights go up packed, and each slot expands its own */
@@ -303,22 +304,22 @@ typedef struct {
         layerwise; /* `full`: one stage holds all layers, each device runs it in one round of an
                            iteration at most, and the first and the last action there in pieces */
     gboolean stash_on_host; /* stage inputs wait for their backward in host memory */
-    gboolean keeps;       /* what forwards make waits for its backward on the device: kept values */
+    gboolean keeps;       /* kept values: forwards' results wait on the device for their backward */
     const char *schedule; /* static string */
-    guint32 first_iteration; /* that has actions: of what came before only copies may follow */
+    guint32 first_iteration; /* that has actions: only copies may follow of earlier ones */
     gboolean
         gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
-    guint element_bytes; /* `full`: of a weight or gradient as stored */
-    guint slices;        /* of each sequence, counted as micro-batches; 1 = none */
+    guint element_bytes; /* `full`: a weight's or gradient's as stored */
+    guint slices;        /* parts of each sequence, counted as micro-batches; 1 = none */
     gboolean
         early_steps; /* gated, synchronous: an early step of each layer, as soon as its gradient is
-                             home, for the norm. It may write weights as if nothing were clipped; the
-                             step writes them anew if need be, else a late step follows */
+                        on the host, for the norm. It may write weights as if nothing were clipped;
+                        the step writes them anew if need be, else a late step follows */
     gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
-    guint64 constant_bytes;    /* `full`: of rp_plan_constants() */
-    RpOptimizerForm form;      /* `full`: what the optimizer keeps, and how */
-    guint servers; /* this is one of so many, any of them: each keeps and steps a share of each
+    guint64 constant_bytes;    /* `full`: rp_plan_constants() */
+    RpOptimizerForm form;      /* `full`: the optimizer's state */
+    guint servers; /* number of servers that run this plan: each keeps and steps a share of each
                       layer (core/base/shard.h); 0 = 1 */
 } RpPlanPromises;
 void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
@@ -362,9 +363,10 @@ guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
 void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
 guint rp_plan_n_decisions(const RpPlan *plan);
 #define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
-/* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of every
- * trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
- * RP_EXCHANGE_EXTRA_BYTES for what else all must know. @room: of what is sent and received, half of each. */
+/* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of
+ * every trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
+ * RP_EXCHANGE_EXTRA_BYTES for other values that all servers need. @room: message buffer: half
+ * sends, half receives. */
 typedef struct {
     guint32 squares;
     guint32 room;
@@ -373,11 +375,11 @@ RpPlanExchange rp_plan_exchange(const RpPlan *plan);
 void rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange);
 #define RP_EXCHANGE_EXTRA_BYTES 4096
 #define RP_EXCHANGE_ROOM(largest_bytes) MIN(4 * (largest_bytes), (guint64)256 << 20)
-/* Buffer of a device for what it keeps all the time beside the plan's data; RP_NONE if none. */
+/* Buffer of a device for constants beside the plan's data; RP_NONE if none. */
 void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);
-/* Buffer of a device for what stays there of @layer; RP_NONE: nothing does, or the device never runs
- * the layer. */
+/* Buffer of a device for @layer's resident weights; RP_NONE: there are none, or the device never
+ * runs the layer. */
 void rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer);
 guint32 rp_plan_resident(const RpPlan *plan, guint device, guint layer);
 /* `layerwise`: where @layer's parameters stand on a device, and its gradients until they have left; one
@@ -396,7 +398,7 @@ guint64 rp_plan_resident_bytes(const RpPlan *plan, guint device);
  * @bytes: rounded up to RP_BUFFER_ALIGNMENT
  *
  * Places a buffer at the end of @arena, after all that stand there. Buffers live as long as the
- * plan; what they hold changes, in the order that task accesses and dependencies fix.
+ * plan; their contents change, in the order that task accesses and dependencies fix.
  */
 guint32 rp_plan_add_buffer(RpPlan *plan, guint32 arena, RpBufferCategory category, guint64 bytes);
 /* Places a buffer by hand; it may share bytes with others that are never in use together. */
@@ -463,7 +465,7 @@ rp_task_is_piece(const RpTask *task)
     return task->kind == RP_TASK_FUSED && task->end_step != RP_NONE;
 }
 
-/* Of @layers, those that a fused action, or a piece of one, runs up, and down. */
+/* The part of @layers that a fused action, or a piece of one, runs forward, and backward. */
 static inline RpInterval
 rp_task_upward(const RpTask *task, RpInterval layers)
 {
@@ -482,7 +484,7 @@ rp_task_downward(const RpTask *task, RpInterval layers)
     return (RpInterval){layers.first + steps - end, end - first};
 }
 
-/* What is the same for every task of a kind. */
+/* Properties that all tasks of a kind share. */
 typedef struct {
     const char *name;  /* "parameter-upload" */
     guint lane;        /* on which the planner places it: rp_plan_lane_kind() */

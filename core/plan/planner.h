@@ -15,13 +15,13 @@ GQuark rp_planner_error_quark(void);
 
 typedef enum {
     RP_PLANNER_ERROR_PARTITION, /* the partition's kind does not suit the schedule */
-    RP_PLANNER_ERROR_SERVERS    /* what is not planned for several servers */
+    RP_PLANNER_ERROR_SERVERS    /* several servers cannot have such a plan */
 } RpPlannerError;
 
 /* A recompute needs no gradient: it begins before that arrives, or waits for it. */
 typedef enum { RP_RECOMPUTE_EARLY, RP_RECOMPUTE_GATED } RpRecompute;
-/* What forwards save for their backwards instead of its being made again (RpPlanOptions.saved):
- * what is predicted to be fastest, nothing, the output of attention, or all that they can. */
+/* Tensors that forwards save so that backwards need not recompute them (RpPlanOptions.saved): those
+ * predicted to be fastest, none, the output of attention, or all that they can. */
 typedef enum { RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION, RP_SAVE_ALL } RpSaveChoice;
 typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
 typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
@@ -43,8 +43,8 @@ typedef enum { RP_DISPATCH_ROTATION, RP_DISPATCH_FREE } RpDispatch;
 typedef struct {
     const RpScheduleOps *schedule;
     guint gpus;
-    guint micro_batches;       /* of a call */
-    guint calls;               /* of an iteration: gradient accumulation; 0 = 1 */
+    guint micro_batches;       /* in a call */
+    guint calls;               /* in an iteration: gradient accumulation; 0 = 1 */
     guint round;               /* 0 = micro_batches */
     guint group;               /* interleaved: 0 = gpus */
     guint live;                /* zb-2p: activations of a stage at once; 0 = 2 gpus - 1 */
@@ -57,27 +57,27 @@ typedef struct {
     RpConsistency consistency;
     RpOptimizerMode optimizer;
     RpEarlySteps early_steps;
-    RpOptimizerForm form;  /* `full`: what the optimizer keeps, and how */
+    RpOptimizerForm form;  /* `full`: the optimizer's state */
     gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
-                               gradient is home. Events only */
+                              gradient is on the host. Events only */
     gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it
                                is cheaper to keep them apart (RpPlanPromises.rounds_apart) */
     gboolean forward_only; /* `full`: evaluates: the plan's stages and arenas as otherwise, of which
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
-    guint64 constant_bytes; /* `full`: of every device, beside the plan's data */
+    guint64 constant_bytes; /* `full`: constants of every device, beside the plan's data */
     guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
                       those of one of them */
     RpSavedChoice
-        saved; /* nothing: what the profile's layers have chosen, where stages are dispatched.
-                            Bound ones keep all on their device (any groups), or make all again */
-    /* `full`: frozen weights stay on the devices as far as arenas of so many bytes hold them; of a bound
-     * schedule that uploads once an iteration all that are not packed; 0 = none does */
+        saved; /* nothing: the choice of the profile's layers, where stages are dispatched. Bound
+                  ones keep all on their device (any groups), or make all again */
+    /* `full`: bytes of arenas up to which frozen weights stay on the devices; a bound schedule that
+     * uploads once an iteration keeps all that are not packed; 0 = none stay */
     guint64 resident_limit;
-    guint replicas;       /* dispatched: groups of GPUs that rounds go to in turn; 0 = 1 */
-    guint slices;         /* sliced: of each micro-batch's sequences; 0 = as the schedule has */
+    guint replicas;       /* dispatched: groups of GPUs that share rounds out in rotation; 0 = 1 */
+    guint slices;         /* sliced: parts of a micro-batch's sequences; 0 = the schedule's own */
     gboolean even_slices; /* they take equal times: attention is shared out at no cost */
-    RpDispatch dispatch;  /* free: of slots that no file gives away, on cards of several kinds */
+    RpDispatch dispatch;  /* free: placement of slots that no file places, if cards differ */
     guint dispatch_rule;  /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
 
@@ -113,30 +113,30 @@ rp_plan_whole_round(const RpPlanOptions *options)
     return options->micro_batches / MAX(1, options->replicas);
 }
 
-/* Bits of RpSavedGroup; of RP_SAVE_AUTO none yet. */
+/* Bits of RpSavedGroup; RP_SAVE_AUTO has none yet. */
 guint rp_save_groups(RpSaveChoice choice);
-/* Whether forwards of @options keep what they make on their device until the backward. */
+/* Whether forwards of @options keep their results on their device until the backward. */
 static inline gboolean
 rp_plan_keeps(const RpPlanOptions *options)
 {
     return !options->schedule->dispatched && options->saved.groups != 0;
 }
-/* @profile with the times that its layers take when forwards save what @options says. Returns: (transfer
- * full) (nullable): %NULL: it has them */
+/* @profile with the times that its layers take when forwards save as @options say. Returns:
+ * (transfer full) (nullable): %NULL: it has them */
 RpProfile *rp_plan_saving_profile(const RpProfile *profile, const RpPlanOptions *options);
 /* Whether any weights of its layers are not trained. */
 gboolean rp_profile_has_frozen(const RpProfile *profile);
-/* What the choice comes to. @host_memory: devices' arenas are host memory, whose copies bring nothing;
- * @limit: of an arena, 0 = none is known */
+/* The bytes that the choice allows. @host_memory: devices' arenas are host memory, where resident
+ * weights save no copy; @limit: bytes of an arena, 0 = unknown */
 guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64 limit);
 
-/* What the optimizer keeps of a parameter: @options' form, where weights in bf16 are those that devices
- * read if their optimizer writes them in one pass, as numbers of bf16. Early steps then write none, unless
- * they must: there would be nothing to undo them from. */
+/* The optimizer's state of a parameter: @options' form. bf16 weights are those that devices read if
+ * the optimizer writes them in one pass in bf16. Early steps then write none, unless they must,
+ * because no copy would be left to undo them from. */
 RpOptimizerForm rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
 
-/* Whether there are plans in `full` fidelity: of whole sequences, and one copy and one version of weights
- * on a device. */
+/* Whether there are plans in `full` fidelity: they need whole sequences, and one copy and one
+ * version of weights on a device. */
 static inline gboolean
 rp_planner_has_full(const RpPlanOptions *options)
 {
@@ -144,8 +144,8 @@ rp_planner_has_full(const RpPlanOptions *options)
            !(options->schedule->unflushed && options->async);
 }
 
-/* Whether the arenas of a new planner have all their buffers: those of dispatched stages, but for what
- * waits between I and W. Others are laid out as iterations are planned. */
+/* Whether the arenas of a new planner have all their buffers: those of dispatched stages do, but
+ * for kept values between I and W. Others are laid out as iterations are planned. */
 static inline gboolean
 rp_planner_knows_buffers(const RpPlanOptions *options)
 {
@@ -173,15 +173,15 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanner, rp_planner_free)
 /* Before anything is appended: options.first_iteration, where it is known only now. */
 void rp_planner_set_first_iteration(RpPlanner *planner, guint iteration);
 
-/* All calls of an iteration and its step; of an order without a flush but its end, which comes with the
- * next one or rp_planner_finish(). Errors: RP_SCHEDULE_ERROR_DEADLOCK */
+/* All calls of an iteration and its step; without its end if the order has no flush: that comes
+ * with the next one or rp_planner_finish(). Errors: RP_SCHEDULE_ERROR_DEADLOCK */
 gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_planner_append_call:
  *
  * Forward and backward of the next call's micro-batches; options.calls of them, then the step. The
- * tasks of call c name micro-batches c M to (c + 1) M - 1. Of a plan that runs forward alone: its
+ * tasks of call c name micro-batches c M to (c + 1) M - 1. A plan that runs forward alone has: its
  * forward, and the head's loss.
  *
  * Errors: RP_SCHEDULE_ERROR_DEADLOCK
@@ -189,11 +189,11 @@ gboolean rp_planner_append_iteration(RpPlanner *planner, GError **error) G_GNUC_
 gboolean rp_planner_append_call(RpPlanner *planner, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_planner_append_step(RpPlanner *planner);
 
-/* Appends the gradients and optimizer steps that still hang in between. The weights that the next
- * iteration reads stay what they would have been. */
+/* Appends the gradients and optimizer steps that are still pending. The weights that the next
+ * iteration reads do not change by it. */
 void rp_planner_flush(RpPlanner *planner);
 
-/* Appends what still hangs: the last gradients, optimizer steps and weight copies. Nothing may
+/* Appends everything pending: the last gradients, optimizer steps and weight copies. Nothing may
  * follow. */
 void rp_planner_finish(RpPlanner *planner);
 
@@ -218,14 +218,14 @@ RpPartition *rp_partition_least(const RpProfile *profile);
 /* How far apart the slots of a device are in the row of all slots; 0: any may follow any there. */
 guint rp_plan_slot_step(const RpProfile *profile, const RpPlanOptions *options);
 
-/* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; of
- * one round an iteration; @split: its schedule splits backwards; @step: rp_plan_slot_step(). */
+/* Arena size of every device of a dispatched plan in `full` fidelity, without making the plan; one
+ * round an iteration; @split: its schedule splits backwards; @step: rp_plan_slot_step(). */
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
                                      gboolean split, guint step);
 
-/* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as it
- * is, or with all frozen weights on the devices, where they may stay. Then a device needs no room for
- * two stages of them. */
+/* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as
+ * it is, or with all frozen weights on the devices, where they may stay. Then a device needs no
+ * space for two stages of them. */
 gboolean rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
                                  const RpPlanOptions *options, guint64 memory_bytes);
 
@@ -234,7 +234,7 @@ gboolean rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *pa
  * @fused_first: first layer of the fused stage
  * @stage: one more stage, or %NULL; @phase: forward or backward
  *
- * Returns: what the arena of no dispatched plan with these stages does without, bytes
+ * Returns: bytes that the arena of every dispatched plan with these stages needs
  */
 guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
                                 const RpInterval *stage, RpPhase phase);
@@ -244,7 +244,7 @@ guint64 rp_plan_least_gpu_bytes(const RpProfile *profile, guint fused_first,
 gboolean rp_plan_least_fits(const RpProfile *profile, guint fused_first, const RpInterval *stage,
                             RpPhase phase, const RpPlanOptions *options, guint64 memory_bytes);
 
-/* What makes a plan smaller. */
+/* Changes that make a plan smaller. */
 typedef enum {
     RP_REMEDY_NONE,
     RP_REMEDY_LEAN_OPTIMIZER,
@@ -271,8 +271,8 @@ typedef struct {
 
 /**
  * rp_plan_find_shortage:
- * @gpu_bytes: of each GPU; 0 = no limit
- * @host_bytes: of pinned host memory; 0 = no limit
+ * @gpu_bytes: memory of each GPU; 0 = no limit
+ * @host_bytes: pinned host memory; 0 = no limit
  * @shared: arenas of GPUs come out of host memory, too
  * @shortage: (out): the first arena that does not fit
  *

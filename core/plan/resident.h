@@ -1,5 +1,6 @@
 /**
- * Which layers' frozen weights stay on the devices of a dispatched plan. Private to core/plan/.
+ * Chooses the layers whose frozen weights stay on the devices of a dispatched plan. Private to
+ * core/plan/.
  *
  *   every slot    |adapters|frozen weights|           |adapters|
  *   once a run                              becomes   |frozen weights|

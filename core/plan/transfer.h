@@ -9,15 +9,15 @@
 #include "core/plan/plan.h"
 #include "core/profile/profile.h"
 
-/* What travels: rp_layer_upload_bytes(), gradient_bytes, or these in fp32. */
+/* Bytes that chunks carry: rp_layer_upload_bytes(), gradient_bytes, or gradients in fp32. */
 typedef enum { RP_CHUNKS_PARAMETERS, RP_CHUNKS_GRADIENTS, RP_CHUNKS_SUMS } RpChunksOf;
 
 /**
  * rp_chunks_pack:
  * @layers: the stage
- * @of: what is packed
+ * @of: the bytes to pack
  * @n_windows: M_R, the number of chunks; >= 1. One: the simple overlap of Figure 6
- * @alignment: layers are cut at multiples of so many bytes; 0 = 256
+ * @alignment: layers are cut at multiples of it, bytes; 0 = 256
  *
  * The stage's bytes in order of its layers, cut into @n_windows chunks of the same size: chunk 0
  * has the first layers. No chunk exceeds an even share (total / n_windows) by more than alignment.

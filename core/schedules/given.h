@@ -19,9 +19,9 @@ struct _RpGivenOrders {
 
 /**
  * rp_schedule_new_given:
- * @name: of the file, for people
+ * @name: the file's, for people
  * @orders: copied; they can run: bound ones without deadlock, dispatched ones slot after slot
- * @offloads_weights: bound: each stage's weights go up before each turn to it
+ * @offloads_weights: bound: each stage's weights are uploaded before each visit of it
  *
  * Returns: (transfer full)
  */

@@ -1,5 +1,5 @@
 /**
- * What the orders of several schedules share. Private to core/schedules/.
+ * Shared by the orders of several schedules. Private to core/schedules/.
  */
 #pragma once
 
@@ -61,15 +61,15 @@ gboolean rp_order_check_groups(const RpShape *shape, GError **error);
  * Errors: RP_SCHEDULE_ERROR_SHAPE */
 gboolean rp_order_check_mirrored(const RpShape *shape, GError **error);
 
-/* The two stages of a device in a V: [0] = r on the way down, [1] = 2N-1-r on the way up. */
+/* The two stages of a device in a V: [0] = r on the first leg, [1] = 2N-1-r on the second. */
 typedef struct {
     GArray *order;
     guint stage[2];
     guint first[2];      /* micro-batch that counts as 0 */
     guint micro_batches; /* actions of micro-batches from M on are counted, but left out */
     guint forwards[2];   /* micro-batch of the next F */
-    guint backwards[2];  /* of the next B or I */
-    guint weights[2];    /* of the next W */
+    guint backwards[2];  /* micro-batch of the next B or I */
+    guint weights[2];    /* micro-batch of the next W */
 } RpFold;
 
 static inline RpFold

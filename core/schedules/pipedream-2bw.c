@@ -4,10 +4,11 @@
  *   gpu 0  |F0 |F1 |       |B0     |F0'|B1     |F1'|B0'    |   |B1'    |
  *   gpu 1      |F0 |B0     |F1 |B1     |F0'|B0'    |F1'|B1'    |
  *
- * 1F1B that goes on from iteration to iteration (asynchronous): the first N-1-r forwards of the next
- * one run between the last backwards of this one, so nothing is filled or drained but at the ends of
- * the run. An iteration of M >= N micro-batches reads the weights of the last but one; a device holds
- * two versions while both are in flight. K iterations take (KM + N - 1)(F + B). One alone is 1F1B.
+ * 1F1B that continues from iteration to iteration (asynchronous): the first N-1-r forwards of the
+ * next one run between the last backwards of this one, so nothing is filled or drained but at the
+ * ends of the run. An iteration of M >= N micro-batches reads the weights of the last but one; a
+ * device holds two versions while both are in flight. K iterations take (KM + N - 1)(F + B). One
+ * alone is 1F1B.
  *
  * Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021
  * (PipeDream-2BW).

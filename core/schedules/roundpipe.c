@@ -7,7 +7,7 @@
  * Stages are bound to no device. A round of M_R micro-batches runs through S slots: S_f forward
  * stages, the fused stage (X: forward and backward of the last layers), the backward stages. Slot i
  * runs on device (g0 + i) mod N, its micro-batches in order; then g0 <- (g0 + S) mod N, so the next
- * round goes on where this one ends, and so does the next iteration.
+ * round continues where this one ends, and so does the next iteration.
  * T = (MS + N(N-1)) t / N for slots of equal time t that are one indivisible action each, S >= N,
  * and N divides RS or M_R = N.
  *

@@ -1,5 +1,5 @@
 /*
- * What every schedule shares: the checks of a shape, where a stage runs.
+ * Shared by every schedule: the checks of a shape, and the device that runs a stage.
  */
 #include "core/schedules/schedule.h"
 
@@ -127,7 +127,7 @@ rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *shape)
     return (guint)((shape->first_gpu + rounds * turn_of(shape)) % rp_shape_group_gpus(shape));
 }
 
-/* Of slices, from the last of @n on. */
+/* Appends the backwards of @n slices, from the last to the first. */
 static void
 append_backwards(guint slot, guint first, guint n, RpActionKind kind, GArray *order)
 {

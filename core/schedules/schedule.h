@@ -33,13 +33,13 @@ typedef struct {
     guint number;
 } RpShapeRemedy;
 
-/* Of RP_SCHEDULE_ERROR_SHAPE: one, or another; or nothing. */
+/* Remedies of an RP_SCHEDULE_ERROR_SHAPE: one of the two would do; or none is known. */
 typedef struct {
     RpShapeRemedy one;
     RpShapeRemedy other;
 } RpScheduleErrorPrivate;
 
-/* Returns: (nullable): what would do, where @error is RP_SCHEDULE_ERROR_SHAPE and that is known */
+/* Returns: (nullable): the remedies, if @error is RP_SCHEDULE_ERROR_SHAPE and they are known */
 const RpScheduleErrorPrivate *rp_schedule_error_remedies(GError *error);
 
 /* Sets RP_SCHEDULE_ERROR_SHAPE. Returns: %FALSE */
@@ -65,10 +65,10 @@ typedef struct {
     guint32 backward_stage; /* RP_ACTION_OVERLAP: its backward part; else RP_NONE */
     guint32 backward_micro_batch;
     guint8 kind;
-    guint8 late; /* of the iteration before: RpShape.flow */
+    guint8 late; /* part of the iteration before: RpShape.flow */
 } RpAction;
 
-/* What an action makes: a row a kind. Of an overlap the last two belong to its backward part. */
+/* Products of an action: a row a kind. The last two of an overlap belong to its backward part. */
 typedef struct {
     gboolean output;          /* F of the stage; the fused stage keeps it */
     gboolean input_gradient;  /* B or I */
@@ -110,7 +110,7 @@ rp_action_leads(RpActionKind kind)
     return products->input_gradient && !products->output;
 }
 
-/* What a stage's actions take, ns. */
+/* Times of a stage's actions, ns. */
 typedef struct {
     gint64 forward_ns;
     gint64 backward_ns; /* B or FB, recompute included */
@@ -119,11 +119,11 @@ typedef struct {
     double attention;   /* share of attention in forwards, taken for all of them */
 } RpStageTimes;
 
-/* What slice @j of @K of a sequence takes of @ns: of attention, a share, in proportion to what is before
- * it and its own half; of the rest as much as every other. The slices' sum is @ns. */
+/* Time of slice @j of @K of a sequence whose whole takes @ns: attention's share grows with the
+ * tokens before it and half of its own; the rest is divided evenly. The slices' sum is @ns. */
 gint64 rp_slice_time_ns(gint64 ns, double attention, guint j, guint K);
 
-/* Of an action of @kind; @backward: the stage of its backward part. */
+/* Time of an action of @kind; @backward: the stage of its backward part. */
 static inline gint64
 rp_action_time_ns(RpActionKind kind, const RpStageTimes *times, const RpStageTimes *backward)
 {
@@ -139,8 +139,8 @@ rp_action_time_ns(RpActionKind kind, const RpStageTimes *times, const RpStageTim
            shares[kind].backward * backward->backward_ns + shares[kind].weight * times->weight_ns;
 }
 
-/* What an order without a flush has of an iteration: all, or all but its end, behind that of the one
- * before where there is one; or that alone. */
+/* The part of an iteration that an order without a flush has: all of it; all but its end, the first
+ * time or behind the end of the iteration before; or only that end. */
 typedef enum { RP_FLOW_ALONE, RP_FLOW_BEGIN, RP_FLOW_ON, RP_FLOW_REST } RpFlow;
 
 /* The numbers an order is made from. */
@@ -154,16 +154,17 @@ typedef struct {
     guint group;               /* interleaved: G; 0 = N */
     gboolean reverse_backward; /* gpipe, looped-bfs, mobius: B from the last micro-batch on */
     guint gpus_per_root;       /* consecutive devices under one root complex; 0 = unknown */
-    /* dispatched: equal groups of GPUs, to which rounds go in turn; 0 = 1; first_gpu is one of each */
+    /* dispatched: equal groups of GPUs that share rounds out in rotation; 0 = 1; first_gpu is one
+     * of each */
     guint replicas;
-    guint slices; /* of a sequence, each counted as a micro-batch; 0 = 1 */
-    guint turn;   /* forwards alone: a round begins so many devices further on; 0 = stages */
+    guint slices; /* parts of a sequence, each counted as a micro-batch; 0 = 1 */
+    guint turn;   /* forwards alone: devices by which a round begins further on; 0 = stages */
     gboolean forward_only; /* the order is rp_schedule_order_forward()'s */
     guint live;            /* limited: most activations alive on a device; 0 = as many as help */
     RpFlow flow;           /* asynchronous and unflushed; else alone */
 } RpShape;
 
-/* GPUs that a round is dispatched to, in turn. */
+/* GPUs that a round is dispatched to, in rotation. */
 static inline guint
 rp_shape_group_gpus(const RpShape *shape)
 {
@@ -184,7 +185,7 @@ struct _RpScheduleOps {
     gboolean looped;     /* more than one stage per device is usual */
     gboolean folded;     /* stages r, 2N-1-r, 2N+r ... share device r (V shape, waves) */
     gboolean sliced;     /* runs slices of sequences, which count as micro-batches */
-    guint slices;        /* sliced: as many where none are asked for; RP_SLICES_AS_GPUS: N */
+    guint slices;        /* sliced: number of slices if none is given; RP_SLICES_AS_GPUS: N */
     gboolean mirrored;   /* two copies of each stage: on s and, for the later half of the
                           micro-batches, on N-1-s */
     gboolean
@@ -197,7 +198,7 @@ struct _RpScheduleOps {
     guint stages_per_gpu;      /* fixed number, or 0 = any multiple */
     /* Device of rank @stage mod N, where that is not the rank itself; may be %NULL. */
     guint (*gpu_of_rank)(const RpShape *shape, guint rank);
-    /* Whether the numbers suit the schedule, beyond what rp_schedule_check() asks of all; may be
+    /* Whether the numbers suit the schedule, beyond the checks of rp_schedule_check(); may be
      * %NULL. Errors: RP_SCHEDULE_ERROR_SHAPE */
     gboolean (*check)(const RpShape *shape, GError **error);
     /* Appends the actions of @gpu in one iteration to @order (element-type RpAction); %NULL where
@@ -218,24 +219,24 @@ gboolean rp_schedule_is_grouped(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_limited(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_reversible(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_trained(const RpScheduleOps *schedule);
-/* Slices of a sequence where none are asked for; 1: whole sequences. */
+/* Slices of a sequence if none are given; 1: whole sequences. */
 guint rp_schedule_default_slices(const RpScheduleOps *schedule, guint gpus);
 /* With a row of its own in `full` fidelity: whole sequences, one copy and one version of weights. */
 gboolean rp_schedule_has_full(const RpScheduleOps *schedule);
 
-/* "gpipe, looped-bfs or mobius": the names of those that @has holds for; %NULL = all. (transfer
- * full) */
+/* "gpipe, looped-bfs or mobius": the names of the schedules for which @has holds; %NULL = all.
+ * (transfer full) */
 char *rp_schedule_names(RpScheduleHas has);
 
 /* Errors: RP_SCHEDULE_ERROR_UNKNOWN with the nearest name */
 const RpScheduleOps *rp_schedule_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Device of a stage (bound) or slot (dispatched: within round @round of the iteration). Mirrored: of
- * its first copy in round 0, else of its second. */
+/* Device of a stage (bound) or slot (dispatched: within round @round of the iteration). Mirrored:
+ * the first copy's in round 0, else the second's. */
 guint rp_schedule_gpu(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
                       guint round);
 
-/* Of a micro-batch of the iteration. */
+/* The same of the round of a micro-batch of the iteration. */
 guint rp_schedule_gpu_of(const RpScheduleOps *schedule, const RpShape *shape, guint stage,
                          guint micro_batch);
 
@@ -246,9 +247,9 @@ guint rp_schedule_next_first_gpu(const RpScheduleOps *schedule, const RpShape *s
 gboolean rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Appends the actions of a dispatched @slot in round @round, wherever it runs; @split: backwards are I,
- * then W. Of slices the fused slot runs a micro-batch's forwards, the last with its backward, then the
- * other backwards. */
+/* Appends the actions of a dispatched @slot in round @round, wherever it runs; @split: backwards
+ * are I, then W. With slices the fused slot runs a micro-batch's forwards, the last with its
+ * backward, then the other backwards. */
 void rp_schedule_append_slot(const RpShape *shape, guint slot, guint round, gboolean split,
                              GArray *order);
 
@@ -262,7 +263,7 @@ void rp_schedule_append_order(const RpScheduleOps *schedule, const RpShape *shap
  *
  * Appends the actions of @gpu in one iteration that only runs forward, under any schedule: slots in
  * turn where stages are dispatched; where they are bound, group after group of N micro-batches
- * through all stages, or of all M where each turn to a stage uploads its weights.
+ * through all stages, or of all M where each visit of a stage uploads its weights.
  *
  *   N = 2, S = 4 bound, M = 4     gpu 0  |0 of 0|0 of 1|2 of 0|2 of 1|0 of 2|0 of 3| ...
  *   stage of micro-batch          gpu 1         |1 of 0|1 of 1|3 of 0|3 of 1|1 of 2| ...

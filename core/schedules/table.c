@@ -1,5 +1,5 @@
 /*
- * The table of schedules, and what is asked of it.
+ * The table of schedules, and look-ups in it.
  */
 #include "core/schedules/schedule.h"
 

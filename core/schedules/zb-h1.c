@@ -4,7 +4,7 @@
  *   gpu 0  |F0 |F1 |   |I0 |W0 |F2 |I1 |W1 |I2 |W2 |
  *   gpu 1      |F0 |I0 |F1 |I1 |W0 |F2 |I2 |W1 |W2 |
  *
- * 1F1B with the backward split: I, the input gradient, is what the previous device waits for, and
+ * 1F1B with the backward split: the previous device waits for I, the input gradient, and
  * W, the weight gradient, fills gaps. The oldest pending W runs after the k-th I for k >= r. It is
  * interleaved zero-bubble with one stage per device.
  * T = M(F + B) + (N - 1)(max(F, W) + I - W) when I >= W and M >= N.

@@ -1,5 +1,5 @@
 /**
- * What diff.c (matching), diff-slip.c (predecessors) and diff-rank.c share.
+ * Shared by diff.c (matching), diff-slip.c (predecessors) and diff-rank.c.
  */
 #pragma once
 

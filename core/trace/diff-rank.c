@@ -1,4 +1,4 @@
-/* What a comparison of two traces tells: rankings, sums by kind and stage, names of tasks. */
+/* Results of a comparison of two traces: rankings, sums by kind and stage, names of tasks. */
 #include "core/trace/diff-private.h"
 
 const RpTrace *

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* Tasks that ended at one moment: more than so many tell nothing. */
+/* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
 #define MOST_GATES 64
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     RpTraceDiff *diff;
-    RpTraceNeeds *needs;  /* of the pairs' first records */
+    RpTraceNeeds *needs;  /* needs of the pairs' first records */
     GArray *ends;         /* End, sorted */
     gint64 *lane_ends[2]; /* by pair: end of the task before it on its lane; G_MININT64 = none */
     gint64 hop_ns;        /* between devices, where no transfers are */
@@ -55,7 +55,7 @@ wait_for(Due *due, RpTraceSide side, gint64 end_ns)
     due->due_ns[side] = due->any ? MAX(due->due_ns[side], end_ns) : end_ns;
 }
 
-/* A predecessor that both have. What the first trace shows to be too long a lag is none. */
+/* A predecessor that both have. A lag that the first trace shows to be too long does not count. */
 static void
 add_predecessor(const Search *search, Due *due, guint predecessor)
 {
@@ -136,14 +136,14 @@ slip_of(const Search *search, guint i)
 
 /* ---- uploads that nobody waited for ---- */
 
-/* What an action needs that is uploaded. */
+/* A value that an action needs and that is uploaded. */
 typedef struct {
     RpValueKind kind;
     guint32 number, place;
-    gint64 end_ns; /* of all of it, in the second trace */
+    gint64 end_ns; /* end of the last upload of it, in the second trace */
 } Needed;
 
-/* Calls for each upload of what is needed: raises @delays of it to @delay_ns, or finds its end. */
+/* Calls for each upload of needed values: raises @delays of it to @delay_ns, or finds its end. */
 static void
 visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed, gint64 *delays,
               gint64 delay_ns)
@@ -165,8 +165,8 @@ visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed,
     }
 }
 
-/* By how much each kind of upload alone held up the action: behind what its lane had before it, and
- * behind the others. */
+/* Time by which each kind of upload alone held up the action: behind the uploads before it in its
+ * lane, and behind the others. */
 static void
 note_delays(const Search *search, guint action, gint64 *delays)
 {
@@ -190,7 +190,7 @@ note_delays(const Search *search, guint action, gint64 *delays)
 }
 
 /* An upload that starts late has slipped by no more than somebody had to wait for it. Most begin
- * late because nothing hurries: for lack of room on the device, or of a call for the iteration. */
+ * late because nothing hurries: for lack of space on the device, or of a call for the iteration. */
 static void
 forgive_early_uploads(const Search *search)
 {

@@ -1,6 +1,6 @@
 /**
- * Two traces of one plan beside each other (`roundpipe diff`): which task is which, and what
- * differs. Mostly a predicted and a measured one, but two of one origin do as well.
+ * Two traces of one plan beside each other (`roundpipe diff`): matching tasks, and their
+ * differences. Mostly a predicted and a measured one, but two of one origin do as well.
  *
  *   first    gpu 0 |F0|F1|     |B0 |          F1 took longer: a duration
  *   second   gpu 0 |F0| F1  |     |B0 |       B0 started later than F1's end explains: a slip
@@ -35,7 +35,7 @@ typedef struct {
 
 /* One task in both. */
 typedef struct {
-    const RpTraceRecord *record[RP_N_TRACE_SIDES]; /* of rp_trace_diff_trace() */
+    const RpTraceRecord *record[RP_N_TRACE_SIDES]; /* in rp_trace_diff_trace() */
     gint64 slip_ns;
 } RpTaskPair;
 
@@ -53,7 +53,7 @@ typedef struct _RpTraceDiff RpTraceDiff;
 
 /**
  * rp_trace_diff_new:
- * @names: what messages call the two traces
+ * @names: the two traces' names in messages
  *
  * Every compute action of the iterations must be in both, on the same device; other tasks may be
  * missing on either side (fidelities may differ).
@@ -67,12 +67,12 @@ RpTraceDiff *rp_trace_diff_new(const RpTrace *const traces[RP_N_TRACE_SIDES],
 void rp_trace_diff_free(RpTraceDiff *diff);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTraceDiff, rp_trace_diff_free)
 
-/* The compared part of a trace: its iterations, from the first action on, scaled. What runs before
- * that action (uploads) has negative times. */
+/* The compared part of a trace: its iterations, from the first action on, scaled. Tasks that run
+ * before that action (uploads) have negative times. */
 const RpTrace *rp_trace_diff_trace(const RpTraceDiff *diff, RpTraceSide side);
 guint32 rp_trace_diff_first_iteration(const RpTraceDiff *diff);
 guint32 rp_trace_diff_end_iteration(const RpTraceDiff *diff);
-/* What the times of the second were divided by. */
+/* The factor that the times of the second trace were divided by. */
 double rp_trace_diff_scale(const RpTraceDiff *diff);
 /* Tasks of @kind that only @side has. */
 guint64 rp_trace_diff_only(const RpTraceDiff *diff, RpTraceSide side, RpTaskKind kind);
@@ -92,10 +92,10 @@ const RpTaskPair *rp_trace_diff_reordered(const RpTraceDiff *diff);
  *   due  = max over predecessors p of end(p) + lag(p)
  *
  * so a task that is late only because its predecessors were has none. Predecessors are the task
- * before it on its lane (each trace's own) and the makers of what it needs, as far as a trace names
+ * before it on its lane (each trace's own) and the makers of its inputs, as far as a trace names
  * them: actions of neighbouring stages, its transfers, its stage's parameters. Where these do not
  * explain its start in a predicted first trace, also the tasks that ended at that very moment,
- * which are then what it waited for (a buffer, a copy engine, the weights). lag is the hop between
+ * for which it then waited (a buffer, a copy engine, the weights). lag is the hop between
  * devices in `compute` fidelity, else 0; less where the first trace starts sooner (recompute).
  */
 const RpTaskPair *rp_trace_diff_pairs(const RpTraceDiff *diff, gsize *n);

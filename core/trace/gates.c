@@ -4,7 +4,7 @@
 
 #include "core/trace/needs.h"
 
-/* Tasks that ended at one moment: more than so many tell nothing. */
+/* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
 #define MOST_AT_ONCE 64
 
 typedef struct {
@@ -16,10 +16,10 @@ typedef struct {
     const RpTrace *trace;
     const RpTraceRecord **records;
     guint n;
-    RpTraceNeeds *needs; /* or %NULL: the plan tells */
+    RpTraceNeeds *needs; /* or %NULL: the plan says it */
     gint64 hop_ns;
     GArray *ends; /* End, sorted */
-    /* of the task that is looked at */
+    /* the task that is looked at */
     guint task;
     guint32 gate; /* so far; RP_NONE */
     gint64 due_ns;
@@ -157,7 +157,7 @@ guint32 *
 rp_trace_gates(const RpTrace *trace, const RpPlan *plan)
 {
     const gsize n_lanes = (gsize)rp_trace_gpus(trace) * RP_LANES_PER_DEVICE + RP_HOST_LANES;
-    g_autofree guint32 *last = g_new(guint32, n_lanes); /* of each lane, so far */
+    g_autofree guint32 *last = g_new(guint32, n_lanes); /* [lane] the last so far */
     g_autofree const RpTraceRecord **records = NULL;
     Search search;
 

@@ -10,7 +10,7 @@
 
 /**
  * rp_trace_gates:
- * @plan: (nullable): the trace's: its dependencies count; without it those that needs.h knows
+ * @plan: (nullable): the trace's: its dependencies count; without it the ones that needs.h knows
  *
  * By index of a task the index of its gate, a predecessor on its lane or elsewhere; RP_NONE: none is
  * known. Where a predicted task starts later than these explain, its gate is a task that ended at that

@@ -123,7 +123,7 @@ rp_trace_needs_find(const RpTraceNeeds *needs, const RpValue *wanted, guint *n)
     return values + low;
 }
 
-/* ---- what a task needs ---- */
+/* ---- needs of a task ---- */
 
 typedef struct {
     const RpTraceNeeds *needs;

@@ -1,5 +1,6 @@
 /**
- * What tasks of a trace make and need. A trace names no dependencies, but they follow from the kinds:
+ * Values that tasks of a trace make and need. A trace names no dependencies, but they follow from
+ * the kinds:
  *
  *   F(s, m)  needs F(s-1, m), the upload of its input, its stage's parameters
  *   B(s, m)  needs B of the next stage to run backward, its uploads and parameters
@@ -13,7 +14,7 @@ typedef enum {
     RP_VALUE_FORWARD, /* place = stage */
     RP_VALUE_BACKWARD,
     RP_VALUE_FORWARD_INPUT,  /* uploaded */
-    RP_VALUE_BACKWARD_INPUT, /* uploaded: stash, gradient or what was saved */
+    RP_VALUE_BACKWARD_INPUT, /* uploaded: stash, gradient or saved tensors */
     RP_VALUE_ACTIVATION,     /* place = boundary */
     RP_VALUE_GRADIENT,
     RP_VALUE_SAVED,      /* place = layer */
@@ -31,12 +32,12 @@ typedef struct {
 
 typedef struct _RpTraceNeeds RpTraceNeeds;
 
-/* @maker: a task before the one asked for */
+/* @maker: a task before the one whose needs are visited */
 typedef void (*RpTraceNeed)(guint maker, gpointer user_data);
 
 /**
  * rp_trace_needs_new:
- * @trace: whose devices and kind of stages count
+ * @trace: its devices and kind of stages count
  * @records: (array length=n): tasks in the order of their ids; borrowed, as is @trace
  */
 RpTraceNeeds *rp_trace_needs_new(const RpTrace *trace, const RpTraceRecord *const *records,
@@ -44,7 +45,7 @@ RpTraceNeeds *rp_trace_needs_new(const RpTrace *trace, const RpTraceRecord *cons
 void rp_trace_needs_free(RpTraceNeeds *needs);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTraceNeeds, rp_trace_needs_free)
 
-/* Calls for each task that makes what task @i needs. */
+/* Calls for each task that makes a value that task @i needs. */
 void rp_trace_needs_visit(const RpTraceNeeds *needs, guint i, RpTraceNeed visit,
                           gpointer user_data);
 /* All that are of @wanted's kind, iteration, number and place, by maker. @n: (out) */

@@ -16,8 +16,8 @@ typedef struct {
     gboolean held;
     gboolean read;    /* since it was written */
     gboolean written; /* ever */
-    guint64 bytes;    /* that have been written, of one that comes in pieces; else all */
-    gint64 end_ns;    /* of its last access so far */
+    guint64 bytes;    /* bytes written so far, if it comes in pieces; else all */
+    gint64 end_ns;    /* end of its last access so far */
 } Value;
 
 /* @bytes more from @time_ns on. */

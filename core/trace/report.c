@@ -12,7 +12,7 @@
 /* Sums over devices: each one's times fit 63 bits, those of up to 2^16 together need not. */
 __extension__ typedef __int128 Wide;
 
-/* What the pass knows of one device. */
+/* Times of one device, as the pass over the records collects them. */
 typedef struct {
     gboolean started;
     gint64 first_start_ns;
@@ -20,13 +20,13 @@ typedef struct {
     gint64 busy_ns;
     gint64 last_backward_end_ns; /* or of the last action, if there is no backward */
     gint64 busy_after_ns;        /* after the last backward */
-    gint64 expand_ns;            /* of @busy_ns */
-    gint64 expand_before_ns;     /* of these, before the first action */
+    gint64 expand_ns;            /* part of @busy_ns */
+    gint64 expand_before_ns;     /* part of that before the first action */
     gint64 expand_gap_ns;        /* and since the last action */
     gint64 switch_ns;
     gint64 exposed_ns;
     gboolean had_backward;
-    /* of the iteration that the device is in */
+    /* in the iteration that the device is in */
     guint32 iteration;
     guint forwards;
     gboolean in_backward; /* its first backward has come */
@@ -246,7 +246,7 @@ rp_report_bubble_of_iteration(const RpTrace *trace, guint iteration)
     return bubble(trace, iteration, start_ns, end_ns);
 }
 
-/* Of all devices, within a window. */
+/* The sum over all devices, within a window. */
 static Wide
 sum_within(const RpTrace *trace, gboolean (*counts)(const RpTrace *, const RpTraceRecord *),
            gint64 from_ns, gint64 to_ns)

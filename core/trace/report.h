@@ -23,10 +23,11 @@ typedef struct {
     double expand;       /* expansions: busy, no part of the ratio */
 } RpBubble;
 
-/* Of a whole trace (its compute actions), makespan = end of the last action. */
+/* The bubble of a whole trace (its compute actions), makespan = end of the last action. */
 RpBubble rp_report_bubble(const RpTrace *trace);
 
-/* Of one iteration alone: makespan from its first action's start to its last action's end. */
+/* The bubble of one iteration alone: makespan from its first action's start to its last action's
+ * end. */
 RpBubble rp_report_bubble_of_iteration(const RpTrace *trace, guint iteration);
 
 /* Steady state: between the starts of iterations @first and @end (exclusive). */
@@ -47,13 +48,13 @@ RpSteady rp_report_steady(const RpTrace *trace, guint first, guint end);
 
 /**
  * rp_report_steady_bubble:
- * @steady: of the same trace
+ * @steady: the same trace's
  * @flushed: iterations are synchronous
  *
- * The parts of the window's bubble. A device goes from one asynchronous iteration straight to the
- * next, so nothing is fill or drain; switch is that of the window's iterations, intra is what is left.
- * Those of flushed iterations have all four, and the wait for the optimizer is drain.
- * Apart from rp_report_steady() because searches, which need only the period, call that often.
+ * The parts of the window's bubble. A device passes from one asynchronous iteration straight to the
+ * next, so nothing is fill or drain; switch is that of the window's iterations, and intra is the
+ * rest. Flushed iterations have all four, and the wait for the optimizer is drain. This is not part
+ * of rp_report_steady() because searches, which need only the period, call that often.
  */
 RpBubble rp_report_steady_bubble(const RpTrace *trace, const RpSteady *steady, gboolean flushed);
 

@@ -1,6 +1,6 @@
 #include "core/trace/trace.h"
 
-/* Records of a trace without a plan are first given so much room. */
+/* Records for which a trace without a plan first gets memory. */
 #define FIRST_CAPACITY 256
 
 struct _RpTrace {

@@ -45,7 +45,7 @@ guint32 rp_trace_lane_device(const RpTrace *trace, guint32 lane);
 guint rp_trace_lane_kind(const RpTrace *trace, guint32 lane);
 RpTraceOrigin rp_trace_origin(const RpTrace *trace);
 
-/* Room for @n records at once, uninitialised, at the end; for engines that fill them in place. */
+/* Memory for @n records at once, uninitialised, at the end; for engines that fill them in place. */
 RpTraceRecord *rp_trace_extend(RpTrace *trace, gsize n);
 void rp_trace_append(RpTrace *trace, const RpTraceRecord *record);
 /* Copies everything of @task but the times. */

@@ -1,6 +1,6 @@
 /*
- * What tasks of several servers access: those of the network lane, and of the norm and the steps what only
- * several servers have.
+ * Accesses of several servers' tasks: those of the network lane, and those that the norm and the
+ * steps have only with several servers.
  */
 #include "core/verify/private.h"
 

@@ -1,6 +1,7 @@
 /*
- * What tasks access of what layers save: forwards and backwards one buffer for each layer that saves
- * something, neither in the fused stage, whose forward is its backward's, nor where nothing is trained.
+ * Accesses to the tensors that layers save: forwards and backwards access one buffer for each layer
+ * that saves something. The fused stage has none, since its forward is its backward's, nor has a
+ * plan that trains nothing.
  */
 #include "core/verify/private.h"
 

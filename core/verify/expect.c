@@ -1,7 +1,7 @@
 /*
- * What a task must access: a table of rows for each kind of action, and what follows from the
- * tables of stages and layers for the others. Where a buffer is a layer's for good, it is that very
- * buffer:
+ * Accesses that a task must have: a table of rows for each kind of action; for the others they
+ * follow from the tables of stages and layers. Where a buffer belongs to a layer for good, it is
+ * that very buffer:
  *
  *   parameters of layer 3, iteration T  <-  frozen and weights[T mod versions] of row 3 of the
  * table
@@ -20,8 +20,8 @@
 typedef enum {
     SIZE_PARAMETERS,
     SIZE_WORKSPACE,
-    SIZE_INPUT,  /* of its first layer */
-    SIZE_OUTPUT, /* of all layers whose input its forward sends on */
+    SIZE_INPUT,  /* input of its first layer */
+    SIZE_OUTPUT, /* inputs of all layers that its forward sends on */
     SIZE_GRADIENT,
     SIZE_SENT, /* gradient of its input */
     SIZE_SUM,
@@ -39,7 +39,7 @@ typedef enum {
 
 /* Accesses of actions, in one device's arena. */
 static const struct {
-    guint kinds; /* bits: of which actions */
+    guint kinds; /* bits: actions that have it */
     guint8 role;
     guint8 mode;
     guint8 size;
@@ -131,7 +131,7 @@ size_of(const RpVerifier *verifier, const RpPlanStage *stage, Size size)
     g_assert_not_reached();
 }
 
-/* From I to W; or, of a plan that keeps what forwards make, from there on. */
+/* From I to W; or, in a plan that keeps forwards' results, from there on. */
 static void
 expect_kept(Expectation *operands, guint32 stage, RpTaskKind kind)
 {
@@ -149,7 +149,7 @@ expect_kept(Expectation *operands, guint32 stage, RpTaskKind kind)
                      rp_plan_stage(operands->verifier->plan, stage)->kept_bytes);
 }
 
-/* @kind: what the action does for @stage */
+/* @kind: the action's work for @stage */
 static void
 expect_rows(Expectation *operands, guint32 stage, RpTaskKind kind)
 {
@@ -192,7 +192,7 @@ share(Expectation *operands)
     }
 }
 
-/* What stays of the layers of @stage on the task's device. */
+/* Expects the resident weights of @stage's layers on the task's device. */
 static void
 expect_stays(Expectation *operands, guint32 stage)
 {
@@ -260,7 +260,7 @@ expect_action(Expectation *operands)
                      READ);
 }
 
-/* @frozen: what no step writes, too */
+/* @frozen: weights that no step writes, too */
 static void
 expect_weights(Expectation *operands, guint layer, guint16 mode, gboolean frozen)
 {
@@ -273,7 +273,7 @@ expect_weights(Expectation *operands, guint layer, guint16 mode, gboolean frozen
     expect_place(operands, row->weights[version], RP_ROLE_HOST, mode);
 }
 
-/* Of all rounds. */
+/* Expects the gradients of all rounds. */
 static void
 expect_gradients(Expectation *operands, guint layer)
 {
@@ -376,7 +376,7 @@ expect_sum(Expectation *operands)
                      RP_MAY_ADD);
 }
 
-/* Of the layer and of what is tied to it. */
+/* Expects the update of the layer and of the layer that is tied to it. */
 static void
 expect_update(Expectation *operands)
 {
@@ -495,7 +495,7 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expec
                      READ);
         expect_weights(operands, task->layer, WRITE, FALSE);
         break;
-    default: /* what layers save: expect-saved.c */
+    default: /* tensors that layers save: expect-saved.c */
         if (rp_task_is_compute(task))
             expect_action(operands);
     }

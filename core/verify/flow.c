@@ -1,11 +1,12 @@
 /*
- * Values on their way: a value travels from a to b if b reads a buffer that a wrote, in the same
- * generation (rules/buffers.c) and as what it was meant: whole, not overwritten, not yet the next.
+ * Transport of values: a value travels from a to b if b reads a buffer that a wrote, in the same
+ * generation (rules/buffers.c) and in the role that it was meant for: whole, not overwritten, not
+ * yet the next.
  */
 #include "core/verify/private.h"
 
-/* Whether write @i of @producer is what @consumer reads, with access @only unless that is RP_NONE.
- * @writer: who overwrote it, if @consumer reads the buffer later than that. */
+/* Whether @consumer reads the result of write @i of @producer, with access @only unless that is
+ * RP_NONE. @writer: the task that overwrote it, if @consumer reads the buffer later than that. */
 static gboolean
 carries(const RpVerifier *verifier, const RpTask *from, guint i, const RpTask *to, guint32 only,
         const RpCarriage *carriage, guint32 *writer)

@@ -6,15 +6,15 @@
  *
  * New tasks are copied into a plan of the verifier's own, the window, and go through the steps of
  * the proof that look at one task after the other: fields, order, clocks, buffers, operands. Their
- * state goes on from call to call. Iterations that got tasks, and the one before the last, are then
- * looked at as a whole. At last the window forgets what lies before T - 3. Of an old task there
- * remain, as long as it is the last that touched some buffer, its place in its lane and its clock:
- * all that order needs (a device may rest for many iterations). That a value which it left is still
- * wanted is not so in any right plan.
+ * state continues from call to call. Iterations that got tasks, and the one before the last, are
+ * then looked at as a whole. At last the window forgets what lies before T - 3. Of an old task
+ * there remain, as long as it is the last that touched some buffer, its place in its lane and its
+ * clock: all that order needs (a device may rest for many iterations). No right plan needs a value
+ * that it left.
  */
 #include "core/verify/private.h"
 
-/* Iterations that the window holds in whole: of T, uploads look back to T - 2, and T - 1 may be
+/* Iterations that the window holds in whole: uploads of T look back to T - 2, and T - 1 may be
  * looked at again. */
 #define HELD_ITERATIONS 4
 
@@ -108,8 +108,8 @@ rp_verifier_n_held(const RpVerifier *verifier)
 }
 
 typedef struct {
-    guint32 first;    /* that has tasks in the window */
-    guint32 last;     /* of all */
+    guint32 first;    /* first that has tasks in the window */
+    guint32 last;     /* last of all */
     guint32 new_any;  /* lowest that got tasks */
     guint32 new_flow; /* ... that got actions or values */
 } Iterations;
@@ -133,7 +133,7 @@ find_iterations(const RpVerifier *verifier)
     return found;
 }
 
-/* Which iterations are looked at as a whole. */
+/* Finds the first iterations that are checked as a whole. */
 static void
 find_dirty(RpVerifier *verifier, const Iterations *found)
 {

@@ -1,13 +1,13 @@
 /**
- * What the verifier's files share. Private to core/verify/.
+ * Shared by the verifier's files. Private to core/verify/.
  *
  *   verify.c              entry, violations, which task belongs to which iteration
  *   rules/stages.c        the table of stages and their chunks
  *   grow.c                a plan that is proved as it grows
- *   reach.c               rule 3, then clocks: what happens before what
+ *   reach.c               rule 3, then clocks: the order of any two tasks
  *   rules/buffers.c       rule 2, and which write each read sees
  *   rules/atoms.c         arenas cut at the borders of their buffers
- *   flow.c                what became of a value
+ *   flow.c                the fate of a value
  *   rules/dataflow.c      rule 1: actions and transfers, each once
  *   rules/dataflow-values.c  rule 1: the values that travel between them
  *   rules/parameters.c    rule 4: parameters to the devices
@@ -18,9 +18,9 @@
  *   rules/consistency-transfers.c  rule 5: uploads, downloads and sums
  *   rules/decision.c      rule 5: the norm, and who follows its decision
  *   rules/tables.c        rule 2: where layers, decisions and constants live
- *   expect.c              rule 2: what each kind of task must access
- *   expect-saved.c        rule 2: the same of what layers save
- *   expect-exchange.c     rule 2: the same of what several servers send each other
+ *   expect.c              rule 2: accesses of each kind of task
+ *   expect-saved.c        rule 2: the same of tensors that layers save
+ *   expect-exchange.c     rule 2: the same of exchanges between servers
  *   rules/operands.c      rule 2: that it does
  *   rules/staleness.c     rule 5 in `compute` fidelity, where only actions are planned
  *   trace.c               traces
@@ -35,7 +35,7 @@
 /* A task that a growing plan has left behind: it was there, and is older than all that are held. */
 #define RP_OLD_TASK (G_MAXUINT32 - 1)
 
-/* What one access found and left in its buffer: see rules/buffers.c. */
+/* Generations that one access found and left in its buffer: see rules/buffers.c. */
 typedef struct {
     guint32 seen;   /* generation that a read finds */
     guint32 made;   /* generation that a write leaves */
@@ -66,10 +66,10 @@ struct _RpVerifier {
     guint micro_batches;
     guint rounds;
     gboolean full;
-    gboolean whole; /* nothing was retired, or what was is known */
+    gboolean whole; /* nothing was retired, or all that was is known */
 
     /* a plan that grows: grow.c. Otherwise zeros: everything is new */
-    const RpPlan *source; /* what grows; `plan` holds the last iterations of it */
+    const RpPlan *source; /* the plan that grows; `plan` holds its last iterations */
     RpPlan *window;       /* the same as `plan`, owned */
     guint32 first_new;    /* tasks before it have been seen one by one */
     guint32 first_dirty;  /* relative: iterations before it have been seen as a whole */
@@ -89,13 +89,13 @@ struct _RpVerifier {
     /* reachability */
     guint n_lanes;      /* lanes that hold a task; growing: all */
     gsize stride;       /* guint32 per clock */
-    gsize max_tasks;    /* room in the tables of tasks */
+    gsize max_tasks;    /* capacity of the tables of tasks */
     guint32 *dense;     /* [lane of the plan] index */
     guint32 *length;    /* [lane of the plan] tasks so far */
     guint32 *lane_row;  /* [dense lane] clock of its last task when it ends */
     guint32 *lane;      /* [task] dense index */
     guint32 *position;  /* [task] in its lane, from 1 */
-    guint32 *start_row; /* [task] clock of what has ended when it starts */
+    guint32 *start_row; /* [task] clock when it starts */
     guint32 *end_row;   /* [task] ... when it ends */
     guint32 *clocks;    /* [row * stride + lane] highest position that has ended */
     gsize n_rows;
@@ -139,7 +139,7 @@ rp_verifier_device(const RpVerifier *verifier, guint32 task)
     return rp_plan_lane_device(verifier->plan, rp_verifier_task(verifier, task)->lane);
 }
 
-/* What access number @access of @task found and left. */
+/* The content that access number @access of @task found and left. */
 static inline const RpContent *
 rp_verifier_content(const RpVerifier *verifier, const RpTask *task, guint access)
 {
@@ -157,14 +157,14 @@ rp_verifier_stages(const RpVerifier *verifier)
     return verifier->promises->wide_gradients && !verifier->promises->kept_sums;
 }
 
-/* Bytes of a gradient on its way. */
+/* Bytes of a gradient as it is downloaded. */
 static inline guint64
 rp_verifier_leaving_element(const RpVerifier *verifier)
 {
     return verifier->promises->kept_sums ? sizeof(float) : verifier->promises->element_bytes;
 }
 
-/* Of what crosses the boundary before @layer, of a micro-batch. */
+/* Bytes of a micro-batch that cross the boundary before @layer. */
 static inline guint64
 rp_verifier_input_bytes(const RpVerifier *verifier, guint layer)
 {
@@ -217,7 +217,7 @@ typedef struct {
     gboolean backward; /* B, FB, I */
     gboolean weights;  /* makes weight gradients: B, FB, W */
     gboolean top;      /* runs the backward of the stage's last layer, if any */
-    gboolean begins;   /* what follows are other pieces of the action; as a rule both */
+    gboolean begins;   /* the first piece of the action; usually both begins and ends */
     gboolean ends;
 } RpActionPart;
 
@@ -242,12 +242,12 @@ typedef struct {
 
 /* Fills @expected (RpExpected) for @task. */
 void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Adds what it accesses of what layers save. */
+/* Adds its accesses to tensors that layers save. */
 void rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Adds what it accesses for there being several servers. */
+/* Adds the accesses that it has because there are several servers. */
 void rp_verifier_expect_exchange(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Whether layers may have a buffer of gradients in common: of several servers, where one's are reduced before
- * the other's come home (rules/consistency-transfers.c proves it). */
+/* Whether layers may share a buffer of gradients: with several servers, where one's are reduced
+ * before the other's arrive (rules/consistency-transfers.c proves it). */
 static inline gboolean
 rp_verifier_may_share(const RpVerifier *verifier)
 {
@@ -255,8 +255,8 @@ rp_verifier_may_share(const RpVerifier *verifier)
            verifier->promises->rounds == 1;
 }
 
-/* Buffers of a layer's gradients that the norm and the steps read: of several servers none, but the
- * layer's share of their sum. */
+/* Buffers of a layer's gradients that the norm and the steps read: none with several servers, but
+ * the layer's share of their sum. */
 static inline guint
 rp_verifier_local_gradients(const RpVerifier *verifier)
 {
@@ -281,17 +281,18 @@ enum {
 /* How many of the activation buffers that @producer wrote still hold it when @a or @b reads them.
  */
 guint rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b);
-/* What travels: as what it is written, as what it is read, and in which categories. */
+/* A transported value: the role in which it is written, the role in which it is read, and its
+ * categories. */
 typedef struct {
     RpAccessRole from;
     RpAccessRole to;
     guint categories;
 } RpCarriage;
 
-/* Fails unless one reaches @consumer, saying what became of it; @value: what it is, in words. */
+/* Fails unless one reaches @consumer, saying where it was lost; @value: its name in words. */
 gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer,
                                 guint32 consumer, RpCarriage carriage, const char *value);
-/* The same of what access number @access of @consumer reads. */
+/* The same of the value that access number @access of @consumer reads. */
 gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
                                      guint32 consumer, guint32 access, RpCarriage carriage,
                                      const char *value);
@@ -312,7 +313,7 @@ rp_verifier_moved(guint32 task, guint32 n)
 }
 
 void rp_verifier_free_sweep(RpSweep *sweep);
-/* Frees what was made, not the verifier itself. */
+/* Frees everything but the verifier itself. */
 void rp_verifier_clear(RpVerifier *verifier);
 /* All steps of the proof. */
 gboolean rp_verifier_prove(RpVerifier *verifier);

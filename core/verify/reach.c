@@ -10,7 +10,7 @@
  *   lane 1       \__b1--b2      a2 -> b1, and b1 stands before b2
  *
  * A task that learns nothing new shares the clock of the task before it in its lane: of its own
- * lane a clock knows nothing, positions do. What is kept is then one clock for each task that
+ * lane a clock knows nothing, positions do. So one clock is kept for each task that
  * really waits.
  */
 #include "core/verify/private.h"
@@ -29,7 +29,7 @@ make_room(RpVerifier *verifier)
     verifier->end_row = g_renew(guint32, verifier->end_row, verifier->max_tasks);
 }
 
-/* Lanes without tasks take no room, unless they may get some; positions count from 1. */
+/* Lanes without tasks take no space, unless they may get some; positions count from 1. */
 static void
 number_lanes(RpVerifier *verifier)
 {
@@ -85,7 +85,7 @@ predecessor(const RpVerifier *verifier, const guint32 *previous, guint32 task, g
     return (guint32)(dependencies[which].task - verifier->first_id);
 }
 
-/* Removes what can run, again and again; left[task] = predecessors that cannot. */
+/* Removes tasks that can run, again and again; left[task] = predecessors that cannot. */
 static guint32 *
 count_what_cannot_run(const RpVerifier *verifier, const guint32 *previous, guint32 *n_stuck)
 {
@@ -155,7 +155,7 @@ fail_order(RpVerifier *verifier, guint32 waiting, guint32 awaited)
                                 "its lanes cannot be issued in the plan's order");
     while (left[at] == 0)
         at++;
-    /* whoever walks back n steps among tasks that cannot run has come into a cycle */
+    /* n steps back among tasks that cannot run must have entered a cycle */
     for (guint32 i = 0; i < verifier->n_tasks; i++)
         at = stuck_predecessor(verifier, previous, left, at);
     const guint32 start = at;
@@ -261,7 +261,8 @@ join(RpVerifier *verifier, guint32 row, const RpOldTask *task)
     into[task->lane] = MAX(into[task->lane], task->position);
 }
 
-/* What is known of a task; FALSE: of an old one, nothing. Waiting for it then teaches nothing. */
+/* Finds a task's place. FALSE: it is an old one of which nothing is known, so that waiting for it
+ * proves nothing. */
 static gboolean
 find_task(const RpVerifier *verifier, RpTaskId id, RpOldTask *found)
 {
@@ -279,7 +280,8 @@ find_task(const RpVerifier *verifier, RpTaskId id, RpOldTask *found)
     return old != NULL;
 }
 
-/* The clock @base joined with the dependencies of @phase; a new row only if they add something. */
+/* The maximum of clock @base and the dependencies of @phase; a new row only if they add
+ * something. */
 static gboolean
 join_dependencies(RpVerifier *verifier, guint32 index, guint32 phase, guint32 base, guint32 *row)
 {
@@ -324,7 +326,7 @@ rp_verify_make_clocks(RpVerifier *verifier)
     return TRUE;
 }
 
-/* Clocks that are still asked for move to the front; their order stays. */
+/* Clocks that are still needed move to the front; their order stays. */
 static void
 compact_rows(RpVerifier *verifier)
 {

@@ -1,7 +1,7 @@
 #include "core/verify/private.h"
 
 typedef struct {
-    RpVerifier verifier; /* of the plan: what messages need */
+    RpVerifier verifier; /* messages need the plan's */
     const RpTrace *trace;
     gint64 slack_ns;
     const RpTraceRecord **records; /* [task] */
@@ -72,8 +72,8 @@ check_times(TraceCheck *check, guint32 index)
 }
 
 /* A measured recompute has no known length: its gradient must only be there before the end. A
- * predicted one may be slower than planned, and so may what comes after it: that takes its planned
- * time at least. */
+ * predicted one may be slower than planned, and so may the rest of the action, which takes its
+ * planned time at least. */
 static gboolean
 check_dependency(TraceCheck *check, guint32 index, const RpDependency *dependency)
 {

@@ -1,6 +1,7 @@
 #include "core/verify/private.h"
 
-/* The only device that may run it; of a mirrored stage each copy has one half of the micro-batches. */
+/* The only device that may run it; each copy of a mirrored stage has one half of the
+ * micro-batches. */
 static guint
 bound_device(const RpVerifier *verifier, const RpPlanStage *stage, const RpActionPart *part)
 {
@@ -53,7 +54,7 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     return TRUE;
 }
 
-/* What a plan may consist of that trains nothing: so that no weight is written. */
+/* A plan that trains nothing has only these kinds of tasks, so that no weight is written. */
 static gboolean
 runs_forward(RpTaskKind kind)
 {
@@ -108,7 +109,7 @@ sort_by_iteration(RpVerifier *verifier)
                                 high);
     verifier->first_iteration = low;
     verifier->n_iterations = high - low + 1;
-    if (verifier->whole) /* growing: what is held in part is not dirty */
+    if (verifier->whole) /* growing: an iteration held in part is not dirty */
         verifier->complete_from = MAX(verifier->promises->first_iteration, low) - low;
     else
         verifier->complete_from =

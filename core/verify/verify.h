@@ -15,11 +15,11 @@
 /* The rules of design.md §3; RP_RULE_WEIGHT_INTEGRITY ... are the parts of rule 5 (§4.3.1). */
 typedef enum {
     RP_RULE_NONE,                 /* proved, or not decided: the message says why */
-    RP_RULE_ACTIONS,              /* 1: every action once, after what it reads was written */
+    RP_RULE_ACTIONS,              /* 1: every action once, after its inputs were written */
     RP_RULE_BUFFERS,              /* 2: no buffer is reused while something may still read it */
     RP_RULE_ARENA,                /* 2: buffers lie within the arena of the task's device or host */
-    RP_RULE_TABLES,               /* 2: what tables name is large enough and shares no byte */
-    RP_RULE_OPERANDS,             /* 2: a task accesses what one of its kind must, no more */
+    RP_RULE_TABLES,               /* 2: named buffers are large enough and share no byte */
+    RP_RULE_OPERANDS,             /* 2: a task accesses the buffers that its kind must, no more */
     RP_RULE_DEADLOCK,             /* 3: in-order lanes can run every task */
     RP_RULE_TRANSFERS,            /* 4: parameters before the first action, gradients once */
     RP_RULE_WEIGHT_INTEGRITY,     /* 5 (1): no weight is overwritten while it is uploaded */
@@ -33,7 +33,7 @@ typedef enum {
     RP_N_RULES
 } RpRule;
 
-/* What was found. @message is one line; the two tasks are RP_TASK_NONE where one is missing. */
+/* A broken rule. @message is one line; the two tasks are RP_TASK_NONE where one is missing. */
 typedef struct {
     RpRule rule;
     RpTaskId first;  /* the one that must come first, or that is missing */
@@ -47,15 +47,16 @@ void rp_violation_clear(RpViolation *violation);
 const char *rp_rule_name(RpRule rule);
 guint rp_rule_number(RpRule rule);
 
-/* Clocks take at most so many bytes; a plan that needs more is not decided. */
+/* Limits the bytes of clocks; a plan that needs more is not decided. */
 #define RP_VERIFY_CLOCK_BYTES (G_GUINT64_CONSTANT(4) << 30)
 
 /**
  * rp_verify_plan:
- * @violation: (out) (optional): what is wrong; zeroed on success
+ * @violation: (out) (optional): the broken rule; zeroed on success
  *
- * A plan from which tasks were retired is proved from the first iteration that is wholly held; what
- * was retired counts as done. The end of a plan may lack the optimizer tasks of its last iteration.
+ * A plan from which tasks were retired is proved from the first iteration that is wholly held;
+ * retired tasks count as done. The end of a plan may lack the optimizer tasks of its last
+ * iteration.
  *
  * Returns: %TRUE if the plan is proved correct; %FALSE with RP_RULE_NONE if it is too large to
  *   decide, with another rule if it is wrong
@@ -79,9 +80,9 @@ typedef enum {
  * rp_verifier_new:
  * @plan: borrowed; nothing may have been appended yet
  *
- * It keeps copies of the last few iterations' tasks, so that @plan may retire what it likes once it
- * has been proved. What has left those is remembered by its place in its lane and the buffers that
- * it wrote: never taken for done.
+ * It keeps copies of the last few iterations' tasks, so that @plan may retire any tasks once it
+ * has been proved. Older tasks are remembered by their places in their lanes and the buffers that
+ * they wrote, and never taken for done.
  */
 RpVerifier *rp_verifier_new(const RpPlan *plan);
 void rp_verifier_free(RpVerifier *verifier);
@@ -109,7 +110,7 @@ guint rp_verifier_n_held(const RpVerifier *verifier);
  * @trace: predicted or measured
  * @violation: (out) (optional): as above, always RP_RULE_TRACE
  *
- * Each task of the plan once, none before what it depends on (hops and recompute leads counted in a
+ * Each task of the plan once, none before its dependencies (hops and recompute leads counted in a
  * predicted trace; RP_VERIFY_CLOCK_SLACK_NS forgiven in a measured one), lanes in order and one
  * task at a time, no negative durations, predicted actions at least as long as the plan says
  * (longer ones shared processors).

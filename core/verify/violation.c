@@ -1,5 +1,5 @@
 /*
- * What every rule uses: how a violation is told, and what an action is made of.
+ * Shared by every rule: reporting a violation, and the parts of an action.
  */
 #include "core/verify/private.h"
 

@@ -1,5 +1,5 @@
 /**
- * Whether what is asked of a planner goes together. Private to core/plan/job/.
+ * Whether a request to the planner is consistent. Private to core/plan/job/.
  */
 #pragma once
 
@@ -8,7 +8,8 @@
 /* Before defaults are resolved. Errors: RP_PLANNER_ERROR_PARTITION */
 gboolean rp_job_check_dispatch(const RpPlanOptions *options, GError **error);
 
-/* Of a job's options and partition. Errors: RP_PLANNER_ERROR_PARTITION, RP_PROFILE_ERROR_FIDELITY */
+/* Checks a job's options and partition. Errors: RP_PLANNER_ERROR_PARTITION,
+ * RP_PROFILE_ERROR_FIDELITY */
 gboolean rp_job_check_partition(const RpPlanJob *job, GError **error);
 
 /* Errors: RP_SCHEDULE_ERROR_SHAPE */

@@ -29,8 +29,8 @@ trained_of(const RpPlanJob *job, guint layer)
                      of->tied_gradient_bytes / job->promises->element_bytes};
 }
 
-/* Of the server that sends or receives most, where @n parameters are dealt out: shares are whole blocks,
- * and all wait for the owner of the largest. */
+/* Bytes that the busiest server sends or receives when @n parameters are divided: shares are whole
+ * blocks, and all servers wait for the owner of the largest. */
 static guint64
 payload(const RpPlanJob *job, guint64 n)
 {

@@ -1,7 +1,7 @@
 /**
- * What several servers send each other in an iteration: gradients to their owners, sums of squares, new
- * weights. All of it stands in one lane, in the same order on all servers, so that nobody waits for one
- * who waits for another. With one server none of these does anything.
+ * Tasks in which several servers exchange gradients (to their owners), sums of squares and new
+ * weights. All of them stand in one lane, in the same order on all servers, so that no two servers
+ * wait for each other. With one server none of these does anything.
  */
 #pragma once
 
@@ -30,6 +30,7 @@ void rp_exchange_lay_out(const RpPlanJob *job);
 void rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration);
 /* Behind the norm. */
 void rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration);
-/* Behind what wrote this server's share of them: 16-bit weights of @layer, of buffer @weights. */
+/* Appended behind the writer of this server's share: 16-bit weights of @layer, in buffer
+ * @weights. */
 void rp_exchange_append_gather(const RpPlanJob *job, guint layer, guint32 weights,
                                guint32 iteration);

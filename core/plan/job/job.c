@@ -193,8 +193,8 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
                   profile->n_cards > 0 ? profile->cards[c] : profile, layers, phase);
     if (job->options.fidelity == RP_FIDELITY_FULL) {
         stage.parameters = cut_chunks(job, layers, RP_CHUNKS_PARAMETERS, windows);
-        /* the next slot's last action turns its own sums into what leaves: by then the bytes
-         * before it must be gone, so they have one window less */
+        /* the next slot's last action makes leaving gradients of its own sums: by then the bytes
+         * before must be gone, so they have one window less */
         if (stage.gradient_bytes > 0)
             stage.gradients = cut_chunks(
                 job, layers, job->promises->kept_sums ? RP_CHUNKS_SUMS : RP_CHUNKS_GRADIENTS,
@@ -204,7 +204,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     rp_plan_add_stage(job->plan, &stage);
 }
 
-/* What a plan chooses of its layers is so in a profile of its own. */
+/* A plan's choices for its layers are written to a copy of the profile, never to the caller's. */
 static void
 own_profile(RpPlanJob *job)
 {
@@ -381,7 +381,8 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
     return task;
 }
 
-/* A slice takes a part of its micro-batch's time; of the fused stage's what its forward leaves. */
+/* A slice takes a part of its micro-batch's time; in the fused stage of the part that its forward
+ * leaves. */
 static void
 slice_times(const RpPlanJob *job, const RpAction *action, const RpStageTimes *times,
             gint64 *duration_ns, gint64 *lead_ns)

@@ -1,7 +1,6 @@
 /**
- * What the planner's objects know of the plan that they make: what is asked for, what follows from
- * it, and how far the plan is. job.c and planner.c write it, all others read it
- * (docs/contributing.md lists them).
+ * The state that the planner's objects share: the request, everything that follows from it, and the
+ * plan so far. job.c and planner.c write it, all others read it (docs/contributing.md lists them).
  */
 #pragma once
 
@@ -14,21 +13,21 @@ typedef struct {
     gboolean has_residents;
     RpPartition *partition;
     RpPlanOptions options; /* defaults resolved */
-    RpShape shape;         /* of the call: first_gpu */
+    RpShape shape;         /* the call's: first_gpu */
     RpPlan *plan;
     const RpPlanPromises *promises; /* the plan's */
     RpBuilder *builder;
-    GPtrArray *memory;   /* of all objects of the planner: it lives as long as they do */
+    GPtrArray *memory;   /* owns all objects of the planner: it lives as long as they do */
     GPtrArray *arrays;   /* GArray, likewise */
     RpStageTimes *times; /* [card * n_stages + stage] */
     guint n_stages;
-    guint rounds;          /* of a call */
+    guint rounds;          /* in a call */
     guint backwards;       /* micro-batches whose gradients a device sums before they leave */
     guint departures;      /* how often gradients of a stage leave in an iteration */
     gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
-    gboolean lone;         /* each device has one slot an iteration at most, and room for one */
+    gboolean lone;         /* a device has one slot an iteration at most, and space for one */
     guint32 iteration;     /* the one being appended, or next */
-    guint call;            /* of the iteration, being appended or next */
+    guint call;            /* number in the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */
 } RpPlanJob;
 
@@ -52,11 +51,12 @@ RpTask *rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, g
 gboolean rp_early_has(const RpPlanJob *job);
 /* Bytes that the host moves for a layer. */
 typedef guint64 (*RpEarlyTime)(const RpPlanJob *job, guint layer);
-/* Which layers' gradients are worked on as soon as they are home, not first layer first when all are:
- * @must is done at once for all of them, and @may for those, if no @must is done later for it. */
+/* Chooses the layers whose gradients are processed as soon as they reach the host; the others wait
+ * until all have. @must is done at once for all chosen layers, and @may for those of them that
+ * delay no later @must. */
 void rp_early_choose(const RpPlanJob *job, RpEarlyTime must, RpEarlyTime may, gboolean *early);
 
-/* What it takes on @device. */
+/* The times of @action on @device. */
 void rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action,
                          gint64 *duration_ns, gint64 *lead_ns);
 /* Begins the compute task of an action, with its times. */
@@ -116,7 +116,7 @@ rp_job_leaving_bytes(const RpPlanJob *job, guint64 bytes)
     return job->promises->kept_sums ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
 }
 
-/* Of one buffer of gradients on the host; @bytes: in the network's storage. */
+/* Bytes of one gradient buffer on the host; @bytes: in the network's storage. */
 static inline guint64
 rp_job_home_bytes(const RpPlanJob *job, guint64 bytes)
 {

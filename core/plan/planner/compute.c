@@ -21,8 +21,8 @@ create(const RpPlanJob *job, const RpWeave *weave)
     self->weave = weave;
     self->input_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers + 1);
     self->weight_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers);
-    /* in turns the last round's backward is the last; else each round ends when its GPU is through,
-     * and no round's W waits for another's */
+    /* in rotation the last round's backward is the last; else each round ends when its GPU is
+     * through, and no round's W waits for another's */
     self->last = job->options.dispatch == RP_DISPATCH_FREE ||
                          job->options.schedule->split_backward || job->n_stages < job->shape.gpus ||
                          job->shape.replicas > 1

@@ -4,9 +4,9 @@
  *   gradient-down                      |5|      |4|      |3|      |2|      |1|      |0|
  *   optimizer                            |early 5   |early 4   |sq 3|sq 2| |sq 1|     |sq 0|norm|step 0| ...
  *
- * A layer's are if that is predicted not to make the norm later. What is left is stepped after the norm,
- * first layer first, while the next iteration begins. Where nothing is clipped, whole steps are early by
- * the same rule.
+ * A layer's are if that is predicted not to make the norm later. The rest is stepped after the
+ * norm, first layer first, while the next iteration begins. Where nothing is clipped, whole steps
+ * are early by the same rule.
  */
 #include "core/plan/planner/protocol.h"
 
@@ -35,7 +35,7 @@ rp_early_has(const RpPlanJob *job)
            (options->early_steps == RP_EARLY_AUTO && job->profile->optimizer_parameters_per_s > 0);
 }
 
-/* Compute that is left of an iteration when the gradient of @layer is on its way, ns. */
+/* Compute that is left in an iteration when the gradient of @layer is on the host, ns. */
 static double
 left_ns(const RpPlanJob *job, guint layer)
 {
@@ -62,7 +62,7 @@ host_ns(const RpPlanJob *job, guint64 bytes)
     return (double)bytes / rp_traffic_rate(job) * 1e9;
 }
 
-/* Gradients come home over the same memory. */
+/* Gradients reach the host over the same memory. */
 static double
 copy_ns(const RpPlanJob *job, guint layer)
 {
@@ -72,8 +72,8 @@ copy_ns(const RpPlanJob *job, guint layer)
     return rate > 0 ? bytes * job->departures / rate * 1e9 : 0;
 }
 
-/* The host's lane, which is free at @free_ns, has done what it must of the layers below @layer, as they
- * come home. */
+/* The host's lane, which is free at @free_ns, has done its @must of the layers below @layer, as
+ * their gradients arrive. */
 static double
 done_ns(const double *lefts_ns, guint layer, double free_ns, const double *must_ns)
 {

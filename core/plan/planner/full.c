@@ -83,7 +83,8 @@ append_transfer(const Full *self, RpTaskKind kind, RpPart *part, guint32 layer, 
     }
 }
 
-/* What layers of the part have saved, or (@up) will be read of it. */
+/* Appends downloads of the tensors that the part's layers have saved, or (@up) uploads of those
+ * that it reads. */
 static void
 append_saved(const Full *self, RpPart *part, gboolean up)
 {
@@ -114,7 +115,7 @@ append_saved(const Full *self, RpPart *part, gboolean up)
     }
 }
 
-/* Brings what the action reads to the device and finds room for what it makes. */
+/* Brings the action's inputs to the device and takes buffers for its outputs. */
 static void
 prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backward)
 {
@@ -151,8 +152,8 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
         rp_placement_take_kept(self->placement, backward);
 }
 
-/* Sums the stage's gradients; the last action of the sum turns it into what leaves, or adds it to
- * that of the rounds before. */
+/* Sums the stage's gradients; the last action of the sum turns it into leaving gradients, or adds
+ * it to the sum of the rounds before. */
 static void
 access_sum(const Full *self, const RpPart *part)
 {
@@ -171,7 +172,7 @@ access_sum(const Full *self, const RpPart *part)
                           RP_ROLE_LEAVING, 0);
 }
 
-/* @kept: how it accesses what is kept */
+/* @kept: access mode of kept values */
 static void
 access_operands(const Full *self, const RpPart *part, guint16 kept, guint32 gradient_phase)
 {
@@ -238,8 +239,9 @@ send_layers(const Full *self, guint device, RpInterval layers)
             rp_gradients_send(self->gradients, device, FALSE);
 }
 
-/* The first action of the slot has pieces on its way up, as weights arrive, the last one on its way
- * down, as gradients are complete. The top layer, the head, goes up and down at once. */
+/* The first action of the slot has pieces in its forward, as weights arrive, the last one in its
+ * backward, as gradients are complete. The top layer, the head, runs forward and backward at
+ * once. */
 static RpTaskId
 append_pieces(Full *self, const RpAction *action, const RpPart *part, gboolean first)
 {
@@ -317,8 +319,8 @@ count_gradient(Full *self, const RpPart *part)
         rp_gradients_send(self->gradients, part->device, TRUE);
 }
 
-/* @device comes to the action: turns to its slot if that is another, with its transfers. Returns:
- * whether it is */
+/* @device comes to the action: switches to its slot if that is another, with its transfers.
+ * Returns: whether it is */
 static gboolean
 enter(const Full *self, guint device, const RpAction *action)
 {

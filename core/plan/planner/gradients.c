@@ -21,7 +21,7 @@ struct _RpGradients {
     const RpPlacement *placement;
     RpProtocol *protocol;
     Leaving *leaving; /* [device] */
-    GArray *summands; /* Summand: what has left and is yet to be added; rounds in order */
+    GArray *summands; /* Summand: gradients that left and are yet to be added; rounds in order */
 };
 
 RpGradients *
@@ -67,7 +67,7 @@ append_accumulate(RpGradients *self, guint first)
     rp_builder_end(job->builder);
 }
 
-/* What has left of a stage. */
+/* Adds up the gradients of a stage that have arrived. */
 static void
 append_sums_of(RpGradients *self, guint32 stage, guint32 iteration)
 {
@@ -150,7 +150,8 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     rp_builder_end(job->builder);
 }
 
-/* Of a round that stands alone, or apart. */
+/* The gradients of a round that is not added to others, because it is the only one or has its own
+ * buffers. */
 static void
 note_home(RpGradients *self, RpInterval layers, guint32 stage, guint32 iteration)
 {

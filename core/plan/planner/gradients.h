@@ -1,5 +1,5 @@
 /**
- * Gradients on their way from devices to the host, and rounds that are added up there.
+ * Downloads of gradients, and sums of rounds on the host.
  */
 #pragma once
 
@@ -8,11 +8,11 @@
 
 typedef struct _RpGradients RpGradients;
 
-/* @protocol is told what is home. */
+/* @protocol is called for gradients that have reached the host. */
 RpGradients *rp_gradients_new(const RpPlanJob *job, const RpPlacement *placement,
                               RpProtocol *protocol);
 
-/* Those of @stage are summed on @device and may leave. */
+/* The gradients of @stage are summed on @device and may leave. */
 void rp_gradients_leave(RpGradients *gradients, guint device, guint32 stage, guint32 round);
 /* One more chunk of those that leave @device, or all that are left. */
 void rp_gradients_send(RpGradients *gradients, guint device, gboolean all);

@@ -4,8 +4,8 @@
 #include "core/plan/job/exchange.h"
 
 #define FP32_BYTES 4
-/* So many slots between the end of a layer's backward slot and its next forward slot are enough for what
- * it saves to have left the buffer, whatever hops take. */
+/* If this many slots are between a layer's backward slot and its next forward slot, its saved
+ * tensors have left the buffer by then, however long hops take. */
 #define LEAST_SLOTS_BETWEEN 4
 
 struct _RpHostArena {
@@ -41,7 +41,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
     const guint32 host = job->shape.gpus;
     const RpLayer *layer = &job->profile->layers[l];
     const guint64 element = job->promises->element_bytes;
-    /* a tied matrix lives with the layer that it is tied to; its gradient comes home here */
+    /* a tied matrix lives with the layer that it is tied to; its gradient is downloaded here */
     const guint64 own = rp_layer_home_bytes(layer) - layer->tied_bytes;
     const guint64 own_gradients = rp_layer_own_gradient_bytes(layer);
     const guint64 trained = MIN(own_gradients, own);
@@ -72,7 +72,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
     rp_plan_set_layer(job->plan, l, &place);
 }
 
-/* Gated: one for each iteration that may be under way (rp_plan_decision()). */
+/* Gated: one for each iteration that may be unfinished (rp_plan_decision()). */
 static void
 lay_out_decisions(const RpPlanJob *job)
 {
@@ -143,11 +143,12 @@ slot_of(const RpPlanJob *job, guint layer, gboolean forward)
     return s;
 }
 
-/* What a layer saves is read again before the next round saves the same, but of the first layers: their
- * backward slot is the last of its round, and the next round begins beside it.
+/* A layer's saved tensors are read before the next round saves them again, so one buffer does. The
+ * first layers may need two: their backward slot is the last of its round, and the next round
+ * begins beside it.
  *
  *   slots     |F0|F1|X |B1|B0|F0|F1| ...      on N devices N slots run beside each other
- *   layer 0   |---------------|--            a second buffer, where so many are not between
+ *   layer 0   |---------------|--            a second buffer, if fewer are between
  *   layer 9      |---------|     |--
  */
 static guint
@@ -188,7 +189,7 @@ lay_out_gradients(RpHostArena *arena)
     const gboolean dispatched = job->partition->dispatched;
     const gsize round = job->shape.round;
     const guint n = dispatched ? 2 * arena->replicas : job->n_stages;
-    guint64 bytes = 0; /* dispatched: of the largest */
+    guint64 bytes = 0; /* dispatched: the largest one's */
 
     for (guint l = 1; l < job->profile->n_layers; l++)
         if (arena->boundary[l] != RP_NONE)

@@ -18,7 +18,7 @@ struct _RpPace {
     gint64 *free_ns; /* [lane] */
     GArray *ends;    /* End, of tasks from `first` on */
     RpTaskId first;
-    guint32 iteration; /* of the last slot */
+    guint32 iteration; /* the last slot's */
     gint64 *last_ns;   /* [m of the round] end of the last action */
     gint64 barrier_ns; /* end of the last barrier */
     guint *candidates; /* [card] the device that is free first */
@@ -103,7 +103,7 @@ rp_pace_catch_up(RpPace *pace)
     }
 }
 
-/* Nothing waits for what is older than the iteration before the last. */
+/* Nothing waits for tasks older than the iteration before the last. */
 static void
 forget(RpPace *pace)
 {
@@ -125,7 +125,8 @@ free_at(const RpPace *pace, guint g)
     return MAX(pace->free_ns[rp_plan_lane(pace->job->plan, g, RP_LANE_COMPUTE)], pace->barrier_ns);
 }
 
-/* Of a slot of such actions on @g, less as much of its work as the rule says. */
+/* When a slot of such actions would end on @g, less the share of its own work that the rule
+ * says. */
 static gint64
 slot_cost(const RpPace *pace, guint g, const RpAction *action)
 {
@@ -154,7 +155,8 @@ slot_cost(const RpPace *pace, guint g, const RpAction *action)
            duration_ns * job->shape.round / RULES_OF_COST * (job->options.dispatch_rule - 1);
 }
 
-/* Of each card the device that is free first; of these the one of least cost. */
+/* Takes from each kind of card the device that is free first, and of these the one of least
+ * cost. */
 static guint
 find_device(RpPace *pace, const RpAction *action)
 {

@@ -8,8 +8,8 @@
  *   end of the slot there - w x the slot's work there        w = 0, 1/4, 1/2, 3/4 or 1
  *
  * w = 0: where it ends first: slow devices are passed over from time to time. w = 1: where it begins
- * first, but for waiting inside. Which w is best, or taking turns, differs from plan to plan: a planner tries all
- * over some iterations, and keeps the fastest.
+ * first, but for waiting inside. Which w is best, or the rotation, differs from plan to plan: a
+ * planner tries all over some iterations, and keeps the fastest.
  */
 #pragma once
 
@@ -17,16 +17,16 @@
 
 typedef struct _RpPace RpPace;
 
-/* Values of RpPlanOptions.dispatch_rule from 1 on: w in quarters, then taking turns. */
+/* Values of RpPlanOptions.dispatch_rule from 1 on: w in quarters, then the rotation. */
 #define RP_DISPATCH_RULES 6
 
 RpPace *rp_pace_new(const RpPlanJob *job);
 
-/* Notes all tasks that the plan has by now: before any of them retires. */
+/* Records all tasks that the plan has by now: before any of them retires. */
 void rp_pace_catch_up(RpPace *pace);
 
-/* The device of the next slot, of actions like @action. Of several that are as good it is the next in turn
- * behind the last slot's. */
+/* The device of the next slot, of actions like @action. If several are as good it is the next in
+ * the rotation behind the last slot's. */
 guint rp_pace_dispatch(RpPace *pace, const RpAction *action);
 
 /* When devices are free: the last; asynchronous: the mean. */

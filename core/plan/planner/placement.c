@@ -157,7 +157,7 @@ rp_placement_sums(const RpPlacement *placement, const RpPart *part)
                                                       : device->sums[device->turn];
 }
 
-/* Whether @stage is bound to the device: what goes there stays on it. */
+/* Whether @stage is bound to the device: values sent there stay on it. */
 static gboolean
 is_local(const RpPlacement *placement, const RpPart *part, guint32 stage)
 {
@@ -165,7 +165,7 @@ is_local(const RpPlacement *placement, const RpPart *part, guint32 stage)
            rp_plan_stage(placement->job->plan, stage)->device == part->device;
 }
 
-/* Bound: room for the input of a stage until its backward has read it. */
+/* Bound: a buffer for the input of a stage until its backward has read it. */
 static guint32
 take_stash(RpPlacement *placement, RpHeld *held, guint g)
 {

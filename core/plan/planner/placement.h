@@ -1,18 +1,18 @@
 /**
- * Where stages stand on devices, and what their actions read and write there. A row a kind:
+ * Places of stages on devices, and accesses of their actions there. A row a kind:
  *
  *   resident     stages are bound to devices, and their weights stay there for an iteration
  *   offloaded    stages are bound to devices; weights come up for each slot
- *   dispatched   slots go from device to device, and all that they read comes up from the host
+ *   dispatched   slots go from device to device, and all that they read is uploaded
  *
- * Inputs, gradients and outputs that cross devices go through two buffers of a kind in turns.
+ * Inputs, gradients and outputs that cross devices alternate between two buffers of a kind.
  */
 #pragma once
 
 #include "core/plan/device-layout.h"
 #include "core/plan/job/job.h"
 
-/* Two buffers in turns. */
+/* Two buffers that alternate. */
 typedef struct {
     guint32 buffers[2];
     guint turn;
@@ -26,7 +26,7 @@ typedef struct {
     GArray *free; /* guint32 buffers, oldest first */
 } RpBufferPool;
 
-/* Actions of one stage (resident: of all stages of an iteration) in a row on one device. */
+/* Actions in a row on one device, all of one stage (resident: of all stages of an iteration). */
 typedef struct {
     guint32 stage;
     guint32 round;
@@ -36,16 +36,15 @@ typedef struct {
 
 typedef struct {
     guint32 parameters[RP_N_WAYS][2]; /* [way][turn]; resident: unused */
-    guint32 *
-        ends; /* [2 * stage + turn] parameters, where slots stand at the ends of a region; or %NULL */
-    guint32 packed;  /* what goes up to be expanded; RP_NONE: parameters go up as they are */
+    guint32 *ends;   /* [2 * stage + turn] parameters of slots at a region's borders; or %NULL */
+    guint32 packed;  /* uploads to be expanded; RP_NONE: parameters are uploaded as they are */
     guint32 sums[2]; /* [turn] fp32 sums of gradients; resident: unused */
     guint32 workspace[RP_N_WAYS][2]; /* [way][turn] */
-    guint turn;                      /* of the slot that runs */
-    guint32 leaving;                 /* gradients on their way down, or kept for the next round's */
+    guint turn;                      /* the running slot's */
+    guint32 leaving;                 /* gradients being downloaded, or kept for the next round's */
     guint32 staging; /* host: gradients of rounds; RP_NONE where none are added up there */
     RpRing input, gradient, output;
-    guint32 *saved; /* [2 * n_saved] what layers of a stage save, for two actions in turns */
+    guint32 *saved; /* [2 * n_saved] tensors saved by a stage's layers, for two actions */
     guint n_saved;
     guint saved_turn;
     RpBufferPool stash;          /* bound: stage inputs until their backward */
@@ -53,14 +52,14 @@ typedef struct {
     RpBufferPool local_gradient; /* gradients between stages of one device */
     RpSlot slot, next;           /* that runs; iteration = RP_NONE before the first */
     GArray *gates;               /* RpTaskId: upload that opened each window of the slot */
-    GArray *old_gates;           /* of the slot before: windows of this slot's parameters */
+    GArray *old_gates;           /* the slot before's: windows of this slot's parameters */
 } RpDevice;
 
 /* Buffers of a stage and micro-batch from action to action; RP_NONE: none. */
 typedef struct {
     guint32 input;    /* bound: until its backward */
     guint32 kept;     /* from I to W */
-    guint32 gradient; /* of its output, made on the same device */
+    guint32 gradient; /* the gradient of its output, made on the same device */
 } RpHeld;
 
 typedef struct _RpPlacement RpPlacement;
@@ -68,8 +67,8 @@ typedef struct _RpPlacement RpPlacement;
 typedef struct {
     /* Places weights, their sums and the workspace of @device. */
     void (*lay_out)(RpPlacement *placement, guint device, const RpLargest *largest);
-    /* @device has turned to device->slot: uploads its weights unless @before, the slot before, had
-     * them. */
+    /* @device has switched to device->slot: uploads its weights unless @before, the slot before,
+     * had them. */
     void (*turn)(RpPlacement *placement, guint device, const RpSlot *before);
 } RpPlacementOps;
 extern const RpPlacementOps rp_placement_resident;
@@ -82,7 +81,7 @@ struct _RpPlacement {
     RpDevice *devices;
     guint32 *resident_parameters; /* [stage] */
     guint32 *resident_sums;       /* [stage] */
-    gboolean *uploaded; /* [device * n_layers + layer] what stays on the device has gone up */
+    gboolean *uploaded; /* [device * n_layers + layer] resident weights have been uploaded */
     RpHeld *held;       /* [stage * M + m] */
 };
 
@@ -99,8 +98,8 @@ typedef struct {
     guint32 micro_batch;
     const RpPlanStage *at; /* the stage */
     RpOperand input;
-    RpOperand gradient;   /* of its output */
-    RpOperand output;     /* of a backward: the gradient of its input */
+    RpOperand gradient;   /* the gradient of its output */
+    RpOperand output;     /* a backward's: the gradient of its input */
     guint32 kept;         /* from I to W */
     RpTaskId gate;        /* upload that opened its window */
     const guint32 *saved; /* one buffer for each layer that saves something, or NULL */
@@ -120,7 +119,7 @@ rp_part(const RpPlanJob *job, guint device, guint32 stage, guint32 micro_batch)
 RpPlacement *rp_placement_new(const RpPlanJob *job);
 void rp_placement_begin_call(RpPlacement *placement);
 
-/* The slot that @device must turn to for @action; %NULL: it is in it. Then turns to it. */
+/* The slot that @device must switch to for @action; %NULL: it is in it. Then switches to it. */
 const RpSlot *rp_placement_next_slot(RpPlacement *placement, guint device, const RpAction *action);
 void rp_placement_turn(RpPlacement *placement, guint device);
 /* Uploads the parameters of @stage; @gates: RpTaskId, the windows that its chunks take, or %NULL */
@@ -145,15 +144,17 @@ guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
 
-/* What forwards of dispatched stages save for their backwards (core/profile/saved.h), in the order of
- * layers. It waits in the host's arena; a device has buffers for the layers of two actions:
+/* Tensors that forwards of dispatched stages save for their backwards (core/profile/saved.h), in
+ * the order of layers. They wait in the host's arena; a device has buffers for the layers of two
+ * actions:
  *
  *   compute            |--- F m ---|- F m+1 -|          |--- B m ---|- B m+1 -|
  *   activation-down                |l0|l1|l2|
  *   activation-up                            |l1|l2|    (m)  |l1|l2|  (m + 1)
  *
- * Places them; takes them for @part's layers, @again those of its I for W; the running task writes them, or (@backward) reads them
- * and writes over them. */
+ * The first lays the buffers out. The second takes them for @part's layers; @again: buffers that its
+ * I used, for W. With the third the running task writes them, or (@backward) reads them and writes
+ * over them. */
 void rp_placement_lay_out_saved(RpPlacement *placement, guint device, const RpLargest *largest);
 void rp_placement_take_saved(RpPlacement *placement, RpPart *part, gboolean again);
 void rp_placement_access_saved(const RpPlacement *placement, const RpPart *part, gboolean backward);

@@ -28,7 +28,8 @@ time_of_rule(const RpProfile *profile, const RpPartition *partition, const RpPla
     return planner != NULL ? rp_weave_time_ns(planner->weave) - from_ns : G_MAXDOUBLE;
 }
 
-/* The rule of free dispatch with which iterations are shortest; taking turns where none is better. */
+/* The rule of free dispatch with the shortest iterations; the rotation, unless another is
+ * better. */
 static guint
 choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
 {
@@ -149,7 +150,7 @@ rp_planner_flush(RpPlanner *planner)
     rp_weave_catch_up(planner->weave);
 }
 
-/* Of an order without a flush: the end of the last iteration. */
+/* Appends the end of the last iteration of an order without a flush. */
 static void
 append_rest(RpPlanner *planner)
 {

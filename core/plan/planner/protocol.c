@@ -6,7 +6,7 @@
  * Lean keeps one buffer: the copy of v(T-1) into it waits until T has uploaded its last stage.
  *
  * Where neither clipping nor skipping needs the norm first, a layer steps as soon as its gradient
- * is home, beside the devices' work on other layers:
+ * is on the host, beside the devices' work on other layers:
  *
  *   gradient-down  |--layers 6, 7--|--layers 4, 5--|
  *   gated                                           |norm|step 0|step 1| ... |step 7|
@@ -27,7 +27,7 @@
 
 /* A protocol. */
 typedef struct {
-    /* All gradients of @layers are home; may be %NULL. */
+    /* Called when all gradients of @layers are on the host; may be %NULL. */
     void (*home)(RpProtocol *self, RpInterval layers, guint32 iteration);
     /* All actions of the iteration stand. */
     void (*end)(RpProtocol *self, guint32 iteration);
@@ -82,7 +82,7 @@ begin_task(const RpProtocol *self, RpTaskKind kind, guint32 layer, guint32 itera
     return task;
 }
 
-/* All rounds of them; of several servers, their sum. @copied: their copies. */
+/* All rounds' gradients; with several servers, their sum. @copied: their copies. */
 static void
 read_gradients(const RpProtocol *self, guint layer, gboolean copied)
 {
@@ -116,8 +116,8 @@ append_parameter_copy(RpProtocol *self, guint layer, guint32 iteration)
     rp_exchange_append_gather(job, layer, place_of(self, layer)->weights[0], iteration);
 }
 
-/* Asynchronous without a second buffer: v(T-1) goes into the one buffer once T has uploaded what it
- * reads. Layers in the order in which backward is through with them. */
+/* Asynchronous without a second buffer: v(T-1) goes into the one buffer once T has uploaded the
+ * version before. Layers stand in the order in which backward is through with them. */
 static void
 append_late_copies(RpProtocol *self, guint32 iteration)
 {
@@ -245,7 +245,8 @@ append_step(RpProtocol *self, guint layer, guint32 iteration)
 /* The @i-th layer to step. Synchronous: the first layer first, which the next forward needs first.
  * Asynchronous: the last layer first, since its gradients are the first that the running iteration
  * overwrites; a layer that it is tied to comes right after it, for the same reason. One stage has
- * no gradient home before all of the iteration is computed, and uploads from the first layer on. */
+ * no gradient on the host before all of the iteration is computed, and uploads from the first layer
+ * on. */
 static guint
 step_order(const RpProtocol *self, guint i)
 {
@@ -293,7 +294,7 @@ step_at_once(RpProtocol *self, guint layer, guint32 iteration)
     append_step(self, layer, iteration);
 }
 
-/* Calls @append once all gradients are home that the layer's update reads. */
+/* Calls @append once all gradients that the layer's update reads are on the host. */
 static void
 append_if_home(RpProtocol *self, guint layer, guint32 iteration,
                void (*append)(RpProtocol *self, guint layer, guint32 iteration))
@@ -305,14 +306,14 @@ append_if_home(RpProtocol *self, guint layer, guint32 iteration,
         append(self, layer, iteration);
 }
 
-/* The @i-th of layers whose gradients have come home together. */
+/* The @i-th of layers whose gradients have arrived together. */
 static guint
 layer_home(const RpProtocol *self, RpInterval layers, guint i)
 {
     return layers.first + (self->job->options.async ? layers.count - 1 - i : i);
 }
 
-/* The same of layers whose gradients have come home together, and of those that they are tied to. */
+/* The same of layers whose gradients have arrived together, and of those that they are tied to. */
 static void
 append_all_home(RpProtocol *self, RpInterval layers, guint32 iteration,
                 void (*append)(RpProtocol *self, guint layer, guint32 iteration))

@@ -1,11 +1,12 @@
-/* Weights that come up for each slot: of a bound schedule that offloads them, or dispatched. A
- * device has room for two stages: the one that runs, and the next one arriving, which may be
- * packed; or for one, if it has one slot an iteration at most and nothing can arrive meanwhile. */
+/* Uploads weights for each slot: of a bound schedule that offloads them, or dispatched. A device
+ * has space for two stages: the one that runs, and the next one arriving, which may be packed; or
+ * for one, if it has one slot an iteration at most and nothing can arrive meanwhile. */
 #include "core/base/units.h"
 #include "core/plan/planner/placement.h"
 #include "core/profile/cards.h"
 
-/* Which of a slot's buffers a stage uses; bound stages run both ways in the larger. */
+/* The half of a slot's buffers that a stage uses; bound stages run forward and backward in the
+ * larger. */
 static RpWay
 way_of(const RpPlanStage *stage)
 {
@@ -32,8 +33,8 @@ rp_placement_workspace(const RpPlacement *placement, const RpPart *part)
     return device->workspace[way_of(part->at)][device->turn];
 }
 
-/* A buffer inside a slot's region. All of a region share one history: what one of them holds is
- * gone when another is written. */
+/* A buffer inside a slot's region. All of a region share one history: writing one of them destroys
+ * the others' contents. */
 static guint32
 place_in_region(const RpPlanJob *job, guint g, RpBufferCategory category, guint64 offset,
                 guint64 bytes, guint32 *history)
@@ -61,7 +62,7 @@ lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
     const RpPlanJob *job = placement->job;
     const guint64 base = rp_align_up(rp_plan_arena_bytes(job->plan, g), RP_BUFFER_ALIGNMENT);
     const guint64 sums = rp_profile_sum_bytes(job->profile, largest->gradients);
-    guint64 end[RP_N_WAYS]; /* of what stands in the region so far, by the way that it is used */
+    guint64 end[RP_N_WAYS]; /* end of the buffers in the region so far, by its use */
     guint32 history = RP_NONE;
     RpDevice *device = &placement->devices[g];
 
@@ -80,8 +81,8 @@ lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
                                                        largest->workspace[way], &history);
 }
 
-/* Dispatched: slots at the ends of a region, see core/plan/device-layout.h. Stages of one size share a buffer at
- * each end. */
+/* Dispatched: slots at the borders of a region, see core/plan/device-layout.h. Stages of one size
+ * share a buffer at each border. */
 static void
 lay_out_ends(RpPlacement *placement, guint g, const RpLargest *largest)
 {
@@ -108,7 +109,7 @@ lay_out_ends(RpPlacement *placement, guint g, const RpLargest *largest)
     placement->devices[g].ends = ends;
 }
 
-/* One slot, whose buffers are those of both turns. */
+/* One slot, whose buffers serve both parities. */
 static void
 lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
                const RpSlotLayout *layout)
@@ -246,7 +247,7 @@ lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const R
     if (!layout->accumulators_inside)
         device->sums[0] = device->sums[1] = rp_job_add_buffer(
             job, g, RP_BUFFER_ACCUMULATORS, rp_profile_sum_bytes(job->profile, largest->gradients));
-    if (!layout->workspace_inside) { /* one buffer for both ways and both turns */
+    if (!layout->workspace_inside) { /* one buffer for both directions and both parities */
         const guint32 workspace = rp_job_add_buffer(
             job, g, RP_BUFFER_WORKSPACE, MAX(largest->workspace[0], largest->workspace[1]));
 

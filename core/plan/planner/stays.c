@@ -1,6 +1,6 @@
-/* Frozen weights that stay on their devices (core/plan/resident.h). Of each layer they go up once,
- * before the first slot of the device that reads them; those that a later iteration would bring go up
- * when the first one ends, so that all that come after are alike:
+/* Resident weights (core/plan/resident.h). Each layer's are uploaded once, before the first slot of
+ * the device that reads them; those that a later iteration would bring are uploaded when the first
+ * one ends, so that all that come after are alike:
  *
  *   parameter-up   |stays of a|chunks of a|stays of b|chunks of b| rest |chunks|chunks ...
  *   compute                               |---- slot a ----|---- slot b ----|

@@ -3,18 +3,19 @@
  *
  *   fused 24 + 2 e   lean 24 + e   blocking 24 + 4   copies 4 + e   early 12 + 2 e   late 24 + e
  *
- * Of AdamW, all in fp32; others move rp_optimizer_state_bytes() in place of 12, and twice that of 24
- * (core/base/moments.h): moments in bf16 8 and 16, in int8 6 and 12, and a little. Where processors round
- * more slowly than memory gives, a task has as many bytes as memory moves meanwhile.
+ * These are AdamW's figures, with all state in fp32. Other optimizers move
+ * rp_optimizer_state_bytes() in place of 12, and twice that in place of 24 (core/base/moments.h):
+ * moments in bf16 8 and 16, in int8 6 and 12, and a little. Where processors round more slowly than
+ * memory delivers, a task counts the bytes that memory would move in that time.
  */
 #include "core/plan/planner/protocol.h"
 
 #include "core/base/shard.h"
 
 #define FP32_BYTES 4
-#define MOST_BYTES 0x1p62 /* of a task, whatever rates a file says */
+#define MOST_BYTES 0x1p62 /* limit of a task, whatever rates a file gives */
 
-/* Of a fused step that takes as long as a pass over @parameters at @parameters_per_s does. */
+/* Bytes of a fused step that takes as long as a pass over @parameters at @parameters_per_s. */
 static guint64
 bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
 {
@@ -26,7 +27,8 @@ bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
     return (guint64)MIN(bytes, MOST_BYTES);
 }
 
-/* Of a pass that moves @each bytes a parameter; @rate was measured with @measured bytes, or is 0. */
+/* Bytes of a pass that moves @each bytes a parameter; @rate was measured with @measured bytes, or
+ * is 0. */
 static guint64
 pass_bytes(const RpPlanJob *job, guint64 parameters, guint64 each, double rate, guint64 measured)
 {
@@ -34,7 +36,7 @@ pass_bytes(const RpPlanJob *job, guint64 parameters, guint64 each, double rate, 
                     : each * parameters;
 }
 
-/* Of a parameter's gradients on the host. */
+/* Bytes of gradients on the host for each parameter. */
 static guint64
 gradient_element(const RpPlanJob *job)
 {
@@ -59,7 +61,7 @@ parameters_of(const RpPlanJob *job, guint layer)
                          job->promises->servers);
 }
 
-/* Of the matrix that is tied, the same. */
+/* The same of the matrix that is tied to the layer. */
 static guint64
 tied_parameters(const RpPlanJob *job, guint tied)
 {
@@ -69,8 +71,8 @@ tied_parameters(const RpPlanJob *job, guint tied)
                                            job->promises->servers);
 }
 
-/* Of adding @n rounds, from @first on, to a sum in fp32: each of them is read, the sum is written
- * and, unless it begins, read. A measured rate is that of one that is added. */
+/* Bytes of adding @n rounds, from @first on, to a sum in fp32: each round is read, and the sum is
+ * written and, unless it begins here, read. The measured rate is that of adding one round. */
 guint64
 rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first, guint n)
 {
@@ -90,8 +92,9 @@ sums_on_devices(const RpPlanJob *job)
     return job->promises->kept_sums || job->promises->rounds == 1;
 }
 
-/* Of what a layer's step reads of gradients, unless its device has summed them: a matrix that is tied
- * counts twice, since two gradients are read. Without a rate it costs nothing. */
+/* Bytes of reading the gradients that a layer's step reads, unless its device has summed their
+ * squares: a tied matrix counts twice, since two gradients are read. Without a rate it costs
+ * nothing. */
 guint64
 rp_traffic_squares(const RpPlanJob *job, guint layer)
 {
@@ -129,16 +132,16 @@ state_traffic(const RpPlanJob *job, guint layer)
     return rp_optimizer_state_traffic(job->promises->form, parameters_of(job, layer));
 }
 
-/* Of a pass over the layer's state, but the state: @gradient bytes a parameter are read of each gradient,
- * and @each moved beside it. */
+/* Bytes of a pass over the layer's state, without the state itself: it reads @gradient bytes a
+ * parameter of each gradient, and moves @each bytes a parameter beside it. */
 static guint64
 pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient, guint64 each)
 {
     return (each + gradient) * parameters_of(job, layer) + gradient * tied_parameters(job, tied);
 }
 
-/* It reads what a step reads, and writes the weights alone. Where the host reads no faster than the
- * norm does, that takes as long as reading takes; and a third longer, since a copy is stepped. */
+/* It reads as much as a step does, and writes the weights alone. If the host reads no faster than
+ * the norm does, it takes as long as reading; and a third longer, since it steps a copy. */
 guint64
 rp_traffic_early_step(const RpPlanJob *job, guint layer)
 {
@@ -165,7 +168,7 @@ at_processors_rate(const RpPlanJob *job, guint layer, guint64 moved)
     return MAX(moved, bytes_at_rate(job, parameters_of(job, layer), rate));
 }
 
-/* What is left of it: weights are not written. */
+/* The rest of the step: it does not write weights. */
 guint64
 rp_traffic_late_step(const RpPlanJob *job, guint layer)
 {

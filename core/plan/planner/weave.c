@@ -9,8 +9,8 @@ struct _RpWeave {
     GArray **orders;      /* [device] RpAction */
     guint *next;          /* [device] in its order */
     RpActionTasks *tasks; /* [stage * M + m] of the call */
-    RpActionTasks *late;  /* of the one before; unflushed, else %NULL */
-    gboolean at_late;     /* which of them the action is of that is looked at */
+    RpActionTasks *late;  /* the call's before; unflushed, else %NULL */
+    gboolean at_late;     /* whether the action that is looked at is one of @late */
     RpPace *pace;         /* RP_DISPATCH_FREE; else NULL */
     GArray *slot;         /* RpAction: the one that is dispatched */
 };
@@ -143,9 +143,9 @@ append_slot(RpWeave *weave, guint slot, guint round, const RpFidelityOps *fideli
         append_next(weave, g, fidelity, self);
 }
 
-/* Dispatched: slot after slot, the order in which §3.2 dispatches them. Buffers are taken in turns
- * by slot and round, so no later round of a group of GPUs may be appended before an earlier one. Groups
- * take turns, slot by slot: lanes of the host work for all. */
+/* Dispatched: slot after slot, the order in which §3.2 dispatches them. Buffers alternate by slot
+ * and round, so no later round of a group of GPUs may be appended before an earlier one. Groups
+ * alternate, slot by slot: lanes of the host work for all. */
 static void
 append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
 {
@@ -158,7 +158,7 @@ append_slots(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)
                 append_slot(weave, slot, round + k, fidelity, self);
 }
 
-/* Bound: merges the devices' orders into one in which everything comes after what it needs.
+/* Bound: merges the devices' orders into one in which everything comes after all that it needs.
  * Returns: %RP_NONE, or a device whose next action never comes to be ready */
 static guint32
 merge_orders(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self)

@@ -1,5 +1,5 @@
 /**
- * Weaves the devices' orders of actions into one stream that can run from first to last, and knows
+ * Merges the devices' orders of actions into one stream that can run from first to last, and knows
  * the tasks of the actions that are in it.
  */
 #pragma once
@@ -33,10 +33,10 @@ RpWeave *rp_weave_new(const RpPlanJob *job);
 gboolean rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What is appended behind actions counts, too (rp_pace_catch_up()). */
+/* Tasks appended behind actions count, too (rp_pace_catch_up()). */
 void rp_weave_catch_up(RpWeave *weave);
 /* When devices are free, ns (rp_pace_time_ns()); free dispatch. */
 double rp_weave_time_ns(const RpWeave *weave);
 
-/* Of @stage and @micro_batch of the call; RP_TASK_NONE: not in it, or not yet. */
+/* The tasks of @stage and @micro_batch of the call; RP_TASK_NONE: not in it, or not yet. */
 RpActionTasks rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch);

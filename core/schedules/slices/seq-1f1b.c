@@ -24,7 +24,7 @@ order_seq_1f1b(const RpShape *shape, guint gpu, GArray *order)
     for (guint i = 0; i < warm_up; i++)
         rp_order_push(order, RP_ACTION_FORWARD, gpu, i);
     for (guint i = 0; i < n; i++) {
-        const guint first = i - i % slices; /* of its micro-batch */
+        const guint first = i - i % slices; /* its micro-batch's first slice */
 
         if (warm_up + i < n)
             rp_order_push(order, RP_ACTION_FORWARD, gpu, warm_up + i);

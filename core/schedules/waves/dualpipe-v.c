@@ -90,7 +90,7 @@ rp_order_dualpipe(RpFold *fold, guint gpus, guint r)
         rp_fold_push(fold, B, 1);
         push_overlap(fold, 1);
     }
-    /* half-way through, B turns into I: from here on W fills the gaps of the cool-down */
+    /* half-way through, B is replaced by I: from here on W fills the gaps of the cool-down */
     for (guint i = 0; i <= r; i++) {
         const guint turn = (r + 1) / 2;
         const gboolean split_up = i > turn || (i == turn && r % 2 == 1);

@@ -6,8 +6,8 @@
  *
  * The orders of DualPipeV on half the devices, mirrored on the others, over two copies of the
  * weights: device r < N/2 has stage r for the first half of the micro-batches and N-1-r for the
- * other half, and runs what DualPipeV's device r would with those as its two stages; device N-1-r does
- * the same with the halves changed.
+ * other half, and runs as DualPipeV's device r would with those as its two stages; device N-1-r
+ * does the same with the halves changed.
  * T - min busy = (N/2 - 1)(F&B + B - 3W) when F = I = W and F&B <= F + B.
  *
  * Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (github.com/deepseek-ai/DualPipe).
@@ -35,7 +35,7 @@ order(const RpShape *shape, guint gpu, GArray *actions)
 {
     const guint N = shape->gpus, half = shape->micro_batches / 2;
     const guint near = MIN(gpu, N - 1 - gpu);
-    const gboolean up = gpu >= N / 2; /* its near stage is of the second copy */
+    const gboolean up = gpu >= N / 2; /* its first stage is of the second copy */
     RpFold fold = {
         .order = actions,
         .stage = {near, N - 1 - near},

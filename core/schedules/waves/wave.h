@@ -11,8 +11,8 @@ GArray *rp_wave_new(void);
 
 /**
  * rp_wave_add:
- * @n_stages: S of the way of these micro-batches
- * @unit: micro-batches that enter, one every second unit of time, before there is room for others
+ * @n_stages: S, stages that these micro-batches pass
+ * @unit: micro-batches that enter, one every second unit of time, before others find a gap
  *
  * F and B of @stage for micro-batches @first to @first + @count - 1. The k-th of the u-th @unit has
  * F at 2Su + s + 2k, and B at 2Su + 2S-1-s + 2k.

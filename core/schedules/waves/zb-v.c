@@ -4,7 +4,7 @@
  *   gpu 0  |0F0|0F1|0F2|3F0|3I0|3W0|3F1|3I1|3W1|0I0|0W0|3F2|3I2|3W2|0I1|0W1|0I2|0W2|
  *   gpu 1      |1F0|2F0|1F1|2F1|2I0|2W0|1F2|1I0|1W0|2F2|2I1|2W1|1I1|2I2|1I2|1W1|2W2|1W2|
  *
- * Two stages per device in a V: r on the way down, 2N-1-r on the way up, so that the first device
+ * Two stages per device in a V: r on the first leg, 2N-1-r on the second, so that the first device
  * also computes the loss. Built for n = max(2N-1, M) micro-batches; actions of micro-batches from M
  * on are left out. T = 2M(F + B) + (N - 1)F when F = I = W and M >= 2N-1.
  *

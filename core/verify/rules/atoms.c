@@ -67,7 +67,7 @@ cut_arena(RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
     return n_unique;
 }
 
-/* Buffers that came since: an atom goes on as the one that lay there before. */
+/* Buffers added since: an atom keeps the state of the one that lay there before. */
 static void
 inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
 {

@@ -1,5 +1,5 @@
 /**
- * What rules/buffers.c and rules/atoms.c share: atoms, and who touched them last.
+ * Shared by rules/buffers.c and rules/atoms.c: atoms, and the tasks that touched them last.
  */
 #pragma once
 
@@ -42,5 +42,5 @@ struct _RpSweep {
     guint32 unused;  /* readers to be used again */
 };
 
-/* Cuts all arenas. Where they were cut before, an atom takes over what is known of that place. */
+/* Cuts all arenas. Where they were cut before, an atom takes over the state of that place. */
 void rp_sweep_cut_arenas(RpSweep *sweep);

@@ -12,9 +12,9 @@
  *
  * Then every order that the plan allows has this same history, and the write that a read sees is
  * the same in all of them. To ask for it, an atom counts generations: a new one begins with a write
- * that discards what was there, that is, any but
+ * that discards the contents, that is, any but
  *   - the next chunk of the same upload or download (same kind, iteration, round and stage),
- *   - an action or GRADIENT_ACCUMULATE that reads and writes: it adds to what is there.
+ *   - an action or GRADIENT_ACCUMULATE that reads and writes: it adds to the contents.
  * A buffer's generation is the sum over its atoms. A value travels from a to b if b reads a buffer
  * that a wrote, in the same generation: whole, not overwritten, not yet the next one.
  */
@@ -48,8 +48,8 @@ describe_buffer(const RpPlan *plan, guint32 buffer)
     return g_strdup_printf("buffer %u (%s, gpu %u)", buffer, category, of->arena);
 }
 
-/* What a phase-1 dependency may guard: the gradient that a backward reads after its recompute, and
- * the input of a fused stage under the published convention. */
+/* A phase-1 dependency may guard the gradient that a backward reads after its recompute, and the
+ * input of a fused stage under the published convention, and nothing else. */
 static gboolean
 may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
 {
@@ -93,7 +93,7 @@ check_order(RpSweep *sweep, const RpToucher *by, guint32 second, guint32 buffer,
                               second_writes ? "written" : "read"));
 }
 
-/* Whether a write leaves what is there in place. */
+/* Whether a write keeps the contents in place. */
 static gboolean
 continues(const RpVerifier *verifier, const RpAtom *atom, guint32 buffer, const RpTask *task,
           guint32 mode)
@@ -310,7 +310,7 @@ compare_ids(gconstpointer a, gconstpointer b)
     return x < y ? -1 : x > y;
 }
 
-/* What is known of @by goes with the old tasks, if it is one now. */
+/* If the task of @by becomes an old one, its place and clock move to the old tasks. */
 static void
 keep_old(const RpVerifier *verifier, GArray *old, RpToucher *by, guint32 n)
 {

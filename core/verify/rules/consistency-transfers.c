@@ -19,7 +19,7 @@ overwriter(const RpProtocol *protocol, guint32 iteration, guint32 layer)
                : rp_protocol_weight_writer(protocol, iteration, layer);
 }
 
-/* What an upload read instead of the version that it should. */
+/* Fails with the version that an upload read instead of the right one. */
 static gboolean
 fail_staleness(RpProtocol *protocol, guint32 upload, guint32 writer, guint32 layer, gint64 version)
 {
@@ -114,8 +114,8 @@ overlap(const RpPlan *plan, guint32 a, guint32 b)
                       y->offset < x->offset + x->bytes);
 }
 
-/* Whether @download writes what @reader reads; a download that declares nothing may write anything.
- */
+/* Whether @download writes the bytes that @reader reads; a download that declares nothing may write
+ * anything. */
 static gboolean
 overwrites(const RpVerifier *verifier, guint32 download, guint32 reader)
 {
@@ -202,7 +202,7 @@ check_sum_read(RpProtocol *protocol, guint32 accumulate, guint32 layer)
                                    "the sum of the rounds' gradients"));
 }
 
-/* A tied layer carries weights and gradients of another as well: what holds for its own holds for
+/* A tied layer carries weights and gradients of another as well: rules for its own hold for
  * those. Copied gradients are read by the layer's own copy only, and reduced ones by its own reduce. */
 static gboolean
 check_tied(RpProtocol *protocol, guint32 index, guint32 layer,

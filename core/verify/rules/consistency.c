@@ -8,7 +8,7 @@
  *   gpu   |uploads R|--downloads R|       |uploads R+1|--downloads R+1|
  *   host                          |G(R) step(R) W(R)|
  *
- *   (1) weight integrity      uploads R  -->  the W that overwrites what they read
+ *   (1) weight integrity      uploads R  -->  the W that overwrites those weights
  *   (2) torn weights          W of the version they read  -->  uploads R
  *   (3) incomplete gradients  downloads and sums of T  -->  G(T)
  *   (4) gradient integrity    G(T)  -->  downloads T+1
@@ -20,8 +20,8 @@
  *   late(T-1) --> early(T) --> norm(T) --> step(T) --> late(T) --> early(T+1)
  *   uploads T --> early(T), step(T) --> uploads T+1;   downloads T --> early(T), late(T) --> downloads T+1
  *
- * Of several servers, the reduce is G(T), which each gradient has once, and W(T) writes a share of the
- * weights, which a gather makes whole:
+ * With several servers, the reduce is G(T), which each gradient has once, and W(T) writes a share
+ * of the weights, which a gather makes whole:
  *
  *   downloads T --> reduce(T) --> step(T) --> W(T) --> gather(T) --> uploads;   reduce(T) --> downloads T+1
  */
@@ -142,8 +142,8 @@ note_host_tasks(RpProtocol *protocol)
     return TRUE;
 }
 
-/* Of each kind in use: all layers or, in the last iteration of a growing plan, none; some, if
- * layers are stepped one by one. */
+/* Each kind in use has a task for every layer or, in the last iteration of a growing plan, for
+ * none; for some, if layers are stepped one by one. */
 static gboolean
 check_present(RpProtocol *protocol)
 {
@@ -184,7 +184,7 @@ check_present(RpProtocol *protocol)
     return TRUE;
 }
 
-/* (5), and the copies carry what they should. */
+/* (5), and the copies carry the right values. */
 static gboolean
 check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
 {
@@ -225,8 +225,8 @@ check_optimizer_order(RpProtocol *protocol, guint32 t, guint32 layer)
     return TRUE;
 }
 
-/* The kind of task that has last written what @task reads of the optimizer's buffers; @state: what it
- * adds to, or previews. */
+/* The kind of task that last wrote the optimizer's buffers that @task reads; @state: buffers of the
+ * state, which it adds to or previews. */
 static RpTaskKind
 writer_kind(const RpProtocol *protocol, const RpTask *task, gboolean state)
 {
@@ -238,9 +238,9 @@ writer_kind(const RpProtocol *protocol, const RpTask *task, gboolean state)
     return RP_TASK_OPTIMIZER_STEP;
 }
 
-/* Whose writes a host task may find in the optimizer's buffers: a step adds to the state that steps
- * of its layer left, and reads its own gradient copy; a parameter copy reads its own step. An early
- * step reads the state that a step adds to. */
+/* Checks whose writes a host task finds in the optimizer's buffers: a step adds to the state that
+ * steps of its layer left, and reads its own gradient copy; a parameter copy reads its own step. An
+ * early step reads the state that a step adds to. */
 static gboolean
 check_optimizer_reads(RpProtocol *protocol, guint32 index)
 {
@@ -273,7 +273,7 @@ check_optimizer_reads(RpProtocol *protocol, guint32 index)
     return TRUE;
 }
 
-/* Of a layer that has a step: the early step's weights reach it, and its state the late step. */
+/* If a layer has a step, the early step's weights reach it, and its state reaches the late step. */
 static gboolean
 check_early_values(RpProtocol *protocol, guint32 t, guint32 layer)
 {
@@ -293,8 +293,8 @@ check_early_values(RpProtocol *protocol, guint32 t, guint32 layer)
                                   "the optimizer's state");
 }
 
-/* Of several servers: the sum of a layer's gradients, and of those that are tied to it, reaches the step,
- * and new weights the gather. */
+/* With several servers, the sum of a layer's gradients, and of those that are tied to it, reaches
+ * the step, and new weights reach the gather. */
 static gboolean
 check_exchange(RpProtocol *protocol, guint32 t, guint32 layer)
 {
@@ -324,7 +324,8 @@ check_exchange(RpProtocol *protocol, guint32 t, guint32 layer)
                                   "this server's share of the new weights");
 }
 
-/* What passes from one host task to the next does, and of two weight buffers each has its turn. */
+/* Values that one host task passes to the next arrive, and two weight buffers are written
+ * alternately. */
 static gboolean
 check_optimizer_values(RpProtocol *protocol, guint32 t, guint32 layer)
 {

@@ -1,5 +1,5 @@
 /**
- * What the files of rule 5's protocol share: the tasks of the optimizer by iteration and layer.
+ * Shared by the files of rule 5's protocol: the tasks of the optimizer by iteration and layer.
  */
 #pragma once
 
@@ -19,7 +19,7 @@ enum {
 
 typedef struct {
     RpVerifier *verifier;
-    gboolean has[RP_N_HOST_KINDS]; /* which kinds the plan uses at all */
+    gboolean has[RP_N_HOST_KINDS]; /* kinds that the plan uses at all */
     guint32 *host;                 /* [(iteration * n_layers + layer) * RP_N_HOST_KINDS + kind] */
     gboolean *has_norm;            /* [iteration] */
     guint32 *owner;                /* [buffer] layer whose weights or gradients it holds; RP_NONE */
@@ -54,7 +54,7 @@ rp_protocol_is_early(const RpProtocol *protocol, guint layer)
            rp_plan_layer(protocol->verifier->plan, layer)->early;
 }
 
-/* The first of the layer's tasks that reads gradients as they have come home, and the last. */
+/* The first of the layer's tasks that reads gradients as they have arrived, and the last. */
 static inline guint
 rp_protocol_first_reader(const RpProtocol *protocol)
 {
@@ -72,7 +72,7 @@ rp_protocol_last_reader(const RpProtocol *protocol, guint layer)
                                                    : RP_HOST_STEP;
 }
 
-/* W(iteration): of several servers, of this one's share of the weights. */
+/* W(iteration): with several servers, of this one's share of the weights. */
 static inline guint32
 rp_protocol_weight_writer(const RpProtocol *protocol, guint32 iteration, guint32 layer)
 {
@@ -81,7 +81,7 @@ rp_protocol_weight_writer(const RpProtocol *protocol, guint32 iteration, guint32
                                                                    : RP_HOST_STEP);
 }
 
-/* What makes all of the weights new. */
+/* The task after which all of the new weights are there. */
 static inline guint32
 rp_protocol_publisher(const RpProtocol *protocol, guint32 iteration, guint32 layer)
 {
@@ -90,7 +90,7 @@ rp_protocol_publisher(const RpProtocol *protocol, guint32 iteration, guint32 lay
                : rp_protocol_weight_writer(protocol, iteration, layer);
 }
 
-/* The layer that keeps what @layer is tied to; RP_NONE. */
+/* The layer that holds the matrix to which @layer is tied; RP_NONE. */
 static inline guint
 rp_protocol_tied_to(const RpVerifier *verifier, guint layer)
 {

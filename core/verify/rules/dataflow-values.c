@@ -1,10 +1,10 @@
 /*
- * Rule 1, the values: what an action reads has been written before, and has travelled all the way
+ * Rule 1, the values: an action's inputs have been written before, and have travelled all the way
  * (the picture stands in dataflow.c).
  */
 #include "core/verify/rules/dataflow.h"
 
-/* @second reads what @first wrote, without a transfer. */
+/* @second reads the output of @first, without a transfer. */
 static gboolean
 check_order(RpDataflow *flow, guint32 first, guint32 second, gboolean late, const char *value)
 {
@@ -35,7 +35,7 @@ check_leg(RpDataflow *flow, guint32 first, guint32 second, gboolean near, gboole
                                    (RpCarriage){from, to, RP_CARRY_ACTIVATIONS}, value));
 }
 
-/* As what an upload's value is read. */
+/* The role in which an upload's value is read. */
 static RpAccessRole
 role_of(int up)
 {
@@ -117,7 +117,7 @@ check_forward(RpDataflow *flow, guint32 boundary, guint32 m)
     gboolean late = verifier->promises->early_fused && is_kind(verifier, consumer, RP_TASK_FUSED);
 
     if (boundary == 0) {
-        guint32 upload = flow->transport[RP_TRANSPORT_UP][m]; /* of token ids: may be left out */
+        guint32 upload = flow->transport[RP_TRANSPORT_UP][m]; /* token ids: may be left out */
 
         return upload == RP_NO_TASK || consumer == RP_NO_TASK ||
                check_leg(flow, upload, consumer, TRUE, late,
@@ -156,8 +156,8 @@ reads_category(const RpVerifier *verifier, guint32 index, RpBufferCategory categ
     return FALSE;
 }
 
-/* A bound stage keeps its input on the device: what came up, or what the stage before left there.
- */
+/* A bound stage keeps its input on the device: an uploaded one, or the output of the stage
+ * before. */
 static gboolean
 check_kept_input(RpDataflow *flow, guint32 own, guint32 consumer, guint32 boundary, guint32 m)
 {
@@ -180,7 +180,7 @@ check_kept_input(RpDataflow *flow, guint32 own, guint32 consumer, guint32 bounda
                                   "the stashed input");
 }
 
-/* W comes after its I, and what it reads of the stash is the same. */
+/* W comes after its I, and reads the same stash. */
 static gboolean
 check_weight_gradient(RpDataflow *flow, guint32 s, guint32 m)
 {
@@ -320,7 +320,7 @@ check_overlap(RpDataflow *flow, guint32 index)
                      verifier->backward_of[first - 1], task->backward_micro_batch);
     if (output == RP_NO_TASK || gradient == RP_NO_TASK ||
         rp_verifier_outputs(verifier, index, output, gradient) != 1)
-        return TRUE; /* none: zero bytes, or told already */
+        return TRUE; /* none: zero bytes, or reported already */
     return rp_verifier_fail(verifier, RP_RULE_ACTIONS, index, gradient,
                             "the output of the forward and the gradient of the backward pass "
                             "through one buffer: one of them is lost");
@@ -339,10 +339,10 @@ rp_dataflow_check_overlaps(RpDataflow *flow)
     return TRUE;
 }
 
-/* ---- what layers save ----
+/* ---- tensors that layers save ----
  *
- * Their forward leaves it in a buffer, of which there is one a layer; it goes down and up again, whole,
- * and their backward reads it in the same place among its buffers.
+ * Their forward leaves them in a buffer for each layer; they are downloaded and uploaded again,
+ * whole, and their backward reads them in the same place among its buffers.
  *
  *   forward    saved (0) (1) (2) of layers 3 5 6       (layer 4 saves nothing)
  *                     |
@@ -351,7 +351,7 @@ rp_dataflow_check_overlaps(RpDataflow *flow)
  *   backward   saved (0) (1) of layers 3 5
  */
 
-/* Number of the access by which @action reads or writes what @layer saves; RP_NONE. */
+/* Number of the access by which @action reads or writes the tensors that @layer saves; RP_NONE. */
 static guint32
 access_of(const RpVerifier *verifier, guint32 action, guint layer)
 {

@@ -1,5 +1,5 @@
 /*
- * Rule 1: every action runs once, after what it reads was written, and in `full` fidelity the value
+ * Rule 1: every action runs once, after its inputs were written, and in `full` fidelity the value
  * has travelled all the way.
  *
  *   forward   F(l-1) --> [download l] --> [upload l] --> F(l)
@@ -7,8 +7,8 @@
  *   gradient  B(l) --> [gradient download l] --> [gradient upload l] --> B(l-1)
  *   saved     F of layer l --> [saved download l] --> [saved upload l] --> B of layer l
  *
- * What is in brackets is asked for where the value changes devices, and for dispatched stages
- * always. A backward may receive its gradient late (phase 1), everything else is needed at the
+ * The tasks in brackets are required where the value changes devices, and always for dispatched
+ * stages. A backward may receive its gradient late (phase 1), everything else is needed at the
  * start.
  */
 #include "core/verify/rules/dataflow.h"

@@ -1,5 +1,5 @@
 /**
- * What the files of rule 1 share: the actions and transfers of one iteration.
+ * Shared by the files of rule 1: the actions and transfers of one iteration.
  */
 #pragma once
 
@@ -20,16 +20,16 @@ enum {
 typedef struct {
     RpVerifier *verifier;
     guint32 iteration; /* relative */
-    gboolean complete; /* what is not there is missing */
+    gboolean complete; /* a task that is not there is missing */
     guint32 *forward;  /* [stage * M + micro-batch] */
     guint32 *backward;
     guint32 *weights;
-    guint32 *transport[RP_N_TRANSPORTS]; /* [boundary * M + micro-batch]; saved: of the layer */
+    guint32 *transport[RP_N_TRANSPORTS]; /* [boundary * M + micro-batch]; saved: by layer */
 } RpDataflow;
 
 /* All that actions of one micro-batch read. */
 gboolean rp_dataflow_check_values(RpDataflow *flow, guint32 micro_batch);
-/* What layers save of one micro-batch. */
+/* The tensors that layers save of one micro-batch. */
 gboolean rp_dataflow_check_saved(RpDataflow *flow, guint32 micro_batch);
 /* Overlapped actions make two values, in two buffers. */
 gboolean rp_dataflow_check_overlaps(RpDataflow *flow);

@@ -7,9 +7,9 @@
  *
  * A norm reads the gradients of every trained layer, in the state in which the layer's optimizer
  * reads them; or the layers' early steps do, and add to the decision before the norm. Steps, late
- * steps and heads read what the right norm wrote and nobody else.
+ * steps and heads read the output of the right norm and of nobody else.
  *
- * Of several servers, the norm is that of a share, and it is the agree behind it that decides:
+ * With several servers the norm is that of a share, and the agree behind it decides:
  *
  *   gated         reduces T --> norm T --> agree T --> every step of T, heads of T + n
  */
@@ -17,7 +17,7 @@
 
 typedef struct {
     RpVerifier *verifier;
-    guint n; /* decisions in turn */
+    guint n; /* decisions that alternate */
     gboolean gated;
     guint32 *early; /* [iteration * n_layers + layer] early step; %NULL: there are none */
     guint *n_early; /* [iteration] */
@@ -105,7 +105,7 @@ read_of(const RpVerifier *verifier, const RpTask *task, guint32 buffer)
     return RP_NONE;
 }
 
-/* Of one buffer of gradients: check_layer_of_norm(). */
+/* Does check_layer_of_norm()'s check for one buffer of gradients. */
 static gboolean
 check_buffer_of_norm(RpVerifier *verifier, guint32 norm, guint32 reader, guint32 gradients)
 {
@@ -125,7 +125,8 @@ check_buffer_of_norm(RpVerifier *verifier, guint32 norm, guint32 reader, guint32
     return TRUE;
 }
 
-/* Gated: the norm, or the early step, reads of a layer's gradients what @reader, its copy or step, reads. */
+/* Gated: the norm, or the early step, reads the same gradients of a layer as @reader, its copy or
+ * step. */
 static gboolean
 check_layer_of_norm(const Decisions *decisions, guint32 norm, guint32 reader)
 {
@@ -222,7 +223,7 @@ check_before_norm(Decisions *decisions, guint32 index, const char *text)
     return rp_verifier_fail(verifier, RP_RULE_INCOMPLETE_GRADIENTS, index, norm, "%s", text);
 }
 
-/* Several servers: it finds what the norm has left of the decision, and of the squares. */
+/* Several servers: it finds the norm's part of the decision, and of the squares. */
 static gboolean
 check_agree(Decisions *decisions, guint32 index)
 {

@@ -44,7 +44,7 @@ n_summed(const RpVerifier *verifier, const RpTask *task)
     return n;
 }
 
-/* A sum begins with the first round, and goes on with the others. */
+/* A sum begins with the first round, and the others are added to it. */
 static gboolean
 check_modes(RpVerifier *verifier, guint32 index, const RpTask *task, gboolean begins)
 {

@@ -2,10 +2,11 @@
  * Layerwise plans (RpPlanPromises.layerwise), in which actions may go in pieces.
  *
  * Rule 1: the pieces of an action stand one after the other in its lane, from its first step to the
- * last, and each finds what the one before it has left in the workspace.
+ * last, and each finds the workspace as the one before has left it.
  *
- * Rule 4: what an action or a piece of one runs of layers is on the device before it starts. Gradients
- * of a layer go down after the part of the slot's last action that has made them complete.
+ * Rule 4: the layers that an action or a piece of one runs are on the device before it starts.
+ * Gradients of a layer go down after the part of the slot's last action that has made them
+ * complete.
  *
  *   parameter-up   |0|1|2|
  *   compute          |up 0|up 1|up 2, down 2|down 1|down 0|

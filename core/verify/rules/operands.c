@@ -1,5 +1,5 @@
 /*
- * Rule 2, operands: each task accesses what a task of its kind must, and nothing else. Every access
+ * Rule 2, operands: each task accesses the buffers that its kind must, and no others. Every access
  * is one of those that are expected (expect.c), in its role, mode, category, arena and size,
  * and nothing that is needed is left out. Nobody accesses constants.
  */
@@ -12,7 +12,7 @@ typedef struct {
     GArray *expected; /* RpExpected */
 } Operands;
 
-/* Of what an activation lane carries. */
+/* Bytes of the value that an activation lane carries. */
 static guint64
 value_bytes(const RpVerifier *verifier, const RpTask *task)
 {

@@ -13,13 +13,13 @@
  *
  * Frozen weights may stay on the device: rules/residents.c.
  *
- * What a slot's actions and transfers are is noted here, for rules/gradients.c too.
+ * The actions and transfers of each slot are recorded here, for rules/gradients.c too.
  */
 #include "core/verify/rules/slots.h"
 
 #include <string.h>
 
-/* Of two tasks of one slot the one that comes later or, if @first, earlier. */
+/* Records the later of two tasks of one slot or, if @first, the earlier. */
 static gboolean
 note_action(RpSlots *state, guint32 *place, guint32 task, gboolean first)
 {
@@ -176,8 +176,8 @@ note_tasks(RpSlots *state)
     return TRUE;
 }
 
-/* Who reads what is uploaded for @action: it does or, where that is packed, the task that expands it
- * for @action. */
+/* The task that reads the weights uploaded for @action: @action or, if they are packed, the task
+ * that expands them for it. */
 static gboolean
 find_reader(RpSlots *state, guint round, guint32 stage, guint session, guint32 action,
             guint32 *reader)
@@ -235,7 +235,7 @@ check_upload_session(RpSlots *state, guint round, guint32 stage, guint session, 
     return TRUE;
 }
 
-/* Which upload the backward of a slot reads: its own if there is one. */
+/* The upload that the backward of a slot reads: its own if there is one. */
 static guint
 backward_session(const RpSlots *state, guint round, guint32 stage)
 {

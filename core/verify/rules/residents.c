@@ -1,9 +1,9 @@
 /*
  * Rule 4, frozen weights that stay on devices: they reach one once, before the first task that reads
- * them, and nothing ever overwrites them. That their places are theirs alone is rules/tables.c's.
+ * them, and nothing ever overwrites them. rules/tables.c proves that their places are theirs alone.
  *
  *   parameter-up    |stays|c0|c1|          slot = one stage of one round
- *   compute                     |F0|F1|    reads its slot, and what stays
+ *   compute                     |F0|F1|    reads its slot, and resident weights
  */
 #include "core/verify/rules/slots.h"
 
@@ -36,7 +36,7 @@ rp_verify_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *tas
     return TRUE;
 }
 
-/* What stays of layer @layer on the device of @reader was uploaded there before. */
+/* The resident weights of layer @layer were uploaded to the device of @reader before. */
 static gboolean
 check_layer(RpVerifier *verifier, guint32 reader, guint layer)
 {

@@ -1,7 +1,7 @@
 /**
- * Rule 4: what its files share.
+ * Shared by the files of rule 4.
  *
- *   rules/parameters.c   notes the tasks of slots; parameters to the devices
+ *   rules/parameters.c   records the tasks of slots; parameters to the devices
  *   rules/gradients.c    gradients from them: kept, downloaded, summed
  *   rules/residents.c    parameters that stay on them
  *   rules/layers.c       both, layer by layer
@@ -46,13 +46,14 @@ rp_verify_slot(const RpSlots *state, guint round, guint32 stage)
 gboolean rp_verify_slot_order(RpVerifier *verifier, guint32 first, guint32 second,
                               const char *what);
 
-/* rules/layers.c: of a layerwise plan: an action's layers are on the device, and what it lets go is
- * noted; who lets go of chunk @chunk of the slot's gradients, RP_NO_TASK: nobody. */
+/* rules/layers.c, for a layerwise plan: checks that an action's layers are on the device; records
+ * the tasks that let gradients leave; finds the one for chunk @chunk of the slot's gradients,
+ * RP_NO_TASK: none. */
 gboolean rp_verify_layers(RpSlots *state, guint32 action);
 gboolean rp_verify_note_leaving(RpSlots *state, guint32 action);
 guint32 rp_verify_leaver(const RpSlots *state, guint round, guint chunk);
 
-/* rules/residents.c; @reader: an action, or what expands its parameters, or RP_NO_TASK */
+/* rules/residents.c; @reader: an action, or the task that expands its parameters, or RP_NO_TASK */
 gboolean rp_verify_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task);
 gboolean rp_verify_residents(RpVerifier *verifier, guint32 reader, guint32 stage);
 
@@ -66,5 +67,5 @@ guint32 rp_verify_find_leaving(const RpVerifier *verifier, guint32 action);
 /* A slot's sum begins anew or, where sums stay on the device, is added to that of the round before,
  * and leaves with the last round only. */
 gboolean rp_verify_kept(RpSlots *state, guint round, guint32 stage, const RpSlot *slot);
-/* What leaves after round @round arrives and is added. */
+/* Gradients that leave after round @round arrive and are added. */
 gboolean rp_verify_downloads(RpSlots *state, guint round, guint32 stage, const RpSlot *slot);

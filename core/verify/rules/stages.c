@@ -1,6 +1,7 @@
 /*
- * What a plan's table of stages promises, before any task is looked at: each layer runs forward in
- * one stage and backward in one, and the chunks of a stage carry each byte of its layers once.
+ * Checks the promises of a plan's table of stages, before any task is looked at: each layer runs
+ * forward in one stage and backward in one, and the chunks of a stage carry each byte of its layers
+ * once.
  *
  *   layer 3   |--chunk 0--|--chunk 2--|-chunk 1-|    no gap, no overlap, as long in every stage
  */
@@ -53,7 +54,7 @@ compare_segments(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Every byte of every layer in exactly one segment. @layer_bytes: what other stages said. */
+/* Every byte of every layer in exactly one segment. @layer_bytes: sizes found in other stages. */
 static gboolean
 check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint64 bytes,
              guint64 *layer_bytes, const char *what)
@@ -139,7 +140,7 @@ check_chunk_tables(RpVerifier *verifier)
             return FALSE;
     }
     verifier->trainable = g_new0(gboolean, verifier->n_layers);
-    for (guint l = 0; l < verifier->n_layers; l++) /* each runs in some stage both ways */
+    for (guint l = 0; l < verifier->n_layers; l++) /* each runs in some stage in both directions */
         verifier->trainable[l] = gradients[l] > 0;
     return TRUE;
 }

@@ -1,6 +1,6 @@
 /*
- * Rule 5 in `compute` fidelity. There are no weights to look at, only actions: what reads a version
- * of the weights comes after every action whose gradients make it.
+ * Rule 5 in `compute` fidelity. There are no weights to look at, only actions: an action that reads
+ * a version of the weights comes after every action whose gradients make it.
  *
  *   synchronous    all of T-1  -->  all of T (the flush)
  *   asynchronous   backward of a layer in T-2  -->  forward of that layer in T (staleness 1)

@@ -9,7 +9,7 @@
 
 typedef struct {
     RpVerifier *verifier;
-    char **owner; /* [buffer] what it is by a table; NULL: a buffer that comes and goes */
+    char **owner; /* [buffer] its name in a table; NULL: a buffer that comes and goes */
 } Tables;
 
 /* @bytes: 0: there must be none */
@@ -64,7 +64,7 @@ is_shared(const Tables *tables, guint layer, guint64 bytes)
     return FALSE;
 }
 
-/* @bytes: of each buffer of them */
+/* @bytes: size of each buffer */
 static gboolean
 claim_gradients(Tables *tables, guint layer, guint64 bytes)
 {
@@ -85,8 +85,8 @@ claim_gradients(Tables *tables, guint layer, guint64 bytes)
     return TRUE;
 }
 
-/* What stays on devices is all that no step ever writes, and has a place on each device that has one.
- * @trained: bytes of the layer's weights that steps write */
+/* Resident weights are those that no step ever writes, and they have a buffer on each device that
+ * has any. @trained: bytes of the layer's weights that steps write */
 static gboolean
 check_resident(Tables *tables, guint layer, guint64 trained)
 {
@@ -174,7 +174,7 @@ check_slot_layers(Tables *tables, guint device)
 {
     RpVerifier *verifier = tables->verifier;
     const gboolean layerwise = verifier->promises->layerwise;
-    guint64 end[2] = {0, 0}; /* of parameters, and of leaving gradients; 0: not begun */
+    guint64 end[2] = {0, 0}; /* end of parameters, and of leaving gradients; 0: not begun */
 
     for (guint l = 0; l < verifier->n_layers; l++) {
         const RpPlanSlotLayer row = rp_plan_slot_layer(verifier->plan, device, l);
@@ -269,7 +269,7 @@ end_of(const RpBuffer *buffer)
     return buffer->offset + buffer->bytes;
 }
 
-/* Of buffers in the order of their places, one that is claimed stands alone. */
+/* A buffer that is claimed overlaps no other; buffers are compared in the order of their places. */
 static gboolean
 check_overlaps(const Tables *tables)
 {
@@ -277,7 +277,7 @@ check_overlaps(const Tables *tables)
     const RpPlan *plan = verifier->plan;
     const guint n = rp_plan_n_buffers(plan);
     g_autofree guint32 *order = g_new(guint32, (gsize)n + 1);
-    guint32 furthest = RP_NONE; /* of those before, in the same arena: the one that ends last */
+    guint32 furthest = RP_NONE; /* the one before, in the same arena, that ends last */
 
     for (guint i = 0; i < n; i++)
         order[i] = i;
