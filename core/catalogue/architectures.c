@@ -1,7 +1,7 @@
 /**
  * Architectures: a row each, and the tensors of their layers, named as in Hugging Face files.
  *
- * docs/how-to/add-a-model.md says what a new row needs.
+ * docs/how-to/add-a-model.md describes a new row.
  */
 #include <string.h>
 
@@ -94,10 +94,10 @@ rp_rope_type_name(RpRopeType type)
 
 /* ---- tensors ---- */
 
-/* Which sizes of the model make a dimension; 0 ends a shape. */
+/* Sizes of the model that make a dimension; 0 ends a shape. */
 typedef enum { HIDDEN = 1, QUERIES, KEYS, HEAD_DIM, HEADS, MLP, TWICE_MLP, VOCAB, EXPERTS } Size;
 
-/* Which models have the tensor: all of these must hold. */
+/* Properties of the models that have the tensor: all of these must hold. */
 typedef enum {
     ATTENTION_BIAS = 1 << 0,
     MLP_BIAS = 1 << 1,
@@ -112,13 +112,13 @@ typedef enum {
 typedef struct {
     RpLayerKind layer;
     RpWeightKind kind;
-    const char *name; /* of a block's: behind "model.layers.N." */
+    const char *name; /* a block's tensor: the part behind "model.layers.N." */
     Size shape[RP_WEIGHT_MAX_RANK];
     When when;
     /* a norm; may have adapters; the same, but only by name; one for each expert, in a stack of its
      * kind; matrices [in,out] */
     enum { PLAIN, NORM, ADAPTED, BY_NAME, EACH, TRANSPOSED } is;
-    const char *stack; /* of EACH: the name of the tensor that may hold them all */
+    const char *stack; /* EACH: name of the tensor that may hold them all */
 } Tensor;
 
 /* In file order. Rows for EACH expert stand together, and come expert by expert. */
@@ -376,9 +376,10 @@ add_adapters(const List *list, const Tensor *tensor)
                 (RpWeight){.kind = tensor->kind, .rank = 2, .shape = {out, rank, 1}});
 }
 
-/* Of the stack that begins with @rows[first], if it is named: A [E,r,in], B [E,out,r]. Names of an
- * expert's own matrices are of the stack, too, if all that it joins are named: then A's stand below each
- * other, so that r is that of all of them, and B's beside (peft with transformers 5). */
+/* Adapters of the stack that begins with @rows[first], if it is named: A [E,r,in], B [E,out,r]. The
+ * stack has them, too, if all of an expert's own matrices that are fused in it are named: then
+ * their A's stand below each other, so that r is the sum of theirs, and their B's beside (peft with
+ * transformers 5). */
 static void
 add_expert_adapters(const List *list, const Tensor *const *rows, guint n_rows, guint first)
 {

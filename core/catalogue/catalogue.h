@@ -1,6 +1,7 @@
 /**
  * The catalogue: known models, and known GPUs with the servers they usually stand in. Plain tables
- * (models.c, gpus.c); what follows from them, times and sizes, is in core/catalogue/cost/cost-model.h.
+ * (models.c, gpus.c); times and sizes that follow from them are in
+ * core/catalogue/cost/cost-model.h.
  */
 #pragma once
 
@@ -22,7 +23,7 @@ typedef struct {
     guint64 memory_bytes;              /* that CUDA gives a program, before any context */
     double fp16_accumulate_tflops;     /* 16-bit matmul, fp16 accumulation */
     double fp32_accumulate_tflops;     /* 16-bit matmul, fp32 accumulation */
-    double fp8_tflops;                 /* matmul of 8-bit codes, fp32 accumulation; 0 = none */
+    double fp8_tflops;                 /* fp8 matmul, fp32 accumulation; 0 = none */
     double fp8_fp16_accumulate_tflops; /* the same, fp16 accumulation: no kernel of this project */
     const char *rates_source;          /* where these four rates stand */
     const char *rates_shown;           /* matmuls that users have published; %NULL = none known */
@@ -36,16 +37,16 @@ typedef struct {
     double h2d_gb_per_s;               /* achievable, pinned memory, one device alone */
     double d2h_gb_per_s;
     guint gpus_per_root;         /* devices that share a root complex */
-    double root_gb_per_s;        /* of one root complex, per direction */
+    double root_gb_per_s;        /* one root complex, per direction */
     double host_gb_per_s;        /* host memory, all copies and the optimizer together */
     double matmul_efficiency;    /* reached fraction of the 16-bit peak */
-    double grouped_efficiency;   /* of that, what matmuls of all experts in one reach in whole
-                                    tiles (core/catalogue/cost/cost-experts.h) */
+    double grouped_efficiency;   /* fraction of that which matmuls of all experts in one launch
+                                    reach in whole tiles (core/catalogue/cost/cost-experts.h) */
     double attention_efficiency; /* reached fraction of the fp32-accumulating peak */
     double attention_backward_efficiency;
     double memory_efficiency;          /* reached fraction of memory_gb_per_s */
     gint64 expert_ns;                  /* dispatch of one expert of one block, forward */
-    double optimizer_parameters_per_s; /* of the server's processors, all devices together */
+    double optimizer_parameters_per_s; /* the server's processors, all devices together */
     gboolean measured; /* the efficiencies are those of this project's kernels on this GPU */
     gboolean scaled;  /* this project's kernels are scaled to it (core/catalogue/cost/cost-rates.h);
                           the efficiencies are those of PyTorch's */
@@ -66,7 +67,7 @@ const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSE
  * rp_model_hint:
  * @path: a model's directory or file that cannot be read as one
  *
- * Returns: (transfer full) (nullable): what it is instead and what to do: a name of the hub that has to be
+ * Returns: (transfer full) (nullable): its nature and a remedy: a name of the hub that has to be
  *   downloaded, a folder of the hub's cache, GGUF, or weights as PyTorch pickles them
  */
 char *rp_model_hint(const char *path);
@@ -80,8 +81,8 @@ const RpGpu *rp_gpu_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RE
  * @word: a name as rp_gpu_find() takes it, or a card's file: one JSON object of an RpGpu's members,
  *   as `roundpipe gpus --json` has them
  *
- * A word with a '/' or a ".json" is a file. `"like": NAME` in a file fills in what it leaves out; without it
- * every rate, size and share must be there.
+ * A word with a '/' or a ".json" is a file. `"like": NAME` in a file fills in the keys that it
+ * leaves out; without it every rate, size and share must be there.
  *
  * Returns: (transfer full): a copy
  * Errors: RP_CATALOGUE_ERROR_GPU, RP_CATALOGUE_ERROR_FILE with file, line and column
@@ -90,11 +91,12 @@ RpGpu *rp_gpu_open(const char *word, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The same of a file's text. */
 RpGpu *rp_gpu_parse(const char *name, const char *text, gsize length,
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Of rp_gpu_open() alone. */
+/* Frees a result of rp_gpu_open() or rp_gpu_parse() only. */
 void rp_gpu_free(RpGpu *gpu);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGpu, rp_gpu_free)
 
-/* What copies reach over a PCIe link of @lanes, GB/s: of 16, what the table of GPUs takes; 0: no such. */
+/* Rate of copies over a PCIe link of @lanes, GB/s; for 16 lanes the table of GPUs' own. 0: no such
+ * link. */
 double rp_pcie_gb_per_s(guint generation, guint lanes);
 
 /* The whole tables: smallest model first; cards of desks, workstations and servers, each the oldest first,

@@ -80,7 +80,7 @@ static const RpJsonField fields[] = {
     TEXT("basis", basis),
 };
 
-/* Of these a file may say nothing. */
+/* A file may leave these keys out. */
 static gboolean
 is_optional(const char *key)
 {
@@ -195,7 +195,8 @@ check_complete(RpJsonPull *pull, const RpJsonRecord *record)
     return TRUE;
 }
 
-/* Rates of a file replace what belongs to the other card's: fp16 sums of codes, sources, published copies. */
+/* A file's rates replace everything that belongs to the other card's: fp8 rates with fp16 sums,
+ * sources, published copies. */
 static void
 take_rates(const RpJsonRecord *record, RpGpu *gpu)
 {

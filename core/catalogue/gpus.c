@@ -6,9 +6,9 @@
  *   Table 2 gives the fp16-accumulating figures of 4090, 5090, A100 and H100 (330, 419, 312,
  *   989.5). Workstation and server cards accumulate in fp32 at the full rate: RTX A6000, RTX 6000 Ada
  *   and RTX PRO 6000 (Workstation Edition) of NVIDIA's white papers on these generations, L4, L40S
- *   and B200 (of HGX B200, half of what is given with sparsity) of their data sheets. RTX 3060: GA106 of 28
- *   processors as GA102's. B200's memory: 7,680 bits at 3,996 MHz, as the driver tells. MI300X and
- *   Radeon PRO W7800: AMD's data sheets.
+ *   and B200 (of HGX B200, half of the rate with sparsity) of their data sheets. RTX 3060: GA106 of
+ *   28 processors as GA102's. B200's memory: 7,680 bits at 3,996 MHz, as the driver reports. MI300X
+ *   and Radeon PRO W7800: AMD's data sheets.
  * - Looked up again on 2026-11-23, in others' copies of the data sheets and reports on the white papers, where
  *   processors, cores, clocks, L2 and memory's speed agree: L40S (362.05 and 733 TFLOP/s: a reseller's copy), 4080 (390
  *   with sparsity), 5080 (TechPowerUp's review), PRO 6000 (reports on its launch), A6000 (154.8: Microway's
@@ -20,18 +20,19 @@
  * - h2d, d2h: PCIe 5 measured on an H200 host (55.5 and 55.4 GB/s, pinned 1 GiB copies); PCIe 4 is
  *   taken as 25 GB/s of its nominal 32, PCIe 3 as half of that; PCIe 6 ASSUMED twice PCIe 5.
  * - root complexes: the H200 host measured with four devices at once, 196.4 GB/s host to device and
- *   192.2 GB/s both ways together (device to host alone stops at 155.1, which the model does not
- *   show). Others ASSUMED: two sockets, each with four GPUs behind two x16 uplinks.
+ *   192.2 GB/s in both directions together (device to host alone stops at 155.1, which the model
+ *   does not show). Others ASSUMED: two sockets, each with four GPUs behind two x16 uplinks.
  * - host memory: H200 measured as the most that copies in both directions reach, 192.2 GB/s. PCIe 4
  *   servers: the paper has DDR4 and a Xeon Gold 6330 (8 x DDR4-2933, 188 GB/s a socket); two
  *   sockets and 150 GB/s reached, remote-socket traffic included, are ASSUMED. RTX 5080, 5090 and PRO
  *   6000: ASSUMED DDR5, 200 GB/s. B200 and MI300X: ASSUMED the H200's host.
  * - fp8, with fp32 and with fp16 accumulation: of each card, @rates_source, as LLMQ's table has them from the same
  *   papers (IST-DASLab/llmq, src/utilities/sol.cpp). Processors, boost clocks and caches: the same.
- * - what users have shown, @rates_shown: gau-nernst.github.io content/posts/20250908-nvrtc-matmul, and
- *   gau-nernst/gn-kernels README at 02ef305a, which also has the copies, @copy_gb_per_s (5090 and A100; RTX 4090: none).
- *   An RTX 4090's fp8 reaches 330 to 340 TFLOP/s with cuBLASLt, whose fp8 has fp32 sums only (thread 250737 of
- *   NVIDIA's forum, as others quote it: read second-hand).
+ * - rates that users have shown, @rates_shown: gau-nernst.github.io
+ *   content/posts/20250908-nvrtc-matmul, and gau-nernst/gn-kernels README at 02ef305a, which also
+ *   has the copies, @copy_gb_per_s (5090 and A100; RTX 4090: none). An RTX 4090's fp8 reaches 330
+ *   to 340 TFLOP/s with cuBLASLt, whose fp8 has fp32 sums only (thread 250737 of NVIDIA's forum, as
+ *   others quote it: read second-hand).
  * - efficiencies: H200 fitted to the times of this project's kernels on it, profiles/h200, cuDNN's
  *   attention, clocks as a run has them (docs/cost-model.md); ASSUMED the same: H100. Those of the
  *   others are PyTorch's kernels': RTX 4090 fitted to published layer times, ASSUMED the same all other
@@ -76,7 +77,7 @@
     .attention_backward_efficiency = 0.22, .memory_efficiency = 0.80, EXPERT_FIT, GROUPED_GUESS
 #define AMD_BASIS "shares of peaks, assumed; nothing of this project runs on it"
 
-/* What times of `scaled` cards rest on. */
+/* The source of `scaled` cards' times. */
 #define SCALED_BASIS "this project's kernels on an H200, by the card's own rates"
 
 #define PCIE4_SERVER                                                                               \

@@ -1,4 +1,4 @@
-/* Layers of a model: kinds, classes, and what blocks attend to. */
+/* Layers of a model: kinds, classes, and attention of blocks. */
 #include "core/catalogue/model.h"
 
 guint

@@ -56,7 +56,7 @@ is_of_first_expert(const RpWeight *weight)
     return weight->stack_name != NULL && weight->offset < weight->stack[1] * weight->stack[2];
 }
 
-/* @adapted: those that may have adapters alone */
+/* @adapted: only the ones that may have adapters */
 static Modules
 modules_of(const RpModel *model, gboolean adapted)
 {
@@ -139,8 +139,8 @@ check_tied(const RpLora *lora, const RpModel *model, GError **error)
     return FALSE;
 }
 
-/* An expert's matrix that is named, although its stack has no adapters: of those that it joins, another
- * is not named. */
+/* An expert's matrix that is named, although its stack has no adapters because another matrix fused
+ * in it is not named. */
 static gboolean
 check_joined(const RpLora *lora, const GArray *weights, GError **error)
 {
@@ -186,7 +186,7 @@ check_dropout(const RpLora *lora, const GArray *weights, GError **error)
     return TRUE;
 }
 
-/* Of the adapted matrices, the first whose rank is larger than its smaller side, if there is one. */
+/* Names the first adapted matrix whose rank is larger than its smaller side, if there is one. */
 static gboolean
 check_ranks(const GArray *weights, GError **error)
 {

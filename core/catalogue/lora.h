@@ -25,7 +25,7 @@ typedef enum {
 #define RP_LORA_A ".lora_A.weight"
 #define RP_LORA_B ".lora_B.weight"
 
-/* Of modules whose name ends, after a dot, with what the regular expression matches. */
+/* A value for modules whose name ends, after a dot, with a match of the regular expression. */
 typedef struct {
     char *pattern; /* %NULL: behind the last */
     double value;
@@ -42,9 +42,9 @@ struct _RpLora {
     double dropout;                /* p of elements of x that A does not see while training, < 1 */
     char **targets;                /* (nullable): all-linear, rp_lora_targets() */
     char **saved;                  /* (nullable): modules that are trained whole */
-    RpLoraPattern *ranks, *alphas; /* (nullable): of some modules instead: the first that fits */
-    gboolean swapped_experts; /* of a file: peft before 0.19 wrote it (exec/adapter/adapter.c) */
-    guint64 seed;             /* of dropout, and of the first A; B begins as zeros */
+    RpLoraPattern *ranks, *alphas; /* (nullable): for some modules instead: the first that fits */
+    gboolean swapped_experts;      /* peft before 0.19 wrote the file (exec/adapter/adapter.c) */
+    guint64 seed;                  /* for dropout, and the first A; B begins as zeros */
 };
 
 RpLora rp_lora_copy(const RpLora *lora);
@@ -59,8 +59,8 @@ double rp_lora_scale(const RpLora *lora, const char *module);
 /* Whether a name of @names is one of @module. */
 gboolean rp_lora_names_module(char *const *names, const char *module);
 
-/* "a,b" or "[a, b]" as names; a regular expression may have commas, and stands alone. (transfer full)
- * (nullable): of %NULL */
+/* "a,b" or "[a, b]" as names; a regular expression may have commas, and stands alone. (transfer
+ * full) (nullable): %NULL if @list is */
 char **rp_lora_split_names(const char *list);
 /* The same of targets: %NULL of all-linear, too. */
 char **rp_lora_read_targets(const char *list);

@@ -12,7 +12,7 @@
 #include "core/lowbit/lowbit.h"
 #include "core/profile/profile.h"
 
-/* Those that run stand first. */
+/* The architectures that run stand first. */
 typedef enum {
     RP_ARCHITECTURE_QWEN3,
     RP_ARCHITECTURE_LLAMA,
@@ -24,38 +24,38 @@ typedef enum {
 } RpArchitecture;
 #define RP_N_ARCHITECTURES (RP_ARCHITECTURE_GPT_OSS + 1)
 
-/* Which blocks attend to a sliding window where config.json has no "layer_types". */
+/* Blocks that attend to a sliding window where config.json has no "layer_types". */
 typedef enum {
     RP_SLIDING_NONE,      /* none; there is no window */
     RP_SLIDING_EVERY,     /* all, and "layer_types" is not read */
-    RP_SLIDING_LATER,     /* those from "max_window_layers" on */
+    RP_SLIDING_LATER,     /* blocks from "max_window_layers" on */
     RP_SLIDING_ALTERNATE, /* the first of two */
-    RP_SLIDING_NO_ROPE    /* those without rope */
+    RP_SLIDING_NO_ROPE    /* blocks without rope */
 } RpSlidingRule;
 
-/* Tokens of a micro-batch of which a dense MLP has gate and up at once. Of more it has those of a tile at a
- * time, and its backward makes them again (exec/network/mlp.c). */
+/* A dense MLP computes gate and up of this many tokens of a micro-batch at once. If there are more
+ * it does so tile by tile, and its backward makes them again (exec/network/mlp.c). */
 #define RP_MLP_MOST_ROWS 65536
 #define RP_MLP_TILE_ROWS 16384
 
-/* The row of an architecture. What stands in config.json is in RpModel instead. */
+/* The row of an architecture. Keys of config.json are in RpModel instead. */
 typedef struct {
     const char *hf_name;     /* "Qwen3ForCausalLM" */
     const char *model_type;  /* "qwen3" */
     gboolean runs;           /* exec/network computes it; the others have times and sizes only */
     gboolean qk_norm;        /* RMSNorm over each query and key head */
-    gboolean qkv_bias;       /* of q, k and v, whatever the model says of attention_bias */
+    gboolean qkv_bias;       /* q, k and v have one, whatever the model says of attention_bias */
     gboolean sinks;          /* one learned attention sink a head */
     gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
     gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
-    /* What transformers makes of a config.json of it. */
+    /* How transformers reads its config.json. */
     gboolean has_attention_bias; /* reads "attention_bias" */
     gboolean has_mlp_bias;       /* reads "mlp_bias" */
     gboolean has_no_rope;        /* reads "no_rope_layers" and "no_rope_layer_interval" */
     gboolean needs_kv_heads;     /* an absent "num_key_value_heads" is not that of heads */
     gboolean asks_for_window;    /* "use_sliding_window" must be true for a window */
     RpSlidingRule sliding;
-    /* What it takes where the key is absent. */
+    /* Values that it takes where the key is absent. */
     guint window;
     guint head_dim; /* 0 = hidden / heads, which must divide */
     guint max_positions;
@@ -78,12 +78,12 @@ typedef enum {
 } RpRopeType;
 #define RP_N_ROPE_TYPES (RP_ROPE_LONGROPE + 1)
 
-#define RP_ROPE_MAX_PAIRS 128 /* of a longrope's head */
+#define RP_ROPE_MAX_PAIRS 128 /* limit of a longrope's head */
 
 /* "llama3", as config.json has it. */
 const char *rp_rope_type_name(RpRopeType type);
 
-/* Rotary position embedding. What its type does not name is 0. */
+/* Rotary position embedding. Fields that its type does not name are 0. */
 typedef struct {
     RpRopeType type;
     double theta;
@@ -92,8 +92,8 @@ typedef struct {
     double high_freq_factor;      /* llama3; > low_freq_factor */
     guint original_max_positions; /* llama3, yarn; dynamic, longrope: beyond it they change */
     double beta_fast, beta_slow;  /* yarn */
-    double attention_factor;      /* yarn, longrope: of cosines and sines */
-    gboolean truncate;            /* yarn: the ramp's ends are whole numbers */
+    double attention_factor;      /* yarn, longrope: factor of cosines and sines */
+    gboolean truncate;            /* yarn: the ramp's bounds are whole numbers */
     float short_factor[RP_ROPE_MAX_PAIRS], long_factor[RP_ROPE_MAX_PAIRS]; /* longrope, a pair */
 } RpRope;
 
@@ -116,29 +116,29 @@ typedef struct {
     guint dense_intermediate; /* Qwen3-MoE: "intermediate_size", which no block has; else 0 */
     gboolean norm_topk;       /* Qwen3-MoE: weights of a token's experts are divided by their sum */
     double router_aux_loss;   /* coefficient, where the config asks for that loss; else 0 */
-    double swiglu_alpha, swiglu_limit; /* of a clamped SwiGLU; else 0 */
+    double swiglu_alpha, swiglu_limit; /* clamped SwiGLU; else 0 */
     gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
     guint vocab;
     guint max_positions;
     guint sliding_window; /* tokens that a sliding block attends to; 0 = every block is full */
     guint sliding_from;   /* blocks before it are full */
-    guint sliding_period; /* of each so many from there on the last is full; 0 = none is */
-    guint no_rope_period; /* of each so many blocks the last has no rope; 0 = all have */
+    guint sliding_period; /* from there on the last of each period is full; 0 = none is */
+    guint no_rope_period; /* the last block of each period has no rope; 0 = all have */
     double rms_norm_eps;
     double initializer_range; /* standard deviation of random weights */
     RpRope rope;
     gboolean tied;           /* the head multiplies with the embedding matrix */
-    gboolean attention_bias; /* of q, k, v and o; see also RpArchitectureRow.qkv_bias */
-    gboolean mlp_bias;       /* of gate, up and down; of router and experts */
+    gboolean attention_bias; /* on q, k, v and o; see also RpArchitectureRow.qkv_bias */
+    gboolean mlp_bias;       /* on gate, up and down; on router and experts */
     gboolean has_dtype;      /* whether the config names one */
-    RpDtype dtype;           /* of the weights, experts dequantised; RP_DTYPE_FP32 if not named */
+    RpDtype dtype;           /* the weights', experts dequantised; RP_DTYPE_FP32 if not named */
     gint64 bos_id;           /* or RP_MODEL_NO_TOKEN */
     gint64 pad_id;           /* its row of the embedding gets no gradient from the input */
     gint64 eos_ids[RP_MODEL_MAX_EOS];
     guint n_eos;
 } RpModel;
 
-/* A layer's weights in their order; what a layer lacks (biases, norms) is left out. */
+/* A layer's weights in their order, without those that it lacks (biases, norms). */
 typedef enum {
     RP_WEIGHT_EMBEDDING,
     RP_WEIGHT_INPUT_NORM,
@@ -196,7 +196,8 @@ typedef struct {
     guint rank; /* 2: rows (output features) x columns (input features); 1: a norm or a bias */
     guint64 shape[RP_WEIGHT_MAX_RANK]; /* 1 behind the rank */
     guint64 elements;
-    /* Of an expert's matrix, one of a stack [E,out,in] of its kind; else NULL and zeros. */
+    /* An expert's matrix is one of a stack [E,out,in] of its kind; others have NULL and zeros
+     * here. */
     const char *stack_name; /* where one tensor holds them all: "…3.mlp.experts.gate_up_proj" */
     guint64 stack[RP_WEIGHT_MAX_RANK];
     guint64 offset;      /* elements of the stack before it */
@@ -204,11 +205,10 @@ typedef struct {
     gboolean norm;       /* starts as ones */
     gboolean tied;       /* the head's, where it is the embedding's matrix: not in the file */
     gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
-    double scale;        /* of an adapter: s, that its B A is multiplied by; else 0 */
-    RpDtype storage;     /* of a frozen weight; trained ones have the run's */
-    gboolean
-        is_packed;   /* a frozen one, on the host and on its way up: it is expanded to @storage */
-    RpLowbit format; /* if it is */
+    double scale;        /* an adapter's s, which multiplies B A; else 0 */
+    RpDtype storage;     /* a frozen weight's; trained ones have the run's */
+    gboolean is_packed;  /* a frozen one, on the host and when uploaded: it expands to @storage */
+    RpLowbit format;     /* if it is */
 } RpWeight;
 
 /* Its matrices as they are packed: the stack that it is a piece of, or its own. */
@@ -241,7 +241,7 @@ rp_weight_has_state(const RpWeight *weight)
     return weight->trained && !weight->tied;
 }
 
-/* Whether a sequence of @tokens turns by other frequencies than a shorter one. */
+/* Whether a sequence of @tokens is rotated by other frequencies than a shorter one. */
 static inline gboolean
 rp_rope_stretches(const RpRope *rope, guint tokens)
 {
@@ -280,13 +280,13 @@ guint rp_model_layer_class(const RpModel *model, guint layer);
 gboolean rp_model_block_slides(const RpModel *model, guint block);
 /* Keys that a query of it sees, itself included; 0 = all. */
 guint rp_model_block_window(const RpModel *model, guint block);
-/* Whether its queries and keys are turned by their positions. */
+/* Whether its queries and keys are rotated by their positions. */
 gboolean rp_model_block_has_rope(const RpModel *model, guint block);
 
 /**
  * rp_model_add_weights:
  * @lora: (nullable): none, or of rank 0: every tensor is trained. Otherwise the base is frozen, but
- *   for what is saved, and rank-r adapters (lora_A: r x in, lora_B: out x r) of its targets follow
+ *   for saved modules, and rank-r adapters (lora_A: r x in, lora_B: out x r) of its targets follow
  *   it: of q, k, v, o and, in dense models, gate, up and down. Router and experts have them by name
  *   only, experts in stacks: lora_A [E,r,in], lora_B [E,out,r]. Embedding and head have none.
  * @names: (nullable): keeps their names; without it they have none
@@ -304,11 +304,11 @@ guint64 rp_model_layer_parameters(const RpModel *model, guint layer);
 
 /**
  * rp_model_profile:
- * @element_bytes: of a hidden state
+ * @element_bytes: size of an element of a hidden state
  *
- * A profile of the model's layers without times: kinds, names, and what they hand on. Numbers of
- * tokens (4 bytes each) go into the embedding, hidden states from layer to layer, and nothing comes
- * out of the head, whose loss is two numbers.
+ * A profile of the model's layers without times: kinds, names, and the sizes of their outputs.
+ * Numbers of tokens (4 bytes each) go into the embedding, hidden states from layer to layer, and
+ * nothing comes out of the head, whose loss is two numbers.
  *
  * Returns: (transfer full)
  */

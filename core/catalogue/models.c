@@ -7,7 +7,7 @@
 /* h, a, k and m as in core/catalogue/model.h. */
 #define SIZES(n, h, a, k, m) .blocks = n, .hidden = h, .heads = a, .kv_heads = k, .intermediate = m
 
-/* What all models of a family have in common. Vocabulary sizes: padding included. */
+/* Values that all models of a family share. Vocabulary sizes include padding. */
 #define ALL .initializer_range = 0.02, .has_dtype = TRUE, .dtype = RP_DTYPE_BF16, .n_eos = 1
 #define EXPERTS(all, active) .experts = all, .active_experts = active
 #define QWEN3_FAMILY                                                                               \

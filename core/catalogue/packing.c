@@ -1,4 +1,4 @@
-/* Which weights are held in few bits, and in what shape. */
+/* Decides which weights are packed, and their shapes. */
 #include "core/catalogue/model.h"
 
 static gboolean

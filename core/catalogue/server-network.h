@@ -5,18 +5,18 @@
 
 #include "core/catalogue/catalogue.h"
 
-/* Of each server, both directions at once. A message of n bytes takes
+/* The link of each server, both directions at once. A message of n bytes takes
  * latency + n / (gbit / 8 x efficiency). */
 typedef struct {
     const char *name;
-    double gbit_per_s; /* of the link, 1e9 bits, each way */
-    double latency_us; /* of a message, from one host's memory to another's */
+    double gbit_per_s; /* the link's, 1e9 bits, in each direction */
+    double latency_us; /* time of a message, from one host's memory to another's */
     double efficiency; /* payload that arrives, as a share of gbit_per_s */
 } RpServerNetwork;
 
 const RpServerNetwork *rp_server_network_list(guint *n);
 
-/* Bytes of payload a second, each way. */
+/* Bytes of payload a second, in each direction. */
 double rp_server_network_bytes_per_s(const RpServerNetwork *network);
 
 void rp_server_network_free(RpServerNetwork *network);

@@ -7,7 +7,7 @@
  *   1. Greedy reaches S(t). A stage is feasible if its time is <= t and its memory <= the limit;
  * both grow with the stage, so every part of a feasible stage is feasible (times are >= 0, memory
  * is monotone; a backward stage saves a part of its last recompute, and one that is cut shorter at
- * its end loses more than what it saved). Hence for a given end of the forward part, filling each
+ * its end loses more than it saved). Hence for a given end of the forward part, filling each
  * stage as far as it goes gives the least number of stages: by induction, the greedy's i-th border
  * is never behind the i-th border of any other packing. The same downwards for the backward stages.
  *   2. Filling the fused stage first is optimal. With a fused stage of [k, L), the rest are a cover
@@ -35,7 +35,7 @@ typedef struct {
     gint64 *forward; /* n + 1 prefix sums of the stage times of each phase */
     gint64 *backward;
     gint64 *fused;
-    gint64 *saving;        /* n + 1: what a backward stage of [.., i) takes less than its sum */
+    gint64 *saving;        /* n + 1: how much less than its sum a backward stage of [.., i) takes */
     guint *forward_end;    /* how far a forward stage from i may reach, by memory; i = not at all */
     guint *backward_first; /* how far down a backward stage of [.., i) may reach, by memory */
     guint fused_first;     /* how far down the fused stage may reach, by memory */
@@ -46,7 +46,7 @@ typedef struct {
     gint64 longest_ns;
 } Packing;
 
-/* What greedy packing yields, stage by stage. */
+/* The result of greedy packing, stage by stage. */
 typedef struct {
     GArray *forward;
     GArray *backward;

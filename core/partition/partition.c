@@ -1,5 +1,5 @@
 /*
- * Partitions as objects: lists of block counts, what a stage costs, how even the stages are.
+ * Partitions as objects: lists of block counts, costs of stages, evenness of the stages.
  * How good partitions are found is in paper.c and search.c.
  */
 #include "core/partition/partition.h"
@@ -158,7 +158,7 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
 {
     g_return_val_if_fail(profile != NULL && holds(profile, stage), 0);
 
-    /* Input and output are the largest of the stage's layers, not those of its ends: so a longer
+    /* Input and output are the largest of the stage's layers, not those at its borders: so a longer
      * stage never needs less, on which the greedy packing relies. */
     guint64 parameters = 0, uploaded = 0, gradients = 0, activations = 0, input = 0, output = 0,
             scratch = 0;
@@ -192,7 +192,7 @@ rp_stage_memory_bytes(const RpProfile *profile, RpInterval stage, RpPhase phase)
                      activations));
 }
 
-/* What stands at @at, for a message. */
+/* The character at @at, for a message. */
 static char *
 describe(const char *at)
 {

@@ -36,7 +36,7 @@ typedef struct {
     guint count;
 } RpInterval;
 
-/* What a stage does, which decides its cost. */
+/* The work of a stage, which decides its cost. */
 typedef enum {
     RP_PHASE_FORWARD,  /* sum of forward */
     RP_PHASE_BACKWARD, /* sum of recompute + backward; embedding and head are not recomputed */
@@ -70,7 +70,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPartition, rp_partition_free)
 /**
  * rp_stage_time_ns:
  * @stage: layers
- * @phase: what it does with them
+ * @phase: its work on them
  * @recompute_ns: (out) (optional): the leading part that is recompute (needs only the stashed
  *   input); 0 for forward and fused stages
  *
@@ -176,10 +176,11 @@ void rp_partition_split(const gint64 *weights, guint n, guint parts, RpSplitOrde
 
 /**
  * rp_partition_min_max:
- * @n_stages: exactly so many stages, each of at least one layer, the first of at least one block
+ * @n_stages: the exact number of stages, each of at least one layer, the first of at least one
+ * block
  *
  * The bound partition whose largest stage (forward + backward with recompute) is smallest, exactly.
- * Ties go to filling late stages first, then to the smallest largest stage of what is left, and so
+ * Ties go to filling late stages first, then to the smallest largest stage of the rest, and so
  * on.
  *
  * Errors: RP_PARTITION_ERROR_IMPOSSIBLE when there are too few layers
@@ -195,7 +196,7 @@ RpPartition *rp_partition_min_max(const RpProfile *profile, guint n_stages,
  */
 typedef gint64 (*RpPartitionCost)(const RpPartition *candidate, guint round, gpointer user_data);
 
-/* What a search may vary. */
+/* Limits within which a search varies. */
 typedef struct {
     guint gpus;
     guint micro_batches;
@@ -206,7 +207,7 @@ typedef struct {
 
 /**
  * rp_partition_search_dispatched:
- * @cost: judges a candidate with a round size
+ * @cost: returns the cost of a candidate with a round size
  * @best_round: (out): the round that goes with the result
  *
  * The best of: rp_partition_paper(), candidates around it (other t_max, forward stages packed from

@@ -1,5 +1,5 @@
 /**
- * What the exact partitions (paper.c, split.c) share.
+ * Shared by the exact partitions (paper.c, split.c).
  */
 #pragma once
 
@@ -13,7 +13,7 @@ __extension__ typedef unsigned __int128 RpWide;
  * together, and none saves more than its recompute. */
 gint64 *rp_partition_prefix_sums(const RpProfile *profile, RpPhase phase);
 
-/* n + 1: what a backward stage of [.., i) takes less than its sum. */
+/* n + 1: how much less than its sum a backward stage of [.., i) takes. */
 gint64 *rp_partition_savings(const RpProfile *profile);
 
 /* The least first in [limit, end] with sums[end] - sums[first] <= t. */

@@ -9,11 +9,11 @@
  */
 #include "core/partition/search.h"
 
-#define SEED_PERCENT 40   /* of the candidates */
+#define SEED_PERCENT 40   /* share of the candidates */
 #define SEED_STEP 32      /* stage times rise by 1/SEED_STEP from seed to seed */
 #define SEED_STRIDE 8     /* steps between the first seeds; halved until every seed was tried */
-#define BORDER_PERCENT 60 /* of what seeds leave over, kept for borders */
-#define CLIMBS 4          /* one climb may spend 1/CLIMBS of what is left */
+#define BORDER_PERCENT 60 /* share of the candidates after seeds, kept for borders */
+#define CLIMBS 4          /* one climb may spend 1/CLIMBS of the rest */
 
 /* A dispatched partition by its numbers. */
 typedef struct {
@@ -30,12 +30,12 @@ typedef struct {
     gint64 cost;
 } Seed;
 
-/* What one step to a neighbour adds to a shape. */
+/* The change of a shape by one step to a neighbour. */
 typedef struct {
     gint8 n_forward, n_backward, fused;
 } Step;
 
-/* The partition of a shape; NULL if there are too few layers for so many stages. */
+/* The partition of a shape; NULL if it has more stages than the layers allow. */
 static RpPartition *
 build(const RpSearch *search, const Shape *shape)
 {

@@ -1,9 +1,9 @@
 /*
- * Searches: partitions compared by what they cost in a schedule, which is known only by running it.
- * This file holds what they share, and the search for bound partitions. A cost is far dearer than a
- * candidate, so no candidate is judged twice.
+ * Searches: partitions compared by their cost in a schedule, which is known only by running it.
+ * This file holds their shared parts, and the search for bound partitions. A cost is far dearer
+ * than a candidate, so none is computed twice.
  *
- * No candidate is dropped unjudged by a bound on its cost: a cost may be anything. All orders are
+ * No candidate is dropped by a bound on its cost: a cost may be anything. All orders are
  * fixed, so the same cost gives the same result.
  */
 #include "core/partition/search.h"
@@ -73,7 +73,7 @@ rp_search_judge(RpSearch *search, const RpPartition *partition, guint round)
         if (search->left == 0)
             return G_MAXINT64;
         cost = search->cost(partition, round, search->user_data);
-        /* what cannot run is refused quickly and costs no candidate, within reason */
+        /* a candidate that cannot run is refused quickly and costs nothing, within reason */
         if (cost < G_MAXINT64 || search->refused >= REFUSALS_PER_CANDIDATE * search->budget)
             search->left--;
         else
@@ -134,9 +134,9 @@ read_borders(const RpPartition *partition, guint *borders)
     return n;
 }
 
-/* The partition with as many stages as @like and these @borders: the ends of the forward stages,
- * upwards (bound: of all but the last), then the lower ends of the backward stages between the
- * fused and the last one, downwards. %NULL if a stage would be empty. */
+/* The partition with as many stages as @like and these @borders: the upper borders of the forward
+ * stages, upwards (bound: without the last), then the lower borders of the backward stages between
+ * the fused and the last one, downwards. %NULL if a stage would be empty. */
 static RpPartition *
 partition_between(const RpSearch *search, const RpPartition *like, const guint *borders)
 {
@@ -216,7 +216,7 @@ choose(guint n, guint k, guint most)
     return (guint)MIN(ways, (guint64)most + 1);
 }
 
-/* Judges every way to place the borders, in lexicographic order. */
+/* Computes the cost of all placements of the borders, in lexicographic order. */
 static void
 try_all_borders(RpSearch *search, const RpPartition *like, guint round)
 {

@@ -1,5 +1,5 @@
 /**
- * What the searches for partitions share: judging candidates and shifting borders. Private to
+ * Shared by the searches for partitions: costs of candidates and shifts of borders. Private to
  * core/partition/search*.c.
  */
 #pragma once
@@ -12,9 +12,9 @@ typedef struct {
     RpPartitionCost cost;
     gpointer user_data;
     guint lead;        /* 1 if layer 0 is an embedding, which stands with the next layer */
-    guint left;        /* candidates that may still be judged */
-    guint budget;      /* of them at first */
-    guint refused;     /* judged impossible, which is not counted as a candidate */
+    guint left;        /* candidates whose cost may still be computed */
+    guint budget;      /* candidates at first */
+    guint refused;     /* found impossible, which does not count as a candidate */
     GHashTable *known; /* GBytes of round and stage lengths -> gint64 *: its cost */
     RpPartition *best; /* NULL until a candidate can run */
     guint best_round;
@@ -28,14 +28,14 @@ void rp_search_init(RpSearch *search, const RpProfile *profile, const RpPartitio
  * rp_search_end:
  * @best_round: (out) (optional)
  *
- * Frees what the search holds.
+ * Frees the search's memory.
  *
  * Returns: (transfer full): the best candidate
  * Errors: RP_PARTITION_ERROR_IMPOSSIBLE if none could run
  */
 RpPartition *rp_search_end(RpSearch *search, guint *best_round, GError **error);
 
-/* The cost of a candidate: known, or judged now. G_MAXINT64 if it cannot run or none are left. */
+/* The cost of a candidate: known, or computed now. G_MAXINT64 if it cannot run or none are left. */
 gint64 rp_search_judge(RpSearch *search, const RpPartition *partition, guint round);
 
 /**

@@ -6,7 +6,7 @@
 /* A row of items in a split. */
 typedef struct {
     const gint64 *sums;   /* n + 1 */
-    const gint64 *saving; /* n + 1: what a run of [.., i) weighs less than its sum; or NULL */
+    const gint64 *saving; /* n + 1: how much less than its sum a run of [.., i) weighs; or NULL */
 } Row;
 
 static gint64
@@ -46,8 +46,8 @@ least_longest(const Row *row, guint end, guint parts, gint64 t)
     return low;
 }
 
-/* The last stage takes what the least longest stage allows; what is left is split in the same way.
- */
+/* The last stage takes as much as the least longest stage allows; the rest is split in the same
+ * way. */
 static void
 split_nested(const Row *row, guint n, guint parts, guint *counts)
 {

@@ -1,5 +1,5 @@
 /**
- * A box: what a machine's links, host memory and processors do, whatever is trained there.
+ * A box: rates of a machine's links, host memory and processors, whatever is trained there.
  * `roundpipe doctor --box FILE` measures it; its file is a timing file that may lack layers.
  */
 #pragma once
@@ -21,6 +21,6 @@ typedef enum {
 gboolean rp_profile_says_box(const RpProfile *profile);
 /* Bits, 1 << RpUnknown, that @box settles. Roots are settled where several devices were measured. */
 guint rp_profile_box_known(const RpProfile *box);
-/* Replaces links, host memory and optimizer of @profile by those that @box has. Where @box says
- * nothing of roots, those of @profile keep their proportion to the link. */
+/* Replaces links, host memory and optimizer of @profile by @box's. If @box has no roots, @profile's
+ * keep their proportion to the link. */
 void rp_profile_take_box(RpProfile *profile, const RpProfile *box);

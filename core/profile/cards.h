@@ -4,9 +4,10 @@
  *   --gpu rtx4090:2,rtx3090:2     cards     RTX 4090, RTX 3090
  *                                 card_of   0 0 1 1
  *
- * All are of one model and micro-batch. The box's own numbers are for what is asked of no device: times
- * with which devices alike would do as much together (harmonic means), the largest sizes, the least memory and
- * the slowest links. So a stage that may go to any device is as large as the smallest one lets it be.
+ * All are of one model and micro-batch. The box's own numbers are for questions without a device:
+ * times with which devices alike would do as much together (harmonic means), the largest sizes, the
+ * least memory and the slowest links. So a stage that may go to any device is as large as the
+ * smallest one lets it be.
  */
 #pragma once
 
@@ -34,7 +35,7 @@ rp_profile_is_mixed(const RpProfile *profile)
  * @cards: one for each number in @card_of; copied
  * @card_of: (array length=n_devices): 0 first, then in the order in which they come
  *
- * Returns: (transfer full): the box; of one kind that alone
+ * Returns: (transfer full): the box; the only profile, if there is one kind
  */
 RpProfile *rp_profile_box(const RpProfile *const *cards, const guint *card_of, guint n_devices);
 

@@ -4,7 +4,7 @@
 #include "core/base/units.h"
 #include "core/profile/private.h"
 
-/* What the checks below look at. */
+/* Input of the checks below. */
 typedef struct {
     RpJsonPull *pull;
     const RpProfile *profile;
@@ -46,7 +46,7 @@ check_gradients(const Check *check, guint l)
                   layer->gradient_bytes);
 }
 
-/* What goes up becomes something, and what is trained is never packed. */
+/* Uploaded bytes become parameters, and trained weights are never packed. */
 static gboolean
 check_upload(const Check *check, guint l)
 {
@@ -61,7 +61,7 @@ check_upload(const Check *check, guint l)
                   MAX(layer->gradient_bytes, layer->tied_bytes), layer->upload_bytes);
 }
 
-/* What is tied is the embedding's, and a part of the layer's own bytes. */
+/* Tied bytes are the embedding's, and a part of the layer's own. */
 static gboolean
 check_tied(const Check *check, guint l)
 {

@@ -1,5 +1,5 @@
 /**
- * What the files of this folder share.
+ * Shared by the files of this folder.
  */
 #pragma once
 
@@ -8,9 +8,9 @@
 #include "core/profile/profile.h"
 
 #define RP_PROFILE_MAX_FILE_BYTES ((gsize)64 << 20)
-#define RP_PROFILE_MAX_MS 1e9                                  /* of a layer, and of all together */
-#define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50)     /* of a layer in one respect */
-#define RP_PROFILE_MAX_SUM_BYTES (G_GUINT64_CONSTANT(1) << 53) /* of all layers in all respects */
+#define RP_PROFILE_MAX_MS 1e9                                  /* a layer's, and all layers' sum */
+#define RP_PROFILE_MAX_BYTES (G_GUINT64_CONSTANT(1) << 50)     /* a layer's in one respect */
+#define RP_PROFILE_MAX_SUM_BYTES (G_GUINT64_CONSTANT(1) << 53) /* all layers', in all respects */
 
 /* The entry of `layers` that a layer comes from. */
 typedef struct {
@@ -18,18 +18,18 @@ typedef struct {
     const char *at; /* in the text */
 } RpProfileEntry;
 
-/* matmuls.c: of a field whose member is the RpProfile. */
+/* matmuls.c: a field whose member is the RpProfile. */
 gboolean rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 void rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile);
 
 /* The default of RpLayer.weight_gradient_ns. */
 gint64 rp_profile_default_weight_gradient_ns(gint64 backward_ns);
-/* All of a tied matrix, if the layer has so many. */
+/* All of a tied matrix, if the layer has as many gradient bytes. */
 guint64 rp_profile_default_tied_gradient_bytes(const RpLayer *layer);
 
 /**
  * rp_profile_check_layers:
- * @pull: whose text the profile is from
+ * @pull: the reader of the profile's text
  * @layers: where the array stands in the text
  * @entries: (array length=profile.n_layers):
  *

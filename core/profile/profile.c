@@ -64,11 +64,11 @@ rp_layer_recompute_ns(const RpLayer *layer)
     for (guint g = 0; layer->saved_groups >> g != 0; g++)
         if ((layer->saved_groups >> g & 1) != 0)
             time_ns -= layer->saved[g].recompute_ns;
-    /* what a stage's last block leaves out is left out all the same */
+    /* the tensors that a stage's last block leaves out are left out all the same */
     return MAX(time_ns, rp_layer_saving_ns(layer));
 }
 
-/* What is saved of a layer is saved on all cards. */
+/* A layer saves the same tensors on all cards. */
 static void
 take_saved(RpProfile *profile)
 {

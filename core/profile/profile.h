@@ -1,5 +1,5 @@
 /**
- * A profile: what the layers of one model cost on one kind of device, and how fast its links are.
+ * A profile: costs of one model's layers on one kind of device, and rates of its links.
  *
  * Everything that predicts starts here. Files are `roundpipe-profile/1` JSON
  * (docs/profile-format.md): times in milliseconds, sizes in bytes. In memory times are whole
@@ -22,7 +22,7 @@ typedef enum {
     RP_PROFILE_ERROR_FORMAT,  /* wrong or missing format tag */
     RP_PROFILE_ERROR_VALUE,   /* an unknown or repeated key; a value missing, of the wrong type or
                                  out of range */
-    RP_PROFILE_ERROR_FIDELITY /* asked for full fidelity, but sizes or links are missing */
+    RP_PROFILE_ERROR_FIDELITY /* full fidelity was requested, but sizes or links are missing */
 } RpProfileError;
 
 #define RP_PROFILE_ERROR (rp_profile_error_quark())
@@ -37,8 +37,8 @@ typedef struct {
     gint64 forward_ns;
     gint64 backward_ns;        /* input and weight gradient, without recompute */
     gint64 recompute_ns;       /* default: forward_ns */
-    gint64 recompute_last_ns;  /* of a block that a backward stage ends with, whose output nobody
-                                  needs; <= recompute_ns; 0 = the same */
+    gint64 recompute_last_ns;  /* the same if the block ends a backward stage: nobody needs its
+                                  output; <= recompute_ns; 0 = as long */
     gint64 weight_gradient_ns; /* the W of backward_ns = I + W; default: half, rounded down */
     gint64 forward_spread_ns;  /* spread of measured times (half the 10-90 % range); 0 if unknown */
     gint64 recompute_spread_ns;
@@ -72,17 +72,18 @@ typedef struct {
     double h2d_bytes_per_s;  /* one device alone, host to device */
     double d2h_bytes_per_s;  /* one device alone, device to host */
     double both_bytes_per_s; /* one device alone in both directions at once, the sum; 0 = as each */
-    /* Measured sums that nothing predicts with: of all devices at once in one, the other, and both. */
+    /* Measured sums that no prediction uses: all devices at once in one direction, the other, and
+     * both. */
     double all_h2d_bytes_per_s;
     double all_d2h_bytes_per_s;
     double all_both_bytes_per_s;
     double host_bytes_per_s; /* host memory: all copies and the CPU optimizer together */
     double root_bytes_per_s; /* one root complex, per direction, shared by its devices */
     guint gpus_per_root;     /* 0 = no shared root complex */
-    double beside_optimizer_bytes_per_s; /* of host_bytes_per_s, what copies to all devices get
+    double beside_optimizer_bytes_per_s; /* part of host_bytes_per_s that copies to all devices get
                                             while the CPU optimizer runs; 0 = unknown */
     double network_bytes_per_s;          /* payload from a server to others, and as much back */
-    gint64 network_latency_ns;           /* of a message there */
+    gint64 network_latency_ns;           /* a message's */
 } RpLinks;
 
 /* The profile. Plain value: read freely, change only through rp_profile_copy() of your own. */
@@ -92,8 +93,8 @@ struct _RpProfile {
     char *device;     /* e.g. "RTX 4090" */
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
-    char *matmul;     /* what reads codes of 8 bits (core/base/fp8.h); "": nothing does */
-    char *attention;  /* whose kernels: "builtin", "cudnn", "cudnn-forward" */
+    char *matmul;     /* layers that multiply fp8 values (core/base/fp8.h); "": none */
+    char *attention;  /* owner of the kernels: "builtin", "cudnn", "cudnn-forward" */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */
     char *date;       /* ISO 8601 date */
@@ -105,9 +106,9 @@ struct _RpProfile {
     RpLinks links;
     guint64 gpu_memory_bytes;          /* 0 = unknown */
     double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */
-    double norm_parameters_per_s;      /* of its pass over all gradients before it; 0 = no time */
-    /* Of adding a round's gradients to an fp32 sum, copies of gradients (blocking), and copies of
-     * weights (blocking and lean). 0 = their bytes as fast as the optimizer's. */
+    double norm_parameters_per_s;      /* its pass over all gradients before it; 0 = no time */
+    /* Rates of adding a round's gradients to an fp32 sum, of copying gradients (blocking), and of
+     * copying weights (blocking and lean). 0 = their bytes as fast as the optimizer's. */
     double sum_parameters_per_s;
     double gradient_copy_parameters_per_s;
     double parameter_copy_parameters_per_s;
@@ -115,7 +116,8 @@ struct _RpProfile {
         alone_speed; /* how many times as fast an action is while no other device is at work, where
                            devices are parts of a card and share its power; layers' times are with all
                            at work; 0 = the same */
-    /* Of steps in caches, all threads: as fast as processors are, whatever memory is. 0 = unknown. */
+    /* Rate of steps whose state is in caches, all threads: it shows the processors' limit without
+     * memory's. 0 = unknown. */
     double cached_parameters_per_s[RP_N_UPDATES][RP_N_MOMENTS][RP_N_MASTERS];
     guint n_layers;
     RpLayer *layers;    /* counts expanded: [embedding] block... [head] */
@@ -127,9 +129,9 @@ struct _RpProfile {
     RpProfile **cards;        /* [card], of which none has cards itself */
     guint n_devices;          /* that have one */
     guint *card_of;           /* [device] */
-    char *matmul_library;     /* that proposes ways to multiply; "": nothing is known of them */
+    char *matmul_library;     /* that proposes matmul algorithms; "": nothing is known of them */
     guint n_matmul_ways;
-    RpMatmulWay *matmul_ways; /* of shapes whose first proposal is not the fastest */
+    RpMatmulWay *matmul_ways; /* for shapes whose first proposal is not the fastest */
 };
 
 /**
@@ -138,7 +140,8 @@ struct _RpProfile {
  *
  * Reads and validates strictly: unknown keys, duplicate keys, NaN, negative times, counts of 0,
  * more than RP_PROFILE_MAX_LAYERS layers and a wrong layer order are errors. Each error is one line
- * naming the file, line and column, the place (`layers[2].forward_ms`), what was expected and what was found.
+ * naming the file, line and column, the place (`layers[2].forward_ms`), the expected and the found
+ * value.
  *
  * Returns: (transfer full): the profile, or %NULL
  * Errors: RP_PROFILE_ERROR_*
@@ -201,19 +204,19 @@ void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tens
 /* Gives it the sizes of @sized, layer by layer, which has as many; times stay. */
 void rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized);
 
-/* Sets what is known of ways to multiply; all is copied. */
+/* Sets the known matmul algorithms; all is copied. */
 void rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways,
                             guint n);
 
 /* Bytes of a weight or leaving gradient: 4 of dtype "fp32", else 2. */
 guint rp_profile_element_bytes(const RpProfile *profile);
-/* Bytes of the fp32 sums of so many bytes of gradients. */
+/* Bytes of the fp32 sums of @gradient_bytes. */
 guint64 rp_profile_sum_bytes(const RpProfile *profile, guint64 gradient_bytes);
 
 /* Whether any layer's weights are packed when they go up. */
 gboolean rp_profile_is_packed(const RpProfile *profile);
 
-/* Sets what forwards of layers that have such tensors save for their backwards. */
+/* Sets the tensors that forwards save for their backwards, in layers that have such. */
 void rp_profile_choose_saved(RpProfile *profile, const RpSavedChoice *choice);
 
 /* Forwards keep all that backwards read: none of it is made again. */
@@ -248,12 +251,12 @@ guint64 rp_profile_keep_fused(RpProfile *profile, guint fused);
 /* "attention of 28 layers, qkv of 28"; "nothing". (transfer full) */
 char *rp_profile_describe_saved(const RpProfile *profile);
 
-/* Of a micro-batch, what the layer's forward saves for its backward. */
+/* Bytes of a micro-batch that the layer's forward saves for its backward. */
 guint64 rp_layer_saved_bytes(const RpLayer *layer);
 /* Its recompute with that. */
 gint64 rp_layer_recompute_ns(const RpLayer *layer);
 
-/* What goes up a link for each slot that runs the layer. */
+/* Bytes that are uploaded for each slot that runs the layer. */
 static inline guint64
 rp_layer_upload_bytes(const RpLayer *layer)
 {

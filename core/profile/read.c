@@ -1,7 +1,7 @@
 /**
  * Reads `roundpipe-profile/1`: text -> strict JSON -> records -> RpProfile.
  *
- * The keys stand in tables; what they mean is in docs/profile-format.md.
+ * The keys stand in tables; docs/profile-format.md explains them.
  */
 #include "core/profile/profile.h"
 
@@ -28,8 +28,8 @@ typedef struct {
     RpProfile profile;
     double narrow_rate; /* files from when rounds were summed in the network's storage */
     gboolean is_box;    /* layers may be left out */
-    GArray *layers;     /* of RpLayer */
-    GArray *entries;    /* of RpProfileEntry: which entry of `layers` each layer comes from */
+    GArray *layers;     /* RpLayer */
+    GArray *entries;    /* RpProfileEntry: the entry of `layers` from which each layer comes */
 } Top;
 
 /* One entry of `layers`. */
@@ -129,7 +129,7 @@ static gboolean read_links(RpJsonPull *pull, const RpJsonField *field, gpointer 
 static gboolean read_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 static gboolean read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
-/* Read before the rest: of a file of another kind nothing else is worth telling. */
+/* Read before the rest: in a file of another kind no other error matters. */
 static const RpJsonField format_fields[] = {
     {"format", rp_json_read_constant, .required = TRUE, .choices = formats},
     {NULL, rp_json_read_ignored},
@@ -311,7 +311,7 @@ check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
         layer->recompute_ns = layer->forward_ns;
     if (rp_json_record_at(record, "weight_gradient_ms") == NULL)
         layer->weight_gradient_ns = rp_profile_default_weight_gradient_ns(layer->backward_ns);
-    /* more than 0, which stands for what a file does not say */
+    /* more than 0, which stands for a missing value */
     if (rp_json_record_at(record, "recompute_last_ms") != NULL &&
         (layer->recompute_last_ns == 0 || layer->recompute_last_ns > layer->recompute_ns))
         return rp_json_record_fail(record, pull, "recompute_last_ms",
@@ -323,7 +323,7 @@ check_layer_times(const RpJsonRecord *record, RpJsonPull *pull, RpLayer *layer)
            rp_json_record_fail(record, pull, "weight_gradient_ms", "at most backward_ms");
 }
 
-/* Parts of what a layer keeps, which a recompute makes; each once. */
+/* Kept values of a layer, which a recompute makes; each once. */
 static gboolean
 check_saved(const RpJsonRecord *record, RpJsonPull *pull, const RpLayer *layer)
 {
@@ -352,7 +352,7 @@ check_saved(const RpJsonRecord *record, RpJsonPull *pull, const RpLayer *layer)
     return TRUE;
 }
 
-/* [embedding] block... [head], as far as the layers before this one can tell. */
+/* [embedding] block... [head], as far as the layers before this one show. */
 static gboolean
 check_order(const RpJsonRecord *record, RpJsonPull *pull, const Entry *entry, const Top *top)
 {
@@ -370,7 +370,7 @@ check_order(const RpJsonRecord *record, RpJsonPull *pull, const Entry *entry, co
     return TRUE;
 }
 
-/* Notes the first size that RpProfile.has_sizes promises and @record lacks. */
+/* Records the first size that RpProfile.has_sizes promises and @record lacks. */
 static void
 note_missing(const RpJsonRecord *record, const RpLayer *layer, guint index, RpProfile *profile)
 {

@@ -29,18 +29,18 @@ typedef struct {
     gint64 recompute_ns; /* the part of the layer's recompute that makes them; 0: unknown */
 } RpSavedTensors;
 
-/* What forwards save: of groups, bits of RpSavedGroup, what saves so much time a MiB or more; of layers
- * from one on. All zeros: nothing. */
+/* Selects the tensors that forwards save: groups, bits of RpSavedGroup, that save at least least_ns
+ * a MiB, of layers from first on. All zeros: nothing. */
 typedef struct {
     guint groups;
     guint first;
     double least_ns;
 } RpSavedChoice;
-#define RP_SAVED_PARTS 4 /* of the layers: from where on they may save something */
+#define RP_SAVED_PARTS 4 /* searches try the start of each part of the layers as `first` */
 
 typedef struct {
     const char *name;      /* "attention" */
-    const char *bytes_key; /* of profiles: "saved_attention_bytes" */
+    const char *bytes_key; /* key in profiles: "saved_attention_bytes" */
     const char *time_key;  /* "saved_attention_ms" */
     const char *title;     /* for people */
 } RpSavedGroupInfo;

@@ -42,7 +42,7 @@ add_time(RpJsonWriter *json, const char *key, gint64 time_ns)
 
 /*
  * The shortest digits d, `d × unit` of which reads back as @value, into @digits as %e prints them.
- * Returns what reads back: @value, or the double next to it that can be written.
+ * Returns the value that reads back: @value, or the double next to it that can be written.
  */
 static double
 shortest_digits(double value, double unit, char *digits, int size)
@@ -62,7 +62,7 @@ shortest_digits(double value, double unit, char *digits, int size)
                 return back;
         }
     }
-    /* no double times @unit is @value; what is written now reads back as its neighbour */
+    /* no double times @unit is @value; the written number reads back as its neighbour */
     return back;
 }
 

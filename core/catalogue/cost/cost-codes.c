@@ -1,7 +1,7 @@
 #include "core/catalogue/cost/cost-codes.h"
 
 #define LOOK_BYTES 2  /* at an element of 16 bits */
-#define WRITE_BYTES 3 /* read, and a code written */
+#define WRITE_BYTES 3 /* read, and an fp8 value written */
 #define TURN_BYTES 1  /* another one */
 
 /* Elements of a token that linear layers read: norms' outputs, attention's, the product of the MLP.
@@ -14,7 +14,7 @@ inputs(const RpModel *model)
     return model->experts > 1 ? h + ad : 2 * h + ad + model->intermediate;
 }
 
-/* Elements whose gradients they read: of q, k, v, the residual of each half, gate and up. */
+/* Elements whose gradients they read: q, k, v, the residual of each half, gate and up. */
 static double
 outputs(const RpModel *model)
 {

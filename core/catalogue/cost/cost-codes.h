@@ -1,14 +1,14 @@
 /**
- * What linear layers of 8-bit codes (`matmul: fp8`, exec/network/operand.c) move beside their matmuls:
- * each tensor that they read is read and written as codes, and for weight gradients once more the
- * other way round. Kernels that make it note its largest magnitude, but for attention and gradients
- * that arrive: these are looked at first.
+ * Memory traffic that linear layers in fp8 (`matmul: fp8`, exec/network/operand.c) add to their
+ * matmuls: each tensor that they read is read and written as fp8 values, and once more transposed
+ * for weight gradients. Most kernels record the amax of the tensor that they make; attention's
+ * output and arriving gradients are read once more to find it.
  */
 #pragma once
 
 #include "core/catalogue/model.h"
 
-/* Bytes of an element of 16 bits whose magnitude is known. @turned: both ways round */
+/* Bytes of a 16-bit element whose amax is known. @turned: the transposed copy is written, too */
 double rp_cost_codes_element_bytes(gboolean turned);
 /* Bytes a token of a block. */
 double rp_cost_codes_forward_bytes(const RpModel *model);

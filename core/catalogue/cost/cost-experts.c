@@ -1,6 +1,6 @@
 #include "core/catalogue/cost/cost-experts.h"
 
-#define BYTES 2 /* of an element */
+#define BYTES 2 /* an element's */
 
 RpCostExperts
 rp_cost_experts(const RpModel *model, double tokens)

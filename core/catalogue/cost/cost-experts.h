@@ -17,19 +17,19 @@
 /* The two matmuls of all experts. */
 typedef struct {
     double rows;         /* R */
-    double flops;        /* of one pass: 6 R h m */
-    double down_flops;   /* of these, the down projection's */
+    double flops;        /* one pass: 6 R h m */
+    double down_flops;   /* the down projection's part of them */
     double weight_bytes; /* 16-bit weights of all experts */
     double row_bytes;    /* activations that one pass reads and writes */
 } RpCostExperts;
 
-/* Of one block. @model: experts > 1 */
+/* The cost of one block. @model: experts > 1 */
 RpCostExperts rp_cost_experts(const RpModel *model, double tokens);
 
 /**
  * rp_cost_experts_share:
  *
- * Returns: what a grouped matmul reaches of the rate of a dense one: its rows over those of its
+ * Returns: share of a dense matmul's rate that a grouped one reaches: its rows over those of its
  *   tiles, R / (R + E x half a tile)
  */
 double rp_cost_experts_share(const RpModel *model, double rows);

@@ -16,12 +16,12 @@ G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)
 
 /* Bytes that element-wise kernels read and write of one element of each kind, in one pass. */
 typedef struct {
-    double hidden; /* of h: norms, residuals, sums of input gradients */
-    double heads;  /* of q and k: rope */
+    double hidden; /* h: norms, residuals, sums of input gradients */
+    double heads;  /* q and k: rope */
     double normed; /* the same where they are normed */
-    double mlp;    /* of m: SwiGLU */
-    double norm;   /* of h: the head's norm */
-    double logits; /* of V: the loss */
+    double mlp;    /* m: SwiGLU */
+    double norm;   /* h: the head's norm */
+    double logits; /* V: the loss */
 } Traffic;
 
 /*
@@ -30,7 +30,8 @@ typedef struct {
  * This project's (exec/network/block.c, exec/cuda). Forward: h: norms 8, residuals, which matmuls add, 4.
  * Heads: norm and rope in one pass, 4. m: SwiGLU 6. Backward: h: norms made anew 8, their backwards with
  * the residual's gradient 16, two sums of input gradients 4. Heads: made anew 4, backward in one pass 6,
- * or 4 where rope alone turns in place. m: 12, with the product made anew. Logits: read, written over.
+ * or 4 where rope alone rotates in place. m: 12, with the product made anew. Logits: read, written
+ * over.
  *
  * The published implementation's: PyTorch, one kernel an operation, fp32 inside norms. Forward: h:
  * two norms of 36, two residuals of 6. Heads: rope 18, norms 36. m: 10. Logits 4. Backward: twice.
@@ -42,7 +43,7 @@ static const struct {
     [RP_COST_KERNELS_PYTORCH] = {{84, 18, 54, 10, 36, 4}, {168, 36, 108, 20, 72, 4}},
 };
 
-/* Of what no kernel of this project does, PyTorch's; its backward moves twice as much. */
+/* PyTorch's kernels run where this project has none; their backward moves twice as much. */
 #define CLAMPED_SWIGLU_BYTES 32 /* two clamps, sigmoid, two additions, three products */
 #define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
 #define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
@@ -55,7 +56,7 @@ static const struct {
 #define BYTES_16BIT 2
 #define BYTES_FP32 4
 
-/* What the times of one layer are made of. */
+/* The parts of one layer's times. */
 typedef struct {
     double rate;              /* FLOP/s of matmuls */
     double weights_rate;      /* the same of weights' gradients */
@@ -64,12 +65,12 @@ typedef struct {
     double grouped_s;         /* one pass of the matmuls of all experts, in one launch each */
     double grouped_weights_s; /* the same of their weights' gradients */
     double adapter_flops;     /* LoRA's own matmuls, one pass */
-    double adapter_bytes;     /* what they touch forward: inputs read, outputs read and written */
+    double adapter_bytes;     /* traffic of those, forward: inputs read, outputs read and written */
     double adapter_backward_bytes; /* for input gradients, and as much for their own */
     double attention_flops;        /* forward */
     double traffic_bytes;          /* element-wise, forward */
     double backward_bytes;         /* element-wise, backward */
-    double output_flops;           /* what only the output needs, of one pass */
+    double output_flops;           /* part of one pass that only the output needs */
     double output_bytes;
     double gradient_bytes; /* weight gradients, 16 bits */
     guint experts;         /* dispatched one by one; 0 in dense layers */
@@ -122,8 +123,8 @@ rp_cost_model_attention_flops(const RpModel *model, guint block, double b, doubl
     return 4 * b * model->heads * model->head_dim * pairs;
 }
 
-/* Bytes a token of a dense MLP, or in PyTorch's kernels of one expert. @times: of what only PyTorch's
- * do */
+/* Bytes a token of a dense MLP, or in PyTorch's kernels of one expert. @times: how often PyTorch's
+ * extra kernels run */
 static double
 mlp_traffic(const RpModel *model, const Traffic *traffic, double times)
 {
@@ -138,8 +139,8 @@ mlp_traffic(const RpModel *model, const Traffic *traffic, double times)
     return mlp;
 }
 
-/* Bytes that a block's element-wise kernels move per token. @missed: of hidden states, the part that is
- * not in the cache; @mlp: of one expert */
+/* Bytes that a block's element-wise kernels move per token. @missed: share of hidden states that is
+ * not in the cache; @mlp: bytes of one expert */
 static double
 block_traffic(const RpModel *model, const Traffic *traffic, double missed, double mlp)
 {
@@ -151,7 +152,7 @@ block_traffic(const RpModel *model, const Traffic *traffic, double missed, doubl
            model->active_experts * mlp;
 }
 
-/* What experts are computed with by this project's kernels, in place of what PyTorch's do. */
+/* Replaces the cost of PyTorch's expert kernels by that of this project's. */
 static void
 set_experts(const Context *context, Work *work)
 {

@@ -27,31 +27,31 @@ GQuark rp_cost_model_error_quark(void);
 /* Tokens whose logits the head holds at once. */
 #define RP_COST_MODEL_HEAD_CHUNK 1024
 
-/* Whose kernels: the bytes that element-wise ones move, and whether a recompute leaves out what
- * only the block's output needs. */
+/* The owner of the kernels: it decides the bytes that element-wise kernels move, and whether a
+ * recompute leaves out the part that only the block's output needs. */
 typedef enum {
     RP_COST_KERNELS_OWN,    /* exec/cuda */
     RP_COST_KERNELS_PYTORCH /* the published implementation's */
 } RpCostKernels;
 
-/* Of a card that nobody has measured, which scaled times: what its rates allow at worst and at best, and
- * the mean of both. Of one that was measured: 5 % about the model's. */
+/* A card that nobody has measured and whose times are scaled: the worst and the best that its rates
+ * allow, and the mean of both. A measured card: 5 % about the model's times. */
 typedef enum { RP_COST_EXPECTED, RP_COST_SLOW, RP_COST_FAST } RpCostEstimate;
 
-/* What is run. */
+/* The work whose times are predicted. */
 typedef struct {
     guint sequences;           /* per micro-batch; >= 1 */
     guint tokens_per_sequence; /* >= 1 */
-    guint sample_tokens;    /* packed: of a typical sample, within which attention stays; 0 = of a
-                                  sequence */
-    const char *dtype;      /* "fp16" or "bf16"; NULL = "bf16" */
-    const char *accumulate; /* "fp32", or "fp16" with dtype fp16 or @codes; NULL = "fp32" */
-    gboolean codes;         /* linear layers of blocks multiply 8-bit codes: `matmul: fp8` */
-    gboolean codes_head;    /* with them the head: `matmul: fp8-head` */
-    guint lora_rank;        /* 0 = full-parameter */
-    char **lora_targets;    /* modules; NULL = all linear ones */
-    const char *base;       /* of LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
-    guint gpus;             /* of the machine; 0 = unknown */
+    guint sample_tokens;       /* packed: tokens of a typical sample, across which no attention is
+                               computed; 0 = a sequence's */
+    const char *dtype;         /* "fp16" or "bf16"; NULL = "bf16" */
+    const char *accumulate;    /* "fp32", or "fp16" with dtype fp16 or @codes; NULL = "fp32" */
+    gboolean codes;            /* linear layers of blocks multiply fp8 values: `matmul: fp8` */
+    gboolean codes_head;       /* with them the head: `matmul: fp8-head` */
+    guint lora_rank;           /* 0 = full-parameter */
+    char **lora_targets;       /* modules; NULL = all linear ones */
+    const char *base;          /* LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */
+    guint gpus;                /* in the machine; 0 = unknown */
     RpCostKernels kernels;
     RpCostEstimate estimate;
 } RpWorkload;
@@ -71,8 +71,8 @@ typedef struct {
  * - tied models: embedding and head both have the whole matrix as parameters and as gradient; the
  *   head's tied_bytes say that it is kept and updated once
  * - LoRA: parameters include the adapters; only adapters have gradients
- * - a packed base: upload_bytes are those of core/lowbit, and expand_ns is what reading them and
- *   writing 16-bit weights takes
+ * - a packed base: upload_bytes are those of core/lowbit, and expand_ns is the time of reading them
+ *   and writing 16-bit weights
  *
  * Returns: (transfer full): the profile
  * Errors: RP_COST_MODEL_ERROR_WORKLOAD

@@ -1,8 +1,8 @@
 /**
- * How fast a card computes with whose kernels: what the cost model divides work by.
+ * Rates of a card with each owner's kernels: the cost model divides work by them.
  *
  * Cards on which this project was measured have shares of their peaks. For the others its measured
- * kernels are scaled: a kernel's time on the card where it was measured is that of what bounds it there,
+ * kernels are scaled: a kernel's time on the card where it was measured is that of its bound there,
  * tensor cores or memory, and a rest.
  *
  *   measured   |tensor cores at their rate|the rest: softmax, addresses, waits|
@@ -19,22 +19,23 @@
 typedef struct {
     double matmul;             /* FLOP/s of 16-bit matmuls */
     double weights;            /* the same of weights' gradients: their sums are fp32 always */
-    double codes;              /* FLOP/s of those of 8-bit codes; 0: the card has none */
+    double codes;              /* the same of fp8 matmuls; 0: the card has none */
     double grouped;            /* FLOP/s of matmuls of all experts in one, in whole tiles */
     double grouped_weights;    /* the same of their weights' gradients */
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
     double bandwidth;          /* bytes/s of device memory */
     double
-        cached_bytes; /* of what one kernel writes and the next reads from the cache; 0: none is */
+        cached_bytes; /* bytes that one kernel writes and the next reads from the cache; 0: none */
 } RpCostRates;
 
 /**
  * rp_cost_rates:
  * @kernels: PyTorch's are not scaled: @estimate changes nothing, and weights' gradients have fp16 sums, too
  * @half_sums: fp16 accumulation of 16-bit matmuls of activations
- * @fast_codes: sums of 8-bit codes as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
- *   fp16 sums of codes, so the card's rate with those (fp8_fp16_accumulate_tflops) is not counted.
+ * @fast_codes: fp8 sums as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
+ *   fp16 sums of fp8 values, so the card's rate with those (fp8_fp16_accumulate_tflops) is not
+ *   counted.
  */
 RpCostRates rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums,
                           gboolean fast_codes, RpCostEstimate estimate);

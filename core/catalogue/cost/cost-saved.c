@@ -12,10 +12,10 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
     const double ad = (double)model->heads * model->head_dim;
     const double kd = (double)model->kv_heads * model->head_dim;
     const double m = model->experts > 1 ? 0 : model->intermediate;
-    /* of a token */
+    /* each for one token */
     const struct {
         double bytes;
-        double weights; /* of matmuls that make them */
+        double weights; /* elements in the matmuls that make them */
         double traffic; /* element-wise bytes before these */
     } groups[RP_N_SAVED_GROUPS] = {
         [RP_SAVED_ATTENTION] = {BYTES_16BIT * ad + BYTES_FP32 * model->heads, 0,

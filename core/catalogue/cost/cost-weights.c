@@ -3,7 +3,8 @@
 #include "core/catalogue/lora.h"
 
 #define BYTES_16BIT 2
-/* Of a matrix that becomes codes, both ways round: looked at, read, written twice. */
+/* Bytes of a weight that becomes fp8 values, as it is and transposed: read for its amax, read
+ * again, written twice. */
 #define CODES_BYTES (2 * BYTES_16BIT + 2)
 
 gboolean
@@ -37,7 +38,7 @@ add_adapter(const RpModel *model, const RpWeight *weight, RpCostWeights *costs)
         costs->adapter_out += elements / rank;
 }
 
-/* Bytes of a weight that is packed; of a stack's pieces the first stands for all. */
+/* Bytes of a weight that is packed; the first of a stack's pieces counts for all. */
 static guint64
 packed_bytes(const RpWeight *weight, RpLowbit format)
 {
@@ -47,7 +48,7 @@ packed_bytes(const RpWeight *weight, RpLowbit format)
     return weight->offset > 0 ? 0 : rp_lowbit_layout(format, rp_weight_lowbit_shape(&packed)).total;
 }
 
-/* A matrix that is read as 8-bit codes: experts' are not. */
+/* A matrix that is read as fp8 values: experts' are not. */
 static gboolean
 has_codes(const RpModel *model, const RpWeight *weight)
 {

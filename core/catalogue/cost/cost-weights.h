@@ -1,6 +1,6 @@
 /**
- * What a layer's weights come to, for the cost model: tensors, what is trained, what goes up packed,
- * and what adapters do.
+ * Sums over a layer's weights for the cost model: tensors, trained parameters, packed uploads, and
+ * the work of adapters.
  */
 #pragma once
 
