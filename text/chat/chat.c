@@ -45,7 +45,7 @@ fitting(const RpChat *chat, RpArena *arena, RpValue content)
     return content;
 }
 
-/* Message @dict with @content, and thoughts with the same, instead of what it says. */
+/* Message @dict with @content instead of its own, and with the same as its thoughts. */
 static RpDict *
 says(RpArena *arena, const RpDict *dict, RpValue content)
 {

@@ -16,24 +16,24 @@
 #define RP_CHAT_ERROR (rp_chat_error_quark())
 GQuark rp_chat_error_quark(void);
 typedef enum {
-    RP_CHAT_ERROR_FILE,   /* of the checkpoint: no template, or a broken one */
+    RP_CHAT_ERROR_FILE,   /* the checkpoint has no template, or a broken one */
     RP_CHAT_ERROR_RECORD, /* not JSON, or not a record that is known */
-    RP_CHAT_ERROR_RENDER  /* the template refuses the chat, or its turns cannot be told apart */
+    RP_CHAT_ERROR_RENDER  /* the template refuses the chat, or its turns cannot be distinguished */
 } RpChatError;
 
 /* The label of a token that is not learned. */
 #define RP_CHAT_MASKED (-100)
 
-/* What is learned of a chat: assistants' turns, the last of them, or all text. */
+/* The part of a chat that is learned: assistants' turns, the last of them, or all text. */
 typedef enum { RP_TRAIN_ON_ASSISTANT, RP_TRAIN_ON_LAST, RP_TRAIN_ON_ALL } RpTrainOn;
 /* "assistant", "last", "all"; NULL behind the last */
 extern const char *const rp_train_on_names[];
 
 typedef struct {
     RpTrainOn train_on;
-    const char *template_file; /* (nullable): of `chat_template`, instead of the checkpoint's */
+    const char *template_file; /* (nullable): file of `chat_template`, not the checkpoint's */
     GDateTime *now;   /* (nullable): the date that templates see; NULL: when it is opened */
-    guint vocabulary; /* ids of `input_ids` are below; 0: of the tokenizer */
+    guint vocabulary; /* ids of `input_ids` are below; 0: the tokenizer's size */
 } RpChatOptions;
 
 typedef struct _RpChat RpChat;
@@ -53,8 +53,8 @@ RpChat *rp_chat_open(const char *checkpoint, const RpTokenizer *tokenizer,
 void rp_chat_free(RpChat *chat);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpChat, rp_chat_free)
 
-/* What the samples depend on beside the record and the tokenizer: template, special tokens, what is
- * learned, and the date if the template asks for it. */
+/* Hash of everything that the samples depend on beside the record and the tokenizer: template,
+ * special tokens, the learned part, and the date if the template asks for it. */
 guint64 rp_chat_fingerprint(const RpChat *chat);
 
 /* A part of a text to learn. */
@@ -75,9 +75,9 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpChatText, rp_chat_text_clear)
 /**
  * rp_chat_render:
  * @file: for messages
- * @line: of the record in its file, from 1
+ * @line: the record's in its file, from 1
  * @json: the record, @length bytes
- * @text: (out): of a record that has text, not ids; set on success only
+ * @text: (out): text of a record that has no ids; set on success only
  *
  * Errors: RP_CHAT_ERROR with file, line, column and keys
  */
@@ -87,7 +87,7 @@ gboolean rp_chat_render(const RpChat *chat, const char *file, guint64 line, cons
 typedef struct {
     GArray *ids;     /* (element-type gint32) */
     GArray *labels;  /* (element-type gint32): the id, or RP_CHAT_MASKED */
-    GArray *weights; /* (element-type float): of the labels; empty if all are 1 */
+    GArray *weights; /* (element-type float): the labels'; empty if all are 1 */
     gsize n_learned; /* labels that are not masked; 0: nothing is learned of it */
 } RpChatSample;
 
@@ -100,7 +100,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpChatSample, rp_chat_sample_clear)
  * As rp_chat_render(), then tokens. A token is learned if a byte of its text is in a span. `text`
  * and `completion` end in the tokenizer's eos; chats end as their template has it.
  *
- * Errors: RP_CHAT_ERROR; of the tokenizer
+ * Errors: RP_CHAT_ERROR; the tokenizer's
  */
 gboolean rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *json,
                         gsize length, RpChatSample *sample,

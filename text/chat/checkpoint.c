@@ -8,11 +8,12 @@
 
 #define MAX_FILE ((gsize)64 << 20)
 
-/* Of tokenizer_config.json and special_tokens_map.json; those that templates know come first. */
+/* Keys of tokenizer_config.json and special_tokens_map.json; those that templates know come
+ * first. */
 static const char *const token_names[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                           "sep_token", "cls_token", "mask_token"};
 
-/* What is read of a file. */
+/* The part of a file that is read. */
 typedef struct {
     RpChat *chat;
     char *plain; /* sources of the templates */
@@ -138,7 +139,7 @@ read_template_file(RpChat *chat, const char *path, GError **error)
     return source != NULL ? open_template(path, source, chat, error) : NULL;
 }
 
-/* Files come before what is in tokenizer_config.json, as in transformers. */
+/* Files come before keys of tokenizer_config.json, as in transformers. */
 static gboolean
 open_templates(Source *source, GError **error)
 {

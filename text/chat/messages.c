@@ -293,7 +293,7 @@ finish_message(Reading *reading)
     rp_record_add_message(record, reading->role, reading->content);
     RpMessage *message = &g_array_index(record->messages, RpMessage, record->messages->len - 1);
     if (!reading->has_content) {
-        message->dict->length = 0; /* what is not there stays undefined */
+        message->dict->length = 0; /* absent content stays undefined */
         rp_dict_put(record->arena, message->dict, "role", rp_value_static(reading->role));
     }
     for (guint i = 0; i < dict->length; i++)

@@ -1,22 +1,22 @@
 /**
- * What a chat's parts share: its templates, and records as they were read. Within this folder.
+ * Shared by a chat's parts: its templates, and records as they were read. Within this folder.
  */
 #pragma once
 
 #include "text/chat/chat.h"
 #include "text/template/template.h"
 
-#define RP_CHAT_MAX_BYTES ((gsize)512 << 20) /* of memory of a record's values */
+#define RP_CHAT_MAX_BYTES ((gsize)512 << 20) /* limit of a record's values in memory */
 
 struct _RpChat {
     const RpTokenizer *tokenizer;
     RpChatOptions options;
     char *checkpoint;
-    RpArena *arena;      /* of @tokens */
+    RpArena *arena;      /* owns @tokens */
     RpDict *tokens;      /* bos_token, ...: as the template sees them */
     RpTemplate *plain;   /* NULL: none was found */
     RpTemplate *tools;   /* (nullable): for chats with tools */
-    GString *prompt;     /* of rp_chat_find_prompt() without variables and tools */
+    GString *prompt;     /* the result of rp_chat_find_prompt() without variables and tools */
     gboolean takes_text; /* content as a string */
     gboolean takes_parts;
     guint64 fingerprint;
@@ -43,9 +43,9 @@ typedef struct {
     guint n_prompt;    /* messages that are a prompt */
     RpValue tools;     /* none: there are none */
     RpValue documents; /* the same */
-    RpDict *variables; /* of chat_template_kwargs; (nullable) */
-    RpValue prompt;    /* of a completion */
-    RpValue text;      /* of a text or a completion */
+    RpDict *variables; /* chat_template_kwargs; (nullable) */
+    RpValue prompt;    /* a completion's */
+    RpValue text;      /* a text's or a completion's */
     GArray *ids;       /* (element-type gint32) */
     GArray *labels;    /* the same */
     const char *file;  /* for messages, with @line */
@@ -71,13 +71,13 @@ void rp_record_add_message(RpRecord *record, const char *role, RpValue content);
 
 /* The template that @record is rendered with; NULL, with the error set: there is none. */
 const RpTemplate *rp_chat_template_of(const RpChat *chat, const RpRecord *record, GError **error);
-/* The first @n messages. @prompt: asks for an answer. @content: (nullable): what all of them say
- * instead of what they do. Errors: those of the template */
+/* The first @n messages. @prompt: asks for an answer. @content: (nullable): text of all of them,
+ * instead of their own. Errors: those of the template */
 gboolean rp_chat_render_messages(const RpChat *chat, const RpRecord *record, guint n,
                                  gboolean prompt, const char *content, RpRendered *rendered,
                                  GError **error);
-/* What the template writes to ask for an answer, as a short chat shows it. (transfer full): NULL: not
- * known */
+/* The text that the template writes to ask for an answer, as a short chat shows it. (transfer
+ * full); NULL: not known */
 GString *rp_chat_find_prompt(const RpChat *chat, const RpDict *variables, gboolean tools);
 /* Text and spans of a chat. */
 gboolean rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,

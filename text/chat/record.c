@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* What a line may hold, as it is read. */
+/* A line as it is read, with all that it may hold. */
 typedef struct {
     RpRecord *record;
     gboolean has_messages;
@@ -18,7 +18,7 @@ typedef struct {
     RpValue input;
     RpValue output;
     RpValue text;
-    RpList *history; /* of pairs; NULL: none */
+    RpList *history; /* pairs; NULL: none */
     GArray *mask;    /* attention_mask */
     RpValue variables;
     RpValue tools;
@@ -308,7 +308,7 @@ make_ids(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     return TRUE;
 }
 
-/* Which record it is. A line that has several is the first of these. */
+/* Finds the kind of the record. A line that fits several is the first of these. */
 static gboolean
 choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
 {

@@ -11,7 +11,7 @@ add_span(GArray *spans, gsize start, gsize end)
         g_array_append_val(spans, span);
 }
 
-/* The text of a record that is no chat; all of it is learned, or what follows the prompt. */
+/* The text of a record that is no chat; all of it is learned, or the part behind the prompt. */
 static void
 plain_text(const RpChat *chat, const RpRecord *record, RpChatText *text)
 {
@@ -96,7 +96,7 @@ label(RpChatSample *sample, const GArray *tokens, const GArray *spans)
     keep_weights(sample, weights, tokens->len);
 }
 
-/* The end that the tokenizer names, where the text has none: learned as what stands before it. */
+/* The end that the tokenizer names, where the text has none: learned as the text before it. */
 static void
 add_end(const RpChat *chat, RpChatSample *sample)
 {
@@ -110,7 +110,7 @@ add_end(const RpChat *chat, RpChatSample *sample)
         g_array_append_val(sample->ids, id);
         g_array_append_val(sample->labels, id);
     } else if (g_array_index(sample->labels, gint32, n - 1) == RP_CHAT_MASKED) {
-        g_array_index(sample->labels, gint32, n - 1) = id; /* of the tokenizer's template */
+        g_array_index(sample->labels, gint32, n - 1) = id; /* the tokenizer's template added it */
     } else {
         return;
     }

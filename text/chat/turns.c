@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-/* What finding the turns of one record needs. */
+/* State while the turns of one record are found. */
 typedef struct {
     const RpChat *chat;
     const RpRecord *record;
     const RpRendered *whole;
     const char *text;
     gsize length;
-    const GString *prompt; /* what asks for an assistant's turn; NULL: not known */
+    const GString *prompt; /* the text that asks for an assistant's turn; NULL: not known */
     RpRendered others[2];  /* all messages say something else; text NULL: not yet rendered */
     gboolean others_fail;
     GError **error;
@@ -54,7 +54,8 @@ common_length(const char *a, gsize n_a, const char *b, gsize n_b)
     return n;
 }
 
-/* What the prompt and a turn begin with alike; a tag that they do not share is the turn's. */
+/* The length that the prompt and a turn begin with alike; a tag that they do not share is the
+ * turn's. */
 static gsize
 shared_length(const GString *prompt, const char *turn, gsize n_turn)
 {
@@ -65,8 +66,9 @@ shared_length(const GString *prompt, const char *turn, gsize n_turn)
     return n;
 }
 
-/* What stands in front of message @i's content in @span, whatever it says: the same part of two
- * renderings in which all messages say something else. G_MAXSIZE if that cannot be told. */
+/* The length in front of message @i's content in @span, whatever the message says: the part that
+ * two renderings share in which all messages say something else. G_MAXSIZE if they do not show it.
+ */
 static gsize
 header_length(Search *search, guint i, RpTextSpan span)
 {
@@ -88,7 +90,7 @@ header_length(Search *search, guint i, RpTextSpan span)
     return n;
 }
 
-/* Where what the model says begins in the stretch @span of message @i: behind what asked for it. */
+/* Where the model's own text begins in the stretch @span of message @i: behind the prompt. */
 static void
 find_start(Search *search, guint i, RpTextSpan *span)
 {
@@ -118,8 +120,8 @@ find_start(Search *search, guint i, RpTextSpan *span)
     span->start += MIN(header_length(search, i, *span), shared_length(prompt, start, n));
 }
 
-/* Space behind the mark of a turn's end is not said by the model. A turn without a mark ends with what
- * stands behind it: space, and of the last one what follows all turns. */
+/* Space behind the mark of a turn's end is not said by the model. A turn without a mark ends with
+ * the text behind it: space, and for the last turn the end of the chat. */
 static void
 find_end(const Search *search, guint i, RpTextSpan *span)
 {
@@ -139,7 +141,7 @@ find_end(const Search *search, guint i, RpTextSpan *span)
         span->end = search->length;
 }
 
-/* By renderings of the chat up to the message, where loops do not tell. */
+/* By renderings of the chat up to the message, where loops do not show it. */
 static gboolean
 find_by_prefixes(const Search *search, guint i, RpTextSpan *span)
 {
@@ -176,7 +178,7 @@ turn_of(Search *search, guint i, RpTextSpan *span)
     return TRUE;
 }
 
-/* What is learned of message @i: its weight, or 0. */
+/* The weight with which message @i is learned, or 0. */
 static double
 weight_of(const RpChat *chat, const RpRecord *record, guint i, guint last)
 {

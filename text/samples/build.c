@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     const RpSamplesBuild *build;
-    GPtrArray *names; /* of files, for messages */
+    GPtrArray *names; /* names of files, for messages */
     RpCacheWriter *writer;
     GThreadPool *pool;
     GQueue jobs; /* in the order of the files */
@@ -257,7 +257,7 @@ rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpC
     builder.pool =
         g_thread_pool_new(run_job, &builder, (gint)MIN(threads, MOST_THREADS), FALSE, NULL);
     built = build_all(&builder, header, error);
-    g_thread_pool_free(builder.pool, FALSE, TRUE); /* what runs is waited for */
+    g_thread_pool_free(builder.pool, FALSE, TRUE); /* waits for running tasks */
     g_queue_clear_full(&builder.jobs, (GDestroyNotify)job_free);
     if (bad != NULL)
         *bad = built && builder.bad != NULL ? g_strdup(builder.bad->message) : NULL;

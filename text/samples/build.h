@@ -25,9 +25,9 @@ typedef struct {
 
 /**
  * rp_samples_build:
- * @path: of the cache; @key: of all that it follows from
+ * @path: the cache's; @key: hash of all that it follows from
  * @header: (out): set on success only
- * @bad: (out) (nullable) (transfer full): what was wrong with the first that was left out
+ * @bad: (out) (nullable) (transfer full): the error of the first record left out
  *
  * Errors: those of rp_records_open(), rp_records_next(), rp_encoder_read() and the writer: the first
  *   in the order of the files; RP_SAMPLES_ERROR_NOTHING; G_IO_ERROR_CANCELLED

@@ -24,9 +24,9 @@ struct _RpCacheWriter {
     FILE *file;
     RpCacheHeader header;
     GByteArray *index;
-    GArray *words;     /* guint32: of a sample */
+    GArray *words;     /* guint32: a sample's */
     GByteArray *piece; /* words that are not hashed yet */
-    guint64 hash;      /* of the pieces before it */
+    guint64 hash;      /* hash of the pieces before it */
 };
 
 guint64

@@ -19,14 +19,14 @@
 typedef struct {
     guint64 magic; /* "rpsample" */
     guint64 version;
-    guint64 key; /* of all that the samples follow from */
+    guint64 key; /* hash of all that the samples follow from */
     guint64 n_samples;
     guint64 n_words;
     guint64 n_tokens;
     guint64 n_learned;   /* tokens that are targets */
     guint64 n_skipped;   /* bad records */
     guint64 n_unlearned; /* samples without targets */
-    guint64 hash;        /* of the words, the entries and the numbers above */
+    guint64 hash;        /* hash of the words, the entries and the numbers above */
 } RpCacheHeader;
 #define RP_CACHE_MAGIC G_GUINT64_CONSTANT(0x656c706d61737072)
 #define RP_CACHE_VERSION 2 /* the first had a hash of its entries alone: it is made anew */
@@ -34,28 +34,28 @@ typedef struct {
 typedef struct {
     guint64 word; /* its first */
     guint32 n_tokens;
-    guint32 file; /* of the list */
+    guint32 file; /* index in the list */
     guint64 line; /* before it, in the file */
 } RpCacheEntry;
 
-/* Words are hashed in pieces of so many bytes, each with the hash before it as its seed, then the
+/* Words are hashed in pieces of this many bytes, each with the hash before it as its seed, then the
  * entries in one piece, then the header's numbers. */
 #define RP_CACHE_PIECE_BYTES ((gsize)1 << 20)
 
-/* @hash: of the words and the entries. Returns: RpCacheHeader.hash */
+/* @hash: hash of the words and the entries. Returns: RpCacheHeader.hash */
 guint64 rp_cache_header_hash(const RpCacheHeader *header, guint64 hash);
 
-/* Of one in a file's bytes. */
+/* Reads one from a file's bytes. */
 void rp_cache_header_read(const void *bytes, RpCacheHeader *header);
 void rp_cache_entry_read(const void *bytes, RpCacheEntry *entry);
 
 typedef struct _RpCacheWriter RpCacheWriter;
 
-/* @path: of the finished file, in a directory that is made; @mode: its permissions, of which the
+/* @path: the finished file, in a directory that is made; @mode: its permissions, of which the
  * process's mask takes some away. Errors: G_FILE_ERROR */
 RpCacheWriter *rp_cache_writer_new(const char *path, guint64 key, guint mode,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* What is not finished is removed. */
+/* Removes an unfinished file. */
 void rp_cache_writer_free(RpCacheWriter *writer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCacheWriter, rp_cache_writer_free)
 

@@ -11,7 +11,7 @@
 
 typedef struct {
     const RpChat *chat; /* %NULL: records of ids alone */
-    guint vocabulary;   /* of the model: ids are less than this */
+    guint vocabulary;   /* the model's: ids are less than this */
 } RpEncoderOptions;
 
 typedef struct _RpEncoder RpEncoder;

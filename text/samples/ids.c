@@ -56,7 +56,8 @@ read_token(RpJsonPull *pull, const RpIdsReader *reader, gboolean is_label, gint3
     return TRUE;
 }
 
-/* Stores what fits and counts all. @end: (out) (nullable): behind the last that is not masked */
+/* Stores as many as fit and counts all. @end: (out) (nullable): behind the last that is not
+ * masked */
 static gboolean
 read_tokens(RpJsonPull *pull, const Line *line, gint32 *tokens, guint64 *n, guint64 *end)
 {
@@ -92,7 +93,7 @@ read_labels(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return read_tokens(pull, line, line->sample->labels, &line->n_labels, &line->labels_end);
 }
 
-/* Ones, then zeros: what is padded behind. All else changes which tokens are seen, or where they
+/* Ones, then zeros behind for padding. Anything else changes which tokens are seen, or where they
  * stand. */
 static gboolean
 read_mask(RpJsonPull *pull, const RpJsonField *field, gpointer value)

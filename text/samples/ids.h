@@ -11,10 +11,10 @@
 /* Where a sample is read to: memory of the caller. */
 typedef struct {
     gint32 *input_ids; /* @capacity places; (nullable) if that is 0 */
-    gint32 *labels;    /* @capacity places: of the same token, not of the next; the ids themselves
-                          if the sample has none */
-    gsize capacity;    /* tokens; what is longer is checked and counted, not stored */
-    guint64 n_tokens;  /* (out): of the whole sample, at least 1 */
+    gint32 *labels;    /* @capacity labels of the same token, not of the next; the ids themselves if
+                          the sample has none */
+    gsize capacity;    /* tokens; longer samples are checked and counted, not stored */
+    guint64 n_tokens;  /* (out): tokens of the whole sample, at least 1 */
 } RpSample;
 
 typedef struct {

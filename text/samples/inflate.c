@@ -22,9 +22,9 @@ struct _RpInflate {
     Kind kind;
     GConverter *gzip;
     ZSTD_DStream *zstd;
-    char *piece; /* of the file: */
+    char *piece; /* a piece of the file: */
     gsize from, to;
-    guint64 offset;   /* of what stands behind the piece */
+    guint64 offset;   /* offset of the bytes behind the piece */
     gboolean ended;   /* the file */
     gboolean between; /* members or frames: it may end here */
 };
@@ -185,7 +185,7 @@ rp_inflate_read(RpInflate *inflate, char *to, gsize room, gsize *n, GError **err
             return TRUE;
         }
         if (inflate->ended && inflate->kind == ZSTD) {
-            /* what is left inside, or nothing */
+            /* output that is left inside, or nothing */
             if (!inflate_zstd(inflate, to, room, n, error))
                 return FALSE;
             if (*n == 0)

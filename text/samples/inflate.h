@@ -1,6 +1,6 @@
 /**
  * The bytes of a file, decompressed if its name ends in .gz, .zst or .zstd. They come in pieces: a
- * file may be larger than memory, and so may what it decompresses to.
+ * file may be larger than memory, and so may its decompressed text.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 #define RP_SAMPLES_ERROR (rp_samples_error_quark())
 GQuark rp_samples_error_quark(void);
 typedef enum {
-    RP_SAMPLES_ERROR_FILE,   /* of an unknown kind, damaged, or cut short */
+    RP_SAMPLES_ERROR_FILE,   /* a file of an unknown kind, damaged, or cut short */
     RP_SAMPLES_ERROR_RECORD, /* a record that is none, or that no sample can be made of */
     RP_SAMPLES_ERROR_NOTHING /* no sample in all of the files, or nothing to learn */
 } RpSamplesError;

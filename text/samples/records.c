@@ -14,7 +14,7 @@ struct _RpRecords {
     gsize from, to;
     guint64 line; /* newlines before @from */
     gboolean ended;
-    enum { BEFORE, FIRST, WITHIN, BEHIND } place; /* of an array */
+    enum { BEFORE, FIRST, WITHIN, BEHIND } place; /* place in an array */
 };
 
 static gboolean
@@ -188,7 +188,7 @@ skip_space(RpRecords *records, GError **error)
     return c;
 }
 
-/* As far as the comma or bracket behind the element. What is inside is for others to check. */
+/* As far as the comma or bracket behind the element. Others check the inside. */
 static gboolean
 copy_element(RpRecords *records, GString *text, guint64 line, GError **error)
 {

@@ -212,7 +212,7 @@ evaluate_concat(RpRender *render, const RpSyntax *node, RpValue *value)
     return rp_keep_text(render, text, value);
 }
 
-/* Whether @node gives what Jinja calls safe: the filter, or a sum with it. */
+/* Whether @node gives a value that Jinja calls safe: the filter, or a sum with it. */
 static gboolean
 is_safe(const RpSyntax *node)
 {

@@ -123,7 +123,7 @@ filter_length(RpRender *render, const RpArguments *arguments, RpValue *result)
     }
 }
 
-/* As Python's int(): of a text, digits with a sign and space around. */
+/* As Python's int(): a text has digits with a sign and space around. */
 static gboolean
 parse_int(RpValue text, guint base, gint64 *integer)
 {

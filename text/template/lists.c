@@ -116,7 +116,7 @@ filter_reverse(RpRender *render, const RpArguments *arguments, RpValue *result)
     return rp_keep_text(render, text, result);
 }
 
-/* What an item is compared by: its attribute, letters of any case as small. */
+/* The key by which an item is sorted: its attribute, in lower case unless @exact. */
 static gboolean
 sort_key(RpRender *render, RpValue item, RpValue path, gboolean exact, RpValue *key)
 {

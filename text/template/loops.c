@@ -6,15 +6,15 @@ typedef struct {
     RpRender *render;
     const RpSyntax *node;
     RpList *source;
-    guint n_taken;    /* of the source */
-    RpList *accepted; /* those that the loop's condition took so far */
+    guint n_taken;    /* taken from the source */
+    RpList *accepted; /* items that the loop's condition has accepted so far */
     guint index;
     RpScope *outside;
-    const RpList *changed; /* what changed() was asked for last; NULL: never */
+    const RpList *changed; /* last arguments of changed(); NULL: never called */
 } Loop;
 
 /* Takes from the source until @n are accepted or none is left. A condition is asked as late as in
- * Jinja: it may depend on what the loop did before. */
+ * Jinja: it may depend on earlier effects of the loop. */
 static gboolean
 accept(Loop *loop, guint n)
 {

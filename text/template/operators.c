@@ -122,7 +122,7 @@ join(RpRender *render, RpValue a, RpValue b, RpValue *value)
     return TRUE;
 }
 
-/* @a and @b behind each other, the items of @b so many times. */
+/* @a, then the items of @b @times times. */
 static gboolean
 repeat_items(RpRender *render, RpValue like, const RpList *a, const RpList *b, gint64 times,
              RpValue *value)

@@ -1,7 +1,7 @@
 /**
- * A rendering under way: what statements, expressions and functions share. Within this folder.
+ * A rendering in progress, shared by statements, expressions and functions. Within this folder.
  *
- * Whatever fails sets the error once and returns FALSE; values are written on success only.
+ * A function that fails sets the error once and returns FALSE; values are written on success only.
  */
 #pragma once
 
@@ -39,16 +39,17 @@ typedef struct {
     RpRendered *rendered;
     GDateTime *now;
     gsize max_bytes;
-    guint loop_symbol; /* of `loop`; G_MAXUINT: it is not used */
+    guint loop_symbol; /* symbol of `loop`; G_MAXUINT: it is not used */
     gboolean failed;
     GError **error;
 } RpRender;
 
-/* Of a call. */
+/* Most parameters of a call. */
 #define RP_MAX_PARAMETERS 5
 typedef struct {
-    RpValue self;                     /* of filters, tests and methods: what they are of */
-    RpValue bound[RP_MAX_PARAMETERS]; /* by the row's parameters; rp_given() tells */
+    RpValue self;                     /* filters, tests and methods: their object */
+    RpValue bound[RP_MAX_PARAMETERS]; /* by the row's parameters; rp_given() says whether it is
+                                         there */
     const RpValue *given;             /* all as they stand, the named ones last */
     guint n_given;
     const RpValue *names;
@@ -64,18 +65,18 @@ typedef struct {
     const char *parameters[RP_MAX_PARAMETERS]; /* NULL behind the last */
     guint required;
     gboolean any; /* takes arguments as they come */
-    guint types;  /* of a method: bits of the RpValueType that have it */
-    guint bytes;  /* of the text that it is of, a step: it goes over all of them; 0: it does not */
+    guint types;  /* a method's: bits of the RpValueType that have it */
+    guint bytes;  /* text bytes that take a step, since it reads all of them; 0: it does not */
 } RpRow;
 
 /* Characters that are decoded one by one, and bytes that are scanned, in the time of a step. */
 #define RP_DECODED 8
 #define RP_SCANNED 64
 
-/* What a value of type RP_VALUE_FUNCTION is: `other` points to it. */
+/* The function behind `other` of a value of type RP_VALUE_FUNCTION. */
 typedef struct {
     const RpRow *row; /* NULL: a macro */
-    RpValue self;     /* of a method */
+    RpValue self;     /* a method's */
     const RpSyntax *macro;
     RpScope *scope;
 } RpFunction;
@@ -142,13 +143,13 @@ const RpRow *rp_find_method(const char *name, RpValueType type);
 const RpRow *rp_find_global(const char *name);
 
 /* For functions: conversions that fail with a message. */
-/* The items of what can be looped over; a generator's are gone then. */
+/* The items of an iterable value; a generator's are gone then. */
 gboolean rp_to_items(RpRender *render, RpValue value, RpList **list);
 /* As str() gives it; strings share. */
 gboolean rp_to_text(RpRender *render, RpValue value, RpValue *text);
 gboolean rp_to_integer(RpRender *render, RpValue value, gint64 *integer);
 gboolean rp_to_text_argument(RpRender *render, RpValue value, RpValue *text);
-/* @text in the arena, if there is room. */
+/* @text in the arena, if it fits. */
 gboolean rp_keep_text(RpRender *render, const GString *text, RpValue *value);
 /* @item.a.b, as attributes of filters are written. */
 gboolean rp_get_path(RpRender *render, RpValue item, RpValue path, RpValue *value);

@@ -7,8 +7,8 @@
  * column: call blocks, include, import, extends, block, autoescape, recursive loops, `*` and `**`
  * in calls, integers beyond 64 bits. docs/chats.md lists filters, tests and methods.
  *
- * Whatever a template does, it ends: steps, memory, depth and output are bounded. A template is
- * read only once it is compiled; threads may share it.
+ * Every template ends: steps, memory, depth and output are bounded. A template is read only once it
+ * is compiled; threads may share it.
  */
 #pragma once
 
@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     GString *text;
-    GArray *generations; /* (element-type RpTextSpan): of generation blocks, in their order */
+    GArray *generations; /* (element-type RpTextSpan): generation blocks, in their order */
     GArray *traces;      /* (element-type RpTextTrace): none of empty text */
     gboolean hidden;     /* a generation block stood in a macro or a set block: no span */
 } RpRendered;
@@ -56,16 +56,16 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRendered, rp_rendered_clear)
 
 /* 0 of a bound: the default. */
 typedef struct {
-    GDateTime *now; /* (nullable): of strftime_now(); NULL: this moment */
+    GDateTime *now; /* (nullable): the time of strftime_now(); NULL: this moment */
     guint64 max_steps;
-    gsize max_bytes; /* of memory; and of the text */
+    gsize max_bytes; /* limit of memory; and of the text */
 } RpTemplateOptions;
 #define RP_TEMPLATE_MAX_STEPS G_GUINT64_CONSTANT(20000000)
 #define RP_TEMPLATE_MAX_BYTES ((gsize)512 << 20)
 
 /**
  * rp_template_render:
- * @variables: of the template, by their names
+ * @variables: the template's, by their names
  * @rendered: (out): set on success only
  *
  * Errors: RP_TEMPLATE_ERROR with line and column of the template

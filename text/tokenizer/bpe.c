@@ -21,7 +21,7 @@ typedef struct {
     guint32 id;
     guint32 previous;
     guint32 next;
-    guint32 rank; /* of the pair with the next; RP_TOKEN_NONE: they do not merge */
+    guint32 rank; /* rank of the merge with the next; RP_TOKEN_NONE: they do not merge */
 } Link;
 
 void

@@ -1,7 +1,7 @@
 /*
  * Pieces that have been split before: words come again and again. Each place is filled once, by the
- * thread that claims it first, and never changes; so readers need no lock, and the memory has an end.
- * What is in it only saves time.
+ * thread that claims it first, and never changes; so readers need no lock, and the memory has an
+ * end. The cache saves time only and never changes a result.
  */
 #include "text/tokenizer/private.h"
 

@@ -16,7 +16,7 @@
 /* The edits of one step, from its result back to its source. */
 typedef struct {
     GArray *edits; /* RpEdit */
-    guint next;    /* the first that begins behind the place asked for last */
+    guint next;    /* the first that begins behind the place of the last look-up */
 } Layer;
 
 typedef struct {
@@ -28,11 +28,11 @@ typedef struct {
     RpMatch *match;
     GPtrArray *layers; /* Layer: spare ones behind the first n_layers */
     guint n_layers;
-    GString *texts[2]; /* of normalizers: one is read, the other written */
-    GString *prefixed; /* and of what stands before pieces */
+    GString *texts[2]; /* normalizers read one and write the other */
+    GString *prefixed; /* text with a prefix before it */
     GString *spaced;
-    gsize origin;   /* of the stretch in the text */
-    gboolean moved; /* what is cut is a part of the text as it is, @shift bytes behind its start */
+    gsize origin;   /* start of the stretch in the text */
+    gboolean moved; /* the part is cut from the text as it is, @shift bytes behind its start */
     gsize shift;
     const char *text; /* that is cut into pieces */
 } Encoder;
@@ -46,7 +46,7 @@ layer_free(gpointer data)
     g_free(layer);
 }
 
-/* Room for the edits of one more step; %NULL where nobody asks for them. */
+/* Memory for the edits of one more step; %NULL if nobody needs them. */
 static GArray *
 push_layer(Encoder *encoder)
 {
@@ -228,7 +228,7 @@ encode_words(Encoder *encoder, gsize start, gsize end)
 
 static gboolean split(Encoder *encoder, guint step, gsize start, gsize end);
 
-/* A part that waits for what follows it. */
+/* A part that waits for the next one. */
 typedef struct {
     gsize start, end;
     gboolean held;
@@ -244,7 +244,7 @@ flush(Encoder *encoder, guint step, Held *held)
     return good;
 }
 
-/* The next part of a text that a pattern divides: a match, or what is between matches. */
+/* The next part of a text that a pattern divides: a match, or the text between matches. */
 static gboolean
 take_part(Encoder *encoder, guint step, Held *held, gsize start, gsize end, gboolean is_match)
 {
@@ -269,7 +269,7 @@ take_part(Encoder *encoder, guint step, Held *held, gsize start, gsize end, gboo
     return TRUE;
 }
 
-/* Cuts a part of the text by the rules from @step on, and encodes what comes out. */
+/* Cuts a part of the text by the rules from @step on, and encodes the results. */
 static gboolean
 split(Encoder *encoder, guint step, gsize start, gsize end)
 {
@@ -309,7 +309,8 @@ split(Encoder *encoder, guint step, gsize start, gsize end)
 
 /* ---- stretches ---- */
 
-/* Puts Metaspace's marks and the prefix in, then cuts. @at: of @text in the normalized stretch */
+/* Puts Metaspace's marks and the prefix in, then cuts. @at: place of @text in the normalized
+ * stretch */
 static gboolean
 encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
 {

@@ -1,11 +1,11 @@
-/* post_processor and decoder of a tokenizer.json: tokens around a text, and the way back. */
+/* post_processor and decoder of a tokenizer.json: tokens around a text, and decoding. */
 #include "text/tokenizer/file.h"
 
 #include <string.h>
 
 #include "core/base/quote.h"
 
-/* Of a template. */
+/* Limits the tokens of a template. */
 #define MOST_TOKENS 64
 
 /* ---- post_processor ---- */
@@ -13,7 +13,7 @@
 typedef struct {
     RpTokenizer *tokenizer;
     guint type;
-    GPtrArray *names;   /* of "single": those of tokens, NULL for the text */
+    GPtrArray *names;   /* in "single": names of tokens, NULL for the text */
     GHashTable *tokens; /* name -> GArray of ids */
 } RawProcessor;
 
@@ -153,7 +153,7 @@ rp_tokenizer_read_post_processor(RpJsonPull *pull, const RpJsonField *field, gpo
          .choices = types},
         {"processors", read_processors},
         {"single", read_single},
-        {"pair", rp_json_read_ignored}, /* of two texts */
+        {"pair", rp_json_read_ignored}, /* a template of two texts */
         {"special_tokens", read_specials},
         {"add_prefix_space", rp_json_read_ignored}, /* ByteLevel's are of offsets */
         {"trim_offsets", rp_json_read_ignored},
@@ -182,7 +182,7 @@ typedef struct {
     gboolean add_prefix_space;
 } RawDecoder;
 
-/* Those of RpDecodeKind first. */
+/* The first ones stand in the order of RpDecodeKind. */
 static const char *const decoder_types[] = {"ByteLevel", "Replace",   "ByteFallback", "Fuse",
                                             "Strip",     "Metaspace", "Sequence",     NULL};
 #define DECODER_SEQUENCE 6
@@ -239,7 +239,7 @@ rp_tokenizer_read_decoder(RpJsonPull *pull, const RpJsonField *field, gpointer v
         ROW("replacement", rp_tokenizer_read_string, replacement, .required = FALSE),
         ROW("prepend_scheme", rp_json_read_choice_index, prepend_scheme, .choices = schemes),
         ROW("add_prefix_space", rp_json_read_boolean, add_prefix_space, .null_is_absent = TRUE),
-        {"split", rp_json_read_ignored}, /* of texts, not of tokens */
+        {"split", rp_json_read_ignored}, /* it splits texts, not tokens */
         {"str_rep", rp_json_read_ignored},
         {"trim_offsets", rp_json_read_ignored},
         {"use_regex", rp_json_read_ignored},

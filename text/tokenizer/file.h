@@ -18,7 +18,7 @@ gboolean rp_tokenizer_read_decoder(RpJsonPull *pull, const RpJsonField *field, g
 gboolean rp_tokenizer_read_model(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_tokenizer_read_added(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 
-/* Any text, into a char *; what stands there is freed. */
+/* Any text, into a char *; the old one is freed. */
 gboolean rp_tokenizer_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 /* {"String": …} or {"Regex": …}, into an RpPattern *. */
 gboolean rp_tokenizer_read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value);

@@ -7,8 +7,8 @@
  *
  * It rests on these facts (the idea is that of github/rust-gems, crates/bpe):
  *
- *  1. What lies in a token has merged as if it stood alone. So a token is made by one merge only, its
- *     own, whatever others give the same text.
+ *  1. Text within a token has merged as if it stood alone. So a token is made by one merge only,
+ *     its own, whatever others give the same text.
  *  2. A text becomes tokens t1 … tn if each becomes itself when it stands alone, and each two
  *     neighbours stay two when they stand alone. For the first merge across a border sees its two
  *     neighbours as they are without the others.
@@ -23,8 +23,8 @@
  *
  * Ranks are the time if each token's merge comes after those of its two parts. A merge that comes
  * before one of them does no harm if its two tokens never meet, because parts of them merge earlier;
- * files that list all ways to split a token are full of such. A tokenizer in which they may meet is
- * not for this way.
+ * files that list all ways to split a token are full of such merges. A tokenizer in which they may
+ * meet is not for this algorithm.
  */
 #include "text/tokenizer/longest.h"
 
@@ -36,13 +36,13 @@
 
 /* Tokens are numbered in the order of their texts, so that those of one text share caches. */
 typedef struct {
-    guint32 left, right; /* that it is merged of, when it stands alone; of a byte, the byte */
+    guint32 left, right; /* the two of its last merge, when alone; the byte, if it is one */
     guint32 born;        /* 1 + the rank of this merge; 0: it is one symbol */
     guint32 shorter;     /* the longest other token that begins it */
     guint32 length;      /* bytes; 0: no text becomes this token */
     guint32 id;
     guint32 pairs;       /* its first slot, if a token is merged of it and others; or NO_PAIRS */
-    guint32 pairs_shift; /* of a hash of the right one */
+    guint32 pairs_shift; /* shift of a hash of the right one */
 } Token;
 
 #define NO_PAIRS G_MAXUINT32
@@ -58,7 +58,7 @@ struct _RpLongest {
     Token *tokens;
     Pair *pairs;
     guint32
-        *byte_ranks; /* of two tokens of a byte each, most merges that are asked for; or %NULL */
+        *byte_ranks; /* ranks of two tokens of a byte each, the most frequent look-ups; or %NULL */
 };
 
 /* ---- two tokens ---- */
@@ -78,7 +78,7 @@ merge_before(const Token *tokens, RankOf rank_of, gconstpointer data, guint32 le
         const guint32 left_born = l->born, right_born = r->born;
         const guint32 rank = rank_of(data, left, right);
 
-        /* of equal merges the left one is first: that within @left, but not that within @right */
+        /* the left one of equal merges is first: that within @left, but not that within @right */
         if (rank < left_dies && rank <= right_dies)
             return TRUE;
         if (left_born == 0 && right_born == 0)
@@ -120,13 +120,13 @@ rank_in_pairs(gconstpointer data, guint32 left, guint32 right)
 
 /* ---- which tokens text becomes ---- */
 
-/* What is known while a tokenizer is prepared. */
+/* State while a tokenizer is prepared. */
 typedef struct {
     const RpTokenizer *tokenizer;
     RpLongest *longest;
     GArray *words;     /* RpTrieWord: all tokens, by number */
     guint32 *numbers;  /* by id */
-    gboolean *foreign; /* by id: it stands for what the vocabulary lacks */
+    gboolean *foreign; /* by id: it stands for text that the vocabulary lacks */
 } Making;
 
 static void
@@ -166,7 +166,7 @@ find_foreign(Making *making)
             making->foreign[tokenizer->fallback_ids[byte]] = TRUE;
 }
 
-/* Merges by rank, some of which none has. %NULL: one is of what the vocabulary lacks. */
+/* Merges by rank, some of which none has. %NULL: one is of text that the vocabulary lacks. */
 static GPtrArray *
 order_merges(const Making *making)
 {
@@ -188,7 +188,7 @@ order_merges(const Making *making)
     return g_steal_pointer(&ordered);
 }
 
-/* Tokens that merging begins with. FALSE: there are symbols that this way does not know. */
+/* Tokens that merging begins with. FALSE: there are symbols that this algorithm does not know. */
 static gboolean
 add_symbols(Making *making)
 {
@@ -205,7 +205,8 @@ add_symbols(Making *making)
             tokens[making->numbers[id]].left = byte;
         } else if (tokenizer->unk == RP_TOKEN_NONE &&
                    !(tokenizer->byte_fallback && tokenizer->fallback_ids[byte] != RP_TOKEN_NONE)) {
-            return FALSE; /* what the vocabulary lacks is dropped, and others become neighbours */
+            return FALSE; /* text that the vocabulary lacks is dropped, and other text becomes
+                             adjacent */
         }
     }
     for (guint32 i = 0; !tokenizer->byte_level && i < making->words->len; i++) {
@@ -379,8 +380,8 @@ typedef struct {
     const RpLongest *longest;
     RpMergeWork *work;
     guint64 *dead;     /* a bit by byte of the piece: no token of it ends there */
-    RpSymbol *symbols; /* of the piece, up to now */
-    guint32 *numbers;  /* of their tokens */
+    RpSymbol *symbols; /* symbols of the piece, so far */
+    guint32 *numbers;  /* numbers of their tokens */
     guint n;
     guint first; /* symbols before it are behind a character that the vocabulary lacks */
 } Walk;

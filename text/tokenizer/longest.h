@@ -5,8 +5,8 @@
 
 #include "text/tokenizer/private.h"
 
-/* %NULL: a tokenizer that is not for this way (longest.c): bytes that the vocabulary lacks, merges of
- * those, or merges that come before their parts' own and may still happen. */
+/* %NULL: a tokenizer that this algorithm cannot handle (longest.c): bytes that the vocabulary
+ * lacks, merges of those, or merges that come before their parts' own and may still happen. */
 RpLongest *rp_longest_new(const RpTokenizer *tokenizer);
 void rp_longest_free(RpLongest *longest);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpLongest, rp_longest_free)

@@ -1,4 +1,4 @@
-/* Pairs of tokens and what they become: an open-addressing table. */
+/* Pairs of tokens and their merges: an open-addressing table. */
 #include "text/tokenizer/private.h"
 
 #define FIRST_BITS 10

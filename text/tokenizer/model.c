@@ -1,4 +1,4 @@
-/* model and added_tokens of a tokenizer.json: what is large in it. */
+/* The large parts of a tokenizer.json: model and added_tokens. */
 #include "text/tokenizer/file.h"
 
 #include <string.h>
@@ -147,7 +147,7 @@ add_model(RpJsonPull *pull, const RpJsonRecord *record, RawModel *raw)
     if (raw->dropout != 0)
         return rp_json_record_fail(record, pull, "dropout", "0 or null");
     if (raw->merges_wait && !read_merges(&raw->merges, NULL, raw)) {
-        pull->failed = TRUE; /* the copy has told why */
+        pull->failed = TRUE; /* the copy has set the error */
         return FALSE;
     }
     if (raw->unk != NULL) {

@@ -1,17 +1,17 @@
 /*
- * Text before it is cut into pieces. Unicode's forms are made piece by piece: a character, and what
- * may join it: marks, and the letters of Hangul and Katakana. All else in a text stays where it is,
- * without a look at it where no byte is beyond U+02FF.
+ * Text before it is cut into pieces. Unicode's forms are made piece by piece: a character, and
+ * those that may join it: marks, and the letters of Hangul and Katakana. All else in a text stays
+ * where it is, without a look at it where no byte is beyond U+02FF.
  */
 #include "text/tokenizer/private.h"
 
 #include <string.h>
 
-/* Of one code point, as GLib says. */
+/* Code points that one code point decomposes into at most, as GLib says. */
 #define MOST_DECOMPOSED G_UNICHAR_MAX_DECOMPOSITION_LENGTH
 /* The first byte of U+0300, the first character that changes or is joined in NFC. */
 #define FIRST_NFC 0xcc
-/* Ideographs, which nothing joins: a short cut. */
+/* Ideographs, which never compose: a short cut. */
 #define IS_IDEOGRAPH(c) ((c) >= 0x4e00 && (c) <= 0x9fff)
 
 static void
@@ -54,7 +54,7 @@ compare_classes(gconstpointer a, gconstpointer b, gpointer user_data)
            g_unichar_combining_class(*(const gunichar *)b);
 }
 
-/* Marks behind a character in the order of their classes; those of one class stay as they are. */
+/* Orders the marks behind a character by their classes; marks of one class keep their order. */
 static void
 order_marks(gunichar *characters, guint n)
 {
@@ -73,7 +73,7 @@ order_marks(gunichar *characters, guint n)
     }
 }
 
-/* Joins what composes. Returns: how many are left */
+/* Composes characters. Returns: the number left */
 static guint
 compose(gunichar *characters, guint n)
 {
@@ -136,7 +136,7 @@ normalize_form(RpNormalizeKind kind, const char *text, gsize length, GString *ou
             at++;
             continue;
         }
-        /* a mark joins what stands before it, though that be ASCII */
+        /* a mark joins the character before it, though that be ASCII */
         gsize start = at, end = (gsize)(g_utf8_next_char(text + at) - text);
         const gunichar c = g_utf8_get_char(text + at);
         gboolean alone = TRUE;

@@ -27,7 +27,7 @@ static const char alike[] = "pPdDrntfxAzZ";
 /* Unicode's white space, within a class; PCRE2's \s has U+180E too. */
 #define SPACES "\\t-\\r\\x{85}\\p{Z}"
 
-/* What stands behind a backslash, as PCRE2 writes it. Returns: FALSE if it has no such thing */
+/* Writes a backslash and @letter as PCRE2 does. Returns: FALSE if PCRE2 has no such escape */
 static gboolean
 translate_escape(char letter, gboolean in_class, GString *out)
 {
@@ -42,7 +42,7 @@ translate_escape(char letter, gboolean in_class, GString *out)
     return TRUE;
 }
 
-/* The same for PCRE2. Returns: %NULL with what it has not (transfer full) */
+/* The same for PCRE2. Returns: %NULL with the missing feature (transfer full) */
 static GString *
 translate(const char *regex, char **fault)
 {
@@ -168,7 +168,7 @@ rp_pattern_next(const RpPattern *pattern, RpMatch *match, const char *text, gsiz
     n = pattern->jit
             ? pcre2_jit_match(pattern->code, (PCRE2_SPTR)text, length, from, 0, match->data, NULL)
             : PCRE2_ERROR_JIT_STACKLIMIT;
-    if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* its stack is small; the slow way has the heap */
+    if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* its stack is small; the slow path has the heap */
         n = pcre2_match(pattern->code, (PCRE2_SPTR)text, length, from,
                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match->data, NULL);
     if (n < 0)
@@ -177,5 +177,5 @@ rp_pattern_next(const RpPattern *pattern, RpMatch *match, const char *text, gsiz
 
     *start = ends[0];
     *end = ends[1];
-    return *start <= *end ? 1 : -1; /* \K in a lookahead would turn them around */
+    return *start <= *end ? 1 : -1; /* \K in a lookahead would reverse them */
 }

@@ -1,6 +1,6 @@
 /**
- * What a tokenizer.json says, as encode.c and decode.c use it. Nothing changes after it is read, but
- * the cache of pieces, whose places are filled once each.
+ * The content of a tokenizer.json, as encode.c and decode.c use it. Nothing changes after it is
+ * read, but the cache of pieces, whose places are filled once each.
  */
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #define RP_TOKEN_NONE G_MAXUINT32
-/* Of a file; the largest vocabularies that are published have 262,144. */
+/* Limits a file's ids; the largest vocabularies that are published have 262,144. */
 #define RP_TOKENIZER_MAX_ID ((1u << 24) - 1)
 
 /* ---- vocabulary.c ---- */
@@ -18,11 +18,11 @@ typedef struct {
     guint32 length;
 } RpVocabularyText;
 
-/* Tokens by id, and ids by what the file writes for them. */
+/* Tokens by id, and ids by the text that the file writes for them. */
 typedef struct {
     GByteArray *texts;
     GArray *contents; /* RpVocabularyText by id; length 0: no token */
-    GArray *bytes;    /* RpVocabularyText by id: what a byte-level decoder makes of it */
+    GArray *bytes;    /* RpVocabularyText by id: the bytes that a byte-level decoder makes */
     guint32 *slots;   /* ids by the hash of their content */
     guint32 mask;
     guint n_tokens;
@@ -62,7 +62,7 @@ typedef struct {
 void rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id);
 /* %NULL: the two are not merged. */
 const RpMerge *rp_merges_find(const RpMerges *merges, guint32 left, guint32 right);
-/* Of @merges->slots, empty ones too. */
+/* The length of @merges->slots, empty ones included. */
 gsize rp_merges_n_slots(const RpMerges *merges);
 void rp_merges_clear(RpMerges *merges);
 
@@ -71,13 +71,13 @@ typedef struct {
     guint32 end; /* in the piece */
 } RpSymbol;
 
-/* What merging needs beside the piece; of one thread. */
+/* Memory that merging needs beside the piece; one thread uses it. */
 typedef struct {
     GArray *symbols; /* RpSymbol: the result */
     GArray *links;
     GArray *heap;
-    GArray *dead;    /* guint64: of longest.c */
-    GArray *numbers; /* guint32: of longest.c */
+    GArray *dead;    /* guint64: longest.c's */
+    GArray *numbers; /* guint32: longest.c's */
 } RpMergeWork;
 
 void rp_merge_work_init(RpMergeWork *work);
@@ -103,18 +103,18 @@ void rp_piece_cache_free(RpPieceCache *cache);
 /* Returns: how many symbols it has; 0: the piece is not there. @place: for the next. */
 guint rp_piece_cache_find(RpPieceCache *cache, const char *piece, gsize length,
                           RpSymbol symbols[RP_CACHED_SYMBOLS]);
-/* Keeps a piece as long as there is room. */
+/* Keeps a piece as long as there is space. */
 void rp_piece_cache_add(RpPieceCache *cache, const char *piece, gsize length,
                         const RpSymbol *symbols, guint n);
 
 /* ---- pattern.c ---- */
 
 typedef struct _RpPattern RpPattern;
-/* Of one thread. */
+/* One thread uses it. */
 typedef struct _RpMatch RpMatch;
 
-/* A regular expression as Oniguruma reads it, which Hugging Face tokenizers uses.
- * Returns: %NULL with what is wrong with it (transfer full) */
+/* A regular expression as Oniguruma reads it, which Hugging Face tokenizers uses. Returns: %NULL
+ * with its fault (transfer full) */
 RpPattern *rp_pattern_new_regex(const char *regex, char **fault);
 RpPattern *rp_pattern_new_literal(const char *text);
 void rp_pattern_free(RpPattern *pattern);
@@ -144,8 +144,8 @@ typedef enum {
 
 typedef struct {
     RpNormalizeKind kind;
-    RpPattern *pattern; /* of REPLACE */
-    char *content;      /* of PREPEND and REPLACE */
+    RpPattern *pattern; /* REPLACE */
+    char *content;      /* PREPEND and REPLACE */
 } RpNormalize;
 
 /* Returns: 1 @out is the new text, 0 it is the old one, -1 as rp_pattern_next(), or it would have more
@@ -170,7 +170,7 @@ typedef struct {
     guint32 id; /* RP_TOKEN_NONE: text between tokens */
 } RpAddedMatch;
 
-/* Of tokens that are looked for in the same text. */
+/* Tokens that are looked for in the same text. */
 typedef struct {
     GArray *tokens;       /* RpAddedToken, by content */
     gboolean starts[256]; /* one begins with this byte */
@@ -220,10 +220,10 @@ typedef enum {
 
 typedef struct {
     RpDecodeKind kind;
-    RpPattern *pattern;  /* of REPLACE */
-    char *content;       /* of REPLACE, STRIP and METASPACE */
-    guint start, stop;   /* of STRIP */
-    gboolean drop_first; /* of METASPACE */
+    RpPattern *pattern;  /* REPLACE */
+    char *content;       /* REPLACE, STRIP and METASPACE */
+    guint start, stop;   /* STRIP */
+    gboolean drop_first; /* METASPACE */
 } RpDecode;
 
 struct _RpTokenizer {
@@ -234,18 +234,18 @@ struct _RpTokenizer {
     gboolean byte_fallback;
     gboolean fuse_unk;
     guint32 unk;               /* or RP_TOKEN_NONE */
-    guint32 byte_ids[256];     /* of a byte-level file, by byte */
+    guint32 byte_ids[256];     /* a byte-level file's, by byte */
     guint32 fallback_ids[256]; /* <0x00> to <0xFF> */
     RpLongest *longest;        /* or %NULL: pieces are split by rp_bpe_merge() */
     gboolean cuts_words;       /* no merge joins a word to the ▁ of the next */
     RpPieceCache *cache;
     GArray *added;         /* RpAddedToken: all, in the file's order */
-    RpAddedSet matched[2]; /* of these: looked for in text as it is, and in normalized text */
+    RpAddedSet matched[2]; /* the same: looked for in text as it is, and in normalized text */
     GHashTable *special;   /* ids */
     GArray *normalizers;   /* RpNormalize */
     RpPrefix prefix;       /* before pieces are cut */
     char *prefix_text;
-    RpNormalize *spaces; /* of Metaspace, or %NULL */
+    RpNormalize *spaces; /* Metaspace's, or %NULL */
     GArray *splits;      /* RpSplit */
     GArray *before;      /* guint32: the template's tokens */
     GArray *after;

@@ -84,7 +84,7 @@ typedef struct {
     RpPattern *pattern;
 } RawNormalizer;
 
-/* Those of RpNormalizeKind first. */
+/* The first ones stand in the order of RpNormalizeKind. */
 static const char *const normalizer_types[] = {"NFC",     "NFD",     "NFKC",     "NFKD",
                                                "Prepend", "Replace", "Sequence", NULL};
 #define NORMALIZER_SEQUENCE 6
@@ -291,7 +291,7 @@ rp_tokenizer_read_pre_tokenizer(RpJsonPull *pull, const RpJsonField *field, gpoi
         ROW("behavior", rp_json_read_choice_index, behavior, .choices = behaviors),
         ROW("invert", rp_json_read_boolean, invert, .required = FALSE),
         ROW("add_prefix_space", rp_json_read_boolean, add_prefix_space, .null_is_absent = TRUE),
-        {"trim_offsets", rp_json_read_ignored}, /* of offsets that people see */
+        {"trim_offsets", rp_json_read_ignored}, /* it moves offsets, which only people see */
         ROW("use_regex", rp_json_read_boolean, use_regex, .required = FALSE),
         ROW("individual_digits", rp_json_read_boolean, individual_digits, .required = FALSE),
         ROW("replacement", rp_tokenizer_read_string, replacement, .required = FALSE),

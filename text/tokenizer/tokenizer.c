@@ -102,7 +102,7 @@ rp_tokenizer_free(RpTokenizer *tokenizer)
     g_free(tokenizer);
 }
 
-/* ---- what stands together ---- */
+/* ---- consistency of the parts ---- */
 
 /* The content of @token as normalizers leave it. FALSE: that takes too long. */
 static gboolean

@@ -3,7 +3,7 @@
  * Hugging Face tokenizers gives.
  *
  * It reads byte-pair encodings: byte-level ones (Qwen, Llama 3, GPT-OSS, DeepSeek, Mistral since its
- * third), and those of SentencePiece with byte fallback (Llama 2, early Mistral). A file that asks for
+ * third), and those of SentencePiece with byte fallback (Llama 2, early Mistral). A file that needs
  * something else is refused by the name of the key. Text is UTF-8.
  *
  *   text -> added tokens cut out -> normalizer -> pre_tokenizer: pieces -> model: merges -> ids
@@ -49,7 +49,7 @@ typedef enum { RP_TOKEN_BOS, RP_TOKEN_EOS, RP_TOKEN_PAD, RP_TOKEN_UNK, RP_TOKEN_
 
 /**
  * rp_tokenizer_open:
- * @path: of a tokenizer.json, or of the directory it is in
+ * @path: a tokenizer.json, or its directory
  *
  * Returns: (transfer full)
  * Errors: G_FILE_ERROR; RP_TOKENIZER_ERROR_FILE with line and column
@@ -86,13 +86,13 @@ gboolean rp_tokenizer_decode(const RpTokenizer *tokenizer, const guint32 *ids, g
 
 /* One more than the highest id. */
 guint rp_tokenizer_size(const RpTokenizer *tokenizer);
-/* Of the token written so in the file, added ones first; -1: there is none. */
+/* The id of the token written so in the file, added ones first; -1: there is none. */
 gint64 rp_tokenizer_id(const RpTokenizer *tokenizer, const char *content);
 /* As written in the file; %NULL: no token has this id. */
 const char *rp_tokenizer_token(const RpTokenizer *tokenizer, guint32 id);
 gboolean rp_tokenizer_is_special(const RpTokenizer *tokenizer, guint32 id);
-/* 0: the template is that of tokenizer.json; else of add_bos_token and add_eos_token in
- * tokenizer_config.json: of those alike, the same. */
+/* 0: the template is that of tokenizer.json; else a hash of add_bos_token and add_eos_token in
+ * tokenizer_config.json: the same if those are the same. */
 guint64 rp_tokenizer_template_hash(const RpTokenizer *tokenizer);
 /* -1: none is named. */
 gint64 rp_tokenizer_role(const RpTokenizer *tokenizer, RpTokenRole role);

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct _RpTrie RpTrie;
 
-/* Of two RpTrieWord, by their bytes. */
+/* Compares two RpTrieWord by their bytes. */
 int rp_trie_compare(gconstpointer a, gconstpointer b);
 
 /**

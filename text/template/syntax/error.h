@@ -12,5 +12,5 @@ typedef enum {
     RP_TEMPLATE_ERROR_SYNTAX,
     RP_TEMPLATE_ERROR_RENDER,
     RP_TEMPLATE_ERROR_RAISED, /* by the template: raise_exception() */
-    RP_TEMPLATE_ERROR_BOUND   /* of steps, memory, depth or output */
+    RP_TEMPLATE_ERROR_BOUND   /* too many steps, too much memory, depth or output */
 } RpTemplateError;

@@ -26,16 +26,16 @@ typedef enum {
 
 typedef struct {
     RpTokenType type;
-    const char *text; /* in the source; of a string, its value */
+    const char *text; /* in the source; a string's is that of its value */
     guint length;
     guint line;    /* from 1 */
     guint column;  /* from 1, in bytes */
-    RpValue value; /* of a string or number */
+    RpValue value; /* a string's or number's */
 } RpToken;
 
 /**
  * rp_template_tokens:
- * @arena: of the texts
+ * @arena: holds the texts
  * @name: for messages
  * @source: UTF-8
  *

@@ -1,7 +1,7 @@
 /**
  * The tree of a template, and the parser that makes it: the grammar of Jinja 3.1.
  *
- * One kind of node for all: what its parts are is said beside its type. Nodes stand in the arena of
+ * One kind of node for all: comments beside the types name its parts. Nodes stand in the arena of
  * their template. Names are numbers, so that scopes compare no strings.
  */
 #pragma once
@@ -81,9 +81,9 @@ struct _RpSyntax {
     RpSyntax *b;
     RpSyntax *c;
     RpSyntax **items;
-    RpValue *names;        /* of named arguments */
+    RpValue *names;        /* names of named arguments */
     const char *text;      /* with a NUL */
-    gconstpointer binding; /* of a filter, test: the row of their table; NULL: unknown */
+    gconstpointer binding; /* a filter's or test's row in their table; NULL: unknown */
     RpValue value;
 };
 
@@ -101,11 +101,11 @@ typedef struct {
 
 /**
  * rp_template_parse:
- * @arena: of the nodes
+ * @arena: holds the nodes
  * @name: for messages
  * @parsed: (out): symbols are to be freed
  *
- * Errors: RP_TEMPLATE_ERROR_SYNTAX, also for what Jinja has and this has not: by name
+ * Errors: RP_TEMPLATE_ERROR_SYNTAX, also for features that only Jinja has: by name
  */
 gboolean rp_template_parse(RpArena *arena, const char *name, const char *source, gsize length,
                            const RpNames *names, RpParsed *parsed, GError **error);

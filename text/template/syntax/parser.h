@@ -1,5 +1,5 @@
 /**
- * What statements and expressions share: the tokens, and making nodes. Within this folder.
+ * Shared by statements and expressions: the tokens, and making nodes. Within this folder.
  */
 #pragma once
 
@@ -16,8 +16,8 @@ typedef struct {
     GHashTable *symbols;
     guint nested;
     guint loops; /* that are open, for break and continue */
-    /* The first filter or test that is not known, outside of conditions: those that are within are
-     * refused when they are reached, as in Jinja. */
+    /* The first unknown filter or test outside of conditions: unknown ones within are refused when
+     * they are reached, as in Jinja. */
     const RpToken *unknown;
     gboolean unknown_filter;
     const char *unclosed; /* the block that is open */
@@ -50,7 +50,7 @@ void rp_parser_leave(RpParser *parser);
 RpSyntax *rp_parse_expression(RpParser *parser, gboolean with_if);
 /* Perhaps several, with commas. @until: (nullable): the name behind them */
 RpSyntax *rp_parse_tuple(RpParser *parser, gboolean with_if, const char *until);
-/* What is assigned to. @until: (nullable): the name behind it */
+/* The target of an assignment. @until: (nullable): the name behind it */
 RpSyntax *rp_parse_target(RpParser *parser, gboolean with_namespace, const char *until);
 /* @first: TRUE: no `|` stands before the first */
 RpSyntax *rp_parse_filters(RpParser *parser, RpSyntax *node, gboolean first);
@@ -59,7 +59,7 @@ RpSyntax *rp_parse_values(RpParser *parser, gboolean simple, gboolean with_if,
                           gboolean with_namespace, const char *until, gboolean bracketed);
 /* A name, a constant, or a bracket. */
 RpSyntax *rp_parse_primary(RpParser *parser, gboolean with_namespace);
-/* What stands behind @node (nullable): attributes, indices, calls. */
+/* Attributes, indices and calls behind @node (nullable). */
 RpSyntax *rp_parse_postfix(RpParser *parser, RpSyntax *node);
 /* Behind `is`. */
 RpSyntax *rp_parse_test(RpParser *parser, RpSyntax *value);

@@ -84,7 +84,7 @@ rp_value_read_json(RpArena *arena, RpJsonPull *pull, RpValue *value)
     return read_value(arena, pull, scratch, value);
 }
 
-/* What all levels share. */
+/* State that all levels share. */
 typedef struct {
     RpArena *arena;
     const RpJsonStyle *style;

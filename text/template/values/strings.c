@@ -88,14 +88,14 @@ rp_string_case(RpArena *arena, RpValue string, RpCase kind)
     return rp_value_copy(arena, text->str, text->len);
 }
 
-/* The last @part in @string, by what of it has been matched from its end on: each byte is looked at twice. */
+/* Finds the last @part in @string, matching from its end on: each byte is looked at twice. */
 static gssize
 find_last(RpValue string, RpValue part)
 {
     const guint n = part.length;
     const char *tail = part.text + n - 1, *end = string.text + string.length - 1;
     g_autofree guint *border =
-        g_new0(guint, n); /* of each length, the longest that it begins and ends with */
+        g_new0(guint, n); /* [length] the longest part that both begins and ends it */
 
     for (guint i = 1, k = 0; i < n; i++) {
         while (k > 0 && tail[-(gssize)k] != tail[-(gssize)i])

@@ -1,5 +1,5 @@
 /**
- * Strings as Python has them: places are characters, and space is what str.isspace() calls so.
+ * Strings as Python has them: places are characters, and space is as in str.isspace().
  *
  * Case is mapped character by character, whatever the locale: the capital of "ß" stays "ß".
  */
@@ -36,7 +36,7 @@ RpValue rp_string_case(RpArena *arena, RpValue string, RpCase kind);
 gssize rp_string_find(RpValue string, RpValue part, gboolean last);
 gboolean rp_string_starts(RpValue string, RpValue part);
 gboolean rp_string_ends(RpValue string, RpValue part);
-/* @separator: none: space. @most: of splits; negative: all. @right: from the end */
+/* @separator: none: space. @most: most splits; negative: all. @right: from the end */
 RpList *rp_string_split(RpArena *arena, RpValue string, RpValue separator, gint64 most,
                         gboolean right);
 RpList *rp_string_lines(RpArena *arena, RpValue string);

@@ -54,7 +54,7 @@ rp_arena_alloc(RpArena *arena, gsize bytes)
         g_ptr_array_add(arena->chunks, start);
         arena->used += chunk;
         if (rounded == chunk)
-            return start; /* what is left in the last one is taken by the next */
+            return start; /* the chunk before keeps its rest for the next one */
         arena->at = start;
         arena->left = chunk;
     }
@@ -145,7 +145,7 @@ rp_list_new(RpArena *arena, guint capacity)
     return list;
 }
 
-/* Twice as much room; the old one stays until the arena ends. */
+/* Doubles the capacity; the old memory stays until the arena ends. */
 static gpointer
 grown(RpArena *arena, gconstpointer items, guint *capacity, gsize size)
 {

@@ -1,5 +1,5 @@
 /**
- * Values of templates, as Python has them: what a chat is made of, and what expressions give.
+ * Values of templates, as Python has them: the parts of a chat, and the results of expressions.
  *
  * Lists and dicts never change once they are built; namespaces do. All of a rendering's values stand
  * in one arena and end with it, so that no value has an owner. Strings are UTF-8 without a NUL
@@ -14,12 +14,12 @@
 /* Memory, work and depth of a rendering, all bounded. */
 typedef struct _RpArena RpArena;
 
-#define RP_ARENA_MAX_LEVELS 1000 /* of calls and of values within values */
+#define RP_ARENA_MAX_LEVELS 1000 /* calls, and values within values */
 
 RpArena *rp_arena_new(gsize max_bytes, guint64 max_steps);
 void rp_arena_free(RpArena *arena);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpArena, rp_arena_free)
-/* Zeros, aligned to 16 bytes. Always there; sizes that a template chooses are asked for first. */
+/* Zeros, aligned to 16 bytes. Never fails; check sizes that a template chooses first. */
 gpointer rp_arena_alloc(RpArena *arena, gsize bytes);
 /* Whether @bytes more are within bounds. */
 gboolean rp_arena_has_room(const RpArena *arena, gsize bytes);
@@ -40,7 +40,7 @@ typedef enum {
     RP_VALUE_STRING,
     RP_VALUE_LIST,
     RP_VALUE_TUPLE,
-    RP_VALUE_GENERATOR, /* list, of which each item is given once: of filters such as map */
+    RP_VALUE_GENERATOR, /* list, of which each item is given once: made by filters such as map */
     RP_VALUE_DICT,
     RP_VALUE_NAMESPACE, /* dict */
     RP_VALUE_FUNCTION,  /* macros, globals, methods */
@@ -60,7 +60,7 @@ typedef struct {
         const char *text;
         RpList *list;
         RpDict *dict;
-        gpointer other; /* whoever evaluates knows it */
+        gpointer other; /* the evaluator knows its type */
     };
 } RpValue;
 
@@ -68,7 +68,7 @@ struct _RpList {
     RpValue *items;
     guint length;
     guint capacity;
-    guint given; /* of a generator */
+    guint given; /* items that a generator has given */
 };
 
 typedef struct {
@@ -81,7 +81,7 @@ struct _RpDict {
     RpPair *pairs;
     guint length;
     guint capacity;
-    guint *slots; /* of many: a hash table of indices + 1 */
+    guint *slots; /* larger dicts: a hash table of indices + 1 */
     guint n_slots;
     guint tag; /* 0 or the caller's: loops over tagged dicts are traced */
 };
@@ -148,7 +148,7 @@ gboolean rp_value_equal(RpArena *arena, RpValue a, RpValue b);
 
 /**
  * rp_value_read_json:
- * @arena: of the value, of its strings too
+ * @arena: holds the value and its strings
  * @value: (out)
  *
  * The value that stands next. Whole numbers are integers of 64 bits; a key that comes twice has its
@@ -158,8 +158,8 @@ gboolean rp_value_equal(RpArena *arena, RpValue a, RpValue b);
  */
 gboolean rp_value_read_json(RpArena *arena, RpJsonPull *pull, RpValue *value);
 
-/* How values become text; all fail, FALSE, when there is more than @arena has room for, or, naming
- * @wrong (static), when a value has no such text. */
+/* The text of a value; all fail, FALSE, if it does not fit in @arena or, naming @wrong (static), if
+ * a value has no such text. */
 /* As Python's str(). */
 gboolean rp_value_show(RpArena *arena, RpValue value, GString *text, const char **wrong);
 /* As Python's repr(). */
