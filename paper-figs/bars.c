@@ -24,7 +24,7 @@ static const struct {
     {"roundpipe", TRUE, "RoundPipe async"},
 };
 
-/* @recompute: of bound schedules */
+/* @recompute: the bound schedules' */
 static gboolean
 paper_options(const char *schedule, gboolean async, RpRecompute recompute, RpPlanOptions *options,
               GError **error)
@@ -55,7 +55,7 @@ published_ratio(const RpTable *table, const char *schedule, const char *model, g
 }
 
 /* @published: a partition as the table writes it; %NULL = the one that our search finds for
- * @objective, with its round in @options. Notes the command. */
+ * @objective, with its round in @options. Records the command. */
 static RpPaperRun *
 simulate_model(RpPaper *paper, const RpPaperModel *model, const char *published,
                RpObjective objective, RpPlanOptions *options, GPtrArray *commands, GError **error)

@@ -91,7 +91,7 @@ make_one(RpPaper *paper, RpPaperRecipe recipe, const RpFiguresRequest *request, 
     return TRUE;
 }
 
-/* What was measured for some figures may be nothing yet. */
+/* Some figures need measurements that may not exist yet. */
 static void
 leave_out(const char *name, const char *reason, GString *index, GPtrArray *left_out)
 {
@@ -202,7 +202,7 @@ make_all(RpPaper *paper, const RpFiguresRequest *request, GString *index, GPtrAr
 #define INDEX "index.txt"
 #define INDEX_HEAD "Figures, with what they show and the commands that give their numbers.\n"
 
-/* Whether the file is one of a figure that is asked for, by its name up to a dot or a hyphen. */
+/* Whether the file is one of a requested figure, by its name up to a dot or a hyphen. */
 static gboolean
 is_of_figures(const RpFiguresRequest *request, const char *file)
 {
@@ -263,7 +263,7 @@ rp_figures_make(const RpFiguresRequest *request, GPtrArray *left_out, GError **e
         !rp_output_directory_check(request->output_dir, error) ||
         !check_foreign(request, index_path, error))
         return FALSE;
-    /* first, so that what is left of figures that break off is known for such */
+    /* first: if drawing breaks off, the index shows that the files left over are figures */
     if (!write_index(index_path, INDEX_HEAD, error))
         return FALSE;
     g_autoptr(RpPaper) paper = rp_paper_new(request->profiles_dir, request->measured_dir);

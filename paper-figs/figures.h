@@ -1,6 +1,6 @@
 /**
- * Every figure at once, the paper's and a few of our own: predicted, or drawn from what was
- * measured before.
+ * Every figure at once, the paper's and a few of our own: predicted, or drawn from earlier
+ * measurements.
  */
 #pragma once
 
@@ -19,11 +19,11 @@ typedef void (*RpFiguresProgress)(const char *name, guint done, guint total, gpo
 /* Names of the recipes, %NULL-terminated, static. A recipe makes one figure or a few. */
 const char *const *rp_figures_names(void);
 
-/* What is to be drawn. Zero-initialise. */
+/* The figures to draw. Zero-initialise. */
 typedef struct {
     const char *output_dir;   /* made if missing */
     const char *profiles_dir; /* the project's profiles/ */
-    const char *measured_dir; /* of figure-13.csv and others; NULL = those built in */
+    const char *measured_dir; /* holds figure-13.csv and others; NULL = those built in */
     const char *const *names; /* NULL-terminated names of recipes; NULL = all */
     RpPictureFormat formats;
     RpFigureStyle style;
@@ -38,7 +38,7 @@ typedef struct {
  *
  * Checks gnuplot, its terminals and @output_dir before it does any work. Writes the figures and
  * index.txt, which lists them with captions and commands. Data files and scripts are the same for
- * the same input, byte for byte. A figure without measurements is left out; one that was asked for
+ * the same input, byte for byte. A figure without measurements is left out; one that was requested
  * by its name is an error.
  *
  * Errors: RP_PLOT_ERROR_*, and whatever a profile or a plan can be refused for

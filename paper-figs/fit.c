@@ -1,5 +1,6 @@
 /**
- * Which schedules fit in the memory of the card, and how much those leave idle: all treated alike.
+ * Schedules that fit in the memory of the card, and the memory that they leave idle: all treated
+ * alike.
  */
 #include "paper-figs/paper.h"
 

@@ -88,7 +88,7 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
     double gpus[RP_PAPER_GPUS];
     double full[RP_PAPER_GPUS];
     double published[RP_PAPER_GPUS];
-    double compute, apart = 0; /* of the two fidelities */
+    double compute, apart = 0; /* the two fidelities' */
 
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpPaperModel *model = &rp_paper_models[m];

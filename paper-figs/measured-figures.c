@@ -1,5 +1,5 @@
 /**
- * What real devices measured, beside what was predicted for the same runs: throughput against the
+ * Measurements on real devices beside the predictions for the same runs: throughput against the
  * number of GPUs (Figure 13) and the sequence length (Figure 14), blocking copies against the
  * event-based protocol (Figure 16).
  */
@@ -15,7 +15,7 @@
     "Dots: measured with roundpipe train, steps after the second. Crosses: predicted for the "     \
     "same run before it began. "
 
-/* What a line runs along; the other is the same on all of it. */
+/* The quantity that varies along a line; the other is the same on all of it. */
 typedef enum { ALONG_GPUS, ALONG_SEQUENCE } Axis;
 
 static guint
@@ -30,7 +30,7 @@ across(const RpMeasured *row, Axis axis)
     return along(row, axis == ALONG_GPUS ? ALONG_SEQUENCE : ALONG_GPUS);
 }
 
-/* What all rows share, or 0. */
+/* The value that all rows share, or 0. */
 static guint
 shared_across(const GPtrArray *rows, Axis axis)
 {
@@ -50,7 +50,7 @@ across_text(guint value, Axis axis)
     return g_strdup_printf("%u GPU%s", value, value == 1 ? "" : "s");
 }
 
-/* In order; of several rows at one place the fastest. */
+/* In order; the fastest of several rows at one place. */
 static void
 add_point(GPtrArray *line, RpMeasured *row, Axis axis)
 {

@@ -19,7 +19,7 @@ typedef struct {
     guint sequence;
     guint micro_batch; /* sequences */
     guint micro_batches;
-    double tokens; /* of a step */
+    double tokens; /* in a step */
     double tokens_per_s;
     double predicted_tokens_per_s; /* NAN = not known */
 } RpMeasured;
@@ -29,7 +29,7 @@ typedef struct {
  * @text: a file's
  * @file: its name, for messages
  *
- * Of rows with the same configuration the last one counts.
+ * If several rows have the same configuration, the last one counts.
  *
  * Returns: (element-type RpMeasured) (transfer full): not empty
  * Errors: RP_PLOT_ERROR_EMPTY without rows, RP_PLOT_ERROR_DATA naming row and column
@@ -37,8 +37,8 @@ typedef struct {
 GPtrArray *rp_measured_parse(const char *text, const char *file,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* "Qwen3-1.7B, looped-bfs sync, 24GiB": what a line or a group is called. @several_devices: their
- * name too. (transfer full) */
+/* "Qwen3-1.7B, looped-bfs sync, 24GiB": the name of a line or a group. @several_devices: the name
+ * includes theirs. (transfer full) */
 char *rp_measured_title(const RpMeasured *row, gboolean several_devices);
 
 /* Whether model, schedule, mode, limit and device are the same. */

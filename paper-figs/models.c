@@ -1,6 +1,6 @@
 /**
- * What the models themselves ask for: recompute against reload (Figure 2) and operational intensity
- * (Figure 17).
+ * Figures that follow from the models alone: recompute against reload (Figure 2) and operational
+ * intensity (Figure 17).
  */
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"

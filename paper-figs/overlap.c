@@ -1,7 +1,7 @@
 /**
- * What full fidelity shows: the asynchronous optimizer (Figure 4), transfers in the way of each
- * other and in windows (Figures 6 and 7), blocking copies and events (Figure 8), and their cost (Figure
- * 16).
+ * Figures that need full fidelity: the asynchronous optimizer (Figure 4), transfers that delay each
+ * other and in windows (Figures 6 and 7), blocking copies and events (Figure 8), and their cost
+ * (Figure 16).
  */
 #include "paper-figs/paper.h"
 

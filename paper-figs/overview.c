@@ -1,5 +1,5 @@
 /**
- * The parts of a run and what goes between them (Figure 5).
+ * The parts of a run and their messages (Figure 5).
  */
 #include "paper-figs/paper.h"
 #include "plots/palette.h"

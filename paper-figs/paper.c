@@ -128,7 +128,7 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
     return rp_measured_parse(text, path, error);
 }
 
-/* What a search depends on: recipes that ask for the same find it searched. */
+/* Everything that a search depends on: recipes that ask for the same share its result. */
 static char *
 key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
 {
@@ -139,8 +139,8 @@ key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
                            dispatched ? options->fused_forward : RP_FUSED_PHYSICAL, objective);
 }
 
-/* The one of @key, once whoever searches for it has found it. Returns: %NULL: it is for the caller to
- * search for, and others wait. @paper is locked */
+/* The result of @key, waiting for another thread that searches for it. Returns: %NULL: the caller
+ * must search for it, and others wait. @paper is locked */
 static const Chosen *
 await_chosen(RpPaper *paper, const char *key)
 {

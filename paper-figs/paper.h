@@ -1,5 +1,5 @@
 /**
- * What the recipes of the paper's figures share. Private to plots/.
+ * Shared by the recipes of the paper's figures. Private to plots/.
  */
 #pragma once
 
@@ -33,7 +33,7 @@ typedef struct _RpPaper RpPaper;
 /* @profiles_dir: the project's profiles/. @measured_dir: (nullable): where figure-13.csv and others
  * are; %NULL = those built in */
 RpPaper *rp_paper_new(const char *profiles_dir, const char *measured_dir);
-/* Of every figure; as usual unless it is set. */
+/* The style of every figure; the usual one unless it is set. */
 void rp_paper_set_style(RpPaper *paper, const RpFigureStyle *style);
 const RpFigureStyle *rp_paper_style(const RpPaper *paper);
 void rp_paper_free(RpPaper *paper);
@@ -61,7 +61,7 @@ RpPartition *rp_paper_parse_partition(const RpProfile *profile, const char *text
 typedef struct {
     RpPlan *plan;
     RpTrace *trace;
-    RpBubble bubble; /* of the first iteration, if there are several */
+    RpBubble bubble; /* the first iteration's, if there are several */
     RpSteady steady; /* asynchronous runs only */
     char *command;   /* the `roundpipe simulate` call that gives the same */
 } RpPaperRun;
@@ -116,8 +116,8 @@ gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
-/* Not in the paper: what fits in the card, a timeline of every schedule, memory over time, balance
- * of the stages. */
+/* Not in the paper: models that fit in the card, a timeline of every schedule, memory over time,
+ * balance of the stages. */
 gboolean rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error);
 gboolean rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error);

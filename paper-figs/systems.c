@@ -31,8 +31,8 @@ typedef struct {
     double predicted;      /* NAN: out of memory, or it cannot run */
     double published;      /* the same, or unknown */
     double today;          /* with a chunked head and a micro-batch of its own */
-    double gib, limit_gib; /* of a GPU: predicted, and usable */
-    guint sequences;       /* of a micro-batch */
+    double gib, limit_gib; /* a GPU's: predicted, and usable */
+    guint sequences;       /* in a micro-batch */
     guint today_sequences;
     const char *said; /* as published where it is no number: "OOM" */
     char *problem;    /* why it cannot run, or %NULL */
@@ -89,7 +89,7 @@ open_subject(RpPaper *paper, const Server *server, guint model, Subject *subject
     return rp_system_model_read(subject->profile, &subject->model, error);
 }
 
-/* What the published tables call a system. */
+/* The name of a system in the published tables. */
 static const char *
 published_name(const RpSystem *system)
 {
@@ -131,7 +131,7 @@ find_config(const RpTable *configs, const RpSystem *system, const Server *server
         }
 }
 
-/* ---- what is drawn: one row of each figure ---- */
+/* ---- one row of each figure ---- */
 
 typedef struct {
     const RpTable *published;
@@ -142,7 +142,7 @@ typedef struct {
 typedef gboolean (*MeasureCell)(const RpSystem *system, const Subject *subject,
                                 const Tables *tables, guint model, Cell *cell, GError **error);
 
-/* A system that cannot take a model says so in its row; what else fails ends the figure. */
+/* A system that cannot take a model says so in its row; any other error ends the figure. */
 static gboolean
 take_problem(GError *problem, Cell *cell, GError **error)
 {
@@ -155,8 +155,8 @@ take_problem(GError *problem, Cell *cell, GError **error)
     return TRUE;
 }
 
-/* With a chunked head: the micro-batch that the system chooses, or the published one if that is faster. What
- * is planned has one already. */
+/* With a chunked head: the micro-batch that the system chooses, or the published one if that is
+ * faster. A planned system has one already. */
 static gboolean
 predict_today(const RpSystem *system, const RpSystemJob *job, const RpSystemPrediction *published,
               guint global_batch, RpSystemPrediction *today, GError **error)

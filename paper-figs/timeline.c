@@ -66,7 +66,7 @@ add_figure(GPtrArray *figures, RpFigure *figure, const char *caption, RpPaperRun
     g_ptr_array_add(figures, figure);
 }
 
-/* Of a panel whose end is marked: on narrow paper the schedule, else more of the run. */
+/* Title of a panel whose end is marked: narrow paper has space for the schedule's name only. */
 static char *
 panel_title(const RpPaper *paper, const char *schedule, const RpTrace *trace, guint micro_batches,
             guint round)

@@ -19,9 +19,9 @@
 /* So that letters of ten pixels have six points. */
 #define PAPER_PIXELS_PER_INCH (100 * 7 / 6.0)
 #define LEAST_WIDE 200
-/* Of a plot that is less wide, from tic to tic. */
+/* Plots less wide than this have fewer tics. */
 #define NARROW 500
-/* Of texts of ten points, of those in bold, and of style.gp's font_small and font_title. */
+/* Width of a character at ten points, in bold, and in style.gp's font_small and font_title. */
 #define CHARACTER 7.4
 #define BOLD_CHARACTER 8.2
 #define SMALL_CHARACTER 6.3
@@ -39,7 +39,7 @@ struct _RpFigure {
     char *table;   /* or NULL */
     guint width;
     guint height;
-    guint title_room; /* of the titles' lines beyond the first, pixels */
+    guint title_room; /* height of the titles' lines beyond the first, pixels */
     GString *data;
     GString *script;
     GPtrArray *commands;

@@ -3,14 +3,14 @@
  *
  * Making one needs no gnuplot; rp_figure_write() leaves in a directory
  *
- *   NAME.png NAME.svg NAME.pdf   pictures, as asked for
+ *   NAME.png NAME.svg NAME.pdf   pictures, in the requested formats
  *   NAME.dat                     the numbers drawn; columns are named in comments
  *   NAME.gp                      draws NAME.png by itself: gnuplot NAME.gp
  *   NAME.txt                     caption and commands
  *   NAME.json                    the made-up profile that the commands name, if there is one
  *   NAME.orders                  the orders that --schedule-file names in a command, if one does
  *   NAME.csv                     the same in full, for spreadsheets, if there is one
- *   style.gp                     what all scripts share (plots/style.gp)
+ *   style.gp                     shared by all scripts (plots/style.gp)
  */
 #pragma once
 
@@ -23,7 +23,7 @@ typedef struct _RpFigure RpFigure;
 /* How a figure is to look, where that is not as usual. Zero-initialise. */
 typedef struct {
     double width_mm;   /* on paper, where its text has six points; 0: as usual */
-    gboolean untitled; /* without title and second line, and the room for them */
+    gboolean untitled; /* without title and second line, and the space for them */
 } RpFigureStyle;
 
 /* Pixels that a chart is wide which as usual has @usual. @style: (nullable) */
@@ -40,7 +40,8 @@ RpFigure *rp_figure_new(const char *name, const char *title, guint width, guint 
 /* The same, @width as rp_figure_wide() has it. @style: (nullable) */
 RpFigure *rp_figure_new_styled(const char *name, const char *title, const RpFigureStyle *style,
                                guint width, guint height);
-/* Of a figure that is made: its pixels stay, and on paper they are as wide as @style says. */
+/* Sets the style of a finished figure: its pixels stay, and on paper they are as wide as @style
+ * says. */
 void rp_figure_set_style(RpFigure *figure, const RpFigureStyle *style);
 void rp_figure_free(RpFigure *figure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpFigure, rp_figure_free)
@@ -55,7 +56,8 @@ guint rp_figure_height(const RpFigure *figure);
 GString *rp_figure_data(RpFigure *figure);
 GString *rp_figure_script(RpFigure *figure);
 
-/* What is shown; says of every series whether it is predicted, published or measured. */
+/* The caption describes the figure and says of every series whether it is predicted, published or
+ * measured. */
 void rp_figure_set_caption(RpFigure *figure, const char *caption);
 const char *rp_figure_caption(const RpFigure *figure);
 
@@ -84,19 +86,19 @@ void rp_figure_add_y_title(RpFigure *figure, const char *title);
 gboolean rp_figure_is_narrow(const RpFigure *figure);
 /* "graph 0", or a narrow figure's left edge: where headings begin. Static. */
 const char *rp_figure_heading_left(const RpFigure *figure);
-/* "font_bold", or what a heading takes to fit into a narrow figure. Static. */
+/* "font_bold", or the font in which a heading fits into a narrow figure. Static. */
 const char *rp_figure_heading_font(const RpFigure *figure, const char *text);
 
-/* Tics of an x axis that is @axis long, so that they do not run into each other on narrow paper; of a
- * wider plot they stay gnuplot's own. */
+/* Tics of an x axis that is @axis long, so that they do not run into each other on narrow paper;
+ * wider plots keep gnuplot's own. */
 void rp_figure_add_narrow_tics(RpFigure *figure, guint plot_width, double axis);
 
 /**
  * rp_figure_add_legend_below:
- * @titles: (array length=n): what the plot commands will name; %NULL = no entry
+ * @titles: (array length=n): titles that the plot commands will name; %NULL = no entry
  * @plot_width: pixels
  *
- * Makes the figure higher by the room for tics, the axis' name and a legend of so many entries, and
+ * Makes the figure higher by the space for tics, the axis' name and a legend of @n entries, and
  * sets bmargin and key. gnuplot makes all columns of a legend as wide as the widest.
  *
  * Returns: pixels added, for rp_figure_add_x_title()
@@ -114,13 +116,13 @@ guint rp_figure_add_legend_below(RpFigure *figure, const char *const *titles, gu
 gboolean rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What times of a figure are drawn in. */
+/* The unit in which times of a figure are drawn. */
 typedef struct {
     const char *name; /* "ms" */
     double per_ms;
 } RpTimeUnit;
 
-/* @longest_ns: of the figure's times. Ten seconds and more are seconds. */
+/* @longest_ns: the longest of the figure's times. Ten seconds and more are seconds. */
 RpTimeUnit rp_time_unit(gint64 longest_ns);
 
 /* "2177.6 ms", "254.7 s". (transfer full) */

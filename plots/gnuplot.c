@@ -72,7 +72,7 @@ ended_early(GSubprocess *process, const GError *problem)
            g_subprocess_wait(process, NULL, NULL) && !g_subprocess_get_successful(process);
 }
 
-/* Of a @process that did not succeed; @text is what it said, or %NULL. */
+/* Reports a @process that did not succeed; @text is its output, or %NULL. */
 static void
 set_failure(GSubprocess *process, char *text, GError **error)
 {
@@ -138,7 +138,7 @@ communicate(GSubprocess *process, const char *commands, guint seconds, char **te
     return done;
 }
 
-/* Runs gnuplot on @commands; @messages gets what it wrote to stderr, where `print` writes too. */
+/* Runs gnuplot on @commands; @messages gets its stderr, where `print` writes too. */
 static gboolean
 run(const char *directory, const char *commands, char **messages, GError **error)
 {
@@ -260,7 +260,7 @@ rp_gnuplot_quote(const char *text)
 {
     GString *quoted = g_string_new(NULL);
 
-    for (; *text == '\''; text++) /* of '''a' gnuplot reads an empty text first */
+    for (; *text == '\''; text++) /* gnuplot reads an empty text first in '''a' */
         g_string_append(quoted, "\"'\".");
     g_string_append_c(quoted, '\'');
     for (const char *c = text; *c; c++)

@@ -71,8 +71,8 @@ gboolean rp_gnuplot_run(const char *directory, const char *commands,
  * are joined with "\n". (transfer full) */
 char *rp_gnuplot_quote(const char *text);
 
-/* @text as a quoted column of a data file; what would end or change it is replaced. (transfer full)
- */
+/* @text as a quoted column of a data file; characters that would end or change it are replaced.
+ * (transfer full) */
 char *rp_gnuplot_quote_datum(const char *text);
 
 /* g_string_append_printf() that writes decimal points whatever the locale. */

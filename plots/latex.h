@@ -1,5 +1,5 @@
 /**
- * What gnuplot's terminal `cairolatex` writes, made fit for LaTeX.
+ * Makes the output of gnuplot's terminal `cairolatex` fit for LaTeX.
  */
 #pragma once
 
@@ -9,5 +9,5 @@
  * numbers of axes stay. (transfer full) */
 char *rp_latex_escape_picture(const char *text);
 
-/* @name: of the graphics that it includes, without directory and ending. (transfer full) */
+/* @name: name of the graphics that it includes, without directory and ending. (transfer full) */
 char *rp_latex_rename_graphics(const char *text, const char *name);

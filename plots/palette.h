@@ -20,7 +20,7 @@ typedef guint32 RpColour;
 #define RP_COLOUR_PURPLE 0xcc79a7
 
 RpColour rp_colour_of_task(RpTaskKind kind);
-/* What legends call it: tasks that look the same share a name. */
+/* Name of the kind in legends: tasks that look the same share one. */
 const char *rp_colour_task_title(RpTaskKind kind);
 RpColour rp_colour_of_model(const char *name);
 /* A series without a meaning of its own. */

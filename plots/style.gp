@@ -1,4 +1,4 @@
-# What every figure of the project shares. The script that loads this sets name, wide and high; with
+# Shared by every figure of the project. The script that loads this sets name, wide and high; with
 # format = 'png' (default), 'svg' or 'pdf' it draws name.format.
 #
 # Colours are those of Okabe and Ito, distinguishable with any colour vision.

@@ -1,5 +1,5 @@
 /**
- * Where a figure's titles and what is below them stand in its script.
+ * Places of a figure's titles, and of everything below them, in its script.
  *
  *   with long titles      without titles
  *   |title        |       |plot         |
@@ -16,7 +16,7 @@
 
 /**
  * rp_titles_wrap:
- * @characters: that a line has room for; a longer word gets a line of its own
+ * @characters: characters that fit in a line; a longer word gets a line of its own
  * @n: (out): lines
  *
  * Returns: (transfer full): @text in lines, an expression of gnuplot
@@ -27,7 +27,7 @@ char *rp_titles_wrap(const char *text, guint characters, guint *n);
  * rp_titles_place:
  * @script: places below the titles are "screen 1 - py(PIXELS)"
  * @titled: else titles are left out, and all below them moves up
- * @room: that titles take beyond a line each, pixels: all below them moves down by it
+ * @room: height of titles beyond a line each, pixels: all below them moves down by it
  * @more: (out): by how many pixels the figure is higher
  *
  * Returns: (transfer full): the script

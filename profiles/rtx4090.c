@@ -14,7 +14,7 @@
     "head_backward_ms,hop_ms,micro_batch_tokens"
 #define DATE "2026-04-29"
 #define GPUS 8
-/* Of the card, as the published partitions were found for. */
+/* Memory of the card, as the search for the published partitions took it. */
 #define CARD_BYTES (24564 * RP_MIB)
 #define SEQUENCES 4
 
@@ -60,7 +60,7 @@ set_text(char **text, char *value)
     *text = value;
 }
 
-/* Replaces what the cost model predicts by what was published. */
+/* Replaces the cost model's predictions by published times. */
 static void
 publish(RpProfile *profile, const char *hf_name, const double *values, gboolean lora)
 {

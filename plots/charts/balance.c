@@ -9,7 +9,7 @@
 #define GAP 62
 #define TOP 36
 
-/* What slot @i holds: "e+7", "12", "2+h" blocks. */
+/* The layers that a slot holds: "e+7", "12", "2+h" blocks. */
 static char *
 slot_label(const RpProfile *profile, RpInterval stage)
 {

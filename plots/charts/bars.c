@@ -230,7 +230,7 @@ append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
     return y;
 }
 
-/* Whether a bar has the part: what is not drawn is not explained. */
+/* Whether a bar has the part: the legend explains only parts that are drawn. */
 static gboolean
 has_part(const RpBarChart *chart, guint part)
 {

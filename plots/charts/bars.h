@@ -26,13 +26,13 @@ typedef struct {
     double values[RP_BAR_MAX_PARTS]; /* one for each part */
     double hatched;                  /* a slice at the bar's end; 0 = none */
     double marker;                   /* another source's figure for the same; NAN = none */
-    const char *text; /* behind the bar; %NULL = its length. Where there is little room,
-                                        up to its first semicolon or parenthesis */
+    const char *text; /* behind the bar; %NULL = its length. If space is short, up to its first
+                         semicolon or parenthesis */
 } RpBarRow;
 
 typedef struct _RpBarChart RpBarChart;
 
-/* @axis: what the values are, with unit; @decimals: of the figure behind a bar */
+/* @axis: the values' title, with unit; @decimals: digits of the figure behind a bar */
 RpBarChart *rp_bar_chart_new(const char *name, const char *title, const char *axis, guint decimals,
                              const RpBarPart *parts, guint n_parts);
 void rp_bar_chart_free(RpBarChart *chart);
@@ -41,9 +41,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBarChart, rp_bar_chart_free)
 /* Second line under the title. */
 void rp_bar_chart_set_subtitle(RpBarChart *chart, const char *subtitle);
 void rp_bar_chart_set_style(RpBarChart *chart, const RpFigureStyle *style);
-/* What the legend calls markers. */
+/* Name of the markers in the legend. */
 void rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title);
-/* And hatched ends of bars. */
+/* Name of the hatched ends of bars in the legend. */
 void rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title);
 
 void rp_bar_chart_add(RpBarChart *chart, const RpBarRow *row);
@@ -59,6 +59,6 @@ RpBarChart *rp_bubble_chart_new(const char *name, const char *title);
 /* @published: in percent; NAN = none */
 void rp_bubble_chart_add(RpBarChart *chart, const char *group, const char *label,
                          const RpBubble *bubble, double published);
-/* Steady state has neither fill nor drain, and what is left is not divided further. */
+/* Steady state has neither fill nor drain, and the rest is not divided further. */
 void rp_bubble_chart_add_steady(RpBarChart *chart, const char *group, const char *label,
                                 const RpSteady *steady, double published);

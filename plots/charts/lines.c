@@ -15,7 +15,7 @@
 #define NARROW 600
 #define NARROW_SHAPE 0.5
 #define NARROW_RIGHT 20
-/* Of a tic's label, and between two of them. */
+/* Width of a character of a tic's label, and the least gap between two labels. */
 #define TIC_CHARACTER 8.4
 #define TIC_GAP 5
 
@@ -323,8 +323,8 @@ append_levels(const RpLineChart *chart, gboolean narrow, GString *script)
     }
 }
 
-/* Where levels are named beside the plot, or is no room for it there. Returns: pixels it takes below
- * the plot. */
+/* Whether levels are named beside the plot, or below it for lack of space. Returns: pixels that
+ * they take below the plot. */
 static guint
 add_legend_below(const RpLineChart *chart, gboolean narrow, RpFigure *figure, guint plot_width)
 {

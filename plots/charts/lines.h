@@ -44,7 +44,7 @@ void rp_line_chart_set_y_range(RpLineChart *chart, double low, double high);
  */
 void rp_line_chart_add(RpLineChart *chart, const char *title, RpColour colour, RpLineStyle style,
                        const double *x, const double *y, guint n);
-/* An entry of the legend without data: what a style means. */
+/* An entry of the legend without data: the meaning of a style. */
 void rp_line_chart_explain(RpLineChart *chart, const char *title, RpLineStyle style);
 /* A dashed horizontal line across the chart, named at its right end; the legend is then below, and
  * names it where the chart is narrow. */
@@ -58,7 +58,7 @@ RpFigure *rp_line_chart_figure(const RpLineChart *chart);
  * @name: base name of the figure
  * @csv_text: first line: titles of the columns; first column x, each further one a series, whose
  *   line passes over empty fields. Both axes become logarithmic (base 10), with tics as 1k or 10M.
- * @y_title: what the series are, with unit
+ * @y_title: the series' title, with unit
  *
  * The simulator's and the partitioner's cost against size: the benchmarks write such tables.
  *

@@ -11,7 +11,7 @@
 #define RIGHT 95
 #define TOP 70
 
-/* More points than this in a row of the picture cannot be told apart. */
+/* More points than this in a row of the picture cannot be distinguished. */
 #define MAX_COLUMNS 400
 #define MEAN_SHARE 50
 
@@ -72,7 +72,7 @@ append_column(GString *data, const RpLossPoint *points, guint from, guint end)
         append_point(data, points[MAX(least, greatest)].step, points[MAX(least, greatest)].loss);
 }
 
-/* Three blocks: the losses, their mean, the learning rate. @reach: of the mean */
+/* Three blocks: the losses, their mean, the learning rate. @reach: the mean's */
 static void
 append_data(GString *data, const RpLossPoint *points, guint n, guint reach)
 {
@@ -105,7 +105,8 @@ append_evaluations(GString *data, const RpLossPoint *evaluations, guint n)
         append_point(data, evaluations[i].step, evaluations[i].loss);
 }
 
-/* @first: step of the first evaluation. From 0 where much of it was learned; else only what there is, or nothing could be seen of it. */
+/* @first: step of the first evaluation. The axis begins at 0 if much was learned, else at the least
+ * value, or the curve would be flat. */
 static void
 append_range(GString *script, const RpLossPoint *points, guint n, double first)
 {

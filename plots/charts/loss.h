@@ -14,9 +14,9 @@ typedef struct {
 /**
  * rp_loss_figure:
  * @name: base name of the figure
- * @title: what is trained
- * @subtitle: (nullable): a second line: on what
- * @points: (array length=n): of finished steps, in their order
+ * @title: the model that is trained
+ * @subtitle: (nullable): a second line, such as the data
+ * @points: (array length=n): finished steps, in their order
  * @evaluations: (array length=n_evaluations): likewise; their learning rates are not looked at
  *
  *   thin    the loss of every step; where there are more steps than pixels, the least and the

@@ -19,7 +19,7 @@ gib(guint64 bytes)
     return (double)bytes / (double)RP_GIB;
 }
 
-/* What part of the trace is drawn, from 0 on. */
+/* The part of the trace that is drawn, from 0 on. */
 typedef struct {
     gint64 from_ns;
     gint64 end_ns;

@@ -1,5 +1,5 @@
 /**
- * Memory: bytes in use over time on every device and the host, and what they are for.
+ * Memory: bytes in use over time on every device and the host, by purpose.
  */
 #pragma once
 
@@ -9,9 +9,9 @@
 
 /**
  * rp_memory_figure:
- * @plan: of `full` fidelity
- * @trace: of that plan
- * @gpu_bytes: memory of a device, drawn as a line if the arena comes near it; 0 = unknown
+ * @plan: has `full` fidelity
+ * @trace: that plan's
+ * @gpu_bytes: memory of a device, drawn as a line if the arena is close to it; 0 = unknown
  *
  * One step curve per arena above each other, the size of the arena dashed.
  */

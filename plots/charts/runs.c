@@ -20,7 +20,7 @@ typedef struct {
     gsize offset; /* in RpRunPoint */
     gboolean smooth;
     gboolean points;  /* few of them */
-    gboolean spreads; /* over decades, where that is asked for */
+    gboolean spreads; /* over decades, if requested */
     double scale;
 } Panel;
 
@@ -75,7 +75,8 @@ values_of(const RpRunCurve *run, const Panel *panel)
     return values;
 }
 
-/* Over values @i - @reach .. @i + @reach, fewer on both sides near an end. @sums: of values before */
+/* Over values @i - @reach .. @i + @reach, fewer on both sides near an end. @sums: sums of the
+ * values before */
 static double
 mean_around(const double *sums, guint n, guint i, guint reach)
 {
@@ -105,7 +106,7 @@ append_block(GString *data, const RpRunCurve *run, const Panel *panel)
     g_string_append(data, "\n\n");
 }
 
-/* @logarithmic: of those above 0 */
+/* @logarithmic: only values above 0 count */
 static void
 find_range(const Panel *panel, const RpRunCurve *runs, guint n, gboolean logarithmic, double *least,
            double *most)

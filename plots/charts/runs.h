@@ -6,7 +6,7 @@
 
 #include "plots/figure.h"
 
-/* Of a step, or of an evaluation after it; NAN: not known. */
+/* A step, or an evaluation after it; NAN: not known. */
 typedef struct {
     double step;
     double loss;
@@ -26,8 +26,9 @@ typedef struct {
 /**
  * rp_runs_figure:
  *
- * A panel for each number that some run has, a colour for each run. Of the loss of steps the mean over
- * a window centred on each, a fiftieth of the run wide; with one run the steps themselves, thin.
+ * A panel for each number that some run has, a colour for each run. The loss of steps is drawn as
+ * the mean over a window centred on each, a fiftieth of the run wide; with one run the steps
+ * themselves, thin.
  * @logarithmic: losses and norms, where they are above 0
  *
  * Errors: RP_PLOT_ERROR_DATA where no run has a finite number

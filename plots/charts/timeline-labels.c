@@ -1,4 +1,4 @@
-/* What stands in the boxes of a timeline. */
+/* Labels in the boxes of a timeline. */
 #include "plots/charts/timeline-private.h"
 
 static char *
@@ -64,7 +64,7 @@ append_label(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpT
                 rp_timeline_shade(panel, record, RP_TASK_BACKWARD));
 }
 
-/* Whether @text, %NULL: none, has room in @span. */
+/* Whether @text, %NULL: none, fits in @span. */
 static gboolean
 fits(const RpTimelineDrawing *drawing, const RpTimelineBox *span, const char *text)
 {

@@ -1,6 +1,6 @@
 /**
- * Rows and boxes of a timeline: what timeline.c draws, timeline-rows.c collects and timeline-labels.c
- * writes into them.
+ * Rows and boxes of a timeline: timeline-rows.c collects them, timeline.c draws them and
+ * timeline-labels.c labels them.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ typedef struct {
     GString *boxes;
     GString *labels;
     GString *tics;
-    RpTimeUnit unit; /* of what is written; everything else is in ms */
+    RpTimeUnit unit; /* unit of written times; everything else is in ms */
     double pixels_per_ms;
     double y;
     guint most_narrow_boxes; /* in a row */
@@ -56,7 +56,7 @@ guint32 rp_timeline_lane_in_order(const RpTimelinePanel *panel, guint32 position
 char *rp_timeline_lane_title(const RpTimelinePanel *panel, guint32 lane);
 
 gboolean rp_timeline_same_slot(const RpTraceRecord *a, const RpTraceRecord *b);
-/* Of an iteration, where neither slots nor layers matter. */
+/* Whether both are of one kind and iteration, where neither slots nor layers matter. */
 gboolean rp_timeline_same_part(const RpTraceRecord *a, const RpTraceRecord *b);
 /* The longest part of one kind without a gap among boxes [@first, @end). */
 RpTimelineBox rp_timeline_longest_part(const RpTimelineRow *row, guint first, guint end);

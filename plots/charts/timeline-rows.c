@@ -1,4 +1,4 @@
-/* Which lanes of a trace become rows, in which order, and what stands in them. */
+/* Selects the lanes of a trace that become rows, their order and their boxes. */
 #include "plots/charts/timeline-private.h"
 
 #include "core/base/units.h"
@@ -150,7 +150,6 @@ rp_timeline_same_slot(const RpTraceRecord *a, const RpTraceRecord *b)
            a->iteration == b->iteration && a->layer == b->layer;
 }
 
-/* Of an iteration, where neither slots nor layers matter. */
 gboolean
 rp_timeline_same_part(const RpTraceRecord *a, const RpTraceRecord *b)
 {

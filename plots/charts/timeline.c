@@ -18,21 +18,21 @@
 #define ROW_MANY 24
 #define ROW_LANES 20
 #define MANY_ROWS 9
-/* Letters of a stage and a micro-batch, with what is between. */
+/* Letters of a stage and a micro-batch, with the dot between them. */
 #define MEAN_LABEL 4
-/* Boxes narrower than this are joined, and none of them has a border, which would cover it. */
+/* Boxes narrower than this are merged, and none of them has a border, which would cover it. */
 #define JOIN_BELOW 3.0
 /* The others have one if compute boxes are wider than this. */
 #define BORDER_FROM 5.0
-/* What is narrower is drawn so wide, in pixels of the PNG file, but less wide where a row has so
- * many that they would fill more than this share of it: it would look busier than it is. */
+/* Narrower boxes are drawn this wide, in pixels of the PNG file, but less wide where those of a row
+ * would fill more than this share of it: it would look busier than it is. */
 #define LEAST_WIDTH 1.0
 #define LEAST_WIDTH_SHARE 0.3
 /* In rows. */
 #define PANEL_TITLE 0.95
 #define PANEL_GAP 0.45
 #define DEVICE_GAP 0.3
-/* Room right of the longest panel for its makespan, as a share of the axis, and in pixels. */
+/* Space right of the longest panel for its makespan, as a share of the axis, and in pixels. */
 #define END_ROOM 0.075
 #define END_PIXELS 62.0
 
@@ -64,7 +64,7 @@ draw_box(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpTimel
     return (box->end_ms - box->from_ms) * drawing->pixels_per_ms < JOIN_BELOW;
 }
 
-/* Writes a row's boxes; those too narrow to be told apart are joined. */
+/* Writes a row's boxes; those too narrow to be distinguished are merged. */
 static void
 draw_row(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, const RpTimelineRow *row)
 {
@@ -139,7 +139,7 @@ mark_end(RpTimelineDrawing *drawing, const RpTimelinePanel *panel, double top)
                    (top + drawing->y) / 2);
 }
 
-/* Whether there is room between @device and the one before it. */
+/* Whether there is a gap between @device and the one before it. */
 static gboolean
 gap_before(const RpTimelinePanel *panel, guint32 device)
 {

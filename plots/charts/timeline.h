@@ -1,8 +1,8 @@
 /**
- * Timelines: what every lane does when, from one trace or several above each other on a common time
- * axis (Figures 1, 4, 6, 7; `roundpipe timeline`).
+ * Timelines: the tasks of every lane over time, from one trace or several above each other on a
+ * common time axis (Figures 1, 4, 6, 7; `roundpipe timeline`).
  *
- *   1F1B, N = 2, M = 2                 a bubble is what stays white
+ *   1F1B, N = 2, M = 2                 a bubble stays white
  *   GPU 0 |F0|F1|     | B0  | B1  |
  *   GPU 1 |  |F0| B0  |F1| B1  |
  *   0     10     20    30   ms
@@ -13,7 +13,7 @@
 #include "core/trace/trace.h"
 #include "plots/figure.h"
 
-/* Which lanes become rows. Flags. */
+/* Lanes that become rows. Flags. */
 typedef enum {
     RP_TIMELINE_COMPUTE = 1,
     RP_TIMELINE_TRANSFERS = 2, /* the four copy lanes of each device */
@@ -22,10 +22,10 @@ typedef enum {
     RP_TIMELINE_ENGINES = 8 /* compute, and one row for each direction of copies (as Figure 6) */
 } RpTimelineLanes;
 
-/* What the shade of a colour, which is the task's kind, varies with. */
+/* The colour is that of the task's kind; its shade varies with this. */
 typedef enum { RP_SHADE_STAGE, RP_SHADE_MICRO_BATCH, RP_SHADE_ITERATION } RpTimelineShade;
 
-/* What stands in the boxes, where it fits. */
+/* Labels of the boxes, where they fit. */
 typedef enum {
     RP_LABEL_AUTO, /* stage and micro-batch if their boxes are wide enough, else slots */
     RP_LABEL_NONE,
@@ -44,26 +44,26 @@ typedef struct {
     RpTimelineLabel label;
     /* (nullable): by stage index, instead of numbers; F, B ... is put before them */
     const char *const *stage_names;
-    /* what part is shown; both 0 = all of it */
+    /* the part to show; both 0 = all of it */
     gint64 from_ns;
     gint64 end_ns;
     /* devices shown; 0 = all */
     guint gpus;
     /* (nullable): by device, instead of "GPU n" */
     const char *const *device_names;
-    /* a gap after so many devices; 0 = none between rows of compute */
+    /* devices after which a gap stands; 0 = none between rows of compute */
     guint group;
     gboolean mark_end; /* the makespan, as a line */
-    /* (nullable): of the figure, that of its first panel */
+    /* (nullable): the figure's; else its first panel's */
     const RpFigureStyle *style;
 } RpTimelinePanel;
 
 /**
  * rp_timeline_figure:
- * @title: what follows a line's end stands below it, smaller
+ * @title: text behind a line's end stands below, smaller
  * @panels: (array length=n_panels): drawn from top to bottom, times counted from each one's from_ns
  *
- * Boxes narrower than three pixels are joined within their slot and have no border; they are drawn
+ * Boxes narrower than three pixels are merged within their slot and have no border; they are drawn
  * at least a pixel wide where they are few.
  */
 RpFigure *rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *panels,

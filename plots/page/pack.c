@@ -26,7 +26,7 @@ end_column(RpJsonWriter *json, const char *key, GByteArray *bytes)
     g_byte_array_set_size(bytes, 0);
 }
 
-/* What changes little from one task to the next. */
+/* Columns that change little from one task to the next, so that their differences compress well. */
 static gint64
 member(const RpTraceRecord *record, guint column)
 {

@@ -1,5 +1,5 @@
 /**
- * What page.c (words), traces.c and pack.c (numbers) share.
+ * Shared by page.c (words), traces.c and pack.c (numbers).
  */
 #pragma once
 
@@ -16,12 +16,12 @@ struct _RpPage {
     RpJsonWriter *curves; /* the open array of curves; %NULL: none yet */
 };
 
-/* @text escaped for HTML; what is no UTF-8 is replaced. (transfer full) */
+/* @text escaped for HTML; invalid UTF-8 is replaced. (transfer full) */
 char *rp_page_escape(const char *text);
 
 /**
  * rp_page_pack_trace:
- * @places: (array): by index of a record where it stands in what is packed
+ * @places: (array): by index of a record its place in the packed trace
  * @twins: (nullable) (array): by index of a record one more than the place of the same task in the
  *   other trace; 0: it has none
  *

@@ -188,7 +188,7 @@ add_resource(GString *html, const char *name)
     g_string_append_len(html, text, (gssize)length);
 }
 
-/* What words and colours of tasks and lanes the scripts need. */
+/* Adds the words and colours of tasks and lanes that the scripts need. */
 static void
 add_tables(GString *json, gboolean servers)
 {

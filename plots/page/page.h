@@ -32,8 +32,8 @@ typedef struct {
     const char *name; /* "predicted" */
     const char *file;
     const RpTrace *trace;
-    const RpPlan *plan; /* (nullable): of the trace */
-    /* (nullable) (element-type GArray<RpMemoryStep>): of each device, then of the host */
+    const RpPlan *plan; /* (nullable): the trace's */
+    /* (nullable) (element-type GArray<RpMemoryStep>): each device's, then the host's */
     GPtrArray *memory;
 } RpPageTrace;
 
@@ -49,8 +49,9 @@ void rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const 
 
 /* ---- curves over steps ---- */
 
-/* A picture below the others: a point for each step, NAN: a gap. Of more than RP_PAGE_MOST_POINTS
- * points neighbours are drawn as their mean. The first call begins the section @heading. */
+/* A picture below the others: a point for each step, NAN: a gap. If there are more than
+ * RP_PAGE_MOST_POINTS points neighbours are drawn as their mean. The first call begins the section
+ * @heading. */
 #define RP_PAGE_MOST_POINTS 2000
 void rp_page_add_curve(RpPage *page, const char *heading, const char *title, const double *step,
                        const double *value, guint n);

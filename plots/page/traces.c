@@ -1,11 +1,11 @@
-/* Traces of a page: what is told of them in words, and the places of their pictures. */
+/* Traces of a page: their description in words, and the places of their pictures. */
 #include "plots/page/page-private.h"
 
 #include "core/base/units.h"
 #include "plots/figure.h"
 #include "plots/palette.h"
 
-#define MOST_COLUMNS 3 /* what is told, and two traces */
+#define MOST_COLUMNS 3 /* the prediction, and two traces */
 
 /* ---- the bubble ---- */
 

@@ -1,4 +1,4 @@
-// What pictures share: units, words, colours of the theme, canvases of the screen's resolution.
+// Shared by all pictures: units, words, colours of the theme, canvases of the screen's resolution.
 
 const NONE = -1;
 
