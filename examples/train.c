@@ -29,7 +29,7 @@ main(int argc, char **argv)
         return 2;
     }
     const guint devices = (guint)atoi(argv[3]), steps = (guint)atoi(argv[4]);
-    /* the model, the data, and what the model's layers cost on this machine */
+    /* the model, the data, and the costs of the model's layers on this machine */
     g_autoptr(RpSafetensors) file = rp_safetensors_open(argv[1], &error);
     if (file == NULL || !rp_hf_config_load(argv[1], &config, &error))
         return fail(error);

@@ -1,8 +1,8 @@
 /**
- * Whatever the bytes: reading adapters neither crashes nor leaks; a refusal is one line. Text up to the
- * first NUL is adapter_config.json; what stands behind it is adapter_model.safetensors, for a tiny
- * mixture of experts. What is accepted has finite sizes, can be read to its last element, and the config
- * that is written of it is read again.
+ * Reading adapters neither crashes nor leaks, whatever the bytes; a refusal is one line. Text up to
+ * the first NUL is adapter_config.json; the rest is adapter_model.safetensors, for a tiny mixture
+ * of experts. Accepted adapters have finite sizes and can be read to their last element, and the
+ * config that is written of them is read again.
  */
 #include "fuzz/harness.h"
 
@@ -16,7 +16,7 @@
     "\"intermediate_size\": 8, \"moe_intermediate_size\": 4, \"num_experts\": 2, "                 \
     "\"num_experts_per_tok\": 1, \"norm_topk_prob\": true, \"vocab_size\": 16, "                   \
     "\"max_position_embeddings\": 16}"
-#define MOST_RANK 64 /* of adapters that are made: nothing to gain from more */
+#define MOST_RANK 64 /* adapters made are no larger: nothing to gain from more */
 
 typedef struct {
     RpModel config;

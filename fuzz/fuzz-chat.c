@@ -1,7 +1,7 @@
 /**
- * Whatever the bytes: a record neither crashes nor leaks; a refusal is one line that names file and
- * line. What is accepted has spans in its text, in order and apart; as many labels as ids, each its
- * id or masked; and says the same with a template that marks turns as with one that does not.
+ * Reading a record neither crashes nor leaks, whatever the bytes; a refusal is one line that names
+ * file and line. An accepted record has spans in its text, in order and apart, and as many labels
+ * as ids, each its id or masked; a template that marks turns gives the same as one that does not.
  */
 #include "fuzz/harness.h"
 

@@ -1,6 +1,6 @@
 /**
- * Whatever the bytes: reading a PyTorch pipeline CSV neither crashes nor leaks; a refusal is one
- * line; what is accepted can be written and read again, and is then the same. An order for which a
+ * Reading a PyTorch pipeline CSV neither crashes nor leaks, whatever the bytes; a refusal is one
+ * line; an accepted order can be written and read again, and is then the same. An order for which a
  * plan can be made comes out of the plan as it went in, and the verifier proves the plan.
  */
 #include "fuzz/harness.h"

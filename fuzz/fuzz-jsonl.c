@@ -1,7 +1,7 @@
 /**
- * Whatever the bytes: reading JSONL neither crashes nor leaks; a refusal is one line that names the
- * file; what is accepted has ids of the vocabulary, and labels that are masked or of it, however
- * little of it is stored; and what is accepted, written anew, is read as the same.
+ * Reading JSONL neither crashes nor leaks, whatever the bytes; a refusal is one line that names the
+ * file. Accepted ids are of the vocabulary, and labels are masked or of it, however few of them are
+ * stored; accepted lines, written anew, are read as the same.
  */
 #include "fuzz/harness.h"
 

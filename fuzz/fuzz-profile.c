@@ -1,6 +1,6 @@
 /**
- * Whatever the bytes: reading a profile neither crashes nor leaks; a refusal is one line; what is
- * accepted can be written, read again, and is then written in the same bytes.
+ * Reading a profile neither crashes nor leaks, whatever the bytes; a refusal is one line; an
+ * accepted profile can be written, read again, and is then written in the same bytes.
  */
 #include "fuzz/harness.h"
 

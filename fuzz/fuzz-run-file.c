@@ -1,6 +1,6 @@
 /**
- * Whatever the bytes: reading a run file neither crashes nor leaks; a refusal is one line that
- * names the file; what is accepted, written as resolved, reads as the same run.
+ * Reading a run file neither crashes nor leaks, whatever the bytes; a refusal is one line that
+ * names the file; an accepted run, written as resolved, reads as the same run.
  */
 #include "fuzz/harness.h"
 

@@ -1,6 +1,6 @@
 /**
- * Whatever the bytes: reading a safetensors file, its index or a config neither crashes nor leaks;
- * a refusal is one line; what is accepted covers the data without gap or overlap. Packed weights are
+ * Reading a safetensors file, its index or a config neither crashes nor leaks, whatever the bytes;
+ * a refusal is one line; accepted tensors cover the data without gap or overlap. Packed weights are
  * loaded and looked through.
  *
  * Text that starts with `{` goes to the readers of JSON files, anything else to that of tensors.
@@ -12,7 +12,7 @@
 #include "exec/model/weights.h"
 #include "exec/safetensors/private.h"
 
-#define MAX_BLOCKS 64 /* of configs whose weights are listed: nothing to gain from more */
+#define MAX_BLOCKS 64 /* larger configs' weights are not listed: nothing to gain from more */
 
 /* The weight that @tensor may be a part of: the name up to one of the suffixes. */
 static void

@@ -1,7 +1,7 @@
 /**
- * Whatever the bytes of a file of records, compressed or not, or of a cache of samples: reading it
- * neither crashes nor leaks, ends, and a refusal is one line; what is accepted has ids of the
- * vocabulary. The first byte of an input says which kind the rest is.
+ * Reading a file of records, compressed or not, or a cache of samples neither crashes nor leaks,
+ * whatever the bytes, and ends; a refusal is one line; accepted ids are of the vocabulary. The
+ * first byte of an input says which kind the rest is.
  */
 #include "fuzz/harness.h"
 
@@ -92,7 +92,7 @@ put_hash(const char *path, const guint8 *data, gsize size)
                                       G_FILE_SET_CONTENTS_NONE, 0600, NULL));
 }
 
-/* Of the key that it says itself. */
+/* Reads the cache with the key that it gives itself. */
 static void
 read_cache(const char *path, const guint8 *data, gsize size)
 {

@@ -1,7 +1,7 @@
 /**
- * Whatever the bytes: reading a schedule's file neither crashes nor leaks; a refusal is one line; what is
- * accepted is written in the text dialect and read as the same schedule again, and a plan of it is made
- * and proved.
+ * Reading a schedule's file neither crashes nor leaks, whatever the bytes; a refusal is one line;
+ * an accepted schedule is written in the text dialect and read as the same again, and a plan of it
+ * is made and proved.
  */
 #include "fuzz/harness.h"
 
@@ -62,7 +62,7 @@ check_again(const RpScheduleOps *schedule)
     }
 }
 
-/* A layer a stage; of a dispatched one blocks for the longer half. */
+/* A layer a stage; in a dispatched plan blocks for the longer half. */
 static void
 check_plan(const RpScheduleOps *schedule)
 {

@@ -1,7 +1,7 @@
 /**
- * Whatever the bytes: a template neither crashes nor leaks, and ends; a refusal is one line that names
- * it and a place. What it renders, of variables that stand behind the first NUL, is UTF-8 and the
- * same again; spans lie in it, in order.
+ * A template neither crashes nor leaks, whatever the bytes, and ends; a refusal is one line that
+ * names it and a place. The variables stand behind the first NUL; the rendered text is UTF-8 and is
+ * the same again; spans lie in it, in order.
  */
 #include "fuzz/harness.h"
 

@@ -1,8 +1,8 @@
 /**
- * Whatever the bytes: reading a tokenizer neither crashes nor leaks; a refusal is one line that names
- * the file. What is accepted turns a text, which stands behind the first NUL, into ids that tokens
- * have, each from bytes of the text, in order; the same ids again, from its cache, and merge by merge;
- * and these into UTF-8.
+ * Reading a tokenizer neither crashes nor leaks, whatever the bytes; a refusal is one line that
+ * names the file. An accepted tokenizer makes of a text, which stands behind the first NUL, ids
+ * that tokens have, each from bytes of the text, in order; the same ids again, from its cache, and
+ * merge by merge; and of these it makes UTF-8.
  */
 #include "fuzz/harness.h"
 

@@ -1,6 +1,6 @@
 /**
- * Whatever the bytes: reading a Chrome trace neither crashes nor leaks; a refusal is one line; what
- * is accepted is written and read back the same.
+ * Reading a Chrome trace neither crashes nor leaks, whatever the bytes; a refusal is one line; an
+ * accepted trace is written and read back the same.
  */
 #include "fuzz/harness.h"
 

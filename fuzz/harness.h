@@ -1,5 +1,5 @@
 /**
- * What every harness looks at: nothing, or a value; of a refusal that it is one line.
+ * Checks that every harness makes: a parser returns a value or an error, and the error is one line.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /**
- * Runs a harness without libFuzzer: over its corpus, then over inputs made of it. The dice are fixed:
- * the same inputs each time, with any compiler and sanitizer.
+ * Runs a harness without libFuzzer: over its corpus, then over inputs made of it. The random seed
+ * is fixed: the same inputs each time, with any compiler and sanitizer.
  *
- *   fuzz-profile fuzz/corpus/profile 20000     files as they are, then so many that were changed
+ *   fuzz-profile fuzz/corpus/profile 20000     files as they are, then 20000 changed ones
  */
 #include "fuzz/harness.h"
 
@@ -12,7 +12,7 @@
 
 #define SEED 20240607
 #define MOST_CHANGES 4
-#define MOST_BYTES 8192 /* of an input that was changed */
+#define MOST_BYTES 8192 /* a changed input is no longer */
 
 /* (element-type GBytes): the files of @folder, by name. */
 static GPtrArray *
