@@ -1,8 +1,8 @@
 /**
- * What every test includes first: CMocka with the headers it needs before it, GLib and helpers.
+ * Included first by every test: CMocka with the headers it needs before it, GLib and helpers.
  *
- * CMocka's asserts leave a test by longjmp, past any g_autoptr: what must not leak goes into a
- * fixture.
+ * CMocka's asserts leave a test by longjmp, past any g_autoptr: memory that must not leak goes into
+ * a fixture.
  */
 #pragma once
 

@@ -44,7 +44,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanDraft, rp_plan_draft_free)
 /* The plan as it now stands. */
 RpPlan *rp_plan_draft_build(const RpPlanDraft *draft);
 
-/* What the verifier says of it. */
+/* Verifies the plan as it now stands. */
 gboolean rp_plan_draft_verify(const RpPlanDraft *draft, RpViolation *violation);
 
 RpDraftTask *rp_plan_draft_task(const RpPlanDraft *draft, guint index);
@@ -52,7 +52,7 @@ RpPlanStage *rp_plan_draft_stage(const RpPlanDraft *draft, guint stage);
 RpDependency *rp_plan_draft_dependency(const RpPlanDraft *draft, guint index, guint which);
 RpAccess *rp_plan_draft_access(const RpPlanDraft *draft, guint index, guint which);
 
-/* The two change places; whatever stands between them stays. */
+/* The two change places; tasks between them stay. */
 void rp_plan_draft_swap(RpPlanDraft *draft, guint a, guint b);
 /* @task is appended right behind @other. */
 void rp_plan_draft_move_behind(RpPlanDraft *draft, guint task, guint other);
@@ -73,12 +73,12 @@ gboolean rp_plan_draft_conflict(const RpPlanDraft *draft, guint a, guint b);
  * but it. */
 typedef enum { RP_TEST_UNTIED, RP_TEST_TIED, RP_TEST_TIED_ALONE, RP_TEST_TIED_FROZEN } RpTestTied;
 
-/* What the planner is asked for in a test. */
+/* A test's request to the planner. */
 typedef struct {
     const char *schedule;
     guint gpus;
-    guint stages; /* bound: of all devices; dispatched: forward stages, and backward ones + 1; 0 =
-                     one fused stage of all layers */
+    guint stages; /* bound: stages of all devices; dispatched: forward stages, and backward ones +
+                     1; 0 = one fused stage of all layers */
     guint micro_batches;
     guint round; /* 0 = micro_batches */
     RpFidelity fidelity;
@@ -89,10 +89,10 @@ typedef struct {
     gboolean naive;
     guint64 token_bytes; /* input of layer 0 */
     guint iterations;    /* 0: only the planner, nothing appended */
-    guint calls;         /* of an iteration; 0 = 1 */
+    guint calls;         /* in an iteration; 0 = 1 */
     RpTestTied tied;
     gboolean resumed;     /* older weights than the first iteration's exist */
-    gboolean at_once;     /* a layer steps as soon as its gradient is home */
+    gboolean at_once;     /* a layer steps as soon as its gradient is on the host */
     gboolean apart;       /* rounds are kept apart on the host where that is cheaper */
     gboolean forward;     /* forward alone */
     gboolean packed;      /* blocks are uploaded in few bits */
@@ -110,9 +110,9 @@ void rp_test_tie(RpProfile *profile, RpTestTied tied);
 void rp_test_pack(RpProfile *profile);
 /* All of the layers is frozen but 1024 bytes of each block. */
 void rp_test_freeze(RpProfile *profile);
-/* What blocks may save: attention of all but every third, gate and up of some. */
+/* Sets the tensors that blocks may save: attention of all but every third, gate and up of some. */
 void rp_test_save(RpProfile *profile);
-/* rp_test_profile() with all that @test asks for. */
+/* rp_test_profile() with everything that @test sets. */
 RpProfile *rp_test_profile_of(const RpTestPlan *test);
 /* Layers that make every stage of @test hold at least one. */
 guint rp_test_n_layers(const RpTestPlan *test);

@@ -117,7 +117,7 @@ four_rates_of_every_card_are_ordered_and_have_a_source(void **state)
         assert_true((g->fp8_tflops == 0) == (g->fp8_fp16_accumulate_tflops == 0));
         assert_true(g->copy_gb_per_s < g->memory_gb_per_s);
     }
-    /* what a sheet says alone, and what users have shown */
+    /* one card has a data sheet only, one has rates that users have shown */
     assert_null(strstr(rp_gpu_find("rtx4090", NULL)->rates_shown, "fp8"));
     assert_non_null(strstr(rp_gpu_find("rtx5090", NULL)->rates_shown, "692 of 838"));
 }
@@ -323,7 +323,7 @@ list(Layer *of, const char *model, guint layer, guint lora_rank)
     rp_model_add_weights(rp_model_find(model, NULL), layer, &lora, of->names, of->weights);
 }
 
-/* Rank and shape of the tensor called @name; of rank 0: there is none. */
+/* Rank and shape of the tensor called @name; rank 0: there is none. */
 static void
 expect(Layer *of, const char *name, guint rank, guint64 d0, guint64 d1, guint64 d2)
 {
@@ -383,14 +383,14 @@ trains_only_adapters_with_lora(void **state)
 {
     static const struct {
         const char *name;
-        guint64 trained; /* of one block, rank 32 */
+        guint64 trained; /* one block's, rank 32 */
     } rows[] = {
         /* 32 x (in + out) of q, k, v, o, gate, up, down */
         {"qwen3-1.7b", 32 * (2 * (2048 + 2048) + 2 * (2048 + 1024) + 3 * (2048 + 6144))},
         /* the same of q, k, v, o, the router, and of 128 experts gate with up, which is twice 32, and down */
         {"qwen3-235b-a22b", 32 * (2 * (4096 + 8192) + 2 * (4096 + 512) + (4096 + 128) +
                                   128 * (2 * (4096 + 2 * 1536) + (1536 + 4096)))},
-        /* of q, k, v, o: the rest are parameters, not linear layers */
+        /* q, k, v, o only: the rest are parameters, not linear layers */
         {"gpt-oss-20b", 32 * (2 * (2880 + 4096) + 2 * (2880 + 512))},
     };
     Layer *of = *state;
@@ -427,7 +427,7 @@ counts_adapters_as_peft_does(void **state)
         {"qwen3-235b-a22b", ATTENTION, 32, 101646336},
         {"gpt-oss-20b", NULL, 8, 3981312},
         {"gpt-oss-20b", ATTENTION STACKS, 8, 92454912},
-        /* of transformers 4, and the zeros of joined B's: E x 2m x r a block */
+        /* transformers 4, and the zeros of fused B's: E x 2m x r a block */
         {"qwen3-30b-a3b", NULL, 32, 1691025408 + 48 * 128 * 2 * 768 * 32},
     };
     Layer *of = *state;

@@ -1,6 +1,6 @@
 /*
  * SEND, RECV, UNSHARD, RESHARD and REDUCE_GRAD of a PyTorch pipeline CSV: orders that PyTorch makes
- * are let pass, and every one that would hang, or compute with what is not there, is refused.
+ * are let pass, and every one that would hang, or compute with missing values, is refused.
  */
 #include "tests/rp-test.h"
 
@@ -9,7 +9,7 @@
 typedef struct {
     RpOrders *orders;
     RpPlan *plan;
-    GPtrArray *rows; /* of GPtrArray of Cell */
+    GPtrArray *rows; /* GPtrArray of Cell */
     GString *text;
     GError *error;
 } Fixture;
@@ -69,7 +69,7 @@ proves_what_pytorch_makes(void **state)
     } cases[] = {
         {"0F0,0B0\n1F0,1B0\n", 0, 0, 0, 0},
         {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 2, 1, 0, 0},
-        /* of PyTorch's own tests: two ranks, two stages */
+        /* from PyTorch's own tests: two ranks, two stages */
         {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
          "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
          4, 1, 0, 0},
@@ -106,7 +106,7 @@ refuses_broken_communications_by_name(void **state)
         const char *text;
         const char *message;
     } cases[] = {
-        /* each waits for what the other sends afterwards */
+        /* each waits for a message that the other sends afterwards */
         {"0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
          "o.csv: the order cannot run: `0RECV_B0` (row 1, cell 2) waits for `1SEND_B0` (row 2, "
          "cell 4), which comes after `1RECV_F0` (row 2, cell 1), which waits for `0SEND_F0` (row "
@@ -193,7 +193,7 @@ add_cell(GPtrArray *rows, guint rank, CellKind kind, guint32 stage, guint32 micr
     g_ptr_array_add(g_ptr_array_index(rows, rank), cell);
 }
 
-/* _add_send_recv: whoever makes something sends it, and puts the receive at the end of the other
+/* _add_send_recv: the maker of a value sends it, and puts the receive at the end of the other
  * rank's row. */
 static void
 add_action(Fixture *fixture, const RpPlan *plan, guint rank, CellKind kind, guint32 stage,
@@ -348,7 +348,8 @@ simulates(const GPtrArray *rows, guint n_stages)
     return over;
 }
 
-/* What @rank says to and hears from @other, by the sender's stage. (transfer full) */
+/* The messages between @rank and @other as @rank lists them, by the sender's stage. (transfer
+ * full) */
 static char *
 channel(const GPtrArray *rows, guint rank, guint other, const guint *rank_of)
 {

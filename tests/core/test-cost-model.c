@@ -49,7 +49,7 @@ near(double value, double expected, double tolerance)
     return FALSE;
 }
 
-/* Of a mixture, whose experts have adapters, too, where no names are given. */
+/* LoRA targets of a mixture: without names its experts would have adapters, too. */
 static char **
 attention(void)
 {
@@ -352,7 +352,8 @@ counts_attended_pairs_exactly(void **state)
     assert_true(rp_cost_model_attention_flops(oss, 0, 1, 100) == per_pair * 5050);
 }
 
-/* Of packed samples a block's time is less by what attention within them does not compute. */
+/* With packed samples a block takes less time, by the attention that is not computed across
+ * them. */
 static void
 attends_within_packed_samples(void **state)
 {
@@ -379,8 +380,8 @@ attends_within_packed_samples(void **state)
     assert_int_equal(packed->layers[1].activation_bytes, whole->layers[1].activation_bytes);
 }
 
-/* Of 8,192 tokens, counted apart from this model: TFLOP and GB of 16-bit weights, gate and up beside
- * down (reference/expert-gemm-shapes.csv). */
+/* Expected values for 8,192 tokens were counted apart from this model: TFLOP and GB of 16-bit
+ * weights, gate and up beside down (reference/expert-gemm-shapes.csv). */
 static void
 counts_the_matmuls_of_experts(void **state)
 {
@@ -408,14 +409,14 @@ counts_the_matmuls_of_experts(void **state)
 }
 
 /* The published implementation issues each expert by itself; this project's kernels take all at
- * once, so that a block reaches nearly what a dense one does of the card's peak. */
+ * once, so that a block comes close to a dense one's share of the card's peak. */
 static void
 computes_experts_about_as_fast_as_dense_blocks(void **state)
 {
     static const struct {
         const char *model;
         guint lora_rank;
-        double published_ms, share; /* block forward; of a dense block's FLOP/s */
+        double published_ms, share; /* block forward; share of a dense block's FLOP/s */
     } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.846}, {"qwen3-235b-a22b", 32, 43.016, 0.71}};
     Fixture *f = *state;
     RpWorkload workload = {
@@ -527,11 +528,11 @@ uploads_packed_weights_as_they_are(void **state)
         assert_int_equal(packed->forward_ns, whole->forward_ns);
         assert_true(near((double)whole->parameter_bytes / 1e9, rows[i].whole_gb, 0.01));
         assert_true(near((double)packed->upload_bytes / 1e9, rows[i].upload_gb, 0.01));
-        /* both through the card's memory, but for what is not packed: of GPT-OSS attention */
+        /* both through the card's memory, but for unpacked tensors: GPT-OSS's attention */
         assert_true(near(rp_ms_from_ns(packed->expand_ns),
                          1e3 * moved / (gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency),
                          0.08));
-        /* what is not packed */
+        /* tensors that are not packed */
         assert_int_equal(f->profile->layers[0].upload_bytes, 0);
         assert_int_equal(f->profile->layers[f->profile->n_layers - 1].upload_bytes, 0);
         assert_int_equal(f->profile->layers[f->profile->n_layers - 1].expand_ns, 0);
@@ -647,7 +648,8 @@ block_ns(const char *gpu, RpWorkload workload, RpCostEstimate estimate)
     return profile->layers[1].forward_ns + profile->layers[1].backward_ns;
 }
 
-/* What is expected lies in the middle of the range, for 8-bit codes, too, which cost a pass more. */
+/* The expected time lies in the middle of the range, for fp8 values, too, which cost one more
+ * pass. */
 static void
 expects_the_mean_of_slow_and_fast(void **state)
 {
@@ -725,8 +727,8 @@ fp8_is_never_slower_for_dense_models_from_a_billion_parameters(void **state)
             }
 }
 
-/* Frozen weights have no gradients, whose matmuls have fp32 sums: so codes gain nothing on a card whose 16-bit
- * matmuls with fp16 sums are as fast as its fp8, and cost their quantization. */
+/* Frozen weights have no gradients, whose matmuls have fp32 sums: so fp8 values gain nothing on a
+ * card whose 16-bit matmuls with fp16 sums are as fast as its fp8, and cost their quantization. */
 static void
 fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast(void **state)
 {

@@ -4,8 +4,8 @@
 
 #include "core/base/dtype.h"
 
-/* What a format of @mantissa_bits and exponents from @min_exponent up holds, by arithmetic: the
- * nearest multiple of the unit in the last place, as rint() rounds in double. */
+/* The nearest value in a format of @mantissa_bits and exponents from @min_exponent up, by
+ * arithmetic: the nearest multiple of the unit in the last place, as rint() rounds in double. */
 static double
 nearest(double value, int mantissa_bits, int min_exponent, double largest)
 {

@@ -44,7 +44,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* What was written so far, in fixture->text. */
+/* Puts the text written so far into fixture->text. */
 static void
 collect(Fixture *fixture)
 {
@@ -208,8 +208,8 @@ a_chrome_trace_has_complete_events_names_counters_and_arrows(void **state)
     assert_same_trace(fixture->trace, fixture->read);
 }
 
-/* Replaces the first @old by @new in what was written, then expects a refusal that contains @part.
- */
+/* Replaces the first @old by @new in the written text, then expects a refusal that contains
+ * @part. */
 static void
 assert_refused(Fixture *fixture, const char *old, const char *new, const char *part)
 {

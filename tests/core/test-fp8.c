@@ -18,7 +18,7 @@ static const Format formats[] = {
     {"e5m2", RP_DTYPE_E5M2, 2, 15, 57344, rp_float_from_e5m2, rp_e5m2_from_float},
 };
 
-/* The value of a code, by arithmetic. Source: OCP FP8 1.0, tables 1 and 2 */
+/* The number that an fp8 value stands for, by arithmetic. Source: OCP FP8 1.0, tables 1 and 2 */
 static double
 value_of(const Format *format, guint code)
 {
@@ -79,7 +79,7 @@ check_rounding(const Format *format, float value)
                  value_of(format, code), want);
 }
 
-/* Every value, what lies in the middle of two, and neighbours of these. */
+/* Every value, the middle of each two, and neighbours of these. */
 static void
 rounds_to_the_nearest_and_ties_to_even(void **state)
 {

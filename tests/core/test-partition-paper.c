@@ -93,7 +93,7 @@ paper_by_brute_force(const RpProfile *profile, guint gpus, guint micro_batches, 
     return best;
 }
 
-/* A dispatched partition covers what it must. */
+/* A dispatched partition covers all layers that it must. */
 static void
 assert_well_formed(const RpProfile *profile, const RpPartition *partition)
 {

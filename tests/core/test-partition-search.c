@@ -60,7 +60,7 @@ random_profile(GRand *rand, guint n_layers)
     return profile;
 }
 
-/* What a schedule's cost needs to know, and what it has seen. */
+/* Input of a schedule's cost function, and a record of its calls. */
 typedef struct {
     const RpProfile *profile;
     guint gpus, micro_batches;
@@ -69,7 +69,7 @@ typedef struct {
     GHashTable *judged; /* every candidate as text */
     gboolean twice, malformed, wrong_round, too_large;
     guint64 memory_bytes;
-    gint64 work_ns; /* of the last candidate */
+    gint64 work_ns; /* the last candidate's */
 } Schedule;
 
 typedef struct {
@@ -147,7 +147,7 @@ round_pipe_ns(const RpPartition *partition, guint round, const Schedule *schedul
     return schedule->async ? (after - before) / schedule->gpus / (iterations - warm_up) : end;
 }
 
-/* Looks at a candidate from all sides before it is judged. */
+/* Checks a candidate in every respect before its cost is computed. */
 static void
 inspect(Schedule *schedule, const RpPartition *candidate, guint round)
 {

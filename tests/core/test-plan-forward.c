@@ -92,7 +92,8 @@ assert_same_place(const RpPlan *plan, guint32 a, const RpPlan *other, guint32 b)
         assert_int_equal(rp_plan_buffer(plan, a)->offset, rp_plan_buffer(other, b)->offset);
 }
 
-/* What lives in the arenas for good lies where it does in training, and they are no larger. */
+/* Buffers that live in the arenas for good lie where they do in training, and the arenas are no
+ * larger. */
 static void
 check_arenas(const RpTestPlan *test, const RpPlan *plan)
 {

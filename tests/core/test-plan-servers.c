@@ -1,5 +1,5 @@
 /*
- * Plans of one of several servers: shares, and the order of what servers send each other. That each
+ * Plans of one of several servers: shares, and the order of messages between servers. That each
  * edge of it is needed is shown by test-verify-mutations.c.
  */
 #include "tests/rp-test.h"
@@ -51,7 +51,8 @@ static const RpTestPlan tests[] = {
      .resident = G_MAXUINT64, .servers = 3},
 };
 
-/* Of iterations that are finished, a reduce and a gather for each trained layer, in between one agree. */
+/* A finished iteration has a reduce and a gather for each trained layer, and one agree between
+ * them. */
 static void
 every_iteration_reduces_agrees_and_gathers_once(void **state)
 {
@@ -146,7 +147,8 @@ gradients_that_are_reduced_make_room_for_others(void **state)
                 rp_plan_category_bytes(async, 1, RP_BUFFER_GRADIENTS));
 }
 
-/* The layer's download comes home to the buffer of the layer above, whose gradients are reduced later. */
+/* The layer's download arrives in the buffer of the layer above, whose gradients are reduced
+ * later. */
 static void
 gradients_that_are_not_reduced_are_not_overwritten(void **state)
 {

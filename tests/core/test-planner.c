@@ -133,7 +133,7 @@ count_kept(const RpPlan *plan)
     return n;
 }
 
-/* Of a backward stage, in 16 bits. */
+/* Bytes of the largest gradients of a backward stage, in 16 bits. */
 static guint64
 largest_gradients(const RpProfile *profile, const RpPartition *partition)
 {
@@ -187,7 +187,7 @@ sums_stay_on_a_device_to_which_their_stage_returns(void **state)
         g_autoptr(RpPlan) plan = make(profile, partition, &options, 3);
         if (!rp_verify_plan(plan, &violation))
             fail_msg("case %u: %s", c, violation.message);
-        const guint64 gradients = 10 * RP_MIB; /* those that stay are fp32 */
+        const guint64 gradients = 10 * RP_MIB; /* resident sums are fp32 */
         assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1),
                          cases[c].stays ? 2 * gradients : rounds * gradients);
         assert_true(rp_plan_promises(plan)->wide_gradients);
@@ -203,7 +203,7 @@ sums_stay_on_a_device_to_which_their_stage_returns(void **state)
     }
 }
 
-/* One round is as it was: 16 bits leave, and are at home. */
+/* One round is as it was: 16 bits leave, and are on the host. */
 static void
 gradients_of_one_round_are_16_bit(void **state)
 {
@@ -329,7 +329,7 @@ steps_layers_in_the_order_in_which_they_are_waited_for(void **state)
     }
 }
 
-/* Of few stages, rounds of one leave several devices at once. */
+/* With few stages, rounds of one stage leave several devices at once. */
 static void
 rounds_of_a_stage_are_summed_in_order_on_any_devices(void **state)
 {
@@ -448,8 +448,8 @@ rounds_that_leave_together_are_added_in_one_pass(void **state)
     }
 }
 
-/* Tasks of the host count in bytes that the optimizer moves, 28 a parameter at its rate: what
- * passes at another rate counts as many as take that long. */
+/* Tasks of the host count in bytes that the optimizer moves, 28 a parameter at its rate: bytes
+ * moved at another rate count as many as take that long. */
 static void
 passes_of_the_host_take_the_time_that_was_measured(void **state)
 {
@@ -591,7 +591,7 @@ packed_weights_are_expanded_once_a_slot(void **state)
                 task->duration_ns,
                 500 * (rp_plan_stage(plan, task->stage)->upload_bytes % RP_MIB / (RP_MIB / 4)));
     }
-    /* the host holds them packed too, and state for what is trained alone */
+    /* the host holds them packed too, and state for trained weights alone */
     assert_int_equal(rp_plan_category_bytes(plan, 2, RP_BUFFER_PARAMETERS),
                      2 * RP_MIB + 8 * RP_MIB / 4);
     options.fidelity = RP_FIDELITY_COMPUTE;
@@ -623,7 +623,7 @@ frozen_weights_that_stay_go_up_once(void **state)
         const guint64 least = rp_plan_arena_bytes(streamed, 0);
         guint64 stays = 0, arena = 0;
 
-        /* more memory, more that stays; all of it in no more than there is */
+        /* the more memory, the more is resident; all of it in no more than there is */
         for (guint64 limit = least - RP_MIB; limit <= least + frozen; limit += RP_MIB / 4) {
             options.resident_limit = limit;
             g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
@@ -642,7 +642,7 @@ frozen_weights_that_stay_go_up_once(void **state)
             assert_int_equal(rp_plan_arena_bytes(plan, 2), rp_plan_arena_bytes(streamed, 2));
         }
         g_autoptr(RpPlan) all = make(profile, partition, &options, 2);
-        /* what is trained, in each round */
+        /* trained weights, in each round */
         assert_int_equal(
             sum_bytes(all, RP_TASK_PARAMETER_UPLOAD, 1),
             sum_bytes(streamed, RP_TASK_PARAMETER_UPLOAD, 1) > 0 ? 2 * 16 * (guint64)(1 << 16) : 0);
@@ -678,9 +678,9 @@ what_forwards_save_goes_down_and_up_once(void **state)
         fail_msg("%s", violation.message);
     assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_DOWNLOAD, 1), 7 * 8 * saved);
     assert_int_equal(sum_bytes(plan, RP_TASK_SAVED_UPLOAD, 1), 7 * 8 * saved);
-    /* of four micro-batches one copy, and of the first two blocks, whose backward slot ends a round, two
-     * wait on the host; a device has buffers for three blocks of two actions, and as much less workspace
-     * as a backward stage of two blocks saves */
+    /* the host holds one copy of four micro-batches, and two of the first two blocks, whose
+     * backward slot ends a round; a device has buffers for three blocks of two actions, and as much
+     * less workspace as a backward stage of two blocks saves */
     assert_int_equal(rp_plan_arena_bytes(plan, 2),
                      rp_plan_arena_bytes(full, 2) + 4 * (7 + 2) * saved);
     assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_ACTIVATIONS),
@@ -693,19 +693,19 @@ what_forwards_save_goes_down_and_up_once(void **state)
         if (task->kind == RP_TASK_BACKWARD && task->stage == 6) /* 2 and 3 */
             assert_int_equal(task->lead_ns, 2 * 1000 - 300);
     }
-    /* of later blocks alone */
+    /* later blocks only */
     options.saved.first = 6;
     g_autoptr(RpPlan) some = make(profile, partition, &options, 2);
     assert_int_equal(sum_bytes(some, RP_TASK_SAVED_UPLOAD, 1), 3 * 8 * saved);
     options.saved.first = 0;
-    /* a threshold leaves out what brings less */
+    /* a threshold leaves out tensors that save less time */
     options.saved.least_ns = 300 * 16 + 1;
     g_autoptr(RpPlan) least = make(profile, partition, &options, 2);
     assert_int_equal(count_tasks(least, RP_TASK_SAVED_DOWNLOAD), 0);
     assert_int_equal(rp_plan_arena_bytes(least, 0), rp_plan_arena_bytes(full, 0));
 }
 
-/* What is trained, or tied to what is, does not stay. */
+/* Trained weights, and weights tied to trained ones, are never resident. */
 static void
 trained_weights_do_not_stay(void **state)
 {
@@ -727,7 +727,7 @@ trained_weights_do_not_stay(void **state)
     assert_true(rp_plan_resident_bytes(frozen, 0) + rp_plan_resident_bytes(frozen, 1) > 0);
 }
 
-/* A device has one place for what is packed, however many stages are bound to it. */
+/* A device has one buffer for packed weights, however many stages are bound to it. */
 static void
 bound_weights_are_expanded_once_an_iteration(void **state)
 {
@@ -789,7 +789,7 @@ categories_of_an_arena_add_up_to_its_size(void **state)
 
             for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++)
                 sum += rp_plan_category_bytes(plan, a, (RpBufferCategory)c);
-            /* between buffers of one region there may be a gap of what the smaller way leaves */
+            /* a gap may be between buffers of one region, where the smaller direction needs less */
             assert_true(sum <= rp_plan_arena_bytes(plan, a));
             assert_true(sum + 4 * RP_MIB >= rp_plan_arena_bytes(plan, a));
         }

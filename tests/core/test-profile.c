@@ -61,7 +61,7 @@ teardown(void **state)
 #define WITH_LAYER_KEY(key)                                                                        \
     WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2," key "}")
 
-/* parameters, gradients, input, output and what is tied, bytes */
+/* parameters, gradients, input, output and tied, bytes */
 #define SIZED(kind, p, g, i, o, t)                                                                 \
     "{\"kind\":\"" #kind "\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":" #p           \
     ",\"gradient_bytes\":" #g ",\"input_bytes\":" #i ",\"output_bytes\":" #o ",\"tied_bytes\":" #t \

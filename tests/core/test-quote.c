@@ -1,4 +1,4 @@
-/* What is quoted of names and values that others chose. */
+/* Quotes names and values that others chose. */
 #include "tests/rp-test.h"
 
 #include "core/base/percent.h"

@@ -87,7 +87,7 @@ make_trace(Fixture *fixture, guint gpus, gboolean dispatched, const Row *rows, g
 #define MAKE_TRACE(fixture, gpus, dispatched, rows)                                                \
     make_trace(fixture, gpus, dispatched, rows, G_N_ELEMENTS(rows))
 
-/* Times, not shares: what the reference counts. */
+/* Times, not shares, as the reference counts. */
 typedef struct {
     gint64 makespan_ns, busy_ns, fill_ns, switch_ns, drain_ns, intra_ns, exposed_ns;
 } Expected;
@@ -157,7 +157,7 @@ expansions_are_busy_wherever_they_stand(void **state)
     assert_float_equal(rp_report_ratio_between(fixture->trace, 3, 5), 1 - 3.0 / 4, 1e-12);
 }
 
-/* The longest times that the reader of traces takes, on so many devices that they pass 64 bits. */
+/* The longest times that the reader of traces takes, on enough devices to pass 64 bits. */
 static void
 sums_over_devices_do_not_wrap(void **state)
 {
@@ -397,7 +397,7 @@ play(Fixture *fixture)
     }
 }
 
-/* A schedule, its costs, and what an independent reference says of it. */
+/* A schedule, its costs, and the results of an independent reference. */
 typedef struct {
     const char *schedule;
     guint gpus, micro_batches, stages, round, forward_slots;

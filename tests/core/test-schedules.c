@@ -111,11 +111,11 @@ typedef struct {
 typedef struct {
     const Case *c;
     Costs costs;
-    gint64 *forward_end;  /* [stage][micro-batch], -1 = not yet; dispatched: what is sent on */
+    gint64 *forward_end;  /* [stage][micro-batch], -1 = not yet; dispatched: the value sent on */
     gint64 *backward_end; /* B or I; dispatched: unused */
 } Run;
 
-/* End of what F (or B and I) of a stage waits for; -1 = not yet. */
+/* End of the inputs of F (or B and I) of a stage; -1 = not yet. */
 static gint64
 ready(const Run *run, gboolean backward, guint stage, guint micro_batch)
 {
@@ -182,7 +182,7 @@ busy_time(const Costs *costs, const GArray *order)
     return busy;
 }
 
-/* Makespan of the orders, or -1 if they deadlock. @min_busy: of the least busy device. */
+/* Makespan of the orders, or -1 if they deadlock. @min_busy: the least busy device's. */
 static gint64
 makespan(const Case *c, Costs costs, gint64 *min_busy)
 {
@@ -344,7 +344,7 @@ orders_read_as_in_their_timelines(void **state)
         {"dualpipe",
          {2, 4, 2, 4, 0, 0, 0},
          "0F0 1F2 0F1 1B2 1F3+0B0 1B3 0I1 0W1 | 0F2 1F0 0F3 1B0 1F1+0B2 1B1 0I3 0W3"},
-        {"roundpipe", /* fused slot: what goes back waits for all that goes forward */
+        {"roundpipe", /* fused slot: backwards wait for all forwards */
          {2, 2, 3, 2, 1, 0, .slices = 2},
          "0F0 0F1 2B1 2B0 | 1F0 1X1 1B0"},
         {"roundpipe-split",
@@ -453,7 +453,7 @@ mark_action(const Case *c, guint gpu, guint8 *done, const RpAction *a)
     return a->backward_stage == G_MAXUINT32 && a->backward_micro_batch == G_MAXUINT32;
 }
 
-/* What a stage (slot) must have done to each micro-batch in the end. */
+/* Whether all actions of a stage (slot) have been done to a micro-batch in the end. */
 static gboolean
 is_complete(const Case *c, guint stage, guint8 done)
 {
@@ -510,7 +510,7 @@ goes_on_where_the_last_iteration_ended(void **state)
         }
 }
 
-/* Of K groups of N GPUs each runs every K-th round as if it were alone. */
+/* Each of K groups of N GPUs runs every K-th round as if it were alone. */
 static void
 shares_rounds_out_to_replicas(void **state)
 {
@@ -790,7 +790,7 @@ closed_peak(const Case *c, guint r)
     if (g_str_equal(name, "v-half"))
         return M > N ? 2 * ((N + 2) / 2) : 0;
     if (g_str_equal(name, "v-min"))
-        return 0; /* of the fullest device only: holds_the_published_share_of_activations() */
+        return 0; /* per device it is not known: holds_the_published_share_of_activations() */
     if (g_str_equal(name, "dualpipe-v"))
         return 2 * N + 1;
     return c->ops->dispatched && S >= N ? 1 : 0;
@@ -814,8 +814,8 @@ keeps_as_many_activations_alive_as_its_closed_form(void **state)
     }
 }
 
-/* (p + 4)/3 and (p + 2)/2 micro-batches of two stages (Qi et al., NeurIPS 2024): of any M a limit, and
- * of enough that the fullest device comes to it. */
+/* (p + 4)/3 and (p + 2)/2 micro-batches of two stages (Qi et al., NeurIPS 2024): a limit for any M,
+ * which the fullest device reaches if M is large enough. */
 static void
 holds_the_published_share_of_activations(void **state)
 {

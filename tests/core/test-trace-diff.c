@@ -1,5 +1,5 @@
 /*
- * Two traces beside each other: matching, what does not belong together, slips, rankings.
+ * Two traces beside each other: matching, unmatched tasks, slips, rankings.
  *
  *   1F1B-like, N = 2, M = 2, F = 10, B = 20
  *   gpu 0 |F0|F1|     | B0 | | B1 |      0 10 20 | 40 60 | 70 90

@@ -138,7 +138,7 @@ takes_neighbours_in_few_copies(void **state)
     rp_chunks_clear(&chunks);
 }
 
-/* What waits for the update of one layer is not what the first chunk needs. */
+/* The first chunk then does not wait for the update of a distant layer. */
 static void
 a_chunk_has_neighbouring_layers_only(void **state)
 {

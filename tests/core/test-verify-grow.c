@@ -50,7 +50,7 @@ grow(const RpTestPlan *test, guint iterations, guint flush_every)
         rp_plan_retire(plan, rp_plan_end_id(plan));
         if (i <= 4)
             most = MAX(most, rp_verifier_n_held(verifier));
-        else /* iterations take turns in what they leave behind */
+        else /* iterations alternate in the tasks that they leave behind */
             assert_true(rp_verifier_n_held(verifier) <= most + most / 2);
     }
     rp_planner_finish(planner);
@@ -174,7 +174,7 @@ end_without_dropped(const RpPlanDraft *draft, RpTaskId end)
     return n;
 }
 
-/* What a verifier says that sees @plan, made of @draft, iteration by iteration. */
+/* Verifies @plan, made of @draft, iteration by iteration. */
 static gboolean
 prove_growing(const RpPlanDraft *draft, const RpPlan *plan, const GArray *ends,
               RpViolation *violation)

@@ -1,6 +1,6 @@
 /*
  * The verifier is proved by breaking plans: each test takes plans that it accepts, changes one
- * thing, and says what the verifier must answer.
+ * thing, and gives the verifier's right answer.
  */
 #include "tests/rp-test.h"
 
@@ -47,7 +47,7 @@ static const RpTestPlan plans[] = {
      .apart = TRUE, .early_steps = TRUE},
     {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
      .early_steps = TRUE},
-    /* of a tied head, the matrix alone is trained, or all but the matrix */
+    /* tied head: the matrix alone is trained, or all but the matrix */
     {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
      .tied = RP_TEST_TIED_ALONE},
     {"roundpipe", 2, 1, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
@@ -81,14 +81,14 @@ static const RpTestPlan plans[] = {
      .resident = G_MAXUINT64},
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, FALSE, TRUE, .lean = TRUE, .token_bytes = 512,
      .iterations = 2, .tied = RP_TEST_TIED, .packed = TRUE, .resident = G_MAXUINT64},
-    /* what forwards keep on the device */
+    /* values that forwards keep on the device */
     {"1f1b", 2, 2, 3, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512, .iterations = 2,
      .saved = RP_SAVED(ATTENTION)},
     {"zb-h1", 2, 2, 3, 0, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 3,
      .saved = RP_SAVED(ATTENTION)},
     {"dualpipe-v", 2, 4, 4, 0, RP_FIDELITY_FULL, FALSE, FALSE, .token_bytes = 512, .iterations = 2,
      .saved = RP_SAVED(ATTENTION)},
-    /* what forwards save */
+    /* tensors that forwards save */
     {"roundpipe", 2, 1, 4, 2, RP_FIDELITY_FULL, TRUE, TRUE, .token_bytes = 512, .iterations = 2,
      .saved = RP_SAVED(ATTENTION) | RP_SAVED(MLP)},
     {"roundpipe", 3, 2, 3, 0, RP_FIDELITY_FULL, FALSE, FALSE, .lean = TRUE, .token_bytes = 512,
@@ -222,7 +222,7 @@ barrier_edge_is_needed(const RpPlanDraft *draft, guint from, guint to)
     return needed;
 }
 
-/* Rules that the loss of an edge may break, by what it joined. */
+/* Rules that the loss of an edge may break, by the tasks at its two sides. */
 static gboolean
 rule_fits(RpTaskKind from, RpTaskKind to, RpRule rule)
 {
@@ -358,7 +358,7 @@ an_edge_needed_at_the_start_may_not_come_late(void **state)
     assert_true(refused > 1000 / EVERY);
 }
 
-/* Barriers set the pace; what they are needed for is told by their edges. */
+/* Barriers set the pace; their edges show why they are needed. */
 static gboolean
 is_work(const RpPlanDraft *draft, guint index)
 {
@@ -740,7 +740,7 @@ constants_decisions_and_layers_lie_under_nothing(void **state)
     }
 }
 
-/* What two tasks may do to one buffer in either order: chunks of one upload or download. */
+/* Two tasks that may access one buffer in either order: chunks of one upload or download. */
 static gboolean
 are_siblings(const RpPlanDraft *draft, guint a, guint b)
 {
@@ -754,8 +754,8 @@ are_siblings(const RpPlanDraft *draft, guint a, guint b)
 
 typedef enum { KEPT, TURNED, OPEN } Histories;
 
-/* What a swap does to the order of accesses: nothing, turns some round, or leaves some undecided.
- */
+/* The effect of a swap on the order of accesses: none, some round is reversed, or some order is
+ * undecided. */
 static Histories
 compare_histories(const RpPlanDraft *draft, const RpPlan *plan)
 {
@@ -781,8 +781,9 @@ compare_histories(const RpPlanDraft *draft, const RpPlan *plan)
     return found;
 }
 
-/* Neighbours in a lane change places. Whatever the verifier then accepts must leave every buffer's
- * history as it was, or turn round only what may be turned: a sum's terms, scratch. */
+/* Neighbours in a lane change places. A change that the verifier then accepts must leave every
+ * buffer's history as it was, or reverse only accesses that may be reversed: a sum's terms,
+ * scratch. */
 static void
 a_lane_may_not_be_reordered_at_will(void **state)
 {

@@ -140,7 +140,8 @@ upload_past_the_packed(RpPlanDraft *draft)
         rp_plan_draft_access(draft, forward, 0)->buffer;
 }
 
-/* Accesses by which the first @kind with two such reads and writes what two layers save. */
+/* Accesses by which the first @kind with two such reads and writes the tensors that two layers
+ * save. */
 static RpAccess *
 two_saved(RpPlanDraft *draft, RpTaskKind kind, RpAccess **other)
 {
@@ -362,14 +363,14 @@ leave_first_round_out(RpPlanDraft *draft)
     add_to_sum(accesses);
 }
 
-/* What stands there is of the iteration before. */
+/* The buffer then still holds the sum of the iteration before. */
 static void
 begin_with_what_is_there(RpPlanDraft *draft)
 {
     add_to_sum(accesses_of_sum(draft, 4, NULL));
 }
 
-/* A later sum: what has been added so far is lost. */
+/* A later sum: earlier terms are lost. */
 static void
 begin_again(RpPlanDraft *draft)
 {
@@ -520,7 +521,7 @@ forget_kept_rounds(RpPlanDraft *draft)
     }
 }
 
-/* What was left of the rounds before then goes home twice. */
+/* The sum of the rounds before then reaches the host twice. */
 static void
 send_a_kept_round(RpPlanDraft *draft)
 {
@@ -757,7 +758,7 @@ norm_leaves_a_layer_out(RpPlanDraft *draft)
     g_array_remove_index(rp_plan_draft_task(draft, norm)->accesses, 1);
 }
 
-/* The norm is a barrier, as it was: it orders all, and nobody reads what it found. */
+/* The norm is a barrier, as it was: it orders all, and nobody reads its result. */
 static void
 step_without_decision(RpPlanDraft *draft)
 {
@@ -826,7 +827,7 @@ exchange_gradients(RpPlanDraft *draft)
     row(draft, 3)->gradients[0] = first;
 }
 
-/* APART(): the access of task @index to gradients of round 1 of @layer, as home. */
+/* APART(): the access of task @index to gradients of round 1 of @layer, on the host. */
 static RpAccess *
 access_of_round(RpPlanDraft *draft, guint index, guint layer, guint *at)
 {

@@ -487,7 +487,7 @@ proves_a_plan_that_is_flushed(void **state)
             assert_true(rp_planner_append_iteration(planner, NULL));
             if (i % 2 == 1)
                 rp_planner_flush(planner);
-            if (i > 0) /* before, nothing tells that copies are going to publish the weights */
+            if (i > 0) /* before, nothing shows that copies are going to publish the weights */
                 assert_proved(rp_planner_plan(planner), "flushed");
         }
         rp_planner_finish(planner);

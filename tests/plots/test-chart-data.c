@@ -1,4 +1,4 @@
-/* What stands in data files and scripts; none of this needs gnuplot. */
+/* Data files and scripts of charts; none of this needs gnuplot. */
 #include "tests/rp-test.h"
 
 #include <locale.h>
@@ -316,7 +316,7 @@ narrow_lines_have_fewer_labels_and_letters_for_levels(void **state)
                            "set xtics (512, '' 1024, 2048, '' 4096, 8192, '' 16384, 32768, ''"));
     assert_non_null(strstr(rp_figure_script(small)->str, "set label 'a'"));
     assert_non_null(strstr(rp_figure_script(small)->str, "title 'a: planned'"));
-    /* the plot keeps the room that the name would take */
+    /* the plot keeps the space that the name would take */
     assert_non_null(strstr(rp_figure_script(small)->str, "set rmargin at screen 1 - px(20)"));
 }
 

@@ -196,8 +196,9 @@ make_again(const char *directory)
     make(directory, (const char *const *)names->pdata, NULL, NULL);
 }
 
-/* Every figure, without measurements; but for two with searches of seconds like figure 15's, unless all is tried:
- * then `index.txt` says what is left out, which it does where no names are given. Returns: how many are made */
+/* Every figure, without measurements; but for two with searches of seconds like figure 15's, unless
+ * all is tried: then `index.txt` lists the figures left out, as it does if no names are given.
+ * Returns: number of figures made */
 static guint
 make_first(const char *directory)
 {

@@ -1,4 +1,4 @@
-/* gnuplot as a tool: what is checked before any work, and how text reaches it unharmed. */
+/* gnuplot as a tool: checks before any work, and text that reaches it unharmed. */
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
@@ -209,7 +209,7 @@ what_gnuplot_complains_about_becomes_an_error(void **state)
     rp_assert_error_message_contains(error, "a warning");
 }
 
-/* Something else of this name stands first in PATH: what it does, and what is told of it. */
+/* Another program of this name stands first in PATH: its behaviour, and the message about it. */
 static void
 a_gnuplot_that_ends_badly_is_told_with_how_it_ended(void **state)
 {

@@ -1,4 +1,4 @@
-/* Tables that paper-figs/measure wrote: what is read of them, and what is refused. */
+/* Tables that paper-figs/measure wrote: values read from them, and refusals. */
 #include "tests/rp-test.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* docs/results.md says of Figures 13 and 14 what the figures show. */
+/* docs/results.md agrees with Figures 13 and 14. */
 #include "tests/rp-test.h"
 
 #include <math.h>

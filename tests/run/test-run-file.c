@@ -1,4 +1,4 @@
-/* Run files: what is read, and what is said of one that is wrong. */
+/* Run files: their values, and the errors of wrong ones. */
 #include "tests/rp-test.h"
 
 #include <stdio.h>
@@ -540,7 +540,7 @@ is_described_in_the_docs_row_by_row(void **state)
     fail_msg("docs/train.md: expected the table above");
 }
 
-/* What is true of every row, whoever adds one. */
+/* These hold for every row. */
 static void
 has_a_table_whose_defaults_and_other_names_make_sense(void **state)
 {

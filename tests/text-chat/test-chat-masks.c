@@ -10,7 +10,7 @@
 
 #include <glib/gstdio.h>
 
-static char *folder; /* of a checkpoint */
+static char *folder; /* a checkpoint's */
 
 static int
 make_folder(void **state)

@@ -72,7 +72,8 @@ open_chat(const Fixture *fixture, const char *template, RpTrainOn train_on, GErr
     return rp_chat_open(fixture->folder, fixture->tokenizer, &options, error);
 }
 
-/* The text of @record with what is learned in [...], weights other than 1 behind. NULL: refused */
+/* The text of @record with the learned parts in [...], weights other than 1 behind. NULL:
+ * refused */
 static char *
 shown(const Fixture *fixture, const char *template, RpTrainOn train_on, const char *record,
       GError **error)
@@ -199,7 +200,7 @@ learns_what_is_asked_for(void **state)
     check_cases(*state, CHATML, cases, G_N_ELEMENTS(cases));
 }
 
-/* Turns are told apart whatever is in them, and where templates put their marks. */
+/* Turns are distinguished whatever is in them, and where templates put their marks. */
 static void
 finds_turns_of_templates_without_marks(void **state)
 {
@@ -229,7 +230,7 @@ finds_turns_of_templates_without_marks(void **state)
         {0, "{\"messages\": [" CHAT "]}", "<u>q<a>[a]<u>r<a>[b<eos>]"},
         {0, "{\"messages\": [" CHAT ", " U("z") "]}", "<u>q<a>[a]<u>r<a>[b]<u>z<eos>"},
     };
-    /* a prompt that begins what turns may not have */
+    /* a prompt with a beginning that turns may lack */
     static const char thinks[] =
         "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}"
         "{% if add_generation_prompt %}<a><think>{% endif %}";

@@ -1,5 +1,5 @@
 /**
- * Templates give the text that Jinja gives; what they cannot do is refused with its place; whatever
+ * Templates give the text that Jinja gives; unknown features are refused with their place; whatever
  * they do, they end.
  */
 #include "tests/rp-test.h"
@@ -10,7 +10,7 @@
 #include "tests/text-template/template-case.h"
 #include "text/template/template.h"
 
-#define MOST_SECONDS 4 /* of a sanitized build on a busy machine more than of others */
+#define MOST_SECONDS 4 /* a sanitized build on a busy machine needs most of it */
 
 /* The error of @source, compiled and rendered without variables; NULL: it is rendered. */
 static char *
@@ -267,7 +267,7 @@ refuses_brackets_and_blocks_that_are_too_deep(void **state)
     assert_int_equal(code, RP_TEMPLATE_ERROR_BOUND);
 }
 
-/* The dicts that loops are over tell which text is theirs. */
+/* The dicts that loops are over show which text is theirs. */
 static void
 traces_loops_over_tagged_dicts(void **state)
 {

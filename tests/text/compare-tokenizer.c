@@ -1,4 +1,5 @@
-/* Compares a tokenizer with what make-tokenizers.py has written of it: TOKENIZER.json TEXTS EXPECTED. */
+/* Compares a tokenizer with the expectations of make-tokenizers.py: TOKENIZER.json TEXTS
+ * EXPECTED. */
 #include <stdio.h>
 
 #include "tests/text/expected.h"

@@ -124,8 +124,8 @@ compare_ids(const RpTokenizer *tokenizer, const RpExpected *expected, RpEncodeFl
     return is_same(ids, want) ? NULL : describe(what, expected, want, ids);
 }
 
-/* Ours are bytes, theirs of whole characters; of a change of the text ours are all of it, theirs its
- * characters one by one: one lies within the other, and ours ascend. */
+/* Our spans are bytes, theirs whole characters; where the text was changed ours have all of it,
+ * theirs its characters one by one: one lies within the other, and ours ascend. */
 static char *
 compare_spans(const RpTokenizer *tokenizer, const RpExpected *expected)
 {

@@ -15,8 +15,10 @@ typedef struct {
     char *skipped;         /* the same without special tokens */
 } RpExpected;
 
-/* All of @texts, with what @expected says of each. (element-type RpExpected) (transfer full) */
+/* All of @texts, with the results in @expected of each. (element-type RpExpected) (transfer
+ * full) */
 GArray *rp_expected_load(const char *texts, const char *expected);
 
-/* Compares all that @expected says with @tokenizer. Returns: %NULL, or what differs (transfer full) */
+/* Compares all results in @expected with @tokenizer's. Returns: %NULL, or the difference (transfer
+ * full) */
 char *rp_expected_compare(const RpTokenizer *tokenizer, const RpExpected *expected);

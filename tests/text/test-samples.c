@@ -320,7 +320,7 @@ build(Fixture *f, const char *name, guint threads, gboolean skip_bad, RpCacheHea
 
 #define N_MANY (RP_TEST_FEW ? 15000 : 40000)
 
-/* Megabytes of text: several jobs. @bad: every so many records is none */
+/* Megabytes of text: several jobs. @bad: one of this many records is none */
 static void
 write_many(const Fixture *f, guint n, guint bad)
 {
@@ -369,7 +369,7 @@ gives_the_same_bytes_on_any_number_of_threads(void **state)
     }
 }
 
-/* Ours is `one`; whoever writes `other` has locked it, here the test. */
+/* Ours is `one`; the process that writes `other` has locked it, here the test. */
 static void
 removes_what_a_killed_build_has_left(void **state)
 {
@@ -390,7 +390,7 @@ removes_what_a_killed_build_has_left(void **state)
     assert_false(g_file_test(other, G_FILE_TEST_EXISTS));
 }
 
-/* Of other keys, an hour after the last byte. */
+/* Builds of other keys are removed an hour after the last byte was written. */
 static void
 removes_what_killed_builds_of_other_keys_have_left(void **state)
 {

@@ -1,4 +1,4 @@
-/* Files that ask for what there is not, or are broken: the line, the column, the key. */
+/* Files that need missing features, or are broken: the line, the column, the key. */
 #include "tests/rp-test.h"
 
 #include "text/tokenizer/tokenizer.h"

@@ -142,7 +142,7 @@ refuses_what_is_not_utf8_with_its_offset(void **state)
     }
 }
 
-/* Any tokens may follow each other; what is no text then shows as U+FFFD, as Rust does it. */
+/* Any tokens may follow each other; bytes that are no text then show as U+FFFD, as Rust does it. */
 static void
 decodes_what_is_not_utf8(void **state)
 {
@@ -174,7 +174,7 @@ decodes_what_is_not_utf8(void **state)
 
             if ((byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad))
                 character[g_unichar_to_utf8(byte, character)] = '\0';
-            else /* those that Latin-1 does not print, from U+0100 on */
+            else /* bytes that Latin-1 does not print, from U+0100 on */
                 character[g_unichar_to_utf8(byte <= 0x20 ? 0x100u + byte : 0x121u + byte - 0x7fu,
                                             character)] = '\0';
             const guint32 id = (guint32)rp_tokenizer_id(f->tokenizer, character);
@@ -254,7 +254,7 @@ puts_tokens_around_as_the_config_says(void **state)
 {
     static const struct {
         const char *form, *config;
-        gint64 first, last; /* -1: of the text */
+        gint64 first, last; /* -1: the text's */
     } cases[] = {
         {"qwen", "{\"bos_token\": \"<|begin|>\", \"eos_token\": \"<|end|>\"}", -1, -1},
         {"qwen", "{\"add_bos_token\": true, \"bos_token\": \"<|begin|>\"}", 420, -1},
