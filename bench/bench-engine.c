@@ -1,6 +1,6 @@
 /*
- * What the engine costs per task: the shipped profiles on 8 devices, run on the replay backend with
- * tasks that take no time, so that only the engine is left.
+ * Measures the engine's cost per task: it runs the shipped profiles on 8 devices, on the replay
+ * backend with tasks that take no time, so that only the engine's own time is left.
  *
  *   bench-engine [--csv] [PROFILE.json…]
  *

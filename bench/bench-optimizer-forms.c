@@ -43,7 +43,7 @@ static const struct {
     {"lion int8, master bf16", {RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8, .shared = TRUE}},
 };
 
-/* What all spans work on; on huge pages if the system has them. */
+/* Memory that all threads work on; it lies on huge pages if the system has them. */
 typedef struct {
     RpPool *pool;
     gsize n; /* parameters in memory: whole spans of all threads */
@@ -184,7 +184,8 @@ parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpOp
     return best;
 }
 
-/* Of a parameter: of the state, read and written, of its gradient and its published weight. */
+/* Counts the state once read and once written, the gradient, and the published weight of a
+ * parameter. */
 static double
 bytes_of(RpOptimizerForm form)
 {

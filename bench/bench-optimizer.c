@@ -8,7 +8,7 @@
  * turn, several times, and the fastest time counts: other programs on the machine can only slow a
  * run down.
  *
- * Of several rounds, the norm and the step read an fp32 sum of them, or each of them and add them.
+ * With several rounds, the norm and the step read either an fp32 sum of the rounds or every round.
  *
  * "begin and end" is a run of the pool in which there is nothing to do, one after the other and
  * after a pause in which the threads go to sleep: the mean, microseconds.
@@ -31,7 +31,7 @@
 #define PAUSE_US 2000
 #define ROUNDS_APART 4
 
-/* What is kept of a parameter, in others than fp32. */
+/* State formats other than fp32. */
 static const RpOptimizerForm forms[] = {
     {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
     {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
@@ -109,7 +109,8 @@ in_place_share(gsize first, gsize n, gpointer data)
     }
 }
 
-/* Of a parameter: of the state, read and written, of its gradient and its published weight. */
+/* Counts the state once read and once written, the gradient, and the published weight of a
+ * parameter. */
 static double
 form_bytes(guint form)
 {
@@ -145,7 +146,7 @@ bytes_of(const Bench *bench, What what)
     return bytes[what] * (double)bench->n;
 }
 
-/* What the pass reads of gradients. */
+/* Lists the arrays of gradients that the pass reads. */
 static RpGradient
 gradient_of(const Bench *bench, What what)
 {
@@ -351,7 +352,8 @@ do_nothing(gsize first, gsize n, gpointer data)
     (void)data;
 }
 
-/* Of @n_runs runs, each after @pause_us, microseconds. */
+/* Returns the mean time of @n_runs empty runs, each begun after a pause of @pause_us;
+ * microseconds. */
 static double
 empty_run_us(RpPool *pool, guint n_runs, gulong pause_us)
 {

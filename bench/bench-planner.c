@@ -1,6 +1,6 @@
 /**
- * What planning and proving cost: Qwen3-235B with LoRA on 8 GPUs, 64 micro-batches, `full`
- * fidelity.
+ * Measures the cost of planning and proving: Qwen3-235B with LoRA on 8 GPUs, 64 micro-batches,
+ * `full` fidelity.
  *
  *   bench-planner [PROFILE.json]
  */

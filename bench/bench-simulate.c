@@ -85,7 +85,7 @@ make_partition(const RpProfile *profile, const RpScheduleOps *schedule, const Si
     return rp_partition_min_max(profile, size->gpus * (schedule->looped ? 2 : 1), error);
 }
 
-/* Of this process: what runs beside it on a shared machine does not count. */
+/* Counts this process alone: other programs on a shared machine must not count. */
 static gint64
 processor_us(void)
 {

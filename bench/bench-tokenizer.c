@@ -14,7 +14,7 @@
 
 #define ROUNDS 3
 
-/* Of this thread's processor time: others may use the machine. */
+/* Counts this thread's processor time alone, as others may use the machine. */
 static gint64
 now_us(void)
 {

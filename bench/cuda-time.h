@@ -1,4 +1,4 @@
-/* What benchmarks of kernels share: device memory, random inputs, times by CUDA's events. They end
+/* Helpers of kernel benchmarks: device memory, random inputs, and times by CUDA's events. They end
  * the program, with a message, when a call fails. */
 #pragma once
 
@@ -17,7 +17,7 @@ void *rp_bench_memory(size_t bytes);
 /* @n random values of 16 bits, about normal, times @spread; they repeat after a while. */
 void *rp_bench_random(RpDtype dtype, size_t n, double spread);
 
-/* What is timed: called with @data, puts its work on the stream. */
+/* The work to time: @run is called with @data and puts its work on the stream. */
 typedef struct {
     void (*run)(const void *data);
     const void *data;

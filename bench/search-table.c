@@ -17,7 +17,7 @@
 #define GPUS 8
 #define DEFAULT_ACTIONS (G_GUINT64_CONSTANT(250) * 1000 * 1000)
 
-/* What a command finds when no partition is given. */
+/* Returns the time of the partition that a command chooses when none is given. */
 static gint64
 chosen_ns(const RpDispatchedSearch *search)
 {

@@ -44,7 +44,7 @@ static const guint step_sequences[] = {32, 64, 256, 512}; /* of the usual case, 
 #define USUAL_MEMORY 24
 #define USUAL_LINK 25
 
-/* What was fastest. */
+/* The fastest run seen so far. */
 typedef struct {
     const char *schedule; /* or NULL: nothing fits */
     double tokens_per_s;
@@ -94,7 +94,7 @@ try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_b
     }
 }
 
-/* What was fastest of each kind. */
+/* The fastest run of each kind. */
 typedef struct {
     Best bound, sync, async, resident_sync, resident_async;
 } Fastest;
@@ -208,7 +208,7 @@ line_add(Line *line, double x, double y)
     line->y[i] = y;
 }
 
-/* What is fixed of the numbers of a case; a name that is NULL, or what is varied, may be anything. */
+/* The fixed values of a case; a name that is NULL, and the varied column, match anything. */
 typedef struct {
     const char *train, *model, *varied;
     double memory_gib;

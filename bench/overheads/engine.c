@@ -277,7 +277,7 @@ rp_overheads_waiting(const RpOverheads *overheads, GError **error)
 
 #define TURNS 60 /* from one iteration to the next */
 
-/* Of an iteration, ns of the trace; -1: not seen. */
+/* Times of one iteration in the trace, ns; -1: not seen. */
 typedef struct {
     gint64 compute_start, compute_end;
     gint64 upload_start; /* the first */

@@ -1,5 +1,5 @@
 /*
- * What each mechanism costs by itself: docs/lab/overheads.md says what the rows mean.
+ * Measures each mechanism by itself; docs/lab/overheads.md explains the rows.
  *
  *   bench-cuda-overheads [--csv FILE] [--only PART] [--pinned-gib N] [--profiles DIR]
  *

@@ -1,6 +1,6 @@
 /**
- * What the parts of bench-cuda-overheads share. A part measures one thing by itself: it adds rows,
- * or fails with an error and leaves the others alone.
+ * Interface of the parts of bench-cuda-overheads. A part measures one thing by itself: it adds
+ * rows, or fails with an error and leaves the others alone.
  */
 #pragma once
 
