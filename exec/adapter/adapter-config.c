@@ -18,7 +18,7 @@ fail_unsupported(RpJsonPull *pull, const char *expected)
     return rp_json_pull_fail_value(pull, expected);
 }
 
-/* Of a key that must have its default: null, false, 0, "none", or nothing in it. */
+/* Reads a key that must have its default: null, false, 0, "none", or something empty. */
 static gboolean
 read_off(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -78,7 +78,8 @@ read_init(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-/* What stands in the file, before layers_to_transform and target_parameters join the targets. */
+/* The file's fields, before layers_to_transform and target_parameters are merged into the
+ * targets. */
 typedef struct {
     RpLora lora;
     char **parameters; /* target_parameters */
@@ -407,7 +408,7 @@ modules_of(const RpWeights *weights, Which which)
     return modules;
 }
 
-/* What is behind "model.layers.N.", if all blocks have it. */
+/* Tells whether all blocks have a module with this name behind "model.layers.N.". */
 static gboolean
 is_of_all_blocks(const RpWeights *weights, const GPtrArray *modules, const char *name)
 {
@@ -450,7 +451,8 @@ add_value(RpJsonWriter *json, const char *key, double value, gboolean whole)
         rp_json_number(json, key, value);
 }
 
-/* What the config says, and what stacks have otherwise: those whose ranks are of several matrices. */
+/* Writes the config's own patterns, and an entry for each stack that differs from them, as a
+ * stack's rank counts several matrices. */
 static void
 add_all_patterns(RpJsonWriter *json, const char *key, const RpWeights *weights, gboolean ranks)
 {

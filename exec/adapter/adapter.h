@@ -6,7 +6,7 @@
  *   base_model.model.<module>.lora_B.weight   [out,r]
  *   base_model.model.<module>.weight          of a module that is trained whole
  *
- * Of experts, one tensor of all that are a stack; where gate_up_proj and down_proj both have adapters,
+ * Stacked experts share one tensor; where gate_up_proj and down_proj both have adapters,
  * ".base_layer" stands behind "experts" of the first:
  *
  *   base_model.model.model.layers.N.mlp.experts.lora_A.weight   [r E,in]: expert e has rows e r ..
