@@ -20,9 +20,9 @@
 
 /* Arrays of the copy begin at multiples, so that threads share no line. */
 #define ALIGNMENT 64
-/* Of a part's arrays: each ends at such a multiple. */
+/* Each of a part's arrays is padded up to such a multiple. */
 #define MOST_PADDING ((guint64)(6 * ALIGNMENT))
-/* That a thread copies at a time. */
+/* Bytes that a thread copies at a time. */
 #define PIECE_BYTES ((gsize)4 << 20)
 /* Training goes first where both want a processor. */
 #define WRITER_NICE 10
@@ -113,8 +113,7 @@ weight_bytes(const RpWeight *weight, RpDtype dtype, RpOptimizerForm form, gboole
     return sum;
 }
 
-/* Of a layer of which a server has a share: what its weights would take, of which it has as many elements
- * as the largest share, but each in arrays of its own. */
+/* Bounds a share of the layer: it has as many elements as the largest share, and each weight has arrays of its own. */
 static guint64
 layer_bytes(const RpWeights *weights, guint layer, RpDtype dtype, RpOptimizerForm form,
             gboolean async, guint n_servers)

@@ -78,11 +78,12 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
 char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *trainer,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of the disk: what a checkpoint, or its weights alone, take at most. @async: with the weights that
- * the next step reads. @model_dir: as in RpCheckpointOptions */
+/* Disk space that a checkpoint, or its weights alone, takes at most, bytes. @async: with the
+ * weights that the next step reads. @model_dir: as in RpCheckpointOptions */
 guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
                             gboolean async, gboolean weights_only, const char *model_dir);
-/* That the disk of @path, which exists, has free. Returns: FALSE with errno if it cannot be told */
+/* Finds the bytes that the disk of @path has free; @path exists. Returns: FALSE with errno if the
+ * system cannot say */
 gboolean rp_checkpoint_free_bytes(const char *path, guint64 *bytes);
 
 /* ---- beside training ---- */
@@ -93,7 +94,7 @@ gboolean rp_checkpoint_free_bytes(const char *path, guint64 *bytes);
  */
 typedef struct _RpCheckpointBeside RpCheckpointBeside;
 
-/* What became of one. */
+/* Outcome of one checkpoint. */
 typedef struct {
     guint64 step;
     char *path;     /* %NULL: @error */

@@ -5,7 +5,7 @@
  *   replace   .checkpoint-9.tmp  <- exchanged ->      checkpoint-9     old one removed
  *   remove    checkpoint-5  -> .checkpoint-5.tmp      output synced    removed file by file
  *
- * Whatever is interrupted leaves a name that no reader takes for a checkpoint and that the next
+ * An interrupted operation leaves a name that no reader takes for a checkpoint and that the next
  * save removes.
  */
 #include "exec/checkpoint/private.h"

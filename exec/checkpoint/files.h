@@ -8,7 +8,7 @@
 
 /* ---- image.c ---- */
 
-/* Of a weight, in the network's layout order; all %NULL of a tied head's. */
+/* Numbers of a weight, in the network's layout order; all are %NULL for a tied head. */
 typedef struct {
     const guint8 *frozen; /* of one that is not trained: all else is %NULL; %NULL beside adapters */
     RpOptimizerState state; /* of the part of it that is here: of several servers */
@@ -34,7 +34,7 @@ void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, RpSe
                               const RpDataState *data);
 /* The part of weight @index that is here, as a weight. */
 RpWeight rp_checkpoint_image_part(const RpCheckpointImage *image, guint index);
-/* Of it, elements that server @server has. */
+/* The elements of weight @index that server @server has. */
 RpShard rp_checkpoint_image_share(const RpCheckpointImage *image, guint index, guint server);
 void rp_checkpoint_image_clear(RpCheckpointImage *image);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointImage, rp_checkpoint_image_clear)
@@ -67,8 +67,9 @@ gboolean rp_checkpoint_write_state(const RpCheckpointOptions *options,
 
 /* ---- manifest.c ---- */
 
-/* Of all files of the directory at @path, synced. @told: of several servers what each has told of its
- * own, %NULL behind the last: these files must be there. Errors: as of writing */
+/* Writes the manifest of all files of the directory at @path, synced. @told: with several servers,
+ * the list that each has sent of its own files, %NULL behind the last; these files must be there.
+ * Errors: as of writing */
 gboolean rp_checkpoint_manifest_write(const char *path, const RpCheckpointImage *image,
                                       char *const *told, GError **error);
 /* Size and checksum of the files of @path that server @server of @n_servers has written there, a line
@@ -98,9 +99,10 @@ typedef struct {
 char *rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                                char **removed, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* That there is room, and a temporary directory. */
+/* Checks that the disk has space, and makes the temporary directory. */
 gboolean rp_checkpoint_save_begin(RpCheckpointSave *save, GError **error);
-/* What other layers say, as an error of a checkpoint; what was written is gone by now. */
+/* Turns an error of other layers into one of a checkpoint; the files written so far are gone by
+ * now. */
 void rp_checkpoint_save_explain(const RpCheckpointSave *save, const GError *cause, GError **error);
 
 /* ---- save-tensors.c ---- */

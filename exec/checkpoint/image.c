@@ -1,9 +1,9 @@
-/* What a checkpoint is written from: numbers and state of a trainer that stands still. */
+/* The image that a checkpoint is written from: numbers and state of a trainer that stands still. */
 #include "exec/checkpoint/parts.h"
 
 #include <math.h>
 
-/* Of several servers: who has which elements. */
+/* With several servers, records which server has which elements. */
 static void
 take_parts(RpCheckpointImage *image, const RpTrainer *trainer)
 {

@@ -3,7 +3,7 @@
  *
  *   {"format":"roundpipe-checkpoint/1","files":{"config.json":{"bytes":731,"sha256":"9f…"}, …}}
  *
- * Of several servers each tells the first of its own files.
+ * With several servers, each sends the list of its own files to the first.
  */
 #include "exec/checkpoint/parts.h"
 
@@ -191,7 +191,7 @@ compare_names(gconstpointer a, gconstpointer b)
     return strcmp(((const RpCheckpointFile *)a)->name, ((const RpCheckpointFile *)b)->name);
 }
 
-/* What the servers have told of theirs stands beside the others. */
+/* Adds the files that the servers have reported. */
 static gboolean
 add_told(GArray *files, const char *path, char *const *told, GError **error)
 {

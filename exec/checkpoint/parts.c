@@ -1,11 +1,11 @@
-/* Which server's files have which elements of a weight. */
+/* The table of which server's files have which elements of a weight. */
 #include "exec/checkpoint/parts.h"
 
 #include <string.h>
 
 #define SUFFIX ".safetensors"
 
-/* Of a row of the table: server, first element, end. */
+/* A row of the table has three numbers: server, first element, end. */
 #define NUMBERS 3
 
 void

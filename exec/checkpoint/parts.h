@@ -5,7 +5,7 @@
  *   servers    |--------- 0 ---------|------- 1 -------|--- 2 ...      (core/base/shard.h)
  *   parts      norm: 0   q: 0, 1     k: 1, 2
  *
- * Of one server each weight is one part, and there is no table: who reads goes through parts all the same.
+ * With one server each weight is one part and there is no table; readers use the same functions.
  */
 #pragma once
 
@@ -13,14 +13,14 @@
 #include "core/json/json-write.h"
 #include "exec/checkpoint/files.h"
 
-/* Of a weight's elements, those whose state stands in the files of one server. */
+/* Elements of a weight whose state is in the files of one server. */
 typedef struct {
     guint server;
     guint64 first;
     guint64 end;
 } RpCheckpointPart;
 
-/* Whose parts weights consist of, as the manifest has it. */
+/* The parts of all weights, as the manifest lists them. */
 typedef struct {
     guint n_servers;   /* 1: of each weight one part, and no table */
     GHashTable *parts; /* name -> GArray of RpCheckpointPart */
@@ -38,14 +38,14 @@ gboolean rp_checkpoint_is_server_file(const char *name, guint server, guint n_se
 void rp_checkpoint_parts_write(const RpCheckpointImage *image, RpJsonWriter *json);
 /* RpJsonRead of RpCheckpointParts.parts: a row of the table. */
 gboolean rp_checkpoint_parts_read(RpJsonPull *pull, const RpJsonField *field, gpointer table);
-/* Of the checkpoint at @path. Errors: RP_CHECKPOINT_ERROR_CORRUPT */
+/* Reads the table of the checkpoint at @path. Errors: RP_CHECKPOINT_ERROR_CORRUPT */
 gboolean rp_checkpoint_parts_load(const char *path, RpCheckpointParts *parts, GError **error);
 
 /**
  * rp_checkpoint_parts_of:
  * @path: of the checkpoint, for messages
  *
- * Those of @weight, from its first element to its last. (transfer full)
+ * Lists the parts of @weight, from its first element to its last. (transfer full)
  *
  * Errors: RP_CHECKPOINT_ERROR_CORRUPT: there are none, or gaps, or overlaps, or servers that are none
  */

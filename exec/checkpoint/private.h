@@ -1,6 +1,6 @@
 /**
- * What checkpoint*.c share: names, the manifest, the state, and directories that are complete or
- * not there.
+ * Shared by checkpoint*.c: names, the manifest, the state, and directories that are complete or not
+ * there.
  */
 #pragma once
 
@@ -34,7 +34,8 @@ gboolean rp_checkpoint_fail_as(GError **error, RpCheckpointError code, GError *c
 /* OUTPUT/checkpoint-STEP, OUTPUT/weights-STEP. (transfer full) */
 char *rp_checkpoint_path(const char *output, guint64 step);
 char *rp_checkpoint_weights_path(const char *output, guint64 step);
-/* Of one of these, OUTPUT/.checkpoint-STEP.tmp or OUTPUT/.weights-STEP.tmp. (transfer full) */
+/* Hidden name of a @path from above: OUTPUT/.checkpoint-STEP.tmp or OUTPUT/.weights-STEP.tmp.
+ * (transfer full) */
 char *rp_checkpoint_temporary_path(const char *path, const char *suffix);
 
 /* Steps of the directories that are named as checkpoints, highest first; of an @output that is not
@@ -84,7 +85,7 @@ typedef struct {
     int *number;                              /* errno of each file, or 0 */
 } RpCheckpointDigests;
 
-/* Of @files in @directory, largest sizes first. */
+/* Computes the digests of @files in @directory, largest files first. */
 RpCheckpointDigests rp_checkpoint_digest(const char *directory, GArray *files);
 void rp_checkpoint_digests_clear(RpCheckpointDigests *digests);
 
@@ -128,7 +129,7 @@ void rp_checkpoint_state_take(RpCheckpointState *state, RpTrainer *trainer,
 /* (transfer full). The same state gives the same bytes; floats come back bit for bit. */
 char *rp_checkpoint_state_to_json(const RpCheckpointState *state);
 
-/* Of the checkpoint at @path. Errors: RP_CHECKPOINT_ERROR_CORRUPT */
+/* Reads the state of the checkpoint at @path. Errors: RP_CHECKPOINT_ERROR_CORRUPT */
 gboolean rp_checkpoint_state_load(const char *path, RpCheckpointState *state, GError **error);
 
 /* @state: (out): set on success only. Errors: RP_CHECKPOINT_ERROR_CORRUPT, one line with file,

@@ -54,7 +54,7 @@ rp_checkpoint_check_config(const char *directory, const RpModel *model, GError *
                       found[0] == '{' ? "an object" : found, error);
 }
 
-/* What is compared. */
+/* The run's weights and the saved state that is compared with them. */
 typedef struct {
     const char *path;
     const RpWeights *weights;
@@ -70,7 +70,7 @@ fail_adapters(const Restore *restore, const char *key, const char *expected, con
                               found);
 }
 
-/* Those of @names that are not of @others. (transfer full) (nullable) */
+/* Lists the @names that are not in @others. (transfer full) (nullable) */
 static char *
 names_beyond(char *const *names, char *const *others)
 {
@@ -94,7 +94,7 @@ check_names(const Restore *restore, const char *key, char *const *run, char *con
                          found != NULL ? found : "no others", error);
 }
 
-/* Of modules with a rank or an alpha of their own. */
+/* Compares the modules that have a rank or an alpha of their own. */
 static gboolean
 check_scales(const Restore *restore, const RpLora *run, const RpLora *saved, GError **error)
 {

@@ -175,7 +175,7 @@ find_state(const Restore *restore, guint index, const RpCheckpointPart *part,
     return *next != NULL;
 }
 
-/* Of each server. (transfer full) (array): also on error */
+/* Opens the file @name of each server. @files: (transfer full) (array): set on error, too */
 static gboolean
 open_parts(const Restore *restore, const char *name, RpSafetensors ***files, GError **error)
 {

@@ -222,7 +222,7 @@ write_model(RpCheckpointSave *save, GError **error)
 
 /* ---- all of it ---- */
 
-/* What is kept of it until all agree that it is there. */
+/* Prepares the output directory; files stay under their temporary name until all servers agree. */
 static gboolean
 begin(RpCheckpointSave *save, GError **error)
 {

@@ -7,7 +7,8 @@
 #include "exec/checkpoint/parts.h"
 #include "exec/system/threads.h"
 
-/* Of files that are ours alone to read: many of one size are written and summed at a time. */
+/* Shards of files that only this project reads have one size, so that many are written and hashed
+ * at once. */
 #define STATE_SHARD_BYTES G_GUINT64_CONSTANT(1000000000)
 
 static RpSafetensorsWriter *
@@ -49,7 +50,8 @@ write_optimizer(RpSafetensorsWriter *writer, const RpWeight *weight, const RpOpt
     return TRUE;
 }
 
-/* Of a weight the elements that are here; none: no tensor. */
+/* Finds the elements of a weight that are here. Returns: FALSE if there are none, and so no
+ * tensor */
 static gboolean
 find_part(const RpCheckpointSave *save, guint index, RpWeight *part)
 {
@@ -142,7 +144,7 @@ write_next(const RpCheckpointSave *save, guint index, const RpWeight *part, guin
     return TRUE;
 }
 
-/* Of the run's dtype, as it lies on the host. */
+/* A frozen weight has the run's dtype on the host, so that its bytes are written as they are. */
 gboolean
 rp_checkpoint_write_frozen(const RpCheckpointSave *save, guint index, guint tensor, GError **error)
 {

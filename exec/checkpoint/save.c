@@ -93,7 +93,8 @@ tidy(const RpCheckpointOptions *options, guint64 step)
     rp_checkpoint_prune(options->output, options->keep, step);
 }
 
-/* Of several servers the first does it where it can tell all of a failure: save-servers.c. */
+/* With several servers the first one does this, at a point where it can report a failure to all:
+ * save-servers.c. */
 static gboolean
 prepare_output(const RpCheckpointOptions *options, const RpCheckpointImage *image, GError **error)
 {

@@ -17,9 +17,9 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 
-/* Of a tensor's entry in a header or an index, beside its name. */
+/* A tensor's entry in a header or an index takes at most this beside its name. */
 #define ENTRY_BYTES 128
-/* Of the small files: config, state, manifest. */
+/* The small files (config, state, manifest) take at most this. */
 #define SMALL_FILES_BYTES 65536
 
 const char *const rp_checkpoint_copied_files[] = {
@@ -84,7 +84,7 @@ rp_checkpoint_free_bytes(const char *output, guint64 *bytes)
     return TRUE;
 }
 
-/* Of all files in the directory. */
+/* Sums the sizes of all files in the directory. */
 static guint64
 directory_bytes(const char *path)
 {

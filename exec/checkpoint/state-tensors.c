@@ -25,7 +25,7 @@ const RpCheckpointProperty rp_checkpoint_properties[] = {
      G_STRUCT_OFFSET(RpOptimizerForm, moments)},
 };
 
-/* Of a weight. */
+/* State tensors of a weight. */
 static const struct {
     const char *suffix;
     gsize member; /* of RpOptimizerState: a pointer */
