@@ -49,7 +49,7 @@ open_arena(RpCudaDevice *device, guint64 bytes, GError **error)
     return rp_runtime_clear(&device->gpu, device->memory, bytes, error);
 }
 
-/* What a device needs that the plan knows nothing of. */
+/* Takes device memory that the plan does not count: targets, sums of squares and losses. */
 static gboolean
 open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
@@ -171,7 +171,7 @@ check_open(const RpCuda *cuda, const guint64 *bytes, GError **error)
     return rp_arena_check_open(bytes, open, gpus + 1, error);
 }
 
-/* What was opened of a backend that fails to open is closed when it is freed. */
+/* If opening fails, backend_free() closes the part that was opened. */
 static gboolean
 open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
 {

@@ -39,7 +39,7 @@ rp_cuda_slots_close(RpCudaDevice *device)
     rp_runtime_give_pinned(device->pinned);
 }
 
-/* What reads a slot depends on nothing that is yet to be issued, so this ends. */
+/* The loop ends, as the slot's readers depend on no task that is yet to be issued. */
 static gboolean
 wait_for_slot(RpCuda *cuda, const RpCudaDevice *device, const RpCudaSlot *slot, GError **error)
 {

@@ -16,7 +16,8 @@
 #define GOOD_ANCHOR_NS 20000
 #define ANCHOR_TRIES 4
 
-/* So long a stream may go on once a device has failed: what it waits for may never happen. */
+/* A stream may run this much longer once a device has failed: the event that it waits for may never
+ * happen. */
 #define AFTER_FAILURE_NS (3 * G_GINT64_CONSTANT(1000000000))
 
 gint64
@@ -27,9 +28,9 @@ rp_cuda_clock_ns(RpBackend *backend)
 
 /* ---- lanes ---- */
 
-/* What the compute lane waits for goes first. CUDA orders kernels by it; copies of one direction
- * take turns as they become ready, whatever the order of their issue: the plan's windows are
- * dependencies. */
+/* Lanes that the compute lane waits for get priority. CUDA orders kernels by it; copies of one
+ * direction take turns as they become ready, whatever the order of their issue: the plan's windows
+ * are dependencies. */
 static gboolean
 open_lane(RpBackendLane *lane, GError **error)
 {

@@ -101,7 +101,8 @@ copy_all(gpointer data)
     lines->at = (lines->at + RUN_CHUNKS) % DIRECTION_CHUNKS;
 }
 
-/* What the first @n devices reach, in the directions [@first_direction, @end_direction). */
+/* Measures the rate of the first @n devices together, in the directions [@first_direction,
+ * @end_direction). */
 static gboolean
 measure_rate(Lines *lines, guint n, guint first_direction, guint end_direction, double *bytes_per_s,
              GError **error)
@@ -225,7 +226,7 @@ measure_together(Lines *lines, RpLinks *links, double *bytes_per_s, GError **err
     return TRUE;
 }
 
-/* What all devices would reach in one direction if nothing but their roots limited them. */
+/* Rate of all devices in one direction if only their roots limited them. */
 static double
 expected(const Lines *lines, const RpLinks *links, double alone_bytes_per_s)
 {
@@ -313,7 +314,7 @@ close_lines(Lines *lines)
     g_clear_error(&lines->failure);
 }
 
-/* Of the directions [@first_direction, @end_direction). */
+/* Prepares lines for the directions [@first_direction, @end_direction). */
 static Lines
 new_lines(guint n_devices, guint first_direction, guint end_direction)
 {

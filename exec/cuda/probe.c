@@ -17,7 +17,7 @@
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
 #define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
-/* Of a device's memory: for streams and events, losses, what the driver takes as it goes, and other
+/* Device memory that a plan leaves free for streams, events, losses, the driver and other
  * programs. */
 #define RP_CUDA_MARGIN_BYTES (160 * RP_MIB)
 #define SWING_SECONDS 3.5 /* they swing about that, a second up and down on an H200 */
@@ -159,8 +159,8 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
     return TRUE;
 }
 
-/* Of the device that has least. What kernels took of this one since the probe was made, they will
- * take of others: CUDA loads them when they first run. */
+/* Finds the free bytes of the device that has least. Kernels will take as much of the others as
+ * they took of this one since the probe was made, as CUDA loads kernels when they first run. */
 static guint64
 find_least_free(const CudaProbe *cuda, guint devices)
 {
@@ -177,8 +177,8 @@ find_least_free(const CudaProbe *cuda, guint devices)
     return least;
 }
 
-/* What is free beside the context, the libraries and all kernels that have run is what a plan may
- * have, but for targets of a head, which stand beside its arena, and a margin. */
+/* A plan may use all memory that is free beside the context, the libraries and all kernels that
+ * have run, less a margin and the targets of a head, which stand beside its arena. */
 static void
 describe(RpProbe *probe, RpProfile *profile)
 {

@@ -2,13 +2,14 @@
  * has failed.
  *
  * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
- * of the one that has failed waits for that worker: then nobody else would ask.
- */
+ * of the one that has failed waits for that worker: then nobody else would
+ * ask. */
 #include "exec/cuda/backend-private.h"
 #include "exec/system/clock.h"
 
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
-/* So long a worker may take to tell of it first: it knows the task. */
+/* The watcher leaves a worker this much time to report a failure first, as the worker knows the
+ * task. */
 #define TELL_NS (500 * G_GINT64_CONSTANT(1000000))
 
 gboolean

@@ -1,6 +1,6 @@
 /*
- * What attention's backward by mma.sync has whatever number of keys a block has (backward.cu: 128,
- * backward-wide.cu: 256, which is KEYS): shared memory, copies, and dq = Y k.
+ * Code of attention's backward by mma.sync for any number of keys a block, KEYS (backward.cu: 128,
+ * backward-wide.cu: 256): shared memory, copies, and dq = Y k.
  */
 #pragma once
 
@@ -60,7 +60,7 @@ template <int D> struct Keys {
     float dk[FRAGMENTS][D / 8][4], dv[FRAGMENTS][D / 8][4];
 };
 
-/* Of 16 keys x 16 queries, P^T and Y^T as left operands. */
+/* P^T and Y^T of 16 keys x 16 queries, as left operands. */
 struct Weights {
     uint32_t p[4], y[4];
 };

@@ -2,9 +2,9 @@
  * Attention backward on Hopper, D 128: the same pass as backward.cu, by wgmma. Oracle:
  * exec/host/attention.c.
  *
- * Of a block's 128 keys each of two groups of four warps has 64. A warp of a third group has the
- * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns. A
- * group's order of a step, and what tensor cores do for it meanwhile:
+ * A block has 128 keys: two groups of four warps have 64 each. In a third group one warp has the
+ * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns.
+ * A group's order of a step, and what tensor cores do for it meanwhile:
  *
  *   threads        | dq's rest  | P           | Y | write Y | meet |           | dq's turn   |
  *   tensor cores   | S = k q^T  | d_out v^T   |   | dv += P^T d_out  | dq = Y k  | dk += Y^T q |
@@ -185,7 +185,7 @@ multiply_scores(float (&d)[8][4], uint32_t keys, uint32_t queries)
                        b.at(k / 4 * QUERY_BOX + k % 4 * 32), k > 0);
 }
 
-/* Of this group's keys: d[64,128] += a B, B of q or d_out. */
+/* For this group's keys: d[64,128] += a B, where B is q or d_out. */
 template <typename T>
 static __device__ __forceinline__ void
 multiply_weights(float (&d)[16][4], const uint32_t (&a)[4][4], uint32_t queries)
@@ -283,7 +283,7 @@ store_gradients(const RpAttentionArgs &args, const Place &place, int row, float 
                      true);
 }
 
-/* What a warp has yet to add to a tile of dq: its second half. */
+/* The second half of a tile of dq, which a warp has yet to add. */
 struct Rest {
     float *sums; /* the warp's; or none */
     bool first;  /* nothing is there before */

@@ -8,7 +8,7 @@
 
 #include "exec/cuda/attention/backward-mma.cuh"
 
-/* What this lane names to ldmatrix for 8 rows x 32 columns of 64. */
+/* The address that this lane gives to ldmatrix for 8 rows x 32 columns of 64. */
 struct EightRows {
     uint32_t row, chunk;
 

@@ -26,7 +26,7 @@
 
 #include "exec/cuda/attention/backward-mma.cuh"
 
-/* Of 16 keys x 16 queries, q k^T and d_out v^T transposed; then P^T and Y^T. */
+/* q k^T and d_out v^T of 16 keys x 16 queries, transposed; then P^T and Y^T. */
 struct Scores {
     float s[2][4], y[2][4];
 };

@@ -1,6 +1,6 @@
 /*
- * What attention needs of the instruction set beyond CUDA C++ (PTX ISA, sm_80 and later), each a
- * function. Fragments of mma.m16n8k16, with g = lane / 4, t = lane % 4, two elements a register:
+ * Instructions that attention needs beyond CUDA C++ (PTX ISA, sm_80 and later), each as a function.
+ * Fragments of mma.m16n8k16, with g = lane / 4, t = lane % 4, two elements a register:
  *
  *   A 16x16  a0 (g, 2t)  a1 (g+8, 2t)  a2 (g, 2t+8)  a3 (g+8, 2t+8)     + 1 in the upper half
  *   B 16x8   b0 (2t, g)  b1 (2t+8, g)                                   + 1 in k

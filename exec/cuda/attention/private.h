@@ -23,7 +23,7 @@ bool attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size
  * first: a bit for each device where that was done. From any thread. */
 cudaError_t attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done);
 
-/* What backward has in its workspace; counts, numbers and sums for tensor cores (turns.cuh). */
+/* Workspace of the backward; tensor cores use counts, numbers and sums (turns.cuh). */
 typedef struct {
     float *delta;      /* [heads,tokens]: d_out . out */
     unsigned *counts;  /* [heads,tokens], zeros: at a tile's first token */

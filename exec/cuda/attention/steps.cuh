@@ -1,6 +1,7 @@
 /*
- * What a block of keys goes through in attention's backward: tiles of queries that see its keys, the
- * last first, of each tile the heads of its group; and its turn at a tile's dq (turns.cuh).
+ * Steps of a block of keys in attention's backward: it visits the tiles of queries that see its
+ * keys, the last first, and in each tile the heads of its group; and it takes its turn at a tile's
+ * dq (turns.cuh).
  *
  *   keys 0 ..     | last tile | next to last | ... | first |   the most tiles: begins first
  *   keys KEYS ..              | last tile | ...    | second |  a step behind, for its turns
@@ -57,7 +58,7 @@ is_masked(const Steps &at, int window)
     return at.begin + KEYS - 1 > at.query || at.begin <= at.query + QUERIES - 1 - window;
 }
 
-/* Of all query heads. */
+/* The head's number among all query heads. */
 static __device__ __forceinline__ int
 head_of(const Place &place, const Steps &at)
 {

@@ -6,7 +6,7 @@
 
 #include <cuda_runtime.h>
 
-/* Of L2, where other blocks' sums are. */
+/* Reads from L2, as other blocks' sums are there and not in this multiprocessor's L1. */
 static __device__ __forceinline__ float4
 load_sums(const float *source)
 {

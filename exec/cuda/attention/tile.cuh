@@ -19,7 +19,7 @@ tile_bytes(int rows)
     return (uint32_t)(rows * D * 2);
 }
 
-/* Of chunk @chunk of row @row, from the tile's beginning. */
+/* Offset of chunk @chunk of row @row from the tile's beginning. */
 template <int D>
 static __device__ __forceinline__ uint32_t
 tile_offset(int row, int chunk)
@@ -27,9 +27,10 @@ tile_offset(int row, int chunk)
     return (uint32_t)(row * D * 2 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* What this lane names to ldmatrix for 16 rows x 16 columns. Matrices come in the order (rows 0-7,
- * chunk 0), (8-15, 0), (0-7, 1), (8-15, 1); ACROSS: (0-7, 0), (0-7, 1), (8-15, 0), (8-15, 1). An
- * operand of mma has its registers one after another, so that another order would cost moves. */
+/* The address that this lane gives to ldmatrix for 16 rows x 16 columns. Matrices come in the order
+ * (rows 0-7, chunk 0), (8-15, 0), (0-7, 1), (8-15, 1); ACROSS: (0-7, 0), (0-7, 1), (8-15, 0),
+ * (8-15, 1). An operand of mma has its registers one after another, so that another order would
+ * cost moves. */
 template <int D, bool ACROSS = false> struct LaneOffset {
     uint32_t row, chunk;
 
@@ -194,14 +195,15 @@ store_rows(T *target, size_t stride, int valid, const float (&c)[M][D / 8][4],
     }
 }
 
-/* What all threads of a warp have, and the compiler may know so: it keeps it once a warp. */
+/* All threads of a warp have the same @x; this lets the compiler know, so that it keeps one copy a
+ * warp. */
 static __device__ __forceinline__ int
 uniform(int x)
 {
     return __shfl_sync(0xffffffff, x, 0);
 }
 
-/* What a block of threads works on; @rank counts the sequence's blocks, most work first. */
+/* The work of a block of threads; @rank counts the sequence's blocks, most work first. */
 struct Place {
     size_t start;
     int length, head, rank;

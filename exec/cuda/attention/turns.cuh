@@ -47,8 +47,8 @@ turn_reads(Turn turn)
     return turn == TURN_LAST || (turn == TURN_NEXT && !ADDS_IN_PLACE);
 }
 
-/* Of a warp: returns once @count is @before. @seen: what glance_at_count() gave. Whoever only writes
- * needs no more than to have seen it: no write goes before a branch. */
+/* A whole warp calls it; it returns once @count is @before. @seen: the result of glance_at_count().
+ * A warp that only writes need not read the count again: no write is moved before a branch. */
 static __device__ __forceinline__ void
 await_turn(Turn turn, const unsigned *count, unsigned before, unsigned seen)
 {
@@ -58,8 +58,8 @@ await_turn(Turn turn, const unsigned *count, unsigned before, unsigned seen)
     __syncwarp();
 }
 
-/* Of one thread: what all threads wrote before the block last met is there for whoever sees the
- * count. */
+/* One thread calls it: a thread that sees the count also sees all writes before the block's last
+ * barrier. */
 static __device__ __forceinline__ void
 end_turn(unsigned *count)
 {

@@ -1,4 +1,4 @@
-/* Which way of tensor cores attention's backward goes, and how many kv heads at a time. */
+/* Chooses attention's backward kernel on tensor cores, and how many kv heads it takes at a time. */
 #include "exec/cuda/attention/ways.h"
 
 #include "exec/cuda/attention/private.h"

@@ -1,6 +1,6 @@
 /*
- * What attention on Hopper (sm_90a) needs of wgmma beyond the grouped matmul's: tiles of 64 columns,
- * and left operands in registers, as mma.m16n8k16 has them, 16 rows a warp.
+ * Instructions that attention on Hopper (sm_90a) needs beyond the grouped matmul's: wgmma of tiles
+ * of 64 columns, and left operands in registers, as mma.m16n8k16 has them, 16 rows a warp.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ struct Matrix {
         : low((uint32_t)describe_matrix(address, lbo))
     {
     }
-    /* Of what begins @bytes further. */
+    /* Descriptor of the matrix that begins @bytes further. */
     __device__ __forceinline__ uint64_t at(uint32_t bytes) const
     {
         return describe_matrix(0, 0) | (uint64_t)(low + (bytes >> 4));

@@ -1,8 +1,8 @@
 /*
- * What the kernels share: storages, packs of eight elements, sums over warps and blocks.
+ * Shared by the kernels: storages, packs of eight elements, sums over warps and blocks.
  *
- * Arrays are worked on in packs of RP_PACK elements. @wide tells whether packs stand at multiples
- * of 16 bytes, and are then moved in 16-byte pieces, or element by element; it is uniform over a
+ * Arrays are worked on in packs of RP_PACK elements. @wide says whether packs stand at multiples of
+ * 16 bytes, and are then moved in 16-byte pieces, or element by element; it is uniform over a
  * launch and changes no result. Sums over threads are trees of fixed shape.
  */
 #pragma once

@@ -24,7 +24,7 @@ is_hopper()
 
 using Encode = PFN_cuTensorMapEncodeTiled_v12000;
 
-/* Of the driver; NULL if it has none. */
+/* Finds the driver's function; NULL if the driver has none. */
 static inline Encode
 find_encode()
 {
@@ -49,7 +49,7 @@ find_encode()
     return encode;
 }
 
-/* Of a tensor [z,y,x], @stride elements from a row to the next, in boxes of 128 bytes of x by @box of y. */
+/* Describes a tensor [z,y,x], @stride elements from a row to the next, in boxes of 128 bytes of x by @box of y. */
 static inline bool
 make_strided_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t stride,
                  size_t y, size_t z, int box)

@@ -1,5 +1,5 @@
 /*
- * What the matmul on Hopper (sm_90a) needs of the instruction set, each a function: tensor copies to
+ * Instructions that the matmul on Hopper (sm_90a) needs, each as a function: tensor copies to
  * shared memory, barriers that count their bytes, and wgmma.m64nNk16 with fp32 sums.
  *
  * D of wgmma, with warp w of four, g = lane / 4, t = lane % 4: fragment j of 8 columns has
@@ -8,7 +8,7 @@
  * A matrix of shared memory, in rows of 64 elements, 128 bytes, as the tensor copy swizzles them
  * (chunk c of row r stands at c ^ (r & 7); at multiples of 1024 bytes):
  *   k in rows       rows of m or n. Eight rows are SBO = 1024 bytes; 16 of k are 32 bytes further
- *   turned          rows of k. Eight rows are SBO = 1024 bytes; the next 64 of m or n LBO further;
+ *   transposed      rows of k. Eight rows are SBO = 1024 bytes; the next 64 of m or n LBO further;
  *                   16 of k are 2048 bytes further
  * Source: PTX ISA, asynchronous warpgroup-level matrix instructions, matrix descriptor
  */
@@ -90,7 +90,7 @@ clear_shared_16(uint32_t address)
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-/* What this thread wrote to shared memory is seen by wgmma. */
+/* Makes this thread's writes to shared memory visible to wgmma. */
 static __device__ __forceinline__ void
 publish_shared()
 {

@@ -8,10 +8,10 @@
  *   forward   | lse [batch,heads,S] | cuDNN's own |
  *   backward  | lse [batch,heads,S] | delta [batch,heads,S] | dk, dv [slices,S,D] each | cuDNN's |
  *
- * Of a part. Slices: of a group that is cut; where the last was, they are added up.
- * cuDNN's own part of backward, for R = batch x S to 128 x heads rows, holds dK and dV of each
- * query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums in one
- * order.
+ * Sizes are those of a part. Slices are those of a group that is cut; after the last one they are
+ * added up. cuDNN's own part of backward, for R = batch x S to 128 x heads rows, holds dK and dV of
+ * each query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums
+ * in one order.
  */
 #include "exec/cuda/cudnn/cudnn.h"
 
@@ -259,7 +259,7 @@ shape_of(const Pass *pass)
     };
 }
 
-/* What versions are known to do wrong. Returns: why, or NULL */
+/* Knows faults of released versions. Returns: the fault that this shape would meet, or NULL */
 static const char *
 known_to_fail(const RpCudnnShape *shape)
 {

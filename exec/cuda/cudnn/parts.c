@@ -20,7 +20,7 @@ largest_divisor(size_t n, size_t most)
     return divisor;
 }
 
-/* Of whole groups. @most: that a part may have, at least 1 */
+/* Chooses a part that consists of whole groups. @most: groups of a part at most, at least 1 */
 static RpAttentionSize
 choose_groups(const RpAttentionSize *whole, size_t most)
 {

@@ -1,5 +1,5 @@
 /*
- * What works element by element.
+ * Kernels that work element by element.
  *
  *   convert   y[i] = x[i];  add: y[i] = x[i] + b[i], each of any storage                         =
  *   fill      x[i] = value                                                                      =

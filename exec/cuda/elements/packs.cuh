@@ -1,6 +1,6 @@
 /*
- * What works element by element: threads that take packs of eight elements and stride over the array, in blocks
- * of 256.
+ * Shared by kernels that work element by element: their threads take packs of eight elements and stride over the array,
+ * in blocks of 256.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * What draws random words for elements.
+ * Kernels that draw a random word for each element.
  *
  *   dropout   y = x / (1 - p), or 0, by a word of Philox for each element                   +=, =
  *   noise     y += m u, u uniform in [-1, 1) by a word of Philox for each element             +=

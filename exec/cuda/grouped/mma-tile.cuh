@@ -53,7 +53,7 @@ template <bool TURNED, int EXTENT, int DEPTH_> struct Layout {
     }
 };
 
-/* What a thread copies of each tile: chunk `chunk` of rows `row`, row + PASS, ... */
+/* Copies a thread's part of each tile: chunk `chunk` of rows `row`, row + PASS, ... */
 template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
     static constexpr int CHUNKS = L::COLUMNS / 8, PASS = THREADS / CHUNKS;
 

@@ -1,7 +1,7 @@
 /*
- * Which tile of C a block of threads works on. Tiles are numbered over the experts, ascending;
- * within an expert in swaths of SWATH rows of tiles, a swath column by column, so that blocks that
- * run at the same time share columns of B, whose matrix is read once a swath:
+ * Chooses the tile of C that a block of threads works on. Tiles are numbered over the experts,
+ * ascending; within an expert in swaths of SWATH rows of tiles, a swath column by column, so that
+ * blocks that run at the same time share columns of B, whose matrix is read once a swath:
  *
  *          n                      n
  *     0  2  4  6             12 13 14 15       (of 5 rows of tiles in swaths of 4: here 2, 1)

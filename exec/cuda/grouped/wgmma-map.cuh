@@ -4,7 +4,7 @@
 #include "exec/cuda/base/tensor-map.cuh"
 #include "exec/cuda/grouped/wgmma-ring.cuh"
 
-/* Of A and B, for tiles of @columns columns. */
+/* Makes the tensor maps of A and B, for tiles of @columns columns. */
 static inline bool
 make_maps(const RpGroupedMatmulArgs *args, int columns, CUtensorMap *a, CUtensorMap *b)
 {

@@ -163,7 +163,7 @@ multiply_part(float (&d)[S::N][4], uint32_t tile, uint32_t half, uint32_t part)
                                     describe_matrix(b, BOX_BYTES));
 }
 
-/* What was in a stage has been read by this warp. */
+/* This warp has read the stage, which may be filled again. */
 static __device__ __forceinline__ void
 release(uint32_t empty)
 {

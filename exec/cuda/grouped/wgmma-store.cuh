@@ -56,8 +56,8 @@ store_patches(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
     }
 }
 
-/* Of the pairs of two blocks of 8 columns: even lanes get four columns of the first, odd ones of
- * the second; (t & 2) * 2 is their first. */
+/* Exchanges the pairs of two blocks of 8 columns: even lanes get four columns of the first, odd
+ * ones of the second; (t & 2) * 2 is the first of the four. */
 static __device__ __forceinline__ float4
 four_of(const float (&first)[4], const float (&second)[4], int half, bool odd)
 {

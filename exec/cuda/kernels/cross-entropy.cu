@@ -122,7 +122,7 @@ sum_pack(const Pack<T> &pack, size_t count)
     return sum;
 }
 
-/* Of all threads of the block, in a fixed order; the same in each. */
+/* Sums over all threads of the block, in a fixed order; each thread gets the same sum. */
 __device__ __forceinline__ double
 sum_block(double sum)
 {

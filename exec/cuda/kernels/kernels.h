@@ -24,9 +24,8 @@ RpKernelStream *rp_cuda_stream_new(int device, RpRuntimeStream *stream,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_cuda_stream_free(RpKernelStream *stream);
 
-/* Of the algorithms that cuBLASLt's heuristic proposes for a matmul, best first, those of @stream's take
- * number @rank, below RP_MATMUL_MOST_WAYS; where it proposes fewer, they fail. 0 unless set: before the
- * first matmul. */
+/* Makes @stream's matmuls take proposal @rank of cuBLASLt's heuristic, best first, @rank below RP_MATMUL_MOST_WAYS; a
+ * matmul with fewer proposals fails. The rank is 0 unless this is called before the first matmul. */
 void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
 
 /* How often cuDNN did attention in @stream, and why it last left that to the built-in kernels,

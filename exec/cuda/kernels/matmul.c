@@ -38,7 +38,8 @@
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
 #define WORKSPACE_ALIGNMENT 256            /* a workspace is at 64: the rest is cut off */
 
-/* What decides about a plan; compared as bytes, so made of zeros first. */
+/* All fields that a matmul's plan depends on. Keys are compared as bytes, so they are made of zeros
+ * first. */
 typedef struct {
     size_t m, n, k, a_stride, b_stride, c_stride;
     guint16 form, way;
@@ -379,7 +380,7 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
     return plan;
 }
 
-/* Of what the matmul has stored. */
+/* Adds the bias to the stored product. */
 static void
 add_bias(RpKernelStream *stream, const RpMatmulArgs *args)
 {

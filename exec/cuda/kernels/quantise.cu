@@ -152,7 +152,8 @@ store_codes(const Quantise<T> &args, size_t row, size_t column, uint2 codes)
     }
 }
 
-/* Of a tile in shared memory, columns and rows from @column and @row on. */
+/* Stores the transpose of a tile in shared memory whose columns and rows begin at @column and
+ * @row. */
 template <bool WIDE, typename T>
 __device__ __forceinline__ void
 store_turned(const Quantise<T> &args, const unsigned *tile, size_t column, size_t row)

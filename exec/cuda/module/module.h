@@ -30,5 +30,5 @@ typedef struct {
             sizeof(RpCudaDeviceInfo)                                                               \
     }
 
-/* What the module exports. */
+/* The symbol that the module exports. */
 const RpCudaModule *rp_cuda_module(void);

@@ -1,6 +1,6 @@
 #include "exec/cuda/runtime/check.h"
 
-/* What CUDA's text leaves open. */
+/* Adds the remedy, which CUDA's text does not name. */
 static const char *
 remedy(cudaError_t status)
 {

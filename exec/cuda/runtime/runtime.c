@@ -94,7 +94,7 @@ rp_runtime_give_pinned(void *memory)
         (void)cudaFreeHost(memory);
 }
 
-/* What is refused is not for this thread's next call to find. */
+/* Clears the thread's last error, so that its next call does not report this one. */
 static const char *
 problem_of(cudaError_t status)
 {

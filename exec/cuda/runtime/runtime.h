@@ -1,7 +1,7 @@
 /**
  * The GPU runtime, as far as the backend needs it: devices, memory, streams, events and copies.
- * What is not a kernel calls CUDA here (runtime.c) and nowhere else, so that another vendor's GPUs
- * are another implementation of this header, beside kernels.
+ * Except for kernels, CUDA is called in runtime.c and nowhere else, so that another vendor's GPUs
+ * need only another implementation of this header, and kernels.
  *
  * Functions that return gboolean set @error, RP_DEVICE_ERROR_*, with the device, the call and the
  * runtime's text: "device 1: cudaMalloc: out of memory (cudaErrorMemoryAllocation)". Streams,
@@ -20,7 +20,7 @@ typedef struct {
     int physical; /* the runtime's */
 } RpRuntimeGpu;
 
-/* Of what was issued to a stream, or stands before an event. */
+/* State of the work issued to a stream, or before an event. */
 typedef enum { RP_RUNTIME_DONE, RP_RUNTIME_BUSY, RP_RUNTIME_FAILED } RpRuntimeState;
 
 /* Makes @gpu the calling thread's. */
@@ -75,6 +75,6 @@ gboolean rp_runtime_wait(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, RpRun
                          gboolean foreign, GError **error);
 RpRuntimeState rp_runtime_event_state(const RpRuntimeGpu *gpu, RpRuntimeEvent *event,
                                       const char *what, GError **error);
-/* Of timed events that have happened. */
+/* Time between two timed events, both of which have happened. */
 gboolean rp_runtime_elapsed_ns(const RpRuntimeGpu *gpu, RpRuntimeEvent *from, RpRuntimeEvent *to,
                                double *ns, GError **error);
