@@ -17,7 +17,7 @@
  * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
  * chunk of rows the head works on.
  *
- * Of several servers each has a part of the micro-batches, and reads no sample of the others:
+ * With several servers, each has a part of the micro-batches, and reads no sample of the others:
  *
  *   iteration   | micro-batch 0 | micro-batch 1 | micro-batch 2 | micro-batch 3 |
  *   2 parts     |----------- part 0 ------------|----------- part 1 ------------|
@@ -77,7 +77,7 @@ void rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from);
 const gint32 *rp_token_batch_input_ids(const RpTokenBatch *batch, guint m);
 const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);
 
-/* Of a packed one: where the samples of micro-batch @m begin, so many, and the end. */
+/* In a packed batch: where the samples of micro-batch @m begin, one number a sample, and the end. */
 const gint32 *rp_token_batch_starts(const RpTokenBatch *batch, guint m);
 
 typedef struct _RpBatcher RpBatcher;
@@ -116,7 +116,7 @@ RpBatchCounts rp_token_batch_counts(const RpTokenBatch *batch);
  * @batch: the last of rp_batcher_next()
  * @all: sums of all parts: the batch and the batcher's place have these then
  *
- * Of a batcher with parts.
+ * Only for a batcher with parts.
  */
 void rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCounts *all);
 

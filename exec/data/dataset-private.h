@@ -1,5 +1,5 @@
 /**
- * What the sources share.
+ * Shared by the sources of samples.
  */
 #pragma once
 
@@ -11,7 +11,8 @@
  * @kind: of the source and its version
  * @shape: of what it is cut into
  *
- * Of all bytes, and as checkpoints of before have it. Errors: those of rp_data_bytes_get()
+ * Computes the fingerprint of all bytes, and the one that old checkpoints have. Errors: those of
+ * rp_data_bytes_get()
  */
 gboolean rp_dataset_fingerprints(const char *kind, guint64 shape, const RpDataBytes *bytes,
                                  RpFingerprints *fingerprints,

@@ -1,4 +1,4 @@
-/* What is the same for every source of samples. */
+/* Code that every source of samples shares. */
 #include "exec/data/dataset.h"
 
 #include <gio/gio.h>
@@ -10,7 +10,7 @@
 
 #define PROGRESS_SAMPLES 256
 
-/* Of the fingerprints of roundpipe-data/1. */
+/* Constants of the fingerprints of roundpipe-data/1. */
 #define OLD_PLACES G_GUINT64_CONSTANT(256)
 #define OLD_PLACE_BYTES 64
 
@@ -226,7 +226,8 @@ old_place(const RpDataBytes *bytes, guint64 at, gsize n, guint64 *hash, GError *
     return TRUE;
 }
 
-/* Of the length and of 256 places; of all bytes of a small file. */
+/* The old fingerprint is of the length and of the bytes at 256 places; of all bytes of a small
+ * file. */
 static gboolean
 old_fingerprint(const char *kind, guint64 shape, const RpDataBytes *bytes, guint64 *fingerprint,
                 GError **error)

@@ -26,7 +26,7 @@ GQuark rp_dataset_error_quark(void);
 #define RP_DATASET_MAX_VOCABULARY G_MAXINT32
 #define RP_JSONL_MAX_LINE_BYTES ((gsize)64 << 20)
 
-/* What a kind of source does. Functions take the source and may be called from any thread. */
+/* Operations of a kind of source. Functions take the source and may be called from any thread. */
 typedef struct {
     gboolean (*read)(gconstpointer source, guint64 index, RpSample *sample, GError **error);
     char *(*locate)(gconstpointer source, guint64 index); /* "line 3"; (transfer full) */
@@ -90,7 +90,7 @@ RpDataset *rp_dataset_new_jsonl(const char *name, GBytes *text, guint vocabulary
 /**
  * rp_dataset_open_tokens:
  * @sequence_tokens: > 0; sample i is tokens i × @sequence_tokens to (i + 1) × @sequence_tokens - 1.
- *   What is left behind the last whole sequence belongs to no sample.
+ *   Tokens behind the last whole sequence belong to no sample.
  *
  * Errors: G_FILE_ERROR, %RP_DATASET_ERROR_FILE if the length is no multiple of 4 bytes or there is
  *   not one whole sequence
@@ -128,7 +128,7 @@ RpFingerprints rp_dataset_fingerprint(const RpDataset *dataset);
 gboolean rp_dataset_check_unchanged(const RpDataset *dataset,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of which of its files a sample is. */
+/* Returns which of its files a sample is in. */
 guint rp_dataset_file(const RpDataset *dataset, guint64 index);
 
 /* Where @index stands, without the file: "line 3". (transfer full) */
@@ -152,7 +152,7 @@ gboolean rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *samp
 gboolean rp_dataset_length(const RpDataset *dataset, guint64 index, guint64 *n_tokens,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What a file holds. */
+/* Counts of a file's samples and tokens. */
 typedef struct {
     guint64 n_samples;
     guint64 n_tokens;

@@ -1,4 +1,4 @@
-/* Which source a file is read by. */
+/* Chooses the source that reads a file. */
 #include "core/base/quote.h"
 #include "exec/data/dataset-private.h"
 

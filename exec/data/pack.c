@@ -51,8 +51,8 @@ rp_packer_free(RpPacker *packer)
     g_free(packer);
 }
 
-/* What an iteration begins with: the start of an epoch rather than the end of the last, or, if
- * incomplete iterations are dropped, than too few samples at its end. */
+/* An iteration does not begin with the end of an epoch but with the start of the next; nor, if
+ * incomplete iterations are dropped, with too few samples at an epoch's end. */
 static void
 skip_end_of_epoch(const RpPacker *packer, RpDataState *state)
 {
@@ -181,8 +181,8 @@ sort_by_row(RpPacker *packer)
         g_array_index(packer->sorted, RpPlacement, packer->next[placed[i].row]++) = placed[i];
 }
 
-/* Those that are held come first. They may be more than one iteration has room for: of a run that
- * goes on with other shapes. */
+/* Held samples come first. They may be too many for one iteration if a run is resumed with other
+ * shapes. */
 static gboolean
 place_held(RpPacker *packer, RpDataState *state, GError **error)
 {

@@ -1,8 +1,8 @@
 /**
- * Which samples an iteration has, and where in its sequences they stand.
+ * Chooses the samples of an iteration and their places in its sequences.
  *
  *   not packed   a sequence has one sample, the next of the order
- *   packed       first-fit: the next sample goes into the first sequence that has room for it. One
+ *   packed       first-fit: the next sample goes into the first sequence that has space for it. One
  *                that fits nowhere is held for the next iteration, where it comes first; once
  *                RP_DATA_MOST_HELD are held, or all is full, the iteration is over
  *
@@ -19,7 +19,7 @@
 #include "exec/data/order.h"
 #include "exec/data/state.h"
 
-/* What becomes of samples that do not fill an iteration at an epoch's end. */
+/* Treatment of samples that do not fill an iteration at an epoch's end. */
 typedef enum {
     RP_EPOCH_END_CONTINUE, /* the iteration goes on with the next epoch's first samples */
     RP_EPOCH_END_DROP      /* they are left out, others in each epoch if shuffled; not if packed */
@@ -67,7 +67,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPacker, rp_packer_free)
 const GArray *rp_packer_next(RpPacker *packer, RpDataState *state, guint64 *epoch,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What the iterations from @state on are like. */
+/* Properties of the iterations from @state on. */
 typedef struct {
     guint64 iterations;   /* that were looked at */
     gboolean ended;       /* the epochs were over then */
