@@ -1,5 +1,5 @@
 /**
- * What flows between the caller and the tasks of an iteration: tokens in, losses out. A ring of
+ * Carries tokens from the caller to the tasks of an iteration, and losses back. It is a ring of
  * calls; the caller fills a place before the tasks that read it are handed over, and reads the
  * losses after they have run. Tokens are copied: they are few beside all that a step moves, and a
  * batch is the caller's again at once.
@@ -48,6 +48,6 @@ RpBatchFeedCall *rp_batch_feed_find(RpBatchFeed *feed, guint64 iteration, guint3
 /* Tasks: the head of a micro-batch has run; @loss is stored. */
 void rp_batch_feed_set_loss(RpBatchFeed *feed, RpBatchFeedCall *call, guint m, double loss);
 
-/* Caller: sleeps until every loss of @call is there, @timeout_ns at most. Returns: whether they are
- */
+/* Caller: sleeps until every loss of @call is there, @timeout_ns at most. Returns: whether they
+ * are */
 gboolean rp_batch_feed_wait(RpBatchFeed *feed, const RpBatchFeedCall *call, gint64 timeout_ns);

@@ -7,7 +7,7 @@
 /* Shares of threads end at so many parameters. */
 #define GRANULE ((gsize)16384)
 
-/* Of a trained weight to its master, or of a frozen one to the storage that devices read. */
+/* Loads a trained weight into its master, or a frozen one into the storage that devices read. */
 typedef struct {
     const RpWeights *weights;
     guint index;
@@ -18,7 +18,7 @@ typedef struct {
     RpDtype storage;
 } LoadJob;
 
-/* Of elements @first to @first + @n of the layer those of the share. */
+/* Sets the elements of the share among elements @first to @first + @n of the layer. */
 static void
 set_weights(const LoadJob *job, gsize first, const float *values, gsize n)
 {
@@ -154,8 +154,8 @@ rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimi
  *
  *   two versions   the one that the last step wrote
  *   one, sync      it is the newest
- *   one, async     weights: the last step's, rounded now   gradients: those that the next step reads
- */
+ *   one, async     weights: the last step's, rounded now   gradients: those that the next step
+ * reads */
 
 /* Where weights older than the masters stand, a layer of them; %NULL: nothing to put aside. */
 static void *
@@ -220,7 +220,7 @@ keep(RpHostState *host_state, const guint8 *memory, guint64 bytes, const RpHostS
                                                RP_OPTIMIZER_GRANULE, &host_state->near.problem);
 }
 
-/* Of a layer that is stepped here. */
+/* Keeps the state of a layer that is stepped here NUMA-local to the threads that step it. */
 static void
 keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
            const RpHostStateLayer *layer)

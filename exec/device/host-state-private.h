@@ -1,5 +1,5 @@
 /**
- * What the files of the host's state share.
+ * Shared by the files of the host's state.
  *
  *   host-state.c          life, places, updates out and in again
  *   host-state-load.c     weights of files, out and in again, and the newest for evaluations;
@@ -49,8 +49,8 @@ typedef struct {
     RpUpdateReport report;
 } RpHostStateIteration;
 
-/* What stands in a decision buffer (rp_plan_decision()). Gated: the decision on the last iteration
- * that the buffer is for; else what has been gathered of the iteration. */
+/* Contents of a decision buffer (rp_plan_decision()). In a gated plan it is the decision on the
+ * last iteration that the buffer is for; else the numbers gathered so far of the iteration. */
 typedef struct {
     double multiplier; /* of the gradients as stored */
     double learning_rate;

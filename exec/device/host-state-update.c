@@ -6,8 +6,8 @@
  *   early steps                |early 0|early 1| ... |norm|step 0| ... |late 0|late 1| ...
  *
  * The gradient of a tied matrix is the sum of two, the embedding's and the head's. It is added up
- * on the fly, once for the norm and once for the step, and stored nowhere.
- */
+ * on the fly, once for the norm and once for the step, and stored
+ * nowhere. */
 #include <math.h>
 
 #include "exec/device/batch-feed.h"
@@ -59,8 +59,8 @@ rp_host_state_report(const RpHostState *host_state, guint64 iteration)
 /* ---- sums of rounds ---- */
 
 /* Each staging buffer of the task holds a round; the stage's layers stand in it one after the
- * other.
- */
+ *
+ * other. */
 static void
 accumulate(RpHostState *host_state, const RpBackendTask *task)
 {
@@ -132,7 +132,7 @@ sum_squares(RpHostState *host_state, guint64 iteration, guint layer)
         host_state->layers[layer].own);
 }
 
-/* What the task reads and writes of decisions. */
+/* Finds the decision that the task reads or writes. */
 static RpHostStateDecision *
 decision_of(const RpHostState *host_state, const RpBackendTask *task)
 {
@@ -143,7 +143,7 @@ decision_of(const RpHostState *host_state, const RpBackendTask *task)
     g_assert_not_reached();
 }
 
-/* What turns stored gradients into those of the mean loss. */
+/* The factor that makes stored gradients those of the mean loss. */
 static double
 unscale_of(const RpHostStateIteration *of, float loss_scale)
 {
@@ -249,7 +249,7 @@ decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
 
 /* ---- step and copies ---- */
 
-/* What the task overwrites; NULL: nothing. */
+/* Finds the buffer that the task overwrites; NULL if there is none. */
 static void *
 written(const RpHostState *host_state, const RpBackendTask *task)
 {
@@ -410,7 +410,7 @@ rp_host_state_gather_gradient(const RpHostState *host_state, guint layer, guint6
                                 error);
 }
 
-/* Of the version that the step or copy before it has written. */
+/* Gathers the version that the step or copy before it has written. */
 static gboolean
 gather(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {

@@ -261,7 +261,7 @@ compare_elements(gconstpointer a, gconstpointer b)
     return (x > y) - (x < y);
 }
 
-/* Which of a layer's own parameters decay; gaps do not. */
+/* Lists the spans of a layer's own parameters with their decay; gaps do not decay. */
 static GArray *
 decay_spans(const RpHostState *host_state, guint layer)
 {
@@ -310,7 +310,7 @@ address(const RpHostState *host_state, const RpHostStatePlace *place)
     return place->offset == RP_HOST_STATE_NOWHERE ? NULL : host_state->memory + place->offset;
 }
 
-/* Of all rounds. */
+/* Tells whether the gradients of all rounds fit. */
 static gboolean
 gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
 {

@@ -53,7 +53,7 @@ rp_update_steps_at_once(const RpUpdateOptions *options)
     return options->max_grad_norm <= 0 && !options->scale_loss;
 }
 
-/* What a checkpoint keeps beside weights and moments. */
+/* Counters that a checkpoint keeps beside weights and moments. */
 typedef struct {
     guint64 n_updates;      /* steps that were applied; the learning rate follows them */
     guint64 n_iterations;   /* steps, skipped ones included */
@@ -61,7 +61,7 @@ typedef struct {
     float next_scale;       /* of the next iteration: asynchronous, it was fixed one update ago */
 } RpUpdateState;
 
-/* What became of an iteration's update. */
+/* Outcome of an iteration's update. */
 typedef struct {
     double learning_rate;
     double grad_norm; /* of the mean loss, before clipping */
@@ -107,9 +107,10 @@ const RpHostStateNear *rp_host_state_near(const RpHostState *host_state);
 gboolean rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What this server tells the others at the norm of an iteration: [n]. On the optimizer's lane. */
+/* Fills in the numbers that this server sends to the others at the norm of an iteration: [n].
+ * Called on the optimizer's lane. */
 typedef void (*RpHostStateNumbers)(gpointer user_data, guint64 iteration, double *numbers);
-/* Before anything runs; of one server nothing is told. */
+/* Call it before anything runs; a single server sends nothing. */
 void rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumbers numbers,
                                gpointer user_data);
 /* All servers': [servers][n], valid once the iteration's norm has run. */
@@ -135,10 +136,10 @@ guint rp_host_state_version(const RpHostState *host_state, guint64 iteration);
  * stand apart */
 guint8 *rp_host_state_gradients(const RpHostState *host_state, guint layer, guint round,
                                 guint64 offset, guint64 *run);
-/* How many rounds stand apart; 1: what stands on the host is one, or the sum. */
+/* Rounds whose gradients the host keeps apart; 1: it has one round, or their sum. */
 guint rp_host_state_gradient_rounds(const RpHostState *host_state);
-/* Of several servers, all of which call: of parameters [first, first + n) that a layer owns the sum that the
- * last step read, into @values. Errors: RP_SERVERS_ERROR_* */
+/* With several servers, all of which call: copies the sum of gradients that the last step read, of parameters [first,
+ * first + n) that a layer owns, into @values. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_host_state_gather_gradient(const RpHostState *host_state, guint layer, guint64 first,
                                        guint64 n, float *values,
                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -153,8 +154,8 @@ guint8 *rp_host_state_memory(const RpHostState *host_state, const RpBackendAcces
 void rp_host_state_begin(RpHostState *host_state, guint64 iteration, guint64 reference);
 /* Before its update is handed over. @targets: of all its calls */
 void rp_host_state_set_targets(RpHostState *host_state, guint64 iteration, guint64 targets);
-/* What the gradient of the summed loss is multiplied by: for tasks of devices. @decision: the
- * task's access of RP_ROLE_DECISION; %NULL in a plan that is not gated */
+/* Factor of the gradient of the summed loss, for tasks of devices. @decision: the task's access of
+ * RP_ROLE_DECISION; %NULL in a plan that is not gated */
 float rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
                           const RpBackendAccess *decision);
 
@@ -222,8 +223,8 @@ RpUpdateState rp_host_state_updates(const RpHostState *host_state);
  * norm). Of several servers, those of the own share; but weights of a form that shares them are all
  * of the layer's. */
 RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
-/* Of what a layer trains, the parameters whose state server @server has, or this one; of one server,
- * all. */
+/* The parameters that a layer trains and whose state server @server has, or this one; with one
+ * server, all. */
 RpShard rp_host_state_share(const RpHostState *host_state, guint layer, guint server);
 RpShard rp_host_state_own_share(const RpHostState *host_state, guint layer);
 /* Copies a layer's state and writes its weights to every version. Errors:

@@ -14,7 +14,7 @@
 
 #define RP_TARGETS_ALL G_MAXUINT
 
-/* Of all tokens, so many the head computes where @share of them have a target. */
+/* Share of all tokens that the head computes where @share of them have a target. */
 double rp_targets_share(double share);
 
 /**

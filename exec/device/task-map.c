@@ -245,7 +245,7 @@ copy_weights(const RpTaskMap *map, const RpBackendTask *task, guint layer, guint
     return TRUE;
 }
 
-/* What stays of a layer: all but its trained weights, which come first. */
+/* Copies the resident part of a layer: all but its trained weights, which come first. */
 static gboolean
 copy_residents(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
                GError **error)

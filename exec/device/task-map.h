@@ -1,6 +1,6 @@
 /**
- * What a task of a `full` plan means in memory: its operands, its stage's call, the pieces that a
- * copy moves. The same for every backend; a backend only knows how to move and to compute.
+ * Maps a task of a `full` plan to memory: its operands, its stage's call, the pieces that a copy
+ * moves. It is the same for every backend; a backend only knows how to move and to compute.
  */
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "exec/device/host-state.h"
 #include "exec/engine/backend.h"
 
-/* What a device brings to its actions; set by the backend. */
+/* A device's own buffers for its actions; set by the backend. */
 typedef struct {
     RpKernelStream *stream;  /* where kernels are issued */
     double *losses;          /* [RP_BATCH_FEED_RING x M][n_losses] to which its heads add */
@@ -84,7 +84,7 @@ const void *rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task);
 /* Where the action's layers save things, or have saved them; %NULL: nowhere. */
 const RpSavedPlace *rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task);
 
-/* Of what stays on @device. */
+/* Layers that are resident on @device. */
 static inline RpResidents
 rp_task_residents(const RpTaskMap *map, guint device)
 {
