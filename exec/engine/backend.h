@@ -47,7 +47,7 @@ typedef struct {
     const RpBackendAccess *accesses; /* task.access_count of them, as the planner ordered them */
 } RpBackendTask;
 
-/* Which part of a task is launched: the lead may run before phase-1 dependencies are over. */
+/* Part of a task that is launched: the lead may run before phase-1 dependencies are over. */
 typedef enum { RP_PART_WHOLE, RP_PART_LEAD, RP_PART_REST } RpTaskPart;
 
 /* A task failed after it was issued. From any thread, not after the lanes were freed; @error is
@@ -98,7 +98,7 @@ typedef struct {
     void (*cancel)(RpBackend *backend);
 } RpBackendOps;
 
-/* What every backend begins with. */
+/* Every backend begins with these fields. */
 struct _RpBackend {
     const RpBackendOps *ops;
     RpBackendFailed failed; /* set by the engine, before lanes are made */

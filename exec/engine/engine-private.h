@@ -1,5 +1,5 @@
 /**
- * What the engine's files share.
+ * Shared by the engine's files.
  *
  *   engine.c     life, hand-over, waiting
  *   failure.c    the first failure, and the end of all threads

@@ -6,7 +6,7 @@
 
 #define DEFAULT_RING 4
 
-/* So long rp_engine_stop() waits for threads. Beyond the time that a backend takes to give up. */
+/* rp_engine_stop() waits this long for threads: longer than a backend takes to give up. */
 #define STOP_NS (5 * G_GINT64_CONSTANT(1000000000))
 
 static void

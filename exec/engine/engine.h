@@ -8,9 +8,9 @@
  *   collector            waits for batches to end and reads their times
  *   ender                waits for all these threads, at the end
  *
- * What is handed over is copied (a batch), so that the plan may grow while workers run. A batch is
- * what the plan got since the last rp_engine_append(): usually one iteration. Batches live in a
- * ring; once it has been through, nothing is allocated any more.
+ * Tasks are copied when they are handed over, so that the plan may grow while workers run. The
+ * copy, a batch, has all tasks appended to the plan since the last rp_engine_append(): usually one
+ * iteration. Batches live in a ring; once it has been through, nothing is allocated any more.
  *
  * All functions are for one thread: the one that appends to the plan.
  */
@@ -126,7 +126,7 @@ guint64 rp_engine_n_appended(const RpEngine *engine);
  */
 RpTrace *rp_engine_steal_trace(RpEngine *engine);
 
-/* What the engine itself has cost so far. */
+/* The engine's own cost so far. */
 typedef struct {
     guint64 tasks;        /* issued or run */
     guint64 waits;        /* on events; those that follow from others are left out */

@@ -8,12 +8,12 @@
  * A thread that issues to a full queue of a device that waits for one that has failed never comes
  * back, nor does anybody who asks that device. So only the ender waits for all of them, and callers
  * wait for the ender, so long and no longer. Everything that a thread which comes back late may
- * touch must then stay: see rp_engine_stop().
- */
+ * touch must then stay: see
+ * rp_engine_stop(). */
 #include "exec/engine/engine-private.h"
 #include "exec/system/clock.h"
 
-/* So long a message waits for a better one. */
+/* A message waits this long for one that explains the failure better. */
 #define BETTER_NS (400 * G_GINT64_CONSTANT(1000000))
 
 /* Lets every thread go. */

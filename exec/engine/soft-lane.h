@@ -28,7 +28,7 @@ typedef struct _RpSoftBackend RpSoftBackend;
 typedef gboolean (*RpSoftRun)(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
                               RpTaskPart part, GError **error);
 
-/* What such a backend begins with. */
+/* Every backend of soft lanes begins with these fields. */
 struct _RpSoftBackend {
     RpBackend base;
     RpSoftRun run;

@@ -9,13 +9,13 @@
  * A device worker sleeps only for what must be true before it may issue: a host task that is done,
  * a record that another worker has issued (not: that has happened). Dependencies are on smaller
  * ids, and each worker goes by ids, so the smallest task that was not issued can always be: workers
- * cannot wait for each other in a circle.
- */
+ * cannot wait for each other in a
+ * circle. */
 #include "exec/engine/engine-private.h"
 
 #include <time.h>
 
-/* What is issued to @lane from now on comes after @wait's task. */
+/* Makes tasks that are issued to @lane from now on come after @wait's task. */
 static gboolean
 issue_wait(RpEngine *engine, RpBackendLane *lane, const RpEngineWait *wait, GError **error)
 {
