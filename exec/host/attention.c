@@ -113,7 +113,7 @@ first_key(const RpAttentionArgs *args, size_t query)
     return (query + 1 - args->window) / RP_BLOCK * RP_BLOCK;
 }
 
-/* Which columns of the block row @row sees: [*begin, *end), *begin <= *end. */
+/* Finds the columns of the block that row @row sees: [*begin, *end), *begin <= *end. */
 static void
 visible(const Place *place, size_t row, size_t *begin, size_t *end)
 {

@@ -2,8 +2,8 @@
  * copies. The default where there is no GPU, and the oracle of the CUDA backend.
  *
  *   host arena      weights, gradients, optimizer state, stashed activations
- *   device arenas   what the plan places there; a device's tasks touch nothing else
- */
+ *   device arenas   what the plan places there; a device's tasks touch nothing
+ * else */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ close_arenas(Host *host)
     }
 }
 
-/* What matmuls of all devices need beside the arenas. */
+/* Takes the memory that matmuls of all devices need beside the arenas. */
 static gboolean
 reserve(const Host *host, GError **error)
 {

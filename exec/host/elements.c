@@ -1,6 +1,6 @@
 /*
- * What works element by element: SwiGLU, conversion, addition, filling, a look for what is broken;
- * and the sum of squares.
+ * Kernels that work element by element: SwiGLU, conversion, addition, filling, a search for values
+ * that are not finite; and the sum of squares.
  *
  *   SwiGLU    y = a s up;  d_gate = dy up s (1 + a (1 - s)),  d_up = dy a s;  s = sigmoid(a)      =
  *   convert   y = x;  add: y = x + b;  fill: x = value                                            =
@@ -21,7 +21,7 @@ sigmoid(float a)
     return 1.0f / (1.0f + rp_host_exp(-a));
 }
 
-/* Of gate and up: where element @first stands, and how many stand behind it, RP_TILE at most. */
+/* Finds element @first of gate and up, and how many elements follow it in place, RP_TILE at most. */
 static size_t
 place_of(const RpSwigluArgs *args, size_t first, size_t *n)
 {
@@ -259,7 +259,7 @@ rp_host_sum_squares_workspace(const RpSumSquaresArgs *args)
     return 0;
 }
 
-/* Of at most a block. */
+/* Sums the squares of at most a block. */
 static double
 sum_block_squares(RpDtype dtype, const void *values, size_t first, size_t n)
 {

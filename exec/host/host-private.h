@@ -1,5 +1,5 @@
 /**
- * What the kernels of the host share: rows in any storage, sums in a fixed order, exp.
+ * Shared by the host's kernels: rows in any storage, sums in a fixed order, exp.
  *
  * Kernels work in tiles of RP_TILE values on the stack; storage is converted on the way in and out.
  * Sums run in RP_LANES lanes, which a compiler can keep in vector registers of any width without
@@ -35,7 +35,7 @@ typedef struct {
 void rp_host_norm_heads(const RpRmsnormArgs *args, RpHostHeads of);
 void rp_host_norm_heads_backward(const RpRmsnormArgs *args, RpHostHeads of);
 
-/* Of an output whose largest magnitude is wanted; @largest: NULL: it is not. */
+/* Records the amax of an output; does nothing if @largest is NULL. */
 static inline void
 rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest)
 {

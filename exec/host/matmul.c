@@ -72,7 +72,7 @@ load_b(const RpMatmulArgs *args, size_t column, size_t columns, float *buffer)
     return load_block(args->b_dtype, args->b, stride, 0, args->k, column, columns, buffer);
 }
 
-/* What sums over k are multiplied by. */
+/* Factor of the sums over k. */
 static float
 factor_of(const RpMatmulArgs *args)
 {
@@ -112,7 +112,7 @@ add_bias(const RpMatmulArgs *args, size_t rows, size_t column, size_t columns, f
     }
 }
 
-/* Of an fp32 residual, to where sums are added to it. */
+/* Copies an fp32 residual to C, where the sums are added to it. */
 static void
 copy_rows(const RpMatmulArgs *args, size_t row, size_t rows, size_t column, size_t columns,
           float *c)
