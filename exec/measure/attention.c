@@ -1,4 +1,4 @@
-/* Whose attention is faster on this device: a block of each class is run with each. */
+/* Finds the faster attention on this device: a block of each class is run with each. */
 #include "exec/measure/measure.h"
 
 #define SECONDS 0.2

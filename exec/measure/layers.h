@@ -5,7 +5,7 @@
 
 #include "exec/measure/measure.h"
 
-/* What a call needs. */
+/* Buffers that a call needs. */
 enum {
     RP_ROOM_CONSTANTS,
     RP_ROOM_PARAMETERS,

@@ -21,7 +21,7 @@
 #define SEED 7
 #define TILE 65536 /* random numbers in a row; larger operands repeat them */
 
-/* What a matmul needs. */
+/* Buffers that a matmul needs. */
 enum { ROOM_A, ROOM_B, ROOM_C, ROOM_BIAS, ROOM_SCALES, ROOM_WORKSPACE, N_ROOMS };
 
 typedef struct {
@@ -164,7 +164,8 @@ warm_up(Product *product, GError **error)
     return TRUE;
 }
 
-/* Those that are not far behind after one look, and the first. Returns: how many; @round_ns: (out): of all */
+/* Keeps the first kernel variant, and those that are not far behind after one look. Returns: the number kept;
+ * @round_ns: (out): time of all of them */
 static guint
 keep_ways(const gint64 look[WAYS], guint ways[WAYS], gint64 *round_ns)
 {

@@ -18,7 +18,7 @@
 #include "exec/measure/profile.h"
 #include "exec/system/pool.h"
 
-/* Of what was measured so many times. */
+/* Statistics of a repeated measurement. */
 typedef struct {
     gint64 median_ns;
     gint64 mean_ns;
@@ -71,11 +71,11 @@ gboolean rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart
                          guint n_parts, gpointer data, RpTimes *times,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What a run of many takes each. Where clocks swing that is the mean, not the median. */
+/* Time of one run among many. Where clocks swing it is the mean, not the median. */
 gint64 rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times);
 
-/* Of the optimizer's forms, profile->cached_parameters_per_s. @pool: of @n_threads, or %NULL for one;
- * @seconds: RpMeasureOptions.seconds, of which it takes one and a half times as much */
+/* Measures the optimizer's state formats, profile->cached_parameters_per_s. @pool: of @n_threads,
+ * or %NULL for one; @seconds: RpMeasureOptions.seconds; it takes 1.5 times as long */
 void rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profile);
 
 /* Measurements that are not needed. */
@@ -146,7 +146,7 @@ void rp_measure_route_state(const RpModel *model, double skew, guint64 token, fl
 /* ... with a router of these rows. */
 void rp_measure_route_weight(const RpModel *model, guint expert, float *row);
 
-/* What @threads copy at once within buffers of @bytes. One measurement. */
+/* Rate at which @threads copy at once within buffers of @bytes. It is one measurement. */
 gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -2,9 +2,9 @@
  * The optimizer, and the other passes over gradients and weights, layer by layer as a run makes
  * them.
  *
- * What a layer has lies together, as in a run's arena, so that every pass goes through all of the
+ * A layer's arrays lie together, as in a run's arena, so that every pass goes through all of the
  * memory: a pass over one large array took half or twice as long as over another (measured in a
- * virtual machine, which does not tell where memory lies; why is not known).
+ * virtual machine, which does not say where memory lies; the reason is not known).
  *
  *   layer    |g|p|c| state |g|p|c| state |...     g: gradients, p: weights that devices read,
  *                                                 c: a copy of the gradients
@@ -222,8 +222,8 @@ update_init(Update *update, guint n_threads, RpOptimizerForm form, gsize n, GErr
 
 /* ---- measuring ---- */
 
-/* What a file may say (docs/profile-format.md): of a tiny model on a slow machine it would be less.
- */
+/* Keeps to the range that a file may have (docs/profile-format.md): the rate of a tiny model on a
+ * slow machine would be below it. */
 static double
 parameters_per_s(const Update *update, const RpTimes *times)
 {

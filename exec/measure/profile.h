@@ -99,16 +99,17 @@ gboolean rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMat
  * @devices: that a run is for
  * @bytes: (out): of a device, that a plan may have; 0: no limit of its own
  *
- * What rp_measure_profile() says in gpu_memory_bytes, without the times: after every kind of layer
- * has run once, so that the device's kernels are loaded.
+ * Finds rp_measure_profile()'s gpu_memory_bytes without measuring times. Every kind of layer runs
+ * once before, so that the device's kernels are loaded.
  *
  * Errors: G_IO_ERROR_NO_SPACE, the probe's
  */
 gboolean rp_measure_memory(RpProbe *probe, const RpNetwork *network, guint devices, guint64 *bytes,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Of a device, what a head's logits and their room may take (RpNetworkOptions.head_memory): a sixteenth
- * of the whole GiB that a plan may have, or of @limit_bytes, if that is not 0. 0: its memory is the host's. */
+/* Device memory that a head's logits and their scratch buffers may take (RpNetworkOptions.head_memory): a sixteenth of
+ * the whole GiB that a plan may have, or of @limit_bytes, if that is not 0. Returns: 0 if the device's memory is the
+ * host's */
 guint64 rp_measure_head_memory(RpProbe *probe, guint64 limit_bytes);
 
 /* Whether tokens of @model can be made to choose their experts so: 1 is balanced. */

@@ -1,5 +1,5 @@
 /*
- * What a layer that is run over and over has: room, and numbers in it.
+ * Buffers of a layer that is run over and over, and the numbers in them.
  *
  * Where memory is the processors', one layer would stay in their caches, and a run's layers do not.
  * So there are as many copies of its weights and sums as the model has layers like it, or as no
@@ -229,7 +229,7 @@ fill_constants(const RpMeasuredLayer *layer, GError **error)
     return filled;
 }
 
-/* What it holds is of no matter to the time, but where it becomes codes. */
+/* Fills the upload: its values do not matter to the time, unless they are quantized. */
 static gboolean
 clear_upload(const RpMeasuredLayer *layer, const RpLayer *sizes, GError **error)
 {
@@ -333,7 +333,8 @@ make_call(RpMeasuredLayer *layer, const RpProfile *profile, guint index)
     };
 }
 
-/* Of a layer that reads some: a run of what else is timed by itself. */
+/* Quantizes the weights of a layer that reads fp8 values, by one run of the part that is also timed
+ * by itself. */
 static gboolean
 make_codes(RpMeasuredLayer *layer, GError **error)
 {

@@ -28,7 +28,7 @@ compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted values, interpolated between neighbours. */
+/* Percentile of sorted values, interpolated between neighbours. */
 static double
 percentile(const gint64 *values, guint n, double p)
 {
@@ -98,7 +98,7 @@ report(const RpMeasurer *measurer, double share, GError **error)
     return FALSE;
 }
 
-/* What is run, and how. */
+/* The parts to run, and their data. */
 typedef struct {
     RpProbe *probe;
     const RpProbePart *parts;
@@ -198,7 +198,7 @@ zero(gsize first, gsize n, gpointer data)
     memset((guint8 *)data + first, 0, n);
 }
 
-/* What large memory needs for huge pages, and any for vectors. */
+/* Large memory gets the alignment of huge pages, any other that of vectors. */
 static gsize
 alignment_of(gsize bytes)
 {

@@ -25,7 +25,7 @@ place_of(const RpMeasuredLayer *layer, guint group)
     return (RpSavedPlace){1u << group, (guint8 *)layer->room[RP_ROOM_SAVED] + before};
 }
 
-/* What is saved has the values of a forward: those of experts' routing take time. */
+/* Saves the values of a real forward, because the time of experts depends on their routing. */
 static void
 run_save(gpointer data)
 {
