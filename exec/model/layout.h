@@ -35,7 +35,7 @@
 #define RP_LAYOUT_NONE G_MAXUINT64
 #define RP_LAYOUT_SCALE_BYTES 128 /* behind codes: two floats, and a gap */
 
-/* Of one weight, from the layer's first on. */
+/* Place of one weight, counted from the layer's first. */
 typedef struct {
     RpDtype storage;
     guint64 byte;                      /* RP_LAYOUT_NONE: the layer has no such weight */

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* What torch makes of `scalar / tensor`: two roundings. */
+/* Computes torch's `scalar / tensor`, which rounds twice. */
 static float
 scalar_over(double scalar, float value)
 {

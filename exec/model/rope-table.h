@@ -30,7 +30,7 @@
  */
 void rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *frequencies);
 
-/* Of cosines and sines. */
+/* Factor of cosines and sines. */
 static inline float
 rp_rope_scale(const RpRope *rope)
 {

@@ -144,7 +144,7 @@ fail_missing(const Binding *binding, const RpWeight *weight, GError **error)
                       : "no such tensor");
 }
 
-/* Of the tensor with all experts' matrices, @weight's. */
+/* Binds @index to its part of @all, the tensor with all experts' matrices. */
 static gboolean
 bind_part(Binding *binding, guint index, const RpSafetensor *all, GError **error)
 {

@@ -103,7 +103,7 @@ has_bad16(const guint8 *values, guint64 n, gint16 limit)
     return bad != 0;
 }
 
-/* Of a packed weight. */
+/* Looks for a bad value in a packed weight. */
 static gboolean
 has_bad_read(const Search *search, guint weight, guint64 first, guint64 n)
 {

@@ -106,8 +106,8 @@ hash_some(void *data)
     return NULL;
 }
 
-/* Of a weight of the base, the tensors that hold it: one, or the parts of a packed one. Of a packed
- * stack its first piece stands for all. Returns: how many */
+/* Lists the tensors that hold a weight of the base: one, or the parts of a packed one. In a packed
+ * stack the first piece stands for all. Returns: their number */
 static guint
 tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP_N_LOWBIT_PARTS])
 {
@@ -177,7 +177,7 @@ add_tensor(GChecksum *bytes, GChecksum *values, const RpWeight *weight, const Rp
     }
 }
 
-/* Of all layers, from their pieces. */
+/* Makes the hashes of the base and of all layers from those of their pieces. */
 static void
 join(RpWeights *weights, const Piece *piece)
 {

@@ -1,5 +1,5 @@
 /**
- * What weights*.c share. Private to them.
+ * Shared by weights*.c, and private to them.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct _RpWeights {
     const char *base_format; /* rp_weights_base_format() */
 };
 
-/* What was found takes the place of what was bound before. All are transferred. */
+/* Replaces the tensors bound before by those that were found. All are transferred. */
 void rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
                      const RpSafetensor **base, GPtrArray *own, RpDtype dtype);
 

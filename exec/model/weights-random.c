@@ -4,7 +4,7 @@
 
 #define BLOCK 1024 /* elements that are rounded at a time */
 
-/* What a file of such a model would have, but for the data. */
+/* Describes the tensors that a file of such a model would have, but for the data. */
 static const RpSafetensor **
 describe(const RpWeights *weights, RpDtype dtype, GPtrArray *own)
 {

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* Of a stack [E,in,out] that is packed as [E,out,in]: 16 bytes and a scale hold 32 of an output's
- * inputs. Value for value what rp_lowbit_expand() makes of it. */
+/* Reads a stack [E,in,out] that is packed as [E,out,in]: 16 bytes and a scale hold 32 inputs of an
+ * output. It gives the values of rp_lowbit_expand(). */
 static void
 read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
 {
@@ -75,7 +75,7 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
     }
 }
 
-/* Of a weight that is packed: nf4's blocks are of the flat tensor, others' of a row. */
+/* Reads a packed weight: nf4's blocks are of the flat tensor, those of other formats of a row. */
 static void
 read_packed(const RpWeight *weight, const RpLowbitSource *source, guint64 first, float *values,
             gsize n)

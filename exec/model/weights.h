@@ -82,8 +82,8 @@ void rp_weights_pack_base(RpWeights *weights, RpLowbit format);
 gboolean rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What rp_weights_pack_base() has made of the base's values, or "bf16": they are those of the file, also
- * of one that is packed, which expands to the same bits wherever it is expanded. */
+/* The format that rp_weights_pack_base() gave to the base's values, or "bf16": they are the file's, also for a packed
+ * base, which expands to the same bits wherever it is expanded. */
 const char *rp_weights_base_format(const RpWeights *weights);
 /* Whether any is packed. */
 gboolean rp_weights_is_packed(const RpWeights *weights);
@@ -151,24 +151,23 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * rp_weights_bind_random(), or an adapter as new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
-/* Of the model that the weights are bound to, or the base of adapters: names, shapes, types and bytes of its
+/* Hash of the model that the weights are bound to, or of the base of adapters: names, shapes, types and bytes of its
  * tensors. NULL before they are bound */
 const char *rp_weights_model_hash(const RpWeights *weights);
-/* Of the bound base of adapters, which are refused beside another: SHA-256, 64 digits, of names, types,
- * shapes and all bytes of its tensors (weights-hash.c). They are read when it is first asked for. %NULL
- * without adapters, or before binding. */
+/* Hash of the bound base of adapters, which are refused beside another: SHA-256, 64 digits, of names, types, shapes and
+ * all bytes of its tensors (weights-hash.c). They are read when the hash is first asked for. %NULL without adapters, or
+ * before binding. */
 const char *rp_weights_base_hash(const RpWeights *weights);
 #define RP_WEIGHTS_HASH_DIGITS 64
 /* 16 digits for each layer, of a hash of its values that does not see their type, with a space between
  * them. */
 const char *rp_weights_base_values(const RpWeights *weights);
-/* Of weights that are bound to another form of a base: what these two say of the base itself; it
- * stays. */
+/* Keeps these two hashes of the base itself when the weights are bound to another format of it. */
 void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_values);
 /* @source: of the weight's shape; must outlive @weights */
 void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
-/* Of an adapter of experts; the first of its tensors becomes the source. @map: (transfer full):
- * g_free() */
+/* Sets the map of an adapter of experts; the first of its tensors becomes the source. @map:
+ * (transfer full): g_free() */
 void rp_weights_set_map(RpWeights *weights, guint index, RpAdapterMap *map);
 /* (nullable): read element by element */
 const RpAdapterMap *rp_weights_map(const RpWeights *weights, guint index);

@@ -1,5 +1,5 @@
 /*
- * Which blocks attend to a sliding window, and which turn queries and keys by their positions.
+ * Reads which blocks attend to a sliding window, and which apply rope to queries and keys.
  *
  * transformers takes any list of either kind; a model here has a rule: from block F on, the last of
  * each P is full (or without rope). Lists that no rule makes are refused by their key.

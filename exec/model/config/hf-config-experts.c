@@ -8,7 +8,7 @@
 #define GPT_OSS_LIMIT 7.0
 #define GPT_OSS_AUX_LOSS 0.9
 #define QWEN3_MOE_AUX_LOSS 0.001
-/* Of all blocks together: three tensors each at most. */
+/* Limit over all blocks together: each expert has three tensors at most. */
 #define MOST_EXPERTS_OF_MODEL 65536
 
 /* ---- quantization_config ---- */

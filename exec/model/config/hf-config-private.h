@@ -1,5 +1,5 @@
 /**
- * What hf-config*.c share: the values as they stand in the file, and the table of keys.
+ * Shared by hf-config*.c: the values as they stand in the file, and the table of keys.
  *
  *   hf-config-fail.c    refusals, and readers of values of which few are taken
  *   hf-config-keys.c    the table: a row for each key, with its fate, and the rows' readers

@@ -10,7 +10,7 @@
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 
-/* What transformers takes where a key is absent. */
+/* Defaults of transformers where a key is absent. */
 #define LLAMA_MAX_RANGE 1.0
 #define DEFAULT_EPS 1e-6
 #define DEFAULT_RANGE 0.02
