@@ -211,7 +211,8 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
                                  .largest = pass->noted});
 }
 
-/* Of q, k and v, where their gradients stand. @n: their input; @dx: its gradient, if it is @wanted */
+/* Backward of the layers of q, k and v; their gradients stand in @d. @n: their input; @dx: its
+ * gradient, if it is @wanted */
 static void
 differentiate_layers(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *d,
                      const RpOperand *n, float *q_noted, float *k_noted, gboolean wanted, void *dx)

@@ -22,7 +22,7 @@ typedef struct {
 
 /* ---- attention.c ---- */
 
-/* What attention keeps: q, k, v as its linear layers made them. */
+/* Values that attention keeps: q, k, v as its linear layers made them. */
 typedef struct {
     void *q, *k, *v, *out;
     size_t row_heads; /* q, k and v are columns of one matrix: heads of a token in it; 0: apart */

@@ -16,7 +16,7 @@
  */
 #include "exec/network/block.h"
 
-/* What stays from forward to backward. */
+/* Values kept from forward to backward. */
 typedef struct {
     void *logits;      /* [T,E]; backward: their gradient */
     void *weights;     /* [T,k] */
@@ -152,7 +152,6 @@ grouped_matmul(RpPass *pass, RpGroupedMatmulArgs args)
     RUN_IN_WORKSPACE(pass, grouped_matmul, &args);
 }
 
-/* Of a stack; of rank 0: it has none. */
 /* @y[r] (+)= @scale @x[r] W^T of the row's expert, W [E,out,in] of @kind, or @x[r] W if @back. */
 static void
 thin(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const void *x, void *y,

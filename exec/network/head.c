@@ -26,8 +26,8 @@ typedef struct {
     void *dh;     /* [n,C]: of gathered rows */
 } Chunk;
 
-/* Of the gradient of @n rows of logits. No magnitude is looked for: that of a softmax less what is aimed
- * at is at most 1, and all are times the call's scale. */
+/* Operand of the gradient of @n rows of logits. Its amax need not be looked for: a softmax less its target is at most
+ * 1, and all are times the call's scale. */
 static RpOperand
 gradient_operand(RpPass *pass, size_t n, const void *logits)
 {

@@ -8,7 +8,8 @@
  */
 #include "exec/network/private.h"
 
-/* Of a linear layer's matrix. Of others the embedding's, which no layer has beside one. */
+/* The bias of each linear layer's matrix. Other kinds are 0, the embedding's, as no layer has a
+ * bias beside that. */
 static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
     [RP_WEIGHT_Q] = RP_WEIGHT_Q_BIAS,       [RP_WEIGHT_K] = RP_WEIGHT_K_BIAS,
     [RP_WEIGHT_V] = RP_WEIGHT_V_BIAS,       [RP_WEIGHT_O] = RP_WEIGHT_O_BIAS,

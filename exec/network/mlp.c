@@ -137,7 +137,8 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
     end_tiles(pass);
 }
 
-/* Of gate and up, where their gradients stand. @x: their input; @ds: (out): its gradient */
+/* Backward of the layers of gate and up, whose gradients stand in @mlp. @x: their input; @ds:
+ * (out): its gradient */
 static void
 differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const RpOperand *x,
                      float *const noted[3], void *ds)
@@ -176,7 +177,7 @@ differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const
     pass->scratch.used = before;
 }
 
-/* What gate and up read, normed anew unless its codes are kept. */
+/* The input of gate and up, normed anew unless its fp8 values are kept. */
 static RpOperand
 norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
 {

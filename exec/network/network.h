@@ -85,9 +85,11 @@ guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
 /* Shapes of the matmuls of full calls, each once, in no way. @n: (out) */
 const RpMatmulWay *rp_network_matmuls(const RpNetwork *network, guint *n);
-/* Whether what goes up is not what layers read: some weights are packed, or layers read codes. */
+/* Whether layers read other values than those that go up: some weights are packed, or layers read
+ * fp8 values. */
 gboolean rp_network_is_packed(const RpNetwork *network);
-/* Of the weights of some layers (> 0), and how many of them are trained; gaps included. */
+/* Bytes of the weights of some layers (> 0), and how many of their elements are trained; gaps
+ * included. */
 guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
 guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
 /* Bytes of a hidden state [T,C], with an auxiliary loss of what goes with it, too; and its T C elements
@@ -108,9 +110,9 @@ RpProfile *rp_network_profile(const RpNetwork *network);
 /* RpNetworkOptions.rope_tokens, for constants that are filled from now on. */
 void rp_network_set_rope_tokens(RpNetwork *network, guint tokens);
 
-/* What every device needs once, beside the plan's buffers that come and go: rope tables, positions
- * [T], sequence starts [B+1], packed: starts of samples [T+1], with an auxiliary loss: lengths of
- * sequences [B]. Multiple of 256. */
+/* Constants that every device needs once, beside the plan's buffers that come and go: rope tables,
+ * positions [T], sequence starts [B+1], packed: starts of samples [T+1], with an auxiliary loss:
+ * lengths of sequences [B]. Multiple of 256. */
 guint64 rp_network_constant_bytes(const RpNetwork *network);
 /* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples, and
  * sequences without padding. */
@@ -122,8 +124,9 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
  * @starts: packed: [n + 1]: first tokens of a micro-batch's samples, and T
  * @places: (out): room for rp_network_most_places()
  *
- * What a micro-batch puts into the constants, from rp_network_places_byte() on, before its calls: with
- * an auxiliary loss @lengths; packed: positions, which begin at 0 with each sample, and @starts.
+ * Computes the numbers that a micro-batch puts into the constants, from rp_network_places_byte()
+ * on, before its calls: with an auxiliary loss @lengths; packed: positions, which begin at 0 with
+ * each sample, and @starts.
  *
  * Returns: how many numbers
  */
@@ -152,7 +155,7 @@ typedef struct {
 void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
                        const void *upload, RpResidents residents, void *parameters);
 
-/* What a layer's forward saves for its backward: of each group one after the other, in the order of
+/* Values that a layer's forward saves for its backward: one group after the other, in the order of
  * their kinds. */
 typedef struct {
     guint groups; /* bits of RpSavedGroup; 0: nothing */
@@ -164,8 +167,8 @@ guint64 rp_network_saved_bytes(const RpNetwork *network, guint layer, guint grou
 /* After the forward of each layer, with its output [T,C] (of the head: not called). */
 typedef void (*RpNetworkObserver)(gpointer user_data, guint layer, const void *output);
 
-/* Of a fused call in pieces: layers whose forward runs, and layers whose backward does. What they need
- * of others has been left in the workspace by the pieces before. */
+/* Steps of a fused call in pieces: layers whose forward runs, and layers whose backward does. The
+ * pieces before have left the values that these need in the workspace. */
 typedef struct {
     RpInterval up;
     RpInterval down;

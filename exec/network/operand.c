@@ -1,19 +1,19 @@
 /*
- * What linear layers read, in codes of 8 bits where their weights are (core/base/fp8.h). Each tensor has
- * one scale, of the largest magnitude in this very micro-batch. Codes are made once for all layers that
- * read them, the way round in which a matmul NT adds up along rows of both:
+ * Inputs of linear layers, quantized to fp8 where their weights are (core/base/fp8.h). Each tensor has one scale, from
+ * its amax in this very micro-batch. It is quantized once for all layers that read it, in the orientation in which a
+ * matmul NT adds up along rows of both:
  *
  *   y = x W^T      x [rows,in]     W [out,in]      e4m3
  *   dx = dy W      dy [rows,out]   W [in,out]      dy e5m2, or as the run has it
  *   dW = dy^T x    dy [out,rows]   x [in,rows]
  *
- * Magnitudes stand in cells, which are cleared at once for a layer. A forward that keeps things for its
- * backward turns codes at once: a byte more is written, and the backward neither norms, multiplies gate
- * and up, nor reads what was made of them again.
+ * Each amax is recorded in a scale slot; all slots of a layer are cleared at once. A forward that keeps values for its
+ * backward transposes fp8 values at once: it writes a byte more, and the backward neither norms, multiplies gate and
+ * up, nor reads their products again.
  */
 #include "exec/network/private.h"
 
-/* Of tensors: attention's backward has six, an MLP's five. A scale stands behind its magnitude, where a
+/* Scale slots of a part: attention's backward has six tensors, an MLP's five. A scale stands behind its amax, where a
  * matmul takes it. */
 #define CELLS 16
 

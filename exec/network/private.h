@@ -1,5 +1,5 @@
 /**
- * What the files exec/network/ share. Private to them.
+ * Shared by the files of exec/network/, and private to them.
  *
  *   network.c         sizes, constants, profile
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
@@ -103,9 +103,9 @@ typedef struct {
     float *scale;
 } RpKeptCodes;
 
-/* What a block keeps that trains matrices with codes, and has no adapters: then nothing of it is normed
- * and quantised once more in the backward. Not used where the forward has saved something: what that
- * is made of is not made anew. */
+/* Values kept by a block that trains matrices in fp8 and has no adapters: its backward then neither norms nor quantizes
+ * them again. It is not used where the forward has saved something, as values that come before a saved one are not
+ * computed again. */
 typedef struct {
     gboolean used;
     RpKeptCodes normed, out, post, product; /* of q, k, v; of o; of gate and up; of down */
@@ -165,7 +165,7 @@ rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayo
 /* Takes a copy of the options' ways. */
 void rp_matmuls_open(RpNetwork *network);
 void rp_matmuls_close(RpNetwork *network);
-/* Of a pass that measures: its shape is one of the network's. */
+/* For a pass that measures: records that the shape is one of the network's. */
 void rp_matmuls_note(const RpNetwork *network, const RpMatmulArgs *args);
 guint8 rp_matmuls_way(const RpNetwork *network, const RpMatmulArgs *args);
 
@@ -265,11 +265,12 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 
 /* ---- operand.c ---- */
 
-/* Of a tensor that has codes: its largest magnitude, and its scale at a multiple of 16 bytes. */
+/* A scale slot of a quantized tensor: its amax, and its scale at a multiple of 16 bytes. */
 #define RP_CELL_FLOATS 8
 #define RP_CELL_SCALE 4
 
-/* What linear layers read, [rows,n] of the network's dtype; and codes of it where layers do. */
+/* Input of linear layers, [rows,n] of the network's dtype; and its fp8 values where layers read
+ * these. */
 typedef struct {
     const void *x;
     size_t rows;
@@ -300,13 +301,13 @@ RpOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const
                              float *noted, const RpKeptCodes *keep);
 /* As RP_OPERAND_SUMS, of what is kept. */
 RpOperand rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept);
-/* Takes what the block keeps, in the order of forward and backward. @room: (nullable): it keeps nothing */
+/* Takes the values that the block keeps, in the order of forward and backward. @room: (nullable): it keeps nothing */
 void rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows);
-/* Of layers that read no codes. */
+/* Operand of layers that read no fp8 values. */
 RpOperand rp_pass_plain(size_t rows, const void *x);
-/* Whether options have the layer read codes, if its matrices can. */
+/* Whether options let the layer read fp8 values, if its matrices can. */
 gboolean rp_codes_are_wanted(const RpNetwork *network, guint layer);
-/* Bytes of the codes of a matrix, turned ones behind them, then largest magnitude and scale. */
+/* Bytes of the fp8 values of a matrix, the transposed ones behind them, then amax and scale. */
 gsize rp_codes_turned_byte(const RpWeightPlace *place);
 gsize rp_codes_cells_byte(const RpWeightPlace *place);
 
@@ -337,7 +338,7 @@ typedef struct {
 gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
 /* and whether they are: of codes where the layout says so. */
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
-/* Of joined layers. y: [rows,out of all] */
+/* Output of fused layers. y: [rows,out of all] */
 void rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y);
 /* Sums += gradients of all matrices; and dx = dy W of all behind them. */
 void rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy);
@@ -391,16 +392,16 @@ void rp_pass_clear_hidden(RpPass *pass, void *hidden);
 
 /* ---- balance.c: nothing happens without options.aux_loss ---- */
 
-/* Of a hidden state with what goes with it: where that begins, and the end. */
+/* Byte within a hidden state at which the values for the auxiliary loss begin, and their end. */
 gsize rp_balance_first_byte(const RpNetwork *network);
 gsize rp_balance_end_byte(const RpNetwork *network);
-/* What goes with the embedding's output. */
+/* Begins the values for the auxiliary loss, behind the embedding's output. */
 void rp_balance_begin(RpPass *pass, void *y);
-/* Adds a block's choices to what goes with pass->output. */
+/* Adds a block's choices to those behind pass->output. */
 void rp_balance_add(RpPass *pass, const void *logits, const int32_t *chosen);
-/* The head: the loss of what goes with @x, and its gradient, which goes with @dx; or NULL. */
+/* In the head: the auxiliary loss of the values behind @x, and its gradient behind @dx; or NULL. */
 void rp_balance_loss(RpPass *pass, const void *x, void *dx);
-/* Adds its part to what @route is to compute. */
+/* Adds the auxiliary loss's part to the arguments of @route. */
 void rp_balance_backward(const RpPass *pass, const void *dy, RpRouteArgs *route);
 void rp_balance_pass_on(RpPass *pass, const void *dy, void *dx);
 

@@ -49,7 +49,7 @@ saved_of(const RpStageCall *call, guint layer)
     return &call->saved[layer - call->layers.first];
 }
 
-/* Of those that the layer has. */
+/* Groups to save, without those that the layer does not have. */
 static guint
 saved_groups(const RpNetwork *network, const RpStageCall *call, guint layer)
 {
@@ -234,7 +234,7 @@ kept_bytes(const RpNetwork *network, const RpStageCall *call)
     return bytes;
 }
 
-/* What a layer keeps, behind its input. */
+/* Space for the values that a layer keeps, behind its input. */
 static RpRoom
 kept_room(const RpNetwork *network, guintptr kept)
 {
@@ -293,7 +293,8 @@ is_written(const RpStageCall *call, const RpWeightPlace *place, RpWeightKind kin
             (kind % RP_N_BASE_KINDS != RP_WEIGHT_HEAD || call->rows == NULL || call->n_rows > 0));
 }
 
-/* Of what begins first from @element of the layer on, and is written; %NULL: nothing is. */
+/* Finds the first weight that is written and begins at @element of the layer or behind it; %NULL:
+ * there is none. */
 static const RpWeightPlace *
 next_written(const RpStageCall *call, const RpLayerLayout *layout, guint64 element)
 {
