@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* What is left of the way from the peak to the minimum. @progress: of the fall, 0 to 1 */
+/* Share of the distance from the peak to the minimum that is left. @progress: of the fall, 0 to 1 */
 static double
 left_of(RpLearningRateKind shape, double progress)
 {

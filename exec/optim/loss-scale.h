@@ -23,7 +23,7 @@ typedef struct {
     }
 #define RP_LOSS_SCALE_INITIAL 65536.0f
 
-/* What a checkpoint keeps. */
+/* State that a checkpoint keeps. */
 typedef struct {
     float scale;      /* what the loss is multiplied by */
     guint good_steps; /* in a row, since the scale last changed */

@@ -1,5 +1,5 @@
 /**
- * What the files of the optimizer share.
+ * Shared by the files of the optimizer.
  *
  *   optimizer.c        life of it and of layers, state out and in, weights out
  *   optimizer-step.c   sums of squares, steps

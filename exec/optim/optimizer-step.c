@@ -13,8 +13,8 @@ typedef struct {
     double *sums;
 } SumJob;
 
-/* Of values @first to @first + @n. A tied matrix is summed in pieces; rounds have the lanes of the
- * whole block, as their sum has where it stands in memory. */
+/* Sums the squares of values @first to @first + @n. A tied matrix is summed in pieces; rounds use
+ * the lanes of the whole block, as their sum in memory does. */
 static double
 sum_block(const SumJob *job, gsize first, gsize n)
 {
@@ -90,7 +90,7 @@ typedef struct {
     gboolean preview;          /* the state stays as it is */
 } StepJob;
 
-/* What is kept of the parameters of a layer from @first on, in fp32. */
+/* State of a layer's parameters from @first on, in fp32. */
 typedef struct {
     gsize first;
     float *weight;

@@ -51,7 +51,7 @@ typedef struct {
     guint64 first; /* parameter, of part of a layer: scales are of the blocks that hold any */
 } RpOptimizerState;
 
-/* What one step does to parameters [@first, @first + @n_parameters) of a layer. */
+/* Operands of one step on parameters [@first, @first + @n_parameters) of a layer. */
 typedef struct {
     double learning_rate;
     double gradient_scale; /* 1 / (loss scale * tokens) * clip coefficient */
@@ -87,7 +87,7 @@ double rp_optimizer_sum_squares(RpOptimizer *optimizer, const void *gradient, Rp
                                 gsize n);
 
 /* The same of a gradient that is added up in fp32: @gradient, and @added, which may have no rounds.
- * Of several rounds it has the bits that their sum as an array has. */
+ * The result of several rounds has the bits that their sum as an array has. */
 double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradient,
                                        RpGradient added, RpDtype dtype, gsize n);
 
@@ -127,12 +127,12 @@ RpOptimizerLayer *rp_optimizer_layer_new(RpOptimizer *optimizer, void *memory, g
 void rp_optimizer_layer_free(RpOptimizerLayer *layer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpOptimizerLayer, rp_optimizer_layer_free)
 
-/* Of a form whose weights are shared: where the newest are, before anything else is asked of the layer;
- * steps then read these, and those that they publish are the newest. */
+/* For a state format whose weights are shared: sets where the newest weights are, before any other call on the layer;
+ * steps then read these, and the weights that they publish become the newest. */
 void rp_optimizer_layer_share(RpOptimizerLayer *layer, void *weights);
 
-/* Which layer of the model it is, for stochastic rounding: 0 until it is told; and of a part of it where
- * it begins, with a block of moments. */
+/* Sets the number of the layer in the model, for stochastic rounding: 0 until it is set; and where a part of a layer
+ * begins, at a block of moments. */
 void rp_optimizer_layer_set_number(RpOptimizerLayer *layer, guint32 number, guint64 first);
 
 /* Weights from parameter @first on, for who begins with others than zeros: rounded to the nearest if

@@ -1,5 +1,5 @@
 /**
- * Which parameters decay: weights do, norms and biases do not.
+ * Weight decay applies to weights, not to norms and biases.
  */
 #pragma once
 

@@ -3,8 +3,8 @@
 /* Pieces end at so many values: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
 
-/* So many sums stand in the nearest cache while all is added to them: measured, 1024 are 1.5 times
- * as fast as 16384, of which nothing is left there for the next array. */
+/* This many sums stay in the L1 cache while all rounds are added to them: measured, 1024 are 1.5
+ * times as fast as 16384, none of which is left there for the next array. */
 #define TILE ((gsize)1024)
 
 /* @sum = values [@first, @first + @n) of @gradient, which has several rounds. */

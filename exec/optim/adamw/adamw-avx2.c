@@ -112,7 +112,7 @@ greatest(Bits a, Bits b)
     return (Bits)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
-/* Of eight values, which lookup() finds by the low three bits of an index. */
+/* Table of eight values, which lookup() finds by the low three bits of an index. */
 G_ALWAYS_INLINE static inline Floats
 table_of(const float *values)
 {

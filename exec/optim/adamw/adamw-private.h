@@ -13,7 +13,7 @@ extern const RpAdamwOps rp_adamw_plain;
 extern const RpAdamwOps rp_adamw_avx2;
 extern const RpAdamwOps rp_adamw_avx512;
 
-/* What RpAdamwOps.step does to one value; @gradient as stored, not yet scaled. Return the weight. */
+/* RpAdamwOps.step for one value; @gradient is as stored, not yet scaled. Returns the weight. */
 G_ALWAYS_INLINE static inline float
 rp_adamw_update_one(const RpAdamwFactors *f, float gradient, float *weight, float *moment1,
                     float *moment2)

@@ -32,7 +32,7 @@ typedef struct {
         .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01                        \
     }
 
-/* What one step multiplies by, rounded to fp32 once. Made by rp_adamw_prepare(). */
+/* Factors of one step, rounded to fp32 once. rp_adamw_prepare() makes them. */
 typedef struct {
     RpUpdateRule rule;
     float gradient_scale;
@@ -68,7 +68,7 @@ typedef struct {
     guint32 moment; /* 0: the first, 1: the second, that of squares; RP_DRAW_MASTER: the weight */
 } RpDraw;
 
-/* What a step of moments that are kept in fewer bits works on: whole blocks. */
+/* Operands of a step with moments that are kept in fewer bits: whole blocks. */
 typedef struct {
     RpMoments moments; /* not fp32 */
     RpDtype gradient_dtype;

@@ -113,7 +113,7 @@ typedef struct {
     float step[DECADES];
 } Decades;
 
-/* Of decade k, up to @at, with @n values, where row k is at place k + @shift. */
+/* Values of decade k, up to @at, with @n values; row k is at place k + @shift. */
 #define EACH(of, n, shift)                                                                         \
     [(0 + (shift)) % DECADES] = of(1e-6, (n)*1.0), [(1 + (shift)) % DECADES] = of(1e-5, (n)*2.0),  \
                      [(2 + (shift)) % DECADES] = of(1e-4, (n)*4.0),                                \

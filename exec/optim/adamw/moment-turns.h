@@ -40,7 +40,7 @@ largest_of(Bits most)
     return all;
 }
 
-/* Of a block. */
+/* Bits of the largest magnitude of a block. */
 G_ALWAYS_INLINE static inline uint32_t
 largest_bits(const float *values)
 {
@@ -71,7 +71,7 @@ typedef struct {
     uint32_t words[WORDS][LANES];
 } Random;
 
-/* What stays the same from block to block. */
+/* Values that are the same for all blocks. */
 typedef struct {
     Pairs keys[RP_PHILOX_ROUNDS][2];
     Words lanes;
@@ -129,7 +129,7 @@ draw_lanes(const Key *key, const RpDraw *draw, guint64 block, guint32 first, gui
     }
 }
 
-/* Of words, the halves of one of their two runs, as low halves. */
+/* Takes the halves that belong to run @run of two out of words, as low halves. */
 G_ALWAYS_INLINE static inline Words
 halves_of(Words words, gsize run)
 {
@@ -253,7 +253,7 @@ encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
     encode_with(squares, largest_bits(values), values, codes, scale);
 }
 
-/* Of the way back, with the scale of a block. */
+/* Tables for decoding, times the scale of a block. */
 typedef struct {
     Floats begin, step;
 } Back;
