@@ -9,5 +9,5 @@
 #define RP_MPI_MODULE_FILE "roundpipe-mpi.so"
 #define RP_MPI_MODULE_SYMBOL "rp_mpi_module"
 
-/* What the module exports. */
+/* The symbol that the module exports. */
 const RpTransportOps *rp_mpi_module(void);

@@ -1,5 +1,5 @@
 /**
- * What the files of the servers' object share.
+ * Shared by the files of the servers' object.
  *
  *   servers.c    life, and what others call
  *   measure.c    how fast they are to each other

@@ -9,13 +9,13 @@
 /* Between looks: while something is under way, and while nothing is. */
 #define BUSY_US 20
 #define IDLE_NS (20 * G_GINT64_CONSTANT(1000000))
-/* So long the others are waited for at the end: whoever is the first to exit may end them. */
+/* At the end the others are waited for this long, as the first server to exit may end them. */
 #define TELL_NS (25 * RP_NS_PER_S)
-/* So long a failure is told here before the others hear that it is known. */
+/* A failure may be reported here for this long before the others hear that it is known. */
 #define PRINT_NS (20 * RP_NS_PER_S)
-/* So long pieces that have begun to arrive, or to leave, may take to be over after a failure. */
+/* After a failure, pieces that have begun to arrive or to leave may take this long to end. */
 #define CANCEL_NS RP_NS_PER_S
-/* So long one who was not heard of is listened to at the end all the same. */
+/* At the end a server that was not heard of is listened to for this long all the same. */
 #define LISTEN_NS (2 * RP_NS_PER_S)
 
 /* The first failure is kept. (transfer full): @error */

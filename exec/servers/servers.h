@@ -145,7 +145,7 @@ typedef struct {
  */
 gboolean rp_servers_measure(RpServers *servers, gsize most_bytes, RpServersSpeed *all,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Of @n servers the lowest rate and the longest latency: all wait for the slowest. */
+/* The lowest rate and the longest latency of @n servers, as all wait for the slowest. */
 RpServersSpeed rp_servers_slowest(const RpServersSpeed *all, guint n);
 
 /* After rp_servers_fail(): why server @rank said that it failed, or another did; %NULL: it said nothing. */

@@ -1,6 +1,6 @@
 /**
- * What carries messages between servers: a table of operations, one a transport (mpi.c). All of
- * them are called on one thread, which the servers' object owns.
+ * Carries messages between servers: each transport (mpi.c) is a table of operations. All of them
+ * are called on one thread, which the servers' object owns.
  */
 #pragma once
 
