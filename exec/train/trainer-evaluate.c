@@ -5,8 +5,8 @@
  *
  * Devices, arenas, the host's state and the engine are those of training, whose plan has stopped. The
  * plan of evaluations has the same stages and the same places in arenas
- * (RpPlanOptions.forward_only), grows from one evaluation to the next, and writes no weight.
- */
+ * (RpPlanOptions.forward_only), grows from one evaluation to the next, and writes no
+ * weight. */
 #include <gio/gio.h>
 #include <math.h>
 #include <string.h>
@@ -232,8 +232,8 @@ join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError
     return TRUE;
 }
 
-/* Of all servers, batch by batch, and of each in the order of micro-batches: as one server adds them up.
- * @sum: (out) */
+/* Adds the losses of all servers batch by batch, and those of each server in the order of micro-batches, as one server
+ * adds them up. @sum: (out) */
 static gboolean
 add_losses(RpTrainer *trainer, guint calls, double *sum, GError **error)
 {

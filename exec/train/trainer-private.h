@@ -1,5 +1,5 @@
 /**
- * What the trainer's files share. Private to exec/train.
+ * Shared by the trainer's files, and private to exec/train.
  *
  *   trainer.c         setting up, and what it says of itself
  *   trainer-step.c    the two calls, flush

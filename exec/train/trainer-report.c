@@ -8,8 +8,8 @@
  *   device 1      | 1 | 1 | 2 | 2 | 3 | 3 |                      |------>|
  *   host                  |norm of 1|               tells that 1 is reported
  *
- * A synchronous step is over on all devices before the next begins: its time is that of the last.
- */
+ * A synchronous step is over on all devices before the next begins: its time is that of the
+ * last. */
 #include "exec/train/trainer-private.h"
 
 void
@@ -27,7 +27,7 @@ rp_trainer_tell_losses(gpointer user_data, guint64 iteration, double *numbers)
     }
 }
 
-/* Of all micro-batches, of all servers. @aux_loss: (out) */
+/* Mean loss of all micro-batches of all servers. @aux_loss: (out) */
 static double
 mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
 {

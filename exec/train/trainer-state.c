@@ -148,7 +148,7 @@ add_gradients(const RpTrainer *trainer, guint layer, guint64 offset, guint64 ele
         values[i] += sum[i];
 }
 
-/* Of one server: with those of a tied head. */
+/* With one server: sums the gradients, those of a tied head included. */
 static void
 sum_gradients(const RpTrainer *trainer, Place place, float *values)
 {
@@ -258,7 +258,7 @@ finish_layer(RpTrainer *trainer, guint layer, GError **error)
     return TRUE;
 }
 
-/* Those of [@first, @end) of the layer, of a @state that has more of them. */
+/* Restores the moments of [@first, @end) of the layer out of a @state that has more of them. */
 static void
 restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, guint64 first,
                 guint64 end)
@@ -278,7 +278,7 @@ restore_moments(RpRestoredLayer *restored, const RpOptimizerState *state, guint6
     }
 }
 
-/* What is stepped here: of several servers, others read the rest. */
+/* Restores the parameters that this server steps; other servers read the rest. */
 static void
 restore_share(RpRestoredLayer *restored, const RpOptimizerState *state, RpShard share)
 {

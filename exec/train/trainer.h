@@ -96,8 +96,8 @@ RpTrainer *rp_trainer_new(const RpTrainerOptions *options,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Stops what runs, within five seconds; nothing is saved. Returns: %FALSE if a thread is left,
  * which the driver of a device holds (rp_engine_stop()): then all of it stays, to be freed later or
- * never
- */
+ *
+ * never */
 gboolean rp_trainer_free(RpTrainer *trainer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
 
@@ -128,7 +128,7 @@ gboolean rp_trainer_wait_to_begin(RpTrainer *trainer, GError **error) G_GNUC_WAR
  * goes on afterwards as if it had not happened. Errors: as above */
 gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What the weights make of data that is not learned. */
+/* Result of an evaluation on data that is not learned. */
 typedef struct {
     double loss; /* mean over the targets; NAN where there are none, or one is not finite */
     guint64 n_samples;
@@ -173,8 +173,8 @@ guint64 rp_trainer_n_steps(const RpTrainer *trainer);
 guint rp_trainer_rounds(const RpTrainer *trainer);
 RpHostState *rp_trainer_host_state(RpTrainer *trainer);
 
-/* A weight's fp32 master values where they are kept so, @elements of them, in the network's layout order.
- * Of one server. */
+/* A weight's fp32 master values where they are kept so, @elements of them, in the network's layout order. With one
+ * server only. */
 const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 /* The weight as the next forward reads it, in the network's dtype: asynchronous, one step older
  * than the masters. All of it, also of several servers. */
@@ -200,12 +200,12 @@ gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOpt
                                    const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* After all weights. */
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
-/* What is kept of a parameter. */
+/* Format of a parameter's state. */
 RpOptimizerForm rp_trainer_form(const RpTrainer *trainer);
 /* Masters and moments, n_steps of its layer; of several servers those of the part that this one steps,
  * which may have no parameters. */
 RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);
-/* Of a weight, the elements that server @server steps; of one server, all. */
+/* The elements of a weight that server @server steps; with one server, all. */
 RpShard rp_trainer_weight_part(const RpTrainer *trainer, guint weight, guint server);
 /* The parameter of its layer with which a weight begins. */
 guint64 rp_trainer_weight_first(const RpTrainer *trainer, guint weight);
@@ -215,15 +215,15 @@ RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
 /* That of the evaluations: times count from when the devices first ran. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_evaluation_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
-/* What proving the plan before it ran has cost the caller's thread so far. */
+/* Cost of proving the plan before it ran, on the caller's thread, so far. */
 typedef struct {
     guint64 tasks;
     gint64 ns;
 } RpProofCost;
 RpProofCost rp_trainer_proof_cost(const RpTrainer *trainer);
-/* What was taken, bytes: device @arena, or gpus for the host. */
+/* Bytes taken for arena @arena: a device, or gpus for the host. */
 guint64 rp_trainer_arena_bytes(const RpTrainer *trainer, guint32 arena);
 /* Time of actions; zeros where devices are no threads of this machine. After a flush. */
 RpActionTime rp_trainer_action_time(const RpTrainer *trainer);
-/* What the backend pinned of the host's; zeros if nothing. */
+/* Host memory that the backend pinned; zeros if none. */
 RpPinnedMemory rp_trainer_pinned(const RpTrainer *trainer);
