@@ -10,8 +10,9 @@
  * Returns: memory of @probe's device. Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own */
 void *rp_load_weights(const RpNetwork *network, const RpWeights *weights, RpProbe *probe,
                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Whether the host has so much; of a GPU its runtime tells. */
+/* Checks that the host has @bytes free; a GPU's memory is checked by its runtime. */
 gboolean rp_load_check_memory(const RpProbe *probe, guint64 bytes,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Of a forward, as the planner has it: two hidden states and the largest scratch of a layer. */
+/* Workspace of a forward, as the planner counts it: two hidden states and the largest scratch
+ * buffer of a layer. */
 guint64 rp_load_workspace_bytes(const RpNetwork *network);

@@ -1,6 +1,6 @@
 /**
- * Which token comes next, by the logits of all of them, as transformers chooses: temperature, then the
- * likeliest K, then the likeliest that have P of the probability together, then dice.
+ * Chooses the next token by the logits of all tokens, as transformers does: temperature, then the
+ * likeliest K, then the likeliest that together have P of the probability, then sampling.
  */
 #pragma once
 

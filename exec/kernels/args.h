@@ -227,8 +227,8 @@ typedef struct {
     float *largest;     /* NULL, or as RpLargestArgs has it: backward, of dx */
 } RpNormRopeArgs;
 
-/* Whose attention kernels run: the backend's own, or a library's; a row of attentions[] each
- * (exec/kernels/kernels.c). */
+/* Owner of the attention kernels that run: the backend itself, or a library; each has a row of
+ * attentions[] (exec/kernels/kernels.c). */
 typedef enum {
     RP_ATTENTION_BUILTIN,
     RP_ATTENTION_CUDNN,
@@ -326,7 +326,7 @@ typedef struct {
 #define RP_LABEL_MASKED (-100)
 
 /*
- * Of one chunk of tokens, between the LM head's matmuls:
+ * The loss of one chunk of tokens, between the LM head's matmuls:
  *   logits = x W^T (NT);  cross_entropy;  dx = d_logits W (NN);  dW += d_logits^T x (TN)
  * loss[0] += sum over labels[t] != -100 of  log sum_v exp(logits[t,v]) - logits[t,labels[t]]
  * and if @gradient, in place:
@@ -334,7 +334,7 @@ typedef struct {
  * scale: loss scale / unmasked tokens of the iteration; the loss is not multiplied by it.
  * With @smoothing e, (1 - e) [v = labels[t]] + e / vocabulary stands for [v = labels[t]], also in the
  * loss: PyTorch's label_smoothing. labels[t] is the token after t: the caller has shifted. Sums over
- * v are fp32 in lanes, over t double. A logit that is not finite makes the loss so.
+ * v are fp32 in lanes, over t double. A logit that is not finite makes the loss not finite.
  */
 typedef struct {
     RpDtype dtype;
@@ -454,9 +454,9 @@ typedef struct {
     void *y;
 } RpNoiseArgs;
 
-/* Of n values in rows of @columns, the last perhaps shorter: left[0] = max(left[0], rows - r), r the
- * first row with a value that is infinite or NaN (all bits of its exponent are set); it stays if
- * there is none. */
+/* For n values in rows of @columns, the last perhaps shorter: left[0] = max(left[0], rows - r),
+ * where r is the first row with a value that is infinite or NaN (all bits of its exponent are set);
+ * left[0] is unchanged if there is none. */
 typedef struct {
     RpDtype dtype;
     size_t n, columns;

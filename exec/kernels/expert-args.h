@@ -33,12 +33,12 @@
     K(balance_loss, RpBalanceLossArgs, "auxiliary loss of routers")
 /* clang-format on */
 
-/* What a router has at most. */
+/* Limits of a router. */
 #define RP_MOST_EXPERTS 256
 #define RP_MOST_CHOICES 16
 
 /*
- * Of a token, with l its logits and c the k largest, largest first:
+ * For a token, with l its logits and c the k largest, largest first:
  * forward:   chosen[t,j] = c_j;  weights[t,j] = p_j
  *            p_j = exp l[c_j] / sum_i exp l[c_i],  the softmax of the chosen (@among_chosen),
  *            or exp l[c_j] / sum_e exp l[e], their part of the softmax over all
@@ -151,7 +151,7 @@ typedef struct {
 } RpExpertBiasArgs;
 
 /*
- * What the routers' auxiliary loss needs of a layer, on top of what the layers before it had:
+ * Numbers of a layer for the routers' auxiliary loss, on top of those of the layers before it:
  *   counts[e] = counts_before[e] + how often the tokens chose e
  *   sums[e] = sums_before[e] + sum_t p[t,e],  p the softmax of a token's logits over all E
  * of the tokens that are no padding: token t mod S of sequence t / S is none below lengths[t / S].

@@ -13,7 +13,7 @@
 #endif
 
 #define RP_PHILOX_ROUNDS 10
-/* What the key grows by, round by round. */
+/* Increments of the key, round by round. */
 #define RP_PHILOX_W0 0x9e3779b9u
 #define RP_PHILOX_W1 0xbb67ae85u
 

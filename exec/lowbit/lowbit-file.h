@@ -74,7 +74,8 @@ RpLowbit rp_lowbit_stacked_format(RpLowbit format);
  */
 gboolean rp_lowbit_source_stack(RpLowbitSource *stack, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What holds element *@element of a stack, which becomes the element of that; or @source. */
+/* Finds the piece of a stack that holds element *@element, which becomes the piece's element;
+ * @source if it has no pieces. */
 const RpLowbitSource *rp_lowbit_source_piece(const RpLowbitSource *source, guint64 *element);
 
 /* Copies the parts to @packed, rp_lowbit_layout().total bytes; gaps are zeros. @pool: (nullable) */

@@ -112,7 +112,7 @@ find_part(const RpSafetensors *tensors, RpLowbitSource *source, RpLowbitPart par
     return TRUE;
 }
 
-/* What bitsandbytes keeps as JSON. */
+/* The fields that bitsandbytes keeps as JSON. */
 typedef struct {
     RpLowbitSource *source;
     gboolean is_nested;

@@ -24,14 +24,14 @@ typedef struct {
     guint64 total;
 } Run;
 
-/* What stands for @weight in the file: its stack, or itself. */
+/* Name of the tensor that has @weight in the file: its stack, or itself. */
 static const char *
 name_of(const RpWeight *weight)
 {
     return weight->is_packed && weight->stack_name != NULL ? weight->stack_name : weight->name;
 }
 
-/* Whether nothing is written of it: another weight stands for it. */
+/* Whether nothing is written of it, because another weight stands for it. */
 static gboolean
 is_another(const RpWeight *weight)
 {

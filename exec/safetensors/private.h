@@ -1,5 +1,5 @@
 /**
- * What safetensors*.c share.
+ * Shared by safetensors*.c.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* What is told about a tensor or a file. */
+/* Descriptions of a tensor or a file for messages. */
 #include "exec/safetensors/private.h"
 
 G_DEFINE_QUARK(rp_safetensors_error, rp_safetensors_error)

@@ -1,5 +1,5 @@
 /**
- * What the files of shares share.
+ * Shared by the files of exec/shares/.
  *
  *   shares.c    places, sums, squares, weights
  *   state.c     the optimizer's state, cut into shares

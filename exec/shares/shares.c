@@ -136,7 +136,7 @@ typedef struct {
     gsize each; /* bytes of a parameter in these */
 } Part;
 
-/* Of server @rank's share, in the layer's gradients. */
+/* The part of server @rank's share, in the layer's gradients. */
 static RpShard
 part_of(const RpShares *shares, const Part *part, guint rank)
 {
@@ -268,7 +268,7 @@ tied_from(const RpShares *shares, guint layer)
     return l;
 }
 
-/* Of the first block of server @rank's share of @layer. */
+/* Square of the first block of server @rank's share of @layer. */
 static double *
 squares_of(const RpShares *shares, guint layer, guint rank)
 {

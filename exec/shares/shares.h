@@ -61,7 +61,7 @@ guint64 rp_shares_reduced(const RpShares *shares, guint layer);
 RpShard rp_shares_of(const RpShares *shares, guint layer, guint rank);
 RpShard rp_shares_own(const RpShares *shares, guint layer);
 
-/* Of spans of all of the layer's own parameters those of the own share. (element-type RpParameterSpan)
+/* Cuts spans of all of the layer's own parameters to the own share. (element-type RpParameterSpan)
  * (transfer full) */
 GArray *rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans);
 

@@ -32,9 +32,9 @@ guint rp_nodes_of_cpu(const RpNodes *nodes, guint cpu);
  * @cpus: (array length=n_cpus): ascending
  * @chosen: (out) (array length=n): processors for @n threads
  *
- * Of one node the first @n, in turn if there are not as many. Of several nodes as many of each as its
- * processors are of all, the first ones of each, one node after the other: threads that follow each
- * other share a node.
+ * On one node, chooses the first @n, in rotation if there are not as many. On several nodes, each
+ * node gets threads in proportion to its processors, on its first ones, one node after the other:
+ * threads that follow each other share a node.
  */
 void rp_nodes_choose(const RpNodes *nodes, const guint *cpus, guint n_cpus, guint *chosen, guint n);
 

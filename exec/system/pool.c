@@ -5,7 +5,7 @@
  *   thread 1            |--1a--|-----1c-----|
  *   caller    put                           done
  *
- * What the caller puts (the run, the bounds of the shares) is plain memory. Only a thread that has
+ * The caller's data (the run, the bounds of the shares) are plain memory. Only a thread that has
  * taken a piece reads it: the run is not over before that piece is done, and the caller puts
  * nothing new before the run is over. A thread that comes late, or still looks for pieces of a run
  * that is over, sees nothing but the atomic numbers: it finds no piece, or one of the next run,
@@ -78,7 +78,7 @@ parse_cpus(const char *list, cpu_set_t *set, GError **error)
     return FALSE;
 }
 
-/* Those of the process that @options want; @n_all: how many the process has. */
+/* Chooses the processors of the process that @options name; @n_all: how many the process has. */
 static gboolean
 choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GError **error)
 {
@@ -355,7 +355,7 @@ typedef struct {
     gsize from, to; /* granules */
 } Share;
 
-/* Of @thread: the first ones take one more. */
+/* The share of @thread: the first threads take one granule more. */
 static Share
 share_of(const RpPool *pool, guint thread, gsize first, gsize n, gsize granule)
 {
