@@ -1,4 +1,4 @@
-/* What is not as it was saved, or not of this run, is named. */
+/* Files that differ from the saved ones, or are of another run, are named in the error. */
 #include "tests/exec-checkpoint/checkpoint-fixture.h"
 
 #include <glib/gstdio.h>
@@ -203,7 +203,7 @@ refuses_another_model(void **state)
                    "architectures: expected LlamaForCausalLM");
 }
 
-/* What changes the arithmetic and no tensor's shape. */
+/* Each case changes the arithmetic and no tensor's shape. */
 static void
 refuses_a_model_that_computes_something_else(void **state)
 {

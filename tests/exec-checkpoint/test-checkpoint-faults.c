@@ -454,7 +454,7 @@ weights_alone_fit_where_a_checkpoint_does_not(void **state)
     assert_int_equal(status, 0);
 }
 
-/* Of several, whatever the order in which threads meet them. */
+/* If several weights are bad, the first is named, whatever the order in which threads meet them. */
 static void
 the_first_weight_that_is_not_finite_is_named(void **state)
 {

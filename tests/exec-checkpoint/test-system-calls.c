@@ -19,7 +19,7 @@
 #define LAST_STEP 2
 #define NEW_STEP 3
 
-/* Of a child. */
+/* Exit status of a child. */
 enum { DONE = 0, FAILED = 1, WRONG = 2, OLDER = 4 };
 
 /* EINVAL: also of a renameat2() that cannot exchange. */

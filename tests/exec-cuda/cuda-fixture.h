@@ -25,7 +25,7 @@ typedef struct {
 
 #define CUDA_MOST_OUTPUTS 4
 
-/* What one run gave. Unused entries are zero. */
+/* Results of one run. Unused entries are zero. */
 typedef struct {
     Array arrays[CUDA_MOST_OUTPUTS];
     size_t terms[CUDA_MOST_OUTPUTS]; /* length of the longest sum behind a value */
@@ -66,7 +66,7 @@ double cuda_largest(Array array);
  * cuda_hold_to_host:
  * @anywhere: whether shifted arrays must give the same bits; else they need only be close
  *
- * What @compute made is freed again.
+ * The arrays made by @compute are freed again.
  *
  * Arrays: host and device are each allowed host_assert_close()'s tolerance from the exact value, so
  * twice that from one another.

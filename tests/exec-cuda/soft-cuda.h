@@ -36,7 +36,7 @@ guint soft_cuda_n_blocked(void);
 /* When work failed, on the monotonic clock. */
 gint64 soft_cuda_failed_ns(void);
 
-/* What becomes of those who ask for memory from now on. */
+/* Answer to requests for memory from now on. */
 typedef enum { SOFT_CUDA_GIVES, SOFT_CUDA_IS_FULL, SOFT_CUDA_IS_BUSY } SoftCudaAnswer;
 void soft_cuda_answer(SoftCudaAnswer answer);
 

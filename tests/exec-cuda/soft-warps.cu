@@ -203,7 +203,7 @@ run_block(unsigned number, bool backwards)
     }
 }
 
-/* What kernels are linked with; nothing is launched here. */
+/* Symbols that the kernels are linked with; nothing is launched here. */
 cudaError_t
 attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done)
 {

@@ -29,7 +29,7 @@ void soft_attention_backward_wide(const RpAttentionArgs *args, const float *delt
 #ifdef __cplusplus
 }
 
-/* What the instructions need. */
+/* Functions that the emulated instructions call. */
 struct SoftIndex {
     unsigned x, y, z;
 };
@@ -46,7 +46,7 @@ void soft_words_end();
 /* @bytes at a multiple of @bytes. */
 unsigned char *soft_shared(uint32_t address, uint32_t bytes);
 void soft_copy(uint32_t target, const void *source, uint32_t bytes, bool valid);
-/* Those of this thread. */
+/* Waits for the copies of this thread. */
 void soft_copies_end();
 [[noreturn]] void soft_fail(const char *why);
 

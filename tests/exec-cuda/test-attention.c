@@ -410,7 +410,7 @@ differentiates_more_heads_than_a_launch_has(void **state)
     }
 }
 
-/* Of the kernels of every way, and of cuDNN. */
+/* Tests the kernels of every variant, and cuDNN. */
 static void
 gives_the_same_bits_of_columns(void **state)
 {

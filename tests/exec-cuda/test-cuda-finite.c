@@ -198,7 +198,7 @@ columns_of(const Shape *shape)
     return shape->n % 3 == 0 ? 1 : shape->n % 3 == 1 ? 37 : shape->n + 1;
 }
 
-/* What becomes of rows left that are @before. */
+/* Runs the search with @before rows left. Returns: the rows left after it */
 static guint32
 find(const Fixture *f, const Shape *shape, gboolean on_device, guint32 before)
 {

@@ -127,7 +127,7 @@ typedef struct {
     GError *error;
 } Fixture;
 
-/* What one run gave. */
+/* Results of one run. */
 typedef struct {
     double loss;
     float **values; /* of weight i; NULL: a tied head's, which are the embedding's */
@@ -383,11 +383,11 @@ run_on_host(Fixture *f, RpDtype dtype)
 /* ---- how close ---- */
 
 /*
- * What is rounded to the storage between the tokens and a gradient:
- *   a block forward    norm; q, k, v; q, k normed and turned (4); P; out; its product with O; s;
+ * These values are rounded to the storage between the tokens and a gradient:
+ *   a block forward    norm; q, k, v; q, k normed, with rope (4); P; out; its product with O; s;
  *                      norm; gate, up; swiglu; down; y: 18, and 7 with biases added
  *   a block backward   d swiglu; d gate, d up; d norm from up, and gate; ds; d out; P, dP; dq, dk,
- *                      dv; dq, dk turned back and through their norms (4); d norm from q, k and v
+ *                      dv; dq, dk back through rope and their norms (4); d norm from q, k and v
  *                      (3); dx: 20
  *   the ends           norm, logits and their gradients, dx of the head; the gradient, as it leaves
  * Each moves what it rounds by at most u of its norm, u = 2^-24, 2^-8 or 2^-11; sums of n terms in

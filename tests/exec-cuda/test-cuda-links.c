@@ -36,7 +36,7 @@ struct _RpCudaHostArena {
     gsize bytes;
 };
 
-/* What copied in one run: so many devices, in these directions (bits). */
+/* One measured run: the number of devices that copied, and the bits of their directions. */
 typedef struct {
     guint devices;
     guint directions;
@@ -118,7 +118,8 @@ rp_runtime_give(void *memory)
     g_free(memory);
 }
 
-/* Which chunk of the arena it is, and whose. Called by threads, too: no assertions. */
+/* Checks that each chunk of the arena has one user. Threads call it, too, so it makes no
+ * assertions. */
 static void
 note_chunk(guint device, guint direction, const guint8 *host, gsize bytes)
 {

@@ -132,7 +132,7 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
     }
 }
 
-/* What cuBLASLt proposes beside its first; beyond its last it is the first again. */
+/* Runs cuBLASLt's other proposals; beyond the last one it is the first again. */
 static void
 multiplies_in_other_ways(void **state)
 {

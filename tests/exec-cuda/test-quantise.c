@@ -118,8 +118,8 @@ keeps_zeros_and_breaks_what_is_broken_as_the_host_does(void **state)
     }
 }
 
-/* What kernels note of their outputs, and what stands there: y of a norm and dx of its backward, dx of q/k
- * norm and rope, y, d_gate, d_up and the product of SwiGLU. */
+/* Compares the amax that a kernel recorded of its output with that of the output itself: y of a norm and dx of its
+ * backward, dx of q/k norm and rope, y, d_gate, d_up and the product of SwiGLU. */
 static void
 assert_noted(const Side *side, RpDtype dtype, const void *x, size_t n, const float *noted,
              const char *what)

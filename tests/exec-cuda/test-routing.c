@@ -13,7 +13,7 @@ static const Shape shapes[] = {
     {515, 129, 4, TRUE}, {5003, 256, 8, FALSE}, {9001, 4, 4, FALSE}, {70001, 33, 1, TRUE},
 };
 
-/* Of one shape: choices and the order of rows, by the host. */
+/* Inputs of one shape: the host computes the choices and the order of rows. */
 typedef struct {
     Shape shape;
     RpDtype dtype;
@@ -123,7 +123,7 @@ compute_route(const Side *side, const void *data, Outputs *outputs)
     set(outputs, 1, side, inputs->dtype, n, args.d_logits, args.experts);
 }
 
-/* Of sequences of 13 tokens, each of another length: some have nothing but padding. */
+/* Sequences have 13 tokens and different lengths: some have nothing but padding. */
 #define SEQUENCE 13
 
 static int32_t *

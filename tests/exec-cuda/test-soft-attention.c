@@ -59,7 +59,7 @@ differentiate(const Shape *shape, const RpAttentionArgs *args, const float *delt
         soft_attention_backward(args, delta, backwards);
 }
 
-/* What a sink of each head makes of the forward. */
+/* Adds a sink of each head to the forward's result. */
 static void
 add_sinks(const RpAttentionArgs *args)
 {

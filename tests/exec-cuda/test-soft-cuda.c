@@ -76,7 +76,7 @@ gives_the_bits_of_the_host(void **state)
     }
 }
 
-/* What forwards save goes down and up, and changes nothing. */
+/* Saved values of forwards go down and up, and change no bit. */
 static void
 saves_to_the_bits_of_the_host(void **state)
 {
@@ -342,8 +342,8 @@ fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
     return left;
 }
 
-/* Workers are inside a full queue of device 0, which waits for events of device 1 that never come.
- */
+/* Workers are inside a full queue of device 0, which waits for events of device 1 that never
+ * come. */
 static void
 tells_at_once_of_a_failure_that_keeps_threads_for_ever(void **state)
 {

@@ -212,7 +212,7 @@ computes_loss_and_gradient_of_a_chunk(void **state)
     }
 }
 
-/* What the device makes of one row of three logits. */
+/* The device's loss of one row of three logits. */
 static Outputs
 loss_of_row(const float *logits, int32_t label)
 {

@@ -134,8 +134,8 @@ puts_every_sample_everywhere(void **state)
     }
 }
 
-/* What stands side by side in the file does not in the order: on average one pair an epoch goes
- * up by one and one goes down by one, as in random permutations. */
+/* Neighbours in the file are no neighbours in the order: on average one pair an epoch goes up by
+ * one and one goes down by one, as in random permutations. */
 static void
 separates_neighbours(void **state)
 {

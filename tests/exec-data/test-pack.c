@@ -71,7 +71,7 @@ puts_the_next_where_it_fits_first(void **state)
 
 #define N 97
 
-/* Of all lengths up to more than a sequence. */
+/* Fills in random lengths from 1 to @most. */
 static void
 some_lengths(guint *lengths, guint n, guint most, guint32 seed)
 {
@@ -209,7 +209,7 @@ resumes_with_the_same_bytes(void **state)
     assert_true(held);
 }
 
-/* What is held is not lost on runs of other shapes, nor on those that do not pack. */
+/* Held samples are not lost on runs of other shapes, nor on runs that do not pack. */
 static void
 goes_on_with_other_shapes(void **state)
 {
@@ -364,7 +364,7 @@ refuses_states_that_hold_what_is_not_there(void **state)
     }
 }
 
-/* Of the sample of every row but those of the first part a label is impossible: only its own are read. */
+/* Every sample outside the first part has an impossible label: it must not be read. */
 static void
 a_part_reads_its_own_samples_alone(void **state)
 {

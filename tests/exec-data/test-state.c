@@ -94,7 +94,7 @@ replace(const char *from, const char *to)
     return g_strjoinv(to, parts);
 }
 
-/* Of a fingerprint of 256 places. */
+/* The old format has a fingerprint of 256 places. */
 static void
 reads_the_format_of_before(void **state)
 {

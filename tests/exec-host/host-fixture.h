@@ -35,7 +35,7 @@ Array host_output(RpDtype dtype, size_t n);
 Array host_copy(Array array);
 gint32 host_random_below(gint32 end);
 
-/* What @array holds now. */
+/* The value of element @i of @array. */
 double host_value(Array array, size_t i);
 
 /**

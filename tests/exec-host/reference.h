@@ -21,7 +21,7 @@ void reference_rmsnorm_backward(size_t rows, size_t n, double epsilon, const dou
 void reference_rope(size_t tokens, size_t heads, size_t head_size, const int32_t *positions,
                     const double *frequencies, double direction, const double *x, double *y);
 
-/* Of @shape only sizes, window, scale and starts are read. */
+/* Only sizes, window, scale and starts of @shape are read. */
 void reference_attention(const RpAttentionArgs *shape, const double *q, const double *k,
                          const double *v, double *out, double *lse);
 void reference_attention_backward(const RpAttentionArgs *shape, const double *q, const double *k,

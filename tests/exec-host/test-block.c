@@ -9,8 +9,8 @@
 #include "exec/model/rope-table.h"
 #include "exec/safetensors/safetensors.h"
 
-/* Of the worst: gradients of a k bias, sums of terms that nearly cancel; all others stay below
- * 1e-6. */
+/* The worst errors are in gradients of a k bias, which are sums of terms that nearly cancel; all
+ * others stay below 1e-6. */
 #define TOLERANCE 4e-6
 
 typedef struct {

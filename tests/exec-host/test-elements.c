@@ -87,7 +87,7 @@ gates_columns_of_one_matrix(void **state)
     }
 }
 
-/* What a forward that keeps nothing does: its product takes the place of the gate. */
+/* A forward that keeps nothing writes the product where the gate was. */
 static void
 gates_in_the_place_of_a_column(void **state)
 {

@@ -274,7 +274,7 @@ reference_act(RpExpertGlu form, double a, double b)
     return a / (1 + exp(-(double)1.702f * a)) * (b + 1);
 }
 
-/* Of the double reference, everything that backward gives. */
+/* Computes all results of the backward in double precision. */
 static void
 reference_glu(const RpExpertGluArgs *args, const double *z, const double *g, const double *weights,
               const double *bias, const double *dy, double *dz, double *product, double *d_weights)

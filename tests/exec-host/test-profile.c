@@ -203,7 +203,7 @@ a_plan_may_have_what_is_free_when_all_kernels_are_loaded(void **state)
     rp_probe_free(host);
 }
 
-/* What a probe was asked for. */
+/* A probe that counts requests for memory of one size. */
 typedef struct {
     RpProbe base;
     gsize wanted;

@@ -131,7 +131,7 @@ assert_noted(Array x, float noted)
     assert_true(largest > 0 && (double)noted == largest);
 }
 
-/* Of what norms and SwiGLU make; CUDA's test has all of them. */
+/* Tests norms and SwiGLU; CUDA's test has all kernels. */
 static void
 notes_the_largest_of_what_kernels_make(void **state)
 {

@@ -279,7 +279,7 @@ tells_sizes(void **state)
     }
 }
 
-/* Of a tensor of 3 x 260, in every format: the first that is not finite. */
+/* Finds the first value that is not finite in a tensor of 3 x 260, in every format. */
 static void
 refuses_what_is_not_finite_by_its_index(void **state)
 {

@@ -89,7 +89,7 @@ reads_what_devices_expand(void **state)
 
 #define LAST "model.layers.0.mlp.experts.2.up_proj.weight" /* of gate and up */
 
-/* What is wrong with a file. */
+/* Flaws of a file. */
 typedef enum { GOOD, PLAIN_PIECE, PLAIN_FIRST, NO_PIECE, OTHER_FORMAT, NAN_SCALE } Flaw;
 
 typedef struct {
@@ -216,7 +216,7 @@ open_apart(const RpModel *of, RpLowbit format, Flaw flaw)
     return apart;
 }
 
-/* What the matrix is by itself. */
+/* Compares a piece with the same matrix expanded by itself. */
 static void
 check_piece(const Apart *apart, guint index, RpLowbit format)
 {
@@ -235,7 +235,7 @@ check_piece(const Apart *apart, guint index, RpLowbit format)
     assert_memory_equal(found, expected, weight->elements * sizeof *found);
 }
 
-/* Of weights that do not stay packed: the same values, and the same base of adapters. */
+/* Weights that do not stay packed have the same values, and the same base of adapters. */
 static void
 check_expanded(const Apart *apart, const RpModel *of)
 {

@@ -105,7 +105,7 @@ pattern(RpDtype dtype, guint64 k)
     return k % 2 == 0 ? (guint32)(k * 65521) : k % 3 == 0 ? near : near | 0x80000000;
 }
 
-/* What is finite passes, all of it at once; what is not is found, one by one. */
+/* All finite values pass, at once; each of the others is found by itself. */
 static void
 agrees_with_rounding_for_every_pattern(void **state)
 {

@@ -1,8 +1,9 @@
 /**
- * Networks over the host's kernels, run stage by stage in memory that tells what is touched.
+ * Networks over the host's kernels, run stage by stage in memory that shows which bytes were
+ * touched.
  *
- * Whatever a stage is given to write to begins as NaN, and ends exactly where the contract says,
- * with a guard behind it; the workspace is as large as core/plan/device-layout.h computes from the
+ * Every buffer that a stage writes to begins as NaN, and ends exactly where the contract says, with
+ * a guard behind it; the workspace is as large as core/plan/device-layout.h computes from the
  * profile. Gaps between weights are NaN too.
  */
 #pragma once
@@ -35,7 +36,7 @@ typedef struct {
     gpointer observe_data;
 } Model;
 
-/* What a run leaves. */
+/* Results of a run. */
 typedef struct {
     double loss;
     double aux_loss;

@@ -29,8 +29,8 @@ slope(Model *model, guint index, const float *values, const float *direction, do
            (2 * step);
 }
 
-/* Of a trained weight, along its gradient: the loss's slope is the gradient's length. Two steps, from
- * which what goes with their square is left out (Richardson). */
+/* Checks a trained weight's gradient: along it the loss's slope is the gradient's length. Two steps
+ * cancel the error that goes with their square (Richardson). */
 static void
 check_difference(Model *model, const Run *run, guint index)
 {

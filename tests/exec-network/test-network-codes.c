@@ -34,7 +34,7 @@ lora_of(double dropout)
     return (RpLora){.rank = 4, .alpha = 8, .dropout = dropout};
 }
 
-/* Of every storage and both kinds of gradients' codes, whatever forwards save. */
+/* Covers every storage and both fp8 formats of gradients, whatever forwards save. */
 static void
 gives_the_same_bits_however_it_is_cut(void **state)
 {
@@ -88,7 +88,7 @@ quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
     remember(args->turned, turned);
 }
 
-/* Of codes, by the values that they were. */
+/* Multiplies fp8 values by the values that were quantized. */
 static void
 matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 {
@@ -185,7 +185,7 @@ stays_near_the_network_without_codes(void **state)
     }
 }
 
-/* What blocks of codes are: as many bytes of each matrix as in 16 bits, and room for its scale. */
+/* A block in fp8 has as many bytes of each matrix as in 16 bits, and space for its scale. */
 static void
 lays_codes_out_where_matrices_stood(void **state)
 {

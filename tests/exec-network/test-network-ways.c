@@ -7,7 +7,7 @@
 
 #include "exec/measure/profile.h"
 
-/* What the kernels and the probe here saw: kernels have no other place to leave it. */
+/* The calls seen by the kernels and the probe here; kernels have no other place to leave them. */
 static struct {
     RpMatmulForm form;
     guint ways[3][RP_MATMUL_MOST_WAYS]; /* calls, of each form */

@@ -213,7 +213,7 @@ gives_the_same_bits_whatever_is_saved(void **state)
     }
 }
 
-/* What is saved is what the workspace does not hold. */
+/* The workspace needs no space for values that are saved. */
 static void
 needs_as_much_less_workspace_as_is_saved(void **state)
 {
@@ -447,7 +447,8 @@ takes_the_mlp_in_tiles_of_any_size(void **state)
     }
 }
 
-/* Of a long micro-batch, whose gate and up would be larger than all else; sizes only. */
+/* A micro-batch is so long that gate and up would be larger than all else; only sizes are
+ * computed. */
 static void
 holds_gate_and_up_of_one_tile_only(void **state)
 {
@@ -476,7 +477,7 @@ holds_gate_and_up_of_one_tile_only(void **state)
     assert_true(bytes[0] > bytes[1] + 2 * 2 * config->intermediate * (more - tile));
 }
 
-/* Of 8192 tokens; sizes only, nothing is computed. */
+/* Sizes for 8192 tokens; nothing is computed. */
 static guint64
 head_workspace(RpModel *config, guint head_chunk, guint *chosen, guint64 *of_block)
 {
@@ -761,7 +762,7 @@ is_not_changed_by_masked_rows_among_the_packed_ones(void **state)
     }
 }
 
-/* What a backend would have to plan for. */
+/* The shapes that a backend would have to plan for. */
 static GHashTable *shapes;
 
 static void

@@ -255,7 +255,7 @@ devices_read_what_is_kept(void **state)
                                     dtypes[d]);
 }
 
-/* Of two versions in turn, as asynchronous steps write them, in ranges; and of one. */
+/* Trains two versions in alternation and in ranges, as asynchronous steps do; or one version. */
 static void
 train_shared(Fixture *f, RpOptimizerForm form, guint n_versions, gsize range, guint16 *newest)
 {

@@ -128,8 +128,8 @@ chooses_the_first_processors_of_one_node(void **state)
     }
 }
 
-/* Of any number of threads on any of the processors: each node has its part, within one thread, its
- * first processors, and its threads follow each other. */
+/* For any number of threads on any of the processors, each node has its part, to within one thread,
+ * and its first processors, and its threads follow each other. */
 static void
 spreads_threads_over_nodes(void **state)
 {
@@ -186,7 +186,7 @@ shares_are_those_of_runs(void **state)
     }
 }
 
-/* What the system was asked for at @address: the node, or -1: nothing. */
+/* The node that was requested of the system for @address; -1: none was. */
 static int
 asked(const guint8 *address)
 {

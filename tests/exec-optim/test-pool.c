@@ -170,7 +170,7 @@ typedef struct {
         .mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER                       \
     }
 
-/* Whoever begins a share does not go on before all are begun. */
+/* A thread that begins a share does not continue before all shares are begun. */
 static void
 meet(gsize first, gsize n, gpointer data)
 {
@@ -239,7 +239,7 @@ leaves_a_slow_thread_only_its_piece(void **state)
     }
 }
 
-/* What one run works on. */
+/* The data of one run. */
 typedef struct {
     guint sign;
     gsize first, n;

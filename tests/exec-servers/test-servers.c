@@ -156,7 +156,7 @@ what_arrives_after_a_failure_is_written_nowhere(void **state)
     threads_net_free(net);
 }
 
-/* Of server 0. */
+/* Server 0 records the slow servers that are named to it. */
 static void
 note_slow(gpointer user_data, const RpServers *servers, guint rank, gint64 waited_ns)
 {

@@ -15,7 +15,7 @@ gpointer threads_net_place(ThreadsNet *net, guint rank);
 /* From now on nothing leaves server @rank, nor comes to it: it stands still. */
 void threads_net_stop(ThreadsNet *net, guint rank);
 
-/* What server @from sends server @to on @channel waits on its way, until it is no longer held. */
+/* Holds back messages of server @from to server @to on @channel until they are no longer held. */
 void threads_net_hold(ThreadsNet *net, guint from, guint to, guint channel, gboolean held);
 
 const RpTransportOps *threads_transport(void);

@@ -6,9 +6,10 @@
 
 #include "tests/exec-train/train-fixture.h"
 
-/* Such steps are skipped, the others are applied; the same bits on 1 to 3 devices. (transfer full):
- * those of the weights, to be compared with another backend's. */
+/* Steps with an overflow are skipped and the others are applied, with the same bits on 1 to 3
+ * devices. (transfer full): the bits of the weights, to be compared with another backend's. */
 char *rp_overflow_check_skips(const RpTinyModel *model, const RpDeviceOps *backend, gboolean async);
 
-/* So many in a row end the run; the message says where the overflow was, the step and a remedy. */
+/* Too many overflows in a row end the run; the message says where the overflow was, the step and a
+ * remedy. */
 void rp_overflow_check_gives_up(const RpTinyModel *model, const RpDeviceOps *backend);

@@ -86,7 +86,7 @@ void rig_start(Rig *rig);
 /* Runs everything that was planned, with random tokens. Returns: whether nothing failed */
 gboolean rig_run(Rig *rig, guint iterations);
 
-/* What the head of @iteration scales its gradients with. */
+/* The factor by which the head of @iteration scales its gradients. */
 float rig_scale(const Rig *rig, guint64 iteration);
 /* Full-precision weights of all layers, one after the other. (transfer full) */
 GArray *rig_masters(const Rig *rig);

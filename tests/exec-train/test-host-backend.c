@@ -170,7 +170,7 @@ skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing(void **state)
         }
 }
 
-/* What devices read of weight @index after a step from the file's. */
+/* Bytes of weight @index that devices read after one step from the file's weights. */
 static GBytes *
 after_one_step(Rig *rig, guint index)
 {

@@ -1,4 +1,4 @@
-/* Which targets a head is left with. */
+/* Tests which targets a head is left with. */
 #include "tests/rp-test.h"
 
 #include "exec/device/targets.h"

@@ -128,7 +128,7 @@ gives_the_same_bits_on_any_devices(void **state)
     }
 }
 
-/* Of one step: gradients of all weights, one after the other, and both losses. */
+/* Results of one step: gradients of all weights, one after the other, and both losses. */
 typedef struct {
     GArray *gradients;
     double loss, aux_loss;
@@ -189,7 +189,7 @@ run_step(const RpTinyModel *model, guint first, guint n, guint calls, gint32 pad
     return step;
 }
 
-/* Of the norm of a weighted sum of @a and @b. */
+/* Distance of @found from a weighted sum of @a and @b, relative to the norm of that sum. */
 static double
 difference(const GArray *found, const GArray *a, double of_a, const GArray *b, double of_b)
 {

@@ -315,7 +315,7 @@ for_all_that_optimizers_keep(void **state)
     rp_tiny_model_free(tied);
 }
 
-/* Whose experts' matrices stand in stacks, of no multiple of the layout's alignment. */
+/* The experts' matrices stand in stacks whose size is no multiple of the layout's alignment. */
 static void
 for_experts(void **state)
 {
@@ -342,7 +342,7 @@ for_experts(void **state)
     rp_tiny_model_free(model);
 }
 
-/* What a device's kernel sums of a gradient is what the optimizer would. */
+/* A device's kernel sums a gradient to the same bits as the optimizer. */
 static void
 for_squares_wherever_they_are_summed(void **state)
 {

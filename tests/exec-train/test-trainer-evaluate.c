@@ -138,7 +138,7 @@ training_has_the_same_bits_with_and_without(void **state)
     }
 }
 
-/* Of the same steps the same loss, to the last bit, whatever computes it. */
+/* The same steps give the same loss, to the last bit, on any devices. */
 static void
 losses_are_the_same_on_any_devices(void **state)
 {

@@ -11,7 +11,7 @@ typedef struct {
     RpDataset *dataset;
 } Fixture;
 
-/* Of all lengths up to a sequence's. */
+/* Makes samples of all lengths up to a sequence's. */
 static RpDataset *
 make_dataset(void)
 {

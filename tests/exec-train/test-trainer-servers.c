@@ -41,7 +41,7 @@ note(gpointer user_data, const RpStepReport *report)
     steps->skipped[report->step - 1] = report->skipped;
 }
 
-/* Of the gradients of the last step. All servers call it. */
+/* Hashes the gradients of the last step. All servers call it. */
 static char *
 hash_gradients(const RpTinyModel *model, const RpTrainer *trainer)
 {
@@ -74,7 +74,7 @@ remove_tree(const char *path)
     g_remove(path);
 }
 
-/* Of one server, or of one of several. */
+/* Saves a run of one server, or one server's part of a run of several. */
 static void
 save(RpTrainer *trainer, RpServers *servers, const char *output)
 {
@@ -153,7 +153,7 @@ train_together(Servers *all, guint n)
     threads_net_free(net);
 }
 
-/* What the checkpoint of @step holds: masters, moments and next weights. (transfer full) */
+/* Hash of the checkpoint of @step: masters, moments and next weights. (transfer full) */
 static char *
 saved_hash(const RpTinyModel *model, const RpTinyRun *run, const char *output, guint64 step)
 {

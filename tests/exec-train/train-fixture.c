@@ -269,7 +269,7 @@ pack_batch(RpTokenBatch *batch, guint64 seed)
     return packed;
 }
 
-/* Of several servers the own micro-batches, with the numbers of all. */
+/* With several servers, makes this server's micro-batches, with the counts of all. */
 static RpTokenBatch *
 tiny_batch_of(const RpTinyRun *run, guint64 step, guint call)
 {

@@ -1,5 +1,5 @@
 /**
- * What the engine's tests share: a fixture that owns a plan and what runs it, small profiles, and
+ * Shared by the engine's tests: a fixture that owns a plan and what runs it, small profiles, and
  * one-line tasks.
  */
 #pragma once
