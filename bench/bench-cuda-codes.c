@@ -27,9 +27,9 @@ typedef struct {
 /* A matmul of @m x @n x @k, NT; a weights' gradient adds to fp32. Or a pass over [@m,@n]. */
 typedef struct {
     const char *name;
-    RpDtype dtype; /* of A */
+    RpDtype dtype; /* type of A */
     gboolean gradient, fast;
-    gboolean rows, turned; /* which codes are made; neither: the largest magnitude is looked for */
+    gboolean rows, turned; /* fp8 layouts that are made; neither: only the amax is looked for */
     size_t m, n, k;        /* k 0: a pass */
 } Run;
 

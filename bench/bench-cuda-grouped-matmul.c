@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *model, *matrix;
-    size_t experts, choices; /* of a token */
+    size_t experts, choices; /* choices: experts of a token */
     size_t out, in;          /* rows and columns of an expert's matrix */
 } Entry;
 
@@ -45,7 +45,7 @@ typedef struct {
     RpGroupedMatmulArgs args;
     int32_t offsets[MOST_EXPERTS + 1];
     RpGroupedWay way;
-    void *workspace; /* of cuBLASLt */
+    void *workspace; /* cuBLASLt's */
 } Run;
 
 static void

@@ -20,11 +20,11 @@
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)
 #define D ((size_t)128)
-#define LENGTH ((size_t)2048)         /* of a sequence */
-#define PARAMETERS ((size_t)50331648) /* of an optimizer's part: elements */
+#define LENGTH ((size_t)2048)         /* tokens of a sequence */
+#define PARAMETERS ((size_t)50331648) /* elements of an optimizer's part */
 
 typedef struct {
-    RpDtype dtype; /* of matmuls; all else is bf16 */
+    RpDtype dtype; /* type of matmuls; all else is bf16 */
     gboolean half_sums;
     const RpKernels *kernels;
     RpKernelStream *stream;
@@ -45,8 +45,8 @@ typedef struct Entry {
     void (*run)(const Bench *bench, const struct Entry *entry);
     double bytes, operations; /* one is 0 */
     RpMatmulForm form;
-    size_t m, n, k;  /* of a matmul; rows and columns of a norm */
-    RpLowbit packed; /* of an expansion */
+    size_t m, n, k;  /* sizes of a matmul; m, n: rows and columns of a norm */
+    RpLowbit packed; /* format of an expansion */
     gboolean head;   /* a matmul of the head */
     gboolean second; /* a bias; a residual; the product */
 } Entry;

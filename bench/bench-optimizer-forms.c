@@ -23,8 +23,8 @@
 #include "exec/optim/optimizer.h"
 
 #define CACHED ((gsize)16384) /* parameters of a span in the caches */
-#define SPAN ((gsize)262144)  /* of one in memory, of each thread */
-#define MILLIONS 61           /* of the layer in memory: more than caches hold */
+#define SPAN ((gsize)262144)  /* parameters of a thread's span in memory */
+#define MILLIONS 61           /* size of the layer in memory: more than caches hold */
 #define STATE ((gsize)12)     /* most bytes of state a parameter */
 #define COPIED (8 * SPAN)     /* bytes that a thread copies in a span: of a parameter, 8 */
 

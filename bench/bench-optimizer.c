@@ -27,7 +27,7 @@
 #define EARLY_BYTES 16 /* the same, of which nothing is written but the weight */
 #define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
 #define ACCUMULATE_BYTES 10
-#define COPY_BYTES 6 /* of gradients or weights: 2 and 4 */
+#define COPY_BYTES 6 /* gradients or weights: 2 and 4 */
 #define PAUSE_US 2000
 #define ROUNDS_APART 4
 
@@ -44,9 +44,9 @@ static const RpOptimizerForm forms[] = {
 typedef struct {
     gsize n;
     RpOptimizer *optimizer;
-    RpOptimizer *lion; /* of the same variant */
+    RpOptimizer *lion; /* uses the same variant */
     RpOptimizerLayer *layer;
-    float *state;                      /* of the layer, 3 n */
+    float *state;                      /* the layer's state, 3 n */
     RpOptimizerLayer *narrow[N_FORMS]; /* layers of `forms` */
     void *narrow_state[N_FORMS];
     uint16_t *gradient; /* ROUNDS_APART n: of so many rounds, one behind the other */

@@ -36,7 +36,7 @@ static const guint sequences[] = {2048, 8192, 32768};
 static const double memories[] = {16, 24, 48, 96};  /* GiB */
 static const double links[] = {6.25, 12.5, 25, 50}; /* GB/s, each way */
 
-static const guint step_sequences[] = {32, 64, 256, 512}; /* of the usual case, beside 128 */
+static const guint step_sequences[] = {32, 64, 256, 512}; /* the usual case, beside 128 */
 
 /* The case that pictures vary one number of. */
 #define USUAL_STEP_TOKENS (128 * USUAL_SEQUENCE)
@@ -130,7 +130,7 @@ sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double
         if ((guint64)micro_batch * sequence > 4 * 8192 && micro_batch > 1)
             break;
         query.sync = TRUE;
-        query.resident = RP_RESIDENT_ON; /* of full training nothing is frozen */
+        query.resident = RP_RESIDENT_ON; /* full training freezes nothing */
         try_bound(&query, profile, micro_batch, &fastest->bound);
         query.resident = RP_RESIDENT_OFF;
         try_streamed(&query, profile, micro_batch, &fastest->sync);
@@ -312,8 +312,8 @@ add_models(RpLineChart *chart, const RpTable *table, const char *varied)
 
 typedef struct {
     const char *name;
-    const char *train;  /* of pictures by size */
-    const char *varied; /* of the others */
+    const char *train;  /* names pictures by size */
+    const char *varied; /* names the other pictures */
     double low, high;
     const char *title;
     const char *x_title;

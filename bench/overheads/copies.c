@@ -41,7 +41,7 @@ typedef struct {
     cudaEvent_t chunk_start[MICRO_BATCHES], chunk_end[MICRO_BATCHES];
     char *host, *device; /* parameters, then activations */
     float *fill;         /* FILL_BYTES: what compute actions write */
-    guint n_fills;       /* of an action */
+    guint n_fills;       /* fills in an action */
     guint64 layer_bytes, parameter_bytes, activation_bytes;
     RpChunks whole, packed;
 } Slot;
@@ -157,7 +157,7 @@ close_slot(Slot *slot)
         (void)cudaFreeHost(slot->host);
     rp_chunks_clear(&slot->whole);
     rp_chunks_clear(&slot->packed);
-    (void)cudaGetLastError(); /* of a part that failed */
+    (void)cudaGetLastError(); /* clears the error of a part that failed */
 }
 
 /* ---- a slot ---- */
@@ -342,7 +342,7 @@ rp_overheads_upload(const RpOverheads *overheads, GError **error)
 
 #define PINNED_RUNS 3
 #define PINNED_BUDGET_NS                                                                           \
-    (10 * G_GINT64_CONSTANT(1000000000)) /* of one way; it runs once at least */
+    (10 * G_GINT64_CONSTANT(1000000000)) /* limit for one kind of pinning; it runs once at least */
 
 typedef enum { PIN_OURS, PIN_HOST_ALLOC, PIN_REGISTER, N_PINS } Pin;
 

@@ -11,15 +11,15 @@
 #include "exec/cuda/base/launch.h"
 
 #define SERIES 15
-#define ITERATIONS 10 /* of a series */
+#define ITERATIONS 10 /* iterations of a series */
 
 /* ---- dispatch ---- */
 
 typedef struct {
     gint64 issue_ns; /* processor time of the threads that issue */
     gint64 wall_ns;
-    gint64 launch_ns; /* of the first, in launches; 0 if they are not timed */
-    guint64 tasks;    /* of devices */
+    gint64 launch_ns; /* time of the first launch, in launches; 0 if they are not timed */
+    guint64 tasks;    /* tasks of devices */
 } Costs;
 
 static Costs
@@ -39,7 +39,7 @@ read_costs(const RpOverheadsModel *tiny)
 /* Per task of a device, us: one value a series. */
 typedef struct {
     GArray *issue, *wall, *rest;
-    guint64 tasks; /* of a step */
+    guint64 tasks; /* tasks of a step */
 } Series;
 
 static gboolean

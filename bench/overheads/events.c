@@ -16,9 +16,9 @@
 #include "exec/cuda/runtime/check.h"
 #include "exec/cuda/runtime/device.h"
 
-#define CALLS 200  /* of one kind behind a gate: a stream holds about a thousand */
-#define ROUNDS 10  /* of CALLS */
-#define KERNELS 64 /* of a chain; even */
+#define CALLS 200  /* calls of one kind behind a gate: a stream holds about a thousand */
+#define ROUNDS 10  /* rounds of CALLS */
+#define KERNELS 64 /* kernels of a chain; even */
 #define CHAINS 40
 #define WARM_UP 3
 #define ROOM 4096 /* bytes */
@@ -110,7 +110,7 @@ open_rig(Rig *rig, guint gpus, GError **error)
     for (guint i = rig->n_sides; i-- > 0;)
         if (!open_side(&rig->sides[i], i == 2 ? 1 : 0, error))
             return FALSE;
-    /* of GPU 0, which is current now */
+    /* GPU 0 is current now */
     return rp_cuda_ok(cudaEventCreate(&rig->first), "cudaEventCreate", error) &&
            rp_cuda_ok(cudaEventCreate(&rig->last), "cudaEventCreate", error) &&
            rp_cuda_ok(cudaHostAlloc(&rig->pinned, ROOM, cudaHostAllocPortable), "cudaHostAlloc",
@@ -128,7 +128,7 @@ close_rig(Rig *rig)
         (void)cudaEventDestroy(rig->last);
     if (rig->pinned != NULL)
         (void)cudaFreeHost(rig->pinned);
-    (void)cudaGetLastError(); /* of a part that failed */
+    (void)cudaGetLastError(); /* clears the error of a part that failed */
 }
 
 /* ---- calls ---- */

@@ -264,7 +264,7 @@ rp_overheads_close(RpOverheadsModel *tiny)
         rp_file_remove_directory(tiny->directory);
     g_clear_pointer(&tiny->directory, g_free);
     close_watch();
-    (void)cudaGetLastError(); /* of a part that failed */
+    (void)cudaGetLastError(); /* clears the error of a part that failed */
 }
 
 gboolean

@@ -124,7 +124,7 @@ check(const RpWeights *weights, const guint64 *wanted, guint rank, const RpSafet
 typedef struct {
     const RpWeights *weights;
     const RpSafetensors *file;
-    GHashTable *names; /* of its tensors that are read */
+    GHashTable *names; /* names of its tensors that are read */
     const RpSafetensor **source;
     RpAdapterMap **map;
 } Binding;

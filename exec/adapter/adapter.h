@@ -24,7 +24,7 @@
 #define RP_ADAPTER_ERROR (rp_adapter_error_quark())
 GQuark rp_adapter_error_quark(void);
 typedef enum {
-    RP_ADAPTER_ERROR_SYNTAX,      /* of adapter_config.json */
+    RP_ADAPTER_ERROR_SYNTAX,      /* adapter_config.json is malformed */
     RP_ADAPTER_ERROR_UNSUPPORTED, /* a kind of adapter that nothing here computes */
     RP_ADAPTER_ERROR_TENSOR       /* missing, of another shape, or of no matrix: another base */
 } RpAdapterError;

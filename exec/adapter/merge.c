@@ -10,16 +10,16 @@
 /* Rows of a matrix being made: of one matrix, of one expert, or of its [in,out]. */
 typedef struct {
     const RpWeights *weights;
-    guint index;         /* of W */
+    guint index;         /* W's number */
     const float *a;      /* [r,in]; NULL: no adapter */
     const float *b;      /* [out,r] */
     gboolean transposed; /* rows are inputs */
     guint64 rank, columns;
-    guint64 n_rows; /* of the matrix */
+    guint64 n_rows; /* rows of the matrix */
     float scale;
     guint64 first, n; /* rows */
     guint64 adapted;  /* the matrix's first row */
-    RpDtype dtype;    /* of what is written */
+    RpDtype dtype;    /* type in the file */
     gboolean packed;  /* W is */
     float *wide;      /* [n,columns] */
     guint8 *rounded;  /* the same, as it is written */

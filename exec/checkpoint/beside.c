@@ -33,7 +33,7 @@ struct _RpCheckpointBeside {
     pthread_t thread;
     gboolean writing;
     atomic_bool over; /* the thread has nothing left to do but to end */
-    /* of the write under way: the writer's until it has ended */
+    /* the write under way: the writer owns these until it has ended */
     char *output;
     char *model_dir;
     RpCheckpointOptions options;
@@ -238,7 +238,7 @@ write_copy(void *data)
     RpCheckpointWritten *written = &beside->written;
     const gint64 begin_us = g_get_monotonic_time();
 
-    /* of this thread, and of those that it starts */
+    /* counts for this thread and those that it starts */
     (void)setpriority(PRIO_PROCESS, 0, MAX(WRITER_NICE, getpriority(PRIO_PROCESS, 0)));
     written->path = rp_checkpoint_save_image(&beside->options, &beside->image, &written->removed,
                                              &written->error);

@@ -29,13 +29,13 @@ typedef enum {
     RP_CHECKPOINT_ERROR_WRITE,
     RP_CHECKPOINT_ERROR_MEMORY,  /* no copy to write from beside training */
     RP_CHECKPOINT_ERROR_CORRUPT, /* a file missing, of another size or checksum */
-    RP_CHECKPOINT_ERROR_MISMATCH /* of another model, dtype or mode */
+    RP_CHECKPOINT_ERROR_MISMATCH /* another model, dtype or mode */
 } RpCheckpointError;
 
 /* The validation loss so far. */
 typedef struct {
-    guint64 step;    /* of the lowest; 0: there is none */
-    double loss;     /* of that step */
+    guint64 step;    /* step of the lowest loss; 0: there is none */
+    double loss;     /* the loss at that step */
     guint64 n_worse; /* evaluations since, none of which was lower */
     gboolean kept;   /* the checkpoint of that step is linked as OUTPUT/best, and stays */
 } RpCheckpointBest;
@@ -45,7 +45,8 @@ typedef struct {
     const char *model_dir; /* tokenizer files come from here; may be %NULL */
     guint keep;            /* the last so many stay; 0 = all */
     guint64 max_shard_bytes;
-    RpServers *servers; /* that train together: all call, and each writes its part; %NULL: one */
+    /* servers that train together: all call, and each writes its part; %NULL: one */
+    RpServers *servers;
     RpCheckpointBest best;
 } RpCheckpointOptions;
 
@@ -100,7 +101,7 @@ typedef struct {
     char *path;     /* %NULL: @error */
     char *removed;  /* as of rp_checkpoint_save() */
     GError *error;  /* as of rp_checkpoint_save() */
-    double seconds; /* that writing took */
+    double seconds; /* time that writing took */
 } RpCheckpointWritten;
 
 void rp_checkpoint_written_clear(RpCheckpointWritten *written);

@@ -10,12 +10,13 @@
 
 /* Numbers of a weight, in the network's layout order; all are %NULL for a tied head. */
 typedef struct {
-    const guint8 *frozen; /* of one that is not trained: all else is %NULL; %NULL beside adapters */
-    RpOptimizerState state; /* of the part of it that is here: of several servers */
-    const guint8 *next;     /* of that part, as the next forward reads it; %NULL: synchronous */
+    /* a weight that is not trained: all else is %NULL; %NULL beside adapters */
+    const guint8 *frozen;
+    RpOptimizerState state; /* state of the part that is here, with several servers */
+    const guint8 *next;     /* the same part, as the next forward reads it; %NULL: synchronous */
 } RpCheckpointNumbers;
 
-/* All that a checkpoint is written from. */
+/* All data that a checkpoint is written from. */
 typedef struct {
     RpServers *servers; /* %NULL: there is one */
     guint n_servers;
@@ -25,7 +26,7 @@ typedef struct {
     const RpWeights *weights;
     RpDtype dtype;
     RpCheckpointState state;
-    RpCheckpointNumbers *numbers; /* of each weight: the trainer's own, or a copy of them */
+    RpCheckpointNumbers *numbers; /* one for each weight: the trainer's own, or a copy of them */
 } RpCheckpointImage;
 
 /* @image: (out): of a flushed @trainer, good until it goes on. @servers: (nullable). @data: %NULL:
@@ -81,15 +82,15 @@ char *rp_checkpoint_manifest_own(const char *path, guint server, guint n_servers
 typedef struct {
     const RpCheckpointOptions *options;
     const RpCheckpointImage *image;
-    const RpWeights *weights; /* of the image */
+    const RpWeights *weights; /* the image's */
     gboolean adapters;        /* are what is saved, and modules trained whole beside them */
     RpDtype dtype;
-    RpDtype model_dtype; /* of the model's file; fp32 of adapters */
+    RpDtype model_dtype; /* type in the model's file; fp32 for adapters */
     gboolean weights_only;
     char *path;
     char *temporary;
     guint64 needed_bytes;
-    /* of this server: */
+    /* files of this server: */
     RpSafetensorsWriter *model;     /* %NULL: of several servers another than the first */
     RpSafetensorsWriter *optimizer; /* %NULL: weights alone */
     RpSafetensorsWriter *next;      /* %NULL if synchronous */

@@ -62,7 +62,7 @@ find_missing(const GArray *files, guint n_servers)
 /* Who may have written a file: others come and go while several servers write. */
 typedef struct {
     guint n_servers;
-    gboolean own; /* those of the server; else all that are of none of the servers */
+    gboolean own; /* files of the server; else all that belong to none of the servers */
     guint server;
 } Writers;
 
@@ -269,10 +269,10 @@ read_file(RpJsonPull *pull, const RpJsonField *field, gpointer value)
                                rp_checkpoint_file(files, files->len - 1), NULL);
 }
 
-/* All that stands in it. */
+/* Contents of the manifest. */
 typedef struct {
     GArray *files;
-    guint format; /* of formats */
+    guint format; /* index into formats */
     RpCheckpointParts of;
 } Manifest;
 
@@ -369,7 +369,7 @@ rp_checkpoint_parts_load(const char *path, RpCheckpointParts *parts, GError **er
     return TRUE;
 }
 
-/* Behind what is wrong with a file of a checkpoint of several servers. */
+/* Sentence that follows the fault of a file, in a checkpoint of several servers. */
 static const char *
 remedy(const Manifest *manifest, const char *name)
 {

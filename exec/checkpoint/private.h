@@ -16,7 +16,7 @@
 #define RP_CHECKPOINT_INDEX_SUFFIX ".index.json"
 
 #define RP_CHECKPOINT_MANIFEST_FORMAT "roundpipe-checkpoint/1"
-#define RP_CHECKPOINT_SERVERS_FORMAT "roundpipe-checkpoint/2" /* of several servers */
+#define RP_CHECKPOINT_SERVERS_FORMAT "roundpipe-checkpoint/2" /* several servers */
 #define RP_CHECKPOINT_STATE_FORMAT "roundpipe-state/1"
 
 /* Sets `PATH: MESSAGE`. Returns: FALSE */
@@ -81,7 +81,7 @@ rp_checkpoint_file(const GArray *files, guint i)
 }
 
 typedef struct {
-    char (*sha256)[RP_CHECKPOINT_SHA256 + 1]; /* of each file */
+    char (*sha256)[RP_CHECKPOINT_SHA256 + 1]; /* one for each file */
     int *number;                              /* errno of each file, or 0 */
 } RpCheckpointDigests;
 
@@ -108,9 +108,8 @@ typedef struct {
     RpDtype dtype;
     RpOptimizerForm form;
     RpUpdateState update;
-    guint
-        rounds; /* of rp_trainer_rounds(); 0: not told, of a checkpoint before there was the key */
-    char *base; /* of adapters: hash of the model that they are for; or %NULL */
+    guint rounds;      /* rp_trainer_rounds(); 0: unknown, as old checkpoints lack the key */
+    char *base;        /* with adapters: hash of the model that they are for; or %NULL */
     char *base_format; /* rp_weights_base_format(); %NULL of a checkpoint from before it was kept */
     char *base_values; /* rp_weights_base_values(); %NULL of a checkpoint from before they were */
     char *base_layers; /* then of each layer's bytes; or %NULL */
@@ -146,7 +145,7 @@ typedef struct {
     guint64 shape[RP_WEIGHT_MAX_RANK];
     guint rank;
     gsize bytes;
-    gsize member; /* of RpOptimizerState: where its data stand */
+    gsize member; /* offset in RpOptimizerState of the data's pointer */
 } RpCheckpointTensor;
 
 /* A part of RpOptimizerForm, as trainer_state.json and the run's settings call it. */
@@ -155,7 +154,7 @@ typedef struct {
     const char *setting;      /* "optimizer.state" */
     const char *const *words; /* by value, up to NULL */
     const char *expected;     /* all of them */
-    gsize member;             /* of RpOptimizerForm */
+    gsize member;             /* offset in RpOptimizerForm */
 } RpCheckpointProperty;
 
 #define RP_CHECKPOINT_PROPERTIES 3

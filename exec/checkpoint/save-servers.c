@@ -94,8 +94,9 @@ rp_checkpoint_as_first(const RpCheckpointImage *image, gboolean *yes, GError **e
 typedef struct {
     const RpCheckpointSave *save;
     RpCheckpointPiece piece;
-    float *whole; /* of server 0: a weight whose elements the file has in another order; or %NULL */
-    GError *problem; /* of its writing: what is sent is taken to the end all the same */
+    float *whole; /* on server 0: a weight whose elements the file has in another order; or %NULL */
+    /* error of writing it: the others' messages are received to the end all the same */
+    GError *problem;
 } Stream;
 
 /* Elements from @first on, of the part that is here, in the file's dtype. */

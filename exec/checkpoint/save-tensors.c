@@ -159,7 +159,7 @@ rp_checkpoint_write_frozen(const RpCheckpointSave *save, guint index, guint tens
 /* The weight's numbers among those of the files */
 typedef struct {
     guint model;
-    guint state; /* of trained ones */
+    guint state; /* number among the trained ones */
 } Tensors;
 
 static gboolean
@@ -197,12 +197,12 @@ write_weight(const RpCheckpointSave *save, guint index, Tensors tensors,
 typedef struct {
     const RpCheckpointSave *save;
     GArray *order;    /* (element-type guint): weights of the files, the largest first */
-    Tensors *tensors; /* of each weight */
+    Tensors *tensors; /* one for each weight */
     pthread_mutex_t mutex;
     /* under the mutex */
     guint next;    /* in order */
     guint failed;  /* weight; beyond all if none */
-    GError *error; /* of that */
+    GError *error; /* its error */
 } Writing;
 
 static gint

@@ -28,7 +28,7 @@ const RpCheckpointProperty rp_checkpoint_properties[] = {
 /* State tensors of a weight. */
 static const struct {
     const char *suffix;
-    gsize member; /* of RpOptimizerState: a pointer */
+    gsize member; /* offset of a pointer in RpOptimizerState */
     guint moment; /* the first is 1; 0: the weight itself */
     gboolean scale;
 } rows[] = {

@@ -185,7 +185,7 @@ static const RpJsonField fields[] = {
     FIELD("next_scale", read_scale, update.next_scale),
     /* checkpoints of before have it not */
     {"rounds", rp_json_read_uint, G_STRUCT_OFFSET(RpCheckpointState, rounds)},
-    /* of adapters */
+    /* only adapters have these */
     {"base", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base), .max = 128},
     {"base_values", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_values),
      .max = 1 << 20},
@@ -193,7 +193,7 @@ static const RpJsonField fields[] = {
     {"base_layers", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_layers),
      .max = 1 << 20},
     {"base_format", rp_json_read_text, G_STRUCT_OFFSET(RpCheckpointState, base_format), .max = 32},
-    /* of runs that evaluate */
+    /* only runs that evaluate have these */
     {"best_step", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, best.step)},
     {"best_loss", rp_json_read_number, G_STRUCT_OFFSET(RpCheckpointState, best.loss),
      .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE},

@@ -48,17 +48,17 @@ typedef struct {
     RpCuda *cuda;
     RpRuntimeGpu gpu;
     guint8 *memory;
-    guint64 bytes;              /* of the arena */
+    guint64 bytes;              /* size of the arena */
     RpRuntimeStream *compute;   /* the compute lane's */
     RpRuntimeStream *auxiliary; /* losses */
     RpRuntimeEvent *head_done;
     void *side;      /* device memory beside the arena: its losses, and */
     gint32 *targets; /* [2][T] of the head that runs: targets, and their rows if packed */
-    guint8 *pinned;  /* of all slots */
+    guint8 *pinned;  /* memory of all slots */
     RpCudaSlot slots[RP_CUDA_SLOTS];
     guint64 n_slots_taken;         /* worker's */
     guint64 n_losses;              /* worker's: heads that were launched */
-    _Atomic guint64 n_losses_back; /* of these, losses that the host has */
+    _Atomic guint64 n_losses_back; /* losses that the host has, among these */
 
     RpRuntimeStream *clock_stream; /* anchors alone */
     RpRuntimeEvent *anchors[RP_CUDA_CLOCK_RING];
@@ -98,7 +98,7 @@ struct _RpCuda {
     gboolean stuck;      /* a stream never ends: it keeps what it may still use */
     _Atomic gboolean cancelled;
     pthread_mutex_t watch_lock;
-    pthread_cond_t watch_cond; /* of the monotonic clock */
+    pthread_cond_t watch_cond; /* waits on the monotonic clock */
     gboolean watch_ends;
 };
 

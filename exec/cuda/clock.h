@@ -33,7 +33,7 @@ typedef struct {
     guint64 n; /* anchors so far */
     gint64 first_ns;
     gint64 last_ns;        /* host time of the last anchor, as measured */
-    gint64 worst_error_ns; /* of all measurements */
+    gint64 worst_error_ns; /* the worst of all measurements */
     RpCudaAnchor anchors[RP_CUDA_CLOCK_RING];
 } RpCudaClock;
 

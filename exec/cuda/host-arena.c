@@ -38,7 +38,7 @@ struct _RpCudaHostArena {
     _Atomic guint next;     /* piece that nobody has taken */
     _Atomic guint n_failed; /* threads */
     PinThread threads[MAX_THREADS];
-    guint n_threads; /* that are to be joined */
+    guint n_threads; /* threads to be joined */
     pthread_mutex_t lock;
     GError *error; /* the first; under the lock */
     RpPinnedMemory report;

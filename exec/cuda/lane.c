@@ -253,7 +253,7 @@ gint64
 rp_cuda_event_ns(RpBackend *backend, const RpBackendEvent *event)
 {
     RpCudaDevice *device = event->device;
-    double elapsed_ns = 0; /* of a run that has failed, whose times are nobody's concern */
+    double elapsed_ns = 0; /* stays 0 in a run that has failed: nobody uses its times */
     guint64 anchor;
     gint64 result;
 

@@ -25,12 +25,13 @@
 #include "exec/system/available-memory.h"
 
 #define CHUNK_BYTES (256 * RP_MIB)
-#define RUN_CHUNKS 4             /* of a device and direction */
-#define DIRECTION_CHUNKS 16      /* that runs use in turn: a run's memory lies everywhere, too */
-#define MEMORY_SHARE 8           /* of what is available */
-#define MOST_HOST_BYTES (RP_GIB) /* that processors copy */
+#define RUN_CHUNKS 4 /* chunks of a device and direction */
+/* chunks that runs rotate through: a run's memory lies everywhere, too */
+#define DIRECTION_CHUNKS 16
+#define MEMORY_SHARE 8           /* part of the available memory */
+#define MOST_HOST_BYTES (RP_GIB) /* bytes that processors copy */
 #define MOST_GROUPS 6            /* sizes that are tried */
-#define LIMITED 0.9              /* of the sum of their speeds: slower ones share something */
+#define LIMITED 0.9              /* share of the sum of their speeds: slower ones share something */
 #define SMALL_BYTES 64
 #define SMALL_COPIES 64
 
@@ -50,12 +51,12 @@ typedef struct {
     RpProbe *probe;
     RpRuntimeStream *stream; /* its */
     guint n_devices;
-    guint n_chunks; /* that a direction has, and uses in turn */
-    guint64
-        stride; /* bytes: directions' chunks take turns, should memory differ from place to place */
+    guint n_chunks; /* chunks that a direction rotates through */
+    /* bytes; directions' chunks alternate, in case memory differs from place to place */
+    guint64 stride;
     RpCudaHostArena *arena;
     Direction (*directions)[N_DIRECTIONS];
-    guint active; /* the first so many devices copy ... */
+    guint active; /* the first devices, which copy ... */
     guint first_direction, end_direction;
     guint at;        /* the next run's first chunk */
     GError *failure; /* the first; nothing is copied after it */
@@ -263,7 +264,7 @@ open_direction(Direction *line, guint device, GError **error)
 {
     const RpRuntimeGpu gpu = {device, (int)device};
 
-    /* what comes down later has been written before */
+    /* chunks that come down later have been written before */
     return rp_runtime_stream_new(&gpu, FALSE, &line->stream, error) &&
            rp_runtime_take(&gpu, CHUNK_BYTES, &line->memory, error) &&
            rp_runtime_clear(&gpu, line->memory, CHUNK_BYTES, error);

@@ -29,7 +29,7 @@ typedef struct {
     RpRuntimeStream *stream;
     RpKernelStream *kernels;
     RpRuntimeEvent *events[N_EVENTS];
-    void *pinned; /* what @download goes through */
+    void *pinned; /* buffer that @download goes through */
     gsize pinned_bytes;
 } CudaProbe;
 

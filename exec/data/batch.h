@@ -40,29 +40,30 @@ typedef struct {
 
 /* One iteration's tokens, or a part's. Row r = (m × b + i) of sequence i of micro-batch m. */
 typedef struct {
-    guint micro_batches; /* of the part */
+    guint micro_batches; /* micro-batches of the part */
     guint sequences;
     guint tokens;
     gint32 *input_ids;        /* [M × b][s] */
     gint32 *targets;          /* [M × b][s]: an id or RP_LABEL_MASKED; the last always masked */
     guint32 *lengths;         /* [M × b]: tokens before the padding, 0 to s */
     gsize n_placed;           /* samples of the iteration; none once the epochs are over */
-    gsize n_samples;          /* of the part */
+    gsize n_samples;          /* samples of the part */
     guint64 *samples;         /* [n_samples]: index in the dataset, row after row */
-    gsize room;               /* of @samples */
-    gboolean packed;          /* what follows is there: */
+    gsize room;               /* capacity of @samples */
+    gboolean packed;          /* the fields below are set: */
     gint32 *starts;           /* [M][b × s + 1]: first tokens of samples, and b × s behind them */
     guint32 *n_starts;        /* [M]: samples of a micro-batch, paddings too */
     guint32 *longest;         /* [M]: tokens of the longest of these */
     guint64 *n_micro_targets; /* [M]: unmasked targets; may be 0 */
     guint64 iteration;        /* from 1 up, over the whole run */
-    guint64 n_targets;        /* of the iteration, > 0: what its loss is divided by; of a part until
-                                 rp_batcher_take_counts(), as all below */
-    guint64 n_tokens;         /* without padding */
-    guint64 n_truncated;      /* sequences that were cut to s */
-    guint64 n_cut_tokens;     /* that were cut off them */
+    /* targets of the iteration, > 0, by which its loss is divided; only a part's until
+     * rp_batcher_take_counts(), as all below */
+    guint64 n_targets;
+    guint64 n_tokens;          /* without padding */
+    guint64 n_truncated;       /* sequences that were cut to s */
+    guint64 n_cut_tokens;      /* tokens cut off them */
     guint64 n_without_targets; /* sequences with nothing to learn */
-    guint64 epoch;             /* of the first sample */
+    guint64 epoch;             /* epoch of the first sample */
 } RpTokenBatch;
 
 /* An empty one of the shape of @options; any number may be in flight. */

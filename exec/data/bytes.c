@@ -138,8 +138,8 @@ rp_data_bytes_get(const RpDataBytes *bytes, guint64 offset, gsize n, guint8 **sc
 typedef struct {
     const RpDataBytes *bytes;
     guint n_pieces;
-    guint64 *hashes; /* of each piece */
-    GError **errors; /* of each piece */
+    guint64 *hashes; /* one for each piece */
+    GError **errors; /* one for each piece */
     atomic_uint next;
 } Hashing;
 

@@ -11,7 +11,7 @@ typedef struct {
     RpDataBytes *bytes;
     RpCacheHeader header;
     guint8 *index;
-    char **names; /* of the files that it was made of */
+    char **names; /* files that it was made of */
     guint n_names;
     guint vocabulary;
 } Cache;

@@ -40,7 +40,7 @@ typedef struct {
 
 /* They change when the content does; a resume compares one. */
 typedef struct {
-    guint64 all;     /* of all bytes */
+    guint64 all;     /* fingerprint of all bytes */
     guint64 sampled; /* as older checkpoints have it: of the length and 256 places (of a cache: of
                       * its key and entries) */
 } RpFingerprints;
@@ -160,7 +160,7 @@ typedef struct {
     guint64 longest_tokens;
     guint64 longest_index;
     guint64 n_truncated_samples; /* longer than asked for */
-    guint64 n_truncated_tokens;  /* that no training sees */
+    guint64 n_truncated_tokens;  /* tokens that no training sees */
 } RpDatasetSummary;
 
 /* @done and @total in samples, every few hundred. Returns: whether to go on */

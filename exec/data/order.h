@@ -25,7 +25,7 @@ typedef struct {
     guint64 epoch;
     gboolean shuffle;
     guint64 pairs[RP_ORDER_ROUNDS]; /* the K of each round, less than n_samples */
-    guint64 bits[RP_ORDER_ROUNDS];  /* what the hash of each round starts from */
+    guint64 bits[RP_ORDER_ROUNDS];  /* start of each round's hash */
 } RpOrder;
 
 /**

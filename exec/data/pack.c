@@ -10,9 +10,9 @@ struct _RpPacker {
     RpOrder order;
     guint32 *used;  /* [n_rows] tokens */
     gsize n_leaves; /* n_rows or the next power of two */
-    guint32
-        *room;   /* [2 n_leaves]: [n_leaves + row] of a row, [i] the most of [2 i] and [2 i + 1] */
-    gsize *next; /* [n_rows + 1] for sorting */
+    /* [2 n_leaves]: [n_leaves + row] space of a row, [i] the most of [2 i] and [2 i + 1] */
+    guint32 *room;
+    gsize *next;    /* [n_rows + 1] for sorting */
     GArray *placed; /* RpPlacement, as they came */
     GArray *sorted; /* by row */
 };
@@ -73,7 +73,7 @@ next_of_order(RpPacker *packer, RpDataState *state, guint64 *sample)
     const RpBatcherOptions *options = &packer->options;
 
     if (options->epochs > 0 && state->epoch >= options->epochs)
-        return FALSE; /* of a resumed run that asks for fewer */
+        return FALSE; /* a resumed run asks for fewer */
     if (state->position == state->n_samples) {
         if (state->epoch + 1 == options->epochs)
             return FALSE;

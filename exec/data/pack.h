@@ -36,14 +36,14 @@ typedef struct {
     gboolean packing;   /* short samples share a sequence */
     gboolean drop_long; /* samples of more than s tokens are left out, not cut */
     guint64 epochs;     /* there are no samples after so many; 0: always */
-    guint parts;        /* of several servers: batches are a part of the micro-batches; 0: all */
-    guint part;         /* which of so many equal ones */
+    guint parts;        /* with several servers, batches are a part of the micro-batches; 0: all */
+    guint part;         /* number of the part; parts are equal */
 } RpBatcherOptions;
 
 /* A sample in an iteration. */
 typedef struct {
     guint64 sample; /* index in the dataset */
-    gsize row;      /* of its sequence: m x b + i */
+    gsize row;      /* its sequence: m x b + i */
     guint32 at;     /* its first token's place */
     guint32 length; /* tokens, cut to s; of one that has a sequence to itself perhaps s */
 } RpPlacement;
@@ -69,7 +69,7 @@ const GArray *rp_packer_next(RpPacker *packer, RpDataState *state, guint64 *epoc
 
 /* Properties of the iterations from @state on. */
 typedef struct {
-    guint64 iterations;   /* that were looked at */
+    guint64 iterations;   /* iterations that were looked at */
     gboolean ended;       /* the epochs were over then */
     double useful;        /* tokens of samples, of all places */
     guint typical_tokens; /* were all samples so long, attention would take as many steps */

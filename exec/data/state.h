@@ -16,7 +16,7 @@
 #define RP_DATA_MOST_HELD 64
 
 typedef struct {
-    /* what the place is in */
+    /* the data that the place is in */
     guint64 n_samples;
     guint64 fingerprint;
     guint64 seed;

@@ -14,11 +14,11 @@
 
 typedef struct {
     const RpTaskMap *map;
-    RpBackend *backend; /* whose @map is */
+    RpBackend *backend; /* owner of @map */
     guint device;
     const RpBackendTask *task;
     RpStageCall call;
-    gsize place; /* of the micro-batch in rings */
+    gsize place; /* the micro-batch's place in rings */
 } RpDeviceAction;
 
 /**

@@ -4,7 +4,7 @@
 
 struct _RpBatchFeed {
     guint micro_batches;
-    guint n_calls;          /* of an iteration */
+    guint n_calls;          /* calls of an iteration */
     RpBatchFeedCall *calls; /* [RP_BATCH_FEED_RING][n_calls] */
     double *losses;         /* [RP_BATCH_FEED_RING][n_calls][M] */
     double *aux_losses;

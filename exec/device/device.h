@@ -12,9 +12,9 @@
 
 typedef struct {
     guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
-    const RpSlow
-        *slow; /* (nullable) (array): devices on threads: after an action each rests until it
-                             has taken so many times as long; borrowed */
+    /* (nullable) (array): factors of devices on threads: after an action each rests until it has
+     * taken its factor times as long; borrowed */
+    const RpSlow *slow;
 } RpDeviceOptions;
 
 /* How host memory was made ready for copies of devices, and devices for the first step; all zero: they
@@ -24,10 +24,10 @@ typedef struct {
     guint64 pinned_bytes;
     guint threads;
     double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
-    double touch_seconds; /* of threads, summed */
-    double pin_seconds;   /* of threads, summed */
-    double
-        load_seconds; /* behind that: each class of layers ran once, so that its kernels are loaded */
+    double touch_seconds; /* sum over threads */
+    double pin_seconds;   /* sum over threads */
+    /* time after that: each class of layers ran once, so that its kernels are loaded */
+    double load_seconds;
 } RpPinnedMemory;
 
 /* Time of compute actions, all devices', so far. On threads of a machine that others use too, the

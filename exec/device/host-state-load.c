@@ -12,8 +12,8 @@ typedef struct {
     const RpWeights *weights;
     guint index;
     RpOptimizerLayer *state; /* NULL: frozen */
-    gsize element;           /* of the layer, with which the weight begins */
-    RpShard share;           /* of the layer, that the state is of */
+    gsize element;           /* element of the layer at which the weight begins */
+    RpShard share;           /* share of the layer that @state has */
     guint8 *frozen;
     RpDtype storage;
 } LoadJob;

@@ -80,7 +80,7 @@ give_up(RpHostState *host_state, guint64 step, const double *sums, GError **erro
     g_mutex_lock(&host_state->overflow_lock);
     last = host_state->overflow;
     g_mutex_unlock(&host_state->overflow_lock);
-    if (last.step + host_state->n_skipped > step) { /* that of @step itself may not be there yet */
+    if (last.step + host_state->n_skipped > step) { /* @step's own decision may not be there yet */
         g_autofree char *place = describe_place(host_state, last.broken);
 
         g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,

@@ -22,9 +22,9 @@ typedef struct {
 
 typedef struct {
     guint64 own;     /* trained parameters that live here, gaps included */
-    RpShard share;   /* of these: those that this server steps */
-    guint64 tied;    /* those behind them that live in another layer */
-    guint tied_to;   /* which; RP_NONE */
+    RpShard share;   /* the part of these that this server steps */
+    guint64 tied;    /* parameters after those that live in another layer */
+    guint tied_to;   /* that layer; RP_NONE */
     gboolean early;  /* its early step writes weights */
     guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
     RpHostStatePlace weight_place[2];
@@ -38,7 +38,7 @@ typedef struct {
     guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */
-    RpOptimizerLayer *state; /* of the share; NULL: nothing of the layer is trained here */
+    RpOptimizerLayer *state; /* state of the share; NULL: nothing of the layer is trained here */
 } RpHostStateLayer;
 
 /* An iteration on its way. The caller's thread writes reference and targets before the tasks are
@@ -52,7 +52,7 @@ typedef struct {
 /* Contents of a decision buffer (rp_plan_decision()). In a gated plan it is the decision on the
  * last iteration that the buffer is for; else the numbers gathered so far of the iteration. */
 typedef struct {
-    double multiplier; /* of the gradients as stored */
+    double multiplier; /* factor of the gradients as stored */
     double learning_rate;
     float scale; /* loss scale of the iterations whose heads read it */
     guint32 skipped;
@@ -83,19 +83,19 @@ struct _RpHostState {
     guint n_stages;
     RpInterval *stages;
     guint8 *memory;
-    RpPool *pool;            /* of the optimizer's lane; NULL: its own thread alone */
-    RpPool *accumulate_pool; /* of the other lane, which runs beside it */
+    RpPool *pool;            /* threads of the optimizer's lane; NULL: its own thread alone */
+    RpPool *accumulate_pool; /* threads of the other lane, which runs beside it */
     RpHostStateNear near;
     RpOptimizer *optimizer;
-    guint rounds;       /* of an iteration */
+    guint rounds;       /* rounds of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
     RpHostStateIteration ring[RP_HOST_STATE_RING];
     gboolean gated;  /* steps and heads follow the norm's decision */
-    double *squares; /* of devices; NULL: they make none */
+    double *squares; /* written by devices; NULL: they make none */
     RpShares *shares;
-    RpHostStatePlace squares_place; /* of several servers */
+    RpHostStatePlace squares_place; /* only with several servers */
     RpHostStatePlace room_place;
-    RpPool *network_pool; /* of the network's lane */
+    RpPool *network_pool; /* threads of the network's lane */
     guint n_numbers;
     RpHostStateNumbers numbers;
     gpointer numbers_data;
@@ -110,7 +110,7 @@ struct _RpHostState {
     RpHostStateOverflow overflow; /* under it */
     gboolean evaluates;
     guint64 next_iteration;  /* to be decided */
-    guint64 first_iteration; /* of the plan */
+    guint64 first_iteration; /* first iteration of the plan */
     guint64 steps_before;    /* it */
 };
 

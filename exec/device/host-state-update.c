@@ -356,7 +356,7 @@ step(RpHostState *host_state, const RpBackendTask *task, GError **error)
     if (host_state->layers[layer].early && decision->holds)
         return TRUE;
     if (decision->skipped) {
-        /* of two versions, this one is older than the weights; early ones are not theirs */
+        /* with two versions this one is older than the weights; early ones are not theirs */
         if (published != NULL)
             rp_host_state_publish(host_state, layer, published);
     } else {

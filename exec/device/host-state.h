@@ -39,9 +39,9 @@ typedef struct {
     double max_grad_norm; /* 0 = no clipping */
     gboolean scale_loss;  /* dynamic loss scaling; otherwise the scale is 1 */
     RpLossScaleOptions loss_scale;
-    guint threads;             /* of the optimizer; 0 = 1 */
+    guint threads;             /* threads of the optimizer; 0 = 1 */
     const char *avoid_cpus;    /* processors left to devices, or NULL */
-    const RpNodes *nodes;      /* of the machine, or NULL: one. Borrowed: outlive the state */
+    const RpNodes *nodes;      /* nodes of the machine, or NULL: one. Borrowed: outlive the state */
     const RpAdamwOps *variant; /* NULL = the best */
     RpServers *servers;        /* this is one of; NULL = there is one. The plan is gated */
 } RpUpdateOptions;
@@ -58,15 +58,16 @@ typedef struct {
     guint64 n_updates;      /* steps that were applied; the learning rate follows them */
     guint64 n_iterations;   /* steps, skipped ones included */
     RpLossScale loss_scale; /* after the last update */
-    float next_scale;       /* of the next iteration: asynchronous, it was fixed one update ago */
+    /* scale of the next iteration: asynchronous, it was fixed one update ago */
+    float next_scale;
 } RpUpdateState;
 
 /* Outcome of an iteration's update. */
 typedef struct {
     double learning_rate;
-    double grad_norm; /* of the mean loss, before clipping */
+    double grad_norm; /* norm for the mean loss, before clipping */
     gboolean skipped; /* a loss or gradient was not finite: the loss scale was lowered instead */
-    float loss_scale; /* that the iteration ran with */
+    float loss_scale; /* scale that the iteration ran with */
     guint64 n_targets;
 } RpUpdateReport;
 
@@ -83,8 +84,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
 
 /* Where the machine has several memory nodes. */
 typedef struct {
-    guint nodes;   /* that threads of the optimizer run on; 0: nothing was asked of the system */
-    guint64 bytes; /* that are to lie near the thread that steps them */
+    /* nodes that threads of the optimizer run on; 0: nothing was requested of the system */
+    guint nodes;
+    guint64 bytes; /* bytes that should be NUMA-local to the thread that steps them */
     char *problem; /* why there are none; or NULL */
 } RpHostStateNear;
 
@@ -163,7 +165,7 @@ float rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
  * there. */
 typedef struct {
     gint32 layer;
-    guint32 token; /* of the micro-batch's */
+    guint32 token; /* token of the micro-batch */
 } RpBrokenOutput;
 
 /**

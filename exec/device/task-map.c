@@ -147,7 +147,8 @@ rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
 {
     const guint8 *operand = rp_task_operand(map, task, RP_ROLE_PARAMETERS);
     const guint first = rp_task_stage(map, task)->layers.first;
-    guint lowest = first; /* of the task's layers: the first operand is of it, or of one behind */
+    /* the task's lowest layer: the first operand belongs to it or to a later one */
+    guint lowest = first;
 
     if (operand == NULL || !is_layerwise(map))
         return operand;

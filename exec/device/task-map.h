@@ -12,7 +12,7 @@
 typedef struct {
     RpKernelStream *stream;  /* where kernels are issued */
     double *losses;          /* [RP_BATCH_FEED_RING x M][n_losses] to which its heads add */
-    void *squares_workspace; /* of sum_squares: rp_task_map_squares_workspace() */
+    void *squares_workspace; /* sum_squares': rp_task_map_squares_workspace() */
     gsize begun;             /* 1 + place of the micro-batch whose action began sums; 0: none yet */
 } RpTaskDevice;
 
@@ -25,30 +25,31 @@ typedef struct {
     guint micro_batches; /* M of an iteration */
     gsize tokens;        /* T of a micro-batch */
     gsize element_bytes;
-    RpDtype leaving_dtype;      /* of gradients on their way */
+    RpDtype leaving_dtype;      /* type of leaving gradients */
     gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
     guint64 *constants;         /* [gpus] offset in the device's arena */
     guint64 *residents;      /* [gpus][n_layers] the same of what stays there, or RP_LAYOUT_NONE */
     guint64 *first;          /* [n_layers] where a layer begins among what goes up of all */
-    gboolean device_squares; /* of gradients that leave */
-    guint rounds;            /* of an iteration */
+    gboolean device_squares; /* devices sum the squares of leaving gradients */
+    guint rounds;            /* rounds of an iteration */
     gboolean layerwise;      /* parameters and leaving gradients have a buffer for each layer */
     guint *saved_groups;     /* [n_layers] what forwards save for their backwards */
     RpSavedPlace *saved;     /* [gpus][n_layers] of the running action's layers */
-    gboolean is_packed;      /* what goes up is expanded before actions read it */
+    gboolean is_packed;      /* the upload is expanded before actions read it */
     gint32 *packed;          /* [gpus][2][T] targets that are not masked, and their rows */
-    gsize n_losses;          /* of a micro-batch: its own, and the auxiliary one if there is one */
-    gsize most_places;       /* rp_network_most_places() */
-    gint32 *places;          /* [gpus][most_places] of a micro-batch, or %NULL */
-    RpTaskDevice *devices;   /* [gpus] */
+    /* losses of a micro-batch: its own, and the auxiliary one if there is one */
+    gsize n_losses;
+    gsize most_places;     /* rp_network_most_places() */
+    gint32 *places;        /* [gpus][most_places] of a micro-batch, or %NULL */
+    RpTaskDevice *devices; /* [gpus] */
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
     double *losses;  /* [RP_BATCH_FEED_RING x M][n_losses] as the host reads them */
     double *squares; /* [RP_BATCH_FEED_RING][n_layers] of gradients that have left; or NULL */
-    guint32
-        *broken; /* [RP_BATCH_FEED_RING x M][n_layers] tokens from the first on at which a layer's
-                      * output is not finite; 0: all is */
+    /* [RP_BATCH_FEED_RING x M][n_layers] tokens from the first whose output is not finite; 0: all
+     * are finite */
+    guint32 *broken;
 } RpTaskMap;
 
 /* All borrowed; stages and fixed buffers of @plan are read now. */

@@ -26,7 +26,7 @@ rp_counter_advance(RpCounter *counter, guint64 value)
     if (atomic_load(&counter->wanted) > value)
         return;
     pthread_mutex_lock(&counter->lock);
-    atomic_store(&counter->wanted, G_MAXUINT64); /* those who still sleep write it again */
+    atomic_store(&counter->wanted, G_MAXUINT64); /* threads that still sleep write it again */
     pthread_cond_broadcast(&counter->cond);
     pthread_mutex_unlock(&counter->lock);
 }

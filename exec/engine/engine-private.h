@@ -28,7 +28,7 @@ typedef struct {
 struct _RpEngineTask {
     RpBackendTask task;
     guint64 position; /* in its lane, counted from the first batch */
-    guint first_wait; /* of RpBatch.waits: those for the start, then those for the rest */
+    guint first_wait; /* index in RpBatch.waits: those for the start, then those for the rest */
     guint n_waits;
     guint n_late;          /* more than 0: the task is launched in two parts */
     RpBackendEvent *start; /* device tasks */
@@ -49,13 +49,13 @@ typedef struct {
     guint64 number;
     RpTaskId first_id;
     gsize n_tasks;
-    gsize capacity; /* of tasks and order */
+    gsize capacity; /* capacity of tasks and order */
     RpEngineTask *tasks;
     guint32 *order;         /* indices of tasks by worker, ids ascending */
     guint *worker_first;    /* n_workers + 1 indices into order */
     GArray *waits;          /* RpEngineWait */
     GArray *accesses;       /* RpBackendAccess */
-    RpTraceRecord *records; /* of all tasks; the collector's until the batch is over */
+    RpTraceRecord *records; /* one for each task; the collector's until the batch is over */
     gsize records_capacity;
     const RpEngineTask **last; /* per lane: the batch's last task; %NULL = none */
     RpEventPool *pools;        /* per device */
@@ -80,9 +80,9 @@ typedef struct {
 } RpWorker;
 
 struct _RpEngine {
-    RpPlan *plan;         /* that is appended */
-    RpPlan *first;        /* that the engine was made with: `trace` is of it */
-    RpTrace *other_trace; /* of any other; or NULL */
+    RpPlan *plan;         /* the plan that is appended */
+    RpPlan *first;        /* the plan that the engine was made with: `trace` is of it */
+    RpTrace *other_trace; /* trace of any other plan; or NULL */
     RpBackend *backend;
     RpEngineOptions options;
     guint gpus;
@@ -92,8 +92,8 @@ struct _RpEngine {
     guint n_started; /* workers that have a thread */
     RpWorker *workers;
     RpBackendLane **lanes; /* device lanes */
-    RpCounter
-        *progress; /* per lane: tasks issued (device) or done (host), from the first batch on */
+    /* per lane: tasks issued (device) or done (host), from the first batch on */
+    RpCounter *progress;
     RpCounter appended; /* batches */
     RpCounter over;     /* batches: the collector's */
     RpBatch *ring;

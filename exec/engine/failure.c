@@ -39,7 +39,7 @@ rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
     pthread_mutex_lock(&engine->failure_lock);
     engine->n_failing++;
     first = engine->failure == NULL;
-    /* of tasks that failed side by side, the one that a serial program comes to first */
+    /* among tasks that failed at the same time, names the one that a serial program comes to first */
     if (first || (task < engine->failed_task &&
                   !g_error_matches(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED))) {
         GError *later = engine->failure;

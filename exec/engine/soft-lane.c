@@ -23,7 +23,7 @@ typedef struct {
 
 struct _RpBackendEvent {
     RpBackendLane *lane; /* these two are written when the record is issued */
-    guint64 record;      /* of the lane's records, from 1 */
+    guint64 record;      /* number of the lane's records, from 1 */
     gint64 real_ns;      /* these two when it happens */
     gint64 device_ns;
 };
@@ -46,7 +46,7 @@ struct _RpSoftShared {
     pthread_mutex_t lock;
     pthread_cond_t cancelled_cond;
     _Atomic gboolean cancelled;
-    GPtrArray *lanes; /* that run */
+    GPtrArray *lanes; /* lanes that run */
     GPtrArray *ended; /* until no other lane can look at their records */
 };
 

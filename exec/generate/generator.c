@@ -13,7 +13,7 @@ struct _RpGenerator {
     const RpKernels *kernels;
     RpProbe *probe;
     RpWeights *weights; /* a list of our own, unbound */
-    void *parameters;   /* of the device */
+    void *parameters;   /* parameters on the device */
     void *cache;
     guint8 *row; /* logits of one, as they come */
     float *logits;
@@ -27,7 +27,7 @@ typedef struct {
     void *workspace;
     gint32 *ids;       /* [sequences][tokens] */
     gint32 *rows;      /* [sequences]: of the last token of each */
-    guint rope_tokens; /* that the constants are of */
+    guint rope_tokens; /* tokens that the constants are for */
 } Shape;
 
 /* ---- shapes ---- */
@@ -146,7 +146,7 @@ typedef struct {
     RpAnswer *answers;
     guint n;
     guint most_tokens;
-    guint first_length; /* of the longest prompt */
+    guint first_length; /* length of the longest prompt */
     const RpSampling *sampling;
     RpGeneratorToken on_token;
     gpointer user_data;

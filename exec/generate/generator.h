@@ -28,7 +28,7 @@ typedef struct _RpGenerator RpGenerator;
 
 typedef struct {
     guint sequences; /* answered at once, 1 to RP_GENERATOR_MAX_SEQUENCES */
-    guint tokens;    /* of the longest prompt and its answer together */
+    guint tokens;    /* length of the longest prompt and its answer together */
     gint32 ends[RP_GENERATOR_MAX_ENDS];
     guint n_ends;
 } RpGeneratorOptions;
@@ -39,7 +39,7 @@ typedef struct {
     guint n_prompt;       /* > 0 */
     gint32 *answer;       /* room for most_tokens of them */
     guint n_answer;       /* (out): the id that ends it included */
-    guint64 number;       /* of the prompt, for the dice */
+    guint64 number;       /* number of the prompt, for sampling */
 } RpAnswer;
 
 /* After each token of answers[@index]. Returns: whether it may go on */

@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     const RpAttentionArgs *args;
     size_t sequence;
-    size_t start, length; /* of the sequence, tokens */
+    size_t start, length; /* the sequence's first token, and its tokens */
     size_t head, kv_head;
     size_t query, queries; /* first and number */
     size_t key, keys;
@@ -407,7 +407,8 @@ static float
 join_sink(float sink, float *lse)
 {
     const float before = *lse;
-    const float lesser = rp_host_exp(-fabsf(sink - before)); /* of the two, a share of the other */
+    /* the lesser of the two, as a share of the other */
+    const float lesser = rp_host_exp(-fabsf(sink - before));
 
     *lse = MAX(sink, before) + logf(1.0f + lesser);
     return (sink > before ? lesser : 1.0f) / (1.0f + lesser);

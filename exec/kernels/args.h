@@ -98,8 +98,9 @@ typedef struct {
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
     bool half_sums; /* not with @scale */
-    uint8_t way;    /* of those that the backend has for such a shape; 0, or none such: the first */
-    float scale;    /* 0: none */
+    /* kernel variant among the backend's for such a shape; 0, or none such: the first */
+    uint8_t way;
+    float scale;                         /* 0: none */
     size_t a_stride, b_stride, c_stride; /* elements from a row to the next; 0: no gaps between */
     const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
     void *workspace;
@@ -253,8 +254,9 @@ typedef struct {
     size_t heads, kv_heads, head_size;    /* kv_heads divides heads */
     size_t window;                        /* keys that a query sees, itself included; 0 = all */
     float scale;                          /* 1 / sqrt(D) as a rule */
-    RpAttentionChoice choice;             /* what it cannot do, the built-in one does */
-    const int32_t *starts;                /* [sequences+1]: first tokens; the last is T */
+    /* shapes that it cannot do are left to the built-in one */
+    RpAttentionChoice choice;
+    const int32_t *starts; /* [sequences+1]: first tokens; the last is T */
     const int32_t *wanted; /* forward, of the host, or NULL: [sequences], the one query of each
                                              whose output is wanted; others may be left alone */
     const void *q;         /* [T,heads,D] */
@@ -375,7 +377,7 @@ typedef struct {
  * bit the same in every backend. */
 typedef struct {
     RpLowbit format;
-    RpDtype dtype; /* of y */
+    RpDtype dtype; /* type of y */
     RpLowbitShape shape;
     const void *packed; /* rp_lowbit_layout().total bytes, at a multiple of RP_LOWBIT_ALIGNMENT */
     void *y;            /* [matrices,rows,columns] */
@@ -392,7 +394,7 @@ typedef struct {
 /* codes[r,c] = turned[c,r] = x[r,c] / scale[0], rounded, and the scale (core/base/fp8.h). Bit for bit
  * the same in every backend. */
 typedef struct {
-    RpDtype dtype; /* of x */
+    RpDtype dtype; /* type of x */
     RpDtype code;  /* RP_DTYPE_E4M3, RP_DTYPE_E5M2 */
     size_t rows, columns;
     const void *x;        /* [rows,columns] */
@@ -433,7 +435,7 @@ typedef struct {
  * what is dropped: the same arguments drop it again. Bit for bit the same in every backend. */
 typedef struct {
     RpDtype dtype;
-    size_t rows, n; /* of an array [rows,n] */
+    size_t rows, n; /* shape of an array [rows,n] */
     uint64_t key;
     uint32_t step, row;
     uint32_t threshold; /* p 2^32 */
@@ -447,7 +449,7 @@ typedef struct {
  * 1), as a signed number, times 2^-31: uniform in [-1, 1). Bit for bit the same in every backend. */
 typedef struct {
     RpDtype dtype;
-    size_t rows, n; /* of an array [rows,n] */
+    size_t rows, n; /* shape of an array [rows,n] */
     uint64_t key;
     uint32_t step, row;
     float magnitude;
@@ -461,7 +463,7 @@ typedef struct {
     RpDtype dtype;
     size_t n, columns;
     const void *x;
-    uint32_t *left; /* of the device's memory, or pinned memory of the host */
+    uint32_t *left; /* in the device's memory, or pinned memory of the host */
 } RpFindBrokenArgs;
 
 /* sum[0] = NaN if loss[0] is infinite or NaN, else it stays. */

@@ -4,7 +4,7 @@
 #include "core/base/quote.h"
 #include "exec/lowbit/lowbit-file.h"
 
-#define COPY_BYTES ((gsize)1 << 18) /* of a thread at a time */
+#define COPY_BYTES ((gsize)1 << 18) /* bytes that a thread copies at a time */
 
 /* ---- stacks ---- */
 

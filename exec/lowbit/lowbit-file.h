@@ -28,16 +28,16 @@ GQuark rp_lowbit_error_quark(void);
 /* A weight of a checkpoint: its parts, or itself if it is not packed; or a stack of such. */
 typedef struct _RpLowbitSource RpLowbitSource;
 struct _RpLowbitSource {
-    const char *name;           /* of the caller */
+    const char *name;           /* the caller's */
     const RpSafetensor *tensor; /* the codes, or the plain weight */
     gboolean is_packed;
     RpLowbit format; /* if it is */
-    guint rank;      /* of the weight */
+    guint rank;      /* rank of the weight */
     guint64 shape[RP_SAFETENSORS_MAX_RANK];
     const RpSafetensor *parts[RP_N_LOWBIT_PARTS]; /* NULL: none, or the offset */
-    float offset;                                 /* of nf4 */
-    const RpLowbitSource
-        *pieces; /* of a stack whose matrices stand one by one: in their order, of one size */
+    float offset;                                 /* nf4 only */
+    /* matrices of a stack that stand one by one: in their order, of one size */
+    const RpLowbitSource *pieces;
     guint n_pieces;
 };
 

@@ -6,11 +6,10 @@
 #include "exec/measure/measure.h"
 #include "exec/optim/optimizer.h"
 
-#define PARAMETERS 16384 /* of a thread: 18 bytes each, within its own cache */
+#define PARAMETERS 16384 /* parameters of a thread: 18 bytes each, within its own cache */
 #define PARAMETER_BYTES 12
-#define SPAN 8 /* steps that are timed together: an even number */
-#define SHARE_OF_SECONDS                                                                           \
-    0.08 /* of what a kind of layer is measured for: to measure, and half of it before */
+#define SPAN 8                /* steps that are timed together: an even number */
+#define SHARE_OF_SECONDS 0.08 /* share of a kind of layer: to measure, and half of it before */
 
 typedef struct {
     RpOptimizerForm form;
@@ -113,7 +112,7 @@ rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profi
         *all = 0;                                                                                  \
         for (guint i = 0; i < n_threads; i++)                                                      \
             *all += each[i];                                                                       \
-        *all = CLAMP(*all, 1e6, 1e15); /* what a file may say */                                   \
+        *all = CLAMP(*all, 1e6, 1e15); /* a file's range */                                        \
     }
     RP_OPTIMIZER_FORMS(MEASURE)
 #undef MEASURE

@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-#define WORK_REPEATS 4 /* of all parts, in one go */
+#define WORK_REPEATS 4 /* repeats of all parts, in one go */
 
 static void
 run_forward(gpointer data)

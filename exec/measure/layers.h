@@ -9,7 +9,7 @@
 enum {
     RP_ROOM_CONSTANTS,
     RP_ROOM_PARAMETERS,
-    RP_ROOM_UPLOAD, /* of a layer of a network with packed weights */
+    RP_ROOM_UPLOAD, /* a layer's upload in a network with packed weights */
     RP_ROOM_INPUT,
     RP_ROOM_GRADIENT,
     RP_ROOM_OUTPUT,
@@ -29,12 +29,13 @@ typedef struct {
     guint boundary;
     RpStageCall call; /* with every pointer; parts take what is theirs */
     void *room[RP_N_ROOMS];
-    guint n_copies; /* of weights and sums, one behind the other in their rooms; > 0 */
-    guint copy;     /* that parts have now */
+    guint n_copies; /* copies of weights and sums, one after the other in their buffers; > 0 */
+    guint copy;     /* the copy in use */
     gsize weights_bytes, sums_bytes; /* from one copy to the next */
     void *d_input;                   /* NULL of layer 0 */
     double routing;                  /* skew of tokens' experts; 0: as they come */
-    const gint32 *tokens;            /* whose embeddings are a block's input; NULL: random states */
+    /* tokens whose embeddings are a block's input; NULL: random states */
+    const gint32 *tokens;
 } RpMeasuredLayer;
 
 /* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the

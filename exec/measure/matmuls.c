@@ -14,10 +14,10 @@
 #include "exec/system/clock.h"
 
 #define WARM_UP_SECONDS 0.5 /* clocks need not settle: all ways have the same */
-#define SECONDS 0.1         /* of rounds, of each shape */
+#define SECONDS 0.1         /* time for the rounds of each shape */
 #define LEAST_ROUNDS 3
-#define BEHIND 1.15 /* of the fastest look: no round is worth it */
-#define WORTH 0.98  /* of the first's time: what is hardly faster may be so by chance */
+#define BEHIND 1.15 /* multiple of the fastest look above which no round is worth it */
+#define WORTH 0.98  /* share of the first's time: a smaller gain may be chance */
 #define SEED 7
 #define TILE 65536 /* random numbers in a row; larger operands repeat them */
 
@@ -87,7 +87,7 @@ fill(const Product *product, guint room, RpDtype dtype, gsize n, GError **error)
     make_tile(dtype, random, tile);
     if (!probe->ops->upload(probe, to, tile, there, error))
         return FALSE;
-    for (; there < bytes; there *= 2) /* whatever storage: a plain copy */
+    for (; there < bytes; there *= 2) /* all storages alike: a plain copy */
         product->kernels->convert(
             probe->ops->stream(probe),
             &(RpElementsArgs){.n = MIN(there, bytes - there) / sizeof(guint16),

@@ -48,9 +48,10 @@ struct _RpMeasurer {
     const RpMeasureOptions *options; /* resolved */
     guint n_measures;                /* in all */
     guint measure;                   /* under way */
-    const RpNetwork *network;        /* whose layers work while links are measured; or NULL */
-    RpMeasureWork *work;             /* that does */
-    gboolean over_swings;            /* take the probe's swing_seconds at least */
+    /* network whose layers work while links are measured; or NULL */
+    const RpNetwork *network;
+    RpMeasureWork *work;  /* the work */
+    gboolean over_swings; /* take the probe's swing_seconds at least */
 };
 
 /**

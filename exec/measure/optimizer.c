@@ -21,9 +21,9 @@
 #define LEAST_BYTES (64 * RP_MIB)
 #define THREAD_BYTES RP_GIB /* no cache holds so much */
 #define MOST_BYTES (32 * RP_GIB)
-#define MEMORY_SHARE 8                     /* of what is available */
+#define MEMORY_SHARE 8                     /* part of the available memory */
 #define LAYER_PARAMETERS ((gsize)48 << 20) /* at most */
-#define STATE_BYTES (3 * sizeof(float))    /* of a parameter */
+#define STATE_BYTES (3 * sizeof(float))    /* state of a parameter */
 #define TRAFFIC_BYTES (2 * STATE_BYTES)    /* gradient and weight are added */
 #define PAGE 4096
 #define GRANULE 16384
@@ -34,7 +34,7 @@ typedef enum { NORM, STEP, ACCUMULATE, GRADIENT_COPY, PARAMETER_COPY, N_PASSES }
 
 typedef struct {
     RpOptimizerLayer *state;
-    RpOptimizerStep step; /* of all its parameters */
+    RpOptimizerStep step; /* step of all its parameters */
     float *copied;
 } Layer;
 

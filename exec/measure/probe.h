@@ -65,9 +65,9 @@ typedef struct {
 /* The beginning of every probe. One thread at a time. */
 struct _RpProbe {
     const RpProbeOps *ops;
-    RpProbe **
-        beside; /* of the other parts of its card, which share its power: layers are timed while these
-                         run the same; each by one thread at a time */
+    /* probes of the card's other parts, which share its power: layers are timed while these run the
+     * same layer; each is used by one thread at a time */
+    RpProbe **beside;
     guint n_beside;
 };
 

@@ -13,16 +13,17 @@
 typedef gboolean (*RpMeasureProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
-    guint devices;           /* that the file is for; RpProfile.gpus. 0 = 1 */
+    guint devices;           /* devices that the file is for; RpProfile.gpus. 0 = 1 */
     double seconds;          /* spent on each kind of layer and direction; 0 = 0.5 */
-    guint max_runs;          /* of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
-    guint optimizer_threads; /* that a run would give the optimizer; 0 = 1 */
-    RpOptimizerForm form;    /* of what it would keep */
-    double routing;          /* of experts: rows of the fullest over the mean, with random weights;
-                                0 = as the router takes them */
-    const gint32
-        *tokens; /* (nullable): of a micro-batch: with weights, blocks get their embeddings,
-                                as the model's first block does; else random states */
+    guint max_runs;          /* runs of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
+    guint optimizer_threads; /* threads that a run would give the optimizer; 0 = 1 */
+    RpOptimizerForm form;    /* format of the state that it would keep */
+    /* skew of experts: rows of the fullest over the mean, with random weights; 0 = as the router
+     * takes them */
+    double routing;
+    /* (nullable): tokens of a micro-batch: with weights, blocks get their embeddings, as the model's
+     * first block does; else random states */
+    const gint32 *tokens;
     RpMeasureProgress progress; /* may be NULL */
     gpointer user_data;
 } RpMeasureOptions;

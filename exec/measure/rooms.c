@@ -17,9 +17,9 @@
 /* Random numbers in a row; larger tensors repeat them. */
 #define TILE 65536
 #define SEED 1
-#define GRADIENT_SIZE 1e-3f /* of an output */
+#define GRADIENT_SIZE 1e-3f /* size of an output's gradient */
 #define ALIGNMENT 256
-#define MOST_COPIES_BYTES (256 * RP_MIB) /* of weights and sums */
+#define MOST_COPIES_BYTES (256 * RP_MIB) /* limit of weights and sums */
 
 void
 rp_measured_layer_take_next(RpMeasuredLayer *layer)

@@ -9,13 +9,13 @@
 #include "exec/system/memory-limit.h"
 
 #define LEAST_RUNS 5
-#define LEAST_LONG_RUNS 2 /* of what takes so long that clocks swing within one */
+#define LEAST_LONG_RUNS 2 /* runs so long that clocks swing within one */
 #define LONG_SECONDS 5
 /* A measurement that is given less time than usual (0.5 s) warms up and covers swings for less, too. */
 #define WARM_UP 4.0 /* times RpMeasureOptions.seconds, at most */
 #define SWING 7.0
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
-#define BATCHES 8 /* that the time of a measurement is divided into, where runs are repeated */
+#define BATCHES 8       /* batches that a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
 #define HUGE_PAGE ((gsize)2 << 20)
 #define MARGIN 16 /* a part of it is left for matmuls, tiles and page tables beside it */

@@ -32,8 +32,8 @@ typedef struct {
     const char *name;
     RpConfigKeyFate fate;
     gboolean in_rope;  /* stands in rope_scaling or rope_parameters */
-    const char *taken; /* of a refused key: "true", "{} or null" */
-    const char *why;   /* of a refused or ignored key */
+    const char *taken; /* values taken for a refused key: "true", "{} or null" */
+    const char *why;   /* reason for refusing or ignoring a key */
 } RpConfigKey;
 
 /* The keys that transformers reads, one by one. Returns: FALSE behind the last */

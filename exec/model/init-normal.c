@@ -13,7 +13,7 @@
 #include "exec/kernels/philox.h"
 #include "exec/model/init.h"
 
-#define WORDS 4 /* of one Philox block */
+#define WORDS 4 /* words of one Philox block */
 #define COUNTERS 64
 #define GROUP (WORDS * COUNTERS)
 

@@ -106,7 +106,7 @@ typedef struct {
     const RpInitOptions *options;
     const RpWeights *weights;
     RpSafetensorsWriter *writer;
-    const guint *numbers; /* of each weight in the files */
+    const guint *numbers; /* each weight's number in the files */
     pthread_mutex_t mutex;
     pthread_cond_t turn;
     /* under the mutex: where the next piece begins, how many were taken and written */
@@ -115,7 +115,7 @@ typedef struct {
     guint64 n_taken;
     guint64 n_written;
     gboolean failed;
-    /* of the thread whose turn it is */
+    /* belongs to the thread that writes now */
     GError *error;
     guint64 done;
     guint64 total;

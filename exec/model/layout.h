@@ -42,31 +42,31 @@ typedef struct {
     guint64 element;                   /* RP_LAYOUT_NONE: it has none, or a frozen one */
     guint64 shape[RP_WEIGHT_MAX_RANK]; /* [out,in] of a matrix, [E,out,in] of a stack */
     gboolean transposed;               /* a stack of [E,in,out] */
-    float scale;                       /* of an adapter: s */
-    guint64 key;        /* of an adapter: what elements of its input are dropped by */
-    guint64 upload;     /* byte of what goes up */
+    float scale;                       /* an adapter's s */
+    guint64 key;        /* an adapter's key: chooses the dropped elements of its input */
+    guint64 upload;     /* byte of the upload */
     gboolean is_packed; /* there: in @format */
     RpLowbit format;
     RpLowbitShape packed_shape;
-    gboolean has_codes; /* devices read codes of it */
-    guint64
-        code_rows; /* of what they are codes of: more than its own where those behind it are in one
-                         * with it, 0 where it is so itself (rp_layout_join_codes()) */
+    gboolean has_codes; /* devices read it as fp8 */
+    /* rows of the quantized matrix: more than its own if the next ones are fused with it, 0 if it is
+     * fused with one before (rp_layout_join_codes()) */
+    guint64 code_rows;
 } RpWeightPlace;
 
 typedef struct {
-    guint64 first_byte;    /* of all layers before */
+    guint64 first_byte;    /* first byte, counted over all layers */
     guint64 bytes;         /* gaps included */
-    guint64 first_upload;  /* the same of what goes up */
+    guint64 first_upload;  /* the same for the upload */
     guint64 upload_bytes;  /* the same as @bytes where nothing is packed */
-    guint64 frozen_bytes;  /* of frozen weights that are not tied, as they go up */
-    guint64 tied_bytes;    /* the last so many are the embedding's (tied head), or 0 */
-    guint64 first_element; /* of all layers before */
+    guint64 frozen_bytes;  /* bytes of frozen weights that are not tied, as they go up */
+    guint64 tied_bytes;    /* at the end: the embedding's (tied head), or 0 */
+    guint64 first_element; /* first element, counted over all layers */
     guint64 elements;      /* trained, gaps included */
-    guint64 tied_elements; /* the last so many are the embedding's, or 0 */
-    gboolean has_codes;    /* matrices of linear layers have */
+    guint64 tied_elements; /* at the end: the embedding's, or 0 */
+    gboolean has_codes;    /* matrices of linear layers are read as fp8 */
     gboolean trains_codes; /* one of them is trained */
-    guint64 scratch; /* where matrices are expanded on the way to codes; RP_LAYOUT_NONE: nowhere */
+    guint64 scratch; /* where matrices are expanded before they are quantized; or RP_LAYOUT_NONE */
     guint64 scratch_bytes;
     RpWeightPlace place[RP_N_WEIGHT_KINDS];
 } RpLayerLayout;

@@ -125,7 +125,7 @@ typedef struct {
     const RpWeights *weights;
     const RpSafetensors *checkpoint;
     RpDtype dtype;
-    GHashTable *names; /* of its tensors that were found */
+    GHashTable *names; /* names of its tensors that were found */
     const RpSafetensor **source;
     RpLowbitSource **packed;
     GPtrArray *own;

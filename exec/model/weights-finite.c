@@ -34,7 +34,7 @@ typedef struct {
 
 typedef struct {
     const RpWeights *weights;
-    gint32 limit32; /* of bits as fp32 has them, without the sign */
+    gint32 limit32; /* limit for fp32 bits without the sign */
     RpDtype dtype;
     GArray *pieces; /* (element-type Piece) */
     atomic_uint next;
@@ -64,7 +64,7 @@ static guint16
 infinite_bits16(RpDtype source, RpDtype dtype)
 {
     if (source == RP_DTYPE_FP16)
-        return 0x7c00; /* what is finite is so in all types */
+        return 0x7c00; /* finite values are finite in all types */
     return (guint16)((infinite_bits(dtype) + 0xffff) >> 16);
 }
 

@@ -22,7 +22,7 @@
 #define PIECE_BYTES ((gsize)4 << 20)
 #define PIECE_VALUES ((gsize)1 << 20)
 #define MAX_THREADS 32
-#define LAYER_DIGITS 16 /* of its SHA-256, to tell which layers differ */
+#define LAYER_DIGITS 16 /* digits of a layer's SHA-256, to show which layers differ */
 
 typedef struct {
     guint weight;

@@ -15,11 +15,11 @@ struct _RpWeights {
     RpAdapterMap **map;          /* the same: of adapters of experts */
     GPtrArray *own; /* (element-type void): parts of tensors, packed sources, and maps */
     RpDtype dtype;
-    guint64 seed; /* of weights that are made */
+    guint64 seed; /* seed of weights that are made */
     RpLora lora;  /* rank 0: no adapters */
     /* Sources of the base, as bound; of one that is made without data; %NULL before. */
     const RpSafetensor **base;
-    GMutex base_lock; /* of the next two */
+    GMutex base_lock; /* guards the next two */
     char *base_hash;  /* or NULL */
     char *base_values;
     gboolean keeps_hash;

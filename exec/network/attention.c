@@ -15,7 +15,7 @@
 /* Queries and keys as attention sees them. */
 typedef struct {
     void *q, *k;
-    float *q_rstd, *k_rstd; /* of q/k norm; [T,H], [T,K] */
+    float *q_rstd, *k_rstd; /* q/k norm's; [T,H], [T,K] */
 } Heads;
 
 static const RpWeightKind qkv[] = {RP_WEIGHT_Q, RP_WEIGHT_K, RP_WEIGHT_V};

@@ -55,7 +55,7 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
     RpRoom *scratch = &pass->scratch;
 
     rp_pass_take_kept(pass, kept, z.T);
-    if (pass->measuring) /* what it takes where the forward has saved something: more */
+    if (pass->measuring) /* with the forward's saved values it takes more */
         pass->kept.used = FALSE;
 
     const void *s = rp_pass_take(pass, rp_pass_room(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);

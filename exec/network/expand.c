@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     const RpNetwork *network;
     RpKernelStream *stream;
-    const guint8 *upload; /* of the layer */
+    const guint8 *upload; /* the layer's */
     const guint8 *frozen; /* the same, or what stays on the device */
     guint8 *parameters;
     Run run;

@@ -396,7 +396,7 @@ experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *
     RpRoom *scratch = &pass->scratch;
     const Sizes n = sizes_of(pass);
     const Kept kept = take_kept(pass, kept_room != NULL ? kept_room : scratch, b, &n);
-    void *x = rp_pass_take(pass, scratch, n.R * b->C); /* of the experts, then what they make */
+    void *x = rp_pass_take(pass, scratch, n.R * b->C); /* the experts' input, then their output */
     void *act;
 
     const RpOperand routed = rp_pass_plain(b->T, normed);

@@ -64,7 +64,7 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
                                .logits = chunk->logits,
                                .labels = targets,
                                .gradient = dx != NULL,
-                               /* what is only looked at is the loss itself */
+                               /* only the loss itself is looked at */
                                .smoothing =
                                    dx != NULL ? (float)pass->network->options.label_smoothing : 0};
 

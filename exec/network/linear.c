@@ -119,7 +119,7 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpOperand *x, const
 /* Layers that are one, or one layer: rows of their matrices, and of their adapters' A. */
 typedef struct {
     RpJoint joint;
-    size_t out, rank;  /* of all; rank 0: no adapters */
+    size_t out, rank;  /* sums over all; rank 0: no adapters */
     RpWeightKind kind; /* the first */
     RpWeightKind a;    /* its A */
 } Layers;

@@ -10,7 +10,7 @@
 #define LEAST_HEAD_CHUNK 1024
 #define MOST_HEAD_CHUNK 4096         /* as long as it takes no more than blocks do */
 #define MOST_HEAD_CHUNK_BEYOND 16384 /* with memory of its own */
-#define MOST_LOGITS G_MAXINT32       /* of a chunk */
+#define MOST_LOGITS G_MAXINT32       /* logits of a chunk */
 
 static const RpLayerOps *const kinds[] = {
     [RP_LAYER_EMBEDDING] = &rp_embedding_ops,
@@ -51,7 +51,7 @@ larger(RpScratch a, RpScratch b)
     return (RpScratch){kernel, kernel + MAX(a.total - a.kernel, b.total - b.kernel)};
 }
 
-/* Anything that is not NULL: wanted. Nobody follows it. */
+/* Marks an output as wanted while sizes are measured. It is never followed. */
 #define WANTED ((void *)1)
 
 static RpLayerSizes
@@ -151,7 +151,7 @@ measure_layers(RpNetwork *network)
         while (!are_alike(network, *class, layer))
             (*class)++;
         const guint noted =
-            network->matmuls->len; /* those of chunks that are tried are forgotten */
+            network->matmuls->len; /* shapes of chunks that are only tried are dropped */
 
         if (layer == network->n_layers - 1 && *chunk == 0)
             for (*chunk = most_head_chunk(network);

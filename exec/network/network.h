@@ -32,8 +32,8 @@
 typedef struct {
     gboolean used;     /* micro-batches have a multiple of 16 tokens */
     RpDtype gradients; /* codes of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
-    guint plain_first, plain_last; /* so many blocks from either end stay in `dtype` */
-    gboolean head; /* of the head, too: head_chunk and rows of calls are multiples of 16 */
+    guint plain_first, plain_last; /* blocks at either end that stay in `dtype` */
+    gboolean head; /* the head uses fp8, too: head_chunk and rows of calls are multiples of 16 */
 } RpNetworkCodes;
 
 typedef struct {
@@ -41,26 +41,25 @@ typedef struct {
     guint sequences;  /* B of a micro-batch */
     guint tokens;     /* S of a sequence */
     guint head_chunk; /* tokens whose logits exist at once; 0 = chosen, from 1024 on */
-    guint64
-        head_memory; /* a chosen one's workspace may be so large, up to 16384 tokens; 0: as a block's */
-    guint
-        mlp_tile; /* tokens of which a dense MLP has gate and up at once; 0 = all up to 65536, of more
-                       16384. All where layers read codes */
+    /* limit of a chosen chunk's workspace, up to 16384 tokens; 0: a block's */
+    guint64 head_memory;
+    /* tokens of which a dense MLP has gate and up at once; 0 = all up to 65536, 16384 of more. It
+     * has all where layers read fp8 values */
+    guint mlp_tile;
     RpAttentionChoice attention;
     gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; codes: in fewer bits */
     RpNetworkCodes codes;
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
-    guint
-        cache_tokens; /* of a sequence, in a cache of keys and values; for forwards alone. 0: none */
-    guint
-        rope_tokens; /* of a sequence: ropes that depend on its length turn as of so many; 0: of all
-                          that there may be */
-    double label_smoothing; /* of the loss while training; 0 = none */
+    /* tokens of a sequence in a cache of keys and values, for forwards alone; 0: no cache */
+    guint cache_tokens;
+    /* length of a sequence for ropes that depend on it; 0: the longest possible */
+    guint rope_tokens;
+    double label_smoothing; /* smoothing of the loss while training; 0 = none */
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
-    double aux_loss; /* of experts: coefficient of the routers' auxiliary loss; 0 = none */
-    const char *matmul_library;     /* (nullable): whose ways these are; both are copied */
+    double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
+    const char *matmul_library; /* (nullable): whose ways these are; both are copied */
     const RpMatmulWay *matmul_ways; /* in which matmuls are multiplied; others in the first one */
     guint n_matmul_ways;
 } RpNetworkOptions;
@@ -180,15 +179,15 @@ typedef struct {
     RpInterval layers;
     const RpStageSteps *steps; /* fused: of them; NULL: all both ways */
     const void *constants;
-    const void *parameters; /* of the stage, layer after layer (exec/model/layout.h) */
+    const void *parameters; /* parameters of the stage, layer after layer (exec/model/layout.h) */
     RpResidents residents;  /* beside them */
-    const void *input;      /* of the first layer */
+    const void *input;      /* input of the first layer */
     void *cache;            /* where options have one */
     const gint32 *cached; /* [B], the host's: tokens of each sequence that are in the cache, behind
                                which one token comes (options.tokens 1); %NULL: none, @input is the
                                beginning */
     guint n_samples;      /* packed: whose places are in the constants; 0: the typical ones */
-    guint longest;        /* of these, tokens */
+    guint longest;        /* the longest of these, tokens */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
      * the end of the stage, the others lie inside it. recompute: the same of the end. backward,
@@ -211,16 +210,15 @@ typedef struct {
     const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows] */
     const gint32 *rows;    /* [n_rows], none twice, or NULL: all tokens */
     guint n_rows;
-    float scale;     /* of the loss's gradient */
+    float scale;     /* factor of the loss's gradient */
     double *loss;    /* [1], +=: sum over targets. NULL in a forward: leave the head out. With an
                      auxiliary loss [2], where a backward leaves that, = */
-    float aux_scale; /* of the auxiliary loss's gradient, but for its coefficient */
+    float aux_scale; /* factor of the auxiliary loss's gradient, but for its coefficient */
 
     /* training with RpLora.dropout or noise, every way the same: where the micro-batch's tokens stand */
     gboolean drops;
     guint32 step, first_token;
-    guint32
-        padded; /* noise: tokens that the longest of its sequences has; 0: all of a sequence's */
+    guint32 padded; /* noise: tokens of the longest of its sequences; 0: all of a sequence's */
 
     RpNetworkObserver observe; /* may be NULL */
     gpointer observe_data;

@@ -21,7 +21,7 @@
 
 #include "exec/network/network.h"
 
-#define RP_NETWORK_ALIGNMENT 256 /* of everything within a workspace, bytes */
+#define RP_NETWORK_ALIGNMENT 256 /* bytes, for everything within a workspace */
 
 /* Memory that is handed out front to back. Addresses are integers: when measuring, from 0 up. */
 typedef struct {
@@ -81,7 +81,7 @@ typedef struct {
 } RpConstants;
 
 struct _RpNetwork {
-    const RpModel *model; /* of @weights */
+    const RpModel *model; /* model of @weights */
     const RpWeights *weights;
     const RpKernels *kernels;
     RpNetworkOptions options;
@@ -91,10 +91,10 @@ struct _RpNetwork {
     size_t tokens; /* T */
     gsize hidden_bytes;
     gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
-    double dropout;    /* of adapters' input */
+    double dropout;    /* dropout of adapters' input */
     RpConstants constants;
-    guint typical_samples; /* of a call that does not say; not packed: B */
-    GArray *matmuls;       /* of RpMatmulWay: shapes of calls, each once */
+    guint typical_samples; /* samples of a call that does not say; not packed: B */
+    GArray *matmuls;       /* (element-type RpMatmulWay): shapes of calls, each once */
 };
 
 /* Codes of what a linear layer reads, kept from the forward for sums of its weights' gradient. */
@@ -108,7 +108,7 @@ typedef struct {
  * computed again. */
 typedef struct {
     gboolean used;
-    RpKeptCodes normed, out, post, product; /* of q, k, v; of o; of gate and up; of down */
+    RpKeptCodes normed, out, post, product; /* inputs of q, k, v; of o; of gate and up; of down */
     float *rstd, *post_rstd;                /* [T]: of the norms before the first and the last */
 } RpBlockKept;
 
@@ -118,7 +118,7 @@ struct _RpPass {
     const RpStageCall *call; /* NULL when measuring */
     guint layer;
     const RpLayerLayout *layout;
-    guintptr parameters; /* of the layer */
+    guintptr parameters; /* parameters of the layer */
     guintptr frozen; /* the same, or where frozen ones would begin if trained ones stood there */
     guintptr sums;
     const void *input; /* forward: of the layer; and its output, or NULL if it is not wanted */
@@ -128,15 +128,15 @@ struct _RpPass {
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
     void *kernel_workspace;
     RpRoom scratch;
-    float *cells;  /* of a layer with codes: largest magnitudes, and scales */
-    guint n_cells; /* that have been given away */
+    float *cells;  /* fp8: scale slots of the layer: amax, and scale */
+    guint n_cells; /* slots that have been taken */
     float *noted;  /* forward: of the MLP's input, backward: of the attention's gradient; or NULL */
     guint saved;   /* groups that stand in saved_room */
     gboolean saved_before; /* the forward has left them there */
     RpRoom saved_room;
     RpBlockKept kept;
-    size_t first_row;    /* of the micro-batch's, where a part of them runs */
-    gboolean sums_begun; /* of matrices: a chunk or tile of rows before has written them */
+    size_t first_row;    /* first row of the micro-batch, where a part of the rows runs */
+    gboolean sums_begun; /* matrices have sums: a chunk or tile of rows before has written them */
 };
 
 /* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its

@@ -210,7 +210,7 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     const guint head = network->n_layers - 1;
     const guintptr scratch = forward_scratch(network, call);
     RpStageCall body = *call;
-    /* of the two spare hidden states, the one that the last layer's input is not in */
+    /* the spare hidden state that does not hold the last layer's input */
     void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_room;
 
     body.loss = NULL;

@@ -6,8 +6,8 @@
 #include <glib.h>
 
 typedef struct {
-    double norm;        /* of all gradients, unscaled, before clipping */
-    double coefficient; /* what gradients are multiplied by besides the unscaling; <= 1 */
+    double norm;        /* norm of all gradients, unscaled, before clipping */
+    double coefficient; /* factor of gradients besides the unscaling; <= 1 */
     gboolean finite;    /* FALSE: a gradient is infinite or NaN; do not step */
 } RpClip;
 

@@ -25,7 +25,7 @@ typedef struct {
     double peak;              /* reached at the end of the warm-up */
     guint64 warmup_steps;     /* 0: none */
     guint64 total_steps;      /* warm-up included; where all but constant reach their minimum */
-    double min_ratio;         /* of the peak */
+    double min_ratio;         /* share of the peak */
     guint64 decay_steps;      /* stable: of the fall; none before the warm-up is over */
     RpLearningRateKind decay; /* stable: its shape, linear, cosine or root */
 } RpLearningRate;

@@ -12,7 +12,7 @@ typedef struct {
     double growth_factor;
     double backoff_factor;
     guint growth_interval; /* good steps in a row until the scale grows */
-    guint max_skipped;     /* so many bad steps in a row end the run; 0: never */
+    guint max_skipped;     /* bad steps in a row that end the run; 0: never */
 } RpLossScaleOptions;
 
 /* torch.amp.GradScaler's defaults; it never gives up. 32 steps halve the largest initial scale,
@@ -25,7 +25,7 @@ typedef struct {
 
 /* State that a checkpoint keeps. */
 typedef struct {
-    float scale;      /* what the loss is multiplied by */
+    float scale;      /* factor of the loss */
     guint good_steps; /* in a row, since the scale last changed */
 } RpLossScale;
 

@@ -29,7 +29,7 @@ struct _RpOptimizerLayer {
     gsize n_parameters;
     gsize n_applied;   /* in the step under way */
     guint32 number;    /* in the model */
-    gsize first_block; /* of moments, of the layer, with which this part of it begins */
+    gsize first_block; /* block of the layer's moments at which this part of it begins */
     RpOptimizerForm form;
     guint n_moments;
     guint8 *weight;

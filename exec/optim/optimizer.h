@@ -57,11 +57,11 @@ typedef struct {
     double gradient_scale; /* 1 / (loss scale * tokens) * clip coefficient */
     gsize first;
     gsize n_parameters;
-    RpGradient gradient; /* of the range; read */
+    RpGradient gradient; /* gradient of the range; read */
     RpGradient added;    /* a second gradient of the range, whose sum of rounds is added to that of
                             the first, in fp32 (tied matrix); or of no rounds */
-    void *published; /* of the range: the weights that devices read; or NULL (lean, not shared) */
-    RpDtype gradient_dtype; /* of both */
+    void *published;     /* weights of the range that devices read; or NULL (lean, not shared) */
+    RpDtype gradient_dtype; /* type of both */
     RpDtype published_dtype;
 } RpOptimizerStep;
 

@@ -12,7 +12,7 @@ typedef struct {
     const RpWeights *plain;  /* bound to the checkpoint, or to nothing: random */
     const RpWeights *packed; /* the same list, packed */
     const char *path;
-    RpDtype dtype; /* of what is not packed, and of all before */
+    RpDtype dtype; /* type of values that are not packed, and of all before */
     guint64 seed;
     RpSafetensorsWriter *writer;
     RpPool *pool;
@@ -127,7 +127,7 @@ turn_some(gsize first, gsize n, gpointer data)
     const Turning *turning = data;
     const gsize size = turning->size;
 
-    for (gsize row = first; row < first + n; row++) { /* of outputs, over all matrices */
+    for (gsize row = first; row < first + n; row++) { /* rows are outputs, over all matrices */
         const guint8 *from = turning->from +
                              row / turning->out * turning->in * turning->out * size +
                              row % turning->out * size;

@@ -31,7 +31,7 @@ void rp_replay_free(RpBackend *backend);
  * time. It is this machine's noise and does not add up; only where it exceeds the length of tasks
  * does it change a measurement. Read after the engine has finished. */
 typedef struct {
-    guint64 tasks; /* that took time */
+    guint64 tasks; /* tasks that took time */
     gint64 mean_ns;
     gint64 max_ns;
 } RpReplayLateness;

@@ -13,7 +13,7 @@
 
 typedef struct {
     const char *name;
-    guint bits; /* of an element */
+    guint bits; /* bits of an element */
 } Format;
 
 /* Every type of the format; the three of RpDtype can be used, the others be listed. */

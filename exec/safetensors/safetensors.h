@@ -30,7 +30,7 @@ GQuark rp_safetensors_error_quark(void);
 
 typedef struct {
     const char *name;
-    const char *file;       /* that it stands in */
+    const char *file;       /* file that it stands in */
     const char *dtype_name; /* as in the file: "BF16", "F8_E4M3", ... */
     gboolean supported;     /* whether it is one of RpDtype */
     RpDtype dtype;          /* if it is */

@@ -43,7 +43,7 @@ struct _RpSafetensorsWriter {
     char *index_path;
     guint64 max_shard_bytes;
     GArray *tensors;   /* (element-type Declared) */
-    GHashTable *names; /* of the tensors */
+    GHashTable *names; /* names of the tensors */
     GArray *targets;   /* (element-type Target): the shards, then the index if there is one */
     gboolean begun;
     gboolean sharded;
@@ -152,7 +152,7 @@ rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *name, co
     for (guint i = 0; i < rank; i++) {
         tensor.shape[i] = shape[i];
         if (!g_uint64_checked_mul(&tensor.bytes, tensor.bytes, shape[i]))
-            g_assert_not_reached(); /* of a tensor in memory or on a disk */
+            g_assert_not_reached(); /* a tensor is in memory or on a disk */
     }
     g_hash_table_add(writer->names, tensor.name);
     g_array_append_val(writer->tensors, tensor);

@@ -10,7 +10,7 @@
 #define BARRIERS 25
 #define BLOCKS 5
 #define FIRST_BYTES ((gsize)1 << 20)
-#define BLOCKS_NS (RP_NS_PER_S / 10) /* that one of them is to take */
+#define BLOCKS_NS (RP_NS_PER_S / 10) /* time that one of them should take */
 
 static int
 compare(const void *a, const void *b)

@@ -28,10 +28,10 @@ typedef struct {
 /* A call under way. The caller makes it and waits; the thread does the rest. */
 typedef struct {
     GArray *pieces; /* (element-type RpServersPiece): in order */
-    guint first;    /* of those that are not over */
+    guint first;    /* first piece that is not over */
     gint64 start_ns;
     gboolean over;
-    gboolean told; /* that it is slow */
+    gboolean told; /* its slowness was reported */
 } RpServersCall;
 
 typedef enum {
@@ -73,8 +73,8 @@ struct _RpServers {
     /* under the lock */
     RpServersCall *calls[RP_SERVERS_CHANNELS];
     gboolean opened;
-    GError *failure; /* of any server */
-    char *why;       /* that this one fails */
+    GError *failure; /* failure of any server */
+    char *why;       /* failure of this one */
     gboolean leaving;
     gboolean stopped;   /* nothing moves any more */
     double bytes_per_s; /* emulated; 0: no limit */

@@ -21,7 +21,7 @@ GQuark rp_servers_error_quark(void);
 typedef enum {
     RP_SERVERS_ERROR_LOST,   /* a server is gone, or silent */
     RP_SERVERS_ERROR_FAILED, /* a server has told that it failed */
-    RP_SERVERS_ERROR_DIFFERS /* what should be the same on all is not */
+    RP_SERVERS_ERROR_DIFFERS /* a value that all must share differs */
 } RpServersError;
 
 /* Who calls: at most one thread each at a time. */
@@ -98,7 +98,7 @@ gboolean rp_servers_gather_each(RpServers *servers, RpServersChannel channel, vo
 GStrv rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char *text,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* That all have come here. Errors: as above */
+/* Waits until all servers have come here. Errors: as above */
 gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -132,8 +132,8 @@ void rp_servers_fail(RpServers *servers, const char *why);
 
 /* How fast servers are to each other while all send to all. */
 typedef struct {
-    double bytes_per_s; /* that leave a server; as many arrive there */
-    gint64 latency_ns;  /* of a message to one other server, before its bytes */
+    double bytes_per_s; /* bytes that leave a server; as many arrive there */
+    gint64 latency_ns;  /* latency of a message to one other server, before its bytes */
 } RpServersSpeed;
 
 /**

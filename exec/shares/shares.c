@@ -8,7 +8,7 @@ G_STATIC_ASSERT(RP_SHARD_BLOCK % RP_MOMENT_BLOCK == 0);
 /* Values that are rounded at a time, by one thread. */
 #define GRANULE ((gsize)16384)
 
-/* That server @rank has of a layer's own parameters, or of the matrix that is tied to another. */
+/* Share of server @rank in a layer's own parameters, or in the matrix that is tied to another. */
 static RpShard
 share_of(const RpShares *shares, guint layer, guint rank, gboolean tied)
 {
@@ -129,8 +129,8 @@ rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans)
 typedef struct {
     guint layer;
     gboolean tied;
-    guint64 at;   /* of each share, */
-    guint64 most; /* so many parameters at most */
+    guint64 at;   /* offset in each share */
+    guint64 most; /* parameters at most */
     const guint8 *const *rounds;
     guint n_rounds;
     gsize each; /* bytes of a parameter in these */

@@ -21,7 +21,7 @@
 
 /* Parameters of a layer that is trained. */
 typedef struct {
-    guint64 own;  /* that live here, gaps included */
+    guint64 own;  /* parameters that live here, gaps included */
     guint64 tied; /* behind them in its gradients: those of layer @tied_to */
     guint tied_to;
 } RpShareLayer;
@@ -31,8 +31,8 @@ typedef struct {
     guint n_layers;
     const RpShareLayer *layers; /* copied */
     guint n_rounds;             /* arrays that a gradient consists of */
-    RpDtype gradient_dtype;     /* of these; fp32 is rounded to @dtype before it is sent */
-    RpDtype dtype;              /* of weights, and of what is sent */
+    RpDtype gradient_dtype;     /* type of these; fp32 is rounded to @dtype before it is sent */
+    RpDtype dtype;              /* type of weights, and of messages */
     guint n_numbers;            /* rp_shares_agree() */
 } RpSharesOptions;
 

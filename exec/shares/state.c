@@ -1,7 +1,7 @@
 /* The optimizer's state of a whole layer, cut into shares. */
 #include "exec/shares/private.h"
 
-/* Behind those of @n parameters, which are whole blocks. */
+/* Scales after those of @n parameters, which are whole blocks. */
 static const float *
 beyond_scales(const float *scales, RpOptimizerForm form, guint64 n)
 {

@@ -101,7 +101,7 @@ static const Hierarchy unified = {
     .usage = "memory.current",
     .caches = {"inactive_file ", "active_file "},
 };
-/* Beside v1 controllers. */
+/* The cgroup v2 mount beside v1 controllers. */
 static const Hierarchy hybrid = {
     .mount = "/sys/fs/cgroup/unified",
     .limit = "memory.max",

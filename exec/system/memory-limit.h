@@ -15,7 +15,7 @@
 
 typedef struct {
     guint64 bytes;    /* still to be had; G_MAXUINT64: nothing says */
-    const char *name; /* of the lowest limit: "memory.max"; %NULL with G_MAXUINT64 */
+    const char *name; /* file of the lowest limit: "memory.max"; %NULL with G_MAXUINT64 */
     char *file;       /* where it stands, as the process sees it */
 } RpMemoryLimit;
 

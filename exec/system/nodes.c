@@ -70,7 +70,7 @@ rp_nodes_of_cpu(const RpNodes *nodes, guint cpu)
 void
 rp_nodes_choose(const RpNodes *nodes, const guint *cpus, guint n_cpus, guint *chosen, guint n)
 {
-    guint n_before = 0, n_chosen = 0; /* of nodes up to the one looked at */
+    guint n_before = 0, n_chosen = 0; /* counts over nodes up to the one looked at */
 
     g_return_if_fail(n_cpus > 0);
 

@@ -10,7 +10,7 @@
 
 typedef struct {
     guint width;     /* lanes; 0: unknown */
-    double gt_per_s; /* of a lane; 0: unknown */
+    double gt_per_s; /* rate of a lane; 0: unknown */
 } RpPcieSpeed;
 
 typedef struct {

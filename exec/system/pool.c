@@ -24,7 +24,7 @@
 G_DEFINE_QUARK(rp_pool_error, rp_pool_error)
 
 #define CACHE_LINE 64
-#define PIECES 16 /* of a share, at least, if it has as many granules */
+#define PIECES 16 /* pieces of a share, at least, if it has as many granules */
 #define SPIN_US 200
 /* Threads that sleep on one condition: as many as queue for its mutex when they are woken. */
 #define BED_THREADS 4
@@ -57,11 +57,11 @@ struct _RpPool {
     gboolean spins;  /* before a thread sleeps */
     guint n_threads; /* started */
     guint n_beds;
-    Bed *beds; /* of the threads */
+    Bed *beds; /* one for each thread */
 
     _Alignas(CACHE_LINE) _Atomic gsize n_undone; /* pieces of the run */
     _Atomic guint64 n_over;                      /* runs */
-    Bed bed;                                     /* of the caller */
+    Bed bed;                                     /* the caller's */
 
     Worker workers[];
 };

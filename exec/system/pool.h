@@ -25,7 +25,7 @@ typedef struct {
     guint n_threads;      /* 0: one for each processor to use */
     const char *use;      /* processors to use, "0-3,8", or NULL: all that the process may use */
     const char *avoid;    /* processors to leave to others, or NULL or "": none */
-    const RpNodes *nodes; /* of the machine, or NULL: one; threads are spread over them */
+    const RpNodes *nodes; /* nodes of the machine, or NULL: one; threads are spread over them */
 } RpPoolOptions;
 
 typedef struct _RpPool RpPool;

@@ -16,11 +16,11 @@
 /* An iteration in flight. */
 typedef struct {
     guint64 iteration;
-    guint64 end_batch; /* of the engine: its last call's + 1 */
+    guint64 end_batch; /* engine's batch: its last call's + 1 */
     guint64 n_tokens;
     guint64 n_targets;
     guint calls;
-    gint64 busy_ns; /* of its actions and expansions on all devices, so far */
+    gint64 busy_ns; /* time of its actions and expansions on all devices, so far */
 } RpStepRecord;
 
 /* A layer that is being restored, weight by weight, or part by part. */
@@ -41,7 +41,7 @@ typedef struct {
     RpBatcherOptions batches; /* but for the padding */
     RpTokenBatch *batch;
     guint64 iteration; /* next */
-    /* of the evaluation under way */
+    /* the evaluation under way */
     gint64 busy_ns;
     gint64 start_ns;
     gint64 end_ns;
@@ -62,7 +62,7 @@ struct _RpTrainer {
     RpProfile *profile;
     RpPartition *partition;
     RpPlanner *planner;
-    RpVerifier *verifier; /* of the planner's plan, as it is made */
+    RpVerifier *verifier; /* verifies the planner's plan, as it is made */
     RpProofCost proof;
     RpHostState *host_state;
     RpBatchFeed *feed;
@@ -71,19 +71,20 @@ struct _RpTrainer {
     RpEvaluator *evaluator; /* %NULL: nothing is evaluated */
     guint64 *arena_bytes;   /* gpus + 1 */
 
-    guint64 iteration; /* that the next call belongs to */
+    guint64 iteration; /* iteration that the next call belongs to */
     guint64 first_iteration;
-    guint64 steps_before; /* of a resumed run */
-    guint call;           /* of the iteration */
+    guint64 steps_before; /* steps before a resumed run */
+    guint call;           /* number of the call within the iteration */
     gboolean keep_trace;
 
     /* reports */
     RpStepRecord records[RP_HOST_STATE_RING];
-    guint64 n_reported;    /* iterations, from first_iteration on */
-    gint64 first_start_ns; /* of an action since the devices stood still; G_MAXINT64: none yet */
+    guint64 n_reported; /* iterations, from first_iteration on */
+    /* start of the first action since the devices stood still; G_MAXINT64: none yet */
+    gint64 first_start_ns;
     gint64 *ends_ns; /* [RP_HOST_STATE_RING][gpus]: end of an iteration's last action on a device */
-    gint64
-        *last_ends_ns; /* [gpus]: of the iteration reported last; -1: none since they stood still */
+    /* [gpus]: ends of the iteration reported last; -1: none since they stood still */
+    gint64 *last_ends_ns;
 
     RpRestoredLayer *restored; /* per layer; %NULL when nothing is being restored */
 };

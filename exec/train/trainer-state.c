@@ -224,7 +224,7 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
                     bytes = n * rp_moment_bytes(moments);
 
         restored->moment[i] = g_malloc(bytes);
-        memset(restored->moment[i], rp_moment_zero(moments, i), bytes); /* of gaps */
+        memset(restored->moment[i], rp_moment_zero(moments, i), bytes); /* gaps have these values */
         restored->scale[i] = n_scales > 0 ? g_new0(float, n_scales) : NULL;
     }
     if (with_next)

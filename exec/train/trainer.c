@@ -144,7 +144,8 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->ends_ns = g_new(gint64, RP_HOST_STATE_RING * (gsize)trainer->gpus);
     trainer->last_ends_ns = g_new(gint64, trainer->gpus);
     rp_trainer_stand_still(trainer);
-    (void)rp_weights_base_hash(options->weights); /* of the bound ones: the copy has it then */
+    /* hashes the bound weights: the copy has it then */
+    (void)rp_weights_base_hash(options->weights);
     trainer->weights = rp_weights_copy(options->weights);
     trainer->devices = options->devices != NULL ? options->devices : rp_host_devices();
     trainer->network =

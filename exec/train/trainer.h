@@ -41,7 +41,7 @@ typedef struct {
     guint64 n_targets;
     gint64 step_ns; /* from the end of the step before (its last compute action) to its own end;
                        asynchronous: so on each device, and the mean over them */
-    double bubble_ratio; /* of that time: 1 - busy compute / (N x time) */
+    double bubble_ratio; /* share of that time: 1 - busy compute / (N x time) */
 } RpStepReport;
 
 /* On the caller's thread, from within the functions below, in order of steps. */
@@ -53,13 +53,14 @@ typedef struct {
     const RpProfile *profile;     /* sizes of the network (rp_network_profile()); borrowed */
     const RpPartition *partition; /* copied */
     RpPlanOptions plan;           /* fidelity is set to full */
-    const RpPlan *checked;        /* of these, a few iterations that rp_trainer_check_memory() and
-                              rp_trainer_prove() let pass; %NULL: one is made, checked and proved;
-                              borrowed by rp_trainer_new() */
+    /* a plan with these options, of a few iterations, that rp_trainer_check_memory() and
+     * rp_trainer_prove() have passed; %NULL: one is made, checked and proved; borrowed by
+     * rp_trainer_new() */
+    const RpPlan *checked;
     RpNetworkOptions network;
     RpUpdateOptions update;      /* with servers: the plan is that of one, batches are its own, and
                                their numbers of tokens and targets those of all */
-    guint64 device_memory_bytes; /* of each device; 0 = no limit */
+    guint64 device_memory_bytes; /* memory of each device; 0 = no limit */
     guint64 host_memory_bytes;   /* 0 = what the system has available now */
     const RpSlow *slow; /* (nullable): RpDeviceOptions.slow; borrowed by rp_trainer_new() */
     gboolean evaluates; /* rp_trainer_evaluate() will be called */
@@ -136,7 +137,7 @@ typedef struct {
     guint64 n_targets;
     guint calls;
     gint64 ns;           /* from the start of the first action to the end of the last */
-    double bubble_ratio; /* of that time */
+    double bubble_ratio; /* share of that time */
 } RpEvaluation;
 
 /* On the caller's thread, as samples are done. Returns: whether evaluating goes on */
@@ -212,7 +213,7 @@ guint64 rp_trainer_weight_first(const RpTrainer *trainer, guint weight);
 
 /* The measured trace so far; with keep_trace, once, at the end. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_trace(RpTrainer *trainer);
-/* That of the evaluations: times count from when the devices first ran. (transfer full) (nullable) */
+/* Trace of the evaluations: times count from when the devices first ran. (transfer full) (nullable) */
 RpTrace *rp_trainer_steal_evaluation_trace(RpTrainer *trainer);
 RpEngineCost rp_trainer_cost(const RpTrainer *trainer);
 /* Cost of proving the plan before it ran, on the caller's thread, so far. */

@@ -20,7 +20,7 @@
 #include "exec/cuda/base/common.cuh"
 
 #define MAX_WARPS 4
-#define MAX_SHARED 49152 /* what every kernel may have without asking */
+#define MAX_SHARED 49152 /* bytes that every kernel may have without asking */
 
 /* One warp's token of one head. */
 struct Row {

@@ -12,12 +12,12 @@
 #define FRAGMENTS (ROWS / 16)
 #define THREADS (WARPS * 32)
 
-namespace /* of this KEYS alone */
+namespace /* each value of KEYS has its own */
 {
 
 template <int D> struct Tile {
     static constexpr int QUERIES = 8192 / D; /* dq's tile is that of 8 warps */
-    static constexpr int ACROSS = D / 32;    /* of which so many share rows */
+    static constexpr int ACROSS = D / 32;    /* warps that share rows */
     /* bytes of shared memory */
     static constexpr uint32_t QUERY_BYTES = QUERIES * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr uint32_t Y_BYTES = KEYS * QUERIES * 2, ROW_BYTES = 2 * QUERIES * 4;
@@ -121,7 +121,8 @@ multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
                  const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &k_lane)
 {
     const int warp = uniform((int)threadIdx.x / 32);
-    const int row = warp / Tile<D>::ACROSS * 2, column = warp % Tile<D>::ACROSS * 2; /* of 16 */
+    /* in units of 16 */
+    const int row = warp / Tile<D>::ACROSS * 2, column = warp % Tile<D>::ACROSS * 2;
 
 #pragma unroll
     for (int i = 0; i < 32; i++)

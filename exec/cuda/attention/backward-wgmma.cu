@@ -348,7 +348,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
 {
     const int group = uniform((int)threadIdx.x / GROUP) - 1;
     const int warp = uniform((int)threadIdx.x % GROUP / 32);
-    const uint32_t k_rows = (uint32_t)group * 64 * 128; /* of this group, in a box */
+    const uint32_t k_rows = (uint32_t)group * 64 * 128; /* rows of this group, in a box */
     const int key = at.begin + group * 64;
     const LaneOffset<64> lane;
     float dk[16][4] = {}, dv[16][4] = {};

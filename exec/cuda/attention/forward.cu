@@ -25,8 +25,8 @@
 
 /* The state of a thread's 4 rows: of mma row block m, row g + 8 half. */
 struct Softmax {
-    float maximum[2][2]; /* of scores before scaling */
-    float sum[2][2];     /* of this thread's columns; the quad's at the end */
+    float maximum[2][2]; /* largest score before scaling */
+    float sum[2][2];     /* sum over this thread's columns; over the quad's at the end */
 };
 
 static __device__ __forceinline__ void
@@ -152,7 +152,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     const uint32_t kv_tiles = q_tile + tile_bytes<D>(QUERIES);
     const LaneOffset<D> lane;
     const LaneOffset<D, true> across;
-    const int row = (int)threadIdx.x / 32 * 32; /* of the warp, in the block */
+    const int row = (int)threadIdx.x / 32 * 32; /* first row of the warp, in the block */
     const int n_begin = max(query + 1 - grid.window, 0) / KEYS;
     int n = (min(query + QUERIES, place.length) - 1) / KEYS;
     Softmax state;

@@ -31,7 +31,8 @@ join_sinks(size_t tokens, size_t heads, size_t head_size, const T *sinks, T *out
     if (token >= tokens)
         return;
     const float sink = to_float(sinks[head]), before = lse[head * tokens + token];
-    const float lesser = expf(-fabsf(sink - before)); /* of the two, a share of the other */
+    /* the lesser of the two, as a share of the other */
+    const float lesser = expf(-fabsf(sink - before));
     const float left = (sink > before ? lesser : 1.0f) / (1.0f + lesser);
 
     __syncwarp(); /* all have read it */

@@ -17,7 +17,7 @@
 
 struct Steps {
     int begin;       /* the first tile's query, the block's first key */
-    int group, head; /* of the group's query heads: how many, which */
+    int group, head; /* query heads of the group: their number, the present one */
     int query;       /* the tile's first */
     bool more;
 };

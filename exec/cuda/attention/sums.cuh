@@ -38,7 +38,7 @@ add_to_sums(float *target, float4 four)
 #endif
 }
 
-/* All that this thread has written is seen before what it writes next. */
+/* Orders this thread's writes: earlier ones are seen before later ones. */
 static __device__ __forceinline__ void
 order_writes()
 {

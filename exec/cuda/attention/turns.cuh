@@ -27,7 +27,7 @@ typedef enum {
     TURN_FIRST, /* sums = part */
     TURN_NEXT,  /* sums += part */
     TURN_LAST,  /* part += sums */
-    TURN_ONLY   /* of no other block's */
+    TURN_ONLY   /* no other block has a part */
 } Turn;
 
 /* How many blocks have begun before this one. @place: in shared memory, not written before all

@@ -25,11 +25,11 @@ always(const RpAttentionArgs *args)
 
 typedef struct {
     const char *name;
-    bool (*can)(const RpAttentionArgs *args); /* of what attention_is_fast() */
+    bool (*can)(const RpAttentionArgs *args); /* among the shapes of attention_is_fast() */
     cudaError_t (*run)(const RpAttentionArgs *args, const AttentionGrid *grid,
                        const BackwardRoom *room, size_t first, unsigned *numbers,
                        cudaStream_t stream);
-    size_t keys; /* of a block */
+    size_t keys; /* keys of a block */
 } Way;
 
 static const Way ways[RP_N_BACKWARD_WAYS] = {

@@ -117,7 +117,7 @@ static inline unsigned
 threads_for(size_t n, unsigned most)
 {
     const size_t packs = ceil_divide(n > 0 ? n : 1, RP_PACK);
-    const size_t turns = ceil_divide(packs, most); /* of about as many packs each */
+    const size_t turns = ceil_divide(packs, most); /* each of about as many packs */
 
     return (unsigned)(ceil_divide(packs, 32 * turns) * 32);
 }

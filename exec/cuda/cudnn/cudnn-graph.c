@@ -53,7 +53,7 @@ rp_cudnn_graph_free(RpCudnnGraph *graph)
 {
     if (graph == NULL)
         return;
-    /* what uses another was made after it */
+    /* a descriptor was made after those that it uses, so the last is freed first */
     while (graph->descriptors->len > 0)
         g_ptr_array_set_size(graph->descriptors, (gint)graph->descriptors->len - 1);
     g_ptr_array_unref(graph->descriptors);
@@ -228,7 +228,7 @@ add_matmul(RpCudnnGraph *graph, Descriptor a, Descriptor b, Descriptor y, const 
 typedef struct {
     cudnnPointwiseMode_t mode;
     cudnnDataType_t math;
-    gint64 axis;           /* of an index */
+    gint64 axis;           /* axis of an index */
     Descriptor x, b, t, y; /* b, t: or NULL */
 } Pointwise;
 

@@ -12,7 +12,7 @@ typedef struct {
     gint64 row_heads; /* from a token to the next: of q, out and d_out */
     gint64 k_row_heads, v_row_heads;
     gint64 dq_row_heads;
-    gint64 d_row_heads; /* of dk and dv */
+    gint64 d_row_heads; /* the same for dk and dv */
     gint64 window;      /* keys that a query sees; 0: all before */
     cudnnDataType_t type;
     gboolean backward;
@@ -41,8 +41,8 @@ typedef enum {
 
 typedef struct {
     GPtrArray *descriptors;           /* all that were made, destroyed with it */
-    GArray *operations;               /* of cudnnBackendDescriptor_t, borrowed */
-    gboolean has[RP_CUDNN_N_TENSORS]; /* which of them a run must give */
+    GArray *operations;               /* (element-type cudnnBackendDescriptor_t), borrowed */
+    gboolean has[RP_CUDNN_N_TENSORS]; /* tensors that a run must give */
     gint64 next_virtual;
     char *failure; /* the first: step and cuDNN's text; nothing is done after it */
 } RpCudnnGraph;

@@ -27,7 +27,7 @@
 #define LEAST_LENGTH 64
 #define DS_MOST ((size_t)2 << 30)   /* bytes */
 #define OWN_LEAST ((size_t)1 << 20) /* bytes that any plan may use */
-#define PIECE_ALIGNMENT 256         /* of the workspace's */
+#define PIECE_ALIGNMENT 256         /* bytes, in the workspace */
 #define ELEMENT 2                   /* bytes, of either storage */
 
 /* A pass over @args: its parts, and the bytes of the workspace's pieces. */
@@ -44,7 +44,8 @@ typedef struct {
 typedef struct {
     RpCudnnShape shape; /* the key */
     RpCudnnGraph *graph;
-    cudnnBackendDescriptor_t plan; /* of graph; NULL: there is none, and graph->failure says why */
+    /* plan of graph; NULL: there is none, and graph->failure says why */
+    cudnnBackendDescriptor_t plan;
 } Plan;
 
 G_STATIC_ASSERT(sizeof(RpCudnnShape) == 11 * sizeof(gint64) + 2 * sizeof(gint32));

@@ -20,14 +20,14 @@ typedef struct {
 
 typedef struct {
     RpAttentionSize whole, part;
-    size_t count;  /* of parts */
-    size_t slices; /* of a group, one after another; 1: parts have whole groups */
+    size_t count;  /* number of parts */
+    size_t slices; /* slices of a group, one after another; 1: parts have whole groups */
 } RpAttentionParts;
 
 /* Where a part begins. */
 typedef struct {
     size_t sequence, head, kv_head;
-    size_t slice; /* which of its group, < slices */
+    size_t slice; /* number within its group, < slices */
 } RpAttentionPlace;
 
 /* Bytes of dS of one query head of one sequence: both its sides to 128. @length: at most 2^31 */

@@ -18,7 +18,7 @@ __global__ void
 add_slices(const RpCudaAttentionSlices args)
 {
     const size_t pack = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    const size_t packs = args.n / RP_PACK; /* of a row */
+    const size_t packs = args.n / RP_PACK; /* packs of a row */
     const size_t token = pack / packs, slice = args.tokens * args.n;
     const T *x = (const T *)args.x + pack * RP_PACK;
     T *y = (T *)args.y + token * args.stride + pack % packs * RP_PACK;

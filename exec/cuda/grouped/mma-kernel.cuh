@@ -34,7 +34,7 @@ store_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
     const int column = n + warp % S::WIDE * S::N * 8 + lane % 4 * 2;
     const float scale = args.scale != 0 ? args.scale : 1;
     C *first = (C *)args.c + of.c_at + (size_t)first_row * of.n + column;
-    float2 old[2][S::N]; /* of a row, and of the next */
+    float2 old[2][S::N]; /* values of a row, and of the next */
 
     auto load = [&](int at) {
 #pragma unroll
@@ -102,7 +102,7 @@ store_wide(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
 
 #pragma unroll
     for (int j = 0; j < S::N; j += 4) {
-        const int mine = column + (j + lane % 4) * 8; /* what this lane writes */
+        const int mine = column + (j + lane % 4) * 8; /* columns that this lane writes */
         T *place = (T *)args.c + of.c_at + (size_t)row * of.n + mine;
         float2 more[4];
 

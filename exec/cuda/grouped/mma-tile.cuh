@@ -59,7 +59,7 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
 
     static_assert(PASS % 8 == 0 && L::ROWS % PASS == 0, "places repeat from pass to pass");
 
-    const T *from; /* of the next step */
+    const T *from; /* source of the next step */
     size_t stride;
     uint32_t to;
     int row, left; /* rows of the matrix from the tile's first on; columns, if turned */
@@ -100,7 +100,7 @@ template <bool TURNED, typename L, bool OF_B> struct Reader {
     __device__ __forceinline__ explicit Reader(int first_)
     {
         const uint32_t lane = threadIdx.x % 32;
-        const uint32_t second = lane / 8 & 1, third = lane / 16; /* of the lane's matrix */
+        const uint32_t second = lane / 8 & 1, third = lane / 16; /* bits of the lane's matrix */
         const uint32_t at = lane % 8 + (TURNED == OF_B ? second : third) * 8;
 
         first = (uint32_t)first_;
@@ -130,7 +130,7 @@ struct Shape {
     static constexpr int BLOCKS = BLOCKS_; /* on a multiprocessor */
     static constexpr int THREADS = HIGH * WIDE * 32;
     static constexpr int M = BM / HIGH / 16, N = BN / WIDE / 8; /* fragments of a warp's C */
-    static constexpr int WORDS = HALF_ ? 2 : 4;                 /* of a fragment of C */
+    static constexpr int WORDS = HALF_ ? 2 : 4;                 /* words of a fragment of C */
     using Word = std::conditional_t<HALF_, uint32_t, float>;
     using A = Layout<FORM == RP_MATMUL_TN, BM, DEPTH>;
     using B = Layout<FORM != RP_MATMUL_NT, BN, DEPTH>;

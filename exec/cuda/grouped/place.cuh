@@ -21,7 +21,7 @@
 template <typename T> struct Problem {
     const T *a, *b;
     size_t c_at, bias_at; /* its first elements */
-    int first;            /* of the expert's rows */
+    int first;            /* first of the expert's rows */
     int m, n, k;
 };
 
@@ -49,7 +49,7 @@ problem_of(const RpGroupedMatmulArgs &args, RpMatmulForm form, unsigned expert)
 template <int M, int N> class Tiles
 {
   public:
-    unsigned expert; /* of the tile */
+    unsigned expert; /* expert of the tile */
     int m, n;        /* its first row and column in the expert's C */
 
     __device__ __forceinline__ Tiles() : base(0), before(0), index(blockIdx.x)
@@ -90,9 +90,9 @@ template <int M, int N> class Tiles
     }
 
   private:
-    unsigned base;   /* of 32 experts, of which one may have the next tile */
+    unsigned base;   /* first of 32 experts, one of which may have the next tile */
     unsigned before; /* tiles of the experts before those */
-    unsigned index;  /* of the next tile */
+    unsigned index;  /* number of the next tile */
 
     static __device__ __forceinline__ unsigned tile_rows(const RpGroupedMatmulArgs &args,
                                                          unsigned expert)

@@ -18,7 +18,7 @@
 #define CONSUMERS 256
 #define THREADS (128 + CONSUMERS)
 #define BOX_BYTES (64 * DEPTH * 2) /* 64 of m or n */
-#define PATCH_BYTES (16 * 64 * 2)  /* of C, which a warp stores */
+#define PATCH_BYTES (16 * 64 * 2)  /* part of C that a warp stores */
 
 /* Tiles of ROWS x BN of C, from STAGES stages; behind them MORE bytes of shared memory, and MORE_BARRIERS
  * pairs of barriers. */
@@ -28,7 +28,7 @@ struct WgmmaShape {
     using T = T_;
     static constexpr RpMatmulForm FORM = FORM_;
     static constexpr int BN = BN_, STAGES = STAGES_, N = BN / 8;
-    static constexpr int BOXES = ROWS / 64 + BN / 64; /* of 64 rows or columns */
+    static constexpr int BOXES = ROWS / 64 + BN / 64; /* boxes of 64 rows or columns */
     static constexpr uint32_t A_BYTES = ROWS / 64 * BOX_BYTES, B_BYTES = BN / 64 * BOX_BYTES;
     static constexpr uint32_t STAGE_BYTES = A_BYTES + B_BYTES, MORE = MORE_;
     static constexpr int MORE_BARRIERS = MORE_BARRIERS_;
@@ -59,7 +59,7 @@ template <typename S> struct Ring {
     {
         return full() + 8;
     }
-    /* Behind the stages, at a multiple of 1024. */
+    /* Barriers begin after the stages, at a multiple of 1024. */
     __device__ __forceinline__ uint32_t more() const
     {
         return shared + S::STAGES * S::STAGE_BYTES;

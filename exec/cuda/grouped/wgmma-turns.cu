@@ -24,7 +24,7 @@
 #include "exec/cuda/grouped/wgmma-store.cuh"
 
 #define COLUMNS 128
-#define SLICES (COLUMNS / 32) /* of a tile of C in fp32 */
+#define SLICES (COLUMNS / 32) /* slices of a tile of C in fp32 */
 #define SLICE_BYTES (ROWS * 128)
 #define SLOTS 6
 
@@ -43,7 +43,7 @@ class Slices
 {
   public:
     Tiles<ROWS, COLUMNS> tiles;
-    int i; /* of the tile */
+    int i; /* slice within the tile */
 
     __device__ __forceinline__ Slices() : i(SLICES - 1)
     {

@@ -23,7 +23,7 @@
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
-#define STATIC_BYTES 1024 /* of shared memory: what the kernel declares itself, and CUDA's part */
+#define STATIC_BYTES 1024 /* shared memory that the kernel declares itself, and CUDA's part */
 
 /* sum of exp(x - largest) over what was seen */
 struct Softmax {

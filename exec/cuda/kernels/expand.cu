@@ -24,9 +24,9 @@ typedef struct {
     const float *nested;
     const float *map;
     const float *offset;
-    uint32_t packs;        /* of all rows */
+    uint32_t packs;        /* packs of all rows */
     uint32_t packs_in_row; /* eight elements, but the last of a row */
-    uint32_t rows;         /* of a matrix */
+    uint32_t rows;         /* rows of a matrix */
     size_t columns;
     uint32_t blocks_in_row;
     uint32_t bands; /* fp8: rows of blocks of a matrix */

@@ -32,7 +32,7 @@ __launch_bounds__(THREADS) sum_parts_kernel(RpExpertBiasArgs args, float *partia
 {
     __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
     const size_t n = args.n, e = blockIdx.y;
-    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* of the block's columns */
+    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* first of the block's columns */
     const size_t first = begin + threadIdx.x * RP_PACK;
     const size_t offset = (size_t)args.offsets[e], end = (size_t)args.offsets[e + 1];
     const size_t rows = (end - offset + gridDim.z - 1) / gridDim.z;

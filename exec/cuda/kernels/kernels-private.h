@@ -17,7 +17,7 @@ struct _RpKernelStream {
     RpRuntimeStream *stream; /* borrowed */
     cublasLtHandle_t blas;
     GHashTable *plans; /* matmul.c: how each shape is multiplied; NULL before the first */
-    guint rank;        /* of a plan's algorithm among those that cuBLASLt proposes */
+    guint rank;        /* rank of a plan's algorithm among cuBLASLt's proposals */
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
     cudaEvent_t marks[RP_CUDA_PACE_MARKS]; /* the last that were recorded, in turn */
     guint64 n_operations;

@@ -35,7 +35,7 @@
 
 #include <string.h>
 
-#define WORKSPACE_BYTES ((size_t)32 << 20) /* what cuBLAS asks for on sm_90 */
+#define WORKSPACE_BYTES ((size_t)32 << 20) /* cuBLAS asks for this much on sm_90 */
 #define WORKSPACE_ALIGNMENT 256            /* a workspace is at 64: the rest is cut off */
 
 /* All fields that a matmul's plan depends on. Keys are compared as bytes, so they are made of zeros
@@ -54,7 +54,7 @@ G_STATIC_ASSERT(sizeof(Key) == 6 * sizeof(size_t) + 8 * sizeof(guint32));
 
 typedef struct {
     Key key;
-    gboolean half_sums; /* what the key asks for, if there is an algorithm */
+    gboolean half_sums; /* the key's, if there is such an algorithm */
     gboolean adds_bias; /* the same; else a pass does */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;

@@ -23,18 +23,18 @@
 #include "exec/cuda/base/common.cuh"
 
 #define THREADS 128
-#define FORWARD_BLOCKS 5 /* of a multiprocessor at once: so many registers are left */
+#define FORWARD_BLOCKS 5 /* blocks of a multiprocessor at once: their registers fit */
 #define BACKWARD_BLOCKS 4
-#define HEADS 2 /* of an item: read together, and under the same angles */
+#define HEADS 2 /* heads of an item: read together, and under the same angles */
 #define MOST_HALF 128
 #define MOST_CHUNKS 1024
-#define LEAST_ITEMS 64 /* of a chunk */
+#define LEAST_ITEMS 64 /* items of a chunk */
 
 template <typename T> struct Turn {
     size_t tokens, heads, half;
     size_t row_heads;   /* from a token of x, dy and dx to the next */
     size_t parts;       /* items of a token */
-    size_t items;       /* of all */
+    size_t items;       /* items of all tokens */
     size_t chunk_items; /* backward */
     float epsilon;
     const int32_t *positions;
@@ -132,7 +132,7 @@ __launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
     const size_t item = (size_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
     const size_t t = item / args.parts;
     const size_t head = item % args.parts * HEADS;
-    /* of this thread; all threads stay, since lanes are summed by whole warps */
+    /* elements of this thread; all threads stay, since lanes are summed by whole warps */
     const size_t count = item < args.items && first < half ? half - first : 0;
     const size_t row = t * args.heads + head;
     const size_t x_row = t * args.row_heads + head;

@@ -29,8 +29,8 @@
 #define THREADS 256
 #define MOST_BLOCKS 2048
 #define TILE 128
-#define WORDS (TILE / 4) /* of a column: four rows each */
-#define PATCHES 2        /* of 4 x 8, a thread's */
+#define WORDS (TILE / 4) /* words of a column: four rows each */
+#define PATCHES 2        /* patches of 4 x 8, a thread's */
 
 template <typename T>
 static __global__ void

@@ -18,7 +18,7 @@
 #define LANES 32
 #define STRANDS 8
 #define THREADS (LANES * STRANDS)
-#define LEAST_ROWS 128 /* of a chunk */
+#define LEAST_ROWS 128 /* rows of a chunk */
 #define MOST_CHUNKS 256
 #define SQUARES_TILE 1024 /* values of a warp at a time */
 
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(THREADS)
 sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partials, bool wide)
 {
     __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
-    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* of the block's columns */
+    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* first of the block's columns */
     const size_t first = begin + threadIdx.x * RP_PACK;
     const size_t start = (size_t)blockIdx.y * rows;
     const size_t end = start + rows < tokens ? start + rows : tokens;

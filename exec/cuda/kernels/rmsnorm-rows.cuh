@@ -28,7 +28,7 @@ sum_group(float value, float *shared)
                                            ((size_t)pack * GROUP + lane) * RP_PACK;                \
                                        first < n)
 
-enum { ROW_S, ROW_DY, ROW_D_RESIDUAL, N_ARRAYS }; /* what backward reads of a row */
+enum { ROW_S, ROW_DY, ROW_D_RESIDUAL, N_ARRAYS }; /* arrays whose rows backward reads */
 
 /*
  * How backward works on rows: a stage of the ring is what a block has of AT_ONCE rows. So many

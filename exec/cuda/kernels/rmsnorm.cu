@@ -34,7 +34,7 @@ template <typename T> struct Forward {
     T *y;
     float *rstd;
     bool wide;
-    float *largest; /* of y; or NULL */
+    float *largest; /* amax of y; or NULL */
 };
 
 template <typename T> struct Backward {
@@ -44,7 +44,7 @@ template <typename T> struct Backward {
     T *dx;
     float *partials;
     bool wide;
-    float *largest; /* of dx; or NULL */
+    float *largest; /* amax of dx; or NULL */
 };
 
 template <typename T>
@@ -226,7 +226,8 @@ __launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
     Pack<T> weight[PACKS];
     float next_rstd = first_row < end ? args.rstd[first_row] : 0.0f;
     unsigned here = 0; /* the stage of this row */
-    unsigned turn = 0; /* which half of it: one meeting a row is enough */
+    /* half of the buffer in use: as they alternate, one barrier a row is enough */
+    unsigned turn = 0;
     unsigned most = 0;
 
     if constexpr (S::AHEAD)

@@ -293,7 +293,8 @@ static __global__ void
 __launch_bounds__(TILE)
     move_kernel(RpSortRowsArgs args, const unsigned *counts, const unsigned *totals)
 {
-    __shared__ unsigned before[TILE_WARPS][RP_MOST_EXPERTS]; /* of an expert, in warps before */
+    /* choices of an expert in earlier warps */
+    __shared__ unsigned before[TILE_WARPS][RP_MOST_EXPERTS];
     __shared__ unsigned starts[RP_MOST_EXPERTS];
     const size_t n = args.tokens * args.choices;
     const size_t a = (size_t)blockIdx.x * TILE + threadIdx.x;

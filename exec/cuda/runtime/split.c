@@ -7,7 +7,7 @@
 #include "exec/cuda/runtime/device.h"
 
 #define MOST_PARTS 16
-#define DRIVER_VERSION 12050 /* whose functions these are */
+#define DRIVER_VERSION 12050 /* the first driver with these functions */
 /* Hardware queues of the process: with CUDA's 8, streams of one part wait for those of another. */
 #define CONNECTIONS "32"
 
@@ -34,8 +34,8 @@ typedef struct {
 static struct {
     guint per_card; /* 0: cards are whole */
     guint n_cards;
-    guint first; /* of all parts: before it stand those of the machine's other servers */
-    int multiprocessors[MOST_PARTS]; /* of each card's parts */
+    guint first; /* first part among all: before it are those of the machine's other servers */
+    int multiprocessors[MOST_PARTS]; /* multiprocessors of each card's parts */
     Part *parts;                     /* [n_cards * per_card] */
     Driver driver;
 } split;

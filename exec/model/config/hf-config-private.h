@@ -14,7 +14,7 @@
 #include "core/json/json-record.h"
 #include "exec/model/hf-config.h"
 
-#define RP_CONFIG_MAX_SIZE (1u << 24)      /* of any dimension, and of a token's number */
+#define RP_CONFIG_MAX_SIZE (1u << 24)      /* limit of any dimension, and of a token's number */
 #define RP_CONFIG_MAX_POSITIONS (1u << 30) /* tokens */
 #define RP_CONFIG_MAX_BLOCKS 65536
 #define RP_CONFIG_MAX_NUMBER 1e15
@@ -58,7 +58,7 @@ typedef struct {
     gboolean quantized;     /* quantization_config has a quant_method */
 } RpConfigRaw;
 
-#define RP_CONFIG_PAD_ABSENT (-2) /* of pad_id, before it is read */
+#define RP_CONFIG_PAD_ABSENT (-2) /* pad_id before it is read */
 
 typedef struct {
     RpJsonPull pull;

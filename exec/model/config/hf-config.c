@@ -71,7 +71,7 @@ settle_sizes(RpConfigReader *reader)
     if (reader->raw.null_head_dim && row->head_dim > 0)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "head_dim",
                               "expected a whole number from 1 up, found null");
-    /* of Llama transformers asks for it even with head_dim */
+    /* for Llama, transformers asks for it even with head_dim */
     if ((c->architecture == RP_ARCHITECTURE_LLAMA || (row->head_dim == 0 && c->head_dim == 0)) &&
         c->hidden % c->heads != 0)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "hidden_size",

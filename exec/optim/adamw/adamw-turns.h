@@ -20,7 +20,7 @@ typedef uint64_t Pairs __attribute__((vector_size(sizeof(Floats))));
 #define TURN (2 * WIDTH)
 #define N_SUMS (RP_SUM_LANES * sizeof(double) / sizeof(Doubles))
 #define AHEAD 512      /* values prefetched ahead: the hardware stops at page borders */
-#define LINE_FLOATS 16 /* of a cache line */
+#define LINE_FLOATS 16 /* floats of a cache line */
 
 /* Values before @published[i] stands on a vector; at most @n. */
 static gsize

@@ -22,8 +22,8 @@ typedef struct {
     double beta2;         /* decay of the second moment, [0, 1) */
     double epsilon;       /* added to the root of the second moment, >= 0 */
     double weight_decay;  /* decoupled, >= 0 */
-    RpOptimizerForm form; /* which update, and how weights and moments are kept between steps */
-    guint64 seed;         /* of stochastic rounding */
+    RpOptimizerForm form; /* update rule, and format of weights and moments between steps */
+    guint64 seed;         /* seed of stochastic rounding */
 } RpAdamwOptions;
 
 /* torch.optim.AdamW's defaults. */
@@ -63,7 +63,7 @@ typedef struct {
  * the same, whoever rounds it, wherever. */
 typedef struct {
     guint64 seed;
-    guint64 step; /* of the layer; the first is 1 */
+    guint64 step; /* step of the layer; the first is 1 */
     guint32 layer;
     guint32 moment; /* 0: the first, 1: the second, that of squares; RP_DRAW_MASTER: the weight */
 } RpDraw;
