@@ -17,7 +17,7 @@ typedef struct {
     float *master;
     float *moment1;
     float *moment2;
-    guint8 *next; /* of the network's dtype */
+    guint8 *next; /* in the network's dtype */
     guint64 n_steps;
     guint64 n_restored; /* elements */
 } Numbers;
@@ -30,7 +30,7 @@ struct _RpTrainer {
     guint server, n_servers;
     guint rounds;
     guint n_restored; /* calls of rp_trainer_restore() */
-    Numbers *numbers; /* of each weight */
+    Numbers *numbers; /* one for each weight */
 };
 
 /* ---- what the library calls ---- */

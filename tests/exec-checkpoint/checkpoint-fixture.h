@@ -9,17 +9,17 @@
 #include "exec/checkpoint/checkpoint.h"
 
 typedef struct {
-    char *directory; /* of the test */
+    char *directory; /* the test's directory */
     char *output;
     char *model_dir;
     RpTrainer *trainer;
-    RpTrainer *other; /* of the test's making; may be NULL */
+    RpTrainer *other; /* a trainer that the test made; may be NULL */
     RpCheckpointOptions options;
     RpDataState data;
     GError *error;
     char *path;
     char *text;
-    GHashTable *files; /* of checkpoint_load() */
+    GHashTable *files; /* files seen by checkpoint_load() */
 } CheckpointFixture;
 
 int checkpoint_setup(void **state);

@@ -23,8 +23,8 @@ typedef enum {
 typedef struct {
     RpFailEnd end;
     int code;
-    guint calls;      /* that deal with files */
-    const char *name; /* of the first that failed; %NULL: the child ended before the N-th */
+    guint calls;      /* calls that deal with files */
+    const char *name; /* name of the first that failed; %NULL: the child ended before the N-th */
 } RpFailOutcome;
 
 /* Runs @work(@data) in a child, on one processor; what it returns is the exit code. */

@@ -11,7 +11,7 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static gboolean closed; /* syncs wait */
-static guint n_waiting; /* of them */
+static guint n_waiting; /* number of waiting threads */
 
 int fsync(int fd);
 

@@ -359,7 +359,7 @@ make_room(CheckpointFixture *f)
            save_and_list(f, 2, NULL, "checkpoint-1 checkpoint-2") ||
            save_and_list(f, 3, "checkpoint-1", "checkpoint-2 checkpoint-3") ||
            save_and_list(f, 4, "checkpoint-2", "checkpoint-3 checkpoint-4") ||
-           /* of the very step: the one that is replaced stays until then */
+           /* saves the same step: the one that is replaced stays until then */
            save_and_list(f, 4, "checkpoint-3", "checkpoint-4");
 }
 

@@ -15,7 +15,7 @@ typedef struct {
     gboolean beside;
     gboolean weights_only;
     guint broken;  /* a server whose numbers are not finite; MOST: none */
-    gboolean next; /* of the weights that are read next, not of the masters */
+    gboolean next; /* the weights to be read next, not the masters */
     char *path[MOST];
     GError *error[MOST];
 } Saving;
@@ -55,7 +55,7 @@ save_beside(const RpCheckpointOptions *options, RpTrainer *trainer, guint n,
         error);
 
     g_assert(beside != NULL && rp_checkpoint_beside_begin(beside, options, trainer, data));
-    fake_trainer_go_to(trainer, 1000); /* what is written was copied before */
+    fake_trainer_go_to(trainer, 1000); /* the copy was made before */
     rp_checkpoint_beside_end(beside, &written);
     if (written.error != NULL)
         g_propagate_error(error, g_steal_pointer(&written.error));

@@ -37,7 +37,7 @@ static gboolean full;
 
 typedef struct {
     CheckpointFixture *f;
-    guint64 step; /* that is saved or restored */
+    guint64 step; /* step that is saved or restored */
 } Work;
 
 /* One line, that is not empty. */
@@ -166,7 +166,7 @@ typedef struct {
     char *manifests[NEW_STEP + 1]; /* as they are in peace */
     guint n_failed;
     guint n_done;
-    GHashTable *names; /* of calls that failed once */
+    GHashTable *names; /* names of calls that failed once */
 } Run;
 
 static void
@@ -180,7 +180,7 @@ check(Run *run, const RpFailure *failure, const char *error_name, const RpFailOu
     gboolean last = is_there(f, LAST_STEP);
     gboolean good = done || failed || older;
 
-    /* what was there is whole as long as it is there, and is there if there was an error */
+    /* the old one is whole as long as it is there, and is there if there was an error */
     good = good && (!last || is_whole(f, LAST_STEP, run->manifests[LAST_STEP]));
     good = good && (last || (done && sweep->step == NEW_STEP));
     good = good && (!is_there(f, OLD_STEP) || is_whole(f, OLD_STEP, run->manifests[OLD_STEP]));
@@ -241,7 +241,7 @@ sweep_calls(CheckpointFixture *f, const Sweep *sweep)
                   run.n_failed, run.n_done);
     assert_true(nth > sweep->least_calls);
     assert_true(run.n_failed > 0 && run.n_done > 0);
-    /* what is not tidied away is, by the next save */
+    /* the next save removes any leftovers */
     assert_true(checkpoint_save_step(f, NEW_STEP + 1));
     f->text = checkpoint_list(f->output);
     assert_null(strstr(f->text, ".tmp"));

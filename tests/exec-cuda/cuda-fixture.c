@@ -5,7 +5,7 @@
 #include <math.h>
 
 #define TILE 1024    /* elements converted at once */
-#define PERIOD 40009 /* of cuda_random(); prime, so that rows differ */
+#define PERIOD 40009 /* period of cuda_random(); prime, so that rows differ */
 
 static RpKernelStream *stream;
 static GPtrArray *device_blocks;

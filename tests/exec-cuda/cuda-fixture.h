@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     Array arrays[CUDA_MOST_OUTPUTS];
     size_t terms[CUDA_MOST_OUTPUTS]; /* length of the longest sum behind a value */
-    double slack[CUDA_MOST_OUTPUTS]; /* of a value, beyond what its storage and terms allow */
+    double slack[CUDA_MOST_OUTPUTS]; /* error of a value beyond what its storage and terms allow */
     double sums[CUDA_MOST_OUTPUTS];  /* held to a millionth */
 } Outputs;
 

@@ -8,7 +8,7 @@
 
 /* Blocks of 8 warps. */
 struct SoftKernel {
-    size_t keys; /* of a block */
+    size_t keys; /* keys of a block */
     uint32_t shared_bytes;
     std::function<void(const RpAttentionArgs &args, const AttentionGrid &grid,
                        const BackwardRoom &room, unsigned *numbers)>

@@ -15,7 +15,7 @@
 #define MULTIPROCESSORS 64
 #define MEMORY_BYTES ((size_t)1 << 30)
 #define PAYLOAD_BYTES 256
-#define MOST_COMMANDS 112 /* of a stream's queue, unless a test says otherwise */
+#define MOST_COMMANDS 112 /* commands in a stream's queue, unless a test says otherwise */
 
 typedef void (*Work)(void *payload);
 
@@ -23,7 +23,7 @@ typedef void (*Work)(void *payload);
 typedef struct {
     guint n_users;
     gboolean happened;
-    gboolean lost; /* of a device that has failed: it happens when the failure is forgotten */
+    gboolean lost; /* its device has failed: it happens when the failure is forgotten */
     gint64 time_ns;
 } Record;
 
@@ -73,9 +73,9 @@ static gboolean holding;         /* who waits for room in a queue keeps all othe
 static guint n_holders[DEVICES]; /* threads that wait for room */
 static guint n_kept_off;         /* threads that wait for them */
 static gint64 failed_ns;         /* when the last failure was */
-static cudaError_t refusal;      /* of memory */
+static cudaError_t refusal;      /* answer to requests for memory */
 static guint most_pins = G_MAXUINT;
-static guint n_pins; /* that were tried */
+static guint n_pins; /* pins that were tried */
 static guint64 first_pin;
 static _Atomic gboolean broken[DEVICES];
 static _Atomic gint64 tell_ns; /* from when on calls say that a device is broken */

@@ -28,7 +28,7 @@ struct Thread {
     ucontext_t context;
     std::vector<char> stack;
     std::vector<Copy> copies;
-    unsigned handed; /* which of its words are next */
+    unsigned handed; /* its next words to hand over */
     bool ended;
 };
 
@@ -37,11 +37,11 @@ static struct {
     uint32_t words[2][THREADS][8];
     Meeting block, warps[THREADS / 32];
     alignas(16) unsigned char shared[MOST_BYTES];
-    uint32_t shared_bytes; /* of the kernel */
+    uint32_t shared_bytes; /* shared memory of the kernel */
     ucontext_t caller;
     std::function<void()> kernel;
     unsigned thread, number;
-    int turn; /* of 32 within a pass of a warp */
+    int turn; /* its number among 32 within a pass of a warp */
     bool backwards;
 } soft;
 

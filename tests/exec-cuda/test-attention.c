@@ -59,7 +59,7 @@ as_floats(Array array)
     return floats;
 }
 
-static RpCudnn *cudnn; /* of a test that cuts backward */
+static RpCudnn *cudnn; /* used by a test that cuts backward */
 
 /* Backward by cuDNN with no more dS at a time than that of the shape's part_heads, in less room. */
 static void
@@ -746,7 +746,7 @@ differentiates_by_cudnn_some_kv_heads_at_a_time(void **state)
     check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 1, {200}, 0}, 2, 4, 1);
     /* a part's lse is not at a multiple of 16 bytes */
     check_parts((Shape){RP_DTYPE_BF16, 4, 2, 64, 0, 1, {129}, 0}, 2, 2, 1);
-    /* of all sequences, and of one at a time */
+    /* all sequences, and one at a time */
     check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {256, 256, 256}, 0}, 6, 4, 1);
     check_parts((Shape){RP_DTYPE_FP16, 8, 4, 64, 0, 2, {256, 256}, 0}, 3, 8, 1);
 }

@@ -146,7 +146,7 @@ gives_the_losses_of_the_host_in_bound_schedules(void **state)
     RpTinyRun runs[9];
     const guint n = make_bound_runs(runs);
 
-    if (RP_TEST_FEW) /* of values alone: the next one runs the same */
+    if (RP_TEST_FEW) /* it compares values alone: the next one runs the same */
         return;
     make_deep(f);
     for (guint i = 0; i < n; i++)
@@ -338,7 +338,7 @@ measures_tasks_of_a_lane_one_after_the_other(void **state)
     gint64 ends_ns[2 * RP_LANES_PER_DEVICE + RP_HOST_LANES];
 
     for (guint l = 0; l < G_N_ELEMENTS(ends_ns); l++)
-        ends_ns[l] = G_MININT64 / 2; /* what is before the first action has negative times */
+        ends_ns[l] = G_MININT64 / 2; /* events before the first action have negative times */
     train(f, f->model, &run, NULL);
     g_autoptr(RpTrace) trace = rp_trainer_steal_trace(f->trainer);
     assert_non_null(trace);

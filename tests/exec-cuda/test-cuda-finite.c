@@ -15,11 +15,11 @@
 typedef struct {
     cudaStream_t stream;
     RpKernelStream *kernels;
-    guint8 *device; /* of one case */
+    guint8 *device; /* memory of one case */
     guint8 *pinned; /* fetch: where from */
     guint32 *left;  /* [0]: in pinned memory */
     guint32 *device_left;
-    guint8 *host; /* of one case: what stands on the device, from the first value on */
+    guint8 *host; /* values of one case: a copy of the device's, from the first value on */
     GRand *rand;
 } Fixture;
 

@@ -23,11 +23,11 @@
 
 typedef struct {
     const char *name;
-    gboolean fixture;   /* of tests/exec-network/fixtures; else random weights of @config */
+    gboolean fixture;   /* weights of tests/exec-network/fixtures; else random weights of @config */
     const char *config; /* with %s: the dtype of the weights */
     guint sequences, tokens;
     guint n_weights;  /* with a gradient: embedding, blocks x weights of one, final norm, head */
-    const char *base; /* of adapters: the fixture that they are for */
+    const char *base; /* with adapters: the fixture that they are for */
     double aux_loss;
 } Kind;
 
@@ -117,9 +117,9 @@ typedef struct {
 typedef struct {
     const Kind *kind;
     RpModel config;
-    char *directory; /* of random weights; removed at the end */
+    char *directory; /* directory of random weights; removed at the end */
     RpSafetensors *file, *adapters;
-    RpLora lora; /* of rank 0: none */
+    RpLora lora; /* rank 0: none */
     RpWeights *weights;
     RpTrainer *trainer;
     RpTokenBatch *batch;
@@ -130,7 +130,7 @@ typedef struct {
 /* Results of one run. */
 typedef struct {
     double loss;
-    float **values; /* of weight i; NULL: a tied head's, which are the embedding's */
+    float **values; /* gradient of weight i; NULL: a tied head's, which is the embedding's */
     guint n;
 } Gradients;
 
@@ -674,7 +674,7 @@ has_a_tolerance_of_the_size_of_roundings(void **state)
     static const RpDtype dtypes[] = {RP_DTYPE_BF16, RP_DTYPE_FP16};
     Fixture *f = *state;
 
-    if (RP_TEST_FEW) /* of values alone */
+    if (RP_TEST_FEW) /* it compares values alone */
         skip();
     static const guint random[] = {QWEN3_64, LLAMA_128, QWEN3_ALL_EXPERTS, GPT_OSS_ALL_EXPERTS};
 
@@ -764,7 +764,7 @@ are_compared_one_by_one(void **state)
 {
     Fixture *f = *state;
 
-    if (RP_TEST_FEW) /* of values alone */
+    if (RP_TEST_FEW) /* it compares values alone */
         skip();
     for (guint kind = 0; kind < LLAMA_DROPOUT; kind++) {
         for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {

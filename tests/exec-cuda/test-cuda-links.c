@@ -14,14 +14,14 @@
 
 #define MOST_DEVICES 128
 #define MOST_RUNS 64
-#define UP_GB 50.0 /* of one device alone, GB/s */
+#define UP_GB 50.0 /* rate of one device alone, GB/s */
 #define DOWN_GB 40.0
 #define BOTH_GB 72.0
-#define COPIES_GB 1.0 /* that processors copy */
+#define COPIES_GB 1.0 /* rate of the processors' copies */
 #define SMALL_NS 3000 /* a copy's */
-#define REPEATS 5     /* of a measurement; the fewest that there are */
+#define REPEATS 5     /* repeats of a measurement; the fewest that there are */
 #define CHUNK_BYTES (256 * RP_MIB)
-#define MOST_CHUNKS 16 /* of a direction */
+#define MOST_CHUNKS 16 /* chunks of a direction */
 #define ARENA_CHUNKS (MOST_DEVICES * N_DIRECTIONS * MOST_CHUNKS)
 #define NOBODY 0
 
@@ -45,17 +45,18 @@ typedef struct {
 static struct {
     /* the machine */
     guint per_root; /* 0: no roots */
-    double root_gb; /* of a direction */
+    double root_gb; /* rate of a root in one direction */
     double host_gb; /* 0: no limit */
     guint64 available_bytes;
-    /* what is asked of it */
+    /* the measured requests */
     double bytes[MOST_DEVICES][N_DIRECTIONS];
-    guint n_copies; /* of all sizes */
+    guint n_copies; /* copies of all sizes */
     Run runs[MOST_RUNS];
     guint n_runs, n_skipped;
     RpCudaHostArena *arena;
-    guint users[ARENA_CHUNKS];                  /* of the arena's chunks: directions, or nobody */
-    guint n_chunks[MOST_DEVICES][N_DIRECTIONS]; /* that a direction has used */
+    /* users of the arena's chunks: directions, or nobody */
+    guint users[ARENA_CHUNKS];
+    guint n_chunks[MOST_DEVICES][N_DIRECTIONS]; /* chunks that a direction has used */
     guint n_outside, n_across,
         n_shared;           /* copies: the arena, several chunks, with another direction */
     guint fail_at, n_calls; /* copies; 0: none fails */

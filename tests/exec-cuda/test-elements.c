@@ -7,7 +7,7 @@ static const size_t sizes[] = {1, 7, 8, 1023, 4099, 1 << 20, 8 * 256 * 4096 + 13
 typedef struct {
     Array a, b, c;
     RpDtype target;
-    guint alias; /* which input is written over, from 1; 0: none */
+    guint alias; /* input that is written over, from 1; 0: none */
     size_t row;
 } Inputs;
 

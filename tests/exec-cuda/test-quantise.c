@@ -8,7 +8,7 @@ typedef struct {
     Array x;
     RpDtype code;
     size_t rows, columns;
-    guint8 *codes, *turned; /* of the host */
+    guint8 *codes, *turned; /* the host's results */
     float largest, scale;
 } Quantised;
 

@@ -144,13 +144,13 @@ reads_rows_ahead(void **state)
         size_t rows, n;
     } sizes[] = {
         {100003, 8},  /* chunks of 196 rows, 32 at once: 7 steps, of 3 stages */
-        {40961, 72},  /* of 81, 16 at once: 6 steps */
-        {22531, 136}, /* of 45, 8 at once: 6 steps */
-        {2003, 264},  /* of 32, 8 at once: 4 steps, of 2 stages */
-        {6661, 520},  /* of 7, one by one as all that follow */
-        {3333, 1032}, /* of 7, the last of 1 */
-        {1801, 2056}, /* of 8 */
-        {1027, 4104}, /* of 5, 2 stages */
+        {40961, 72},  /* 81 rows, 16 at once: 6 steps */
+        {22531, 136}, /* 45 rows, 8 at once: 6 steps */
+        {2003, 264},  /* 32 rows, 8 at once: 4 steps, of 2 stages */
+        {6661, 520},  /* 7 rows, one by one as all that follow */
+        {3333, 1032}, /* 7 rows, the last chunk 1 */
+        {1801, 2056}, /* 8 rows */
+        {1027, 4104}, /* 5 rows, 2 stages */
     };
 
     for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++)

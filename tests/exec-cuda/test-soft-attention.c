@@ -168,7 +168,7 @@ check_shape(const Shape *shape)
 static void
 differentiates_with_heads_of_128(void **state)
 {
-    if (RP_TEST_FEW) /* those of the window have as many */
+    if (RP_TEST_FEW) /* shapes with a window have as many */
         return;
     check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 128, 0, 2, {200, 77}});
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 128, 0, 1, {129}});

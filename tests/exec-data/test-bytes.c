@@ -192,13 +192,13 @@ resumes_from_a_place_with_the_fingerprint_of_before(void **state)
     g_clear_error(&f->error);
     saved.fingerprint = prints.sampled;
     assert_true(rp_batcher_restore(f->batcher, &saved, &f->error));
-    /* of a cache the newer format had this one, too */
+    /* the newer format of a cache had this one, too */
     saved.sampled = FALSE;
     saved.position = 4;
     assert_true(rp_batcher_restore(f->batcher, &saved, &f->error));
     saved.fingerprint = prints.sampled + 1;
     assert_false(rp_batcher_restore(f->batcher, &saved, &f->error));
-    /* what is saved from now on is of all of the file */
+    /* fingerprints saved from now on are of all of the file */
     saved = rp_batcher_state(f->batcher);
     assert_true(saved.fingerprint == prints.all && !saved.sampled && saved.position == 4);
 }
@@ -210,7 +210,8 @@ a_file_that_is_cut_short_is_an_error_with_a_message(void **state)
 {
     static const char *const names[] = {"data.jsonl", "data.bin"};
     Fixture *f = *state;
-    g_autofree char *lines = repeat(LINE, 4096); /* of 18 bytes: of a multiple of 4, too */
+    /* 18 bytes each: the length is a multiple of 4, too */
+    g_autofree char *lines = repeat(LINE, 4096);
     RpDatasetSummary sum;
 
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {

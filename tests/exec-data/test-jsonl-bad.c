@@ -75,7 +75,7 @@ static const struct {
     {"{\"a\":\"\\ud800\",\"input_ids\":[1]}", "column 7: expected a character after \\u"},
     {"{\"a", "column 2: expected a closed string, found the end of the text"},
     {"# a comment", "column 1: expected an object, found \"#\""},
-    /* of the wrong type */
+    /* the type is wrong */
     {"[1,2]", "column 1: expected an object, found an array"},
     {"17", "column 1: expected an object, found 17"},
     {"null", "column 1: expected an object, found null"},
@@ -96,7 +96,7 @@ static const struct {
      "column 28: expected -100 or an id from 0 to 99, found null"},
     {"{\"input_ids\":[1],\"labels\":[-100.0]}",
      "column 28: expected -100 or an id from 0 to 99, found -100.0"},
-    /* what the Trainer of transformers would hand to the model */
+    /* the Trainer of transformers would hand these to the model */
     {"{\"input_ids\":[1,2],\"position_ids\":[5,6]}",
      "column 20: expected no position_ids, for positions count from 0 in each sample"},
     {"{\"inputs_embeds\":[[0.5]],\"input_ids\":[1]}", "column 2: expected no inputs_embeds, for"},
@@ -128,7 +128,7 @@ static const struct {
     {"{\"input_ids\":[1],\"labels\":[100]}",
      "column 28: expected -100 or an id from 0 to 99, found 100"},
     {"{\"input_ids\":[1],\"labels\":[-]}", "column 28: expected a number, found -"},
-    /* of other lengths */
+    /* the lengths differ */
     {"{\"input_ids\":[]}", "column 14: expected at least one id, found none"},
     {"{\"input_ids\":[1,2],\"labels\":[1]}",
      "column 29: expected 2 numbers, one for each of input_ids, found 1"},

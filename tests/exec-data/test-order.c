@@ -128,7 +128,7 @@ puts_every_sample_everywhere(void **state)
         }
         double value = chi_square(counts, (gsize)n * n, 100);
         double freedom = (n - 1.0) * (n - 1.0);
-        double bound = 4.5 * 4.5 * 2 * freedom; /* of (value - freedom)² */
+        double bound = 4.5 * 4.5 * 2 * freedom; /* (value - freedom)² is below this */
         if ((value - freedom) * (value - freedom) > bound)
             fail_msg("size %u: chi square %g of %g", n, value, freedom);
     }

@@ -65,7 +65,7 @@ puts_the_next_where_it_fits_first(void **state)
     const RpDataState after = rp_batcher_state(f->batcher);
     /* the search went on for something that fits the last place */
     assert_true(after.n_held == 3 && after.held[0] == 3 && after.held[1] == 6);
-    rp_batch_fixture_next(f); /* those that are held come first */
+    rp_batch_fixture_next(f); /* held samples come first */
     assert_int_equal(f->batch->samples[0], 3);
 }
 

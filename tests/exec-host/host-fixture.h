@@ -12,7 +12,7 @@ typedef struct {
     RpDtype dtype;
     size_t n;
     void *data;     /* exactly n elements, so that a sanitizer sees what runs over */
-    double *values; /* what @data held when it was made */
+    double *values; /* values of @data when it was made */
 } Array;
 
 int host_setup(void **state);

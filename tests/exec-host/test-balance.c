@@ -109,7 +109,7 @@ check_balance(RpDtype dtype, Shape shape)
                                                                .d_sums = (float *)d_sums.data});
     assert_true(fabs(loss - reference_loss(shape, logits.values, lengths, counts, T * E, 0)) <
                 1e-5 * loss);
-    /* of one layer's logits: the other's probabilities are constants */
+    /* one layer's logits vary: the other's probabilities are constants */
     for (size_t i = 0; i < T * E; i++)
         want[i] = (double)T *
                   (reference_loss(shape, logits.values, lengths, counts, i, 1e-4) -

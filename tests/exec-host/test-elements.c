@@ -346,7 +346,7 @@ dropout_args(double p, RpDtype dtype, size_t rows, size_t n, const void *x, void
                            .y = y};
 }
 
-/* Everything that is 1 becomes 1/(1-p) or 0. */
+/* Every 1 becomes 1/(1-p) or 0. */
 static float *
 drop_ones(RpDropoutArgs args)
 {

@@ -23,12 +23,12 @@ typedef struct {
     gsize bytes[MAX_ROOMS];
     guint n_taken, n_given;
     guint fail_at;   /* call of take, upload or time that fails; 0 = none */
-    guint calls;     /* of them */
+    guint calls;     /* number of calls */
     guint stray;     /* uploads beyond what was taken */
     guint unaligned; /* rooms */
     guint most_repeats;
     guint copying, n_begun, n_ended;
-    gint64 last_ns;      /* that a recompute as the last takes */
+    gint64 last_ns;      /* time that a recompute as the last takes */
     gint64 swing_ns;     /* by which three runs of eight are longer */
     gint64 class_ns;     /* by which each layer that is measured takes longer than the one before */
     gboolean alternates; /* every other run is longer, part n of it by 2 (n + 1) */

@@ -114,7 +114,7 @@ finds_the_largest_wherever_it_is(void **state)
             rp_host_kernels()->largest(NULL, &(RpLargestArgs){x.dtype, x.n, x.data, &largest});
             assert_true(fabs((double)largest - want) <= want * 0x1p-8);
         }
-        /* what is there already counts */
+        /* the value that is there already counts */
         largest = 1e6f;
         rp_host_kernels()->largest(NULL, &(RpLargestArgs){x.dtype, x.n, x.data, &largest});
         assert_true(largest == 1e6f);

@@ -200,7 +200,7 @@ writes_what_it_reads(void **state)
 /* One tensor of a file that is made up. */
 typedef struct {
     const char *name, *type;
-    guint64 bytes; /* of a vector */
+    guint64 bytes; /* bytes of a vector */
     const char *data;
 } Part;
 

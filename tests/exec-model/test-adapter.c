@@ -14,7 +14,7 @@ typedef struct {
     RpLora lora;
     RpSafetensors *base, *adapters;
     RpWeights *weights;
-    char *directory; /* of what a test writes */
+    char *directory; /* directory of the test's files */
     GError *error;
 } Fixture;
 

@@ -321,7 +321,7 @@ finds_a_scale_that_is_nan(void **state)
     const RpModel model = model_of(RP_ARCHITECTURE_GPT_OSS);
     g_autoptr(GArray) tensors = packed_tensors_of(&model);
 
-    /* of expert 1, output 2: inputs 32 and up; element (1, 32, 2) of what is trained */
+    /* the scale of expert 1, output 2, inputs 32 and up: element (1, 32, 2) of the trained stack */
     find(tensors, BLOCK "gate_up_proj_scales")->bytes[(1 * 2 * MLP + 2) * 2 + 1] = 255;
     g_autoptr(RpWeights) weights = bind(f, &model, tensors);
 

@@ -87,7 +87,7 @@ reads_what_devices_expand(void **state)
 
 /* ---- experts that are packed one by one ---- */
 
-#define LAST "model.layers.0.mlp.experts.2.up_proj.weight" /* of gate and up */
+#define LAST "model.layers.0.mlp.experts.2.up_proj.weight" /* the last of gate and up */
 
 /* Flaws of a file. */
 typedef enum { GOOD, PLAIN_PIECE, PLAIN_FIRST, NO_PIECE, OTHER_FORMAT, NAN_SCALE } Flaw;

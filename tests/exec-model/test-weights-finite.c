@@ -150,7 +150,7 @@ names_the_first_by_tensor_and_index(void **state)
         guint layer;
         RpWeightKind kind;
         guint64 index;
-        guint16 bits; /* of bf16 */
+        guint16 bits; /* bf16 bits */
         const char *message;
     } cases[] = {
         /* from behind: each is nearer to the front than those before */

@@ -18,16 +18,16 @@ typedef struct {
     RpNetwork *network;
     RpProfile *profile;
     size_t tokens;
-    guint64 elements; /* of all layers */
+    guint64 elements; /* elements of all layers */
     guint8 *parameters;
-    guint8 *upload; /* what they are made of before each run; NULL: they stand there */
+    guint8 *upload; /* upload that they are made of before each run; NULL: they stand there */
     guint8 *constants;
     gint32 *ids, *targets;
-    guint n_samples, longest; /* that share sequences; 0: as constants were filled */
-    const gint32 *rows;       /* of packed targets, or NULL */
+    guint n_samples, longest; /* samples that share sequences; 0: as constants were filled */
+    const gint32 *rows;       /* rows of packed targets, or NULL */
     guint n_rows;
     float scale;
-    float aux_scale; /* of the auxiliary loss, where options have one */
+    float aux_scale; /* scale of the auxiliary loss, where options have one */
     gboolean drops;  /* as the first micro-batch of step 1 */
     guint32 padded;  /* RpStageCall.padded */
     guint saved;     /* groups that forwards save; as the profile's layers have them */
@@ -40,11 +40,12 @@ typedef struct {
 typedef struct {
     double loss;
     double aux_loss;
-    float *sums;            /* all layers */
-    guint8 **hidden;        /* input of layer l, where a stage began there; [0]: NULL */
-    guint8 **d_hidden;      /* its gradient, where a backward stage began there */
-    guint8 **saved;         /* of each layer, what its forward saved */
-    gsize workspace_unused; /* of the last stage: bytes at the end that stayed as they were */
+    float *sums;       /* all layers */
+    guint8 **hidden;   /* input of layer l, where a stage began there; [0]: NULL */
+    guint8 **d_hidden; /* its gradient, where a backward stage began there */
+    guint8 **saved;    /* values that each layer's forward saved */
+    /* bytes at the end of the last stage's workspace that stayed as they were */
+    gsize workspace_unused;
 } Run;
 
 typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageWay;

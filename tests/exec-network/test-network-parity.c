@@ -101,7 +101,7 @@ set_lengths(const Case *c)
     const gsize n = rp_network_places(c->model->network, lengths, NULL, 0, places);
 
     assert_int_equal(n, rp_network_options(c->model->network)->sequences);
-    /* what crosses borders is planned with what goes with it */
+    /* hidden states that cross borders are planned with the values behind them */
     for (guint l = 1; l < c->model->profile->n_layers; l++)
         assert_true(c->model->profile->layers[l].input_bytes >
                     rp_network_hidden_elements(c->model->network) * sizeof(float));

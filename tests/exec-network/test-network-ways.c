@@ -185,7 +185,7 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 
     rp_assert_no_error(error);
     assert_int_equal(seen.n_rooms, 0);
-    /* of 7 and 6 shapes, a look; and 16 rounds of those that were not far behind */
+    /* one look at 7 and 6 shapes; and 16 rounds of the variants that were not far behind */
     assert_int_equal(seen.ways[RP_MATMUL_NT][0], 7 * 17);
     assert_int_equal(seen.ways[RP_MATMUL_NT][2], 7);
     assert_int_equal(seen.ways[RP_MATMUL_NN][0], 6 * 17);

@@ -8,7 +8,7 @@
 #include "exec/optim/adamw/adamw.h"
 
 #define ROOM 4096  /* values in each array */
-#define GUARD 0x5a /* what fills arrays where nothing may be written */
+#define GUARD 0x5a /* fills arrays where nothing may be written */
 
 typedef struct {
     float weight[ROOM];

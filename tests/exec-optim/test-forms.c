@@ -7,7 +7,7 @@
 #include "exec/optim/optimizer.h"
 #include "tests/exec-optim/values.h"
 
-#define N 600 /* of the fixture: two blocks, and a short one */
+#define N 600 /* parameters of the fixture: two blocks, and a short one */
 #define STEPS 5
 #define SEED 0x123456789abcdef
 #define LAYER 3

@@ -8,7 +8,7 @@
 #include "exec/optim/optimizer.h"
 #include "tests/exec-optim/values.h"
 
-#define N 600 /* of the fixture: two blocks, and a short one */
+#define N 600 /* parameters of the fixture: two blocks, and a short one */
 #define STEPS 5
 #define SEED 0x123456789abcdef
 #define LAYER 3
@@ -274,7 +274,7 @@ stochastic_rounding_is_unbiased(void **state)
 
     for (gsize c = 0; c < G_N_ELEMENTS(chosen); c++) {
         const float value = chosen[c];
-        const float step = ldexpf(1, ilogbf(value) - 7); /* of bf16 there */
+        const float step = ldexpf(1, ilogbf(value) - 7); /* bf16's step there */
         double sum = 0;
 
         for (gsize i = 0; i < n; i++)

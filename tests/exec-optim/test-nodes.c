@@ -149,7 +149,7 @@ spreads_threads_over_nodes(void **state)
         rp_nodes_choose(f->nodes, cpus, n_cpus, chosen, n);
         for (guint k = 0; k < n; k++) {
             const guint node = rp_nodes_of_cpu(f->nodes, chosen[k]);
-            guint place = 0; /* of the processor among those of its node */
+            guint place = 0; /* place of the processor among those of its node */
 
             for (guint c = 0; cpus[c] != chosen[k]; c++)
                 place += rp_nodes_of_cpu(f->nodes, cpus[c]) == node;
@@ -234,7 +234,7 @@ memory_lies_on_the_node_that_was_asked_for(void **state)
     assert_int_equal(rp_nodes_prefer(whole + 5, whole + granule / 2 - 1, 0, &f->problem), 0);
     assert_int_equal(rp_nodes_prefer(whole, whole, 0, &f->problem), 0);
     assert_null(f->problem);
-    /* such a node there is not */
+    /* there is no such node */
     assert_int_equal(rp_nodes_prefer(whole, whole + granule, NOWHERE, &f->problem), 0);
     assert_non_null(f->problem);
 }

@@ -19,7 +19,7 @@ typedef struct {
     uint16_t *published;        /* bf16 */
     float *expected;            /* weights, first moments, second moments */
     uint16_t *expected_published;
-    float *memory; /* of a layer's state; one value more on either side */
+    float *memory; /* memory of a layer's state; one value more on either side */
 } Fixture;
 
 /* The middle does not decay. */
@@ -537,7 +537,7 @@ check_passes(RpPool *pool, const RpAdamwOps *ops, RpDtype dtype, guint n_added, 
     for (guint k = 0; k < n_added; k++) {
         char *of = values + k * bytes;
 
-        for (gsize i = 0; i < n; i++) { /* of which a sum in another order has other bits */
+        for (gsize i = 0; i < n; i++) { /* a sum of these in another order has other bits */
             rp_dtype_set(dtype, of, i, (k % 2 == 0 ? 37.3f : -36.9f) / (float)(1 + i % (3 + k)));
             expected[i] = rp_dtype_get(dtype, of, i) + (begin && k == 0 ? 0.0f : expected[i]);
         }

@@ -15,7 +15,7 @@ typedef struct {
     pthread_mutex_t mutex;
     guint n_calls;
     guint visits[N];
-    gsize first; /* of the range */
+    gsize first; /* first of the range */
     gsize granule;
     pthread_t caller;
     gboolean in_caller;

@@ -18,7 +18,7 @@ typedef struct {
     gsize room_bytes;
     guint servers;
     guint8 *gradients[MOST_SERVERS][LAYERS][ROUNDS];
-    float *sums[LAYERS]; /* of one server */
+    float *sums[LAYERS]; /* sums of one server */
     double squares[LAYERS];
 } Case;
 

@@ -62,7 +62,7 @@ typedef struct {
     RpPlanner *planner;
     RpPlan *plan; /* the planner's */
     RpHostState *host_state;
-    void *memory; /* of the host's state, without a backend */
+    void *memory; /* memory of the host's state, without a backend */
     gsize memory_bytes;
     RpBatchFeed *feed;
     RpBackend *backend;

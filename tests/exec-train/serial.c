@@ -10,7 +10,7 @@ typedef struct {
     RpNetwork *network;
     RpProfile *profile;
     guint n_layers;
-    guint64 elements; /* of all layers, as a stage */
+    guint64 elements; /* elements of all layers, as a stage */
     guint64 *first;   /* [layer] */
     guint64 *n_own;   /* [layer] without a tied matrix */
     gsize element;    /* bytes */
@@ -18,7 +18,7 @@ typedef struct {
     RpOptimizer *optimizer;
     RpOptimizerLayer **layers;
     float **states;
-    guint8 *weights[2]; /* what forward reads: the newest, and the one before */
+    guint8 *weights[2]; /* weights that forward reads: the newest, and the one before */
     guint8 *gradients;
     float *sums;
     void *workspace, *constants;

@@ -31,7 +31,7 @@ typedef struct {
     const RpTinyModel *model;
     RpTinyRun run;
     RpDataset *good, *bad;
-    const char *line; /* that is bad: of server 1 */
+    const char *line; /* the bad line of server 1 */
     RpEvaluation evaluation[4];
 } Evaluated;
 
@@ -77,7 +77,7 @@ evaluate_as_one(void **state)
 
     (void)state;
     for (guint n = 1; n <= 4; n *= 2) {
-        static double loss; /* of one */
+        static double loss; /* loss of one server */
         Evaluated all = {.model = model,
                          .run = {"roundpipe", 1, .micro_batches = 4 / n, .round = 1, .n_stages = 1,
                                  .dtype = RP_DTYPE_BF16, .async = TRUE, .evaluates = TRUE},

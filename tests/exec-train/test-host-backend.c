@@ -477,7 +477,7 @@ trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
              .forward = "2,2"},
         };
 
-        if (strcmp(base, "mxfp4") != 0) /* which has no rows of 32 there */
+        if (strcmp(base, "mxfp4") != 0) /* mxfp4 has no rows of 32 there */
             assert_same_training(*state, experts, G_N_ELEMENTS(experts));
         assert_same_training(*state, rounds, G_N_ELEMENTS(rounds));
         assert_same_training(*state, half, G_N_ELEMENTS(half));

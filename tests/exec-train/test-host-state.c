@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #define REFERENCE 40 /* targets of an iteration's first call */
-#define TARGETS 60   /* of all its calls */
+#define TARGETS 60   /* targets of all its calls */
 #define MAX_ITERATIONS 8
 
 /* ---- the same training, written plainly ---- */
@@ -23,7 +23,7 @@ typedef struct {
     Serial serial;
     gint broken_iteration; /* one gradient of it is infinite; -1: none */
     guint broken_layer;
-    float scales[MAX_ITERATIONS]; /* that iterations ran with, as the devices saw them */
+    float scales[MAX_ITERATIONS]; /* scales that iterations ran with, as the devices saw them */
 } Fixture;
 
 static void
@@ -477,7 +477,7 @@ lowers_the_loss_scale_one_iteration_later_if_asynchronous(void **state)
                         (i < 2 + async ? RP_LOSS_SCALE_INITIAL : RP_LOSS_SCALE_INITIAL / 2));
         assert_true(rp_host_state_report(f->rig.host_state, 1).loss_scale == RP_LOSS_SCALE_INITIAL);
     }
-    /* what the next iteration runs with was decided before the last update */
+    /* the scale of the next iteration was decided before the last update */
     f->broken_iteration = 3;
     run_both(f, &(RigOptions){.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .async = TRUE}, 4);
     assert_true(rp_host_state_updates(f->rig.host_state).next_scale == RP_LOSS_SCALE_INITIAL);
@@ -498,7 +498,7 @@ names_the_first_layer_whose_gradient_is_not_finite(void **state)
         assert_true(
             g_error_matches(f->rig.error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT));
         rp_assert_error_message_contains(f->rig.error, "step 2");
-        /* of layers that step as their gradients come back: the first that is broken */
+        /* if layers step as their gradients come back, it is the first that is broken */
         rp_assert_error_message_contains(f->rig.error, at_once ? "layer 4 (model.layers.3)"
                                                                : "layer 3 (model.layers.2)");
     }

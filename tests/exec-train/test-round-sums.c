@@ -25,7 +25,7 @@ error_of(const RpTinyModel *model, const RpTinyRun *run, float loss_scale)
     if (trainer == NULL)
         fail_msg("%s", error->message);
     const double scale =
-        reference / ((double)loss_scale * (double)batch->n_targets); /* of the mean loss */
+        reference / ((double)loss_scale * (double)batch->n_targets); /* factor for the mean loss */
     rp_tiny_train(trainer, run, 0, 1, NULL);
     for (guint w = 0; w < rp_weights_count(model->weights); w++) {
         const gsize n = rp_weights_nth(model->weights, w)->elements;

@@ -20,15 +20,15 @@ typedef struct {
 
 typedef struct {
     const RpTinyModel *model;
-    RpTinyRun run;      /* of one server */
+    RpTinyRun run;      /* run of one server */
     const char *from;   /* a checkpoint; NULL: none */
     const char *output; /* where one is saved */
     guint64 first_step;
     guint n_steps;
-    char *gradients; /* of server 1 */
+    char *gradients; /* gradients of server 1 */
     Steps steps[8];
     guint64 n_shares[8];  /* layers of which a server has a part */
-    guint64 least_shares; /* of each server */
+    guint64 least_shares; /* smallest share of each server */
 } Servers;
 
 static void

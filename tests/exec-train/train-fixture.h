@@ -24,7 +24,7 @@ RpTinyModel *rp_tiny_model_new_experts(void);
 /* From now on all but adapters is frozen, and stored as @storage. @target: (nullable): the only
  * matrix that has one */
 void rp_tiny_model_adapt(RpTinyModel *model, guint rank, const char *target, RpDtype storage);
-/* Behind it: the frozen base is packed. */
+/* Marks a model whose frozen base is packed. */
 void rp_tiny_model_pack(RpTinyModel *model, RpLowbit format);
 void rp_tiny_model_free(RpTinyModel *model);
 
@@ -54,7 +54,7 @@ typedef struct {
     gboolean keep_trace;
     guint saved;     /* groups of tensors that forwards save */
     gboolean packed; /* several samples share a sequence */
-    double aux_loss; /* of experts */
+    double aux_loss; /* coefficient of experts' auxiliary loss */
     RpOptimizerForm form;
     RpStepDone done;
     gpointer user_data;

@@ -106,7 +106,7 @@ runs_the_lead_before_a_late_dependency_is_over(void **state)
     finish(f);
     assert_true(manual_find(f->manual, b, RP_PART_REST, FALSE) >
                 manual_find(f->manual, a, RP_PART_WHOLE, TRUE));
-    /* what it stood still is not part of its time: the lead ended, a ended and b went on */
+    /* the time it stood still is not part of its time: the lead ended, a ended and b continued */
     const RpTraceRecord *record = record_of(f, b);
     assert_true(record->start_ns > 0);
     assert_true(record->end_ns - record->start_ns < 50000 * MANUAL_TICK_NS);
