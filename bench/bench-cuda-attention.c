@@ -1,7 +1,7 @@
 /*
- * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in
- * TFLOP/s, and backward by each of its ways (exec/cuda/attention/ways.h), in turn. Where cuDNN does not
- * run, the built-in kernels are timed in its place, and why is said.
+ * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in TFLOP/s, and backward
+ * by each of its kernel variants (exec/cuda/attention/ways.h), in rotation. Where cuDNN does not run, the built-in
+ * kernels are timed in its place, and the reason is printed.
  *
  * Counted as others do: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times
  * that, whatever is computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens
@@ -52,7 +52,7 @@ count_flop(const RpAttentionArgs *args, double what)
     return what * 2.0 * length * length * (double)(args->head_size * HEADS * args->sequences);
 }
 
-/* Backward by all ways with @name in theirs, one behind the other. */
+/* Runs the backward by all kernel variants whose name contains @name, one after the other. */
 static void
 print_ways(RpKernelStream *stream, const RpAttentionArgs *args, const char *name)
 {

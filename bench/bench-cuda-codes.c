@@ -1,5 +1,5 @@
 /*
- * How fast matmuls of codes of 8 bits are, and how fast codes are made, beside matmuls of bf16: shapes
+ * Measures matmuls of fp8 values, and quantization to fp8, beside matmuls of bf16: shapes
  * of Qwen3-1.7B (C 2048, m 6144) and 16384 tokens, or with --hidden and --intermediate of another
  * model. Medians by CUDA events; GB/s count what an operation must read and write at the least.
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a
@@ -20,7 +20,7 @@ typedef struct {
     uint8_t *turned;
     void *y;
     float *sums;   /* M x C */
-    float *scales; /* [5 x STEP]: the largest magnitude, and of codes */
+    float *scales; /* [5 x STEP]: the amax, and scales of fp8 values */
     void *workspace;
 } Bench;
 

@@ -49,7 +49,7 @@ typedef struct {
     float *state;                      /* the layer's state, 3 n */
     RpOptimizerLayer *narrow[N_FORMS]; /* layers of `forms` */
     void *narrow_state[N_FORMS];
-    uint16_t *gradient; /* ROUNDS_APART n: of so many rounds, one behind the other */
+    uint16_t *gradient; /* ROUNDS_APART n: gradients of the rounds, one after the other */
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
 } Bench;

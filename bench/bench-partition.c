@@ -49,7 +49,7 @@ run(RpProfile *profile, What what)
     switch (what) {
     case PAPER:
         return rp_partition_paper(profile, GPUS, MICRO_BATCHES, 0, NULL);
-    case PAPER_MEMORY: /* room for about twelve layers */
+    case PAPER_MEMORY: /* space for about twelve layers */
         return rp_partition_paper(profile, GPUS, MICRO_BATCHES, 24 << 20, NULL);
     case MIN_MAX:
         return rp_partition_min_max(profile, n_stages, NULL);

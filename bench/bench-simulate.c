@@ -4,7 +4,8 @@
  * Figures to hold (design.md §9): >= 10 M `compute` tasks/s and >= 1 M `full` tasks/s on one core,
  * and time linear in the number of tasks.
  *
- * Times are of the processor. Every case runs in a process of its own, so that its peak memory (plan and trace) can be told.
+ * Times are of the processor. Every case runs in a process of its own, so that its peak memory (plan and trace) is
+ * known.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -55,7 +55,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A few runs are on their way at a time, so that the GPU does not wait for the host. */
+/* A few runs are in flight at a time, so that the GPU does not wait for the host. */
 static void
 warm_up(cudaStream_t lane, void (*run)(const void *data), const void *data, double seconds)
 {

@@ -1,6 +1,7 @@
 /*
- * How much the search for dispatched partitions owes to luck: for the shipped profiles of RTX 4090
- * the iterations that it finds on 8 GPUs with each of so many seeds of its random numbers.
+ * Measures how much the search for dispatched partitions depends on chance: for the shipped
+ * profiles of RTX 4090, the iterations that it finds on 8 GPUs with each of N seeds of its random
+ * numbers.
  *
  *   search-seeds [SEEDS [M]]     default 15 seeds, M = 16
  */

@@ -1,7 +1,7 @@
 /*
  * The table of docs/results.md: for each shipped profile of RTX 4090, synchronous and asynchronous,
  * and M = 16, 128 and 1,024 on 8 GPUs, the iteration that the search finds, the one that it finds
- * with so many times the effort, and the bound that no partition is below. Physical fused forward.
+ * with EFFORT times the effort, and the lower bound of all partitions. Physical fused forward.
  *
  *   search-table [EFFORT]     default 20: about five minutes
  */

@@ -7,7 +7,7 @@
  * Bound: the fastest that fits of every schedule whose stages stay on their GPUs with their weights,
  * of LoRA for good.
  * Streamed: RoundPipe with synchronous and with asynchronous steps. Each has its best micro-batch,
- * round and partition. Resident: streamed, but frozen weights of LoRA stay on GPUs that have room.
+ * round and partition. Resident: streamed, but frozen weights of LoRA stay on GPUs that have space.
  * Layers' times are the cost model's.
  */
 #include <math.h>
@@ -27,14 +27,14 @@
 #define LORA_RANK 16
 #define ROOT_GPUS 4
 #define HOST_GB_PER_S 150.0
-#define HOST_LINKS 6 /* host memory is at least so many times as fast as a link */
+#define HOST_LINKS 6 /* host memory is at least this many times as fast as a link */
 
 static const char *const models[] = {"qwen3-1.7b", "qwen3-4b",  "qwen3-8b",
                                      "qwen3-14b",  "qwen3-32b", "llama-3.1-70b"};
 static const guint ranks[] = {LORA_RANK, 0};
 static const guint sequences[] = {2048, 8192, 32768};
 static const double memories[] = {16, 24, 48, 96};  /* GiB */
-static const double links[] = {6.25, 12.5, 25, 50}; /* GB/s, each way */
+static const double links[] = {6.25, 12.5, 25, 50}; /* GB/s, each direction */
 
 static const guint step_sequences[] = {32, 64, 256, 512}; /* the usual case, beside 128 */
 

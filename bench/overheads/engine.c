@@ -1,6 +1,6 @@
 /*
- * The real engine and the real CUDA backend, on a model so small that their own cost is left: one
- * block a stage, 16 tokens a micro-batch.
+ * The real engine and the real CUDA backend, on a model so small that only their own cost is left:
+ * one block a stage, 16 tokens a micro-batch.
  *
  *   dispatch   |wait|record|launch|record| ...     host, per task of a device
  *   waiting    event happens ........ the host goes on

@@ -3,7 +3,7 @@
  *
  *   bench-cuda-overheads [--csv FILE] [--only PART] [--pinned-gib N] [--profiles DIR]
  *
- * Medians with p10 and p90. A part that fails prints its error, and the next one goes on. Without a
+ * Medians with p10 and p90. A part that fails prints its error, and the next one runs. Without a
  * GPU only the planner is timed, and the exit status is 77.
  */
 #include "bench/overheads/overheads.h"

@@ -28,7 +28,7 @@ typedef struct {
     _Atomic guint64 n_host_tasks;
 } RpOverheadsWatch;
 
-/* One at a time: operations are told the backend alone. */
+/* Only one exists at a time, because operations get only the backend. */
 extern RpOverheadsWatch rp_overheads_watch;
 
 extern const char *const rp_overheads_op_names[N_OPS];

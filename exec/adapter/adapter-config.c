@@ -169,7 +169,7 @@ read_targets(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-/* "0.18.0": stacks of experts' adapters were written the other way round. */
+/* Before "0.18.0" stacks of experts' adapters were written in the other orientation. */
 static gboolean
 read_version(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -408,7 +408,7 @@ modules_of(const RpWeights *weights, Which which)
     return modules;
 }
 
-/* Tells whether all blocks have a module with this name behind "model.layers.N.". */
+/* Whether all blocks have a module with this name behind "model.layers.N.". */
 static gboolean
 is_of_all_blocks(const RpWeights *weights, const GPtrArray *modules, const char *name)
 {

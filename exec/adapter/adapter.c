@@ -147,9 +147,8 @@ map_new(guint n)
  *
  *   lora_A [r E,in]: expert e has rows e r ..      lora_B [out,r E]: and columns e, e + E, e + 2 E ..
  *
- * peft 0.17 and 0.18 took the rows of [E,out,in] for inputs: lora_A [r E,out] is then B, and
- * lora_B [in,r E] is A. Shapes tell them apart; where in = out they do not, and the config's
- * peft_version does.
+ * peft 0.17 and 0.18 took the rows of [E,out,in] for inputs: lora_A [r E,out] is then B, and lora_B
+ * [in,r E] is A. Shapes distinguish them; where in = out, the config's peft_version does.
  */
 static gboolean
 bind_stack(Binding *binding, guint index, gboolean *found, GError **error)

@@ -1,5 +1,5 @@
 /**
- * A checkpoint written from a copy, in a thread of its own, while training goes on.
+ * A checkpoint written from a copy, in a thread of its own, while training continues.
  *
  *   caller   step | copy | step | step | step | step        | wait | copy | step
  *   writer               |  tensors, small files, name, older ones  |     |  tensors ...

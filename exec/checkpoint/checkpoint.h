@@ -25,7 +25,7 @@
 #define RP_CHECKPOINT_ERROR (rp_checkpoint_error_quark())
 GQuark rp_checkpoint_error_quark(void);
 typedef enum {
-    RP_CHECKPOINT_ERROR_NO_SPACE, /* the disk cannot hold it: the run can go on */
+    RP_CHECKPOINT_ERROR_NO_SPACE, /* the disk cannot hold it: the run can continue */
     RP_CHECKPOINT_ERROR_WRITE,
     RP_CHECKPOINT_ERROR_MEMORY,  /* no copy to write from beside training */
     RP_CHECKPOINT_ERROR_CORRUPT, /* a file missing, of another size or checksum */
@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     const char *output;    /* directory; made if missing */
     const char *model_dir; /* tokenizer files come from here; may be %NULL */
-    guint keep;            /* the last so many stay; 0 = all */
+    guint keep;            /* checkpoints that are kept, the newest; 0 = all */
     guint64 max_shard_bytes;
     /* servers that train together: all call, and each writes its part; %NULL: one */
     RpServers *servers;
@@ -72,7 +72,7 @@ char *rp_checkpoint_save(const RpCheckpointOptions *options, RpTrainer *trainer,
  * @trainer: flushed
  *
  * `OUTPUT/weights-STEP/`, a model's directory and no more: where a checkpoint, six to eight times
- * as large, has no space, what was learned is not lost. No run can go on from there.
+ * as large, has no space, the training is not lost. No run can resume from there.
  *
  * Returns: (transfer full): the directory's path. Errors: as above
  */

@@ -303,7 +303,7 @@ rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
     for (guint i = 0; steps != NULL && i < steps->len; i++) {
         guint64 step = g_array_index(steps, guint64, i);
         g_autofree char *path = rp_checkpoint_path(output, step);
-        if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */
+        if (!rp_checkpoint_is_complete(path, NULL)) /* incomplete ones are left alone */
             continue;
         if (kept < keep || step == saved) {
             kept++;

@@ -29,8 +29,8 @@ typedef struct {
     RpCheckpointNumbers *numbers; /* one for each weight: the trainer's own, or a copy of them */
 } RpCheckpointImage;
 
-/* @image: (out): of a flushed @trainer, good until it goes on. @servers: (nullable). @data: %NULL:
- * weights alone */
+/* @image: (out): of a flushed @trainer, valid until it continues. @servers: (nullable). @data:
+ * %NULL: weights alone */
 void rp_checkpoint_image_take(RpCheckpointImage *image, RpTrainer *trainer, RpServers *servers,
                               const RpDataState *data);
 /* The part of weight @index that is here, as a weight. */

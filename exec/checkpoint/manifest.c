@@ -163,7 +163,7 @@ rp_checkpoint_manifest_own(const char *path, guint server, guint n_servers, GErr
     return g_string_free(g_steal_pointer(&lines), FALSE);
 }
 
-/* A file that a server has told of, which is to be seen from here too. */
+/* Adds a file that a server has reported, which must be visible from here, too. */
 static gboolean
 take_told(GArray *files, const char *path, const char *line, GError **error)
 {

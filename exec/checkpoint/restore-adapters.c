@@ -174,8 +174,8 @@ differing_layer(const RpWeights *weights, const char *saved)
                             : g_strdup_printf("model.layers.%u", layer - 1);
 }
 
-/* Whether the bytes are the same, or the values are in another type. Checkpoints from before there were
- * hashes of layers had one of samples alone: shapes tell. */
+/* Whether the bytes are the same, or the values are in another type. Older checkpoints have no hashes of layers but one
+ * of samples alone, which is recognised by its shape. */
 static gboolean
 check_hash(const Restore *restore, const RpWeights *weights, GError **error)
 {

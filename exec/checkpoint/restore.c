@@ -287,7 +287,7 @@ note_rounds(const Restore *restore)
         now, now == 1 ? "" : "s", restore->state.rounds);
 }
 
-/* Each server compares its part of the files; the first that finds something wrong tells all. */
+/* Each server compares its part of the files; the first that finds a fault reports it to all. */
 static gboolean
 verify(const char *path, RpServers *servers, GError **error)
 {

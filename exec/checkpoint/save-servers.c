@@ -1,7 +1,7 @@
 /**
  * A checkpoint that several servers write together.
  *
- *   server 0   room, directory | its part | sums |      model ......      | small files, manifest, name
+ *   server 0   space, directory| its part | sums |      model ......      | small files, manifest, name
  *   server 1                   | its part | sums | rounded weights -> 0   |
  *   server 2                   | its part | sums | rounded weights -> 0   |
  *                              ^                 ^                                                     ^
@@ -19,7 +19,7 @@
 /* Elements that are sent at a time. */
 #define SENT_ELEMENTS ((guint64)1 << 21)
 
-/* How a server says that it has failed, and why; or what it tells. */
+/* Message of a server: that it has failed and why, or its report. */
 enum { GOOD = '=', FULL = '+', FAILED = '-' };
 
 /* ---- agreement ---- */
@@ -35,8 +35,9 @@ say(const GError *problem, const char *told)
         problem->message);
 }
 
-/* All learn whether one has failed, and what each tells of itself; the first problem is that of all.
- * @problem: (nullable) (transfer full): of this server. Returns: (transfer full): what was told */
+/* Lets all know whether one has failed, and each one's report; the first problem becomes that of
+ * all.
+ * @problem: (nullable) (transfer full): of this server. Returns: (transfer full): the reports */
 static GStrv
 agree(const RpCheckpointSave *save, GError *problem, const char *told, GError **error)
 {

@@ -1,7 +1,7 @@
 /**
  * Writing a checkpoint into its temporary directory, and giving it its name.
  *
- *   leftovers -> space? -> tensor files asked for from the disk -> written -> small files
+ *   leftovers -> space? -> tensor files allocated on the disk -> written -> small files
  *             -> manifest -> name -> older ones
  */
 #include "exec/checkpoint/files.h"

@@ -1,5 +1,5 @@
 /**
- * Space on the disk: how much a checkpoint needs, and older ones that make way for it.
+ * Counts the disk space that a checkpoint needs, and removes older ones to make space for it.
  *
  *   disk    | checkpoint-10 | checkpoint-20 | checkpoint-30 | free |      30 is needed
  *   becomes |        free            | checkpoint-30 |      free   |      oldest first, never the
@@ -113,7 +113,7 @@ list_removable(const char *output, guint64 step)
     for (guint i = 0; steps != NULL && i < steps->len; i++) {
         guint64 of = g_array_index(steps, guint64, i);
         g_autofree char *path = rp_checkpoint_path(output, of);
-        if (!rp_checkpoint_is_complete(path, NULL)) /* not ours to judge */
+        if (!rp_checkpoint_is_complete(path, NULL)) /* incomplete ones are left alone */
             continue;
         if (!last && of != step && of != best)
             g_ptr_array_insert(paths, 0, g_steal_pointer(&path));

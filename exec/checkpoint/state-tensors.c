@@ -1,4 +1,4 @@
-/* The tensors of optimizer.safetensors, two a weight to five: a new way to keep moments is a row of
+/* The tensors of optimizer.safetensors, two to five a weight: a new format of moments is a row of
  * `types` and its name. */
 #include "exec/checkpoint/private.h"
 

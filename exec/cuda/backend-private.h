@@ -30,8 +30,8 @@
 #include "exec/device/action.h"
 #include "exec/device/error.h"
 
-/* Ids and targets of so many micro-batches may be on their way up to a device; then its worker
- * waits, as it does while a stream's queue is full. */
+/* Ids and targets of at most this many micro-batches may be uploading to a device; beyond that its
+ * worker waits, as it does while a stream's queue is full. */
 #define RP_CUDA_SLOTS 32
 
 typedef struct _RpCuda RpCuda;
@@ -73,7 +73,7 @@ typedef struct {
     GError *unrehearsed; /* why it could not */
 } RpCudaDevice;
 
-/* A loss on its way: lives as long as its place in the ring is not used again. */
+/* A loss being copied to the host: lives as long as its place in the ring is not used again. */
 typedef struct {
     RpCuda *cuda;
     RpCudaDevice *device;

@@ -207,7 +207,7 @@ run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GEr
         return FALSE;
     if (rp_host_state_run(cuda->map.host_state, kind, task, &own))
         return TRUE;
-    /* a loss says more of why, and may still be on its way */
+    /* a loss explains more, and may still be in flight */
     if (g_error_matches(own, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT))
         rp_cuda_await_losses(cuda, task->task.iteration);
     g_propagate_error(error, own);

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define LONG_NS 16e9     /* 2^-24 of it is a microsecond */
-#define STEADY_NS 2e9    /* anchors so far apart tell the rate */
+#define STEADY_NS 2e9    /* anchors this far apart give the rate */
 #define RATE_RANGE 1e-3  /* no clock is worse */
 #define JUMP_NS 1000000. /* too much to take up in a period */
 

@@ -1,5 +1,5 @@
 /**
- * A device's times on the host's clock. CUDA tells only how long after another event an event
+ * A device's times on the host's clock. CUDA reports only how long after another event an event
  * happened, in float milliseconds; so a device has anchors, events whose host time was measured,
  * about one a second.
  *

@@ -1,6 +1,6 @@
 /**
  * The host arena: one mapping, with huge pages where the system has them. What devices copy from
- * and to is touched and pinned, by several threads, while the caller goes on (loads weights);
+ * and to is touched and pinned, by several threads, while the caller continues (loads weights);
  * optimizer state is left to the threads that work on it.
  *
  *   plan     |weights|grads|  optimizer  |weights|grads|  optimizer  |activations|
@@ -40,7 +40,7 @@ typedef struct _RpCudaHostArena RpCudaHostArena;
 /* Places memory (NUMA policy, huge pages) that nobody has touched yet. */
 typedef void (*RpCudaSettle)(const guint8 *memory, guint64 bytes, gpointer data);
 
-/* Maps, lets @settle (nullable) ask for what it wants, and begins. @device: any; becomes the calling
+/* Maps, lets @settle (nullable) place the memory, and begins. @device: any; becomes the calling
  * thread's where the lock limit (ulimit -l) is below what is to be pinned: a page more than it allows is
  * then pinned first, for a moment, or the first piece where that is smaller (which shows nothing: the
  * limit may allow it). Errors: RP_DEVICE_ERROR_MEMORY */
@@ -53,7 +53,7 @@ void rp_cuda_host_arena_free(RpCudaHostArena *arena);
 /* Zeros; page-aligned. */
 guint8 *rp_cuda_host_arena_memory(const RpCudaHostArena *arena);
 
-/* Waits until all is pinned; may be asked again. Errors: RP_DEVICE_ERROR_MEMORY */
+/* Waits until all is pinned; may be called again. Errors: RP_DEVICE_ERROR_MEMORY */
 gboolean rp_cuda_host_arena_finish(RpCudaHostArena *arena,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -9,7 +9,7 @@
 #define FIRST_NAP_NS 2000
 #define LAST_NAP_NS 100000
 
-/* After so many naps it looks whether another device has failed, which this one may wait for. */
+/* After this many naps it looks whether another device has failed, for which this one may wait. */
 #define NAPS_A_LOOK 100
 
 /* An anchor is good if CUDA said so soon that it had happened; it is tried a few times. */
@@ -119,7 +119,7 @@ rp_cuda_lane_free(RpBackend *backend, RpBackendLane *lane)
     (void)rp_runtime_use(&device->gpu, NULL);
     if (lane->stream != NULL)
         run_out(cuda, &device->gpu, lane->stream);
-    if (lane->kind == RP_LANE_COMPUTE) /* nobody tells of losses any more */
+    if (lane->kind == RP_LANE_COMPUTE) /* nobody reports losses any more */
         run_out(cuda, &device->gpu, device->auxiliary);
     if (cuda->stuck) {
         g_free(lane);

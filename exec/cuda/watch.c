@@ -1,9 +1,8 @@
-/* Whether a run goes on; and the watcher of a device: a thread that asks it, now and then, whether it
- * has failed.
+/* Decides whether a run continues; and has the watcher of a device, a thread that checks now and
+ * then whether it has failed.
  *
  * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
- * of the one that has failed waits for that worker: then nobody else would
- * ask. */
+ * of the one that has failed waits for that worker: then nobody else would check. */
 #include "exec/cuda/backend-private.h"
 #include "exec/system/clock.h"
 

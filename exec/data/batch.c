@@ -204,7 +204,7 @@ rp_batcher_free(RpBatcher *batcher)
     g_free(batcher);
 }
 
-/* Lengths are noted before. */
+/* Lengths are recorded before. */
 static gboolean
 fail_length(const RpBatcher *batcher, const RpPlacement *place, guint64 found, GError **error)
 {

@@ -1,5 +1,5 @@
 /* Samples that were made of text: a cache of text/samples. The index is held in memory, 24 bytes a
- * sample; tokens are read when they are asked for. */
+ * sample; tokens are read on request. */
 #include "text/samples/cache.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
  * Samples of tokens to train on, from files.
  *
  * One file a source: jsonl.c (JSONL with `input_ids` and perhaps `labels`) and tokens-bin.c (flat
- * little-endian uint32). Both read and check a sample when it is asked for; a file of any size
+ * little-endian uint32). Both read and check a sample on request; a file of any size
  * opens in the memory of its index. Formats and rules: docs/data.md.
  */
 #pragma once
@@ -159,11 +159,11 @@ typedef struct {
     guint64 shortest_tokens;
     guint64 longest_tokens;
     guint64 longest_index;
-    guint64 n_truncated_samples; /* longer than asked for */
+    guint64 n_truncated_samples; /* longer than the limit */
     guint64 n_truncated_tokens;  /* tokens that no training sees */
 } RpDatasetSummary;
 
-/* @done and @total in samples, every few hundred. Returns: whether to go on */
+/* @done and @total in samples, every few hundred. Returns: whether to continue */
 typedef gboolean (*RpDatasetProgress)(guint64 done, guint64 total, gpointer user_data);
 
 /**

@@ -73,7 +73,7 @@ next_of_order(RpPacker *packer, RpDataState *state, guint64 *sample)
     const RpBatcherOptions *options = &packer->options;
 
     if (options->epochs > 0 && state->epoch >= options->epochs)
-        return FALSE; /* a resumed run asks for fewer */
+        return FALSE; /* a resumed run has fewer */
     if (state->position == state->n_samples) {
         if (state->epoch + 1 == options->epochs)
             return FALSE;

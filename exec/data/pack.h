@@ -10,8 +10,8 @@
  *   sequence 0   a a a a a c c e
  *   sequence 1   b b b b f f f .                         held: d
  *
- * It goes by lengths alone and takes whole samples, each once an epoch. Where all samples fill a
- * sequence both ways are the same.
+ * Packing depends on lengths alone and takes whole samples, each once an epoch. Where all samples
+ * fill a sequence both give the same.
  */
 #pragma once
 
@@ -21,7 +21,7 @@
 
 /* Treatment of samples that do not fill an iteration at an epoch's end. */
 typedef enum {
-    RP_EPOCH_END_CONTINUE, /* the iteration goes on with the next epoch's first samples */
+    RP_EPOCH_END_CONTINUE, /* the iteration continues with the next epoch's first samples */
     RP_EPOCH_END_DROP      /* they are left out, others in each epoch if shuffled; not if packed */
 } RpEpochEnd;
 
@@ -35,7 +35,7 @@ typedef struct {
     RpEpochEnd epoch_end;
     gboolean packing;   /* short samples share a sequence */
     gboolean drop_long; /* samples of more than s tokens are left out, not cut */
-    guint64 epochs;     /* there are no samples after so many; 0: always */
+    guint64 epochs;     /* samples end after these; 0: never */
     guint parts;        /* with several servers, batches are a part of the micro-batches; 0: all */
     guint part;         /* number of the part; parts are equal */
 } RpBatcherOptions;

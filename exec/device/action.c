@@ -71,7 +71,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
     };
 }
 
-/* A layer's output is there, or will be: it is looked at, and noted from which token on it is broken. */
+/* Looks at a layer's output, once it is there, and records the first token at which it is not finite. */
 static void
 observe(gpointer user_data, guint layer, const void *output)
 {
@@ -88,7 +88,7 @@ observe(gpointer user_data, guint layer, const void *output)
                                     });
 }
 
-/* Lowest layer that was noted, or G_MAXINT32. All of the micro-batch's layers have run. */
+/* Lowest layer that was recorded, or G_MAXINT32. All of the micro-batch's layers have run. */
 static RpBrokenOutput
 take_broken(const RpTaskMap *map, gsize place)
 {
@@ -260,9 +260,9 @@ makes_loss(const RpDeviceAction *action)
            rp_network_elements(action->map->network, steps->down) > 0;
 }
 
-/* A loss may be infinite and its gradients finite: the norm is to see it in them. A stage that trains
- * nothing tells the stages before it, in the gradient that leaves it: half of an fp32 NaN is one of
- * 16 bits, and goes into each of their sums. */
+/* A loss may be infinite and its gradients finite: they are made not finite, so that the norm sees
+ * it. A stage that trains nothing passes it to the stages before it in the gradient that leaves it:
+ * half of an fp32 NaN is one of 16 bits, and goes into each of their sums. */
 static void
 end_sums(const RpDeviceAction *action)
 {

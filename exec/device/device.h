@@ -23,7 +23,7 @@ typedef struct {
     guint64 arena_bytes;
     guint64 pinned_bytes;
     guint threads;
-    double seconds;       /* from the start until all was pinned; other work goes on meanwhile */
+    double seconds;       /* from the start until all was pinned; other work runs meanwhile */
     double touch_seconds; /* sum over threads */
     double pin_seconds;   /* sum over threads */
     /* time after that: each class of layers ran once, so that its kernels are loaded */

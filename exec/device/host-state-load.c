@@ -4,7 +4,7 @@
 #include "exec/device/host-state-private.h"
 #include "exec/system/near.h"
 
-/* Shares of threads end at so many parameters. */
+/* Shares of threads end at multiples of this, parameters. */
 #define GRANULE ((gsize)16384)
 
 /* Loads a trained weight into its master, or a frozen one into the storage that devices read. */
@@ -204,7 +204,7 @@ rp_host_state_evaluates(const RpHostState *host_state)
     return host_state->evaluates;
 }
 
-/* ---- memory near the threads that step it ---- */
+/* ---- memory that is NUMA-local to the threads that step it ---- */
 
 /* A layer is divided among all threads, and with them among the nodes: so a step has the memory rate of
  * all nodes, and each thread reads and writes memory of its own. */

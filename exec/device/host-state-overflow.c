@@ -1,4 +1,4 @@
-/* Losses and gradients that are not finite: noted, named, and when they end the run. */
+/* Records and names losses and gradients that are not finite, and decides when they end the run. */
 #include <float.h>
 #include <math.h>
 

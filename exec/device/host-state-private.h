@@ -3,7 +3,7 @@
  *
  *   host-state.c          life, places, updates out and in again
  *   host-state-load.c     weights of files, out and in again, and the newest for evaluations;
- *                         memory near the threads that step it
+ *                         memory that is NUMA-local to the threads that step it
  *   host-state-overflow.c losses and gradients that are not finite
  *   host-state-update.c   iterations, and tasks of the host lanes: sums of rounds, norm, steps, copies
  */
@@ -41,8 +41,8 @@ typedef struct {
     RpOptimizerLayer *state; /* state of the share; NULL: nothing of the layer is trained here */
 } RpHostStateLayer;
 
-/* An iteration on its way. The caller's thread writes reference and targets before the tasks are
- * handed over that read them; the norm writes the report. */
+/* An iteration in flight. The caller's thread writes reference and targets before it hands over the
+ * tasks that read them; the norm writes the report. */
 typedef struct {
     guint64 reference;
     guint64 targets;
@@ -106,7 +106,7 @@ struct _RpHostState {
     RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */
     RpUpdateState state;
     guint n_skipped;              /* steps in a row, up to the last decision; of this process */
-    GMutex overflow_lock;         /* heads of several devices tell at once */
+    GMutex overflow_lock;         /* heads of several devices report at once */
     RpHostStateOverflow overflow; /* under it */
     gboolean evaluates;
     guint64 next_iteration;  /* to be decided */
@@ -133,9 +133,9 @@ rp_host_state_decision(const RpHostState *host_state, guint64 iteration)
     return host_state->decisions[iteration % host_state->n_decisions];
 }
 
-/* A decision: its gradients are @finite or not. Returns: whether the run may go on, after this step
- * or without it. @sums: [n_layers] of squares. Errors: RP_HOST_STATE_ERROR_GRADIENT,
- * RP_HOST_STATE_ERROR_LOSS */
+/* Decides on a step whose gradients are @finite or not. Returns: whether the run may continue,
+ * after this step or without it. @sums: [n_layers] of squares. Errors:
+ * RP_HOST_STATE_ERROR_GRADIENT, RP_HOST_STATE_ERROR_LOSS */
 gboolean rp_host_state_note_finite(RpHostState *host_state, gboolean finite, const double *sums,
                                    GError **error);
 gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError **error);

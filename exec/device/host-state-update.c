@@ -170,7 +170,7 @@ close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, 
     host_state->next_iteration = iteration + 1;
 }
 
-/* Tells the sums of squares of the own shares, and hears all. */
+/* Sends the sums of squares of the own shares, and receives all. */
 static gboolean
 agree(RpHostState *host_state, guint64 iteration, RpHostStateDecision *decision, GError **error)
 {

@@ -310,7 +310,7 @@ address(const RpHostState *host_state, const RpHostStatePlace *place)
     return place->offset == RP_HOST_STATE_NOWHERE ? NULL : host_state->memory + place->offset;
 }
 
-/* Tells whether the gradients of all rounds fit. */
+/* Whether the gradients of all rounds fit. */
 static gboolean
 gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
 {

@@ -94,8 +94,8 @@ typedef struct {
  * rp_host_state_keep_near:
  * @memory: the host arena of @bytes, which nobody has touched
  *
- * Asks the system for memory near the threads of the optimizer: of each layer's state, gradients and
- * weights that part which a thread steps. Where it refuses they lie anywhere.
+ * Requests memory that is NUMA-local to the threads of the optimizer, for the part of each layer's
+ * state, gradients and weights that a thread steps. If the system refuses, they lie anywhere.
  */
 void rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 bytes);
 const RpHostStateNear *rp_host_state_near(const RpHostState *host_state);
@@ -174,7 +174,7 @@ typedef struct {
  * @loss: of a head that has run, on any thread
  * @broken: where the micro-batch's first output that is not finite stands
  *
- * With a loss scale, a loss that is not finite is noted for a message; the backend makes the
+ * With a loss scale, a loss that is not finite is recorded for a message; the backend makes the
  * gradients of its stage not finite either (rp_host_state_skips()), from which the norm sees that
  * the step is to be skipped. Otherwise it ends the run.
  *
@@ -211,9 +211,9 @@ RpUpdateReport rp_host_state_report(const RpHostState *host_state, guint64 itera
 /**
  * rp_host_state_begin_evaluation:
  *
- * Until rp_host_state_end_evaluation() devices read the newest weights, those of the last step; heads
- * make their loss alone, and one that is not finite is told like any other. Asynchronous with a
- * single version, the weights that the next step reads stand where its gradients will, meanwhile.
+ * Until rp_host_state_end_evaluation() devices read the newest weights, those of the last step;
+ * heads make their loss alone, and report one that is not finite like any other. Asynchronous with
+ * a single version, the weights that the next step reads stand where its gradients will, meanwhile.
  * Afterwards all is as before, but for the gradients of the last step.
  */
 void rp_host_state_begin_evaluation(RpHostState *host_state);

@@ -12,8 +12,8 @@
  * @constants: as the device has them
  * @memory: the device's, @bytes that nobody needs; is written to
  *
- * Runs a layer of each class forwards and backwards, if there is room for it. All weights are 0, all
- * tokens 0, and what comes of it is of no use. Kernels that fail are noted by the stream.
+ * Runs a layer of each class forwards and backwards, if there is space for it. All weights and
+ * tokens are 0, and the results are not used. The stream records kernels that fail.
  */
 void rp_rehearse(const RpNetwork *network, RpKernelStream *stream, const void *constants,
                  void *memory, guint64 bytes);

@@ -5,7 +5,7 @@
 #define LEAST_SHARE 16
 #define MOST_STEP 128 /* rows: a tile of a matmul */
 
-/* At most n / LEAST_SHARE, and then so many are masked: there are enough to fill up with. */
+/* At most n / LEAST_SHARE; at least as many are masked, so that there are enough to fill up with. */
 static guint
 step_of(guint n)
 {

@@ -20,8 +20,9 @@ double rp_targets_share(double share);
 /**
  * rp_targets_pack:
  * @targets: (array length=n): ids, or RP_LABEL_MASKED
- * @packed, @rows: (out) (array length=n): room for as many. Ids in their order, then as many
- *   masked ones as the step wants, the first of all; no row twice. Nothing is added to no ids
+ * @packed, @rows: (out) (array length=n): space for as many. Ids in their order, then as many
+ *   masked ones as fill the step, the first of all; no row twice. If there are no ids nothing is
+ *   added
  *
  * Does nothing where less than a sixteenth is masked, as where only the last token of each sequence
  * is: moving rows would cost more than they do.

@@ -17,8 +17,8 @@ rp_counter_clear(RpCounter *counter)
     pthread_mutex_destroy(&counter->lock);
 }
 
-/* A sleeper writes `wanted` and then reads `value`, the other side the other way round: one of them
- * sees the other's number, so no wake-up is lost. */
+/* A sleeper writes `wanted` and then reads `value`; the other side does it in reverse order: one of
+ * them sees the other's number, so no wake-up is lost. */
 void
 rp_counter_advance(RpCounter *counter, guint64 value)
 {

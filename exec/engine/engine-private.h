@@ -169,8 +169,8 @@ void *rp_ender_run(void *data);
 
 /* Notes the first failure, and lets every thread go. Takes @error over. Any thread. */
 void rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error);
-/* Tells the caller what rp_engine_fail() was told; a moment later, if threads take it to end: tasks
- * that ran meanwhile may have failed, too. Returns: FALSE */
+/* Reports the error of rp_engine_fail() to the caller; it waits a moment if threads need it to end,
+ * as tasks that ran meanwhile may have failed, too. Returns: FALSE */
 gboolean rp_engine_set_failure(RpEngine *engine, GError **error);
 /* Waits so long for the ender. Returns: whether all threads have ended */
 gboolean rp_engine_wait_end(RpEngine *engine, gint64 ns);

@@ -203,8 +203,8 @@ check_arenas(RpEngine *engine, GError **error)
     return TRUE;
 }
 
-/* Waits for the oldest batch, tells its times and retires it. On a counter alone: after a failure a
- * driver may keep whoever asks it. */
+/* Waits for the oldest batch, reports its times and retires it. It waits on a counter alone: after
+ * a failure a driver may not return from a call. */
 static gboolean
 collect(RpEngine *engine, GError **error)
 {
@@ -302,7 +302,7 @@ rp_engine_turn_to(RpEngine *engine, RpPlan *plan, RpTrace *trace, RpEngineDone d
 
     engine->plan = plan;
     engine->other_trace = trace;
-    /* ids begin anew, positions in lanes go on: all that is waited for counts by them */
+    /* ids begin anew, but positions in lanes continue, as all waits count by them */
     engine->next_id = rp_plan_end_id(plan);
     engine->options.done = done;
     engine->options.user_data = user_data;

@@ -70,9 +70,9 @@ RpEngine *rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions 
  * Stops what still runs and waits for every thread, five seconds at most: one that issues to a
  * device which waits for another that has failed may never come back from the driver.
  *
- * Returns: %FALSE if a thread is left. It does no more than return, whenever it comes back, but
- * reads on its way what its task is about: neither the backend, nor what the backend borrows (the
- * network, the host's state, batches of tokens), nor the plan may be freed any more
+ * Returns: %FALSE if a thread is left. It only returns, whenever it comes back, but reads its
+ * task's data before: neither the backend, nor what the backend borrows (the network, the host's
+ * state, batches of tokens), nor the plan may be freed any more
  */
 gboolean rp_engine_stop(RpEngine *engine);
 
@@ -83,11 +83,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEngine, rp_engine_free)
 /**
  * rp_engine_append:
  *
- * Hands over what the plan got since the last call; the first call opens the arenas. Waits for the
- * oldest batches while the ring is full.
+ * Hands over the tasks appended to the plan since the last call; the first call opens the arenas.
+ * Waits for the oldest batches while the ring is full.
  *
- * Errors: RP_ENGINE_ERROR_*, within half a second of the failure, whoever still runs; after one the
- * engine has stopped and can only be freed
+ * Errors: RP_ENGINE_ERROR_*, within half a second of the failure, even if threads still run; after
+ * one the engine has stopped and can only be freed
  */
 gboolean rp_engine_append(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -103,21 +103,21 @@ gboolean rp_engine_finish(RpEngine *engine, GError **error) G_GNUC_WARN_UNUSED_R
  *   or stay until it turns to another
  * @trace: (nullable): of @plan, takes its records; %NULL for the plan that the engine was made with,
  *   whose trace is the engine's. Borrowed likewise
- * @done: (nullable): told of its batches
+ * @done: (nullable): called after its batches
  *
- * While nothing runs: what is appended from now on is of @plan.
+ * Call it while nothing runs: tasks appended from now on belong to @plan.
  */
 void rp_engine_turn_to(RpEngine *engine, RpPlan *plan, RpTrace *trace, RpEngineDone done,
                        gpointer user_data);
 
-/* Batches handed over; of these, the first so many are over (and retired). */
+/* Number of batches handed over, and of those that are over (and retired), which are the first. */
 guint64 rp_engine_n_appended(const RpEngine *engine);
 
 /**
  * rp_engine_steal_trace:
  *
- * The measured trace of what is over; time 0 is the first hand-over. A task that stood still
- * between its lead and its rest counts from so much later, as the simulator has it:
+ * The measured trace of the tasks that are over; time 0 is the first hand-over. A task that stood
+ * still between its lead and its rest starts that much later, as in the simulator:
  *
  *   ran        |--lead--|.......|----rest----|
  *   recorded           |--------|----rest----|      the dots are idle, not busy

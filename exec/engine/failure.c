@@ -6,10 +6,9 @@
  *   caller               |--wait a moment--|message|   |stop: wait|leave it all where it is|
  *
  * A thread that issues to a full queue of a device that waits for one that has failed never comes
- * back, nor does anybody who asks that device. So only the ender waits for all of them, and callers
- * wait for the ender, so long and no longer. Everything that a thread which comes back late may
- * touch must then stay: see
- * rp_engine_stop(). */
+ * back, nor does any thread that calls that device. So only the ender waits for all of them, and
+ * callers wait for the ender for a limited time. Everything that a thread which comes back late may
+ * touch must then stay: see rp_engine_stop(). */
 #include "exec/engine/engine-private.h"
 #include "exec/system/clock.h"
 

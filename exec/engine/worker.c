@@ -4,7 +4,7 @@
  *                   [host event?]  wait*  record start
  *                   launch lead, record, wait*, record, launch rest   (or launch whole, or copy)
  *                   record end
- *   host worker     for each task of its lane:    wait for events, run, tell
+ *   host worker     for each task of its lane:    wait for events, run, report
  *
  * A device worker sleeps only for what must be true before it may issue: a host task that is done,
  * a record that another worker has issued (not: that has happened). Dependencies are on smaller

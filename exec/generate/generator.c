@@ -281,8 +281,8 @@ turn(const Answering *answering, Shape *shape, gboolean *again, GError **error)
     return set_constants(shape, length, error);
 }
 
-/* One token more of each answer, as long as one is not over. An answer that is over goes on at its
- * last place, for nobody. */
+/* One token more of each answer, as long as one is not over. An answer that is over continues at
+ * its last place, and its tokens are dropped. */
 static gboolean
 go_on(Answering *answering, GError **error)
 {

@@ -37,12 +37,12 @@ typedef struct {
 typedef struct {
     const gint32 *prompt; /* ids below the vocabulary */
     guint n_prompt;       /* > 0 */
-    gint32 *answer;       /* room for most_tokens of them */
+    gint32 *answer;       /* space for most_tokens of them */
     guint n_answer;       /* (out): the id that ends it included */
     guint64 number;       /* number of the prompt, for sampling */
 } RpAnswer;
 
-/* After each token of answers[@index]. Returns: whether it may go on */
+/* After each token of answers[@index]. Returns: whether it may continue */
 typedef gboolean (*RpGeneratorToken)(gpointer user_data, guint index, const RpAnswer *answer);
 
 /**

@@ -16,7 +16,7 @@ typedef struct {
 /**
  * rp_sample:
  * @logits: [n]
- * @prompt, @token: number of the prompt, and of the answer's token: the dice are a function of seed,
+ * @prompt, @token: number of the prompt, and of the answer's token: sampling depends on seed,
  *   prompt and token alone
  */
 gint32 rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt,

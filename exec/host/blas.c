@@ -45,7 +45,7 @@ fastest_kernels(void)
 }
 
 /* OpenBLAS goes by the names of processors: for one that is newer than itself it takes Prescott's kernels, with a
- * third of the speed. Then it is loaded again and told which to take, unless the user has. */
+ * third of the speed. Then it is loaded again with the right ones, unless the user has chosen. */
 static void *
 open_fast(void)
 {

@@ -1,6 +1,6 @@
 /**
- * OpenBLAS, loaded when it is first asked for: a program that multiplies nothing does without its
- * memory, its start and its threads.
+ * OpenBLAS, loaded on first use: a program that multiplies nothing does without its memory, its
+ * start and its threads.
  */
 #pragma once
 

@@ -1,11 +1,12 @@
 /*
- * Numbers in few bits: packed weights to a storage that layers read, and codes of 8 bits for matmuls.
+ * Low-bit formats: expands packed weights to a storage that layers read, and quantizes to fp8 for
+ * matmuls.
  *
  *   expand     y = value(code) scale, rounded; formats: core/lowbit/lowbit.h, which does it        =
  *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
  *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale; scale and codes: core/base/fp8.h         =
  *
- * turned is written by strips of columns, so that what is written next stands near.
+ * The transposed array is written by strips of columns, so that successive writes are close.
  */
 #include "core/base/fp8.h"
 #include "exec/host/host-private.h"

@@ -25,7 +25,7 @@
     RP_HOST_KERNEL(name, Args, words)
 RP_KERNELS(RP_HOST_KERNEL, RP_HOST_KERNELS)
 
-/* Rows of a norm that are heads of tokens: so many of a token, and from it to the next. Both 1: no gaps */
+/* Rows of a norm that are heads of tokens: heads of a token, and heads from it to the next. Both 1: no gaps */
 typedef struct {
     size_t heads, row_heads;
 } RpHostHeads;

@@ -25,10 +25,12 @@ const RpKernels *rp_host_kernels(void);
 
 /**
  * rp_host_reserve_matmul:
- * @threads: that will multiply at one time
- * @n: (out): for how many there was room; less than @threads: no more may multiply at one time
+ * @threads: number that will multiply at one time
+ * @n: (out): number for which there was memory; if it is less than @threads, no more may multiply
+ * at one time
  *
- * Loads OpenBLAS and takes what matmuls map. Without it they wait for ever where it cannot be had.
+ * Loads OpenBLAS and takes the memory that matmuls map. Otherwise they would wait for ever where
+ * there is none.
  *
  * Returns: whether OpenBLAS is loaded
  * Errors: %G_FILE_ERROR_NOENT if it cannot be: why, and what to install

@@ -1,10 +1,9 @@
 /*
  * C[m,n] = A B, or += A B, or residual + A B; + bias; bias: y[t,o] += bias[o], d_bias[o] += sum_t dy[t,o].
  *
- * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k.
- * Operands that are not fp32 are converted a block at a time; blocks divide m and n, never k, so C
- * is rounded to its storage once, residual and bias added to the finished sum before. Codes of 8 bits are converted
- * as they stand, their scales are sgemm's alpha:
+ * Matmul is OpenBLAS's sgemm on one thread: fp32 sums, whose order follows from m, n and k. Operands that are not fp32
+ * are converted a block at a time; blocks divide m and n, never k, so C is rounded to its storage once, residual and
+ * bias added to the finished sum before. Fp8 values are converted as they are, and their scales are sgemm's alpha:
  *
  *            n: RP_BLOCK columns of B converted once
  *          +-----+-----+--

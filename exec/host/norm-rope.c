@@ -15,7 +15,7 @@ norm_of(const RpNormRopeArgs *args)
                            .weight = args->weight,
                            .y = args->y,
                            .rstd = args->rstd,
-                           .dy = args->dx, /* turned back there */
+                           .dy = args->dx, /* rotated back there */
                            .dx = args->dx,
                            .d_weight = args->d_weight,
                            .workspace = args->workspace,

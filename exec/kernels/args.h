@@ -1,7 +1,7 @@
 /**
  * The kernels: one row an operation, and the arguments of each. Plain C that C++ reads as well, so
  * that hosts and GPUs share it. A row is (operation, arguments, its words in messages); rows of the
- * second kind, W, have a function that tells the bytes of their workspace.
+ * second kind, W, have a function that returns the bytes of their workspace.
  *
  * The tables of a backend (exec/kernels/kernels.h) are made of these rows, and so are the
  * declarations of exec/host's and exec/cuda's functions: docs/how-to/add-a-kernel.md.
@@ -81,13 +81,12 @@ typedef enum {
     RP_MATMUL_TN  /* A[k,m] B[k,n]: dW = dY^T X, weight gradient */
 } RpMatmulForm;
 
-/* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones allowed
- * with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias:
- * C[i,j] = sum over k + bias[j], added in fp32 before C is rounded; so is a residual, or the C that it
- * adds to. With @scale, not with @bias: the sum over k times it, before anything is added.
- * A and B may both be codes of 8 bits, NT alone, m, n and k multiples of 16, without @scale: sums are
- * those of codes, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact than fp32's.
- * A, B and C may be columns of wider matrices, C without @bias; a residual has gaps as C does. */
+/* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones
+ * allowed with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias: C[i,j] = sum over k +
+ * bias[j], added in fp32 before C is rounded; so is a residual, or the C that it adds to. With @scale, not with @bias:
+ * the sum over k times it, before anything is added. A and B may both be fp8, NT alone, m, n and k multiples of 16,
+ * without @scale: sums are those of fp8 values, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact
+ * than fp32's. A, B and C may be columns of wider matrices, C without @bias; a residual has gaps as C does. */
 typedef struct {
     RpMatmulForm form;
     size_t m, n, k;
@@ -102,7 +101,7 @@ typedef struct {
     uint8_t way;
     float scale;                         /* 0: none */
     size_t a_stride, b_stride, c_stride; /* elements from a row to the next; 0: no gaps between */
-    const float *a_scale, *b_scale; /* [1], of codes, at multiples of 16 bytes; else not read */
+    const float *a_scale, *b_scale;      /* [1], for fp8, at multiples of 16 bytes; else not read */
     void *workspace;
 } RpMatmulArgs;
 
@@ -265,7 +264,7 @@ typedef struct {
     float *lse;            /* [heads,T]; forward: out, backward: in */
     const void *d_out;     /* backward: [T,heads,D] */
     void *dq, *dk, *dv;    /* backward: as q, k, v */
-    /* 0, or: v, dq, dk and dv are columns of matrices, so many heads from a token to the next */
+    /* 0, or heads from a token to the next: v, dq, dk and dv are columns of matrices */
     size_t row_heads;
     size_t most_ds_bytes; /* backward by cuDNN: of dS at a time; 0: 2 GiB */
     void *workspace;
@@ -305,7 +304,7 @@ typedef struct {
     /* NULL, or as RpLargestArgs has it: of y, backward of the product; backward, both or none */
     float *largest, *d_gate_largest, *d_up_largest;
     /* 0, or a multiple of 8: gate and up are columns of one matrix, [n / row, 2 row], and so are d_gate
-     * and d_up, and a y that is gate; then no magnitudes are noted */
+     * and d_up, and a y that is gate; then no amax is recorded */
     size_t row;
 } RpSwigluArgs;
 

@@ -1,6 +1,7 @@
 /**
  * RpKernels: the operations that the layers are written over, once (design.md §6, §8). exec/host
- * has the oracle: plain C, fp32 arithmetic, OpenBLAS for matmul. docs/kernels.md tells how exact.
+ * has the oracle: plain C, fp32 arithmetic, OpenBLAS for matmul. docs/kernels.md says how exact
+ * they are.
  *
  * Nothing allocates or waits. An operation that fails leaves the failure in its stream, where
  * `check` finds it.
@@ -33,12 +34,12 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 /**
  * RpKernels:
  * @has_attention: built in, and its library is there
- * @check_codes: whether matmuls of codes of 8 bits run on the first @devices. Errors:
- *   RP_KERNELS_ERROR_CODES, naming the device
+ * @check_codes: whether fp8 matmuls run on the first @devices. Errors: RP_KERNELS_ERROR_CODES,
+ *   naming the device
  * @matmul_library: (nullable): which library proposes RpMatmulArgs.way, its version, and for which device.
- *   (transfer full). NULL where there is but one way
- * @check: Returns: whether all that was issued to @stream so far could be issued; tells a failure
- *   once. Does not wait. Errors: the backend's, naming the operation
+ *   (transfer full). NULL where there is only one variant
+ * @check: Returns: whether all work so far could be issued to @stream; reports a failure once. Does
+ *   not wait. Errors: the backend's, naming the operation
  *
  * One backend's operations. Constant, and usable from several threads, a stream each.
  */

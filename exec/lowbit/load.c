@@ -81,7 +81,7 @@ copy_some(gsize first, gsize n, gpointer data)
     memcpy(copy->to + first, copy->from + first, n);
 }
 
-/* Pages of a file that nobody has read yet come as fast as threads ask for them. */
+/* Pages of a file that nobody has read yet come as fast as threads read them. */
 static void
 copy_part(guint8 *to, const RpSafetensor *tensor, RpPool *pool)
 {

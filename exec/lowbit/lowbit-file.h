@@ -29,7 +29,7 @@ GQuark rp_lowbit_error_quark(void);
 typedef struct _RpLowbitSource RpLowbitSource;
 struct _RpLowbitSource {
     const char *name;           /* the caller's */
-    const RpSafetensor *tensor; /* the codes, or the plain weight */
+    const RpSafetensor *tensor; /* the quantized values, or the plain weight */
     gboolean is_packed;
     RpLowbit format; /* if it is */
     guint rank;      /* rank of the weight */
@@ -69,8 +69,8 @@ RpLowbit rp_lowbit_stacked_format(RpLowbit format);
  * rp_lowbit_source_stack:
  * @stack: with name, rank, shape and pieces, found one by one; gets the rest
  *
- * Errors: RP_LOWBIT_ERROR_SHAPE: a piece that is packed in another way than the first, or whose last block
- *   would hold some of the next one
+ * Errors: RP_LOWBIT_ERROR_SHAPE: a piece that is packed in another format than the first, or whose last block would
+ *   hold a part of the next one
  */
 gboolean rp_lowbit_source_stack(RpLowbitSource *stack, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -98,8 +98,8 @@ gboolean rp_lowbit_source_check(const RpLowbitSource *source, const void *packed
  * @packed: (out): of @format
  * @pool: (nullable): strips are packed by its threads; the bytes are the same
  *
- * Errors: RP_LOWBIT_ERROR_VALUE with tensor and index of the first value that is not finite, or where
- *   all are near the end of fp32's range and nf4's sum of scales is beyond it
+ * Errors: RP_LOWBIT_ERROR_VALUE with tensor and index of the first value that is not finite, or if
+ *   all are so large that nf4's sum of scales is beyond fp32's range
  */
 gboolean rp_lowbit_pack_tensor(RpLowbit format, const RpSafetensor *tensor, void *packed,
                                RpPool *pool, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,4 +1,4 @@
-/* Packing and checking by all threads of a pool. The first fault in order is told, whichever thread
+/* Packs and checks by all threads of a pool. The first fault in order is reported, whichever thread
  * finds one first. */
 #include <math.h>
 #include <stdatomic.h>
@@ -109,7 +109,7 @@ rp_lowbit_source_check(const RpLowbitSource *source, const void *packed, RpDtype
                                             broken, source->shape, source->rank, error);
 }
 
-/* Scales near the end of fp32's range have a sum beyond it. */
+/* The sum of large scales may be beyond fp32's range. */
 static gboolean
 check_offset(RpLowbit format, const RpSafetensor *tensor, const void *packed, GError **error)
 {

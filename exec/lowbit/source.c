@@ -12,7 +12,8 @@ static const char *const part_suffixes[RP_N_LOWBITS][RP_N_LOWBIT_PARTS] = {
     [RP_LOWBIT_FP8] = {"", "_scale_inv"},
 };
 
-/* Other formats: a tensor beside the weight tells. @stem: the suffix replaces "weight". */
+/* Other formats are recognised by a tensor beside the weight. @stem: the suffix replaces
+ * "weight". */
 static const struct {
     const char *suffix;
     gboolean stem;
@@ -48,7 +49,7 @@ find(const RpSafetensors *tensors, const char *name, const char *suffix)
     return rp_safetensors_find(tensors, full);
 }
 
-/* The tensor that tells of another format; NULL: none. @format: (out): its name */
+/* The tensor that shows another format; NULL: none. @format: (out): its name */
 static const RpSafetensor *
 find_mark(const RpSafetensors *tensors, const char *name, const char **format)
 {

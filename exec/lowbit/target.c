@@ -5,7 +5,7 @@
 #include "core/json/json-write.h"
 #include "exec/lowbit/lowbit-file.h"
 
-#define OFFSET_DIGITS 32 /* room for the number behind "nested_offset" and the end of the text */
+#define OFFSET_DIGITS 32 /* space for the number after "nested_offset" and the end of the text */
 #define EDGE 4096        /* bytes of a tensor's ends that its hash is made of */
 
 void

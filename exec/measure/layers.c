@@ -5,10 +5,10 @@
  *   block       |forward|recompute|recompute as the last|backward|forward| ...
  *   head        |forward|fused|forward|fused| ...
  *
- * The head's loss and gradient are made in one go, so that its backward is what the fused stage
- * takes beyond the forward. The embedding has nothing to recompute but its output, for the layer
- * behind it. A block's recompute makes its output, too, unless it is the last of its stage, so that
- * it is run in both ways.
+ * The head's loss and gradient are made in one go, so that its backward is the time of the fused
+ * stage beyond the forward. The embedding has nothing to recompute but its output, for the next
+ * layer. A block's recompute makes its output, too, unless it is the last of its stage, so that
+ * both variants are run.
  */
 #include "exec/measure/layers.h"
 
@@ -108,7 +108,7 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
 
 /* ---- layers at work beside what is measured ---- */
 
-/* A layer that runs on one device until it is told to end. */
+/* A layer that runs on one device until it is stopped. */
 typedef struct {
     RpMeasuredLayer run;
     RpLayerKind kind;
@@ -252,7 +252,7 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
     gboolean done = FALSE;
 
     if (!rp_measured_layer_take_rooms(&run, profile, layer, NULL))
-        done = TRUE; /* where a layer has no room, a plan has none: it says so better */
+        done = TRUE; /* a plan has no memory where a layer has none, and reports it better */
     else if (rp_measured_layer_fill_rooms(&run, NULL, profile, layer, error))
         done = probe->ops->time(probe, kinds[kind].parts, kinds[kind].n, 1, &run, ns, error);
     rp_measured_layer_give_rooms(&run);

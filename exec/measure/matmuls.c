@@ -1,7 +1,7 @@
 /*
- * In which of the ways that a library proposes each of a network's matmuls is the fastest: they run in
- * turn, so that all have the same clocks. A look at each sends away those that are far behind. The others
- * run for a tenth of a second, or for three rounds where those take longer.
+ * Finds the fastest of a library's kernel variants for each of a network's matmuls: they run in rotation, so that all
+ * have the same clocks. A look at each drops those that are far behind. The others run for a tenth of a second, or for
+ * three rounds where those take longer.
  *
  *   |way 0|way 1|way 2|way 3|way 4|   |way 0|way 2|way 0|way 2| ...
  *                look                          rounds
@@ -13,7 +13,7 @@
 #include "core/base/units.h"
 #include "exec/system/clock.h"
 
-#define WARM_UP_SECONDS 0.5 /* clocks need not settle: all ways have the same */
+#define WARM_UP_SECONDS 0.5 /* clocks need not settle: all variants have the same */
 #define SECONDS 0.1         /* time for the rounds of each shape */
 #define LEAST_ROUNDS 3
 #define BEHIND 1.15 /* multiple of the fastest look above which no round is worth it */
@@ -57,7 +57,7 @@ static const RpProbePart parts[] = {multiply_0, multiply_1, multiply_2, multiply
 
 G_STATIC_ASSERT(WAYS <= RP_PROBE_MAX_PARTS && WAYS <= RP_MATMUL_MOST_WAYS);
 
-/* Random numbers of the storage; of codes, those between 2^-3 and 2^3. */
+/* Random numbers of the storage; for fp8, between 2^-3 and 2^3. */
 static void
 make_tile(RpDtype dtype, GRand *random, void *tile)
 {
@@ -220,7 +220,7 @@ time_ways(Product *product, guint *fastest, GError **error)
     return TRUE;
 }
 
-/* @way: (inout): its shape, and then its way. @first: of all shapes */
+/* @way: (inout): its shape, and then its variant. @first: of all shapes */
 static gboolean
 measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmulWay *way,
               GError **error)

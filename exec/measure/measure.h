@@ -1,17 +1,16 @@
 /**
- * How things are measured: what the files exec/measure/ share, and what probes measure
- * links with.
+ * Shared by the files of exec/measure/, and by probes that measure links.
  *
- *   measure.c           which kinds of layers there are, and the file that comes of it
- *   attention.c whose attention is faster
+ *   measure.c           the kinds of layers, and the file made of their times
+ *   attention.c the faster attention
  *   forms.c             forms of the optimizer in caches
- *   layers.c            a layer run over and over
- *   rooms.c             what it has for that
- *   matmuls.c           in which way each matmul is the fastest
+ *   layers.c            a layer that is run over and over
+ *   rooms.c             its buffers
+ *   matmuls.c           the fastest variant of each matmul
  *   memory.c            copies in the host's memory
  *   optimizer.c the optimizer
  *   routing.c           tokens that choose given experts
- *   sample.c            times to a median and a spread
+ *   sample.c            median and spread of times
  */
 #pragma once
 
@@ -86,8 +85,8 @@ void rp_measurer_skip(RpMeasurer *measurer, guint n);
 void rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
                      gint64 *ns);
 
-/* Whether the host has so much memory more to measure in, by all limits (exec/system/memory-limit.h):
- * where memory is only promised, the system kills whoever touches too much. Errors: G_IO_ERROR_NO_SPACE */
+/* Checks that the host has @bytes more to measure in, by all limits (exec/system/memory-limit.h): where memory is only
+ * promised, the system kills a process that touches too much. Errors: G_IO_ERROR_NO_SPACE */
 gboolean rp_measure_check_memory(guint64 bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Memory of the host at a multiple of 256 bytes, untouched, on huge pages where the system has them

@@ -19,7 +19,7 @@
 #include "exec/system/available-memory.h"
 
 #define LEAST_BYTES (64 * RP_MIB)
-#define THREAD_BYTES RP_GIB /* no cache holds so much */
+#define THREAD_BYTES RP_GIB /* no cache holds this much */
 #define MOST_BYTES (32 * RP_GIB)
 #define MEMORY_SHARE 8                     /* part of the available memory */
 #define LAYER_PARAMETERS ((gsize)48 << 20) /* at most */
@@ -230,8 +230,8 @@ parameters_per_s(const Update *update, const RpTimes *times)
     return CLAMP(rp_times_rate(times, (double)update->n_layers * (double)update->each), 1e6, 1e15);
 }
 
-/* A file tells rates of AdamW, all in fp32: those that move as many bytes a second as @rate did with
- * what the run keeps. Plans divide by the run's bytes again. */
+/* Converts @rate to AdamW's rate with all state in fp32, as a file has it: it moves as many bytes a
+ * second as the run's state format did. Plans divide by the run's bytes again. */
 static double
 rate_of_fp32(const RpMeasurer *measurer, const RpProfile *profile, double rate)
 {

@@ -19,7 +19,7 @@ rp_usable_processors(void)
     cpu_set_t set;
     int n = 0;
 
-    /* fails with more processors than the set has room for */
+    /* fails with more processors than the set holds */
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         n = CPU_COUNT(&set);
     return n > 0 ? (guint)n : g_get_num_processors();

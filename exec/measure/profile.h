@@ -9,7 +9,7 @@
 #include "exec/measure/probe.h"
 #include "exec/network/network.h"
 
-/* @done of @total measurements. Returns: whether to go on */
+/* @done of @total measurements. Returns: whether to continue */
 typedef gboolean (*RpMeasureProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
@@ -70,14 +70,14 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
 
 /**
  * rp_measure_ways:
- * @network: (transfer full): whose matmuls; its own ways do not matter
+ * @network: (transfer full): network with the matmuls; its own variants do not matter
  *
- * Times the first five proposals of the kernels' library for each shape, on random numbers: each once, and
- * in turn those that take no more than 1.15 of the fastest, for a tenth of a second or three rounds. Where
- * one takes less than 0.98 of the first's time, the shape is multiplied so; shapes for which the device
- * has no memory keep the first.
+ * Times the first five proposals of the kernels' library for each shape, on random numbers: each once, and in rotation
+ * those that take no more than 1.15 of the fastest, for a tenth of a second or three rounds. Where one takes less than
+ * 0.98 of the first's time, the shape gets it; shapes for which the device has no memory keep the first.
  *
- * Returns: (transfer full): the same network with these ways; itself, where there is no such library
+ * Returns: (transfer full): the same network with these variants; itself, where there is no such
+ * library
  * Errors: the probe's
  */
 RpNetwork *rp_measure_ways(RpProbe *probe, RpNetwork *network,

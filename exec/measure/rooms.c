@@ -64,7 +64,8 @@ fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, g
     return TRUE;
 }
 
-/* Where a weight's values go: of a layer with codes they go up first, unless they are packed there. */
+/* Place of a weight's values: in a layer with fp8 values they go to the upload first, unless they
+ * are packed there. */
 static void *
 room_of(const RpMeasuredLayer *layer, const RpWeightPlace *place, gsize *byte)
 {
@@ -111,7 +112,8 @@ fill_router(const RpMeasuredLayer *layer, const RpWeightPlace *place, GError **e
     return TRUE;
 }
 
-/* @weights: (nullable): random ones. @packed: those that are packed in a layer with codes, or all others */
+/* @weights: (nullable): random ones. @packed: takes those that are packed in a layer with fp8 values, or else all
+ * others */
 static gboolean
 fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index, gboolean packed,
              GError **error)

@@ -83,7 +83,7 @@ rp_time_on_host(const RpProbePart *parts, guint n_parts, guint repeats, gpointer
     }
 }
 
-/* Tells how far the measurement is, of @share from 0 to 1. Returns: whether to go on */
+/* Reports the progress of the measurement, @share from 0 to 1. Returns: whether to continue */
 static gboolean
 report(const RpMeasurer *measurer, double share, GError **error)
 {

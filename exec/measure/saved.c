@@ -15,7 +15,7 @@ rp_measured_layer_recompute(gpointer data)
     rp_network_recompute(layer->network, &layer->call);
 }
 
-/* @group alone, where it stands in its room. */
+/* Place of @group alone in its buffer. */
 static RpSavedPlace
 place_of(const RpMeasuredLayer *layer, guint group)
 {

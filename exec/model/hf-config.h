@@ -1,10 +1,10 @@
 /**
  * `config.json` of Hugging Face transformers, for the rows of rp_architectures.
  *
- * Keys that change the arithmetic are read and checked, and refused where they ask for something
- * that this project does not compute; all others are ignored, as transformers does. One table has
- * them all (config/hf-config-keys.c, docs/checkpoint-format.md). What an absent key means is what
- * transformers takes it to mean.
+ * Keys that change the arithmetic are read and checked, and refused if this project does not
+ * compute them; all others are ignored, as transformers does. One table has them all
+ * (config/hf-config-keys.c, docs/checkpoint-format.md). An absent key means the same as in
+ * transformers.
  */
 #pragma once
 

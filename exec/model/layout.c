@@ -83,7 +83,7 @@ is_linear(const RpWeight *weight)
     return FALSE;
 }
 
-/* Whether matmuls of codes take all matrices of linear layers, of which there are some. */
+/* Whether fp8 matmuls take all matrices of linear layers, and there are some. */
 static gboolean
 may_have_codes(const RpWeights *weights, guint first, guint n)
 {

@@ -33,7 +33,7 @@
 
 #define RP_LAYOUT_ALIGNMENT 64 /* elements: 128 bytes of 16-bit weights */
 #define RP_LAYOUT_NONE G_MAXUINT64
-#define RP_LAYOUT_SCALE_BYTES 128 /* behind codes: two floats, and a gap */
+#define RP_LAYOUT_SCALE_BYTES 128 /* after fp8 values: two floats, and a gap */
 
 /* Place of one weight, counted from the layer's first. */
 typedef struct {
@@ -79,12 +79,11 @@ typedef struct {
 RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype,
                               const RpLayerLayout *before);
 
-/* The same, with codes of the matrices of linear layers, if all of the layer's have multiples of 16 rows
- * and columns. */
+/* The same, with the matrices of linear layers in fp8, if all of the layer's have multiples of 16 rows and columns. */
 RpLayerLayout rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
                                        const RpLayerLayout *before);
 
-/* @kinds have codes, and stand one behind the other, here and as they go up: their codes are those of one. */
+/* Fuses @kinds, which are in fp8 and stand one after the other, here and in the upload: they are quantized as one. */
 void rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n);
 
 /* In which part of a layer's bytes @weight stands: A of adapters, others that are trained, frozen, tied. */

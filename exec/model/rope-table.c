@@ -40,7 +40,7 @@ dynamic_base(const RpRope *rope, guint head_dim, guint tokens)
     return powf(stretch, (float)((double)head_dim / (head_dim - 2.0))) * (float)rope->theta;
 }
 
-/* Where a pair of the head turns so many times within the original positions. */
+/* The pair of the head that rotates @turns times within the original positions. */
 static double
 yarn_pair(const RpRope *rope, guint head_dim, double turns)
 {

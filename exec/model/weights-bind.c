@@ -321,7 +321,7 @@ may_be_packed(const RpSafetensors *checkpoint, const char *name)
     return plain == NULL || !plain->supported;
 }
 
-/* @format: (out): set where it is packed. Returns: %FALSE: in a way that is not read */
+/* @format: (out): set where it is packed. Returns: %FALSE: the format is not supported */
 static gboolean
 find_format(const RpSafetensors *checkpoint, const char *name, gboolean *is_packed,
             RpLowbit *format, GError **error)
@@ -335,7 +335,7 @@ find_format(const RpSafetensors *checkpoint, const char *name, gboolean *is_pack
     if (!rp_lowbit_source_find(checkpoint, name, &source, &problem)) {
         if (g_error_matches(problem, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_MISSING) &&
             rp_safetensors_find(checkpoint, name) == NULL)
-            return TRUE; /* there is nothing: told when it is bound */
+            return TRUE; /* there is none: binding reports it */
         g_propagate_error(error, g_steal_pointer(&problem));
         return FALSE;
     }
@@ -371,8 +371,8 @@ rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **e
     return TRUE;
 }
 
-/* Whether the file has the weight, or its stack, in a packed form that is read, and it is no stack that is
- * turned over as well. */
+/* Whether the file has the weight, or its stack, in a packed form that is read, and it is no stack that is transposed
+ * as well. */
 static gboolean
 is_expanded(const RpSafetensors *checkpoint, const RpWeight *weight, const RpModel *model)
 {

@@ -9,8 +9,8 @@
  *                    0 | 11111111 | 00…0        infinity, then NaNs
  *   limits           fp32 0x7f800000   bf16 0x7f7f8000   fp16 0x477ff000 (65520)
  *
- * Pieces of tensors are taken in turn by several threads; the first bad value in the order of the
- * list is told, whichever thread finds one first.
+ * Several threads take pieces of tensors in rotation; the first bad value in the order of the list
+ * is reported, whichever thread finds one first.
  */
 #include "exec/model/weights.h"
 

@@ -60,7 +60,7 @@ has_values(const RpWeights *weights, guint index)
     return weights->packed[index] == NULL;
 }
 
-/* @rounded: room for PIECE_VALUES */
+/* @rounded: space for PIECE_VALUES */
 static void
 hash_values(Piece *piece, const guint8 *bytes, guint16 *rounded)
 {
@@ -206,7 +206,7 @@ join(RpWeights *weights, const Piece *piece)
     weights->base_values = g_string_free(g_steal_pointer(&layers), FALSE);
 }
 
-/* When it is first asked for: not every run needs it. */
+/* Computes the hash on first use: not every run needs it. */
 static void
 hash_base(RpWeights *weights)
 {

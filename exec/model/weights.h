@@ -14,7 +14,7 @@
 
 typedef enum {
     RP_WEIGHTS_ERROR_MISSING, /* the config needs a tensor that the checkpoint lacks */
-    RP_WEIGHTS_ERROR_EXTRA,   /* the other way */
+    RP_WEIGHTS_ERROR_EXTRA,   /* a tensor that the model does not have */
     RP_WEIGHTS_ERROR_SHAPE,
     RP_WEIGHTS_ERROR_DTYPE,
     RP_WEIGHTS_ERROR_TIED, /* config says one matrix, checkpoint has two different ones */
@@ -28,7 +28,7 @@ typedef struct _RpWeights RpWeights;
 
 /* The list of @model, in layer order. */
 RpWeights *rp_weights_new(const RpModel *model);
-/* The same list, bound to nothing; with the hash of the base, if it was asked for. */
+/* The same list, bound to nothing; with the hash of the base, if it was computed. */
 RpWeights *rp_weights_copy(const RpWeights *weights);
 /* The same with adapters, or without where @lora (nullable) is of rank 0. Copied. */
 RpWeights *rp_weights_new_adapted(const RpModel *model, const RpLora *lora);
@@ -96,7 +96,7 @@ guint64 rp_weights_elements(const RpWeights *weights);
  * @checkpoint: must outlive @weights
  *
  * Finds each weight in @checkpoint and checks that the two agree, tensor by tensor:
- * - each is there, with the shape that the config asks for, and no other tensor is;
+ * - each is there, with the shape that the config requires, and no other tensor is;
  * - each has the type that the config names or, where it names none, that of the first;
  * - a tied model may hold lm_head.weight all the same (Qwen3-0.6B does) if its bytes are those of
  *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does;

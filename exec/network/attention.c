@@ -92,8 +92,8 @@ turn(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, v
         rp_pass_rope(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y});
 }
 
-/* In place: @d of y becomes that of x. Returns: its cell, where it was noted; else %NULL: columns have one
- * scale with those of v, which nobody notes */
+/* In place: @d of y becomes that of x. Returns: its scale slot, where its amax was recorded; else %NULL: the columns
+ * share a scale with those of v, whose amax no kernel records */
 static float *
 turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, float *rstd,
           void *d)

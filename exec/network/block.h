@@ -29,7 +29,7 @@ typedef struct {
     float *lse;
 } RpBlockAttention;
 
-/* Codes of the matrices of q, k and v become those of one, where these are one. */
+/* Quantizes the matrices of q, k and v as one, where they are fused. */
 void rp_block_attention_join_codes(const RpPass *pass, const RpBlockShape *z,
                                    RpLayerLayout *layout);
 RpBlockAttention rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z);
@@ -43,7 +43,7 @@ void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void
 
 /* ---- cache.c ---- */
 
-/* out = attention(q, k, v), joined by sinks. Where there is a cache, k and v go into it. */
+/* out = attention(q, k, v), with sinks. Where there is a cache, k and v go into it. */
 void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);
 
 /* ---- mlp.c ---- */

@@ -1,13 +1,14 @@
 /*
- * Packed weights, and codes: what has gone up becomes what layers read. Weights stand in the same order in both,
- * so those that are not packed are copied in runs. What stays on the device is read there:
+ * Expands packed weights, and quantizes weights to fp8: makes the parameters that layers read of the upload. Weights
+ * stand in the same order in both, so those that are not packed are copied in runs. Resident weights are read where
+ * they are:
  *
  *   upload       |norm|A|B|q packed|k packed|..|k_norm|q_norm|
  *   parameters   |norm|A|B|q         |k         |..|k_norm|q_norm|
  *                 --copy-- expand     expand        ----copy---
  *
- * Where layers read codes of 8 bits, a matrix's are made of it as it goes up; of a packed one, of what it
- * is expanded to in the layer's scratch.
+ * Where layers read fp8 values, a matrix is quantized from the upload; a packed one is first expanded in the layer's
+ * scratch buffer.
  */
 #include "exec/network/private.h"
 
@@ -53,7 +54,7 @@ unpack(const Expansion *expansion, const RpWeightPlace *place, const void *from,
                                                         .y = to});
 }
 
-/* Codes, turned ones, largest magnitude and scale of a matrix. */
+/* Fp8 values of a matrix, transposed ones, amax and scale. */
 static void
 encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *place,
        const void *from)

@@ -12,7 +12,7 @@
  *
  *   x      a b c d e f      rows 1 3 4      normed  b d e      dx   0 . 0 . . 0
  *
- * In codes of 8 bits (operand.c) each chunk's h and gradient of logits have a scale of their own.
+ * In fp8 (operand.c) each chunk's h and gradient of logits have a scale of their own.
  *
  * Rows whose targets are masked may be among them, to make n one of few sizes (train/targets.h):
  * their gradients of logits are 0, and so is all that comes of them, a 0 added to each sum.
@@ -117,7 +117,7 @@ largest_chunk(const RpNetwork *network)
     return MIN(network->options.head_chunk, network->tokens);
 }
 
-/* @backward: room for gradients of gathered rows, too */
+/* @backward: space for gradients of gathered rows, too */
 static Chunk
 take_chunk(RpPass *pass, gboolean backward)
 {

@@ -17,7 +17,7 @@ static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
     [RP_WEIGHT_DOWN] = RP_WEIGHT_DOWN_BIAS, [RP_WEIGHT_ROUTER] = RP_WEIGHT_ROUTER_BIAS,
 };
 
-/* A as @x, rows or turned, and B as the weight are in codes. */
+/* A is @x, by rows or transposed, and B is the weight, both in fp8. */
 static void
 set_codes(RpMatmulArgs *args, const RpOperand *a, const guint8 *a_codes, const guint8 *b_codes,
           const float *b_scale)
@@ -377,9 +377,9 @@ rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, con
     backward(pass, (RpJoint){&kind, 1}, x, dy, TRUE, dx, accumulate);
 }
 
-/* ---- joined ---- */
+/* ---- fused layers ---- */
 
-/* Whether it is nothing but a matrix and its adapters, of which codes can be made with others. */
+/* Whether it is only a matrix and its adapters, and may be fused with others in fp8. */
 static gboolean
 is_plain(const RpPass *pass, RpWeightKind kind)
 {
@@ -405,7 +405,7 @@ follows(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
            (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
 }
 
-/* Whether neither has adapters; or both, beside no codes, and they see the same elements of the input. */
+/* Whether neither has adapters; or both have, without fp8, and see the same elements of the input. */
 static gboolean
 adapters_follow(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
 {

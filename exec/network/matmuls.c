@@ -1,7 +1,7 @@
 /*
- * Shapes of the matmuls that a network's calls have, few as they are, and in which way each is
- * multiplied: as somebody has timed it, or in the backend's first one. The head's last chunk is listed;
- * a call of fewer rows (packed ones, fewer targets) has shapes that are not.
+ * Lists the shapes of matmuls in a network's calls, which are few, each with its kernel variant: the one that was timed
+ * as the fastest, or the backend's first. The head's last chunk is listed; a call of fewer rows (packed ones, fewer
+ * targets) has shapes that are not.
  */
 #include "exec/network/private.h"
 
@@ -19,7 +19,7 @@ shape_of(const RpMatmulArgs *args)
                          .bias = args->bias != NULL};
 }
 
-/* Thin matmuls of adapters beside each other have columns of wider matrices, and take the first way. */
+/* Thin matmuls of adapters that are fused have columns of wider matrices, and take the first variant. */
 static gboolean
 is_listed(const RpMatmulArgs *args)
 {

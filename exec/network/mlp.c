@@ -43,7 +43,7 @@ take_mlp(RpPass *pass, RpRoom *room, const RpBlockShape *z)
     return mlp;
 }
 
-/* Rows of a tile: z->T, if there is one. Codes have one scale for all rows. */
+/* Rows of a tile: z->T, if there is one. In fp8 all rows have one scale. */
 static size_t
 tile_rows(const RpPass *pass, const RpBlockShape *z)
 {
@@ -157,7 +157,7 @@ differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const 
     rp_pass_linear_backward(pass, RP_WEIGHT_GATE, x, &d, ds, TRUE);
 }
 
-/* gate and up become their gradients. @noted: their cells, and the product's */
+/* gate and up become their gradients. @noted: their scale slots, and the product's */
 static void
 differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const void *dy,
                       float *const noted[3])
@@ -191,7 +191,7 @@ norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, flo
     return rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, noted);
 }
 
-/* ds without its way through the norm, and sums but the norm's. */
+/* Computes ds up to the norm, and all sums but the norm's. */
 static void
 backward_tiles(RpPass *pass, const RpBlockShape *z, size_t rows, const void *s, const void *dy,
                void *normed, float *rstd, void *ds)

@@ -5,7 +5,7 @@
  * B sequences, S tokens each, T = B S, C hidden size. A hidden state is [T,C] of `dtype`; the
  * input of layer 0 is int32 token ids [T].
  *
- *   forward     x0 -> layer -> x1 -> layer -> x2       keeps nothing but the boundaries asked for
+ *   forward     x0 -> layer -> x1 -> layer -> x2       keeps nothing but the requested boundaries
  *   recompute   the same, keeping what backward needs in the workspace; what the forward saved is not
  *               made again (core/profile/saved.h)
  *   backward    dx0 <- layer <- dx1 <- layer <- dx2    sums += weight gradients
@@ -25,13 +25,12 @@
 #include "exec/kernels/kernels.h"
 #include "exec/model/layout.h"
 
-/* Matmuls of blocks' linear layers, and of the head's if it is asked for, by codes of 8 bits
- * (core/base/fp8.h): weights, which are made once a slot, and activations are e4m3. Experts' matrices and
- * the router stay in `dtype`, and so does a layer whose matrices have rows or columns that are no
- * multiples of 16. */
+/* Runs matmuls of blocks' linear layers, and of the head's on request, in fp8 (core/base/fp8.h): weights, which are
+ * quantized once a slot, and activations are e4m3. Experts' matrices and the router stay in `dtype`, and so does a
+ * layer whose matrices have rows or columns that are no multiples of 16. */
 typedef struct {
     gboolean used;     /* micro-batches have a multiple of 16 tokens */
-    RpDtype gradients; /* codes of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
+    RpDtype gradients; /* fp8 format of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
     guint plain_first, plain_last; /* blocks at either end that stay in `dtype` */
     gboolean head; /* the head uses fp8, too: head_chunk and rows of calls are multiples of 16 */
 } RpNetworkCodes;
@@ -47,7 +46,7 @@ typedef struct {
      * has all where layers read fp8 values */
     guint mlp_tile;
     RpAttentionChoice attention;
-    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; codes: in fewer bits */
+    gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; fp8: in fewer bits */
     RpNetworkCodes codes;
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
@@ -59,7 +58,7 @@ typedef struct {
     double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
     guint64 noise_seed;
     double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
-    const char *matmul_library; /* (nullable): whose ways these are; both are copied */
+    const char *matmul_library; /* (nullable): their library; both are copied */
     const RpMatmulWay *matmul_ways; /* in which matmuls are multiplied; others in the first one */
     guint n_matmul_ways;
 } RpNetworkOptions;
@@ -82,7 +81,7 @@ const RpKernels *rp_network_kernels(const RpNetwork *network);
 /* The first layer of its class: of layers with the same sizes and times. */
 guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
-/* Shapes of the matmuls of full calls, each once, in no way. @n: (out) */
+/* Shapes of the matmuls of full calls, each once, without a kernel variant. @n: (out) */
 const RpMatmulWay *rp_network_matmuls(const RpNetwork *network, guint *n);
 /* Whether layers read other values than those that go up: some weights are packed, or layers read
  * fp8 values. */
@@ -121,13 +120,13 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
  * rp_network_places:
  * @lengths: [B]: tokens of sequences before their padding; read with an auxiliary loss
  * @starts: packed: [n + 1]: first tokens of a micro-batch's samples, and T
- * @places: (out): room for rp_network_most_places()
+ * @places: (out): space for rp_network_most_places()
  *
  * Computes the numbers that a micro-batch puts into the constants, from rp_network_places_byte()
  * on, before its calls: with an auxiliary loss @lengths; packed: positions, which begin at 0 with
  * each sample, and @starts.
  *
- * Returns: how many numbers
+ * Returns: number of them
  */
 gsize rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts,
                         guint n, gint32 *places);
@@ -135,9 +134,9 @@ gsize rp_network_places_byte(const RpNetwork *network);
 /* 0: nothing of a micro-batch goes there. */
 gsize rp_network_most_places(const RpNetwork *network);
 
-/* Bytes of the cache that calls share: keys and values of all blocks. A call has zeroes there, or what
- * others have left. Where sequences go on, the positions (int32 [B]) at rp_network_places_byte() of
- * the constants are those of call->cached. */
+/* Bytes of the cache that calls share: keys and values of all blocks. A call has zeroes there, or
+ * what others have left. Where sequences continue, the positions (int32 [B]) at
+ * rp_network_places_byte() of the constants are those of call->cached. */
 guint64 rp_network_cache_bytes(const RpNetwork *network);
 
 /* Frozen weights that stay on a device (core/plan/resident.h): what goes up for a stage has those of
@@ -148,9 +147,9 @@ typedef struct {
     const guint8 *memory;
 } RpResidents;
 
-/* Makes the weights of some layers, as stages read them, of @upload, as they go up, and of what
- * stays: what is packed is expanded, the rest is copied. Of the backend's memory, 64-byte aligned;
- * gaps are left alone. Of codes, too. */
+/* Makes the weights of some layers, as stages read them, from @upload and from resident weights:
+ * expands packed ones, quantizes those in fp8, and copies the rest. All memory is the backend's,
+ * 64-byte aligned; gaps are left alone. */
 void rp_network_expand(const RpNetwork *network, RpKernelStream *stream, RpInterval layers,
                        const void *upload, RpResidents residents, void *parameters);
 
@@ -177,7 +176,7 @@ typedef struct {
 typedef struct {
     RpKernelStream *stream;
     RpInterval layers;
-    const RpStageSteps *steps; /* fused: of them; NULL: all both ways */
+    const RpStageSteps *steps; /* fused: their steps; NULL: all forward and backward */
     const void *constants;
     const void *parameters; /* parameters of the stage, layer after layer (exec/model/layout.h) */
     RpResidents residents;  /* beside them */
@@ -196,8 +195,8 @@ typedef struct {
     guint n_boundaries;
     void *output;
 
-    /* forward: is filled. recompute: it makes the rest; backward: the same, whose room in the
-     * workspace is less by that. Is overwritten by the backward. fused: has none */
+    /* forward: is filled. recompute: it makes the rest; backward: the same; its space in the
+     * workspace is less by that. The backward overwrites it. fused: has none */
     const RpSavedPlace *saved; /* [layers.count], or %NULL: nothing is saved */
 
     const void *gradient; /* backward: of the output of the last layer */
@@ -215,7 +214,7 @@ typedef struct {
                      auxiliary loss [2], where a backward leaves that, = */
     float aux_scale; /* factor of the auxiliary loss's gradient, but for its coefficient */
 
-    /* training with RpLora.dropout or noise, every way the same: where the micro-batch's tokens stand */
+    /* training with RpLora.dropout or noise, the same in all kinds of calls: place of the micro-batch's tokens */
     gboolean drops;
     guint32 step, first_token;
     guint32 padded; /* noise: tokens of the longest of its sequences; 0: all of a sequence's */

@@ -46,7 +46,8 @@ rp_pass_plain(size_t rows, const void *x)
     return (RpOperand){.x = x, .rows = rows};
 }
 
-/* @keep: (nullable): where turned codes and the scale go, if they are wanted beyond scratch */
+/* @keep: (nullable): place of transposed fp8 values and the scale, if they must outlive the scratch
+ * buffer */
 static RpOperand
 make_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
              float *noted, const RpKeptCodes *keep)

@@ -1,6 +1,6 @@
 /*
  * Kernels with their operands filled in: dtype, weights, tables and workspace. When a pass
- * measures, only the workspace is asked for.
+ * measures, only the workspace's size is computed.
  */
 #include <math.h>
 

@@ -7,9 +7,9 @@
  *   cache.c           attention to keys and values of calls before
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
- *   operand.c         what they read, in codes of 8 bits
+ *   operand.c         their inputs, in fp8
  *   expand.c          packed weights
- *   matmuls.c         which there are, and in which way each is multiplied
+ *   matmuls.c         their shapes and kernel variants
  *   profile.c         sizes, as a profile has them
  *   balance.c         the routers' auxiliary loss
  *   pass.c            kernels with their operands filled in
@@ -30,7 +30,7 @@ typedef struct {
     gsize peak;
 } RpRoom;
 
-/* Scratch of a layer, one way: |workspace of a kernel|what the layer takes|. Bytes. */
+/* Scratch of a layer in one direction: |workspace of a kernel|what the layer takes|. Bytes. */
 typedef struct {
     gsize kernel;
     gsize total;
@@ -49,12 +49,12 @@ typedef struct _RpPass RpPass;
 /* A kind of layer. Hidden states are [T,C]. */
 typedef struct {
     gboolean keeps_input; /* it stands where the layer keeps things */
-    /* (nullable): of a layout with codes: those of matrices that are read as one become so */
+    /* (nullable): in a layout with fp8 values: fuses matrices that are read as one */
     void (*join_codes)(const RpPass *pass, RpLayerLayout *layout);
     /**
      * forward:
      * @x: the input
-     * @kept: (nullable): room behind the input's: what the backward needs is kept there
+     * @kept: (nullable): space after the input's, in which values for the backward are kept
      * @y: (nullable): the output, if it is wanted
      */
     void (*forward)(RpPass *pass, const void *x, RpRoom *kept, void *y);
@@ -97,7 +97,7 @@ struct _RpNetwork {
     GArray *matmuls;       /* (element-type RpMatmulWay): shapes of calls, each once */
 };
 
-/* Codes of what a linear layer reads, kept from the forward for sums of its weights' gradient. */
+/* Fp8 values of a linear layer's input, kept from the forward for sums of its weights' gradient. */
 typedef struct {
     guint8 *turned; /* [in,rows] */
     float *scale;
@@ -162,7 +162,7 @@ rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayo
 
 /* ---- matmuls.c ---- */
 
-/* Takes a copy of the options' ways. */
+/* Copies the options' kernel variants. */
 void rp_matmuls_open(RpNetwork *network);
 void rp_matmuls_close(RpNetwork *network);
 /* For a pass that measures: records that the shape is one of the network's. */
@@ -179,7 +179,7 @@ guint8 *rp_pass_take_bytes(RpRoom *room, size_t n);
 /* Row @first of a hidden state; when measuring, of one that stands anywhere. */
 void *rp_pass_row(const RpPass *pass, const void *hidden, size_t first);
 
-/* The same of a tensor of @group: in @room unless it is saved. */
+/* The same for a tensor of @group: in @room unless it is saved. */
 static inline RpRoom *
 rp_pass_room(RpPass *pass, RpRoom *room, RpSavedGroup group)
 {
@@ -192,7 +192,8 @@ rp_pass_makes(const RpPass *pass, RpSavedGroup group)
     return !pass->saved_before || (pass->saved >> group & 1) == 0;
 }
 
-/* Runs a kernel, unless the pass measures; of one that has a workspace it is then asked for. */
+/* Runs a kernel, unless the pass measures; then it asks for the size of a kernel's workspace, if it
+ * has one. */
 #define RUN(pass, kernel, args)                                                                    \
     do {                                                                                           \
         if (!(pass)->measuring)                                                                    \
@@ -274,7 +275,7 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 typedef struct {
     const void *x;
     size_t rows;
-    size_t stride; /* from a row to the next, without codes; 0: n */
+    size_t stride; /* from a row to the next, without fp8; 0: n */
     RpDtype code;
     const guint8 *codes;  /* [rows,n] */
     const guint8 *turned; /* [n,rows] */
@@ -282,21 +283,21 @@ typedef struct {
 } RpOperand;
 
 typedef enum {
-    RP_OPERAND_INPUT,   /* x of y = x W^T: codes */
-    RP_OPERAND_SUMS,    /* x of dW = dy^T x: turned, if something is trained */
+    RP_OPERAND_INPUT,   /* x of y = x W^T: fp8 values */
+    RP_OPERAND_SUMS,    /* x of dW = dy^T x: transposed, if something is trained */
     RP_OPERAND_BOTH,    /* x of both */
-    RP_OPERAND_GRADIENT /* dy: codes, and turned as well if something is trained */
+    RP_OPERAND_GRADIENT /* dy: fp8 values, and transposed as well if something is trained */
 } RpOperandUse;
 
-/* Takes and clears cells, in a layer with codes, before anything that is freed before the layer ends. */
+/* Takes and clears scale slots, in a layer with fp8, before anything that is freed before the layer ends. */
 void rp_pass_begin_codes(RpPass *pass);
-/* A cell for a tensor whose largest magnitude the kernel notes that makes it; %NULL without codes. */
+/* A scale slot for a tensor whose amax is recorded by the kernel that makes it; %NULL without fp8. */
 float *rp_pass_cell(RpPass *pass);
-/* An operand of linear layer @kind, and of others that read the same; codes are made in scratch. @noted:
- * its cell, with its largest magnitude; %NULL: that is looked for */
+/* An operand of linear layer @kind, and of others that read the same; it is quantized in the scratch buffer. @noted:
+ * its scale slot, with its amax; %NULL: the amax is looked for */
 RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                           RpOperandUse use, float *noted);
-/* The same of an input that is kept, if the block keeps codes: @keep is one of pass->kept. */
+/* The same for an input that is kept, if the block keeps fp8 values: @keep is one of pass->kept. */
 RpOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                              float *noted, const RpKeptCodes *keep);
 /* As RP_OPERAND_SUMS, of what is kept. */
@@ -336,7 +337,7 @@ typedef struct {
 /* Whether they can be one, [out of all,in]: their matrices stand one behind the other, and so do A of
  * their adapters, if they have some; none has a bias; */
 gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
-/* and whether they are: of codes where the layout says so. */
+/* and whether they are fused: in fp8 where the layout says so. */
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
 /* Output of fused layers. y: [rows,out of all] */
 void rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y);
@@ -375,8 +376,8 @@ void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_ou
 /* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */
 void rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up,
                     void *y, float *noted);
-/* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless codes
- * of that are kept. @noted: cells of the three */
+/* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless its fp8 values are
+ * kept. @noted: scale slots of the three */
 void rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
                              float *const noted[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */

@@ -2,7 +2,7 @@
  * Stages: layers after one another. Where hidden states stand, for a stage of layers a, b, c:
  *
  *   forward     input -> a -> ping -> b -> pong -> c -> output    (or straight into the output, if
- *                                                                 the boundary is asked for)
+ *                                                                 the boundary is requested)
  *               workspace |ping|pong|scratch|
  *
  *   recompute   input -> a -> input of b -> b -> input of c -> c

@@ -169,8 +169,8 @@ step_wide(const StepJob *job, const Wide *wide, gsize first, gsize n)
     }
 }
 
-/* Asks for the lines of an array's next piece: the pieces of three arrays come one after the other, and
- * each ends with its page, so nobody else does. */
+/* Prefetches the lines of an array's next piece: the pieces of three arrays come one after the other, and each ends
+ * with its page, so that the hardware does not prefetch them. */
 static void
 fetch_piece(const guint8 *next, gsize bytes)
 {
@@ -178,8 +178,8 @@ fetch_piece(const guint8 *next, gsize bytes)
         __builtin_prefetch(next + i, 0, 2);
 }
 
-/* @n values in fp32: where they are kept, if a step may change them there, or in @room. @next are
- * widened after them. */
+/* Returns @n values in fp32: where they are kept, if a step may change them there, or in the buffer
+ * @room. @next are widened after them. */
 static float *
 widen(const StepJob *job, RpMoments kept_as, gboolean squares, guint8 *kept, const float *scale,
       float *room, gsize n, gsize next)

@@ -104,13 +104,13 @@ typedef struct {
 
 RpOptimizerPlaces rp_optimizer_places(RpOptimizerForm form, guint64 n_parameters);
 
-/* A step is divided among the threads of its pool in multiples of so many parameters: whole pages, and
- * enough work to wake a thread for. */
+/* A step is divided among the threads of its pool in multiples of this many parameters: whole
+ * pages, and enough work to wake a thread for. */
 #define RP_OPTIMIZER_GRANULE ((gsize)16384)
 
 /**
  * rp_optimizer_layer_new:
- * @optimizer: its threads touch the memory first, so that it lies near them
+ * @optimizer: its threads touch the memory first, so that it is NUMA-local to them
  * @memory: rp_optimizer_state_bytes(), aligned to 4: scales of the moments, then weights and first and
  *   second moments, one after the other, the wider ones first. Borrowed: outlives the layer; zeroed here
  * @n_parameters: of the layer; > 0

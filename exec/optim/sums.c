@@ -1,6 +1,6 @@
 #include "exec/optim/sums.h"
 
-/* Pieces end at so many values: whole pages, and enough work to wake a thread for. */
+/* Pieces end at multiples of this many values: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)
 
 /* This many sums stay in the L1 cache while all rounds are added to them: measured, 1024 are 1.5

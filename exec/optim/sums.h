@@ -21,7 +21,7 @@ typedef struct {
  * @sum: (out): @n values
  *
  * @sum = the sum of @gradient's rounds + that of @added's, which may have none; values @first up to
- * @first + @n, at most RP_GRADIENT_PIECE: so many stay in the nearest cache.
+ * @first + @n, at most RP_GRADIENT_PIECE, which stay in the L1 cache.
  */
 void rp_gradient_add(const RpAdamwOps *ops, const RpGradient *gradient, const RpGradient *added,
                      RpDtype dtype, gsize first, float *sum, gsize n);

@@ -5,7 +5,7 @@
 
 #include "exec/system/pool.h"
 
-/* Shares of threads end at so many elements. */
+/* Shares of threads end at multiples of this many elements. */
 #define GRANULE ((gsize)16384)
 
 typedef struct {
@@ -59,7 +59,7 @@ declare(Run *run, GError **error)
     return rp_safetensors_writer_begin(run->writer, error);
 }
 
-/* ---- what is written: a tensor, random numbers, all of a stack, or a stack turned over ---- */
+/* ---- the written values: a tensor, random numbers, all of a stack, or a transposed stack ---- */
 
 typedef struct {
     const Run *run;

@@ -1,8 +1,9 @@
 /**
- * A 16-bit checkpoint, or random weights, in few bits: its linear matrices packed, all else as it is, in one file.
+ * Writes a 16-bit checkpoint, or random weights, in few bits: its linear matrices packed, all else as it is, in one
+ * file.
  *
  *   model.safetensors   |embed|q_proj|..|norm|lm_head|
- *   model.nf4-1f0c…     |embed|q_proj's codes, scales, ..|..|norm|lm_head|
+ *   model.nf4-1f0c…     |embed|q_proj packed, scales, ..|..|norm|lm_head|
  *
  * Weight after weight is packed by all processors and written; what is held at a time is the largest
  * of them. Experts of a layer are packed as one tensor of their stack's name.
@@ -12,7 +13,7 @@
 #include "exec/model/init.h"
 #include "exec/model/weights.h"
 
-/* @done and @total in elements. Returns: whether to go on */
+/* @done and @total in elements. Returns: whether to continue */
 typedef gboolean (*RpQuantiseProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {

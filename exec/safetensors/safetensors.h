@@ -111,7 +111,7 @@ guint rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *na
 /**
  * rp_safetensors_writer_begin:
  *
- * Divides the tensors into shards, asks the disk for the room and writes the headers.
+ * Divides the tensors into shards, allocates their space on the disk and writes the headers.
  *
  * Errors: RP_SAFETENSORS_ERROR_NO_SPACE with the bytes that are needed and free; G_FILE_ERROR
  */

@@ -26,7 +26,8 @@ check(int code, const char *what, GError **error)
     return FALSE;
 }
 
-/* Its own communicator: whoever else uses MPI in this process meets none of our messages. */
+/* It has a communicator of its own, so that other users of MPI in this process meet none of our
+ * messages. */
 static gpointer
 transport_open(gpointer place, guint *rank, guint *count, GError **error)
 {

@@ -96,7 +96,7 @@ listen_to(RpServers *servers, guint server)
         lose(servers, server, error->message);
 }
 
-/* Unless the one before is still on its way. */
+/* Does nothing while the one before is in flight. */
 static gboolean
 beat(RpServers *servers, guint server, RpServersBeatKind kind, int code, const char *text)
 {
@@ -347,7 +347,7 @@ say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *te
             if (!told[r])
                 told[r] = beat(servers, r, kind, code, text);
             listen_to(servers, r);
-            /* nobody has listened while a caller told people of a failure: the others are heard first */
+            /* nobody has listened while a caller reported a failure: the others are heard first */
             if (!is_silent(servers, peer) || rp_clock_ns() - start_ns < LISTEN_NS)
                 waits = waits || !peer->left || !told[r] || !is_over(servers, r, &peer->sending);
         }
@@ -378,7 +378,7 @@ join(RpServers *servers)
     return servers->opened;
 }
 
-/* Whether it goes on. Waits while there is nothing to do. */
+/* Waits while there is nothing to do. Returns: whether to continue */
 static gboolean
 rest(RpServers *servers, gboolean busy, gboolean moved)
 {
@@ -394,7 +394,8 @@ rest(RpServers *servers, gboolean busy, gboolean moved)
     return goes_on;
 }
 
-/* Until the caller has told people, and comes to rp_servers_fail() or rp_servers_free(). */
+/* Waits until the caller has reported the failure, and comes to rp_servers_fail() or
+ * rp_servers_free(). */
 static void
 wait_for_caller(RpServers *servers)
 {
@@ -406,8 +407,8 @@ wait_for_caller(RpServers *servers)
     pthread_mutex_unlock(&servers->lock);
 }
 
-/* From here on no caller waits, and no piece moves. Returns: how it ends, with what is
- * told of it. @text: (out) (transfer full) */
+/* From here on no caller waits, and no piece moves. Returns: how it ends. @text: (out) (transfer
+ * full): its message */
 static RpServersBeatKind
 stop(RpServers *servers, int *code, char **text)
 {

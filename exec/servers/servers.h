@@ -9,8 +9,8 @@
  * only computes for long still beats.
  *
  * An exchange is a call that all servers make, on a channel: on each channel in the same order.
- * Channels do not wait for each other. Nothing is added up on the way: who receives adds, in the
- * order of ranks, so that the same bits come of it whatever the network does.
+ * Channels do not wait for each other. The network adds nothing up: the receiver adds, in the order
+ * of ranks, so that the result has the same bits whatever the network does.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 GQuark rp_servers_error_quark(void);
 typedef enum {
     RP_SERVERS_ERROR_LOST,   /* a server is gone, or silent */
-    RP_SERVERS_ERROR_FAILED, /* a server has told that it failed */
+    RP_SERVERS_ERROR_FAILED, /* a server has reported that it failed */
     RP_SERVERS_ERROR_DIFFERS /* a value that all must share differs */
 } RpServersError;
 
@@ -105,7 +105,7 @@ gboolean rp_servers_barrier(RpServers *servers, RpServersChannel channel,
 /**
  * rp_servers_check_same:
  * @what: "the model"
- * @text: a hash, or lines of which the first that differs is told
+ * @text: a hash, or lines, of which the first that differs is reported
  *
  * Errors: RP_SERVERS_ERROR_DIFFERS, on all servers the same: the first server whose @text is not
  *   that of server 0, with both
@@ -116,9 +116,9 @@ gboolean rp_servers_check_same(RpServers *servers, const char *what, const char 
 /**
  * rp_servers_tell_problem:
  * @problem: (transfer full) (nullable): of this server
- * @domain, @code: of problems of others
+ * @domain, @code: for problems of others
  *
- * All call it once they know that one of them has a problem; they go on. Returns: %FALSE
+ * All call it once they know that one of them has a problem; they continue. Returns: %FALSE
  * Errors: @problem, or that of the first server with one, behind its name; those of an exchange
  */
 gboolean rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *problem,
@@ -127,7 +127,8 @@ gboolean rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, G
 /* From now on an emulated network: no more bytes leave this server in a second; 0: no limit. */
 void rp_servers_emulate(RpServers *servers, double bytes_per_s);
 
-/* This server fails: the others are told why, within two seconds; every exchange fails. */
+/* This server fails: it reports the reason to the others, within two seconds; every exchange
+ * fails. */
 void rp_servers_fail(RpServers *servers, const char *why);
 
 /* How fast servers are to each other while all send to all. */

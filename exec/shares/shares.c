@@ -37,7 +37,7 @@ rp_shares_reduced(const RpShares *shares, guint layer)
     return rp_shard_most(of->own, shares->count) + rp_shard_most(of->tied, shares->count);
 }
 
-/* Doubles that server @rank tells at a norm. */
+/* Doubles that server @rank sends at a norm. */
 static gsize
 told_by(const RpShares *shares, guint rank)
 {
@@ -124,7 +124,7 @@ rp_shares_cut_spans(const RpShares *shares, guint layer, const GArray *spans)
     return cut;
 }
 
-/* ---- gradients: of each share the same part at a time, as much as there is room for ---- */
+/* ---- gradients: the same part of each share at a time, as large as the buffer ---- */
 
 typedef struct {
     guint layer;
@@ -323,7 +323,8 @@ rp_shares_own_squares(const RpShares *shares, guint layer)
     return sum;
 }
 
-/* Numbers and squares of server @rank, in the order in which they are told. @tell: into it */
+/* Copies numbers and squares of server @rank, in the order in which they are sent. @tell: into the
+ * message */
 static void
 copy_told(RpShares *shares, guint rank, gboolean tell, double *numbers)
 {

@@ -47,9 +47,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpShares, rp_shares_free)
  * @reduced: [n_layers]: of each layer rp_shard_most() of its own parameters and as many of its tied ones;
  *   or %NULL
  * @squares: one for each block of all layers' own parameters, one layer after the other
- * @room: of what is sent and received
+ * @room: buffer for sent and received messages
  *
- * Memory of the plan, once, before anything is exchanged. All outlive the shares; not of one server.
+ * Sets the plan's memory, once, before anything is exchanged. All outlive the shares; not called
+ * with one server.
  */
 void rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *room,
                       gsize room_bytes);

@@ -1,5 +1,5 @@
 /**
- * Memory near the threads of a pool that work on it.
+ * Memory that is NUMA-local to the threads of a pool that work on it.
  *
  *   values       |------ of the threads of node 0 ------|------ of node 1 ------|
  *   memory       |------------------- 0 ------------------|---------- 1 --------|   whole huge pages
@@ -15,11 +15,11 @@ guint rp_near_nodes(const RpPool *pool, const RpNodes *nodes);
  * rp_near_keep:
  * @array: of @n values of @each bytes, which nobody has touched
  * @granule: of the runs in which @pool works on them
- * @problem: (inout): set, if the system refuses; nothing is asked of it where it is set
+ * @problem: (inout): set, if the system refuses; nothing is requested if it is set
  *
- * Asks the system for memory on the node of the thread whose share a value is.
+ * Requests memory on the node of the thread whose share a value is.
  *
- * Returns: bytes for which it was asked
+ * Returns: bytes that were requested
  */
 guint64 rp_near_keep(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n,
                      gsize each, gsize granule, char **problem);

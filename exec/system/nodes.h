@@ -1,8 +1,8 @@
 /**
- * Memory nodes (NUMA) of the machine: which processors are near which memory, and memory that is to lie
- * on a node. The kernel's files and one system call say and do all of it; no library is needed.
+ * Memory nodes (NUMA) of the machine: their processors, and memory that is to lie on a node. The kernel's files and one
+ * system call do all of it; no library is needed.
  *
- * Where the kernel tells of no nodes there is one, of all processors.
+ * Where the kernel reports no nodes there is one, with all processors.
  */
 #pragma once
 

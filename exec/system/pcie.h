@@ -1,6 +1,6 @@
 /**
- * How a card is plugged in, as the kernel tells it: lanes and speed of its link now, and the most that
- * card and slot can do.
+ * A card's link, as the kernel reports it: lanes and speed now, and the most that card and slot can
+ * do.
  */
 #pragma once
 

@@ -310,7 +310,7 @@ rp_pool_new(const RpPoolOptions *options, GError **error)
     const guint n_cpus = (guint)CPU_COUNT(&cpus);
     const guint n_threads = options->n_threads > 0 ? options->n_threads : n_cpus;
     pool = g_aligned_alloc0(1, sizeof *pool + n_threads * sizeof *pool->workers, CACHE_LINE);
-    pool->spins = n_threads <= n_cpus && n_threads < n_all; /* in nobody's way */
+    pool->spins = n_threads <= n_cpus && n_threads < n_all; /* disturbs nobody */
     pool->n_beds = (n_threads + BED_THREADS - 1) / BED_THREADS;
     pool->beds = g_aligned_alloc0(pool->n_beds, sizeof *pool->beds, CACHE_LINE);
     for (guint i = 0; i < pool->n_beds; i++)

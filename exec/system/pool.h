@@ -39,7 +39,7 @@ typedef struct _RpPool RpPool;
  *
  * Between runs the threads sleep, as the caller does during one. If the process may use more
  * processors than there are threads, and no two of its threads share one, they wait awake for the
- * first 200 us, giving way to whoever wants the processor.
+ * first 200 us, and yield to any thread that wants the processor.
  *
  * Returns: (transfer full): the pool, or %NULL
  * Errors: any of RpPoolError
@@ -67,7 +67,7 @@ typedef void (*RpPoolFunc)(gsize first, gsize n, gpointer data);
  * @pool: or %NULL: everything in the caller's thread
  * @first: first value
  * @n: number of values
- * @granule: pieces begin and end at multiples of so many values, except at the range's ends; > 0
+ * @granule: pieces begin and end at multiples of this many values, except at the range's ends; > 0
  * @func: called once for every piece, in the pool's threads, in any order; by each thread as often
  *   as it takes a piece, or never
  *

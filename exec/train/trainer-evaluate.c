@@ -120,7 +120,7 @@ take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
     return TRUE;
 }
 
-/* Who is told of samples. */
+/* Receiver of the evaluation's progress. */
 typedef struct {
     RpEvaluationProgress progress; /* or %NULL */
     gpointer user_data;

@@ -6,7 +6,7 @@
  *
  *   device 0  | 1 | 1 | 2 | 2 | 3 | 3 |             step 2:  |------>|
  *   device 1      | 1 | 1 | 2 | 2 | 3 | 3 |                      |------>|
- *   host                  |norm of 1|               tells that 1 is reported
+ *   host                  |norm of 1|               1 is reported
  *
  * A synchronous step is over on all devices before the next begins: its time is that of the
  * last. */

@@ -325,7 +325,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
 void
 rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
 {
-    /* there are weights older than the masters: the plan is told so */
+    /* there are weights older than the masters: the plan must know */
     trainer->first_iteration = trainer->async && state->n_iterations > 0 ? 1 : 0;
     trainer->iteration = trainer->first_iteration;
     trainer->steps_before = state->n_iterations;

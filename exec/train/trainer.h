@@ -126,7 +126,7 @@ gboolean rp_trainer_step(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_
 gboolean rp_trainer_wait_to_begin(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Waits until every step has been applied and reported. Needed before the state is read; training
- * goes on afterwards as if it had not happened. Errors: as above */
+ * continues afterwards as if it had not happened. Errors: as above */
 gboolean rp_trainer_flush(RpTrainer *trainer, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Result of an evaluation on data that is not learned. */
@@ -140,7 +140,7 @@ typedef struct {
     double bubble_ratio; /* share of that time */
 } RpEvaluation;
 
-/* On the caller's thread, as samples are done. Returns: whether evaluating goes on */
+/* On the caller's thread, as samples are done. Returns: whether to continue */
 typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
 
 /**
@@ -150,12 +150,11 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
  * @progress: (nullable)
  * @evaluation: (out)
  *
- * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on
- * the same stages, devices and memory, in a plan of its own, proved before it runs. Adapters see all
- * of their input. Waits for all steps first; training goes on afterwards as if it had not happened.
- * The same on any devices, and under every schedule, bit for bit. Of several servers all call it: each runs
- * its part of the micro-batches, and the numbers are those of all, with the same bits as of one server with
- * all micro-batches; time and bubble ratio are this one's.
+ * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on the same stages,
+ * devices and memory, in a plan of its own, proved before it runs. Adapters see all of their input. Waits for all steps
+ * first; training continues afterwards as if it had not happened. The same on any devices, and under every schedule,
+ * bit for bit. Of several servers all call it: each runs its part of the micro-batches, and the numbers are those of
+ * all, with the same bits as of one server with all micro-batches; time and bubble ratio are this one's.
  *
  * Errors: those of the data, G_IO_ERROR_CANCELLED of @progress, of any server: then the trainer goes on, too;
  *   RP_ENGINE_ERROR_TASK, RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed

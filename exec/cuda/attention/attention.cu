@@ -335,7 +335,7 @@ launch_sum_products(const RpAttentionArgs *args, const BackwardRoom &room, cudaS
     return attention_launch(sum_products<T>, (unsigned)blocks, 256, 0, stream, *args, room, wide);
 }
 
-/* Whether the workspace has room for tensor cores. */
+/* Whether the workspace has space for tensor cores. */
 static bool
 has_sums(const RpAttentionArgs *args)
 {

@@ -117,8 +117,8 @@ multiply_part(Keys<D> &keys, const Weights (&weights)[FRAGMENTS], uint32_t q_til
     }
 }
 
-/* A warp's P, Y, and what they add to dk and dv. k is in registers meanwhile: dq has no room for it.
- * Returns before its Y^T is in shared memory for others. */
+/* Computes a warp's P and Y, and adds their products to dk and dv. k is in registers meanwhile: dq
+ * has no space for it. Returns before its Y^T is in shared memory for others. */
 template <bool MASKED, typename T, int D>
 static __device__ __forceinline__ void
 differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,

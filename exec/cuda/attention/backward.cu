@@ -104,9 +104,9 @@ multiply_part(float (&c)[1][D / 8][4], const uint32_t (&a)[4], uint32_t tile, in
     }
 }
 
-/* A warp's P, Y, and what they add to dk and dv; the next scores are multiplied before the last are
- * used. k is in registers meanwhile: dq has no room for it. Returns before its Y^T is in shared
- * memory for others. */
+/* Computes a warp's P and Y, and adds their products to dk and dv; the next scores are multiplied
+ * before the last are used. k is in registers meanwhile: dq has no space for it. Returns before its
+ * Y^T is in shared memory for others. */
 template <bool MASKED, typename T, int D>
 static __device__ __forceinline__ void
 differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,

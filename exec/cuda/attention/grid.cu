@@ -1,4 +1,4 @@
-/* How blocks of attention's kernels are laid out, and the shared memory that they ask for. */
+/* Lays out the blocks of attention's kernels, and requests their shared memory. */
 #include <limits.h>
 
 #include "exec/cuda/attention/private.h"

@@ -14,13 +14,13 @@ typedef struct {
     float scale_log2; /* scale / ln 2, for exp2 */
 } AttentionGrid;
 
-/* @rows: tokens of a block; @unit_bytes: what all blocks of a unit read, a token.
- * Returns: whether a grid has so many blocks */
+/* @rows: tokens of a block; @unit_bytes: bytes a token that all blocks of a unit read.
+ * Returns: whether a grid may have that many blocks */
 bool attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
                     AttentionGrid *grid);
 
-/* Allows @kernel so much dynamic shared memory on the current device. @done: one a kernel, zero at
- * first: a bit for each device where that was done. From any thread. */
+/* Allows @kernel @bytes of dynamic shared memory on the current device. @done: one a kernel, zero
+ * at first: a bit for each device where that was done. From any thread. */
 cudaError_t attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done);
 
 /* Workspace of the backward; tensor cores use counts, numbers and sums (turns.cuh). */
@@ -31,7 +31,8 @@ typedef struct {
     float *sums;       /* [heads of a launch,tokens,head_size], not initialised */
 } BackwardRoom;
 
-/* On tensor cores, for what attention_is_fast(). @room: delta, counts and numbers are there */
+/* Runs on tensor cores, for shapes of attention_is_fast(). @room: delta, counts and numbers are
+ * there */
 cudaError_t attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream);
 cudaError_t attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
                                   const BackwardRoom *room, cudaStream_t stream);

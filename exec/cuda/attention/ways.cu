@@ -4,7 +4,7 @@
 #include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
 
-#define SWATH 16u /* units whose blocks run beside each other: few of each wait for turns */
+#define SWATH 16u /* units whose blocks run beside each other: few of each wait for their turn */
 #define MOST_SUMS ((size_t)128 << 20) /* bytes of dq's sums at a time, if one kv head's are fewer */
 
 size_t

@@ -1,5 +1,5 @@
 /**
- * The ways in which tensor cores do attention's backward, the fastest first, for tests and
+ * Kernel variants of attention's backward on tensor cores, the fastest first, for tests and
  * benchmarks that compare them; rp_cuda_attention_backward() (exec/cuda/base/launch.h) takes the
  * first that can.
  */

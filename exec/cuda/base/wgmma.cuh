@@ -22,7 +22,7 @@
 /* Bytes of eight rows. */
 #define GROUP_BYTES 1024
 
-/* @lbo: bytes; read of turned matrices only */
+/* @lbo: bytes; read for transposed matrices only */
 static __device__ __forceinline__ uint64_t
 describe_matrix(uint32_t address, uint32_t lbo)
 {

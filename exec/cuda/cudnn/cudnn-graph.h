@@ -1,4 +1,4 @@
-/* The operations of attention as cuDNN wants to be told them, and the plan that runs them: for
+/* The operations of attention as cuDNN's graph API takes them, and the plan that runs them: for
  * cudnn*.c only. */
 #pragma once
 

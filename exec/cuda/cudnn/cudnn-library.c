@@ -38,7 +38,7 @@ find_folder(void)
 gboolean
 rp_cudnn_available(void)
 {
-    /* asked of them before they are there, libcudnn ends the process */
+    /* libcudnn ends the process if one of these is missing */
     static const char *const parts[] = {
         "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_heuristic.so.9",
         "libcudnn_engines_precompiled.so.9", "libcudnn_engines_runtime_compiled.so.9"};

@@ -19,7 +19,8 @@
 #define THREADS 256
 #define MOST_BLOCKS 65536
 
-/* Element (i, l) of a matrix [extent,k], or [k,extent] if @turned; 0 outside. */
+/* Returns element (i, l) of a matrix [extent,k], or [k,extent] if @turned (transposed); 0
+ * outside. */
 template <typename T>
 static __device__ __forceinline__ float
 element(const T *matrix, bool turned, int extent, int k, int i, int l)

@@ -8,9 +8,10 @@
  *   fragments  |0,0 0,1|1,0 1,1|2,0 2,1|3,0 3,1|
  *   copied     |  2    |  3    |  4    |  5    |
  *
- * A tile of an operand lies as the operand does: rows of k, or (turned) rows of m or n; ldmatrix
- * turns what mma wants otherwise. Chunks of 16 bytes stand at places that eight rows, which
- * ldmatrix reads at once, have in different banks. What is outside of the matrices is 0.
+ * A tile of an operand lies as the operand does: rows of k, or (transposed) rows of m or n;
+ * ldmatrix transposes it where mma needs the other layout. Chunks of 16 bytes stand at places that
+ * eight rows, which ldmatrix reads at once, have in different banks. Elements outside of the
+ * matrices are 0.
  */
 #pragma once
 
@@ -62,7 +63,7 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
     const T *from; /* source of the next step */
     size_t stride;
     uint32_t to;
-    int row, left; /* rows of the matrix from the tile's first on; columns, if turned */
+    int row, left; /* rows of the matrix from the tile's first on; columns, if transposed */
 
     /* @first: of m or n, of which there are @extent */
     __device__ __forceinline__ Copier(const T *matrix, int first, int extent, int k)

@@ -5,18 +5,20 @@
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/runtime/split.h"
 
-/* On tensor cores, for what grouped_is_fast(): tiles of so many rows and columns. */
+/* Runs on tensor cores, for shapes of grouped_is_fast(): tiles of the rows and columns in the
+ * name. */
 cudaError_t grouped_matmul_64x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_128x64(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_128x128(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_128x256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
-/* 128x128 with twice the depth in shared memory, where there is room for two blocks of 97 KiB: on Hopper,
- * if that is built. The same bits. */
+/* 128x128 with twice the depth in shared memory, where there is space for two blocks of 97 KiB: on Hopper, if that is
+ * built. The same bits. */
 bool grouped_has_depth(const RpGroupedMatmulArgs *args);
 cudaError_t grouped_matmul_128x128_deep(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 
-/* On Hopper: by wgmma, 128 rows and so many columns. Where it is not built, it is nowhere. */
+/* On Hopper: by wgmma, 128 rows and the columns in the name. If it is not built, no device has
+ * it. */
 bool grouped_has_wgmma(const RpGroupedMatmulArgs *args);
 cudaError_t grouped_matmul_wgmma_256(const RpGroupedMatmulArgs *args, cudaStream_t stream);
 cudaError_t grouped_matmul_turns_128(const RpGroupedMatmulArgs *args, cudaStream_t stream);

@@ -1,5 +1,5 @@
 /**
- * The ways in which CUDA does a grouped matmul, for tests and benchmarks that compare them;
+ * Kernel variants of a grouped matmul on CUDA, for tests and benchmarks that compare them;
  * rp_cuda_grouped_matmul() (exec/cuda/base/launch.h) chooses one.
  */
 #pragma once
@@ -19,7 +19,7 @@ typedef enum {
     RP_GROUPED_128X128,      /* two blocks on a multiprocessor */
     RP_GROUPED_128X256,      /* fewest bytes of shared memory a product */
     RP_GROUPED_128X128_DEEP, /* Hopper: 128x128, its shared memory holds twice the depth */
-    RP_GROUPED_WGMMA_256,    /* Hopper: tiles of 128 rows and so many columns */
+    RP_GROUPED_WGMMA_256,    /* Hopper: tiles of 128 rows and this many columns */
     RP_GROUPED_TURNS_128,    /* the same, groups of warps by turns */
     RP_GROUPED_TURNS_192,
     RP_N_GROUPED_WAYS
@@ -28,7 +28,7 @@ typedef enum {
 /* "any", "64x128", ... */
 const char *rp_cuda_grouped_way_name(RpGroupedWay way);
 
-/* The way that rp_cuda_grouped_matmul() takes; -1: none, storages that it does not have. */
+/* The variant that rp_cuda_grouped_matmul() takes; -1: none has these storages. */
 int rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args);
 
 /* Whether @way can do @args on the current device. */

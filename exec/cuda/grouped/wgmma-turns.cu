@@ -10,7 +10,7 @@
  *   group 1  |        |1 1 1 1 |C       |3 3 3 3 |C
  *
  * A group's turn begins when the other has seen its last stage full: so no barrier of a stage is
- * more than one phase behind, which its parity could not tell.
+ * more than one phase behind, which its parity could not show.
  *
  * Weight gradients (TN, fp32): another warp has the copy engine carry tiles of C to slots behind the
  * stages and back, a slice of 32 columns a slot. The group adds its sums there while the other one

@@ -6,9 +6,9 @@
  *
  * [matrices,rows,columns]; fp32 arithmetic without fused multiply-adds, so that the bits are the
  * host's. A thread takes packs of eight elements of one row, which have one scale: it reads their
- * codes at once, four or eight bytes, and writes 16 bytes of a 16-bit storage. The values of 4-bit
- * codes stand in shared memory, one a bank. Blocks of 256 threads that stride over the tensor.
- * Oracle: exec/host/few-bits.c
+ * quantized values at once, four or eight bytes, and writes 16 bytes of a 16-bit storage. The table
+ * for 4-bit values is in shared memory, one entry a bank. Blocks of 256 threads that stride over
+ * the tensor. Oracle: exec/host/few-bits.c
  */
 #include <type_traits>
 

@@ -6,9 +6,9 @@
 #include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/kernels/kernels.h"
 
-/* A stream's queue holds some thousand commands, and whoever issues one more waits inside CUDA, where it keeps all other
- * threads off the card: uploads, and other parts of a split card. So operations that are issued and not done are
- * counted, and their issuer waits outside. */
+/* A stream's queue holds some thousand commands, and a thread that issues one more waits inside CUDA, where it keeps
+ * all other threads off the card: uploads, and other parts of a split card. So operations that are issued and not done
+ * are counted, and their issuer waits outside. */
 #define RP_CUDA_PACE_OPERATIONS 64 /* from one mark to the next */
 #define RP_CUDA_PACE_MARKS 4
 
@@ -21,7 +21,7 @@ struct _RpKernelStream {
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
     cudaEvent_t marks[RP_CUDA_PACE_MARKS]; /* the last that were recorded, in turn */
     guint64 n_operations;
-    char *failure; /* the first since `check` was last asked, or NULL */
+    char *failure; /* the first since the last `check`, or NULL */
 };
 
 /* Notes a failure, unless there is one already. @reason: CUDA's text */

@@ -1,5 +1,5 @@
 /*
- * The table of kernels: each operation's arguments handed to its launcher, failures noted.
+ * The table of kernels: each operation hands its arguments to its launcher, and records failures.
  *
  * No operand that cuBLASLt gets has 2^31 elements: not all of its kernels count further. Tokens go
  * in parts then: rows of A and C, or (TN) rows of A and B, whose sums are added to C one after
@@ -88,7 +88,7 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     }
 }
 
-/* Whether cuDNN is asked for, where it can. */
+/* Whether cuDNN is requested, where it can run. */
 static gboolean
 asks_cudnn(const RpAttentionArgs *args, gboolean backward)
 {

@@ -1,5 +1,5 @@
 /**
- * The kernel table of CUDA: cuBLASLt for matmul, cuDNN for attention that asks for it, hand-written
+ * The kernel table of CUDA: cuBLASLt for matmul, cuDNN for attention on request, hand-written
  * kernels for the rest. Same formulas, shapes and sums as exec/kernels/kernels.h says; held to
  * exec/host by tests.
  */

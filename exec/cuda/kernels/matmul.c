@@ -2,7 +2,7 @@
  * C[m,n] = A B, or += A B, or residual + A B; and + bias; by cuBLASLt.
  *
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums (no TF32)    = or +=
- *   A, B: codes, not both e5m2;  C: bf16, fp16 or fp32
+ *   A, B: fp8, not both e5m2;  C: bf16, fp16 or fp32
  *   half_sums: A, B and C all fp16: fp16 sums, if cuBLASLt has an algorithm for them; else ignored.
  *   So gradients of weights, which are added to fp32, always have fp32 sums.
  *   residual: cuBLASLt's C, whose D is our C: beta is 1.
@@ -350,7 +350,7 @@ new_plan(RpKernelStream *stream, const Key *key, gboolean half_sums, gboolean ad
     return NULL;
 }
 
-/* The plan of @args, made if there is none yet. Returns: NULL after a failure, which is noted */
+/* The plan of @args, made if there is none yet. Returns: NULL after a failure, which is recorded */
 static const Plan *
 find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
 {
@@ -364,7 +364,8 @@ find_plan(RpKernelStream *stream, const RpMatmulArgs *args)
     plan = g_hash_table_lookup(stream->plans, &key);
     if (plan != NULL)
         return plan;
-    /* all it asks for, then less: fast sums are worth more than a pass. Depends on the key alone */
+    /* first its whole request, then less: fast sums are worth more than a pass. Depends on the key
+     * alone */
     plan = new_plan(stream, &key, key.half_sums, has_bias, &status);
     if (plan == NULL && key.half_sums && has_bias)
         plan = new_plan(stream, &key, TRUE, FALSE, &status);

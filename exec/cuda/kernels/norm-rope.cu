@@ -1,8 +1,8 @@
 /*
- * RMSNorm of heads, then rope: q/k norm, in one pass over memory each way.
+ * RMSNorm of heads, then rope: q/k norm, in one pass over memory in each direction.
  *
  *   forward   n = weight x rstd;  y[i] = n[i] c[i] - n[i+h] s[i],  y[i+h] = n[i+h] c[i] + n[i] s[i]
- *   backward  g = dy turned by the opposite angle;  dx = rstd (g weight - k mean(g weight k)),
+ *   backward  g = dy rotated by the opposite angle;  dx = rstd (g weight - k mean(g weight k)),
  *             k = x rstd                                                                        =
  *             d_weight += sum over heads and tokens of g k                                     +=
  *
@@ -384,7 +384,7 @@ norm_of(const RpNormRopeArgs *args)
     norm.weight = args->weight;
     norm.y = args->y;
     norm.rstd = args->rstd;
-    norm.dy = args->dx; /* turned back there */
+    norm.dy = args->dx; /* rotated back there */
     norm.dx = args->dx;
     norm.d_weight = args->d_weight;
     norm.workspace = args->workspace;

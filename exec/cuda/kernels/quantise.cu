@@ -1,5 +1,5 @@
 /*
- * Numbers of 8 bits for matmuls, and what their scale follows from (core/base/fp8.h).
+ * Quantization to fp8 for matmuls, and the amax for their scale (core/base/fp8.h).
  *
  *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
  *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale                                           =
@@ -46,7 +46,7 @@ __launch_bounds__(THREADS) largest_kernel(size_t n, const T *x, float *largest, 
     note_largest(largest, most);
 }
 
-/* Four codes of a word, the first in the lowest byte. */
+/* Packs four fp8 values into a word, the first in the lowest byte. */
 template <bool E5M2>
 __device__ __forceinline__ unsigned
 encode_four(const float *x)
@@ -58,7 +58,7 @@ encode_four(const float *x)
     return low | high << 16;
 }
 
-/* The codes of what is not finite become NaN. */
+/* Values that are not finite become NaN. */
 __device__ __forceinline__ unsigned
 break_four(unsigned codes, const float *x)
 {
@@ -69,7 +69,7 @@ break_four(unsigned codes, const float *x)
     return codes;
 }
 
-/* Codes of eight neighbours. */
+/* Quantizes eight neighbours. */
 template <typename T, bool E5M2>
 __device__ __forceinline__ uint2
 encode_pack(const Pack<T> &pack, float factor, bool broken)
@@ -89,7 +89,7 @@ encode_pack(const Pack<T> &pack, float factor, bool broken)
     return codes;
 }
 
-/* Rows of four codes become columns: word i of @rows has row i. */
+/* Transposes rows of four fp8 values: word i of @rows has row i. */
 __device__ __forceinline__ void
 turn_four(const unsigned (&rows)[4], unsigned *columns)
 {
@@ -120,8 +120,8 @@ template <typename T> struct Quantise {
     float *scale;
 };
 
-/* WIDE: packs of x, eight codes, and four turned ones stand at multiples of their sizes, all there or
- * none. Else one by one. */
+/* WIDE: packs of x, of eight fp8 values, and of four transposed ones stand at multiples of their
+ * sizes, and are complete or absent. Else values go one by one. */
 template <bool WIDE, typename T>
 __device__ __forceinline__ Pack<T>
 load_row(const Quantise<T> &args, size_t row, size_t column)

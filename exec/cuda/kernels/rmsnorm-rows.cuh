@@ -31,8 +31,8 @@ sum_group(float value, float *shared)
 enum { ROW_S, ROW_DY, ROW_D_RESIDUAL, N_ARRAYS }; /* arrays whose rows backward reads */
 
 /*
- * How backward works on rows: a stage of the ring is what a block has of AT_ONCE rows. So many
- * stages that the threads which a multiprocessor's registers hold find room for theirs.
+ * Backward's work on rows: a stage of the ring is a block's part of AT_ONCE rows. There are as many
+ * stages as leave shared memory for all threads that fit a multiprocessor's registers.
  */
 template <typename T, bool WIDE, int GROUP, int PACKS> struct Shape {
     static constexpr int BLOCK = GROUP > 32 ? GROUP : 256;
@@ -43,7 +43,7 @@ template <typename T, bool WIDE, int GROUP, int PACKS> struct Shape {
     static constexpr size_t RING_BYTES = (size_t)STAGES * STAGE * sizeof(uint4);
     static constexpr int SHARED = GROUP > 32 ? 2 * (GROUP / 32) : BLOCK *RP_PACK; /* floats */
     static constexpr bool AHEAD = WIDE && RING_BYTES + SHARED * sizeof(float) <= MOST_SHARED_BYTES;
-    /* threads of a multiprocessor at once: so many registers are left */
+    /* threads of a multiprocessor at once: their registers fit */
     static constexpr int THREADS = AHEAD && PACKS == 1 ? 1024 : 512;
 };
 

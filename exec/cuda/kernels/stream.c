@@ -35,7 +35,7 @@ rp_cuda_stream_pace(RpKernelStream *stream)
 
     if (stream->n_operations % RP_CUDA_PACE_OPERATIONS != 1)
         return;
-    /* A failure shows when the operations are asked about. The oldest mark is waited for, and set anew. */
+    /* A failure shows when the operations are checked. The oldest mark is waited for, and set anew. */
     if (*mark != NULL)
         (void)cudaEventSynchronize(*mark);
     else if (cudaEventCreateWithFlags(mark, cudaEventDisableTiming | cudaEventBlockingSync) !=

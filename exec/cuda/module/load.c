@@ -114,7 +114,7 @@ rp_cuda_missing_text(void)
     return load()->problem;
 }
 
-/* Without a driver, CUDA's libraries need not be asked. */
+/* Without a driver, CUDA's libraries need not be loaded. */
 guint
 rp_cuda_device_count(void)
 {

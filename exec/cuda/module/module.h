@@ -1,6 +1,6 @@
 /**
- * The CUDA backend as a module: a shared library that a program loads when it is asked for GPUs, so
- * that commands which need none neither wait for CUDA's libraries nor hold their memory.
+ * The CUDA backend as a module: a shared library that a program loads when a user requests GPUs, so
+ * that other commands neither wait for CUDA's libraries nor hold their memory.
  *
  *   roundpipe          load.c: backend.h and device.h, by way of the table
  *   roundpipe-cuda.so  module.c: the table;  the backend, its kernels, CUDA's libraries

@@ -272,7 +272,7 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
         .sm = (guint)(properties.major * 10 + properties.minor),
         .multiprocessors = (guint)multiprocessors,
     };
-    (void)rp_cuda_name(gpu.physical, info->name, sizeof info->name); /* asked before, too */
+    (void)rp_cuda_name(gpu.physical, info->name, sizeof info->name); /* requested before, too */
     g_snprintf(info->pci_address, sizeof info->pci_address, "%04x:%02x:%02x.0",
                (guint)properties.pciDomainID & 0xffff, (guint)properties.pciBusID & 0xff,
                (guint)properties.pciDeviceID & 0xff);

@@ -77,7 +77,7 @@ find_driver(Driver *driver, GError **error)
     return TRUE;
 }
 
-/* The driver's codes of failures are the runtime's. */
+/* The driver's error codes are the runtime's. */
 static gboolean
 ok(CUresult status, const char *what, GError **error)
 {

@@ -1,5 +1,5 @@
 /**
- * Whether GPU code was built into this program, as Meson found it: no CUDA is asked for it.
+ * Whether GPU code was built into this program, as Meson found it: CUDA is not called for it.
  */
 #pragma once
 

@@ -32,7 +32,7 @@ rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer
 {
     static const RpJsonField rows[] = {
         RP_CONFIG_OTHER("quant_method", read_method, FALSE),
-        {NULL, rp_json_read_ignored}, /* the tensors tell what is packed, and how */
+        {NULL, rp_json_read_ignored}, /* the tensors show which weights are packed, and how */
     };
     RpConfigRaw *raw = value;
     const char *start = pull->at;

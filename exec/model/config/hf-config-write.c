@@ -118,7 +118,7 @@ add_no_rope(RpJsonWriter *json, const RpModel *config)
     rp_json_end(json);
 }
 
-/* An architecture that takes a window where the key is absent needs to be told that there is none. */
+/* An architecture that takes a window where the key is absent needs the key to have none. */
 static void
 add_window(RpJsonWriter *json, const RpModel *config)
 {

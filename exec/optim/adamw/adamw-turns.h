@@ -129,7 +129,7 @@ step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpU
     }
     step_part(rule, &f, &a, i, n, gradient_dtype, publish, published_dtype);
     if (publish)
-        _mm_sfence(); /* before whatever tells another thread that the weights are there */
+        _mm_sfence(); /* before another thread is signalled that the weights are there */
 }
 
 /* With a constant @dtype. */

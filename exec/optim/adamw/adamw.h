@@ -13,7 +13,7 @@
 #include "core/base/dtype.h"
 #include "core/base/moments.h"
 
-/* Values summed at a time: a longer sum is the sum, in order, over blocks of so many. */
+/* Values summed at a time: a longer sum is the sum, in order, over blocks of this size. */
 #define RP_SUM_SQUARES_BLOCK ((gsize)65536)
 #define RP_SUM_LANES 32
 
@@ -59,8 +59,8 @@ typedef struct {
 
 #define RP_DRAW_MASTER 0x80000000u
 
-/* Where the random bits of stochastic rounding come from: for a parameter, a moment and a step they are
- * the same, whoever rounds it, wherever. */
+/* Source of the random bits of stochastic rounding: a parameter, a moment and a step have the same bits, on any thread
+ * and machine. */
 typedef struct {
     guint64 seed;
     guint64 step; /* step of the layer; the first is 1 */

@@ -2,9 +2,9 @@
  * Moments in 16 and 8 bits, block by block, in plain loops. Included by each adamw-*.c, or by
  * moment-turns.h, and by nothing else.
  *
- * int8 is the dynamic map: seven decades, each with twice as many values as the one below, evenly
- * spread over it, the zero and the one; signed for the first moment. A block's largest is its one. So the
- * codes of a decade are a line, there and back; the published map differs by roundings.
+ * int8 is the dynamic map: seven decades, each with twice as many values as the one below, evenly spread over it, the
+ * zero and the one; signed for the first moment. A block's largest is its one. So the quantized values of a decade lie
+ * on a line, in both directions; the published map differs by roundings.
  *
  *   first moment     codes   0..126 -means   127: 0   128..254 means   255: 1
  *   second moment    codes   0: 0   1..254 means   255: 1
@@ -98,8 +98,8 @@ plain_widen_block(const guint16 *restrict packed, float *restrict values)
 
 /* ---- int8 ---- */
 
-/* Values have numbers m, of which a decade has base to 2 base - 1: base = 2^k of first moments, whose codes
- * are 127 - m and 127 + m, and 2^(k+1) of second ones, whose codes are m - 1. The one has 128, or 256.
+/* Values have numbers m, of which a decade has base to 2 base - 1: base = 2^k for first moments, quantized to 127 - m
+ * and 127 + m, and 2^(k+1) for second ones, quantized to m - 1. The one has 128, or 256.
  *
  * m is the whole part of x * slope + offset, which @last bounds: up to the next border the decade's last
  * value is the nearest. x is above the border of its row; the last row is that of the one, and of all

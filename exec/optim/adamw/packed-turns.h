@@ -8,7 +8,7 @@
  *   step    |b, values 0..63      |64..127             |128..191            |192..255
  *   draw    |b+1: moment 1, 0..15 |moment 1, 16..31    |moment 2, 0..15     |moment 2, 16..31 of 32 lanes
  *
- * Codes of 8 bits need a block's largest before any of it is rounded: a second loop.
+ * int8 needs a block's amax before any of it is rounded: a second loop.
  */
 #pragma once
 
