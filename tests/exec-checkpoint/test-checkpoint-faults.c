@@ -173,7 +173,7 @@ exit_status(pid_t child)
     return WEXITSTATUS(status);
 }
 
-/* Files may have @limit bytes: whatever is larger fails, and the library is told so. */
+/* Limits files to @limit bytes: larger ones fail with an error, not a signal. */
 static int
 save_with_limit(CheckpointFixture *f, rlim_t limit)
 {
@@ -332,7 +332,7 @@ on_disk(CheckpointFixture *f, gsize bytes, int (*work)(CheckpointFixture *))
     return exit_status(child);
 }
 
-/* Saves @step; checks which checkpoints made room, and which are there and whole. */
+/* Saves @step; checks which checkpoints were removed for space, and which are there and whole. */
 static int
 save_and_list(CheckpointFixture *f, guint64 step, const char *removed, const char *list)
 {
@@ -372,7 +372,7 @@ keep_all(CheckpointFixture *f)
            save_and_list(f, 3, NULL, "checkpoint-1 checkpoint-2");
 }
 
-/* A tokenizer that has no room, whatever goes. */
+/* A tokenizer for which there is no space, whatever is removed. */
 static int
 remove_none_in_vain(CheckpointFixture *f)
 {
@@ -392,7 +392,7 @@ the_oldest_make_room_on_a_full_disk_and_the_last_never_does(void **state)
 {
     CheckpointFixture *f = *state;
     gsize one = checkpoint_blocks(f);
-    /* room as it is asked for is a little more than what is taken */
+    /* the requested space is a little more than the space taken */
     int status = on_disk(f, 2 * one + one / 4 + 150000, make_room);
 
     if (status == SKIP)

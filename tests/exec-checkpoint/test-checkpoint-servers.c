@@ -83,7 +83,7 @@ save(RpServers *servers, gpointer user_data)
     fake_trainer_free(trainer);
 }
 
-/* All servers are told the same. */
+/* All servers get the same error. */
 static gboolean
 save_on(Saving *saving, guint n)
 {
@@ -261,7 +261,8 @@ are_weights_alone_too(void **state)
     assert_string_equal(f->text, "config.json model.safetensors");
 }
 
-/* Found by server 1 in its own, or by the first in what is sent: nothing is left, and all are told. */
+/* Server 1 finds it in its own part, or the first in the messages: nothing is left, and all get the
+ * error. */
 static void
 are_not_there_if_one_server_fails(void **state)
 {
@@ -338,7 +339,7 @@ restore_one(RpServers *servers, gpointer user_data)
     fake_trainer_free(trainer);
 }
 
-/* Each reads some files; what one finds all are told. */
+/* Each reads some files; a fault that one finds is reported to all. */
 static void
 are_compared_by_all_together(void **state)
 {

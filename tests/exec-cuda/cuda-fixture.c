@@ -235,7 +235,7 @@ assert_all_same(const Outputs *got, const Outputs *want)
         const Array a = got->arrays[i];
         const Array b = want->arrays[i];
 
-        /* cmocka takes its time: it tells where they differ */
+        /* only then cmocka's slow comparison, which shows where they differ */
         if (a.n > 0 && memcmp(a.data, b.data, a.n * rp_dtype_size(a.dtype)) != 0)
             host_assert_same(a, b);
     }

@@ -69,8 +69,8 @@ static int failing = -1;  /* the device whose pieces count, and which fails; -1:
 static gboolean losing;   /* events of a device that has failed do not happen */
 static guint n_forgotten; /* failures; older streams do no work any more */
 static guint most_commands = MOST_COMMANDS;
-static gboolean holding;         /* who waits for room in a queue keeps all others off the device */
-static guint n_holders[DEVICES]; /* threads that wait for room */
+static gboolean holding; /* a thread that waits in a queue keeps all others off the device */
+static guint n_holders[DEVICES]; /* threads that wait for space */
 static guint n_kept_off;         /* threads that wait for them */
 static gint64 failed_ns;         /* when the last failure was */
 static cudaError_t refusal;      /* answer to requests for memory */

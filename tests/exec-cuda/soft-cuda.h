@@ -5,7 +5,8 @@
  *
  *   stream     |copy|record|wait ..... |kernel|host function|
  *
- * A queue holds so many commands, and who issues one more waits, for ever if need be.
+ * A queue holds a fixed number of commands, and a thread that issues one more waits, for ever if
+ * need be.
  *
  * It is strict: an asynchronous copy must lie in one piece of device memory and one piece of pinned
  * memory, memory that is pinned must have been touched, a stream and an event must be of one
@@ -27,11 +28,11 @@ void soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events);
 /* From now on calls succeed for so long after a device has failed. */
 void soft_cuda_tell_late(guint ns);
 
-/* From now on a stream's queue holds @n commands (0: as many as at first), and whoever issues one
- * more blocks. @hold: meanwhile the thread keeps the device's lock, as drivers do: nobody else
- * comes to issue or to ask. */
+/* From now on a stream's queue holds @n commands (0: as many as at first), and a thread that issues
+ * one more blocks. @hold: meanwhile the thread keeps the device's lock, as drivers do: no other
+ * thread can issue or query. */
 void soft_cuda_bound_queues(guint n, gboolean hold);
-/* Threads that wait for room in a queue, or for those. */
+/* Threads that wait for space in a queue, or for such threads. */
 guint soft_cuda_n_blocked(void);
 /* When work failed, on the monotonic clock. */
 gint64 soft_cuda_failed_ns(void);
@@ -43,7 +44,7 @@ void soft_cuda_answer(SoftCudaAnswer answer);
 /* From now on, asynchronous copies take so long, host functions ten times as long. */
 void soft_cuda_delay(guint ns);
 
-/* From now on memory of the host can be pinned so many times, then no more; G_MAXUINT: always. */
+/* From now on host memory can be pinned @n times, then no more; G_MAXUINT: always. */
 void soft_cuda_allow_pins(guint n);
 /* How often that was tried since, and how many bytes the first time. */
 guint soft_cuda_n_pins(void);

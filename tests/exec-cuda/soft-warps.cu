@@ -76,7 +76,8 @@ next_context(unsigned warp)
     return &soft.caller;
 }
 
-/* Straight to the next: each change of stacks asks the system twice for signals. */
+/* Switches straight to the next thread, as each change of stacks calls the system twice for
+ * signals. */
 static void
 yield()
 {

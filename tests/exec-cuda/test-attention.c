@@ -13,8 +13,8 @@ typedef struct {
     int32_t lengths[4];
     float scale;                         /* 0: 1 / sqrt(D) */
     RpAttentionChoice forward, backward; /* on the device */
-    size_t part_heads;                   /* not 0: backward by cuDNN, of so many heads at a time */
-    guint way;                           /* not 0: backward by the way before, where it can */
+    size_t part_heads;                   /* not 0: heads at a time of backward by cuDNN */
+    guint way;                           /* not 0: backward by the variant before, where it can */
     gboolean columns; /* v, dq, dk and dv are those of two matrices of heads + 2 kv_heads a token */
 } Shape;
 
@@ -61,7 +61,8 @@ as_floats(Array array)
 
 static RpCudnn *cudnn; /* used by a test that cuts backward */
 
-/* Backward by cuDNN with no more dS at a time than that of the shape's part_heads, in less room. */
+/* Backward by cuDNN with no more dS at a time than that of the shape's part_heads, in less
+ * memory. */
 static void
 differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionArgs *args)
 {

@@ -72,7 +72,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* Room on the device, all of it 0xff. */
+/* Device memory, all of it 0xff. */
 static void
 make_room(Fixture *f, gsize bytes)
 {

@@ -81,7 +81,7 @@ static const Kind kinds[] = {
      " \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false,"
      " \"original_max_position_embeddings\": 64}}",
      2, 150, 1 + 2 * 17 + 1 + 1},
-    /* A and B of so many matrices of a block */
+    /* number of a block's matrices that have A and B */
     {"llama-bias-dropout", TRUE, NULL, 1, 37, 2 * 10 + 1, "llama-bias"},
     {"qwen3-moe-lora", TRUE, NULL, 2, 13, 2 * 2 * 5, "qwen3-moe"},
     {"gpt-oss-lora", TRUE, NULL, 2, 17, 2 * 2 * 4, "gpt-oss"},
@@ -438,7 +438,7 @@ gradient_tolerance(const Fixture *f, RpDtype dtype, const RpWeight *weight)
                         END_ROUNDINGS + FORWARD_ROUNDINGS * blocks + BACKWARD_ROUNDINGS * backward);
 }
 
-/* The mean of so many losses, whose errors differ. */
+/* The mean of this many losses, whose errors differ. */
 static double
 loss_tolerance(const Fixture *f, RpDtype dtype)
 {
@@ -471,7 +471,7 @@ are_the_same(const float *got, const float *want, guint64 n)
     return any != 0 && finite;
 }
 
-/* Goes on after a difference, so that a failure names them all. */
+/* Continues after a difference, so that a failure names them all. */
 static void
 compare_weight(const RpWeight *weight, double tolerance, const float *got, const float *want,
                Comparison *comparison)
@@ -709,7 +709,7 @@ assert_found(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradie
                  rp_dtype_name(dtype), name, what, named ? "not found alone" : "not found");
 }
 
-/* Each of them: left out, turned round, a little too long, one value no number. */
+/* Each of them is left out, negated, made a little too long, or has one value that is no number. */
 static void
 check_changes(Fixture *f, RpDtype dtype, const Gradients *want)
 {

@@ -465,7 +465,8 @@ what_host_memory_leaves_all_gpus_is_told(void **state)
     assert_gb(links->host_bytes_per_s, 170);
 }
 
-/* Nothing is measured twice, and what is not needed is told: progress comes to its end. */
+/* Nothing is measured twice, and measurements that are not needed are reported: progress comes to
+ * its end. */
 static void
 measures_are_as_many_as_were_announced(void **state)
 {

@@ -61,7 +61,7 @@ tear_down(void **state)
 /* Measured values vary; what cannot be is off by more. */
 #define LEEWAY 1.25
 
-/* One way is no faster than both, both are no faster than each way by itself. */
+/* One direction is no faster than both, and both are no faster than the sum of each by itself. */
 static void
 assert_both_ways(const char *who, double up, double down, double both)
 {

@@ -91,7 +91,8 @@ check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias,
     host_free_since(mark);
 }
 
-/* Every form, input and output storage; =, +=, times a number, and with a bias. @by: a way */
+/* Tests every form, input and output storage; =, +=, times a number, and with a bias. @by: a kernel
+ * variant */
 static void
 check_size(size_t n, size_t k, const Groups *group, int by)
 {
@@ -136,7 +137,7 @@ multiplies_sizes_of_tensor_cores(void **state)
             check_size(sizes[s][0], sizes[s][1], &groups[g], -1);
 }
 
-/* ---- of one way, a test's state ---- */
+/* ---- one kernel variant, a test's state ---- */
 
 static int
 way_of(void **state)

@@ -335,8 +335,8 @@ adds_whole_numbers_up_in_fp16_without_an_error(void **state)
     }
 }
 
-/* On one stream: without a bias, with one, with another by the same plan, and without again. What
- * no rounding touches tells a wrong bias from a right one. */
+/* Runs on one stream: without a bias, with one, with another by the same plan, and without again.
+ * Exact values show a wrong bias. */
 static void
 adds_the_bias_of_each_call_and_of_none(void **state)
 {

@@ -12,7 +12,7 @@ typedef struct {
     const float *cosines, *sines; /* [POSITIONS,head_size/2] */
     gboolean in_place;
     gboolean one_by_one; /* rmsnorm and rope instead */
-    size_t gap;          /* x, dy and dx are columns of rows wider by so many heads; dx in place */
+    size_t gap;          /* heads by which the rows of x, dy and dx are wider; dx in place */
     Array x, weight, dy, rstd, d_weight;
 } Inputs;
 
@@ -94,8 +94,8 @@ run_backward(const Side *side, const Inputs *inputs, RpNormRopeArgs *args)
     side->kernels->rmsnorm_backward(side->stream, &norm);
 }
 
-/* One unit of the storage, of values up to @value: what is rounded between norm and rope may be
- * rounded the other way. */
+/* One unit of the storage, of values up to @value: the value between norm and rope may be rounded
+ * in the other direction. */
 static double
 unit_of(RpDtype dtype, double value)
 {
@@ -110,7 +110,8 @@ unit_of(RpDtype dtype, double value)
  * cosine and a sine, make at most 2 largest.
  * dx: g, at most sqrt(2) largest dy, times weight and rstd; and through the mean, in which one in D
  * differs as a rule (four are allowed), times k^2, k = x rstd.
- * d_weight: few values in a thousand are rounded the other way: four at once, all of one sign.
+ * d_weight: few values in a thousand are rounded in the other direction: four at once, all of one
+ * sign.
  */
 static void
 allow_for_roundings_between(const Inputs *inputs, Outputs *outputs)

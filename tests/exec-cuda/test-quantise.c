@@ -12,14 +12,14 @@ typedef struct {
     float largest, scale;
 } Quantised;
 
-/* Room for the codes of @x, of the host's memory. */
+/* Host memory for the fp8 values of @x. */
 static Quantised
 room_for(Array x, RpDtype code, size_t rows, size_t columns)
 {
     return (Quantised){x, code, rows, columns, host_bytes(x.n), host_bytes(x.n), 0, 0};
 }
 
-/* @both: else turned alone, and then codes alone: the same bits */
+/* @both: else the transposed values alone, and then the plain ones alone: the same bits */
 static void
 quantise(const Side *side, Quantised *q, gboolean both)
 {
@@ -85,7 +85,7 @@ quantises_to_the_bits_of_the_host(void **state)
     }
 }
 
-/* All bf16 there are, but those that are broken: subnormal codes, ties, and zeros of both signs. */
+/* All bf16 values that are finite: they give subnormal fp8 values, ties, and zeros of both signs. */
 static void
 rounds_every_bf16_as_the_host_does(void **state)
 {

@@ -94,7 +94,7 @@ check_size(RpDtype dtype, size_t rows, size_t n)
     host_free_since(mark);
 }
 
-/* One way, for sizes at which the host takes its time. */
+/* One direction, for sizes at which the host is slow. */
 static void
 check_backward(RpDtype dtype, size_t rows, size_t n, gboolean residual, gboolean in_place)
 {
@@ -136,7 +136,7 @@ adds_gradients_up_over_many_rows(void **state)
     }
 }
 
-/* Chunks of so many rows that every stage of a ring is filled twice and more, once a kernel. */
+/* Chunks have enough rows to fill every stage of a ring more than twice; each kernel runs once. */
 static void
 reads_rows_ahead(void **state)
 {

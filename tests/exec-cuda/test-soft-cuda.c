@@ -189,7 +189,7 @@ sums_rounds_to_the_bits_of_the_host(void **state)
 
 #define NS_PER_S G_GINT64_CONSTANT(1000000000)
 #define STEPS 3
-#define CALM_STEPS 6 /* until the engine asks for nothing new */
+#define CALM_STEPS 6 /* until the engine issues nothing new */
 
 /* @n steps of @batches, which are made; FALSE with the fixture's error where one fails. */
 static gboolean
@@ -390,7 +390,7 @@ says_how_much_memory_is_wanted_and_free(void **state)
 
 #define PIECES 5
 
-/* An arena of so many pieces of a page. */
+/* An arena of @n pieces of a page. */
 static guint64
 make_arena(Fixture *f, guint n)
 {

@@ -139,7 +139,7 @@ gives_the_same_bytes_for_the_same_seed(void **state)
     }
 }
 
-/* Stops after every iteration of several epochs and goes on for several more. */
+/* Stops after every iteration of several epochs and continues for several more. */
 static void
 resumes_anywhere_as_if_never_stopped(void **state)
 {

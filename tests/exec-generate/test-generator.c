@@ -215,7 +215,7 @@ an_end_ends_its_own_answer_alone(void **state)
     assert_true(second[0].n_answer <= 2);
 }
 
-/* The same prompt beside others, or alone, gets the same answer, also with dice. */
+/* The same prompt beside others, or alone, gets the same answer, also with sampling. */
 static void
 an_answer_does_not_depend_on_its_neighbours(void **state)
 {

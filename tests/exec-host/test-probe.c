@@ -1,4 +1,4 @@
-/* Measuring on any device: what a probe is asked for, and what becomes of the times that it tells.
+/* Tests measuring on any device: the requests to a probe, and the use of the times that it reports.
  * The probe here computes on the host, but its times are made up. */
 #include "tests/rp-test.h"
 
@@ -415,7 +415,7 @@ reports_a_failure_wherever_it_comes_from(void **state)
     assert_true(calls > 40);
 }
 
-/* One expert in k of all, that gets so many times the mean; the others are alike to one row. */
+/* One expert in k of all gets this many times the mean; the others are alike to one row. */
 static void
 tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
 {

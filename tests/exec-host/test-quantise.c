@@ -184,7 +184,7 @@ notes_the_largest_of_what_kernels_make(void **state)
     }
 }
 
-/* C = A B^T of the codes' values, or += , with a bias, in every storage of C. */
+/* Tests C = A B^T of fp8 values, or +=, with a bias, in every storage of C. */
 static void
 multiplies_codes_as_the_values_that_they_are(void **state)
 {

@@ -15,7 +15,7 @@ RpSafetensors *lowbit_open(const char *file);
 const RpSafetensor *lowbit_find(const RpSafetensors *tensors, const char *name, const char *suffix);
 /* All but the last two dimensions are matrices. */
 RpLowbitShape lowbit_shape(const RpSafetensor *tensor);
-/* Room of exactly the bytes of a packed tensor, full of 0xa5. (transfer full) */
+/* Memory of exactly the bytes of a packed tensor, full of 0xa5. (transfer full) */
 guint8 *lowbit_room(RpLowbit format, RpLowbitShape shape);
 /* All strips of @source and their scales; must succeed. (transfer full) */
 guint8 *lowbit_pack(RpLowbit format, const RpSafetensor *source);

@@ -256,7 +256,7 @@ expands_packed_experts_and_turns_them(void **state)
     assert_int_equal(packed, 2);
 }
 
-/* Tells of a NaN by the tensor that it stands in. */
+/* Names the tensor that has a NaN. */
 static void
 names_what_is_wrong_with_experts(void **state)
 {

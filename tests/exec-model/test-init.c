@@ -58,7 +58,7 @@ inverts_the_normal_distribution(void **state)
         double p = erfc(-z / sqrt(2)) / 2;
         double slope = exp(-z * z / 2) / sqrt(2 * G_PI);
         double found = rp_init_normal(p);
-        /* near 1 a double tells fewer values apart */
+        /* near 1 a double distinguishes fewer values */
         if (fabs(found - z) > 2e-7 * fabs(z) + 1e-16 / slope + 1e-12)
             fail_msg("at %g: %.17g", z, found);
     }

@@ -158,7 +158,7 @@ names_each_disagreement(void **state)
     }
 }
 
-/* Ours, and others that a tensor beside the weight tells. */
+/* Tests our formats, and others that are recognised by a tensor beside the weight. */
 static void
 refuses_packed_weights_by_their_format(void **state)
 {

@@ -1,4 +1,4 @@
-/* Networks whose linear layers read codes of 8 bits: against themselves without, cuts, what stays plain. */
+/* Tests networks whose linear layers read fp8 values: against themselves without, cuts, and parts that stay plain. */
 #include "tests/exec-network/network-fixture.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ gives_the_same_bits_however_it_is_cut(void **state)
 
 /* ---- kernels that remember what was rounded ---- */
 
-static GHashTable *rounded; /* where codes stand -> the values before, as a matmul reads them */
+static GHashTable *rounded; /* address of fp8 values -> the values before, as a matmul reads them */
 
 static void
 remember(const void *codes, float *values)
@@ -209,7 +209,7 @@ lays_codes_out_where_matrices_stood(void **state)
     network_free(model);
 }
 
-/* A head is a matrix like others, if it is asked for: tied to the embedding, or with a size that is no
+/* On request a head is a matrix like others: tied to the embedding, or with a size that is no
  * multiple of 16, which stays plain. */
 static void
 lays_a_head_of_codes_out(void **state)
@@ -233,7 +233,7 @@ lays_a_head_of_codes_out(void **state)
     }
 }
 
-/* Blocks that stay plain, and those that codes cannot be made of, give the bits of a plain network. */
+/* Blocks that stay plain, and blocks that cannot be in fp8, give the bits of a plain network. */
 static void
 leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
 {
@@ -277,7 +277,7 @@ has_a_class_of_plain_blocks_and_one_of_codes(void **state)
     network_free(model);
 }
 
-/* Frozen matrices of codes, adapters beside them in bf16; of a packed base, too. */
+/* Tests frozen matrices in fp8 with adapters in bf16; with a packed base, too. */
 static void
 adapts_frozen_codes(void **state)
 {

@@ -1,4 +1,4 @@
-/* In which way each matmul of a network is multiplied: measured by a probe whose times are made up, kept
+/* Tests the choice of a kernel variant for each matmul of a network: measured by a probe whose times are made up, kept
  * in a profile, and taken by calls. */
 #include "tests/exec-network/network-fixture.h"
 
@@ -61,7 +61,7 @@ stream(RpProbe *probe)
     return NULL;
 }
 
-/* NT: a way that is hardly faster; NN: two that are; TN: the first is the fastest. */
+/* NT: one variant is hardly faster; NN: two are faster; TN: the first is the fastest. */
 static gboolean
 time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
            gint64 *ns, GError **error)
@@ -131,8 +131,8 @@ lists_each_shape_once(void **state)
     rp_weights_free(bench.weights);
 }
 
-/* In codes of 8 bits all is NT: q, k and v are one; o, gate and up, which are of one shape, and down; forward,
- * for their input's gradient and for their own. So is the head, if it is in codes. */
+/* In fp8 all matmuls are NT: q, k and v are fused; o, gate and up have one shape, and down; forward, for their input's
+ * gradient and for their own. So is the head, if it is in fp8. */
 static void
 lists_shapes_of_codes(void **state)
 {
@@ -212,7 +212,7 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
     rp_weights_free(bench.weights);
 }
 
-/* All but one shape, that of the head's last chunk: it is in the first way. */
+/* All but one shape, that of the head's last chunk: it takes the first variant. */
 static void
 multiplies_in_the_ways_of_its_options(void **state)
 {
@@ -248,7 +248,7 @@ multiplies_in_the_ways_of_its_options(void **state)
     assert_int_equal(seen.ways[RP_MATMUL_NN][0], 1);
     assert_int_equal(seen.ways[RP_MATMUL_TN][7], 2 * 4 + 2);
     assert_int_equal(seen.ways[RP_MATMUL_TN][0], 1);
-    assert_true(after.loss == before.loss); /* the host has one way */
+    assert_true(after.loss == before.loss); /* the host has one variant */
     assert_memory_equal(after.sums, before.sums, model->elements * sizeof(float));
     network_free(model);
 }

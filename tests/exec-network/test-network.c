@@ -160,8 +160,7 @@ gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
     }
 }
 
-/* Dense blocks; sinks, windows and experts; adapters that drop elements; joined matrices, without adapters
- * and with. */
+/* Dense blocks; sinks, windows and experts; adapters that drop elements; fused matrices, without adapters and with. */
 static Model *
 saving_model(guint which)
 {
@@ -773,7 +772,7 @@ note_shape(RpKernelStream *stream, const RpMatmulArgs *args)
     rp_host_kernels()->matmul(stream, args);
 }
 
-/* How often a block's step has a matmul of @form whose weight is [@out,@in], both ways. */
+/* Counts the matmuls of @form whose weight is [@out,@in] in a block's forward and backward. */
 static guint
 count_of(RpMatmulForm form, size_t out, size_t in)
 {

@@ -1,5 +1,5 @@
-/* Lion, and weights in bf16: fixtures/forms.txt, written by fixtures/make-forms.py. What devices read is
- * what is kept, rounded. Codes of moments are widened alike by all variants. */
+/* Lion, and weights in bf16: fixtures/forms.txt, written by fixtures/make-forms.py. Devices read the kept weights,
+ * rounded. All variants widen quantized moments alike. */
 #include "tests/rp-test.h"
 
 #include <math.h>
@@ -132,7 +132,7 @@ assert_floats(const Fixture *f, const char *tag, const float *found, double tole
         fail_msg("%s: relative error %g", tag, sqrt(difference / size));
 }
 
-/* A value that lies at a border of two codes may have the other one. */
+/* A value at the border of two quantized values may have the other one. */
 static void
 assert_codes(const Fixture *f, const char *tag, const guint16 *found)
 {

@@ -68,7 +68,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* A layer of @n, all zero; as many bytes as are told, and no more. */
+/* A layer of @n, all zero, in exactly the bytes that the library reports. */
 static void
 open_layer(Fixture *f, RpOptimizerForm form, gsize n, const char *variant, guint threads)
 {
@@ -172,7 +172,7 @@ assert_floats(const Fixture *f, const char *tag, const float *found, gsize n)
     }
 }
 
-/* A value that a rounding moves over the border of two codes has the next one. */
+/* A value that a rounding moves over the border of two quantized values has the next one. */
 static void
 assert_codes(const Fixture *f, const char *tag, const void *codes, gboolean wide, guint most_others)
 {

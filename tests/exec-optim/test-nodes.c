@@ -1,5 +1,5 @@
-/* Memory nodes: machines as the kernel tells of them, threads spread over nodes, and memory near them,
- * read back from the system. */
+/* Tests memory nodes: machines as the kernel describes them, threads spread over nodes, and
+ * NUMA-local memory, read back from the system. */
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
@@ -239,7 +239,7 @@ memory_lies_on_the_node_that_was_asked_for(void **state)
     assert_non_null(f->problem);
 }
 
-/* Threads of node 0 and of one that is not there: the first part is asked for, the second refused. */
+/* Threads of node 0 and of one that is not there: the first part is granted, the second refused. */
 static void
 arrays_lie_near_the_threads_that_share_them(void **state)
 {
@@ -267,7 +267,7 @@ arrays_lie_near_the_threads_that_share_them(void **state)
     assert_int_equal(asked(f->memory + end * each - RP_NODES_GRANULE), 0);
     assert_int_equal(asked(f->memory + end * each + RP_NODES_GRANULE), -1);
     assert_non_null(f->problem);
-    /* once refused, nothing more is asked */
+    /* once refused, nothing more is requested */
     assert_int_equal(rp_near_keep(f->pool, f->nodes, f->memory, n, each, granule, &f->problem), 0);
 }
 

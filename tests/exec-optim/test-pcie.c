@@ -1,4 +1,4 @@
-/* Links of cards, as files of the kernel tell them. */
+/* Tests links of cards, as files of the kernel describe them. */
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>

@@ -48,7 +48,7 @@ visit(gsize first, gsize n, gpointer data)
     Fixture *f = data;
     cpu_set_t cpus;
 
-    for (gsize i = first; i < first + n; i++) /* no other thread's: the sanitizer would tell */
+    for (gsize i = first; i < first + n; i++) /* no other thread's: the sanitizer would report it */
         f->visits[i]++;
     sched_getaffinity(0, sizeof cpus, &cpus);
     pthread_mutex_lock(&f->mutex);

@@ -108,7 +108,7 @@ compare(RpServers *servers)
     return strcmp(error->message, named) == 0 ? NULL : g_strdup(error->message);
 }
 
-/* The last server has a problem: the others hear it behind its name, and all go on. */
+/* The last server has a problem: the others get it with its name, and all continue. */
 static char *
 tell(RpServers *servers)
 {

@@ -15,7 +15,7 @@ fail(const char *what)
     _exit(1);
 }
 
-/* Server 1 fails by itself ("fails"), or is killed; the others tell what they hear. */
+/* Server 1 fails by itself ("fails"), or is killed; the others print the message. */
 static int
 meet(RpServers *servers, const char *how)
 {

@@ -119,7 +119,7 @@ a_server_that_stands_still_is_named(void **state)
     threads_net_free(failure.net);
 }
 
-/* Server 2 has sent server 1 a block, which is still on its way when server 0 fails. */
+/* Server 2 has sent server 1 a block, which is still in flight when server 0 fails. */
 static void
 fail_before_it_arrives(RpServers *servers, gpointer user_data)
 {

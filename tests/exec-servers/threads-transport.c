@@ -173,8 +173,8 @@ threads_cancel(gpointer transport, RpTransportMessage *message)
     pthread_mutex_unlock(&here->net->lock);
 }
 
-/* As MPI does, whichever message it is asked for: writes all that has come for server @rank. Who stands still
- * hears nothing. */
+/* Like MPI, writes all messages that have come for server @rank, whichever one is tested. A stopped server receives
+ * nothing. */
 static void
 deliver(ThreadsNet *net, guint rank)
 {

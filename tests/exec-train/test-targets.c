@@ -7,7 +7,7 @@
 #define N 64
 #define STEP 4 /* a sixteenth of them */
 
-/* @masked: every so many-th target from the first on; 0: none */
+/* @masked: every N-th target from the first on; 0: none */
 static guint
 pack(guint masked, gint32 *targets, gint32 *packed, gint32 *rows)
 {

@@ -209,7 +209,7 @@ adapters_are_evaluated(void **state)
     rp_tiny_model_free(model);
 }
 
-/* A file that becomes bad while it is read: the trainer goes on. */
+/* A file that becomes bad while it is read: the trainer continues. */
 static void
 bad_data_do_not_end_training(void **state)
 {
@@ -241,7 +241,7 @@ bad_data_do_not_end_training(void **state)
     rp_trainer_free(trainer);
 }
 
-/* Told of samples until it has had enough. */
+/* Receives progress until it stops the evaluation. */
 typedef struct {
     guint64 last, enough;
     guint n_calls;

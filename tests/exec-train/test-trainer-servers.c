@@ -1,5 +1,5 @@
-/* Several servers, threads of this process, train the weights that one server does whose rounds are their
- * shares: the same bits, losses and norms. They save their parts, from which any number goes on. */
+/* Several servers, threads of this process, train the same weights as one server whose rounds are their shares: the
+ * same bits, losses and norms. They save their parts, from which any number of servers resumes. */
 #include <glib/gstdio.h>
 #include <math.h>
 
@@ -167,7 +167,7 @@ saved_hash(const RpTinyModel *model, const RpTinyRun *run, const char *output, g
     return rp_tiny_hash(trainer);
 }
 
-/* Files that do not tell how many servers wrote them. */
+/* Files that do not say how many servers wrote them. */
 static void
 assert_same_files(const char *one, const char *other)
 {
@@ -355,7 +355,7 @@ of_adapters_and_of_experts(void **state)
     rp_tiny_model_free(experts);
 }
 
-/* Micro-batches of a step, and steps on so many servers after each other. */
+/* Micro-batches of a step, and steps on each number of servers, one run after the other. */
 #define ALL 12
 static const guint counts[] = {4, 2, 1, 3};
 

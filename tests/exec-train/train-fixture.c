@@ -121,7 +121,7 @@ rp_tiny_model_free(RpTinyModel *model)
     g_free(model);
 }
 
-/* Stages of so many blocks; what is left goes to the last of them. */
+/* Stages have equal numbers of blocks; the last one gets the rest. */
 static RpPartition *
 make_partition(const RpProfile *profile, const RpScheduleOps *schedule, const RpTinyRun *run)
 {

@@ -126,7 +126,7 @@ end_started(ManualBackend *manual, guint i)
     g_array_remove_index(manual->started, i);
     note(manual, started.task, started.part, TRUE);
     if (started.lane == NULL)
-        return; /* its thread sees that it is gone, and tells of a fault itself */
+        return; /* its thread sees that it is gone, and reports a fault itself */
     if (manual->fault == MANUAL_FAULT_RUN && manual->fault_task == started.task &&
         !manual->cancelled) {
         pthread_mutex_unlock(&manual->lock);

@@ -2,7 +2,7 @@
  * A backend for tests: no time passes but what the test lets pass. Its clock counts what happens,
  * MANUAL_TICK_NS each, so that the order of everything can be read from a trace.
  *
- * A task that may run is started, and ends when it is told to: by manual_end(), or in random order
+ * A task that may run is started, and ends on request: by manual_end(), or in random order
  * by a thread of the backend's (manual_set_automatic()).
  */
 #pragma once
@@ -43,7 +43,7 @@ void manual_wait_held(ManualBackend *manual);
 
 /* Blocks until the part has started. */
 void manual_wait_started(ManualBackend *manual, RpTaskId task, RpTaskPart part);
-/* Blocks until the part has started and its lane was told to wait for something after it. */
+/* Blocks until the part has started and its lane has a wait after it. */
 void manual_wait_followed(ManualBackend *manual, RpTaskId task, RpTaskPart part);
 /* Waits until it has started, and ends it. */
 void manual_end(ManualBackend *manual, RpTaskId task, RpTaskPart part);
@@ -54,4 +54,4 @@ gboolean manual_is_started(ManualBackend *manual, RpTaskId task, RpTaskPart part
 /* Position in the log; -1 = did not happen. */
 int manual_find(ManualBackend *manual, RpTaskId task, RpTaskPart part, gboolean end);
 guint manual_n_entries(ManualBackend *manual);
-gint64 manual_delay_ns(ManualBackend *manual); /* sum of all delays that lanes were told */
+gint64 manual_delay_ns(ManualBackend *manual); /* sum of all delays given to lanes */

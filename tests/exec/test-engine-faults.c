@@ -84,8 +84,8 @@ can_be_freed_while_tasks_run(void **state)
 
 #define US_PER_S G_USEC_PER_SEC
 
-/* A worker is inside a queue that stays full; the other device fails. The caller is told, and goes
- * on; when the worker comes back, all that it looks at is still there. */
+/* A worker is inside a queue that stays full; the other device fails. The caller gets the error and
+ * continues; when the worker comes back, all data that it looks at are still there. */
 static void
 tells_and_leaves_a_worker_that_a_device_holds(void **state)
 {

@@ -1,5 +1,6 @@
 /*
- * The engine on a backend that does what it is told: order, events, phases, hand-over, retirement.
+ * Tests the engine on a backend under the test's control: order, events, phases, hand-over,
+ * retirement.
  */
 #include "tests/exec/engine-fixture.h"
 
