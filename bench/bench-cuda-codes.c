@@ -1,7 +1,7 @@
 /*
  * Measures matmuls of fp8 values, and quantization to fp8, beside matmuls of bf16: shapes
  * of Qwen3-1.7B (C 2048, m 6144) and 16384 tokens, or with --hidden and --intermediate of another
- * model. Medians by CUDA events; GB/s count what an operation must read and write at the least.
+ * model. Medians by CUDA events; GB/s count the least bytes that an operation must read and write.
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a
  * long run at the power limit; else a few times.
  */

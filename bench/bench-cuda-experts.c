@@ -1,7 +1,7 @@
 /*
- * How fast the kernels between the matmuls of experts are, in bf16, at the shapes of Qwen3-30B-A3B
- * and GPT-OSS-20B and 16384 tokens with random choices: medians by CUDA events. GB/s count what an
- * operation must read and write at the least.
+ * Measures the kernels between the matmuls of experts, in bf16, at the shapes of Qwen3-30B-A3B and
+ * GPT-OSS-20B and 16384 tokens with random choices: medians by CUDA events. GB/s count the least
+ * bytes that an operation must read and write.
  */
 #include <stdio.h>
 

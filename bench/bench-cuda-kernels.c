@@ -1,7 +1,7 @@
 /*
- * How fast the CUDA kernels are, at the shapes of Qwen3-1.7B (C 2048, m 6144, V 151936, 16 query
- * and 8 kv heads of 128) and 16384 tokens, in bf16: medians by CUDA events. GB/s count what an
- * operation must read and write at the least, TFLOP/s its multiplications and additions (causal
+ * Measures the CUDA kernels at the shapes of Qwen3-1.7B (C 2048, m 6144, V 151936, 16 query and 8
+ * kv heads of 128) and 16384 tokens, in bf16: medians by CUDA events. GB/s count the least bytes
+ * that an operation must read and write, TFLOP/s its multiplications and additions (causal
  * attention: half a square). Inputs are random: constant ones draw less power, and clocks rise.
  * --half-sums: the matmuls alone, in fp16, with fp16 sums where C is fp16.
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of

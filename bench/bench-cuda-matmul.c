@@ -1,5 +1,5 @@
 /*
- * How fast the matmuls of a block and of a head are by each of the algorithms that cuBLASLt proposes, best
+ * Measures the matmuls of a block and of a head by each of the algorithms that cuBLASLt proposes, best
  * first as it thinks, and which of them give the same bits as the first. Shapes of Qwen3-1.7B in bf16
  * and 16384 tokens, or with --tokens, --hidden, --intermediate and --keys of others; those of q, k, v and of
  * gate, up as one matmul, too.

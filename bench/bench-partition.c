@@ -1,6 +1,6 @@
 /*
  * Time of one partition: the paper objective and min-max, and the searches with a cost that is
- * free, so that what they do between two calls of it shows.
+ * free, so that only their own work between two calls of it shows.
  *
  * Figures to hold (design.md §9): paper objective < 1 ms for 96 layers, < 100 ms for 1,000.
  */

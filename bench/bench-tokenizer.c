@@ -1,5 +1,5 @@
 /**
- * How fast text becomes ids and ids text, on one core, of files and of words of megabytes.
+ * Measures encoding and decoding on one core, with files and with words of megabytes.
  *
  *   bench-tokenizer [TOKENIZER.json [TEXT...]]
  *

@@ -1,5 +1,5 @@
 /**
- * Draws what the simulator costs against the size of the run, from `bench-simulate --csv`:
+ * Draws the cost of the simulator against the size of the run, from `bench-simulate --csv`:
  *
  *   bench-simulate --csv --large >cost.csv && plot-cost cost.csv DIR
  *

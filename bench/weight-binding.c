@@ -99,7 +99,7 @@ typedef struct {
     Best bound, sync, async, resident_sync, resident_async;
 } Fastest;
 
-/* @fastest: what fits in less memory; it fits here, too */
+/* @fastest: the runs that fit in less memory; they fit here, too */
 static void
 sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double memory_gib,
            double link, Fastest *fastest)
@@ -273,7 +273,7 @@ add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
     rp_line_chart_explain(chart, "of asynchronous", RP_LINE_DASHED);
 }
 
-/* By size of the model, a colour a memory: what frozen weights bring that stay. */
+/* Draws the gain of resident frozen weights by size of the model, a colour a memory. */
 static void
 add_residents(RpLineChart *chart, const RpTable *table)
 {

@@ -40,7 +40,7 @@ typedef struct {
     cudaEvent_t up[MICRO_BATCHES], done[MICRO_BATCHES];
     cudaEvent_t chunk_start[MICRO_BATCHES], chunk_end[MICRO_BATCHES];
     char *host, *device; /* parameters, then activations */
-    float *fill;         /* FILL_BYTES: what compute actions write */
+    float *fill;         /* FILL_BYTES: the memory that compute actions write */
     guint n_fills;       /* fills in an action */
     guint64 layer_bytes, parameter_bytes, activation_bytes;
     RpChunks whole, packed;
@@ -94,7 +94,7 @@ compute(const Slot *slot)
     return status;
 }
 
-/* How many fills take COMPUTE_MS. */
+/* Number of fills that take COMPUTE_MS. */
 static gboolean
 calibrate(Slot *slot, GError **error)
 {

@@ -1,6 +1,6 @@
 /**
- * A gate in a stream: what is issued behind it waits until the host opens it, so that the host is
- * not what is measured. It opens by itself after two seconds, should a call wait for the stream.
+ * A gate in a stream: work issued behind it waits until the host opens it, so that the host's time
+ * is not measured. It opens by itself after two seconds, should a call wait for the stream.
  */
 #pragma once
 

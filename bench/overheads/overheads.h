@@ -40,7 +40,7 @@ rp_overheads_note(GArray *values, double value)
 
 /* windows.c; needs no GPU: planning with and without windows. */
 gboolean rp_overheads_windows(const RpOverheads *overheads, GError **error);
-/* events.c: what CUDA's calls cost the host, and events the device. */
+/* events.c: the cost of CUDA's calls on the host, and of events on the device. */
 gboolean rp_overheads_calls(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_events(const RpOverheads *overheads, GError **error);
 /* engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of

@@ -1,4 +1,4 @@
-/* Planning: what windows cost the host, once and in every iteration. */
+/* Measures the cost of windows in planning, once and in every iteration. */
 #include "bench/overheads/overheads.h"
 
 #include "core/plan/planner.h"

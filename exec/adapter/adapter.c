@@ -9,8 +9,8 @@
 
 G_DEFINE_QUARK(rp_adapter_error, rp_adapter_error)
 
-/* Whether the layer of @weight, of experts' gate and up, has adapters of down as well: peft nests what
- * wraps two parameters of one module. */
+/* Whether the layer of @weight, of experts' gate and up, has adapters of down as well: peft nests
+ * the wrappers of two parameters of one module. */
 static gboolean
 is_nested(const RpWeights *weights, const RpWeight *weight)
 {
@@ -120,7 +120,7 @@ check(const RpWeights *weights, const guint64 *wanted, guint rank, const RpSafet
 
 /* ---- binding ---- */
 
-/* Adapters being bound: what each weight's source, or map, will be. */
+/* Adapters being bound, with the source, or map, that each weight will have. */
 typedef struct {
     const RpWeights *weights;
     const RpSafetensors *file;

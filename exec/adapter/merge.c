@@ -54,7 +54,7 @@ make_row(const Rows *rows, guint64 row)
     g_autofree float *sum = rows->a != NULL ? g_new0(float, rows->columns) : NULL;
 
     rp_weights_read(rows->weights, rows->index, at, wide, rows->columns);
-    if (sum != NULL && rows->packed) { /* training adds to what devices expand, in 16 bits */
+    if (sum != NULL && rows->packed) { /* training adds to the expanded values, in 16 bits */
         rp_dtype_from_float(rows->dtype, wide, rounded, rows->columns);
         rp_dtype_to_float(rows->dtype, rounded, wide, rows->columns);
     }

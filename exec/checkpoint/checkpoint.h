@@ -9,13 +9,13 @@
  *   next.safetensors         asynchronous: the weights that the next forward reads
  *                            (each in shards of 1 GB at most, or of max_shard_bytes if less; of
  *                            several servers optimizer-server-1-of-4.safetensors ..., its parts)
- *   trainer_state.json       step, update state, data state, what the run was (roundpipe-state/1)
+ *   trainer_state.json       step, update state, data state, settings of the run (roundpipe-state/1)
  *   manifest.json            size and SHA-256 of every file above; written last
  *
  * OUTPUT/best is a link to the checkpoint of the lowest validation loss, where that is kept.
  *
  * Written beside as `.checkpoint-STEP.tmp`, synced, renamed; the parent synced. Older ones are
- * removed after that. What is left of an interrupted attempt is removed by the next.
+ * removed after that. The next attempt removes the leftovers of an interrupted one.
  */
 #pragma once
 
@@ -166,8 +166,8 @@ char *rp_checkpoint_find_last(const char *output, char **skipped, GError **error
 gboolean rp_checkpoint_read_best(const char *path, RpCheckpointBest *best,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* OUTPUT/best becomes a link to the checkpoint of @step if that is complete; else there is none any
- * more. What is no link stays. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
+/* OUTPUT/best becomes a link to the checkpoint of @step if that is complete; else it is removed. It
+ * stays if it is no link. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
 gboolean rp_checkpoint_link_best(const char *output, guint64 step, GError **error);
 
 /* Verifies sizes and checksums of all files. Errors: RP_CHECKPOINT_ERROR_CORRUPT naming the file */

@@ -1,6 +1,6 @@
 /**
- * Checksums of files, as they are read back. Several threads take files in turn, the largest first: shards
- * are what makes them equal.
+ * Checksums of files, as they are read back. Several threads take files in rotation, the largest first; shards make the
+ * files equal.
  */
 #include "exec/checkpoint/private.h"
 

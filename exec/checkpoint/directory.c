@@ -164,7 +164,7 @@ rp_checkpoint_remove_tree(const char *path)
     if (lstat(path, &status) != 0)
         return errno == ENOENT;
     if (!S_ISDIR(status.st_mode))
-        return unlink(path) == 0 || errno == ENOENT; /* another server removes what it had begun */
+        return unlink(path) == 0 || errno == ENOENT; /* another server removes its files */
     g_autoptr(GPtrArray) names = rp_file_list(path, NULL);
     for (guint i = 0; names != NULL && i < names->len; i++) {
         g_autofree char *inner = g_build_filename(path, g_ptr_array_index(names, i), NULL);

@@ -1,5 +1,5 @@
 /**
- * A checkpoint being written: what it is made of, and who writes which file.
+ * A checkpoint being written: its data, and which function writes which file.
  */
 #pragma once
 
@@ -61,7 +61,7 @@ gboolean rp_checkpoint_make_space(const RpCheckpointOptions *options,
 gboolean rp_checkpoint_write_small(const RpCheckpointOptions *options,
                                    const RpCheckpointImage *image, const char *directory,
                                    GError **error);
-/* trainer_state.json, with what @options has of evaluations. */
+/* trainer_state.json, with the evaluations of @options. */
 gboolean rp_checkpoint_write_state(const RpCheckpointOptions *options,
                                    const RpCheckpointImage *image, const char *directory,
                                    GError **error);
@@ -83,7 +83,7 @@ typedef struct {
     const RpCheckpointOptions *options;
     const RpCheckpointImage *image;
     const RpWeights *weights; /* the image's */
-    gboolean adapters;        /* are what is saved, and modules trained whole beside them */
+    gboolean adapters;        /* only adapters are saved, and modules trained whole */
     RpDtype dtype;
     RpDtype model_dtype; /* type in the model's file; fp32 for adapters */
     gboolean weights_only;
@@ -96,7 +96,7 @@ typedef struct {
     RpSafetensorsWriter *next;      /* %NULL if synchronous */
 } RpCheckpointSave;
 
-/* rp_checkpoint_save() of what was taken. */
+/* rp_checkpoint_save() of an image. */
 char *rp_checkpoint_save_image(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                                char **removed, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -37,7 +37,7 @@ has_tensors(const GArray *files, const char *name)
     return has_name(files, name) || has_name(files, index);
 }
 
-/* A name of what no checkpoint is without. (transfer full) (nullable) */
+/* Name of a file that every checkpoint must have and this one lacks. (transfer full) (nullable) */
 static char *
 find_missing(const GArray *files, guint n_servers)
 {
@@ -334,7 +334,7 @@ parse(const char *name, const char *text, gsize length, Manifest *manifest, GErr
                               "expected the file %s, found none of that name", missing);
 }
 
-/* As in the file, sizes and checksums not compared. @manifest: zero-initialised */
+/* Reads the file; sizes and checksums are not compared. @manifest: zero-initialised */
 static gboolean
 manifest_read(const char *path, Manifest *manifest, GError **error)
 {

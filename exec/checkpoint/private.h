@@ -44,7 +44,7 @@ GArray *rp_checkpoint_list(const char *output, GError **error);
 
 /* Makes @output and puts its name on the disk. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */
 gboolean rp_checkpoint_make_output(const char *output, GError **error);
-/* Removes what interrupted attempts left in @output. What cannot be removed stays. */
+/* Removes leftovers of interrupted attempts in @output. Files that cannot be removed stay. */
 void rp_checkpoint_remove_leftovers(const char *output);
 
 /* @temporary gets the name @path, on the disk; a directory of that name is replaced in one step and
@@ -57,8 +57,8 @@ gboolean rp_checkpoint_discard(const char *output, const char *path);
 /* The step that OUTPUT/best is linked to; 0: none. */
 guint64 rp_checkpoint_best_step(const char *output);
 
-/* Removes complete checkpoints but those of the @keep highest steps, that of @saved and the best; 0 =
- * none. What cannot be removed stays. */
+/* Removes complete checkpoints but those of the @keep highest steps, that of @saved and the best; 0
+ * = none. Files that cannot be removed stay. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
 
 /* ---- digests.c ---- */
@@ -180,7 +180,7 @@ rp_checkpoint_has_weight(const RpWeights *weights, const RpWeight *weight)
 
 /* ---- restore-adapters.c ---- */
 
-/* Whether the checkpoint's config.json is @model's, but for what changes neither the loss nor its gradient.
+/* Whether the checkpoint's config.json is @model's, but for keys that change neither the loss nor its gradient.
  * Errors: as below */
 gboolean rp_checkpoint_check_config(const char *directory, const RpModel *model,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;

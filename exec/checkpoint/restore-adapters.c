@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lines of config.json, but for what changes neither the loss nor its gradient. */
+/* Lines of config.json, but for keys that change neither the loss nor its gradient. */
 static char **
 lines_of(const RpModel *model)
 {

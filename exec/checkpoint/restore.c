@@ -1,6 +1,6 @@
 /**
  * A checkpoint into a new trainer. Everything is checked before the first weight is set: files,
- * then what the run was, then each tensor.
+ * then the run's settings, then each tensor.
  */
 #include "exec/checkpoint/parts.h"
 
@@ -33,7 +33,7 @@ restore_clear(Restore *restore)
     rp_checkpoint_state_clear(&restore->state);
 }
 
-/* ---- what the run was ---- */
+/* ---- settings of the run ---- */
 
 static const char *
 mode_name(gboolean async)
@@ -145,7 +145,7 @@ find_tensor(const RpSafetensors *tensors, const RpWeight *weight, RpDtype dtype,
     return find_like(tensors, weight, &like, error);
 }
 
-/* Finds what belongs to a part of weight @index. */
+/* Finds the tensors of a part of weight @index. */
 static gboolean
 find_state(const Restore *restore, guint index, const RpCheckpointPart *part,
            RpOptimizerState *state, const void **next, GError **error)

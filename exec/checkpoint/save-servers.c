@@ -241,7 +241,8 @@ begin(RpCheckpointSave *save, GError **error)
     return agree_that(save, good, problem, error);
 }
 
-/* The own part of the state, and what is to be known of its files. Returns: (transfer full): of all */
+/* Writes the own part of the state. Returns: (transfer full): sizes and checksums of all servers'
+ * files */
 static GStrv
 write_parts(RpCheckpointSave *save, GError **error)
 {
@@ -257,7 +258,7 @@ write_parts(RpCheckpointSave *save, GError **error)
     return agree(save, problem, own, error);
 }
 
-/* On server 0: what is small, the manifest, and the name. */
+/* On server 0: writes the small files and the manifest, and gives the directory its name. */
 static gboolean
 finish(RpCheckpointSave *save, char *const *told, GError **error)
 {

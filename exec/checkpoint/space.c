@@ -146,7 +146,7 @@ rp_checkpoint_make_space(const RpCheckpointOptions *options, const RpCheckpointI
 
 /* ---- of a save ---- */
 
-/* @cause: of what failed although the bytes are there: inodes, a quota */
+/* @cause: of a failure although the bytes are there: inodes, a quota */
 static gboolean
 fail_no_space(const RpCheckpointSave *save, guint64 left, const char *cause, GError **error)
 {

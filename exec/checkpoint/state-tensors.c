@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* How weights and moments stand in the file. */
+/* Formats of weights and moments in the file. */
 static const char *const types[RP_N_MOMENTS] = {
     [RP_MOMENTS_FP32] = "F32", [RP_MOMENTS_BF16] = "BF16", [RP_MOMENTS_INT8] = "U8"};
 

@@ -1,4 +1,4 @@
-/* trainer_state.json: what of a run stands in no tensor. */
+/* trainer_state.json: the state of a run that is in no tensor. */
 #include "exec/checkpoint/private.h"
 
 #include "core/base/file.h"

@@ -3,7 +3,7 @@
  *
  *   backend.c     the tables, life, arenas
  *   lane.c        streams, events, waiting, times
- *   copy.c        transfers; pinned copies of what the caller brings (token ids, targets)
+ *   copy.c        transfers; pinned copies of the caller's data (token ids, targets)
  *   compute.c     actions, their losses, and which layer broke
  *   host-arena.c  host memory, pinned
  *   clock.c       times of a device on the host's clock
@@ -11,8 +11,8 @@
  *   runtime.c     CUDA's runtime, which none of the others calls
  *
  * A device has three workers: one issues actions and activations, one uploads of parameters, one
- * downloads of gradients; other threads only look at events. What is marked as the worker's is the
- * first one's. The loss of a micro-batch has a stream of its own, so that nobody waits for it:
+ * downloads of gradients; other threads only look at events. Fields marked as the worker's belong
+ * to the first one. The loss of a micro-batch has a stream of its own, so that nobody waits for it:
  *
  *   compute      |----head----|e|------------ next action ...
  *   auxiliary                  e|copy|to the feed|
@@ -95,7 +95,7 @@ struct _RpCuda {
     gboolean opened;
     guint n_compute;     /* lanes */
     double load_seconds; /* 0: not yet */
-    gboolean stuck;      /* a stream never ends: it keeps what it may still use */
+    gboolean stuck;      /* a stream never ends: its data are kept, as it may still use them */
     _Atomic gboolean cancelled;
     pthread_mutex_t watch_lock;
     pthread_cond_t watch_cond; /* waits on the monotonic clock */
@@ -128,7 +128,7 @@ gboolean rp_cuda_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *e
 gboolean rp_cuda_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error);
 gint64 rp_cuda_event_ns(RpBackend *backend, const RpBackendEvent *event);
 gint64 rp_cuda_clock_ns(RpBackend *backend);
-/* The device's first anchor and what belongs to it. */
+/* Makes the device's first anchor and its data. */
 gboolean rp_cuda_clock_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
 void rp_cuda_clock_close(RpCudaDevice *device);
 
@@ -143,8 +143,8 @@ gboolean rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTa
                       GError **error);
 gboolean rp_cuda_slots_open(RpCuda *cuda, RpCudaDevice *device, GError **error);
 void rp_cuda_slots_close(RpCudaDevice *device);
-/* A slot holding @bytes of @source; waits until it is free. After issuing what reads it, record
- * slot->read on that stream. */
+/* Returns a slot that holds @bytes of @source; waits until one is free. After issuing the reader,
+ * record slot->read on its stream. */
 RpCudaSlot *rp_cuda_slot_fill(RpCuda *cuda, RpCudaDevice *device, const void *source, gsize bytes,
                               GError **error);
 

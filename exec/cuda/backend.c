@@ -13,8 +13,8 @@
 
 /* ---- devices ---- */
 
-/* CUDA's own words do not say how much there is. @bytes: taken now; @needed_bytes: with what was
- * taken before */
+/* CUDA's message does not say how much memory there is. @bytes: requested now; @needed_bytes: with
+ * the bytes taken before */
 static gboolean
 take_memory(const RpCudaDevice *device, void **memory, guint64 bytes, guint64 needed_bytes,
             GError **error)

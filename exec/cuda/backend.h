@@ -2,7 +2,7 @@
  * The CUDA backend: GPUs driven by streams and events. Without CUDA (exec/cuda/module/none.c) there
  * is none, and callers need no #ifdef.
  *
- *   host arena      one mapping; what is copied (weights, gradients, activations, staging) is
+ *   host arena      one mapping; its copied parts (weights, gradients, activations, staging) are
  *                   pinned, optimizer state is not
  *   device arena    one allocation of exactly the plan's bytes
  *   beside it       8 T bytes: targets and their rows (T tokens of a micro-batch); 8 bytes for
@@ -18,7 +18,7 @@
 /* %NULL without CUDA, or where it cannot be loaded (exec/cuda/module/load.c). */
 const RpDeviceOps *rp_cuda_devices(void);
 
-/* Why rp_cuda_devices() is %NULL, and what to do about it. %NULL: it is not */
+/* The reason for which rp_cuda_devices() is %NULL, and its remedy. %NULL: it is not */
 const char *rp_cuda_missing_text(void);
 
 /* ---- of the backend itself: not where it is a module ---- */

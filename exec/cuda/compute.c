@@ -34,7 +34,7 @@ rp_cuda_await_losses(RpCuda *cuda, guint64 iteration)
     }
 }
 
-/* The head was issued: its loss follows, beside what comes next. */
+/* The head was issued: its loss is copied beside the next work. */
 static gboolean
 send_loss(const RpDeviceAction *action, GError **error)
 {
@@ -117,7 +117,7 @@ rp_cuda_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *tas
 
 /* ---- before the first step ---- */
 
-/* In what is left of the arena beside the constants, and leaves zeros there. */
+/* Uses the arena beside the constants, and leaves zeros there. */
 static gboolean
 rehearse(const RpCudaDevice *device, GError **error)
 {

@@ -1,6 +1,6 @@
 /**
- * The host arena: one mapping, with huge pages where the system has them. What devices copy from
- * and to is touched and pinned, by several threads, while the caller continues (loads weights);
+ * The host arena: one mapping, with huge pages where the system has them. Several threads touch and
+ * pin the parts that devices copy from and to, while the caller continues (loads weights);
  * optimizer state is left to the threads that work on it.
  *
  *   plan     |weights|grads|  optimizer  |weights|grads|  optimizer  |activations|
@@ -25,7 +25,7 @@ typedef struct {
 /**
  * rp_cuda_pin_pieces:
  * @bytes: of the arena
- * @unpinned: (array length=n_unpinned): what is not to be pinned, by ascending offset
+ * @unpinned: (array length=n_unpinned): spans that are not pinned, by ascending offset
  * @page: a power of two; pieces begin and end there
  * @most: bytes of a piece; a multiple of @page
  *
@@ -41,7 +41,7 @@ typedef struct _RpCudaHostArena RpCudaHostArena;
 typedef void (*RpCudaSettle)(const guint8 *memory, guint64 bytes, gpointer data);
 
 /* Maps, lets @settle (nullable) place the memory, and begins. @device: any; becomes the calling
- * thread's where the lock limit (ulimit -l) is below what is to be pinned: a page more than it allows is
+ * thread's where the lock limit (ulimit -l) is below the bytes to pin: a page more than it allows is
  * then pinned first, for a moment, or the first piece where that is smaller (which shows nothing: the
  * limit may allow it). Errors: RP_DEVICE_ERROR_MEMORY */
 RpCudaHostArena *rp_cuda_host_arena_new(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,

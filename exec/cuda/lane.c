@@ -94,8 +94,8 @@ check_devices(const RpCuda *cuda, GError **error)
     return TRUE;
 }
 
-/* Runs out what was issued, or what is left of it after a failure. Streams wait for events of other
- * devices, and those of a device that has failed may never happen. */
+/* Waits for all issued work, or for the rest of it after a failure. Streams wait for events of
+ * other devices, and those of a device that has failed may never happen. */
 static void
 run_out(RpCuda *cuda, const RpRuntimeGpu *gpu, RpRuntimeStream *stream)
 {

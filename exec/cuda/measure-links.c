@@ -11,7 +11,7 @@
  * that they have alone.
  *
  * A group that is slower than its devices alone shares a root complex. If all together are slower
- * than even that explains, host memory is what limits them.
+ * than even that explains, host memory limits them.
  */
 #include "exec/cuda/measure-links.h"
 
@@ -157,7 +157,7 @@ measure_latency(Lines *lines, gint64 *latency_ns, GError **error)
     return TRUE;
 }
 
-/* ---- who shares what ---- */
+/* ---- shared links ---- */
 
 /* Sizes of groups: 2, 4, 8, ..., and all. Returns: the one after @n, 0 after the last */
 static guint
@@ -252,7 +252,7 @@ measure_host(Lines *lines, RpLinks *links, GError **error)
         !rp_measure_host_copies(lines->measurer, rp_measure_buffer_bytes(MOST_HOST_BYTES),
                                 rp_usable_processors(), &copies, error))
         return FALSE;
-    /* a processor reads and writes what it copies */
+    /* a processor reads and writes each byte that it copies */
     links->host_bytes_per_s = together < LIMITED * sum ? together : MAX(together, 2 * copies);
     return TRUE;
 }

@@ -1,5 +1,5 @@
 /**
- * How fast GPUs copy: alone, together, and beside the optimizer.
+ * Measures the rates at which GPUs copy: alone, together, and beside the optimizer.
  */
 #pragma once
 

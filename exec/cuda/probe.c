@@ -1,6 +1,6 @@
 /*
- * Times of a stream. One run in front keeps the device busy while what follows is issued, so that
- * it is never waited for:
+ * Times of a stream. One run in front keeps the device busy while the next ones are issued, so that
+ * the device never waits:
  *
  *   stream   |part 0|part 1|e0|part 0|e1|part 1|e2|part 0|e3| ...
  *             not timed        e1-e0     e2-e1

@@ -1,5 +1,5 @@
 /**
- * A GPU's probe: events around what is issued, pinned memory for its links.
+ * A GPU's probe: events around the issued work, pinned memory for its links.
  */
 #pragma once
 

@@ -259,7 +259,7 @@ pad_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row)
     }
 }
 
-/* Where a sample, or a padding, of @length tokens begins: token @at of the micro-batch. */
+/* Records that a sample, or a padding, of @length tokens begins at token @at of the micro-batch. */
 static void
 add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length)
 {

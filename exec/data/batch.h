@@ -100,7 +100,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatcher, rp_batcher_free)
 
 /**
  * rp_batcher_next:
- * @batch: of the batcher's shape; what it held is lost even if the call fails
+ * @batch: of the batcher's shape; its contents are lost even if the call fails
  *
  * The next iteration, without samples once the epochs are over. On error the batcher stays where it
  * was.
@@ -134,7 +134,7 @@ void rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBat
 gboolean rp_batcher_check_targets(const RpBatcher *batcher, RpTokenBatch *const *batches,
                                   guint n_batches, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Where the batcher stands: what the next iteration begins with, and sums over those before. */
+/* The batcher's place: the start of the next iteration, and sums over those before. */
 RpDataState rp_batcher_state(const RpBatcher *batcher);
 
 /**
@@ -142,7 +142,7 @@ RpDataState rp_batcher_state(const RpBatcher *batcher);
  * @state: of a batcher of the same dataset, seed and shuffling. Shapes may differ: a place is a
  *   number of samples.
  *
- * Errors: %RP_DATASET_ERROR_STATE naming what differs; the batcher stays where it was
+ * Errors: %RP_DATASET_ERROR_STATE naming the difference; the batcher stays where it was
  */
 gboolean rp_batcher_restore(RpBatcher *batcher, const RpDataState *state,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -53,6 +53,6 @@ gboolean rp_data_bytes_hash(const RpDataBytes *bytes, guint64 *hash,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Whether size and time of the open file are those of when it was opened.
- * Errors: G_FILE_ERROR, RP_DATASET_ERROR_FILE saying what changed */
+ * Errors: G_FILE_ERROR, RP_DATASET_ERROR_FILE, naming the change */
 gboolean rp_data_bytes_check_unchanged(const RpDataBytes *bytes,
                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;

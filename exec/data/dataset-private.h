@@ -9,7 +9,7 @@
 /**
  * rp_dataset_fingerprints:
  * @kind: of the source and its version
- * @shape: of what it is cut into
+ * @shape: of the samples that it is cut into
  *
  * Computes the fingerprint of all bytes, and the one that old checkpoints have. Errors: those of
  * rp_data_bytes_get()

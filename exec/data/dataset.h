@@ -124,14 +124,14 @@ guint rp_dataset_vocabulary(const RpDataset *dataset);
 RpFingerprints rp_dataset_fingerprint(const RpDataset *dataset);
 
 /* Whether the file has the size and the time of when it was opened; memory does not change.
- * Errors: %RP_DATASET_ERROR_FILE saying what changed, G_FILE_ERROR */
+ * Errors: %RP_DATASET_ERROR_FILE, naming the change; G_FILE_ERROR */
 gboolean rp_dataset_check_unchanged(const RpDataset *dataset,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Returns which of its files a sample is in. */
 guint rp_dataset_file(const RpDataset *dataset, guint64 index);
 
-/* Where @index stands, without the file: "line 3". (transfer full) */
+/* Place of @index, without the file: "line 3". (transfer full) */
 char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
 
 /**
@@ -139,7 +139,7 @@ char *rp_dataset_locate(const RpDataset *dataset, guint64 index);
  * @index: less than the number of samples
  * @sample: of it, arrays may be written to even if the call fails
  *
- * Checks all of the sample, also what does not fit @sample.
+ * Checks all of the sample, also tokens that do not fit @sample.
  *
  * Errors: %RP_DATASET_ERROR_SAMPLE, one line: `FILE: line 3, column 14: expected …, found …`;
  *   %RP_DATASET_ERROR_FILE if the file has become shorter, G_FILE_ERROR

@@ -6,7 +6,7 @@
 /* The second: the first index of RpDataState.sampled. */
 static const char *const formats[] = {RP_DATA_STATE_FORMAT, RP_DATA_STATE_OLD_FORMAT, NULL};
 
-/* Indices of samples; what they are less than is checked behind the object. */
+/* Indices of samples; their upper limit is checked after the object. */
 static gboolean
 read_held(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {

@@ -1,5 +1,5 @@
 /**
- * A place in the training data: what a checkpoint keeps of it.
+ * A place in the training data, as a checkpoint keeps it.
  *
  * As text one line of JSON, `roundpipe-data/2`. Checked strictly when it is read; whether it fits
  * a dataset is for rp_batcher_restore() to say.

@@ -123,7 +123,7 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
     return TRUE;
 }
 
-/* Where its micro-batch's losses are, on the device. */
+/* Address of its micro-batch's losses on the device. */
 static double *
 loss_of(const RpDeviceAction *action)
 {
@@ -155,7 +155,7 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     return TRUE;
 }
 
-/* Where the micro-batch's samples begin, of which several share a sequence, and where padding does. */
+/* First tokens of the micro-batch's samples, several of which share a sequence, and of padding. */
 static gboolean
 set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
 {
@@ -190,8 +190,8 @@ sums_of(const RpDeviceAction *action, RpInterval layers)
     return action->call.sums + rp_network_elements(action->map->network, before);
 }
 
-/* Squares of what leaves of each layer, for the norm: not of a tied matrix, to which other gradients
- * are added on the host. */
+/* Sums the squares of each layer's leaving gradients, for the norm; not of a tied matrix, to which
+ * other gradients are added on the host. */
 static void
 sum_squares(const RpDeviceAction *action, RpInterval layers, const guint8 *leaving)
 {

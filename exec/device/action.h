@@ -24,7 +24,7 @@ typedef struct {
 /**
  * RpDeviceActionOps:
  * @set_places: networks that have places: @n numbers of @places into the constants, where
- *   rp_network_places_byte() says, before what follows on the device; @places is read now
+ *   rp_network_places_byte() says, before later work on the device; @places is read now
  * @begin_head: makes the losses at call.loss zero, and sets call.targets to the device's copy of @targets: @n of them,
  *   and if @packed as many rows, T after the first
  * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is

@@ -1,5 +1,5 @@
 /**
- * Whether arenas are what a plan needs.
+ * Checks that arenas are as a plan needs them.
  */
 #pragma once
 

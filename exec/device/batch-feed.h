@@ -31,7 +31,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpBatchFeed, rp_batch_feed_free)
 RpBatchFeedCall *rp_batch_feed_push(RpBatchFeed *feed, guint64 iteration, guint call,
                                     const RpTokenBatch *batch);
 
-/* Caller: the tasks of @iteration are over. What its tokens took is used for calls to come; its
+/* Caller: the tasks of @iteration are over. The memory of its tokens is used for later calls; its
  * losses stay. */
 void rp_batch_feed_let_go(RpBatchFeed *feed, guint64 iteration);
 

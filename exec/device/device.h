@@ -1,6 +1,6 @@
 /**
- * Where a trainer's devices are: threads of the host, or GPUs. What training needs of a backend
- * beside the engine's operations; one table a backend.
+ * A trainer's devices: threads of the host, or GPUs. A backend's operations for training, beside
+ * the engine's; one table a backend.
  */
 #pragma once
 
@@ -11,14 +11,14 @@
 #include "exec/measure/probe.h"
 
 typedef struct {
-    guint64 memory_bytes; /* limit of a device's arena; 0 = what it has */
+    guint64 memory_bytes; /* limit of a device's arena; 0 = its memory */
     /* (nullable) (array): factors of devices on threads: after an action each rests until it has
      * taken its factor times as long; borrowed */
     const RpSlow *slow;
 } RpDeviceOptions;
 
-/* How host memory was made ready for copies of devices, and devices for the first step; all zero: they
- * were not, or not yet. */
+/* Times of preparing host memory for copies of devices, and devices for the first step; all zero:
+ * they were not prepared, or not yet. */
 typedef struct {
     guint64 arena_bytes;
     guint64 pinned_bytes;

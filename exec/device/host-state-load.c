@@ -157,7 +157,7 @@ rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimi
  *   one, async     weights: the last step's, rounded now   gradients: those that the next step
  * reads */
 
-/* Where weights older than the masters stand, a layer of them; %NULL: nothing to put aside. */
+/* Address of a layer's weights that are older than the masters; %NULL: nothing to put aside. */
 static void *
 aside(const RpHostState *host_state, const RpHostStateLayer *layer)
 {

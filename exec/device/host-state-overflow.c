@@ -117,7 +117,7 @@ rp_host_state_note_finite(RpHostState *host_state, gboolean finite, const double
         return TRUE;
     if (!host_state->options.scale_loss)
         return rp_host_state_fail_gradient(host_state, first_broken(host_state, sums), error);
-    /* a scale that small has lost what it was to keep */
+    /* a scale that small no longer prevents underflow */
     if (host_state->state.loss_scale.scale < FLT_MIN ||
         (options->max_skipped > 0 && host_state->n_skipped >= options->max_skipped))
         return give_up(host_state, step, sums, error);

@@ -143,7 +143,7 @@ gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer,
 void rp_host_state_publish(RpHostState *host_state, guint layer, void *published);
 /* The same into every version; of several servers, those of all shares. */
 void rp_host_state_publish_all(RpHostState *host_state, guint layer);
-/* How many servers there are. */
+/* Number of servers. */
 guint rp_host_state_servers(const RpHostState *host_state);
 /* Updates as of a fresh run. */
 void rp_host_state_begin_fresh(RpHostState *host_state);

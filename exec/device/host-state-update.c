@@ -226,7 +226,7 @@ sum_up(RpHostState *host_state, const RpBackendTask *task)
     close_iteration(host_state, iteration, &clip, decision->scale);
 }
 
-/* Not gated: what the norm would have reported, as far as it is the layer's. */
+/* Not gated: decides by the layer's own part of the norm's numbers. */
 static gboolean
 decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
@@ -259,7 +259,7 @@ written(const RpHostState *host_state, const RpBackendTask *task)
     return NULL;
 }
 
-/* Where the step finds the gradients of @layer from parameter @first on; none of RP_NONE. */
+/* Gradients of @layer from parameter @first on that the step reads; none of RP_NONE. */
 static RpGradient
 step_gradients(const RpHostState *host_state, guint layer, guint64 first)
 {

@@ -268,7 +268,8 @@ decay_spans(const RpHostState *host_state, guint layer)
     const RpWeights *weights = rp_network_weights(host_state->network);
     const RpLayerLayout *layout = rp_network_layout(host_state->network, layer);
     GArray *spans = g_array_new(FALSE, FALSE, sizeof(RpParameterSpan));
-    /* where a trained weight begins, and what it is: experts' stand in another order than listed */
+    /* first element of a trained weight, and the weight: experts' stand in another order than
+     * listed */
     typedef struct {
         guint64 element;
         const RpWeight *weight;
@@ -320,7 +321,7 @@ gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
     return TRUE;
 }
 
-/* Weights that the optimizer shares with the devices: what the next iteration reads is older. */
+/* Weights that the optimizer shares with the devices: the next iteration reads older ones. */
 static void
 share_newest(RpHostState *host_state)
 {
@@ -335,7 +336,7 @@ share_newest(RpHostState *host_state)
                                              host_state->element_bytes);
 }
 
-/* Memory of what servers exchange. */
+/* Memory of messages between servers. */
 static void
 attach_shares(RpHostState *host_state)
 {
@@ -427,7 +428,7 @@ rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,
 guint
 rp_host_state_version(const RpHostState *host_state, guint64 iteration)
 {
-    /* the step of iteration T writes what T + n reads, n versions on */
+    /* the step of iteration T writes the weights that T + n reads, with n versions */
     return (guint)((host_state->evaluates ? host_state->next_iteration + host_state->n_versions - 1
                                           : iteration) %
                    host_state->n_versions);

@@ -27,7 +27,7 @@ GQuark rp_host_state_error_quark(void);
 typedef enum {
     RP_HOST_STATE_ERROR_GRADIENT, /* a gradient is not finite and there is no loss scale to lower */
     RP_HOST_STATE_ERROR_LOSS,     /* the same of a loss */
-    RP_HOST_STATE_ERROR_MEMORY,   /* the arena does not hold what the plan places there */
+    RP_HOST_STATE_ERROR_MEMORY,   /* the arena does not hold the plan's buffers */
     RP_HOST_STATE_ERROR_PLAN      /* the plan was made for another network */
 } RpHostStateError;
 
@@ -82,7 +82,7 @@ RpHostState *rp_host_state_new(const RpNetwork *network, const RpPlan *plan,
 void rp_host_state_free(RpHostState *host_state);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpHostState, rp_host_state_free)
 
-/* Where the machine has several memory nodes. */
+/* Placement on a machine with several memory nodes. */
 typedef struct {
     /* nodes that threads of the optimizer run on; 0: nothing was requested of the system */
     guint nodes;
@@ -221,9 +221,9 @@ void rp_host_state_end_evaluation(RpHostState *host_state);
 gboolean rp_host_state_evaluates(const RpHostState *host_state);
 
 RpUpdateState rp_host_state_updates(const RpHostState *host_state);
-/* Full-precision weights and moments of what a layer trains. A tied head has only its own (the
- * norm). Of several servers, those of the own share; but weights of a form that shares them are all
- * of the layer's. */
+/* Full-precision weights and moments of a layer's trained parameters. A tied head has only its own
+ * (the norm). Of several servers, those of the own share; but weights of a form that shares them
+ * are all of the layer's. */
 RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
 /* The parameters that a layer trains and whose state server @server has, or this one; with one
  * server, all. */

@@ -1,5 +1,5 @@
 /**
- * Targets of a micro-batch without those that are masked: what the head need not compute. Filled up
+ * Targets of a micro-batch without masked ones, which the head need not compute. Filled up
  * with some that are, to a multiple of a step, so that few sizes occur however many are masked: a
  * GPU has a plan for each size of a matmul.
  *

@@ -1,6 +1,6 @@
 #include "exec/device/task-map.h"
 
-/* Where what stays on devices is, and what is left of layers that go up. */
+/* Places of resident layers on devices, and the upload of the other layers. */
 static void
 find_residents(RpTaskMap *map, const RpPlan *plan)
 {
@@ -284,7 +284,7 @@ copy_parameters(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move
 }
 
 /* Gradients of a chunk down: to the host, or to the staging buffer if they are to be added to
- * what is there. */
+ * earlier ones. */
 static gboolean
 copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move, gpointer user_data,
                GError **error)

@@ -29,12 +29,12 @@ typedef struct {
     gboolean kept_sums;         /* these are sums of rounds */
     const RpPlanStage **stages; /* the plan's */
     guint64 *constants;         /* [gpus] offset in the device's arena */
-    guint64 *residents;      /* [gpus][n_layers] the same of what stays there, or RP_LAYOUT_NONE */
-    guint64 *first;          /* [n_layers] where a layer begins among what goes up of all */
+    guint64 *residents;      /* [gpus][n_layers] the same for resident weights, or RP_LAYOUT_NONE */
+    guint64 *first;          /* [n_layers] first byte of a layer in the upload of all */
     gboolean device_squares; /* devices sum the squares of leaving gradients */
     guint rounds;            /* rounds of an iteration */
     gboolean layerwise;      /* parameters and leaving gradients have a buffer for each layer */
-    guint *saved_groups;     /* [n_layers] what forwards save for their backwards */
+    guint *saved_groups;     /* [n_layers] groups that forwards save for their backwards */
     RpSavedPlace *saved;     /* [gpus][n_layers] of the running action's layers */
     gboolean is_packed;      /* the upload is expanded before actions read it */
     gint32 *packed;          /* [gpus][2][T] targets that are not masked, and their rows */
@@ -75,14 +75,14 @@ rp_task_map_place(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
 
 /* Returns: (nullable): the task's access of that role */
 const RpBackendAccess *rp_task_access(const RpBackendTask *task, RpAccessRole role);
-/* Where the task's buffer of that role is. Returns: (nullable): it has none */
+/* Address of the task's buffer of that role. Returns: (nullable): it has none */
 void *rp_task_operand(const RpTaskMap *map, const RpBackendTask *task, RpAccessRole role);
 
 /* Layers that a fused task runs. */
 RpStageSteps rp_task_steps(const RpTaskMap *map, const RpBackendTask *task);
 /* Parameters of the task's stage, as its first layer's begin. */
 const void *rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task);
-/* Where the action's layers save things, or have saved them; %NULL: nowhere. */
+/* Place where the action's layers save values, or have saved them; %NULL: nowhere. */
 const RpSavedPlace *rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task);
 
 /* Layers that are resident on @device. */
@@ -107,9 +107,8 @@ typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *sou
 /**
  * rp_task_copy:
  *
- * The pieces of a transfer: activations, what layers save, token ids (from the feed's batch), parameters of a chunk
- * (a tied matrix from where it lives), gradients of a chunk (to the host, or staged in later
- * rounds).
+ * The pieces of a transfer: activations, saved values of layers, token ids (from the feed's batch), parameters of a
+ * chunk (a tied matrix from where it lives), gradients of a chunk (to the host, or staged in later rounds).
  *
  * Errors: those of @move
  */

@@ -58,12 +58,12 @@ typedef void (*RpBackendFailed)(gpointer user_data, RpTaskId task, GError *error
  * RpBackendOps:
  * @open_arenas: allocates every arena, once, before anything is issued; n = gpus + 1, host last
  * @lane_new: @kind as rp_plan_lane_kind(); called for every lane of every device
- * @lane_free: runs out what was issued, then frees it; tasks are skipped after @cancel
+ * @lane_free: waits for issued work, then frees the lane; tasks are skipped after @cancel
  * @event_new: an event that lanes of @device record
  * @launch: a compute action (or a part of it)
  * @copy: a transfer; never in parts
- * @record: @event happens when all that was issued to @lane before has ended
- * @wait: what is issued to @lane from now on begins @delay_ns after @event or later. A delay stands
+ * @record: @event happens when all work issued to @lane before has ended
+ * @wait: work issued to @lane from now on begins @delay_ns after @event or later. A delay stands
  *   for a hop of a `compute` plan; it is 0 in `full` plans
  * @wait_host: blocks the calling thread until @event has happened.
  *   Errors: RP_BACKEND_ERROR_CANCELLED, or why it never will

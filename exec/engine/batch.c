@@ -54,7 +54,8 @@ take_event(RpBatch *batch, const RpEngine *engine, guint device, GError **error)
     return g_ptr_array_index(pool->events, pool->n_used++);
 }
 
-/* Devices take turns (§3.2): what one needs now another needs an iteration later. */
+/* Makes all pools as large as the largest, as devices rotate (§3.2): the events that one needs now
+ * another needs an iteration later. */
 static gboolean
 level_pools(RpBatch *batch, const RpEngine *engine, GError **error)
 {

@@ -21,7 +21,8 @@ typedef struct {
 void rp_counter_init(RpCounter *counter);
 void rp_counter_clear(RpCounter *counter);
 
-/* One thread at a time; @value never falls. What was written before is seen by those let through.
+/* Called by one thread at a time; @value never falls. Threads that it lets through see all earlier
+ * writes.
  */
 void rp_counter_advance(RpCounter *counter, guint64 value);
 

@@ -63,9 +63,9 @@ typedef struct {
 } RpBatch;
 
 /* The workers of a device. Uploads of parameters wait for the optimizer, and downloads of gradients
- * for sums of rounds: host tasks, which must not hold up the issue of what does not need them. */
+ * for sums of rounds: host tasks, which must not hold up the issue of other work. */
 typedef enum {
-    RP_ISSUER_COMPUTE = 0, /* with activations; what issuers[] says of lanes it does not name */
+    RP_ISSUER_COMPUTE = 0, /* with activations; issuers[] has it for lanes that it does not name */
     RP_ISSUER_PARAMETER_UP,
     RP_ISSUER_GRADIENT_DOWN,
     RP_ISSUERS

@@ -137,12 +137,13 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->next_id = rp_plan_first_id(plan);
     if (engine->options.keep_trace)
         engine->trace = rp_trace_new(plan, RP_TRACE_MEASURED);
-    /* by one thread, before workers fail: what GLib makes at its first error */
+    /* makes GLib's data for errors on one thread, before workers fail */
     g_error_free(g_error_new_literal(RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, ""));
     (void)rp_engine_error_quark();
     backend->failed = backend_failed;
     backend->failed_data = engine;
-    /* the ender before what it frees, the others after what they use */
+    /* starts the ender before the things that it frees, and other threads after the things that
+     * they use */
     if (!start_thread(&engine->ender, rp_ender_run, engine, error)) {
         free_engine(engine);
         return NULL;

@@ -43,7 +43,7 @@ typedef void (*RpEngineDone)(gpointer user_data, guint64 batch, const RpTraceRec
 
 typedef struct {
     guint ring;          /* batches in flight at most; 0 = 4 */
-    gboolean retire;     /* rp_plan_retire() what is done */
+    gboolean retire;     /* rp_plan_retire() finished tasks */
     gboolean keep_trace; /* keep all records for rp_engine_steal_trace(); it grows */
     RpEngineDone done;   /* may be %NULL */
     gpointer user_data;
@@ -67,11 +67,11 @@ RpEngine *rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions 
 /**
  * rp_engine_stop:
  *
- * Stops what still runs and waits for every thread, five seconds at most: one that issues to a
+ * Stops all running work and waits for every thread, five seconds at most: one that issues to a
  * device which waits for another that has failed may never come back from the driver.
  *
  * Returns: %FALSE if a thread is left. It only returns, whenever it comes back, but reads its
- * task's data before: neither the backend, nor what the backend borrows (the network, the host's
+ * task's data before: neither the backend, nor the data it borrows (the network, the host's
  * state, batches of tokens), nor the plan may be freed any more
  */
 gboolean rp_engine_stop(RpEngine *engine);

@@ -59,7 +59,7 @@ void rp_soft_cancel(RpBackend *backend);
 /* For RpSoftRun. */
 guint rp_soft_lane_device(const RpBackendLane *lane);
 RpLaneKind rp_soft_lane_kind(const RpBackendLane *lane);
-/* When the running task could begin: what came before is over, and it was issued. */
+/* Time at which the running task could begin: the tasks before it were over, and it was issued. */
 gint64 rp_soft_lane_time_ns(const RpBackendLane *lane);
 void rp_soft_lane_set_time(RpBackendLane *lane, gint64 time_ns);
 /* Sleeps until the real clock has come to @time_ns, or until cancelled. Any thread. */

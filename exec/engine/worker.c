@@ -6,11 +6,10 @@
  *                   record end
  *   host worker     for each task of its lane:    wait for events, run, report
  *
- * A device worker sleeps only for what must be true before it may issue: a host task that is done,
- * a record that another worker has issued (not: that has happened). Dependencies are on smaller
- * ids, and each worker goes by ids, so the smallest task that was not issued can always be: workers
- * cannot wait for each other in a
- * circle. */
+ * A device worker sleeps only for conditions that must hold before it may issue: a host task that
+ * is done, a record that another worker has issued (not: that has happened). Dependencies are on
+ * smaller ids, and each worker goes by ids, so the smallest task that was not issued can always be:
+ * workers cannot wait for each other in a circle. */
 #include "exec/engine/engine-private.h"
 
 #include <time.h>

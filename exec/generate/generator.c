@@ -19,7 +19,7 @@ struct _RpGenerator {
     float *logits;
 };
 
-/* The network for some tokens of each sequence, with what its calls need of the device. */
+/* The network for some tokens of each sequence, with the device memory of its calls. */
 typedef struct {
     RpGenerator *generator;
     RpNetwork *network;
@@ -238,7 +238,7 @@ longest_of(const Answering *answering)
     return longest;
 }
 
-/* All prompts at once, with what has been answered: shorter ones are followed by tokens that nobody sees. */
+/* Runs all prompts at once, with their answers so far: shorter ones are followed by tokens that nothing attends to. */
 static gboolean
 begin(Answering *answering, GError **error)
 {

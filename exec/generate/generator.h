@@ -1,6 +1,6 @@
 /**
- * Answers to prompts of token ids, on one device: each token is chosen from what the model thinks of
- * it, until one that ends.
+ * Answers to prompts of token ids, on one device: each token is chosen by the model's logits, until
+ * an end-of-sequence token.
  *
  *   prompt   7 4 + 5 8 =      all of it goes through the model; keys and values are kept -> 2
  *            2                one token more, which attends to them                      -> 3
@@ -17,7 +17,7 @@
 #define RP_GENERATE_ERROR (rp_generate_error_quark())
 GQuark rp_generate_error_quark(void);
 typedef enum {
-    RP_GENERATE_ERROR_MEMORY /* the model does not fit into what there is */
+    RP_GENERATE_ERROR_MEMORY /* the model does not fit into the memory */
 } RpGenerateError;
 
 /* Sequences that are answered at once, at most; tokens that end an answer. */

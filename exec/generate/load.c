@@ -13,7 +13,7 @@ G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 /* Elements that are read at a time. */
 #define PIECE ((guint64)1 << 20)
 
-/* Adapters may be stored wider than what they run in, experts packed. */
+/* Adapters may be stored in a wider type than they run in, and experts packed. */
 static gboolean
 store(RpProbe *probe, const RpWeights *weights, guint index, RpDtype storage, guint8 *at,
       GError **error)
@@ -34,7 +34,7 @@ store(RpProbe *probe, const RpWeights *weights, guint index, RpDtype storage, gu
     return TRUE;
 }
 
-/* All of what is packed as one: of a stack the first stands for it. */
+/* All tensors that are packed as one: in a stack the first stands for all. */
 static gboolean
 expand(RpProbe *probe, const RpWeights *weights, guint index, const RpWeightPlace *place,
        guint8 *at, GError **error)

@@ -142,7 +142,7 @@ for_each_kv_head(const RpAttentionArgs *args, void (*work)(Place *place, void *w
 }
 
 typedef struct {
-    float *q, *k, *v; /* [RP_BLOCK,D], of what is not fp32 */
+    float *q, *k, *v; /* [RP_BLOCK,D], for storages other than fp32 */
     float *out;       /* [RP_BLOCK,D] */
     float *scores;    /* [RP_BLOCK,RP_BLOCK] */
     float *maximum;   /* [RP_BLOCK] */
@@ -262,7 +262,7 @@ rp_host_attention_forward(RpKernelStream *stream, const RpAttentionArgs *args)
 }
 
 typedef struct {
-    float *q, *k, *v;        /* [RP_BLOCK,D], of what is not fp32 */
+    float *q, *k, *v;        /* [RP_BLOCK,D], for storages other than fp32 */
     float *out, *d_out;      /* the same */
     float *dq;               /* [RP_BLOCK,D] */
     float *scores, *dscores; /* [RP_BLOCK,RP_BLOCK]: P and Z */
@@ -402,7 +402,7 @@ sink_of(const RpSinkArgs *args, size_t head)
     return *rp_host_load(args->dtype, args->sinks, head, 1, &buffer);
 }
 
-/* Returns: what attention has left of the row. */
+/* Returns: the share of the row that attention keeps. */
 static float
 join_sink(float sink, float *lse)
 {

@@ -2,7 +2,7 @@
  * copies. The default where there is no GPU, and the oracle of the CUDA backend.
  *
  *   host arena      weights, gradients, optimizer state, stashed activations
- *   device arenas   what the plan places there; a device's tasks touch nothing
+ *   device arenas   the plan's buffers; a device's tasks touch nothing
  * else */
 #include <errno.h>
 #include <string.h>

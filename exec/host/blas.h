@@ -29,5 +29,5 @@ typedef struct {
  */
 const RpBlas *rp_host_blas(void);
 
-/* Why there is none, and what to do. (transfer none) (nullable): there is */
+/* The reason for which there is none, and the remedy. (transfer none) (nullable): there is */
 const char *rp_host_blas_problem(void);

@@ -216,7 +216,7 @@ rp_host_find_broken(RpKernelStream *stream, const RpFindBrokenArgs *args)
     const uint16_t infinity = args->dtype == RP_DTYPE_BF16 ? 0x7f80 : 0x7c00;
     const uint32_t *wide = args->x;
     const uint16_t *narrow = args->x;
-    /* as wide as what is looked at: vectors of one width */
+    /* as wide as the values: vectors of one width */
     uint32_t found_wide = 0;
     uint16_t found_narrow = 0;
 
@@ -289,7 +289,7 @@ rp_host_sum_squares(RpKernelStream *stream, const RpSumSquaresArgs *args)
     for (size_t first = 0; first < args->n; first += RP_SQUARES_BLOCK)
         sum +=
             sum_block_squares(args->dtype, args->x, first, MIN(RP_SQUARES_BLOCK, args->n - first));
-    /* squares of floats do not overflow a double: only what is broken already breaks the sum */
+    /* squares of floats do not overflow a double: only values that are not finite make the sum so */
     if (args->broken != NULL && !isfinite(sum))
         *args->broken = 1;
     *args->sum += sum;

@@ -19,7 +19,7 @@
  */
 const RpKernels *rp_host_kernels(void);
 
-/* Address space of a thread that multiplies: OpenBLAS's buffer, of which it touches what it needs.
+/* Address space of a thread that multiplies: OpenBLAS's buffer, of which only a part is touched.
  */
 #define RP_HOST_MATMUL_BUFFER_BYTES ((gsize)129 << 20)
 
@@ -33,6 +33,6 @@ const RpKernels *rp_host_kernels(void);
  * there is none.
  *
  * Returns: whether OpenBLAS is loaded
- * Errors: %G_FILE_ERROR_NOENT if it cannot be: why, and what to install
+ * Errors: %G_FILE_ERROR_NOENT if it cannot be: the reason, and the package to install
  */
 gboolean rp_host_reserve_matmul(guint threads, guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;

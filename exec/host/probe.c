@@ -1,6 +1,6 @@
 /*
  * A virtual device's memory is the host's, so both directions of its link are one measurement, and
- * what limits all copies together is what the processors copy at once.
+ * all copies together are limited by the processors' rate.
  *
  * The buffers are larger than the caches: pieces as large as a block's weights walk through them.
  *

@@ -77,7 +77,7 @@ rp_host_route_forward(RpKernelStream *stream, const RpRouteArgs *args)
     }
 }
 
-/* Adds what the auxiliary loss does to the gradient of a token's logits. */
+/* Adds the auxiliary loss's part to the gradient of a token's logits. */
 static void
 add_balance(const RpRouteArgs *args, const float *logits, float *gradient)
 {

@@ -1,5 +1,5 @@
 /*
- * Where tokens meet the vocabulary: embedding, and cross-entropy of a chunk of logits.
+ * Kernels over the vocabulary: embedding, and cross-entropy of a chunk of logits.
  *
  *   embedding       y[t] = weight[ids[t]]                                                       =
  *                   d_weight[ids[t]] += dy[t], t ascending, not for the padding id             +=

@@ -11,8 +11,8 @@
  *    pointers are of the backend's memory, workspaces at multiples of 64 bytes, arrays at
  *    multiples of their element.
  *  - `dtype`: storage of all arrays that are not declared float, int32_t or double: activations,
- *    their gradients, and weights. Arithmetic and sums are fp32 (double where said so); what is
- *    stored as bf16 or fp16 is rounded once, at the end.
+ *    their gradients, and weights. Arithmetic and sums are fp32 (double where said so); values
+ *    stored as bf16 or fp16 are rounded once, at the end.
  *  - Gradients of weights are fp32 and `+=`, so that they add up over micro-batches; everything
  *    else is `=` unless said otherwise.
  *  - The order of every sum depends on shapes only: the same arguments give the same bits.
@@ -74,7 +74,7 @@
 
 #define RP_KERNELS(K, W) RP_LIBRARY_KERNELS(K, W) RP_LAUNCHED_KERNELS(K, W)
 
-/* How the operands of a matmul stand in memory; always C[m,n] = sum over k. */
+/* Layout of a matmul's operands in memory; always C[m,n] = sum over k. */
 typedef enum {
     RP_MATMUL_NT, /* A[m,k] B[n,k]: Y = X W^T, forward with W[out,in] as Hugging Face has it */
     RP_MATMUL_NN, /* A[m,k] B[k,n]: dX = dY W, input gradient */
@@ -149,7 +149,7 @@ typedef struct {
     void *workspace;
 } RpGroupedMatmulArgs;
 
-/* forward:  y[t,o] += bias[o], for what is stored already: a matmul adds its own bias;
+/* forward:  y[t,o] += bias[o], for stored values: a matmul adds its own bias;
  * backward:  d_bias[o] += sum_t dy[t,o] */
 typedef struct {
     RpDtype dtype;
@@ -206,7 +206,7 @@ typedef struct {
  * q/k norm, then rope, in one pass over memory: a head is a row of the norm, n = D.
  * forward:   rmsnorm_forward, then rope_forward
  * backward:  rope_backward, then rmsnorm_backward
- * What is between the two is rounded to the storage, as if they ran one after the other.
+ * Values between the two are rounded to the storage, as if they ran one after the other.
  */
 typedef struct {
     RpDtype dtype;
@@ -429,9 +429,9 @@ typedef struct {
     float value;
 } RpFillArgs;
 
-/* y[r,i] = scale x[r,i] where word i % 4 of Philox4x32-10 (exec/kernels/philox.h) of the counter
- * (i / 4, row + r, step, 0) is @threshold or more, else 0; or += with @accumulate. Nothing is kept of
- * what is dropped: the same arguments drop it again. Bit for bit the same in every backend. */
+/* y[r,i] = scale x[r,i] where word i % 4 of Philox4x32-10 (exec/kernels/philox.h) of the counter (i
+ * / 4, row + r, step, 0) is @threshold or more, else 0; or += with @accumulate. Dropped elements
+ * are not recorded: the same arguments drop them again. Bit for bit the same in every backend. */
 typedef struct {
     RpDtype dtype;
     size_t rows, n; /* shape of an array [rows,n] */

@@ -1,6 +1,6 @@
 /**
  * Rows and arguments of the kernels between router and output of a mixture of experts, but for the
- * matmuls. exec/kernels/args.h includes this file and says what is common to all kernels.
+ * matmuls. exec/kernels/args.h includes this file and has the rules common to all kernels.
  *
  * T tokens choose k of E experts each: an assignment a = t k + j, and as many rows, R = T k. Rows
  * are sorted by expert, within an expert by assignment; none is padding. Sizes come from shapes
@@ -98,7 +98,7 @@ typedef struct {
     void *y;              /* [T,n]; may be residual */
 } RpCombineRowsArgs;
 
-/* How z = x W_gate_up + bias holds gate and up, and what is made of them. */
+/* Layout of gate and up in z = x W_gate_up + bias, and the activation. */
 typedef enum {
     RP_EXPERT_SILU,   /* halves: gate z[r,i], up z[r,m+i] */
     RP_EXPERT_CLAMPED /* neighbours: gate z[r,2i], up z[r,2i+1]; GPT-OSS */
@@ -113,7 +113,7 @@ typedef enum {
  * backward:  with w = weights[assigned[r]], t the token of row r, e its expert:
  *            dz = w g act_a, w g act_b;  product[r,i] = w act[r,i], for the gradient of W_down
  *            d_weights[assigned[r]] = sum_i act[r,i] g[r,i] + sum_c bias[e,c] dy[t,c]
- * g[r] = dy[t] W_down is what reaches act if the row had weight 1. So the output of W_down is needed
+ * g[r] = dy[t] W_down is act's gradient if the row had weight 1. So the output of W_down is needed
  * by no gradient, and is not kept. Sums fp32.
  * Source: Shazeer 2020, equation 6; transformers 5.23 Qwen3MoeExperts, GptOssExperts
  */

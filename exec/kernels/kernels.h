@@ -12,8 +12,8 @@
 
 #include "exec/kernels/args.h"
 
-/* Where operations are issued, in order. The backend's own; NULL for the host, which runs them at
- * once on the calling thread. */
+/* The stream in which operations are issued, in order. Each backend has its own; NULL for the host,
+ * which runs them at once on the calling thread. */
 typedef struct _RpKernelStream RpKernelStream;
 
 #define RP_KERNELS_ERROR (rp_kernels_error_quark())

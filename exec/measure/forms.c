@@ -1,7 +1,7 @@
 /*
- * How fast processors step each form of the optimizer (core/base/moments.h), in caches: every thread steps
- * parameters of its own over and over, all at the same time: two threads of one processor share what it
- * can do. In memory a form is as fast as its bytes allow, or as this.
+ * Measures how fast processors step each state format of the optimizer (core/base/moments.h), in caches: every thread
+ * steps parameters of its own over and over, all at the same time, as two threads of one processor share its units. In
+ * memory a format is as fast as its bytes allow, or as this.
  */
 #include "exec/measure/measure.h"
 #include "exec/optim/optimizer.h"

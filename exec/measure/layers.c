@@ -106,7 +106,7 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
     return TRUE;
 }
 
-/* ---- layers at work beside what is measured ---- */
+/* ---- layers at work beside a measurement ---- */
 
 /* A layer that runs on one device until it is stopped. */
 typedef struct {

@@ -1,5 +1,5 @@
 /**
- * A layer that is run over and over: what exec/measure/layers.c, rooms.c and saved.c share.
+ * A layer that is run over and over; shared by exec/measure/layers.c, rooms.c and saved.c.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ typedef struct {
     const RpNetwork *network;
     gboolean has_codes; /* as the layer reads its weights */
     guint boundary;
-    RpStageCall call; /* with every pointer; parts take what is theirs */
+    RpStageCall call; /* with every pointer; parts take theirs */
     void *room[RP_N_ROOMS];
     guint n_copies; /* copies of weights and sums, one after the other in their buffers; > 0 */
     guint copy;     /* the copy in use */
@@ -39,7 +39,7 @@ typedef struct {
 } RpMeasuredLayer;
 
 /* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the
- * processors'. Errors: the probe's; what there is then is given back by give_rooms(), too */
+ * processors'. Errors: the probe's; give_rooms() then gives back the buffers taken so far, too */
 gboolean rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

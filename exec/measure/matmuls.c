@@ -73,7 +73,7 @@ make_tile(RpDtype dtype, GRand *random, void *tile)
         ((guint8 *)tile)[i] = (guint8)(0x34 + g_rand_int_range(random, 0, 16));
 }
 
-/* The tile goes up once; what stands there is doubled on the device. */
+/* The tile goes up once, and is then doubled on the device. */
 static gboolean
 fill(const Product *product, guint room, RpDtype dtype, gsize n, GError **error)
 {

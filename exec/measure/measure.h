@@ -30,14 +30,14 @@ typedef struct {
  * @values: (array length=n): durations, ns; sorted on return
  * @n: > 0
  *
- * Drops outliers first: values more than 1.5 interquartile ranges above the third quartile, which
- * is what a run that was interrupted takes. No value is too short.
+ * Drops outliers first: values more than 1.5 interquartile ranges above the third quartile, as
+ * interrupted runs are. No value is too short.
  *
  * Source: Tukey, Exploratory Data Analysis, 1977, §2C (outer side only)
  */
 RpTimes rp_times_of(gint64 *values, guint n);
 
-/* @amount per second, of what took so long. */
+/* @amount per second, for these times. */
 double rp_times_rate(const RpTimes *times, double amount);
 
 typedef struct _RpMeasureWork RpMeasureWork;
@@ -55,7 +55,7 @@ struct _RpMeasurer {
 
 /**
  * rp_measurer_run:
- * @probe: (nullable): times what is issued to its stream; %NULL: what the calling thread takes
+ * @probe: (nullable): times the work issued to its stream; %NULL: the calling thread is timed
  * @parts: (array length=n_parts): run one after the other, each timed by itself; at most
  *   RP_PROBE_MAX_PARTS
  * @times: (out) (array length=n_parts)
@@ -98,7 +98,7 @@ void *rp_measure_reserve(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
  * G_IO_ERROR_NO_SPACE */
 void *rp_measure_take(RpPool *pool, gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* How large buffers must be for no cache to hold them: from 64 MiB to @most. */
+/* Size of buffers that no cache holds: from 64 MiB to @most. */
 gsize rp_measure_buffer_bytes(gsize most);
 
 /**
@@ -165,7 +165,7 @@ gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtyp
  * @available_bytes: of the host's memory
  *
  * How many the optimizer is measured with: all, or as many as keep every thread's share out of its
- * caches, within 32 GiB and an eighth of what is available; but not fewer than 64 MiB hold.
+ * caches, within 32 GiB and an eighth of the available memory; but not fewer than 64 MiB hold.
  */
 gsize rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,
                                       guint64 available_bytes);

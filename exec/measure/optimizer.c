@@ -81,7 +81,7 @@ apply_step(gpointer data)
     }
 }
 
-/* Into what the next copy overwrites. */
+/* Copies into a buffer that the next copy overwrites. */
 static void
 accumulate(gpointer data)
 {
@@ -153,7 +153,7 @@ array_bytes(gsize n, gsize element_bytes)
     return rp_align_up(n * element_bytes, PAGE);
 }
 
-/* Makes layer @l of what begins at @memory. Returns: where it ends */
+/* Makes layer @l of the memory at @memory. Returns: its end */
 static guint8 *
 place_layer(Update *update, guint l, guint8 *memory)
 {

@@ -23,20 +23,21 @@ typedef void (*RpProbePart)(gpointer data);
  * @most_repeats: in one go, at most RP_PROBE_MAX_REPEATS; 1 where each run ends before the next is
  *   issued
  * @warm_up_seconds: that runs take before any counts, beside the first
- * @swing_seconds: over which times have to be taken, since the device's clocks swing about what its
- *   power allows; layers then get means. 0 where they do not
+ * @swing_seconds: over which times have to be taken, since the device's clocks swing about the rate
+ *   that its power allows; layers then get means. 0 where they do not
  * @take: zeroed memory of the device, at a multiple of 256; freed with @give, which takes %NULL too
  * @upload: from memory of the host; done on return
  * @download: to memory of the host, of all that was issued so far; done on return
  * @stream: that parts issue to
- * @time: runs the parts in turn, @repeats times; ns[r * n_parts + p]: how long the device took for
- *   what run r of part p issued, one run behind the other without a gap between them
- * @describe: device, processors, gpu_memory_bytes: what a plan for profile->gpus devices may have
+ * @time: runs the parts in turn, @repeats times; ns[r * n_parts + p]: the device's time for run r
+ *   of part p, one run after the other without a gap between them
+ * @describe: device, processors, gpu_memory_bytes: memory that a plan for profile->gpus devices may
+ *   have
  * @n_link_measures: that @measure_links makes
  * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns; sums of copies at
  *   once may stay 0. Of one device, the probe's
  * @begin_copies: (nullable): the first @devices devices copy from pinned memory of the host until
- *   @end_copies; returns what that wants to know. NULL where the host's processors do the copying
+ *   @end_copies; returns its argument. NULL where the host's processors do the copying
  * @end_copies: (nullable): frees @copies; @bytes_per_s (out): of all together, if they succeeded
  *
  * Errors: the backend's own; those of a cancelled measurement
@@ -71,7 +72,7 @@ struct _RpProbe {
     guint n_beside;
 };
 
-/* Whether what devices compute with goes over a link: they have memory of their own. */
+/* Whether devices' data go over a link, as they have memory of their own. */
 static inline gboolean
 rp_probe_has_links(const RpProbe *probe)
 {

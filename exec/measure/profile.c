@@ -107,7 +107,7 @@ measure_machine(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 par
         (parameters > 0 &&
          !rp_measure_optimizer(measurer, probe, dtype, parameters, profile, error)))
         return FALSE;
-    /* host memory allows at least what one of them does alone */
+    /* host memory allows at least the rate of one of them alone */
     links->host_bytes_per_s =
         MAX(MAX(links->host_bytes_per_s, MAX(links->h2d_bytes_per_s, links->d2h_bytes_per_s)),
             (double)rp_measure_optimizer_traffic(profile) * profile->optimizer_parameters_per_s);
@@ -178,7 +178,7 @@ rp_measure_head_memory(RpProbe *probe, guint64 limit_bytes)
         return 0;
     profile->gpus = 1;
     probe->ops->describe(probe, profile);
-    /* whole GiB: what is free differs by a little from run to run */
+    /* whole GiB: the free memory differs by a little from run to run */
     return (limit_bytes > 0 ? limit_bytes : profile->gpu_memory_bytes) / RP_GIB * RP_GIB /
            HEAD_SHARE;
 }

@@ -48,7 +48,7 @@ upload(const RpMeasuredLayer *layer, void *to, gsize at, const void *from, gsize
     return layer->probe->ops->upload(layer->probe, (guint8 *)to + at, from, bytes, error);
 }
 
-/* @n elements of what @tile begins with. */
+/* Fills @n elements with the first ones of @tile. */
 static gboolean
 fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, gsize at, guint64 n,
      GError **error)
@@ -185,7 +185,7 @@ fill_routed(const RpMeasuredLayer *layer, GRand *random, void *to, GError **erro
     return TRUE;
 }
 
-/* The embeddings of the tokens: what the model's first block gets. */
+/* The embeddings of the tokens, as the model's first block gets them. */
 static gboolean
 fill_embedded(const RpMeasuredLayer *layer, const RpWeights *weights, void *to, GError **error)
 {
@@ -241,7 +241,8 @@ clear_upload(const RpMeasuredLayer *layer, const RpLayer *sizes, GError **error)
                 sizes->upload_bytes / sizeof(guint16), error);
 }
 
-/* As many as the model has layers like it, or as are too large for caches of processors. */
+/* Number of copies: as many as the model has layers like it, or as are too large for the
+ * processors' caches. */
 static void
 count_copies(RpMeasuredLayer *layer, const RpLayerLayout *layout, guint index)
 {

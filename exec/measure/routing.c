@@ -1,7 +1,7 @@
 /*
  * Hidden states and a router that choose given experts: expert e's row of the router is dimension e,
  * and a token's state is large in the dimensions of the experts that it is to have. The norm before
- * the router scales a row as a whole, and what attention adds is small beside it.
+ * the router scales a row as a whole, and attention's output is small beside it.
  *
  *   state   | 9.1 -0.3 8.7 0.2 | ... |      router   | 1 0 0 0 | 0 ...
  *             |         |                            | 0 1 0 0 | 0 ...
@@ -18,7 +18,7 @@ rp_measure_can_route(const RpModel *model, double skew)
            skew * model->active_experts <= model->experts && model->active_experts < model->experts;
 }
 
-/* How many of the first @n tokens have the fullest expert: evenly spread ones. */
+/* Number of the first @n tokens that choose the fullest expert; they are spread evenly. */
 static guint64
 n_full(const RpModel *model, double skew, guint64 n)
 {

@@ -1,5 +1,5 @@
 /**
- * Where the elements of an adapter of experts stand in tensors of a file: A [E,r,in] and B [E,out,r]
+ * Places of the elements of experts' adapters in tensors of a file: A [E,r,in] and B [E,out,r]
  * in one tensor of two dimensions each, or in tensors of each expert's matrices.
  */
 #pragma once

@@ -126,7 +126,7 @@ rp_init_normal(double p)
     return q < 0 ? -value : value;
 }
 
-/* (word + 1/2) / 2^32, exactly: signed numbers are what all processors convert. */
+/* (word + 1/2) / 2^32, exactly: all processors convert signed numbers. */
 static inline double
 probability(guint32 word)
 {

@@ -47,7 +47,7 @@ elements_of(const RpWeightPlace *place)
     return elements;
 }
 
-/* As it is on the host, unless it is packed. */
+/* Bytes of a weight as on the host, unless it is packed. */
 static guint64
 plain_room(const RpWeightPlace *place)
 {

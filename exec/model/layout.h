@@ -1,5 +1,5 @@
 /**
- * Where the weights of each layer stand. Weights are bytes, each in a storage of its own. Gradients,
+ * Layout of each layer's weights. Weights are bytes, each in a storage of its own. Gradients,
  * their fp32 sums and the optimizer's state are elements of a second space that only trained weights
  * are in: a frozen one has none.
  *
@@ -94,5 +94,5 @@ guint64 rp_layout_upload_room(const RpWeightPlace *place);
 guint64 rp_layout_byte_room(const RpWeightPlace *place);
 /* Elements of @weight with the gap behind it; of a stack the last has it. */
 guint64 rp_layout_room(const RpWeight *weight);
-/* Where @weight stands: the place of its kind, or its part of the stack. */
+/* Place of @weight: that of its kind, or its part of the stack. */
 RpWeightPlace rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight);

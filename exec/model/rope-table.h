@@ -26,7 +26,7 @@
  * longrope: f / short_factor[i], if S > C f / long_factor[i]
  *
  * Source: transformers modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and _compute_default_rope_
- *   parameters, operation by operation; of a dynamic rope what a first call with S tokens computes
+ *   parameters, operation by operation; for a dynamic rope the values of a first call with S tokens
  */
 void rp_rope_frequencies(const RpRope *rope, guint head_dim, guint tokens, float *frequencies);
 

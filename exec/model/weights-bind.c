@@ -1,4 +1,4 @@
-/* Where a checkpoint has the weights. */
+/* Finds the weights in a checkpoint. */
 #include "exec/model/weights-private.h"
 
 #include <string.h>
@@ -197,7 +197,7 @@ bind_mxfp4(Binding *binding, guint index, GError **error)
     return TRUE;
 }
 
-/* The name of what holds it when it is packed: its stack's, or its own. */
+/* Name of its packed tensor: its stack's, or its own. */
 static const char *
 packed_name(const RpWeight *weight)
 {
@@ -237,7 +237,7 @@ check_source(const RpLowbitSource *source, RpLowbit format, const guint64 *shape
                 found);
 }
 
-/* All of the stack that weight @index begins, one by one. */
+/* Binds the stack that begins with weight @index, one matrix after the other. */
 static gboolean
 find_pieces(Binding *binding, guint index, RpLowbitSource *stack, GError **error)
 {
@@ -270,7 +270,7 @@ find_pieces(Binding *binding, guint index, RpLowbitSource *stack, GError **error
     return rp_lowbit_source_stack(stack, error);
 }
 
-/* The stack's, of which the first weight has found what holds all. */
+/* The stack's source: its first weight has found the tensors that hold all. */
 static gboolean
 share_stack(Binding *binding, guint index, GError **error)
 {
@@ -288,7 +288,7 @@ share_stack(Binding *binding, guint index, GError **error)
                 rp_lowbit_name(weight->format));
 }
 
-/* A weight that stays packed, or is expanded as it is read; those of a stack share what the first finds. */
+/* A weight that stays packed, or is expanded as it is read; those of a stack share the first one's source. */
 static gboolean
 bind_packed(Binding *binding, guint index, GError **error)
 {

@@ -102,8 +102,8 @@ guint64 rp_weights_elements(const RpWeights *weights);
  *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does;
  * - all experts' matrices of a kind may stand in one tensor [E,out,in] (RpWeight.stack_name);
  * - stacks [E,in,out] may be packed as mxfp4 [E,out,in], as GPT-OSS is published;
- * - other matrices of blocks may be packed, experts' one by one or as a stack. What rp_weights_adopt() has
- *   not said to stay packed is expanded when it is read.
+ * - other matrices of blocks may be packed, experts' one by one or as a stack. They are expanded when they are read,
+ *   unless rp_weights_adopt() keeps them packed.
  *
  * Errors: RP_WEIGHTS_ERROR_*, one line: `FILE: tensor "NAME": expected ..., found ...`
  */
@@ -128,8 +128,8 @@ void rp_weights_bind_random(RpWeights *weights, guint64 seed);
 gboolean rp_weights_check_finite(const RpWeights *weights, RpDtype dtype,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same of what has an optimizer's state: beside a base, of adapters and modules trained whole,
- * each in its own type. */
+/* The same for weights with an optimizer's state: beside a base, adapters and modules trained
+ * whole, each in its own type. */
 gboolean rp_weights_check_finite_trained(const RpWeights *weights,
                                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -21,8 +21,8 @@ typedef struct {
 static const RpWeightKind qkv[] = {RP_WEIGHT_Q, RP_WEIGHT_K, RP_WEIGHT_V};
 static const RpJoint joint = {qkv, G_N_ELEMENTS(qkv)};
 
-/* Attention and rope's kernels read and write columns, the latter of heads that are not too large; what
- * goes into a cache, or to attention as it is, has no gaps. */
+/* Attention and rope's kernels read and write columns, the latter of heads that are not too large; the input of a
+ * cache, or of attention without rope, has no gaps. */
 static gboolean
 may_be_columns(const RpPass *pass, const RpBlockShape *z)
 {

@@ -5,13 +5,13 @@
  *   hidden state   |x [T,C]   |counts [E]|sums [E]  |    embedding: zeros; a block adds its own
  *   gradient       |dx [T,C]  |          |d_sums [E]|    the head: of the loss; a block passes it on
  *
- * So each stage has what the loss needs of it, wherever it runs: a layer's sums are a function of
+ * So each stage has its numbers for the loss, wherever it runs: a layer's sums are a function of
  * its input, and a recompute makes the same ones again.
  */
 #include "core/base/units.h"
 #include "exec/network/private.h"
 
-/* Both parts begin at multiples of this, so that what stands behind them does. */
+/* Both parts begin at multiples of this, so that the next values do. */
 #define ALIGNMENT 64
 
 gsize

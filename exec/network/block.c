@@ -1,8 +1,8 @@
 /*
  * One transformer block, forward and backward: attention (attention.c), then an MLP (mlp.c). Kept:
- * x, s [T,C], and what the parts keep; what is saved stands elsewhere (core/profile/saved.h).
- * Values that cost only a pass over memory are computed again. Backward takes the same steps in
- * reverse.
+ * x, s [T,C], and the values kept by the parts; saved values stand elsewhere
+ * (core/profile/saved.h). Values that cost only a pass over memory are computed again. Backward
+ * takes the same steps in reverse.
  */
 #include "exec/network/block.h"
 

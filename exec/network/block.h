@@ -52,7 +52,7 @@ void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);
 typedef struct {
     /**
      * forward:
-     * @kept: (nullable): what the backward needs is kept there
+     * @kept: (nullable): space in which values for the backward are kept
      * @y: (nullable): s + MLP(normed), if it is wanted
      */
     void (*forward)(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed,

@@ -23,7 +23,7 @@ typedef struct {
     const RpNetwork *network;
     RpKernelStream *stream;
     const guint8 *upload; /* the layer's */
-    const guint8 *frozen; /* the same, or what stays on the device */
+    const guint8 *frozen; /* the same, or the resident weights */
     guint8 *parameters;
     Run run;
 } Expansion;

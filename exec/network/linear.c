@@ -150,7 +150,7 @@ columns_of(const RpPass *pass, const Layers *layers, const void *x, size_t rows,
                        .stride = layers->joint.n > 1 ? columns : 0};
 }
 
-/* One layer's B, and its part of what is beside those of others: of y or dy, and of h or g. */
+/* One layer's B, and its columns of y or dy, and of h or g, which stand beside those of others. */
 typedef struct {
     RpWeightKind b;
     float scale;
@@ -261,7 +261,7 @@ adapter_sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOpe
     pass->scratch.used = before;
 }
 
-/* dx = or += g A, without what was dropped of x. */
+/* dx = or += g A, without the dropped elements of x. */
 static void
 begin_input_gradient(RpPass *pass, const Layers *layers, size_t rows, const void *g, void *dx,
                      gboolean accumulate)

@@ -212,7 +212,7 @@ rp_network_places_byte(const RpNetwork *network)
                                          : network->constants.positions;
 }
 
-/* How many lengths stand first among places. */
+/* Number of lengths, which stand first among places. */
 static gsize
 n_lengths(const RpNetwork *network)
 {
@@ -246,8 +246,8 @@ rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32
     return before + T + n + 1;
 }
 
-/* Where samples begin as long as nobody says: sequences, packed ones divided. @starts: %NULL: not
- * wanted. Returns: how many */
+/* Default starts of samples: sequences, packed ones divided. @starts: %NULL: not wanted. Returns:
+ * their number */
 static guint
 typical_starts(const RpNetwork *network, gint32 *starts)
 {

@@ -1,6 +1,6 @@
 /**
  * A network: a model's layers as they are computed for micro-batches of one shape, written once
- * over the kernel table, and what runs of them (stages) need.
+ * over the kernel table, and the needs of stages, which run some of them.
  *
  * B sequences, S tokens each, T = B S, C hidden size. A hidden state is [T,C] of `dtype`; the
  * input of layer 0 is int32 token ids [T].
@@ -55,7 +55,7 @@ typedef struct {
     /* length of a sequence for ropes that depend on it; 0: the longest possible */
     guint rope_tokens;
     double label_smoothing; /* smoothing of the loss while training; 0 = none */
-    double noise; /* NEFTune: alpha of what is added to embeddings while training; 0 = none */
+    double noise; /* NEFTune: alpha of the noise added to embeddings while training; 0 = none */
     guint64 noise_seed;
     double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
     const char *matmul_library; /* (nullable): their library; both are copied */
@@ -65,7 +65,7 @@ typedef struct {
 
 typedef struct _RpNetwork RpNetwork;
 
-/* @kernels, @weights: borrowed. @weights may be unbound: names, shapes and what is trained are read. A
+/* @kernels, @weights: borrowed. @weights may be unbound: names, shapes and trained weights are read. A
  * head_chunk of 0 becomes the largest power of two from 1024 to 4096 (with head_memory 16384) whose
  * workspace is not beyond that of a block's backward, or not beyond head_memory; or the least. */
 RpNetwork *rp_network_new(const RpWeights *weights, const RpKernels *kernels,
@@ -90,8 +90,8 @@ gboolean rp_network_is_packed(const RpNetwork *network);
  * included. */
 guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
 guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
-/* Bytes of a hidden state [T,C], with an auxiliary loss of what goes with it, too; and its T C elements
- * alone. */
+/* Bytes of a hidden state [T,C], with the values for the auxiliary loss behind it, if there is one; and its T C
+ * elements alone. */
 guint64 rp_network_hidden_bytes(const RpNetwork *network);
 guint64 rp_network_hidden_elements(const RpNetwork *network);
 
@@ -134,16 +134,16 @@ gsize rp_network_places_byte(const RpNetwork *network);
 /* 0: nothing of a micro-batch goes there. */
 gsize rp_network_most_places(const RpNetwork *network);
 
-/* Bytes of the cache that calls share: keys and values of all blocks. A call has zeroes there, or
- * what others have left. Where sequences continue, the positions (int32 [B]) at
+/* Bytes of the cache that calls share: keys and values of all blocks. A call finds zeroes there, or
+ * values that others have left. Where sequences continue, the positions (int32 [B]) at
  * rp_network_places_byte() of the constants are those of call->cached. */
 guint64 rp_network_cache_bytes(const RpNetwork *network);
 
-/* Frozen weights that stay on a device (core/plan/resident.h): what goes up for a stage has those of
- * its layers alone that do not stay. All zeros: none does. */
+/* Frozen weights that are resident on a device (core/plan/resident.h): the upload of a stage has
+ * only those of its layers that are not resident. All zeros: none is. */
 typedef struct {
-    const guint64 *first; /* [n_layers] where a layer begins among what goes up of all */
-    const guint64 *place; /* [n_layers] of what stays, in @memory; RP_LAYOUT_NONE: nothing does */
+    const guint64 *first; /* [n_layers] first byte of a layer in the upload of all */
+    const guint64 *place; /* [n_layers] resident weights in @memory; or RP_LAYOUT_NONE */
     const guint8 *memory;
 } RpResidents;
 
@@ -200,7 +200,7 @@ typedef struct {
     const RpSavedPlace *saved; /* [layers.count], or %NULL: nothing is saved */
 
     const void *gradient; /* backward: of the output of the last layer */
-    float *sums;          /* backward, fused: of what the stage trains, layer after layer; += */
+    float *sums;          /* backward, fused: of trained weights, layer after layer; += */
     gboolean begins_sums; /* they hold nothing yet: = */
     void *workspace;      /* the same at recompute and backward */
 
@@ -230,7 +230,8 @@ void rp_network_forward(const RpNetwork *network, const RpStageCall *call);
  * @call: all layers, forwards; of the head it has @rows, @n_rows of them (a head_chunk at most).
  *   The workspace is a forward's
  *
- * A forward up to the logits of some tokens: of what comes after each. For generating.
+ * Runs a forward up to the logits of some tokens, which predict the token after each. For
+ * generating.
  *
  * Returns: [n_rows,vocabulary] of `dtype`, within the workspace
  */

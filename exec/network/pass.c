@@ -56,7 +56,7 @@ rp_pass_has(const RpPass *pass, RpWeightKind kind)
     return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
 }
 
-/* Where a gradient's sum goes; %NULL: the weight is frozen. */
+/* Address of a gradient's sum; %NULL: the weight is frozen. */
 static float *
 sum_or_none(const RpPass *pass, RpWeightKind kind)
 {

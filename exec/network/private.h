@@ -15,7 +15,7 @@
  *   pass.c            kernels with their operands filled in
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
- * only counts (RpPass.measuring). What it then takes is what it takes when it runs.
+ * only counts (RpPass.measuring). It then takes the same memory as when it runs.
  */
 #pragma once
 
@@ -38,7 +38,7 @@ typedef struct {
 
 /* Bytes of one layer, all multiples of RP_NETWORK_ALIGNMENT. */
 typedef struct {
-    gsize kept;                     /* its input, and what the forward keeps for the backward */
+    gsize kept;                     /* its input, and values kept for the backward */
     gsize saved[RP_N_SAVED_GROUPS]; /* parts of that */
     RpScratch forward;
     RpScratch backward;
@@ -139,16 +139,16 @@ struct _RpPass {
     gboolean sums_begun; /* matrices have sums: a chunk or tile of rows before has written them */
 };
 
-/* Where a layer begins among what goes up of all, where that is what actions read: @first_byte of its
- * layout unless some stay. */
+/* First byte of a layer in the upload of all, where actions read the upload: @first_byte of its
+ * layout unless some layers are resident. */
 static inline guint64
 rp_residents_first(const RpResidents *residents, guint layer, guint64 first_byte)
 {
     return residents->first != NULL ? residents->first[layer] : first_byte;
 }
 
-/* Where the layer would begin whose frozen weights stay: its trained ones come first. @uploaded: where
- * it begins, if they go up with it */
+/* First byte that the layer would have with its resident frozen weights: its trained ones come
+ * first. @uploaded: its first byte, if they go up with it */
 static inline guintptr
 rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayout *layout,
                     guintptr uploaded)
@@ -300,7 +300,7 @@ RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const vo
 /* The same for an input that is kept, if the block keeps fp8 values: @keep is one of pass->kept. */
 RpOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
                              float *noted, const RpKeptCodes *keep);
-/* As RP_OPERAND_SUMS, of what is kept. */
+/* Like RP_OPERAND_SUMS, of kept fp8 values. */
 RpOperand rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept);
 /* Takes the values that the block keeps, in the order of forward and backward. @room: (nullable): it keeps nothing */
 void rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows);
@@ -370,7 +370,8 @@ void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 /* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */
 void rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
-/* The sinks join what attention made; before its backward, += their gradient, if they are trained. */
+/* Applies the sinks to attention's output; before its backward, += their gradient, if they are
+ * trained. */
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 /* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */

@@ -14,7 +14,7 @@
  * (RpStageCall.steps) finds and leaves all in the same places.
  *
  * Below the lowest layer that trains something (adapters of some layers alone) nothing runs backward,
- * and no gradient leaves that layer: what a call has for it stays as it was.
+ * and no gradient leaves that layer: the call's buffer for it stays as it was.
  */
 #include "exec/network/private.h"
 
@@ -136,7 +136,7 @@ run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, gui
     of->ops->backward(&pass, x, kept, dy, dx);
 }
 
-/* Where the call wants the input of @layer, or NULL. */
+/* Address at which the call wants the input of @layer, or NULL. */
 static void *
 boundary(const RpNetwork *network, const RpStageCall *call, guint layer)
 {
@@ -154,7 +154,7 @@ is_valid(const RpNetwork *network, const RpStageCall *call)
            call->layers.count <= network->n_layers - call->layers.first;
 }
 
-/* Whether the stage has the head; then @call must have what the head needs. */
+/* Whether the stage has the head; then @call must have the head's operands. */
 static gboolean
 has_head(const RpNetwork *network, const RpStageCall *call)
 {
@@ -168,7 +168,7 @@ observe(const RpStageCall *call, guint layer, const void *output)
         call->observe(call->observe_data, layer, output);
 }
 
-/* Where the scratch of a forward's layers stands: behind the two spare hidden states. */
+/* Scratch buffer of a forward's layers: after the two spare hidden states. */
 static guintptr
 forward_scratch(const RpNetwork *network, const RpStageCall *call)
 {
@@ -223,7 +223,7 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     return rp_head_logits(&pass, x);
 }
 
-/* Bytes that the stage's layers keep: what stands before the scratch. */
+/* Bytes that the stage's layers keep, before the scratch buffer. */
 static gsize
 kept_bytes(const RpNetwork *network, const RpStageCall *call)
 {

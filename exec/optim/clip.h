@@ -15,7 +15,7 @@ typedef struct {
  * rp_clip_by_norm:
  * @sum_squares: each layer's sum of squares of its gradients as stored; added in this order
  * @n_layers: number of sums
- * @unscale: what turns stored gradients into true ones: 1 / (loss scale * tokens)
+ * @unscale: factor from stored gradients to true ones: 1 / (loss scale * tokens)
  * @max_norm: the norm to clip to; 0: no clipping
  *
  * Returns: norm and coefficient

@@ -17,7 +17,7 @@ typedef enum {
     RP_LEARNING_RATE_LINEAR,
     RP_LEARNING_RATE_COSINE,
     RP_LEARNING_RATE_STABLE,
-    RP_LEARNING_RATE_ROOT /* as `decay` only: 1 - the root of what has passed */
+    RP_LEARNING_RATE_ROOT /* as `decay` only: 1 - the root of the progress */
 } RpLearningRateKind;
 
 typedef struct {

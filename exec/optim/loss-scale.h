@@ -16,7 +16,7 @@ typedef struct {
 } RpLossScaleOptions;
 
 /* torch.amp.GradScaler's defaults; it never gives up. 32 steps halve the largest initial scale,
- * 2^24, to 2^-8: what still overflows is not the scale's fault. */
+ * 2^24, to 2^-8: an overflow there is not the scale's fault. */
 #define RP_LOSS_SCALE_OPTIONS_INIT                                                                 \
     {                                                                                              \
         .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2000, .max_skipped = 32      \

@@ -98,7 +98,7 @@ typedef struct {
     gboolean publishes; /* the step itself: weights are as devices read them */
 } Wide;
 
-/* Where weights from parameter @first on are published; or NULL. */
+/* Address at which weights from parameter @first on are published; or NULL. */
 static char *
 published_at(const StepJob *job, gsize first)
 {
@@ -221,7 +221,7 @@ publish_halves(const RpAdamwOps *ops, const guint16 *halves, char *published, gs
     memcpy(published + words * sizeof(float), halves + 2 * words, (n - 2 * words) * sizeof *halves);
 }
 
-/* Rounds weights, and publishes what is kept; or keeps what is published. */
+/* Rounds weights, and publishes the kept ones; or keeps the published ones. */
 static void
 narrow_weights(const StepJob *job, const Wide *wide, gsize n)
 {

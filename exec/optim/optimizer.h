@@ -96,7 +96,7 @@ double rp_optimizer_sum_squares_of_sum(RpOptimizer *optimizer, RpGradient gradie
 void rp_optimizer_block_squares(RpOptimizer *optimizer, RpGradient gradient, RpGradient added,
                                 RpDtype dtype, gsize n, double *sums);
 
-/* Where arrays begin in the state of a layer, bytes; scales are in front of all. */
+/* Offsets of arrays in the state of a layer, bytes; scales come first. */
 typedef struct {
     guint64 weight; /* not of shared ones */
     guint64 moment[RP_OPTIMIZER_MOST_MOMENTS];

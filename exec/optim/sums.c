@@ -47,7 +47,7 @@ typedef struct {
     RpDtype dtype;
 } Sum;
 
-/* Values [@first, @first + @n) of number @k of what is added. */
+/* Values [@first, @first + @n) of addend @k. */
 static const void *
 added_at(const Sum *job, guint k, gsize first)
 {

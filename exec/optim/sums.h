@@ -44,9 +44,9 @@ rp_gradient_at(const void *values, RpDtype dtype, gsize first)
  * rp_sums_accumulate:
  * @pool: (nullable): threads to use
  * @ops: variant
- * @added: (array length=n_added): what is added, @n values each, > 0 of them
+ * @added: (array length=n_added): addends, @n values each, > 0 of them
  * @dtype: their storage
- * @begin: @sum is overwritten: it is what is added
+ * @begin: @sum is overwritten with the addends' sum
  *
  * For k = 0, 1, ...: @sum[i] += @added[k][i] for @n values, in fp32. @sum goes through memory once,
  * however many are added.

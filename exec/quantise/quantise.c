@@ -153,7 +153,8 @@ turn(const Run *run, RpSafetensor *whole)
     whole->shape[2] = turning.in;
 }
 
-/* @whole: (out): what is written of weight @index, or packed. Returns: (nullable): what it holds */
+/* @whole: (out): the values written for weight @index, or the packed ones. Returns: (nullable):
+ * their memory */
 static void *
 find_whole(const Run *run, guint index, RpSafetensor *whole)
 {

@@ -5,8 +5,8 @@
  *   model.safetensors   |embed|q_proj|..|norm|lm_head|
  *   model.nf4-1f0c…     |embed|q_proj packed, scales, ..|..|norm|lm_head|
  *
- * Weight after weight is packed by all processors and written; what is held at a time is the largest
- * of them. Experts of a layer are packed as one tensor of their stack's name.
+ * Weight after weight is packed by all processors and written; memory holds only one at a time, the
+ * largest at most. Experts of a layer are packed as one tensor of their stack's name.
  */
 #pragma once
 
@@ -24,8 +24,8 @@ typedef struct {
 /**
  * rp_quantise:
  * @checkpoint: of @model, in 16 or 32 bits
- * @path: the file. Until it is whole, what stood there stands there still, and nothing is left of
- *   an attempt that fails
+ * @path: the file. Until it is whole, an older file stays there, and nothing is left of an attempt
+ *   that fails
  *
  * Errors: those of rp_weights_bind() and of the writer; RP_LOWBIT_ERROR_VALUE: a weight that is not
  *   finite; G_IO_ERROR_CANCELLED
@@ -38,11 +38,11 @@ gboolean rp_quantise(const RpModel *model, const RpSafetensors *checkpoint, RpLo
  * rp_quantise_random:
  * @directory: exists
  *
- * Writes what rp_quantise() makes of rp_init_write()'s weights, without writing those, and
+ * Writes rp_quantise()'s file for rp_init_write()'s weights, without writing those, and
  * config.json. Errors: as rp_init_write()
  */
 gboolean rp_quantise_random(const RpModel *model, RpLowbit format, const char *directory,
                             const RpInitOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Where the packed form of a checkpoint is kept: beside it, by its hash. (transfer full) */
+/* Path of the packed form of a checkpoint: beside it, by its hash. (transfer full) */
 char *rp_quantise_path(const RpSafetensors *checkpoint, RpLowbit format);

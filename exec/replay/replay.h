@@ -1,6 +1,6 @@
 /**
  * The replay backend: tasks only take their profile's time, scaled. Real threads, real events, real
- * clock reads; no arithmetic, no memory. It measures what the engine makes of a plan.
+ * clock reads; no arithmetic, no memory. It measures how well the engine keeps to a plan.
  *
  *   compute action   duration_ns x scale
  *   hop              hop_ns x scale (`compute` plans)
@@ -27,9 +27,9 @@ typedef struct {
 RpBackend *rp_replay_new(guint gpus, const RpReplayOptions *options);
 void rp_replay_free(RpBackend *backend);
 
-/* How late the threads that stand for devices noticed that a task was over, behind the device's
- * time. It is this machine's noise and does not add up; only where it exceeds the length of tasks
- * does it change a measurement. Read after the engine has finished. */
+/* Delay with which the threads that stand for devices noticed that a task was over, after the
+ * device's time. It is this machine's noise and does not add up; only where it exceeds the length
+ * of tasks does it change a measurement. Read after the engine has finished. */
 typedef struct {
     guint64 tasks; /* tasks that took time */
     gint64 mean_ns;

@@ -58,7 +58,7 @@ typedef struct _RpSafetensors RpSafetensors;
  */
 RpSafetensors *rp_safetensors_open(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for one file in memory, which must outlive what is returned; @name for messages. */
+/* The same for one file in memory, which must outlive the result; @name for messages. */
 RpSafetensors *rp_safetensors_parse(const char *name, const void *bytes, gsize length,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -83,8 +83,8 @@ char *rp_safetensor_describe(const char *dtype_name, const guint64 *shape, guint
  * Writing: declare every tensor, begin, give each tensor its bytes in pieces, finish.
  *
  * The files are made beside their names and renamed by finish, after a sync; until then, and after
- * any error, what stood there before stands there still. The same calls make the same bytes.
- * Headers are padded to 8 bytes; wider types stand first, so that every tensor is aligned.
+ * any error, older files stay there. The same calls make the same bytes. Headers are padded to 8
+ * bytes; wider types stand first, so that every tensor is aligned.
  */
 typedef struct _RpSafetensorsWriter RpSafetensorsWriter;
 
@@ -96,7 +96,7 @@ typedef struct _RpSafetensorsWriter RpSafetensorsWriter;
  *   is larger gets a shard of its own.
  */
 RpSafetensorsWriter *rp_safetensors_writer_new(const char *path, guint64 max_shard_bytes);
-/* Before finish: removes what was written. */
+/* Before finish: removes the files written so far. */
 void rp_safetensors_writer_free(RpSafetensorsWriter *writer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSafetensorsWriter, rp_safetensors_writer_free)
 

@@ -234,7 +234,7 @@ compare_names(gconstpointer a, gconstpointer b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* As transformers writes it: names sorted, two spaces a level. */
+/* Writes the index as transformers does: names sorted, two spaces a level. */
 static GString *
 build_index(const RpSafetensorsWriter *writer)
 {

@@ -1,4 +1,4 @@
-/* How fast servers are to each other. A task of the network sends to all others at once, and so do these:
+/* Measures the rate and latency between servers. A task of the network sends to all others at once, and so do these:
  *
  *   barrier        |latency|latency|                   a byte to each other server
  *   blocks         |latency|latency|bytes / rate|      of as many bytes as take a while

@@ -1,8 +1,8 @@
 /**
  * Shared by the files of the servers' object.
  *
- *   servers.c    life, and what others call
- *   measure.c    how fast they are to each other
+ *   servers.c    life, and the public functions
+ *   measure.c    the speed between servers
  *   progress.c   the thread: messages, beats, silence
  */
 #pragma once

@@ -301,8 +301,8 @@ end_pieces(RpServers *servers, RpServersCall *call, gboolean cancel)
     return busy;
 }
 
-/* Callers may free what they gave us when they hear of a failure: nothing is written there then, not by
- * the beats of the end either, which move on all that is under way. A piece that is still under way after
+/* Callers may free their memory when they hear of a failure: nothing is written there then, not by
+ * the beats of the end either, which move all pieces on. A piece that is still under way after
  * CANCEL_NS is left: its peer is gone. */
 static void
 end_calls(RpServers *servers)
@@ -328,8 +328,8 @@ end_calls(RpServers *servers)
 
 /* ---- its life ---- */
 
-/* The last beat to all, and theirs: what was sent before it has arrived then. Who is not heard of is not
- * waited for. */
+/* Sends the last beat to all, and receives theirs: all earlier messages have arrived then. A server that is not heard
+ * of is not waited for. */
 static void
 say_goodbye(RpServers *servers, RpServersBeatKind kind, int code, const char *text)
 {

@@ -1,5 +1,5 @@
 /**
- * Several servers that train one model: who is there, and what they send each other.
+ * Several servers that train one model: their ranks, and their messages.
  *
  *   any thread       |--exchange: waits----------------------------|
  *   servers' thread     |send 1|send 2| ...  |receive 1| ...       |beat|      |beat|
@@ -131,7 +131,7 @@ void rp_servers_emulate(RpServers *servers, double bytes_per_s);
  * fails. */
 void rp_servers_fail(RpServers *servers, const char *why);
 
-/* How fast servers are to each other while all send to all. */
+/* Speed between servers while all send to all. */
 typedef struct {
     double bytes_per_s; /* bytes that leave a server; as many arrive there */
     gint64 latency_ns;  /* latency of a message to one other server, before its bytes */

@@ -17,7 +17,7 @@ typedef struct _RpTransportMessage RpTransportMessage;
  * @cancel: nothing more is to be written for one that is received, unless it has begun to arrive; it
  *   is soon over
  * @test: whether it is over; frees it then. FALSE: it never will be. May move all others on, too
- * @close: @failed: others may be gone: nobody is waited for, and what is under way is left
+ * @close: @failed: others may be gone: it waits for none, and messages in flight are dropped
  */
 typedef struct {
     const char *name;

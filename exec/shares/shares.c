@@ -162,7 +162,7 @@ narrow_share(gsize first, gsize n, gpointer data)
                         n);
 }
 
-/* Round @k of what server @rank owns, as it is sent; of this server, too. */
+/* Round @k of server @rank's share, as it is sent; of this server, too. */
 static const guint8 *
 outgoing(const RpShares *shares, RpPool *pool, const Part *part, guint rank, guint k)
 {
@@ -179,7 +179,7 @@ outgoing(const RpShares *shares, RpPool *pool, const Part *part, guint rank, gui
     return job.to;
 }
 
-/* Where round @k of server @rank arrives. */
+/* Address at which round @k of server @rank arrives. */
 static guint8 *
 arrives_at(const RpShares *shares, const Part *part, guint rank, guint k)
 {

@@ -1,6 +1,6 @@
 /**
- * How much memory a process can still have, and what keeps it from more: the machine, the cgroups
- * it is in (containers, batch systems, services), its own resource limits.
+ * Finds how much memory a process can still have, and the limit that keeps it from more: the
+ * machine, the cgroups it is in (containers, batch systems, services), its own resource limits.
  *
  *   /proc/meminfo                               MemAvailable
  *   /sys/fs/cgroup/a/b/memory.max               cgroup v2: of a/b and each above it
@@ -24,8 +24,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpMemoryLimit, rp_memory_limit_clear)
 
 /**
  * rp_memory_limit:
- * @root: what stands before /proc and /sys: "" but for tests
- * @hard: without the machine's own free memory: what no wish of a user can exceed
+ * @root: prefix of /proc and /sys: "" but for tests
+ * @hard: without the machine's own free memory: limits that no option of a user can exceed
  */
 RpMemoryLimit rp_memory_limit(const char *root, gboolean hard);
 

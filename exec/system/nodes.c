@@ -16,7 +16,7 @@ struct _RpNodes {
     guint of_cpu[MOST];
 };
 
-/* Sets what @file of @directory lists; nothing, if it is not there or no list. */
+/* Sets the numbers that @file of @directory lists; none, if it is not there or no list. */
 static void
 read_list(const char *directory, const char *file, cpu_set_t *set)
 {

@@ -10,7 +10,7 @@
 
 #define RP_NODES_DIRECTORY "/sys/devices/system/node"
 
-/* Where the memory of one node may end and that of another begin: whole huge pages. */
+/* Granule at which the memory of one node may end and that of another begin: whole huge pages. */
 #define RP_NODES_GRANULE ((guint64)2 << 20)
 
 typedef struct _RpNodes RpNodes;

@@ -28,14 +28,15 @@ typedef struct {
  */
 gboolean rp_pcie_read_link(const char *devices, const char *address, RpPcieLink *link);
 
-/* How an IOMMU takes what the card reads and writes, as the kernel calls it: "DMA" or "DMA-FQ"
- * translates addresses, "identity" does not. (transfer full) (nullable): there is none */
+/* The IOMMU's mode for the card, in the kernel's word: "DMA" or "DMA-FQ" translates addresses,
+ * "identity" does not. (transfer full) (nullable): there is none */
 char *rp_pcie_iommu(const char *devices, const char *address);
 
 /**
  * rp_pcie_fault:
  * @woken: the card has just worked: an idle one lowers its speed, which is no fault
  *
- * Returns: (transfer full) (nullable): in what the link is below the most of card and slot
+ * Returns: (transfer full) (nullable): the respect in which the link is below the most of card and
+ * slot
  */
 char *rp_pcie_fault(const RpPcieLink *link, gboolean woken);

@@ -131,7 +131,7 @@ take_piece(const RpPool *pool, Worker *share)
     gsize left = atomic_load_explicit(&share->n_left, memory_order_relaxed);
 
     while (left > 0)
-        /* acquire: with the piece comes what the caller put before it released the number */
+        /* acquire: with the piece come the caller's writes before it released the number */
         if (atomic_compare_exchange_weak_explicit(&share->n_left, &left, left - 1,
                                                   memory_order_acquire, memory_order_relaxed)) {
             do_piece(pool, share, left);
@@ -148,14 +148,14 @@ wake(Bed *bed)
     pthread_mutex_unlock(&bed->mutex);
 }
 
-/* Waits until @number is not @seen. Returns: what it is */
+/* Waits until @number is not @seen. Returns: its value */
 static guint64
 wait_for_change(const RpPool *pool, Bed *bed, _Atomic guint64 *number, guint64 seen)
 {
     const gint64 end_us = pool->spins ? g_get_monotonic_time() + SPIN_US : 0;
     guint64 now;
 
-    /* acquire: what was done before the number was released is seen */
+    /* acquire: writes before the number was released are seen */
     while ((now = atomic_load_explicit(number, memory_order_acquire)) == seen && pool->spins &&
            g_get_monotonic_time() < end_us)
         sched_yield();
@@ -289,7 +289,7 @@ unmake(Bed *bed)
 static void
 announce(RpPool *pool, guint64 number)
 {
-    /* release: what was put before, to wait_for_change() */
+    /* release: hands earlier writes to wait_for_change() */
     atomic_store_explicit(&pool->n_runs, number, memory_order_release);
     for (guint i = 0; i < pool->n_beds; i++)
         wake(&pool->beds[i]);

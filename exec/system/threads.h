@@ -1,5 +1,5 @@
 /**
- * The same work in several threads, for what reads or writes much.
+ * Runs the same work in several threads, for callers that read or write much.
  */
 #pragma once
 

@@ -179,7 +179,7 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
     return TRUE;
 }
 
-/* How a server came to the end of its part. */
+/* Outcome of a server's part. */
 typedef enum {
     ENDED_DONE,
     ENDED_CANCELLED,

@@ -1,7 +1,7 @@
 /**
  * Shared by the trainer's files, and private to exec/train.
  *
- *   trainer.c         setting up, and what it says of itself
+ *   trainer.c         setting up, and queries
  *   trainer-step.c    the two calls, flush
  *   trainer-evaluate.c  losses of data that is not learned
  *   trainer-report.c  steps that are over: losses, times, bubble

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Where a trained weight stands; a tied head's is the embedding's. */
+/* Place of a trained weight; a tied head's is the embedding's. */
 typedef struct {
     guint layer;
     guint64 offset; /* elements */

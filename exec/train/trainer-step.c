@@ -3,7 +3,7 @@
 
 #include "core/verify/verify.h"
 
-/* How often a caller that waits for a loss looks whether the engine still runs. */
+/* A caller that waits for a loss checks this often whether the engine still runs. */
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
 
 gboolean
@@ -23,7 +23,7 @@ rp_trainer_prove(const RpPlan *plan, GError **error)
     return rp_verify_plan(plan, &violation) || rp_trainer_fail_proof(&violation, error);
 }
 
-/* Hands over what was planned, once it is proved. */
+/* Hands over the planned tasks, once they are proved. */
 static gboolean
 append(RpTrainer *trainer, RpGrown grown, GError **error)
 {

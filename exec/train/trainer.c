@@ -68,7 +68,7 @@ size_arenas(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOpt
     return TRUE;
 }
 
-/* Whether what stays on devices stands in the same places: then each plan finds it as it left it. */
+/* Whether resident weights stand in the same places: then each plan finds them as it left them. */
 static gboolean
 stays_alike(const RpPlan *a, const RpPlan *b)
 {

@@ -61,7 +61,7 @@ typedef struct {
     RpUpdateOptions update;      /* with servers: the plan is that of one, batches are its own, and
                                their numbers of tokens and targets those of all */
     guint64 device_memory_bytes; /* memory of each device; 0 = no limit */
-    guint64 host_memory_bytes;   /* 0 = what the system has available now */
+    guint64 host_memory_bytes;   /* 0 = the system's available memory now */
     const RpSlow *slow; /* (nullable): RpDeviceOptions.slow; borrowed by rp_trainer_new() */
     gboolean evaluates; /* rp_trainer_evaluate() will be called */
     gboolean keep_trace;
@@ -75,8 +75,8 @@ typedef struct _RpTrainer RpTrainer;
  * rp_trainer_check_memory:
  * @device_bytes: limit of each device; 0 = none
  * @host_bytes: limit of the run; 0 = none
- * @dry: else what the machine, cgroups and limits of the process leave counts, too
- * @remedy: (out) (optional): on error, what helps
+ * @dry: else the memory left by the machine, cgroups and limits of the process counts, too
+ * @remedy: (out) (optional): on error, the remedy
  *
  * Whether a plan of three iterations or more fits. Errors: RP_TRAINER_ERROR_MEMORY
  */
@@ -95,7 +95,7 @@ gboolean rp_trainer_prove(const RpPlan *plan, GError **error);
  */
 RpTrainer *rp_trainer_new(const RpTrainerOptions *options,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Stops what runs, within five seconds; nothing is saved. Returns: %FALSE if a thread is left,
+/* Stops all work, within five seconds; nothing is saved. Returns: %FALSE if a thread is left,
  * which the driver of a device holds (rp_engine_stop()): then all of it stays, to be freed later or
  *
  * never */
@@ -106,13 +106,13 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainer, rp_trainer_free)
  * rp_trainer_forward_backward:
  * @batch: of the trainer's shape (plan.micro_batches x network.sequences x network.tokens);
  *   copied: the caller's again when the call returns
- * @loss: (out) (optional): mean over the targets of this call; of several servers, what this one adds
- *   to it; %NULL: does not wait for it
+ * @loss: (out) (optional): mean over the targets of this call; with several servers, this one's
+ *   part of it; %NULL: does not wait for it
  *
  * Adds the batch's gradients to those of the step: plan.calls times, then rp_trainer_step(). Every
  * task is proved correct before it is handed over (core/verify/verify.h).
  *
- * Errors: what made a task fail: RP_ENGINE_ERROR_TASK; RP_TRAINER_ERROR_OPTIONS: a plan that is not
+ * Errors: a failed task: RP_ENGINE_ERROR_TASK; RP_TRAINER_ERROR_OPTIONS: a plan that is not
  *   correct. Afterwards the trainer can only be freed
  */
 gboolean rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, double *loss,
@@ -191,7 +191,8 @@ gboolean rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *valu
  * @weight: index, not a tied head's
  * @state: master values and moments of that weight alone, or of a part of it: n_parameters of the
  *   layer from the first on
- * @next: of these, in the network's dtype: what the next forward reads; %NULL: the masters, rounded
+ * @next: of these, in the network's dtype: the weights that the next forward reads; %NULL: the
+ *   masters, rounded
  *
  * Before the first forward_backward(); all parts of a weight, each once. Errors:
  * RP_TRAINER_ERROR_STATE

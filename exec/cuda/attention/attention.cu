@@ -3,10 +3,10 @@
  * cores: bf16 and fp16, D of 64 or 128, scale > 0, arrays but `out` at multiples of 16 bytes. Which
  * one runs depends on sizes and alignment, never on values. Formulas: RpAttentionArgs.
  *
- * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D], v, dq, dk, dv also as columns of wider rows; lse,
- * delta: [H,T] fp32. All =. Arithmetic and
- * sums fp32; dk, dv: over the group's heads, in order. Backward's workspace is delta, and what
- * tensor cores need. Oracle: exec/host/attention.c.
+ * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D], v, dq, dk, dv also as columns of wider rows;
+ * lse, delta: [H,T] fp32. All =. Arithmetic and sums fp32; dk, dv: over the group's heads, in
+ * order. Backward's workspace is delta, and counts and sums for tensor cores. Oracle:
+ * exec/host/attention.c.
  *
  * A warp has one query of one head (forward, dq) or one key of one kv head (dk, dv), and goes
  * through the other side 32 tokens at a time: lane l computes the whole score of token l, then the

@@ -23,7 +23,7 @@ template <int D> struct Tile {
     static constexpr uint32_t Y_BYTES = KEYS * QUERIES * 2, ROW_BYTES = 2 * QUERIES * 4;
 };
 
-/* Where the parts of shared memory begin: k, two stages of q, d_out, Y^T, two of lse and delta. */
+/* Offsets of the parts of shared memory: k, two stages of q, d_out, Y^T, two of lse and delta. */
 template <int D> struct Shared {
     using Of = Tile<D>;
     static constexpr uint32_t BYTES =
@@ -196,7 +196,7 @@ load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
     copy_queries<T, D>(shared.d_out(), args.d_out, args, place, at);
 }
 
-/* Writes what was summed of the block's keys. */
+/* Writes the sums of the block's keys. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 store_keys(const RpAttentionArgs &args, const Place &place, const Steps &at, const Keys<D> &keys)

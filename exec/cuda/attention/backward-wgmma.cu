@@ -4,7 +4,7 @@
  *
  * A block has 128 keys: two groups of four warps have 64 each. In a third group one warp has the
  * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns.
- * A group's order of a step, and what tensor cores do for it meanwhile:
+ * A group's order of a step, and the work of tensor cores meanwhile:
  *
  *   threads        | dq's rest  | P           | Y | write Y | meet |           | dq's turn   |
  *   tensor cores   | S = k q^T  | d_out v^T   |   | dv += P^T d_out  | dq = Y k  | dk += Y^T q |
@@ -254,7 +254,7 @@ make_gradients(float (&y)[8][4], const float (&s)[8][4], uint32_t rows)
     }
 }
 
-/* As left operands of products over queries. */
+/* Packs weights as left operands of products over queries. */
 template <typename T>
 static __device__ __forceinline__ void
 pack_weights(uint32_t (&a)[4][4], const float (&s)[8][4])
@@ -267,7 +267,7 @@ pack_weights(uint32_t (&a)[4][4], const float (&s)[8][4])
     }
 }
 
-/* A group's 64 keys, a warp's 16: where they begin, and what is added to. */
+/* A group's 64 keys, a warp's 16: their offsets, and their sums. */
 template <typename T>
 static __device__ __forceinline__ void
 store_gradients(const RpAttentionArgs &args, const Place &place, int row, float (&dk)[16][4],
@@ -289,7 +289,8 @@ struct Rest {
     bool first;  /* nothing is there before */
 };
 
-/* As add_queries(), but holds half, the rest, of a tile to which others add after this block. */
+/* Like add_queries(), but holds back half, the rest, of a tile to which others add after this
+ * block. */
 template <typename T>
 static __device__ __forceinline__ Rest
 add_half(const RpAttentionArgs &args, const BackwardRoom &room, const Place &place, const Steps &at,

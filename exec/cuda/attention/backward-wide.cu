@@ -1,7 +1,6 @@
 /*
- * As backward.cu, for heads of 64 on Hopper: a block has 256 keys, a warp 32, so that each read of q and
- * d_out from shared memory multiplies twice as many. Scores are computed 8 queries at a time, so that
- * k and v stay in registers.
+ * Like backward.cu, for heads of 64 on Hopper: a block has 256 keys, a warp 32, so that each read of q and d_out from
+ * shared memory multiplies twice as many. Scores are computed 8 queries at a time, so that k and v stay in registers.
  */
 #define KEYS 256
 #include <math.h>

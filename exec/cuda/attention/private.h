@@ -6,8 +6,8 @@
 #include "exec/cuda/attention/ways.h"
 #include "exec/cuda/base/launch.h"
 
-/* How blocks of threads are laid out: @blocks for each of @units, which are (sequence, one of
- * @heads), in swaths of @swath units; and what else is computed once. */
+/* Layout of blocks of threads: @blocks for each of @units, which are (sequence, one of
+ * @heads), in swaths of @swath units; and other values that are computed once. */
 typedef struct {
     unsigned heads, units, blocks, swath;
     int window;       /* INT_MAX: none */
@@ -49,7 +49,7 @@ bool attention_has_wide(const RpAttentionArgs *args);
 cudaError_t attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
                                     const BackwardRoom *room, size_t first, unsigned *numbers,
                                     cudaStream_t stream);
-/* How many kv heads a launch of backward has, so that sums of dq are not too large. */
+/* Number of kv heads of a launch of backward: limited, so that sums of dq are not too large. */
 size_t attention_backward_kv_heads(const RpAttentionArgs *args);
 
 /* Heads from a token to the next: of v, dk and dv, of dq. */

@@ -1,5 +1,5 @@
 /*
- * Tiles of attention in shared memory and what warps multiply from them.
+ * Tiles of attention in shared memory, and the products that warps make of them.
  *
  * A tile is rows of D 16-bit elements, D 64 or 128, in chunks of 16 bytes. Chunk c of row r stands
  * at place c ^ (r & 7) of its row, so that eight rows of one chunk, which ldmatrix reads at once,

@@ -30,8 +30,8 @@ typedef enum {
     TURN_ONLY   /* no other block has a part */
 } Turn;
 
-/* How many blocks have begun before this one. @place: in shared memory, not written before all
- * threads have met again; here they meet too. */
+/* Number of blocks that have begun before this one. @place: in shared memory, not written before
+ * all threads have met again; here they meet too. */
 static __device__ __forceinline__ unsigned
 take_number(unsigned *numbers, uint32_t place)
 {
@@ -67,7 +67,7 @@ end_turn(unsigned *count)
     add_to_count(count);
 }
 
-/* Where a warp's sums of a whole tile stand. */
+/* Place of a warp's sums of a whole tile. */
 struct WholeTile {
     float *sums; /* the warp's */
 

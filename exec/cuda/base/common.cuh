@@ -170,8 +170,8 @@ larger_of(unsigned most, const Pack<T> &pack)
     return most;
 }
 
-/* largest[0] = max(largest[0], what the lanes of a warp have): all of them call it. What is there is
- * looked at first: few warps have more. No order changes the result. */
+/* largest[0] = max(largest[0], the lanes' values): all lanes of a warp call it. The present value
+ * is read first, as few warps have more. No order changes the result. */
 __device__ __forceinline__ void
 note_largest(float *largest, unsigned most)
 {

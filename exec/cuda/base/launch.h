@@ -1,7 +1,7 @@
 /**
  * Launchers of the hand-written kernels, rp_cuda_<operation>(), one for each row of
  * exec/kernels/args.h; kernels.c puts them into the table. A launcher neither allocates nor waits,
- * and returns what CUDA says of the launch. Workspace sizes and orders of sums depend on sizes
+ * and returns CUDA's status of the launch. Workspace sizes and orders of sums depend on sizes
  * alone, so that another address, or another GPU, gives the same bits: alignment only decides how
  * wide memory is read.
  */

@@ -107,7 +107,8 @@ copy_box(uint32_t target, const CUtensorMap *map, int x, int y, int z, uint32_t 
                  : "memory");
 }
 
-/* Copies a box from @source to the map's, without what is beyond the tensor; a group of its own. */
+/* Copies a box from @source to the map's, without the part beyond the tensor; it is a group of its
+ * own. */
 static __device__ __forceinline__ void
 write_box(const CUtensorMap *map, int x, int y, int z, uint32_t source)
 {

@@ -42,7 +42,7 @@ size_t rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward);
  */
 gboolean rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward);
 
-/* How often it did the work, in however many parts. */
+/* Number of times that it did the work, in any number of parts. */
 guint64 rp_cudnn_runs(const RpCudnn *cudnn);
 /* Why it last did not, with the step and cuDNN's text; NULL if it always did. */
 const char *rp_cudnn_reason(const RpCudnn *cudnn);

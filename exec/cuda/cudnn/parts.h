@@ -1,5 +1,5 @@
 /**
- * How backward of attention by cuDNN is cut where its dS is too large: cuDNN keeps that whole, two
+ * Cuts backward of attention by cuDNN where its dS is too large: cuDNN keeps that whole, two
  * bytes for each query, key and query head, while it runs. So it runs several times, each time over
  * as much as fits; the parts are equal, so that one plan does them all.
  *
@@ -24,7 +24,7 @@ typedef struct {
     size_t slices; /* slices of a group, one after another; 1: parts have whole groups */
 } RpAttentionParts;
 
-/* Where a part begins. */
+/* First elements of a part. */
 typedef struct {
     size_t sequence, head, kv_head;
     size_t slice; /* number within its group, < slices */

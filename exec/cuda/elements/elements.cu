@@ -129,7 +129,7 @@ __launch_bounds__(THREADS) bias_kernel(size_t tokens, size_t n, const T *bias, T
     }
 }
 
-/* Where element @first of gate or up stands, the first of a pack. */
+/* Address of element @first of gate or up, the first of a pack. */
 __device__ __forceinline__ size_t
 place_of(size_t first, unsigned packs_of_row)
 {
@@ -167,7 +167,7 @@ __launch_bounds__(THREADS)
         note_largest(largest, most);
 }
 
-/* Where the largest magnitudes of three outputs go; or NULL each. */
+/* Addresses for the amax of three outputs; or NULL each. */
 typedef struct {
     float *d_gate, *d_up, *product;
 } Largest;

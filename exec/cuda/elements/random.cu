@@ -63,7 +63,7 @@ rp_cuda_dropout(const RpDropoutArgs *args, cudaStream_t stream)
     });
 }
 
-/* As dropout_kernel(). */
+/* Launched like dropout_kernel(). */
 template <typename T>
 static __global__ void
 __launch_bounds__(THREADS) noise_kernel(const RpNoiseArgs args, size_t packs, bool wide)

@@ -191,7 +191,7 @@ mean_rows(const RpGroupedMatmulArgs *args)
     return args->rows / (args->experts > 0 ? args->experts : 1);
 }
 
-/* Where grouped_has_wgmma(): the first of those that compute the fewest columns for nothing. */
+/* If grouped_has_wgmma(): the first of those that compute the fewest unused columns. */
 static RpGroupedWay
 wgmma_of(const RpGroupedMatmulArgs *args)
 {

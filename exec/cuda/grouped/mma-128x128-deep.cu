@@ -1,4 +1,5 @@
-/* As mma-128x128.cu, steps of 64 of k: half as many barriers. Shared memory of Hopper. */
+/* Like mma-128x128.cu, with steps of 64 of k: half as many barriers. It needs Hopper's shared
+ * memory. */
 #include "exec/cuda/grouped/mma-kernel.cuh"
 
 cudaError_t

@@ -6,7 +6,7 @@
 #include "exec/cuda/grouped/private.h"
 #include "exec/cuda/grouped/store.cuh"
 
-/* Has the L2 cache read what the tile at (m, n) is added to. */
+/* Has the L2 cache read the sums to which the tile at (m, n) is added. */
 template <typename S, typename C>
 static __device__ __forceinline__ void
 prefetch_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of, int m, int n)
@@ -68,7 +68,7 @@ store_tile(const RpGroupedMatmulArgs &args, const Problem<typename S::T> &of,
     }
 }
 
-/* Lane t of four gets what all have in w[t]. */
+/* Transposes words: lane t of four gets w[t] of all four. */
 static __device__ __forceinline__ void
 turn_quads(uint32_t (&w)[4])
 {

@@ -37,7 +37,7 @@ pair_of(const uint32_t (&c)[2], int half)
     return __half22float2(pair);
 }
 
-/* How a tile of @EXTENT of m or n, @DEPTH of k, lies in shared memory. */
+/* Layout of a tile of @EXTENT of m or n, @DEPTH of k, in shared memory. */
 template <bool TURNED, int EXTENT, int DEPTH_> struct Layout {
     static constexpr int DEPTH = DEPTH_;
     static constexpr int COLUMNS = TURNED ? EXTENT : DEPTH;
@@ -93,8 +93,9 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
     }
 };
 
-/* Where a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on. Of the four
- * 8x8 matrices the second is the next 8 of m in A, and the next 8 of k in B, as mma wants them. */
+/* Addresses at which a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on.
+ * Of the four 8x8 matrices the second is the next 8 of m in A, and the next 8 of k in B, as mma
+ * takes them. */
 template <bool TURNED, typename L, bool OF_B> struct Reader {
     uint32_t row, chunk, first;
 

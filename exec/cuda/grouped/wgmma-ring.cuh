@@ -1,7 +1,7 @@
 /*
  * The stages of A and B that the tensor copy engine fills and wgmma reads, on Hopper: one warp
- * copies what groups of four warps multiply. Each stage has a barrier that counts its bytes, and
- * one at which the warps arrive that have read it.
+ * copies tiles that groups of four warps multiply. Each stage has a barrier that counts its bytes,
+ * and one at which the warps arrive that have read it.
  *
  * A tile of the last rows of an expert has the first ones of the next, which are multiplied, but
  * not stored. Where rows are summed (TN) they are set to 0 in shared memory first. The engine

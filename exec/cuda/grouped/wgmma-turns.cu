@@ -60,7 +60,7 @@ class Slices
     }
 };
 
-/* Where slice @number of all of them is. */
+/* Place of slice @number of all. */
 template <typename S> struct Slot {
     uint32_t place, full, done, parity;
 

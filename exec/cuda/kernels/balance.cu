@@ -1,5 +1,5 @@
 /*
- * The routers' auxiliary loss: what each layer adds to it, and the loss.
+ * The routers' auxiliary loss: each layer's part, and the loss.
  *
  *   forward   counts = those before + choices, sums = those before + sum_t softmax(logits)   =
  *   loss      E sum (counts / N) (sums / N), and its gradient                                 =

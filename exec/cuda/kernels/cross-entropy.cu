@@ -25,7 +25,7 @@
 #define WARPS (THREADS / 32)
 #define STATIC_BYTES 1024 /* shared memory that the kernel declares itself, and CUDA's part */
 
-/* sum of exp(x - largest) over what was seen */
+/* sum of exp(x - largest) over the values so far */
 struct Softmax {
     float largest, sum;
 };
@@ -154,7 +154,7 @@ zero_row(T *row, size_t vocabulary, bool wide)
         store_pack(row + first, zeros, vocabulary - first, wide);
 }
 
-/* Shared memory: the row's first @kept packs. A thread reads there what it has itself put. */
+/* Shared memory: the row's first @kept packs. A thread reads only packs that it wrote itself. */
 template <typename T, bool SMOOTHS>
 static __global__ void __launch_bounds__(THREADS)
 token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, int gradient,
@@ -220,7 +220,7 @@ rp_cuda_cross_entropy_workspace(const RpCrossEntropyArgs *args)
     return round_to_64(args->tokens * sizeof(double));
 }
 
-/* How many packs of @pack_bytes of a row of @packs a block of the current device may keep. */
+/* Number of packs of @pack_bytes of a row of @packs that a block of the current device may keep. */
 static cudaError_t
 packs_to_keep(size_t packs, size_t pack_bytes, size_t *kept)
 {

@@ -38,7 +38,7 @@ __launch_bounds__(THREADS)
 }
 
 /*
- * Where this thread's @digit comes among equal digits of its tile, by thread; those that are not
+ * Rank of this thread's @digit among equal digits of its tile, by thread; those that are not
  * @here do not count. On return counts[0][d] is how often the tile has digit d.
  */
 __device__ __forceinline__ unsigned

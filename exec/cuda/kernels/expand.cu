@@ -17,7 +17,7 @@
 #define THREADS 256
 #define MOST_BLOCKS 4096
 
-/* Where the parts of a tensor stand, and how its rows are cut. */
+/* Addresses of the parts of a tensor, and the division of its rows. */
 typedef struct {
     const unsigned char *codes;
     const unsigned char *scales;
@@ -71,8 +71,8 @@ from_e4m3(uint32_t code)
                            (code & 0x80) << 24);
 }
 
-/* The values of eight elements, before they are scaled. Parts end at multiples of 64 bytes: what is
- * read beyond a row's end is there, and is not stored. */
+/* The values of eight elements, before they are scaled. Parts end at multiples of 64 bytes: bytes
+ * beyond a row's end may be read, and are not stored. */
 template <int FORMAT>
 __device__ __forceinline__ void
 load_values(const Packed &packed, const float *table, uint32_t row, size_t column, size_t count,

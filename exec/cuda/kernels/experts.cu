@@ -94,7 +94,7 @@ __launch_bounds__(THREADS) combine_kernel(RpCombineRowsArgs args, bool wide)
     }
 }
 
-/* Eight gates and ups of a row of z, or what takes their place. */
+/* Eight gates and ups of a row of z, or the values that replace them. */
 template <typename T> struct Gates {
     Pack<T> packs[2];
 };
@@ -112,7 +112,7 @@ places_of(size_t m, size_t first, size_t *places, size_t *counts)
     counts[1] = FORM == RP_EXPERT_SILU ? count : 2 * count > RP_PACK ? 2 * count - RP_PACK : 0;
 }
 
-/* Where gate (@up 0) or up (1) of element @i stand in the packs. */
+/* Place of gate (@up 0) or up (1) of element @i in the packs. */
 template <RpExpertGlu FORM, typename T>
 __device__ __forceinline__ T &
 part_of(Gates<T> &gates, int up, int i)

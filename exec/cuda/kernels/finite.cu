@@ -33,7 +33,7 @@ is_broken<uint32_t>(uint32_t word, uint32_t infinity)
     return (word & infinity) == infinity;
 }
 
-/* @n_pieces: of 16 bytes, from the beginning on; what is left is read value by value */
+/* @n_pieces: pieces of 16 bytes, from the beginning on; the rest is read value by value */
 template <typename Value>
 static __global__ void
 __launch_bounds__(THREADS)

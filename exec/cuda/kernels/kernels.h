@@ -28,7 +28,7 @@ void rp_cuda_stream_free(RpKernelStream *stream);
  * matmul with fewer proposals fails. The rank is 0 unless this is called before the first matmul. */
 void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
 
-/* How often cuDNN did attention in @stream, and why it last left that to the built-in kernels,
- * which is no failure; NULL: it never did. */
+/* Number of times that cuDNN did attention in @stream, and the reason for which it last left that
+ * to the built-in kernels, which is no failure; NULL: it never did. */
 guint64 rp_cuda_stream_cudnn_runs(const RpKernelStream *stream);
 const char *rp_cuda_stream_cudnn_reason(const RpKernelStream *stream);

@@ -9,7 +9,7 @@
  *   bias: stored as C is. cuBLASLt's epilogue, which adds it to sums before they are rounded; where
  *   there is no algorithm with one (or k is 0), a pass of its own behind the matmul (elements.cu).
  *
- * cuBLASLt thinks in columns: what is C[m,n] in rows is C^T, [n,m], in columns. So its first
+ * cuBLASLt takes matrices in columns: C[m,n] in rows is C^T, [n,m], in columns. So its first
  * operand is our B, its second our A, and
  *
  *   NT   C^T = (B as it lies)^T  (A as it lies)       B: k x n, A: k x m
@@ -18,8 +18,8 @@
  *
  * and a bias, one value a column of C, is one a row of C^T, as the epilogue wants it.
  *
- * Codes of 8 bits (core/base/fp8.h) come as NT alone: what cuBLASLt multiplies on every GPU that has
- * them. Scales are read by the kernel. half_sums: sums may be those that tensor cores keep by
+ * Fp8 values (core/base/fp8.h) come as NT alone, which cuBLASLt multiplies on every GPU that has
+ * fp8. Scales are read by the kernel. half_sums: sums may be those that tensor cores keep by
  * themselves, with fewer bits than fp32 ("fast accumulation"), else they are promoted to fp32.
  *
  * Operands of 2^31 elements and more come in parts (kernels.c).
@@ -126,7 +126,7 @@ may_sum_in_half(const RpMatmulArgs *args)
              args->c_dtype == RP_DTYPE_FP16));
 }
 
-/* Whether what stands in memory is added to. */
+/* Whether the product is added to the values in memory. */
 static gboolean
 reads_c(const RpMatmulArgs *args)
 {

@@ -68,7 +68,7 @@ store(T *target, const Pack<T> &pack, size_t count)
         store_pack(target, pack, count, false);
 }
 
-/* Both halves of what a thread has of a head. */
+/* Both halves of a thread's part of a head. */
 template <typename T> struct Halves {
     Pack<T> lower, upper;
 };
@@ -276,7 +276,7 @@ __launch_bounds__(THREADS, BACKWARD_BLOCKS) backward_kernel(const Turn<T> args)
     store_partials<GROUP>(partials + half, half, upper_sums, shared);
 }
 
-/* Calls f.template run<GROUP>() with what half a head needs. */
+/* Calls f.template run<GROUP>() with the group that half a head needs. */
 template <typename F>
 static cudaError_t
 for_half(size_t half, F f)

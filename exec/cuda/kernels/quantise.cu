@@ -15,9 +15,9 @@
  *           |c0 .. c7|                   ..                    a warp then writes 128 rows of a
  *           |c0 .. c7|                                         column to turned, 128 bytes
  *
- * On sm_80 and 86, which have no such conversion, CUDA's header does it by integers. What is not
- * finite is looked for only where the largest magnitude says so: the same for a whole launch.
- * Oracle: exec/host/few-bits.c
+ * On sm_80 and 86, which have no such conversion, CUDA's header does it by integers. Values that
+ * are not finite are looked for only if the amax shows that there are some: the same for a whole
+ * launch. Oracle: exec/host/few-bits.c
  */
 #include <cuda_fp8.h>
 

@@ -131,7 +131,7 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
         partials[block] = total;
 }
 
-/* One block: in order. Squares of floats do not overflow a double: only what is broken breaks the sum. */
+/* One block: in order. Squares of floats do not overflow a double: only values that are not finite make the sum so. */
 static __global__ void __launch_bounds__(THREADS)
 add_in_order_kernel(const double *values, size_t n, double *total, int32_t *broken)
 {

@@ -1,6 +1,6 @@
 /*
- * Rows of RMSNorm: who has which elements of one, their sum, reading rows ahead (ring.cuh), and what a
- * size needs. For rmsnorm.cu only.
+ * Rows of RMSNorm: each thread's elements of one, their sum, reading rows ahead (ring.cuh), and the
+ * layout for a size. For rmsnorm.cu only.
  */
 #pragma once
 
@@ -117,7 +117,7 @@ pack_of_row(const uint4 *stage, int pack, int array, const T *source, size_t cou
         return load_pack(source, count, WIDE);
 }
 
-/* Calls f.template run<GROUP, PACKS>() with what @n needs; 0, 0: looping. */
+/* Calls f.template run<GROUP, PACKS>() with the layout that @n needs; 0, 0: looping. */
 template <typename F>
 static cudaError_t
 for_size(size_t n, F f)

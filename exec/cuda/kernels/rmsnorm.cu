@@ -57,7 +57,7 @@ add_squares(float sum, const Pack<T> &pack)
     return sum;
 }
 
-/* Returns what it has stored. */
+/* Returns the stored values. */
 template <typename T>
 __device__ __forceinline__ Pack<T>
 store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> x, float rstd)

@@ -3,7 +3,7 @@
  *
  *   forward    chosen = the k largest of E logits, then the lowest; weights = softmax            =
  *   backward   d_logits = p (d_weights - sum p d_weights), by the chosen                         =
- *              and what the auxiliary loss does
+ *              and the auxiliary loss's part
  *   sort       a stable counting sort of R = T k assignments by expert                           =
  *
  * logits: [T,E], chosen, weights: [T,k]. A warp a token: lane l has experts l, l + 32, ... of at
@@ -109,7 +109,7 @@ __launch_bounds__(THREADS) route_kernel(RpRouteArgs args)
     }
 }
 
-/* += what the auxiliary loss (balance.cu) does: q (d_sums - sum q d_sums), q the softmax over all. */
+/* Adds the auxiliary loss's part (balance.cu): q (d_sums - sum q d_sums), q the softmax over all. */
 template <typename T>
 __device__ __forceinline__ void
 add_balance(const RpRouteArgs &args, const float *logits, float largest, float *gradients)

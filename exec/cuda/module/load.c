@@ -1,4 +1,4 @@
-/* Finds the module, and stands for what is in it. Looked for in this order:
+/* Finds the module, and forwards calls to it. Looked for in this order:
  *
  *   EXE/../exec/cuda, EXE/../../exec/cuda   a build folder, wherever it was copied to
  *   EXE                                     beside the program

@@ -5,7 +5,8 @@
  *   roundpipe          load.c: backend.h and device.h, by way of the table
  *   roundpipe-cuda.so  module.c: the table;  the backend, its kernels, CUDA's libraries
  *
- * Both are of one build, and each has its own copy of what the backend needs of the other folders.
+ * Both are of one build, and each has its own copy of the code of other folders that the backend
+ * needs.
  */
 #pragma once
 
@@ -16,7 +17,7 @@
 #define RP_CUDA_MODULE_SYMBOL "rp_cuda_module"
 
 typedef struct {
-    gsize sizes[5]; /* RP_CUDA_MODULE_SIZES: of what both parts look into */
+    gsize sizes[5]; /* RP_CUDA_MODULE_SIZES: sizes of structs that both parts read */
     const RpDeviceOps *(*devices)(void);
     guint (*device_count)(void);
     gboolean (*split_devices)(const char *text, guint server, guint n, GError **error);

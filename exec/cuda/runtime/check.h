@@ -5,6 +5,6 @@
 
 #include "exec/device/error.h"
 
-/* Sets @error from @status: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)", and what to do
- * where that is known; the thread's last error is cleared. Returns: FALSE unless cudaSuccess */
+/* Sets @error from @status: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)", and the remedy
+ * where it is known; the thread's last error is cleared. Returns: FALSE unless cudaSuccess */
 gboolean rp_cuda_ok(cudaError_t status, const char *what, GError **error);

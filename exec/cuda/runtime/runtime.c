@@ -74,7 +74,7 @@ rp_runtime_memory(const RpRuntimeGpu *gpu, gsize *free_bytes, gsize *total_bytes
 {
     if (!check(gpu, cudaMemGetInfo(free_bytes, total_bytes), "cudaMemGetInfo", error))
         return FALSE;
-    /* parts of a card have equal shares of what it has left */
+    /* parts of a card have equal shares of its free memory */
     *free_bytes /= (gsize)rp_cuda_parts_per_card();
     *total_bytes /= (gsize)rp_cuda_parts_per_card();
     return TRUE;

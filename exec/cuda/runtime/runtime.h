@@ -30,7 +30,7 @@ gboolean rp_runtime_use(const RpRuntimeGpu *gpu, GError **error);
 
 gboolean rp_runtime_take(const RpRuntimeGpu *gpu, guint64 bytes, void **memory, GError **error);
 void rp_runtime_give(void *memory);
-/* All of it is there on return: streams do not wait for copies that are not their own. */
+/* All bytes are there on return: streams do not wait for copies that are not their own. */
 gboolean rp_runtime_clear(const RpRuntimeGpu *gpu, void *memory, guint64 bytes, GError **error);
 gboolean rp_runtime_upload(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 bytes,
                            GError **error);
@@ -52,7 +52,7 @@ gboolean rp_runtime_stream_new(const RpRuntimeGpu *gpu, gboolean urgent, RpRunti
                                GError **error);
 /* NULL: nothing happens */
 void rp_runtime_stream_free(RpRuntimeStream *stream);
-/* @what: failed, for the message. @error: (nullable) */
+/* @what: the failed work, for the message. @error: (nullable) */
 RpRuntimeState rp_runtime_stream_state(const RpRuntimeGpu *gpu, RpRuntimeStream *stream,
                                        const char *what, GError **error);
 gboolean rp_runtime_stream_finish(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, GError **error);

@@ -84,8 +84,8 @@ ok(CUresult status, const char *what, GError **error)
     return rp_cuda_ok((cudaError_t)status, what, error);
 }
 
-/* Parts of one card, of which @wanted of all cards are this process's: the unit is what all counts are multiples of, and
- * a part is as many units. */
+/* Parts of one card, of which @wanted of all cards are this process's: all counts are multiples of the unit, and a part
+ * is as many units. */
 static gboolean
 open_card(int card, guint wanted, Part *parts, GError **error)
 {

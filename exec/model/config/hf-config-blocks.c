@@ -115,7 +115,7 @@ settle_ropes(RpConfigReader *reader)
     return TRUE;
 }
 
-/* Where config.json does not say, block by block. */
+/* Defaults where config.json does not say it block by block. */
 static gboolean
 slides_by_rule(const RpConfigRaw *raw, RpSlidingRule rule, guint block)
 {

@@ -43,7 +43,7 @@ rp_config_read_choice(RpJsonPull *pull, const char *const *names, int *choice)
     return rp_config_fail_unsupported(pull, expected);
 }
 
-/* Refuses what stands from @start on. */
+/* Refuses the value at @start. */
 static gboolean
 fail_refused(RpJsonPull *pull, const RpJsonField *field, const char *start)
 {

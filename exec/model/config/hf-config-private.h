@@ -6,7 +6,7 @@
  *   hf-config-rope.c    rope_scaling and rope_parameters
  *   hf-config-blocks.c  which blocks have a window, which have rope
  *   hf-config-experts.c sizes of mixtures of experts
- *   hf-config.c         what the values mean together
+ *   hf-config.c         the meaning of the values together
  *   hf-config-write.c   back into a file
  */
 #pragma once

@@ -109,7 +109,7 @@ rp_config_read_rope(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), raw, NULL);
 }
 
-/* ---- what they mean together ---- */
+/* ---- their meaning together ---- */
 
 static gboolean
 settle_theta(RpConfigReader *reader)

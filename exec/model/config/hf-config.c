@@ -1,5 +1,6 @@
 /**
- * config.json: what the values mean together. The text is read by the table in hf-config-keys.c.
+ * Derives the model from the values of config.json together. The text is read by the table in
+ * hf-config-keys.c.
  */
 #include "exec/model/hf-config.h"
 

@@ -1,6 +1,6 @@
 /*
- * AdamW in plain C: what runs where nothing better is known, and what the other variants must
- * equal bit for bit. Loops are written so that a compiler can vectorise them.
+ * AdamW in plain C: it runs where nothing better is known, and the other variants must equal it bit
+ * for bit. Loops are written so that a compiler can vectorise them.
  */
 #include "exec/optim/adamw/adamw-private.h"
 

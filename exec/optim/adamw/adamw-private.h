@@ -1,5 +1,6 @@
 /**
- * The update of one value, which every variant must equal bit for bit, and what variants share.
+ * The update of one value, which every variant must equal bit for bit, and code that variants
+ * share.
  */
 #pragma once
 

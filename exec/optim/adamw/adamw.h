@@ -117,8 +117,8 @@ typedef struct {
     /* @wide[i] = @values[i]. */
     void (*widen)(const void *values, RpDtype dtype, float *wide, gsize n);
 
-    /* A moment of @n parameters, from a block on, to and from what is kept of it between steps; not
-     * of fp32. @scales: of its blocks, int8. @block: number of the first in its layer */
+    /* Converts a moment of @n parameters, from a block on, to and from the format kept between
+     * steps; not fp32. @scales: of its blocks, int8. @block: number of the first in its layer */
     void (*unpack)(RpMoments moments, gboolean squares, const void *packed, const float *scales,
                    float *values, gsize n);
     void (*pack)(RpMoments moments, const RpDraw *draw, guint64 block, const float *values,
@@ -142,10 +142,10 @@ const RpAdamwOps *rp_adamw_find(const char *name);
  * rp_adamw_prepare:
  * @options: of the optimizer
  * @learning_rate: of this step
- * @gradient_scale: what gradients are multiplied by: 1 / (loss scale * tokens) * clip coefficient
+ * @gradient_scale: factor of gradients: 1 / (loss scale * tokens) * clip coefficient
  * @step: of the layer; the first is 1
  *
- * Computes in double what the step multiplies by.
+ * Computes the step's factors in double.
  *
  * Source: torch.optim.AdamW; Kingma and Ba, Adam, section 2 (bias correction); Loshchilov and
  * Hutter, Decoupled weight decay regularization, algorithm 2
