@@ -33,7 +33,7 @@ struct _RpTrainer {
     Numbers *numbers; /* one for each weight */
 };
 
-/* ---- what the library calls ---- */
+/* ---- functions that the library calls ---- */
 
 G_DEFINE_QUARK(rp - trainer - error - quark, rp_trainer_error)
 
@@ -98,7 +98,7 @@ rp_trainer_weight(const RpTrainer *trainer, guint weight)
     return trainer->numbers[weight].master;
 }
 
-/* Everything is trained, or there are adapters. */
+/* Never called, as all weights are trained, or there are adapters. */
 const void *
 rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight)
 {

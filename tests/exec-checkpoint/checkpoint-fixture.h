@@ -1,6 +1,6 @@
 /**
- * A trainer that holds numbers and trains nothing: what rp_checkpoint_*() use of exec/train and of
- * a network is implemented here, so that faults can be put in without a training.
+ * A trainer that holds numbers and trains nothing: the functions of exec/train and of a network
+ * that rp_checkpoint_*() use are implemented here, so that faults can be put in without a training.
  */
 #pragma once
 
@@ -50,7 +50,7 @@ RpDataState checkpoint_data(guint64 step);
 gboolean checkpoint_save_step(CheckpointFixture *f, guint64 step);
 /* The same without a check of the fixture's: for children. Returns: whether it was saved */
 gboolean checkpoint_try_save(CheckpointFixture *f, guint64 step, GError **error);
-/* Whether @path verifies, and holds exactly what checkpoint_save_step(@step) puts in. */
+/* Whether @path verifies, and holds exactly the data that checkpoint_save_step(@step) puts in. */
 gboolean checkpoint_holds(CheckpointFixture *f, const char *path, guint64 step);
 
 /* Names in @path, hidden ones too, sorted, joined by spaces. (transfer full) */

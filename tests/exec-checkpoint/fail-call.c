@@ -39,7 +39,7 @@ name_of(const struct user_regs_struct *registers)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(calls); i++)
         if ((long)registers->orig_rax == calls[i].number)
-            /* memory of no file is not what this is about */
+            /* only calls on files are to fail */
             return calls[i].number == SYS_mmap && MMAP_DESCRIPTOR(*registers) < 0 ? NULL
                                                                                   : calls[i].name;
     return NULL;

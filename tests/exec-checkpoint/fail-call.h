@@ -27,5 +27,5 @@ typedef struct {
     const char *name; /* name of the first that failed; %NULL: the child ended before the N-th */
 } RpFailOutcome;
 
-/* Runs @work(@data) in a child, on one processor; what it returns is the exit code. */
+/* Runs @work(@data) in a child, on one processor; its result is the exit code. */
 RpFailOutcome rp_fail_call(const RpFailure *failure, int (*work)(gpointer data), gpointer data);

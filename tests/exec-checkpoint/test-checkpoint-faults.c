@@ -1,4 +1,4 @@
-/* Ends without warning and full disks: what was complete stays complete. */
+/* Tests sudden ends and full disks: a complete checkpoint stays complete. */
 #include "tests/exec-checkpoint/checkpoint-fixture.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define SKIP 77
 
-/* The step that is found; checks that it verifies and holds what was saved. 0 = none. */
+/* The step that is found; checks that it verifies and holds the saved data. 0 = none. */
 static guint64
 found_step(CheckpointFixture *f)
 {
@@ -140,7 +140,7 @@ killed_at_each_system_call_of_a_replacement_it_has_that_step(void **state)
 /* ---- full disks ---- */
 
 /* In a child: the save must fail with @code, leave checkpoint-1 and no temporary directory.
- * Returns: an exit status; what it means is in the test's assert. */
+ * Returns: an exit status, explained in the test's assert. */
 static int
 failing_save(CheckpointFixture *f, RpCheckpointError code, const char *part)
 {
@@ -319,7 +319,7 @@ checkpoint_blocks(CheckpointFixture *f)
     return sum;
 }
 
-/* A disk of @bytes, in a child; what @work returns is its exit status. */
+/* Runs @work in a child, on a disk of @bytes; its result is the exit status. */
 static int
 on_disk(CheckpointFixture *f, gsize bytes, int (*work)(CheckpointFixture *))
 {

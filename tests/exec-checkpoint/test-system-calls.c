@@ -94,7 +94,7 @@ find(gpointer data)
     return skipped != NULL ? OLDER : WRONG;
 }
 
-/* ---- what is there ---- */
+/* ---- files on the disk ---- */
 
 static char *
 step_path(const CheckpointFixture *f, guint64 step)

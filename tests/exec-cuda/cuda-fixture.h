@@ -16,7 +16,7 @@
 #include "exec/cuda/kernels/kernels.h"
 #include "exec/cuda/runtime/check.h"
 
-/* Where one run computes. */
+/* The device on which one run computes. */
 typedef struct {
     const RpKernels *kernels;
     RpKernelStream *stream; /* NULL: on the host */

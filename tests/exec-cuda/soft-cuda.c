@@ -58,8 +58,8 @@ typedef struct {
     gboolean ours; /* to be freed, not only forgotten */
 } Area;
 
-/* One lock over all but the work itself. What makes something makes nothing after a failure; what
- * frees, frees nevertheless. */
+/* One lock over all but the work itself. After a failure functions that make things make nothing;
+ * functions that free, free nevertheless. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static GArray *areas;
@@ -260,7 +260,7 @@ drop(Record *record) /* locked */
         g_free(record);
 }
 
-/* Everything after a failure is left out, but streams run on. */
+/* All work after a failure is left out, but streams run on. */
 static void
 run_work(cudaStream_t stream, Command *command) /* locked; unlocks for the work */
 {

@@ -20,9 +20,9 @@
  * Forgets an earlier failure. */
 void soft_cuda_fail_at(guint64 n);
 
-/* The same with the work of one device, which then fails alone. @lose_events: what its events stand
- * for never happens, so that streams of other devices wait for ever; what they leave behind stays
- * until the failure is forgotten, and beyond. */
+/* The same with the work of one device, which then fails alone. @lose_events: its events never
+ * happen, so that streams of other devices wait for ever; their data stay until the failure is
+ * forgotten, and beyond. */
 void soft_cuda_fail_device_at(guint device, guint64 n, gboolean lose_events);
 
 /* From now on calls succeed for so long after a device has failed. */
@@ -46,7 +46,7 @@ void soft_cuda_delay(guint ns);
 
 /* From now on host memory can be pinned @n times, then no more; G_MAXUINT: always. */
 void soft_cuda_allow_pins(guint n);
-/* How often that was tried since, and how many bytes the first time. */
+/* Number of attempts since then, and bytes of the first. */
 guint soft_cuda_n_pins(void);
 guint64 soft_cuda_first_pin(void);
 /* Whether a pin that was refused is still there for the calling thread's next call to find. */

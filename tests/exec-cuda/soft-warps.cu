@@ -161,7 +161,7 @@ run_thread()
     yield();
 }
 
-/* As far as it goes without others. Returns: whether one of its threads has not ended */
+/* Runs a warp as far as it goes without others. Returns: whether one of its threads has not ended */
 static bool
 run_warp(unsigned warp)
 {

@@ -7,10 +7,10 @@
  *   soft-attention.cu, soft-attention-wide.cu           the kernels over these
  *   soft-warps.cu                                       threads, meetings, shared memory, copies
  *
- * Blocks run one after another, of each a warp as far as it goes without the others, first to last or
- * last to first: a meeting that is missing shows. Shared memory and copies under way are NaN until
- * they are written, and copies end only when a thread waits for its own: what is read too early
- * shows. Addresses beyond a kernel's shared memory or at odd places abort.
+ * Blocks run one after another, of each a warp as far as it goes without the others, first to last
+ * or last to first: a meeting that is missing shows. Shared memory and copies under way are NaN
+ * until they are written, and copies end only when a thread waits for its own: a read that is too
+ * early shows. Addresses beyond a kernel's shared memory or at odd places abort.
  */
 #pragma once
 
@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-/* As rp_cuda_attention_backward(). @delta: [heads,tokens]: d_out . out; @backwards: which warp of
- * a block comes first. bf16 and fp16, heads of 64 and 128. */
+/* Like rp_cuda_attention_backward(). @delta: [heads,tokens]: d_out . out; @backwards: the last warp
+ * of a block comes first. bf16 and fp16, heads of 64 and 128. */
 void soft_attention_backward(const RpAttentionArgs *args, const float *delta, bool backwards);
 /* The same by blocks of 256 keys, heads of 64. */
 void soft_attention_backward_wide(const RpAttentionArgs *args, const float *delta, bool backwards);
@@ -38,8 +38,8 @@ SoftIndex soft_thread();
 SoftIndex soft_block();
 void soft_meet_block();
 void soft_meet_warp();
-/* The words that each lane of this warp hands over. They stay until the one after the next handing over: what a
- * thread reads of the last is over before another, which met it since, writes there again. */
+/* The words that each lane of this warp hands over. They stay until the one after the next handing over: a thread has
+ * read the last ones before another, which met it since, writes there again. */
 uint32_t (*soft_words())[8];
 /* This thread has read them. */
 void soft_words_end();

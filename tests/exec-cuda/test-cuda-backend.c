@@ -233,7 +233,7 @@ trains_beside_a_packed_base(void **state)
         {"1f1b", 2, 4, .backend = gpus},
     };
 
-    /* with RP_TEST_FEW one format: what waits for what is the same for all */
+    /* with RP_TEST_FEW one format: dependencies are the same for all */
     for (guint format = 0; format < (RP_TEST_FEW ? 1 : RP_N_LOWBITS); format++) {
         rp_tiny_model_adapt(f->model, 3, NULL, RP_DTYPE_FP32);
         rp_tiny_model_pack(f->model, (RpLowbit)format);

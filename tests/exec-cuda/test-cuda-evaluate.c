@@ -33,7 +33,8 @@ new_dataset(void)
     return dataset;
 }
 
-/* @losses: [STEPS] (nullable): evaluations after each step. Returns: the hash of what was learned */
+/* @losses: [STEPS] (nullable): evaluations after each step. Returns: the hash of the trained
+ * weights */
 static char *
 train(const RpTinyModel *model, const RpTinyRun *run, const RpDataset *dataset, double *losses)
 {

@@ -1,6 +1,6 @@
-/* Kernels that look at what training gives (exec/cuda/kernels/finite.cu). The oracle is isfinite() on the host, value
- * by value. Around the values that a kernel may read stand values that it would notice: 0xff, NaN.
- * The same program runs over a CUDA of threads (soft-cuda.h). Exits 77 without a device. */
+/* Tests kernels that look for values that are not finite (exec/cuda/kernels/finite.cu). The oracle is isfinite() on the
+ * host, value by value. Around the values that a kernel may read stand values that it would notice: 0xff, NaN. The same
+ * program runs over a CUDA of threads (soft-cuda.h). Exits 77 without a device. */
 #include "tests/rp-test.h"
 
 #include <math.h>
@@ -81,7 +81,7 @@ make_room(Fixture *f, gsize bytes)
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-/* All of it is there afterwards: the stream does not wait for copies that are not its own. */
+/* Copies all bytes before it returns: the stream does not wait for copies that are not its own. */
 static void
 copy_up(void *to, const void *from, gsize bytes)
 {
@@ -219,7 +219,7 @@ find(const Fixture *f, const Shape *shape, gboolean on_device, guint32 before)
     return after;
 }
 
-/* As the array now is. @what: about it */
+/* Checks the array as it is now. @what: its name */
 static void
 check_flag(const Fixture *f, const Shape *shape, const char *what)
 {
@@ -320,7 +320,7 @@ check_some_values(Fixture *f, const Shape *shape)
         check_place(f, shape, places[i], g_rand_int_range(f->rand, 0, BROKEN_KINDS));
 }
 
-/* Everything from a place on is no number: its row counts. */
+/* All values from a place on are no numbers: its row counts. */
 static void
 check_first_row(Fixture *f, const Shape *shape)
 {

@@ -51,8 +51,7 @@ static const Kind kinds[] = {
      " \"tie_word_embeddings\": true}",
      1, 170, 1 + 3 * 9 + 1},
     {"qwen3-moe", TRUE, NULL, 2, 13, 1 + 2 * (9 + 3 * 5) + 1 + 1},
-    {"qwen3-all-experts",
-     FALSE, /* each token chooses all: what is rounded otherwise chooses no other */
+    {"qwen3-all-experts", FALSE, /* each token chooses all: another rounding chooses no other */
      "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\","
      " \"hidden_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
      " \"num_key_value_heads\": 2, \"head_dim\": 64, \"intermediate_size\": 192,"
@@ -113,7 +112,7 @@ typedef struct {
     guint mlp_tile; /* 0: the MLP in one piece */
 } Plan;
 
-/* One model in one storage; what tests leave behind is freed with it. */
+/* One model in one storage; leftovers of tests are freed with it. */
 typedef struct {
     const Kind *kind;
     RpModel config;
@@ -390,15 +389,15 @@ run_on_host(Fixture *f, RpDtype dtype)
  *                      dv; dq, dk back through rope and their norms (4); d norm from q, k and v
  *                      (3); dx: 20
  *   the ends           norm, logits and their gradients, dx of the head; the gradient, as it leaves
- * Each moves what it rounds by at most u of its norm, u = 2^-24, 2^-8 or 2^-11; sums of n terms in
+ * Each moves the values by at most u of their norm, u = 2^-24, 2^-8 or 2^-11; sums of n terms in
  * fp32 add sqrt(n) 2^-24. Those errors know nothing of one another, so that R of them make sqrt(R);
  * host and device err alike:
  *
  *   |gradient - host's| <= sqrt(2 R) (u + sqrt(n) 2^-24) |host's|       (norms of a weight's)
  *
- * Most roundings are of less than u, 0.4 u in the root of their mean square: that is left for what
- * the derivatives of norms and of softmax make of them. How near to it the host's own roundings
- * come is a test below.
+ * Most roundings are of less than u, 0.4 u in the root of their mean square: the rest is left for
+ * the derivatives of norms and of softmax. How near to it the host's own roundings come is a test
+ * below.
  */
 #define FORWARD_ROUNDINGS 25
 #define BACKWARD_ROUNDINGS 20
@@ -425,8 +424,8 @@ tolerance_of(const Fixture *f, RpDtype dtype, double roundings)
     return sqrt(2 * roundings) * (units[dtype] + sqrt(longest_sum(f)) * 0x1p-24);
 }
 
-/* Layer 0 is the embedding, the last the head. A sink has one value a head, a sum over tokens of what
- * has either sign: their roundings are of more than its u. */
+/* Layer 0 is the embedding, the last the head. A sink has one value a head, a sum over tokens of
+ * values of either sign: their roundings are of more than its u. */
 static double
 gradient_tolerance(const Fixture *f, RpDtype dtype, const RpWeight *weight)
 {
@@ -528,7 +527,7 @@ compare(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *
     return comparison;
 }
 
-/* @what: which run it was. Returns: the largest error, as a share of the tolerance */
+/* @what: name of the run. Returns: the largest error, as a share of the tolerance */
 static double
 assert_close(const Fixture *f, RpDtype dtype, const Gradients *got, const Gradients *want,
              const char *what)

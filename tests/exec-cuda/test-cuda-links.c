@@ -1,5 +1,5 @@
-/* How links of GPUs are measured: exec/cuda/measure-links.c over made-up machines, whose copies
- * take what their links, roots and host memory allow, by arithmetic. */
+/* Tests measuring links of GPUs: exec/cuda/measure-links.c over made-up machines, whose copies take
+ * the time that their links, roots and host memory allow, by arithmetic. */
 #include "tests/rp-test.h"
 
 #include <math.h>
@@ -207,7 +207,7 @@ rp_available_memory(void)
 
 /* ---- time ---- */
 
-/* Each link, each root in each direction and host memory do what they can. */
+/* Each link, each root in each direction and host memory run at their limits. */
 static double
 copy_seconds(void)
 {
@@ -503,7 +503,7 @@ assert_chunks_of_their_own(Fixture *f, guint gpus, guint64 bytes, guint n_chunks
                          gpus, bytes, d, machine.n_chunks[d][w], w, n_chunks);
 }
 
-/* Where memory lies decides how fast it is: a direction uses as much as it may, and all of it. */
+/* The place of memory decides its speed: a direction uses as much as it may, and all of it. */
 static void
 every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
 {

@@ -58,7 +58,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* Measured values vary; what cannot be is off by more. */
+/* Measured values vary; impossible ones are off by more. */
 #define LEEWAY 1.25
 
 /* One direction is no faster than both, and both are no faster than the sum of each by itself. */

@@ -1,7 +1,7 @@
 /*
  * Matmuls whose operands have more than 2^31 elements, 2^31 + 2^20, as micro-batches of very many
- * tokens have (8B: from 174,763). Almost all of them are 0: what the host multiplies is only the
- * rows at either end.
+ * tokens have (8B: from 174,763). Almost all of them are 0: the host multiplies only the rows at
+ * either end.
  *
  *   A  |band|  0  0  0  0  0 ...  0  0  0 |band|
  *                                  ^ element 2^31
@@ -39,7 +39,7 @@ long_array(const Side *side, const guint16 *bands, size_t columns)
     return array;
 }
 
-/* As numbers: 0 has two signs. */
+/* Compares as numbers, as 0 has two signs. */
 static void
 assert_equal(const guint16 *got, const guint16 *want, size_t n)
 {
@@ -100,7 +100,7 @@ check_long_rows(RpMatmulForm form, size_t n, size_t k)
     check_rows(&device, args.c, want, n);
 }
 
-/* Tokens are what is summed over: gradients of weights. */
+/* Gradients of weights sum over tokens. */
 static void
 check_long_sums(size_t m, size_t n)
 {

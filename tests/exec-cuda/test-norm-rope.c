@@ -262,7 +262,7 @@ normalises_and_turns_a_real_model(void **state)
     check_size(RP_DTYPE_FP16, 2048, 8, 128);
 }
 
-/* Both on the GPU, within what the host is allowed to differ. */
+/* Compares both on the GPU, within the tolerance for the host. */
 static void
 equals_norm_and_rope_one_after_the_other(void **state)
 {

@@ -31,7 +31,7 @@ compute(const Side *side, const void *data, Outputs *outputs)
     side->kernels->rope_forward(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, dtype, inputs->x.n, args.y);
     outputs->terms[0] = 2;
-    if (inputs->in_place) /* not what was rounded before */
+    if (inputs->in_place) /* not the values rounded before */
         args.x = args.y = cuda_in(side, inputs->x);
     side->kernels->rope_backward(side->stream, &args);
     outputs->arrays[1] = cuda_result(side, dtype, inputs->x.n, args.y);

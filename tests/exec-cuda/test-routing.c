@@ -397,7 +397,7 @@ activates_experts_forward_and_backward(void **state)
     }
 }
 
-/* As torch.clamp: the limit itself passes its gradient. */
+/* Like torch.clamp, passes the gradient at the limit itself. */
 static void
 passes_gradients_up_to_the_limit(void **state)
 {

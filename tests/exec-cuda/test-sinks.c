@@ -26,7 +26,7 @@ compute(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[0] = 3;
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, inputs->lse.n, args.lse);
     outputs->terms[1] = 3;
-    args.out = cuda_in(side, inputs->out); /* not what was rounded before */
+    args.out = cuda_in(side, inputs->out); /* not the values rounded before */
     args.lse = cuda_in(side, inputs->lse);
     side->kernels->sink_backward(side->stream, &args);
     outputs->arrays[2] = cuda_result(side, RP_DTYPE_FP32, inputs->d_sinks.n, args.d_sinks);

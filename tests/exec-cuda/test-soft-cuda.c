@@ -1,4 +1,4 @@
-/* The CUDA backend over a CUDA of threads: what a GPU cannot be made to do. */
+/* Tests the CUDA backend over a CUDA of threads, with faults that a GPU cannot be made to have. */
 #include "tests/exec-train/overflow.h"
 
 #include <sys/resource.h>
@@ -285,7 +285,7 @@ names_the_one_device_that_fails(void **state)
             }
 }
 
-/* Streams of device 0 wait for events of device 1 that never come. What they hold is lost. */
+/* Streams of device 0 wait for events of device 1 that never come. Their memory is lost. */
 static void
 ends_although_the_other_device_waits_for_ever(void **state)
 {
@@ -572,7 +572,7 @@ waits_for_copies_and_losses_that_take_long(void **state)
     assert_true(found > 0 && found == expected);
 }
 
-/* As tests/exec-train/test-trainer.c has it, with tokens that go up long after the call. */
+/* Like tests/exec-train/test-trainer.c, with tokens that go up long after the call. */
 static void
 has_read_a_batch_when_its_call_returns(void **state)
 {

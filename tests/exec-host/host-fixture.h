@@ -1,6 +1,6 @@
 /**
- * Arrays for tests of kernels: in the storage under test, each with the exact double values of what
- * is stored. Everything lives until the test's teardown, or host_free_since().
+ * Arrays for tests of kernels: in the storage under test, each with the exact double values of its
+ * elements. All arrays live until the test's teardown, or host_free_since().
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 typedef struct {
     RpDtype dtype;
     size_t n;
-    void *data;     /* exactly n elements, so that a sanitizer sees what runs over */
+    void *data;     /* exactly n elements, so that a sanitizer sees overruns */
     double *values; /* values of @data when it was made */
 } Array;
 
@@ -21,7 +21,7 @@ int host_teardown(void **state);
 
 /* Memory of exactly @bytes (at least 1), at a multiple of 64, full of 0xff: NaN. */
 void *host_bytes(size_t bytes);
-/* How much has been made so far; freed again is all that was made after @mark. */
+/* Number of arrays made so far; host_free_since() frees all made after @mark. */
 guint host_mark(void);
 void host_free_since(guint mark);
 /* The same, but NULL for nothing. */
@@ -30,7 +30,7 @@ void *host_workspace(size_t bytes);
 
 /* Normal random values, times @spread, rounded to the storage; the same for every run. */
 Array host_random(RpDtype dtype, size_t n, double spread);
-/* Full of NaN: what an operation must write whole. */
+/* Full of NaN, for an output that an operation must write whole. */
 Array host_output(RpDtype dtype, size_t n);
 Array host_copy(Array array);
 gint32 host_random_below(gint32 end);

@@ -141,7 +141,7 @@ routes_forward_and_backward(void **state)
     }
 }
 
-/* As torch.topk: NaN is largest, infinities are numbers. */
+/* Like torch.topk: NaN is largest, infinities are numbers. */
 static void
 chooses_a_nan_first(void **state)
 {
@@ -368,7 +368,7 @@ activates_experts_forward_and_backward(void **state)
     }
 }
 
-/* As torch.clamp: the limit itself passes its gradient. */
+/* Like torch.clamp, passes the gradient at the limit itself. */
 static void
 passes_gradients_up_to_the_limit(void **state)
 {

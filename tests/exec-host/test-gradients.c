@@ -1,6 +1,6 @@
 /*
  * Every backward kernel against central differences of the double-precision forward:
- * d/dx of sum_i r[i] f(x)[i] is what backward makes of dy = r.
+ * d/dx of sum_i r[i] f(x)[i] is backward's result for dy = r.
  */
 #include "tests/exec-host/host-fixture.h"
 #include "tests/exec-host/reference.h"

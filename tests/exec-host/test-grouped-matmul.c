@@ -32,7 +32,8 @@ count_elements(const RpGroupedMatmulArgs *args, size_t n[3])
     n[2] = adds ? EXPERTS * args->m * args->n : args->rows * args->n;
 }
 
-/* scale times the products, plus what was there and the bias, one expert after another. */
+/* Computes scale times the products, plus the previous values and the bias, one expert after
+ * another. */
 static void
 set_wanted(const RpGroupedMatmulArgs *args, Array a, Array b, Array old, Array bias, double *want)
 {

@@ -107,8 +107,8 @@ copy_columns(RpDtype dtype, size_t rows, size_t n, Array from, size_t from_strid
                (const char *)from.data + row * from_stride * element, n * element);
 }
 
-/* A, B and C in columns of wider matrices: the product of the same rows without what stands between
- * them, which stays as it is. */
+/* A, B and C in columns of wider matrices: the product of the same rows without the values between
+ * them, which stay as they are. */
 static void
 check_columns(RpMatmulForm form, RpDtype dtype, const size_t size[3], guint kind)
 {

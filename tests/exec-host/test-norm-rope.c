@@ -15,7 +15,7 @@ typedef struct {
     int32_t positions[T];
     double *frequencies;
     Array weight, x, dy, d_weight;
-    RpNormRopeArgs args; /* but for what is in or out */
+    RpNormRopeArgs args; /* but for inputs or outputs */
 } Case;
 
 static Case
@@ -188,7 +188,7 @@ with_gaps(Array array, size_t head_size)
     return wide;
 }
 
-/* A case's x and dy as columns: the same bits, and what stands between them stays. */
+/* A case's x and dy as columns give the same bits, and the values between them stay. */
 static void
 gives_the_same_bits_of_columns(void **state)
 {

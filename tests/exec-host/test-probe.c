@@ -24,7 +24,7 @@ typedef struct {
     guint n_taken, n_given;
     guint fail_at;   /* call of take, upload or time that fails; 0 = none */
     guint calls;     /* number of calls */
-    guint stray;     /* uploads beyond what was taken */
+    guint stray;     /* uploads beyond the buffers */
     guint unaligned; /* rooms */
     guint most_repeats;
     guint copying, n_begun, n_ended;
@@ -101,8 +101,8 @@ stream(RpProbe *probe)
     return NULL;
 }
 
-/* In a block's order: forward, recompute, recompute as the last, backward; else forward and what
- * there is besides. */
+/* Times in a block's order: forward, recompute, recompute as the last, backward; else forward and
+ * the other parts. */
 static gboolean
 time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
            gint64 *ns, GError **error)
@@ -317,7 +317,7 @@ takes_links_and_memory_of_the_device(void **state)
     /* 256 bytes down at 1 byte/ns, up at 2 */
     assert_int_equal(rp_network_hidden_bytes(f->network), 256);
     assert_int_equal(f->profile->links.hop_ns, 2 * 7 + 256 + 128);
-    /* at least what a copy alone, or the optimizer, reaches */
+    /* at least the rate of a copy alone, or of the optimizer */
     assert_true(f->profile->links.host_bytes_per_s >= 2e9);
     assert_true(f->profile->links.host_bytes_per_s >=
                 28 * f->profile->optimizer_parameters_per_s * (1 - 1e-9));

@@ -1,4 +1,4 @@
-/* How times become a median and a spread, and what a caller sees of a measurement. */
+/* Tests how times become a median and a spread, and the progress that a caller sees. */
 #include "tests/rp-test.h"
 
 #include <gio/gio.h>

@@ -1,6 +1,6 @@
 /*
- * The same arguments give the same bits: again, elsewhere in memory, and while other threads do the
- * same; and a packed sequence gives what it gives alone.
+ * Tests that the same arguments give the same bits: again, elsewhere in memory, and while other
+ * threads do the same; and that a packed sequence gives the same as alone.
  */
 #include "tests/exec-host/host-fixture.h"
 

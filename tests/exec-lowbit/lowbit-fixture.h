@@ -24,5 +24,5 @@ void lowbit_assert_part(RpLowbit format, RpLowbitShape shape, const guint8 *pack
                         RpLowbitPart part, const RpSafetensor *want);
 /* Cuts a line of a table into its numbers, but the first line. (element-type double) */
 GArray *lowbit_column(const char *file, guint column);
-/* Value @i of what make-lowbit.py calls noise(), bits of bf16. */
+/* Value @i of make-lowbit.py's noise(), bits of bf16. */
 guint16 lowbit_noise(guint64 i);

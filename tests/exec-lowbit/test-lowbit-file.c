@@ -63,7 +63,8 @@ weight_name(const RpSafetensor *source, const char *form, const char *suffix)
     return g_strconcat(name, form, suffix, NULL);
 }
 
-/* Reads each weight of @file as others wrote it; what we pack of its source has the same bytes. */
+/* Reads each weight of @file as others wrote it; our own packing of its source has the same
+ * bytes. */
 static void
 check_file(const char *file, RpLowbit format, const char *form, const char *suffix)
 {

@@ -1,4 +1,5 @@
-/* Adapters in files: against what peft wrote (tests/exec-network/fixtures/make-adapters.py). */
+/* Tests adapters in files against files that peft wrote
+ * (tests/exec-network/fixtures/make-adapters.py). */
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
@@ -151,7 +152,7 @@ reads_what_it_writes(void **state)
     rp_lora_clear(&again);
 }
 
-/* As peft with transformers 5 reads it. */
+/* Names as peft with transformers 5 reads them. */
 static void
 writes_adapters_of_experts_as_parameters(void **state)
 {
@@ -263,7 +264,7 @@ adapted_by(Fixture *f, const char *config)
     return g_string_free(g_steal_pointer(&list), FALSE);
 }
 
-/* As peft's check_target_module_exists() and get_pattern_key() choose. */
+/* Chooses modules as peft's check_target_module_exists() and get_pattern_key() do. */
 static void
 adapts_what_peft_would(void **state)
 {

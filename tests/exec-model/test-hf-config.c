@@ -39,7 +39,7 @@ parse(Fixture *f, const char *text)
     return good;
 }
 
-/* As published with Qwen/Qwen3-0.6B. */
+/* Published with Qwen/Qwen3-0.6B. */
 static const char qwen3_06b[] =
     "{\n  \"architectures\": [\n    \"Qwen3ForCausalLM\"\n  ],\n"
     "  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n"
@@ -54,7 +54,7 @@ static const char qwen3_06b[] =
     "  \"transformers_version\": \"4.51.0\",\n  \"use_cache\": true,\n"
     "  \"use_sliding_window\": false,\n  \"vocab_size\": 151936\n}\n";
 
-/* As published with meta-llama/Llama-3.1-8B. */
+/* Published with meta-llama/Llama-3.1-8B. */
 static const char llama_31_8b[] =
     "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": false,"
     "\"attention_dropout\": 0.0, \"bos_token_id\": 128000, \"eos_token_id\": 128001,"
@@ -67,7 +67,7 @@ static const char llama_31_8b[] =
     "\"rope_theta\": 500000.0, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\","
     "\"transformers_version\": \"4.43.0.dev0\", \"use_cache\": true, \"vocab_size\": 128256}";
 
-/* As published with openai/gpt-oss-20b, and as transformers 5 saves its config. */
+/* Published with openai/gpt-oss-20b, and its config as transformers 5 saves it. */
 #define GPT_OSS_TYPES                                                                              \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\","           \
     "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\""
@@ -94,7 +94,7 @@ static const char gpt_oss_20b_of_5[] =
             "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\","
             "\"rope_theta\":150000,\"truncate\":false}");
 
-/* As published with Qwen/Qwen3-30B-A3B, and the keys of transformers 5. */
+/* Published with Qwen/Qwen3-30B-A3B, with the keys of transformers 5. */
 #define QWEN3_MOE_REST                                                                             \
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"attention_bias\":false,"                       \
     "\"bos_token_id\":151643,\"decoder_sparse_step\":1,\"eos_token_id\":151645,\"head_dim\":128,"  \

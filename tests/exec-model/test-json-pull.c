@@ -219,7 +219,7 @@ read_id(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-/* As a tokenizer has it, whose tokens hold quotes, spaces and characters behind \u. */
+/* A tokenizer's text, whose tokens hold quotes, spaces and characters after \u. */
 static void
 a_record_without_keys_reads_any_in_order(void **state)
 {

@@ -199,7 +199,7 @@ refuses_a_file_cut_at_any_byte(void **state)
     }
 }
 
-/* No flip of one bit crashes, and what is taken stays within the file. */
+/* No flip of one bit crashes, and accepted tensors stay within the file. */
 static void
 survives_every_flipped_bit(void **state)
 {

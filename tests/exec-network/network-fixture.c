@@ -235,7 +235,7 @@ network_run_new(const Model *model)
     return run;
 }
 
-/* As the planner computes it. */
+/* Size of the workspace, as the planner computes it. */
 static gsize
 workspace_bytes(const Model *model, StageWay way, RpInterval layers)
 {
@@ -278,7 +278,7 @@ run_call(const Model *model, StageWay way, RpStageCall *call, Run *run)
     run->workspace_unused = untouched_bytes(workspace, bytes);
 }
 
-/* Where the layers' forwards save things; the backward finds them there. */
+/* Place where the layers' forwards save values; the backward finds them there. */
 static RpSavedPlace *
 saved_places(const Model *model, RpInterval layers, Run *run)
 {

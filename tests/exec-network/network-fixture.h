@@ -72,7 +72,7 @@ void network_use_kernels(Model *model, const RpKernels *kernels);
 
 /* @n_elements values of a weight, by its index. */
 void network_set_weight(Model *model, guint index, const float *values);
-/* Where the gradient of weight @index begins. */
+/* Address of the gradient of weight @index. */
 float *network_gradient(const Model *model, const Run *run, guint index);
 /* Ids and targets, a quarter of them masked; the same for a seed. */
 void network_random_batch(Model *model, guint32 seed);

@@ -132,7 +132,7 @@ drops_the_same_however_the_model_is_cut(void **state)
     network_free(model);
 }
 
-/* A tile drops what those rows drop in the whole. */
+/* A tile drops the elements that its rows drop in the whole. */
 static void
 drops_the_same_in_tiles(void **state)
 {
@@ -200,7 +200,7 @@ noisy_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops)
     return padded_loss(config, noisy, drops, 0);
 }
 
-/* As trl has it: of a micro-batch whose longest sequence has a ninth of the tokens, three times as much. */
+/* As in trl, noise is three times as large in a micro-batch whose longest sequence has a ninth of the tokens. */
 static void
 noise_follows_from_the_longest_sequence(void **state)
 {

@@ -61,7 +61,7 @@ gives_the_same_bits_however_it_is_cut(void **state)
     }
 }
 
-/* ---- kernels that remember what was rounded ---- */
+/* ---- kernels that remember the values before rounding ---- */
 
 static GHashTable *rounded; /* address of fp8 values -> the values before, as a matmul reads them */
 

@@ -1,6 +1,6 @@
 /*
- * Samples that share a sequence, against each sample alone: losses, gradients, and what a sample
- * sees of the others.
+ * Tests samples that share a sequence against each sample alone: losses, gradients, and that a
+ * sample does not see the others.
  *
  *   packed    |a a a a a a a b b b b b|c c c c c c c c c d - -|
  *   alone     |a a a a a a a - - - - -|b b b b b - ...|c ...|d - - ...
@@ -237,7 +237,7 @@ would_see_them_without_starts(void **state)
     network_free(model);
 }
 
-/* Places of whole sequences are the same bytes, and so is what follows from them. */
+/* Places of whole sequences are the same bytes, and so are the results. */
 static void
 is_the_same_where_samples_fill_sequences(void **state)
 {

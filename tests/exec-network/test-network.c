@@ -549,7 +549,7 @@ computes_the_loss_alone_in_a_forward(void **state)
 
 /* ---- sizes ---- */
 
-/* Bytes behind the last one that a stage wrote: what it was promised in vain. */
+/* Bytes after the last one that a stage wrote: its workspace has them in vain. */
 static void
 check_end(const Model *model, StageWay way, RpInterval layers, Run *run)
 {
@@ -843,7 +843,7 @@ multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
     assert_int_equal(count_of(RP_MATMUL_NT, 64, 16), 0);
     assert_int_equal(count_of(RP_MATMUL_TN, 16, 16), 2);
     config.attention_bias = FALSE;
-    config.head_dim = 6; /* not whole packs: what reads columns takes eight at a time */
+    config.head_dim = 6; /* not whole packs: kernels that read columns take eight at a time */
     config.hidden = 32;
     count_matmuls(&config, NULL);
     assert_int_equal(count_of(RP_MATMUL_NT, 48, 32), 0);

@@ -18,7 +18,7 @@ small_model(RpArchitecture architecture)
     return network_random(&config, &options);
 }
 
-/* How much of memory full of NaN a rehearsal writes. */
+/* Tests how much of memory full of NaN a rehearsal writes. */
 static gsize
 rehearsed_bytes(const Model *model, gsize bytes)
 {

@@ -1,4 +1,4 @@
-/* How much memory there is, on machines that are made of files. */
+/* Tests the limits of memory on machines that are made of files. */
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>

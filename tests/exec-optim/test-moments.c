@@ -219,8 +219,8 @@ bf16_is_rounded_by_philox(void **state)
     assert_weights(f, "bf16-weight", 1e-5);
 }
 
-/* Every code of both published maps is the nearest to its own value and to what lies around it; it
- * stands for that value, but for roundings. */
+/* Every entry of both published maps is the nearest to its own value and to the values around it;
+ * it stands for that value, but for roundings. */
 static void
 every_code_comes_back(void **state)
 {

@@ -308,7 +308,7 @@ goes_on_from_a_saved_state(void **state)
     assert_state(f, STEPS);
 }
 
-/* As a run does it: an infinite gradient in fp16 is found before anything is applied. */
+/* As in a run, an infinite gradient in fp16 is found before anything is applied. */
 static void
 a_skipped_step_changes_nothing(void **state)
 {
@@ -519,8 +519,8 @@ threads_share_sums_and_copies(void **state)
 
 #define MOST_ADDED 5
 
-/* One pass over @n values with @n_added arrays leaves what as many passes with one leave, which is
- * what adding them one by one does. */
+/* One pass over @n values with @n_added arrays gives the same as a pass for each, which is the same
+ * as adding them one by one. */
 static void
 check_passes(RpPool *pool, const RpAdamwOps *ops, RpDtype dtype, guint n_added, gboolean begin,
              gsize n)

@@ -267,7 +267,7 @@ subtract(gsize first, gsize n, gpointer data)
     carry(data, first, n, 2);
 }
 
-/* Sizes, data and functions alternate, and what a run worked on is freed right after it: a thread
+/* Sizes, data and functions alternate, and a run's data are freed right after it: a thread
  * that is late, of which there are more than processors, must not touch it. */
 static void
 takes_one_run_after_the_other(void **state)

@@ -1,4 +1,4 @@
-/* Servers over a transport of threads: what arrives, who is named. */
+/* Tests servers over a transport of threads: received messages, and servers named in errors. */
 #include "tests/rp-test.h"
 
 #include "exec/system/clock.h"

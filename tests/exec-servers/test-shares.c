@@ -72,7 +72,7 @@ check_layer(const Case *c, const RpShares *shares, guint l)
     }
 }
 
-/* Number @i of what all servers have in the end; each begins with its share alone. */
+/* Number @i of the values that all servers have in the end; each begins with its share alone. */
 static void
 check_weights(RpShares *shares, guint l)
 {
@@ -118,7 +118,7 @@ check_state(const RpShares *shares)
     }
 }
 
-/* Who has what, as each server sees it. */
+/* Checks each server's view of all shares. */
 static void
 check_owners(const RpShares *shares, guint rank, guint count)
 {

@@ -22,8 +22,8 @@ note_report(gpointer user_data, const RpStepReport *report)
 }
 
 /**
- * Where LARGE_ID overflows. Normed, it is sqrt(32) in its first place; of other tokens the place is
- * a random number, and seldom 4.
+ * The place where LARGE_ID overflows. Normed, it is sqrt(32) in its first place; of other tokens
+ * the place is a random number, and seldom 4.
  *
  *   OUTPUT  the first block's gate and up multiply it by 60: their product is 115,200
  *   LOSS    the logit of LARGE_TARGET is -73,500: in fp16 infinite, as is the loss, but not its
@@ -159,7 +159,7 @@ check_unchanged(const RpTinyModel *model, const RpTinyRun *run, Where where, con
     rp_trainer_free(trainer);
 }
 
-/* (transfer full): hash of what is left */
+/* (transfer full): hash of the final weights */
 static char *
 check_skips(const RpTinyModel *model, const RpDeviceOps *backend, gboolean async, Where where,
             guint devices)

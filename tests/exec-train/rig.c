@@ -121,7 +121,7 @@ write_expanded(Rig *rig, RpLowbit format)
 
         if (weight->tied)
             continue;
-        if (weight->is_packed) { /* an expert's matrix is a piece of what its stack expands to */
+        if (weight->is_packed) { /* an expert's matrix is a piece of its expanded stack */
             const RpLowbitShape shape = rp_weight_lowbit_shape(weight);
             void *room = g_aligned_alloc0(1, rp_lowbit_layout(format, shape).total, 64);
 

@@ -74,7 +74,7 @@ typedef struct {
 
 int rig_set_up(void **state);
 int rig_tear_down(void **state);
-/* Frees what was opened. */
+/* Frees all that was opened. */
 void rig_clear(Rig *rig);
 
 /* Model, network, planner with the first @iterations appended, and the host's state. */

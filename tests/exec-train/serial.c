@@ -232,7 +232,7 @@ hash_state(const RpOptimizerState *state, guint64 offset, gsize n, guint64 hash)
     return rp_hash64((const float *)state->moment2 + offset, n * sizeof(float), hash);
 }
 
-/* Adds what stands in s->sums. */
+/* Adds the values in s->sums. */
 static void
 add_sums(const Serial *s, const RpTinyModel *model, double *values)
 {

@@ -1,6 +1,6 @@
 /**
  * Training as a plain serial program: one pass over the whole model at a time, no plan, no engine,
- * no devices. What the trainer is held to, bit for bit.
+ * no devices. The trainer must equal it bit for bit.
  *
  *   delay 0   w = w - update(g(w))
  *   delay 1   the gradient is taken at weights that lack the last update

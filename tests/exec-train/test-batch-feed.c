@@ -73,7 +73,7 @@ forgets_what_a_place_held_before(void **state)
     }
 }
 
-/* As many copies as there are iterations in flight, however many there are in all. */
+/* There are as many copies as iterations in flight, however many there are in all. */
 static void
 copies_tokens_into_room_of_calls_that_are_over(void **state)
 {

@@ -41,7 +41,8 @@ go_on(gpointer rank, guint64 n_samples)
     return *(guint *)rank != 1 || n_samples == 0;
 }
 
-/* After a step: what one cannot read none has, who wants no more ends it for all, and then it is whole. */
+/* After a step: a sample that one server cannot read fails on all, one that stops ends it for all, and then it is
+ * whole. */
 static void
 evaluate_one(RpServers *servers, gpointer user_data)
 {

@@ -7,7 +7,7 @@
 #define ITERATIONS 4
 #define FOUR .dtype = RP_DTYPE_BF16, .micro_batches = 4
 
-/* Everything in one run: weights of all layers, then the losses. */
+/* Results of one run: weights of all layers, then the losses. */
 static GArray *
 train(Rig *rig, const RigOptions *options)
 {
@@ -185,7 +185,7 @@ after_one_step(Rig *rig, guint index)
     return g_bytes_new(at, weight->elements * rp_dtype_size(place->storage));
 }
 
-/* One step without clipping: what a weight becomes follows from its own gradient alone. */
+/* One step without clipping: a weight's update follows from its own gradient alone. */
 static void
 leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever(void **state)
 {
@@ -427,8 +427,8 @@ names_the_layer_where_a_loss_breaks(void **state)
                   "first in the head (lm_head)");
 }
 
-/* The base in few bits goes up packed and is expanded on devices: as if the file had held what that
- * makes, in 16 bits. Of mxfp4 only rows of 32 are packed here: o_proj's. */
+/* The base in few bits goes up packed and is expanded on devices: as if the file had held the
+ * expanded values, in 16 bits. With mxfp4 only rows of 32 are packed here: o_proj's. */
 static void
 trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
 {

@@ -453,7 +453,7 @@ skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same(void **state)
         run_both(f, &options, 3);
         assert_true(rp_host_state_report(f->rig.host_state, 2).skipped);
         assert_equals_serial(f);
-        for (guint l = 0; l < RIG_LAYERS; l++) /* version 0 is what iteration 2 writes */
+        for (guint l = 0; l < RIG_LAYERS; l++) /* iteration 2 writes version 0 */
             assert_published(&f->rig, l, 0, rp_optimizer_layer_state(f->serial.layers[l]).weight);
         const RpUpdateState after = rp_host_state_updates(f->rig.host_state);
         assert_int_equal(after.n_iterations, 3);

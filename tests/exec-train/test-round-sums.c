@@ -4,7 +4,7 @@
 #include <math.h>
 
 /* Each round is rounded once, when it leaves, and so are they together: u / sqrt(3) of bf16, 2^-9,
- * less what rounds of opposite errors take back. When their sum was rounded at every addition, 16
+ * less the errors of rounds that cancel. When their sum was rounded at every addition, 16
  * rounds took 5e-3 and 64 8.5e-3; fp16 an eighth of that. */
 #define MOST_ERROR 1.8e-3
 

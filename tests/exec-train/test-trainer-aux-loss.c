@@ -70,7 +70,7 @@ finish_step(RpTrainer *trainer)
     assert_true(rp_trainer_flush(trainer, NULL));
 }
 
-/* (transfer full): what steps with padding leave. */
+/* (transfer full): results of steps with padding. */
 static char *
 train(const RpTinyModel *model, const RpTinyRun *run)
 {

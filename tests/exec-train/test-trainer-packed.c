@@ -80,7 +80,7 @@ make_trainer(const RpTinyModel *model, const RpTinyRun *run)
     return trainer;
 }
 
-/* (transfer full): the hash of what @steps steps leave. */
+/* (transfer full): the hash of the weights after @steps steps. */
 static char *
 train(const Fixture *f, const RpTinyModel *model, const RpTinyRun *run)
 {
@@ -158,8 +158,8 @@ gradients(const Fixture *f, const RpTinyModel *model, guint micro_batches, gbool
     return all;
 }
 
-/* All samples in one step, packed and not: what differs is the order in which fp32 sums are added
- * up, some 1e-7 of the largest terms. */
+/* All samples in one step, packed and not: only the order in which fp32 sums are added up differs,
+ * some 1e-7 of the largest terms. */
 static void
 has_the_gradients_of_padded_sequences(void **state)
 {

@@ -311,7 +311,7 @@ of_several_rounds(void **state)
     rp_tiny_model_free(model);
 }
 
-/* One stage adds its rounds up where they are made: what is sent is rounded once more. */
+/* One stage adds its rounds up where they are made: the messages are rounded once more. */
 static void
 but_for_a_rounding_of_rounds_that_are_summed_before(void **state)
 {

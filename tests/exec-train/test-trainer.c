@@ -1,4 +1,4 @@
-/* The two calls against a plain serial program, and what goes wrong. */
+/* Tests the two calls against a plain serial program, and their errors. */
 #include "tests/exec-train/overflow.h"
 #include "tests/exec-train/serial.h"
 

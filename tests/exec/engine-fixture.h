@@ -1,5 +1,5 @@
 /**
- * Shared by the engine's tests: a fixture that owns a plan and what runs it, small profiles, and
+ * Shared by the engine's tests: a fixture that owns a plan and its engine, small profiles, and
  * one-line tasks.
  */
 #pragma once
@@ -35,7 +35,7 @@ void clear(Fixture *f);
 void begin(Fixture *f, guint gpus);
 void start_engine(Fixture *f, const RpEngineOptions *options);
 void append_batch(Fixture *f);
-/* Runs what was appended to its end, takes the trace, verifies it. */
+/* Runs all appended tasks to their end, takes the trace, verifies it. */
 void finish(Fixture *f);
 
 /* Appends a task. */

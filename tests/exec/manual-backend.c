@@ -79,7 +79,7 @@ start(ManualBackend *manual, RpBackendLane *lane, RpTaskId task, RpTaskPart part
     note(manual, task, part, FALSE);
 }
 
-/* Lets a lane do what needs no time. Returns: whether it did something */
+/* Lets a lane do all work that needs no time. Returns: whether it did something */
 static gboolean
 advance_lane(ManualBackend *manual, RpBackendLane *lane)
 {
@@ -176,7 +176,8 @@ lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error)
     return lane;
 }
 
-/* Drops what was not run. The lane itself is freed with the backend, whose thread may hold it. */
+/* Drops tasks that were not run. The lane itself is freed with the backend, whose thread may hold
+ * it. */
 static void
 lane_free(RpBackend *backend, RpBackendLane *lane)
 {

@@ -1,5 +1,5 @@
 /**
- * A backend for tests: no time passes but what the test lets pass. Its clock counts what happens,
+ * A backend for tests: time passes only when the test lets it. Its clock counts what happens,
  * MANUAL_TICK_NS each, so that the order of everything can be read from a trace.
  *
  * A task that may run is started, and ends on request: by manual_end(), or in random order

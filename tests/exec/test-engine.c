@@ -152,7 +152,7 @@ waits_for_host_tasks_and_lets_them_wait(void **state)
     finish(f);
 }
 
-/* As at the end of a synchronous iteration: the next one begins with the layers that are there. */
+/* Like the end of a synchronous iteration: the next one begins with the layers that are there. */
 static void
 goes_on_while_copies_of_the_same_device_wait_for_the_host(void **state)
 {
@@ -235,7 +235,7 @@ leaves_out_waits_that_follow_from_others(void **state)
     assert_int_equal(rp_engine_cost(f->engine).tasks, 4);
 }
 
-/* A late wait holds for what comes after the task, not for its start. */
+/* A late wait delays the work after the task's lead, not its start. */
 static void
 does_not_take_a_late_wait_for_an_early_one(void **state)
 {

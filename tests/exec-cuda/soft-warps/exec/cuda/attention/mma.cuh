@@ -1,6 +1,6 @@
 /*
- * In place of exec/cuda/attention/mma.cuh: the same functions, done by threads of soft-warps.cu. What
- * a warp does together, its threads hand over in words of their own, which others read behind a meeting.
+ * In place of exec/cuda/attention/mma.cuh: the same functions, done by threads of soft-warps.cu. For operations of a
+ * whole warp, each thread hands over its words, which the others read after a barrier.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* In place of exec/cuda/base/common.cuh: what attention's backward needs of it. */
+/* In place of exec/cuda/base/common.cuh: the part that attention's backward needs. */
 #pragma once
 
 #include <stddef.h>
