@@ -3,9 +3,9 @@
  * by each of its kernel variants (exec/cuda/attention/ways.h), in rotation. Where cuDNN does not run, the built-in
  * kernels are timed in its place, and the reason is printed.
  *
- * Counted as others do: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times
- * that, whatever is computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens
- * or one sequence, random inputs.
+ * TFLOP/s count as usual: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times that, whatever is
+ * computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens or one sequence, random
+ * inputs.
  *
  *   bench-cuda-attention [--length 8192] [--head-size 64] [--way mma]
  */

@@ -2,8 +2,9 @@
  * Measures matmuls of experts at the shapes of published models: TFLOP/s of each kernel variant
  * (exec/cuda/grouped/ways.h; * marks the one that layers get) and of cuBLASLt called for one expert after another,
  * which must know their rows. Medians by CUDA events, variants in rotation; inputs are random, in bf16. Rows of experts
- * are the mean, or (skewed) between 0.2 and 1.8 times it. NT: forward, NN: input gradient, TN: weight gradient, += fp32
- * (--gradients: or =, as a slot's first micro-batch, or = in 16 bits, as torch._grouped_mm).
+ * are the mean, or (skewed) between 0.2 and 1.8 times it.
+ * NT: forward, NN: input gradient, TN: weight gradient, += fp32 (--gradients: or =, as a slot's first micro-batch, or =
+ * in 16 bits, as torch._grouped_mm).
  */
 #include <stdio.h>
 #include <string.h>

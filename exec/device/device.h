@@ -40,7 +40,7 @@ typedef struct {
 /**
  * RpDeviceOps:
  * @host_memory: devices live in host memory: their arenas count there
- * @backend_new: all but @options borrowed. Of @plan, stages and fixed buffers are read now.
+ * @backend_new: all but @options borrowed. Stages and fixed buffers of @plan are read now.
  *   Its open_arenas() also attaches the host's state: once, before the engine is made
  * @pinned: (nullable): of the host's arena; known once the engine has been made. NULL where nothing
  *   is pinned

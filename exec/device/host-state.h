@@ -73,9 +73,8 @@ typedef struct {
 
 typedef struct _RpHostState RpHostState;
 
-/* @network, @plan: borrowed. Of the plan, the layer table, the promises and the host buffers are
- * read here and not later. Errors: RP_HOST_STATE_ERROR_PLAN, RP_OPTIMIZER_ERROR_*,
- * RP_POOL_ERROR_* */
+/* @network, @plan: borrowed. The plan's layer table, promises and host buffers are read here and
+ * not later. Errors: RP_HOST_STATE_ERROR_PLAN, RP_OPTIMIZER_ERROR_*, RP_POOL_ERROR_* */
 RpHostState *rp_host_state_new(const RpNetwork *network, const RpPlan *plan,
                                const RpUpdateOptions *options,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
@@ -119,10 +118,10 @@ void rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumb
 const double *rp_host_state_numbers(const RpHostState *host_state, guint64 iteration);
 
 /* Sums of squares as devices leave them, of iteration T in row T mod RP_BATCH_FEED_RING of [n_layers];
- * zeros before. Where gradients leave devices once an iteration; before anything runs. */
+ * zeros before. Only if gradients leave devices once an iteration; call it before anything runs. */
 void rp_host_state_set_squares(RpHostState *host_state, double *squares);
 
-/* Fills full-precision weights and every version from bound weights; state as of a fresh run. Of
+/* Fills full-precision weights and every version from bound weights; state as of a fresh run. With
  * several servers, all do; should one be gone, the next exchange says so. */
 void rp_host_state_load(RpHostState *host_state, const RpWeights *weights);
 
@@ -222,8 +221,8 @@ gboolean rp_host_state_evaluates(const RpHostState *host_state);
 
 RpUpdateState rp_host_state_updates(const RpHostState *host_state);
 /* Full-precision weights and moments of a layer's trained parameters. A tied head has only its own
- * (the norm). Of several servers, those of the own share; but weights of a form that shares them
- * are all of the layer's. */
+ * (the norm). With several servers they are those of the own share; but shared weights are all of
+ * the layer's. */
 RpOptimizerState rp_host_state_layer_state(const RpHostState *host_state, guint layer);
 /* The parameters that a layer trains and whose state server @server has, or this one; with one
  * server, all. */

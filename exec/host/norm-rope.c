@@ -1,6 +1,6 @@
 /*
  * q/k norm and rope: rmsnorm.c and rope.c, one after the other, in place.
- * x, y: [T,H,D]; rows of the norm are heads. Of x, dy and dx tokens may stand apart. Formulas: exec/kernels/kernels.h.
+ * x, y: [T,H,D]; rows of the norm are heads. Tokens of x, dy and dx may stand apart. Formulas: exec/kernels/kernels.h.
  */
 #include "exec/host/host-private.h"
 

@@ -129,7 +129,7 @@ rp_matmul_c_stride(const RpMatmulArgs *args)
  *   NT:  C[r,n] = A[r,k] B[e]^T, B[E,n,k]      NN:  C[r,n] = A[r,k] B[e], B[E,k,n]
  *   TN:  C[e] = sum over e's rows of A[r,m]^T B[r,n], C[E,m,n]
  * bias, scale, accumulate, half_sums and storages as in RpMatmulArgs, with a bias for each expert
- * and none in form TN nor with @accumulate. Of an expert without rows C[e] is 0, or stays if
+ * and none in form TN nor with @accumulate. C[e] of an expert without rows is 0, or stays if
  * @accumulate.
  */
 typedef struct {

@@ -1,5 +1,5 @@
 /**
- * Weights in few bits in safetensors, as others write them. Of a weight NAME the file has
+ * Weights in few bits in safetensors, as others write them. For a weight NAME the file has
  *
  *   nf4     NAME U8 [n/2,1], NAME.absmax U8, NAME.quant_map F32 [16], NAME.nested_absmax F32,
  *           NAME.nested_quant_map F32 [256], NAME.quant_state.bitsandbytes__nf4 U8: JSON with the

@@ -164,8 +164,9 @@ gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtyp
  * @element_bytes: of a gradient and of a weight
  * @available_bytes: of the host's memory
  *
- * How many the optimizer is measured with: all, or as many as keep every thread's share out of its
- * caches, within 32 GiB and an eighth of the available memory; but not fewer than 64 MiB hold.
+ * Parameters that the optimizer is measured with: all, or as many as keep every thread's share out
+ * of its caches, within 32 GiB and an eighth of the available memory; but not fewer than 64 MiB
+ * hold.
  */
 gsize rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,
                                       guint64 available_bytes);

@@ -35,7 +35,7 @@ typedef void (*RpProbePart)(gpointer data);
  *   have
  * @n_link_measures: that @measure_links makes
  * @measure_links: speeds of the links of profile->gpus devices, but for hop_ns; sums of copies at
- *   once may stay 0. Of one device, the probe's
+ *   once may stay 0. One device is the probe's
  * @begin_copies: (nullable): the first @devices devices copy from pinned memory of the host until
  *   @end_copies; returns its argument. NULL where the host's processors do the copying
  * @end_copies: (nullable): frees @copies; @bytes_per_s (out): of all together, if they succeeded

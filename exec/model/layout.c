@@ -101,8 +101,8 @@ may_have_codes(const RpWeights *weights, guint first, guint n)
     return any;
 }
 
-/* @seed: of dropout, in which each matrix has a key of its own. Of a stack the first does it for
- * all. */
+/* @seed: of dropout, in which each matrix has a key of its own. The first matrix of a stack does it
+ * for all. */
 static void
 add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {

@@ -18,14 +18,14 @@
  *
  *   upload     |lora_A|..|input_norm|lora_B|..|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
  *
- * So do they where matmuls read codes of 8 bits (core/base/fp8.h): a matrix [out,in] of a linear layer is
- * as large as in 16 bits, and read both ways. What is packed is expanded in the scratch of its layer:
+ * So do they where matmuls read fp8 values (core/base/fp8.h): a matrix [out,in] of a linear layer is as large as in 16
+ * bits, as it is stored in both orientations. Packed matrices are expanded in the scratch buffer of their layer:
  *
- *   bytes      ..|codes [out,in]|turned [in,out]|largest, scale|..|scratch|tied matrix, if any|
+ *   bytes      ..|fp8 [out,in]|transposed [in,out]|amax, scale|..|scratch|tied matrix, if any|
  *
- * Codes of matrices with the same input may be those of one, with one scale, where all of them stand:
+ * Matrices with the same input may be fused, and quantized with one scale, where all of them stand:
  *
- *   bytes      ..|codes of q, k and v [out,in]|turned [in,out]|largest, scale|gap|..
+ *   bytes      ..|fp8 of q, k and v [out,in]|transposed [in,out]|amax, scale|gap|..
  */
 #pragma once
 

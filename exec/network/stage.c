@@ -1,5 +1,5 @@
 /*
- * Stages: layers after one another. Where hidden states stand, for a stage of layers a, b, c:
+ * Stages: layers after one another. Places of hidden states, for a stage of layers a, b, c:
  *
  *   forward     input -> a -> ping -> b -> pong -> c -> output    (or straight into the output, if
  *                                                                 the boundary is requested)

@@ -153,8 +153,8 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
  * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on the same stages,
  * devices and memory, in a plan of its own, proved before it runs. Adapters see all of their input. Waits for all steps
  * first; training continues afterwards as if it had not happened. The same on any devices, and under every schedule,
- * bit for bit. Of several servers all call it: each runs its part of the micro-batches, and the numbers are those of
- * all, with the same bits as of one server with all micro-batches; time and bubble ratio are this one's.
+ * bit for bit. With several servers all call it: each runs its part of the micro-batches, and the numbers are those of
+ * all, with the same bits as one server with all micro-batches; time and bubble ratio are this one's.
  *
  * Errors: those of the data, G_IO_ERROR_CANCELLED of @progress, of any server: then the trainer goes on, too;
  *   RP_ENGINE_ERROR_TASK, RP_TRAINER_ERROR_OPTIONS: afterwards it can only be freed
@@ -181,8 +181,8 @@ const float *rp_trainer_weight(const RpTrainer *trainer, guint weight);
 const void *rp_trainer_next_weight(const RpTrainer *trainer, guint weight);
 /* A frozen weight, in its storage, as it lies on the host for good; packed: as it goes up. */
 const void *rp_trainer_frozen_weight(const RpTrainer *trainer, guint weight);
-/* The gradient of the last step's mean loss before clipping, as it came to the host, into @values
- * (fp32). Tied: the sum of both. Of several servers all call it: the sum of all. Errors: RP_SERVERS_ERROR_* */
+/* The gradient of the last step's mean loss before clipping, as it came to the host, into @values (fp32). Tied: the sum
+ * of both. With several servers all call it, and get the sum of all. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

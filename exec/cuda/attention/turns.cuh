@@ -1,9 +1,10 @@
 /*
  * Sums of dq to which blocks of keys add by turns, so that two runs add in the same order.
  *
- * Each tile of queries of each head has a count in global memory, 0 at first. Of the blocks whose
- * keys such a tile sees, the one of the first keys has turn 0, and so on. Each of a block's eight
- * warps adds its part of the tile when the count is the turn; when all have, one thread counts:
+ * Each tile of queries of each head has a count in global memory, 0 at first. Among the blocks
+ * whose keys such a tile sees, the one of the first keys has turn 0, and so on. Each of a block's
+ * eight warps adds its part of the tile when the count is the turn; when all have, one thread
+ * counts:
  *
  *   keys 0   | = part, count = 1 |
  *   keys 1   | waits             | += part, count = 2 |
@@ -12,11 +13,11 @@
  * Nobody waits for ever: blocks take numbers in the order in which they begin to run, and wait only
  * for blocks of lower numbers, so that one that runs, the lowest, waits for none.
  *
- * A warp's part is eight fragments of 16 x 8 (mma.cuh), of which it adds eight fours a lane. Sums of a
- * whole tile stand as the warps have them: a four is a lane's of one fragment, so that its registers
- * follow each other, as an addition of four takes them, and none is moved. Those of a sequence's last
- * tile, which may have fewer rows, stand in rows of D, since those of another sequence may follow: a
- * four is then of fragments 2p and 2p + 1, row g or g + 8.
+ * A warp's part is eight fragments of 16 x 8 (mma.cuh), of which it adds eight fours a lane. Sums
+ * of a whole tile stand as the warps have them: a four is a lane's of one fragment, so that its
+ * registers follow each other, as an addition of four takes them, and none is moved. The sums of a
+ * sequence's last tile, which may have fewer rows, stand in rows of D, since those of another
+ * sequence may follow: a four is then of fragments 2p and 2p + 1, row g or g + 8.
  */
 #pragma once
 

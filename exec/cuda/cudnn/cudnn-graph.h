@@ -18,7 +18,8 @@ typedef struct {
     gboolean backward;
 } RpCudnnShape;
 
-/* The tensors that a run has pointers for; their unique ids. Of the values, pointers to the host.
+/* The tensors that a run has pointers for; their unique ids. Values are passed by pointers to the
+ * host.
  */
 typedef enum {
     RP_CUDNN_Q = 1,

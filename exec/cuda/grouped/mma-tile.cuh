@@ -94,7 +94,7 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
 };
 
 /* Addresses at which a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on.
- * Of the four 8x8 matrices the second is the next 8 of m in A, and the next 8 of k in B, as mma
+ * The second of the four 8x8 matrices is the next 8 of m in A, and the next 8 of k in B, as mma
  * takes them. */
 template <bool TURNED, typename L, bool OF_B> struct Reader {
     uint32_t row, chunk, first;

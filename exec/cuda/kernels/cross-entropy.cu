@@ -14,8 +14,8 @@
  *
  * The row is kept in shared memory as far as it fits, so that most of it is read from memory once
  * (152k values of 16 bits are 304 KB; a block may have 227 KB on sm_90, 99 KB on sm_86 and sm_89).
- * How much fits changes no sum. Losses of tokens, in double, go to the workspace and are added up
- * in a fixed order by one block. Oracle: exec/host/vocabulary.c
+ * The part that fits changes no sum. Losses of tokens, in double, go to the workspace and are added
+ * up in a fixed order by one block. Oracle: exec/host/vocabulary.c
  */
 #include <float.h>
 
