@@ -390,14 +390,14 @@ run_on_host(Fixture *f, RpDtype dtype)
  *                      (3); dx: 20
  *   the ends           norm, logits and their gradients, dx of the head; the gradient, as it leaves
  * Each moves the values by at most u of their norm, u = 2^-24, 2^-8 or 2^-11; sums of n terms in
- * fp32 add sqrt(n) 2^-24. Those errors know nothing of one another, so that R of them make sqrt(R);
+ * fp32 add sqrt(n) 2^-24. The errors are independent, so that R of them make sqrt(R);
  * host and device err alike:
  *
  *   |gradient - host's| <= sqrt(2 R) (u + sqrt(n) 2^-24) |host's|       (norms of a weight's)
  *
  * Most roundings are of less than u, 0.4 u in the root of their mean square: the rest is left for
- * the derivatives of norms and of softmax. How near to it the host's own roundings come is a test
- * below.
+ * the derivatives of norms and of softmax. A test below measures how close the host's own roundings
+ * come to it.
  */
 #define FORWARD_ROUNDINGS 25
 #define BACKWARD_ROUNDINGS 20

@@ -85,8 +85,8 @@ of_one_round_are_rounded_once(void **state)
     rp_tiny_model_free(model);
 }
 
-/* Stages of 6 blocks: one stage, which stays where there is one device. Of 3: three slots, which
- * stay where there are three. Of 2: nothing stays. Four rounds are summed or, of large stages,
+/* Stages of 6 blocks: one stage, which stays where there is one device. With 3, three slots, which
+ * stay where there are three. With 2, nothing stays. Four rounds are summed or, of large stages,
  * stand apart; two stand apart. */
 static void
 are_the_same_bits_wherever_rounds_were(void **state)
