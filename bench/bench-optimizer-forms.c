@@ -97,7 +97,7 @@ copy_share(gsize first, gsize n, gpointer data)
     memcpy(copy->to + first, copy->from + first, n);
 }
 
-/* Around the caches. */
+/* Copies around the caches. */
 static void
 stream_share(gsize first, gsize n, gpointer data)
 {
@@ -192,7 +192,7 @@ bytes_of(RpOptimizerForm form)
     return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
 }
 
-/* One form and variant. */
+/* Measures one state format and variant. */
 static void
 measure(const Memory *memory, const char *name, RpOptimizerForm form, const RpAdamwOps *ops,
         double copy, double seconds)

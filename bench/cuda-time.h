@@ -35,6 +35,6 @@ typedef struct {
 void rp_bench_medians_ms(RpKernelStream *stream, cudaStream_t lane, const RpBenchRun *runs, guint n,
                          double warm_up_s, double *ms);
 
-/* The same of one. */
+/* The same for one run. */
 double rp_bench_median_ms(RpKernelStream *stream, cudaStream_t lane, void (*run)(const void *data),
                           const void *data, double warm_up_s);

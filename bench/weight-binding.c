@@ -255,7 +255,7 @@ read_line(const RpTable *table, const Choice *choice, const char *what, const ch
 static const RpColour colours[] = {RP_COLOUR_SKY,    RP_COLOUR_BLUE,       RP_COLOUR_GREEN,
                                    RP_COLOUR_ORANGE, RP_COLOUR_VERMILLION, RP_COLOUR_PURPLE};
 
-/* By size of the model, a colour a memory: against both kinds of steps. */
+/* Draws the comparison with both kinds of steps by size of the model, a colour a memory. */
 static void
 add_sizes(RpLineChart *chart, const RpTable *table, const char *train)
 {
@@ -291,7 +291,7 @@ add_residents(RpLineChart *chart, const RpTable *table)
     rp_line_chart_explain(chart, "asynchronous", RP_LINE_DASHED);
 }
 
-/* By something else, a colour a model: LoRA and full training, synchronous. */
+/* Draws LoRA and full training, synchronous, by the column @varied, a colour a model. */
 static void
 add_models(RpLineChart *chart, const RpTable *table, const char *varied)
 {

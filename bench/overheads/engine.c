@@ -191,7 +191,7 @@ wait_by(Wait how, cudaStream_t stream, RpBackendEvent *event, Callback *callback
     }
 }
 
-/* From when the event happened (by the device's clock) to when the host knows of it, us. */
+/* Measures the time from the event (by the device's clock) until the host knows of it, us. */
 static gboolean
 time_wait(Wait how, RpBackendLane *lane, RpBackendEvent *event, void *memory, double *us,
           GError **error)

@@ -115,7 +115,7 @@ round_own(const Stream *stream, guint index, guint64 first, gsize n)
     rp_dtype_from_float(save->model_dtype, stream->piece.wide, stream->piece.rounded, n);
 }
 
-/* From its server to the first. */
+/* Sends @n elements from their server to the first. */
 static gboolean
 pass(const Stream *stream, guint server, gsize n, GError **error)
 {
@@ -130,7 +130,7 @@ pass(const Stream *stream, guint server, gsize n, GError **error)
                                sends ? NULL : &block, !sends, error);
 }
 
-/* On server 0. */
+/* On server 0: writes the elements that it received. */
 static void
 take(Stream *stream, const RpWeight *weight, guint tensor, guint64 first, gsize n)
 {

@@ -245,7 +245,7 @@ writing_clear(Writing *writing)
     g_array_unref(writing->order);
 }
 
-/* After a failure, those before it only. */
+/* Takes the next weight; after a failure, only weights before it. */
 static gboolean
 take_weight(Writing *writing, guint *index)
 {

@@ -84,7 +84,7 @@ make_space(const RpCheckpointOptions *options, const RpCheckpointImage *image, G
     return made;
 }
 
-/* Once it is there. */
+/* Called once the checkpoint is there. */
 static void
 tidy(const RpCheckpointOptions *options, guint64 step)
 {

@@ -39,7 +39,7 @@ G_STATIC_ASSERT(RP_CUDA_LINK_MEASURES == 8 + 2 * MOST_GROUPS);
 
 enum { UP, DOWN, N_DIRECTIONS };
 
-/* One device's. */
+/* One direction of a device's link. */
 typedef struct {
     RpRuntimeStream *stream;
     void *memory;

@@ -26,7 +26,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpDataBytes, rp_data_bytes_free)
 
 /* For messages: the path as it is shown. */
 const char *rp_data_bytes_name(const RpDataBytes *bytes);
-/* When it was opened. */
+/* Length when it was opened. */
 guint64 rp_data_bytes_length(const RpDataBytes *bytes);
 
 /**

@@ -29,7 +29,7 @@ read_held(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         key, rp_json_read_uint64, G_STRUCT_OFFSET(RpDataState, member), .required = TRUE           \
     }
 
-/* In the order of the file. */
+/* Keys in the order of the file. */
 static const RpJsonField fields[] = {
     {"format", rp_json_read_choice_index, G_STRUCT_OFFSET(RpDataState, sampled), .required = TRUE,
      .choices = formats},

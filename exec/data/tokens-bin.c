@@ -18,7 +18,7 @@ typedef struct {
     guint sequence_tokens;
 } Tokens;
 
-/* At any address, on a machine of any byte order. */
+/* Reads a token at any address, on a machine of any byte order. */
 static guint32
 token_at(const guint8 *tokens, guint index)
 {

@@ -57,7 +57,7 @@ void rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *netwo
                       RpHostState *host_state, RpBatchFeed *feed);
 void rp_task_map_clear(RpTaskMap *map);
 
-/* Bytes. */
+/* Size of the workspace, bytes. */
 gsize rp_task_map_squares_workspace(const RpTaskMap *map);
 
 /* Places of rings of RP_BATCH_FEED_RING x M, and a micro-batch's. */

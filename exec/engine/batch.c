@@ -201,7 +201,7 @@ copy_task(RpEngine *engine, RpBatch *batch, gsize i, GError **error)
            take_events(batch, engine, task, error);
 }
 
-/* By worker, ids ascending. */
+/* Sorts tasks by worker, ids ascending. */
 static void
 sort_by_worker(const RpEngine *engine, RpBatch *batch)
 {

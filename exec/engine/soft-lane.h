@@ -56,7 +56,7 @@ gint64 rp_soft_event_ns(RpBackend *backend, const RpBackendEvent *event);
 gint64 rp_soft_clock_ns(RpBackend *backend);
 void rp_soft_cancel(RpBackend *backend);
 
-/* For RpSoftRun. */
+/* Functions for RpSoftRun. */
 guint rp_soft_lane_device(const RpBackendLane *lane);
 RpLaneKind rp_soft_lane_kind(const RpBackendLane *lane);
 /* Time at which the running task could begin: the tasks before it were over, and it was issued. */

@@ -30,7 +30,7 @@ likeliest(const float *logits, guint n)
     return (gint32)best;
 }
 
-/* In [0,1). */
+/* Returns a random number in [0,1). */
 static double
 dice(const RpSampling *sampling, guint64 prompt, guint token)
 {

@@ -297,7 +297,7 @@ lay_out_backward(const RpAttentionArgs *args, void *workspace)
     return b;
 }
 
-/* From S and d_out v^T to P and Z. */
+/* Computes P and Z from S and d_out v^T. */
 static void
 differentiate(const Place *place, const Backward *b)
 {

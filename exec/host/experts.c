@@ -1,5 +1,5 @@
 /*
- * Between the matmuls of experts, R rows sorted by expert.
+ * Kernels between the matmuls of experts, over R rows sorted by expert.
  *
  *   activation   act[r,i] of gate and up in z[r], halves or neighbours                              =
  *                dz, product = weight act, d_weights[assigned[r]]                                   =

@@ -58,7 +58,8 @@ run_fused(gpointer data)
     rp_network_fused(layer->network, &layer->call);
 }
 
-/* By kind: a forward first, and last the backward, of the head with the forward before it. */
+/* Parts of each kind of layer: a forward first, and last the backward, for the head together with
+ * its forward. */
 static const struct {
     guint n;
     RpProbePart parts[4];

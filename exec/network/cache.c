@@ -56,7 +56,7 @@ fill_cache(RpPass *pass, const RpBlockShape *z, const RpAttentionArgs *args, voi
     }
 }
 
-/* One query of each sequence. */
+/* Attention of one query of each sequence. */
 static void
 attend_cached(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args, void *keys, void *values)
 {

@@ -92,7 +92,7 @@ route(RpPass *pass, const Sizes *n, const Kept *kept)
     rp_balance_add(pass, kept->logits, kept->chosen);
 }
 
-/* In place: logits become their gradient. */
+/* Works in place: logits become their gradient. */
 static void
 route_backward(RpPass *pass, const Sizes *n, const Kept *kept, const float *d_weights,
                const void *dy)

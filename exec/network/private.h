@@ -252,7 +252,7 @@ rp_pass_adds(const RpPass *pass)
     return pass->measuring || !pass->call->begins_sums;
 }
 
-/* Its gradient's sum. */
+/* Address of the sum of its gradient. */
 static inline float *
 rp_pass_sum(const RpPass *pass, RpWeightKind kind)
 {

@@ -69,7 +69,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSafetensors, rp_safetensors_free)
 const char *rp_safetensors_path(const RpSafetensors *tensors);
 
 guint rp_safetensors_count(const RpSafetensors *tensors);
-/* In file order, shard after shard in the order of their names. */
+/* Tensors are in file order, shard after shard in the order of their names. */
 const RpSafetensor *rp_safetensors_nth(const RpSafetensors *tensors, guint index);
 /* Returns: (nullable) */
 const RpSafetensor *rp_safetensors_find(const RpSafetensors *tensors, const char *name);

@@ -124,7 +124,8 @@ gboolean rp_servers_check_same(RpServers *servers, const char *what, const char 
 gboolean rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *problem,
                                  GQuark domain, int code, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* From now on an emulated network: no more bytes leave this server in a second; 0: no limit. */
+/* Emulates a slower network from now on: no more bytes leave this server in a second; 0: no
+ * limit. */
 void rp_servers_emulate(RpServers *servers, double bytes_per_s);
 
 /* This server fails: it reports the reason to the others, within two seconds; every exchange

@@ -200,7 +200,7 @@ ended_how(const GError *problem)
                                                                         : ENDED_FAILED;
 }
 
-/* Several servers: numbers of all parts. @problem: (transfer full) (nullable) */
+/* With several servers, adds up the numbers of all parts. @problem: (transfer full) (nullable) */
 static gboolean
 join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError **error)
 {

@@ -44,7 +44,7 @@ typedef struct {
     double bubble_ratio; /* share of that time: 1 - busy compute / (N x time) */
 } RpStepReport;
 
-/* On the caller's thread, from within the functions below, in order of steps. */
+/* Called on the caller's thread, from within the functions below, in order of steps. */
 typedef void (*RpStepDone)(gpointer user_data, const RpStepReport *report);
 
 typedef struct {
@@ -199,7 +199,7 @@ gboolean rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *valu
  */
 gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerState *state,
                                    const void *next, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* After all weights. */
+/* Call it after all weights are restored. */
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
 /* Format of a parameter's state. */
 RpOptimizerForm rp_trainer_form(const RpTrainer *trainer);

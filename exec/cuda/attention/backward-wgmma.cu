@@ -84,7 +84,7 @@ struct Maps {
     CUtensorMap q, k, v, d_out;
 };
 
-/* One warp: copies k and v, then q and d_out of every step. */
+/* One warp calls it: it copies k and v, then q and d_out of every step. */
 static __device__ __forceinline__ void
 copy_all(const RpAttentionArgs &args, const Maps &maps, const Shared &shared, const Place &place,
          Steps at)
@@ -409,7 +409,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
     store_gradients<T>(args, place, key + warp * 16, dk, dv);
 }
 
-/* One thread. */
+/* One thread calls it. */
 static __device__ __forceinline__ void
 make_barriers(const Shared &shared)
 {

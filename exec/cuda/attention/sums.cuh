@@ -71,7 +71,7 @@ glance_at_count(const unsigned *count)
     return n;
 }
 
-/* Without waiting for it. */
+/* Adds without waiting for the result. */
 static __device__ __forceinline__ void
 add_to_count(unsigned *count)
 {

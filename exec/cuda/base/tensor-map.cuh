@@ -70,7 +70,7 @@ make_strided_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, 
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* Without gaps. */
+/* Describes a tensor without gaps between rows. */
 static inline bool
 make_map(CUtensorMap *map, RpDtype dtype, const void *tensor, size_t x, size_t y, size_t z, int box)
 {

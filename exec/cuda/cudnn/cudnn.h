@@ -24,7 +24,7 @@ typedef struct _RpCudnn RpCudnn;
 /* Whether the library and the parts that it loads are there. */
 gboolean rp_cudnn_available(void);
 
-/* For one stream of the current device; opens cuDNN when first used. */
+/* Serves one stream of the current device; opens cuDNN on first use. */
 RpCudnn *rp_cudnn_new(RpRuntimeStream *stream);
 void rp_cudnn_free(RpCudnn *cudnn);
 

@@ -24,7 +24,7 @@ prefetch_line(const void *place)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(place)));
 }
 
-/* Two elements a register, as of C: (g, 2t), and (g+8, 2t). */
+/* A register of C has two elements: (g, 2t), and (g+8, 2t). */
 static __device__ __forceinline__ void
 multiply_add(__half, uint32_t (&c)[2], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {

@@ -116,7 +116,7 @@ copy_step(const Ring<S> &ring, const CUtensorMap &a_map, const CUtensorMap &b_ma
     }
 }
 
-/* One warp. */
+/* One warp calls it. */
 template <typename S>
 static __device__ __forceinline__ void
 copy_tiles(const RpGroupedMatmulArgs &args, const CUtensorMap &a_map, const CUtensorMap &b_map)

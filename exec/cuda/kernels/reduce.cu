@@ -152,7 +152,7 @@ add_in_order_kernel(const double *values, size_t n, double *total, int32_t *brok
     *total += sum;
 }
 
-/* One block */
+/* Runs as one block. */
 static __global__ void __launch_bounds__(THREADS)
 add_doubles_kernel(const double *values, size_t n, double *total)
 {

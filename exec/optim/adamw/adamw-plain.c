@@ -10,7 +10,7 @@ supported(void)
     return TRUE;
 }
 
-/* With a constant @gradient_dtype, @publish, @published_dtype and @rule. */
+/* Callers pass constants for @gradient_dtype, @publish, @published_dtype and @rule. */
 G_ALWAYS_INLINE static inline void
 step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpUpdateRule rule,
           const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)

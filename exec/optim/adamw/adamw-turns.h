@@ -107,7 +107,7 @@ prefetch(const float *values)
         _mm_prefetch((const char *)(values + AHEAD + k), _MM_HINT_T0);
 }
 
-/* With constant @published_dtype, @publish, @gradient_dtype and @rule. */
+/* Callers pass constants for @published_dtype, @publish, @gradient_dtype and @rule. */
 G_ALWAYS_INLINE static inline void
 step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpUpdateRule rule,
           const RpAdamwFactors *factors, const RpAdamwArrays *arrays, gsize n)
@@ -132,7 +132,7 @@ step_loop(RpDtype published_dtype, gboolean publish, RpDtype gradient_dtype, RpU
         _mm_sfence(); /* before another thread is signalled that the weights are there */
 }
 
-/* With a constant @dtype. */
+/* Callers pass a constant for @dtype. */
 G_ALWAYS_INLINE static inline void
 publish_loop(RpDtype dtype, const float *weight, void *published, gsize n)
 {
