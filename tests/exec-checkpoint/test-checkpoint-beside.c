@@ -36,7 +36,7 @@ close_gate(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Until a sync waits. */
+/* Waits until a sync waits. */
 static void
 wait_at_gate(void)
 {

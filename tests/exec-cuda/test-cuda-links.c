@@ -518,7 +518,7 @@ every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
     }
 }
 
-/* They go up only. */
+/* Copies go up only. */
 static void
 copies_beside_the_optimizer_use_chunks_of_their_own(void **state)
 {

@@ -128,7 +128,7 @@ measures_layers_and_links(void **state)
     assert_true(profile->optimizer_parameters_per_s > 0);
 }
 
-/* Without a network. */
+/* Measures without a network. */
 static void
 measures_the_box_alone(void **state)
 {

@@ -86,7 +86,7 @@ threads_net_stop(ThreadsNet *net, guint rank)
     pthread_mutex_unlock(&net->lock);
 }
 
-/* Under the lock. */
+/* Called under the lock. */
 static Queue *
 queue_of(ThreadsNet *net, guint from, guint to, guint channel)
 {
