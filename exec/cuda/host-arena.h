@@ -37,7 +37,7 @@ GArray *rp_cuda_pin_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_un
 
 typedef struct _RpCudaHostArena RpCudaHostArena;
 
-/* Places memory (NUMA policy, huge pages) that nobody has touched yet. */
+/* Chooses the NUMA nodes of memory that nobody has touched yet. */
 typedef void (*RpCudaSettle)(const guint8 *memory, guint64 bytes, gpointer data);
 
 /* Maps, lets @settle (nullable) place the memory, and begins. @device: any; becomes the calling
