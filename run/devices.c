@@ -6,11 +6,14 @@
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
+#include "exec/host/kernels.h"
 #include "exec/measure/profile.h"
 #include "run/settings.h"
 
 #define LINK "link" /* of a GPU, not its actions */
-#define ELSEWHERE "`roundpipe plan MODEL --gpu CARD` predicts for cards of other machines"
+#define ELSEWHERE                                                                                  \
+    "`train --dry-run --set profile=CARD` predicts for a card of `roundpipe gpus` that is not "    \
+    "here"
 
 static gboolean
 usage_error(GError **error, const char *text)
@@ -118,6 +121,24 @@ rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **de
     }
     *devices = rp_host_devices();
     *n = MAX((guint)given, 1);
+    return TRUE;
+}
+
+/* Without GPU code, sizes are those of the host's kernels, as for `plan`. */
+gboolean
+rp_run_predicted_devices(const char *text, const RpDeviceOps **devices, guint *n, GError **error)
+{
+    static const RpDeviceOps sizes = {.name = "cuda", .kernels = rp_host_kernels};
+    const RpDeviceOps *cuda = rp_cuda_devices();
+    guint64 given;
+
+    if (!is_word(text, "cuda", &given) || given == 0) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "expected cuda:N, the number of cards that is predicted for, found %s", text);
+        return FALSE;
+    }
+    *devices = cuda != NULL ? cuda : &sizes;
+    *n = (guint)given;
     return TRUE;
 }
 

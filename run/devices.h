@@ -23,6 +23,11 @@
 gboolean rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **devices,
                               guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* GPUs that are predicted for and need not be here: @text is cuda:N. They run nothing.
+ * Errors: RP_RUN_ERROR_USAGE */
+gboolean rp_run_predicted_devices(const char *text, const RpDeviceOps **devices, guint *n,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* A device's name; devices of one name take the same time. (transfer full)
  * Errors: RP_DEVICE_ERROR_MISSING */
 char *rp_run_device_kind(const RpDeviceOps *devices, guint device,

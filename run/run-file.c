@@ -61,11 +61,34 @@ store_value(RpRunValue *value, const char *name, RpRunFile *run, GError **error)
 
 /* ---- what follows from the values ---- */
 
+/* A card's name stands for no file: one that is there is read. */
+static gboolean
+resolve_card(const RpRunValues *values, RpRunFile *run, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (run->device_split != NULL) {
+        rp_run_value_fail(rp_run_values_find(values, "device_split"), error, RP_RUN_ERROR_KEY,
+                          "expected it not beside profile: %s, for whole cards are predicted",
+                          run->profile);
+        return FALSE;
+    }
+    if (rp_run_predicted_devices(run->devices, &run->device_ops, &run->n_devices, &problem))
+        return TRUE;
+    rp_run_value_fail(rp_run_values_find(values, "devices"), error, RP_RUN_ERROR_VALUE,
+                      "%s, beside profile: %s", problem->message, run->profile);
+    return FALSE;
+}
+
 static gboolean
 resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
+    if (!rp_run_measures(run) && !g_file_test(run->profile, G_FILE_TEST_EXISTS))
+        run->card = rp_gpu_find(run->profile, NULL);
+    if (run->card != NULL)
+        return resolve_card(values, run, error);
     if (rp_run_parse_devices(run->devices, run->device_split, &run->device_ops, &run->n_devices,
                              &problem))
         return TRUE;

@@ -8,6 +8,7 @@
 #include <glib.h>
 
 #include "core/base/dtype.h"
+#include "core/catalogue/catalogue.h"
 #include "core/plan/planner.h"
 #include "exec/device/device.h"
 #include "exec/optim/learning-rate.h"
@@ -153,7 +154,7 @@ typedef struct {
     int half_sums;        /* accumulate: 1 = fp16 */
     int matmul_choice;    /* RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0 = as dtype */
     RpRunFileFp8 fp8;
-    char *profile; /* "auto", RP_RUN_PROFILE_MEASURE, or a timing file */
+    char *profile; /* "auto", RP_RUN_PROFILE_MEASURE, a timing file, or a card's name */
     char *trace;
     int plot_loss;
     int tensorboard;
@@ -168,6 +169,7 @@ typedef struct {
     RpRunFileLora lora;
 
     /* what follows from them */
+    const RpGpu *card; /* of the catalogue, which a dry run predicts for; %NULL: of none */
     guint n_devices;
     RpSlow *slow; /* of each device on threads, or NULL */
     const RpDeviceOps *device_ops;

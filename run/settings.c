@@ -232,7 +232,7 @@ static const RpSetting settings[] = {
              "forward, built-in backward"},
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: an earlier run's on these devices, else measured; "
-             "measure: measured anew"},
+             "measure: measured anew; of a dry run a card's name (roundpipe gpus), predicted"},
     {"trace", .expert = TRUE, TEXT(trace), .flag = "--trace",
      .help = "a file for the measured trace, for ui.perfetto.dev (--dry-run: the predicted one)"},
     {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",

@@ -209,8 +209,7 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
     training->words.outcome = &outcome;
     job.servers = training->servers;
     if (!check_files(training, run_file, error) ||
-        (!rp_run_measures(run_file) &&
-         !rp_train_check_regular("profile: ", run_file->profile, G_MAXUINT64, error)) ||
+        !rp_train_check_profile(run_file, args->dry_run, error) ||
         !find_checkpoint(training, run_file, error))
         return FALSE;
     g_autofree char *earlier = earlier_run(run_file, how);

@@ -22,9 +22,8 @@ show(guint64 done, guint64 total, gpointer user_data)
     return events->stop == NULL || events->stop() == 0;
 }
 
-/* The format of the file's frozen matrices; %NULL: 16 or 32 bits. */
-static const char *
-format_of(const RpWeights *weights)
+const char *
+rp_train_base_format(const RpWeights *weights)
 {
     for (guint i = 0; i < rp_weights_count(weights); i++)
         if (rp_weights_nth(weights, i)->is_packed)
@@ -205,7 +204,7 @@ rp_train_open_base(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    format = format_of(job->weights);
+    format = rp_train_base_format(job->weights);
     if (choice == RP_RUN_BASE_OF_THE_FILE)
         return TRUE;
     const RpLowbit wanted = (RpLowbit)(choice - RP_RUN_BASE_PACKED);

@@ -31,6 +31,28 @@ rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, G
     return TRUE;
 }
 
+gboolean
+rp_train_check_profile(const RpRunFile *run, gboolean dry, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+
+    if (rp_run_measures(run) || (run->card != NULL && dry))
+        return TRUE;
+    if (run->card == NULL && strpbrk(run->profile, "/.") == NULL &&
+        !g_file_test(run->profile, G_FILE_TEST_EXISTS) && !rp_gpu_find(run->profile, &problem)) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "profile: no file %s, and %s",
+                    run->profile, problem->message);
+        return FALSE;
+    }
+    if (run->card == NULL)
+        return rp_train_check_regular("profile: ", run->profile, G_MAXUINT64, error);
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "profile: expected auto, measure or a timing file, found %s, a card's name, whose "
+                "times are predicted: they are for --dry-run",
+                run->profile);
+    return FALSE;
+}
+
 /* Whether @path is one of the files of @data, names with commas between. */
 static gboolean
 is_of_data(const char *path, const char *data)

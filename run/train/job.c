@@ -245,8 +245,8 @@ open_model(RpTrainJob *job, GError **error)
                                            .plain_first = (guint)run->fp8.plain_first,
                                            .plain_last = (guint)run->fp8.plain_last,
                                            .half_sums = run->half_sums != 0},
-                            "", job->weights, run->device_ops->kernels(), run->n_devices,
-                            &job->network, error))
+                            "", job->weights, run->card == NULL ? run->device_ops->kernels() : NULL,
+                            run->n_devices, &job->network, error))
         return FALSE;
     if ((guint64)run->sequence_length > job->config.max_positions)
         rp_run_say(job->events, "note",
@@ -490,7 +490,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
         return FALSE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
 
-    if (rp_run_measures(run))
+    if (rp_run_measures(run) || run->card != NULL)
         rp_profile_name_model(job->profile,
                               job->model_dir != NULL ? job->model_dir : job->config.name);
     job->profile_json = rp_profile_to_json(job->profile);

@@ -10,6 +10,9 @@
  * those of rp_weights_adopt() and rp_quantise() */
 gboolean rp_train_open_base(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The format of the frozen matrices; %NULL: 16 or 32 bits. */
+const char *rp_train_base_format(const RpWeights *weights);
+
 /* Opens the job's data and reads them once; says how batches are made of them, the network's
  * packed_tokens, and @run's steps if it has epochs. Errors: RP_RUN_ERROR_VALUE, those of rp_dataset_open() and rp_dataset_check() */
 gboolean rp_train_open_data(RpTrainJob *job, RpRunFile *run,

@@ -6,10 +6,12 @@
 
 #include <glib/gstdio.h>
 
+#include "core/catalogue/cost/cost-model.h"
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
 #include "exec/measure/profile.h"
 #include "run/devices.h"
+#include "sim/advise/advise.h"
 
 /* The default of older runs, whose profile.json does not say. */
 #define EARLIER_HEAD_CHUNK 1024
@@ -126,14 +128,12 @@ note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
                    path, file->head_chunk, job->network.head_chunk);
 }
 
+/* Times that are not measured here. @path: where @file stands, or a card's name */
 static RpProfile *
-read_profile(RpTrainJob *job, const char *path, GError **error)
+take_profile(RpTrainJob *job, const RpProfile *file, const char *path, GError **error)
 {
-    g_autoptr(RpProfile) file = rp_profile_load(path, error);
     guint64 tokens = (guint64)job->network.sequences * job->network.tokens;
 
-    if (file == NULL)
-        return NULL;
     take_attention(job, file, path);
     take_matmuls(job, file, path);
     take_head_chunk(job, file, 0);
@@ -153,6 +153,47 @@ read_profile(RpTrainJob *job, const char *path, GError **error)
                    " tokens, the run's have %" G_GUINT64_FORMAT "",
                    path, rp_profile_micro_batch_tokens(file), tokens);
     return g_steal_pointer(&profile);
+}
+
+static RpProfile *
+read_profile(RpTrainJob *job, const char *path, GError **error)
+{
+    g_autoptr(RpProfile) file = rp_profile_load(path, error);
+
+    return file != NULL ? take_profile(job, file, path, error) : NULL;
+}
+
+/* Times that `plan` predicts with, of a card that need not be here. */
+static RpProfile *
+predict_profile(RpTrainJob *job, GError **error)
+{
+    const RpNetworkOptions *options = &job->network;
+    const RpLora *lora = rp_weights_lora(job->weights);
+    const RpWorkload workload = {
+        .sequences = options->sequences,
+        .tokens_per_sequence = options->tokens,
+        .sample_tokens = options->packed_tokens,
+        .dtype = rp_dtype_name(options->dtype),
+        .accumulate = options->half_sums ? "fp16" : "fp32",
+        .codes = options->codes.used,
+        .codes_head = options->codes.head,
+        .lora_rank = lora != NULL ? lora->rank : 0,
+        .lora_targets = lora != NULL ? lora->targets : NULL,
+        .base = lora != NULL ? rp_train_base_format(job->weights) : NULL,
+        .gpus = job->run->n_devices,
+    };
+    g_autoptr(RpProfile) card =
+        rp_cost_model_profile(&job->config, job->run->card, &workload, error);
+
+    if (card == NULL) {
+        g_prefix_error(error, "profile: %s: ", job->run->profile);
+        return NULL;
+    }
+    rp_run_say(job->events, "note",
+               "times of %u x %s are predicted, as by `plan`: none is measured",
+               job->run->n_devices, card->device);
+    card->gpu_memory_bytes -= MIN(card->gpu_memory_bytes, RP_ADVISE_GPU_RESERVE_BYTES);
+    return take_profile(job, card, job->run->profile, error);
 }
 
 /* Whether @file was measured on what @now describes, for micro-batches of this run. */
@@ -453,7 +494,7 @@ take_memory(RpTrainJob *job, GError **error)
 {
     const RpDeviceOps *devices = job->run->device_ops;
 
-    if (devices->host_memory || job->run->device_memory_bytes > 0)
+    if (devices->host_memory || job->run->device_memory_bytes > 0 || job->run->card != NULL)
         return TRUE;
     g_autoptr(RpNetwork) network = rp_train_job_network(job);
     g_autoptr(RpProbe) probe = devices->probe_new(0, error);
@@ -467,9 +508,10 @@ rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
 {
     const char *path = job->run->profile;
 
-    job->profile = !rp_run_measures(job->run) ? read_profile(job, path, error)
-                   : job->servers != NULL     ? share_profile(job, earlier_run, error)
-                                              : measure_profile(job, earlier_run, error);
+    job->profile = job->run->card != NULL       ? predict_profile(job, error)
+                   : !rp_run_measures(job->run) ? read_profile(job, path, error)
+                   : job->servers != NULL       ? share_profile(job, earlier_run, error)
+                                                : measure_profile(job, earlier_run, error);
     return job->profile != NULL && take_memory(job, error) &&
            rp_train_least(job, &job->profile->gpu_memory_bytes, error);
 }

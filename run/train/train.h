@@ -141,6 +141,10 @@ gboolean rp_train_fail_servers(RpServers *servers, const GError *problem);
  * or a directory, is for the reader to tell. @what: for messages. Errors: G_FILE_ERROR_INVAL */
 gboolean rp_train_check_regular(const char *what, const char *path, guint64 most_bytes,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether `profile` can be read, or is a card's name and the run is @dry: before anything else is done.
+ * Errors: RP_RUN_ERROR_VALUE, those of rp_train_check_regular() */
+gboolean rp_train_check_profile(const RpRunFile *run, gboolean dry,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A @path (nullable) that @option would write is none of the files that the run reads.
  * Errors: G_FILE_ERROR_EXIST */

@@ -210,6 +210,49 @@ plans_without_weights_and_data(void **state)
     assert_non_null(strstr(real.err, "model: "));
 }
 
+/* Cards that are not here: a dry run predicts as `plan` does, a real one says why it cannot. */
+static void
+predicts_for_a_card_that_is_not_here(void **state)
+{
+#define CARDS "train @T/cards.yaml --set data=@T/none.jsonl --set output=@T/cards "
+    static const struct {
+        const char *line;
+        const char *says;
+    } cases[] = {
+        {CARDS "--dry-run --set devices=cuda:4096", "--set profile=CARD"},
+        {CARDS "--set profile=rtx4090", "profile: expected auto, measure or a timing file, found "},
+        {CARDS "--dry-run --set profile=rtx4090 --set devices=host:2", "devices: expected cuda:N"},
+        {CARDS "--dry-run --set profile=rtx4090 --set devices=cuda", "devices: expected cuda:N"},
+        {CARDS "--dry-run --set profile=rtx4090 --set dtype=fp32", "rtx4090: dtype: expected fp16"},
+        {CARDS "--dry-run --set profile=rtx4091 --set devices=host:2",
+         "profile: no file rtx4091, and "},
+    };
+    g_auto(RpCliRun) plan = rp_cli_run("plan qwen3-0.6b --gpu rtx4090 --gpus 2 --lora-rank 8 "
+                                       "--base nf4 --json -o @T/cards.yaml");
+    g_auto(RpCliRun) dry = rp_cli_run(CARDS "--dry-run --json --set profile=rtx4090");
+    g_auto(RpCliRun) slow = rp_cli_run(CARDS "--dry-run --json --set profile=rtx3060");
+
+    (void)state;
+    if (plan.code + dry.code + slow.code != 0)
+        fail_msg("%s%s%s", plan.err, dry.err, slow.err);
+    g_autoptr(RpTree) planned = rp_cli_json(&plan), one = rp_cli_json(&dry);
+    g_autoptr(RpTree) other = rp_cli_json(&slow);
+    const double ratio = rp_cli_number(one, "predicted.tokens_per_s") /
+                         rp_cli_number(planned, "recommendation.tokens_per_s");
+
+    if (!(ratio > 0.99 && ratio < 1.01))
+        fail_msg("%s%s", plan.out, dry.out);
+    assert_true(rp_cli_number(other, "predicted.tokens_per_s") <
+                0.7 * rp_cli_number(one, "predicted.tokens_per_s"));
+    assert_string_equal(rp_cli_member(one, "times")->text, "predicted");
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].line);
+
+        if (run.code == 0 || strstr(run.err, cases[i].says) == NULL)
+            fail_msg("%s: exit code %d: %s", cases[i].line, run.code, run.err);
+    }
+}
+
 /* A second start takes the times of the first; a run of other shapes, one that asks, and one that finds a file which
  * is cut, measure. */
 static void
@@ -256,6 +299,7 @@ main(void)
         cmocka_unit_test(writes_the_run_that_plan_recommends),
         cmocka_unit_test(measures_layers_once),
         cmocka_unit_test(plans_without_weights_and_data),
+        cmocka_unit_test(predicts_for_a_card_that_is_not_here),
     };
 
     return cmocka_run_group_tests_name("start", tests, rp_train_files_setup, rp_cli_teardown);
