@@ -36,6 +36,7 @@ add_traces(const RpCliPage *sources, RpPage *page)
             .trace = shown_trace(sources, i),
             .plan = sources->plans[i],
             .memory = sources->memory[i],
+            .steady = sources->steady.makespan_ns > 0 ? &sources->steady : NULL,
         };
     if (sources->diff != NULL) {
         pairs = sources->n > 1 ? rp_trace_diff_pairs(sources->diff, &n_pairs) : NULL;

@@ -19,6 +19,7 @@ typedef struct {
     const RpPlan *plans[RP_CLI_PAGE_TRACES]; /* (nullable): of the job */
     /* (nullable) (element-type GArray<RpMemoryStep>): of each device, then of the host */
     GPtrArray *memory[RP_CLI_PAGE_TRACES];
+    RpBubble steady;   /* of the iterations that are shown; makespan_ns 0: they are not steady */
     RpTraceDiff *diff; /* of two, or of one of which a part is shown */
     /* of a run's directory or a run file */
     const char *run_word; /* %NULL: there is none */

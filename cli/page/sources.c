@@ -145,8 +145,7 @@ shift_memory(GPtrArray *memory, const RpTrace *whole, const RpTrace *part)
 
 /* Chooses iterations: as requested; the steady state of a lone asynchronous prediction; else all. */
 static gboolean
-choose_part(const RpCliPage *page, const char *iterations, RpTraceDiffOptions *options,
-            GError **error)
+choose_part(RpCliPage *page, const char *iterations, RpTraceDiffOptions *options, GError **error)
 {
     guint64 first = 0, end = 0;
 
@@ -158,6 +157,8 @@ choose_part(const RpCliPage *page, const char *iterations, RpTraceDiffOptions *o
     if (iterations == NULL && page->n == 1 && page->plans[0] != NULL && page->job.request.steady) {
         options->first_iteration = page->job.request.window.first;
         options->end_iteration = page->job.request.window.end;
+        page->steady = rp_report_steady_bubble(page->traces[0], &page->job.steady,
+                                               !page->job.request.options.async);
     }
     return TRUE;
 }

@@ -33,6 +33,8 @@ typedef struct {
     const char *file;
     const RpTrace *trace;
     const RpPlan *plan; /* (nullable): the trace's */
+    /* (nullable): the bubble of the iterations shown, steady ones, up to the next one's start */
+    const RpBubble *steady;
     /* (nullable) (element-type GArray<RpMemoryStep>): each device's, then the host's */
     GPtrArray *memory;
 } RpPageTrace;

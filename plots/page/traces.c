@@ -41,14 +41,38 @@ add_row(RpPage *page, const char *title, char **cells, guint n)
         g_free(cells[i]);
 }
 
+/* The trace may have a part of a run's iterations. */
 static guint
-count_iterations(const RpTrace *trace)
+count_iterations(const RpTrace *trace, guint *first)
 {
     guint most = 0;
 
-    for (gsize i = 0; i < rp_trace_n_records(trace); i++)
-        most = MAX(most, rp_trace_records(trace)[i].iteration + 1);
-    return most;
+    *first = G_MAXUINT;
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        most = MAX(most, rp_trace_records(trace)[i].iteration);
+        *first = MIN(*first, rp_trace_records(trace)[i].iteration);
+    }
+    return most + 1 - *first;
+}
+
+static char *
+text_iterations(const RpTrace *trace)
+{
+    guint first;
+    const guint n = count_iterations(trace, &first);
+
+    return first == 0 ? g_strdup_printf("%u", n) : g_strdup_printf("%u, from %u on", n, first);
+}
+
+/* (transfer full): of a step; %NULL: the trace is not of steady ones */
+static char *
+text_step(const RpPageTrace *trace)
+{
+    guint first;
+
+    return trace->steady == NULL
+               ? NULL
+               : rp_text_time(trace->steady->makespan_ns / count_iterations(trace->trace, &first));
 }
 
 static void
@@ -84,10 +108,13 @@ add_totals(RpPage *page, const RpPageTrace *traces, guint n)
     RpBubble bubbles[MOST_COLUMNS - 1];
     char *cells[MOST_COLUMNS - 1];
     const char *titles[MOST_COLUMNS] = {""};
+    gboolean steady = FALSE;
 
     for (guint i = 0; i < n; i++) {
-        bubbles[i] = rp_report_bubble(traces[i].trace);
+        bubbles[i] =
+            traces[i].steady != NULL ? *traces[i].steady : rp_report_bubble(traces[i].trace);
         titles[i + 1] = traces[i].name;
+        steady |= traces[i].steady != NULL;
     }
     rp_page_head(page, "Time and bubble");
     rp_page_begin_table(page, NULL);
@@ -99,17 +126,21 @@ add_totals(RpPage *page, const RpPageTrace *traces, guint n)
         cells[i] = g_strdup_printf("%u", rp_trace_gpus(traces[i].trace));
     add_row(page, "devices", cells, n);
     for (guint i = 0; i < n; i++)
-        cells[i] = g_strdup_printf("%u", count_iterations(traces[i].trace));
+        cells[i] = text_iterations(traces[i].trace);
     add_row(page, "iterations", cells, n);
     for (guint i = 0; i < n; i++)
         cells[i] = g_strdup_printf("%" G_GSIZE_FORMAT, rp_trace_n_records(traces[i].trace));
     add_row(page, "tasks", cells, n);
     for (guint i = 0; i < n; i++)
-        cells[i] = rp_text_time(bubbles[i].makespan_ns);
-    add_row(page, "makespan", cells, n);
+        cells[i] = text_step(&traces[i]);
+    if (steady)
+        add_row(page, "a step, steady", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_time(rp_trace_makespan_ns(traces[i].trace));
+    add_row(page, steady ? "makespan of the iterations" : "makespan", cells, n);
     for (guint i = 0; i < n; i++)
         cells[i] = rp_text_percent(bubbles[i].ratio);
-    add_row(page, "bubble ratio", cells, n);
+    add_row(page, steady ? "bubble ratio, steady" : "bubble ratio", cells, n);
     for (guint part = 0; part < G_N_ELEMENTS(parts); part++) {
         for (guint i = 0; i < n; i++)
             cells[i] = rp_text_percent(part_of(&bubbles[i], part));
@@ -208,14 +239,38 @@ add_task_key(RpPage *page, const RpPageTrace *traces, guint n)
     g_string_append(page->body, "</p>\n");
 }
 
+/* The timeline ends with the last task, which is behind the steps that the tables tell of. */
+static void
+say_length(RpPage *page, const RpPageTrace *trace)
+{
+    const gint64 makespan_ns = rp_trace_makespan_ns(trace->trace);
+    const gint64 end_ns = rp_trace_end_ns(trace->trace);
+    guint first;
+    const guint n = count_iterations(trace->trace, &first);
+    g_autofree char *step = text_step(trace);
+    g_autofree char *last = rp_text_time(makespan_ns);
+    g_autofree char *end = rp_text_time(end_ns);
+    g_autofree char *steps =
+        step != NULL ? g_strdup_printf(" with a steady step of %s", step) : g_strdup("");
+    g_autofree char *behind =
+        end_ns > makespan_ns
+            ? g_strdup_printf("; copies and the optimizer's steps continue to %s", end)
+            : g_strdup("");
+
+    rp_page_say(page, "The timeline, %s, has %u iteration%s%s. The last action ends at %s%s.",
+                trace->name, n, n == 1 ? "" : "s", steps, last, behind);
+}
+
 static void
 add_pictures(RpPage *page, const RpPageTrace *traces, guint n)
 {
     gboolean memory = FALSE;
 
+    g_string_append(page->body, "<section id=\"timeline\"><h2>Timeline</h2>\n");
+    for (guint t = 0; t < n; t++)
+        say_length(page, &traces[t]);
     g_string_append(
         page->body,
-        "<section id=\"timeline\"><h2>Timeline</h2>\n"
         "<p class=\"soft\">In a box: stage·micro-batch. Ctrl and wheel zooms, dragging moves, a "
         "click keeps a task below. Keys: arrows go from task to task, w to the one that it waits "
         "for, Enter zooms to it; + and - zoom, 0 shows all, n and p the next and the previous "

@@ -2,6 +2,7 @@
  * gets of it. */
 #include "tests/cli/train-files.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BOUND "@Q --schedule 1f1b --gpus 2 --micro-batches 4 --stages 14,14"
@@ -149,6 +150,36 @@ a_run_file_alone_is_a_plan(void **state)
     assert_has(page, "<tr><th></th><th>predicted</th></tr>");
     assert_has(page, "<tr><td>schedule</td><td>RoundPipe");
     assert_null(strstr(page, "<h2>Training</h2>"));
+}
+
+/* One number for a step, that of `train`; the timeline says why it is longer than its steps. */
+static void
+a_step_is_as_long_as_train_says(void **state)
+{
+#define STEP "<td>a step, steady</td><td>"
+    static const char *const optimizers[] = {"true", "false"};
+
+    for (gsize i = 0; i < G_N_ELEMENTS(optimizers); i++) {
+        g_auto(RpCliRun) dry =
+            rp_cli_run("train @T/run.yaml --dry-run --json --set async=%s", optimizers[i]);
+        g_auto(RpCliRun) made = rp_cli_shell(
+            "sed '$aasync: %s' @T/run.yaml >@T/step.yaml && $ROUNDPIPE report @T/step.yaml -o "
+            "@T/step.html",
+            optimizers[i]);
+        g_autoptr(RpTree) json = rp_cli_json(&dry);
+        g_autofree char *page = rp_cli_read("step.html");
+
+        assert_int_equal(made.code + dry.code, 0);
+        assert_has(page, STEP);
+        const double step_ms = g_ascii_strtod(strstr(page, STEP) + strlen(STEP), NULL);
+
+        if (fabs(step_ms - rp_cli_number(json, "predicted.step_ms")) > 0.051)
+            fail_msg("%.300s\n%s", strstr(page, STEP), dry.out);
+        assert_has(page, "<td>iterations</td><td>2, from ");
+        assert_has(page, "<p>The timeline, predicted, has 2 iterations with a steady step of ");
+        assert_has(page, "; copies and the optimizer&apos;s steps continue to ");
+    }
+#undef STEP
 }
 
 static void
@@ -351,6 +382,7 @@ main(void)
         cmocka_unit_test(a_run_has_its_steps_plan_and_both_traces),
         cmocka_unit_test(a_trace_beside_the_metrics_is_found),
         cmocka_unit_test(a_run_file_alone_is_a_plan),
+        cmocka_unit_test(a_step_is_as_long_as_train_says),
         cmocka_unit_test(a_run_without_its_model_shows_its_steps),
         cmocka_unit_test(names_what_is_wrong_with_a_run),
         cmocka_unit_test(a_reader_sees_every_task),
