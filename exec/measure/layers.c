@@ -99,7 +99,7 @@ measure_expansion(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GEr
     const RpProbePart part = rp_measured_layer_expand;
     RpTimes times;
 
-    if (to->upload_bytes == 0)
+    if (to->upload_bytes == 0 || measurer->passes_alone)
         return TRUE;
     if (!rp_measurer_run(measurer, layer->probe, &part, 1, layer, &times, error))
         return FALSE;

@@ -49,8 +49,10 @@ struct _RpMeasurer {
     guint measure;                   /* under way */
     /* network whose layers work while links are measured; or NULL */
     const RpNetwork *network;
-    RpMeasureWork *work;  /* the work */
-    gboolean over_swings; /* take the probe's swing_seconds at least */
+    RpMeasureWork *work;   /* the work */
+    gboolean over_swings;  /* take the probe's swing_seconds at least */
+    gboolean warm;         /* the device did the same until now: one run warms up */
+    gboolean passes_alone; /* layers without recomputes of parts and without expansion */
 };
 
 /**
@@ -61,7 +63,7 @@ struct _RpMeasurer {
  * @times: (out) (array length=n_parts)
  *
  * Warm-up runs, then runs for options->seconds a part, at least 5 (2, if they take 5 seconds) and at
- * most options->max_runs;
+ * most options->max_runs, or until they have options->precision;
  * or, where it is to be over swings, up to 2,000 within the probe's swing_seconds.
  * Counts as one measurement.
  *

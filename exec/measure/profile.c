@@ -45,10 +45,11 @@ static gboolean
 measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
                const RpWeights *weights, RpProfile *profile, GError **error)
 {
-    measurer->over_swings = TRUE;
     for (guint l = 0; l < profile->n_layers; l++) {
         const guint like = rp_network_layer_class(network, l);
 
+        /* an embedding copies rows and multiplies nothing, so that the card stays within its power */
+        measurer->over_swings = profile->layers[l].kind != RP_LAYER_EMBEDDING;
         if (like < l)
             copy_times(&profile->layers[like], &profile->layers[l]);
         else if (!rp_measure_layer(measurer, probe, network, weights, l, profile, error))

@@ -13,9 +13,12 @@
 typedef gboolean (*RpMeasureProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
-    guint devices;           /* devices that the file is for; RpProfile.gpus. 0 = 1 */
-    double seconds;          /* spent on each kind of layer and direction; 0 = 0.5 */
-    guint max_runs;          /* runs of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
+    guint devices;  /* devices that the file is for; RpProfile.gpus. 0 = 1 */
+    double seconds; /* spent on each kind of layer and direction; 0 = 0.5 */
+    guint max_runs; /* runs of each; 0 = 100. Layers on GPUs: more (RpProbeOps) */
+    /* relative error of a median: a measurement, unless it is one over a probe's swings, ends as soon as
+     * all its parts have it, after 3 runs and a fifth of @seconds or more; 0 = after @seconds */
+    double precision;
     guint optimizer_threads; /* threads that a run would give the optimizer; 0 = 1 */
     RpOptimizerForm form;    /* format of the state that it would keep */
     /* skew of experts: rows of the fullest over the mean, with random weights; 0 = as the router

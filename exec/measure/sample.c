@@ -1,4 +1,5 @@
 #include <gio/gio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,7 +10,9 @@
 #include "exec/system/memory-limit.h"
 
 #define LEAST_RUNS 5
-#define LEAST_LONG_RUNS 2 /* runs so long that clocks swing within one */
+#define LEAST_PRECISE_RUNS 3 /* fewer have no percentiles to speak of */
+#define PRECISE_SHARE 0.2    /* of RpMeasureOptions.seconds: within less, runs agree by accident */
+#define LEAST_LONG_RUNS 2    /* runs so long that clocks swing within one */
 #define LONG_SECONDS 5
 /* A measurement that is given less time than usual (0.5 s) warms up and covers swings for less, too. */
 #define WARM_UP 4.0 /* times RpMeasureOptions.seconds, at most */
@@ -143,6 +146,26 @@ warm_up(const Subject *subject, double seconds, double budget_ns, guint *repeats
     return TRUE;
 }
 
+/* Whether the median of every part is known well enough. The standard error of a median is 1.25 standard
+ * deviations over the root of n, and half the range from the 10th to the 90th percentile is 1.28 of these, of a
+ * normal distribution: so one over the root of n is about the other. */
+static gboolean
+is_precise(const gint64 *values, guint runs, guint most, guint n_parts, double precision)
+{
+    g_autofree gint64 *sorted = g_new(gint64, most);
+
+    if (!(precision > 0) || runs < LEAST_PRECISE_RUNS)
+        return FALSE;
+    for (guint p = 0; p < n_parts; p++) {
+        memcpy(sorted, values + (gsize)p * most, runs * sizeof *sorted);
+        const RpTimes times = rp_times_of(sorted, runs);
+
+        if ((double)times.spread_ns > precision * sqrt(runs) * (double)times.median_ns)
+            return FALSE;
+    }
+    return TRUE;
+}
+
 gboolean
 rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, guint n_parts,
                 gpointer data, RpTimes *times, GError **error)
@@ -155,20 +178,24 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
                                      ? MIN(probe->ops->swing_seconds, SWING * options->seconds)
                                      : 0;
     const guint most = MAX(options->max_runs, swing_seconds > 0 ? SWING_RUNS : LEAST_RUNS);
+    const double precision = swing_seconds > 0 ? 0 : options->precision;
     const double budget_ns = MAX(options->seconds * n_parts, swing_seconds) * (double)RP_NS_PER_S;
     g_autofree gint64 *values = g_new(gint64, (gsize)most * n_parts);
     gint64 batch[RP_PROBE_MAX_REPEATS * RP_PROBE_MAX_PARTS];
     guint runs = 0, repeats;
 
-    if (!warm_up(&subject, options->seconds, budget_ns, &repeats, batch, error))
+    if (!warm_up(&subject, measurer->warm ? 0 : options->seconds, budget_ns, &repeats, batch,
+                 error))
         return FALSE;
 
     const gint64 begin_ns = rp_clock_ns();
     double spent_ns = 0;
 
-    while (runs < LEAST_LONG_RUNS ||
-           (runs < LEAST_RUNS && spent_ns < LONG_SECONDS * (double)RP_NS_PER_S) ||
-           (runs < most && spent_ns < budget_ns)) {
+    while (!(spent_ns >= PRECISE_SHARE * options->seconds * (double)RP_NS_PER_S &&
+             is_precise(values, runs, most, n_parts, precision)) &&
+           (runs < LEAST_LONG_RUNS ||
+            (runs < LEAST_RUNS && spent_ns < LONG_SECONDS * (double)RP_NS_PER_S) ||
+            (runs < most && spent_ns < budget_ns))) {
         const guint n = MIN(repeats, most - runs);
 
         if (!report(measurer, MAX(spent_ns / budget_ns, (double)runs / most), error) ||

@@ -88,10 +88,15 @@ rp_measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GErr
     RpTimes times[G_N_ELEMENTS(parts)];
     gint64 left_ns = to->recompute_ns, once_ns;
 
-    if (to->kind != RP_LAYER_BLOCK || !rp_probe_has_links(layer->probe))
+    if (to->kind != RP_LAYER_BLOCK || !rp_probe_has_links(layer->probe) || measurer->passes_alone)
         return TRUE;
-    if (!layer->probe->ops->time(layer->probe, &save, 1, 1, layer, &once_ns, error) ||
-        !rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error))
+    if (!layer->probe->ops->time(layer->probe, &save, 1, 1, layer, &once_ns, error))
+        return FALSE;
+    measurer->warm = TRUE; /* the layer's passes were measured just before */
+    const gboolean measured =
+        rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error);
+    measurer->warm = FALSE;
+    if (!measured)
         return FALSE;
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
         const gint64 saved_ns = rp_probe_typical_ns(layer->probe, &times[0]) -

@@ -303,6 +303,40 @@ takes_means_where_clocks_swing(void **state)
     assert_true(f->timed > n_medians);
 }
 
+/* Runs of one length need not be many; but not where they take no time, nor over a card's swings. */
+static void
+ends_as_soon_as_times_are_precise(void **state)
+{
+    Fixture *f = *state;
+    static RpProbeOps ops;
+    /* runs of embedding, block, block without saved tensors, head: each warms up once */
+    static const struct {
+        double precision, seconds, swing_seconds;
+        guint timed;
+    } cases[] = {{0, 1e-9, 0, 4 * (1 + 5)},
+                 {0.01, 1e-9, 0, 4 * (1 + 3)},
+                 {0.01, 1e-9, 1, (1 + 3) + 3 * (1 + 5)},
+                 {0.01, 1, 0, 4 * (1 + 6)}};
+
+    ops = *f->base.ops;
+    ops.most_repeats = 1;
+    f->base.ops = &ops;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        const RpMeasureOptions options = {.devices = 3,
+                                          .seconds = cases[i].seconds,
+                                          .precision = cases[i].precision,
+                                          .max_runs = 6};
+
+        ops.swing_seconds = cases[i].swing_seconds;
+        f->n_taken = f->n_given = f->timed = 0;
+        f->profile = rp_measure_profile(&f->base, f->network, NULL, &options, &f->error);
+        rp_assert_no_error(f->error);
+        assert_int_equal(f->timed, cases[i].timed + 1); /* that fills what is saved */
+        assert_int_equal(f->profile->layers[1].backward_ns, 301);
+        g_clear_pointer(&f->profile, rp_profile_free);
+    }
+}
+
 static void
 takes_links_and_memory_of_the_device(void **state)
 {
@@ -604,6 +638,7 @@ main(void)
         cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tells_how_far_each_kind_of_time_spreads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_means_where_clocks_swing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(ends_as_soon_as_times_are_precise, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
         cmocka_unit_test_setup_teardown(takes_what_copies_reach_beside_the_optimizer, set_up,
                                         tear_down),
