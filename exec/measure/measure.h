@@ -100,7 +100,8 @@ void *rp_measure_reserve(gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
  * G_IO_ERROR_NO_SPACE */
 void *rp_measure_take(RpPool *pool, gsize bytes, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Size of buffers that no cache holds: from 64 MiB to @most. */
+/* Size of buffers that no cache holds: from 64 MiB to @most, but at most an eighth of the available
+ * memory. */
 gsize rp_measure_buffer_bytes(gsize most);
 
 /**

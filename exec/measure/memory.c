@@ -7,17 +7,24 @@
 
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
+#include "exec/system/available-memory.h"
 
 #define CACHES 4 /* how much larger than the largest cache a buffer is */
 #define LEAST_BUFFER_BYTES (64 * RP_MIB)
+#define LEAST_SCARCE_BYTES 65536 /* in a small container: what a link is measured with at least */
+#define MEMORY_SHARE 8           /* of what is available */
 #define GRANULE_BYTES 4096
 
 gsize
 rp_measure_buffer_bytes(gsize most)
 {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const gsize bytes =
+        (gsize)CLAMP(cache > 0 ? CACHES * (guint64)cache : 0, LEAST_BUFFER_BYTES, most);
+    const guint64 available = rp_available_memory(); /* 0: nobody knows */
+    const guint64 share = available / MEMORY_SHARE / GRANULE_BYTES * GRANULE_BYTES;
 
-    return (gsize)CLAMP(cache > 0 ? CACHES * (guint64)cache : 0, LEAST_BUFFER_BYTES, most);
+    return available == 0 ? bytes : (gsize)CLAMP(share, LEAST_SCARCE_BYTES, bytes);
 }
 
 typedef struct {

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "core/base/units.h"
 #include "exec/host/kernels.h"
@@ -624,10 +625,34 @@ takes_no_memory_that_there_is_not(void **state)
     assert_non_null(some);
 }
 
+/* A small container measures in buffers that it has, and trains what fits into it. */
+static void
+measures_within_an_eighth_of_a_small_container(void **state)
+{
+    const gsize whole = rp_measure_buffer_bytes(256 * RP_MIB);
+    g_autofree char *status = NULL;
+    struct rlimit before;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+    assert_true(g_file_get_contents("/proc/self/status", &status, NULL, NULL));
+    const char *data = strstr(status, "VmData:");
+    assert_non_null(data);
+    const guint64 used = g_ascii_strtoull(data + strlen("VmData:"), NULL, 10) * 1024;
+    const struct rlimit small = {used + 80 * RP_MIB, before.rlim_max};
+
+    assert_int_equal(setrlimit(RLIMIT_DATA, &small), 0);
+    const gsize scarce = rp_measure_buffer_bytes(256 * RP_MIB);
+    assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+    assert_in_range(scarce, 65536, 10 * RP_MIB);
+    assert_true(whole > scarce);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measures_within_an_eighth_of_a_small_container),
         cmocka_unit_test(takes_no_memory_that_there_is_not),
         cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
         cmocka_unit_test_setup_teardown(measures_each_class_of_layers, set_up, tear_down),
