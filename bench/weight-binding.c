@@ -66,7 +66,7 @@ try_bound(const RpAdviseQuery *query, const RpProfile *profile, guint micro_batc
         if ((*at)->dispatched || (*at)->offloads_weights)
             continue;
         g_autoptr(RpAdviseRun) run =
-            rp_advise_run_new(query, *at, micro_batch, query->batch / micro_batch, 0, 0);
+            rp_advise_run_new(query, *at, micro_batch, query->batch / micro_batch, 0);
 
         if (rp_advise_fit_bound(query, profile, run, CANDIDATES) &&
             rp_advise_simulate(profile, run, NULL))
@@ -84,7 +84,7 @@ try_streamed(const RpAdviseQuery *query, const RpProfile *profile, guint micro_b
             (round != GPUS && round != 2 * GPUS && round != micro_batches))
             continue;
         g_autoptr(RpAdviseRun) run = rp_advise_run_new(query, rp_schedule_find("roundpipe", NULL),
-                                                       micro_batch, micro_batches, round, 0);
+                                                       micro_batch, micro_batches, round);
 
         if (!rp_advise_fit(query, profile, run))
             continue;
@@ -114,7 +114,7 @@ sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double
         .model = model,
         .gpu = &gpu,
         .gpus = GPUS,
-        .gpu_bytes = (guint64)(memory_gib * (double)RP_GIB) - RP_ADVISE_GPU_RESERVE_BYTES,
+        .gpu_bytes = rp_gpu_plan_bytes((guint64)(memory_gib * (double)RP_GIB)),
         .tokens_per_sequence = sequence,
         .batch = batch,
         .dtype = "fp16",
@@ -123,9 +123,7 @@ sweep_case(const RpModel *model, guint rank, guint sequence, guint batch, double
     };
 
     for (guint micro_batch = 1; query.batch / micro_batch >= GPUS; micro_batch *= 2) {
-        guint64 constant_bytes;
-        g_autoptr(RpProfile) profile =
-            rp_advise_profile(&query, micro_batch, &constant_bytes, NULL);
+        g_autoptr(RpProfile) profile = rp_advise_profile(&query, micro_batch, NULL);
 
         if ((guint64)micro_batch * sequence > 4 * 8192 && micro_batch > 1)
             break;

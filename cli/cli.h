@@ -312,13 +312,14 @@ RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpu
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /**
  * rp_cli_predict_profile:
+ * @devices: (nullable): whose kernels, as RpPlanNetworkWords has it
  *
  * Times of the cost model, and where `train` takes the model the sizes that it has then: those of its executor.
  *
- * Errors: RP_COST_MODEL_ERROR_WORKLOAD
+ * Errors: RP_COST_MODEL_ERROR_WORKLOAD; with @devices those of rp_plan_network_of()
  */
 RpProfile *rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu,
-                                  const RpWorkload *workload,
+                                  const RpWorkload *workload, const char *devices,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

@@ -31,7 +31,7 @@ rp_plan_network_free(RpPlanNetwork *network)
 }
 
 static RpProfile *
-make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user_data)
+make_sizes(guint sequences, guint tokens, gpointer user_data)
 {
     const RpPlanNetwork *plan = user_data;
     RpNetworkOptions options = plan->options;
@@ -49,7 +49,6 @@ make_sizes(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user
     /* a plan with all its buffers has links; how fast they are changes no size */
     profile->links.h2d_bytes_per_s = 1;
     profile->links.d2h_bytes_per_s = 1;
-    *constant_bytes = rp_network_constant_bytes(network);
     return profile;
 }
 

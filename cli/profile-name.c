@@ -57,9 +57,10 @@ load_file(const char *path, GError **error)
 
 RpProfile *
 rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
-                       GError **error)
+                       const char *devices, GError **error)
 {
     const RpPlanNetworkWords words = {
+        .devices = devices,
         .dtype = workload->dtype != NULL ? workload->dtype : "bf16",
         .half_sums = g_strcmp0(workload->accumulate, "fp16") == 0,
         .matmul = workload->codes_head ? RP_RUN_MATMUL_FP8_HEAD
@@ -70,14 +71,18 @@ rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload 
         .base = workload->base,
     };
     g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, workload, error);
+    g_autoptr(GError) problem = NULL;
     g_autoptr(RpPlanNetwork) network =
-        profile != NULL ? rp_plan_network_of(model, &words, NULL) : NULL;
+        profile != NULL ? rp_plan_network_of(model, &words, &problem) : NULL;
 
+    if (network == NULL && devices != NULL && problem != NULL) {
+        g_propagate_error(error, g_steal_pointer(&problem));
+        return NULL;
+    }
     if (network != NULL) {
         const RpAdviseSizes *sizes = rp_plan_network_sizes(network);
-        guint64 constant_bytes;
-        g_autoptr(RpProfile) sized = sizes->make(profile->sequences, profile->tokens_per_sequence,
-                                                 &constant_bytes, sizes->user_data);
+        g_autoptr(RpProfile) sized =
+            sizes->make(profile->sequences, profile->tokens_per_sequence, sizes->user_data);
 
         rp_profile_take_sizes(profile, sized);
     }
@@ -97,8 +102,8 @@ make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **
     g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
 
     for (guint c = 0; gpus_of_box != NULL && c < gpus_of_box->len; c++) {
-        RpProfile *card =
-            rp_cli_predict_profile(model, g_ptr_array_index(gpus_of_box, c), &workload, error);
+        RpProfile *card = rp_cli_predict_profile(model, g_ptr_array_index(gpus_of_box, c),
+                                                 &workload, NULL, error);
 
         if (card == NULL)
             return NULL;

@@ -99,7 +99,7 @@ static gboolean
 resolve_partition(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
 {
     RpPlanOptions *options = &request->options;
-    guint64 memory_bytes = profile->has_sizes ? profile->gpu_memory_bytes : 0;
+    guint64 memory_bytes = profile->has_sizes ? rp_profile_plan_bytes(profile) : 0;
 
     if (ask->stages != NULL || ask->forward_stages != NULL) {
         request->partition_source = "given";
@@ -255,7 +255,7 @@ rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *
 
     if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
-            rp_resident_limit(ask->resident, ask->host_devices, profile->gpu_memory_bytes);
+            rp_resident_limit(ask->resident, ask->host_devices, rp_profile_plan_bytes(profile));
     if (!options->schedule->dispatched)
         options->round = options->micro_batches; /* a bound iteration is one round */
     else if (options->schedule->given != NULL && options->round == 0)

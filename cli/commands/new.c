@@ -98,7 +98,7 @@ look_at_gpus(guint gpus, Machine *machine, GError **error)
 
     machine->known = gpu != NULL;
     machine->gpu = gpu != NULL ? gpu : ANY_GPU;
-    least -= MIN(least / 2, RP_ADVISE_GPU_RESERVE_BYTES);
+    least = rp_gpu_plan_bytes(least);
     machine->gpu_memory = g_strdup_printf("%" G_GUINT64_FORMAT "B", least);
     machine->devices = g_strdup_printf("cuda:%u", machine->gpus);
     return TRUE;

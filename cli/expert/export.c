@@ -21,6 +21,7 @@ typedef struct {
     char *dtype;
     char *accumulate;
     char *matmul;
+    char *devices;
     char *output;
     /* a simulated schedule */
     char *chrome;
@@ -87,7 +88,8 @@ export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **erro
         !rp_cli_check_lora(&model, workload.lora_rank, targets, error) ||
         !rp_cli_check_writable(more->output, error))
         return FALSE;
-    g_autoptr(RpProfile) profile = rp_cli_predict_profile(&model, gpu, &workload, error);
+    g_autoptr(RpProfile) profile =
+        rp_cli_predict_profile(&model, gpu, &workload, more->devices, error);
 
     if (profile == NULL)
         return FALSE;
@@ -238,9 +240,9 @@ find_problem(const ExportArgs *more, const char *path)
         return NULL;
     if (more->output != NULL || more->dtype != NULL || more->accumulate != NULL ||
         more->matmul != NULL || more->lora_rank > 0 || more->lora_targets != NULL ||
-        more->base != NULL)
-        return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets and "
-               "--base go with --profile MODEL";
+        more->base != NULL || more->devices != NULL)
+        return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets, --base "
+               "and --devices go with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
     if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL &&
@@ -279,6 +281,10 @@ static const GOptionEntry options[] = {
     {"dtype", 0, RP_WORD(ExportArgs, dtype), "with --profile: bf16 (default) or fp16", "NAME"},
     {"matmul", 0, RP_WORD(ExportArgs, matmul),
      "with --profile: fp8, fp8-head, or numbers of dtype (default)", "TYPE"},
+    {"devices", 0, RP_WORD(ExportArgs, devices),
+     "with --profile: whose kernels the sizes are of, host or cuda (default: cuda where it is "
+     "built in)",
+     "NAME"},
     {"accumulate", 0, RP_WORD(ExportArgs, accumulate),
      "with --profile: fp32 (default), or fp16 with dtype fp16 or fp8", "NAME"},
     {"output", 'o', RP_FILE(ExportArgs, output),

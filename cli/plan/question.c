@@ -139,7 +139,7 @@ find_cards(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
         if (query->gpu == NULL || card->memory_bytes < query->gpu->memory_bytes)
             query->gpu = card;
     }
-    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query->gpu_bytes = rp_gpu_plan_bytes(query->gpu->memory_bytes);
     if (question->cards->len < 2)
         return TRUE;
     query->cards = (const RpGpu *const *)(void *)question->cards->pdata;
@@ -170,7 +170,7 @@ find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->gpu = question->gpu = rp_box_open(&args->box, NULL, error);
     if (query->gpu == NULL)
         return FALSE;
-    query->gpu_bytes = query->gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query->gpu_bytes = rp_gpu_plan_bytes(query->gpu->memory_bytes);
     return TRUE;
 }
 
@@ -243,8 +243,7 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = profile->tokens_per_sequence;
     query->dtype = profile->dtype;
     query->accumulate = profile->accumulate;
-    if (profile->gpu_memory_bytes > RP_ADVISE_GPU_RESERVE_BYTES)
-        query->gpu_bytes = profile->gpu_memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query->gpu_bytes = rp_profile_plan_bytes(profile);
     return TRUE;
 }
 

@@ -196,6 +196,6 @@ rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile, const Rp
         g_strdup_printf("Memory in use: %s%s, %s (predicted)", request->options.schedule->title,
                         request->options.async ? " (asynchronous)" : "", model);
 
-    return rp_memory_figure("memory", title, plan, trace, profile->gpu_memory_bytes,
+    return rp_memory_figure("memory", title, plan, trace, rp_profile_plan_bytes(profile),
                             window->from_ns, window->end_ns, style);
 }

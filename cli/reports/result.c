@@ -78,7 +78,7 @@ bound_ns(const RpRequest *request, const RpProfile *profile)
     if (saving != NULL)
         profile = saving;
     return rp_partition_bound_ns(profile, &options, 0,
-                                 profile->has_sizes ? profile->gpu_memory_bytes : 0);
+                                 profile->has_sizes ? rp_profile_plan_bytes(profile) : 0);
 }
 
 /* The plan's lower bound, for an iteration. */

@@ -256,7 +256,7 @@ rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kep
     return rp_slot_layout(profile, largest).bytes + 2 * aligned(largest->input) +
            2 * aligned(largest->gradient) + 2 * aligned(largest->output) +
            2 * (guint64)largest->n_saved * aligned(largest->saved) +
-           (split ? aligned(largest->activations) : 0) +
+           (split ? aligned(largest->activations) : 0) + aligned(profile->constant_bytes) +
            aligned(kept_sums ? rp_profile_sum_bytes(profile, largest->gradients)
                              : largest->gradients);
 }

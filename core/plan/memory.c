@@ -55,7 +55,7 @@ gboolean
 rp_plan_find_card_shortage(const RpPlan *plan, const RpProfile *profile, RpShortage *shortage)
 {
     for (guint g = 0; g < rp_plan_gpus(plan); g++)
-        if (!check_arena(plan, g, rp_profile_of(profile, g)->gpu_memory_bytes, shortage))
+        if (!check_arena(plan, g, rp_profile_plan_bytes(rp_profile_of(profile, g)), shortage))
             return TRUE;
     return FALSE;
 }

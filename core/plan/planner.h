@@ -65,7 +65,6 @@ typedef struct {
     gboolean forward_only; /* `full`: evaluates: the plan's stages and arenas as otherwise, of which
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
-    guint64 constant_bytes; /* `full`: constants of every device, beside the plan's data */
     guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
                       those of one of them */
     RpSavedChoice
@@ -223,9 +222,9 @@ guint rp_plan_slot_step(const RpProfile *profile, const RpPlanOptions *options);
 guint64 rp_plan_dispatched_gpu_bytes(const RpProfile *profile, const RpPartition *partition,
                                      gboolean split, guint step);
 
-/* Whether such a plan with @options' constants fits into arenas of @memory_bytes (0 = no limit): as
- * it is, or with all frozen weights on the devices, where they may stay. Then a device needs no
- * space for two stages of them. */
+/* Whether such a plan fits into arenas of @memory_bytes (0 = no limit): as it is, or with all frozen
+ * weights on the devices, where they may stay. Then a device needs no space for two stages of them.
+ */
 gboolean rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
                                  const RpPlanOptions *options, guint64 memory_bytes);
 

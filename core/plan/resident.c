@@ -110,7 +110,6 @@ void
 rp_resident_choose(RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
                    gboolean kept_sums)
 {
-    const guint64 constants = rp_align_up(options->constant_bytes, RP_BUFFER_ALIGNMENT);
     const guint64 limit = options->resident_limit;
     g_autofree guint *row = g_new(guint, profile->n_layers);
     guint n = 0, fitting = 0, layer;
@@ -121,7 +120,7 @@ rp_resident_choose(RpProfile *profile, const RpPartition *partition, const RpPla
         row[n++] = layer;
         profile->layers[layer].resident_bytes = rp_frozen_bytes(profile, layer);
         /* slots shrink when the last of the largest stages does: more may fit where less does not */
-        if (arena_bytes(profile, partition, options, kept_sums) + constants <= limit)
+        if (arena_bytes(profile, partition, options, kept_sums) <= limit)
             fitting = n;
     }
     while (n > fitting)
@@ -132,32 +131,28 @@ gboolean
 rp_plan_dispatched_fits(const RpProfile *profile, const RpPartition *partition,
                         const RpPlanOptions *options, guint64 memory_bytes)
 {
-    const guint64 constants = rp_align_up(options->constant_bytes, RP_BUFFER_ALIGNMENT);
     const guint64 limit = MIN(options->resident_limit, memory_bytes);
 
     if (memory_bytes == 0 ||
         rp_plan_dispatched_gpu_bytes(profile, partition, options->schedule->split_backward,
-                                     rp_plan_slot_step(profile, options)) +
-                constants <=
-            memory_bytes)
+                                     rp_plan_slot_step(profile, options)) <= memory_bytes)
         return TRUE;
     if (limit == 0 || !rp_profile_has_frozen(profile))
         return FALSE;
     g_autoptr(RpProfile) own = rp_profile_copy(profile);
 
     rp_resident_all(own);
-    return arena_bytes(own, partition, options, FALSE) + constants <= limit;
+    return arena_bytes(own, partition, options, FALSE) <= limit;
 }
 
 gboolean
 rp_plan_least_fits(const RpProfile *profile, guint fused_first, const RpInterval *stage,
                    RpPhase phase, const RpPlanOptions *options, guint64 memory_bytes)
 {
-    const guint64 constants = rp_align_up(options->constant_bytes, RP_BUFFER_ALIGNMENT);
     guint64 all = 0, fused = 0;
 
     if (memory_bytes == 0 ||
-        rp_plan_least_gpu_bytes(profile, fused_first, stage, phase) + constants <= memory_bytes)
+        rp_plan_least_gpu_bytes(profile, fused_first, stage, phase) <= memory_bytes)
         return TRUE;
     if (options->resident_limit == 0 || !rp_profile_has_frozen(profile))
         return FALSE;
@@ -170,6 +165,6 @@ rp_plan_least_fits(const RpProfile *profile, guint fused_first, const RpInterval
     }
     /* some device runs the fused stage, and some holds no less than the mean */
     return rp_plan_least_gpu_bytes(own, fused_first, stage, phase) +
-               MAX(all / rp_plan_group_gpus(options), fused) + constants <=
+               MAX(all / rp_plan_group_gpus(options), fused) <=
            MIN(options->resident_limit, memory_bytes);
 }

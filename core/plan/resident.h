@@ -26,7 +26,7 @@ void rp_resident_all(RpProfile *profile);
 /**
  * rp_resident_choose:
  * @profile: its layers' resident_bytes are set
- * @options: with resident_limit, of a device's whole arena, and constant_bytes of it
+ * @options: with resident_limit, of a device's whole arena
  * @kept_sums: RpPlanPromises
  *
  * The stage that uploads most gives up its largest frozen layer, one after the other, and of this

@@ -427,4 +427,5 @@ rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized)
         for (guint g = 0; g < RP_N_SAVED_GROUPS; g++)
             to->saved[g].bytes = from->saved[g].bytes;
     }
+    profile->constant_bytes = sized->constant_bytes;
 }

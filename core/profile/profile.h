@@ -102,9 +102,11 @@ struct _RpProfile {
     guint processors; /* that the devices compute and copy on; 0 = each has its own */
     guint sequences;  /* per micro-batch */
     guint tokens_per_sequence;
-    guint head_chunk; /* tokens whose logits exist at once in the head; 0 = unknown */
+    guint head_chunk;       /* tokens whose logits exist at once in the head; 0 = unknown */
+    guint64 constant_bytes; /* on every device, beside what a plan moves: tables of positions */
     RpLinks links;
-    guint64 gpu_memory_bytes;          /* 0 = unknown */
+    guint64 gpu_memory_bytes; /* 0 = unknown */
+    gboolean whole_card;      /* that is the card's memory, not what is free of it for plans */
     double optimizer_parameters_per_s; /* CPU optimizer rate; 0 = unknown */
     double norm_parameters_per_s;      /* its pass over all gradients before it; 0 = no time */
     /* Rates of adding a round's gradients to an fp32 sum, of copying gradients (blocking), and of
@@ -196,6 +198,25 @@ guint64 rp_profile_micro_batch_tokens(const RpProfile *profile);
  * Errors: RP_PROFILE_ERROR_FIDELITY, naming the first thing that is missing
  */
 gboolean rp_profile_check_full(const RpProfile *profile, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Device memory that no plan may use: CUDA context, kernels and library workspaces, 621 and 732 MiB
+ * in two runs on an H200, and the margin that a run keeps: 0.9 GiB. A card with less than twice as much keeps half. */
+#define RP_GPU_RESERVE_BYTES (G_GUINT64_CONSTANT(9) * (1 << 30) / 10)
+
+/* The part of a card's memory that plans may use. */
+static inline guint64
+rp_gpu_plan_bytes(guint64 memory_bytes)
+{
+    return memory_bytes - MIN(memory_bytes / 2, RP_GPU_RESERVE_BYTES);
+}
+
+/* The same of each device of @profile; 0 = unknown. Whatever says that a plan fits compares with this. */
+static inline guint64
+rp_profile_plan_bytes(const RpProfile *profile)
+{
+    return profile->whole_card ? rp_gpu_plan_bytes(profile->gpu_memory_bytes)
+                               : profile->gpu_memory_bytes;
+}
 
 /* Sets the tensor sizes of one layer (copied); their sum becomes parameter_bytes. */
 void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tensor_bytes,

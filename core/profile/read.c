@@ -179,6 +179,7 @@ static const RpJsonField top_fields[] = {
     {"micro_batch", RP_JSON_NESTED(micro_batch_fields)},
     {"links", read_links, G_STRUCT_OFFSET(Top, profile.links)},
     SIZE("gpu_memory_bytes", Top, profile.gpu_memory_bytes),
+    SIZE("constant_bytes", Top, profile.constant_bytes),
     {"alone_speed", rp_json_read_number, G_STRUCT_OFFSET(Top, profile.alone_speed), .min = 1,
      .max = MAX_ALONE_SPEED, .expected = "a number from 1 to 100"},
     {"optimizer", RP_JSON_NESTED(optimizer_fields)},
@@ -452,6 +453,7 @@ read_top(RpJsonPull *pull, Top *top)
         return rp_json_record_fail(&record, pull, "layers", LAYERS);
     profile->n_layers = top->layers->len;
     profile->layers = (RpLayer *)(void *)g_array_free(g_steal_pointer(&top->layers), FALSE);
+    profile->whole_card = strcmp(profile->source, "measured") != 0;
     profile->has_sizes = profile->missing == NULL;
     if (profile->sum_parameters_per_s == 0) /* by their bytes: the sum was as wide as its parts */
         profile->sum_parameters_per_s = top->narrow_rate * 3 * rp_profile_element_bytes(profile) /

@@ -313,6 +313,7 @@ rp_profile_to_json(const RpProfile *profile)
     }
     add_links(json, &profile->links);
     add_size(json, "gpu_memory_bytes", profile->gpu_memory_bytes);
+    add_size(json, "constant_bytes", profile->constant_bytes);
     if (profile->alone_speed > 0)
         rp_json_double(json, "alone_speed", profile->alone_speed, 4);
     add_optimizer(json, profile);

@@ -41,7 +41,7 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
     const guint n_stages = rp_plan_n_stages(plan);
     const RpNetworkOptions *options = rp_network_options(network);
 
-    g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpPlanOptions.constant_bytes */
+    g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpProfile.constant_bytes */
     *map = (RpTaskMap){
         .network = network,
         .host_state = host_state,

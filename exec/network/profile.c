@@ -71,5 +71,6 @@ rp_network_profile(const RpNetwork *network)
                                options->n_matmul_ways);
     for (guint i = 0; i < network->n_layers; i++)
         set_layer(network, packed, profile, i);
+    profile->constant_bytes = rp_network_constant_bytes(network);
     return profile;
 }

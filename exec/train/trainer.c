@@ -154,7 +154,6 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->partition = rp_partition_copy(options->partition);
     plan_options.fidelity = RP_FIDELITY_FULL;
     plan_options.fused_forward = RP_FUSED_PHYSICAL;
-    plan_options.constant_bytes = rp_network_constant_bytes(trainer->network);
     plan_options.calls = trainer->calls;
     plan_options.servers = trainer->servers;
     plan_options.step_at_once = rp_update_steps_at_once(&options->update);

@@ -63,9 +63,10 @@ simulate(const RpProfile *profile, const RpRequest *request, guint64 host_bytes,
 
     if (trace == NULL)
         return FALSE;
-    *time_ns = rp_plan_find_shortage(plan, profile->gpu_memory_bytes, host_bytes, FALSE, &shortage)
-                   ? 0
-                   : rp_request_iteration_ns(request, trace);
+    *time_ns =
+        rp_plan_find_shortage(plan, rp_profile_plan_bytes(profile), host_bytes, FALSE, &shortage)
+            ? 0
+            : rp_request_iteration_ns(request, trace);
     return TRUE;
 }
 

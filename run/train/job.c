@@ -380,7 +380,6 @@ consider_rounds(RpTrainJob *job)
     if (job->run->round_choice != RP_RUN_ROUND_ALL || job->run->n_devices == 1 ||
         !job->request.options.schedule->dispatched)
         return;
-    ask.options.constant_bytes = job->request.options.constant_bytes;
     if (!rp_request_resolve(&ask, job->profile, &other, NULL) ||
         other.options.round == job->request.options.round)
         return;
@@ -426,7 +425,7 @@ predict_alone(RpTrainJob *job, GError **error)
 
 /* Partition, plan, trace and their figures. */
 static gboolean
-predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
+predict(RpTrainJob *job, gboolean dry, GError **error)
 {
     const RpRunFile *run = job->run;
     RpAsk ask = make_ask(job, run->round);
@@ -435,7 +434,6 @@ predict(RpTrainJob *job, const RpNetwork *network, gboolean dry, GError **error)
     g_auto(RpMemoryLimit) limit =
         dry ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
 
-    ask.options.constant_bytes = rp_network_constant_bytes(network);
     if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
         ask.host_bytes = MAX(1, limit.bytes);
     if (!rp_train_least(job, &ask.host_bytes, error))
@@ -488,8 +486,6 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
         !rp_train_open_data(job, run, error) || !rp_train_agree_inputs(job, error) ||
         !rp_train_find_times(job, earlier_run, error) || !rp_train_measure_servers(job, error))
         return FALSE;
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
-
     if (rp_run_measures(run) || run->card != NULL)
         rp_profile_name_model(job->profile,
                               job->model_dir != NULL ? job->model_dir : job->config.name);
@@ -497,6 +493,7 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
     /* threads have what the machine has, GPUs what was found free */
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
+    job->profile->whole_card = FALSE; /* a plan may have it, whatever a file is of */
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return predict(job, network, dry, error) && rp_train_agree_plan(job, error);
+    return predict(job, dry, error) && rp_train_agree_plan(job, error);
 }

@@ -11,7 +11,6 @@
 #include "core/profile/cards.h"
 #include "exec/measure/profile.h"
 #include "run/devices.h"
-#include "sim/advise/advise.h"
 
 /* The default of older runs, whose profile.json does not say. */
 #define EARLIER_HEAD_CHUNK 1024
@@ -195,7 +194,8 @@ predict_profile(RpTrainJob *job, GError **error)
     rp_run_say(job->events, "note",
                "times of %u x %s are predicted, as by `plan`: none is measured",
                job->run->n_devices, card->device);
-    card->gpu_memory_bytes -= MIN(card->gpu_memory_bytes, RP_ADVISE_GPU_RESERVE_BYTES);
+    card->gpu_memory_bytes = rp_profile_plan_bytes(card);
+    card->whole_card = FALSE;
     return take_profile(job, card, job->run->profile, error);
 }
 
@@ -293,9 +293,7 @@ may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
     sizes->links.d2h_bytes_per_s = 1;
     g_autoptr(RpPartition) least = rp_partition_least(sizes);
 
-    return limit == 0 || rp_plan_dispatched_gpu_bytes(sizes, least, FALSE, 0) +
-                                 rp_network_constant_bytes(network) <=
-                             limit;
+    return limit == 0 || rp_plan_dispatched_gpu_bytes(sizes, least, FALSE, 0) <= limit;
 }
 
 static gboolean

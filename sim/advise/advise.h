@@ -21,17 +21,12 @@ typedef enum {
     RP_ADVISE_ERROR_QUERY /* numbers that do not go together; names both */
 } RpAdviseError;
 
-/* Device memory that no plan may use: CUDA context, kernels and library workspaces, 621 and 732 MiB
- * in two runs on an H200, and the margin that a run keeps: 0.9 GiB. */
-#define RP_ADVISE_GPU_RESERVE_BYTES (G_GUINT64_CONSTANT(9) * (1 << 30) / 10)
-
 /* Sequence lengths are tried in steps of so many tokens. */
 #define RP_ADVISE_SEQUENCE_STEP 64
 
 /**
  * RpAdviseSizes:
- * @make: (transfer full): sizes of micro-batches of @sequences of @tokens; times are not read.
- *   @constant_bytes: (out): of every device, beside the plan's data
+ * @make: (transfer full): sizes of micro-batches of @sequences of @tokens; times are not read
  * @most_tokens: of a sequence, that @make takes
  * @max_positions: of the model
  * @host_devices: devices are threads, their arenas count in host memory
@@ -39,7 +34,7 @@ typedef enum {
  * Sizes of the program that will run, in place of the cost model's.
  */
 typedef struct {
-    RpProfile *(*make)(guint sequences, guint tokens, guint64 *constant_bytes, gpointer user_data);
+    RpProfile *(*make)(guint sequences, guint tokens, gpointer user_data);
     gpointer user_data;
     guint most_tokens;
     guint max_positions;
@@ -246,15 +241,13 @@ gboolean rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest,
 /* ---- one plan at a time ---- */
 
 /* The profile of @query at @sequences a micro-batch: the file's, or the cost model's times with the
- * sizes of the program that will run. @constant_bytes: (out): of every device, beside the plan's
- * data */
-RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
+ * sizes of the program that will run. */
+RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A run that has not been planned yet. */
 RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule,
-                               guint sequences, guint micro_batches, guint round,
-                               guint64 constant_bytes);
+                               guint sequences, guint micro_batches, guint round);
 
 /**
  * rp_advise_measure:

@@ -35,12 +35,10 @@ find_fitting(const RpAdviseQuery *query, GPtrArray *runs, GError **error)
 
         if (round == 0)
             continue;
-        guint64 constant_bytes;
-        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, &constant_bytes, error);
+        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, error);
         if (profile == NULL)
             return FALSE;
-        RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round,
-                                             constant_bytes);
+        RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), b, micro_batches, round);
 
         run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
         if (run->problem == NULL)
@@ -94,10 +92,8 @@ static RpProfile *
 profile_of(const RpAdviseQuery *query, const RpAdviseRun *run, GError **error)
 {
     RpAdviseQuery saving = *query;
-    guint64 constant_bytes;
-
     saving.saved = run->saved;
-    return rp_advise_profile(&saving, run->sequences, &constant_bytes, error);
+    return rp_advise_profile(&saving, run->sequences, error);
 }
 
 static gboolean

@@ -130,12 +130,9 @@ simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, E
 {
     RpAdviseQuery query = *given;
     g_autoptr(RpAdviseRun) copy = rp_advise_run_copy(run);
-    guint64 constant_bytes;
-
     if (varied & (1u << RP_UNKNOWN_TIMES))
         query.estimate = end == SLOW ? RP_COST_SLOW : RP_COST_FAST;
-    g_autoptr(RpProfile) profile =
-        rp_advise_profile(&query, run->sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(&query, run->sequences, error);
 
     if (profile == NULL)
         return FALSE;
@@ -165,10 +162,9 @@ rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseRang
 
     const RpAdviseEnds expected = {run->tokens_per_s, run->tokens_per_s};
     RpAdviseRange found = {.all = expected, .most = RP_UNKNOWN_TIMES};
-    guint64 constant_bytes;
     double widest = 0;
     guint varied = 0;
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, error);
 
     if (profile == NULL)
         return FALSE;

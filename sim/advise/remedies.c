@@ -278,13 +278,13 @@ try_gpus(const RpAdviseQuery *query, guint changes, Try try, GPtrArray *remedies
         RpAdviseQuery larger = *query;
 
         for (guint i = 0; i < n_gpus; i++)
-            if (!gpus[i].foreign && gpus[i].memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES > after &&
+            if (!gpus[i].foreign && rp_gpu_plan_bytes(gpus[i].memory_bytes) > after &&
                 (next == NULL || gpus[i].memory_bytes < next->memory_bytes))
                 next = &gpus[i];
         if (next == NULL)
             return FALSE;
         larger.gpu = next;
-        larger.gpu_bytes = next->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+        larger.gpu_bytes = rp_gpu_plan_bytes(next->memory_bytes);
         if (try(&larger, changes | RP_ADVISE_CHANGE_GPU, remedies))
             return TRUE;
         after = larger.gpu_bytes;

@@ -39,7 +39,7 @@ make_timed(const RpAdviseQuery *query, const RpWorkload *workload, GError **erro
 }
 
 static RpProfile *
-make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes, GError **error)
+make_profile(const RpAdviseQuery *query, guint sequences, GError **error)
 {
     const RpAdviseSizes *sizes = query->sizes;
 
@@ -58,7 +58,6 @@ make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_byte
         .estimate = query->estimate,
     };
 
-    *constant_bytes = 0;
     if (query->profile != NULL)
         return rp_profile_copy(query->profile);
     g_autoptr(RpProfile) timed = query->gpu != NULL ? make_timed(query, &workload, error) : NULL;
@@ -66,7 +65,7 @@ make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_byte
     if (sizes == NULL || (query->gpu != NULL && timed == NULL))
         return g_steal_pointer(&timed);
     g_autoptr(RpProfile) sized =
-        sizes->make(sequences, query->tokens_per_sequence, constant_bytes, sizes->user_data);
+        sizes->make(sequences, query->tokens_per_sequence, sizes->user_data);
 
     if (timed == NULL)
         return g_steal_pointer(&sized);
@@ -75,10 +74,9 @@ make_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_byte
 }
 
 RpProfile *
-rp_advise_profile(const RpAdviseQuery *query, guint sequences, guint64 *constant_bytes,
-                  GError **error)
+rp_advise_profile(const RpAdviseQuery *query, guint sequences, GError **error)
 {
-    RpProfile *profile = make_profile(query, sequences, constant_bytes, error);
+    RpProfile *profile = make_profile(query, sequences, error);
 
     if (profile != NULL && query->measured_box != NULL)
         rp_profile_take_box(profile, query->measured_box);
@@ -104,7 +102,7 @@ resident_limit(const RpAdviseQuery *query)
 
 RpAdviseRun *
 rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint sequences,
-                  guint micro_batches, guint round, guint64 constant_bytes)
+                  guint micro_batches, guint round)
 {
     RpAdviseRun *run = g_new0(RpAdviseRun, 1);
 
@@ -121,7 +119,6 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .servers = query->servers,
         .early_steps = RP_EARLY_AUTO,
         .form = query->form,
-        .constant_bytes = constant_bytes,
         .resident_limit = resident_limit(query),
         .dispatch = query->cards != NULL && rp_schedule_is_rotated(schedule) ? RP_DISPATCH_FREE
                                                                              : RP_DISPATCH_ROTATION,
@@ -173,14 +170,12 @@ rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **er
 {
     guint sequences = MAX(1, query->micro_batch);
     guint micro_batches = query->batch / sequences;
-    guint64 constant_bytes;
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, error);
 
     if (profile == NULL)
         return NULL;
-    RpAdviseRun *run =
-        rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
-                          rp_advise_next_round(query, micro_batches, 1), constant_bytes);
+    RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
+                                         rp_advise_next_round(query, micro_batches, 1));
 
     run->options.resident_limit = 0; /* it needs none */
     run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);

@@ -15,18 +15,15 @@ add_choice(const RpAdvice *advice, const RpAdviseQuery *limits, const RpSavedCho
     query.saved = *choice;
     for (guint i = 0; i < advice->candidates->len; i++) {
         const RpAdviseRun *plain = g_ptr_array_index(advice->candidates, i);
-        guint64 constant_bytes;
-
         if (plain->problem != NULL)
             continue;
-        g_autoptr(RpProfile) profile =
-            rp_advise_profile(&query, plain->sequences, &constant_bytes, error);
+        g_autoptr(RpProfile) profile = rp_advise_profile(&query, plain->sequences, error);
 
         if (profile == NULL)
             return FALSE;
         RpAdviseRun *run = rp_advise_run_new(
             &query, rp_advise_roundpipe(), plain->sequences, plain->options.micro_batches,
-            rp_advise_next_round(&query, plain->options.micro_batches, 1), constant_bytes);
+            rp_advise_next_round(&query, plain->options.micro_batches, 1));
 
         run->bound_tokens_per_s = rp_advise_bound(&query, profile, run);
         g_ptr_array_add(tried, run);

@@ -20,13 +20,12 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
     for (guint b = sequences; b >= 1 && smaller <= MAX_SMALLER; b--) {
         if (query->batch % b != 0)
             continue;
-        guint64 constant_bytes;
-        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, &constant_bytes, error);
+        g_autoptr(RpProfile) profile = rp_advise_profile(query, b, error);
         g_autoptr(RpAdviseRun) other = run; /* the larger micro-batch's, unless it is kept */
 
         if (profile == NULL)
             return NULL;
-        run = rp_advise_run_new(query, schedule, b, query->batch / b, 0, constant_bytes);
+        run = rp_advise_run_new(query, schedule, b, query->batch / b, 0);
         if (rp_advise_fit_bound(query, profile, run, BOUND_CANDIDATES)) {
             if (!rp_advise_simulate(profile, run, error))
                 g_clear_pointer(&run, rp_advise_run_free);
@@ -64,8 +63,7 @@ dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean s
 
     query.sync = sync;
     g_autoptr(RpAdviseRun) run =
-        rp_advise_run_new(&query, schedule, model->sequences, model->options.micro_batches, round,
-                          model->options.constant_bytes);
+        rp_advise_run_new(&query, schedule, model->sequences, model->options.micro_batches, round);
     if (rp_advise_fit(&query, advice->profile, run)) {
         rp_advise_improve(&query, advice->profile, run, RP_ADVISE_CANDIDATES);
         if (!rp_advise_simulate(advice->profile, run, error))

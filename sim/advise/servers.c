@@ -284,11 +284,8 @@ model(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseServed *served
 {
     RpAdviseQuery without = *query;
     g_auto(View) view = {0};
-    guint64 constant_bytes;
-
     without.network = NULL;
-    g_autoptr(RpProfile) profile =
-        rp_advise_profile(&without, run->sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(&without, run->sequences, error);
     g_autoptr(RpAdviseRun) alone = rp_advise_run_copy(run);
 
     if (profile == NULL || !rp_advise_simulate(profile, alone, error) ||
@@ -309,10 +306,8 @@ rp_advise_serve(const RpAdviseQuery *query, const RpAdviseRun *run, const RpAdvi
                 RpAdviseServed *served, GError **error)
 {
     const guint servers = run->options.servers;
-    guint64 constant_bytes;
-
     g_return_val_if_fail(run->simulated && servers > 1 && query->network != NULL, FALSE);
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, &constant_bytes, error);
+    g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, error);
 
     if (profile == NULL)
         return FALSE;

@@ -13,7 +13,7 @@ typedef struct {
     const RpProfile *profile;
     RpPlanOptions options; /* micro_batches and round (0 = free) are those of the run */
     guint replicas; /* groups of GPUs that run beside each other, each as @options says; 0 = 1 */
-    guint64 memory_bytes;     /* of the whole arena, constant_bytes included; 0 = no limit */
+    guint64 memory_bytes;     /* of the whole arena; 0 = no limit */
     guint least_slots;        /* of a round */
     guint64 actions;          /* to spend, in actions of the recurrence; 0 = a default */
     guint exhaustive;         /* partitions of which all are tried; 0 = a default, 1 = never */

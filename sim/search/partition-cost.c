@@ -51,8 +51,8 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
             break;
         if (fits(search, paper))
             return g_steal_pointer(&paper);
-        limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper, split, step) +
-                                    search->options.constant_bytes - search->memory_bytes);
+        limit -= MIN(limit / 4, rp_plan_dispatched_gpu_bytes(profile, paper, split, step) -
+                                    search->memory_bytes);
     }
     g_autoptr(RpPartition) least = rp_partition_least(profile);
 
@@ -66,8 +66,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
                 "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
                 " bytes of GPU memory, %" G_GUINT64_FORMAT " is the least",
                 profile->model, search->memory_bytes,
-                rp_plan_dispatched_gpu_bytes(profile, least, split, step) +
-                    rp_align_up(search->options.constant_bytes, RP_BUFFER_ALIGNMENT));
+                rp_plan_dispatched_gpu_bytes(profile, least, split, step));
     return NULL;
 }
 

@@ -25,8 +25,7 @@ typedef enum { RP_OBJECTIVE_SIMULATED, RP_OBJECTIVE_PAPER } RpObjective;
  *   per iteration in steady state)
  * @n_stages: bound schedules: S; 0 = as many stages per device as there are blocks for (looped
  *   schedules; the simulated objective tries fewer, too)
- * @memory_bytes: dispatched: limit on a device's whole arena (rp_plan_dispatched_gpu_bytes() and
- *   options->constant_bytes); 0 = none. If any partition fits, one is found
+ * @memory_bytes: dispatched: limit on a device's whole arena (rp_plan_dispatched_gpu_bytes()); 0 = none. If any partition fits, one is found
  * @round: (out) (optional): M_R that goes with the result
  *
  * Returns: (transfer full): the partition

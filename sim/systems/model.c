@@ -85,8 +85,8 @@ rp_system_server_take(RpSystemServer *server, const RpProfile *profile, const Rp
         strcmp(profile->accumulate, "fp16") == 0 && strcmp(profile->dtype, "fp16") == 0)
         server->fp32_speed = RP_SYSTEM_FP32_SPEED;
     if (profile->gpu_memory_bytes > 0) {
-        server->gpu_bytes = MIN(profile->gpu_memory_bytes, gpu->memory_bytes);
-        server->gpu_bytes -= MIN(server->gpu_bytes, RP_ADVISE_GPU_RESERVE_BYTES);
+        server->gpu_bytes =
+            MIN(rp_profile_plan_bytes(profile), rp_gpu_plan_bytes(gpu->memory_bytes));
     }
 }
 
@@ -98,8 +98,7 @@ rp_system_server(const RpProfile *profile, guint gpus)
     const double pcie = MIN(links->h2d_bytes_per_s, links->d2h_bytes_per_s) / RP_SYSTEM_PCIE4;
     RpSystemServer server = {
         .gpus = gpus,
-        .gpu_bytes =
-            profile->gpu_memory_bytes - MIN(profile->gpu_memory_bytes, RP_ADVISE_GPU_RESERVE_BYTES),
+        .gpu_bytes = rp_profile_plan_bytes(profile),
         .deepspeed_bytes_per_s = pcie * RP_SYSTEM_DEEPSPEED_PCIE4,
         .nccl_bytes_per_s = pcie * RP_SYSTEM_NCCL_PCIE4,
         .h2d_bytes_per_s = links->h2d_bytes_per_s,

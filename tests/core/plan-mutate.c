@@ -308,6 +308,7 @@ rp_test_profile(guint n_layers, guint64 token_bytes)
     profile->links.h2d_bytes_per_s = 1e9;
     profile->links.d2h_bytes_per_s = 1e9;
     profile->has_sizes = TRUE;
+    profile->constant_bytes = 640;
     for (guint i = 0; i < n_layers; i++) {
         RpLayer *layer = &profile->layers[i];
 
@@ -438,7 +439,6 @@ rp_test_planner(const RpTestPlan *test, const RpProfile *profile)
         .resident_limit = test->resident,
         .saved = {.groups = test->saved},
         .servers = test->servers,
-        .constant_bytes = test->fidelity == RP_FIDELITY_FULL ? 640 : 0,
         .async = test->async,
         .fidelity = test->fidelity,
         .recompute = test->early ? RP_RECOMPUTE_EARLY : RP_RECOMPUTE_GATED,

@@ -613,7 +613,7 @@ frozen_weights_that_stay_go_up_once(void **state)
         RpViolation violation;
 
         options.round = 4;
-        options.constant_bytes = 1000;
+        profile->constant_bytes = 1000;
         for (guint l = 0; l < 10; l++) {
             profile->layers[l].upload_bytes = packed && l % 9 > 0 ? RP_MIB / 4 : 0;
             profile->layers[l].gradient_bytes = l % 9 > 0 ? 1 << 16 : 0;

@@ -86,6 +86,7 @@ static const char full_text[] =
     "\"host_gb_per_s\": 150.0, \"root_gb_per_s\": 50.0, "
     "\"gpus_per_root\": 4 },\n"
     "  \"gpu_memory_bytes\": 25757220864,\n"
+    "  \"constant_bytes\": 4096,\n"
     "  \"optimizer\": { \"parameters_per_s\": 3.0e9 },\n"
     "  \"layers\": [\n"
     "    { \"kind\": \"embedding\", \"name\": \"embed\",\n"
@@ -718,6 +719,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
         f->profile->optimizer_parameters_per_s = rate;
         f->profile->norm_parameters_per_s = 1e21 / rate;
         f->profile->head_chunk = i % 4 * 1024;
+        f->profile->constant_bytes = i % 3 * 4096;
         f->profile->alone_speed = i % 5 == 0 ? 0 : 1 + i % 5 * 0.25;
         f->profile->sum_parameters_per_s = i % 2 == 0 ? 0 : rate;
         f->profile->gradient_copy_parameters_per_s = 1e21 / rate;
@@ -736,7 +738,7 @@ keeps_nanoseconds_and_rates_exactly(void **state)
                f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
                f->other->optimizer_parameters_per_s == rate &&
                f->other->norm_parameters_per_s == 1e21 / rate &&
-               f->other->head_chunk == i % 4 * 1024 &&
+               f->other->head_chunk == i % 4 * 1024 && f->other->constant_bytes == i % 3 * 4096 &&
                f->other->alone_speed == f->profile->alone_speed &&
                f->other->sum_parameters_per_s == (i % 2 == 0 ? 0 : rate) &&
                f->other->gradient_copy_parameters_per_s == 1e21 / rate &&

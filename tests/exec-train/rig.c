@@ -242,7 +242,6 @@ open_plan(Rig *rig, guint iterations)
         .step_at_once = options->max_grad_norm <= 0 && !options->scale_loss,
         .consistency = options->consistency,
         .optimizer = options->optimizer,
-        .constant_bytes = rp_network_constant_bytes(rig->network),
     };
 
     open_partition(rig, schedule->dispatched);

@@ -27,7 +27,7 @@ query_of(const char *model, const char *gpu, guint gpus, guint batch)
 
     assert_non_null(query.model);
     assert_non_null(query.gpu);
-    query.gpu_bytes = query.gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query.gpu_bytes = rp_gpu_plan_bytes(query.gpu->memory_bytes);
     return query;
 }
 
@@ -40,7 +40,7 @@ a_plan_leaves_room_for_all_that_is_beside_its_arena(void **state)
 
     (void)state;
     assert_true(gpu->memory_bytes <= (guint64)(23.6 * 1024) * RP_MIB);
-    assert_true(RP_ADVISE_GPU_RESERVE_BYTES >= (732 + 160) * RP_MIB);
+    assert_true(RP_GPU_RESERVE_BYTES >= (732 + 160) * RP_MIB);
 }
 
 static RpAdvice *
@@ -433,8 +433,7 @@ fewer_gpus_are_recommended_where_they_are_as_fast(void **state)
     all.round = 64;
     all.micro_batch = 1;
     g_autoptr(RpProfile) profile = rp_profile_copy(advice->profile);
-    g_autoptr(RpAdviseRun) run =
-        rp_advise_run_new(&all, roundpipe_only[0], 1, 64, 64, advice->best->options.constant_bytes);
+    g_autoptr(RpAdviseRun) run = rp_advise_run_new(&all, roundpipe_only[0], 1, 64, 64);
     assert_true(rp_advise_fit(&all, profile, run));
     rp_advise_improve(&all, profile, run, 32);
     assert_true(rp_advise_simulate(profile, run, NULL));
@@ -588,10 +587,9 @@ fits_at(const RpAdviseQuery *query, guint tokens)
     RpAdviseQuery at = *query;
 
     at.tokens_per_sequence = tokens;
-    guint64 constant_bytes;
-    g_autoptr(RpProfile) profile = rp_advise_profile(&at, 1, &constant_bytes, NULL);
+    g_autoptr(RpProfile) profile = rp_advise_profile(&at, 1, NULL);
     g_autoptr(RpAdviseRun) run =
-        rp_advise_run_new(&at, roundpipe_only[0], 1, query->gpus, query->gpus, constant_bytes);
+        rp_advise_run_new(&at, roundpipe_only[0], 1, query->gpus, query->gpus);
     return rp_advise_fit_least(&at, profile, run);
 }
 
@@ -679,7 +677,7 @@ a_timing_file_fixes_the_micro_batch(void **state)
     RpAdviseQuery query = {.profile = profile, .gpus = 8, .batch = 64, .tokens_per_sequence = 2048};
 
     rp_assert_no_error(error);
-    query.gpu_bytes = profile->gpu_memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query.gpu_bytes = rp_profile_plan_bytes(profile);
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
     assert_non_null(advice->best);
     assert_int_equal(advice->best->sequences, 4);
@@ -698,14 +696,12 @@ the_memory_of_a_long_iteration_is_that_of_the_whole(void **state)
 {
     static const char *const names[] = {"gpipe", "1f1b", "zb-h1"};
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 8, 2048);
-    guint64 constant_bytes;
-    g_autoptr(RpProfile) profile = rp_advise_profile(&query, 1, &constant_bytes, NULL);
+    g_autoptr(RpProfile) profile = rp_advise_profile(&query, 1, NULL);
 
     query.gpu_bytes = 0;
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
         const RpScheduleOps *schedule = rp_schedule_find(names[i], NULL);
-        g_autoptr(RpAdviseRun) run =
-            rp_advise_run_new(&query, schedule, 1, 2048, 0, constant_bytes);
+        g_autoptr(RpAdviseRun) run = rp_advise_run_new(&query, schedule, 1, 2048, 0);
         GError *error = NULL;
 
         run->partition = rp_partition_min_max(profile, 8, &error);

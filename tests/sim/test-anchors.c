@@ -33,7 +33,7 @@ predict(char *const *columns)
                                                                            : RP_SAVE_AUTO};
 
     rp_assert_no_error(error);
-    query.gpu_bytes = query.gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES;
+    query.gpu_bytes = rp_gpu_plan_bytes(query.gpu->memory_bytes);
     g_autoptr(RpAdvice) advice = rp_advise(&query, schedules, &error);
 
     rp_assert_no_error(error);

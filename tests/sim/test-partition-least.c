@@ -127,7 +127,6 @@ chosen_bytes(const RpProfile *profile, guint gpus, RpObjective objective, guint6
         .round = 2 * gpus,
         .async = TRUE,
         .fidelity = RP_FIDELITY_FULL,
-        .constant_bytes = CONSTANTS,
     };
     g_autoptr(GError) error = NULL;
     guint round = 0;
@@ -151,12 +150,13 @@ a_partition_is_found_wherever_one_fits(void **state)
 
     for (guint i = 0; i < SHAPES / 4; i++) {
         g_autoptr(RpProfile) profile = network_of(rand, 1 + i % 4);
+        profile->constant_bytes = CONSTANTS;
         g_autoptr(RpPartition) least = rp_partition_least(profile);
         const RpObjective objective = i % 2 == 0 ? RP_OBJECTIVE_SIMULATED : RP_OBJECTIVE_PAPER;
         const guint gpus = 1 + i % 3;
         /* slots of unlike neighbours may need less than it does */
-        const guint64 bytes = rp_plan_dispatched_gpu_bytes(profile, least, FALSE, gpus) + CONSTANTS;
-        const guint64 none = least_by_brute_force(profile, gpus) + CONSTANTS;
+        const guint64 bytes = rp_plan_dispatched_gpu_bytes(profile, least, FALSE, gpus);
+        const guint64 none = least_by_brute_force(profile, gpus);
 
         assert_in_range(chosen_bytes(profile, gpus, objective, bytes), none, bytes);
         assert_int_equal(chosen_bytes(profile, gpus, objective, none - 1), 0);

@@ -104,7 +104,7 @@ query_of(guint servers)
     return (RpAdviseQuery){.model = rp_model_find("qwen3-1.7b", NULL),
                            .gpu = gpu,
                            .gpus = 2,
-                           .gpu_bytes = gpu->memory_bytes - RP_ADVISE_GPU_RESERVE_BYTES,
+                           .gpu_bytes = rp_gpu_plan_bytes(gpu->memory_bytes),
                            .tokens_per_sequence = 2048,
                            .batch = 32,
                            .servers = servers,

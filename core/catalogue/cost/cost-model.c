@@ -445,6 +445,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
         .gpus_per_root = gpu->gpus_per_root,
     };
     profile->gpu_memory_bytes = gpu->memory_bytes;
+    profile->whole_card = TRUE;
     profile->optimizer_parameters_per_s = gpu->optimizer_parameters_per_s;
 }
 

@@ -105,7 +105,7 @@ set_promises(RpPlanJob *job)
         .element_bytes = rp_profile_element_bytes(job->profile),
         .gradient_copies = blocking,
         .parameter_copies = blocking || lean,
-        .constant_bytes = options->constant_bytes,
+        .constant_bytes = options->fidelity == RP_FIDELITY_FULL ? job->profile->constant_bytes : 0,
         .form = rp_planner_form(job->profile, options),
         .servers = options->fidelity == RP_FIDELITY_FULL ? MAX(1, options->servers) : 1,
         .gated = !options->step_at_once || blocking,
