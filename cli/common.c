@@ -109,14 +109,20 @@ rp_cli_choose(const char *option, const char *key, const char *text, int *chosen
 {
     const RpSetting *setting = rp_setting_find(key);
     g_autofree const char **names = rp_setting_names(setting);
-    int index;
+    const char *const *known = names;
 
-    if (text == NULL)
+    if (text == NULL || rp_setting_choose(setting, text, chosen))
         return TRUE;
-    index = rp_cli_choice(option, rp_setting_word(text), names, error);
-    if (index >= 0)
-        *chosen = setting->choices[index].value;
-    return index >= 0;
+    if (setting->parts == NULL || strchr(text, ',') == NULL)
+        return rp_cli_choice(option, text, known, error) >= 0;
+    g_auto(GStrv) words = g_strsplit(text, ",", -1);
+    char **word = words;
+
+    while (*known != setting->parts->name) /* others stand alone */
+        known++;
+    while (rp_cli_choice(option, g_strstrip(*word), known, error) >= 0)
+        word++; /* one of them is wrong */
+    return FALSE;
 }
 
 gboolean

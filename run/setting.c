@@ -107,13 +107,20 @@ rp_setting_value_name(const char *key, int value)
     return choice->name;
 }
 
+static void
+add_names(GPtrArray *names, const RpSettingChoice *choices)
+{
+    for (const RpSettingChoice *c = choices; c != NULL && c->name != NULL; c++)
+        g_ptr_array_add(names, (gpointer)c->name);
+}
+
 const char **
 rp_setting_names(const RpSetting *setting)
 {
     GPtrArray *names = g_ptr_array_new();
 
-    for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++)
-        g_ptr_array_add(names, (gpointer)c->name);
+    add_names(names, setting->choices);
+    add_names(names, setting->parts);
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++)
         if (setting->type == RP_SETTING_SCHEDULE && rp_schedule_is_trained(*s))
             g_ptr_array_add(names, (gpointer)(*s)->name);
@@ -121,11 +128,21 @@ rp_setting_names(const RpSetting *setting)
     return (const char **)g_ptr_array_free(names, FALSE);
 }
 
+static char *
+join_names(const RpSetting *setting)
+{
+    g_autofree const char **names = rp_setting_names(setting);
+
+    return g_strjoinv(", ", (char **)names);
+}
+
 char *
 rp_setting_expects(const RpSetting *setting)
 {
-    g_autofree const char **names = rp_setting_names(setting);
-    g_autofree char *words = g_strjoinv(", ", (char **)names);
+    const RpSetting alone = {.type = setting->type, .choices = setting->choices};
+    const RpSetting listed = {.choices = setting->parts};
+    g_autofree char *words = join_names(&alone);
+    g_autofree char *parts = setting->parts != NULL ? join_names(&listed) : NULL;
 
     switch (setting->type) {
     case RP_SETTING_TEXT:
@@ -135,7 +152,8 @@ rp_setting_expects(const RpSetting *setting)
         return g_strdup("a size such as 24GiB or 800GB");
     case RP_SETTING_CHOICE:
     case RP_SETTING_SCHEDULE:
-        return g_strdup_printf("one of %s", words);
+        return parts == NULL ? g_strdup_printf("one of %s", words)
+                             : g_strdup_printf("one of %s; or a list of %s", words, parts);
     case RP_SETTING_WHOLE:
     case RP_SETTING_NUMBER:
         break;
@@ -212,19 +230,44 @@ rp_setting_word(const char *text)
     return rp_dtype_parse(text, rp_dtype_torch_name, &dtype) ? rp_dtype_name(dtype) : text;
 }
 
+static const RpSettingChoice *
+find_choice(const RpSettingChoice *choices, const char *name)
+{
+    for (const RpSettingChoice *c = choices; c != NULL && c->name != NULL; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+gboolean
+rp_setting_choose(const RpSetting *setting, const char *text, int *value)
+{
+    const RpSettingChoice *choice = find_choice(setting->choices, rp_setting_word(text));
+    g_auto(GStrv) names = choice == NULL ? g_strsplit(text, ",", -1) : NULL;
+    int sum = choice != NULL ? choice->value : 0;
+
+    for (char **name = names; name != NULL && *name != NULL; name++) {
+        choice = find_choice(setting->parts, g_strstrip(*name));
+        if (choice == NULL)
+            return FALSE;
+        sum |= choice->value;
+    }
+    if (choice != NULL)
+        *value = sum;
+    return choice != NULL;
+}
+
 gboolean
 rp_setting_store(const RpSetting *setting, const char *text, void *run)
 {
     void *field = (char *)run + setting->offset;
-    const char *word = rp_setting_word(text);
+    int value;
 
-    for (const RpSettingChoice *c = setting->choices; c != NULL && c->name != NULL; c++) {
-        if (strcmp(c->name, word) != 0)
-            continue;
+    if (rp_setting_choose(setting, text, &value)) {
         if (setting->type == RP_SETTING_WHOLE)
-            *(gint64 *)field = c->value;
+            *(gint64 *)field = value;
         else
-            *(int *)field = c->value;
+            *(int *)field = value;
         return TRUE;
     }
     switch (setting->type) {

@@ -35,6 +35,12 @@ static const RpSettingChoice recomputes[] = {{"auto", RP_SETTING_RECOMPUTE(EARLY
                                              {"early", RP_SETTING_RECOMPUTE(EARLY, NOTHING)},
                                              {"gated", RP_SETTING_RECOMPUTE(GATED, NOTHING)},
                                              {NULL}};
+static const RpSettingChoice saved_groups[] = {
+    {"attention", RP_SETTING_RECOMPUTE(EARLY, ATTENTION)},
+    {"qkv", RP_SETTING_RECOMPUTE(EARLY, QKV)},
+    {"residual", RP_SETTING_RECOMPUTE(EARLY, RESIDUAL)},
+    {"mlp", RP_SETTING_RECOMPUTE(EARLY, MLP)},
+    {NULL}};
 static const RpSettingChoice transfers[] = {
     {"windows", RP_TRANSFERS_WINDOWS}, {"naive", RP_TRANSFERS_NAIVE}, {NULL}};
 static const RpSettingChoice dispatches[] = {
@@ -187,13 +193,15 @@ static const RpSetting settings[] = {
      .help = "roundpipe: blocks of each forward stage; none: the fused stage has all"},
     {"backward_stages", .expert = TRUE, STAGES(backward_stages), .flag = "--backward-stages",
      .help = "roundpipe: blocks of each backward stage, the fused one first"},
-    {"recompute", .expert = TRUE, CHOICE(recompute_choice, recomputes), .unset = "auto",
-     .flag = "--recompute",
+    {"recompute", .expert = TRUE, CHOICE(recompute_choice, recomputes), .parts = saved_groups,
+     .unset = "auto", .flag = "--recompute",
      .others = "gradient_checkpointing activation_checkpointing activation_offloading "
                "recompute_granularity",
-     .help = "what backwards make again; full: all; selective: all but attention, which forwards "
-             "save in host memory; none: nothing that they can save; auto: as is predicted to be "
-             "fastest on GPUs; early, gated: all, from before the gradient comes or then on"},
+     .help =
+         "what backwards make again; full: all; selective: all but attention, which forwards "
+         "save in host memory; none: nothing that they can save; auto: as is predicted to be "
+         "fastest on GPUs; early, gated: all, from before the gradient comes or then on; a list, "
+         "as attention,qkv: all but these groups, which forwards save"},
     {"dispatch", .expert = TRUE, CHOICE(dispatch, dispatches), .initial = "rotation",
      .flag = "--dispatch",
      .help =

@@ -53,10 +53,12 @@ typedef struct {
     double most;
     gboolean below;                 /* less than @most, not equal to it */
     const RpSettingChoice *choices; /* up to one without a name */
-    const char *unset;              /* what holds where nothing is given, if that is something */
-    const char *others;             /* what other tools call it: words with spaces between */
-    const char *flag;               /* the option of commands that means the same */
-    const char *help;               /* one line */
+    const RpSettingChoice *parts; /* of a choice: a list of these names, as a,b, is one, too: their
+                                       values or-ed together */
+    const char *unset;            /* what holds where nothing is given, if that is something */
+    const char *others;           /* what other tools call it: words with spaces between */
+    const char *flag;             /* the option of commands that means the same */
+    const char *help;             /* one line */
 } RpSetting;
 
 /* Values of `recompute`: when it may begin (RpRecompute), and what is saved instead (RpSaveChoice). */
@@ -90,7 +92,7 @@ const char *rp_setting_default(const RpSetting *setting);
  * full) */
 char *rp_setting_meaning(const RpSetting *setting);
 
-/* The names that a setting takes. (transfer container) (array zero-terminated=1) */
+/* The names that a setting takes, those of its parts last. (transfer container) (array zero-terminated=1) */
 const char **rp_setting_names(const RpSetting *setting);
 
 /* The first name of a choice's value. Returns: (nullable) */
@@ -98,6 +100,10 @@ const char *rp_setting_value_name(const char *key, int value);
 
 /* The name that choices have for @text: "bf16" for "bfloat16"; @text itself if there is no other. */
 const char *rp_setting_word(const char *text);
+
+/* The value of a choice's name, or of a list of its parts' names. Returns: whether it is one */
+gboolean rp_setting_choose(const RpSetting *setting, const char *text,
+                           int *value) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Stores @text's value in its field of @run, an RpRunFile. Returns: whether it is one */
 gboolean rp_setting_store(const RpSetting *setting, const char *text,

@@ -116,7 +116,8 @@ read_value(Reader *reader, RpRunValue *value, GError **error)
 
     if (is_null(&reader->event))
         return TRUE;
-    if (type == YAML_SEQUENCE_START_EVENT && value->setting->type == RP_SETTING_STAGES)
+    if (type == YAML_SEQUENCE_START_EVENT &&
+        (value->setting->type == RP_SETTING_STAGES || value->setting->parts != NULL))
         return read_list(reader, value, error);
     if (text == NULL)
         return fail(reader, value->setting->key, RP_RUN_ERROR_VALUE, error,

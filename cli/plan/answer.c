@@ -449,10 +449,8 @@ say_saved(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
 {
     if (run->saved_bytes == 0)
         return;
-    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
-    g_autofree char *bytes =
-        rp_cli_format_bytes(rp_profile_keep_fused(own, run->partition->backward[0].first));
-    g_autofree char *what = rp_profile_describe_saved(own);
+    g_autofree char *bytes = rp_cli_format_bytes(run->saved_bytes);
+    g_autofree char *what = rp_plan_saved_words(advice, run);
     g_autofree char *otherwise =
         run->recomputed_tokens_per_s > 0
             ? g_strdup_printf("; %.0f tokens/s%s where everything is recomputed",

@@ -106,6 +106,9 @@ gboolean rp_plan_add_adapters(const RpPlanQuestion *question, GPtrArray *remedie
 /* "--optimizer lean --sequence 57408": to be typed after the command. (transfer full) */
 char *rp_plan_remedy_words(const RpAdviseRemedy *remedy);
 
+/* "qkv of 35 layers, residual of 35": what forwards of @run save. (transfer full) */
+char *rp_plan_saved_words(const RpAdvice *advice, const RpAdviseRun *run);
+
 /* "36 to 50 GB/s". (transfer full) */
 char *rp_plan_unknown_ends(const RpAdviseRange *range, RpUnknown unknown);
 

@@ -107,8 +107,12 @@ report_run(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
         if (run->resident_bytes > 0)
             rp_report_bytes(report, "resident_bytes", run->resident_bytes, NULL);
     }
-    if (run->saved_bytes > 0)
+    if (run->saved_bytes > 0) {
+        g_autofree char *what = rp_plan_saved_words(advice, run);
+
+        rp_report_text(report, "saved", what, NULL);
         rp_report_bytes(report, "saved_bytes", run->saved_bytes, NULL);
+    }
     if (run->recomputed_tokens_per_s > 0)
         rp_report_rate(report, "recomputed_tokens_per_s", run->recomputed_tokens_per_s, NULL);
     if (run->streamed_tokens_per_s > 0)

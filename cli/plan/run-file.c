@@ -115,6 +115,8 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);
+    if (question->args->recompute != NULL)
+        add(text, "recompute", "%s", question->args->recompute);
     add(text, "epochs", "%d", RP_PLAN_EPOCHS);
     add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
     add(text, "optimizer.schedule", "cosine");

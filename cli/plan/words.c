@@ -35,6 +35,15 @@ rp_plan_remedy_words(const RpAdviseRemedy *remedy)
     return g_strdup(text->len > 0 ? text->str + 1 : "");
 }
 
+char *
+rp_plan_saved_words(const RpAdvice *advice, const RpAdviseRun *run)
+{
+    g_autoptr(RpProfile) own = rp_profile_copy(advice->profile);
+
+    (void)rp_profile_keep_fused(own, run->partition->backward[0].first);
+    return rp_profile_describe_saved(own);
+}
+
 const char *
 rp_plan_device_name(const RpAdviseQuery *query)
 {

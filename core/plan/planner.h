@@ -21,8 +21,16 @@ typedef enum {
 /* A recompute needs no gradient: it begins before that arrives, or waits for it. */
 typedef enum { RP_RECOMPUTE_EARLY, RP_RECOMPUTE_GATED } RpRecompute;
 /* Tensors that forwards save so that backwards need not recompute them (RpPlanOptions.saved): those
- * predicted to be fastest, none, the output of attention, or all that they can. */
-typedef enum { RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION, RP_SAVE_ALL } RpSaveChoice;
+ * predicted to be fastest, none, or groups of tensors, whose bits are or-ed together. */
+typedef enum {
+    RP_SAVE_AUTO,
+    RP_SAVE_NOTHING = 1 << RP_N_SAVED_GROUPS,
+    RP_SAVE_ATTENTION = RP_SAVE_NOTHING | RP_SAVED(ATTENTION),
+    RP_SAVE_QKV = RP_SAVE_NOTHING | RP_SAVED(QKV),
+    RP_SAVE_RESIDUAL = RP_SAVE_NOTHING | RP_SAVED(RESIDUAL),
+    RP_SAVE_MLP = RP_SAVE_NOTHING | RP_SAVED(MLP),
+    RP_SAVE_ALL = 2 * RP_SAVE_NOTHING - 1
+} RpSaveChoice;
 typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
 typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
 /* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */

@@ -36,7 +36,10 @@ save_as_asked(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options
                                    "recompute auto or full, found %s"
                                  : "schedule %s keeps everything on its GPU or recomputes it: "
                                    "expected --recompute auto, full or none, found %s",
-                    options->schedule->name, ask->save == RP_SAVE_ALL ? "none" : "selective");
+                    options->schedule->name,
+                    ask->save == RP_SAVE_ALL         ? "none"
+                    : ask->save == RP_SAVE_ATTENTION ? "selective"
+                                                     : "a list of groups");
         return FALSE;
     }
     *saving = rp_plan_saving_profile(profile, options);

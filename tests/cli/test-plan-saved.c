@@ -67,6 +67,38 @@ more_is_saved_where_that_brings_a_hundredth(void **state)
     assert_null(strstr(run.out, "layers, "));
 }
 
+/* By their names, in any order; "none" is all of them. */
+static void
+groups_of_a_list_are_saved(void **state)
+{
+#define SIMULATE                                                                                   \
+    "simulate qwen3-1.7b --gpu rtx4090 --gpus 2 --schedule roundpipe --micro-batches 4 "           \
+    "--fidelity full --forward-stages 10,9,9 --backward-stages 0,14,14 --json --recompute "
+    g_auto(RpCliRun) three = rp_cli_run(SIMULATE "residual,attention,qkv");
+    g_auto(RpCliRun) four = rp_cli_run(SIMULATE "attention,qkv,residual,mlp");
+    g_auto(RpCliRun) none = rp_cli_run(SIMULATE "none");
+    g_autoptr(RpTree) tree = rp_cli_json(&three);
+
+    (void)state;
+    assert_string_equal(rp_cli_member(tree, "saved")->text,
+                        "attention of 28 layers, qkv of 28, residual of 28");
+    assert_string_equal(four.out, none.out);
+    rp_cli_must_refuse(SIMULATE "qkv,residue", 2,
+                       "--recompute: \"residue\" is not one of attention, qkv, residual, mlp; did "
+                       "you mean \"residual\"?");
+    rp_cli_must_refuse(SIMULATE "full,qkv", 2,
+                       "--recompute: \"full\" is not one of attention, qkv, residual, mlp");
+    rp_cli_must_refuse(SIMULATE "qkv,", 2, "--recompute: \"\" is not one of attention, qkv");
+#undef SIMULATE
+
+    /* a plan's run file keeps it */
+    rp_cli_must_run("plan qwen3-1.7b --gpu rtx4090 --gpus 2 --batch 4 --schedules roundpipe "
+                    "--recompute qkv,residual -o @T/plan.yaml");
+    g_autofree char *file = rp_cli_read("plan.yaml");
+
+    assert_non_null(strstr(file, "\nrecompute: \"qkv,residual\"\n"));
+}
+
 /* A card with a MiB beyond what a plan that recomputes all needs: buffers for what is saved do not fit. */
 static void
 where_nothing_can_be_saved_all_is_recomputed(void **state)
@@ -121,6 +153,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_of_a_list_are_saved),
         cmocka_unit_test(little_host_memory_is_taken_where_none_is_told),
         cmocka_unit_test(choices_that_are_nearly_as_fast_are_weighed),
         cmocka_unit_test(more_is_saved_where_that_brings_a_hundredth),

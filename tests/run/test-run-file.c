@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "core/plan/planner.h"
 #include "core/schedules/schedule.h"
 #include "run/run-file.h"
 #include "run/settings.h"
@@ -389,6 +390,34 @@ refuses_a_key_twice_or_none_where_one_is_needed(void **state)
            "run.yaml: line 6, column 10: devices: expected text of 1 to 4096 bytes, found nothing");
 }
 
+/* As a list of YAML or as one word, by the names that profiles have for them. */
+static void
+reads_lists_of_what_is_saved(void **state)
+{
+    static const char *const lists[] = {"recompute: [attention, mlp]\n",
+                                        "recompute: attention,mlp\n"};
+    const RpSetting *setting = rp_setting_find("recompute");
+    const RpRunFile *run;
+
+    for (guint i = 0; i < G_N_ELEMENTS(lists); i++) {
+        g_autofree char *text = g_strconcat(LEAST, lists[i], NULL);
+
+        run = parse(*state, text, NULL);
+        rp_assert_no_error(((Fixture *)*state)->error);
+        assert_int_equal(rp_save_groups(RP_SETTING_RECOMPUTE_SAVE(run->recompute_choice)),
+                         RP_SAVED(ATTENTION) | RP_SAVED(MLP));
+    }
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        int value = 0;
+
+        assert_true(rp_setting_choose(setting, rp_saved_group((RpSavedGroup)g)->name, &value));
+        assert_int_equal(rp_save_groups(RP_SETTING_RECOMPUTE_SAVE(value)), 1u << g);
+    }
+    refuse(*state, LEAST "recompute: [qkv, mlps]\n", NULL,
+           "run.yaml: line 6, column 12: recompute: expected one of auto, full, selective, none, "
+           "early, gated; or a list of attention, qkv, residual, mlp, found \"qkv,mlps\"");
+}
+
 static void
 refuses_values_of_the_wrong_type(void **state)
 {
@@ -600,6 +629,7 @@ main(void)
         TEST(refuses_rounds_of_schedules_without_them),
         TEST(refuses_deep_nesting_at_once),
         TEST(refuses_a_key_twice_or_none_where_one_is_needed),
+        TEST(reads_lists_of_what_is_saved),
         TEST(refuses_values_of_the_wrong_type),
         TEST(refuses_values_out_of_range),
         TEST(refuses_what_is_not_a_run_file),

@@ -215,9 +215,7 @@ own_profile(RpPlanJob *job)
 guint
 rp_save_groups(RpSaveChoice choice)
 {
-    return choice == RP_SAVE_ATTENTION ? RP_SAVED(ATTENTION)
-           : choice == RP_SAVE_ALL     ? (1u << RP_N_SAVED_GROUPS) - 1
-                                       : 0;
+    return (guint)choice & (RP_SAVE_NOTHING - 1);
 }
 
 RpProfile *
