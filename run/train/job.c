@@ -431,8 +431,9 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
     RpAsk ask = make_ask(job, run->round);
     RpRequest steady;
 
+    /* A dry run has the limit, too: it plans what would run here, unless for cards that are elsewhere. */
     g_auto(RpMemoryLimit) limit =
-        dry ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
+        run->card != NULL ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
 
     if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
         ask.host_bytes = MAX(1, limit.bytes);

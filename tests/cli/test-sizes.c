@@ -58,7 +58,7 @@ static const Run runs[] = {
 static int
 set_up(void **state)
 {
-    if (rp_cli_setup(state) != 0)
+    if (rp_train_files_setup(state) != 0)
         return -1;
     for (gsize i = 0; i < G_N_ELEMENTS(models); i++) {
         g_autofree char *directory = rp_cli_temporary(models[i].name);
@@ -68,8 +68,8 @@ set_up(void **state)
             return -1;
         rp_cli_write(file, models[i].config);
     }
-    rp_cli_write("run.yaml", "model: unset\ndata: unset\noutput: unset\ndevices: host:2\n"
-                             "sequence_length: 128\nmicro_batch_size: 2\nsteps: 2\n");
+    rp_cli_write("sizes.yaml", "model: unset\ndata: unset\noutput: unset\ndevices: host:2\n"
+                               "sequence_length: 128\nmicro_batch_size: 2\nsteps: 2\n");
     return 0;
 }
 
@@ -117,7 +117,8 @@ static RpTree *
 simulate(const Run *run, const RpTree *found, const char *stages)
 {
     g_autofree char *line = g_strdup_printf(
-        "simulate @T/times.json --gpus 2 --fidelity full --json --schedule %s --micro-batches %.0f "
+        "simulate @T/exported.json --gpus 2 --fidelity full --json --schedule %s --micro-batches "
+        "%.0f "
         "%s %s%s%s",
         run->bound ? "1f1b" : "roundpipe", rp_cli_number(found, "micro_batches"), stages,
         run->simulate, strstr(run->simulate, "--recompute") != NULL ? "" : " --recompute full",
@@ -135,8 +136,8 @@ train(const Run *run, const RpTree *found, const char *options)
 
     g_string_printf(
         line,
-        "train @T/run.yaml --dry-run --json --set model=@T/%s --set data=@T/none.jsonl "
-        "--set output=@T/none --set profile=@T/times.json --set micro_batches=%.0f %s%s%s",
+        "train @T/sizes.yaml --dry-run --json --set model=@T/%s --set data=@T/none.jsonl "
+        "--set output=@T/none --set profile=@T/exported.json --set micro_batches=%.0f %s%s%s",
         run->model, rp_cli_number(found, "micro_batches"), run->train,
         strstr(run->train, "recompute") != NULL ? "" : " --set recompute=full",
         strstr(run->train, "resident") != NULL ? "" : " --set resident=off");
@@ -166,7 +167,8 @@ check_run(const Run *run)
     g_autofree char *of =
         g_strdup_printf("@T/%s --gpu rtx4090 --micro-batch 2 --sequence 128 --devices host %s",
                         run->model, run->times);
-    g_autofree char *export = g_strdup_printf("export --gpus 2 -o @T/times.json --profile %s", of);
+    g_autofree char *export =
+        g_strdup_printf("export --gpus 2 -o @T/exported.json --profile %s", of);
     g_autoptr(RpTree) planned = plan(run, of);
     const RpTree *found = found_in(planned, run);
     g_autofree char *forward = stage_list(found, "forward_stages");
@@ -178,7 +180,7 @@ check_run(const Run *run)
                    : g_strdup_printf("--round %.0f --forward-stages %s --backward-stages %s",
                                      rp_cli_number(found, "round"), forward, backward);
     g_autoptr(RpTree) simulated = simulate(run, found, stages);
-    g_autoptr(RpTree) of_times = plan(run, "--profile @T/times.json");
+    g_autoptr(RpTree) of_times = plan(run, "--profile @T/exported.json");
     const RpTree *again = found_in(of_times, run);
     g_autofree char *forward_again = stage_list(again, "forward_stages");
 
@@ -207,12 +209,12 @@ all_commands_plan_the_same_bytes(void **state)
 
 /* ---- what fits ---- */
 
-/* Writes @T/limited.json: @T/times.json of a card, or of a device that was measured, with so much memory. */
+/* Writes @T/limited.json: @T/exported.json of a card, or of a device that was measured, with so much memory. */
 static void
 limit_memory(const char *source, guint64 bytes)
 {
-    g_autofree char *text = rp_cli_read("times.json");
-    g_autoptr(RpProfile) profile = rp_profile_parse("times.json", text, strlen(text), NULL);
+    g_autofree char *text = rp_cli_read("exported.json");
+    g_autoptr(RpProfile) profile = rp_profile_parse("exported.json", text, strlen(text), NULL);
 
     rp_profile_take(&profile->source, g_strdup(source));
     profile->gpu_memory_bytes = bytes;
@@ -244,7 +246,7 @@ simulations_fit_where_plans_do(void **state)
     (void)state;
     rp_cli_must_run(
         "export --profile qwen3-1.7b --gpu rtx4090 --gpus 2 --micro-batch 1 --devices host "
-        "-o @T/times.json");
+        "-o @T/exported.json");
     limit_memory("measured", 64 * RP_GIB);
     g_autoptr(RpTree) free = ask("simulate " WORDS "--schedule roundpipe --recompute full " STAGES);
     const guint64 need = (guint64)rp_cli_number(free, "gpu_peak_bytes");
@@ -268,12 +270,55 @@ simulations_fit_where_plans_do(void **state)
                 (double)(need - RP_GPU_RESERVE_BYTES));
 }
 
+/* ---- dry runs ---- */
+
+static RpTree *
+train_limited(guint devices, gboolean async, double device_bytes, const char *more)
+{
+    g_autofree char *line = g_strdup_printf(
+        "train @T/run.yaml --json --set output=@T/run-%u-%d --set devices=host:%u --set async=%s "
+        "--set device_memory=%.0fB --set steps=2 %s",
+        devices, async, devices, async ? "true" : "false", device_bytes, more);
+
+    return ask(line);
+}
+
+static void
+assert_same_list(const RpTree *dry, const char *path, const RpTree *run, const char *path_of_run)
+{
+    g_autofree char *planned = rp_cli_list(dry, path), *ran = rp_cli_list(run, path_of_run);
+
+    assert_string_equal(planned, ran);
+}
+
+/* The memory is less than what the fastest stages take: others are planned. */
+static void
+a_dry_run_plans_what_the_run_plans(void **state)
+{
+    (void)state;
+    for (guint devices = 2; devices <= 4; devices += 2)
+        for (guint async = 0; async < 2; async++) {
+            g_autoptr(RpTree) free = train_limited(devices, async, 1e9, "--dry-run");
+            const double bytes = rp_cli_number(free, "predicted.device_bytes.0") - 1;
+            g_autoptr(RpTree) dry = train_limited(devices, async, bytes, "--dry-run");
+            g_autoptr(RpTree) run = train_limited(devices, async, bytes, "");
+
+            assert_true(rp_cli_number(dry, "predicted.device_bytes.0") <= bytes);
+            assert_same_list(dry, "forward_stages", run, "forward_stages");
+            assert_same_list(dry, "backward_stages", run, "backward_stages");
+            assert_same_list(dry, "predicted.device_bytes", run, "measured.device_bytes");
+            assert_true(rp_cli_number(dry, "predicted.host_bytes") ==
+                        rp_cli_number(run, "measured.host_bytes"));
+        }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_commands_plan_the_same_bytes),
         cmocka_unit_test(simulations_fit_where_plans_do),
+        cmocka_unit_test(a_dry_run_plans_what_the_run_plans),
     };
 
     return cmocka_run_group_tests(tests, set_up, rp_cli_teardown);
