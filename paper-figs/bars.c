@@ -248,7 +248,7 @@ rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error)
 
         rp_bar_chart_add(chart, &bar);
     }
-    g_ptr_array_add(commands, g_strdup("bench/schedules-on-parts (docs/weight-binding.md)"));
+    g_ptr_array_add(commands, g_strdup("bench/schedules-on-parts (docs/measurements.md)"));
     g_ptr_array_add(
         figures,
         finish(paper, chart, commands,

@@ -16,7 +16,7 @@ typedef struct {
     const char *title;
     const char *device; /* in the catalogue; %NULL: the profiles' own */
     guint64 gpu_memory_bytes;
-    /* times of the layers beside an RTX 4090's, a model each: docs/systems.md */
+    /* times of the layers beside an RTX 4090's, a model each: docs/results.md */
     double times[RP_PAPER_N_MODELS];
     gboolean times_assumed[RP_PAPER_N_MODELS]; /* the mean of the others */
 } Server;
@@ -373,7 +373,7 @@ make(RpPaper *paper, const Recipe *recipe, GPtrArray *figures, GError **error)
     const Tables tables = {published, configs, recipe->server};
     g_autofree char *axis = g_strdup_printf("%s, %% of the model's most", recipe->what);
     g_autofree char *caption = g_strdup_printf(
-        "Predicted beside published %s. Grey: baselines by docs/systems.md, with the published "
+        "Predicted beside published %s. Grey: baselines by docs/results.md, with the published "
         "micro-batches where there are any; blue: RoundPipe, planned and simulated in full "
         "fidelity. Layer times: published, of an RTX 4090%s. %s.csv lists every error, and in its "
         "last columns the same with a chunked head and a fused loss.",

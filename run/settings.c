@@ -1,5 +1,5 @@
 /* The table of settings. A new one is a field of RpRunFile and a row here:
- * docs/how-to/add-a-setting.md. */
+ * docs/how-to.md. */
 #include "run/settings.h"
 
 #include <stddef.h>

@@ -284,7 +284,7 @@ report_rows(RpReport *report, const Question *question, double price, const GArr
     rp_report_say(report,
                   "  collectives, copies and Adam (of the host): what nothing hides; waits: of "
                   "pipelines, for each other; longest: tokens of a sequence at micro-batch 1.");
-    rp_report_say(report, "  Formulas and constants: docs/systems.md.");
+    rp_report_say(report, "  Formulas and constants: docs/results.md.");
 }
 
 gboolean

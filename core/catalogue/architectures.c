@@ -1,7 +1,7 @@
 /**
  * Architectures: a row each, and the tensors of their layers, named as in Hugging Face files.
  *
- * docs/how-to/add-a-model.md describes a new row.
+ * docs/how-to.md describes a new row.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /**
  * Traces as files: Chrome trace JSON (Perfetto, chrome://tracing), CSV, PyTorch pipeline CSV.
- * docs/trace-formats.md describes each.
+ * docs/report.md describes each.
  *
  * Every exporter streams: it holds a few kilobytes however long the trace is.
  */

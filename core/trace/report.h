@@ -8,7 +8,7 @@
 #include "core/trace/trace.h"
 
 /**
- * Idle time by place, as a share of N x makespan (schedules.md "Bubble ratio and its parts").
+ * Idle time by place, as a share of N x makespan (docs/metrics.md "Bubble ratio").
  * ratio = fill + switch + drain + intra. Expansions of packed weights (RP_TASK_EXPAND) are busy, too.
  */
 typedef struct {

@@ -4,7 +4,7 @@
  * second kind, W, have a function that returns the bytes of their workspace.
  *
  * The tables of a backend (exec/kernels/kernels.h) are made of these rows, and so are the
- * declarations of exec/host's and exec/cuda's functions: docs/how-to/add-a-kernel.md.
+ * declarations of exec/host's and exec/cuda's functions: docs/how-to.md.
  *
  * Common to all:
  *  - Arrays are row-major without gaps, last index fastest; T tokens, H heads, D head size. All

@@ -10,7 +10,7 @@
  * Symbols: P weights, X of them trained (all, or adapters), N GPUs, L blocks, h hidden, V vocabulary, T
  * tokens of a micro-batch, M micro-batches of a step, g of them after each other on one GPU.
  *
- * Source: docs/systems.md, which has formulas, constants and errors
+ * Source: docs/results.md, which has formulas, constants and errors
  */
 #pragma once
 

@@ -4,7 +4,7 @@
  *   {"messages": [...]} -> template -> text and the spans to learn -> tokenizer -> ids, labels
  *
  * Records are chats (`messages`; `conversations`, as ShareGPT writes them; `instruction`, as Alpaca),
- * `prompt` and `completion`, `text`, or `input_ids`. docs/chats.md has their keys, and the rule by
+ * `prompt` and `completion`, `text`, or `input_ids`. docs/data.md has their keys, and the rule by
  * which the text to learn is found: in the text as it is rendered, never by searching ids.
  *
  * An RpChat may be used by several threads at once.

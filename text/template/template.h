@@ -5,7 +5,7 @@
  * break and continue, `{% generation %}`, tojson without HTML escapes, raise_exception() and
  * strftime_now(). Lists and dicts cannot be changed. Not there, and refused by name with line and
  * column: call blocks, include, import, extends, block, autoescape, recursive loops, `*` and `**`
- * in calls, integers beyond 64 bits. docs/chats.md lists filters, tests and methods.
+ * in calls, integers beyond 64 bits. docs/data.md lists filters, tests and methods.
  *
  * Every template ends: steps, memory, depth and output are bounded. A template is read only once it
  * is compiled; threads may share it.

@@ -1,6 +1,6 @@
 /**
  * The state that the planner's objects share: the request, everything that follows from it, and the
- * plan so far. job.c and planner.c write it, all others read it (docs/contributing.md lists them).
+ * plan so far. job.c and planner.c write it, all others read it (docs/architecture.md lists them).
  */
 #pragma once
 
