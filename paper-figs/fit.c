@@ -85,7 +85,7 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
     const double bubble = series[s].async ? run->steady.ratio : run->bubble.ratio;
     const double ratio = 100 * bubble;
     g_autofree char *percent = rp_text_percent(bubble);
-    gboolean fits = bytes <= profile->gpu_memory_bytes;
+    gboolean fits = bytes <= rp_profile_plan_bytes(profile);
     g_autoptr(GString) text = g_string_new(NULL);
     RpBarRow row = {
         .group = model->trained,

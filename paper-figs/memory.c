@@ -24,7 +24,7 @@ rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error)
         return FALSE;
     RpFigure *curves = rp_memory_figure(
         "memory", "Memory of two iterations of Qwen3-1.7B on 4 RTX 4090", run->plan, run->trace,
-        profile->gpu_memory_bytes, 0, 0, rp_paper_style(paper));
+        rp_profile_plan_bytes(profile), 0, 0, rp_paper_style(paper));
     RpFigure *categories = rp_memory_categories_figure(
         "memory-categories", "What the memory of Qwen3-1.7B on 4 RTX 4090 is for", run->plan,
         rp_paper_style(paper));

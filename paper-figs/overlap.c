@@ -246,7 +246,7 @@ rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
         g_autoptr(RpPartition) partition =
             options.schedule != NULL
                 ? rp_partition_paper(profile, options.gpus, options.micro_batches,
-                                     profile->gpu_memory_bytes, error)
+                                     rp_profile_plan_bytes(profile), error)
                 : NULL;
         if (partition == NULL)
             return FALSE;

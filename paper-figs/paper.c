@@ -174,9 +174,9 @@ rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, Rp
     if (partition != NULL)
         return partition;
     /* bound schedules are compared as published, whether or not they would fit */
-    partition = rp_partition_choose(profile, options, objective, 0,
-                                    options->schedule->dispatched ? profile->gpu_memory_bytes : 0,
-                                    &round, error);
+    partition = rp_partition_choose(
+        profile, options, objective, 0,
+        options->schedule->dispatched ? rp_profile_plan_bytes(profile) : 0, &round, error);
     g_mutex_lock(&paper->lock);
     if (partition != NULL) {
         Chosen *found = g_hash_table_lookup(paper->partitions, key);
