@@ -16,7 +16,7 @@
 #define BY_NETWORK NETWORK, LANE(NETWORK)
 #define ANYWHERE OPTIMIZER, G_MAXUINT
 
-/* A row a kind. Its accesses are a rule of the verifier (core/verify/expect.c). */
+/* A row a kind. Its accesses are a rule of the verifier (core/verify/rows.c). */
 static const RpTaskKindInfo kinds[RP_N_TASK_KINDS] = {
     [RP_TASK_FORWARD] = {"forward", ON_COMPUTE, "forward", 0x0072b2},
     [RP_TASK_BACKWARD] = {"backward", ON_COMPUTE, "backward (with recompute)", 0xd55e00},

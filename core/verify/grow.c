@@ -4,18 +4,16 @@
  *   plan       |- - retired - -|==========|==========|==========|+++ new +++|
  *   verifier   |- - - old - - - - -|  T-3  |   T-2    |   T-1    |     T     |
  *
- * New tasks are copied into a plan of the verifier's own, the window, and go through the steps of
- * the proof that look at one task after the other: fields, order, clocks, buffers, operands. Their
- * state continues from call to call. Iterations that got tasks, and the one before the last, are
- * then looked at as a whole. At last the window forgets what lies before T - 3. Of an old task
- * there remain, as long as it is the last that touched some buffer, its place in its lane and its
- * clock: all that order needs (a device may rest for many iterations). No right plan needs a value
- * that it left.
+ * New tasks are copied into a plan of the verifier's own, the window, and go through all steps of the
+ * proof. Clocks, values and ledgers stay from call to call, so that a task is looked at once. At last
+ * the window forgets what lies before T - 3. Of an old task there remain, as long as it is the last
+ * that touched some buffer, its place in its lane and its clock: all that order needs (a device may
+ * rest for many iterations). The value that it left stays with the buffer.
  */
 #include "core/verify/private.h"
 
-/* Iterations that the window holds in whole: uploads of T look back to T - 2, and T - 1 may be
- * looked at again. */
+/* Iterations that the window holds in whole: actions of T are compared with those of T - 2, and T - 1
+ * may get tasks. */
 #define HELD_ITERATIONS 4
 
 /* Tables of the plan; they are made before its first task. */
@@ -107,46 +105,6 @@ rp_verifier_n_held(const RpVerifier *verifier)
     return verifier->n_tasks;
 }
 
-typedef struct {
-    guint32 first;    /* first that has tasks in the window */
-    guint32 last;     /* last of all */
-    guint32 new_any;  /* lowest that got tasks */
-    guint32 new_flow; /* ... that got actions or values */
-} Iterations;
-
-static Iterations
-find_iterations(const RpVerifier *verifier)
-{
-    Iterations found = {G_MAXUINT32, 0, G_MAXUINT32, G_MAXUINT32};
-
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        const RpTask *task = rp_verifier_task(verifier, i);
-
-        found.first = MIN(found.first, task->iteration);
-        found.last = MAX(found.last, task->iteration);
-        if (i < verifier->first_new)
-            continue;
-        found.new_any = MIN(found.new_any, task->iteration);
-        if (task->kind < RP_TASK_PARAMETER_UPLOAD) /* actions and activations */
-            found.new_flow = MIN(found.new_flow, task->iteration);
-    }
-    return found;
-}
-
-/* Finds the first iterations that are checked as a whole. */
-static void
-find_dirty(RpVerifier *verifier, const Iterations *found)
-{
-    const guint32 before_last = MAX(found->last, 1) - 1;
-    guint32 flow = found->new_flow;
-
-    if (verifier->open) /* as it was left the last time: it may have got nothing more */
-        flow = MIN(flow, verifier->open_iteration);
-    verifier->first_dirty = MIN(found->new_any, before_last);
-    verifier->first_dirty -= MIN(found->first, verifier->first_dirty);
-    verifier->first_flow = flow - MIN(found->first, flow);
-}
-
 /* Iterations before @first have been seen for the last time. */
 static void
 forget_before(RpVerifier *verifier, guint32 first)
@@ -157,7 +115,8 @@ forget_before(RpVerifier *verifier, guint32 first)
         n++;
     if (n == 0 || n == verifier->n_tasks)
         return;
-    rp_verifier_forget_contents(verifier, n);
+    rp_verifier_forget_touchers(verifier, n);
+    rp_ledger_forget_before(verifier, first);
     rp_verifier_forget_clocks(verifier, n);
     rp_plan_retire(verifier->window, verifier->first_id + n);
     verifier->first_id += n;
@@ -167,7 +126,7 @@ forget_before(RpVerifier *verifier, guint32 first)
 gboolean
 rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
 {
-    Iterations found;
+    guint32 last = 0;
 
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
@@ -178,14 +137,13 @@ rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
     verifier->violation = violation;
     verifier->first_new = verifier->n_tasks;
     copy_tasks(verifier);
-    found = find_iterations(verifier);
-    find_dirty(verifier, &found);
     verifier->open = grown == RP_GROWN_PART;
-    verifier->open_iteration = found.last;
     verifier->pending = grown == RP_GROWN_STEP ? 0 : 1;
     if (!rp_verifier_prove(verifier))
         return FALSE;
-    if (found.last >= HELD_ITERATIONS)
-        forget_before(verifier, found.last - (HELD_ITERATIONS - 1));
+    for (guint32 i = 0; i < verifier->n_tasks; i++)
+        last = MAX(last, rp_verifier_task(verifier, i)->iteration);
+    if (last >= HELD_ITERATIONS)
+        forget_before(verifier, last - (HELD_ITERATIONS - 1));
     return TRUE;
 }

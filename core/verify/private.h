@@ -1,31 +1,24 @@
 /**
  * Shared by the verifier's files. Private to core/verify/.
  *
- *   verify.c              entry, violations, which task belongs to which iteration
- *   rules/stages.c        the table of stages and their chunks
- *   grow.c                a plan that is proved as it grows
- *   reach.c               rule 3, then clocks: the order of any two tasks
- *   rules/buffers.c       rule 2, and which write each read sees
- *   rules/atoms.c         arenas cut at the borders of their buffers
- *   flow.c                the fate of a value
- *   rules/dataflow.c      rule 1: actions and transfers, each once
- *   rules/dataflow-values.c  rule 1: the values that travel between them
- *   rules/parameters.c    rule 4: parameters to the devices
- *   rules/residents.c     rule 4: parameters that stay on them
- *   rules/gradients.c     rule 4: gradients from them
- *   rules/layers.c        rules 1 and 4 where actions go in pieces
- *   rules/consistency.c   rule 5: the optimizer protocol
- *   rules/consistency-transfers.c  rule 5: uploads, downloads and sums
- *   rules/decision.c      rule 5: the norm, and who follows its decision
- *   rules/tables.c        rule 2: where layers, decisions and constants live
- *   expect.c              rule 2: accesses of each kind of task
- *   expect-saved.c        rule 2: the same of tensors that layers save
- *   expect-exchange.c     rule 2: the same of exchanges between servers
- *   rules/operands.c      rule 2: that it does
- *   rules/staleness.c     rule 5 in `compute` fidelity, where only actions are planned
- *   trace.c               traces
+ *   verify.c      entry; fields of tasks; the order of the steps
+ *   violation.c   messages, ranks of rules, parts of actions
+ *   stages.c      the table of stages and their chunks
+ *   tables.c      rule 2: where layers, decisions and constants live
+ *   reach.c       rule 3, then clocks: the order of any two tasks
+ *   rows.c        accesses of each kind of task: the values that it demands and leaves
+ *   atoms.c       arenas cut at the borders of their buffers
+ *   sweep.c       one pass over all accesses: order, operands and values
+ *   missing.c     which rule is broken where a value is missed, and by which two tasks
+ *   ledger.c      the tasks of each iteration: everything once, nothing left out
+ *   grow.c        a plan that is proved as it grows
+ *   trace.c       traces
  *
  * Tasks are named by index: id - first_id.
+ *
+ * The proof is local. The values that a task leaves follow from its own fields, and so do those that
+ * it demands of the buffers that it reads. If every task finds the values that it demands, in every
+ * order that the plan allows, the plan computes the right result.
  */
 #pragma once
 
@@ -35,14 +28,77 @@
 /* A task that a growing plan has left behind: it was there, and is older than all that are held. */
 #define RP_OLD_TASK (G_MAXUINT32 - 1)
 
-/* Generations that one access found and left in its buffer: see rules/buffers.c. */
-typedef struct {
-    guint32 seen;   /* generation that a read finds */
-    guint32 made;   /* generation that a write leaves */
-    guint32 writer; /* last task that wrote before, RP_NO_TASK if none */
-} RpContent;
+/* ---- values ---- */
 
-typedef struct _RpSweep RpSweep;
+/* Kinds of symbolic values; the rows of their names and rules stand in missing.c. */
+typedef enum {
+    RP_VALUE_NONE,            /* scratch: nobody may rely on it */
+    RP_VALUE_UNKNOWN,         /* left by a retired task */
+    RP_VALUE_INITIAL,         /* nothing was written yet */
+    RP_VALUE_OUTPUT,          /* of the forward of stage `of` */
+    RP_VALUE_INPUT,           /* crosses boundary `of`; `n`: uploaded for which time */
+    RP_VALUE_OUTPUT_GRADIENT, /* of the backward that begins at boundary `of` */
+    RP_VALUE_INPUT_GRADIENT,  /* the same, once it has been uploaded */
+    RP_VALUE_SAVED,           /* by the forward of layer `of`; `n`: 1; 2: uploaded */
+    RP_VALUE_KEPT_FORWARD,    /* on the device, by the forward of stage `of` */
+    RP_VALUE_KEPT_BACKWARD,   /* by I of stage `of`, for W */
+    RP_VALUE_WORKSPACE,       /* after `n` steps of an action in pieces */
+    RP_VALUE_PACKED,          /* `n` chunks of the parameters of stage `of`, packed */
+    RP_VALUE_PARAMETERS,      /* `n` chunks of them */
+    RP_VALUE_LAYER,           /* layerwise: the parameters of layer `of` */
+    RP_VALUE_RESIDENT,        /* frozen parameters of layer `of` */
+    RP_VALUE_SUM,             /* gradients of stage `of` after `n` actions of the slot */
+    RP_VALUE_LEAVING,         /* gradients of a slot of stage `of` */
+    RP_VALUE_LAYER_LEAVING,   /* layerwise: of layer `of` */
+    RP_VALUE_STAGED,          /* on the host: `n` chunks of the gradients of stage `of` */
+    RP_VALUE_GRADIENTS,       /* on the host: of layer `of`; `n` chunks, or `n` rounds summed */
+    RP_VALUE_COPIED,          /* a copy of them */
+    RP_VALUE_REDUCED,         /* of all servers */
+    RP_VALUE_SQUARES,         /* several servers: sums of squares, of the norm */
+    RP_VALUE_DECISION_PART,   /* `n` layers have added to the decision */
+    RP_VALUE_OWN_DECISION,    /* of several servers: of this one's share */
+    RP_VALUE_DECISION,        /* the decision on the iteration */
+    RP_VALUE_EARLY_WEIGHTS,   /* weights of layer `of`, unless gradients are clipped */
+    RP_VALUE_WEIGHT_SHARE,    /* several servers: new in this one's share */
+    RP_VALUE_WEIGHTS,         /* weights of layer `of` that the iteration has made */
+    RP_VALUE_HALF_STATE,      /* the optimizer's of layer `of`, before the late step */
+    RP_VALUE_STATE,           /* the optimizer's of layer `of` after the iteration */
+    RP_N_VALUES
+} RpValueKind;
+
+typedef struct {
+    guint32 kind;
+    guint32 of;        /* layer, stage or boundary */
+    guint32 item;      /* micro-batch or round */
+    guint32 iteration; /* as tasks have it */
+    guint32 n;         /* how much of it is there; demanded: 0 = any */
+    guint32 session;   /* parameters may come up twice a slot: which time; RP_NONE: any */
+} RpSymbol;
+
+/* An access that a task must have, or may; the value that it must find and the one that it leaves. */
+typedef struct {
+    guint32 buffer; /* this one; RP_NONE: any that fits */
+    guint16 role;
+    guint16 mode; /* RpAccessMode, or RP_MAY_ADD */
+    guint16
+        right_mode;  /* of the two that RP_MAY_ADD allows, the one that the value needs; 0: any */
+    gboolean device; /* in the task's device's arena, or the host's */
+    gboolean optional;
+    gboolean seen;
+    gboolean again;    /* its place was named before */
+    gboolean gathers;  /* adds leaves.n to the part of that value that it finds */
+    gboolean initial;  /* the contents from before the plan will do, too */
+    gboolean any_item; /* rounds apart: each of the layer's buffers holds one of the rounds */
+    guint categories;  /* bits */
+    guint64 bytes;
+    RpSymbol wants;   /* if it reads */
+    RpSymbol instead; /* this will do, too */
+    RpSymbol leaves;  /* if it writes */
+    guint32 got;      /* any_item: the round that was found; RP_NONE */
+} RpExpected;
+#define RP_MAY_ADD 4 /* writes, or reads and writes */
+
+/* ---- accesses ---- */
 
 /* A task that has left the window, but is the last that touched some buffer: tasks to come may wait
  * for it. */
@@ -53,10 +109,57 @@ typedef struct {
     guint32 end_row;
 } RpOldTask;
 
+/* A task by its place in its lane, which outlives it. */
+typedef struct {
+    RpTaskId id;
+    guint32 task;
+    guint32 lane;
+    guint32 position;
+} RpToucher;
+
+typedef struct {
+    RpToucher by;
+    guint32 next; /* index of a reader, or RP_NO_TASK */
+} RpReader;
+
+typedef struct {
+    guint32 arena;
+    guint64 offset;
+    guint64 write;    /* number of the last write */
+    RpToucher writer; /* RP_NO_TASK: nobody yet */
+    guint32 readers;  /* since the last write; RP_NO_TASK: none */
+} RpAtom;
+
+/* A buffer: its atoms, and the value that was last written through it. It holds that as long as all
+ * of them have seen no write since. */
+typedef struct {
+    guint32 first;
+    guint32 count;
+    guint64 write;
+    RpSymbol value;
+} RpHolder;
+
+typedef struct {
+    guint n_buffers;
+    RpHolder *holders; /* [buffer] */
+    RpAtom *atoms;     /* by arena and offset; behind those of an arena one for the rest of it */
+    guint32 n_atoms;
+    guint64 n_writes;
+    GArray *readers;  /* RpReader */
+    guint32 unused;   /* readers to be used again */
+    GArray *expected; /* RpExpected of the task at hand */
+} RpSweep;
+
+/* ---- the verifier ---- */
+
+/* The tasks that an iteration has had: ledger.c. */
+typedef struct _RpLedger RpLedger;
+
 struct _RpVerifier {
     const RpPlan *plan;
     const RpPlanPromises *promises;
     RpViolation *violation;
+    guint rank; /* of the violation: 0 is the gravest; RP_NO_RANK: none */
     guint64 clock_bytes;
     RpTaskId first_id;
     const RpTask *tasks; /* the plan's; they lie one after the other */
@@ -71,20 +174,14 @@ struct _RpVerifier {
     /* a plan that grows: grow.c. Otherwise zeros: everything is new */
     const RpPlan *source; /* the plan that grows; `plan` holds its last iterations */
     RpPlan *window;       /* the same as `plan`, owned */
-    guint32 first_new;    /* tasks before it have been seen one by one */
-    guint32 first_dirty;  /* relative: iterations before it have been seen as a whole */
-    guint32 first_flow;   /* the same, of actions and the values between them */
+    guint32 first_new;    /* tasks before it have been seen */
     guint pending;        /* 1: the optimizer of the last iteration is yet to be appended */
     GArray *old;          /* RpOldTask, by id */
     gboolean open;        /* calls of the last iteration are yet to be appended */
-    guint32 open_iteration;
 
-    /* iterations: tasks of iteration first_iteration + i are by_iteration[iteration_start[i]...] */
-    guint32 first_iteration;
-    guint32 n_iterations;
-    guint32 complete_from; /* relative: first iteration of which nothing can have been retired */
-    guint32 *iteration_start;
-    guint32 *by_iteration;
+    GPtrArray *ledgers;      /* RpLedger of iteration first_iteration + i */
+    guint32 first_iteration; /* of them */
+    guint32 complete_from;   /* first iteration of which nothing can have been retired */
 
     /* reachability */
     guint n_lanes;      /* lanes that hold a task; growing: all */
@@ -107,17 +204,15 @@ struct _RpVerifier {
     gboolean *trainable;
     guint64 *parameter_bytes; /* as the stages' chunks have them */
     guint64 *gradient_bytes;
-    gboolean *claimed; /* [buffer] a table names it */
-    guint n_claimed;   /* buffers there were then */
+    guint *gradient_parts;  /* in how many chunks */
+    guint *first_parameter; /* [stage] number of its first chunk, of all; [n_stages]: how many */
+    guint *first_gradient;
+    gsize first_identity[RP_N_TASK_KINDS + 1]; /* in ledgers, by kind; the last: how many */
+    guint n_stepped;                           /* layers */
+    gboolean *claimed;                         /* [buffer] a table names it */
+    guint n_claimed;                           /* buffers there were then */
 
-    /* contents: [access - first access of the plan] */
-    guint64 first_access;
-    gsize max_contents;
-    RpContent *contents;
     RpSweep *sweep;
-    RpRule race; /* a violation of rule 2, reported if no other rule says it better */
-    guint32 race_first, race_second;
-    char *race_text;
 };
 
 /* Whether a step writes weights of the layer's own. */
@@ -139,17 +234,6 @@ rp_verifier_device(const RpVerifier *verifier, guint32 task)
     return rp_plan_lane_device(verifier->plan, rp_verifier_task(verifier, task)->lane);
 }
 
-/* The content that access number @access of @task found and left. */
-static inline const RpContent *
-rp_verifier_content(const RpVerifier *verifier, const RpTask *task, guint access)
-{
-    return &verifier->contents[task->first_access - verifier->first_access + access];
-}
-
-/* @n times RP_NO_TASK, or RP_NONE; to be freed */
-guint32 *rp_verify_new_table(gsize n);
-void rp_verify_clear_table(guint32 *table, gsize n);
-
 /* Whether gradients that come down are to be added up, on the host. */
 static inline gboolean
 rp_verifier_stages(const RpVerifier *verifier)
@@ -164,7 +248,14 @@ rp_verifier_leaving_element(const RpVerifier *verifier)
     return verifier->promises->kept_sums ? sizeof(float) : verifier->promises->element_bytes;
 }
 
-/* Bytes of a micro-batch that cross the boundary before @layer. */
+/* The round of a slot: resident weights have one slot an iteration. */
+static inline guint32
+rp_verifier_slot_round(const RpVerifier *verifier, guint32 round)
+{
+    return verifier->promises->resident_weights ? 0 : round;
+}
+
+/* Bytes that cross the boundary before @layer, of a micro-batch. */
 static inline guint64
 rp_verifier_input_bytes(const RpVerifier *verifier, guint layer)
 {
@@ -195,19 +286,7 @@ rp_verifier_before_late(const RpVerifier *verifier, guint32 first, guint32 secon
            verifier->position[first];
 }
 
-/* Whether all that belongs to an iteration must be there: another has followed it. */
-static inline gboolean
-rp_verifier_is_past(const RpVerifier *verifier, guint32 iteration)
-{
-    return iteration + 1 + verifier->pending < verifier->n_iterations;
-}
-
-/* First iteration that is looked at as a whole. */
-static inline guint32
-rp_verifier_first_to_check(const RpVerifier *verifier)
-{
-    return MAX(verifier->complete_from, verifier->first_dirty);
-}
+/* ---- violation.c ---- */
 
 /* The parts of an action: OVERLAP has two. */
 typedef struct {
@@ -225,110 +304,96 @@ typedef struct {
 guint rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart parts[2]);
 
 /* Whether the head's loss is made in the action: its backward, at once with its forward. */
-gboolean rp_verifier_makes_loss(const RpVerifier *verifier, const RpTask *task);
+gboolean rp_action_makes_loss(const RpVerifier *verifier, const RpTask *task);
 
-/* An access that a task must have, or may. */
-typedef struct {
-    guint32 buffer; /* this one; RP_NONE: any that fits */
-    guint16 role;
-    guint16 mode;    /* RpAccessMode, or RP_MAY_ADD */
-    gboolean device; /* in the task's device's arena, or the host's */
-    gboolean optional;
-    gboolean seen;
-    guint categories; /* bits */
-    guint64 bytes;
-} RpExpected;
-#define RP_MAY_ADD 4 /* writes, or reads and writes */
+#define RP_NO_RANK G_MAXUINT
 
-/* Fills @expected (RpExpected) for @task. */
-void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Adds its accesses to tensors that layers save. */
-void rp_verifier_expect_saved(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Adds the accesses that it has because there are several servers. */
-void rp_verifier_expect_exchange(const RpVerifier *verifier, const RpTask *task, GArray *expected);
-/* Whether layers may share a buffer of gradients: with several servers, where one's are reduced
- * before the other's arrive (rules/consistency-transfers.c proves it). */
-static inline gboolean
-rp_verifier_may_share(const RpVerifier *verifier)
-{
-    return verifier->promises->servers > 1 && !verifier->promises->async &&
-           verifier->promises->rounds == 1;
-}
+/* Among several violations that of the lowest rank is reported, and of those the first: an operand that
+ * is wrong, say, if no value that it ought to carry is missed. */
+guint rp_rule_rank(RpRule rule);
 
-/* Buffers of a layer's gradients that the norm and the steps read: none with several servers, but
- * the layer's share of their sum. */
-static inline guint
-rp_verifier_local_gradients(const RpVerifier *verifier)
-{
-    return verifier->promises->servers > 1 ? 0 : rp_plan_gradient_buffers(verifier->promises);
-}
-
-/* Sets the violation. The tasks are described and placed after the text. Returns: %FALSE */
+/* Notes a violation. The tasks are described and placed after the text. Returns: %FALSE */
 gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
                           const char *format, ...) G_GNUC_PRINTF(5, 6);
+/* The same with another rank than the rule's. */
+gboolean rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first,
+                             guint32 second, const char *format, ...) G_GNUC_PRINTF(6, 7);
 
-/* Categories of buffers in which each kind of value travels, as bits. */
-enum {
-    RP_CARRY_ACTIVATIONS =
-        1 << RP_BUFFER_ACTIVATIONS | 1 << RP_BUFFER_STASH | 1 << RP_BUFFER_WORKSPACE,
-    RP_CARRY_PARAMETERS = 1 << RP_BUFFER_PARAMETERS,
-    RP_CARRY_SUMS = 1 << RP_BUFFER_ACCUMULATORS,
-    RP_CARRY_GRADIENTS =
-        1 << RP_BUFFER_GRADIENTS | 1 << RP_BUFFER_ACCUMULATORS | 1 << RP_BUFFER_STAGING,
-    RP_CARRY_OPTIMIZER = 1 << RP_BUFFER_OPTIMIZER
-};
+/* @n times RP_NO_TASK, or RP_NONE; to be freed */
+guint32 *rp_verify_new_table(gsize n);
 
-/* How many of the activation buffers that @producer wrote still hold it when @a or @b reads them.
- */
-guint rp_verifier_outputs(const RpVerifier *verifier, guint32 producer, guint32 a, guint32 b);
-/* A transported value: the role in which it is written, the role in which it is read, and its
- * categories. */
-typedef struct {
-    RpAccessRole from;
-    RpAccessRole to;
-    guint categories;
-} RpCarriage;
+/* ---- rows.c ---- */
 
-/* Fails unless one reaches @consumer, saying where it was lost; @value: its name in words. */
-gboolean rp_verifier_check_flow(RpVerifier *verifier, RpRule rule, guint32 producer,
-                                guint32 consumer, RpCarriage carriage, const char *value);
-/* The same of the value that access number @access of @consumer reads. */
-gboolean rp_verifier_check_flow_into(RpVerifier *verifier, RpRule rule, guint32 producer,
-                                     guint32 consumer, guint32 access, RpCarriage carriage,
-                                     const char *value);
+/* Fills @expected (RpExpected) for @task. */
+void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 session,
+                        GArray *expected);
+
+/* ---- ledger.c ---- */
+
+/* Rounds that an accumulate task adds. */
+guint rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task);
+
+/* Once stages and chunks are known. */
+void rp_ledger_number(RpVerifier *verifier);
+/* Enters a task. @session: (out): how often the same has come up before. */
+void rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session);
+/* Whether the slot's sum has begun; it has from now on. */
+gboolean rp_ledger_begin_sum(RpVerifier *verifier, const RpTask *task, guint32 stage,
+                             guint32 round);
+/* Whether tasks of the iteration may have been retired. */
+gboolean rp_ledger_is_partial(const RpVerifier *verifier, guint32 iteration);
+/* Checks that iterations have had by now all that they must. */
+void rp_ledger_check(RpVerifier *verifier);
+/* Whether the layer has tasks of a kind of the optimizer's or the network's. */
+gboolean rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer);
+void rp_ledger_forget_before(RpVerifier *verifier, guint32 iteration);
+
+/* ---- reach.c, atoms.c, sweep.c ---- */
 
 /* The old task of that id; %NULL: nothing is known of it. */
 const RpOldTask *rp_verifier_old(const RpVerifier *verifier, RpTaskId id);
-
 /* Forgets the first @n tasks. */
 void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);
-void rp_verifier_forget_contents(RpVerifier *verifier, guint32 n);
-/* @task after the first @n were forgotten. */
-static inline guint32
-rp_verifier_moved(guint32 task, guint32 n)
+void rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n);
+/* Cuts all arenas. Where they were cut before, an atom inherits the history of that place. */
+void rp_sweep_cut_arenas(RpVerifier *verifier);
+void rp_sweep_free(RpSweep *sweep);
+
+/* Whether both are the same value, as far as it is there. */
+static inline gboolean
+rp_symbol_is_same(const RpSymbol *a, const RpSymbol *b)
 {
-    if (task == RP_NO_TASK)
-        return RP_NO_TASK;
-    return task == RP_OLD_TASK || task < n ? RP_OLD_TASK : task - n;
+    return a->kind == b->kind && a->of == b->of && a->item == b->item &&
+           a->iteration == b->iteration;
 }
 
-void rp_verifier_free_sweep(RpSweep *sweep);
-/* Frees everything but the verifier itself. */
-void rp_verifier_clear(RpVerifier *verifier);
-/* All steps of the proof. */
-gboolean rp_verifier_prove(RpVerifier *verifier);
+/* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
+RpSymbol rp_sweep_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer);
 
-/* The steps of the proof, in order. */
+/* ---- missing.c ---- */
+
+/* Accesses that nothing orders. @wants: the value that the second reads, if it does */
+void rp_verifier_fail_order(RpVerifier *verifier, guint32 first, guint32 second, guint32 buffer,
+                            gboolean first_writes, gboolean second_writes, RpValueKind wants);
+/* The last action of a stage in that direction. @micro_batch: of this one; RP_NONE: of any. RP_NO_TASK:
+ * there is none */
+guint32 rp_verifier_find_action(const RpVerifier *verifier, guint32 iteration, guint32 micro_batch,
+                                guint32 stage, gboolean backward);
+/* @index does not find @wants of @row. @buffer: where it looked, and found @found of @writer; RP_NONE:
+ * nowhere */
+void rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *row,
+                            RpSymbol wants, guint32 buffer, const RpSymbol *found, guint32 writer);
+
+/* ---- the steps of the proof, in order ---- */
+
+gboolean rp_verify_stages(RpVerifier *verifier);
 gboolean rp_verify_deadlock(RpVerifier *verifier);
 gboolean rp_verify_make_clocks(RpVerifier *verifier);
-gboolean rp_verify_stages(RpVerifier *verifier);
 gboolean rp_verify_places(RpVerifier *verifier);
-gboolean rp_verify_accesses(RpVerifier *verifier);
-gboolean rp_verify_dataflow(RpVerifier *verifier);
-gboolean rp_verify_pieces(RpVerifier *verifier);
-gboolean rp_verify_parameters(RpVerifier *verifier);
-gboolean rp_verify_consistency(RpVerifier *verifier);
-gboolean rp_verify_decisions(RpVerifier *verifier);
-gboolean rp_verify_staleness(RpVerifier *verifier);
 gboolean rp_verify_tables(RpVerifier *verifier);
-gboolean rp_verify_operands(RpVerifier *verifier);
+void rp_verify_sweep(RpVerifier *verifier);
+
+/* All steps of the proof. */
+gboolean rp_verifier_prove(RpVerifier *verifier);
+/* Frees everything but the verifier itself. */
+void rp_verifier_clear(RpVerifier *verifier);

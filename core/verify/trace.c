@@ -142,6 +142,7 @@ rp_verify_trace(const RpPlan *plan, const RpTrace *trace, RpViolation *violation
     TraceCheck check = {
         .verifier = {.plan = plan,
                      .violation = violation,
+                     .rank = RP_NO_RANK,
                      .first_id = first,
                      .n_tasks = (guint32)n,
                      .tasks = n > 0 ? rp_plan_task(plan, first) : NULL},

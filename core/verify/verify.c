@@ -54,6 +54,122 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     return TRUE;
 }
 
+/* A stage, a round and a chunk that exist, of parameters or gradients. */
+static gboolean
+check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    const RpPlanPromises *promises = verifier->promises;
+    const guint summed = rp_verifier_n_summed(verifier, task);
+
+    if (task->stage >= verifier->n_stages || task->round >= verifier->rounds)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "a stage or round that does not exist");
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
+    const RpChunks *chunks =
+        task->kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients;
+    if (task->kind == RP_TASK_EXPAND)
+        return (promises->packed && stage->parameter_bytes > 0) ||
+               rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "nothing of the stage is packed");
+    if (task->kind == RP_TASK_GRADIENT_ACCUMULATE)
+        return (rp_verifier_stages(verifier) && summed > 0 && summed <= task->round + 1U) ||
+               rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "gradients of %u rounds are summed, of up to %u", summed,
+                                rp_verifier_stages(verifier) ? task->round + 1U : 0);
+    if (task->chunk >= chunks->n_chunks)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "a chunk that does not exist");
+    return task->bytes == chunks->chunk_bytes[task->chunk] ||
+           rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                            "%" G_GUINT64_FORMAT
+                            " bytes are transferred, the chunk has %" G_GUINT64_FORMAT,
+                            task->bytes, chunks->chunk_bytes[task->chunk]);
+}
+
+static gboolean
+check_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    const guint32 device = rp_verifier_device(verifier, index);
+
+    if (task->layer >= verifier->n_layers ||
+        rp_plan_resident(verifier->plan, device, task->layer) == RP_NONE)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "a layer that does not exist, or does not stay on the device");
+    if (task->iteration != verifier->promises->first_iteration)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                                "weights that stay are uploaded after the first iteration");
+    const guint64 bytes = rp_plan_layer(verifier->plan, task->layer)->resident_bytes;
+    return task->bytes == bytes ||
+           rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                            "%" G_GUINT64_FORMAT " bytes are transferred, %" G_GUINT64_FORMAT
+                            " stay of the layer",
+                            task->bytes, bytes);
+}
+
+/* Whether some stage begins at the boundary and so has a use for the value; a saved one: the layer has
+ * them. The task is that of the stage whose action makes the value, or reads it. */
+static gboolean
+is_used(const RpVerifier *verifier, const RpTask *task)
+{
+    const guint32 *forward = verifier->forward_of, *backward = verifier->backward_of;
+    const guint32 layer = task->layer;
+    const gboolean trains = !verifier->promises->forward_only;
+
+    if (layer >= verifier->n_layers || task->micro_batch >= verifier->micro_batches)
+        return FALSE;
+    const gboolean saves = trains && rp_plan_layer(verifier->plan, layer)->saved_bytes > 0;
+    const gboolean forward_border = layer > 0 && forward[layer - 1] != forward[layer];
+    const gboolean backward_border = trains && layer > 0 && backward[layer - 1] != backward[layer];
+
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_ACTIVATION_DOWNLOAD:
+        return (forward_border || backward_border) && task->stage == forward[layer - 1];
+    case RP_TASK_ACTIVATION_UPLOAD:
+        return (forward_border || layer == 0) && task->stage == forward[layer];
+    case RP_TASK_STASH_UPLOAD:
+        return (backward_border || (trains && layer == 0)) && task->stage == backward[layer];
+    case RP_TASK_ACTGRAD_DOWNLOAD:
+        return backward_border && task->stage == backward[layer];
+    case RP_TASK_ACTGRAD_UPLOAD:
+        return backward_border && task->stage == backward[layer - 1];
+    case RP_TASK_SAVED_DOWNLOAD:
+        return saves && task->stage == forward[layer];
+    case RP_TASK_SAVED_UPLOAD:
+        return saves && task->stage == backward[layer];
+    default:
+        return TRUE;
+    }
+}
+
+static gboolean
+check_full_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    switch ((RpTaskKind)task->kind) {
+    case RP_TASK_PARAMETER_UPLOAD:
+    case RP_TASK_GRADIENT_DOWNLOAD:
+    case RP_TASK_EXPAND:
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        return check_slot_fields(verifier, index, task);
+    case RP_TASK_RESIDENT_UPLOAD:
+        return check_resident_fields(verifier, index, task);
+    case RP_TASK_EARLY_STEP:
+    case RP_TASK_GRADIENT_COPY:
+    case RP_TASK_OPTIMIZER_STEP:
+    case RP_TASK_PARAMETER_COPY:
+    case RP_TASK_LATE_STEP:
+    case RP_TASK_REDUCE:
+    case RP_TASK_GATHER:
+        return (task->layer < verifier->n_layers &&
+                rp_ledger_has_kind(verifier, (RpTaskKind)task->kind, task->layer)) ||
+               rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, index,
+                                "the plan has no such task of the layer");
+    default:
+        return task->kind > RP_TASK_SAVED_UPLOAD || is_used(verifier, task) ||
+               rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
+                                "no stage has a use for this value");
+    }
+}
+
 /* A plan that trains nothing has only these kinds of tasks, so that no weight is written. */
 static gboolean
 runs_forward(RpTaskKind kind)
@@ -83,15 +199,16 @@ check_fields(RpVerifier *verifier)
         if (verifier->promises->forward_only && !runs_forward((RpTaskKind)task->kind))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
                                     "a plan that only runs forward has no such task");
-        if (rp_task_is_compute(task) && !check_action_fields(verifier, i, task))
+        if (rp_task_is_compute(task) ? !check_action_fields(verifier, i, task)
+                                     : verifier->full && !check_full_fields(verifier, i, task))
             return FALSE;
     }
     return TRUE;
 }
 
-/* Sorts the tasks by iteration, keeping their order. */
+/* Iterations that follow each other, and those of them that are there from their first task on. */
 static gboolean
-sort_by_iteration(RpVerifier *verifier)
+check_iterations(RpVerifier *verifier)
 {
     guint32 low = G_MAXUINT32, high = 0, first_action = G_MAXUINT32;
 
@@ -107,41 +224,21 @@ sort_by_iteration(RpVerifier *verifier)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                 "%u tasks cannot be iterations %u to %u", verifier->n_tasks, low,
                                 high);
-    verifier->first_iteration = low;
-    verifier->n_iterations = high - low + 1;
-    if (verifier->whole) /* growing: an iteration held in part is not dirty */
-        verifier->complete_from = MAX(verifier->promises->first_iteration, low) - low;
+    if (verifier->whole)
+        verifier->complete_from = verifier->promises->first_iteration;
     else
-        verifier->complete_from =
-            first_action == G_MAXUINT32 ? verifier->n_iterations : first_action - low + 1;
-    g_free(verifier->iteration_start);
-    g_free(verifier->by_iteration);
-    verifier->iteration_start = g_new0(guint32, (gsize)verifier->n_iterations + 2);
-    verifier->by_iteration = g_new(guint32, verifier->n_tasks);
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        verifier->iteration_start[rp_verifier_task(verifier, i)->iteration - low + 2]++;
-    for (guint32 i = 2; i <= verifier->n_iterations; i++)
-        verifier->iteration_start[i] += verifier->iteration_start[i - 1];
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        guint32 iteration = rp_verifier_task(verifier, i)->iteration - low;
-
-        verifier->by_iteration[verifier->iteration_start[iteration + 1]++] = i;
-    }
+        verifier->complete_from = first_action == G_MAXUINT32 ? G_MAXUINT32 : first_action + 1;
+    if (verifier->full && (guint64)verifier->micro_batches * verifier->n_layers > G_MAXUINT32)
+        return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
+                                "too large to verify: %u micro-batches of %u layers",
+                                verifier->micro_batches, verifier->n_layers);
     return TRUE;
-}
-
-static gboolean
-report_race(RpVerifier *verifier)
-{
-    if (verifier->race == RP_RULE_NONE)
-        return TRUE;
-    return rp_verifier_fail(verifier, verifier->race, verifier->race_first, verifier->race_second,
-                            "%s", verifier->race_text);
 }
 
 gboolean
 rp_verifier_prove(RpVerifier *verifier)
 {
+    verifier->rank = RP_NO_RANK;
     if (verifier->n_tasks == 0)
         return TRUE;
     verifier->tasks = rp_plan_task(verifier->plan, verifier->first_id);
@@ -150,21 +247,20 @@ rp_verifier_prove(RpVerifier *verifier)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                 "%u micro-batches of %u layers in %u rounds: not a plan",
                                 verifier->micro_batches, verifier->n_layers, verifier->rounds);
-    return check_fields(verifier) && sort_by_iteration(verifier) && rp_verify_stages(verifier) &&
-           rp_verify_deadlock(verifier) && rp_verify_make_clocks(verifier) &&
-           rp_verify_places(verifier) && rp_verify_accesses(verifier) &&
-           rp_verify_dataflow(verifier) && rp_verify_pieces(verifier) &&
-           rp_verify_parameters(verifier) &&
-           (verifier->promises->forward_only ||
-            (rp_verify_consistency(verifier) && rp_verify_decisions(verifier))) &&
-           rp_verify_tables(verifier) && rp_verify_operands(verifier) && report_race(verifier);
+    if (!rp_verify_stages(verifier) || !check_fields(verifier) || !check_iterations(verifier) ||
+        !rp_verify_deadlock(verifier) || !rp_verify_make_clocks(verifier) ||
+        !rp_verify_places(verifier))
+        return FALSE;
+    /* a table that is wrong is reported if nothing graver is */
+    if (!rp_verify_tables(verifier) && verifier->claimed == NULL)
+        return FALSE;
+    rp_verify_sweep(verifier);
+    return verifier->rank == RP_NO_RANK;
 }
 
 void
 rp_verifier_clear(RpVerifier *verifier)
 {
-    g_free(verifier->iteration_start);
-    g_free(verifier->by_iteration);
     g_free(verifier->lane);
     g_free(verifier->position);
     g_free(verifier->start_row);
@@ -179,16 +275,19 @@ rp_verifier_clear(RpVerifier *verifier)
     g_free(verifier->parameter_bytes);
     g_free(verifier->gradient_bytes);
     g_free(verifier->claimed);
-    g_free(verifier->contents);
-    rp_verifier_free_sweep(verifier->sweep);
+    g_free(verifier->gradient_parts);
+    g_free(verifier->first_parameter);
+    g_free(verifier->first_gradient);
+    rp_sweep_free(verifier->sweep);
+    g_clear_pointer(&verifier->ledgers, g_ptr_array_unref);
     g_clear_pointer(&verifier->old, g_array_unref);
-    g_free(verifier->race_text);
 }
 
 gboolean
 rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation)
 {
     RpVerifier verifier = {
+        .rank = RP_NO_RANK,
         .plan = plan,
         .promises = rp_plan_promises(plan),
         .violation = violation,

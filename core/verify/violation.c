@@ -1,5 +1,5 @@
 /*
- * Shared by every rule: reporting a violation, and the parts of an action.
+ * Shared by all steps: reporting a violation, and the parts of an action.
  */
 #include "core/verify/private.h"
 
@@ -10,23 +10,24 @@
 static const struct {
     const char *name;
     guint number;
+    guint rank;
 } rules[RP_N_RULES] = {
-    [RP_RULE_NONE] = {"none", 0},
-    [RP_RULE_ACTIONS] = {"actions", 1},
-    [RP_RULE_BUFFERS] = {"buffers", 2},
-    [RP_RULE_ARENA] = {"arena", 2},
-    [RP_RULE_TABLES] = {"tables", 2},
-    [RP_RULE_OPERANDS] = {"operands", 2},
-    [RP_RULE_DEADLOCK] = {"deadlock", 3},
-    [RP_RULE_TRANSFERS] = {"transfers", 4},
-    [RP_RULE_WEIGHT_INTEGRITY] = {"weight integrity", 5},
-    [RP_RULE_TORN_WEIGHTS] = {"torn weights", 5},
-    [RP_RULE_INCOMPLETE_GRADIENTS] = {"incomplete gradients", 5},
-    [RP_RULE_GRADIENT_INTEGRITY] = {"gradient integrity", 5},
-    [RP_RULE_OPTIMIZER_ORDER] = {"optimizer order", 5},
-    [RP_RULE_DECISION] = {"decision", 5},
-    [RP_RULE_STALENESS] = {"staleness", 5},
-    [RP_RULE_TRACE] = {"trace", 0},
+    [RP_RULE_NONE] = {"none", 0, 0},
+    [RP_RULE_ACTIONS] = {"actions", 1, 1},
+    [RP_RULE_BUFFERS] = {"buffers", 2, 7},
+    [RP_RULE_ARENA] = {"arena", 2, 0},
+    [RP_RULE_TABLES] = {"tables", 2, 5},
+    [RP_RULE_OPERANDS] = {"operands", 2, 6},
+    [RP_RULE_DEADLOCK] = {"deadlock", 3, 0},
+    [RP_RULE_TRANSFERS] = {"transfers", 4, 2},
+    [RP_RULE_WEIGHT_INTEGRITY] = {"weight integrity", 5, 3},
+    [RP_RULE_TORN_WEIGHTS] = {"torn weights", 5, 3},
+    [RP_RULE_INCOMPLETE_GRADIENTS] = {"incomplete gradients", 5, 3},
+    [RP_RULE_GRADIENT_INTEGRITY] = {"gradient integrity", 5, 3},
+    [RP_RULE_OPTIMIZER_ORDER] = {"optimizer order", 5, 3},
+    [RP_RULE_DECISION] = {"decision", 5, 4},
+    [RP_RULE_STALENESS] = {"staleness", 5, 3},
+    [RP_RULE_TRACE] = {"trace", 0, 0},
 };
 
 const char *
@@ -39,6 +40,12 @@ guint
 rp_rule_number(RpRule rule)
 {
     return (guint)rule < RP_N_RULES ? rules[rule].number : 0;
+}
+
+guint
+rp_rule_rank(RpRule rule)
+{
+    return rules[rule].rank;
 }
 
 void
@@ -60,25 +67,28 @@ append_task(const RpVerifier *verifier, GString *text, guint32 task)
                                rp_lane_name(rp_plan_lane_kind(verifier->plan, lane)));
 }
 
-gboolean
-rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
-                 const char *format, ...)
+static gboolean
+fail(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 second,
+     const char *format, va_list arguments)
 {
     RpViolation *violation = verifier->violation;
     g_autoptr(GString) text = g_string_new(NULL);
-    va_list arguments;
 
+    if (rank >= verifier->rank)
+        return FALSE;
+    verifier->rank = rank;
     if (violation == NULL)
         return FALSE;
+    rp_violation_clear(violation);
     if (first == RP_OLD_TASK)
         first = RP_NO_TASK;
+    if (second == RP_OLD_TASK)
+        second = RP_NO_TASK;
     if (rp_rule_number(rule) > 0)
         g_string_append_printf(text, "rule %u (%s): ", rp_rule_number(rule), rp_rule_name(rule));
     else if (rule != RP_RULE_NONE)
         g_string_append_printf(text, "%s: ", rp_rule_name(rule));
-    va_start(arguments, format);
     g_string_append_vprintf(text, format, arguments);
-    va_end(arguments);
     if (first != RP_NO_TASK) {
         g_string_append(text, ": ");
         append_task(verifier, text, first);
@@ -94,19 +104,37 @@ rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 secon
     return FALSE;
 }
 
+gboolean
+rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
+                 const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    fail(verifier, rules[rule].rank, rule, first, second, format, arguments);
+    va_end(arguments);
+    return FALSE;
+}
+
+gboolean
+rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 second,
+                    const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    fail(verifier, rank, rule, first, second, format, arguments);
+    va_end(arguments);
+    return FALSE;
+}
+
 guint32 *
 rp_verify_new_table(gsize n)
 {
     guint32 *table = g_new(guint32, n + 1);
 
-    rp_verify_clear_table(table, n);
-    return table;
-}
-
-void
-rp_verify_clear_table(guint32 *table, gsize n)
-{
     memset(table, 0xff, n * sizeof *table);
+    return table;
 }
 
 /* Kinds of actions are the first kinds of tasks. */
@@ -139,4 +167,19 @@ rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart par
         parts[0].ends = task->end_step == 2 * n;
     }
     return two ? 2 : 1;
+}
+
+gboolean
+rp_action_makes_loss(const RpVerifier *verifier, const RpTask *task)
+{
+    RpActionPart parts[2];
+    const guint n = rp_action_parts(verifier, task, parts);
+
+    for (guint i = 0; i < n; i++) {
+        const RpInterval layers = rp_plan_stage(verifier->plan, parts[i].stage)->layers;
+
+        if (parts[i].backward && parts[i].top && layers.first + layers.count == verifier->n_layers)
+            return TRUE;
+    }
+    return FALSE;
 }

@@ -420,6 +420,8 @@ no_task_may_work_on_something_else(void **state)
                 task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD;
             gboolean sums =
                 task->kind == RP_TASK_GRADIENT_ACCUMULATE || task->kind == RP_TASK_EXPAND;
+            gboolean carries =
+                task->kind >= RP_TASK_ACTIVATION_DOWNLOAD && task->kind <= RP_TASK_SAVED_UPLOAD;
 
             if (!is_work(draft, i))
                 continue;
@@ -428,7 +430,8 @@ no_task_may_work_on_something_else(void **state)
                 assert_refused(draft, &plans[p], i, "another micro-batch");
             }
             *task = before;
-            if ((rp_task_is_compute(task) || chunked || sums) && draft->stages->len > 1) {
+            if ((rp_task_is_compute(task) || chunked || sums || carries) &&
+                draft->stages->len > 1) {
                 task->stage = (task->stage + 1) % draft->stages->len;
                 assert_refused(draft, &plans[p], i, "another stage");
             }

@@ -1,8 +1,8 @@
 /*
  * Arenas cut into atoms at the borders of their buffers: buffers conflict exactly where they share
- * atoms.
+ * atoms. Of tasks that a growing plan leaves behind, the last that touched an atom are remembered.
  */
-#include "core/verify/rules/atoms.h"
+#include "core/verify/private.h"
 
 #include <stdlib.h>
 
@@ -31,9 +31,8 @@ find_border(const guint64 *borders, guint32 n, guint64 offset)
 
 /* Cuts one arena; its atoms are numbered from @first. Returns: how many. */
 static guint32
-cut_arena(RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
+cut_arena(const RpPlan *plan, RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
 {
-    const RpPlan *plan = sweep->verifier->plan;
     guint n_buffers = rp_plan_n_buffers(plan);
     guint32 n = 0, n_unique = 0;
 
@@ -56,7 +55,7 @@ cut_arena(RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
                                            .readers = RP_NO_TASK};
     for (guint i = 0; i < n_buffers; i++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, i);
-        RpAtomRun *run = &sweep->runs[i];
+        RpHolder *run = &sweep->holders[i];
 
         if (buffer->arena != arena || buffer->bytes == 0)
             continue;
@@ -81,8 +80,7 @@ inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
         if (before[k].arena != atom->arena || before[k].offset > atom->offset)
             continue;
         atom->writer = before[k].writer;
-        atom->writer_buffer = before[k].writer_buffer;
-        atom->generation = before[k].generation;
+        atom->write = before[k].write;
         for (guint32 r = before[k].readers; r != RP_NO_TASK;) {
             RpReader reader = g_array_index(sweep->readers, RpReader, r);
 
@@ -95,20 +93,91 @@ inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
 }
 
 void
-rp_sweep_cut_arenas(RpSweep *sweep)
+rp_sweep_cut_arenas(RpVerifier *verifier)
 {
-    const RpPlan *plan = sweep->verifier->plan;
+    RpSweep *sweep = verifier->sweep;
+    const RpPlan *plan = verifier->plan;
     gsize n_buffers = rp_plan_n_buffers(plan);
     g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
     g_autofree RpAtom *before = g_steal_pointer(&sweep->atoms);
     const guint32 n_before = sweep->n_atoms;
 
-    g_free(sweep->runs);
+    sweep->holders = g_renew(RpHolder, sweep->holders, n_buffers + 1);
+    for (gsize i = sweep->n_buffers; i < n_buffers; i++)
+        sweep->holders[i] = (RpHolder){.count = 0};
     sweep->n_buffers = (guint)n_buffers;
-    sweep->runs = g_new0(RpAtomRun, n_buffers + 1);
     sweep->atoms = g_new(RpAtom, 2 * n_buffers + 1);
     sweep->n_atoms = 0;
     for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
-        sweep->n_atoms += cut_arena(sweep, arena, sweep->n_atoms, borders);
+        sweep->n_atoms += cut_arena(plan, sweep, arena, sweep->n_atoms, borders);
     inherit(sweep, before, n_before);
+}
+
+void
+rp_sweep_free(RpSweep *sweep)
+{
+    if (sweep == NULL)
+        return;
+    g_array_unref(sweep->readers);
+    g_array_unref(sweep->expected);
+    g_free(sweep->atoms);
+    g_free(sweep->holders);
+    g_free(sweep);
+}
+
+/* ---- a growing plan leaves tasks behind ---- */
+
+static int
+compare_ids(gconstpointer a, gconstpointer b)
+{
+    const RpTaskId x = ((const RpOldTask *)a)->id, y = ((const RpOldTask *)b)->id;
+
+    return x < y ? -1 : x > y;
+}
+
+/* If the task of @by becomes an old one, its place and clock move to the old tasks. */
+static void
+keep_old(const RpVerifier *verifier, GArray *old, RpToucher *by, guint32 n)
+{
+    RpOldTask kept = {.id = by->id, .lane = by->lane, .position = by->position};
+
+    if (by->task == RP_NO_TASK)
+        return;
+    if (by->task == RP_OLD_TASK)
+        kept.end_row = rp_verifier_old(verifier, by->id)->end_row;
+    else if (by->task < n)
+        kept.end_row = verifier->end_row[by->task];
+    if (by->task == RP_OLD_TASK || by->task < n) {
+        by->task = RP_OLD_TASK;
+        g_array_append_val(old, kept);
+    } else {
+        by->task -= n;
+    }
+}
+
+void
+rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
+{
+    RpSweep *sweep = verifier->sweep;
+    GArray *old = g_array_new(FALSE, FALSE, sizeof(RpOldTask));
+    guint unique = 0;
+
+    for (guint32 i = 0; sweep != NULL && i < sweep->n_atoms; i++) {
+        RpAtom *atom = &sweep->atoms[i];
+
+        keep_old(verifier, old, &atom->writer, n);
+        for (guint32 r = atom->readers; r != RP_NO_TASK;
+             r = g_array_index(sweep->readers, RpReader, r).next)
+            keep_old(verifier, old, &g_array_index(sweep->readers, RpReader, r).by, n);
+    }
+    g_array_sort(old, compare_ids);
+    for (guint i = 0; i < old->len; i++) {
+        const RpOldTask kept = g_array_index(old, RpOldTask, i);
+
+        if (unique == 0 || g_array_index(old, RpOldTask, unique - 1).id != kept.id)
+            g_array_index(old, RpOldTask, unique++) = kept;
+    }
+    g_array_set_size(old, unique);
+    g_clear_pointer(&verifier->old, g_array_unref);
+    verifier->old = old;
 }

@@ -168,6 +168,56 @@ check_layerwise(RpVerifier *verifier)
     return TRUE;
 }
 
+/* Chunks of all stages are numbered one after the other; and of each layer it is counted in how many of
+ * them its gradients travel. */
+static void
+count_chunks(RpVerifier *verifier)
+{
+    const guint n = verifier->n_stages;
+
+    verifier->first_parameter = g_new0(guint, (gsize)n + 1);
+    verifier->first_gradient = g_new0(guint, (gsize)n + 1);
+    verifier->gradient_parts = g_new0(guint, verifier->n_layers);
+    for (guint s = 0; s < n; s++) {
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
+        const RpChunks *chunks = &stage->gradients;
+
+        verifier->first_parameter[s + 1] =
+            verifier->first_parameter[s] + stage->parameters.n_chunks;
+        verifier->first_gradient[s + 1] = verifier->first_gradient[s] + chunks->n_chunks;
+        for (guint c = 0; stage->runs_backward && c < chunks->n_chunks; c++)
+            for (guint i = chunks->first_segment[c];
+                 chunks->chunk_bytes[c] > 0 && i < chunks->first_segment[c + 1]; i++)
+                if (i == chunks->first_segment[c] ||
+                    chunks->segments[i].layer != chunks->segments[i - 1].layer)
+                    verifier->gradient_parts[chunks->segments[i].layer]++;
+    }
+    for (guint l = 0; l < verifier->n_layers && verifier->full; l++)
+        verifier->n_stepped += rp_verifier_is_stepped(verifier, l);
+}
+
+/* Rounds stand apart on the host, all of them, or their sum is fp32; heads that follow the decision on
+ * the iteration before the last leave a buffer to each of two. */
+static gboolean
+check_promises(RpVerifier *verifier)
+{
+    const RpPlanPromises *promises = verifier->promises;
+    const guint apart = promises->rounds_apart;
+    const guint n = promises->gated && promises->async ? 2 : 1;
+
+    if (!verifier->full || promises->forward_only)
+        return TRUE;
+    if (rp_plan_n_decisions(verifier->plan) != n)
+        return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, RP_NO_TASK,
+                                "%u buffers of decisions, not %u",
+                                rp_plan_n_decisions(verifier->plan), n);
+    if (apart == 0 || (apart == promises->rounds && apart <= RP_MOST_ROUNDS_APART &&
+                       !promises->wide_gradients && !promises->kept_sums))
+        return TRUE;
+    return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                            "gradients of %u rounds stand apart, of %u", apart, promises->rounds);
+}
+
 gboolean
 rp_verify_stages(RpVerifier *verifier)
 {
@@ -175,7 +225,11 @@ rp_verify_stages(RpVerifier *verifier)
         return TRUE;
     verifier->forward_of = g_new(guint32, verifier->n_layers);
     verifier->backward_of = g_new(guint32, verifier->n_layers);
-    return tile_layers(verifier, verifier->forward_of, TRUE) &&
-           tile_layers(verifier, verifier->backward_of, FALSE) &&
-           (!verifier->full || check_chunk_tables(verifier)) && check_layerwise(verifier);
+    if (!tile_layers(verifier, verifier->forward_of, TRUE) ||
+        !tile_layers(verifier, verifier->backward_of, FALSE) ||
+        (verifier->full && !check_chunk_tables(verifier)) || !check_layerwise(verifier))
+        return FALSE;
+    count_chunks(verifier);
+    rp_ledger_number(verifier);
+    return check_promises(verifier);
 }

@@ -1,0 +1,669 @@
+/*
+ * The tasks of each iteration: everything once, and in the end nothing left out.
+ *
+ * Rule 1 of actions: each stage runs each micro-batch once, a slot on one device, W after its I, slices
+ * in their order. In `compute` fidelity there are no buffers to find values in; there the actions
+ * themselves are compared:
+ *
+ *   forward    F(l-1) --> F(l)
+ *   stash      F(l-1) --> B of the stage that begins at l
+ *   gradient   B(l) --> B(l-1)             may come late (phase 1)
+ *   staleness  synchronous    all of T-1  -->  all of T (the flush)
+ *              asynchronous   backward of a layer in T-2  -->  forward of that layer in T
+ *
+ * A task that is left out is missed by those that need its value. Nobody needs the last tasks of the
+ * optimizer; they are counted here.
+ */
+#include "core/verify/private.h"
+
+struct _RpLedger {
+    RpTaskId base;    /* tasks are kept as id - base + 1; 0: none */
+    guint32 *forward; /* [stage * M + micro-batch] */
+    guint32 *backward;
+    guint32 *weights;
+    guint32 *done;       /* tasks of which there must be one: see identity_of() */
+    gboolean *sum_begun; /* [round * n_stages + stage] */
+    guint n[RP_N_TASK_KINDS];
+    guint32 last_step; /* one of the steps */
+    gboolean checked;  /* its actions */
+};
+
+static void
+free_ledger(gpointer data)
+{
+    RpLedger *ledger = data;
+
+    g_free(ledger->forward);
+    g_free(ledger->backward);
+    g_free(ledger->weights);
+    g_free(ledger->done);
+    g_free(ledger->sum_begun);
+    g_free(ledger);
+}
+
+guint
+rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task)
+{
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+    guint n = 0;
+
+    for (guint i = 0; i < task->access_count; i++)
+        n += accesses[i].role == RP_ROLE_STAGING && (accesses[i].mode & RP_ACCESS_READ) != 0;
+    return n;
+}
+
+/* Number of different tasks of a kind that an iteration may have, but for actions. */
+static gsize
+n_identities(const RpVerifier *verifier, RpTaskKind kind)
+{
+    const gsize layers = verifier->n_layers, slots = (gsize)verifier->rounds * verifier->n_stages;
+    const gsize rounds = verifier->rounds;
+
+    switch (kind) {
+    case RP_TASK_PARAMETER_UPLOAD:
+        return 2 * rounds * verifier->first_parameter[verifier->n_stages];
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        return rounds * verifier->first_gradient[verifier->n_stages];
+    case RP_TASK_EXPAND:
+        return 2 * slots;
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        return slots;
+    case RP_TASK_RESIDENT_UPLOAD:
+        return rp_plan_gpus(verifier->plan) * layers;
+    case RP_TASK_NORM:
+    case RP_TASK_AGREE:
+        return 1;
+    case RP_TASK_BARRIER:
+        return 0;
+    default: /* of a micro-batch, or of the optimizer */
+        return kind < RP_TASK_ACTIVATION_DOWNLOAD ? 0
+               : kind <= RP_TASK_SAVED_UPLOAD     ? layers * verifier->micro_batches
+                                                  : layers;
+    }
+}
+
+/* Which of them the task is; a sum of several rounds is the first of them. */
+static gsize
+identity_of(const RpVerifier *verifier, guint32 index)
+{
+    const RpTask *task = rp_verifier_task(verifier, index);
+    const RpTaskKind kind = (RpTaskKind)task->kind;
+    const gsize round = rp_verifier_slot_round(verifier, task->round);
+
+    switch (kind) {
+    case RP_TASK_PARAMETER_UPLOAD:
+        return 2 * (round * verifier->first_parameter[verifier->n_stages] +
+                    verifier->first_parameter[task->stage] + task->chunk);
+    case RP_TASK_GRADIENT_DOWNLOAD:
+        return round * verifier->first_gradient[verifier->n_stages] +
+               verifier->first_gradient[task->stage] + task->chunk;
+    case RP_TASK_EXPAND:
+        return 2 * (round * verifier->n_stages + task->stage);
+    case RP_TASK_GRADIENT_ACCUMULATE:
+        return (gsize)(task->round + 1U - rp_verifier_n_summed(verifier, task)) *
+                   verifier->n_stages +
+               task->stage;
+    case RP_TASK_RESIDENT_UPLOAD:
+        return (gsize)rp_verifier_device(verifier, index) * verifier->n_layers + task->layer;
+    case RP_TASK_NORM:
+    case RP_TASK_AGREE:
+        return 0;
+    default:
+        return kind <= RP_TASK_SAVED_UPLOAD
+                   ? (gsize)task->layer * verifier->micro_batches + task->micro_batch
+                   : task->layer;
+    }
+}
+
+static RpLedger *
+new_ledger(const RpVerifier *verifier)
+{
+    const gsize n = (gsize)verifier->n_stages * verifier->micro_batches;
+    RpLedger *ledger = g_new0(RpLedger, 1);
+
+    ledger->forward = g_new0(guint32, n + 1);
+    ledger->backward = g_new0(guint32, n + 1);
+    ledger->weights = g_new0(guint32, n + 1);
+    ledger->sum_begun = g_new0(gboolean, (gsize)verifier->rounds * verifier->n_stages + 1);
+    if (verifier->full)
+        ledger->done = g_new0(guint32, verifier->first_identity[RP_N_TASK_KINDS] + 1);
+    return ledger;
+}
+
+/* %NULL: nothing of it was ever seen, or it is long over */
+static RpLedger *
+find_ledger(const RpVerifier *verifier, guint32 iteration)
+{
+    if (verifier->ledgers == NULL || iteration < verifier->first_iteration ||
+        iteration - verifier->first_iteration >= verifier->ledgers->len)
+        return NULL;
+    return g_ptr_array_index(verifier->ledgers, iteration - verifier->first_iteration);
+}
+
+static RpLedger *
+ledger_of(RpVerifier *verifier, guint32 index)
+{
+    const guint32 iteration = rp_verifier_task(verifier, index)->iteration;
+
+    if (verifier->ledgers == NULL) {
+        verifier->ledgers = g_ptr_array_new_with_free_func(free_ledger);
+        verifier->first_iteration = iteration;
+    }
+    for (; iteration < verifier->first_iteration; verifier->first_iteration--)
+        g_ptr_array_insert(verifier->ledgers, 0, NULL);
+    if (iteration - verifier->first_iteration >= verifier->ledgers->len)
+        g_ptr_array_set_size(verifier->ledgers, (gint)(iteration - verifier->first_iteration + 1));
+    RpLedger **ledger =
+        (RpLedger **)&g_ptr_array_index(verifier->ledgers, iteration - verifier->first_iteration);
+    if (*ledger == NULL) {
+        *ledger = new_ledger(verifier);
+        (*ledger)->base = verifier->first_id + index;
+    }
+    return *ledger;
+}
+
+static gboolean
+has_actions(const RpLedger *ledger)
+{
+    for (guint kind = RP_TASK_FORWARD; kind <= RP_TASK_OVERLAP; kind++)
+        if (ledger->n[kind] > 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* A task as the ledger keeps it, and back. */
+static guint32
+entry_of(const RpVerifier *verifier, const RpLedger *ledger, guint32 index)
+{
+    return (guint32)(verifier->first_id + index - ledger->base) + 1;
+}
+static guint32
+task_of(const RpVerifier *verifier, const RpLedger *ledger, guint32 entry)
+{
+    const RpTaskId id = ledger->base + entry - 1;
+
+    if (entry == 0)
+        return RP_NO_TASK;
+    return id < verifier->first_id ? RP_OLD_TASK : (guint32)(id - verifier->first_id);
+}
+
+gboolean
+rp_ledger_is_partial(const RpVerifier *verifier, guint32 iteration)
+{
+    return iteration < verifier->complete_from;
+}
+
+/* ---- entries ---- */
+
+static void
+enter_once(RpVerifier *verifier, const RpLedger *ledger, guint32 *place, guint32 index, RpRule rule,
+           const char *text)
+{
+    if (*place != 0)
+        rp_verifier_fail(verifier, rule, task_of(verifier, ledger, *place), index, "%s", text);
+    *place = entry_of(verifier, ledger, index);
+}
+
+static void
+enter_action(RpVerifier *verifier, RpLedger *ledger, guint32 index)
+{
+    RpActionPart parts[2];
+    const guint n = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
+
+    for (guint i = 0; i < n; i++) {
+        const gsize at = (gsize)parts[i].stage * verifier->micro_batches + parts[i].micro_batch;
+
+        if (parts[i].forward && parts[i].begins)
+            enter_once(verifier, ledger, &ledger->forward[at], index, RP_RULE_ACTIONS,
+                       "a forward runs twice");
+        if (parts[i].backward && parts[i].ends)
+            enter_once(verifier, ledger, &ledger->backward[at], index, RP_RULE_ACTIONS,
+                       "a backward runs twice");
+        if (parts[i].weights && parts[i].ends)
+            enter_once(verifier, ledger, &ledger->weights[at], index, RP_RULE_ACTIONS,
+                       "a weight gradient runs twice");
+    }
+}
+
+/* The rule that a task breaks which is there twice, and its sentence. */
+static const struct {
+    RpRule rule;
+    const char *text;
+} twice[RP_N_TASK_KINDS] = {
+    [RP_TASK_PARAMETER_UPLOAD] = {RP_RULE_TRANSFERS, "the same chunk is uploaded twice"},
+    [RP_TASK_RESIDENT_UPLOAD] = {RP_RULE_TRANSFERS, "weights that stay are uploaded twice"},
+    [RP_TASK_GRADIENT_DOWNLOAD] = {RP_RULE_TRANSFERS, "the same chunk is downloaded twice"},
+    [RP_TASK_EXPAND] = {RP_RULE_TRANSFERS, "the same parameters are expanded twice"},
+    [RP_TASK_GRADIENT_ACCUMULATE] = {RP_RULE_TRANSFERS, "the same gradients are summed twice"},
+    [RP_TASK_NORM] = {RP_RULE_DECISION, "two norms decide on one iteration"},
+    [RP_TASK_AGREE] = {RP_RULE_DECISION, "two norms decide on one iteration"},
+};
+
+void
+rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
+{
+    const RpTask *task = rp_verifier_task(verifier, index);
+    const RpTaskKind kind = (RpTaskKind)task->kind;
+    RpLedger *ledger = ledger_of(verifier, index);
+    RpRule rule = twice[kind].rule;
+    const char *text = twice[kind].text;
+    guint rounds = 1;
+
+    ledger->n[kind]++;
+    enter_action(verifier, ledger, index);
+    if (!verifier->full || n_identities(verifier, kind) == 0)
+        return;
+    guint32 *done = &ledger->done[verifier->first_identity[kind] + identity_of(verifier, index)];
+    if (text == NULL) {
+        const gboolean transfer = kind <= RP_TASK_SAVED_UPLOAD;
+
+        rule = transfer ? RP_RULE_ACTIONS : RP_RULE_OPTIMIZER_ORDER;
+        text = transfer ? "a transfer runs twice" : "the same update is done twice";
+    }
+    /* parameters of a bound stage whose weights are offloaded come up for its F, and may again for its B */
+    if ((kind == RP_TASK_PARAMETER_UPLOAD || kind == RP_TASK_EXPAND) && *done != 0 &&
+        rp_plan_stage(verifier->plan, task->stage)->bound &&
+        !verifier->promises->resident_weights) {
+        *session = 1;
+        done++;
+    }
+    if (kind == RP_TASK_GRADIENT_ACCUMULATE)
+        rounds = rp_verifier_n_summed(verifier, task);
+    for (guint i = 0; i < rounds; i++)
+        enter_once(verifier, ledger, &done[(gsize)i * verifier->n_stages], index, rule, text);
+    if (kind == RP_TASK_OPTIMIZER_STEP)
+        ledger->last_step = entry_of(verifier, ledger, index);
+}
+
+void
+rp_ledger_number(RpVerifier *verifier)
+{
+    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++)
+        verifier->first_identity[kind + 1] =
+            verifier->first_identity[kind] + n_identities(verifier, (RpTaskKind)kind);
+}
+
+gboolean
+rp_ledger_begin_sum(RpVerifier *verifier, const RpTask *task, guint32 stage, guint32 round)
+{
+    RpLedger *ledger = find_ledger(verifier, task->iteration);
+    gboolean *begun = &ledger->sum_begun[(gsize)round * verifier->n_stages + stage];
+    const gboolean had = *begun;
+
+    *begun = TRUE;
+    return had;
+}
+
+/* ---- rule 1 ---- */
+
+typedef struct {
+    RpVerifier *verifier;
+    const RpLedger *ledger;
+    guint32 iteration;
+    gboolean complete; /* an action that is not there is missing */
+} Actions;
+
+static guint32
+action(const Actions *actions, const guint32 *table, guint32 stage, guint32 micro_batch)
+{
+    const gsize at = (gsize)stage * actions->verifier->micro_batches + micro_batch;
+
+    return task_of(actions->verifier, actions->ledger, table[at]);
+}
+
+static void
+fail_missing(const Actions *actions, guint32 stage, guint32 micro_batch, const char *what)
+{
+    const guint32 backward = action(actions, actions->ledger->backward, stage, micro_batch);
+    const guint32 forward = action(actions, actions->ledger->forward, stage, micro_batch);
+
+    rp_verifier_fail(actions->verifier, RP_RULE_ACTIONS, RP_NO_TASK,
+                     backward != RP_NO_TASK ? backward : forward,
+                     "no %s of stage %u, micro-batch %u in iteration %u", what, stage, micro_batch,
+                     actions->iteration);
+}
+
+/* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
+ * stage. */
+static void
+check_slot(const Actions *actions, const guint32 *table, guint32 stage)
+{
+    RpVerifier *verifier = actions->verifier;
+    const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
+    const guint per_round = verifier->micro_batches / verifier->rounds / copies;
+    guint32 first = RP_NO_TASK;
+
+    for (guint m = 0; m < verifier->micro_batches; m++) {
+        const guint32 task = action(actions, table, stage, m);
+
+        if (m % per_round == 0)
+            first = RP_NO_TASK;
+        if (first < verifier->n_tasks && task < verifier->n_tasks &&
+            verifier->lane[first] != verifier->lane[task])
+            rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
+        if (first == RP_NO_TASK)
+            first = task;
+    }
+}
+
+static void
+check_present(const Actions *actions)
+{
+    const RpVerifier *verifier = actions->verifier;
+    const RpLedger *ledger = actions->ledger;
+
+    for (guint s = 0; s < verifier->n_stages; s++) {
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
+        const gboolean backward = stage->runs_backward && !verifier->promises->forward_only;
+
+        check_slot(actions, ledger->forward, s);
+        check_slot(actions, ledger->backward, s);
+        check_slot(actions, ledger->weights, s);
+        for (guint m = 0; m < verifier->micro_batches; m++) {
+            const gsize at = (gsize)s * verifier->micro_batches + m;
+
+            if (stage->runs_forward && ledger->forward[at] == 0)
+                fail_missing(actions, s, m, "forward");
+            if (backward && ledger->backward[at] == 0)
+                fail_missing(actions, s, m, "backward");
+            if (backward && ledger->weights[at] == 0)
+                fail_missing(actions, s, m, "weight gradient");
+        }
+    }
+}
+
+static void
+check_order(const Actions *actions, guint32 first, guint32 second, gboolean late, const char *value)
+{
+    RpVerifier *verifier = actions->verifier;
+
+    if (first >= verifier->n_tasks || second >= verifier->n_tasks || /* missing, or old */
+        rp_verifier_before(verifier, first, second) ||
+        (late && rp_verifier_before_late(verifier, first, second)))
+        return;
+    rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, second,
+                     "%s is not sure to be there: the second task may start before the first has "
+                     "ended",
+                     value);
+}
+
+static gboolean
+is_kind(const RpVerifier *verifier, guint32 task, RpTaskKind kind)
+{
+    return task < verifier->n_tasks && rp_verifier_task(verifier, task)->kind == kind;
+}
+
+/* Slices of a sequence: forwards read keys and values of the slices before, backwards their gradients,
+ * to which the slices behind have added. */
+static void
+check_slices(const Actions *actions, guint32 s, guint32 m)
+{
+    RpVerifier *verifier = actions->verifier;
+    const RpLedger *ledger = actions->ledger;
+    const guint32 forward = action(actions, ledger->forward, s, m);
+    const guint32 backward = action(actions, ledger->backward, s, m);
+
+    /* the fused stage's, where they are two */
+    if (forward != backward && forward < verifier->n_tasks && backward < verifier->n_tasks) {
+        if (rp_verifier_device(verifier, forward) != rp_verifier_device(verifier, backward))
+            rp_verifier_fail(verifier, RP_RULE_ACTIONS, forward, backward,
+                             "forward and backward of a slice run on two gpus");
+        check_order(actions, forward, backward, FALSE, "what the slice's forward keeps");
+    }
+    if (m % MAX(1, verifier->promises->slices) == 0)
+        return;
+    check_order(actions, action(actions, ledger->forward, s, m - 1), forward, FALSE,
+                "keys and values of the slice before");
+    check_order(actions, backward, action(actions, ledger->backward, s, m - 1), FALSE,
+                "gradients of keys and values from the slice behind");
+}
+
+/* An action follows those whose results it reads, where there are no buffers to show it. */
+static void
+check_inputs(const Actions *actions, guint32 s, guint32 m)
+{
+    const RpVerifier *verifier = actions->verifier;
+    const RpLedger *ledger = actions->ledger;
+    const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
+    const guint first = stage->layers.first, end = first + stage->layers.count;
+    const guint32 forward = action(actions, ledger->forward, s, m);
+    const guint32 backward = action(actions, ledger->backward, s, m);
+    const guint32 before =
+        first > 0 ? action(actions, ledger->forward, verifier->forward_of[first - 1], m)
+                  : RP_NO_TASK;
+
+    if (verifier->full || stage->layers.count == 0)
+        return;
+    check_order(actions, before, forward,
+                verifier->promises->early_fused && is_kind(verifier, forward, RP_TASK_FUSED),
+                "the forward's input");
+    if (end < verifier->n_layers)
+        check_order(actions, action(actions, ledger->backward, verifier->backward_of[end], m),
+                    backward,
+                    is_kind(verifier, backward, RP_TASK_BACKWARD) ||
+                        is_kind(verifier, backward, RP_TASK_INPUT_GRADIENT),
+                    "the backward's gradient");
+    if (!stage->runs_forward)
+        check_order(actions, before, backward, FALSE, "the stashed input");
+}
+
+static void
+check_orders(const Actions *actions, guint32 s, guint32 m)
+{
+    const RpVerifier *verifier = actions->verifier;
+    const guint32 backward = action(actions, actions->ledger->backward, s, m);
+    const guint32 weights = action(actions, actions->ledger->weights, s, m);
+
+    check_inputs(actions, s, m);
+    if (verifier->promises->forward_only)
+        return;
+    check_slices(actions, s, m);
+    if (rp_plan_stage(verifier->plan, s)->bound)
+        check_order(actions, action(actions, actions->ledger->forward, s, m), backward, FALSE,
+                    "the stashed input");
+    if (weights != backward)
+        check_order(actions, backward, weights, FALSE, "what W needs of its I");
+}
+
+/* ---- staleness in `compute` fidelity ---- */
+
+/* Finds the last of a stage's tasks on each lane, or the first. */
+static void
+find_ends(const RpVerifier *verifier, const RpLedger *ledger, const guint32 *table, guint32 stage,
+          gboolean last, guint32 *ends)
+{
+    const gsize first = (gsize)stage * verifier->micro_batches;
+
+    for (guint lane = 0; lane < verifier->n_lanes; lane++)
+        ends[lane] = RP_NO_TASK;
+    for (guint m = 0; m < verifier->micro_batches; m++) {
+        const guint32 task = task_of(verifier, ledger, table[first + m]);
+
+        if (task >= verifier->n_tasks)
+            continue;
+        guint32 *end = &ends[verifier->lane[task]];
+        if (*end == RP_NO_TASK || (verifier->position[task] > verifier->position[*end]) == last)
+            *end = task;
+    }
+}
+
+static void
+check_makers(RpVerifier *verifier, const guint32 *made, guint32 reader, guint32 stage)
+{
+    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
+
+    if (!verifier->promises->async)
+        layers = (RpInterval){.first = 0, .count = verifier->n_layers};
+    for (guint l = layers.first; l < layers.first + layers.count; l++) {
+        const guint32 maker = verifier->backward_of[l];
+
+        if (l > layers.first && maker == verifier->backward_of[l - 1])
+            continue;
+        for (guint lane = 0; lane < verifier->n_lanes; lane++) {
+            const guint32 task = made[(gsize)maker * verifier->n_lanes + lane];
+
+            if (task != RP_NO_TASK && !rp_verifier_before(verifier, task, reader))
+                rp_verifier_fail(verifier, RP_RULE_STALENESS, task, reader,
+                                 "the second action may start before the first has ended, "
+                                 "whose gradients make the weights it reads");
+        }
+    }
+}
+
+static void
+check_staleness(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration)
+{
+    const guint32 age = verifier->promises->async ? 2 : 1;
+    const RpLedger *before = iteration >= age ? find_ledger(verifier, iteration - age) : NULL;
+
+    if (verifier->full || before == NULL || verifier->promises->forward_only)
+        return;
+    g_autofree guint32 *made = g_new(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
+    g_autofree guint32 *readers = g_new(guint32, verifier->n_lanes + 1);
+    for (guint s = 0; s < verifier->n_stages; s++)
+        find_ends(verifier, before, before->weights, s, TRUE, &made[(gsize)s * verifier->n_lanes]);
+    for (guint s = 0; s < verifier->n_stages; s++) {
+        find_ends(verifier, ledger, ledger->forward, s, FALSE, readers);
+        for (guint lane = 0; lane < verifier->n_lanes; lane++)
+            if (readers[lane] != RP_NO_TASK)
+                check_makers(verifier, made, readers[lane], s);
+    }
+}
+
+static void
+check_actions(RpVerifier *verifier, RpLedger *ledger, guint32 iteration, gboolean last)
+{
+    const Actions actions = {
+        .verifier = verifier,
+        .ledger = ledger,
+        .iteration = iteration,
+        .complete =
+            !last || (!verifier->open && (verifier->ledgers->len == 1 || has_actions(ledger))),
+    };
+
+    if (ledger->checked)
+        return;
+    check_staleness(verifier, ledger, iteration);
+    if (rp_ledger_is_partial(verifier, iteration))
+        return;
+    if (actions.complete)
+        check_present(&actions);
+    for (guint s = 0; s < verifier->n_stages; s++)
+        for (guint m = 0; m < verifier->micro_batches; m++)
+            check_orders(&actions, s, m);
+    ledger->checked = actions.complete && (!last || verifier->source != NULL);
+}
+
+/* ---- the optimizer ---- */
+
+/* Gradients are copied and reduced also where all of them are those of a tied matrix, which another
+ * layer's step reads. */
+gboolean
+rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer)
+{
+    const RpPlanPromises *promises = verifier->promises;
+    const gboolean stepped = rp_verifier_is_stepped(verifier, layer);
+
+    switch (kind) {
+    case RP_TASK_EARLY_STEP:
+        return promises->early_steps && stepped;
+    case RP_TASK_LATE_STEP:
+        return promises->early_steps && rp_plan_layer(verifier->plan, layer)->early;
+    case RP_TASK_REDUCE:
+        return promises->servers > 1 && verifier->trainable[layer];
+    case RP_TASK_GATHER:
+        return promises->servers > 1 && stepped;
+    case RP_TASK_GRADIENT_COPY:
+        return verifier->trainable[layer];
+    default:
+        return stepped;
+    }
+}
+
+/* All layers have a task of each kind in use or, in the last iteration of a growing plan, none; some
+ * have, if layers are stepped one by one. @past: an iteration with actions has followed */
+static void
+check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint32 iteration,
+           gboolean past, gboolean last)
+{
+    const RpPlanPromises *promises = verifier->promises;
+    const guint32 *done = &ledger->done[verifier->first_identity[kind]];
+    const gboolean used = kind == RP_TASK_GRADIENT_COPY    ? promises->gradient_copies
+                          : kind == RP_TASK_PARAMETER_COPY ? promises->parameter_copies
+                                                           : TRUE;
+    /* late copies of layers that are stepped one by one come one by one, too */
+    const gboolean late =
+        kind == RP_TASK_PARAMETER_COPY || (kind == RP_TASK_GATHER && promises->parameter_copies);
+    const gboolean closed = ledger->n[RP_TASK_NORM] > 0 && (!late || last);
+    const gboolean at_once =
+        promises->gated && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
+
+    if (!(ledger->n[kind] > 0 && (at_once || closed)) && !(past && used))
+        return;
+    for (guint l = 0; l < verifier->n_layers; l++)
+        if (done[l] == 0 && rp_ledger_has_kind(verifier, kind, l))
+            rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK,
+                             task_of(verifier, ledger, ledger->last_step),
+                             "no %s of layer %u in iteration %u", rp_task_kind_name(kind), l,
+                             iteration);
+}
+
+static void
+check_optimizer(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, gboolean past,
+                gboolean last)
+{
+    static const RpTaskKind kinds[] = {
+        RP_TASK_EARLY_STEP, RP_TASK_GRADIENT_COPY, RP_TASK_OPTIMIZER_STEP, RP_TASK_PARAMETER_COPY,
+        RP_TASK_LATE_STEP,  RP_TASK_REDUCE,        RP_TASK_GATHER};
+    const guint steps = ledger->n[RP_TASK_OPTIMIZER_STEP], norms = ledger->n[RP_TASK_NORM];
+    const guint32 step = task_of(verifier, ledger, ledger->last_step);
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
+        check_kind(verifier, ledger, kinds[i], iteration, past, last);
+    if (norms == 0 &&
+        (past || (steps > 0 && (verifier->promises->gated || steps == verifier->n_stepped))))
+        rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step, "iteration %u has no norm",
+                         iteration);
+    if (verifier->promises->servers > 1 && (norms == 0) != (ledger->n[RP_TASK_AGREE] == 0))
+        rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
+                         "servers do not agree on the norm of iteration %u", iteration);
+}
+
+void
+rp_ledger_check(RpVerifier *verifier)
+{
+    const guint n = verifier->ledgers->len;
+    guint last_actions = 0;
+
+    for (guint t = 0; t < n; t++) {
+        const RpLedger *ledger = g_ptr_array_index(verifier->ledgers, t);
+
+        if (ledger != NULL && has_actions(ledger))
+            last_actions = t;
+    }
+    for (guint t = 0; t < n; t++) {
+        const guint32 iteration = verifier->first_iteration + t;
+        const gboolean past = t + verifier->pending < last_actions;
+        RpLedger **ledger = (RpLedger **)&g_ptr_array_index(verifier->ledgers, t);
+
+        if (*ledger == NULL)
+            *ledger = new_ledger(verifier);
+        check_actions(verifier, *ledger, iteration, t + 1 == n);
+        if (!verifier->full || verifier->promises->forward_only ||
+            rp_ledger_is_partial(verifier, iteration))
+            continue;
+        check_optimizer(verifier, *ledger, iteration, past, t >= last_actions);
+    }
+}
+
+void
+rp_ledger_forget_before(RpVerifier *verifier, guint32 iteration)
+{
+    if (verifier->ledgers == NULL || iteration <= verifier->first_iteration)
+        return;
+    const guint n = MIN(iteration - verifier->first_iteration, verifier->ledgers->len);
+
+    if (n > 0)
+        g_ptr_array_remove_range(verifier->ledgers, 0, n);
+    verifier->first_iteration += n;
+}

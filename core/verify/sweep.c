@@ -1,0 +1,520 @@
+/*
+ * One pass over all accesses in the order of tasks: operands, order and values.
+ *
+ * Every arena is cut into atoms at the borders of its buffers, so that buffers conflict exactly
+ * where they share atoms, and almost always a buffer is one atom. Each atom keeps its last writer
+ * and, for each lane, the last reader since. Tasks come in the order of their ids, which is one
+ * order that the plan allows (rule 3), so it is enough to compare neighbours in an atom's history:
+ *
+ *   write --> read      the read must happen after the write      each such pair ordered: so is,
+ *   read  --> write     the write after every read before it      by transitivity, every pair of
+ *   write --> write     and after the write before it             accesses of which one writes
+ *
+ * Then every order that the plan allows has this same history, and the value that a read finds is
+ * the same in all of them. A buffer holds the value that was last written through it, as long as no
+ * other write has touched its atoms. The values that each task must find and leave stand in rows.c.
+ */
+#include "core/verify/private.h"
+
+/* ---- order ---- */
+
+/* A phase-1 dependency may guard the gradient that a backward reads after its recompute, and
+ * the input of a fused stage under the published convention. */
+static gboolean
+may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
+{
+    if (writer == RP_OLD_TASK)
+        return FALSE;
+    guint8 from = rp_verifier_task(verifier, writer)->kind;
+    guint8 to = rp_verifier_task(verifier, reader)->kind;
+
+    if (from == RP_TASK_ACTGRAD_UPLOAD)
+        return to == RP_TASK_BACKWARD || to == RP_TASK_INPUT_GRADIENT;
+    return from == RP_TASK_ACTIVATION_UPLOAD && to == RP_TASK_FUSED &&
+           verifier->promises->early_fused;
+}
+
+/* Whether a task that may be old has ended whenever @second starts. */
+static gboolean
+is_before(const RpVerifier *verifier, const RpToucher *first, guint32 second)
+{
+    if (first->lane == verifier->lane[second])
+        return first->position < verifier->position[second];
+    return verifier->clocks[verifier->start_row[second] * verifier->stride + first->lane] >=
+           first->position;
+}
+
+static void
+check_order(RpVerifier *verifier, const RpToucher *by, guint32 second, guint32 buffer,
+            gboolean first_writes, gboolean second_writes, RpValueKind wants)
+{
+    const guint32 first = by->task;
+
+    if (first == second || is_before(verifier, by, second) ||
+        (!second_writes && may_come_late(verifier, first, second) &&
+         rp_verifier_before_late(verifier, first, second)))
+        return;
+    rp_verifier_fail_order(verifier, first, second, buffer, first_writes, second_writes, wants);
+}
+
+static RpToucher
+toucher(const RpVerifier *verifier, guint32 task)
+{
+    return (RpToucher){verifier->first_id + task, task, verifier->lane[task],
+                       verifier->position[task]};
+}
+
+static void
+add_reader(RpVerifier *verifier, RpAtom *atom, guint32 task)
+{
+    RpSweep *sweep = verifier->sweep;
+    const RpToucher by = toucher(verifier, task);
+    guint32 index = atom->readers;
+
+    for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, RpReader, index).next) {
+        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
+
+        if (reader->by.lane == by.lane) {
+            reader->by = by;
+            return;
+        }
+    }
+    RpReader fresh = {.by = by, .next = atom->readers};
+    if (sweep->unused != RP_NO_TASK) {
+        atom->readers = sweep->unused;
+        sweep->unused = g_array_index(sweep->readers, RpReader, atom->readers).next;
+        g_array_index(sweep->readers, RpReader, atom->readers) = fresh;
+    } else {
+        atom->readers = sweep->readers->len;
+        g_array_append_val(sweep->readers, fresh);
+    }
+}
+
+static void
+check_and_drop_readers(RpVerifier *verifier, RpAtom *atom, guint32 task, guint32 buffer)
+{
+    RpSweep *sweep = verifier->sweep;
+
+    while (atom->readers != RP_NO_TASK) {
+        guint32 index = atom->readers;
+        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
+
+        check_order(verifier, &reader->by, task, buffer, FALSE, TRUE, RP_VALUE_NONE);
+        atom->readers = reader->next;
+        reader->next = sweep->unused;
+        sweep->unused = index;
+    }
+}
+
+/* ---- values ---- */
+
+/* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
+RpSymbol
+rp_sweep_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer)
+{
+    guint unwritten = 0, broken = 0;
+
+    *writer = RP_NO_TASK;
+    for (guint32 a = 0; a < holder->count; a++) {
+        const RpAtom *atom = &verifier->sweep->atoms[holder->first + a];
+
+        unwritten += atom->writer.task == RP_NO_TASK;
+        if (atom->write != holder->write) {
+            broken++;
+            *writer = atom->writer.task;
+        } else if (broken == 0) {
+            *writer = atom->writer.task;
+        }
+    }
+    if (unwritten > 0 && !verifier->whole)
+        return (RpSymbol){.kind = RP_VALUE_UNKNOWN};
+    if (unwritten == holder->count)
+        return (RpSymbol){.kind = RP_VALUE_INITIAL};
+    return broken > 0 ? (RpSymbol){.kind = RP_VALUE_NONE} : holder->value;
+}
+
+static gboolean
+fits(const RpExpected *row, const RpSymbol *found)
+{
+    if (found->kind == RP_VALUE_UNKNOWN || (row->initial && found->kind == RP_VALUE_INITIAL))
+        return TRUE;
+    return (rp_symbol_is_same(found, &row->wants) &&
+            (row->wants.n == 0 || row->wants.n == found->n) &&
+            (row->wants.session == RP_NONE || row->wants.session == found->session)) ||
+           (row->instead.kind != RP_VALUE_NONE && rp_symbol_is_same(found, &row->instead));
+}
+
+/* ---- operands ---- */
+
+static gboolean
+mode_fits(const RpExpected *row, guint16 mode)
+{
+    return row->mode == RP_MAY_ADD
+               ? (mode == RP_ACCESS_WRITE || mode == (RP_ACCESS_READ | RP_ACCESS_WRITE))
+               : row->mode == mode;
+}
+
+/* The next row that is needed; else one that may be there, or a place that was named before. @cursor:
+ * where it is likely to stand. */
+static RpExpected *
+match(GArray *rows, const RpAccess *access, guint *cursor)
+{
+    RpExpected *other = NULL;
+
+    if (*cursor < rows->len) {
+        RpExpected *row = &g_array_index(rows, RpExpected, *cursor);
+
+        if (row->buffer == access->buffer && row->role == access->role && !row->seen &&
+            mode_fits(row, access->mode)) {
+            ++*cursor;
+            return row;
+        }
+    }
+    for (guint i = 0; i < rows->len; i++) {
+        RpExpected *row = &g_array_index(rows, RpExpected, i);
+
+        if (row->role != access->role || !mode_fits(row, access->mode) ||
+            (row->buffer != RP_NONE && row->buffer != access->buffer))
+            continue;
+        if (!row->seen && !row->optional) {
+            *cursor = i + 1;
+            return row;
+        }
+        if (other == NULL && (!row->seen || row->buffer != RP_NONE))
+            other = row;
+    }
+    return other;
+}
+
+/* An access of a layer's buffer that the table has elsewhere: it is matched with a row that it seems
+ * to be, so that values are followed. @found: (nullable): the value that the row must want */
+static RpExpected *
+match_elsewhere(GArray *rows, const RpAccess *access, const RpSymbol *found)
+{
+    for (guint i = 0; i < rows->len; i++) {
+        RpExpected *row = &g_array_index(rows, RpExpected, i);
+
+        if (row->buffer != RP_NONE && !row->seen && row->role == access->role &&
+            mode_fits(row, access->mode) && (found == NULL || fits(row, found)))
+            return row;
+    }
+    return NULL;
+}
+
+static void
+fail_operand(RpVerifier *verifier, guint32 index, const RpAccess *access)
+{
+    const RpBuffer *buffer = rp_plan_buffer(verifier->plan, access->buffer);
+
+    rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                     "buffer %u (%s) is none that the task %s as %s", access->buffer,
+                     rp_buffer_category_name((RpBufferCategory)buffer->category),
+                     access->mode == RP_ACCESS_READ ? "may read" : "may write",
+                     rp_access_role_name((RpAccessRole)access->role));
+}
+
+/* Where it lies, and whether it is large enough. */
+static void
+check_place(RpVerifier *verifier, guint32 index, const RpAccess *access, const RpExpected *row)
+{
+    const RpBuffer *buffer = rp_plan_buffer(verifier->plan, access->buffer);
+    const guint32 arena = row->device
+                              ? rp_plan_lane_device(verifier->plan, verifier->tasks[index].lane)
+                              : rp_plan_gpus(verifier->plan);
+    const char *role = rp_access_role_name((RpAccessRole)access->role);
+
+    if (row->buffer != RP_NONE)
+        return;
+    if (verifier->claimed[access->buffer])
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "the %s of the task lies where a table has something else (buffer %u)",
+                         role, access->buffer);
+    else if (buffer->arena != arena)
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "the %s of the task lies in the wrong memory (buffer %u)", role,
+                         access->buffer);
+    else if ((row->categories >> buffer->category & 1) == 0)
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "the %s of the task lies among the %s (buffer %u)", role,
+                         rp_buffer_category_name((RpBufferCategory)buffer->category),
+                         access->buffer);
+    else if (buffer->bytes < row->bytes)
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "the %s of the task takes %" G_GUINT64_FORMAT
+                         " bytes, buffer %u has %" G_GUINT64_FORMAT,
+                         role, row->bytes, access->buffer, buffer->bytes);
+}
+
+static void
+check_transferred(RpVerifier *verifier, guint32 index, const RpTask *task)
+{
+    if (!rp_task_is_transfer(task) || task->kind >= RP_TASK_PARAMETER_UPLOAD)
+        return;
+    const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
+    const guint64 bytes = task->kind == RP_TASK_SAVED_DOWNLOAD || task->kind == RP_TASK_SAVED_UPLOAD
+                              ? layer->saved_bytes
+                              : layer->input_bytes;
+
+    if (task->bytes != bytes)
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "%" G_GUINT64_FORMAT
+                         " bytes are transferred, the value has %" G_GUINT64_FORMAT,
+                         task->bytes, bytes);
+}
+
+/* ---- the pass ---- */
+
+/* A slot's first action begins a sum, and the last lets go of all of it. */
+typedef struct {
+    gboolean leaves;
+    RpSymbol sum; /* with this task's */
+} Sums;
+
+static void
+check_mode(RpVerifier *verifier, guint32 index, const RpAccess *access, const RpExpected *row)
+{
+    const gboolean adds = (access->mode & RP_ACCESS_READ) != 0;
+
+    if (row->right_mode != 0 && row->right_mode != access->mode)
+        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index, "%s",
+                         adds ? "the first round is added to what was there before"
+                              : "the sum of the rounds before is overwritten");
+    if (row->role == RP_ROLE_SUM &&
+        rp_ledger_begin_sum(verifier, rp_verifier_task(verifier, index), row->wants.of,
+                            row->wants.item) != adds &&
+        !rp_ledger_is_partial(verifier, row->wants.iteration))
+        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index, "%s",
+                         adds ? "the slot's first gradients are added to what was there"
+                              : "gradients of the slot overwrite those before them");
+}
+
+/* The value that the access leaves in the buffer, which holds @found. */
+static RpSymbol
+value_left(const RpExpected *row, const RpAccess *access, const RpSymbol *found)
+{
+    RpSymbol left;
+
+    if (row == NULL)
+        return (RpSymbol){.kind = RP_VALUE_NONE};
+    left = row->leaves;
+    if (!row->gathers || (row->role == RP_ROLE_SUM && access->mode == RP_ACCESS_WRITE))
+        return left;
+    if (found->kind == RP_VALUE_UNKNOWN)
+        return *found;
+    if (rp_symbol_is_same(found, &left) && found->session == left.session)
+        left.n = found->n + (row->again ? 0 : left.n);
+    return left;
+}
+
+static void
+sweep_access(RpVerifier *verifier, guint32 index, const RpAccess *access, RpExpected *row,
+             const RpSymbol *found, guint32 writer, Sums *sums)
+{
+    RpSweep *sweep = verifier->sweep;
+    RpHolder *holder = &sweep->holders[access->buffer];
+    const gboolean reads = (access->mode & RP_ACCESS_READ) != 0;
+    const gboolean writes = (access->mode & RP_ACCESS_WRITE) != 0;
+    const RpValueKind wants = reads && row != NULL ? (RpValueKind)row->wants.kind : RP_VALUE_NONE;
+
+    if (holder->count == 0)
+        return;
+    if (wants != RP_VALUE_NONE) {
+        if (row->any_item) {
+            RpExpected any = *row;
+
+            any.wants.item = found->item;
+            if (fits(&any, found))
+                row->got = found->kind == RP_VALUE_UNKNOWN ? row->wants.item : found->item;
+        } else if (!fits(row, found)) {
+            rp_verifier_fail_value(verifier, index, row, row->wants, access->buffer, found, writer);
+        }
+    }
+    for (guint32 a = 0; a < holder->count; a++) {
+        RpAtom *atom = &sweep->atoms[holder->first + a];
+
+        if (atom->writer.task != RP_NO_TASK)
+            check_order(verifier, &atom->writer, index, access->buffer, TRUE, writes, wants);
+        if (writes)
+            check_and_drop_readers(verifier, atom, index, access->buffer);
+        else
+            add_reader(verifier, atom, index);
+    }
+    if (!writes)
+        return;
+    holder->value = value_left(row, access, found);
+    holder->write = ++sweep->n_writes;
+    for (guint32 a = 0; a < holder->count; a++) {
+        RpAtom *atom = &sweep->atoms[holder->first + a];
+
+        atom->writer = toucher(verifier, index);
+        atom->write = holder->write;
+    }
+    if (row != NULL && row->role == RP_ROLE_SUM)
+        sums->sum = holder->value;
+    sums->leaves = sums->leaves || (row != NULL && row->role == RP_ROLE_LEAVING);
+}
+
+/* Gradients leave when all micro-batches of the slot have added to them; layer by layer, in its last. */
+static void
+check_leaving(RpVerifier *verifier, guint32 index, const Sums *sums)
+{
+    const RpPlanPromises *promises = verifier->promises;
+    guint all = verifier->micro_batches / (promises->resident_weights ? 1 : verifier->rounds);
+    guint missing = 0;
+
+    if (!sums->leaves)
+        return;
+    if (promises->kept_sums && !promises->wide_gradients)
+        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                         "gradients of rounds are added up that are not fp32");
+    if (sums->sum.kind != RP_VALUE_SUM)
+        return;
+    if (promises->layerwise) {
+        const guint n = rp_plan_stage(verifier->plan, 0)->layers.count;
+
+        all *= n;
+        missing = n - 1;
+    }
+    if (sums->sum.n + missing < all)
+        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
+                         "the slot's gradients leave before they are complete");
+}
+
+/* Rounds that stand apart may stand in any of the layer's buffers, but each must be in one. */
+static void
+check_rounds(RpVerifier *verifier, guint32 index, GArray *rows, guint first)
+{
+    const RpExpected *row = &g_array_index(rows, RpExpected, first);
+    guint end = first;
+    gboolean seen = TRUE;
+
+    while (end < rows->len && g_array_index(rows, RpExpected, end).any_item &&
+           g_array_index(rows, RpExpected, end).wants.of == row->wants.of)
+        seen = g_array_index(rows, RpExpected, end++).seen && seen;
+    for (guint r = 0; r < end - first; r++) {
+        const RpSymbol nothing = {.kind = RP_VALUE_NONE};
+        RpSymbol wants = row->wants;
+        guint i = first;
+
+        while (i < end && g_array_index(rows, RpExpected, i).got != r)
+            i++;
+        wants.item = r;
+        if (i == end)
+            rp_verifier_fail_value(verifier, index, row, wants, seen ? row->buffer : RP_NONE,
+                                   &nothing, RP_NO_TASK);
+    }
+}
+
+static void
+check_rest(RpVerifier *verifier, guint32 index, GArray *rows)
+{
+    guint32 layer = RP_NONE;
+
+    for (guint i = 0; i < rows->len; i++) {
+        const RpExpected *row = &g_array_index(rows, RpExpected, i);
+        const RpSymbol nothing = {.kind = RP_VALUE_NONE};
+
+        if (row->any_item) {
+            if (row->wants.of != layer)
+                check_rounds(verifier, index, rows, i);
+            layer = row->wants.of;
+            continue;
+        }
+        if (row->seen || row->optional)
+            continue;
+        if (row->wants.kind != RP_VALUE_NONE && (row->mode & RP_ACCESS_READ) != 0 &&
+            row->mode != RP_MAY_ADD)
+            rp_verifier_fail_value(verifier, index, row, row->wants, RP_NONE, &nothing, RP_NO_TASK);
+        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+                         "the task accesses no %s, or not as it must",
+                         rp_access_role_name((RpAccessRole)row->role));
+    }
+}
+
+/* Finds the row of an access, and checks both. */
+static void
+sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArray *rows,
+              guint *cursor, Sums *sums)
+{
+    guint32 writer;
+    const RpSymbol found =
+        rp_sweep_find(verifier, &verifier->sweep->holders[access->buffer], &writer);
+    RpExpected *row = match(rows, access, cursor);
+    RpExpected *other = NULL;
+
+    if (row == NULL)
+        other = match_elsewhere(rows, access, NULL);
+    else if (row->buffer != RP_NONE && access->mode == RP_ACCESS_READ && !row->any_item &&
+             row->wants.kind != RP_VALUE_NONE && !fits(row, &found))
+        other = match_elsewhere(rows, access, &found);
+    if (row == NULL || other != NULL) {
+        fail_operand(verifier, index, access);
+        row = other;
+    } else {
+        check_place(verifier, index, access, row);
+    }
+    if (row != NULL) {
+        row->again = row->seen;
+        row->seen = TRUE;
+        if (row->mode == RP_MAY_ADD)
+            check_mode(verifier, index, access, row);
+    }
+    sweep_access(verifier, index, access, row, &found, writer, sums);
+}
+
+static void
+sweep_task(RpVerifier *verifier, guint32 index)
+{
+    GArray *rows;
+    const RpTask *task = rp_verifier_task(verifier, index);
+    const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
+    Sums sums = {.leaves = FALSE};
+    guint32 session = 0;
+    guint cursor = 0;
+
+    rp_ledger_enter(verifier, index, &session);
+    if (!verifier->full)
+        return;
+    rows = verifier->sweep->expected;
+    rp_verifier_expect(verifier, task, session, rows);
+    for (guint i = 0; i < task->access_count; i++)
+        sweep_operand(verifier, index, &accesses[i], rows, &cursor, &sums);
+    check_rest(verifier, index, rows);
+    check_leaving(verifier, index, &sums);
+    check_transferred(verifier, index, task);
+}
+
+/* A saved tensor goes from one action to another. */
+static void
+check_saving(RpVerifier *verifier)
+{
+    for (guint l = 0; l < verifier->n_layers && !verifier->promises->forward_only; l++)
+        if (rp_plan_layer(verifier->plan, l)->saved_bytes > 0 &&
+            verifier->forward_of[l] == verifier->backward_of[l])
+            rp_verifier_fail(verifier, RP_RULE_ACTIONS,
+                             rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0,
+                                                     verifier->forward_of[l], FALSE),
+                             RP_NO_TASK,
+                             "layer %u saves something, and its forward and backward are of one "
+                             "stage",
+                             l);
+}
+
+void
+rp_verify_sweep(RpVerifier *verifier)
+{
+    if (verifier->full && verifier->sweep == NULL) {
+        verifier->sweep = g_new(RpSweep, 1);
+        *verifier->sweep = (RpSweep){.unused = RP_NO_TASK};
+        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(RpReader));
+        verifier->sweep->expected = g_array_new(FALSE, FALSE, sizeof(RpExpected));
+    }
+    if (verifier->full && (verifier->sweep->atoms == NULL ||
+                           verifier->sweep->n_buffers != rp_plan_n_buffers(verifier->plan)))
+        rp_sweep_cut_arenas(verifier);
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++)
+        sweep_task(verifier, i);
+    if (verifier->full)
+        check_saving(verifier);
+    rp_ledger_check(verifier);
+}
