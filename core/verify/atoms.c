@@ -181,3 +181,28 @@ rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
     g_clear_pointer(&verifier->old, g_array_unref);
     verifier->old = old;
 }
+
+/* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
+RpSymbol
+rp_holder_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer)
+{
+    guint unwritten = 0, broken = 0;
+
+    *writer = RP_NO_TASK;
+    for (guint32 a = 0; a < holder->count; a++) {
+        const RpAtom *atom = &verifier->sweep->atoms[holder->first + a];
+
+        unwritten += atom->writer.task == RP_NO_TASK;
+        if (atom->write != holder->write) {
+            broken++;
+            *writer = atom->writer.task;
+        } else if (broken == 0) {
+            *writer = atom->writer.task;
+        }
+    }
+    if (unwritten > 0 && !verifier->whole)
+        return (RpSymbol){.kind = RP_VALUE_UNKNOWN};
+    if (unwritten == holder->count)
+        return (RpSymbol){.kind = RP_VALUE_INITIAL};
+    return broken > 0 ? (RpSymbol){.kind = RP_VALUE_NONE} : holder->value;
+}

@@ -325,7 +325,7 @@ is_overwritten(const RpVerifier *verifier, const Maker *maker, guint32 reader, g
             !touches(verifier, reader, accesses[i].buffer, RP_ACCESS_READ, read_as))
             continue;
         const RpSymbol found =
-            rp_sweep_find(verifier, &verifier->sweep->holders[accesses[i].buffer], &writer);
+            rp_holder_find(verifier, &verifier->sweep->holders[accesses[i].buffer], &writer);
         if (!rp_symbol_is_same(&found, wants) && writer != maker->task)
             return TRUE;
     }

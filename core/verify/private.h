@@ -368,7 +368,7 @@ rp_symbol_is_same(const RpSymbol *a, const RpSymbol *b)
 }
 
 /* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
-RpSymbol rp_sweep_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer);
+RpSymbol rp_holder_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer);
 
 /* ---- missing.c ---- */
 

@@ -108,31 +108,6 @@ check_and_drop_readers(RpVerifier *verifier, RpAtom *atom, guint32 task, guint32
 
 /* ---- values ---- */
 
-/* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
-RpSymbol
-rp_sweep_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer)
-{
-    guint unwritten = 0, broken = 0;
-
-    *writer = RP_NO_TASK;
-    for (guint32 a = 0; a < holder->count; a++) {
-        const RpAtom *atom = &verifier->sweep->atoms[holder->first + a];
-
-        unwritten += atom->writer.task == RP_NO_TASK;
-        if (atom->write != holder->write) {
-            broken++;
-            *writer = atom->writer.task;
-        } else if (broken == 0) {
-            *writer = atom->writer.task;
-        }
-    }
-    if (unwritten > 0 && !verifier->whole)
-        return (RpSymbol){.kind = RP_VALUE_UNKNOWN};
-    if (unwritten == holder->count)
-        return (RpSymbol){.kind = RP_VALUE_INITIAL};
-    return broken > 0 ? (RpSymbol){.kind = RP_VALUE_NONE} : holder->value;
-}
-
 static gboolean
 fits(const RpExpected *row, const RpSymbol *found)
 {
@@ -438,7 +413,7 @@ sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArra
 {
     guint32 writer;
     const RpSymbol found =
-        rp_sweep_find(verifier, &verifier->sweep->holders[access->buffer], &writer);
+        rp_holder_find(verifier, &verifier->sweep->holders[access->buffer], &writer);
     RpExpected *row = match(rows, access, cursor);
     RpExpected *other = NULL;
 
