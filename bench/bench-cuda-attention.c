@@ -16,7 +16,7 @@
 #include <glib.h>
 
 #include "bench/cuda-time.h"
-#include "exec/cuda/attention/ways.h"
+#include "exec/cuda/attention/variants.h"
 
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)
@@ -27,9 +27,9 @@ typedef void (*Launcher)(RpKernelStream *stream, const RpAttentionArgs *args);
 
 typedef struct {
     RpKernelStream *stream;
-    Launcher launch; /* NULL: backward by @way */
+    Launcher launch; /* NULL: backward by @variant */
     const RpAttentionArgs *args;
-    RpBackwardWay way;
+    RpBackwardVariant variant;
 } Run;
 
 static void
@@ -40,7 +40,7 @@ launch_once(const void *data)
     if (run->launch != NULL)
         run->launch(run->stream, run->args);
     else
-        rp_bench_must(rp_cuda_attention_backward_by(run->way, run->args, NULL), "backward");
+        rp_bench_must(rp_cuda_attention_backward_by(run->variant, run->args, NULL), "backward");
 }
 
 /* @what: 1 forward, 2.5 backward */
@@ -54,25 +54,25 @@ count_flop(const RpAttentionArgs *args, double what)
 
 /* Runs the backward by all kernel variants whose name contains @name, one after the other. */
 static void
-print_ways(RpKernelStream *stream, const RpAttentionArgs *args, const char *name)
+print_variants(RpKernelStream *stream, const RpAttentionArgs *args, const char *name)
 {
-    Run of_way[RP_N_BACKWARD_WAYS];
-    RpBenchRun runs[RP_N_BACKWARD_WAYS];
-    double ms[RP_N_BACKWARD_WAYS];
+    Run of_variant[RP_N_BACKWARD_VARIANTS];
+    RpBenchRun runs[RP_N_BACKWARD_VARIANTS];
+    double ms[RP_N_BACKWARD_VARIANTS];
     guint n = 0;
 
-    for (guint way = 0; way < RP_N_BACKWARD_WAYS; way++) {
-        if (!rp_cuda_backward_way_can((RpBackwardWay)way, args) ||
-            strstr(rp_cuda_backward_way_name((RpBackwardWay)way), name) == NULL)
+    for (guint variant = 0; variant < RP_N_BACKWARD_VARIANTS; variant++) {
+        if (!rp_cuda_backward_variant_can((RpBackwardVariant)variant, args) ||
+            strstr(rp_cuda_backward_variant_name((RpBackwardVariant)variant), name) == NULL)
             continue;
-        of_way[n] = (Run){stream, NULL, args, (RpBackwardWay)way};
-        runs[n] = (RpBenchRun){launch_once, &of_way[n]};
+        of_variant[n] = (Run){stream, NULL, args, (RpBackwardVariant)variant};
+        runs[n] = (RpBenchRun){launch_once, &of_variant[n]};
         n++;
     }
     rp_bench_medians_ms(stream, NULL, runs, n, 0, ms);
     for (guint i = 0; i < n; i++)
         printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f\n", args->max_length, args->sequences,
-               rp_cuda_backward_way_name(of_way[i].way), "backward", ms[i],
+               rp_cuda_backward_variant_name(of_variant[i].variant), "backward", ms[i],
                count_flop(args, 2.5) / ms[i] * 1e-9);
     fflush(stdout);
 }
@@ -96,7 +96,8 @@ print_pass(RpKernelStream *stream, Launcher launch, const RpAttentionArgs *args,
 }
 
 static void
-run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequences, const char *way)
+run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequences,
+    const char *variant)
 {
     const RpKernels *kernels = rp_cuda_kernels();
     int32_t starts[16];
@@ -116,27 +117,27 @@ run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequenc
             continue;
         args->workspace = rp_bench_memory(MAX(kernels->attention_forward_workspace(args),
                                               kernels->attention_backward_workspace(args)));
-        if (way == NULL) {
+        if (variant == NULL) {
             print_pass(stream, kernels->attention_forward, args, 1);
             print_pass(stream, kernels->attention_backward, args, 2.5);
         } else if (choice == RP_ATTENTION_BUILTIN) {
             kernels->attention_forward(stream, args);
         }
         if (choice == RP_ATTENTION_BUILTIN)
-            print_ways(stream, args, way != NULL ? way : "");
+            print_variants(stream, args, variant != NULL ? variant : "");
         rp_bench_must(cudaFree(args->workspace), "cudaFree");
     }
     rp_bench_must(cudaFree(device_starts), "cudaFree");
 }
 
 static gboolean
-parse(int *argc, char ***argv, int *length, int *head_size, char **way)
+parse(int *argc, char ***argv, int *length, int *head_size, char **variant)
 {
     const GOptionEntry known[] = {
         {"length", 0, 0, G_OPTION_ARG_INT, length, "One length alone: 2048, 8192 or 32768", "N"},
         {"head-size", 0, 0, G_OPTION_ARG_INT, head_size, "64 or 128 (default)", "N"},
-        {"way", 0, 0, G_OPTION_ARG_STRING, way, "Ways of backward with this in their names alone",
-         "NAME"},
+        {"way", 0, 0, G_OPTION_ARG_STRING, variant,
+         "Ways of backward with this in their names alone", "NAME"},
         G_OPTION_ENTRY_NULL,
     };
     g_autoptr(GOptionContext) context = g_option_context_new(NULL);
@@ -167,13 +168,13 @@ main(int argc, char **argv)
 
     const size_t n = MOST_TOKENS * HEADS * D, kv_n = MOST_TOKENS * KV_HEADS * D;
     int count = 0, length = 0, head_size = D;
-    g_autofree char *way = NULL;
+    g_autofree char *variant = NULL;
     g_autoptr(GError) error = NULL;
     RpKernelStream *stream;
     RpAttentionArgs args = {
         .dtype = RP_DTYPE_BF16, .tokens = MOST_TOKENS, .heads = HEADS, .kv_heads = KV_HEADS};
 
-    if (!parse(&argc, &argv, &length, &head_size, &way))
+    if (!parse(&argc, &argv, &length, &head_size, &variant))
         return 2;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         return 77;
@@ -196,7 +197,7 @@ main(int argc, char **argv)
     printf("  length  batch  by       pass             ms  TFLOP/s\n");
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
         if (length == 0 || (size_t)length == shapes[i].length)
-            run(stream, &args, shapes[i].length, shapes[i].sequences, way);
+            run(stream, &args, shapes[i].length, shapes[i].sequences, variant);
     rp_cuda_stream_free(stream);
     return 0;
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "bench/cuda-time.h"
-#include "exec/cuda/grouped/ways.h"
+#include "exec/cuda/grouped/variants.h"
 
 #define MOST_EXPERTS 128
 
@@ -33,7 +33,7 @@ static const Entry entries[] = {
 };
 
 typedef struct {
-    char *model, *way, *gradients;
+    char *model, *variant, *gradients;
     int tokens;
     gboolean half_sums;
     double warm_up_s;
@@ -44,16 +44,16 @@ typedef struct {
     cudaStream_t lane;
     RpGroupedMatmulArgs args;
     int32_t offsets[MOST_EXPERTS + 1];
-    RpGroupedWay way;
+    RpGroupedVariant variant;
     void *workspace; /* cuBLASLt's */
 } Run;
 
 static void
-run_way(const void *data)
+run_variant(const void *data)
 {
     const Run *run = data;
 
-    rp_bench_must(rp_cuda_grouped_matmul_by(run->way, &run->args, run->lane), "grouped matmul");
+    rp_bench_must(rp_cuda_grouped_matmul_by(run->variant, &run->args, run->lane), "grouped matmul");
 }
 
 static const void *
@@ -123,11 +123,12 @@ set_rows(Run *run, gboolean skewed)
 }
 
 static gboolean
-is_timed(const Run *run, guint way, const Options *options)
+is_timed(const Run *run, guint variant, const Options *options)
 {
-    return rp_cuda_grouped_way_can((RpGroupedWay)way, &run->args) &&
-           (options->way == NULL ||
-            strstr(rp_cuda_grouped_way_name((RpGroupedWay)way), options->way) != NULL);
+    return rp_cuda_grouped_variant_can((RpGroupedVariant)variant, &run->args) &&
+           (options->variant == NULL ||
+            strstr(rp_cuda_grouped_variant_name((RpGroupedVariant)variant), options->variant) !=
+                NULL);
 }
 
 static void
@@ -135,29 +136,29 @@ print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *
 {
     const RpGroupedMatmulArgs *args = &run->args;
     const double flop = 2.0 * (double)args->rows * (double)entry->out * (double)entry->in;
-    Run of_way[RP_N_GROUPED_WAYS];
-    RpBenchRun runs[RP_N_GROUPED_WAYS];
-    double ms[RP_N_GROUPED_WAYS];
+    Run of_variant[RP_N_GROUPED_VARIANTS];
+    RpBenchRun runs[RP_N_GROUPED_VARIANTS];
+    double ms[RP_N_GROUPED_VARIANTS];
     guint n = 0, at = 0;
 
-    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
-        if (!is_timed(run, way, options))
+    for (guint variant = RP_GROUPED_ANY + 1; variant < RP_N_GROUPED_VARIANTS; variant++) {
+        if (!is_timed(run, variant, options))
             continue;
-        of_way[n] = *run;
-        of_way[n].way = (RpGroupedWay)way;
-        runs[n] = (RpBenchRun){run_way, &of_way[n]};
+        of_variant[n] = *run;
+        of_variant[n].variant = (RpGroupedVariant)variant;
+        runs[n] = (RpBenchRun){run_variant, &of_variant[n]};
         n++;
     }
     runs[n] = (RpBenchRun){run_loop, run};
     rp_bench_medians_ms(run->stream, run->lane, runs, n + 1, options->warm_up_s, ms);
     printf("%-15s %-9s %6zu %4s %s ", entry->model, entry->matrix, args->rows, skewed ? "1.8" : "1",
-           rp_matmul_forms[args->form]);
-    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++) {
-        if (!is_timed(run, way, options))
+           rp_matmul_layouts[args->form]);
+    for (guint variant = RP_GROUPED_ANY + 1; variant < RP_N_GROUPED_VARIANTS; variant++) {
+        if (!is_timed(run, variant, options))
             printf(" %14s", "-");
         else
             printf(" %13.0f%c", flop * 1e-9 / ms[at++],
-                   rp_cuda_grouped_way_of(args) == (int)way ? '*' : ' ');
+                   rp_cuda_grouped_variant_of(args) == (int)variant ? '*' : ' ');
     }
     printf(" %6.0f\n", flop * 1e-9 / ms[n]);
     fflush(stdout);
@@ -171,7 +172,7 @@ bench_entry(Run *run, const Entry *entry, const Options *options, const void *x,
     const RpDtype dtype = options->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
 
     for (guint i = 0; i < 6; i++) {
-        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const RpMatmulLayout form = (RpMatmulLayout)(i % 3);
         const gboolean adds = form == RP_MATMUL_TN;
         const gboolean forward = form == RP_MATMUL_NT;
 
@@ -225,8 +226,8 @@ bench(RpKernelStream *stream, cudaStream_t lane, const Options *options)
 
     run.args.offsets = rp_bench_memory((MOST_EXPERTS + 1) * sizeof(int32_t));
     printf("%-15s %-9s %6s %4s form", "model", "matrix", "rows", "skew");
-    for (guint way = RP_GROUPED_ANY + 1; way < RP_N_GROUPED_WAYS; way++)
-        printf("%14s ", rp_cuda_grouped_way_name((RpGroupedWay)way));
+    for (guint variant = RP_GROUPED_ANY + 1; variant < RP_N_GROUPED_VARIANTS; variant++)
+        printf("%14s ", rp_cuda_grouped_variant_name((RpGroupedVariant)variant));
     printf("%6s\n", "loop");
     for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
         if (is_wanted(&entries[i], options))
@@ -238,7 +239,7 @@ parse(int *argc, char ***argv, Options *options)
 {
     const GOptionEntry known[] = {
         {"model", 0, 0, G_OPTION_ARG_STRING, &options->model, "One model alone", "NAME"},
-        {"way", 0, 0, G_OPTION_ARG_STRING, &options->way,
+        {"way", 0, 0, G_OPTION_ARG_STRING, &options->variant,
          "Ways with this in their names, and the loop, alone", "NAME"},
         {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
         {"gradients", 0, 0, G_OPTION_ARG_STRING, &options->gradients,
@@ -306,7 +307,7 @@ main(int argc, char **argv)
     bench(stream, lane, &options);
     rp_cuda_stream_free(stream);
     g_free(options.model);
-    g_free(options.way);
+    g_free(options.variant);
     g_free(options.gradients);
     return 0;
 }

@@ -44,7 +44,7 @@ typedef struct Entry {
     const char *name, *shape;
     void (*run)(const Bench *bench, const struct Entry *entry);
     double bytes, operations; /* one is 0 */
-    RpMatmulForm form;
+    RpMatmulLayout form;
     size_t m, n, k;  /* sizes of a matmul; m, n: rows and columns of a norm */
     RpLowbit packed; /* format of an expansion */
     gboolean head;   /* a matmul of the head */

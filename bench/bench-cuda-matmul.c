@@ -14,14 +14,14 @@
 
 typedef struct {
     const char *name;
-    RpMatmulForm form; /* TN: += to fp32 */
+    RpMatmulLayout form; /* TN: += to fp32 */
     gboolean residual, accumulate;
     size_t m, n, k;
 } Shape;
 
 typedef struct {
     const RpKernels *kernels;
-    RpKernelStream *streams[RP_MATMUL_MOST_WAYS];
+    RpKernelStream *streams[RP_MATMUL_MAX_VARIANTS];
     void *a, *b, *residual, *c, *workspace;
 } Bench;
 
@@ -78,15 +78,15 @@ print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double wa
 {
     const size_t bytes = shape->m * shape->n * (shape->form == RP_MATMUL_TN ? 4 : 2);
     const double flop = 2 * (double)shape->m * (double)shape->n * (double)shape->k;
-    gboolean same[RP_MATMUL_MOST_WAYS];
-    Timed timed[RP_MATMUL_MOST_WAYS];
-    RpBenchRun runs[RP_MATMUL_MOST_WAYS];
-    double ms[RP_MATMUL_MOST_WAYS];
+    gboolean same[RP_MATMUL_MAX_VARIANTS];
+    Timed timed[RP_MATMUL_MAX_VARIANTS];
+    RpBenchRun runs[RP_MATMUL_MAX_VARIANTS];
+    double ms[RP_MATMUL_MAX_VARIANTS];
     g_autofree void *first = NULL;
     char text[64];
     guint n = 0;
 
-    for (guint rank = 0; rank < RP_MATMUL_MOST_WAYS; rank++) {
+    for (guint rank = 0; rank < RP_MATMUL_MAX_VARIANTS; rank++) {
         timed[rank] = (Timed){bench, shape, rank};
         runs[rank] = (RpBenchRun){multiply, &timed[rank]};
         g_autofree void *product = product_of(&timed[rank]);
@@ -99,7 +99,7 @@ print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double wa
     if (n > 0)
         rp_bench_medians_ms(bench->streams[0], lane, runs, n, warm_up_s, ms);
     g_snprintf(text, sizeof text, "%zu x %zu x %zu", shape->m, shape->n, shape->k);
-    printf("%-16s %-2s %-22s", shape->name, rp_matmul_forms[shape->form], text);
+    printf("%-16s %-2s %-22s", shape->name, rp_matmul_layouts[shape->form], text);
     for (guint rank = 0; rank < n; rank++)
         printf(" %6.0f%s", flop / ms[rank] * 1e-9, same[rank] ? " =" : "  ");
     printf("\n");
@@ -186,7 +186,7 @@ main(int argc, char **argv)
     bench.residual = rp_bench_random(RP_DTYPE_BF16, T * C, 1);
     bench.c = rp_bench_memory(c);
     bench.workspace = rp_bench_memory(bench.kernels->matmul_workspace(&(RpMatmulArgs){.m = 1}));
-    for (guint rank = 0; rank < RP_MATMUL_MOST_WAYS; rank++) {
+    for (guint rank = 0; rank < RP_MATMUL_MAX_VARIANTS; rank++) {
         bench.streams[rank] = rp_cuda_stream_new(0, lane, &error);
         if (bench.streams[rank] == NULL) {
             fprintf(stderr, "%s\n", error->message);
@@ -198,7 +198,7 @@ main(int argc, char **argv)
            RP_BENCH_REPEATS, warm_up_s);
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
         print_shape(&bench, lane, &shapes[i], warm_up_s);
-    for (guint rank = 0; rank < RP_MATMUL_MOST_WAYS; rank++)
+    for (guint rank = 0; rank < RP_MATMUL_MAX_VARIANTS; rank++)
         rp_cuda_stream_free(bench.streams[rank]);
     return 0;
 }

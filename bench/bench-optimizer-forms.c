@@ -30,7 +30,7 @@
 
 static const struct {
     const char *name;
-    RpOptimizerForm form;
+    RpStateFormat form;
 } forms[] = {
     {"fp32", {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32}},
     {"bf16", {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16}},
@@ -123,18 +123,18 @@ invert_share(gsize first, gsize n, gpointer data)
 static double
 copy_bytes_per_s(const Memory *memory, double seconds)
 {
-    const RpPoolFunc ways[] = {copy_share, stream_share, invert_share};
+    const RpPoolFunc variants[] = {copy_share, stream_share, invert_share};
     const gint64 begin_us = g_get_monotonic_time();
     const gsize bytes = COPIED * rp_pool_n_threads(memory->pool);
     const gsize half = memory->n * STATE / 2 / bytes * bytes;
     double best_s = G_MAXDOUBLE;
 
     for (gsize at = 0; seconds_since(begin_us) < seconds; at = (at + bytes) % half)
-        for (guint way = 0; way < G_N_ELEMENTS(ways); way++) {
+        for (guint variant = 0; variant < G_N_ELEMENTS(variants); variant++) {
             Copy copy = {memory->state + at, memory->state + half + at};
             const gint64 start_us = g_get_monotonic_time();
 
-            rp_pool_run(memory->pool, 0, bytes, 4096, ways[way], &copy);
+            rp_pool_run(memory->pool, 0, bytes, 4096, variants[variant], &copy);
             best_s = MIN(best_s, seconds_since(start_us));
             at = (at + bytes) % half;
         }
@@ -144,7 +144,7 @@ copy_bytes_per_s(const Memory *memory, double seconds)
 /* Parameters per second of a layer of @n, stepped @span at a time by @pool; the fastest of @count spans in
  * a row. */
 static double
-parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpOptimizerForm form,
+parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpStateFormat form,
                  gsize n, gsize span, guint count, double seconds)
 {
     const gint64 begin_us = g_get_monotonic_time();
@@ -187,14 +187,14 @@ parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpOp
 /* Counts the state once read and once written, the gradient, and the published weight of a
  * parameter. */
 static double
-bytes_of(RpOptimizerForm form)
+bytes_of(RpStateFormat form)
 {
     return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
 }
 
 /* Measures one state format and variant. */
 static void
-measure(const Memory *memory, const char *name, RpOptimizerForm form, const RpAdamwOps *ops,
+measure(const Memory *memory, const char *name, RpStateFormat form, const RpAdamwOps *ops,
         double copy, double seconds)
 {
     const double bytes = bytes_of(form);

@@ -32,7 +32,7 @@
 #define ROUNDS_APART 4
 
 /* State formats other than fp32. */
-static const RpOptimizerForm forms[] = {
+static const RpStateFormat forms[] = {
     {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
     {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
     {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16, .shared = TRUE},

@@ -98,7 +98,7 @@ int rp_command_run(const RpCommand *command, int argc, char **argv);
 GQuark rp_cli_error_quark(void);
 typedef enum {
     RP_CLI_ERROR_USAGE,
-    RP_CLI_ERROR_TOLD /* rp_cli_tell() has printed it */
+    RP_CLI_ERROR_REPORTED /* rp_cli_tell() has printed it */
 } RpCliError;
 
 /* Wrong usage. Returns: FALSE */
@@ -111,7 +111,7 @@ gboolean rp_cli_reader_left(void);
  * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
  * does not add up, an unknown model or GPU), else 1. */
 int rp_cli_fail(const char *command, GError *error);
-/* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_TOLD, of exit code 1. */
+/* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_REPORTED, of exit code 1. */
 void rp_cli_tell(const char *command, GError **error);
 
 /* ---- when the process cannot go on (cli/leave.c) ---- */
@@ -349,13 +349,13 @@ typedef struct {
 } RpFormArgs;
 
 /* Errors: of a name that none of them has */
-gboolean rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form,
+gboolean rp_cli_choose_form(const RpFormArgs *args, RpStateFormat *form,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The name of part @index (RP_CLI_FORM_PARTS) of @form, if it is not the default; @setting: (out): its
  * setting. Returns: (nullable) */
 #define RP_CLI_FORM_PARTS 3
-const char *rp_cli_form_name(const RpOptimizerForm *form, guint index, const char **setting);
+const char *rp_cli_form_name(const RpStateFormat *form, guint index, const char **setting);
 
 /* As written; %NULL or 0 = not given. Zero-initialise. */
 typedef struct {

@@ -53,7 +53,7 @@ rp_cli_fail(const char *command, GError *error)
 {
     const int code = is_usage(error) ? RP_EXIT_USAGE : RP_EXIT_FAILED;
 
-    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD)) {
+    if (g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_REPORTED)) {
         g_error_free(error);
         return RP_EXIT_FAILED;
     }
@@ -74,7 +74,7 @@ void
 rp_cli_tell(const char *command, GError **error)
 {
     (void)rp_cli_fail(command, g_steal_pointer(error));
-    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD, "told");
+    g_set_error_literal(error, RP_CLI_ERROR, RP_CLI_ERROR_REPORTED, "told");
 }
 
 gboolean

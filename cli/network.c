@@ -39,7 +39,7 @@ make_sizes(guint sequences, guint tokens, gpointer user_data)
     options.sequences = sequences;
     options.tokens = tokens;
     /* of lengths that are looked at on the way to the longest, those that codes do not take stay plain */
-    options.codes.used = plan->options.codes.used && (guint64)sequences * tokens % 16 == 0;
+    options.fp8.used = plan->options.fp8.used && (guint64)sequences * tokens % 16 == 0;
     options.packed_tokens = tokens; /* there is room for packed data: samples are whole sequences */
     g_autoptr(RpNetwork) network =
         rp_network_new(plan->weights, plan->devices->kernels(), &options);

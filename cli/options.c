@@ -111,7 +111,7 @@ choose(const char *option, const char *text, const char *const *names, int *chos
 }
 
 gboolean
-rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form, GError **error)
+rp_cli_choose_form(const RpFormArgs *args, RpStateFormat *form, GError **error)
 {
     int rule = 0, moments = 0, master = 0;
 
@@ -119,12 +119,12 @@ rp_cli_choose_form(const RpFormArgs *args, RpOptimizerForm *form, GError **error
         !rp_cli_choose("optimizer-state", "optimizer.state", args->moments, &moments, error) ||
         !rp_cli_choose("optimizer-master", "optimizer.master", args->master, &master, error))
         return FALSE;
-    *form = (RpOptimizerForm){(RpUpdateRule)rule, (RpMoments)master, (RpMoments)moments};
+    *form = (RpStateFormat){(RpUpdateRule)rule, (RpMoments)master, (RpMoments)moments};
     return TRUE;
 }
 
 const char *
-rp_cli_form_name(const RpOptimizerForm *form, guint index, const char **setting)
+rp_cli_form_name(const RpStateFormat *form, guint index, const char **setting)
 {
     const struct {
         const char *setting;
@@ -144,7 +144,7 @@ rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask, GError **error)
 {
     int fidelity = 0, recompute = 0, transfers = 0, consistency = 0, optimizer = 0;
     int objective = 0, resident = RP_RESIDENT_AUTO, early = RP_EARLY_AUTO, dispatch = 0;
-    RpOptimizerForm form;
+    RpStateFormat form;
 
     if (!check_given("gpus", args->ask.options.gpus, error) ||
         !check_given("micro-batches", args->ask.options.micro_batches, error) ||

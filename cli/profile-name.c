@@ -63,9 +63,9 @@ rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload 
         .devices = devices,
         .dtype = workload->dtype != NULL ? workload->dtype : "bf16",
         .half_sums = g_strcmp0(workload->accumulate, "fp16") == 0,
-        .matmul = workload->codes_head ? RP_RUN_MATMUL_FP8_HEAD
-                  : workload->codes    ? RP_RUN_MATMUL_FP8
-                                       : 0,
+        .matmul = workload->fp8_head ? RP_RUN_MATMUL_FP8_HEAD
+                  : workload->fp8    ? RP_RUN_MATMUL_FP8
+                                     : 0,
         .lora_rank = workload->lora_rank,
         .lora_targets = workload->lora_targets,
         .base = workload->base,

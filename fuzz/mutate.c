@@ -37,16 +37,16 @@ read_corpus(const char *folder)
 }
 
 static gsize
-pick(GRand *dice, gsize n)
+pick(GRand *random, gsize n)
 {
-    return n == 0 ? 0 : g_rand_int(dice) % n;
+    return n == 0 ? 0 : g_rand_int(random) % n;
 }
 
 /* 1 to 64 bytes, shorter ones more often; no more than @most. */
 static gsize
-pick_length(GRand *dice, gsize most)
+pick_length(GRand *random, gsize most)
 {
-    const gsize length = 1 + pick(dice, (gsize)1 << pick(dice, 7));
+    const gsize length = 1 + pick(random, (gsize)1 << pick(random, 7));
 
     return MIN(length, most);
 }
@@ -54,13 +54,13 @@ pick_length(GRand *dice, gsize most)
 /* One change: a part goes, or some of @other comes, in its place or before it; or bytes become
  * others. */
 static void
-change(GByteArray *input, GBytes *other, GRand *dice)
+change(GByteArray *input, GBytes *other, GRand *random)
 {
     static const char marks[] = "\0\n\"'{}[]:,-+.0123456789eE\\#&* \x7f\x80\xff";
-    const gsize at = pick(dice, input->len), from = pick(dice, g_bytes_get_size(other));
-    const gsize length = pick_length(dice, input->len - at);
-    const gsize n = pick_length(dice, g_bytes_get_size(other) - from);
-    const guint kind = g_rand_int(dice) % 5;
+    const gsize at = pick(random, input->len), from = pick(random, g_bytes_get_size(other));
+    const gsize length = pick_length(random, input->len - at);
+    const gsize n = pick_length(random, g_bytes_get_size(other) - from);
+    const guint kind = g_rand_int(random) % 5;
 
     if (kind < 3) {
         const gsize end = at + (kind < 2 ? length : 0);
@@ -74,9 +74,9 @@ change(GByteArray *input, GBytes *other, GRand *dice)
         g_byte_array_append(input, tail, (guint)n_tail);
     } else if (kind == 3) {
         for (gsize i = 0; i < MIN(length, 4); i++)
-            input->data[at + i] = (guint8)marks[pick(dice, sizeof marks - 1)];
+            input->data[at + i] = (guint8)marks[pick(random, sizeof marks - 1)];
     } else if (length > 0) {
-        input->data[at] ^= (guint8)(1u << pick(dice, 8));
+        input->data[at] ^= (guint8)(1u << pick(random, 8));
     }
     if (input->len > MOST_BYTES)
         g_byte_array_set_size(input, MOST_BYTES);
@@ -100,18 +100,18 @@ main(int argc, char **argv)
     }
     g_log_set_always_fatal(G_LOG_FATAL_MASK | G_LOG_LEVEL_CRITICAL);
     g_autoptr(GPtrArray) corpus = read_corpus(argv[1]);
-    g_autoptr(GRand) dice = g_rand_new_with_seed(SEED);
+    g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
     const guint64 n = g_ascii_strtoull(argv[2], NULL, 10);
 
     for (guint i = 0; i < corpus->len; i++)
         run(g_bytes_get_data(corpus->pdata[i], NULL), g_bytes_get_size(corpus->pdata[i]));
     for (guint64 i = 0; i < n; i++) {
-        GBytes *base = corpus->pdata[pick(dice, corpus->len)];
+        GBytes *base = corpus->pdata[pick(random, corpus->len)];
         g_autoptr(GByteArray) input = g_byte_array_new();
 
         g_byte_array_append(input, g_bytes_get_data(base, NULL), (guint)g_bytes_get_size(base));
-        for (gsize c = 1 + pick(dice, MOST_CHANGES); c > 0; c--)
-            change(input, corpus->pdata[pick(dice, corpus->len)], dice);
+        for (gsize c = 1 + pick(random, MOST_CHANGES); c > 0; c--)
+            change(input, corpus->pdata[pick(random, corpus->len)], random);
         run(input->data, input->len);
     }
     printf("%u files, %" G_GUINT64_FORMAT " inputs made of them, no crash\n", corpus->len, n);

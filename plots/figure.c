@@ -39,7 +39,7 @@ struct _RpFigure {
     char *table;   /* or NULL */
     guint width;
     guint height;
-    guint title_room; /* height of the titles' lines beyond the first, pixels */
+    guint title_space; /* height of the titles' lines beyond the first, pixels */
     GString *data;
     GString *script;
     GPtrArray *commands;
@@ -194,12 +194,12 @@ rp_figure_set_table(RpFigure *figure, const char *csv)
 static const char *
 fitting_font(const RpFigure *figure, const char *text, const char *usual, double character)
 {
-    const double room = (double)figure->width - 16;
+    const double space = (double)figure->width - 16;
     const double length = (double)g_utf8_strlen(text, -1);
 
-    if (!rp_figure_is_narrow(figure) || length * character <= room)
+    if (!rp_figure_is_narrow(figure) || length * character <= space)
         return usual;
-    return length * SMALL_CHARACTER <= room ? "font_small" : "font_tiny";
+    return length * SMALL_CHARACTER <= space ? "font_small" : "font_tiny";
 }
 
 /* Whether @text fits beside the edges in letters so wide. */
@@ -224,9 +224,9 @@ add_title(RpFigure *figure, guint tag, const char *text, guint top, const char *
         font = "font_small";
     rp_text_append(figure->script,
                    "set label %u %s at screen px(10), screen 1 - py(%u) left%s%s%s\n", tag, quoted,
-                   top + figure->title_room, more, font != NULL ? " font " : "",
+                   top + figure->title_space, more, font != NULL ? " font " : "",
                    font != NULL ? font : "");
-    figure->title_room += (n - 1) * TITLE_LINE;
+    figure->title_space += (n - 1) * TITLE_LINE;
 }
 
 void
@@ -329,7 +329,7 @@ script_text(const RpFigure *figure)
 {
     gint more = 0;
     g_autofree char *body =
-        rp_titles_place(figure->script->str, !figure->style.untitled, figure->title_room, &more);
+        rp_titles_place(figure->script->str, !figure->style.untitled, figure->title_space, &more);
     g_autofree char *title = one_line(figure->title);
     g_autofree char *data = g_strconcat(figure->name, ".dat", NULL);
     g_autofree char *quoted_name = rp_gnuplot_quote(figure->name);

@@ -76,7 +76,7 @@ append_moved(GString *script, const char *line, gint more)
 }
 
 char *
-rp_titles_place(const char *script, gboolean titled, guint room, gint *more)
+rp_titles_place(const char *script, gboolean titled, guint space, gint *more)
 {
     g_auto(GStrv) lines = g_strsplit(script, "\n", -1);
     g_autoptr(GString) placed = g_string_new(NULL);
@@ -85,7 +85,7 @@ rp_titles_place(const char *script, gboolean titled, guint room, gint *more)
     for (char **line = lines; *line != NULL; line++)
         if (!is_title(*line))
             top = MIN(top, find_top(*line));
-    *more = (gint)room;
+    *more = (gint)space;
     if (!titled)
         *more = top < G_MAXUINT && top > UNTITLED_TOP ? UNTITLED_TOP - (gint)top : 0;
     for (char **line = lines; *line != NULL; line++) {

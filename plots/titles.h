@@ -27,9 +27,9 @@ char *rp_titles_wrap(const char *text, guint characters, guint *n);
  * rp_titles_place:
  * @script: places below the titles are "screen 1 - py(PIXELS)"
  * @titled: else titles are left out, and all below them moves up
- * @room: height of titles beyond a line each, pixels: all below them moves down by it
+ * @space: height of titles beyond a line each, pixels: all below them moves down by it
  * @more: (out): by how many pixels the figure is higher
  *
  * Returns: (transfer full): the script
  */
-char *rp_titles_place(const char *script, gboolean titled, guint room, gint *more);
+char *rp_titles_place(const char *script, gboolean titled, guint space, gint *more);

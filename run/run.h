@@ -59,11 +59,11 @@ typedef struct {
     gint64 threads;
 } RpRunFileOptimizer;
 
-static inline RpOptimizerForm
+static inline RpStateFormat
 rp_run_optimizer_form(const RpRunFileOptimizer *optimizer)
 {
-    return (RpOptimizerForm){(RpUpdateRule)optimizer->rule, (RpMoments)optimizer->master,
-                             (RpMoments)optimizer->moments};
+    return (RpStateFormat){(RpUpdateRule)optimizer->rule, (RpMoments)optimizer->master,
+                           (RpMoments)optimizer->moments};
 }
 
 typedef struct {

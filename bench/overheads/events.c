@@ -21,7 +21,7 @@
 #define KERNELS 64 /* kernels of a chain; even */
 #define CHAINS 40
 #define WARM_UP 3
-#define ROOM 4096 /* bytes */
+#define SCRATCH 4096 /* bytes */
 #define GATE_NS (2 * G_GINT64_CONSTANT(1000000000))
 
 /* ---- the gate ---- */
@@ -80,7 +80,7 @@ open_side(Side *side, int device, GError **error)
     if (!rp_cuda_ok(cudaSetDevice(device), "cudaSetDevice", error) ||
         !rp_cuda_ok(cudaStreamCreateWithFlags(&side->stream, cudaStreamNonBlocking),
                     "cudaStreamCreate", error) ||
-        !rp_cuda_ok(cudaMalloc(&side->memory, ROOM), "cudaMalloc", error))
+        !rp_cuda_ok(cudaMalloc(&side->memory, SCRATCH), "cudaMalloc", error))
         return FALSE;
     for (guint i = 0; i < G_N_ELEMENTS(side->events); i++)
         if (!rp_cuda_ok(cudaEventCreate(&side->events[i]), "cudaEventCreate", error))
@@ -113,7 +113,7 @@ open_rig(Rig *rig, guint gpus, GError **error)
     /* GPU 0 is current now */
     return rp_cuda_ok(cudaEventCreate(&rig->first), "cudaEventCreate", error) &&
            rp_cuda_ok(cudaEventCreate(&rig->last), "cudaEventCreate", error) &&
-           rp_cuda_ok(cudaHostAlloc(&rig->pinned, ROOM, cudaHostAllocPortable), "cudaHostAlloc",
+           rp_cuda_ok(cudaHostAlloc(&rig->pinned, SCRATCH, cudaHostAllocPortable), "cudaHostAlloc",
                       error);
 }
 
@@ -176,7 +176,7 @@ call(const Rig *rig, Call what, guint i)
     case CALL_LAUNCH:
         return launch(side);
     case CALL_COPY:
-        return cudaMemcpyAsync(side->memory, rig->pinned, ROOM, cudaMemcpyHostToDevice,
+        return cudaMemcpyAsync(side->memory, rig->pinned, SCRATCH, cudaMemcpyHostToDevice,
                                side->stream);
     case CALL_SWITCH:
         return cudaSetDevice(i % 2 == 0 ? 1 : 0);

@@ -188,7 +188,7 @@ measure_devices(Bench *bench, RpProbe *probe)
 {
     RpReport *report = bench->report;
     const gboolean host = bench->ops->host_memory;
-    const gboolean fp8 = bench->ops->kernels()->check_codes(bench->n_devices, NULL);
+    const gboolean fp8 = bench->ops->kernels()->check_fp8(bench->n_devices, NULL);
     g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GError) error = NULL;
     const RpMeasureOptions options = {.devices = bench->n_devices};

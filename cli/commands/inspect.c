@@ -99,7 +99,7 @@ count(Inspected *inspected, GError **error)
 {
     const RpDataset *dataset = inspected->samples.train;
     g_autofree gint32 *ids = NULL, *labels = NULL;
-    gsize room = 0;
+    gsize space = 0;
 
     inspected->lengths = g_array_new(FALSE, FALSE, sizeof(guint64));
     for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
@@ -108,10 +108,10 @@ count(Inspected *inspected, GError **error)
 
         if (!rp_dataset_length(dataset, i, &length, error))
             return FALSE;
-        if (length > room) {
-            room = 2 * (gsize)length;
-            ids = g_renew(gint32, ids, room);
-            labels = g_renew(gint32, labels, room);
+        if (length > space) {
+            space = 2 * (gsize)length;
+            ids = g_renew(gint32, ids, space);
+            labels = g_renew(gint32, labels, space);
         }
         sample = (RpSample){.input_ids = ids, .labels = labels, .capacity = (gsize)length};
         if (!rp_dataset_read(dataset, i, &sample, error))

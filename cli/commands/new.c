@@ -295,18 +295,18 @@ find_fitting(const NewArgs *args, const Data *data, Try *tried, GError **error)
 {
     const struct {
         const char *base, *optimizer;
-    } ways[] = {{args->base, NULL}, {"fp8", NULL}, {"nf4", NULL}, {args->base, "lean"}};
+    } variants[] = {{args->base, NULL}, {"fp8", NULL}, {"nf4", NULL}, {args->base, "lean"}};
     const gboolean adapts = tried->words.lora_rank > 0;
     int sequence = args->sequence != 0 ? args->sequence : data->sequence;
 
     for (;; sequence /= 2) {
         tried->words.batch = most_batch(data, sequence, (guint)tried->words.gpus);
-        for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
+        for (guint i = 0; i < G_N_ELEMENTS(variants); i++) {
             const gboolean packs = i == 1 || i == 2;
 
             if (packs ? !adapts || args->base != NULL : i == 3 && adapts)
                 continue;
-            if (!ask(tried, ways[i].base, ways[i].optimizer, sequence, error))
+            if (!ask(tried, variants[i].base, variants[i].optimizer, sequence, error))
                 return FALSE;
             if (tried->advice->best != NULL)
                 return TRUE;

@@ -368,7 +368,8 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
                                   &options->attention, error))
             return NULL;
     }
-    return rp_measure_ways(probe, rp_network_new(subject->weights, kernels, options), error);
+    return rp_measure_matmul_variants(probe, rp_network_new(subject->weights, kernels, options),
+                                      error);
 }
 
 /* ---- the report ---- */

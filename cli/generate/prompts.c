@@ -153,18 +153,18 @@ choose_length(Generation *generation, const RpGenerateArgs *args, GError **error
     }
 
     const guint positions = rp_model_positions(&generation->model.config);
-    const guint room = positions - generation->longest_prompt;
+    const guint space = positions - generation->longest_prompt;
 
     generation->new_tokens = args->new_tokens > 0 ? (guint)args->new_tokens
                              : all                ? expected
-                                                  : MIN(DEFAULT_NEW_TOKENS, room);
-    if (room > 0 && generation->new_tokens <= room)
+                                                  : MIN(DEFAULT_NEW_TOKENS, space);
+    if (space > 0 && generation->new_tokens <= space)
         return TRUE;
     return rp_cli_refuse(
         error,
         "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
         "the longest prompt, found %u",
-        room, positions, generation->new_tokens);
+        space, positions, generation->new_tokens);
 }
 
 static void

@@ -139,16 +139,16 @@ read_prompt(Talk *talk, const char *prompt, GError **error)
 static gboolean
 choose_length(Talk *talk, guint tokens, GError **error)
 {
-    const guint room = tokens - MIN(tokens, talk->ids->len);
+    const guint space = tokens - MIN(tokens, talk->ids->len);
     const guint asked = (guint)talk->args->new_tokens;
 
-    talk->most_tokens = asked > 0 ? asked : MIN(DEFAULT_NEW_TOKENS, MAX(room, 1));
-    if (talk->most_tokens <= room)
+    talk->most_tokens = asked > 0 ? asked : MIN(DEFAULT_NEW_TOKENS, MAX(space, 1));
+    if (talk->most_tokens <= space)
         return TRUE;
     return rp_cli_refuse(error,
                          "--max-new-tokens: expected at most %u, which %u positions leave after a "
                          "prompt of %u tokens, found %u",
-                         room, tokens, talk->ids->len, talk->most_tokens);
+                         space, tokens, talk->ids->len, talk->most_tokens);
 }
 
 /* Loads the model, for as many @tokens. */
@@ -196,14 +196,14 @@ converse(Talk *talk, GError **error)
     const guint tokens = MIN(rp_model_positions(&talk->model.config), CONVERSATION_TOKENS);
     const gboolean terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     g_autofree char *line = NULL;
-    size_t room = 0;
+    size_t space = 0;
     ssize_t length = 0;
     gboolean good = make_generator(talk, tokens, error);
 
     while (good) {
         if (terminal)
             fputs("> ", stderr);
-        length = getline(&line, &room, stdin);
+        length = getline(&line, &space, stdin);
         if (length < 0)
             break;
         if (length > 0 && line[length - 1] == '\n')

@@ -78,7 +78,7 @@ add_option(GString *page, const GOptionEntry *option)
 }
 
 static void
-add_exit_codes(GString *page)
+add_exit_fp8(GString *page)
 {
     g_string_append(page, ".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage.\n");
 }
@@ -102,7 +102,7 @@ rp_manual_command(GString *page, const RpCommand *command)
             g_string_append(page, ".SH OPTIONS FOR EXPERTS\n");
         add_option(page, &g_array_index(options.entries, GOptionEntry, i));
     }
-    add_exit_codes(page);
+    add_exit_fp8(page);
     g_string_append(page, ".SH SEE ALSO\n.BR roundpipe (1),\n.BR roundpipe\\-run (5)\n");
 }
 
@@ -129,7 +129,7 @@ rp_manual_overview(GString *page, const RpCommand *const *commands)
     list_commands(page, commands, FALSE);
     g_string_append(page, ".SH COMMANDS FOR EXPERTS\n");
     list_commands(page, commands, TRUE);
-    add_exit_codes(page);
+    add_exit_fp8(page);
     g_string_append(page, ".SH SEE ALSO\n.BR roundpipe\\-run (5)\n");
 }
 

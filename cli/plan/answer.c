@@ -115,14 +115,14 @@ say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
 
 /* Says what `matmul: fp8` means, and which rate of the card's data sheet is not counted. */
 static void
-say_codes(RpReport *report, const RpAdviseQuery *query)
+say_fp8(RpReport *report, const RpAdviseQuery *query)
 {
     const RpGpu *gpu = query->gpu;
     const gboolean half_sums = strcmp(query->accumulate, "fp16") == 0;
 
     rp_report_line(report, "", "matmuls of blocks%s in fp8: `matmul: %s` in the run file",
-                   query->codes_head ? " and the head" : "",
-                   rp_fp8_name(query->codes, query->codes_head));
+                   query->fp8_head ? " and the head" : "",
+                   rp_fp8_name(query->fp8, query->fp8_head));
     if (gpu == NULL || !half_sums)
         return;
     if (gpu->fp8_fp16_accumulate_tflops > gpu->fp8_tflops)
@@ -136,7 +136,7 @@ say_codes(RpReport *report, const RpAdviseQuery *query)
         rp_report_line(report, "",
                        "without `matmul: %s` it is faster: fp16 with fp16 sums has the same rate, "
                        "and needs no quantization",
-                       rp_fp8_name(query->codes, query->codes_head));
+                       rp_fp8_name(query->fp8, query->fp8_head));
 }
 
 /* If a plan that takes more host memory was faster; of several servers the network may set the speed. */
@@ -167,8 +167,8 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, strcmp(query->dtype, "fp16") == 0 ? query->accumulate : "fp32");
-    if (query->codes)
-        say_codes(report, query);
+    if (query->fp8)
+        say_fp8(report, query);
     if (query->base != NULL)
         rp_report_line(report, "",
                        "frozen weights in %s: packed on the host and on the links, expanded once a "

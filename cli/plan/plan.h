@@ -144,7 +144,7 @@ gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, con
 /* Appends the optimizer's lines of a run file; nothing if all values are the defaults. */
 void rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query);
 /* The same as members of JSON, but for the mode: "optimizer_state". */
-void rp_plan_report_form(RpReport *report, const RpOptimizerForm *form);
+void rp_plan_report_form(RpReport *report, const RpStateFormat *form);
 
 /* ---- the report ---- */
 

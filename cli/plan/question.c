@@ -354,8 +354,8 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
         !rp_cli_choose("matmul", "matmul", args->matmul, &words.matmul, error))
         return FALSE;
     query->accumulate = half_sums ? "fp16" : "fp32";
-    query->codes_head = words.matmul == RP_RUN_MATMUL_FP8_HEAD;
-    query->codes = query->codes_head || words.matmul == RP_RUN_MATMUL_FP8;
+    query->fp8_head = words.matmul == RP_RUN_MATMUL_FP8_HEAD;
+    query->fp8 = query->fp8_head || words.matmul == RP_RUN_MATMUL_FP8;
     words.half_sums = half_sums;
     if (path != NULL ? !read_path(args, path, &words, question, error)
                      : !read_name(args, &words, question, error))
@@ -363,7 +363,7 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
     query->tokens_per_sequence = args->sequence != 0
                                      ? (guint)args->sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
-    if (query->codes && query->tokens_per_sequence % 16 != 0)
+    if (query->fp8 && query->tokens_per_sequence % 16 != 0)
         return rp_cli_refuse(error,
                              "--sequence: expected a multiple of 16 with --matmul %s, found %u",
                              args->matmul, query->tokens_per_sequence);

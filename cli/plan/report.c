@@ -328,8 +328,8 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
     rp_report_bytes(report, "host_memory_bytes", query->host_bytes, NULL);
     rp_report_text(report, "dtype", query->dtype, NULL);
     rp_report_text(report, "accumulate", query->accumulate, NULL);
-    if (query->codes)
-        rp_report_text(report, "matmul", rp_fp8_name(query->codes, query->codes_head), NULL);
+    if (query->fp8)
+        rp_report_text(report, "matmul", rp_fp8_name(query->fp8, query->fp8_head), NULL);
     rp_report_count(report, "lora_rank", query->lora_rank, NULL);
     if (query->base != NULL)
         rp_report_text(report, "base", query->base, NULL);

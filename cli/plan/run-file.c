@@ -110,8 +110,8 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
         add(text, "dtype", "%s", query->dtype);
     if (strcmp(query->accumulate, "fp16") == 0)
         add(text, "accumulate", "fp16");
-    if (query->codes)
-        add(text, "matmul", "%s", rp_fp8_name(query->codes, query->codes_head));
+    if (query->fp8)
+        add(text, "matmul", "%s", rp_fp8_name(query->fp8, query->fp8_head));
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);
@@ -153,7 +153,7 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
 }
 
 void
-rp_plan_report_form(RpReport *report, const RpOptimizerForm *form)
+rp_plan_report_form(RpReport *report, const RpStateFormat *form)
 {
     for (guint i = 0; i < RP_CLI_FORM_PARTS; i++) {
         const char *setting, *name = rp_cli_form_name(form, i, &setting);

@@ -101,7 +101,8 @@ void
 rp_train_part(const char *command, RpServers *servers, const GError *error)
 {
     const gboolean first = rp_train_is_first(servers);
-    const gboolean told = error == NULL || g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_TOLD);
+    const gboolean told =
+        error == NULL || g_error_matches(error, RP_CLI_ERROR, RP_CLI_ERROR_REPORTED);
 
     /* before the others hear of it, and end: mpirun then ends this one */
     if (!told && first)

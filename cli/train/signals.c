@@ -42,7 +42,7 @@ static atomic_llong first_ns[G_N_ELEMENTS(stops)]; /* when each came first; 0: n
 /* The first signal prints a line of this: the step under way, with TOLD once it was printed: from
  * then on none begins. */
 #define TOLD (1ULL << 63)
-static atomic_ullong step_under_way, step_saved;
+static atomic_ullong step_in_progress, step_saved;
 static gboolean tells, terminal;
 
 static struct sigaction before[G_N_ELEMENTS(stops)];
@@ -101,7 +101,7 @@ add_step(Line *line, unsigned long long step)
 static void
 tell_stop(gboolean again)
 {
-    const unsigned long long step = atomic_fetch_or(&step_under_way, TOLD) & ~TOLD;
+    const unsigned long long step = atomic_fetch_or(&step_in_progress, TOLD) & ~TOLD;
     const unsigned long long saved = step_saved;
     const int code = errno;
     Line line = {.length = 0};
@@ -171,11 +171,11 @@ rp_train_catch_save(void)
 gboolean
 rp_train_begin_step(guint64 step, guint64 saved)
 {
-    unsigned long long earlier = step_under_way;
+    unsigned long long earlier = step_in_progress;
 
     step_saved = saved;
     return (earlier & TOLD) == 0 &&
-           atomic_compare_exchange_strong(&step_under_way, &earlier, (unsigned long long)step);
+           atomic_compare_exchange_strong(&step_in_progress, &earlier, (unsigned long long)step);
 }
 
 void
@@ -184,7 +184,7 @@ rp_train_catch_stop(gboolean with_words)
     tells = with_words;
     terminal = isatty(STDERR_FILENO) == 1;
     stop_signal = 0;
-    step_under_way = 0;
+    step_in_progress = 0;
     for (guint i = 0; i < G_N_ELEMENTS(stops); i++) {
         first_ns[i] = 0;
         (void)sigaction(stops[i].number, NULL, &before[i]);

@@ -8,7 +8,7 @@
 #error "weights are used as they stand in the files: little-endian"
 #endif
 
-const char *const rp_dtype_names[RP_N_DTYPES_AND_CODES + 1] = {
+const char *const rp_dtype_names[RP_N_DTYPES_AND_FP8 + 1] = {
     [RP_DTYPE_FP32] = "fp32", [RP_DTYPE_BF16] = "bf16", [RP_DTYPE_FP16] = "fp16",
     [RP_DTYPE_E4M3] = "e4m3", [RP_DTYPE_E5M2] = "e5m2",
 };
@@ -25,7 +25,7 @@ static const struct {
 const char *
 rp_dtype_name(RpDtype dtype)
 {
-    g_return_val_if_fail((guint)dtype < RP_N_DTYPES_AND_CODES, NULL);
+    g_return_val_if_fail((guint)dtype < RP_N_DTYPES_AND_FP8, NULL);
     return rp_dtype_names[dtype];
 }
 
@@ -78,7 +78,7 @@ rp_dtype_to_float(RpDtype dtype, const void *source, float *values, gsize n)
 {
     const guint8 *bytes = source;
 
-    g_return_if_fail((guint)dtype < RP_N_DTYPES_AND_CODES && ((source && values) || n == 0));
+    g_return_if_fail((guint)dtype < RP_N_DTYPES_AND_FP8 && ((source && values) || n == 0));
 
     if (n == 0)
         return;

@@ -27,7 +27,7 @@ typedef enum {
     RP_DTYPE_E4M3 = RP_N_DTYPES,
     RP_DTYPE_E5M2,
 } RpDtype;
-#define RP_N_DTYPES_AND_CODES 5
+#define RP_N_DTYPES_AND_FP8 5
 
 /* Bytes of an element. */
 static inline size_t
@@ -38,7 +38,7 @@ rp_dtype_size(RpDtype dtype)
 
 /* "fp32", "bf16", "fp16", "e4m3", "e5m2": as our options and profiles spell it. */
 const char *rp_dtype_name(RpDtype dtype);
-extern const char *const rp_dtype_names[RP_N_DTYPES_AND_CODES + 1]; /* the same; the last is NULL */
+extern const char *const rp_dtype_names[RP_N_DTYPES_AND_FP8 + 1]; /* the same; the last is NULL */
 /* "F32", "BF16", "F16": as safetensors spells it; quantized formats have none. */
 const char *rp_dtype_safetensors_name(RpDtype dtype);
 /* "float32", "bfloat16", "float16": as config.json spells it; quantized formats have none. */

@@ -23,10 +23,10 @@ typedef struct {
     RpMoments master; /* how weights are kept: not int8 */
     RpMoments moments;
     int shared; /* bf16: they are the newest that devices read, and nothing beside */
-} RpOptimizerForm;
+} RpStateFormat;
 
 /* Forms, but how weights that devices read are shared, each with a name: X(name, rule, moments, master) */
-#define RP_OPTIMIZER_FORMS(X)                                                                      \
+#define RP_STATE_FORMATS(X)                                                                        \
     X("adamw_fp32", RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32)                             \
     X("adamw_bf16", RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_FP32)                             \
     X("adamw_int8", RP_UPDATE_ADAMW, RP_MOMENTS_INT8, RP_MOMENTS_FP32)                             \
@@ -41,8 +41,7 @@ typedef struct {
     X("lion_int8_master_bf16", RP_UPDATE_LION, RP_MOMENTS_INT8, RP_MOMENTS_BF16)
 #define RP_N_MASTERS 2 /* RP_MOMENTS_FP32, RP_MOMENTS_BF16 */
 
-#define RP_OPTIMIZER_FORM_FP32                                                                     \
-    ((RpOptimizerForm){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32, 0})
+#define RP_STATE_FORMAT_FP32 ((RpStateFormat){RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32, 0})
 #define RP_OPTIMIZER_MOST_MOMENTS 2
 
 /* int8: parameters of a layer, from its first on, that share a scale. */
@@ -50,14 +49,14 @@ typedef struct {
 
 /* Moments of a parameter. */
 static inline unsigned
-rp_optimizer_moments(RpOptimizerForm form)
+rp_optimizer_moments(RpStateFormat form)
 {
     return form.rule == RP_UPDATE_LION ? 1 : 2;
 }
 
 /* Whether the same values are kept, in the same bits, wherever. */
 static inline int
-rp_optimizer_form_equal(RpOptimizerForm a, RpOptimizerForm b)
+rp_state_format_equal(RpStateFormat a, RpStateFormat b)
 {
     return a.rule == b.rule && a.master == b.master && a.moments == b.moments;
 }
@@ -87,7 +86,7 @@ rp_moment_scales(RpMoments moments, uint64_t first, uint64_t n)
 
 /* Bytes of the optimizer's state of @n parameters of a layer: weights, and all moments. */
 static inline uint64_t
-rp_optimizer_state_bytes(RpOptimizerForm form, uint64_t n)
+rp_optimizer_state_bytes(RpStateFormat form, uint64_t n)
 {
     const uint64_t moments = rp_optimizer_moments(form);
     const uint64_t weight = form.shared ? 0 : rp_moment_bytes(form.master);
@@ -98,14 +97,14 @@ rp_optimizer_state_bytes(RpOptimizerForm form, uint64_t n)
 
 /* Bytes that a step of @n parameters reads of it, and of shared weights. */
 static inline uint64_t
-rp_optimizer_state_read(RpOptimizerForm form, uint64_t n)
+rp_optimizer_state_read(RpStateFormat form, uint64_t n)
 {
     return rp_optimizer_state_bytes(form, n) + (form.shared ? n * rp_moment_bytes(form.master) : 0);
 }
 
 /* Bytes that it reads and writes; but shared weights that it writes, which it publishes. */
 static inline uint64_t
-rp_optimizer_state_traffic(RpOptimizerForm form, uint64_t n)
+rp_optimizer_state_traffic(RpStateFormat form, uint64_t n)
 {
     return rp_optimizer_state_read(form, n) + rp_optimizer_state_bytes(form, n);
 }

@@ -142,7 +142,7 @@ check_tied(const RpLora *lora, const RpModel *model, GError **error)
 /* An expert's matrix that is named, although its stack has no adapters because another matrix fused
  * in it is not named. */
 static gboolean
-check_joined(const RpLora *lora, const GArray *weights, GError **error)
+check_fused(const RpLora *lora, const GArray *weights, GError **error)
 {
     for (guint i = 0; i < weights->len; i++) {
         const RpWeight *weight = &g_array_index(weights, RpWeight, i);
@@ -250,7 +250,7 @@ rp_lora_check(const RpLora *lora, const RpModel *model, GError **error)
     const gboolean good = check_names("lora.targets", lora->targets, &adapted, error) &&
                           check_names("lora.save", lora->saved, &all, error) &&
                           check_tied(lora, model, error) && check_ranks(weights, error) &&
-                          check_joined(lora, weights, error) && check_experts(weights, error) &&
+                          check_fused(lora, weights, error) && check_experts(weights, error) &&
                           check_dropout(lora, weights, error);
 
     modules_clear(&adapted);

@@ -32,97 +32,97 @@ rp_orders_describe(const RpOrders *orders, guint rank, guint i)
 }
 
 char *
-rp_order_describe(const RpOrderWeave *weave, guint rank, guint i)
+rp_order_describe(const RpOrderMerge *merge, guint rank, guint i)
 {
-    return rp_orders_describe(weave->orders, rank, i);
+    return rp_orders_describe(merge->orders, rank, i);
 }
 
 /* Sets the error "<file>: <subject> <problem>". */
 static gboolean
-fail(const RpOrderWeave *weave, const char *subject, const char *problem)
+fail(const RpOrderMerge *merge, const char *subject, const char *problem)
 {
-    g_autofree char *name = rp_display_name(weave->orders->name);
+    g_autofree char *name = rp_display_name(merge->orders->name);
 
-    g_set_error(weave->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
+    g_set_error(merge->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
                 problem);
     return FALSE;
 }
 
 static gboolean
-fail_at(const RpOrderWeave *weave, guint rank, guint i, const char *problem)
+fail_at(const RpOrderMerge *merge, guint rank, guint i, const char *problem)
 {
-    g_autofree char *subject = rp_order_describe(weave, rank, i);
+    g_autofree char *subject = rp_order_describe(merge, rank, i);
 
-    return fail(weave, subject, problem);
+    return fail(merge, subject, problem);
 }
 
 /* Records the products of each action: every product once, every stage on one rank. */
 static gboolean
-register_action(RpOrderWeave *weave, guint rank, guint i)
+register_action(RpOrderMerge *merge, guint rank, guint i)
 {
-    const RpAction *action = rp_order_action(weave, rank, i);
+    const RpAction *action = rp_order_action(merge, rank, i);
     guint32 stages[2] = {action->stage, action->stage};
     RpTaskId *made[RP_MAX_PRODUCTS];
-    guint n = rp_order_products_of(weave, action, made);
+    guint n = rp_order_products_of(merge, action, made);
 
     for (guint k = 0; k < n; k++) {
         if (*made[k] != RP_PRODUCT_ABSENT)
-            return fail_at(weave, rank, i,
-                           weave->orders->lines != NULL
+            return fail_at(merge, rank, i,
+                           merge->orders->lines != NULL
                                ? "is there twice: expected each action once; leave one out"
                                : "does what another action does as well");
         *made[k] = RP_TASK_NONE;
     }
     if (action->kind != RP_ACTION_FORWARD)
-        weave->backward = TRUE;
+        merge->backward = TRUE;
     if (action->kind == RP_ACTION_FUSED) {
-        if (weave->fused_stage != RP_NONE && weave->fused_stage != action->stage)
-            return fail_at(weave, rank, i, "is a fused action of a second stage");
-        weave->fused_stage = action->stage;
+        if (merge->fused_stage != RP_NONE && merge->fused_stage != action->stage)
+            return fail_at(merge, rank, i, "is a fused action of a second stage");
+        merge->fused_stage = action->stage;
     }
     if (action->kind == RP_ACTION_OVERLAP)
         stages[1] = action->backward_stage;
     for (guint k = 0; k < 2; k++)
-        if (weave->rank_of[stages[k]] == RP_NONE)
-            weave->rank_of[stages[k]] = rank;
-        else if (weave->rank_of[stages[k]] != rank)
-            weave->rank_of[stages[k]] = weave->orders->n_ranks; /* several */
+        if (merge->rank_of[stages[k]] == RP_NONE)
+            merge->rank_of[stages[k]] = rank;
+        else if (merge->rank_of[stages[k]] != rank)
+            merge->rank_of[stages[k]] = merge->orders->n_ranks; /* several */
     return TRUE;
 }
 
 /* A stage needs all its products, or in a dispatched order those of its half: forward or
  * backward. */
 static gboolean
-is_expected(const RpOrderWeave *weave, guint32 stage, guint what)
+is_expected(const RpOrderMerge *merge, guint32 stage, guint what)
 {
-    if (weave->fused_stage == RP_NONE)
-        return what == RP_PRODUCT_ACTIVATION || weave->backward;
-    return what == RP_PRODUCT_ACTIVATION ? stage <= weave->fused_stage
-                                         : stage >= weave->fused_stage;
+    if (merge->fused_stage == RP_NONE)
+        return what == RP_PRODUCT_ACTIVATION || merge->backward;
+    return what == RP_PRODUCT_ACTIVATION ? stage <= merge->fused_stage
+                                         : stage >= merge->fused_stage;
 }
 
 /* The first action of @stage that is not on rank @but; RP_NONE: on any rank. FALSE: there is
  * none. */
 static gboolean
-find_of_stage(const RpOrderWeave *weave, guint32 stage, guint but, guint *rank, guint *i)
+find_of_stage(const RpOrderMerge *merge, guint32 stage, guint but, guint *rank, guint *i)
 {
-    for (*rank = 0; *rank < weave->orders->n_ranks; (*rank)++)
-        for (*i = 0; *rank != but && *i < weave->orders->ranks[*rank]->len; (*i)++)
-            if (rp_order_action(weave, *rank, *i)->stage == stage)
+    for (*rank = 0; *rank < merge->orders->n_ranks; (*rank)++)
+        for (*i = 0; *rank != but && *i < merge->orders->ranks[*rank]->len; (*i)++)
+            if (rp_order_action(merge, *rank, *i)->stage == stage)
                 return TRUE;
     return FALSE;
 }
 
 /* Names the missing action in a schedule file's error. */
 static gboolean
-fail_missing(const RpOrderWeave *weave, guint32 stage, guint32 micro_batch, guint what)
+fail_missing(const RpOrderMerge *merge, guint32 stage, guint32 micro_batch, guint what)
 {
     const RpAction wanted = {
         .stage = stage,
         .micro_batch = micro_batch,
         .kind = what == RP_PRODUCT_ACTIVATION ? RP_ACTION_FORWARD
                 : what == RP_PRODUCT_WEIGHT_GRADIENT &&
-                        *rp_order_product(weave, stage, micro_batch, RP_PRODUCT_INPUT_GRADIENT) !=
+                        *rp_order_product(merge, stage, micro_batch, RP_PRODUCT_INPUT_GRADIENT) !=
                             RP_PRODUCT_ABSENT
                     ? RP_ACTION_WEIGHT_GRADIENT
                     : RP_ACTION_BACKWARD};
@@ -130,79 +130,79 @@ fail_missing(const RpOrderWeave *weave, guint32 stage, guint32 micro_batch, guin
     g_autofree char *subject = NULL;
     guint rank, i;
 
-    rp_orders_format(weave->orders, action, &wanted);
-    subject = find_of_stage(weave, stage, RP_NONE, &rank, &i)
+    rp_orders_format(merge->orders, action, &wanted);
+    subject = find_of_stage(merge, stage, RP_NONE, &rank, &i)
                   ? g_strdup_printf("line %u: expected %s`, as of the other micro-batches of stage "
                                     "%u,",
-                                    weave->orders->lines[rank], action->str, stage)
+                                    merge->orders->lines[rank], action->str, stage)
                   : g_strdup_printf("expected %s` on some line, as of stage %u,", action->str,
-                                    weave->n_stages - 1);
-    return fail(weave, subject, "found it nowhere; add it");
+                                    merge->n_stages - 1);
+    return fail(merge, subject, "found it nowhere; add it");
 }
 
 static gboolean
-fail_moved(const RpOrderWeave *weave, guint32 stage)
+fail_moved(const RpOrderMerge *merge, guint32 stage)
 {
     guint rank, i, other, k;
 
-    if (!find_of_stage(weave, stage, RP_NONE, &rank, &i) ||
-        !find_of_stage(weave, stage, rank, &other, &k)) /* an overlap's backward part */
-        return fail(weave, "a stage", "runs on two lines; expected all of it on one GPU");
+    if (!find_of_stage(merge, stage, RP_NONE, &rank, &i) ||
+        !find_of_stage(merge, stage, rank, &other, &k)) /* an overlap's backward part */
+        return fail(merge, "a stage", "runs on two lines; expected all of it on one GPU");
     g_autofree char *problem = g_strdup_printf(
         "is of stage %u, which runs on line %u: expected all of a stage on one GPU, or a fused "
         "stage (FB); move it there",
-        stage, weave->orders->lines[rank]);
+        stage, merge->orders->lines[rank]);
 
-    return fail_at(weave, other, k, problem);
+    return fail_at(merge, other, k, problem);
 }
 
 static gboolean
-check_complete(const RpOrderWeave *weave)
+check_complete(const RpOrderMerge *merge)
 {
     static const char *const makers[RP_N_PRODUCTS] = {"forward", "backward (B or I)",
                                                       "backward (B or W)"};
 
-    for (guint32 s = 0; s < weave->n_stages; s++) {
-        for (guint32 m = 0; m < weave->micro_batches; m++) {
+    for (guint32 s = 0; s < merge->n_stages; s++) {
+        for (guint32 m = 0; m < merge->micro_batches; m++) {
             for (guint what = 0; what < RP_N_PRODUCTS; what++) {
-                gboolean present = *rp_order_product(weave, s, m, what) != RP_PRODUCT_ABSENT;
-                gboolean expected = is_expected(weave, s, what);
+                gboolean present = *rp_order_product(merge, s, m, what) != RP_PRODUCT_ABSENT;
+                gboolean expected = is_expected(merge, s, what);
                 if (present == expected)
                     continue;
-                if (weave->orders->lines != NULL && !present)
-                    return fail_missing(weave, s, m, what);
+                if (merge->orders->lines != NULL && !present)
+                    return fail_missing(merge, s, m, what);
                 g_autofree char *subject = g_strdup_printf("stage %u, micro-batch %u", s, m);
                 g_autofree char *problem = g_strdup_printf(
                     present ? "has a %s on the wrong side of the fused stage" : "has no %s",
                     makers[what]);
-                return fail(weave, subject, problem);
+                return fail(merge, subject, problem);
             }
         }
-        if (weave->fused_stage == RP_NONE && weave->rank_of[s] == weave->orders->n_ranks) {
-            if (weave->orders->lines != NULL)
-                return fail_moved(weave, s);
+        if (merge->fused_stage == RP_NONE && merge->rank_of[s] == merge->orders->n_ranks) {
+            if (merge->orders->lines != NULL)
+                return fail_moved(merge, s);
             g_autofree char *subject = g_strdup_printf("stage %u", s);
-            return fail(weave, subject, "runs on more than one rank");
+            return fail(merge, subject, "runs on more than one rank");
         }
     }
-    if (weave->fused_stage != RP_NONE &&
-        (weave->fused_stage == 0) != (weave->fused_stage == weave->n_stages - 1))
-        return fail(weave, "the order", "has stages on one side of the fused stage only");
+    if (merge->fused_stage != RP_NONE &&
+        (merge->fused_stage == 0) != (merge->fused_stage == merge->n_stages - 1))
+        return fail(merge, "the order", "has stages on one side of the fused stage only");
     return TRUE;
 }
 
 /* In a dispatched order the fused stage runs fused actions and nothing else, and nothing overlaps.
  */
 static gboolean
-check_fused(const RpOrderWeave *weave)
+check_fused(const RpOrderMerge *merge)
 {
-    for (guint r = 0; r < weave->orders->n_ranks; r++) {
-        for (guint i = 0; i < weave->orders->ranks[r]->len; i++) {
-            const RpAction *action = rp_order_action(weave, r, i);
+    for (guint r = 0; r < merge->orders->n_ranks; r++) {
+        for (guint i = 0; i < merge->orders->ranks[r]->len; i++) {
+            const RpAction *action = rp_order_action(merge, r, i);
             if (action->kind == RP_ACTION_OVERLAP)
-                return fail_at(weave, r, i, "is an overlap in an order with a fused stage");
-            if (action->stage == weave->fused_stage && action->kind != RP_ACTION_FUSED)
-                return fail_at(weave, r, i, "is half of what the fused stage runs as one action");
+                return fail_at(merge, r, i, "is an overlap in an order with a fused stage");
+            if (action->stage == merge->fused_stage && action->kind != RP_ACTION_FUSED)
+                return fail_at(merge, r, i, "is half of what the fused stage runs as one action");
         }
     }
     return TRUE;
@@ -210,60 +210,60 @@ check_fused(const RpOrderWeave *weave)
 
 /* A round of a dispatched order: the longest equal runs of micro-batches in which no slot moves. */
 static gboolean
-find_rounds(RpOrderWeave *weave)
+find_rounds(RpOrderMerge *merge)
 {
-    guint M = weave->micro_batches;
-    g_autofree guint32 *rank_of = g_new(guint32, (gsize)weave->n_stages * M);
+    guint M = merge->micro_batches;
+    g_autofree guint32 *rank_of = g_new(guint32, (gsize)merge->n_stages * M);
 
-    for (gsize at = 0; at < (gsize)weave->n_stages * M; at++)
+    for (gsize at = 0; at < (gsize)merge->n_stages * M; at++)
         rank_of[at] = RP_NONE;
-    for (guint r = 0; r < weave->orders->n_ranks; r++) {
-        for (guint i = 0; i < weave->orders->ranks[r]->len; i++) {
-            const RpAction *action = rp_order_action(weave, r, i);
+    for (guint r = 0; r < merge->orders->n_ranks; r++) {
+        for (guint i = 0; i < merge->orders->ranks[r]->len; i++) {
+            const RpAction *action = rp_order_action(merge, r, i);
             guint32 *rank = &rank_of[(gsize)action->stage * M + action->micro_batch];
             if (*rank != RP_NONE && *rank != r)
-                return fail_at(weave, r, i, "runs on another rank than the other half of it");
+                return fail_at(merge, r, i, "runs on another rank than the other half of it");
             *rank = r;
         }
     }
-    weave->round = M;
-    for (guint32 s = 0; s < weave->n_stages; s++)
+    merge->round = M;
+    for (guint32 s = 0; s < merge->n_stages; s++)
         for (guint m = 1; m < M; m++)
             if (rank_of[(gsize)s * M + m] != rank_of[(gsize)s * M + m - 1])
-                weave->round = (guint)rp_greatest_common_divisor(weave->round, m);
-    if (M / weave->round > G_MAXUINT16)
-        return fail(weave, "the order", "moves its slots more than 65535 times");
+                merge->round = (guint)rp_greatest_common_divisor(merge->round, m);
+    if (M / merge->round > G_MAXUINT16)
+        return fail(merge, "the order", "moves its slots more than 65535 times");
     return TRUE;
 }
 
 gboolean
-rp_order_register(RpOrderWeave *weave)
+rp_order_register(RpOrderMerge *merge)
 {
-    const RpOrders *orders = weave->orders;
+    const RpOrders *orders = merge->orders;
 
-    for (gsize i = 0; i < (gsize)weave->n_stages * weave->micro_batches * RP_N_PRODUCTS; i++)
-        weave->products[i] = RP_PRODUCT_ABSENT;
-    for (guint s = 0; s < weave->n_stages; s++)
-        weave->rank_of[s] = RP_NONE;
+    for (gsize i = 0; i < (gsize)merge->n_stages * merge->micro_batches * RP_N_PRODUCTS; i++)
+        merge->products[i] = RP_PRODUCT_ABSENT;
+    for (guint s = 0; s < merge->n_stages; s++)
+        merge->rank_of[s] = RP_NONE;
     for (guint r = 0; r < orders->n_ranks; r++)
         for (guint i = 0; i < orders->ranks[r]->len; i++)
-            if (!register_action(weave, r, i))
+            if (!register_action(merge, r, i))
                 return FALSE;
-    if (weave->fused_stage != RP_NONE && !check_fused(weave))
+    if (merge->fused_stage != RP_NONE && !check_fused(merge))
         return FALSE;
-    weave->round = weave->micro_batches;
-    return check_complete(weave) && (weave->fused_stage == RP_NONE || find_rounds(weave));
+    merge->round = merge->micro_batches;
+    return check_complete(merge) && (merge->fused_stage == RP_NONE || find_rounds(merge));
 }
 
 static gboolean
-check_costs(const RpOrderWeave *weave)
+check_costs(const RpOrderMerge *merge)
 {
-    const RpOrderCosts *costs = weave->costs;
+    const RpOrderCosts *costs = merge->costs;
 
-    if (costs->n_stages != 1 && costs->n_stages != weave->n_stages) {
+    if (costs->n_stages != 1 && costs->n_stages != merge->n_stages) {
         g_autofree char *problem = g_strdup_printf("has %u stages, but costs are given for %u",
-                                                   weave->n_stages, costs->n_stages);
-        return fail(weave, "the order", problem);
+                                                   merge->n_stages, costs->n_stages);
+        return fail(merge, "the order", problem);
     }
     for (guint s = 0; s < costs->n_stages; s++) {
         const RpStageCost *cost = &costs->stages[s];
@@ -274,7 +274,7 @@ check_costs(const RpOrderWeave *weave)
             continue;
         g_autofree char *subject = g_strdup_printf("the cost of stage %u", s);
         return fail(
-            weave, subject,
+            merge, subject,
             "is negative, or its recompute takes longer than the backward that it is part of");
     }
     return TRUE;
@@ -282,31 +282,31 @@ check_costs(const RpOrderWeave *weave)
 
 /* Not more stages x micro-batches than actions to run them. */
 static gboolean
-check_size(const RpOrderWeave *weave)
+check_size(const RpOrderMerge *merge)
 {
-    guint64 n_actions = rp_orders_n_actions(weave->orders);
+    guint64 n_actions = rp_orders_n_actions(merge->orders);
 
     if (n_actions == 0)
-        return fail(weave, "the order", "has no action");
+        return fail(merge, "the order", "has no action");
     /* an overlapped action is two */
-    if ((guint64)weave->n_stages * weave->micro_batches > 2 * n_actions) {
+    if ((guint64)merge->n_stages * merge->micro_batches > 2 * n_actions) {
         g_autofree char *problem = g_strdup_printf(
             "names stage %u and micro-batch %u, but has too few actions (%" G_GUINT64_FORMAT
             ") for every stage to run every micro-batch",
-            weave->n_stages - 1, weave->micro_batches - 1, n_actions);
-        return fail(weave, "the order", problem);
+            merge->n_stages - 1, merge->micro_batches - 1, n_actions);
+        return fail(merge, "the order", problem);
     }
     return TRUE;
 }
 
 gboolean
-rp_order_check_input(const RpOrderWeave *weave)
+rp_order_check_input(const RpOrderMerge *merge)
 {
-    return check_size(weave) && check_costs(weave);
+    return check_size(merge) && check_costs(merge);
 }
 
 guint
-rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
+rp_order_products_of(const RpOrderMerge *merge, const RpAction *action,
                      RpTaskId *made[RP_MAX_PRODUCTS])
 {
     const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
@@ -315,10 +315,10 @@ rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
 
     if (makes->output)
         made[n++] =
-            rp_order_product(weave, action->stage, action->micro_batch, RP_PRODUCT_ACTIVATION);
+            rp_order_product(merge, action->stage, action->micro_batch, RP_PRODUCT_ACTIVATION);
     if (makes->input_gradient)
-        made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_INPUT_GRADIENT);
+        made[n++] = rp_order_product(merge, s, m, RP_PRODUCT_INPUT_GRADIENT);
     if (makes->weight_gradient)
-        made[n++] = rp_order_product(weave, s, m, RP_PRODUCT_WEIGHT_GRADIENT);
+        made[n++] = rp_order_product(merge, s, m, RP_PRODUCT_WEIGHT_GRADIENT);
     return n;
 }

@@ -34,30 +34,30 @@ typedef struct {
     GHashTable *waiting;   /* RpTaskId *product -> first rank that waits for it, + 1 */
     GQueue ready;          /* ranks, + 1 */
     GError **error;
-} RpOrderWeave;
+} RpOrderMerge;
 
 static inline RpTaskId *
-rp_order_product(const RpOrderWeave *weave, guint32 stage, guint32 micro_batch, guint what)
+rp_order_product(const RpOrderMerge *merge, guint32 stage, guint32 micro_batch, guint what)
 {
-    return &weave->products[((gsize)stage * weave->micro_batches + micro_batch) * RP_N_PRODUCTS +
+    return &merge->products[((gsize)stage * merge->micro_batches + micro_batch) * RP_N_PRODUCTS +
                             what];
 }
 
 static inline const RpAction *
-rp_order_action(const RpOrderWeave *weave, guint rank, guint i)
+rp_order_action(const RpOrderMerge *merge, guint rank, guint i)
 {
-    return &g_array_index(weave->orders->ranks[rank], RpAction, i);
+    return &g_array_index(merge->orders->ranks[rank], RpAction, i);
 }
 
 /* "`3B0` (row 2, cell 7)" */
-char *rp_order_describe(const RpOrderWeave *weave, guint rank, guint i);
+char *rp_order_describe(const RpOrderMerge *merge, guint rank, guint i);
 
 /* Finds the products of an action. Returns: their number */
-guint rp_order_products_of(const RpOrderWeave *weave, const RpAction *action,
+guint rp_order_products_of(const RpOrderMerge *merge, const RpAction *action,
                            RpTaskId *made[RP_MAX_PRODUCTS]);
 
 /* No more stages x micro-batches than actions to run them; costs of all stages, none negative. */
-gboolean rp_order_check_input(const RpOrderWeave *weave);
+gboolean rp_order_check_input(const RpOrderMerge *merge);
 
 /* Records every action's products, checks that nothing is missing and finds the rounds. */
-gboolean rp_order_register(RpOrderWeave *weave);
+gboolean rp_order_register(RpOrderMerge *merge);

@@ -16,7 +16,7 @@
 static void
 sizes(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
 {
-    bytes[RP_LOWBIT_CODES] = rp_lowbit_elements(shape);
+    bytes[RP_LOWBIT_QUANTIZED] = rp_lowbit_elements(shape);
     bytes[RP_LOWBIT_SCALES] = shape.matrices * rp_lowbit_blocks(shape.rows, RP_FP8_BLOCK) *
                               rp_lowbit_blocks(shape.columns, RP_FP8_BLOCK) * sizeof(float);
 }
@@ -37,13 +37,14 @@ expand(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, size_t col
        float *values)
 {
     const float *scales = scales_of(shape, tensor, row) + column / RP_FP8_BLOCK;
-    const unsigned char *codes = tensor->part[RP_LOWBIT_CODES] + row * shape.columns + column;
+    const unsigned char *quantized =
+        tensor->part[RP_LOWBIT_QUANTIZED] + row * shape.columns + column;
 
     for (size_t i = 0; i < n; i += RP_FP8_BLOCK) {
         const size_t end = n - i < RP_FP8_BLOCK ? n : i + RP_FP8_BLOCK;
 
         for (size_t k = i; k < end; k++)
-            values[k] = rp_float_from_e4m3(codes[k]) * scales[i / RP_FP8_BLOCK];
+            values[k] = rp_float_from_e4m3(quantized[k]) * scales[i / RP_FP8_BLOCK];
     }
 }
 
@@ -54,7 +55,7 @@ typedef struct {
 
 static size_t
 pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t first_row,
-           size_t rows, size_t column, size_t n, unsigned char *codes, float *scale)
+           size_t rows, size_t column, size_t n, unsigned char *quantized, float *scale)
 {
     float largest = 0;
     Line line;
@@ -77,7 +78,7 @@ pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size
 
         rp_dtype_to_float(dtype, source + at * rp_dtype_size(dtype), line.values, n);
         for (size_t i = 0; i < n; i++)
-            codes[at + i] = rp_e4m3_from_float(line.values[i] * factor);
+            quantized[at + i] = rp_e4m3_from_float(line.values[i] * factor);
     }
     return RP_LOWBIT_NONE;
 }
@@ -99,7 +100,7 @@ pack(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t str
         const size_t left = shape.columns - column;
         const size_t broken =
             pack_block(shape, dtype, source, first_row, rows, column,
-                       left < RP_FP8_BLOCK ? left : RP_FP8_BLOCK, tensor->part[RP_LOWBIT_CODES],
+                       left < RP_FP8_BLOCK ? left : RP_FP8_BLOCK, tensor->part[RP_LOWBIT_QUANTIZED],
                        (float *)tensor->part[RP_LOWBIT_SCALES] + strip * blocks + b);
 
         first = broken < first ? broken : first;

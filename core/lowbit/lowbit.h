@@ -56,7 +56,7 @@ typedef struct {
 } RpLowbitShape;
 
 typedef enum {
-    RP_LOWBIT_CODES,
+    RP_LOWBIT_QUANTIZED,
     RP_LOWBIT_SCALES,        /* nf4: 8 bits; nf4-single, fp8: fp32; mxfp4: exponent + 127 */
     RP_LOWBIT_NESTED_SCALES, /* nf4: fp32 */
     RP_LOWBIT_NESTED_MAP,    /* nf4: fp32 [256] */

@@ -18,7 +18,7 @@ sizes(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
     const size_t blocks =
         shape.matrices * shape.rows * rp_lowbit_blocks(shape.columns, RP_MXFP4_BLOCK);
 
-    bytes[RP_LOWBIT_CODES] = blocks * RP_MXFP4_BLOCK / 2;
+    bytes[RP_LOWBIT_QUANTIZED] = blocks * RP_MXFP4_BLOCK / 2;
     bytes[RP_LOWBIT_SCALES] = blocks;
 }
 
@@ -42,15 +42,16 @@ expand(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, size_t col
         const size_t block = first + i / RP_MXFP4_BLOCK;
         const size_t count = n - i < RP_MXFP4_BLOCK ? n - i : RP_MXFP4_BLOCK;
         const float scale = power_of_two(tensor->part[RP_LOWBIT_SCALES][block]);
-        const unsigned char *codes = tensor->part[RP_LOWBIT_CODES] + block * (RP_MXFP4_BLOCK / 2);
+        const unsigned char *quantized =
+            tensor->part[RP_LOWBIT_QUANTIZED] + block * (RP_MXFP4_BLOCK / 2);
 
         for (size_t k = 0; k < count; k++)
-            values[i + k] = mxfp4_values[codes[k / 2] >> k % 2 * 4 & 15] * scale;
+            values[i + k] = mxfp4_values[quantized[k / 2] >> k % 2 * 4 & 15] * scale;
     }
 }
 
 static void
-pack_block(const float values[RP_MXFP4_BLOCK], unsigned char *codes, unsigned char *scale)
+pack_block(const float values[RP_MXFP4_BLOCK], unsigned char *quantized, unsigned char *scale)
 {
     const uint32_t exponent = rp_float_bits(rp_lowbit_largest(values, RP_MXFP4_BLOCK)) >> 23;
     const uint32_t biased = exponent > 2 ? exponent - 2 : 0;
@@ -67,7 +68,7 @@ pack_block(const float values[RP_MXFP4_BLOCK], unsigned char *codes, unsigned ch
         code[i] = (unsigned char)(magnitude | (int)(bits >> 28 & 8));
     }
     for (size_t i = 0; i < RP_MXFP4_BLOCK; i += 2)
-        codes[i / 2] = (unsigned char)(code[i] | code[i + 1] << 4);
+        quantized[i / 2] = (unsigned char)(code[i] | code[i + 1] << 4);
     *scale = (unsigned char)biased;
 }
 
@@ -89,7 +90,7 @@ pack(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size_t str
         const size_t broken = rp_lowbit_first_broken(values, n);
         if (broken < n)
             return at + broken;
-        pack_block(values, tensor->part[RP_LOWBIT_CODES] + block * (RP_MXFP4_BLOCK / 2),
+        pack_block(values, tensor->part[RP_LOWBIT_QUANTIZED] + block * (RP_MXFP4_BLOCK / 2),
                    &tensor->part[RP_LOWBIT_SCALES][block]);
     }
     return RP_LOWBIT_NONE;

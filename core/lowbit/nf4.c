@@ -22,7 +22,7 @@ static const float nf4_values[16] = {RP_NF4_VALUES};
 static void
 sizes_single(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
 {
-    bytes[RP_LOWBIT_CODES] = rp_lowbit_blocks(shape.columns, 2);
+    bytes[RP_LOWBIT_QUANTIZED] = rp_lowbit_blocks(shape.columns, 2);
     bytes[RP_LOWBIT_SCALES] = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK) * sizeof(float);
 }
 
@@ -31,7 +31,7 @@ sizes_double(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
 {
     const size_t blocks = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK);
 
-    bytes[RP_LOWBIT_CODES] = rp_lowbit_blocks(shape.columns, 2);
+    bytes[RP_LOWBIT_QUANTIZED] = rp_lowbit_blocks(shape.columns, 2);
     bytes[RP_LOWBIT_SCALES] = blocks;
     bytes[RP_LOWBIT_NESTED_SCALES] = rp_lowbit_blocks(blocks, RP_NF4_NESTED_BLOCK) * sizeof(float);
     bytes[RP_LOWBIT_NESTED_MAP] = RP_NF4_MAP * sizeof(float);
@@ -39,18 +39,18 @@ sizes_double(RpLowbitShape shape, size_t bytes[RP_N_LOWBIT_PARTS])
 }
 
 static void
-expand_block(const unsigned char *codes, size_t n, float scale, float *values)
+expand_block(const unsigned char *quantized, size_t n, float scale, float *values)
 {
     float at_scale[16];
 
     for (size_t i = 0; i < 16; i++)
         at_scale[i] = nf4_values[i] * scale;
     for (size_t i = 0; i < n / 2; i++) {
-        values[2 * i] = at_scale[codes[i] >> 4];
-        values[2 * i + 1] = at_scale[codes[i] & 15];
+        values[2 * i] = at_scale[quantized[i] >> 4];
+        values[2 * i + 1] = at_scale[quantized[i] & 15];
     }
     if (n % 2 != 0)
-        values[n - 1] = at_scale[codes[n / 2] >> 4];
+        values[n - 1] = at_scale[quantized[n / 2] >> 4];
 }
 
 static void
@@ -60,7 +60,7 @@ expand_single(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, siz
     const float *scales = (const float *)tensor->part[RP_LOWBIT_SCALES] + column / RP_NF4_BLOCK;
 
     for (size_t i = 0; i < n; i += RP_NF4_BLOCK)
-        expand_block(tensor->part[RP_LOWBIT_CODES] + (column + i) / 2,
+        expand_block(tensor->part[RP_LOWBIT_QUANTIZED] + (column + i) / 2,
                      n - i < RP_NF4_BLOCK ? n - i : RP_NF4_BLOCK, scales[i / RP_NF4_BLOCK],
                      values + i);
 }
@@ -78,14 +78,14 @@ expand_double(RpLowbitShape shape, const RpLowbitTensor *tensor, size_t row, siz
         const size_t block = (column + i) / RP_NF4_BLOCK;
         const float product = map[scales[block]] * nested[block / RP_NF4_NESTED_BLOCK];
 
-        expand_block(tensor->part[RP_LOWBIT_CODES] + (column + i) / 2,
+        expand_block(tensor->part[RP_LOWBIT_QUANTIZED] + (column + i) / 2,
                      n - i < RP_NF4_BLOCK ? n - i : RP_NF4_BLOCK, product + offset, values + i);
     }
 }
 
 /* The codes of one block, each in a byte. */
 static void
-find_codes(const float values[RP_NF4_BLOCK], unsigned char codes[RP_NF4_BLOCK])
+find_quantized(const float values[RP_NF4_BLOCK], unsigned char quantized[RP_NF4_BLOCK])
 {
     int32_t counts[RP_NF4_BLOCK] = {0};
 
@@ -96,7 +96,7 @@ find_codes(const float values[RP_NF4_BLOCK], unsigned char codes[RP_NF4_BLOCK])
             counts[i] += values[i] > bound;
     }
     for (size_t i = 0; i < RP_NF4_BLOCK; i++)
-        codes[i] = (unsigned char)counts[i];
+        quantized[i] = (unsigned char)counts[i];
 }
 
 static size_t
@@ -107,7 +107,7 @@ pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size
     const size_t left = shape.columns - first;
     const size_t n = left < RP_NF4_BLOCK ? left : RP_NF4_BLOCK;
     float values[RP_NF4_BLOCK] = {0};
-    unsigned char codes[RP_NF4_BLOCK];
+    unsigned char quantized[RP_NF4_BLOCK];
     size_t broken;
 
     rp_dtype_to_float(dtype, source + first * rp_dtype_size(dtype), values, n);
@@ -126,10 +126,10 @@ pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size
             values[i] /= divisor;
     }
     *scale = n == RP_NF4_BLOCK ? largest : divisor;
-    find_codes(values, codes);
+    find_quantized(values, quantized);
     for (size_t i = 0; i < n; i += 2)
-        tensor->part[RP_LOWBIT_CODES][(first + i) / 2] =
-            (unsigned char)(codes[i] << 4 | codes[i + 1]);
+        tensor->part[RP_LOWBIT_QUANTIZED][(first + i) / 2] =
+            (unsigned char)(quantized[i] << 4 | quantized[i + 1]);
     return RP_LOWBIT_NONE;
 }
 
@@ -208,7 +208,7 @@ rp_nf4_pack_scales(RpLowbitShape shape, float *scales, const RpLowbitTensor *ten
     const size_t blocks = rp_lowbit_blocks(shape.columns, RP_NF4_BLOCK);
     const float offset = add_up(scales, blocks) / (float)blocks;
     const float *map = rp_nf4_map();
-    unsigned char *codes = tensor->part[RP_LOWBIT_SCALES];
+    unsigned char *quantized = tensor->part[RP_LOWBIT_SCALES];
     float *nested = (float *)tensor->part[RP_LOWBIT_NESTED_SCALES];
 
     memcpy(tensor->part[RP_LOWBIT_NESTED_MAP], map, RP_NF4_MAP * sizeof *map);
@@ -228,7 +228,7 @@ rp_nf4_pack_scales(RpLowbitShape shape, float *scales, const RpLowbitTensor *ten
             ratio = ratio > 1 ? 1 : ratio;
             ratio = ratio >= -1 ? ratio : -1; /* also NaN, of 0 times infinity */
             const int grid = (int)((ratio + 1.0f) * 0.5f * 65535.0f + 0.5f);
-            codes[first + i] =
+            quantized[first + i] =
                 largest > 0 ? nearest(map, -1.0f + 2.0f * (float)grid / 65535.0f) : 0;
         }
     }

@@ -79,7 +79,7 @@ void
 rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition *partition,
                 RpInterval layers, gboolean forward, gboolean backward)
 {
-    RpWay way = backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    RpDirection direction = backward ? RP_DIRECTION_BACKWARD : RP_DIRECTION_FORWARD;
     guint end = layers.first + layers.count;
     guint64 output = 0;
     const gboolean saves = forward != backward && rp_stage_saves(profile, layers);
@@ -98,12 +98,13 @@ rp_largest_note(RpLargest *largest, const RpProfile *profile, const RpPartition 
         uploaded += rp_layer_upload_bytes(&profile->layers[l]);
         gradients += profile->layers[l].gradient_bytes;
     }
-    largest->parameters[way] =
-        MAX(largest->parameters[way], largest->is_packed ? parameters : uploaded);
+    largest->parameters[direction] =
+        MAX(largest->parameters[direction], largest->is_packed ? parameters : uploaded);
     if (largest->is_packed)
         largest->packed = MAX(largest->packed, uploaded);
-    largest->workspace[way] = MAX(
-        largest->workspace[way], workspace_bytes(profile, layers, backward, saves, largest->keeps));
+    largest->workspace[direction] =
+        MAX(largest->workspace[direction],
+            workspace_bytes(profile, layers, backward, saves, largest->keeps));
     if (backward)
         largest->gradients = MAX(largest->gradients, gradients);
     largest->input = MAX(largest->input, profile->layers[layers.first].input_bytes);
@@ -168,7 +169,7 @@ static gboolean
 trains_all(const RpProfile *profile)
 {
     for (guint l = 0; l < profile->n_layers; l++)
-        if (profile->layers[l].gradient_bytes < rp_layer_home_bytes(&profile->layers[l]))
+        if (profile->layers[l].gradient_bytes < rp_layer_host_bytes(&profile->layers[l]))
             return FALSE;
     return TRUE;
 }
@@ -197,8 +198,8 @@ rp_largest_dispatched(const RpProfile *profile, const RpPartition *partition, gu
         rp_largest_note(&largest, profile, partition, partition->forward[s], TRUE, FALSE);
     for (guint b = 0; b < partition->n_backward; b++)
         rp_largest_note(&largest, profile, partition, partition->backward[b], FALSE, TRUE);
-    largest.neighbours = step == 0 ? 2 * aligned(MAX(largest.parameters[RP_WAY_FORWARD],
-                                                     largest.parameters[RP_WAY_BACKWARD]))
+    largest.neighbours = step == 0 ? 2 * aligned(MAX(largest.parameters[RP_DIRECTION_FORWARD],
+                                                     largest.parameters[RP_DIRECTION_BACKWARD]))
                                    : all_neighbours(profile, partition, step);
     return largest;
 }
@@ -210,9 +211,9 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     const guint64 *workspace = largest->workspace;
     const guint64 sums = aligned(rp_profile_sum_bytes(profile, largest->gradients));
     const guint64 most_workspace =
-        aligned(MAX(workspace[RP_WAY_FORWARD], workspace[RP_WAY_BACKWARD]));
+        aligned(MAX(workspace[RP_DIRECTION_FORWARD], workspace[RP_DIRECTION_BACKWARD]));
     const guint64 most_parameters =
-        aligned(MAX(parameters[RP_WAY_FORWARD], parameters[RP_WAY_BACKWARD]));
+        aligned(MAX(parameters[RP_DIRECTION_FORWARD], parameters[RP_DIRECTION_BACKWARD]));
     RpSlotLayout best = {
         .at_ends = largest->neighbours < 2 * most_parameters,
         .bytes = MIN(largest->neighbours, 2 * most_parameters) + sums + most_workspace,
@@ -224,19 +225,20 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
             .packed = TRUE,
             .accumulators_inside = TRUE,
             .workspace_inside = TRUE,
-            .bytes = aligned(largest->packed) +
-                     MAX(aligned(parameters[RP_WAY_FORWARD]) + aligned(workspace[RP_WAY_FORWARD]),
-                         aligned(parameters[RP_WAY_BACKWARD]) + sums +
-                             aligned(workspace[RP_WAY_BACKWARD])),
+            .bytes =
+                aligned(largest->packed) + MAX(aligned(parameters[RP_DIRECTION_FORWARD]) +
+                                                   aligned(workspace[RP_DIRECTION_FORWARD]),
+                                               aligned(parameters[RP_DIRECTION_BACKWARD]) + sums +
+                                                   aligned(workspace[RP_DIRECTION_BACKWARD])),
         };
 
     for (guint inside = 1; inside < 4; inside++) {
         gboolean sums_inside = (inside & 1) != 0;
         gboolean workspace_inside = (inside & 2) != 0;
-        guint64 forward = aligned(parameters[RP_WAY_FORWARD]) +
-                          (workspace_inside ? aligned(workspace[RP_WAY_FORWARD]) : 0);
-        guint64 backward = aligned(parameters[RP_WAY_BACKWARD]) + (sums_inside ? sums : 0) +
-                           (workspace_inside ? aligned(workspace[RP_WAY_BACKWARD]) : 0);
+        guint64 forward = aligned(parameters[RP_DIRECTION_FORWARD]) +
+                          (workspace_inside ? aligned(workspace[RP_DIRECTION_FORWARD]) : 0);
+        guint64 backward = aligned(parameters[RP_DIRECTION_BACKWARD]) + (sums_inside ? sums : 0) +
+                           (workspace_inside ? aligned(workspace[RP_DIRECTION_BACKWARD]) : 0);
         guint64 bytes = 2 * MAX(forward, backward) + (sums_inside ? 0 : sums);
 
         if (!workspace_inside)

@@ -32,17 +32,17 @@
 #include "core/partition/partition.h"
 #include "core/profile/profile.h"
 
-typedef enum { RP_WAY_FORWARD, RP_WAY_BACKWARD, RP_N_WAYS } RpWay;
+typedef enum { RP_DIRECTION_FORWARD, RP_DIRECTION_BACKWARD, RP_N_DIRECTIONS } RpDirection;
 
 /* Bytes of the largest of each kind; backward includes the fused stage. */
 typedef struct {
     gboolean is_packed; /* rp_profile_is_packed() */
     gboolean keeps;     /* activations have buffers of their own, from forward to backward */
-    guint64 parameters[RP_N_WAYS];
+    guint64 parameters[RP_N_DIRECTIONS];
     guint64
         neighbours; /* both slots' parameters, of stages that may follow each other on a device */
     guint64 packed; /* 0: actions read the uploaded bytes themselves */
-    guint64 workspace[RP_N_WAYS];
+    guint64 workspace[RP_N_DIRECTIONS];
     guint64 gradients; /* in the network's storage; 16-bit: their fp32 sums take twice as much */
     guint64 input;
     guint64 gradient; /* an output activation's */

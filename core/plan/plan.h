@@ -318,7 +318,7 @@ typedef struct {
     gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
     gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
     guint64 constant_bytes;    /* `full`: rp_plan_constants() */
-    RpOptimizerForm form;      /* `full`: the optimizer's state */
+    RpStateFormat form;        /* `full`: the optimizer's state */
     guint servers; /* number of servers that run this plan: each keeps and steps a share of each
                       layer (core/base/shard.h); 0 = 1 */
 } RpPlanPromises;
@@ -365,16 +365,16 @@ guint rp_plan_n_decisions(const RpPlan *plan);
 #define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
 /* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of
  * every trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
- * RP_EXCHANGE_EXTRA_BYTES for other values that all servers need. @room: message buffer: half
+ * RP_EXCHANGE_EXTRA_BYTES for other values that all servers need. @space: message buffer: half
  * sends, half receives. */
 typedef struct {
     guint32 squares;
-    guint32 room;
+    guint32 space;
 } RpPlanExchange;
 RpPlanExchange rp_plan_exchange(const RpPlan *plan);
 void rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange);
 #define RP_EXCHANGE_EXTRA_BYTES 4096
-#define RP_EXCHANGE_ROOM(largest_bytes) MIN(4 * (largest_bytes), (guint64)256 << 20)
+#define RP_EXCHANGE_SCRATCH(largest_bytes) MIN(4 * (largest_bytes), (guint64)256 << 20)
 /* Buffer of a device for constants beside the plan's data; RP_NONE if none. */
 void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);

@@ -65,7 +65,7 @@ typedef struct {
     RpConsistency consistency;
     RpOptimizerMode optimizer;
     RpEarlySteps early_steps;
-    RpOptimizerForm form;  /* `full`: the optimizer's state */
+    RpStateFormat form;    /* `full`: the optimizer's state */
     gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
                               gradient is on the host. Events only */
     gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it
@@ -140,7 +140,7 @@ guint64 rp_resident_limit(RpResidentChoice choice, gboolean host_memory, guint64
 /* The optimizer's state of a parameter: @options' form. bf16 weights are those that devices read if
  * the optimizer writes them in one pass in bf16. Early steps then write none, unless they must,
  * because no copy would be left to undo them from. */
-RpOptimizerForm rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
+RpStateFormat rp_planner_form(const RpProfile *profile, const RpPlanOptions *options);
 
 /* Whether there are plans in `full` fidelity: they need whole sequences, and one copy and one
  * version of weights on a device. */

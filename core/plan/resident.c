@@ -16,7 +16,7 @@ guint64
 rp_frozen_bytes(const RpProfile *profile, guint layer)
 {
     const RpLayer *of = &profile->layers[layer];
-    const guint64 bytes = rp_layer_home_bytes(of);
+    const guint64 bytes = rp_layer_host_bytes(of);
 
     if (of->tied_bytes > 0 && (of->gradient_bytes > 0 || profile->layers[0].gradient_bytes > 0))
         return 0;

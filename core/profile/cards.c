@@ -121,7 +121,7 @@ join_profile(RpProfile *box, const RpProfile *card)
     box->cached_parameters_per_s[rule][moments][master] =                                          \
         least(box->cached_parameters_per_s[rule][moments][master],                                 \
               card->cached_parameters_per_s[rule][moments][master]);
-    RP_OPTIMIZER_FORMS(JOIN)
+    RP_STATE_FORMATS(JOIN)
 #undef JOIN
     box->has_sizes = box->has_sizes && card->has_sizes;
     box->head_chunk = MAX(box->head_chunk, card->head_chunk);

@@ -4,23 +4,23 @@
 #include "core/profile/private.h"
 
 #define MAX_SIZE ((double)(G_GUINT64_CONSTANT(1) << 40))
-#define MAX_WAYS 1024 /* in a file */
+#define MAX_VARIANTS 1024 /* in a file */
 
-const char *const rp_matmul_forms[] = {"NT", "NN", "TN", NULL};
+const char *const rp_matmul_layouts[] = {"NT", "NN", "TN", NULL};
 
 #define CHOICE(key, member, texts)                                                                 \
     {                                                                                              \
-        key, rp_json_read_choice_index, G_STRUCT_OFFSET(RpMatmulWay, member), .required = TRUE,    \
-                                                                              .choices = texts     \
+        key, rp_json_read_choice_index, G_STRUCT_OFFSET(RpMatmulVariant, member),                  \
+            .required = TRUE, .choices = texts                                                     \
     }
 #define SIZE(key, member, ...)                                                                     \
     {                                                                                              \
-        key, rp_json_read_size, G_STRUCT_OFFSET(RpMatmulWay, member), .min = 1, .max = MAX_SIZE,   \
-                                                                      __VA_ARGS__                  \
+        key, rp_json_read_size, G_STRUCT_OFFSET(RpMatmulVariant, member),                          \
+            .min = 1, .max = MAX_SIZE, __VA_ARGS__                                                 \
     }
 
 static const RpJsonField fields[] = {
-    CHOICE("form", form, rp_matmul_forms),
+    CHOICE("form", form, rp_matmul_layouts),
     SIZE("m", m, .required = TRUE),
     SIZE("n", n, .required = TRUE),
     SIZE("k", k, .required = TRUE),
@@ -28,13 +28,13 @@ static const RpJsonField fields[] = {
     CHOICE("a", a, rp_dtype_names),
     CHOICE("b", b, rp_dtype_names),
     CHOICE("c", c, rp_dtype_names),
-    {"bias", rp_json_read_boolean, G_STRUCT_OFFSET(RpMatmulWay, bias)},
-    {"way", rp_json_read_count, G_STRUCT_OFFSET(RpMatmulWay, way), .required = TRUE, .min = 1,
-     .max = RP_MATMUL_MOST_WAYS - 1},
+    {"bias", rp_json_read_boolean, G_STRUCT_OFFSET(RpMatmulVariant, bias)},
+    {"way", rp_json_read_count, G_STRUCT_OFFSET(RpMatmulVariant, variant), .required = TRUE,
+     .min = 1, .max = RP_MATMUL_MAX_VARIANTS - 1},
 };
 
 gboolean
-rp_matmul_way_is_of(const RpMatmulWay *a, const RpMatmulWay *b)
+rp_matmul_variant_is_of(const RpMatmulVariant *a, const RpMatmulVariant *b)
 {
     return a->form == b->form && a->m == b->m && a->n == b->n && a->k == b->k &&
            a->a_stride == b->a_stride && a->a == b->a && a->b == b->b && a->c == b->c &&
@@ -42,65 +42,67 @@ rp_matmul_way_is_of(const RpMatmulWay *a, const RpMatmulWay *b)
 }
 
 void
-rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways, guint n)
+rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulVariant *variants,
+                       guint n)
 {
-    g_return_if_fail(profile != NULL && library != NULL && (ways != NULL || n == 0));
+    g_return_if_fail(profile != NULL && library != NULL && (variants != NULL || n == 0));
 
     rp_profile_take(&profile->matmul_library, g_strdup(library));
-    g_free(profile->matmul_ways);
-    profile->matmul_ways = g_memdup2(ways, n * sizeof *ways);
-    profile->n_matmul_ways = n;
+    g_free(profile->matmul_variants);
+    profile->matmul_variants = g_memdup2(variants, n * sizeof *variants);
+    profile->n_matmul_variants = n;
 }
 
 gboolean
-rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+rp_profile_read_matmul_variants(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     RpProfile *profile = value;
-    g_autoptr(GArray) ways = g_array_new(FALSE, FALSE, sizeof(RpMatmulWay));
+    g_autoptr(GArray) variants = g_array_new(FALSE, FALSE, sizeof(RpMatmulVariant));
 
     if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
         return rp_json_pull_fail(pull, field->expected);
     (void)rp_json_pull_enter_array(pull);
     while (rp_json_pull_next_element(pull)) {
-        RpMatmulWay way = {0};
+        RpMatmulVariant variant = {0};
         RpJsonRecord record;
 
-        if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &way, &record))
+        if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), &variant, &record))
             return FALSE;
-        if (way.a_stride != 0 && way.a_stride <= way.k)
+        if (variant.a_stride != 0 && variant.a_stride <= variant.k)
             return rp_json_record_fail(&record, pull, "a_stride", "more than k");
-        for (guint i = 0; i < ways->len; i++)
-            if (rp_matmul_way_is_of(&g_array_index(ways, RpMatmulWay, i), &way))
+        for (guint i = 0; i < variants->len; i++)
+            if (rp_matmul_variant_is_of(&g_array_index(variants, RpMatmulVariant, i), &variant))
                 return rp_json_record_fail(&record, pull, "m", "each shape once");
-        if (ways->len == MAX_WAYS)
+        if (variants->len == MAX_VARIANTS)
             return rp_json_record_fail(&record, pull, "m",
-                                       "at most " G_STRINGIFY(MAX_WAYS) " shapes");
-        g_array_append_val(ways, way);
+                                       "at most " G_STRINGIFY(MAX_VARIANTS) " shapes");
+        g_array_append_val(variants, variant);
     }
     if (pull->failed)
         return FALSE;
-    profile->n_matmul_ways = ways->len;
-    g_free(profile->matmul_ways);
-    profile->matmul_ways = (RpMatmulWay *)(void *)g_array_free(g_steal_pointer(&ways), FALSE);
+    profile->n_matmul_variants = variants->len;
+    g_free(profile->matmul_variants);
+    profile->matmul_variants =
+        (RpMatmulVariant *)(void *)g_array_free(g_steal_pointer(&variants), FALSE);
     return TRUE;
 }
 
 static void
-add_way(RpJsonWriter *json, const RpMatmulWay *way)
+add_variant(RpJsonWriter *json, const RpMatmulVariant *variant)
 {
     rp_json_object_as(json, NULL, RP_JSON_PADDED);
-    rp_json_string(json, "form", rp_matmul_forms[way->form]);
-    rp_json_uint(json, "m", way->m);
-    rp_json_uint(json, "n", way->n);
-    rp_json_uint(json, "k", way->k);
-    if (way->a_stride > 0)
-        rp_json_uint(json, "a_stride", way->a_stride);
-    rp_json_string(json, "a", rp_dtype_names[way->a]);
-    rp_json_string(json, "b", rp_dtype_names[way->b]);
-    rp_json_string(json, "c", rp_dtype_names[way->c]);
-    if (way->bias)
+    rp_json_string(json, "form", rp_matmul_layouts[variant->form]);
+    rp_json_uint(json, "m", variant->m);
+    rp_json_uint(json, "n", variant->n);
+    rp_json_uint(json, "k", variant->k);
+    if (variant->a_stride > 0)
+        rp_json_uint(json, "a_stride", variant->a_stride);
+    rp_json_string(json, "a", rp_dtype_names[variant->a]);
+    rp_json_string(json, "b", rp_dtype_names[variant->b]);
+    rp_json_string(json, "c", rp_dtype_names[variant->c]);
+    if (variant->bias)
         rp_json_bool(json, "bias", TRUE);
-    rp_json_uint(json, "way", way->way);
+    rp_json_uint(json, "way", variant->variant);
     rp_json_end(json);
 }
 
@@ -112,8 +114,8 @@ rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile)
     rp_json_object(json, "matmuls");
     rp_json_string(json, "library", profile->matmul_library);
     rp_json_array(json, "ways");
-    for (guint i = 0; i < profile->n_matmul_ways; i++)
-        add_way(json, &profile->matmul_ways[i]);
+    for (guint i = 0; i < profile->n_matmul_variants; i++)
+        add_variant(json, &profile->matmul_variants[i]);
     rp_json_end(json);
     rp_json_end(json);
 }

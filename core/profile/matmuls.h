@@ -6,10 +6,10 @@
 
 #include <glib.h>
 
-#define RP_MATMUL_MOST_WAYS 8 /* for a shape, the first included */
+#define RP_MATMUL_MAX_VARIANTS 8 /* for a shape, the first included */
 
-/* Names of RpMatmulForm (exec/kernels/args.h), in its order; the last is NULL. */
-extern const char *const rp_matmul_forms[];
+/* Names of RpMatmulLayout (exec/kernels/args.h), in its order; the last is NULL. */
+extern const char *const rp_matmul_layouts[];
 
 /* The shape, and the algorithm. Forms and storages are those of exec/kernels/args.h. */
 typedef struct {
@@ -18,8 +18,8 @@ typedef struct {
     guint64 m, n, k;
     guint64 a_stride; /* from a row of A to the next; 0: no gaps */
     gboolean bias;    /* one is added */
-    guint way;        /* 0: the library's first proposal; less than RP_MATMUL_MOST_WAYS */
-} RpMatmulWay;
+    guint variant;    /* 0: the library's first proposal; less than RP_MATMUL_MAX_VARIANTS */
+} RpMatmulVariant;
 
 /* Whether it is the same shape, whatever the algorithm. */
-gboolean rp_matmul_way_is_of(const RpMatmulWay *a, const RpMatmulWay *b);
+gboolean rp_matmul_variant_is_of(const RpMatmulVariant *a, const RpMatmulVariant *b);

@@ -19,7 +19,8 @@ typedef struct {
 } RpProfileEntry;
 
 /* matmuls.c: a field whose member is the RpProfile. */
-gboolean rp_profile_read_matmul_ways(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_profile_read_matmul_variants(RpJsonPull *pull, const RpJsonField *field,
+                                         gpointer value);
 void rp_profile_write_matmuls(RpJsonWriter *json, const RpProfile *profile);
 
 /* The default of RpLayer.weight_gradient_ns. */

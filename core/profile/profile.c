@@ -284,8 +284,8 @@ rp_profile_copy(const RpProfile *profile)
     copy->date = g_strdup(profile->date);
     copy->missing = g_strdup(profile->missing);
     copy->matmul_library = g_strdup(profile->matmul_library);
-    copy->matmul_ways =
-        g_memdup2(profile->matmul_ways, profile->n_matmul_ways * sizeof(RpMatmulWay));
+    copy->matmul_variants =
+        g_memdup2(profile->matmul_variants, profile->n_matmul_variants * sizeof(RpMatmulVariant));
     copy->layers = g_memdup2(profile->layers, profile->n_layers * sizeof(RpLayer));
     copy->tensor_tables = g_ptr_array_new_with_free_func(g_free);
     copy_tensor_tables(copy);
@@ -311,7 +311,7 @@ rp_profile_free(RpProfile *profile)
     g_free(profile->date);
     g_free(profile->missing);
     g_free(profile->matmul_library);
-    g_free(profile->matmul_ways);
+    g_free(profile->matmul_variants);
     g_free(profile->layers);
     g_ptr_array_unref(profile->tensor_tables);
     g_ptr_array_unref(profile->names);

@@ -132,8 +132,8 @@ struct _RpProfile {
     guint n_devices;          /* that have one */
     guint *card_of;           /* [device] */
     char *matmul_library;     /* that proposes matmul algorithms; "": nothing is known of them */
-    guint n_matmul_ways;
-    RpMatmulWay *matmul_ways; /* for shapes whose first proposal is not the fastest */
+    guint n_matmul_variants;
+    RpMatmulVariant *matmul_variants; /* for shapes whose first proposal is not the fastest */
 };
 
 /**
@@ -226,8 +226,8 @@ void rp_profile_set_tensors(RpProfile *profile, guint layer, const guint64 *tens
 void rp_profile_take_sizes(RpProfile *profile, const RpProfile *sized);
 
 /* Sets the known matmul algorithms; all is copied. */
-void rp_profile_set_matmuls(RpProfile *profile, const char *library, const RpMatmulWay *ways,
-                            guint n);
+void rp_profile_set_matmuls(RpProfile *profile, const char *library,
+                            const RpMatmulVariant *variants, guint n);
 
 /* Bytes of a weight or leaving gradient: 4 of dtype "fp32", else 2. */
 guint rp_profile_element_bytes(const RpProfile *profile);
@@ -257,7 +257,7 @@ rp_layer_own_gradient_bytes(const RpLayer *layer)
 
 /* The layer's weights as the host keeps them: packed ones, and those that are not. */
 static inline guint64
-rp_layer_home_bytes(const RpLayer *layer)
+rp_layer_host_bytes(const RpLayer *layer)
 {
     return layer->upload_bytes > 0 ? layer->upload_bytes : layer->parameter_bytes;
 }
@@ -281,7 +281,7 @@ gint64 rp_layer_recompute_ns(const RpLayer *layer);
 static inline guint64
 rp_layer_upload_bytes(const RpLayer *layer)
 {
-    return rp_layer_home_bytes(layer) - layer->resident_bytes;
+    return rp_layer_host_bytes(layer) - layer->resident_bytes;
 }
 
 /**

@@ -142,7 +142,7 @@ static const RpJsonField micro_batch_fields[] = {
 
 #define CACHED(name, rule, moments, master)                                                        \
     RATE(name, profile.cached_parameters_per_s[rule][moments][master]),
-static const RpJsonField cached_fields[] = {RP_OPTIMIZER_FORMS(CACHED)};
+static const RpJsonField cached_fields[] = {RP_STATE_FORMATS(CACHED)};
 #undef CACHED
 
 static const RpJsonField optimizer_fields[] = {
@@ -158,7 +158,7 @@ static const RpJsonField optimizer_fields[] = {
 static const RpJsonField matmul_fields[] = {
     {"library", rp_json_read_text, G_STRUCT_OFFSET(Top, profile.matmul_library), .required = TRUE,
      .min = 1, .max = MAX_NAME, .expected = "the name of a library"},
-    {"ways", rp_profile_read_matmul_ways, G_STRUCT_OFFSET(Top, profile), .required = TRUE,
+    {"ways", rp_profile_read_matmul_variants, G_STRUCT_OFFSET(Top, profile), .required = TRUE,
      .expected = "an array of shapes"},
 };
 

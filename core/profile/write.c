@@ -265,7 +265,7 @@ add_cached_rates(RpJsonWriter *json, const RpProfile *profile)
     if (!(profile->cached_parameters_per_s[RP_UPDATE_ADAMW][RP_MOMENTS_FP32][RP_MOMENTS_FP32] > 0))
         return;
     rp_json_object_as(json, "cached_parameters_per_s", RP_JSON_PADDED);
-    RP_OPTIMIZER_FORMS(ADD)
+    RP_STATE_FORMATS(ADD)
     rp_json_end(json);
 #undef ADD
 }

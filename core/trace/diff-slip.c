@@ -148,9 +148,9 @@ static void
 visit_uploads(const Search *search, const RpTraceRecord *action, Needed *needed, gint64 *delays,
               gint64 delay_ns)
 {
-    const RpValue wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
+    const RpTaskValue wanted = {needed->kind, action->iteration, needed->number, needed->place, 0};
     guint n;
-    const RpValue *values = rp_trace_needs_find(search->needs, &wanted, &n);
+    const RpTaskValue *values = rp_trace_needs_find(search->needs, &wanted, &n);
 
     for (guint i = 0; i < n; i++) {
         const guint maker = values[i].maker;

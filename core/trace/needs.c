@@ -6,13 +6,13 @@
 struct _RpTraceNeeds {
     const RpTrace *trace;
     const RpTraceRecord *const *records;
-    GArray *values; /* RpValue, sorted */
+    GArray *values; /* RpTaskValue, sorted */
 };
 
 static void
 make(RpTraceNeeds *needs, RpValueKind kind, guint maker, guint32 number, guint32 place)
 {
-    RpValue value = {kind, needs->records[maker]->iteration, number, place, maker};
+    RpTaskValue value = {kind, needs->records[maker]->iteration, number, place, maker};
 
     g_array_append_val(needs->values, value);
 }
@@ -64,7 +64,7 @@ add_values(RpTraceNeeds *needs, guint i)
 }
 
 static int
-compare_places(const RpValue *a, const RpValue *b)
+compare_places(const RpTaskValue *a, const RpTaskValue *b)
 {
     const guint32 left[] = {a->kind, a->iteration, a->number, a->place};
     const guint32 right[] = {b->kind, b->iteration, b->number, b->place};
@@ -78,7 +78,7 @@ compare_places(const RpValue *a, const RpValue *b)
 static int
 compare_values(const void *a, const void *b)
 {
-    const RpValue *left = a, *right = b;
+    const RpTaskValue *left = a, *right = b;
     int order = compare_places(left, right);
 
     return order != 0 ? order : (left->maker > right->maker) - (left->maker < right->maker);
@@ -89,10 +89,10 @@ rp_trace_needs_new(const RpTrace *trace, const RpTraceRecord *const *records, gu
 {
     RpTraceNeeds *needs = g_new(RpTraceNeeds, 1);
 
-    *needs = (RpTraceNeeds){trace, records, g_array_new(FALSE, FALSE, sizeof(RpValue))};
+    *needs = (RpTraceNeeds){trace, records, g_array_new(FALSE, FALSE, sizeof(RpTaskValue))};
     for (guint i = 0; i < n; i++)
         add_values(needs, i);
-    qsort(needs->values->data, needs->values->len, sizeof(RpValue), compare_values);
+    qsort(needs->values->data, needs->values->len, sizeof(RpTaskValue), compare_values);
     return needs;
 }
 
@@ -103,10 +103,10 @@ rp_trace_needs_free(RpTraceNeeds *needs)
     g_free(needs);
 }
 
-const RpValue *
-rp_trace_needs_find(const RpTraceNeeds *needs, const RpValue *wanted, guint *n)
+const RpTaskValue *
+rp_trace_needs_find(const RpTraceNeeds *needs, const RpTaskValue *wanted, guint *n)
 {
-    const RpValue *values = (const RpValue *)(const void *)needs->values->data;
+    const RpTaskValue *values = (const RpTaskValue *)(const void *)needs->values->data;
     guint low = 0, high = needs->values->len;
 
     while (low < high) {
@@ -135,9 +135,9 @@ typedef struct {
 static void
 need(const Visit *visit, RpValueKind kind, guint32 number, guint32 place)
 {
-    const RpValue wanted = {kind, visit->task->iteration, number, place, 0};
+    const RpTaskValue wanted = {kind, visit->task->iteration, number, place, 0};
     guint n;
-    const RpValue *values = rp_trace_needs_find(visit->needs, &wanted, &n);
+    const RpTaskValue *values = rp_trace_needs_find(visit->needs, &wanted, &n);
 
     for (guint i = 0; i < n; i++)
         /* a repeated upload may be for a later task */

@@ -28,7 +28,7 @@ typedef struct {
     guint32 number; /* micro-batch, or round */
     guint32 place;  /* stage, or boundary */
     guint maker;    /* index of the task that makes it */
-} RpValue;
+} RpTaskValue;
 
 typedef struct _RpTraceNeeds RpTraceNeeds;
 
@@ -49,7 +49,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTraceNeeds, rp_trace_needs_free)
 void rp_trace_needs_visit(const RpTraceNeeds *needs, guint i, RpTraceNeed visit,
                           gpointer user_data);
 /* All that are of @wanted's kind, iteration, number and place, by maker. @n: (out) */
-const RpValue *rp_trace_needs_find(const RpTraceNeeds *needs, const RpValue *wanted, guint *n);
+const RpTaskValue *rp_trace_needs_find(const RpTraceNeeds *needs, const RpTaskValue *wanted,
+                                       guint *n);
 
 /* The hop between devices of `compute` fidelity; where transfers are tasks, it is none. */
 gint64 rp_trace_hop_ns(const RpTrace *trace);

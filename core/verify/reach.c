@@ -18,7 +18,7 @@
 #include <string.h>
 
 static void
-make_room(RpVerifier *verifier)
+make_space(RpVerifier *verifier)
 {
     if (verifier->n_tasks <= verifier->max_tasks)
         return;
@@ -35,7 +35,7 @@ number_lanes(RpVerifier *verifier)
 {
     const guint n = rp_plan_n_lanes(verifier->plan);
 
-    make_room(verifier);
+    make_space(verifier);
     if (verifier->dense == NULL) {
         verifier->dense = g_new(guint32, n);
         verifier->length = g_new0(guint32, n);

@@ -758,7 +758,7 @@ add_exchange(Rows *rows)
         place(rows, rp_plan_decision(rows->plan, task->iteration), RP_ROLE_DECISION, ADD,
               single(rows, RP_VALUE_OWN_DECISION, 0), single(rows, RP_VALUE_DECISION, 0));
     }
-    place(rows, exchange.room, RP_ROLE_STAGING, WRITE, NOTHING, NOTHING);
+    place(rows, exchange.space, RP_ROLE_STAGING, WRITE, NOTHING, NOTHING);
 }
 
 void

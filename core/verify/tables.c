@@ -237,8 +237,9 @@ check_exchange(Tables *tables)
     return claim(tables, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
                  several ? blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES : 0,
                  g_strdup("sums of squares of all servers")) &&
-           claim(tables, exchange.room, gpus, RP_BUFFER_STAGING,
-                 several ? RP_EXCHANGE_ROOM(largest) : 0, g_strdup("room for what servers send"));
+           claim(tables, exchange.space, gpus, RP_BUFFER_STAGING,
+                 several ? RP_EXCHANGE_SCRATCH(largest) : 0,
+                 g_strdup("room for what servers send"));
 }
 
 static gboolean

@@ -50,7 +50,7 @@ rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape)
 }
 
 gboolean
-rp_adapter_is_turned(const RpWeight *weight)
+rp_adapter_is_transposed(const RpWeight *weight)
 {
     return weight->rank == RP_WEIGHT_MAX_RANK && weight->kind >= rp_weight_adapter(0, RP_ADAPTER_B);
 }
@@ -61,7 +61,7 @@ rp_adapter_to_file(const RpWeight *weight, RpDtype dtype, const void *values, gu
 {
     const guint64 E = weight->shape[0], out = weight->shape[1], r = weight->shape[2];
 
-    if (!rp_adapter_is_turned(weight)) {
+    if (!rp_adapter_is_transposed(weight)) {
         const char *from = (const char *)values + first * rp_dtype_size(dtype);
 
         if (dtype == RP_DTYPE_FP32)

@@ -34,7 +34,7 @@ char *rp_adapter_tensor_name(const RpWeights *weights, guint index);
 /* Its shape there. @shape: (out): RP_WEIGHT_MAX_RANK of them. Returns: how many dimensions */
 guint rp_adapter_tensor_shape(const RpWeight *weight, guint64 *shape);
 /* Whether its elements stand there in another order than the network's. */
-gboolean rp_adapter_is_turned(const RpWeight *weight);
+gboolean rp_adapter_is_transposed(const RpWeight *weight);
 /* Elements @first to @first + @n as they stand there, of all @values of the weight: among them, or
  * in @buffer. @dtype: of the values, fp32 or bf16 */
 const float *rp_adapter_to_file(const RpWeight *weight, RpDtype dtype, const void *values,

@@ -104,7 +104,7 @@ aligned(guint64 bytes)
 }
 
 static guint64
-weight_bytes(const RpWeight *weight, RpDtype dtype, RpOptimizerForm form, gboolean async)
+weight_bytes(const RpWeight *weight, RpDtype dtype, RpStateFormat form, gboolean async)
 {
     guint64 sum = async ? aligned(weight->elements * rp_dtype_size(dtype)) : 0;
 
@@ -115,7 +115,7 @@ weight_bytes(const RpWeight *weight, RpDtype dtype, RpOptimizerForm form, gboole
 
 /* Bounds a share of the layer: it has as many elements as the largest share, and each weight has arrays of its own. */
 static guint64
-layer_bytes(const RpWeights *weights, guint layer, RpDtype dtype, RpOptimizerForm form,
+layer_bytes(const RpWeights *weights, guint layer, RpDtype dtype, RpStateFormat form,
             gboolean async, guint n_servers)
 {
     guint first;
@@ -139,7 +139,7 @@ layer_bytes(const RpWeights *weights, guint layer, RpDtype dtype, RpOptimizerFor
 }
 
 guint64
-rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
+rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpStateFormat form,
                          gboolean async, guint n_servers)
 {
     guint64 sum = 0;

@@ -81,7 +81,7 @@ char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *
 
 /* Disk space that a checkpoint, or its weights alone, takes at most, bytes. @async: with the
  * weights that the next step reads. @model_dir: as in RpCheckpointOptions */
-guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
+guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpStateFormat form,
                             gboolean async, gboolean weights_only, const char *model_dir);
 /* Finds the bytes that the disk of @path has free; @path exists. Returns: FALSE with errno if the
  * system cannot say */
@@ -109,7 +109,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCheckpointWritten, rp_checkpoint_written_clea
 
 /* Bytes of the copy: 12 a parameter, and with @async the next weights; of several servers at most, of
  * the one with most. */
-guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form,
+guint64 rp_checkpoint_copy_bytes(const RpWeights *weights, RpDtype dtype, RpStateFormat form,
                                  gboolean async, guint n_servers);
 
 /* Takes the memory of a copy of @bytes, every page of it, until it is freed. Errors:

@@ -106,7 +106,7 @@ typedef struct {
     guint64 step;
     gboolean async;
     RpDtype dtype;
-    RpOptimizerForm form;
+    RpStateFormat form;
     RpUpdateState update;
     guint rounds;      /* rp_trainer_rounds(); 0: unknown, as old checkpoints lack the key */
     char *base;        /* with adapters: hash of the model that they are for; or %NULL */
@@ -148,28 +148,28 @@ typedef struct {
     gsize member; /* offset in RpOptimizerState of the data's pointer */
 } RpCheckpointTensor;
 
-/* A part of RpOptimizerForm, as trainer_state.json and the run's settings call it. */
+/* A part of RpStateFormat, as trainer_state.json and the run's settings call it. */
 typedef struct {
     const char *key;          /* in trainer_state.json, unless it is the first of its words */
     const char *setting;      /* "optimizer.state" */
     const char *const *words; /* by value, up to NULL */
     const char *expected;     /* all of them */
-    gsize member;             /* offset in RpOptimizerForm */
+    gsize member;             /* offset in RpStateFormat */
 } RpCheckpointProperty;
 
 #define RP_CHECKPOINT_PROPERTIES 3
 extern const RpCheckpointProperty rp_checkpoint_properties[RP_CHECKPOINT_PROPERTIES];
-guint rp_checkpoint_property(const RpCheckpointProperty *property, const RpOptimizerForm *form);
-guint rp_checkpoint_n_state_tensors(RpOptimizerForm form);
+guint rp_checkpoint_property(const RpCheckpointProperty *property, const RpStateFormat *form);
+guint rp_checkpoint_n_state_tensors(RpStateFormat form);
 /* @first: parameter of its layer with which the weight begins */
-RpCheckpointTensor rp_checkpoint_state_tensor(const RpWeight *weight, RpOptimizerForm form,
+RpCheckpointTensor rp_checkpoint_state_tensor(const RpWeight *weight, RpStateFormat form,
                                               guint64 first, guint index);
 const void *rp_checkpoint_state_data(const RpCheckpointTensor *tensor,
                                      const RpOptimizerState *state);
 void rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerState *state,
                                   const void *data);
 /* At most, wherever the weight begins. */
-guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpOptimizerForm form, guint index);
+guint64 rp_checkpoint_state_bytes(const RpWeight *weight, RpStateFormat form, guint index);
 
 /* Whether the weight stands in the model's file: trained, or frozen where no adapters are saved. */
 static inline gboolean

@@ -61,7 +61,7 @@ check_run(const Restore *restore, GError **error)
                                   rp_dtype_name(dtype), rp_dtype_name(restore->state.dtype));
     for (guint i = 0; i < RP_CHECKPOINT_PROPERTIES; i++) {
         const RpCheckpointProperty *property = &rp_checkpoint_properties[i];
-        const RpOptimizerForm form = rp_trainer_form(restore->trainer);
+        const RpStateFormat form = rp_trainer_form(restore->trainer);
         const guint expected = rp_checkpoint_property(property, &form);
         const guint found = rp_checkpoint_property(property, &restore->state.form);
 

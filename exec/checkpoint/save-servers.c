@@ -157,7 +157,7 @@ stream_weight(Stream *stream, guint index, guint tensor, GError **error)
     const gboolean first = image->server == 0;
     g_autofree float *whole = NULL;
 
-    if (first && rp_weights_lora(image->weights) != NULL && rp_adapter_is_turned(weight))
+    if (first && rp_weights_lora(image->weights) != NULL && rp_adapter_is_transposed(weight))
         whole = g_new(float, weight->elements);
     stream->whole = whole;
     for (guint r = 0; r < image->n_servers; r++) {

@@ -35,7 +35,7 @@ const char *const rp_checkpoint_copied_files[] = {
 };
 
 guint64
-rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpOptimizerForm form, gboolean async,
+rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpStateFormat form, gboolean async,
                     gboolean weights_only, const char *model_dir)
 {
     const guint64 size = rp_dtype_size(dtype);

@@ -18,11 +18,11 @@ static const char *const moments[] = {[RP_MOMENTS_FP32] = "fp32",
 
 const RpCheckpointProperty rp_checkpoint_properties[] = {
     {"optimizer", "optimizer.name", rules, "\"adamw\" or \"lion\"",
-     G_STRUCT_OFFSET(RpOptimizerForm, rule)},
+     G_STRUCT_OFFSET(RpStateFormat, rule)},
     {"optimizer_master", "optimizer.master", masters, "\"fp32\" or \"bf16\"",
-     G_STRUCT_OFFSET(RpOptimizerForm, master)},
+     G_STRUCT_OFFSET(RpStateFormat, master)},
     {"optimizer_state", "optimizer.state", moments, "\"fp32\", \"bf16\" or \"int8\"",
-     G_STRUCT_OFFSET(RpOptimizerForm, moments)},
+     G_STRUCT_OFFSET(RpStateFormat, moments)},
 };
 
 /* State tensors of a weight. */
@@ -40,20 +40,20 @@ static const struct {
 };
 
 guint
-rp_checkpoint_property(const RpCheckpointProperty *property, const RpOptimizerForm *form)
+rp_checkpoint_property(const RpCheckpointProperty *property, const RpStateFormat *form)
 {
     return *(const guint *)(const void *)((const guint8 *)form + property->member);
 }
 
 static gboolean
-is_kept(RpOptimizerForm form, guint row)
+is_kept(RpStateFormat form, guint row)
 {
     return rows[row].moment <= rp_optimizer_moments(form) &&
            (!rows[row].scale || rp_moment_scales(form.moments, 0, 1) > 0);
 }
 
 guint
-rp_checkpoint_n_state_tensors(RpOptimizerForm form)
+rp_checkpoint_n_state_tensors(RpStateFormat form)
 {
     guint n = 0;
 
@@ -63,7 +63,7 @@ rp_checkpoint_n_state_tensors(RpOptimizerForm form)
 }
 
 RpCheckpointTensor
-rp_checkpoint_state_tensor(const RpWeight *weight, RpOptimizerForm form, guint64 first, guint index)
+rp_checkpoint_state_tensor(const RpWeight *weight, RpStateFormat form, guint64 first, guint index)
 {
     guint row = 0;
 
@@ -103,7 +103,7 @@ rp_checkpoint_state_set_data(const RpCheckpointTensor *tensor, RpOptimizerState 
 
 /* A block more than a weight of its own would have: where it begins in its layer is not known here. */
 guint64
-rp_checkpoint_state_bytes(const RpWeight *weight, RpOptimizerForm form, guint index)
+rp_checkpoint_state_bytes(const RpWeight *weight, RpStateFormat form, guint index)
 {
     return rp_checkpoint_state_tensor(weight, form, RP_MOMENT_BLOCK - 1, index).bytes;
 }

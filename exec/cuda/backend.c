@@ -137,9 +137,9 @@ open_returns(RpCuda *cuda, GError **error)
 }
 
 static void
-keep_near(const guint8 *memory, guint64 bytes, gpointer data)
+bind_numa(const guint8 *memory, guint64 bytes, gpointer data)
 {
-    rp_host_state_keep_near(data, memory, bytes);
+    rp_host_state_bind_numa(data, memory, bytes);
 }
 
 static gboolean
@@ -151,7 +151,7 @@ open_host(RpCuda *cuda, guint64 bytes, GError **error)
         return FALSE;
     cuda->host = rp_cuda_host_arena_new(bytes, (const RpCudaSpan *)(void *)cuda->unpinned->data,
                                         cuda->unpinned->len, cuda->devices[0].gpu.physical,
-                                        keep_near, cuda->map.host_state, error);
+                                        bind_numa, cuda->map.host_state, error);
     if (cuda->host == NULL)
         return FALSE;
     memory = rp_cuda_host_arena_memory(cuda->host);

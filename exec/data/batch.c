@@ -45,7 +45,7 @@ rp_token_batch_new(const RpBatcherOptions *options)
     batch->targets = g_new0(gint32, n_places);
     batch->lengths = g_new0(guint32, n_rows);
     batch->packed = options->packing;
-    batch->room = n_rows;
+    batch->space = n_rows;
     batch->samples = g_new0(guint64, n_rows);
     batch->n_micro_targets = g_new0(guint64, micro_batches);
     if (!batch->packed)
@@ -73,12 +73,12 @@ rp_token_batch_free(RpTokenBatch *batch)
 }
 
 static void
-make_room(RpTokenBatch *batch, gsize n_samples)
+make_space(RpTokenBatch *batch, gsize n_samples)
 {
-    if (n_samples <= batch->room)
+    if (n_samples <= batch->space)
         return;
-    batch->room = MAX(n_samples, 2 * batch->room);
-    batch->samples = g_renew(guint64, batch->samples, batch->room);
+    batch->space = MAX(n_samples, 2 * batch->space);
+    batch->samples = g_renew(guint64, batch->samples, batch->space);
 }
 
 void
@@ -91,8 +91,8 @@ rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
     const gsize n_rows = count_rows(from->micro_batches, from->sequences);
     const gsize n = n_rows * from->tokens;
     RpTokenBatch copy = *from;
-    make_room(to, from->n_samples);
-    copy.room = to->room;
+    make_space(to, from->n_samples);
+    copy.space = to->space;
     copy.input_ids = memcpy(to->input_ids, from->input_ids, n * sizeof *from->input_ids);
     copy.targets = memcpy(to->targets, from->targets, n * sizeof *from->targets);
     copy.lengths = memcpy(to->lengths, from->lengths, n_rows * sizeof *from->lengths);
@@ -206,7 +206,7 @@ rp_batcher_free(RpBatcher *batcher)
 
 /* Lengths are recorded before. */
 static gboolean
-fail_length(const RpBatcher *batcher, const RpPlacement *place, guint64 found, GError **error)
+fail_length(const RpBatcher *batcher, const RpPackPlace *place, guint64 found, GError **error)
 {
     g_autofree char *where = rp_dataset_locate(batcher->dataset, place->sample);
 
@@ -220,7 +220,7 @@ fail_length(const RpBatcher *batcher, const RpPlacement *place, guint64 found, G
 /* Reads a sample to its place: targets are the labels of the next tokens of the same sample.
  * @row: of the part */
 static gboolean
-fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPlacement *place, gsize row,
+fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPackPlace *place, gsize row,
            GError **error)
 {
     const gsize first = row * batch->tokens + place->at;
@@ -281,15 +281,15 @@ set_starts(RpTokenBatch *batch, const GArray *placed, gsize first_row)
 
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_starts[m] = batch->longest[m] = 0;
-    while (i < placed->len && g_array_index(placed, RpPlacement, i).row < first_row)
+    while (i < placed->len && g_array_index(placed, RpPackPlace, i).row < first_row)
         i++;
     for (gsize row = 0; row < n_rows; row++) {
         const guint m = (guint)(row / batch->sequences);
         const gsize first = row % batch->sequences * batch->tokens;
 
-        for (; i < placed->len && g_array_index(placed, RpPlacement, i).row == first_row + row;
+        for (; i < placed->len && g_array_index(placed, RpPackPlace, i).row == first_row + row;
              i++) {
-            const RpPlacement *place = &g_array_index(placed, RpPlacement, i);
+            const RpPackPlace *place = &g_array_index(placed, RpPackPlace, i);
             add_start(batch, m, first + place->at, place->length);
         }
         add_start(batch, m, first + batch->lengths[row],
@@ -355,9 +355,9 @@ fill(const RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError
 
     empty(batch);
     batch->n_placed = placed->len;
-    make_room(batch, placed->len);
+    make_space(batch, placed->len);
     for (guint i = 0; i < placed->len; i++) {
-        const RpPlacement *place = &g_array_index(placed, RpPlacement, i);
+        const RpPackPlace *place = &g_array_index(placed, RpPackPlace, i);
 
         if (place->row >= first_row && place->row < first_row + n_rows &&
             !fill_place(batcher, batch, place, place->row - first_row, error))

@@ -49,7 +49,7 @@ typedef struct {
     gsize n_placed;           /* samples of the iteration; none once the epochs are over */
     gsize n_samples;          /* samples of the part */
     guint64 *samples;         /* [n_samples]: index in the dataset, row after row */
-    gsize room;               /* capacity of @samples */
+    gsize space;              /* capacity of @samples */
     gboolean packed;          /* the fields below are set: */
     gint32 *starts;           /* [M][b × s + 1]: first tokens of samples, and b × s behind them */
     guint32 *n_starts;        /* [M]: samples of a micro-batch, paddings too */

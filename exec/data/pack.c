@@ -11,9 +11,9 @@ struct _RpPacker {
     guint32 *used;  /* [n_rows] tokens */
     gsize n_leaves; /* n_rows or the next power of two */
     /* [2 n_leaves]: [n_leaves + row] space of a row, [i] the most of [2 i] and [2 i + 1] */
-    guint32 *room;
+    guint32 *space;
     gsize *next;    /* [n_rows + 1] for sorting */
-    GArray *placed; /* RpPlacement, as they came */
+    GArray *placed; /* RpPackPlace, as they came */
     GArray *sorted; /* by row */
 };
 
@@ -29,10 +29,10 @@ rp_packer_new(const RpDataset *dataset, const RpBatcherOptions *options)
     packer->used = g_new0(guint32, packer->n_rows);
     for (packer->n_leaves = 1; packer->n_leaves < packer->n_rows;)
         packer->n_leaves *= 2;
-    packer->room = g_new0(guint32, 2 * packer->n_leaves);
+    packer->space = g_new0(guint32, 2 * packer->n_leaves);
     packer->next = g_new0(gsize, packer->n_rows + 1);
-    packer->placed = g_array_new(FALSE, FALSE, sizeof(RpPlacement));
-    packer->sorted = g_array_new(FALSE, FALSE, sizeof(RpPlacement));
+    packer->placed = g_array_new(FALSE, FALSE, sizeof(RpPackPlace));
+    packer->sorted = g_array_new(FALSE, FALSE, sizeof(RpPackPlace));
     rp_order_init(&packer->order, rp_dataset_n_samples(dataset), options->shuffle, options->seed,
                   0);
     return packer;
@@ -44,7 +44,7 @@ rp_packer_free(RpPacker *packer)
     if (packer == NULL)
         return;
     g_free(packer->used);
-    g_free(packer->room);
+    g_free(packer->space);
     g_free(packer->next);
     g_array_unref(packer->placed);
     g_array_unref(packer->sorted);
@@ -126,41 +126,41 @@ next_sample(RpPacker *packer, RpDataState *state, guint64 *sample, guint32 *leng
 static void
 clear_rows(RpPacker *packer)
 {
-    guint32 *room = packer->room;
+    guint32 *space = packer->space;
 
     for (gsize row = 0; row < packer->n_rows; row++) {
         packer->used[row] = 0;
-        room[packer->n_leaves + row] = packer->options.tokens;
+        space[packer->n_leaves + row] = packer->options.tokens;
     }
     for (gsize i = packer->n_leaves; i-- > 1;)
-        room[i] = MAX(room[2 * i], room[2 * i + 1]);
+        space[i] = MAX(space[2 * i], space[2 * i + 1]);
 }
 
 static gboolean
-has_room(const RpPacker *packer)
+has_space(const RpPacker *packer)
 {
-    return packer->room[1] > 0;
+    return packer->space[1] > 0;
 }
 
 /* First-fit; not packed: into an empty row. Returns: whether it has a place */
 static gboolean
 place(RpPacker *packer, guint64 sample, guint32 length)
 {
-    guint32 *room = packer->room;
+    guint32 *space = packer->space;
     gsize i = 1;
 
-    if (room[1] < length)
+    if (space[1] < length)
         return FALSE;
     while (i < packer->n_leaves)
-        i = 2 * i + (room[2 * i] < length);
+        i = 2 * i + (space[2 * i] < length);
     const gsize row = i - packer->n_leaves;
-    const RpPlacement placement = {sample, row, packer->used[row], length};
+    const RpPackPlace placement = {sample, row, packer->used[row], length};
     g_array_append_val(packer->placed, placement);
     packer->used[row] += length;
-    room[i] = packer->options.packing ? room[i] - length : 0;
+    space[i] = packer->options.packing ? space[i] - length : 0;
     while (i > 1) {
         i /= 2;
-        room[i] = MAX(room[2 * i], room[2 * i + 1]);
+        space[i] = MAX(space[2 * i], space[2 * i + 1]);
     }
     return TRUE;
 }
@@ -168,7 +168,7 @@ place(RpPacker *packer, guint64 sample, guint32 length)
 static void
 sort_by_row(RpPacker *packer)
 {
-    const RpPlacement *placed = (const RpPlacement *)(void *)packer->placed->data;
+    const RpPackPlace *placed = (const RpPackPlace *)(void *)packer->placed->data;
 
     for (gsize row = 0; row <= packer->n_rows; row++)
         packer->next[row] = 0;
@@ -178,7 +178,7 @@ sort_by_row(RpPacker *packer)
         packer->next[row + 1] += packer->next[row];
     g_array_set_size(packer->sorted, packer->placed->len);
     for (guint i = 0; i < packer->placed->len; i++)
-        g_array_index(packer->sorted, RpPlacement, packer->next[placed[i].row]++) = placed[i];
+        g_array_index(packer->sorted, RpPackPlace, packer->next[placed[i].row]++) = placed[i];
 }
 
 /* Held samples come first. They may be too many for one iteration if a run is resumed with other
@@ -215,7 +215,7 @@ rp_packer_next(RpPacker *packer, RpDataState *state, guint64 *epoch, GError **er
         *epoch = state->epoch;
     if (!place_held(packer, state, error))
         return NULL;
-    while (has_room(packer) && state->n_held < RP_DATA_MOST_HELD) {
+    while (has_space(packer) && state->n_held < RP_DATA_MOST_HELD) {
         guint64 sample = 0;
         guint32 length;
         if (!next_sample(packer, state, &sample, &length, error))
@@ -250,7 +250,7 @@ rp_packer_survey(RpPacker *packer, const RpDataState *state, guint64 most, RpPac
         ended = placed->len == 0;
         n_samples += placed->len;
         for (guint i = 0; i < placed->len; i++) {
-            const double length = g_array_index(placed, RpPlacement, i).length;
+            const double length = g_array_index(placed, RpPackPlace, i).length;
             tokens += length;
             squares += length * length;
         }

@@ -46,7 +46,7 @@ typedef struct {
     gsize row;      /* its sequence: m x b + i */
     guint32 at;     /* its first token's place */
     guint32 length; /* tokens, cut to s; of one that has a sequence to itself perhaps s */
-} RpPlacement;
+} RpPackPlace;
 
 typedef struct _RpPacker RpPacker;
 
@@ -60,7 +60,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPacker, rp_packer_free)
  * @state: moves behind the samples that are taken
  * @epoch: (out) (optional): that the iteration begins in
  *
- * Returns: (element-type RpPlacement) (transfer none): by row, within a row by place; valid until the
+ * Returns: (element-type RpPackPlace) (transfer none): by row, within a row by place; valid until the
  *   next call. None: the epochs are over
  * Errors: those of rp_dataset_length(); %RP_DATASET_ERROR_BATCH if every sample is too long
  */

@@ -68,7 +68,7 @@ place_of(const RpBatchFeed *feed, guint64 iteration, guint call)
 
 /* A place for tokens: the one that @call had, or one of a call that is over, or a new one. */
 static RpTokenBatch *
-take_room(RpBatchFeed *feed, RpBatchFeedCall *call, const RpTokenBatch *batch)
+take_space(RpBatchFeed *feed, RpBatchFeedCall *call, const RpTokenBatch *batch)
 {
     const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
                                     .sequences = batch->sequences,
@@ -104,7 +104,7 @@ rp_batch_feed_push(RpBatchFeed *feed, guint64 iteration, guint call, const RpTok
 
     pushed->iteration = iteration;
     pushed->call = call;
-    pushed->batch = take_room(feed, pushed, batch);
+    pushed->batch = take_space(feed, pushed, batch);
     rp_token_batch_copy(pushed->batch, batch);
     for (guint m = 0; m < feed->micro_batches; m++) {
         pushed->losses[m] = pushed->aux_losses[m] = 0;

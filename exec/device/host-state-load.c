@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "exec/device/host-state-private.h"
-#include "exec/system/near.h"
+#include "exec/system/numa.h"
 
 /* Shares of threads end at multiples of this, parameters. */
 #define GRANULE ((gsize)16384)
@@ -215,7 +215,7 @@ keep(RpHostState *host_state, const guint8 *memory, guint64 bytes, const RpHostS
      guint64 offset, gsize n, gsize each)
 {
     if (place->offset != RP_HOST_STATE_NOWHERE && rp_host_state_fits(place, bytes))
-        host_state->near.bytes += rp_near_keep(host_state->pool, host_state->options.nodes,
+        host_state->near.bytes += rp_numa_bind(host_state->pool, host_state->options.nodes,
                                                memory + place->offset + offset, n, each,
                                                RP_OPTIMIZER_GRANULE, &host_state->near.problem);
 }
@@ -225,7 +225,7 @@ static void
 keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
            const RpHostStateLayer *layer)
 {
-    const RpOptimizerForm form = host_state->options.adamw.form;
+    const RpStateFormat form = host_state->options.adamw.form;
     const gsize n = layer->share.n, first = layer->share.first;
     const RpOptimizerPlaces places = rp_optimizer_places(form, n);
 
@@ -244,20 +244,20 @@ keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
 }
 
 void
-rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 bytes)
+rp_host_state_bind_numa(RpHostState *host_state, const guint8 *memory, guint64 bytes)
 {
     const RpNodes *nodes = host_state->options.nodes;
 
     if (host_state->pool == NULL || nodes == NULL || rp_nodes_count(nodes) == 1)
         return;
-    host_state->near.nodes = rp_near_nodes(host_state->pool, nodes);
+    host_state->near.nodes = rp_numa_nodes(host_state->pool, nodes);
     for (guint l = 0; l < host_state->n_layers; l++)
         if (host_state->layers[l].share.n > 0)
             keep_layer(host_state, memory, bytes, &host_state->layers[l]);
 }
 
-const RpHostStateNear *
-rp_host_state_near(const RpHostState *host_state)
+const RpHostStateNuma *
+rp_host_state_numa(const RpHostState *host_state)
 {
     return &host_state->near;
 }

@@ -85,7 +85,7 @@ struct _RpHostState {
     guint8 *memory;
     RpPool *pool;            /* threads of the optimizer's lane; NULL: its own thread alone */
     RpPool *accumulate_pool; /* threads of the other lane, which runs beside it */
-    RpHostStateNear near;
+    RpHostStateNuma near;
     RpOptimizer *optimizer;
     guint rounds;       /* rounds of an iteration */
     const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
@@ -94,7 +94,7 @@ struct _RpHostState {
     double *squares; /* written by devices; NULL: they make none */
     RpShares *shares;
     RpHostStatePlace squares_place; /* only with several servers */
-    RpHostStatePlace room_place;
+    RpHostStatePlace space_place;
     RpPool *network_pool; /* threads of the network's lane */
     guint n_numbers;
     RpHostStateNumbers numbers;

@@ -198,7 +198,7 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
         host_state->stages[s] = rp_plan_stage(plan, s)->layers;
     g_return_val_if_fail(rp_host_state_servers(host_state) == MAX(1, promises->servers), NULL);
     host_state->squares_place = place_of(plan, rp_plan_exchange(plan).squares);
-    host_state->room_place = place_of(plan, rp_plan_exchange(plan).room);
+    host_state->space_place = place_of(plan, rp_plan_exchange(plan).space);
     divide(host_state);
     if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
         return NULL;
@@ -347,7 +347,7 @@ attach_shares(RpHostState *host_state)
     for (guint l = 0; l < host_state->n_layers; l++)
         reduced[l] = address(host_state, &host_state->layers[l].reduced_place);
     rp_shares_attach(host_state->shares, reduced, address(host_state, &host_state->squares_place),
-                     address(host_state, &host_state->room_place), host_state->room_place.bytes);
+                     address(host_state, &host_state->space_place), host_state->space_place.bytes);
 }
 
 gboolean
@@ -359,7 +359,7 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
         const RpHostStateLayer *layer = &host_state->layers[l];
 
         if (rp_host_state_fits(&host_state->squares_place, bytes) &&
-            rp_host_state_fits(&host_state->room_place, bytes) &&
+            rp_host_state_fits(&host_state->space_place, bytes) &&
             rp_host_state_fits(&layer->reduced_place, bytes) &&
             rp_host_state_fits(&host_state->decision_place[0], bytes) &&
             rp_host_state_fits(&host_state->decision_place[1], bytes) &&

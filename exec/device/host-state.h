@@ -87,17 +87,17 @@ typedef struct {
     guint nodes;
     guint64 bytes; /* bytes that should be NUMA-local to the thread that steps them */
     char *problem; /* why there are none; or NULL */
-} RpHostStateNear;
+} RpHostStateNuma;
 
 /**
- * rp_host_state_keep_near:
+ * rp_host_state_bind_numa:
  * @memory: the host arena of @bytes, which nobody has touched
  *
  * Requests memory that is NUMA-local to the threads of the optimizer, for the part of each layer's
  * state, gradients and weights that a thread steps. If the system refuses, they lie anywhere.
  */
-void rp_host_state_keep_near(RpHostState *host_state, const guint8 *memory, guint64 bytes);
-const RpHostStateNear *rp_host_state_near(const RpHostState *host_state);
+void rp_host_state_bind_numa(RpHostState *host_state, const guint8 *memory, guint64 bytes);
+const RpHostStateNuma *rp_host_state_numa(const RpHostState *host_state);
 
 /**
  * rp_host_state_attach:

@@ -32,7 +32,7 @@ likeliest(const float *logits, guint n)
 
 /* Returns a random number in [0,1). */
 static double
-dice(const RpSampling *sampling, guint64 prompt, guint token)
+drawn(const RpSampling *sampling, guint64 prompt, guint token)
 {
     uint32_t words[4] = {token, (uint32_t)prompt, (uint32_t)(prompt >> 32), 0};
 
@@ -61,7 +61,7 @@ rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prom
         if (reached >= sampling->top_p * sum)
             kept = i + 1;
     }
-    double rest = dice(sampling, prompt, token) * reached;
+    double rest = drawn(sampling, prompt, token) * reached;
     guint chosen = 0;
 
     while (chosen + 1 < kept && rest >= odds[chosen])

@@ -92,7 +92,7 @@ store_rows(const RpAttentionArgs *args, void *array, size_t token, size_t n, siz
 
 /* c[m,n] = or += alpha op(a) op(b) */
 static void
-multiply(RpMatmulForm form, size_t m, size_t n, size_t k, float alpha, Rows a, Rows b, float beta,
+multiply(RpMatmulLayout form, size_t m, size_t n, size_t k, float alpha, Rows a, Rows b, float beta,
          float *c, size_t stride)
 {
     const RpBlas *blas = rp_host_blas();

@@ -102,7 +102,7 @@ open_arenas(RpBackend *backend, const guint64 *bytes, guint n, GError **error)
     for (guint i = 0; i < n && opened; i++)
         opened = open_arena(host, i, bytes[i], error);
     if (opened)
-        rp_host_state_keep_near(host->map.host_state, host->map.memory[host->map.gpus],
+        rp_host_state_bind_numa(host->map.host_state, host->map.memory[host->map.gpus],
                                 bytes[host->map.gpus]);
     if (!opened || !reserve(host, error) ||
         !rp_host_state_attach(host->map.host_state, host->map.memory[host->map.gpus],

@@ -40,21 +40,21 @@ rp_host_largest(RpKernelStream *stream, const RpLargestArgs *args)
 }
 
 static void
-encode(RpDtype code, const float *x, float factor, size_t n, uint8_t *codes)
+encode(RpDtype code, const float *x, float factor, size_t n, uint8_t *quantized)
 {
     if (code == RP_DTYPE_E4M3)
         for (size_t i = 0; i < n; i++)
-            codes[i] = rp_e4m3_from_float(x[i] * factor);
+            quantized[i] = rp_e4m3_from_float(x[i] * factor);
     else
         for (size_t i = 0; i < n; i++)
-            codes[i] = rp_e5m2_from_float(x[i] * factor);
+            quantized[i] = rp_e5m2_from_float(x[i] * factor);
 }
 
 void
 rp_host_quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
 {
     const float scale = rp_fp8_scale(args->code, *args->largest);
-    uint8_t codes[STRIP];
+    uint8_t quantized[STRIP];
     float buffer[STRIP];
 
     *args->scale = scale;
@@ -65,11 +65,11 @@ rp_host_quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
             const size_t at = row * args->columns + column;
 
             encode(args->code, rp_host_load(args->dtype, args->x, at, n, buffer), 1.0f / scale, n,
-                   codes);
-            if (args->codes != NULL)
-                memcpy(args->codes + at, codes, n);
-            for (size_t i = 0; i < n && args->turned != NULL; i++)
-                args->turned[(column + i) * args->rows + row] = codes[i];
+                   quantized);
+            if (args->quantized != NULL)
+                memcpy(args->quantized + at, quantized, n);
+            for (size_t i = 0; i < n && args->transposed != NULL; i++)
+                args->transposed[(column + i) * args->rows + row] = quantized[i];
         }
     }
 }

@@ -15,7 +15,7 @@ has_attention(RpAttentionChoice choice)
 }
 
 static gboolean
-check_codes(guint devices, GError **error)
+check_fp8(guint devices, GError **error)
 {
     return TRUE;
 }
@@ -29,7 +29,7 @@ rp_host_kernels(void)
 {
     static const RpKernels kernels = {.name = "host",
                                       .has_attention = has_attention,
-                                      .check_codes = check_codes,
+                                      .check_fp8 = check_fp8,
                                       .check = check,
                                       RP_KERNELS(ENTRY, ENTRIES)};
 

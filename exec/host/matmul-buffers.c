@@ -13,7 +13,7 @@
 #include "exec/host/kernels.h"
 
 static gboolean
-there_is_room(void)
+there_is_space(void)
 {
     void *memory = mmap(NULL, RP_HOST_MATMUL_BUFFER_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -32,7 +32,7 @@ reserve(const RpBlas *blas, guint threads)
 
     if (blas->memory_alloc == NULL)
         return threads;
-    while (n < threads && there_is_room() && (buffers[n] = blas->memory_alloc(0)) != NULL)
+    while (n < threads && there_is_space() && (buffers[n] = blas->memory_alloc(0)) != NULL)
         n++;
     for (guint i = 0; i < n; i++)
         blas->memory_free(buffers[i]);

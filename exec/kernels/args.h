@@ -79,7 +79,7 @@ typedef enum {
     RP_MATMUL_NT, /* A[m,k] B[n,k]: Y = X W^T, forward with W[out,in] as Hugging Face has it */
     RP_MATMUL_NN, /* A[m,k] B[k,n]: dX = dY W, input gradient */
     RP_MATMUL_TN  /* A[k,m] B[k,n]: dW = dY^T X, weight gradient */
-} RpMatmulForm;
+} RpMatmulLayout;
 
 /* C = A B, or C += A B if @accumulate, or C = @residual + A B. Storage of each may differ; fp32 sums, but fp16 ones
  * allowed with @half_sums where A, B and C are fp16 (GeForce cards are faster so). With @bias: C[i,j] = sum over k +
@@ -88,7 +88,7 @@ typedef enum {
  * without @scale: sums are those of fp8 values, times a_scale[0] b_scale[0]. With @half_sums a GPU's may be less exact
  * than fp32's. A, B and C may be columns of wider matrices, C without @bias; a residual has gaps as C does. */
 typedef struct {
-    RpMatmulForm form;
+    RpMatmulLayout form;
     size_t m, n, k;
     const void *a, *b;
     void *c;
@@ -98,7 +98,7 @@ typedef struct {
     bool accumulate;
     bool half_sums; /* not with @scale */
     /* kernel variant among the backend's for such a shape; 0, or none such: the first */
-    uint8_t way;
+    uint8_t variant;
     float scale;                         /* 0: none */
     size_t a_stride, b_stride, c_stride; /* elements from a row to the next; 0: no gaps between */
     const float *a_scale, *b_scale;      /* [1], for fp8, at multiples of 16 bytes; else not read */
@@ -133,7 +133,7 @@ rp_matmul_c_stride(const RpMatmulArgs *args)
  * @accumulate.
  */
 typedef struct {
-    RpMatmulForm form;
+    RpMatmulLayout form;
     size_t rows, experts;
     size_t m; /* TN only */
     size_t n;
@@ -398,8 +398,8 @@ typedef struct {
     size_t rows, columns;
     const void *x;        /* [rows,columns] */
     const float *largest; /* [1]: of x */
-    uint8_t *codes;       /* [rows,columns], or NULL */
-    uint8_t *turned;      /* [columns,rows], or NULL */
+    uint8_t *quantized;   /* [rows,columns], or NULL */
+    uint8_t *transposed;  /* [columns,rows], or NULL */
     float *scale;         /* [1], = */
 } RpQuantiseArgs;
 

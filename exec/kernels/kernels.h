@@ -18,7 +18,7 @@ typedef struct _RpKernelStream RpKernelStream;
 
 #define RP_KERNELS_ERROR (rp_kernels_error_quark())
 GQuark rp_kernels_error_quark(void);
-typedef enum { RP_KERNELS_ERROR_CODES } RpKernelsError;
+typedef enum { RP_KERNELS_ERROR_FP8 } RpKernelsError;
 
 /* "builtin", "cudnn", "cudnn-forward". */
 const char *rp_attention_name(RpAttentionChoice choice);
@@ -34,7 +34,7 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 /**
  * RpKernels:
  * @has_attention: built in, and its library is there
- * @check_codes: whether fp8 matmuls run on the first @devices. Errors: RP_KERNELS_ERROR_CODES,
+ * @check_fp8: whether fp8 matmuls run on the first @devices. Errors: RP_KERNELS_ERROR_FP8,
  *   naming the device
  * @matmul_library: (nullable): which library proposes RpMatmulArgs.way, its version, and for which device.
  *   (transfer full). NULL where there is only one variant
@@ -46,7 +46,7 @@ gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);
 typedef struct {
     const char *name;
     gboolean (*has_attention)(RpAttentionChoice choice);
-    gboolean (*check_codes)(guint devices, GError **error);
+    gboolean (*check_fp8)(guint devices, GError **error);
     char *(*matmul_library)(void);
     gboolean (*check)(RpKernelStream *stream, GError **error);
     RP_KERNELS(RP_KERNEL_FIELD, RP_KERNEL_FIELDS)

@@ -116,7 +116,7 @@ load_part(const RpLowbitSource *source, guint part, guint8 *to, RpPool *pool)
 static void
 load_nested_scales(const RpLowbitSource *piece, float *scales)
 {
-    const guint8 *codes = piece->parts[RP_LOWBIT_SCALES]->data;
+    const guint8 *quantized = piece->parts[RP_LOWBIT_SCALES]->data;
     const guint8 *nested = piece->parts[RP_LOWBIT_NESTED_SCALES]->data; /* at any address */
     const gsize blocks = layout_of(piece).bytes[RP_LOWBIT_SCALES];
     float map[RP_NF4_MAP];
@@ -126,7 +126,7 @@ load_nested_scales(const RpLowbitSource *piece, float *scales)
         float scale;
 
         memcpy(&scale, nested + i / RP_NF4_NESTED_BLOCK * sizeof scale, sizeof scale);
-        scale *= map[codes[i]];
+        scale *= map[quantized[i]];
         scales[i] = scale + piece->offset;
     }
 }
@@ -134,7 +134,7 @@ load_nested_scales(const RpLowbitSource *piece, float *scales)
 static void
 load_pieces(const RpLowbitSource *stack, const RpLowbitLayout *layout, guint8 *bytes, RpPool *pool)
 {
-    guint8 *codes = bytes + layout->at[RP_LOWBIT_CODES];
+    guint8 *quantized = bytes + layout->at[RP_LOWBIT_QUANTIZED];
     guint8 *scales = bytes + layout->at[RP_LOWBIT_SCALES];
 
     for (guint i = 0; i < stack->n_pieces; i++) {
@@ -142,12 +142,12 @@ load_pieces(const RpLowbitSource *stack, const RpLowbitLayout *layout, guint8 *b
         const gboolean nested = piece->format == RP_LOWBIT_NF4;
         const RpLowbitLayout one = layout_of(piece);
 
-        load_part(piece, RP_LOWBIT_CODES, codes, pool);
+        load_part(piece, RP_LOWBIT_QUANTIZED, quantized, pool);
         if (nested)
             load_nested_scales(piece, (float *)(gpointer)scales);
         else
             load_part(piece, RP_LOWBIT_SCALES, scales, pool);
-        codes += one.bytes[RP_LOWBIT_CODES];
+        quantized += one.bytes[RP_LOWBIT_QUANTIZED];
         scales += one.bytes[RP_LOWBIT_SCALES] * (nested ? sizeof(float) : 1);
     }
 }

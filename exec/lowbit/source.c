@@ -207,9 +207,9 @@ find_nf4(const RpSafetensors *tensors, const RpSafetensor *json, RpLowbitSource 
     if (!isfinite(source->offset))
         return fail(json->file, json->name, RP_LOWBIT_ERROR_VALUE, error,
                     "expected a finite nested_offset, found %g", state.offset);
-    if (!find_part(tensors, source, RP_LOWBIT_CODES, "U8", NULL, error))
+    if (!find_part(tensors, source, RP_LOWBIT_QUANTIZED, "U8", NULL, error))
         return FALSE;
-    source->tensor = source->parts[RP_LOWBIT_CODES];
+    source->tensor = source->parts[RP_LOWBIT_QUANTIZED];
     if (map == NULL || map->bytes != sizeof values || memcmp(map->data, values, sizeof values) != 0)
         return fail(source->tensor->file, source->name, RP_LOWBIT_ERROR_SHAPE, error,
                     "expected the 16 values of NF4 in its quant_map, found %s",
@@ -239,20 +239,20 @@ find_mxfp4(const RpSafetensors *tensors, const RpSafetensor *blocks, RpLowbitSou
     source->rank = blocks->rank - 1;
     memcpy(source->shape, blocks->shape, source->rank * sizeof *source->shape);
     source->shape[source->rank - 1] *= RP_MXFP4_BLOCK;
-    return find_part(tensors, source, RP_LOWBIT_CODES, "U8", NULL, error) &&
+    return find_part(tensors, source, RP_LOWBIT_QUANTIZED, "U8", NULL, error) &&
            find_part(tensors, source, RP_LOWBIT_SCALES, "U8", NULL, error);
 }
 
 static gboolean
-find_fp8(const RpSafetensors *tensors, const RpSafetensor *codes, RpLowbitSource *source,
+find_fp8(const RpSafetensors *tensors, const RpSafetensor *quantized, RpLowbitSource *source,
          GError **error)
 {
-    if (codes->rank < 1 || codes->elements == 0)
-        return fail(codes->file, codes->name, RP_LOWBIT_ERROR_SHAPE, error,
+    if (quantized->rank < 1 || quantized->elements == 0)
+        return fail(quantized->file, quantized->name, RP_LOWBIT_ERROR_SHAPE, error,
                     "expected a matrix, found no values");
     source->is_packed = TRUE;
     source->format = RP_LOWBIT_FP8;
-    return find_part(tensors, source, RP_LOWBIT_CODES, "F8_E4M3", NULL, error) &&
+    return find_part(tensors, source, RP_LOWBIT_QUANTIZED, "F8_E4M3", NULL, error) &&
            find_part(tensors, source, RP_LOWBIT_SCALES, "F32", "BF16", error);
 }
 

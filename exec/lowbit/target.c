@@ -51,12 +51,12 @@ add_nf4(RpSafetensorsWriter *writer, const char *name, const guint64 *shape, gui
 {
     const RpLowbitLayout layout = rp_lowbit_layout(target->format, target->shape);
     const gboolean is_nested = target->format == RP_LOWBIT_NF4;
-    const guint64 codes[] = {layout.bytes[RP_LOWBIT_CODES], 1};
+    const guint64 quantized[] = {layout.bytes[RP_LOWBIT_QUANTIZED], 1};
     const guint64 scales = layout.bytes[RP_LOWBIT_SCALES] / (is_nested ? 1 : sizeof(float));
     const guint64 nested = layout.bytes[RP_LOWBIT_NESTED_SCALES] / sizeof(float);
     const guint64 values = 16, map = RP_NF4_MAP;
 
-    target->parts[RP_LOWBIT_CODES] = add(writer, name, "", "U8", codes, 2);
+    target->parts[RP_LOWBIT_QUANTIZED] = add(writer, name, "", "U8", quantized, 2);
     target->parts[RP_LOWBIT_SCALES] =
         add(writer, name, ".absmax", is_nested ? "U8" : "F32", &scales, 1);
     target->map = add(writer, name, ".quant_map", "F32", &values, 1);
@@ -91,7 +91,7 @@ add_mxfp4(RpSafetensorsWriter *writer, const char *name, const guint64 *shape, g
     memcpy(blocks, shape, rank * sizeof *blocks);
     blocks[rank - 1] /= RP_MXFP4_BLOCK;
     blocks[rank] = RP_MXFP4_BLOCK / 2;
-    target->parts[RP_LOWBIT_CODES] = add(writer, name, "_blocks", "U8", blocks, rank + 1);
+    target->parts[RP_LOWBIT_QUANTIZED] = add(writer, name, "_blocks", "U8", blocks, rank + 1);
     target->parts[RP_LOWBIT_SCALES] = add(writer, name, "_scales", "U8", blocks, rank);
     return TRUE;
 }
@@ -104,7 +104,7 @@ add_fp8(RpSafetensorsWriter *writer, const char *name, const guint64 *shape, gui
 
     for (guint i = 0; i < rank; i++)
         blocks[i] = i + 2 < rank ? shape[i] : (shape[i] + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK;
-    target->parts[RP_LOWBIT_CODES] = add(writer, name, "", "F8_E4M3", shape, rank);
+    target->parts[RP_LOWBIT_QUANTIZED] = add(writer, name, "", "F8_E4M3", shape, rank);
     target->parts[RP_LOWBIT_SCALES] = add(writer, name, "_scale_inv", "F32", blocks, rank);
 }
 

@@ -22,7 +22,7 @@ run_forward(gpointer data)
     RpMeasuredLayer *layer = data;
 
     rp_measured_layer_take_next(layer);
-    layer->call.output = layer->room[RP_ROOM_OUTPUT];
+    layer->call.output = layer->buffer[RP_MEASURE_OUTPUT];
     rp_network_forward(layer->network, &layer->call);
 }
 
@@ -151,7 +151,7 @@ rp_measure_work_end(RpMeasureWork *work, GError **error)
         if (worker->thread != NULL)
             g_thread_join(worker->thread);
         if (worker->run.probe != NULL)
-            rp_measured_layer_give_rooms(&worker->run);
+            rp_measured_layer_give_buffers(&worker->run);
         if (worker->error != NULL && done)
             g_propagate_error(error, g_steal_pointer(&worker->error));
         done = done && worker->error == NULL && (error == NULL || *error == NULL);
@@ -177,13 +177,13 @@ rp_measure_work_begin(const RpMeasurer *measurer, RpProbe *probe, gboolean on_pr
         worker->run =
             (RpMeasuredLayer){.probe = work->n < probe->n_beside ? probe->beside[work->n] : probe,
                               .network = network,
-                              .has_codes = rp_network_layout(network, layer)->has_codes,
+                              .has_fp8 = rp_network_layout(network, layer)->has_fp8,
                               .routing = measurer->options->routing,
                               .tokens = weights != NULL ? measurer->options->tokens : NULL};
         worker->kind = profile->layers[layer].kind;
         worker->ending = &work->ending;
-        done = rp_measured_layer_take_rooms(&worker->run, profile, layer, error) &&
-               rp_measured_layer_fill_rooms(&worker->run, weights, profile, layer, error);
+        done = rp_measured_layer_take_buffers(&worker->run, profile, layer, error) &&
+               rp_measured_layer_fill_buffers(&worker->run, weights, profile, layer, error);
     }
     for (guint i = 0; i < n && done; i++)
         work->workers[i].thread = g_thread_new("work", run_worker, &work->workers[i]);
@@ -227,16 +227,16 @@ rp_measure_layer(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
     const RpWeights *given = options->routing > 0 ? NULL : weights;
     RpMeasuredLayer run = {.probe = probe,
                            .network = network,
-                           .has_codes = rp_network_layout(network, layer)->has_codes,
+                           .has_fp8 = rp_network_layout(network, layer)->has_fp8,
                            .routing = options->routing,
                            .tokens = weights != NULL ? options->tokens : NULL};
     gboolean measured = FALSE;
 
-    if (rp_measured_layer_take_rooms(&run, profile, layer, error) &&
-        rp_measured_layer_fill_rooms(&run, given, profile, layer, error))
+    if (rp_measured_layer_take_buffers(&run, profile, layer, error) &&
+        rp_measured_layer_fill_buffers(&run, given, profile, layer, error))
         measured = measure_with_others(measurer, &run, given, layer, profile, error) &&
                    measure_expansion(measurer, &run, to, error);
-    rp_measured_layer_give_rooms(&run);
+    rp_measured_layer_give_buffers(&run);
     to->weight_gradient_ns = to->backward_ns / 2;
     return measured;
 }
@@ -246,16 +246,15 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
                     GError **error)
 {
     const RpLayerKind kind = profile->layers[layer].kind;
-    RpMeasuredLayer run = {.probe = probe,
-                           .network = network,
-                           .has_codes = rp_network_layout(network, layer)->has_codes};
+    RpMeasuredLayer run = {
+        .probe = probe, .network = network, .has_fp8 = rp_network_layout(network, layer)->has_fp8};
     gint64 ns[G_N_ELEMENTS(kinds[0].parts)];
     gboolean done = FALSE;
 
-    if (!rp_measured_layer_take_rooms(&run, profile, layer, NULL))
+    if (!rp_measured_layer_take_buffers(&run, profile, layer, NULL))
         done = TRUE; /* a plan has no memory where a layer has none, and reports it better */
-    else if (rp_measured_layer_fill_rooms(&run, NULL, profile, layer, error))
+    else if (rp_measured_layer_fill_buffers(&run, NULL, profile, layer, error))
         done = probe->ops->time(probe, kinds[kind].parts, kinds[kind].n, 1, &run, ns, error);
-    rp_measured_layer_give_rooms(&run);
+    rp_measured_layer_give_buffers(&run);
     return done;
 }

@@ -7,28 +7,28 @@
 
 /* Buffers that a call needs. */
 enum {
-    RP_ROOM_CONSTANTS,
-    RP_ROOM_PARAMETERS,
-    RP_ROOM_UPLOAD, /* a layer's upload in a network with packed weights */
-    RP_ROOM_INPUT,
-    RP_ROOM_GRADIENT,
-    RP_ROOM_OUTPUT,
-    RP_ROOM_D_INPUT,
-    RP_ROOM_SUMS,
-    RP_ROOM_WORKSPACE,
-    RP_ROOM_SAVED, /* groups of a block's tensors, one after the other */
-    RP_ROOM_TARGETS,
-    RP_ROOM_LOSS,
-    RP_N_ROOMS
+    RP_MEASURE_CONSTANTS,
+    RP_MEASURE_PARAMETERS,
+    RP_MEASURE_UPLOAD, /* a layer's upload in a network with packed weights */
+    RP_MEASURE_INPUT,
+    RP_MEASURE_GRADIENT,
+    RP_MEASURE_OUTPUT,
+    RP_MEASURE_D_INPUT,
+    RP_MEASURE_SUMS,
+    RP_MEASURE_WORKSPACE,
+    RP_MEASURE_SAVED, /* groups of a block's tensors, one after the other */
+    RP_MEASURE_TARGETS,
+    RP_MEASURE_LOSS,
+    RP_N_MEASURE_BUFFERS
 };
 
 typedef struct {
     RpProbe *probe;
     const RpNetwork *network;
-    gboolean has_codes; /* as the layer reads its weights */
+    gboolean has_fp8; /* as the layer reads its weights */
     guint boundary;
     RpStageCall call; /* with every pointer; parts take theirs */
-    void *room[RP_N_ROOMS];
+    void *buffer[RP_N_MEASURE_BUFFERS];
     guint n_copies; /* copies of weights and sums, one after the other in their buffers; > 0 */
     guint copy;     /* the copy in use */
     gsize weights_bytes, sums_bytes; /* from one copy to the next */
@@ -40,15 +40,15 @@ typedef struct {
 
 /* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the
  * processors'. Errors: the probe's; give_rooms() then gives back the buffers taken so far, too */
-gboolean rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
-                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_measured_layer_take_buffers(RpMeasuredLayer *layer, const RpProfile *profile,
+                                        guint index, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-void rp_measured_layer_give_rooms(RpMeasuredLayer *layer);
+void rp_measured_layer_give_buffers(RpMeasuredLayer *layer);
 
 /* rooms.c: with @weights (nullable: random ones), and layer->call is made */
-gboolean rp_measured_layer_fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights,
-                                      const RpProfile *profile, guint index,
-                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_measured_layer_fill_buffers(RpMeasuredLayer *layer, const RpWeights *weights,
+                                        const RpProfile *profile, guint index,
+                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* rooms.c: other weights and sums for the next part, as a run's next layer has. */
 void rp_measured_layer_take_next(RpMeasuredLayer *layer);

@@ -22,40 +22,40 @@
 #define TILE 65536 /* random numbers in a row; larger operands repeat them */
 
 /* Buffers that a matmul needs. */
-enum { ROOM_A, ROOM_B, ROOM_C, ROOM_BIAS, ROOM_SCALES, ROOM_WORKSPACE, N_ROOMS };
+enum { BUFFER_A, BUFFER_B, BUFFER_C, BUFFER_BIAS, BUFFER_SCALES, BUFFER_WORKSPACE, N_BUFFERS };
 
 typedef struct {
     RpProbe *probe;
     const RpKernels *kernels;
     RpMatmulArgs args;
-    void *room[N_ROOMS];
+    void *buffer[N_BUFFERS];
 } Product;
 
 static void
-multiply(gpointer data, guint8 way)
+multiply(gpointer data, guint8 variant)
 {
     Product *product = data;
 
-    product->args.way = way;
+    product->args.variant = variant;
     product->kernels->matmul(product->probe->ops->stream(product->probe), &product->args);
 }
 
-#define WAY(n)                                                                                     \
+#define VARIANT(n)                                                                                 \
     static void multiply_##n(gpointer data)                                                        \
     {                                                                                              \
         multiply(data, n);                                                                         \
     }
-WAY(0)
-WAY(1)
-WAY(2)
-WAY(3)
-WAY(4)
+VARIANT(0)
+VARIANT(1)
+VARIANT(2)
+VARIANT(3)
+VARIANT(4)
 
 static const RpProbePart parts[] = {multiply_0, multiply_1, multiply_2, multiply_3, multiply_4};
 
-#define WAYS G_N_ELEMENTS(parts)
+#define VARIANTS G_N_ELEMENTS(parts)
 
-G_STATIC_ASSERT(WAYS <= RP_PROBE_MAX_PARTS && WAYS <= RP_MATMUL_MOST_WAYS);
+G_STATIC_ASSERT(VARIANTS <= RP_PROBE_MAX_PARTS && VARIANTS <= RP_MATMUL_MAX_VARIANTS);
 
 /* Random numbers of the storage; for fp8, between 2^-3 and 2^3. */
 static void
@@ -75,14 +75,14 @@ make_tile(RpDtype dtype, GRand *random, void *tile)
 
 /* The tile goes up once, and is then doubled on the device. */
 static gboolean
-fill(const Product *product, guint room, RpDtype dtype, gsize n, GError **error)
+fill(const Product *product, guint buffer, RpDtype dtype, gsize n, GError **error)
 {
-    g_autoptr(GRand) random = g_rand_new_with_seed(SEED + room);
+    g_autoptr(GRand) random = g_rand_new_with_seed(SEED + buffer);
     RpProbe *probe = product->probe;
     const gsize bytes = n * rp_dtype_size(dtype);
     gsize there = MIN(bytes, TILE * rp_dtype_size(dtype));
     g_autofree guint8 *tile = g_malloc(TILE * rp_dtype_size(dtype));
-    guint8 *to = product->room[room];
+    guint8 *to = product->buffer[buffer];
 
     make_tile(dtype, random, tile);
     if (!probe->ops->upload(probe, to, tile, there, error))
@@ -99,49 +99,49 @@ fill(const Product *product, guint room, RpDtype dtype, gsize n, GError **error)
 }
 
 static void
-give_rooms(Product *product)
+give_buffers(Product *product)
 {
-    for (guint i = 0; i < N_ROOMS; i++)
-        product->probe->ops->give(product->probe, product->room[i]);
+    for (guint i = 0; i < N_BUFFERS; i++)
+        product->probe->ops->give(product->probe, product->buffer[i]);
 }
 
 /* Returns: whether there is memory for it */
 static gboolean
-take_rooms(Product *product)
+take_buffers(Product *product)
 {
     RpMatmulArgs *args = &product->args;
-    const gsize bytes[N_ROOMS] = {[ROOM_A] = args->m * MAX(args->k, args->a_stride) *
-                                             rp_dtype_size(args->a_dtype),
-                                  [ROOM_B] = args->n * args->k * rp_dtype_size(args->b_dtype),
-                                  [ROOM_C] = args->m * args->n * rp_dtype_size(args->c_dtype),
-                                  [ROOM_BIAS] = args->n * rp_dtype_size(args->c_dtype),
-                                  [ROOM_SCALES] = 64,
-                                  [ROOM_WORKSPACE] = product->kernels->matmul_workspace(args)};
+    const gsize bytes[N_BUFFERS] = {[BUFFER_A] = args->m * MAX(args->k, args->a_stride) *
+                                                 rp_dtype_size(args->a_dtype),
+                                    [BUFFER_B] = args->n * args->k * rp_dtype_size(args->b_dtype),
+                                    [BUFFER_C] = args->m * args->n * rp_dtype_size(args->c_dtype),
+                                    [BUFFER_BIAS] = args->n * rp_dtype_size(args->c_dtype),
+                                    [BUFFER_SCALES] = 64,
+                                    [BUFFER_WORKSPACE] = product->kernels->matmul_workspace(args)};
 
-    for (guint i = 0; i < N_ROOMS; i++) {
-        product->room[i] = product->probe->ops->take(product->probe, MAX(bytes[i], 1), NULL);
-        if (product->room[i] == NULL)
+    for (guint i = 0; i < N_BUFFERS; i++) {
+        product->buffer[i] = product->probe->ops->take(product->probe, MAX(bytes[i], 1), NULL);
+        if (product->buffer[i] == NULL)
             return FALSE;
     }
-    args->a = product->room[ROOM_A];
-    args->b = product->room[ROOM_B];
-    args->c = product->room[ROOM_C];
-    args->bias = args->bias != NULL ? product->room[ROOM_BIAS] : NULL;
-    args->a_scale = args->b_scale = product->room[ROOM_SCALES];
-    args->workspace = product->room[ROOM_WORKSPACE];
+    args->a = product->buffer[BUFFER_A];
+    args->b = product->buffer[BUFFER_B];
+    args->c = product->buffer[BUFFER_C];
+    args->bias = args->bias != NULL ? product->buffer[BUFFER_BIAS] : NULL;
+    args->a_scale = args->b_scale = product->buffer[BUFFER_SCALES];
+    args->workspace = product->buffer[BUFFER_WORKSPACE];
     return TRUE;
 }
 
 static gboolean
-fill_rooms(const Product *product, GError **error)
+fill_buffers(const Product *product, GError **error)
 {
     static const float one[16] = {1};
     const RpMatmulArgs *args = &product->args;
 
-    return fill(product, ROOM_A, args->a_dtype, args->m * MAX(args->k, args->a_stride), error) &&
-           fill(product, ROOM_B, args->b_dtype, args->n * args->k, error) &&
-           product->probe->ops->upload(product->probe, product->room[ROOM_SCALES], one, sizeof one,
-                                       error);
+    return fill(product, BUFFER_A, args->a_dtype, args->m * MAX(args->k, args->a_stride), error) &&
+           fill(product, BUFFER_B, args->b_dtype, args->n * args->k, error) &&
+           product->probe->ops->upload(product->probe, product->buffer[BUFFER_SCALES], one,
+                                       sizeof one, error);
 }
 
 static gboolean
@@ -156,10 +156,10 @@ warm_up(Product *product, GError **error)
 {
     const gint64 begin_ns = rp_clock_ns();
     const double ns = MIN(WARM_UP_SECONDS, product->probe->ops->warm_up_seconds) * RP_NS_PER_S;
-    gint64 times[WAYS];
+    gint64 times[VARIANTS];
 
     while ((double)(rp_clock_ns() - begin_ns) < ns)
-        if (!time_parts(product, parts, WAYS, 1, times, error))
+        if (!time_parts(product, parts, VARIANTS, 1, times, error))
             return FALSE;
     return TRUE;
 }
@@ -167,17 +167,17 @@ warm_up(Product *product, GError **error)
 /* Keeps the first kernel variant, and those that are not far behind after one look. Returns: the number kept;
  * @round_ns: (out): time of all of them */
 static guint
-keep_ways(const gint64 look[WAYS], guint ways[WAYS], gint64 *round_ns)
+keep_variants(const gint64 look[VARIANTS], guint variants[VARIANTS], gint64 *round_ns)
 {
     gint64 least = G_MAXINT64;
     guint n = 0;
 
     *round_ns = 0;
-    for (guint w = 0; w < WAYS; w++)
+    for (guint w = 0; w < VARIANTS; w++)
         least = MIN(least, look[w]);
-    for (guint w = 0; w < WAYS; w++)
+    for (guint w = 0; w < VARIANTS; w++)
         if (w == 0 || (double)look[w] <= BEHIND * (double)least) {
-            ways[n++] = w;
+            variants[n++] = w;
             *round_ns += look[w];
         }
     return n;
@@ -185,16 +185,16 @@ keep_ways(const gint64 look[WAYS], guint ways[WAYS], gint64 *round_ns)
 
 /* @fastest: (out): of those that are worth it */
 static gboolean
-time_ways(Product *product, guint *fastest, GError **error)
+time_variants(Product *product, guint *fastest, GError **error)
 {
-    gint64 ns[WAYS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least = 0;
-    RpProbePart which[WAYS];
-    guint ways[WAYS];
+    gint64 ns[VARIANTS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least = 0;
+    RpProbePart which[VARIANTS];
+    guint variants[VARIANTS];
 
     *fastest = 0;
-    if (!time_parts(product, parts, WAYS, 1, ns, error))
+    if (!time_parts(product, parts, VARIANTS, 1, ns, error))
         return FALSE;
-    const guint n = keep_ways(ns, ways, &round_ns);
+    const guint n = keep_variants(ns, variants, &round_ns);
     const double rounds_wanted = SECONDS * (double)RP_NS_PER_S / (double)MAX(round_ns, 1);
     const guint rounds =
         (guint)CLAMP(rounds_wanted, (double)LEAST_ROUNDS, (double)RP_PROBE_MAX_REPEATS);
@@ -202,7 +202,7 @@ time_ways(Product *product, guint *fastest, GError **error)
     if (n == 1)
         return TRUE;
     for (guint i = 0; i < n; i++)
-        which[i] = parts[ways[i]];
+        which[i] = parts[variants[i]];
     if (!time_parts(product, which, n, rounds, ns, error))
         return FALSE;
     for (guint i = 0; i < n; i++) {
@@ -214,62 +214,62 @@ time_ways(Product *product, guint *fastest, GError **error)
             least = llround(WORTH * (double)mean);
         } else if (mean < least) {
             least = mean;
-            *fastest = ways[i];
+            *fastest = variants[i];
         }
     }
     return TRUE;
 }
 
-/* @way: (inout): its shape, and then its variant. @first: of all shapes */
+/* @variant: (inout): its shape, and then its variant. @first: of all shapes */
 static gboolean
-measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmulWay *way,
+measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmulVariant *variant,
               GError **error)
 {
-    const RpDtype c = (RpDtype)way->c;
+    const RpDtype c = (RpDtype)variant->c;
     Product product = {.probe = probe,
                        .kernels = rp_network_kernels(network),
-                       .args = {.form = (RpMatmulForm)way->form,
-                                .m = way->m,
-                                .n = way->n,
-                                .k = way->k,
-                                .a_stride = way->a_stride,
-                                .a_dtype = (RpDtype)way->a,
-                                .b_dtype = (RpDtype)way->b,
+                       .args = {.form = (RpMatmulLayout)variant->form,
+                                .m = variant->m,
+                                .n = variant->n,
+                                .k = variant->k,
+                                .a_stride = variant->a_stride,
+                                .a_dtype = (RpDtype)variant->a,
+                                .b_dtype = (RpDtype)variant->b,
                                 .c_dtype = c,
-                                .accumulate = c == RP_DTYPE_FP32 && !way->bias,
+                                .accumulate = c == RP_DTYPE_FP32 && !variant->bias,
                                 .half_sums = rp_network_options(network)->half_sums,
-                                .bias = way->bias ? way : NULL}};
+                                .bias = variant->bias ? variant : NULL}};
     gboolean good = TRUE;
 
-    way->way = 0;
-    if (take_rooms(&product))
-        good = fill_rooms(&product, error) && (!first || warm_up(&product, error)) &&
-               time_ways(&product, &way->way, error);
-    give_rooms(&product);
+    variant->variant = 0;
+    if (take_buffers(&product))
+        good = fill_buffers(&product, error) && (!first || warm_up(&product, error)) &&
+               time_variants(&product, &variant->variant, error);
+    give_buffers(&product);
     return good;
 }
 
-/* (element-type RpMatmulWay) (transfer full) */
+/* (element-type RpMatmulVariant) (transfer full) */
 static GArray *
 measure_shapes(RpProbe *probe, const RpNetwork *network, GError **error)
 {
     guint n;
-    const RpMatmulWay *shapes = rp_network_matmuls(network, &n);
-    g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(RpMatmulWay));
+    const RpMatmulVariant *shapes = rp_network_matmuls(network, &n);
+    g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(RpMatmulVariant));
 
     for (guint i = 0; i < n; i++) {
-        RpMatmulWay way = shapes[i];
+        RpMatmulVariant variant = shapes[i];
 
-        if (!measure_shape(probe, network, i == 0, &way, error))
+        if (!measure_shape(probe, network, i == 0, &variant, error))
             return NULL;
-        if (way.way > 0)
-            g_array_append_val(found, way);
+        if (variant.variant > 0)
+            g_array_append_val(found, variant);
     }
     return g_steal_pointer(&found);
 }
 
 RpNetwork *
-rp_measure_ways(RpProbe *probe, RpNetwork *network, GError **error)
+rp_measure_matmul_variants(RpProbe *probe, RpNetwork *network, GError **error)
 {
     g_return_val_if_fail(probe && network, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
@@ -281,12 +281,12 @@ rp_measure_ways(RpProbe *probe, RpNetwork *network, GError **error)
 
     if (library == NULL)
         return g_steal_pointer(&given);
-    g_autoptr(GArray) ways = measure_shapes(probe, network, error);
-    if (ways == NULL)
+    g_autoptr(GArray) variants = measure_shapes(probe, network, error);
+    if (variants == NULL)
         return NULL;
     options.matmul_library = library;
-    options.matmul_ways = (const RpMatmulWay *)(void *)ways->data;
-    options.n_matmul_ways = ways->len;
+    options.matmul_variants = (const RpMatmulVariant *)(void *)variants->data;
+    options.n_matmul_variants = variants->len;
     return rp_network_new(rp_network_weights(network), kernels, &options);
 }
 
@@ -300,13 +300,13 @@ rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *
     gboolean good = FALSE;
     RpTimes times;
 
-    if (!take_rooms(&product))
+    if (!take_buffers(&product))
         g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
                             "the device has no memory for the matrices");
     else
-        good = fill_rooms(&product, error) &&
+        good = fill_buffers(&product, error) &&
                rp_measurer_run(&measurer, probe, parts, 1, &product, &times, error);
-    give_rooms(&product);
+    give_buffers(&product);
     if (good)
         *flops_per_s = 2.0 * (double)(shape->m * shape->n * shape->k) * (double)RP_NS_PER_S /
                        (double)MAX(rp_probe_typical_ns(probe, &times), 1);

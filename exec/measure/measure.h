@@ -78,7 +78,7 @@ gint64 rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times);
 
 /* Measures the optimizer's state formats, profile->cached_parameters_per_s. @pool: of @n_threads,
  * or %NULL for one; @seconds: RpMeasureOptions.seconds; it takes 1.5 times as long */
-void rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profile);
+void rp_measure_layouts(RpPool *pool, guint n_threads, double seconds, RpProfile *profile);
 
 /* Measurements that are not needed. */
 void rp_measurer_skip(RpMeasurer *measurer, guint n);

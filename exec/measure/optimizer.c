@@ -192,7 +192,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Update, update_clear)
 
 /* Layers of @n parameters together, or a few less. */
 static gboolean
-update_init(Update *update, guint n_threads, RpOptimizerForm form, gsize n, GError **error)
+update_init(Update *update, guint n_threads, RpStateFormat form, gsize n, GError **error)
 {
     RpAdamwOptions adamw = RP_ADAMW_OPTIONS_INIT;
     g_autoptr(RpNodes) nodes = rp_nodes_read(RP_NODES_DIRECTORY);
@@ -235,12 +235,12 @@ parameters_per_s(const Update *update, const RpTimes *times)
 static double
 rate_of_fp32(const RpMeasurer *measurer, const RpProfile *profile, double rate)
 {
-    const RpOptimizerForm fp32 = RP_OPTIMIZER_FORM_FP32, form = measurer->options->form;
+    const RpStateFormat fp32 = RP_STATE_FORMAT_FP32, form = measurer->options->form;
     const double wide = (double)rp_optimizer_state_traffic(fp32, RP_MOMENT_BLOCK);
     const double narrow = (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK);
     const double others = 2.0 * RP_MOMENT_BLOCK * rp_profile_element_bytes(profile);
 
-    return rp_optimizer_form_equal(form, fp32) ? rate : rate * (narrow + others) / (wide + others);
+    return rp_state_format_equal(form, fp32) ? rate : rate * (narrow + others) / (wide + others);
 }
 
 /* The same of copies of weights. */
@@ -318,6 +318,6 @@ rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint6
     profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
     profile->parameter_copy_parameters_per_s =
         copy_rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[PARAMETER_COPY]));
-    rp_measure_forms(update.pool, n_threads, measurer->options->seconds, profile);
+    rp_measure_layouts(update.pool, n_threads, measurer->options->seconds, profile);
     return TRUE;
 }

@@ -20,7 +20,7 @@ typedef struct {
      * all its parts have it, after 3 runs and a fifth of @seconds or more; 0 = after @seconds */
     double precision;
     guint optimizer_threads; /* threads that a run would give the optimizer; 0 = 1 */
-    RpOptimizerForm form;    /* format of the state that it would keep */
+    RpStateFormat form;      /* format of the state that it would keep */
     /* skew of experts: rows of the fullest over the mean, with random weights; 0 = as the router
      * takes them */
     double routing;
@@ -72,7 +72,7 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
                               RpAttentionChoice *fastest, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
- * rp_measure_ways:
+ * rp_measure_matmul_variants:
  * @network: (transfer full): network with the matmuls; its own variants do not matter
  *
  * Times the first five proposals of the kernels' library for each shape, on random numbers: each once, and in rotation
@@ -83,8 +83,8 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
  * library
  * Errors: the probe's
  */
-RpNetwork *rp_measure_ways(RpProbe *probe, RpNetwork *network,
-                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+RpNetwork *rp_measure_matmul_variants(RpProbe *probe, RpNetwork *network,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_measure_matmul:

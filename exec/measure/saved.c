@@ -11,7 +11,7 @@ rp_measured_layer_recompute(gpointer data)
     RpMeasuredLayer *layer = data;
 
     rp_measured_layer_take_next(layer);
-    layer->call.output = layer->room[RP_ROOM_OUTPUT];
+    layer->call.output = layer->buffer[RP_MEASURE_OUTPUT];
     rp_network_recompute(layer->network, &layer->call);
 }
 
@@ -22,7 +22,7 @@ place_of(const RpMeasuredLayer *layer, guint group)
     const guint64 before =
         rp_network_saved_bytes(layer->network, layer->call.layers.first, (1u << group) - 1);
 
-    return (RpSavedPlace){1u << group, (guint8 *)layer->room[RP_ROOM_SAVED] + before};
+    return (RpSavedPlace){1u << group, (guint8 *)layer->buffer[RP_MEASURE_SAVED] + before};
 }
 
 /* Saves the values of a real forward, because the time of experts depends on their routing. */
@@ -31,7 +31,7 @@ run_save(gpointer data)
 {
     RpMeasuredLayer *layer = data;
 
-    layer->call.output = layer->room[RP_ROOM_OUTPUT];
+    layer->call.output = layer->buffer[RP_MEASURE_OUTPUT];
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
         const RpSavedPlace place = place_of(layer, g);
         RpStageCall call = layer->call;
@@ -47,7 +47,7 @@ recompute_without(RpMeasuredLayer *layer, RpSavedGroup group)
     const RpSavedPlace place = place_of(layer, group);
     RpStageCall call = layer->call;
 
-    call.output = layer->room[RP_ROOM_OUTPUT];
+    call.output = layer->buffer[RP_MEASURE_OUTPUT];
     call.saved = &place;
     rp_network_recompute(layer->network, &call);
 }

@@ -6,7 +6,7 @@
 #include "core/base/units.h"
 
 guint64
-rp_layout_room(const RpWeight *weight)
+rp_layout_bytes_left(const RpWeight *weight)
 {
     const guint64 all = rp_weight_stack_elements(weight);
     const guint64 end = weight->offset + weight->elements;
@@ -49,24 +49,24 @@ elements_of(const RpWeightPlace *place)
 
 /* Bytes of a weight as on the host, unless it is packed. */
 static guint64
-plain_room(const RpWeightPlace *place)
+plain_space(const RpWeightPlace *place)
 {
     return rp_align_up(elements_of(place), RP_LAYOUT_ALIGNMENT) * rp_dtype_size(place->storage);
 }
 
 guint64
-rp_layout_byte_room(const RpWeightPlace *place)
+rp_layout_byte_capacity(const RpWeightPlace *place)
 {
-    return place->has_codes ? 2 * elements_of(place) + RP_LAYOUT_SCALE_BYTES : plain_room(place);
+    return place->has_fp8 ? 2 * elements_of(place) + RP_LAYOUT_SCALE_BYTES : plain_space(place);
 }
 
 guint64
-rp_layout_upload_room(const RpWeightPlace *place)
+rp_layout_upload_capacity(const RpWeightPlace *place)
 {
     return place->is_packed
                ? rp_align_up(rp_lowbit_layout(place->format, place->packed_shape).total,
                              RP_LAYOUT_ALIGNMENT * sizeof(guint16))
-               : plain_room(place);
+               : plain_space(place);
 }
 
 /* Whether @weight is a matrix of a linear layer, and no stack. */
@@ -85,7 +85,7 @@ is_linear(const RpWeight *weight)
 
 /* Whether fp8 matmuls take all matrices of linear layers, and there are some. */
 static gboolean
-may_have_codes(const RpWeights *weights, guint first, guint n)
+may_have_fp8(const RpWeights *weights, guint first, guint n)
 {
     gboolean any = FALSE;
 
@@ -107,8 +107,8 @@ static void
 add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
-    const guint64 room = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
-    const gboolean has_codes = layout->has_codes && is_linear(weight);
+    const guint64 space = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
+    const gboolean has_fp8 = layout->has_fp8 && is_linear(weight);
     RpWeightPlace *place = &layout->place[weight->kind];
 
     if (weight->offset > 0)
@@ -122,28 +122,28 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
                              .is_packed = weight->is_packed && !weight->trained,
                              .format = weight->format,
                              .packed_shape = rp_weight_lowbit_shape(weight),
-                             .has_codes = has_codes,
-                             .code_rows = has_codes ? weight->shape[0] : 0};
+                             .has_fp8 = has_fp8,
+                             .code_rows = has_fp8 ? weight->shape[0] : 0};
     memcpy(place->shape, weight->stack[0] > 0 ? weight->stack : weight->shape, sizeof place->shape);
     if (rp_weight_is_adapter(weight->kind))
         place->key = rp_hash64(weight->name, strlen(weight->name), seed);
-    const guint64 upload = rp_layout_upload_room(place);
-    layout->bytes += rp_layout_byte_room(place);
-    layout->trains_codes |= has_codes && weight->trained;
-    if (has_codes && place->is_packed)
-        layout->scratch_bytes = MAX(layout->scratch_bytes, plain_room(place));
+    const guint64 upload = rp_layout_upload_capacity(place);
+    layout->bytes += rp_layout_byte_capacity(place);
+    layout->trains_fp8 |= has_fp8 && weight->trained;
+    if (has_fp8 && place->is_packed)
+        layout->scratch_bytes = MAX(layout->scratch_bytes, plain_space(place));
     layout->upload_bytes += upload;
-    layout->elements += weight->trained ? room : 0;
+    layout->elements += weight->trained ? space : 0;
     if (weight->tied) {
         layout->tied_bytes = upload;
-        layout->tied_elements = weight->trained ? room : 0;
+        layout->tied_elements = weight->trained ? space : 0;
     } else if (!weight->trained) {
         layout->frozen_bytes += upload;
     }
 }
 
 void
-rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n)
+rp_layout_fuse_fp8(RpLayerLayout *layout, const RpWeightKind *kinds, guint n)
 {
     g_return_if_fail(layout != NULL && kinds != NULL);
 
@@ -154,7 +154,7 @@ rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n)
 }
 
 static RpLayerLayout
-layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean codes,
+layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean quantized,
              const RpLayerLayout *before)
 {
     RpLayerLayout layout = {
@@ -173,7 +173,7 @@ layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean code
     const RpLora *lora = rp_weights_lora(weights);
 
     n = rp_weights_layer(weights, layer, &first);
-    layout.has_codes = codes && may_have_codes(weights, first, n);
+    layout.has_fp8 = quantized && may_have_fp8(weights, first, n);
     for (guint part = 0; part < RP_LAYOUT_PARTS; part++) {
         for (guint i = first; i < first + n; i++) {
             const RpWeight *weight = rp_weights_nth(weights, i);
@@ -196,8 +196,8 @@ rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, const RpLa
 }
 
 RpLayerLayout
-rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
-                         const RpLayerLayout *before)
+rp_layer_layout_of_fp8(const RpWeights *weights, guint layer, RpDtype dtype,
+                       const RpLayerLayout *before)
 {
     return layer_layout(weights, layer, dtype, TRUE, before);
 }

@@ -48,9 +48,9 @@ typedef struct {
     gboolean is_packed; /* there: in @format */
     RpLowbit format;
     RpLowbitShape packed_shape;
-    gboolean has_codes; /* devices read it as fp8 */
+    gboolean has_fp8; /* devices read it as fp8 */
     /* rows of the quantized matrix: more than its own if the next ones are fused with it, 0 if it is
-     * fused with one before (rp_layout_join_codes()) */
+     * fused with one before (rp_layout_fuse_fp8()) */
     guint64 code_rows;
 } RpWeightPlace;
 
@@ -64,8 +64,8 @@ typedef struct {
     guint64 first_element; /* first element, counted over all layers */
     guint64 elements;      /* trained, gaps included */
     guint64 tied_elements; /* at the end: the embedding's, or 0 */
-    gboolean has_codes;    /* matrices of linear layers are read as fp8 */
-    gboolean trains_codes; /* one of them is trained */
+    gboolean has_fp8;      /* matrices of linear layers are read as fp8 */
+    gboolean trains_fp8;   /* one of them is trained */
     guint64 scratch; /* where matrices are expanded before they are quantized; or RP_LAYOUT_NONE */
     guint64 scratch_bytes;
     RpWeightPlace place[RP_N_WEIGHT_KINDS];
@@ -80,19 +80,19 @@ RpLayerLayout rp_layer_layout(const RpWeights *weights, guint layer, RpDtype dty
                               const RpLayerLayout *before);
 
 /* The same, with the matrices of linear layers in fp8, if all of the layer's have multiples of 16 rows and columns. */
-RpLayerLayout rp_layer_layout_of_codes(const RpWeights *weights, guint layer, RpDtype dtype,
-                                       const RpLayerLayout *before);
+RpLayerLayout rp_layer_layout_of_fp8(const RpWeights *weights, guint layer, RpDtype dtype,
+                                     const RpLayerLayout *before);
 
 /* Fuses @kinds, which are in fp8 and stand one after the other, here and in the upload: they are quantized as one. */
-void rp_layout_join_codes(RpLayerLayout *layout, const RpWeightKind *kinds, guint n);
+void rp_layout_fuse_fp8(RpLayerLayout *layout, const RpWeightKind *kinds, guint n);
 
 /* In which part of a layer's bytes @weight stands: A of adapters, others that are trained, frozen, tied. */
 #define RP_LAYOUT_PARTS 4
 guint rp_layout_part(const RpWeight *weight);
 /* Bytes of the weight (of its stack) with the gap behind it: as it goes up, and as devices read it. */
-guint64 rp_layout_upload_room(const RpWeightPlace *place);
-guint64 rp_layout_byte_room(const RpWeightPlace *place);
+guint64 rp_layout_upload_capacity(const RpWeightPlace *place);
+guint64 rp_layout_byte_capacity(const RpWeightPlace *place);
 /* Elements of @weight with the gap behind it; of a stack the last has it. */
-guint64 rp_layout_room(const RpWeight *weight);
+guint64 rp_layout_bytes_left(const RpWeight *weight);
 /* Place of @weight: that of its kind, or its part of the stack. */
 RpWeightPlace rp_layout_place(const RpLayerLayout *layout, const RpWeight *weight);

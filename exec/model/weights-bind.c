@@ -192,7 +192,7 @@ bind_mxfp4(Binding *binding, guint index, GError **error)
                     expected, found);
     }
     binding->packed[index] = source;
-    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_CODES]->name);
+    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_QUANTIZED]->name);
     g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_SCALES]->name);
     return TRUE;
 }

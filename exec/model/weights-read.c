@@ -10,7 +10,7 @@ static void
 read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
 {
     static const float table[16] = {RP_MXFP4_VALUES};
-    const guint8 *codes = source->parts[RP_LOWBIT_CODES]->data;
+    const guint8 *quantized = source->parts[RP_LOWBIT_QUANTIZED]->data;
     const guint8 *scales = source->parts[RP_LOWBIT_SCALES]->data;
     const guint64 out = source->shape[1], in = source->shape[2];
     const guint64 blocks = in / RP_MXFP4_BLOCK;
@@ -21,7 +21,7 @@ read_mxfp4(const RpLowbitSource *source, guint64 first, float *values, gsize n)
         const guint64 row = at / (in * out) * out + at % out; /* the outputs follow one another */
         const guint64 block = row * blocks + input / RP_MXFP4_BLOCK;
         const guint shift = input % 2 * 4;
-        const guint8 *two = codes + block * (RP_MXFP4_BLOCK / 2) + input % RP_MXFP4_BLOCK / 2;
+        const guint8 *two = quantized + block * (RP_MXFP4_BLOCK / 2) + input % RP_MXFP4_BLOCK / 2;
         const guint8 *scale = scales + block;
 
         run = (gsize)MIN(n - done, out - at % out);
@@ -38,7 +38,7 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
     const RpLowbitShape shape = rp_lowbit_shape_of(source->shape, source->rank);
     const RpLowbitLayout to = rp_lowbit_layout(source->format, (RpLowbitShape){1, 1, n});
     const RpSafetensor *const *parts = source->parts;
-    const guint8 *codes = parts[RP_LOWBIT_CODES]->data;
+    const guint8 *quantized = parts[RP_LOWBIT_QUANTIZED]->data;
     const guint8 *scales = parts[RP_LOWBIT_SCALES]->data;
     guint64 band;
 
@@ -52,16 +52,17 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
                RP_NF4_MAP * sizeof(float));
         memcpy(packed + to.at[RP_LOWBIT_OFFSET], &source->offset, sizeof(float));
         packed[to.at[RP_LOWBIT_SCALES]] = scales[begin / RP_NF4_BLOCK];
-        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + begin / 2, (n + 1) / 2);
+        memcpy(packed + to.at[RP_LOWBIT_QUANTIZED], quantized + begin / 2, (n + 1) / 2);
         return;
     case RP_LOWBIT_NF4_SINGLE:
         memcpy(packed + to.at[RP_LOWBIT_SCALES], scales + begin / RP_NF4_BLOCK * sizeof(float),
                sizeof(float));
-        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + begin / 2, (n + 1) / 2);
+        memcpy(packed + to.at[RP_LOWBIT_QUANTIZED], quantized + begin / 2, (n + 1) / 2);
         return;
     case RP_LOWBIT_MXFP4:
         packed[to.at[RP_LOWBIT_SCALES]] = scales[(row * shape.columns + begin) / RP_MXFP4_BLOCK];
-        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + (row * shape.columns + begin) / 2, n / 2);
+        memcpy(packed + to.at[RP_LOWBIT_QUANTIZED], quantized + (row * shape.columns + begin) / 2,
+               n / 2);
         return;
     case RP_LOWBIT_FP8:
         band = row / shape.rows * ((shape.rows + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK) +
@@ -70,7 +71,7 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
         rp_dtype_to_float(parts[RP_LOWBIT_SCALES]->dtype,
                           scales + band * rp_dtype_size(parts[RP_LOWBIT_SCALES]->dtype),
                           (float *)(void *)(packed + to.at[RP_LOWBIT_SCALES]), 1);
-        memcpy(packed + to.at[RP_LOWBIT_CODES], codes + row * shape.columns + begin, n);
+        memcpy(packed + to.at[RP_LOWBIT_QUANTIZED], quantized + row * shape.columns + begin, n);
         return;
     }
 }

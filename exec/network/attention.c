@@ -39,11 +39,11 @@ are_one(const RpPass *pass, const RpBlockShape *z)
 }
 
 void
-rp_block_attention_join_codes(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout)
+rp_block_attention_fuse_fp8(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout)
 {
-    if (layout->place[RP_WEIGHT_Q].has_codes && may_be_columns(pass, z) &&
+    if (layout->place[RP_WEIGHT_Q].has_fp8 && may_be_columns(pass, z) &&
         rp_pass_may_join(pass, joint))
-        rp_layout_join_codes(layout, joint.kinds, joint.n);
+        rp_layout_fuse_fp8(layout, joint.kinds, joint.n);
 }
 
 static gpointer
@@ -54,27 +54,27 @@ behind(const RpPass *pass, gpointer array, size_t n)
 
 /* q, k and v, or their gradients. */
 static void
-take_qkv(RpPass *pass, RpRoom *room, const RpBlockShape *z, RpBlockAttention *a)
+take_qkv(RpPass *pass, RpSpace *space, const RpBlockShape *z, RpBlockAttention *a)
 {
     a->row_heads = are_one(pass, z) ? z->H + 2 * z->K : 0;
     if (a->row_heads > 0) {
-        a->q = rp_pass_take(pass, room, z->T * (z->queries + 2 * z->keys));
+        a->q = rp_pass_take(pass, space, z->T * (z->queries + 2 * z->keys));
         a->k = behind(pass, a->q, z->queries);
         a->v = behind(pass, a->k, z->keys);
         return;
     }
-    a->q = rp_pass_take(pass, room, z->T * z->queries);
-    a->k = rp_pass_take(pass, room, z->T * z->keys);
-    a->v = rp_pass_take(pass, room, z->T * z->keys);
+    a->q = rp_pass_take(pass, space, z->T * z->queries);
+    a->k = rp_pass_take(pass, space, z->T * z->keys);
+    a->v = rp_pass_take(pass, space, z->T * z->keys);
 }
 
 RpBlockAttention
-rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z)
+rp_block_attention_take(RpPass *pass, RpSpace *space, const RpBlockShape *z)
 {
-    RpRoom *made = rp_pass_room(pass, room, RP_SAVED_ATTENTION);
+    RpSpace *made = rp_pass_saved_space(pass, space, RP_SAVED_ATTENTION);
     RpBlockAttention a;
 
-    take_qkv(pass, rp_pass_room(pass, room, RP_SAVED_QKV), z, &a);
+    take_qkv(pass, rp_pass_saved_space(pass, space, RP_SAVED_QKV), z, &a);
     a.out = rp_pass_take(pass, made, z->T * z->queries);
     a.lse = rp_pass_take_floats(made, z->T * z->H);
     return a;
@@ -98,13 +98,13 @@ static float *
 turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, float *rstd,
           void *d)
 {
-    float *noted;
+    float *amax;
 
     if (!rp_pass_has(pass, norm)) {
         rp_pass_rope_backward(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = d, .y = d});
         return NULL;
     }
-    noted = row == 0 ? rp_pass_cell(pass) : NULL;
+    amax = row == 0 ? rp_pass_scale_slot(pass) : NULL;
     rp_pass_norm_rope_backward(pass, norm,
                                (RpNormRopeArgs){.heads = heads,
                                                 .row_heads = row,
@@ -112,8 +112,8 @@ turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void 
                                                 .rstd = rstd,
                                                 .dy = d,
                                                 .dx = d,
-                                                .largest = noted});
-    return noted;
+                                                .largest = amax});
+    return amax;
 }
 
 static Heads
@@ -139,7 +139,7 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
          void *normed, float *rstd)
 {
     const gsize before = pass->scratch.used;
-    float *noted = rp_pass_cell(pass);
+    float *amax = rp_pass_scale_slot(pass);
 
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
                  (RpRmsnormArgs){.rows = z->T,
@@ -147,13 +147,13 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
                                  .x = x,
                                  .y = normed,
                                  .rstd = pass->kept.used ? pass->kept.rstd : rstd,
-                                 .largest = noted});
+                                 .largest = amax});
 
-    const RpOperand n =
-        rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, noted, &pass->kept.normed);
+    const RpMatmulOperand n =
+        rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, amax, &pass->kept.normed);
 
     if (a->row_heads > 0) {
-        rp_pass_joined(pass, joint, &n, a->q);
+        rp_pass_fused(pass, joint, &n, a->q);
     } else {
         rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
         rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
@@ -166,7 +166,7 @@ static void
 make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const void *x,
               void *s)
 {
-    const RpOperand out =
+    const RpMatmulOperand out =
         rp_pass_kept_input(pass, RP_WEIGHT_O, z->T, a->out, NULL, &pass->kept.out);
 
     rp_pass_linear_onto(pass, RP_WEIGHT_O, &out, x, s);
@@ -188,7 +188,7 @@ make_out(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
 }
 
 void
-rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
+rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep,
                            void *s, void *normed, float *rstd)
 {
     const RpBlockAttention a = rp_block_attention_take(pass, keep, z);
@@ -201,36 +201,37 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
         return;
     if (rp_pass_makes(pass, RP_SAVED_RESIDUAL))
         make_residual(pass, z, &a, x, s);
-    pass->noted = rp_pass_cell(pass);
+    pass->amax = rp_pass_scale_slot(pass);
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){.rows = z->T,
                                  .n = z->C,
                                  .x = s,
                                  .y = normed,
                                  .rstd = pass->kept.used ? pass->kept.post_rstd : rstd,
-                                 .largest = pass->noted});
+                                 .largest = pass->amax});
 }
 
 /* Backward of the layers of q, k and v; their gradients stand in @d. @n: their input; @dx: its
  * gradient, if it is @wanted */
 static void
 differentiate_layers(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *d,
-                     const RpOperand *n, float *q_noted, float *k_noted, gboolean wanted, void *dx)
+                     const RpMatmulOperand *n, float *q_amax, float *k_amax, gboolean wanted,
+                     void *dx)
 {
     if (d->row_heads > 0) {
-        const RpOperand all =
+        const RpMatmulOperand all =
             rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, NULL);
 
         if (wanted)
-            rp_pass_joined_backward(pass, joint, n, &all, dx);
+            rp_pass_fused_backward(pass, joint, n, &all, dx);
         else
-            rp_pass_joined_sums(pass, joint, n, &all);
+            rp_pass_fused_sums(pass, joint, n, &all);
         return;
     }
-    RpOperand each[G_N_ELEMENTS(qkv)];
+    RpMatmulOperand each[G_N_ELEMENTS(qkv)];
 
-    each[0] = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, q_noted);
-    each[1] = rp_pass_operand(pass, RP_WEIGHT_K, z->T, d->k, RP_OPERAND_GRADIENT, k_noted);
+    each[0] = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, q_amax);
+    each[1] = rp_pass_operand(pass, RP_WEIGHT_K, z->T, d->k, RP_OPERAND_GRADIENT, k_amax);
     each[2] = rp_pass_operand(pass, RP_WEIGHT_V, z->T, d->v, RP_OPERAND_GRADIENT, NULL);
     for (guint i = 0; i < joint.n; i++)
         if (wanted)
@@ -244,7 +245,7 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                             const RpBlockAttention *a, const void *ds, void *normed, float *rstd,
                             void *dx)
 {
-    RpRoom *scratch = &pass->scratch;
+    RpSpace *scratch = &pass->scratch;
     void *d_out = normed; /* is over when the input is normed again */
     RpBlockAttention d;
 
@@ -252,11 +253,11 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
 
     const Heads heads = make_heads(pass, z, a);
     const gsize before = scratch->used;
-    RpOperand n = pass->kept.used
-                      ? rp_pass_kept_sums(z->T, &pass->kept.out)
-                      : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
-    const RpOperand o =
-        rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->noted);
+    RpMatmulOperand n =
+        pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.out)
+                        : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
+    const RpMatmulOperand o =
+        rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->amax);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &o, d_out, FALSE);
     scratch->used = before;
@@ -274,11 +275,11 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                                        .dk = d.k,
                                                        .dv = d.v});
 
-    float *q_noted = NULL, *k_noted = NULL, *noted = rp_pass_cell(pass);
+    float *q_amax = NULL, *k_amax = NULL, *amax = rp_pass_scale_slot(pass);
 
     if (z->rope) {
-        q_noted = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q_rstd, d.q);
-        k_noted = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k_rstd, d.k);
+        q_amax = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q_rstd, d.q);
+        k_amax = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k_rstd, d.k);
     }
     if (pass->kept.used) {
         rstd = pass->kept.rstd;
@@ -287,13 +288,13 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
         rp_pass_norm(
             pass, RP_WEIGHT_INPUT_NORM,
             (RpRmsnormArgs){
-                .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = noted});
-        n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, noted);
+                .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = amax});
+        n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, amax);
     }
 
     const gboolean wanted = !pass->lowest || rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM);
 
-    differentiate_layers(pass, z, &d, &n, q_noted, k_noted, wanted, dx);
+    differentiate_layers(pass, z, &d, &n, q_amax, k_amax, wanted, dx);
     if (wanted)
         rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
                               (RpRmsnormArgs){.rows = z->T,

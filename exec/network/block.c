@@ -29,16 +29,16 @@ mlp_of(const RpPass *pass)
 }
 
 static void
-block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
+block_forward(RpPass *pass, const void *x, RpSpace *kept, void *y)
 {
     const RpBlockShape z = shape_of(pass);
-    RpRoom *scratch = &pass->scratch;
-    RpRoom *keep = kept != NULL ? kept : scratch;
+    RpSpace *scratch = &pass->scratch;
+    RpSpace *keep = kept != NULL ? kept : scratch;
 
-    rp_pass_begin_codes(pass);
+    rp_pass_begin_fp8(pass);
     rp_pass_take_kept(pass, kept, z.T);
 
-    void *s = rp_pass_take(pass, rp_pass_room(pass, keep, RP_SAVED_RESIDUAL), z.T * z.C);
+    void *s = rp_pass_take(pass, rp_pass_saved_space(pass, keep, RP_SAVED_RESIDUAL), z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * z.C);
     float *rstd = rp_pass_take_floats(scratch, z.T);
     const gsize before = scratch->used;
@@ -49,19 +49,20 @@ block_forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
 }
 
 static void
-block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
+block_backward(RpPass *pass, const void *x, RpSpace *kept, const void *dy, void *dx)
 {
     const RpBlockShape z = shape_of(pass);
-    RpRoom *scratch = &pass->scratch;
+    RpSpace *scratch = &pass->scratch;
 
     rp_pass_take_kept(pass, kept, z.T);
     if (pass->measuring) /* with the forward's saved values it takes more */
         pass->kept.used = FALSE;
 
-    const void *s = rp_pass_take(pass, rp_pass_room(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);
+    const void *s =
+        rp_pass_take(pass, rp_pass_saved_space(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);
     const RpBlockAttention a = rp_block_attention_take(pass, kept, &z);
 
-    rp_pass_begin_codes(pass);
+    rp_pass_begin_fp8(pass);
 
     void *ds = rp_pass_take(pass, scratch, z.T * z.C);
     void *normed = rp_pass_take(pass, scratch, z.T * MAX(z.C, z.queries));
@@ -75,14 +76,14 @@ block_backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *
 }
 
 static void
-join_codes(const RpPass *pass, RpLayerLayout *layout)
+join_fp8(const RpPass *pass, RpLayerLayout *layout)
 {
     const RpBlockShape z = shape_of(pass);
 
-    rp_block_attention_join_codes(pass, &z, layout);
+    rp_block_attention_fuse_fp8(pass, &z, layout);
 }
 
 const RpLayerOps rp_block_ops = {.keeps_input = TRUE,
-                                 .join_codes = join_codes,
+                                 .join_fp8 = join_fp8,
                                  .forward = block_forward,
                                  .backward = block_backward};

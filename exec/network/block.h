@@ -30,11 +30,10 @@ typedef struct {
 } RpBlockAttention;
 
 /* Quantizes the matrices of q, k and v as one, where they are fused. */
-void rp_block_attention_join_codes(const RpPass *pass, const RpBlockShape *z,
-                                   RpLayerLayout *layout);
-RpBlockAttention rp_block_attention_take(RpPass *pass, RpRoom *room, const RpBlockShape *z);
+void rp_block_attention_fuse_fp8(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout);
+RpBlockAttention rp_block_attention_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);
 /* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
-void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpRoom *keep,
+void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep,
                                 void *s, void *normed, float *rstd);
 /* dx = ds + (gradient that reaches x through attention); @normed is scratch, [T,max(C, H D)]. */
 void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
@@ -56,10 +55,10 @@ typedef struct {
      * @y: (nullable): s + MLP(normed), if it is wanted
      */
     void (*forward)(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed,
-                    RpRoom *kept, void *y);
+                    RpSpace *kept, void *y);
     /* ds = dy + (gradient that reaches s through the MLP). @kept: as the forward left it; is
      * overwritten. @normed is scratch */
-    void (*backward)(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept,
+    void (*backward)(RpPass *pass, const RpBlockShape *z, const void *s, RpSpace *kept,
                      const void *dy, void *normed, float *rstd, void *ds);
 } RpMlpOps;
 

@@ -60,25 +60,27 @@ encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPl
        const void *from)
 {
     const RpKernels *kernels = expansion->network->kernels;
-    guint8 *codes = expansion->parameters + place->byte;
-    float *cells = (float *)(void *)(codes + rp_codes_cells_byte(place));
-    const gsize n = rp_codes_turned_byte(place);
+    guint8 *quantized = expansion->parameters + place->byte;
+    float *scale_slots = (float *)(void *)(quantized + rp_fp8_scales_byte(place));
+    const gsize n = rp_fp8_transposed_byte(place);
 
     if (place->is_packed) {
         unpack(expansion, place, from, expansion->parameters + layout->scratch);
         from = expansion->parameters + layout->scratch;
     }
-    kernels->fill(expansion->stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = 1, .x = cells});
-    kernels->largest(expansion->stream, &(RpLargestArgs){place->storage, n, from, cells});
-    kernels->quantise(expansion->stream, &(RpQuantiseArgs){.dtype = place->storage,
-                                                           .code = RP_DTYPE_E4M3,
-                                                           .rows = place->code_rows,
-                                                           .columns = place->shape[1],
-                                                           .x = from,
-                                                           .largest = cells,
-                                                           .codes = codes,
-                                                           .turned = codes + n,
-                                                           .scale = cells + RP_CELL_SCALE});
+    kernels->fill(expansion->stream,
+                  &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = 1, .x = scale_slots});
+    kernels->largest(expansion->stream, &(RpLargestArgs){place->storage, n, from, scale_slots});
+    kernels->quantise(expansion->stream,
+                      &(RpQuantiseArgs){.dtype = place->storage,
+                                        .code = RP_DTYPE_E4M3,
+                                        .rows = place->code_rows,
+                                        .columns = place->shape[1],
+                                        .x = from,
+                                        .largest = scale_slots,
+                                        .quantized = quantized,
+                                        .transposed = quantized + n,
+                                        .scale = scale_slots + RP_SCALE_SLOT_SCALE});
 }
 
 static void
@@ -88,7 +90,7 @@ add(Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *plac
     const guint8 *from =
         (place->element != RP_LAYOUT_NONE ? expansion->upload : expansion->frozen) + place->upload;
 
-    if (place->has_codes) {
+    if (place->has_fp8) {
         if (place->code_rows > 0)
             encode(expansion, layout, place, from);
         return;
@@ -101,7 +103,7 @@ add(Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *plac
         copy_run(expansion);
     if (run->bytes == 0)
         *run = (Run){.from = from, .byte = place->byte};
-    run->bytes += rp_layout_byte_room(place);
+    run->bytes += rp_layout_byte_capacity(place);
 }
 
 static void

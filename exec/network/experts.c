@@ -43,17 +43,17 @@ sizes_of(const RpPass *pass)
 }
 
 static Kept
-take_kept(const RpPass *pass, RpRoom *room, const RpBlockShape *b, const Sizes *n)
+take_kept(const RpPass *pass, RpSpace *space, const RpBlockShape *b, const Sizes *n)
 {
     Kept kept;
 
-    kept.logits = rp_pass_take(pass, room, b->T * n->E);
-    kept.weights = rp_pass_take(pass, room, n->R);
-    kept.chosen = rp_pass_take_ints(room, n->R);
-    kept.rows = rp_pass_take_ints(room, n->R);
-    kept.assigned = rp_pass_take_ints(room, n->R);
-    kept.offsets = rp_pass_take_ints(room, n->E + 1);
-    kept.z = rp_pass_take(pass, room, n->R * 2 * b->m);
+    kept.logits = rp_pass_take(pass, space, b->T * n->E);
+    kept.weights = rp_pass_take(pass, space, n->R);
+    kept.chosen = rp_pass_take_ints(space, n->R);
+    kept.rows = rp_pass_take_ints(space, n->R);
+    kept.assigned = rp_pass_take_ints(space, n->R);
+    kept.offsets = rp_pass_take_ints(space, n->E + 1);
+    kept.z = rp_pass_take(pass, space, n->R * 2 * b->m);
     return kept;
 }
 
@@ -391,15 +391,15 @@ glu_backward(RpPass *pass, const Sizes *n, const Kept *kept, const void *dy, voi
 
 static void
 experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *normed,
-                RpRoom *kept_room, void *y)
+                RpSpace *kept_space, void *y)
 {
-    RpRoom *scratch = &pass->scratch;
+    RpSpace *scratch = &pass->scratch;
     const Sizes n = sizes_of(pass);
-    const Kept kept = take_kept(pass, kept_room != NULL ? kept_room : scratch, b, &n);
+    const Kept kept = take_kept(pass, kept_space != NULL ? kept_space : scratch, b, &n);
     void *x = rp_pass_take(pass, scratch, n.R * b->C); /* the experts' input, then their output */
     void *act;
 
-    const RpOperand routed = rp_pass_plain(b->T, normed);
+    const RpMatmulOperand routed = rp_pass_plain(b->T, normed);
 
     rp_pass_linear(pass, RP_WEIGHT_ROUTER, &routed, kept.logits);
     route(pass, &n, &kept);
@@ -414,12 +414,12 @@ experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *
 }
 
 static void
-experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kept_room,
+experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpSpace *kept_space,
                  const void *dy, void *normed, float *rstd, void *ds)
 {
-    RpRoom *scratch = &pass->scratch;
+    RpSpace *scratch = &pass->scratch;
     const Sizes n = sizes_of(pass);
-    const Kept kept = take_kept(pass, kept_room, b, &n);
+    const Kept kept = take_kept(pass, kept_space, b, &n);
     void *u = rp_pass_take(pass, scratch, n.R * b->C); /* rows of dy, of normed, of its gradient */
     void *g = rp_pass_take(pass, scratch, n.R * b->m);
     float *d_weights = rp_pass_take_floats(scratch, n.R);
@@ -446,11 +446,12 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
     linear_input(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z, thin_g, u);
     scratch->used = before;
     route_backward(pass, &n, &kept, d_weights, dy);
-    const RpOperand routed = rp_pass_plain(b->T, normed), d = rp_pass_plain(b->T, kept.logits);
+    const RpMatmulOperand routed = rp_pass_plain(b->T, normed),
+                          d = rp_pass_plain(b->T, kept.logits);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, &routed, &d, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);
-    pass->noted = rp_pass_cell(pass);
+    pass->amax = rp_pass_scale_slot(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
                           (RpRmsnormArgs){.rows = b->T,
                                           .n = b->C,
@@ -459,7 +460,7 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpRoom *kep
                                           .dy = ds,
                                           .d_residual = dy,
                                           .dx = ds,
-                                          .largest = pass->noted});
+                                          .largest = pass->amax});
 }
 
 const RpMlpOps rp_experts_mlp_ops = {.forward = experts_forward, .backward = experts_backward};

@@ -28,10 +28,10 @@ typedef struct {
 
 /* Operand of the gradient of @n rows of logits. Its amax need not be looked for: a softmax less its target is at most
  * 1, and all are times the call's scale. */
-static RpOperand
+static RpMatmulOperand
 gradient_operand(RpPass *pass, size_t n, const void *logits)
 {
-    float *most = rp_pass_cell(pass);
+    float *most = rp_pass_scale_slot(pass);
     const RpFillArgs fill = {.dtype = RP_DTYPE_FP32,
                              .n = 1,
                              .x = most,
@@ -52,14 +52,14 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     const gsize before = pass->scratch.used;
     void *dh = rows != NULL ? chunk->dh : dx;
 
-    rp_pass_begin_codes(pass);
-    float *noted = rp_pass_cell(pass);
+    rp_pass_begin_fp8(pass);
+    float *amax = rp_pass_scale_slot(pass);
     RpRmsnormArgs norm = {.rows = n,
                           .n = model->hidden,
                           .x = rows != NULL ? chunk->normed : x,
                           .y = chunk->normed,
                           .rstd = chunk->rstd,
-                          .largest = noted};
+                          .largest = amax};
     RpCrossEntropyArgs loss = {.tokens = n,
                                .logits = chunk->logits,
                                .labels = targets,
@@ -75,8 +75,9 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
     if (rows != NULL)
         rp_pass_gather(pass, n, rows, x, chunk->normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
-    const RpOperand x_of = rp_pass_operand(pass, RP_WEIGHT_HEAD, n, chunk->normed,
-                                           dx != NULL ? RP_OPERAND_BOTH : RP_OPERAND_INPUT, noted);
+    const RpMatmulOperand x_of =
+        rp_pass_operand(pass, RP_WEIGHT_HEAD, n, chunk->normed,
+                        dx != NULL ? RP_OPERAND_BOTH : RP_OPERAND_INPUT, amax);
 
     rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
     rp_pass_cross_entropy(pass, loss);
@@ -84,7 +85,7 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
         pass->scratch.used = before;
         return;
     }
-    const RpOperand d_of = gradient_operand(pass, n, chunk->logits);
+    const RpMatmulOperand d_of = gradient_operand(pass, n, chunk->logits);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, &x_of, &d_of, dh, FALSE);
     pass->scratch.used = before;
@@ -138,9 +139,9 @@ rp_head_logits(RpPass *pass, const void *x)
     const RpModel *model = pass->network->model;
     const size_t n = pass->call->n_rows;
     const Chunk chunk = take_chunk(pass, FALSE);
-    const RpOperand normed = rp_pass_plain(n, chunk.normed);
+    const RpMatmulOperand normed = rp_pass_plain(n, chunk.normed);
 
-    g_return_val_if_fail(n <= largest_chunk(pass->network) && !pass->layout->has_codes, NULL);
+    g_return_val_if_fail(n <= largest_chunk(pass->network) && !pass->layout->has_fp8, NULL);
     rp_pass_gather(pass, n, pass->call->rows, x, chunk.normed);
     rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM,
                  (RpRmsnormArgs){.rows = n,
@@ -175,13 +176,13 @@ run(RpPass *pass, const void *x, void *dx)
 }
 
 static void
-forward(RpPass *pass, const void *x, RpRoom *kept, void *y)
+forward(RpPass *pass, const void *x, RpSpace *kept, void *y)
 {
     run(pass, x, NULL);
 }
 
 static void
-backward(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx)
+backward(RpPass *pass, const void *x, RpSpace *kept, const void *dy, void *dx)
 {
     run(pass, x, dx);
 }

@@ -19,35 +19,35 @@ static const RpWeightKind biases[RP_N_WEIGHT_KINDS] = {
 
 /* A is @x, by rows or transposed, and B is the weight, both in fp8. */
 static void
-set_codes(RpMatmulArgs *args, const RpOperand *a, const guint8 *a_codes, const guint8 *b_codes,
-          const float *b_scale)
+set_fp8(RpMatmulArgs *args, const RpMatmulOperand *a, const guint8 *a_fp8, const guint8 *b_fp8,
+        const float *b_scale)
 {
     args->form = RP_MATMUL_NT;
-    args->a = a_codes;
+    args->a = a_fp8;
     args->a_dtype = a->code;
     args->a_scale = a->scale;
-    args->b = b_codes;
+    args->b = b_fp8;
     args->b_dtype = RP_DTYPE_E4M3;
     args->b_scale = b_scale;
 }
 
-/* @turned: the weight's */
+/* @transposed: the weight's */
 static void
-set_codes_of_weight(const RpPass *pass, RpWeightKind kind, const RpOperand *a, gboolean turned,
-                    RpMatmulArgs *args)
+set_fp8_of_weight(const RpPass *pass, RpWeightKind kind, const RpMatmulOperand *a,
+                  gboolean transposed, RpMatmulArgs *args)
 {
     const RpWeightPlace *place = &pass->layout->place[kind];
-    const guint8 *codes = rp_pass_weight(pass, kind);
+    const guint8 *quantized = rp_pass_weight(pass, kind);
 
-    if (place->has_codes)
-        set_codes(args, a, a->codes, codes + (turned ? rp_codes_turned_byte(place) : 0),
-                  (const float *)(const void *)(codes + rp_codes_cells_byte(place)) +
-                      RP_CELL_SCALE);
+    if (place->has_fp8)
+        set_fp8(args, a, a->quantized, quantized + (transposed ? rp_fp8_transposed_byte(place) : 0),
+                (const float *)(const void *)(quantized + rp_fp8_scales_byte(place)) +
+                    RP_SCALE_SLOT_SCALE);
 }
 
 /* y = x W^T: [rows,in], [out,in], [rows,out]. */
 static RpMatmulArgs
-forward_args(const RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
+forward_args(const RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, void *y)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
@@ -63,20 +63,20 @@ forward_args(const RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
                          .c_dtype = dtype,
                          .a_stride = x->stride};
 
-    set_codes_of_weight(pass, kind, x, FALSE, &args);
+    set_fp8_of_weight(pass, kind, x, FALSE, &args);
     return args;
 }
 
 /* dx = dy W. */
 static RpMatmulArgs
-input_args(const RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx)
+input_args(const RpPass *pass, RpWeightKind kind, const RpMatmulOperand *dy, void *dx)
 {
     RpMatmulArgs args = forward_args(pass, kind, dy, dx);
 
     args.form = RP_MATMUL_NN;
     args.n = pass->layout->place[kind].shape[1];
     args.k = pass->layout->place[kind].shape[0];
-    set_codes_of_weight(pass, kind, dy, TRUE, &args);
+    set_fp8_of_weight(pass, kind, dy, TRUE, &args);
     return args;
 }
 
@@ -89,8 +89,8 @@ rp_linear_writes_sums(RpWeightKind kind)
 
 /* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @rows: of the matrix, and of those behind it */
 static void
-add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpOperand *x, const RpOperand *dy,
-         float scale)
+add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpMatmulOperand *x,
+         const RpMatmulOperand *dy, float scale)
 {
     const RpDtype dtype = pass->network->options.dtype;
     const RpWeightPlace *place = &pass->layout->place[kind];
@@ -109,8 +109,8 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpOperand *x, const
                          .accumulate = pass->sums_begun || rp_pass_adds(pass),
                          .scale = scale};
 
-    if (place->has_codes)
-        set_codes(&args, dy, dy->turned, x->turned, x->scale);
+    if (place->has_fp8)
+        set_fp8(&args, dy, dy->transposed, x->transposed, x->scale);
     rp_pass_matmul(pass, args);
 }
 
@@ -139,22 +139,22 @@ layers_of(const RpPass *pass, RpJoint joint)
 }
 
 /* Columns from @first on of [rows,columns] */
-static RpOperand
+static RpMatmulOperand
 columns_of(const RpPass *pass, const Layers *layers, const void *x, size_t rows, size_t first,
            size_t columns)
 {
     const gsize element = rp_dtype_size(pass->network->options.dtype);
 
-    return (RpOperand){.x = (const void *)((guintptr)x + first * element),
-                       .rows = rows,
-                       .stride = layers->joint.n > 1 ? columns : 0};
+    return (RpMatmulOperand){.x = (const void *)((guintptr)x + first * element),
+                             .rows = rows,
+                             .stride = layers->joint.n > 1 ? columns : 0};
 }
 
 /* One layer's B, and its columns of y or dy, and of h or g, which stand beside those of others. */
 typedef struct {
     RpWeightKind b;
     float scale;
-    RpOperand y, h;
+    RpMatmulOperand y, h;
 } Part;
 
 /* @first: (inout): columns of the parts before, of y and h */
@@ -175,13 +175,13 @@ next_part(const RpPass *pass, const Layers *layers, guint i, size_t rows, const 
 }
 
 /* @x as adapters see it: with elements dropped, in scratch; or as it is. */
-static RpOperand
-seen(RpPass *pass, const Layers *layers, const RpOperand *x)
+static RpMatmulOperand
+seen(RpPass *pass, const Layers *layers, const RpMatmulOperand *x)
 {
     const size_t in = pass->layout->place[layers->a].shape[1];
 
     if (!rp_pass_drops(pass))
-        return (RpOperand){.x = x->x, .rows = x->rows, .stride = x->stride};
+        return (RpMatmulOperand){.x = x->x, .rows = x->rows, .stride = x->stride};
     void *y = rp_pass_take(pass, &pass->scratch, x->rows * in);
 
     rp_pass_dropout(pass, layers->a, (RpDropoutArgs){.rows = x->rows, .n = in, .x = x->x, .y = y});
@@ -190,7 +190,7 @@ seen(RpPass *pass, const Layers *layers, const RpOperand *x)
 
 /* h of all, in scratch. @x: as adapters see it */
 static void *
-thin_input(RpPass *pass, const Layers *layers, const RpOperand *x)
+thin_input(RpPass *pass, const Layers *layers, const RpMatmulOperand *x)
 {
     void *h = rp_pass_take(pass, &pass->scratch, x->rows * layers->rank);
     RpMatmulArgs args = forward_args(pass, layers->a, x, h);
@@ -203,10 +203,11 @@ thin_input(RpPass *pass, const Layers *layers, const RpOperand *x)
 /* y = s h B^T, which the wide matmul adds to: it reads y while it multiplies, where a thin one behind it
  * would do nothing else. */
 static void
-begin_output(RpPass *pass, const Layers *layers, const RpOperand *x, const void *residual, void *y)
+begin_output(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const void *residual,
+             void *y)
 {
     const gsize before = pass->scratch.used;
-    const RpOperand x_of = seen(pass, layers, x);
+    const RpMatmulOperand x_of = seen(pass, layers, x);
     const void *h = thin_input(pass, layers, &x_of);
     size_t first[2] = {0, 0};
 
@@ -224,7 +225,7 @@ begin_output(RpPass *pass, const Layers *layers, const RpOperand *x, const void 
 
 /* g of all, in scratch; %NULL without adapters. */
 static void *
-thin_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy)
+thin_gradient(RpPass *pass, const Layers *layers, const RpMatmulOperand *dy)
 {
     size_t first[2] = {0, 0};
 
@@ -244,11 +245,11 @@ thin_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy)
 }
 
 static void
-adapter_sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOperand *dy,
-             const void *g)
+adapter_sums(RpPass *pass, const Layers *layers, const RpMatmulOperand *x,
+             const RpMatmulOperand *dy, const void *g)
 {
     const gsize before = pass->scratch.used;
-    const RpOperand x_of = seen(pass, layers, x), g_of = rp_pass_plain(x->rows, g);
+    const RpMatmulOperand x_of = seen(pass, layers, x), g_of = rp_pass_plain(x->rows, g);
     const void *h = thin_input(pass, layers, &x_of);
     size_t first[2] = {0, 0};
 
@@ -266,7 +267,7 @@ static void
 begin_input_gradient(RpPass *pass, const Layers *layers, size_t rows, const void *g, void *dx,
                      gboolean accumulate)
 {
-    const RpOperand g_of = rp_pass_plain(rows, g);
+    const RpMatmulOperand g_of = rp_pass_plain(rows, g);
     const size_t in = pass->layout->place[layers->a].shape[1];
     const gsize before = pass->scratch.used;
     const gboolean drops = rp_pass_drops(pass);
@@ -287,7 +288,7 @@ begin_input_gradient(RpPass *pass, const Layers *layers, size_t rows, const void
 
 /* @residual: (nullable): of one layer */
 static void
-forward(RpPass *pass, RpJoint joint, const RpOperand *x, const void *residual, void *y)
+forward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const void *residual, void *y)
 {
     const Layers layers = layers_of(pass, joint);
     RpMatmulArgs wide = forward_args(pass, layers.kind, x, y);
@@ -305,7 +306,8 @@ forward(RpPass *pass, RpJoint joint, const RpOperand *x, const void *residual, v
 }
 
 static void
-sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOperand *dy, const void *g)
+sums(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const RpMatmulOperand *dy,
+     const void *g)
 {
     if (rp_pass_trains(pass, biases[layers->kind]))
         rp_pass_bias_sums(pass, biases[layers->kind], dy->rows, dy->x);
@@ -316,8 +318,8 @@ sums(RpPass *pass, const Layers *layers, const RpOperand *x, const RpOperand *dy
 }
 
 static void
-input_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy, const void *g, void *dx,
-               gboolean accumulate)
+input_gradient(RpPass *pass, const Layers *layers, const RpMatmulOperand *dy, const void *g,
+               void *dx, gboolean accumulate)
 {
     RpMatmulArgs args = input_args(pass, layers->kind, dy, dx);
 
@@ -330,8 +332,8 @@ input_gradient(RpPass *pass, const Layers *layers, const RpOperand *dy, const vo
 
 /* @x: (nullable): sums are not wanted */
 static void
-backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy, gboolean wanted,
-         void *dx, gboolean accumulate)
+backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const RpMatmulOperand *dy,
+         gboolean wanted, void *dx, gboolean accumulate)
 {
     const Layers layers = layers_of(pass, joint);
     const gsize before = pass->scratch.used;
@@ -345,34 +347,35 @@ backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy, g
 }
 
 void
-rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y)
+rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, void *y)
 {
     forward(pass, (RpJoint){&kind, 1}, x, NULL, y);
 }
 
 void
-rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
+rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, const void *residual,
                     void *y)
 {
     forward(pass, (RpJoint){&kind, 1}, x, residual, y);
 }
 
 void
-rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy)
+rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                    const RpMatmulOperand *dy)
 {
     backward(pass, (RpJoint){&kind, 1}, x, dy, FALSE, NULL, FALSE);
 }
 
 void
-rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx,
+rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *dy, void *dx,
                      gboolean accumulate)
 {
     backward(pass, (RpJoint){&kind, 1}, NULL, dy, TRUE, dx, accumulate);
 }
 
 void
-rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy,
-                        void *dx, gboolean accumulate)
+rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                        const RpMatmulOperand *dy, void *dx, gboolean accumulate)
 {
     backward(pass, (RpJoint){&kind, 1}, x, dy, TRUE, dx, accumulate);
 }
@@ -385,7 +388,7 @@ is_plain(const RpPass *pass, RpWeightKind kind)
 {
     const RpWeightPlace *place = &pass->layout->place[kind];
 
-    return rp_pass_has(pass, kind) && !(place->has_codes && place->is_packed) &&
+    return rp_pass_has(pass, kind) && !(place->has_fp8 && place->is_packed) &&
            !rp_pass_has(pass, biases[kind]);
 }
 
@@ -397,9 +400,9 @@ follows(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
     const guint64 elements = a->shape[0] * a->shape[1];
     const guint64 bytes = elements * rp_dtype_size(a->storage);
 
-    return a->storage == b->storage && a->has_codes == b->has_codes && a->shape[1] == b->shape[1] &&
-           (a->has_codes
-                ? b->byte == a->byte + rp_layout_byte_room(a) && b->upload == a->upload + bytes
+    return a->storage == b->storage && a->has_fp8 == b->has_fp8 && a->shape[1] == b->shape[1] &&
+           (a->has_fp8
+                ? b->byte == a->byte + rp_layout_byte_capacity(a) && b->upload == a->upload + bytes
                 : b->byte == a->byte + bytes) &&
            rp_pass_trains(pass, kind) == rp_pass_trains(pass, next) &&
            (!rp_pass_trains(pass, kind) || b->element == a->element + elements);
@@ -413,7 +416,7 @@ adapters_follow(const RpPass *pass, RpWeightKind kind, RpWeightKind next)
 
     if (a.rank == 0 || b.rank == 0)
         return a.rank == b.rank;
-    return !pass->layout->has_codes && pass->network->dropout == 0 && follows(pass, a.a, b.a);
+    return !pass->layout->has_fp8 && pass->network->dropout == 0 && follows(pass, a.a, b.a);
 }
 
 gboolean
@@ -432,24 +435,24 @@ rp_pass_joins(const RpPass *pass, RpJoint joint)
 {
     const RpWeightPlace *first = &pass->layout->place[joint.kinds[0]];
 
-    return first->has_codes ? first->code_rows > first->shape[0] : rp_pass_may_join(pass, joint);
+    return first->has_fp8 ? first->code_rows > first->shape[0] : rp_pass_may_join(pass, joint);
 }
 
 void
-rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y)
+rp_pass_fused(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *y)
 {
     forward(pass, joint, x, NULL, y);
 }
 
 void
-rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy)
+rp_pass_fused_sums(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const RpMatmulOperand *dy)
 {
     backward(pass, joint, x, dy, FALSE, NULL, FALSE);
 }
 
 void
-rp_pass_joined_backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy,
-                        void *dx)
+rp_pass_fused_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
+                       const RpMatmulOperand *dy, void *dx)
 {
     backward(pass, joint, x, dy, TRUE, dx, FALSE);
 }

@@ -29,17 +29,17 @@ are_one(const RpPass *pass, const RpBlockShape *z)
 }
 
 static Mlp
-take_mlp(RpPass *pass, RpRoom *room, const RpBlockShape *z)
+take_mlp(RpPass *pass, RpSpace *space, const RpBlockShape *z)
 {
     Mlp mlp = {.row = are_one(pass, z) ? z->m : 0};
 
     if (mlp.row > 0) {
-        mlp.gate = rp_pass_take(pass, room, 2 * z->T * z->m);
+        mlp.gate = rp_pass_take(pass, space, 2 * z->T * z->m);
         mlp.up = (guint8 *)mlp.gate + z->m * rp_dtype_size(pass->network->options.dtype);
         return mlp;
     }
-    mlp.gate = rp_pass_take(pass, room, z->T * z->m);
-    mlp.up = rp_pass_take(pass, room, z->T * z->m);
+    mlp.gate = rp_pass_take(pass, space, z->T * z->m);
+    mlp.up = rp_pass_take(pass, space, z->T * z->m);
     return mlp;
 }
 
@@ -50,7 +50,7 @@ tile_rows(const RpPass *pass, const RpBlockShape *z)
     const size_t asked = pass->network->options.mlp_tile;
     const size_t rows = asked > 0 ? asked : z->T > RP_MLP_MOST_ROWS ? RP_MLP_TILE_ROWS : z->T;
 
-    return pass->layout->has_codes ? z->T : MIN(rows, z->T);
+    return pass->layout->has_fp8 ? z->T : MIN(rows, z->T);
 }
 
 /* Rows of @z from @first on, @rows of them at most. */
@@ -76,11 +76,11 @@ static void
 make_mlp(RpPass *pass, const RpBlockShape *z, const void *normed, const Mlp *mlp)
 {
     const gsize before = pass->scratch.used;
-    const RpOperand n =
-        rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->noted, &pass->kept.post);
+    const RpMatmulOperand n =
+        rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->amax, &pass->kept.post);
 
     if (mlp->row > 0) {
-        rp_pass_joined(pass, joint, &n, mlp->gate);
+        rp_pass_fused(pass, joint, &n, mlp->gate);
     } else {
         rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp->gate);
         rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp->up);
@@ -94,11 +94,11 @@ finish_mlp(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, gboolean stays, 
            void *y)
 {
     void *product = stays ? rp_pass_take(pass, &pass->scratch, z->T * z->m) : mlp->gate;
-    float *noted = rp_pass_cell(pass);
+    float *amax = rp_pass_scale_slot(pass);
 
-    rp_pass_swiglu(pass, z->T, mlp->row, mlp->gate, mlp->up, product, noted);
-    RpOperand x =
-        rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, noted, &pass->kept.product);
+    rp_pass_swiglu(pass, z->T, mlp->row, mlp->gate, mlp->up, product, amax);
+    RpMatmulOperand x =
+        rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, amax, &pass->kept.product);
 
     if (y == NULL)
         return;
@@ -108,7 +108,7 @@ finish_mlp(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, gboolean stays, 
 }
 
 static void
-mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed, RpRoom *kept,
+mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed, RpSpace *kept,
             void *y)
 {
     const size_t rows = tile_rows(pass, z);
@@ -116,8 +116,8 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
     const gboolean stays = kept != NULL || (pass->saved & RP_SAVED(MLP)) != 0;
 
     if (rows == z->T) {
-        RpRoom *room = kept != NULL ? kept : &pass->scratch;
-        const Mlp mlp = take_mlp(pass, rp_pass_room(pass, room, RP_SAVED_MLP), z);
+        RpSpace *space = kept != NULL ? kept : &pass->scratch;
+        const Mlp mlp = take_mlp(pass, rp_pass_saved_space(pass, space, RP_SAVED_MLP), z);
 
         if (rp_pass_makes(pass, RP_SAVED_MLP))
             make_mlp(pass, z, normed, &mlp);
@@ -140,55 +140,56 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 /* Backward of the layers of gate and up, whose gradients stand in @mlp. @x: their input; @ds:
  * (out): its gradient */
 static void
-differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const RpOperand *x,
-                     float *const noted[3], void *ds)
+differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const RpMatmulOperand *x,
+                     float *const amax[3], void *ds)
 {
     const gsize behind = pass->scratch.used;
-    RpOperand d = rp_pass_plain(z->T, mlp->gate);
+    RpMatmulOperand d = rp_pass_plain(z->T, mlp->gate);
 
     if (mlp->row > 0) {
-        rp_pass_joined_backward(pass, joint, x, &d, ds);
+        rp_pass_fused_backward(pass, joint, x, &d, ds);
         return;
     }
-    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp->up, RP_OPERAND_GRADIENT, noted[1]);
+    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp->up, RP_OPERAND_GRADIENT, amax[1]);
     rp_pass_linear_backward(pass, RP_WEIGHT_UP, x, &d, ds, FALSE);
     pass->scratch.used = behind;
-    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp->gate, RP_OPERAND_GRADIENT, noted[0]);
+    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp->gate, RP_OPERAND_GRADIENT, amax[0]);
     rp_pass_linear_backward(pass, RP_WEIGHT_GATE, x, &d, ds, TRUE);
 }
 
-/* gate and up become their gradients. @noted: their scale slots, and the product's */
+/* gate and up become their gradients. @amax: their scale slots, and the product's */
 static void
 differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const void *dy,
-                      float *const noted[3])
+                      float *const amax[3])
 {
     const gsize before = pass->scratch.used;
     void *product = rp_pass_take(pass, &pass->scratch, z->T * z->m); /* its gradient first */
-    const RpOperand d = rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
+    const RpMatmulOperand d =
+        rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
 
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
-    rp_pass_swiglu_backward(pass, z->T, mlp->row, mlp->gate, mlp->up, product, noted);
+    rp_pass_swiglu_backward(pass, z->T, mlp->row, mlp->gate, mlp->up, product, amax);
 
-    const RpOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
-                                        : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
-                                                          RP_OPERAND_SUMS, noted[2]);
+    const RpMatmulOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
+                                              : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
+                                                                RP_OPERAND_SUMS, amax[2]);
 
     rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
     pass->scratch.used = before;
 }
 
 /* The input of gate and up, normed anew unless its fp8 values are kept. */
-static RpOperand
+static RpMatmulOperand
 norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
 {
-    float *noted = rp_pass_cell(pass);
+    float *amax = rp_pass_scale_slot(pass);
 
     if (pass->kept.used)
         return rp_pass_kept_sums(z->T, &pass->kept.post);
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = noted});
-    return rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, noted);
+                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = amax});
+    return rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, amax);
 }
 
 /* Computes ds up to the norm, and all sums but the norm's. */
@@ -204,7 +205,7 @@ backward_tiles(RpPass *pass, const RpBlockShape *z, size_t rows, const void *s, 
         const RpBlockShape tile = begin_tile(pass, z, first, rows);
         const Mlp mlp = take_mlp(pass, &pass->scratch, &tile);
         const void *n = rp_pass_row(pass, normed, first);
-        const RpOperand x = rp_pass_plain(tile.T, n);
+        const RpMatmulOperand x = rp_pass_plain(tile.T, n);
 
         make_mlp(pass, &tile, n, &mlp);
         differentiate_product(pass, &tile, &mlp, rp_pass_row(pass, dy, first), none);
@@ -215,7 +216,7 @@ backward_tiles(RpPass *pass, const RpBlockShape *z, size_t rows, const void *s, 
 }
 
 static void
-mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, const void *dy,
+mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpSpace *kept, const void *dy,
              void *normed, float *rstd, void *ds)
 {
     const size_t rows = tile_rows(pass, z);
@@ -224,18 +225,19 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
     if (rows < z->T) {
         backward_tiles(pass, z, rows, s, dy, normed, rstd, ds);
     } else {
-        const Mlp mlp = take_mlp(pass, rp_pass_room(pass, kept, RP_SAVED_MLP), z);
-        float *const noted[] = {rp_pass_cell(pass), rp_pass_cell(pass), rp_pass_cell(pass)};
+        const Mlp mlp = take_mlp(pass, rp_pass_saved_space(pass, kept, RP_SAVED_MLP), z);
+        float *const amax[] = {rp_pass_scale_slot(pass), rp_pass_scale_slot(pass),
+                               rp_pass_scale_slot(pass)};
 
-        differentiate_product(pass, z, &mlp, dy, noted);
-        const RpOperand x = norm_again(pass, z, s, normed, rstd);
+        differentiate_product(pass, z, &mlp, dy, amax);
+        const RpMatmulOperand x = norm_again(pass, z, s, normed, rstd);
 
-        differentiate_layers(pass, z, &mlp, &x, noted, ds);
+        differentiate_layers(pass, z, &mlp, &x, amax, ds);
         pass->scratch.used = before;
     }
     if (pass->kept.used)
         rstd = pass->kept.post_rstd;
-    pass->noted = rp_pass_cell(pass);
+    pass->amax = rp_pass_scale_slot(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
                           (RpRmsnormArgs){.rows = z->T,
                                           .n = z->C,
@@ -244,7 +246,7 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpRoom *kept, c
                                           .dy = ds,
                                           .d_residual = dy,
                                           .dx = ds,
-                                          .largest = pass->noted});
+                                          .largest = pass->amax});
 }
 
 const RpMlpOps rp_dense_mlp_ops = {.forward = mlp_forward, .backward = mlp_backward};

@@ -58,8 +58,8 @@ static RpLayerSizes
 measure_layer(const RpNetwork *network, guint layer)
 {
     const RpLayerOps *ops = network->layers[layer].ops;
-    const gsize input = ops->keeps_input ? network->hidden_room : 0;
-    RpRoom kept = {.used = input, .peak = input};
+    const gsize input = ops->keeps_input ? network->hidden_space : 0;
+    RpSpace kept = {.used = input, .peak = input};
     RpPass pass = measuring_pass(network, layer);
     RpLayerSizes sizes;
 
@@ -75,11 +75,11 @@ measure_layer(const RpNetwork *network, guint layer)
     sizes.backward = measured(&pass);
     g_assert(kept.used == sizes.kept);
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
-        kept = (RpRoom){.used = input, .peak = input};
+        kept = (RpSpace){.used = input, .peak = input};
         pass = measuring_pass(network, layer);
         pass.saved = 1u << g;
         ops->forward(&pass, WANTED, &kept, WANTED);
-        sizes.saved[g] = pass.saved_room.peak;
+        sizes.saved[g] = pass.saved_space.peak;
         g_assert(kept.peak + sizes.saved[g] == sizes.kept);
     }
     return sizes;
@@ -132,7 +132,7 @@ are_alike(const RpNetwork *network, guint a, guint b)
     while (kind < RP_N_WEIGHT_KINDS && x[kind].element == y[kind].element &&
            x[kind].storage == y[kind].storage &&
            memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0 &&
-           x[kind].is_packed == y[kind].is_packed && x[kind].has_codes == y[kind].has_codes &&
+           x[kind].is_packed == y[kind].is_packed && x[kind].has_fp8 == y[kind].has_fp8 &&
            x[kind].code_rows == y[kind].code_rows &&
            (!x[kind].is_packed || x[kind].format == y[kind].format))
         kind++;
@@ -150,14 +150,14 @@ measure_layers(RpNetwork *network)
 
         while (!are_alike(network, *class, layer))
             (*class)++;
-        const guint noted =
+        const guint amax =
             network->matmuls->len; /* shapes of chunks that are only tried are dropped */
 
         if (layer == network->n_layers - 1 && *chunk == 0)
             for (*chunk = most_head_chunk(network);
                  *chunk > LEAST_HEAD_CHUNK && !head_fits(network); *chunk /= 2)
                 ;
-        g_array_set_size(network->matmuls, noted);
+        g_array_set_size(network->matmuls, amax);
         network->layers[layer].sizes =
             *class < layer ? network->layers[*class].sizes : measure_layer(network, layer);
     }
@@ -310,19 +310,19 @@ layout_of(const RpNetwork *network, guint layer)
 {
     const RpLayerLayout *before = layer > 0 ? &network->layers[layer - 1].layout : NULL;
 
-    return (rp_codes_are_wanted(network, layer) ? rp_layer_layout_of_codes : rp_layer_layout)(
+    return (rp_fp8_is_wanted(network, layer) ? rp_layer_layout_of_fp8 : rp_layer_layout)(
         network->weights, layer, network->options.dtype, before);
 }
 
 static void
-join_codes(RpNetwork *network)
+join_fp8(RpNetwork *network)
 {
     for (guint l = 0; l < network->n_layers; l++) {
         const RpPass pass = measuring_pass(network, l);
         RpNetworkLayer *layer = &network->layers[l];
 
-        if (layer->layout.has_codes && layer->ops->join_codes != NULL)
-            layer->ops->join_codes(&pass, &layer->layout);
+        if (layer->layout.has_fp8 && layer->ops->join_fp8 != NULL)
+            layer->ops->join_fp8(&pass, &layer->layout);
     }
 }
 
@@ -337,7 +337,7 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail(options->aux_loss <= 0 || rp_weights_model(weights)->experts > 1, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->cache_tokens <= G_MAXINT32, NULL);
     g_return_val_if_fail(
-        !options->codes.used || (guint64)options->sequences * options->tokens % 16 == 0, NULL);
+        !options->fp8.used || (guint64)options->sequences * options->tokens % 16 == 0, NULL);
 
     const RpModel *model = rp_weights_model(weights);
     RpNetwork *network = g_new0(RpNetwork, 1);
@@ -361,8 +361,8 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
     if (options->aux_loss > 0)
         network->hidden_bytes = rp_balance_end_byte(network);
-    join_codes(network);
-    network->hidden_room = aligned(network->hidden_bytes);
+    join_fp8(network);
+    network->hidden_space = aligned(network->hidden_bytes);
     network->constants = constants_of(network);
     network->typical_samples = typical_starts(network, NULL);
     measure_layers(network);
@@ -434,7 +434,7 @@ rp_network_is_packed(const RpNetwork *network)
     g_return_val_if_fail(network != NULL, FALSE);
 
     for (guint l = 0; l < network->n_layers; l++)
-        if (network->layers[l].layout.has_codes)
+        if (network->layers[l].layout.has_fp8)
             return TRUE;
     return rp_weights_is_packed(network->weights);
 }

@@ -33,7 +33,7 @@ typedef struct {
     RpDtype gradients; /* fp8 format of activations' gradients: RP_DTYPE_E5M2 or RP_DTYPE_E4M3 */
     guint plain_first, plain_last; /* blocks at either end that stay in `dtype` */
     gboolean head; /* the head uses fp8, too: head_chunk and rows of calls are multiples of 16 */
-} RpNetworkCodes;
+} RpNetworkFp8;
 
 typedef struct {
     RpDtype dtype;    /* storage of weights, activations, their gradients, and leaving gradients */
@@ -47,7 +47,7 @@ typedef struct {
     guint mlp_tile;
     RpAttentionChoice attention;
     gboolean half_sums; /* fp16: matmuls of activations may add up in fp16; fp8: in fewer bits */
-    RpNetworkCodes codes;
+    RpNetworkFp8 fp8;
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
     /* tokens of a sequence in a cache of keys and values, for forwards alone; 0: no cache */
@@ -59,8 +59,9 @@ typedef struct {
     guint64 noise_seed;
     double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
     const char *matmul_library; /* (nullable): their library; both are copied */
-    const RpMatmulWay *matmul_ways; /* in which matmuls are multiplied; others in the first one */
-    guint n_matmul_ways;
+    const RpMatmulVariant
+        *matmul_variants; /* in which matmuls are multiplied; others in the first one */
+    guint n_matmul_variants;
 } RpNetworkOptions;
 
 typedef struct _RpNetwork RpNetwork;
@@ -82,7 +83,7 @@ const RpKernels *rp_network_kernels(const RpNetwork *network);
 guint rp_network_layer_class(const RpNetwork *network, guint layer);
 const RpLayerLayout *rp_network_layout(const RpNetwork *network, guint layer);
 /* Shapes of the matmuls of full calls, each once, without a kernel variant. @n: (out) */
-const RpMatmulWay *rp_network_matmuls(const RpNetwork *network, guint *n);
+const RpMatmulVariant *rp_network_matmuls(const RpNetwork *network, guint *n);
 /* Whether layers read other values than those that go up: some weights are packed, or layers read
  * fp8 values. */
 gboolean rp_network_is_packed(const RpNetwork *network);

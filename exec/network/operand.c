@@ -15,149 +15,149 @@
 
 /* Scale slots of a part: attention's backward has six tensors, an MLP's five. A scale stands behind its amax, where a
  * matmul takes it. */
-#define CELLS 16
+#define SCALE_SLOTS 16
 
 void
-rp_pass_begin_codes(RpPass *pass)
+rp_pass_begin_fp8(RpPass *pass)
 {
-    if (!pass->layout->has_codes)
+    if (!pass->layout->has_fp8)
         return;
-    pass->cells = rp_pass_take_floats(&pass->scratch, CELLS * RP_CELL_FLOATS);
-    pass->n_cells = 0;
+    pass->scale_slots = rp_pass_take_floats(&pass->scratch, SCALE_SLOTS * RP_SCALE_SLOT_FLOATS);
+    pass->n_scale_slots = 0;
 
     const RpFillArgs clear = {
-        .dtype = RP_DTYPE_FP32, .n = CELLS * RP_CELL_FLOATS, .x = pass->cells};
+        .dtype = RP_DTYPE_FP32, .n = SCALE_SLOTS * RP_SCALE_SLOT_FLOATS, .x = pass->scale_slots};
 
     RUN(pass, fill, &clear);
 }
 
 float *
-rp_pass_cell(RpPass *pass)
+rp_pass_scale_slot(RpPass *pass)
 {
-    if (!pass->layout->has_codes)
+    if (!pass->layout->has_fp8)
         return NULL;
-    g_assert(pass->n_cells < CELLS);
-    return pass->cells + pass->n_cells++ * RP_CELL_FLOATS;
+    g_assert(pass->n_scale_slots < SCALE_SLOTS);
+    return pass->scale_slots + pass->n_scale_slots++ * RP_SCALE_SLOT_FLOATS;
 }
 
-RpOperand
+RpMatmulOperand
 rp_pass_plain(size_t rows, const void *x)
 {
-    return (RpOperand){.x = x, .rows = rows};
+    return (RpMatmulOperand){.x = x, .rows = rows};
 }
 
 /* @keep: (nullable): place of transposed fp8 values and the scale, if they must outlive the scratch
  * buffer */
-static RpOperand
+static RpMatmulOperand
 make_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
-             float *noted, const RpKeptCodes *keep)
+             float *amax, const RpSavedFp8 *keep)
 {
     const RpNetworkOptions *options = &pass->network->options;
     const RpWeightPlace *place = &pass->layout->place[kind];
     const size_t n = use == RP_OPERAND_GRADIENT ? place->code_rows : place->shape[1];
     const gboolean in_rows = use != RP_OPERAND_SUMS;
-    const gboolean turned = keep == NULL && use != RP_OPERAND_INPUT && pass->layout->trains_codes;
-    RpOperand operand = rp_pass_plain(rows, x);
+    const gboolean transposed = keep == NULL && use != RP_OPERAND_INPUT && pass->layout->trains_fp8;
+    RpMatmulOperand operand = rp_pass_plain(rows, x);
 
-    if (!place->has_codes || !(in_rows || turned))
+    if (!place->has_fp8 || !(in_rows || transposed))
         return operand;
 
-    float *cell = noted != NULL ? noted : rp_pass_cell(pass);
-    guint8 *codes = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
-    guint8 *back = keep != NULL ? keep->turned
-                   : turned     ? rp_pass_take_bytes(&pass->scratch, rows * n)
+    float *scale_slot = amax != NULL ? amax : rp_pass_scale_slot(pass);
+    guint8 *quantized = in_rows ? rp_pass_take_bytes(&pass->scratch, rows * n) : NULL;
+    guint8 *back = keep != NULL ? keep->transposed
+                   : transposed ? rp_pass_take_bytes(&pass->scratch, rows * n)
                                 : NULL;
-    const RpLargestArgs largest = {.dtype = options->dtype, .n = rows * n, .x = x, .largest = cell};
-    const RpQuantiseArgs quantise = {.dtype = options->dtype,
-                                     .code = use == RP_OPERAND_GRADIENT ? options->codes.gradients
-                                                                        : RP_DTYPE_E4M3,
-                                     .rows = rows,
-                                     .columns = n,
-                                     .x = x,
-                                     .largest = cell,
-                                     .codes = codes,
-                                     .turned = back,
-                                     .scale = keep != NULL ? keep->scale : cell + RP_CELL_SCALE};
+    const RpLargestArgs largest = {
+        .dtype = options->dtype, .n = rows * n, .x = x, .largest = scale_slot};
+    const RpQuantiseArgs quantise = {
+        .dtype = options->dtype,
+        .code = use == RP_OPERAND_GRADIENT ? options->fp8.gradients : RP_DTYPE_E4M3,
+        .rows = rows,
+        .columns = n,
+        .x = x,
+        .largest = scale_slot,
+        .quantized = quantized,
+        .transposed = back,
+        .scale = keep != NULL ? keep->scale : scale_slot + RP_SCALE_SLOT_SCALE};
 
-    if (noted == NULL)
+    if (amax == NULL)
         RUN(pass, largest, &largest);
     RUN(pass, quantise, &quantise);
     operand.code = quantise.code;
-    operand.codes = codes;
-    operand.turned = back;
+    operand.quantized = quantized;
+    operand.transposed = back;
     operand.scale = quantise.scale;
     return operand;
 }
 
-RpOperand
+RpMatmulOperand
 rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, RpOperandUse use,
-                float *noted)
+                float *amax)
 {
-    return make_operand(pass, kind, rows, x, use, noted, NULL);
+    return make_operand(pass, kind, rows, x, use, amax, NULL);
 }
 
-RpOperand
-rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, float *noted,
-                   const RpKeptCodes *keep)
+RpMatmulOperand
+rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, float *amax,
+                   const RpSavedFp8 *keep)
 {
-    return make_operand(pass, kind, rows, x, RP_OPERAND_INPUT, noted,
-                        pass->kept.used ? keep : NULL);
+    return make_operand(pass, kind, rows, x, RP_OPERAND_INPUT, amax, pass->kept.used ? keep : NULL);
 }
 
-RpOperand
-rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept)
+RpMatmulOperand
+rp_pass_kept_sums(size_t rows, const RpSavedFp8 *kept)
 {
-    return (RpOperand){
-        .rows = rows, .code = RP_DTYPE_E4M3, .turned = kept->turned, .scale = kept->scale};
+    return (RpMatmulOperand){
+        .rows = rows, .code = RP_DTYPE_E4M3, .transposed = kept->transposed, .scale = kept->scale};
 }
 
-static RpKeptCodes
-take_kept_codes(RpPass *pass, RpRoom *room, RpWeightKind kind, size_t rows)
+static RpSavedFp8
+take_kept_fp8(RpPass *pass, RpSpace *space, RpWeightKind kind, size_t rows)
 {
     const RpWeightPlace *place = &pass->layout->place[kind];
-    RpKeptCodes kept = {0};
+    RpSavedFp8 kept = {0};
 
-    if (!place->has_codes)
+    if (!place->has_fp8)
         return kept;
-    kept.turned = rp_pass_take_bytes(room, rows * place->shape[1]);
-    kept.scale = rp_pass_take_floats(room, RP_CELL_FLOATS);
+    kept.transposed = rp_pass_take_bytes(space, rows * place->shape[1]);
+    kept.scale = rp_pass_take_floats(space, RP_SCALE_SLOT_FLOATS);
     return kept;
 }
 
 void
-rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows)
+rp_pass_take_kept(RpPass *pass, RpSpace *space, size_t rows)
 {
-    if (room == NULL || !pass->layout->trains_codes ||
+    if (space == NULL || !pass->layout->trains_fp8 ||
         rp_weights_lora(pass->network->weights) != NULL)
         return;
     pass->kept = (RpBlockKept){.used = pass->saved == 0,
-                               .normed = take_kept_codes(pass, room, RP_WEIGHT_Q, rows),
-                               .out = take_kept_codes(pass, room, RP_WEIGHT_O, rows),
-                               .post = take_kept_codes(pass, room, RP_WEIGHT_GATE, rows),
-                               .product = take_kept_codes(pass, room, RP_WEIGHT_DOWN, rows)};
-    pass->kept.rstd = rp_pass_take_floats(room, rows);
-    pass->kept.post_rstd = rp_pass_take_floats(room, rows);
+                               .normed = take_kept_fp8(pass, space, RP_WEIGHT_Q, rows),
+                               .out = take_kept_fp8(pass, space, RP_WEIGHT_O, rows),
+                               .post = take_kept_fp8(pass, space, RP_WEIGHT_GATE, rows),
+                               .product = take_kept_fp8(pass, space, RP_WEIGHT_DOWN, rows)};
+    pass->kept.rstd = rp_pass_take_floats(space, rows);
+    pass->kept.post_rstd = rp_pass_take_floats(space, rows);
 }
 
 gboolean
-rp_codes_are_wanted(const RpNetwork *network, guint layer)
+rp_fp8_is_wanted(const RpNetwork *network, guint layer)
 {
-    const RpNetworkCodes *codes = &network->options.codes;
+    const RpNetworkFp8 *quantized = &network->options.fp8;
     const guint head = network->n_layers - 1;
 
-    return codes->used &&
-           (layer == head ? codes->head
-                          : layer > codes->plain_first && layer + codes->plain_last < head);
+    return quantized->used &&
+           (layer == head ? quantized->head
+                          : layer > quantized->plain_first && layer + quantized->plain_last < head);
 }
 
 gsize
-rp_codes_turned_byte(const RpWeightPlace *place)
+rp_fp8_transposed_byte(const RpWeightPlace *place)
 {
     return (gsize)(place->code_rows * place->shape[1]);
 }
 
 gsize
-rp_codes_cells_byte(const RpWeightPlace *place)
+rp_fp8_scales_byte(const RpWeightPlace *place)
 {
-    return 2 * rp_codes_turned_byte(place);
+    return 2 * rp_fp8_transposed_byte(place);
 }

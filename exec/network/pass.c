@@ -8,37 +8,37 @@
 #include "exec/network/private.h"
 
 static void *
-take(RpRoom *room, gsize bytes)
+take(RpSpace *space, gsize bytes)
 {
-    void *taken = (void *)(room->base + room->used);
+    void *taken = (void *)(space->base + space->used);
 
-    room->used += rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
-    room->peak = MAX(room->peak, room->used);
+    space->used += rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
+    space->peak = MAX(space->peak, space->used);
     return taken;
 }
 
 void *
-rp_pass_take(const RpPass *pass, RpRoom *room, size_t n)
+rp_pass_take(const RpPass *pass, RpSpace *space, size_t n)
 {
-    return take(room, n * rp_dtype_size(pass->network->options.dtype));
+    return take(space, n * rp_dtype_size(pass->network->options.dtype));
 }
 
 float *
-rp_pass_take_floats(RpRoom *room, size_t n)
+rp_pass_take_floats(RpSpace *space, size_t n)
 {
-    return take(room, n * sizeof(float));
+    return take(space, n * sizeof(float));
 }
 
 int32_t *
-rp_pass_take_ints(RpRoom *room, size_t n)
+rp_pass_take_ints(RpSpace *space, size_t n)
 {
-    return take(room, n * sizeof(int32_t));
+    return take(space, n * sizeof(int32_t));
 }
 
 guint8 *
-rp_pass_take_bytes(RpRoom *room, size_t n)
+rp_pass_take_bytes(RpSpace *space, size_t n)
 {
-    return take(room, n);
+    return take(space, n);
 }
 
 void *
@@ -70,7 +70,7 @@ rp_pass_matmul(RpPass *pass, RpMatmulArgs args)
     args.half_sums = pass->network->options.half_sums;
     if (pass->measuring)
         rp_matmuls_note(pass->network, &args);
-    args.way = rp_matmuls_way(pass->network, &args);
+    args.variant = rp_matmuls_variant(pass->network, &args);
     RUN_IN_WORKSPACE(pass, matmul, &args);
 }
 
@@ -294,24 +294,24 @@ swiglu_args(const RpPass *pass, size_t rows, size_t row, const void *gate, const
 
 void
 rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up, void *y,
-               float *noted)
+               float *amax)
 {
     RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
 
     args.y = y;
-    args.largest = noted;
+    args.largest = amax;
     RUN(pass, swiglu_forward, &args);
 }
 
 void
 rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
-                        float *const noted[3])
+                        float *const amax[3])
 {
     RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
 
-    args.d_gate_largest = noted[0];
-    args.d_up_largest = noted[1];
-    args.largest = noted[2];
+    args.d_gate_largest = amax[0];
+    args.d_up_largest = amax[1];
+    args.largest = amax[2];
     args.dy = d;
     args.product = pass->kept.used ? NULL : d;
     args.d_gate = gate;
@@ -375,7 +375,7 @@ add_noise(RpPass *pass, void *y)
 }
 
 static void
-embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
+embedding_forward(RpPass *pass, const void *ids, RpSpace *kept, void *y)
 {
     RpEmbeddingArgs args = embedding_args(pass, ids);
 
@@ -389,7 +389,7 @@ embedding_forward(RpPass *pass, const void *ids, RpRoom *kept, void *y)
 }
 
 static void
-embedding_backward(RpPass *pass, const void *ids, RpRoom *kept, const void *dy, void *dx)
+embedding_backward(RpPass *pass, const void *ids, RpSpace *kept, const void *dy, void *dx)
 {
     RpEmbeddingArgs args = embedding_args(pass, ids);
 

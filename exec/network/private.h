@@ -28,7 +28,7 @@ typedef struct {
     guintptr base;
     gsize used;
     gsize peak;
-} RpRoom;
+} RpSpace;
 
 /* Scratch of a layer in one direction: |workspace of a kernel|what the layer takes|. Bytes. */
 typedef struct {
@@ -50,17 +50,17 @@ typedef struct _RpPass RpPass;
 typedef struct {
     gboolean keeps_input; /* it stands where the layer keeps things */
     /* (nullable): in a layout with fp8 values: fuses matrices that are read as one */
-    void (*join_codes)(const RpPass *pass, RpLayerLayout *layout);
+    void (*join_fp8)(const RpPass *pass, RpLayerLayout *layout);
     /**
      * forward:
      * @x: the input
      * @kept: (nullable): space after the input's, in which values for the backward are kept
      * @y: (nullable): the output, if it is wanted
      */
-    void (*forward)(RpPass *pass, const void *x, RpRoom *kept, void *y);
+    void (*forward)(RpPass *pass, const void *x, RpSpace *kept, void *y);
     /* @kept: as the forward left it; is overwritten. @dy: the output's gradient; of the head none.
      * @dx: may be @dy; of the embedding none; anything if the layer is the lowest */
-    void (*backward)(RpPass *pass, const void *x, RpRoom *kept, const void *dy, void *dx);
+    void (*backward)(RpPass *pass, const void *x, RpSpace *kept, const void *dy, void *dx);
 } RpLayerOps;
 
 typedef struct {
@@ -90,26 +90,26 @@ struct _RpNetwork {
     guint lowest;  /* layer that trains something: nothing below it has a gradient */
     size_t tokens; /* T */
     gsize hidden_bytes;
-    gsize hidden_room; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
-    double dropout;    /* dropout of adapters' input */
+    gsize hidden_space; /* the same, up to the next multiple of RP_NETWORK_ALIGNMENT */
+    double dropout;     /* dropout of adapters' input */
     RpConstants constants;
     guint typical_samples; /* samples of a call that does not say; not packed: B */
-    GArray *matmuls;       /* (element-type RpMatmulWay): shapes of calls, each once */
+    GArray *matmuls;       /* (element-type RpMatmulVariant): shapes of calls, each once */
 };
 
 /* Fp8 values of a linear layer's input, kept from the forward for sums of its weights' gradient. */
 typedef struct {
-    guint8 *turned; /* [in,rows] */
+    guint8 *transposed; /* [in,rows] */
     float *scale;
-} RpKeptCodes;
+} RpSavedFp8;
 
 /* Values kept by a block that trains matrices in fp8 and has no adapters: its backward then neither norms nor quantizes
  * them again. It is not used where the forward has saved something, as values that come before a saved one are not
  * computed again. */
 typedef struct {
     gboolean used;
-    RpKeptCodes normed, out, post, product; /* inputs of q, k, v; of o; of gate and up; of down */
-    float *rstd, *post_rstd;                /* [T]: of the norms before the first and the last */
+    RpSavedFp8 normed, out, post, product; /* inputs of q, k, v; of o; of gate and up; of down */
+    float *rstd, *post_rstd;               /* [T]: of the norms before the first and the last */
 } RpBlockKept;
 
 /* One layer being run (or measured): its weights, its scratch, and the call it belongs to. */
@@ -127,13 +127,13 @@ struct _RpPass {
     gboolean measuring; /* no kernel runs; sizes only */
     gsize kernel_bytes; /* measuring: the largest workspace of a kernel */
     void *kernel_workspace;
-    RpRoom scratch;
-    float *cells;  /* fp8: scale slots of the layer: amax, and scale */
-    guint n_cells; /* slots that have been taken */
-    float *noted;  /* forward: of the MLP's input, backward: of the attention's gradient; or NULL */
-    guint saved;   /* groups that stand in saved_room */
+    RpSpace scratch;
+    float *scale_slots;  /* fp8: scale slots of the layer: amax, and scale */
+    guint n_scale_slots; /* slots that have been taken */
+    float *amax; /* forward: of the MLP's input, backward: of the attention's gradient; or NULL */
+    guint saved; /* groups that stand in saved_space */
     gboolean saved_before; /* the forward has left them there */
-    RpRoom saved_room;
+    RpSpace saved_space;
     RpBlockKept kept;
     size_t first_row;    /* first row of the micro-batch, where a part of the rows runs */
     gboolean sums_begun; /* matrices have sums: a chunk or tile of rows before has written them */
@@ -167,23 +167,23 @@ void rp_matmuls_open(RpNetwork *network);
 void rp_matmuls_close(RpNetwork *network);
 /* For a pass that measures: records that the shape is one of the network's. */
 void rp_matmuls_note(const RpNetwork *network, const RpMatmulArgs *args);
-guint8 rp_matmuls_way(const RpNetwork *network, const RpMatmulArgs *args);
+guint8 rp_matmuls_variant(const RpNetwork *network, const RpMatmulArgs *args);
 
 /* ---- pass.c ---- */
 
 /* @n elements of the network's dtype. */
-void *rp_pass_take(const RpPass *pass, RpRoom *room, size_t n);
-float *rp_pass_take_floats(RpRoom *room, size_t n);
-int32_t *rp_pass_take_ints(RpRoom *room, size_t n);
-guint8 *rp_pass_take_bytes(RpRoom *room, size_t n);
+void *rp_pass_take(const RpPass *pass, RpSpace *space, size_t n);
+float *rp_pass_take_floats(RpSpace *space, size_t n);
+int32_t *rp_pass_take_ints(RpSpace *space, size_t n);
+guint8 *rp_pass_take_bytes(RpSpace *space, size_t n);
 /* Row @first of a hidden state; when measuring, of one that stands anywhere. */
 void *rp_pass_row(const RpPass *pass, const void *hidden, size_t first);
 
-/* The same for a tensor of @group: in @room unless it is saved. */
-static inline RpRoom *
-rp_pass_room(RpPass *pass, RpRoom *room, RpSavedGroup group)
+/* The same for a tensor of @group: in @space unless it is saved. */
+static inline RpSpace *
+rp_pass_saved_space(RpPass *pass, RpSpace *space, RpSavedGroup group)
 {
-    return (pass->saved >> group & 1) != 0 ? &pass->saved_room : room;
+    return (pass->saved >> group & 1) != 0 ? &pass->saved_space : space;
 }
 /* Whether it is to be made: the forward has not saved it. */
 static inline gboolean
@@ -267,8 +267,8 @@ void rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void 
 /* ---- operand.c ---- */
 
 /* A scale slot of a quantized tensor: its amax, and its scale at a multiple of 16 bytes. */
-#define RP_CELL_FLOATS 8
-#define RP_CELL_SCALE 4
+#define RP_SCALE_SLOT_FLOATS 8
+#define RP_SCALE_SLOT_SCALE 4
 
 /* Input of linear layers, [rows,n] of the network's dtype; and its fp8 values where layers read
  * these. */
@@ -277,10 +277,10 @@ typedef struct {
     size_t rows;
     size_t stride; /* from a row to the next, without fp8; 0: n */
     RpDtype code;
-    const guint8 *codes;  /* [rows,n] */
-    const guint8 *turned; /* [n,rows] */
+    const guint8 *quantized;  /* [rows,n] */
+    const guint8 *transposed; /* [n,rows] */
     const float *scale;
-} RpOperand;
+} RpMatmulOperand;
 
 typedef enum {
     RP_OPERAND_INPUT,   /* x of y = x W^T: fp8 values */
@@ -290,27 +290,27 @@ typedef enum {
 } RpOperandUse;
 
 /* Takes and clears scale slots, in a layer with fp8, before anything that is freed before the layer ends. */
-void rp_pass_begin_codes(RpPass *pass);
+void rp_pass_begin_fp8(RpPass *pass);
 /* A scale slot for a tensor whose amax is recorded by the kernel that makes it; %NULL without fp8. */
-float *rp_pass_cell(RpPass *pass);
-/* An operand of linear layer @kind, and of others that read the same; it is quantized in the scratch buffer. @noted:
+float *rp_pass_scale_slot(RpPass *pass);
+/* An operand of linear layer @kind, and of others that read the same; it is quantized in the scratch buffer. @amax:
  * its scale slot, with its amax; %NULL: the amax is looked for */
-RpOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
-                          RpOperandUse use, float *noted);
+RpMatmulOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                                RpOperandUse use, float *amax);
 /* The same for an input that is kept, if the block keeps fp8 values: @keep is one of pass->kept. */
-RpOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
-                             float *noted, const RpKeptCodes *keep);
+RpMatmulOperand rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                                   float *amax, const RpSavedFp8 *keep);
 /* Like RP_OPERAND_SUMS, of kept fp8 values. */
-RpOperand rp_pass_kept_sums(size_t rows, const RpKeptCodes *kept);
-/* Takes the values that the block keeps, in the order of forward and backward. @room: (nullable): it keeps nothing */
-void rp_pass_take_kept(RpPass *pass, RpRoom *room, size_t rows);
+RpMatmulOperand rp_pass_kept_sums(size_t rows, const RpSavedFp8 *kept);
+/* Takes the values that the block keeps, in the order of forward and backward. @space: (nullable): it keeps nothing */
+void rp_pass_take_kept(RpPass *pass, RpSpace *space, size_t rows);
 /* Operand of layers that read no fp8 values. */
-RpOperand rp_pass_plain(size_t rows, const void *x);
+RpMatmulOperand rp_pass_plain(size_t rows, const void *x);
 /* Whether options let the layer read fp8 values, if its matrices can. */
-gboolean rp_codes_are_wanted(const RpNetwork *network, guint layer);
+gboolean rp_fp8_is_wanted(const RpNetwork *network, guint layer);
 /* Bytes of the fp8 values of a matrix, the transposed ones behind them, then amax and scale. */
-gsize rp_codes_turned_byte(const RpWeightPlace *place);
-gsize rp_codes_cells_byte(const RpWeightPlace *place);
+gsize rp_fp8_transposed_byte(const RpWeightPlace *place);
+gsize rp_fp8_scales_byte(const RpWeightPlace *place);
 
 /* ---- linear.c ---- */
 
@@ -322,10 +322,10 @@ gsize rp_codes_cells_byte(const RpWeightPlace *place);
  *
  * ' drops elements of a row, the same ones each time: those of the matrix, the token and the step.
  */
-void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpOperand *x, void *y);
+void rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, void *y);
 /* @residual: (nullable): [rows,out], which y is added to before it is rounded */
-void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpOperand *x, const void *residual,
-                         void *y);
+void rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                         const void *residual, void *y);
 /* Whether a matmul makes a micro-batch's gradient of the matrix, and begins a sum by writing it: of all that
  * linear layers have. Adapters are as their matrix. The head's first chunk does, if there is one. */
 gboolean rp_linear_writes_sums(RpWeightKind kind);
@@ -340,19 +340,21 @@ gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
 /* and whether they are fused: in fp8 where the layout says so. */
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
 /* Output of fused layers. y: [rows,out of all] */
-void rp_pass_joined(RpPass *pass, RpJoint joint, const RpOperand *x, void *y);
+void rp_pass_fused(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *y);
 /* Sums += gradients of all matrices; and dx = dy W of all behind them. */
-void rp_pass_joined_sums(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy);
-void rp_pass_joined_backward(RpPass *pass, RpJoint joint, const RpOperand *x, const RpOperand *dy,
-                             void *dx);
+void rp_pass_fused_sums(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
+                        const RpMatmulOperand *dy);
+void rp_pass_fused_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
+                            const RpMatmulOperand *dy, void *dx);
 /* Sums += gradients of weight and bias. */
-void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpOperand *x, const RpOperand *dy);
+void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                         const RpMatmulOperand *dy);
 /* dx = dy W, or += if @accumulate. */
-void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpOperand *dy, void *dx,
+void rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *dy, void *dx,
                           gboolean accumulate);
 /* Both, sums first: @dx may be @x. */
-void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpOperand *x,
-                             const RpOperand *dy, void *dx, gboolean accumulate);
+void rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                             const RpMatmulOperand *dy, void *dx, gboolean accumulate);
 
 /* ---- pass.c ---- */
 
@@ -376,11 +378,11 @@ void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 /* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */
 void rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up,
-                    void *y, float *noted);
+                    void *y, float *amax);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless its fp8 values are
- * kept. @noted: scale slots of the three */
+ * kept. @amax: scale slots of the three */
 void rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
-                             float *const noted[3]);
+                             float *const amax[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */

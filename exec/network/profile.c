@@ -16,8 +16,8 @@ set_tensors(const RpNetwork *network, RpProfile *profile, guint index)
         const RpWeight *weight = rp_weights_nth(network->weights, first + i);
         const RpWeightPlace *place = &layout->place[weight->kind];
 
-        bytes[i] = place->has_codes ? rp_layout_byte_room(place)
-                                    : rp_layout_room(weight) * rp_dtype_size(place->storage);
+        bytes[i] = place->has_fp8 ? rp_layout_byte_capacity(place)
+                                  : rp_layout_bytes_left(weight) * rp_dtype_size(place->storage);
     }
     bytes[n] = layout->scratch_bytes;
     rp_profile_set_tensors(profile, index, bytes, n + (layout->scratch_bytes > 0));
@@ -29,7 +29,7 @@ set_layer(const RpNetwork *network, gboolean packed, RpProfile *profile, guint i
     RpLayer *layer = &profile->layers[index];
     const RpNetworkLayer *of = &network->layers[index];
     /* hidden states between layers begin at multiples, but are counted without */
-    const gsize gaps = 2 * (network->hidden_room - network->hidden_bytes);
+    const gsize gaps = 2 * (network->hidden_space - network->hidden_bytes);
 
     set_tensors(network, profile, index);
     if (packed)
@@ -44,7 +44,7 @@ set_layer(const RpNetwork *network, gboolean packed, RpProfile *profile, guint i
         layer->saved[g].bytes = of->sizes.saved[g];
     layer->forward_workspace_bytes =
         rp_align_up(of->sizes.forward.total + gaps, RP_NETWORK_ALIGNMENT);
-    layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_room;
+    layer->backward_workspace_bytes = of->sizes.backward.total + network->hidden_space;
 }
 
 RpProfile *
@@ -61,14 +61,14 @@ rp_network_profile(const RpNetwork *network)
                     g_strdup_printf("%ux%u", network->model->hidden, network->model->blocks));
     rp_profile_take(&profile->dtype, g_strdup(rp_dtype_name(network->options.dtype)));
     rp_profile_take(&profile->accumulate, g_strdup(network->options.half_sums ? "fp16" : "fp32"));
-    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(network->options.codes.used,
-                                                           network->options.codes.head)));
+    rp_profile_take(&profile->matmul,
+                    g_strdup(rp_fp8_name(network->options.fp8.used, network->options.fp8.head)));
     rp_profile_take(&profile->attention, g_strdup(rp_attention_name(network->options.attention)));
     rp_profile_take(&profile->source, g_strdup("measured"));
     profile->head_chunk = network->options.head_chunk;
     if (options->matmul_library != NULL)
-        rp_profile_set_matmuls(profile, options->matmul_library, options->matmul_ways,
-                               options->n_matmul_ways);
+        rp_profile_set_matmuls(profile, options->matmul_library, options->matmul_variants,
+                               options->n_matmul_variants);
     for (guint i = 0; i < network->n_layers; i++)
         set_layer(network, packed, profile, i);
     profile->constant_bytes = rp_network_constant_bytes(network);

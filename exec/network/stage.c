@@ -110,12 +110,12 @@ begin_pass(const RpNetwork *network, const RpStageCall *call, guint layer, RpScr
         .kernel_workspace = (void *)address,
         .scratch = {.base = address + scratch.kernel},
         .saved = groups,
-        .saved_room = {.base = groups > 0 ? (guintptr)saved_of(call, layer)->memory : 0}};
+        .saved_space = {.base = groups > 0 ? (guintptr)saved_of(call, layer)->memory : 0}};
 }
 
 static void
 run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guintptr scratch,
-            const void *x, RpRoom *kept, void *y)
+            const void *x, RpSpace *kept, void *y)
 {
     const RpNetworkLayer *of = &network->layers[layer];
     RpPass pass = begin_pass(network, call, layer, of->sizes.forward, scratch);
@@ -128,7 +128,7 @@ run_forward(const RpNetwork *network, const RpStageCall *call, guint layer, guin
 
 static void
 run_backward(const RpNetwork *network, const RpStageCall *call, guint layer, guintptr scratch,
-             const void *x, RpRoom *kept, const void *dy, void *dx)
+             const void *x, RpSpace *kept, const void *dy, void *dx)
 {
     const RpNetworkLayer *of = &network->layers[layer];
     RpPass pass = begin_pass(network, call, layer, of->sizes.backward, scratch);
@@ -172,7 +172,7 @@ observe(const RpStageCall *call, guint layer, const void *output)
 static guintptr
 forward_scratch(const RpNetwork *network, const RpStageCall *call)
 {
-    return (guintptr)call->workspace + (call->layers.count > 1 ? 2 * network->hidden_room : 0);
+    return (guintptr)call->workspace + (call->layers.count > 1 ? 2 * network->hidden_space : 0);
 }
 
 void
@@ -182,7 +182,7 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
 
     const guint end = call->layers.first + call->layers.count;
     guintptr spare[2] = {(guintptr)call->workspace,
-                         (guintptr)call->workspace + network->hidden_room};
+                         (guintptr)call->workspace + network->hidden_space};
     const guintptr scratch = forward_scratch(network, call);
     const void *x = call->input;
     guint turn = 0;
@@ -211,7 +211,7 @@ rp_network_logits(const RpNetwork *network, const RpStageCall *call)
     const guintptr scratch = forward_scratch(network, call);
     RpStageCall body = *call;
     /* the spare hidden state that does not hold the last layer's input */
-    void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_room;
+    void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_space;
 
     body.loss = NULL;
     body.boundaries = &head;
@@ -235,10 +235,10 @@ kept_bytes(const RpNetwork *network, const RpStageCall *call)
 }
 
 /* Space for the values that a layer keeps, behind its input. */
-static RpRoom
-kept_room(const RpNetwork *network, guintptr kept)
+static RpSpace
+kept_space(const RpNetwork *network, guintptr kept)
 {
-    return (RpRoom){.base = kept, .used = network->hidden_room};
+    return (RpSpace){.base = kept, .used = network->hidden_space};
 }
 
 /* All layers but the head, whose forward belongs to its backward. */
@@ -253,10 +253,10 @@ keep(const RpNetwork *network, const RpStageCall *call, gboolean observed)
     for (guint layer = call->layers.first; layer < end && !is_head(network, layer); layer++) {
         const guintptr next = kept + kept_of(network, call, layer);
         void *y = layer + 1 < end ? (void *)next : boundary(network, call, end);
-        RpRoom room = kept_room(network, kept);
+        RpSpace space = kept_space(network, kept);
 
         if (contains(upward(call), layer)) {
-            run_forward(network, call, layer, scratch, x, &room, y);
+            run_forward(network, call, layer, scratch, x, &space, y);
             if (observed)
                 observe(call, layer, y);
         }
@@ -345,7 +345,7 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
     const guint first = call->layers.first, end = MAX(first, network->lowest);
     guintptr kept = (guintptr)call->workspace + kept_bytes(network, call);
     void *between = (void *)kept;
-    const guintptr scratch = kept + network->hidden_room;
+    const guintptr scratch = kept + network->hidden_space;
     const void *dy = call->gradient;
 
     if (call->begins_sums && downward(call).count > 0)
@@ -354,10 +354,10 @@ rp_network_backward(const RpNetwork *network, const RpStageCall *call)
         kept -= kept_of(network, call, layer);
         const void *x = layer == first ? call->input : (const void *)kept;
         void *dx = layer == first ? call->output : between;
-        RpRoom room = kept_room(network, kept);
+        RpSpace space = kept_space(network, kept);
 
         if (contains(downward(call), layer))
-            run_backward(network, call, layer, scratch, x, &room, dy, dx);
+            run_backward(network, call, layer, scratch, x, &space, dy, dx);
         dy = dx;
     }
 }

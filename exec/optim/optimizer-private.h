@@ -30,7 +30,7 @@ struct _RpOptimizerLayer {
     gsize n_applied;   /* in the step under way */
     guint32 number;    /* in the model */
     gsize first_block; /* block of the layer's moments at which this part of it begins */
-    RpOptimizerForm form;
+    RpStateFormat form;
     guint n_moments;
     guint8 *weight;
     guint8 *written; /* shared: weights of the step under way, from the first parameter on */

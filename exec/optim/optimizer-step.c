@@ -179,10 +179,10 @@ fetch_piece(const guint8 *next, gsize bytes)
 }
 
 /* Returns @n values in fp32: where they are kept, if a step may change them there, or in the buffer
- * @room. @next are widened after them. */
+ * @scratch. @next are widened after them. */
 static float *
 widen(const StepJob *job, RpMoments kept_as, gboolean squares, guint8 *kept, const float *scale,
-      float *room, gsize n, gsize next)
+      float *scratch, gsize n, gsize next)
 {
     const gsize each = rp_moment_bytes(kept_as);
 
@@ -190,9 +190,9 @@ widen(const StepJob *job, RpMoments kept_as, gboolean squares, guint8 *kept, con
         return (float *)(void *)kept;
     fetch_piece(kept + n * each, next * each);
     if (kept_as == RP_MOMENTS_FP32)
-        return memcpy(room, kept, n * sizeof(float));
-    job->ops->unpack(kept_as, squares, kept, scale, room, n);
-    return room;
+        return memcpy(scratch, kept, n * sizeof(float));
+    job->ops->unpack(kept_as, squares, kept, scale, scratch, n);
+    return scratch;
 }
 
 static void
@@ -228,10 +228,10 @@ narrow_weights(const StepJob *job, const Wide *wide, gsize n)
     const RpOptimizerLayer *layer = job->layer;
     const RpDraw draw = {job->seed, layer->n_steps + 1, layer->number, RP_DRAW_MASTER};
     const gsize first = wide->first;
-    guint16 room[PIECE] __attribute__((aligned(LINE_BYTES)));
+    guint16 scratch[PIECE] __attribute__((aligned(LINE_BYTES)));
     char *published = published_at(job, first);
     void *kept =
-        job->preview || layer->form.shared ? (void *)room : rp_optimizer_weight(layer, first);
+        job->preview || layer->form.shared ? (void *)scratch : rp_optimizer_weight(layer, first);
 
     job->ops->pack(layer->form.master, &draw, layer->first_block + first / RP_MOMENT_BLOCK,
                    wide->weight, kept, NULL, n);
@@ -291,16 +291,16 @@ static void
 step_piece(const StepJob *job, gsize first, gsize n, gsize next)
 {
     const RpOptimizerLayer *layer = job->layer;
-    const RpOptimizerForm form = layer->form;
-    float room[1 + RP_OPTIMIZER_MOST_MOMENTS][PIECE];
+    const RpStateFormat form = layer->form;
+    float scratch[1 + RP_OPTIMIZER_MOST_MOMENTS][PIECE];
     Wide wide = {.first = first, .publishes = form.master == RP_MOMENTS_FP32};
 
-    wide.weight =
-        widen(job, form.master, FALSE, rp_optimizer_weight(layer, first), NULL, room[0], n, next);
+    wide.weight = widen(job, form.master, FALSE, rp_optimizer_weight(layer, first), NULL,
+                        scratch[0], n, next);
     if (!step_packed(job, &wide, n, next)) {
         for (guint i = 0; i < layer->n_moments; i++)
             wide.moment[i] = widen(job, form.moments, i == 1, rp_optimizer_moment(layer, i, first),
-                                   rp_optimizer_scale(layer, i, first), room[1 + i], n, next);
+                                   rp_optimizer_scale(layer, i, first), scratch[1 + i], n, next);
         step_wide(job, &wide, first, n);
         if (form.moments != RP_MOMENTS_FP32 && !job->preview)
             narrow_moments(job, &wide, n);

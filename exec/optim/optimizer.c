@@ -96,7 +96,7 @@ clear_scales(RpOptimizerLayer *layer)
 }
 
 RpOptimizerPlaces
-rp_optimizer_places(RpOptimizerForm form, guint64 n)
+rp_optimizer_places(RpStateFormat form, guint64 n)
 {
     const guint n_moments = rp_optimizer_moments(form);
     const guint64 scales = 4 * n_moments * rp_moment_scales(form.moments, 0, n);
@@ -259,7 +259,7 @@ rp_optimizer_layer_restore(RpOptimizer *optimizer, RpOptimizerLayer *layer,
 {
     RestoreJob job = {.layer = layer, .state = state};
 
-    g_return_val_if_fail(rp_optimizer_form_equal(state->form, layer->form), FALSE);
+    g_return_val_if_fail(rp_state_format_equal(state->form, layer->form), FALSE);
     if (state->n_parameters != layer->n_parameters) {
         g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE,
                     "the saved optimizer state is of %" G_GSIZE_FORMAT

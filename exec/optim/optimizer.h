@@ -47,7 +47,7 @@ typedef struct {
     const void *moment2; /* Lion: NULL */
     const float *scale1; /* int8: one a block; else NULL */
     const float *scale2;
-    RpOptimizerForm form;
+    RpStateFormat form;
     guint64 first; /* parameter, of part of a layer: scales are of the blocks that hold any */
 } RpOptimizerState;
 
@@ -102,7 +102,7 @@ typedef struct {
     guint64 moment[RP_OPTIMIZER_MOST_MOMENTS];
 } RpOptimizerPlaces;
 
-RpOptimizerPlaces rp_optimizer_places(RpOptimizerForm form, guint64 n_parameters);
+RpOptimizerPlaces rp_optimizer_places(RpStateFormat form, guint64 n_parameters);
 
 /* A step is divided among the threads of its pool in multiples of this many parameters: whole
  * pages, and enough work to wake a thread for. */

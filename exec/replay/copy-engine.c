@@ -1,22 +1,22 @@
 #include "exec/replay/copy-engine.h"
 
 void
-rp_copy_engine_init(RpCopyEngine *engine)
+rp_copy_engine_init(RpReplayEngine *engine)
 {
-    *engine = (RpCopyEngine){.busy = FALSE};
+    *engine = (RpReplayEngine){.busy = FALSE};
     pthread_mutex_init(&engine->lock, NULL);
     pthread_cond_init(&engine->cond, NULL);
 }
 
 void
-rp_copy_engine_clear(RpCopyEngine *engine)
+rp_copy_engine_clear(RpReplayEngine *engine)
 {
     pthread_cond_destroy(&engine->cond);
     pthread_mutex_destroy(&engine->lock);
 }
 
 gint64
-rp_copy_engine_take(RpCopyEngine *engine, gboolean first, gint64 ready_ns)
+rp_copy_engine_take(RpReplayEngine *engine, gboolean first, gint64 ready_ns)
 {
     gint64 start_ns;
 
@@ -32,7 +32,7 @@ rp_copy_engine_take(RpCopyEngine *engine, gboolean first, gint64 ready_ns)
 }
 
 void
-rp_copy_engine_give(RpCopyEngine *engine, gint64 end_ns)
+rp_copy_engine_give(RpReplayEngine *engine, gint64 end_ns)
 {
     pthread_mutex_lock(&engine->lock);
     engine->busy = FALSE;

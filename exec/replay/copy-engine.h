@@ -13,10 +13,10 @@ typedef struct {
     gboolean busy;
     guint n_first;  /* activation lanes that wait */
     gint64 free_ns; /* device time at which the last copy was over */
-} RpCopyEngine;
+} RpReplayEngine;
 
-void rp_copy_engine_init(RpCopyEngine *engine);
-void rp_copy_engine_clear(RpCopyEngine *engine);
+void rp_copy_engine_init(RpReplayEngine *engine);
+void rp_copy_engine_clear(RpReplayEngine *engine);
 
 /**
  * rp_copy_engine_take:
@@ -25,5 +25,5 @@ void rp_copy_engine_clear(RpCopyEngine *engine);
  *
  * Sleeps until the engine is this thread's. Returns: device time at which the copy begins
  */
-gint64 rp_copy_engine_take(RpCopyEngine *engine, gboolean first, gint64 ready_ns);
-void rp_copy_engine_give(RpCopyEngine *engine, gint64 end_ns);
+gint64 rp_copy_engine_take(RpReplayEngine *engine, gboolean first, gint64 ready_ns);
+void rp_copy_engine_give(RpReplayEngine *engine, gint64 end_ns);

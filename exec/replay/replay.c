@@ -13,7 +13,7 @@ typedef struct {
     RpSoftBackend soft;
     RpReplayOptions options;
     guint gpus;
-    RpCopyEngine *engines; /* 2 device + (1 if down) */
+    RpReplayEngine *engines; /* 2 device + (1 if down) */
     _Atomic guint64 n_late;
     _Atomic gint64 total_late_ns;
     _Atomic gint64 max_late_ns;
@@ -76,7 +76,7 @@ run_copy(RpReplay *replay, RpBackendLane *lane, const RpTask *task)
                                ? &rp_profile_of(replay->options.cards, device)->links
                                : &replay->options.links;
     const double speed = up ? links->h2d_bytes_per_s : links->d2h_bytes_per_s;
-    RpCopyEngine *engine = &replay->engines[2 * device + (up ? 0 : 1)];
+    RpReplayEngine *engine = &replay->engines[2 * device + (up ? 0 : 1)];
     double time_ns = (double)links->copy_latency_ns;
 
     if (task->bytes == 0)
@@ -158,7 +158,7 @@ rp_replay_new(guint gpus, const RpReplayOptions *options)
     rp_soft_backend_init(&replay->soft, &replay_ops, run_task);
     replay->options = *options;
     replay->gpus = gpus;
-    replay->engines = g_new0(RpCopyEngine, 2 * (gsize)gpus);
+    replay->engines = g_new0(RpReplayEngine, 2 * (gsize)gpus);
     for (guint i = 0; i < 2 * gpus; i++)
         rp_copy_engine_init(&replay->engines[i]);
     return &replay->soft.base;

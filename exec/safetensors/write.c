@@ -168,8 +168,8 @@ divide(RpSafetensorsWriter *writer)
 
     for (guint i = 0; i < writer->tensors->len; i++) {
         Declared *tensor = declared(writer, i);
-        guint64 room = writer->max_shard_bytes - MIN(used, writer->max_shard_bytes);
-        if (used > 0 && tensor->bytes > room) {
+        guint64 space = writer->max_shard_bytes - MIN(used, writer->max_shard_bytes);
+        if (used > 0 && tensor->bytes > space) {
             shard++;
             used = 0;
         }
@@ -288,17 +288,17 @@ plan_targets(RpSafetensorsWriter *writer)
 
 /* A first look that answers at once; fallocate has the last word. */
 static gboolean
-check_room(const RpSafetensorsWriter *writer, GError **error)
+check_space(const RpSafetensorsWriter *writer, GError **error)
 {
     g_autofree char *directory = g_path_get_dirname(writer->path);
-    struct statvfs room;
+    struct statvfs space;
     guint64 needed = 0;
 
     for (guint i = 0; i < writer->targets->len; i++)
         needed += target(writer, i)->head->len + target(writer, i)->data_bytes;
-    if (statvfs(directory, &room) != 0)
+    if (statvfs(directory, &space) != 0)
         return fail_errno(error, directory, errno);
-    guint64 left = (guint64)room.f_bavail * room.f_frsize;
+    guint64 left = (guint64)space.f_bavail * space.f_frsize;
     if (needed <= left)
         return TRUE;
     g_autofree char *shown = rp_display_name(writer->path);
@@ -355,7 +355,7 @@ rp_safetensors_writer_begin(RpSafetensorsWriter *writer, GError **error)
 
     writer->begun = TRUE;
     plan_targets(writer);
-    if (!check_room(writer, error))
+    if (!check_space(writer, error))
         return FALSE;
     for (guint i = 0; i < writer->targets->len; i++)
         if (!open_target(target(writer, i), error))

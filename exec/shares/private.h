@@ -18,7 +18,7 @@ struct _RpShares {
     gsize *first_square;   /* [n_layers + 1] */
     guint8 *received;      /* part of a layer: from each server each round */
     guint8 *narrow;        /* the part to send, where gradients are wider */
-    gsize room_bytes;      /* size of each of the two */
+    gsize space_bytes;     /* size of each of the two */
     const void **added;    /* [count * n_rounds] */
     RpServersBlock *sends; /* [count * n_rounds] */
     RpServersBlock *receives;

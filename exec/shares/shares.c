@@ -77,15 +77,15 @@ rp_shares_new(const RpSharesOptions *options)
 }
 
 void
-rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *room,
-                 gsize room_bytes)
+rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *space,
+                 gsize space_bytes)
 {
     g_return_if_fail(shares->count > 1);
     memcpy(shares->sums, reduced, shares->options.n_layers * sizeof *reduced);
     shares->squares = squares;
-    shares->room_bytes = room_bytes / 2;
-    shares->received = room;
-    shares->narrow = shares->received + shares->room_bytes;
+    shares->space_bytes = space_bytes / 2;
+    shares->received = space;
+    shares->narrow = shares->received + shares->space_bytes;
 }
 
 void
@@ -234,7 +234,7 @@ rp_shares_reduce(RpShares *shares, RpOptimizer *optimizer, RpPool *pool, guint l
                  .n_rounds = shares->options.n_rounds,
                  .each = rp_dtype_size(shares->options.gradient_dtype)};
 
-    part.most = shares->room_bytes / (element * shares->count * part.n_rounds);
+    part.most = shares->space_bytes / (element * shares->count * part.n_rounds);
     g_return_val_if_fail(part.most > 0, FALSE);
     for (guint tied = 0; tied < 2; tied++) {
         const guint64 most = rp_shard_most(tied != 0 ? of->tied : of->own, shares->count);

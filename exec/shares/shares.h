@@ -47,13 +47,13 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpShares, rp_shares_free)
  * @reduced: [n_layers]: of each layer rp_shard_most() of its own parameters and as many of its tied ones;
  *   or %NULL
  * @squares: one for each block of all layers' own parameters, one layer after the other
- * @room: buffer for sent and received messages
+ * @space: buffer for sent and received messages
  *
  * Sets the plan's memory, once, before anything is exchanged. All outlive the shares; not called
  * with one server.
  */
-void rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *room,
-                      gsize room_bytes);
+void rp_shares_attach(RpShares *shares, float *const *reduced, double *squares, void *space,
+                      gsize space_bytes);
 
 /* Floats of a layer's place in @reduced. */
 guint64 rp_shares_reduced(const RpShares *shares, guint layer);

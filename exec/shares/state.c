@@ -3,7 +3,7 @@
 
 /* Scales after those of @n parameters, which are whole blocks. */
 static const float *
-beyond_scales(const float *scales, RpOptimizerForm form, guint64 n)
+beyond_scales(const float *scales, RpStateFormat form, guint64 n)
 {
     return scales != NULL ? scales + rp_moment_scales(form.moments, 0, n) : NULL;
 }
@@ -18,7 +18,7 @@ RpOptimizerState
 rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole)
 {
     const RpShard share = rp_shares_own(shares, layer);
-    const RpOptimizerForm form = whole->form;
+    const RpStateFormat form = whole->form;
     RpOptimizerState cut = *whole;
 
     cut.n_parameters = share.n;

@@ -95,7 +95,7 @@ rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
     return state;
 }
 
-RpOptimizerForm
+RpStateFormat
 rp_trainer_form(const RpTrainer *trainer)
 {
     return rp_plan_promises(rp_planner_plan(trainer->planner))->form;
@@ -216,7 +216,7 @@ restored_layer(RpTrainer *trainer, guint layer, gboolean with_next)
     restored = &trainer->restored[layer];
     if (restored->weight != NULL)
         return restored;
-    const RpOptimizerForm form = rp_trainer_form(trainer);
+    const RpStateFormat form = rp_trainer_form(trainer);
     restored->weight = g_malloc0(n * rp_moment_bytes(form.master));
     for (guint i = 0; i < rp_optimizer_moments(form); i++) {
         const RpMoments moments = form.moments;
@@ -301,7 +301,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
     RpRestoredLayer *restored;
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
-    g_return_val_if_fail(rp_optimizer_form_equal(state->form, rp_trainer_form(trainer)), FALSE);
+    g_return_val_if_fail(rp_state_format_equal(state->form, rp_trainer_form(trainer)), FALSE);
     if (state->first < place.offset ||
         state->first - place.offset > place.elements - MIN(state->n_parameters, place.elements) ||
         state->n_parameters > place.elements) {

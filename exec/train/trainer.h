@@ -202,7 +202,7 @@ gboolean rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOpt
 /* Call it after all weights are restored. */
 void rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state);
 /* Format of a parameter's state. */
-RpOptimizerForm rp_trainer_form(const RpTrainer *trainer);
+RpStateFormat rp_trainer_form(const RpTrainer *trainer);
 /* Masters and moments, n_steps of its layer; of several servers those of the part that this one steps,
  * which may have no parameters. */
 RpOptimizerState rp_trainer_weight_state(const RpTrainer *trainer, guint weight);

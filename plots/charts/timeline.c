@@ -33,7 +33,7 @@
 #define PANEL_GAP 0.45
 #define DEVICE_GAP 0.3
 /* Space right of the longest panel for its makespan, as a share of the axis, and in pixels. */
-#define END_ROOM 0.075
+#define END_SPACE 0.075
 #define END_PIXELS 62.0
 
 static void
@@ -331,8 +331,8 @@ rp_timeline_figure(const char *name, const char *title, const RpTimelinePanel *p
         if (panels[i].lanes & RP_TIMELINE_TRANSFERS)
             row_pixels = ROW_LANES;
     }
-    const double end_room = fmax(END_ROOM, END_PIXELS / (wide - left - RIGHT - END_PIXELS));
-    double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + end_room : 1.0);
+    const double end_space = fmax(END_SPACE, END_PIXELS / (wide - left - RIGHT - END_PIXELS));
+    double axis_ms = rp_ms_from_ns(longest_ns) * (ends ? 1 + end_space : 1.0);
     RpTimelineDrawing drawing = {
         .boxes = g_string_new(NULL),
         .labels = g_string_new(NULL),

@@ -74,18 +74,18 @@ static gboolean
 sample_targets(const RpTrainJob *job, double *targets, GError **error)
 {
     const guint64 n = job->summary.n_samples, step = MAX(1, n / SAMPLED);
-    const gsize room = (gsize)job->run->sequence_length;
-    g_autofree gint32 *ids = g_new(gint32, room), *labels = g_new(gint32, room);
+    const gsize space = (gsize)job->run->sequence_length;
+    g_autofree gint32 *ids = g_new(gint32, space), *labels = g_new(gint32, space);
     guint64 n_tokens = 0, n_targets = 0;
 
     for (guint64 i = 0; i < n; i += step) {
-        RpSample sample = {.input_ids = ids, .labels = labels, .capacity = room};
+        RpSample sample = {.input_ids = ids, .labels = labels, .capacity = space};
 
         if (!rp_dataset_read(job->dataset, i, &sample, error))
             return FALSE;
-        if (job->batcher.drop_long && sample.n_tokens > room)
+        if (job->batcher.drop_long && sample.n_tokens > space)
             continue;
-        const gsize length = (gsize)MIN(sample.n_tokens, room);
+        const gsize length = (gsize)MIN(sample.n_tokens, space);
         n_tokens += length;
         for (gsize t = 1; t < length; t++)
             n_targets += labels[t] != RP_LABEL_MASKED;

@@ -29,7 +29,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->profile_json, g_free);
     g_clear_pointer(&job->speeds, g_free);
     g_clear_pointer(&job->matmul_library, g_free);
-    g_clear_pointer(&job->matmul_ways, g_free);
+    g_clear_pointer(&job->matmul_variants, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
     g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);

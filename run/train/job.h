@@ -78,8 +78,8 @@ typedef struct {
     double targets;               /* places with a target, of all, as expected */
     RpTrainValidation evaluation; /* of eval.data; its dataset is %NULL without */
     RpNetworkOptions network;
-    char *matmul_library;     /* of a timing file: the network's; or %NULL */
-    RpMatmulWay *matmul_ways; /* the same */
+    char *matmul_library;             /* of a timing file: the network's; or %NULL */
+    RpMatmulVariant *matmul_variants; /* the same */
     RpProfile *profile;
     RpProfile *measured; /* as it was before heads were put where they run, and before host_slow */
     char *profile_json;  /* as it was measured or read: goes into the output directory */

@@ -356,7 +356,7 @@ tell_failure(RpTrainLoop *loop, GError **error)
 
 /* Where the machine has several memory nodes. */
 static void
-tell_nodes(const RpTrainJob *job, const RpHostStateNear *near)
+tell_nodes(const RpTrainJob *job, const RpHostStateNuma *near)
 {
     if (near->problem != NULL)
         rp_run_say(job->events, "warning",
@@ -385,7 +385,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     events->started(events->user_data, &outcome->pinned);
-    tell_nodes(job, rp_host_state_near(rp_trainer_host_state(loop.trainer)));
+    tell_nodes(job, rp_host_state_numa(rp_trainer_host_state(loop.trainer)));
     trained = run_steps(&loop, error);
     events->stopped(events->user_data);
     if (!trained)

@@ -41,7 +41,7 @@ training_bytes(const RpTrainJob *job)
 /* Memory within the limits of the run file and the system, beside training. @taken: training has taken
  * its memory. @limit: (out): the system's, if that is the lower one */
 static guint64
-room_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
+space_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
 {
     const guint64 asked = job->run->host_memory_bytes;
     const guint64 training = training_bytes(job);
@@ -59,12 +59,12 @@ room_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
 
 /* An automatic choice takes no more than there is. */
 static gboolean
-has_room(const RpTrainJob *job, gboolean taken)
+has_space(const RpTrainJob *job, gboolean taken)
 {
     g_auto(RpMemoryLimit) limit = {0};
     const guint64 bytes = copy_bytes(job);
 
-    return bytes + bytes / MARGIN_SHARE + MARGIN_BYTES <= room_bytes(job, taken, &limit);
+    return bytes + bytes / MARGIN_SHARE + MARGIN_BYTES <= space_bytes(job, taken, &limit);
 }
 
 gboolean
@@ -73,7 +73,7 @@ rp_train_saves_beside(const RpTrainJob *job, guint64 *bytes)
     const int beside = job->run->checkpoint.beside;
 
     *bytes = copy_bytes(job);
-    return beside == ALWAYS || (beside == AUTO && job->servers == NULL && has_room(job, FALSE));
+    return beside == ALWAYS || (beside == AUTO && job->servers == NULL && has_space(job, FALSE));
 }
 
 gboolean
@@ -81,12 +81,12 @@ rp_train_loop_check_beside(const RpTrainLoop *loop, GError **error)
 {
     g_auto(RpMemoryLimit) limit = {0};
     const guint64 bytes = copy_bytes(loop->job);
-    guint64 room;
+    guint64 space;
 
     if (loop->job->run->checkpoint.beside != ALWAYS)
         return TRUE;
-    room = room_bytes(loop->job, FALSE, &limit);
-    if (bytes <= room)
+    space = space_bytes(loop->job, FALSE, &limit);
+    if (bytes <= space)
         return TRUE;
     g_autofree char *what = limit.file != NULL ? rp_memory_limit_describe(&limit) : NULL;
 
@@ -94,7 +94,7 @@ rp_train_loop_check_beside(const RpTrainLoop *loop, GError **error)
                 "checkpoint.beside: a copy of weights and optimizer state needs %" G_GUINT64_FORMAT
                 " bytes of host memory, beside training there are %" G_GUINT64_FORMAT
                 "; the limit is %s: use checkpoint.beside: auto or false",
-                bytes, room, what != NULL ? what : "host_memory");
+                bytes, space, what != NULL ? what : "host_memory");
     return FALSE;
 }
 
@@ -111,10 +111,10 @@ rp_train_loop_take_beside(RpTrainLoop *loop, GError **error)
 
 /* Once a checkpoint is due and training has what it needs. */
 static gboolean
-find_room(RpTrainLoop *loop)
+find_space(RpTrainLoop *loop)
 {
     if (loop->beside == NULL && loop->job->run->checkpoint.beside == AUTO &&
-        has_room(loop->job, TRUE))
+        has_space(loop->job, TRUE))
         loop->beside = rp_checkpoint_beside_new(copy_bytes(loop->job), NULL);
     return loop->beside != NULL;
 }
@@ -125,7 +125,7 @@ begin_beside(RpTrainLoop *loop, const RpCheckpointOptions *options, const RpData
 {
     const gboolean alone = loop->job->servers == NULL; /* who finds room by itself */
 
-    return !loop->ending && (alone ? find_room(loop) : loop->beside != NULL) &&
+    return !loop->ending && (alone ? find_space(loop) : loop->beside != NULL) &&
            rp_checkpoint_beside_begin(loop->beside, options, loop->trainer, state);
 }
 

@@ -101,12 +101,13 @@ take_matmuls(RpTrainJob *job, const RpProfile *file, const char *path)
         return;
     }
     g_free(job->matmul_library);
-    g_free(job->matmul_ways);
+    g_free(job->matmul_variants);
     job->matmul_library = g_steal_pointer(&library);
-    job->matmul_ways = g_memdup2(file->matmul_ways, file->n_matmul_ways * sizeof(RpMatmulWay));
+    job->matmul_variants =
+        g_memdup2(file->matmul_variants, file->n_matmul_variants * sizeof(RpMatmulVariant));
     job->network.matmul_library = job->matmul_library;
-    job->network.matmul_ways = job->matmul_ways;
-    job->network.n_matmul_ways = file->n_matmul_ways;
+    job->network.matmul_variants = job->matmul_variants;
+    job->network.n_matmul_variants = file->n_matmul_variants;
 }
 
 /* The head's chunk of a timing file, where the run's own is to be chosen: times are with it, and a
@@ -177,8 +178,8 @@ predict_profile(RpTrainJob *job, GError **error)
         .sample_tokens = options->packed_tokens,
         .dtype = rp_dtype_name(options->dtype),
         .accumulate = options->half_sums ? "fp16" : "fp32",
-        .codes = options->codes.used,
-        .codes_head = options->codes.head,
+        .fp8 = options->fp8.used,
+        .fp8_head = options->fp8.head,
         .lora_rank = lora != NULL ? lora->rank : 0,
         .lora_targets = lora != NULL ? lora->targets : NULL,
         .base = lora != NULL ? rp_train_base_format(job->weights) : NULL,

@@ -69,13 +69,13 @@ typedef struct {
     gboolean sync;
     const char *dtype; /* as RpWorkload */
     const char *accumulate;
-    gboolean codes, codes_head; /* as RpWorkload */
+    gboolean fp8, fp8_head; /* as RpWorkload */
     guint lora_rank;
     char **lora_targets;
     const char *base;
     RpCostEstimate estimate; /* of the cost model's times */
     RpOptimizerMode optimizer;
-    RpOptimizerForm form;
+    RpStateFormat form;
     RpResidentChoice resident;
     RpSaveChoice save;
     RpSavedChoice saved; /* set by the advisor */

@@ -286,8 +286,7 @@ version_tells_of_gpu_code(void **state)
     assert_int_equal(run.code, 0);
     assert_true(strstr(run.out, "\nGPU code: CUDA 1") != NULL ||
                 strstr(run.out, "\nGPU code: not built in: ") != NULL);
-    assert_true(strstr(run.out, "not built in") == NULL ||
-                strstr(run.out, "docs/gpu.md") != NULL);
+    assert_true(strstr(run.out, "not built in") == NULL || strstr(run.out, "docs/gpu.md") != NULL);
 }
 
 /* The tokenizer comes when the model is open and none of its weights were loaded. */

@@ -589,7 +589,7 @@ scales_measured_kernels_to_other_cards(void **state)
 {
     static const struct {
         const char *gpu;
-        double matmul[2], half_matmul[2], codes[2], grouped[2], attention[2], backward[2];
+        double matmul[2], half_matmul[2], fp8[2], grouped[2], attention[2], backward[2];
         double memory[2];
     } rows[] = {
         {"rtx3090", {66, 71}, {122, 142}, {0, 0}, {62, 71}, {56, 71}, {41.5, 51}, {796, 870}},
@@ -624,8 +624,8 @@ scales_measured_kernels_to_other_cards(void **state)
 
             assert_true(near(wide.matmul / 1e12, rows[i].matmul[e], 0.01));
             assert_true(near(half.matmul / 1e12, rows[i].half_matmul[e], 0.01));
-            assert_true(rows[i].codes[e] > 0 ? near(wide.codes / 1e12, rows[i].codes[e], 0.01)
-                                             : wide.codes == 0);
+            assert_true(rows[i].fp8[e] > 0 ? near(wide.fp8 / 1e12, rows[i].fp8[e], 0.01)
+                                           : wide.fp8 == 0);
             assert_true(near(wide.grouped / 1e12, rows[i].grouped[e], 0.01));
             assert_true(near(wide.attention / 1e12, rows[i].attention[e], 0.01));
             assert_true(near(wide.attention_backward / 1e12, rows[i].backward[e], 0.01));
@@ -633,7 +633,7 @@ scales_measured_kernels_to_other_cards(void **state)
             assert_true(half.attention == wide.attention);
             /* weights' gradients have fp32 sums, and cuBLASLt has no fp8 with fp16 sums */
             assert_true(half.weights == wide.matmul && half.grouped_weights == wide.grouped);
-            assert_true(half.codes == wide.codes);
+            assert_true(half.fp8 == wide.fp8);
         }
     }
 }
@@ -654,11 +654,11 @@ static void
 expects_the_mean_of_slow_and_fast(void **state)
 {
     const RpWorkload plain = {.sequences = 4, .tokens_per_sequence = 2048};
-    RpWorkload codes = plain;
+    RpWorkload fp8 = plain;
 
-    codes.codes = TRUE;
+    fp8.fp8 = TRUE;
     for (guint i = 0; i < 2; i++) {
-        const RpWorkload workload = i == 0 ? plain : codes;
+        const RpWorkload workload = i == 0 ? plain : fp8;
         const double slow = (double)block_ns("rtx4090", workload, RP_COST_SLOW);
         const double fast = (double)block_ns("rtx4090", workload, RP_COST_FAST);
 
@@ -667,7 +667,7 @@ expects_the_mean_of_slow_and_fast(void **state)
             near((double)block_ns("rtx4090", workload, RP_COST_EXPECTED), (slow + fast) / 2, 1e-6));
     }
     const double times = (double)block_ns("rtx4090", plain, RP_COST_EXPECTED) /
-                         (double)block_ns("rtx4090", codes, RP_COST_EXPECTED);
+                         (double)block_ns("rtx4090", fp8, RP_COST_EXPECTED);
 
     assert_true(times > 1.4 && times < 2);
     assert_true(near((double)block_ns("h200", plain, RP_COST_SLOW),
@@ -690,7 +690,7 @@ model_ns(const RpModel *model, const RpGpu *gpu, RpWorkload workload)
 
 /* Each row is a combination that `train` takes: dtype, and sums of fewer bits. */
 static const struct {
-    const char *dtype, *plain, *codes;
+    const char *dtype, *plain, *fp8;
 } arithmetics[] = {{"bf16", "fp32", "fp32"},
                    {"bf16", "fp32", "fp16"},
                    {"fp16", "fp32", "fp32"},
@@ -715,15 +715,15 @@ fp8_is_never_slower_for_dense_models_from_a_billion_parameters(void **state)
                                        .accumulate = arithmetics[a].plain};
                 const gint64 plain_ns = model_ns(&models[m], &gpus[g], workload);
 
-                workload.codes = TRUE;
-                workload.accumulate = arithmetics[a].codes;
-                const gint64 codes_ns = model_ns(&models[m], &gpus[g], workload);
+                workload.fp8 = TRUE;
+                workload.accumulate = arithmetics[a].fp8;
+                const gint64 fp8_ns = model_ns(&models[m], &gpus[g], workload);
                 const gboolean may_lose =
                     models[m].experts > 1 || rp_model_parameters(&models[m]) < 1000000000;
-                if ((double)codes_ns > (double)plain_ns * (may_lose ? 1.06 : 1))
+                if ((double)fp8_ns > (double)plain_ns * (may_lose ? 1.06 : 1))
                     fail_msg("%s, %s, %s with %s sums: %+.1f %% in fp8", gpus[g].name,
-                             models[m].name, arithmetics[a].dtype, arithmetics[a].codes,
-                             100 * ((double)codes_ns / (double)plain_ns - 1));
+                             models[m].name, arithmetics[a].dtype, arithmetics[a].fp8,
+                             100 * ((double)fp8_ns / (double)plain_ns - 1));
             }
 }
 
@@ -747,29 +747,29 @@ fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast(void **state)
                                    .lora_targets = attention()};
             const double plain_ns = (double)model_ns(model, &gpus[g], workload);
 
-            workload.codes = TRUE;
-            workload.accumulate = arithmetics[a].codes;
-            const double codes_ns = (double)model_ns(model, &gpus[g], workload);
+            workload.fp8 = TRUE;
+            workload.accumulate = arithmetics[a].fp8;
+            const double fp8_ns = (double)model_ns(model, &gpus[g], workload);
             if (strcmp(arithmetics[a].plain, "fp16") == 0 &&
                 gpus[g].fp16_accumulate_tflops >= gpus[g].fp8_tflops)
-                assert_true(codes_ns > plain_ns && codes_ns < 1.15 * plain_ns);
+                assert_true(fp8_ns > plain_ns && fp8_ns < 1.15 * plain_ns);
             else
-                assert_true(codes_ns < plain_ns);
+                assert_true(fp8_ns < plain_ns);
         }
 }
 
 /* docs/fp8.md: whole runs on an H200 are 1.038 and, with the head in fp8, 1.059 times as fast with fast sums. */
 static void
-fast_sums_of_codes_gain_what_they_gained_on_an_h200(void **state)
+fast_sums_of_fp8_gain_what_they_gained_on_an_h200(void **state)
 {
     const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
-    RpWorkload workload = {.sequences = 8, .tokens_per_sequence = 2048, .codes = TRUE};
+    RpWorkload workload = {.sequences = 8, .tokens_per_sequence = 2048, .fp8 = TRUE};
 
     (void)state;
     for (guint head = 0; head < 2; head++) {
         const RpGpu *h200 = rp_gpu_find("h200", NULL);
 
-        workload.codes_head = head > 0;
+        workload.fp8_head = head > 0;
         workload.accumulate = "fp32";
         const double wide_ns = (double)model_ns(model, h200, workload);
         workload.accumulate = "fp16";
@@ -860,7 +860,7 @@ main(void)
         TEST(expects_the_mean_of_slow_and_fast),
         cmocka_unit_test(fp8_is_never_slower_for_dense_models_from_a_billion_parameters),
         cmocka_unit_test(fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast),
-        cmocka_unit_test(fast_sums_of_codes_gain_what_they_gained_on_an_h200),
+        cmocka_unit_test(fast_sums_of_fp8_gain_what_they_gained_on_an_h200),
         TEST(refuses_workloads_that_cannot_be_run),
         TEST(reproduces_the_papers_equations),
     };

@@ -50,7 +50,7 @@ nearest(const Format *format, double value)
 }
 
 static void
-widens_all_256_codes_exactly(void **state)
+widens_all_256_fp8_exactly(void **state)
 {
     for (guint f = 0; f < G_N_ELEMENTS(formats); f++) {
         for (guint code = 0; code < 256; code++) {
@@ -147,7 +147,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widens_all_256_codes_exactly),
+        cmocka_unit_test(widens_all_256_fp8_exactly),
         cmocka_unit_test(rounds_to_the_nearest_and_ties_to_even),
         cmocka_unit_test(keeps_what_is_too_large_and_breaks_what_is_broken),
         cmocka_unit_test(scales_the_largest_to_the_upper_half_of_the_range),

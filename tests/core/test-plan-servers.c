@@ -110,7 +110,7 @@ one_server_is_none(void **state)
         assert_int_equal(rp_plan_end_id(a), rp_plan_end_id(b));
         assert_int_equal(rp_plan_n_buffers(a), rp_plan_n_buffers(b));
         assert_int_equal(rp_plan_exchange(a).squares, RP_NONE);
-        assert_int_equal(rp_plan_exchange(a).room, RP_NONE);
+        assert_int_equal(rp_plan_exchange(a).space, RP_NONE);
         for (guint l = 0; l < rp_plan_n_layers(a); l++)
             assert_int_equal(rp_plan_layer(a, l)->reduced, RP_NONE);
         for (RpTaskId id = 0; id < rp_plan_end_id(a); id++) {

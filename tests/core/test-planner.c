@@ -527,7 +527,7 @@ steps_that_processors_bind_take_their_time(void **state)
     }
     /* all in fp32 the optimizer's rate has both in it */
     profile->cached_parameters_per_s[RP_UPDATE_ADAMW][RP_MOMENTS_FP32][0] = *rate;
-    options.form = RP_OPTIMIZER_FORM_FP32;
+    options.form = RP_STATE_FORMAT_FP32;
     g_autoptr(RpPlan) fp32 = make(profile, partition, &options, 2);
     assert_int_equal(sum_bytes(fp32, RP_TASK_OPTIMIZER_STEP, 0), 28 * parameters);
 }
@@ -617,7 +617,7 @@ frozen_weights_that_stay_go_up_once(void **state)
         for (guint l = 0; l < 10; l++) {
             profile->layers[l].upload_bytes = packed && l % 9 > 0 ? RP_MIB / 4 : 0;
             profile->layers[l].gradient_bytes = l % 9 > 0 ? 1 << 16 : 0;
-            frozen += rp_layer_home_bytes(&profile->layers[l]) - profile->layers[l].gradient_bytes;
+            frozen += rp_layer_host_bytes(&profile->layers[l]) - profile->layers[l].gradient_bytes;
         }
         g_autoptr(RpPlan) streamed = make(profile, partition, &options, 2);
         const guint64 least = rp_plan_arena_bytes(streamed, 0);

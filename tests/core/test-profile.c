@@ -241,9 +241,9 @@ typedef struct {
     const char *message; /* part of it */
 } BadInput;
 
-#define WAY(form, m, way)                                                                          \
+#define VARIANT(form, m, variant)                                                                  \
     "{\"form\":\"" form "\",\"m\":" m                                                              \
-    ",\"n\":2,\"k\":3,\"a\":\"bf16\",\"b\":\"bf16\",\"c\":\"fp32\",\"way\":" way "}"
+    ",\"n\":2,\"k\":3,\"a\":\"bf16\",\"b\":\"bf16\",\"c\":\"fp32\",\"way\":" variant "}"
 
 static const BadInput bad_inputs[] = {
     {"", RP_PROFILE_ERROR_SYNTAX, "line 1, column 1: expected a value, found the end"},
@@ -325,14 +325,14 @@ static const BadInput bad_inputs[] = {
      "matmuls.library: expected the name of a library, found"},
     {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":1}"), RP_PROFILE_ERROR_VALUE,
      "matmuls.ways: expected an array of shapes, found 1"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "1", "8") "]}"),
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "1", "8") "]}"),
      RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].way: expected a whole number from 1 to 7, found 8"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("TT", "1", "1") "]}"),
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("TT", "1", "1") "]}"),
      RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].form: expected one of \"NT\""},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "0", "1") "]}"),
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "0", "1") "]}"),
      RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].m"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" WAY("NT", "1", "1") "," WAY(
-         "NN", "1", "1") "," WAY("NT", "1", "2") "]}"),
+    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "1", "1") "," VARIANT(
+         "NN", "1", "1") "," VARIANT("NT", "1", "2") "]}"),
      RP_PROFILE_ERROR_VALUE, "matmuls.ways[2].m: expected each shape once, found 1"},
     {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
     {WITH_LAYERS("{\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
@@ -756,18 +756,18 @@ keeps_nanoseconds_and_rates_exactly(void **state)
 
 /* In a file, in a copy, and in a file of that. */
 static void
-keeps_ways_to_multiply(void **state)
+keeps_variants_to_multiply(void **state)
 {
     Fixture *f = *state;
-    const RpMatmulWay ways[] = {
-        {.form = 1, .a = 1, .b = 1, .c = 1, .m = 16384, .n = 2048, .k = 4096, .way = 3},
-        {.form = 0, .a = 3, .b = 3, .c = 1, .m = 1, .n = 2, .k = 3, .a_stride = 6, .way = 7},
-        {.form = 0, .a = 4, .b = 3, .c = 0, .m = 1, .n = 2, .k = 3, .bias = TRUE, .way = 1}};
+    const RpMatmulVariant variants[] = {
+        {.form = 1, .a = 1, .b = 1, .c = 1, .m = 16384, .n = 2048, .k = 4096, .variant = 3},
+        {.form = 0, .a = 3, .b = 3, .c = 1, .m = 1, .n = 2, .k = 3, .a_stride = 6, .variant = 7},
+        {.form = 0, .a = 4, .b = 3, .c = 0, .m = 1, .n = 2, .k = 3, .bias = TRUE, .variant = 1}};
     RpProfile *copy;
     char *again;
 
     f->profile = rp_profile_new(1);
-    rp_profile_set_matmuls(f->profile, "paper 1", ways, G_N_ELEMENTS(ways));
+    rp_profile_set_matmuls(f->profile, "paper 1", variants, G_N_ELEMENTS(variants));
     copy = rp_profile_copy(f->profile);
     f->text = rp_profile_to_json(copy);
     rp_profile_free(copy);
@@ -777,10 +777,10 @@ keeps_ways_to_multiply(void **state)
     assert_string_equal(again, f->text);
     g_free(again);
     assert_string_equal(f->other->matmul_library, "paper 1");
-    assert_int_equal(f->other->n_matmul_ways, G_N_ELEMENTS(ways));
-    for (guint i = 0; i < G_N_ELEMENTS(ways); i++) {
-        assert_true(rp_matmul_way_is_of(&f->other->matmul_ways[i], &ways[i]));
-        assert_int_equal(f->other->matmul_ways[i].way, ways[i].way);
+    assert_int_equal(f->other->n_matmul_variants, G_N_ELEMENTS(variants));
+    for (guint i = 0; i < G_N_ELEMENTS(variants); i++) {
+        assert_true(rp_matmul_variant_is_of(&f->other->matmul_variants[i], &variants[i]));
+        assert_int_equal(f->other->matmul_variants[i].variant, variants[i].variant);
     }
 }
 
@@ -965,7 +965,7 @@ main(void)
         TEST(reports_a_read_that_fails_midway),
         TEST(names_a_pointer_of_git_lfs),
         TEST(keeps_nanoseconds_and_rates_exactly),
-        TEST(keeps_ways_to_multiply),
+        TEST(keeps_variants_to_multiply),
         TEST(folds_equal_neighbours_only),
         TEST(reads_every_file_that_is_shipped),
         TEST(a_box_is_read_as_it_was_written),

@@ -112,10 +112,10 @@ rp_trainer_next_weight(const RpTrainer *trainer, guint weight)
     return trainer->numbers[weight].next;
 }
 
-RpOptimizerForm
+RpStateFormat
 rp_trainer_form(const RpTrainer *trainer)
 {
-    return RP_OPTIMIZER_FORM_FP32;
+    return RP_STATE_FORMAT_FP32;
 }
 
 /* The last servers have something of large weights alone. */

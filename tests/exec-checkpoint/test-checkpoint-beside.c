@@ -64,7 +64,7 @@ new_beside(CheckpointFixture *f)
 
     return rp_checkpoint_beside_new(
         rp_checkpoint_copy_bytes(rp_network_weights(network), rp_network_options(network)->dtype,
-                                 RP_OPTIMIZER_FORM_FP32, rp_trainer_is_async(f->trainer), 1),
+                                 RP_STATE_FORMAT_FP32, rp_trainer_is_async(f->trainer), 1),
         &f->error);
 }
 

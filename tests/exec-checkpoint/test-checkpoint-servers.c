@@ -51,7 +51,7 @@ save_beside(const RpCheckpointOptions *options, RpTrainer *trainer, guint n,
     g_auto(RpCheckpointWritten) written = {0};
     g_autoptr(RpCheckpointBeside) beside = rp_checkpoint_beside_new(
         rp_checkpoint_copy_bytes(rp_network_weights(network), rp_network_options(network)->dtype,
-                                 RP_OPTIMIZER_FORM_FP32, rp_trainer_is_async(trainer), n),
+                                 RP_STATE_FORMAT_FP32, rp_trainer_is_async(trainer), n),
         error);
 
     g_assert(beside != NULL && rp_checkpoint_beside_begin(beside, options, trainer, data));

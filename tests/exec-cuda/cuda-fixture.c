@@ -82,7 +82,7 @@ device_bytes(size_t bytes)
 }
 
 void *
-cuda_room(const Side *side, size_t n, size_t size)
+cuda_scratch(const Side *side, size_t n, size_t size)
 {
     return side->stream != NULL ? device_bytes((n + side->shift) * size) + side->shift * size
                                 : host_bytes(n * size);
@@ -91,13 +91,13 @@ cuda_room(const Side *side, size_t n, size_t size)
 void *
 cuda_copy_in(const Side *side, const void *data, size_t n, size_t size)
 {
-    void *room = cuda_room(side, n, size);
+    void *scratch = cuda_scratch(side, n, size);
 
     if (side->stream != NULL)
-        check_cuda(cudaMemcpy(room, data, n * size, cudaMemcpyHostToDevice), "cudaMemcpy");
+        check_cuda(cudaMemcpy(scratch, data, n * size, cudaMemcpyHostToDevice), "cudaMemcpy");
     else
-        memcpy(room, data, n * size);
-    return room;
+        memcpy(scratch, data, n * size);
+    return scratch;
 }
 
 void *
@@ -136,7 +136,7 @@ cuda_in(const Side *side, Array array)
 void *
 cuda_out(const Side *side, RpDtype dtype, size_t n)
 {
-    return cuda_room(side, n, rp_dtype_size(dtype));
+    return cuda_scratch(side, n, rp_dtype_size(dtype));
 }
 
 Array

@@ -45,7 +45,7 @@ int cuda_teardown(void **state);
 /* A copy of @n elements of @size bytes where @side computes, at multiples of @size. */
 void *cuda_copy_in(const Side *side, const void *data, size_t n, size_t size);
 /* Memory for them there, full of NaN. */
-void *cuda_room(const Side *side, size_t n, size_t size);
+void *cuda_scratch(const Side *side, size_t n, size_t size);
 /* Not shifted; NULL for nothing. */
 void *cuda_workspace(const Side *side, size_t bytes);
 /* Waits for the side's stream, whose failures fail the test; copies back. */

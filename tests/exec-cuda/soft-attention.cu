@@ -8,8 +8,8 @@ static void
 run(const RpAttentionArgs *args, const float *delta, bool backwards)
 {
     const auto thread = [](const RpAttentionArgs &some, const AttentionGrid &grid,
-                           const BackwardRoom &room, unsigned *numbers) {
-        differentiate_all<T, D>(some, grid, room, numbers, 0);
+                           const BackwardScratch &scratch, unsigned *numbers) {
+        differentiate_all<T, D>(some, grid, scratch, numbers, 0);
     };
 
     soft_run_blocks(args, delta, {KEYS, Shared<D>::BYTES, thread}, backwards);

@@ -11,7 +11,7 @@ struct SoftKernel {
     size_t keys; /* keys of a block */
     uint32_t shared_bytes;
     std::function<void(const RpAttentionArgs &args, const AttentionGrid &grid,
-                       const BackwardRoom &room, unsigned *numbers)>
+                       const BackwardScratch &scratch, unsigned *numbers)>
         run; /* by each thread */
 };
 

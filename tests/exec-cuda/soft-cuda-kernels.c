@@ -27,7 +27,7 @@ has_attention(RpAttentionChoice choice)
 }
 
 static gboolean
-check_codes(guint devices, GError **error)
+check_fp8(guint devices, GError **error)
 {
     return TRUE;
 }
@@ -48,7 +48,7 @@ rp_cuda_kernels(void)
 {
     static const RpKernels kernels = {.name = "soft-cuda",
                                       .has_attention = has_attention,
-                                      .check_codes = check_codes,
+                                      .check_fp8 = check_fp8,
                                       .check = check,
                                       RP_KERNELS(ENTRY, ENTRIES)};
 

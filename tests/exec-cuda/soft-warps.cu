@@ -224,7 +224,7 @@ soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKerne
 {
     std::vector<unsigned> counts(args->heads * args->tokens), numbers(1);
     std::vector<float> sums(args->heads * args->tokens * args->head_size, NAN);
-    const BackwardRoom room = {(float *)delta, counts.data(), numbers.data(), sums.data()};
+    const BackwardScratch scratch = {(float *)delta, counts.data(), numbers.data(), sums.data()};
     AttentionGrid grid = {};
 
     grid.heads = (unsigned)args->kv_heads;
@@ -235,7 +235,7 @@ soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKerne
     if (kernel.shared_bytes > MOST_BYTES)
         soft_fail("more shared memory than a card has");
     soft.shared_bytes = kernel.shared_bytes;
-    soft.kernel = [&] { kernel.run(*args, grid, room, numbers.data()); };
+    soft.kernel = [&] { kernel.run(*args, grid, scratch, numbers.data()); };
     for (unsigned number = 0; number < grid.units * grid.blocks; number++)
         run_block(number, backwards);
 }

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "exec/cuda/attention/ways.h"
+#include "exec/cuda/attention/variants.h"
 #include "exec/cuda/cudnn/cudnn.h"
 #include "exec/cuda/cudnn/parts.h"
 
@@ -14,7 +14,7 @@ typedef struct {
     float scale;                         /* 0: 1 / sqrt(D) */
     RpAttentionChoice forward, backward; /* on the device */
     size_t part_heads;                   /* not 0: heads at a time of backward by cuDNN */
-    guint way;                           /* not 0: backward by the variant before, where it can */
+    guint variant;                       /* not 0: backward by the variant before, where it can */
     gboolean columns; /* v, dq, dk and dv are those of two matrices of heads + 2 kv_heads a token */
 } Shape;
 
@@ -83,14 +83,15 @@ differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionAr
 static void
 differentiate(const Side *side, const Shape *shape, const RpAttentionArgs *args)
 {
-    if (side->stream == NULL || shape->way == 0 ||
-        !rp_cuda_backward_way_can((RpBackwardWay)(shape->way - 1), args)) {
+    if (side->stream == NULL || shape->variant == 0 ||
+        !rp_cuda_backward_variant_can((RpBackwardVariant)(shape->variant - 1), args)) {
         side->kernels->attention_backward(side->stream, args);
         return;
     }
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-    assert_int_equal(rp_cuda_attention_backward_by((RpBackwardWay)(shape->way - 1), args, NULL),
-                     cudaSuccess);
+    assert_int_equal(
+        rp_cuda_attention_backward_by((RpBackwardVariant)(shape->variant - 1), args, NULL),
+        cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -272,7 +273,7 @@ check_shapes(void **state)
             const Inputs inputs = random_inputs(&shape);
             const Results want = attend_on_host(&shape, &inputs);
 
-            for (shape.way = 0; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+            for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
                 const Results got = attend_on_device(&shape, &inputs, 0, 0);
                 const Results again = attend_on_device(&shape, &inputs, 0, 0);
 
@@ -292,7 +293,7 @@ attends_over_a_long_sequence(void **state)
         const Inputs inputs = random_inputs(&shape);
         const Results want = attend_on_host(&shape, &inputs);
 
-        for (shape.way = 0; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+        for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
             const Results got = attend_on_device(&shape, &inputs, 0, 0);
             const Results again = attend_on_device(&shape, &inputs, 0, 0);
 
@@ -374,7 +375,7 @@ differentiates_65536_tokens(void **state)
     Shape shape = {RP_DTYPE_BF16, 1, 1, 128, 0, 1, {65535}, 0};
     const Inputs inputs = random_inputs(&shape);
 
-    for (shape.way = 1; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+    for (shape.variant = 1; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
         const Results got = attend_on_device(&shape, &inputs, 0, 0);
         const Results again = attend_on_device(&shape, &inputs, 0, 0);
 
@@ -393,10 +394,11 @@ differentiates_more_heads_than_a_launch_has(void **state)
     const Inputs inputs = random_inputs(&shape);
     Results got;
 
-    shape.way = 1 + RP_BACKWARD_MMA;
+    shape.variant = 1 + RP_BACKWARD_MMA;
     got = attend_on_device(&shape, &inputs, 0, 0);
     for (size_t kv = 0; kv < shape.kv_heads; kv++) {
-        const Shape alone = {RP_DTYPE_BF16, 4, 1, 128, 300, 1, {30000}, 0, .way = shape.way};
+        const Shape alone = {RP_DTYPE_BF16,           4, 1, 128, 300, 1, {30000}, 0,
+                             .variant = shape.variant};
         const Inputs part = {heads_of(inputs.q, shape.heads, kv * 4, 4, tokens, row),
                              heads_of(inputs.k, shape.kv_heads, kv, 1, tokens, row),
                              heads_of(inputs.v, shape.kv_heads, kv, 1, tokens, row),
@@ -425,8 +427,8 @@ gives_the_same_bits_of_columns(void **state)
 
                 if (cudnn_too)
                     shape.forward = shape.backward = RP_ATTENTION_CUDNN;
-                for (shape.way = 0; shape.way <= (cudnn_too ? 0 : RP_N_BACKWARD_WAYS);
-                     shape.way++) {
+                for (shape.variant = 0; shape.variant <= (cudnn_too ? 0 : RP_N_BACKWARD_VARIANTS);
+                     shape.variant++) {
                     Results apart, columns;
 
                     shape.columns = FALSE;
@@ -508,7 +510,7 @@ gives_a_sequence_the_same_bits_alone_and_packed(void **state)
             Shape shape = {(RpDtype)dtype, 4, 2, sizes[i], 90, 4, {70, 1, 333, 128}, 0};
             const Inputs inputs = random_inputs(&shape);
 
-            for (shape.way = 1; shape.way <= RP_N_BACKWARD_WAYS; shape.way++) {
+            for (shape.variant = 1; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
                 const Results packed = attend_on_device(&shape, &inputs, 0, 0);
                 size_t first = 0;
 

@@ -74,7 +74,7 @@ tear_down(void **state)
 
 /* Device memory, all of it 0xff. */
 static void
-make_room(Fixture *f, gsize bytes)
+make_scratch(Fixture *f, gsize bytes)
 {
     check_cuda(cudaMalloc((void **)&f->device, bytes), "cudaMalloc");
     check_cuda(cudaMemset(f->device, 0xff, bytes), "cudaMemset");
@@ -162,7 +162,7 @@ make_values(Fixture *f, const Shape *shape)
     const guint32 infinity = infinity_of(shape->dtype);
 
     free_case(f);
-    make_room(f, (2 * GUARD + shape->shift + shape->n) * size);
+    make_scratch(f, (2 * GUARD + shape->shift + shape->n) * size);
     f->host = g_malloc(MAX(1, shape->n * size));
     for (gsize i = 0; i < shape->n; i++) {
         const guint32 bits = g_rand_int(f->rand);
@@ -376,24 +376,24 @@ leaves_the_flag_alone_where_all_are_numbers(void **state)
 static void
 check_fetch(Fixture *f, gsize n, gsize from, gsize to)
 {
-    const gsize room = 2 * FETCH_GUARD + n;
+    const gsize scratch = 2 * FETCH_GUARD + n;
     const gint32 *source;
     gint32 *got;
 
     free_case(f);
-    make_room(f, room * sizeof(gint32));
-    check_cuda(cudaHostAlloc((void **)&f->pinned, room * sizeof(gint32), cudaHostAllocDefault),
+    make_scratch(f, scratch * sizeof(gint32));
+    check_cuda(cudaHostAlloc((void **)&f->pinned, scratch * sizeof(gint32), cudaHostAllocDefault),
                "cudaHostAlloc");
-    for (gsize i = 0; i < room * sizeof(gint32); i++)
+    for (gsize i = 0; i < scratch * sizeof(gint32); i++)
         f->pinned[i] = (guint8)g_rand_int(f->rand);
     source = (const gint32 *)(void *)f->pinned + from;
     rp_cuda_kernels()->fetch(f->kernels,
                              &(RpFetchArgs){n, source, (gint32 *)(void *)f->device + to});
     finish(f);
-    f->host = g_malloc(room * sizeof(gint32));
-    copy_down(f->host, f->device, room * sizeof(gint32));
+    f->host = g_malloc(scratch * sizeof(gint32));
+    copy_down(f->host, f->device, scratch * sizeof(gint32));
     got = (gint32 *)(void *)f->host;
-    for (gsize i = 0; i < room; i++) {
+    for (gsize i = 0; i < scratch; i++) {
         const gint32 expected = i < to || i >= to + n ? -1 : source[i - to];
 
         if (got[i] != expected)
@@ -420,7 +420,7 @@ breaks_a_sum_whose_loss_is_no_number(void **state)
     static const double losses[] = {0, -1.5, 1e300, G_MINDOUBLE, INFINITY, -INFINITY, NAN};
     Fixture *f = *state;
 
-    make_room(f, 16);
+    make_scratch(f, 16);
     for (guint i = 0; i < G_N_ELEMENTS(losses); i++) {
         const float before[] = {-0.0f, 3};
         float after[2];

@@ -377,8 +377,8 @@ n_runs_of(guint devices, guint directions)
     return n;
 }
 
-#define WAY_UP (1 << UP)
-#define WAY_DOWN (1 << DOWN)
+#define DIRECTION_UP (1 << UP)
+#define DIRECTION_DOWN (1 << DOWN)
 
 static void
 one_gpu_is_measured_one_way_and_both_ways(void **state)
@@ -446,9 +446,9 @@ all_gpus_are_measured_together_although_fewer_share_a_root(void **state)
     assert_gb(links->all_h2d_bytes_per_s, 4 * 60);
     assert_gb(links->all_d2h_bytes_per_s, 4 * 60);
     assert_gb(links->all_both_bytes_per_s, 4 * 120);
-    assert_int_equal(n_runs_of(4, WAY_UP), 1);
-    assert_int_equal(n_runs_of(8, WAY_UP), 1);
-    assert_int_equal(n_runs_of(8, WAY_DOWN), 1);
+    assert_int_equal(n_runs_of(4, DIRECTION_UP), 1);
+    assert_int_equal(n_runs_of(8, DIRECTION_UP), 1);
+    assert_int_equal(n_runs_of(8, DIRECTION_DOWN), 1);
 }
 
 static void
@@ -482,9 +482,9 @@ measures_are_as_many_as_were_announced(void **state)
                 if (machine.runs[r].devices > 0)
                     assert_int_equal(n_runs_of(machine.runs[r].devices, machine.runs[r].directions),
                                      1);
-            assert_int_equal(n_runs_of(1, WAY_UP | WAY_DOWN), 1);
-            assert_int_equal(n_runs_of(gpus, WAY_UP | WAY_DOWN), 1);
-            assert_int_equal(n_runs_of(gpus, WAY_UP), 1);
+            assert_int_equal(n_runs_of(1, DIRECTION_UP | DIRECTION_DOWN), 1);
+            assert_int_equal(n_runs_of(gpus, DIRECTION_UP | DIRECTION_DOWN), 1);
+            assert_int_equal(n_runs_of(gpus, DIRECTION_UP), 1);
             assert_int_equal(machine.n_left, 0);
         }
 }

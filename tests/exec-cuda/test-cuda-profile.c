@@ -63,7 +63,7 @@ tear_down(void **state)
 
 /* One direction is no faster than both, and both are no faster than the sum of each by itself. */
 static void
-assert_both_ways(const char *who, double up, double down, double both)
+assert_both_directions(const char *who, double up, double down, double both)
 {
     print_message("           %s: %.2f GB/s up, %.2f down, %.2f both ways\n", who, up / 1e9,
                   down / 1e9, both / 1e9);
@@ -74,15 +74,15 @@ assert_both_ways(const char *who, double up, double down, double both)
 static void
 assert_links(const RpLinks *links, guint devices)
 {
-    assert_both_ways("one GPU", links->h2d_bytes_per_s, links->d2h_bytes_per_s,
-                     links->both_bytes_per_s);
+    assert_both_directions("one GPU", links->h2d_bytes_per_s, links->d2h_bytes_per_s,
+                           links->both_bytes_per_s);
     if (devices == 1) {
         assert_true(links->all_h2d_bytes_per_s == 0 && links->all_d2h_bytes_per_s == 0 &&
                     links->all_both_bytes_per_s == 0);
         return;
     }
-    assert_both_ways("all GPUs", links->all_h2d_bytes_per_s, links->all_d2h_bytes_per_s,
-                     links->all_both_bytes_per_s);
+    assert_both_directions("all GPUs", links->all_h2d_bytes_per_s, links->all_d2h_bytes_per_s,
+                           links->all_both_bytes_per_s);
     assert_true(links->all_h2d_bytes_per_s <= LEEWAY * devices * links->h2d_bytes_per_s);
     assert_true(links->all_d2h_bytes_per_s <= LEEWAY * devices * links->d2h_bytes_per_s);
 }

@@ -76,7 +76,7 @@ gates_forward_and_backward_in_place_or_not(void **state)
 
 /* Gate and up as columns of one matrix, forward in place or not, backward in place. */
 static void
-compute_joined_swiglu(const Side *side, const void *data, Outputs *outputs)
+compute_fused_swiglu(const Side *side, const void *data, Outputs *outputs)
 {
     const Inputs *inputs = data;
     const RpDtype dtype = inputs->a.dtype;
@@ -123,7 +123,7 @@ gates_columns_of_one_matrix(void **state)
                                    .c = cuda_random((RpDtype)dtype, n, 1),
                                    .row = shapes[s][1]};
 
-            cuda_hold_to_host(compute_joined_swiglu, &inputs, TRUE);
+            cuda_hold_to_host(compute_fused_swiglu, &inputs, TRUE);
             host_free_since(mark);
         }
     }

@@ -72,11 +72,11 @@ expands_every_format_to_the_bits_of_the_host(void **state)
 static void
 expands_every_scale_of_mxfp4_and_code_of_fp8(void **state)
 {
-    const RpLowbitShape many = {1, 255, 64}, codes = {1, 2, 128};
+    const RpLowbitShape many = {1, 255, 64}, quantized = {1, 2, 128};
     const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_MXFP4, many);
     Inputs inputs = {RP_LOWBIT_MXFP4, many, host_bytes(layout.total), {0}};
 
-    for (gsize i = 0; i < layout.bytes[RP_LOWBIT_CODES]; i++)
+    for (gsize i = 0; i < layout.bytes[RP_LOWBIT_QUANTIZED]; i++)
         inputs.packed[i] = (guint8)(i * 37);
     for (gsize i = 0; i < layout.bytes[RP_LOWBIT_SCALES]; i++)
         inputs.packed[layout.at[RP_LOWBIT_SCALES] + i] = (guint8)(i / 2);
@@ -87,17 +87,18 @@ expands_every_scale_of_mxfp4_and_code_of_fp8(void **state)
         cuda_hold_to_host(compute, &inputs, TRUE);
     }
 
-    const RpLowbitLayout small = rp_lowbit_layout(RP_LOWBIT_FP8, codes);
+    const RpLowbitLayout small = rp_lowbit_layout(RP_LOWBIT_FP8, quantized);
     const float scale = 0.3f;
     inputs.format = RP_LOWBIT_FP8;
-    inputs.shape = codes;
+    inputs.shape = quantized;
     inputs.packed = host_bytes(small.total);
     for (guint i = 0; i < 256; i++)
         inputs.packed[i] = (guint8)(i % 128 == 127 ? 0 : i); /* NaNs have no common bits */
     memcpy(inputs.packed + small.at[RP_LOWBIT_SCALES], &scale, sizeof scale);
     for (guint d = 0; d < RP_N_DTYPES; d++) {
         inputs.want = host_output((RpDtype)d, 256);
-        rp_lowbit_expand(RP_LOWBIT_FP8, codes, inputs.packed, (RpDtype)d, 0, 256, inputs.want.data);
+        rp_lowbit_expand(RP_LOWBIT_FP8, quantized, inputs.packed, (RpDtype)d, 0, 256,
+                         inputs.want.data);
         cuda_hold_to_host(compute, &inputs, TRUE);
     }
 }

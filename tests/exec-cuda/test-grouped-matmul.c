@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "exec/cuda/grouped/ways.h"
+#include "exec/cuda/grouped/variants.h"
 
 #define MOST_EXPERTS 40
 
@@ -24,15 +24,15 @@ typedef struct {
     RpGroupedMatmulArgs shape;
     gint32 offsets[MOST_EXPERTS + 1];
     Array a, b, c;
-    Array bias; /* nothing: none */
-    int way;    /* on the device, where it can; -1: as the table chooses */
+    Array bias;  /* nothing: none */
+    int variant; /* on the device, where it can; -1: as the table chooses */
 } Product;
 
 static Product
 make_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias)
 {
     const gboolean adds = shape.form == RP_MATMUL_TN;
-    Product product = {shape, .way = -1};
+    Product product = {shape, .variant = -1};
 
     for (guint e = 0; e < group->experts; e++)
         product.offsets[e + 1] = product.offsets[e] + group->rows[e];
@@ -68,9 +68,9 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
     args.c = args.accumulate ? cuda_in(side, inputs->c) : cuda_out(side, args.c_dtype, inputs->c.n);
     args.bias = inputs->bias.n > 0 ? cuda_in(side, inputs->bias) : NULL;
     args.workspace = cuda_workspace(side, side->kernels->grouped_matmul_workspace(&args));
-    if (side->stream != NULL && inputs->way >= 0 &&
-        rp_cuda_grouped_way_can((RpGroupedWay)inputs->way, &args))
-        assert_int_equal(rp_cuda_grouped_matmul_by((RpGroupedWay)inputs->way, &args, NULL),
+    if (side->stream != NULL && inputs->variant >= 0 &&
+        rp_cuda_grouped_variant_can((RpGroupedVariant)inputs->variant, &args))
+        assert_int_equal(rp_cuda_grouped_matmul_by((RpGroupedVariant)inputs->variant, &args, NULL),
                          cudaSuccess);
     else
         side->kernels->grouped_matmul(side->stream, &args);
@@ -81,12 +81,12 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
 }
 
 static void
-check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias, int way)
+check_product(RpGroupedMatmulArgs shape, const Groups *group, gboolean has_bias, int variant)
 {
     const guint mark = host_mark();
     Product inputs = make_product(shape, group, has_bias);
 
-    inputs.way = way;
+    inputs.variant = variant;
     cuda_hold_to_host(compute_product, &inputs, FALSE);
     host_free_since(mark);
 }
@@ -97,11 +97,11 @@ static void
 check_size(size_t n, size_t k, const Groups *group, int by)
 {
     for (guint i = 0; i < 3 * RP_N_DTYPES * 2 * 4; i++) {
-        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const RpMatmulLayout form = (RpMatmulLayout)(i % 3);
         const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
-        const guint way = i / 18;
+        const guint variant = i / 18;
 
-        if ((form == RP_MATMUL_TN && way == 3) || (by >= 0 && in == RP_DTYPE_FP32))
+        if ((form == RP_MATMUL_TN && variant == 3) || (by >= 0 && in == RP_DTYPE_FP32))
             continue;
         check_product((RpGroupedMatmulArgs){.form = form,
                                             .m = k,
@@ -110,9 +110,9 @@ check_size(size_t n, size_t k, const Groups *group, int by)
                                             .a_dtype = in,
                                             .b_dtype = in,
                                             .c_dtype = i / 9 % 2 ? in : RP_DTYPE_FP32,
-                                            .accumulate = way == 1 || way == 2,
-                                            .scale = way == 2 ? -0.75f : 0},
-                      group, way == 3, by);
+                                            .accumulate = variant == 1 || variant == 2,
+                                            .scale = variant == 2 ? -0.75f : 0},
+                      group, variant == 3, by);
     }
 }
 
@@ -140,7 +140,7 @@ multiplies_sizes_of_tensor_cores(void **state)
 /* ---- one kernel variant, a test's state ---- */
 
 static int
-way_of(void **state)
+variant_of(void **state)
 {
     return *(const int *)*state;
 }
@@ -152,7 +152,7 @@ multiplies_every_storage(void **state)
 
     for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
         for (size_t g = 0; g < G_N_ELEMENTS(groups); g++)
-            check_size(sizes[s][0], sizes[s][1], &groups[g], way_of(state));
+            check_size(sizes[s][0], sizes[s][1], &groups[g], variant_of(state));
 }
 
 /* More tiles than blocks at a time, in more than one swath. */
@@ -162,7 +162,7 @@ multiplies_many_tiles(void **state)
     static const Groups many = {4, {1500, 0, 2100, 700}};
 
     for (guint form = 0; form < 3; form++)
-        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)form,
+        check_product((RpGroupedMatmulArgs){.form = (RpMatmulLayout)form,
                                             .m = 1032,
                                             .n = 1544,
                                             .k = 200,
@@ -170,14 +170,14 @@ multiplies_many_tiles(void **state)
                                             .b_dtype = RP_DTYPE_BF16,
                                             .c_dtype = RP_DTYPE_FP32,
                                             .accumulate = form == RP_MATMUL_TN},
-                      &many, FALSE, way_of(state));
+                      &many, FALSE, variant_of(state));
 }
 
 static void
 adds_up_in_fp16_as_closely_as_fp16_can(void **state)
 {
     for (guint i = 0; i < 2 * G_N_ELEMENTS(groups) * 3; i++)
-        check_product((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 2),
+        check_product((RpGroupedMatmulArgs){.form = (RpMatmulLayout)(i % 2),
                                             .n = 264,
                                             .k = 520,
                                             .a_dtype = RP_DTYPE_FP16,
@@ -185,7 +185,7 @@ adds_up_in_fp16_as_closely_as_fp16_can(void **state)
                                             .c_dtype = RP_DTYPE_FP16,
                                             .accumulate = i / 2 % 3 == 1,
                                             .half_sums = TRUE},
-                      &groups[i / 6], i / 2 % 3 == 2, way_of(state));
+                      &groups[i / 6], i / 2 % 3 == 2, variant_of(state));
 }
 
 /* -1, 0 and 1: their sums are whole numbers that fp32 has, in any order. */
@@ -202,7 +202,7 @@ make_whole(Array array)
 
 /* No rounding hides a row or a column that is not the right one. */
 static void
-check_whole_numbers(RpGroupedMatmulArgs shape, const Groups *group, int way)
+check_whole_numbers(RpGroupedMatmulArgs shape, const Groups *group, int variant)
 {
     const Side host = {rp_host_kernels(), NULL, 0};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -211,7 +211,7 @@ check_whole_numbers(RpGroupedMatmulArgs shape, const Groups *group, int way)
     Outputs want = {0};
     Outputs got = {0};
 
-    inputs.way = way;
+    inputs.variant = variant;
     make_whole(inputs.a);
     make_whole(inputs.b);
     make_whole(inputs.c);
@@ -220,7 +220,8 @@ check_whole_numbers(RpGroupedMatmulArgs shape, const Groups *group, int way)
     for (size_t i = 0; i < inputs.c.n; i++)
         if (!(host_value(got.arrays[0], i) == host_value(want.arrays[0], i)))
             fail_msg("%s, form %d, %s, %zu x %zu, row %zu, column %zu: %g, expected %g",
-                     way >= 0 ? rp_cuda_grouped_way_name((RpGroupedWay)way) : "chosen",
+                     variant >= 0 ? rp_cuda_grouped_variant_name((RpGroupedVariant)variant)
+                                  : "chosen",
                      (int)shape.form, rp_dtype_name(shape.a_dtype), shape.n, shape.k, i / shape.n,
                      i % shape.n, host_value(got.arrays[0], i), host_value(want.arrays[0], i));
     host_free_since(mark);
@@ -235,14 +236,14 @@ adds_whole_numbers_up_without_an_error(void **state)
     for (guint i = 0; i < n; i++) {
         const size_t *size = sizes[i / 9 % G_N_ELEMENTS(sizes)];
 
-        check_whole_numbers((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
+        check_whole_numbers((RpGroupedMatmulArgs){.form = (RpMatmulLayout)(i % 3),
                                                   .m = size[1],
                                                   .n = size[0],
                                                   .k = size[1],
                                                   .a_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
                                                   .b_dtype = (RpDtype)(i / 3 % RP_N_DTYPES),
                                                   .accumulate = i % 2},
-                            &groups[i / 9 / G_N_ELEMENTS(sizes)], way_of(state));
+                            &groups[i / 9 / G_N_ELEMENTS(sizes)], variant_of(state));
     }
 }
 
@@ -251,11 +252,11 @@ adds_whole_numbers_up_without_an_error(void **state)
 static void
 gives_the_same_bits_at_any_depth(void **state)
 {
-    static const RpGroupedWay ways[] = {RP_GROUPED_128X128, RP_GROUPED_128X128_DEEP};
+    static const RpGroupedVariant variants[] = {RP_GROUPED_128X128, RP_GROUPED_128X128_DEEP};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
 
     for (guint i = 0; i < 3 * G_N_ELEMENTS(groups); i++) {
-        const RpGroupedMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+        const RpGroupedMatmulArgs shape = {.form = (RpMatmulLayout)(i % 3),
                                            .m = 328,
                                            .n = 264,
                                            .k = 328,
@@ -268,7 +269,7 @@ gives_the_same_bits_at_any_depth(void **state)
         Outputs sums[2] = {0};
 
         for (guint deep = 0; deep < 2; deep++) {
-            inputs.way = (int)ways[deep];
+            inputs.variant = (int)variants[deep];
             compute_product(&device, &inputs, &sums[deep]);
         }
         assert_memory_equal(sums[0].arrays[0].data, sums[1].arrays[0].data,
@@ -299,7 +300,7 @@ refuses_storages_that_differ(void **state)
     rp_assert_error_message_contains(error, "grouped matmul");
 }
 
-#define OF_WAY(f)                                                                                  \
+#define OF_VARIANT(f)                                                                              \
     {                                                                                              \
 #f, f, cuda_setup, cuda_teardown                                                           \
     }
@@ -307,26 +308,26 @@ refuses_storages_that_differ(void **state)
 int
 main(void)
 {
-    static const struct CMUnitTest of_way[] = {
-        OF_WAY(adds_whole_numbers_up_without_an_error), OF_WAY(multiplies_every_storage),
-        OF_WAY(multiplies_many_tiles), OF_WAY(adds_up_in_fp16_as_closely_as_fp16_can)};
-    struct CMUnitTest tests[4 + RP_N_GROUPED_WAYS * G_N_ELEMENTS(of_way)] = {
+    static const struct CMUnitTest of_variant[] = {
+        OF_VARIANT(adds_whole_numbers_up_without_an_error), OF_VARIANT(multiplies_every_storage),
+        OF_VARIANT(multiplies_many_tiles), OF_VARIANT(adds_up_in_fp16_as_closely_as_fp16_can)};
+    struct CMUnitTest tests[4 + RP_N_GROUPED_VARIANTS * G_N_ELEMENTS(of_variant)] = {
         cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
         cuda_test(multiplies_sizes_of_tensor_cores),
         cuda_test(gives_the_same_bits_at_any_depth),
         cuda_test(refuses_storages_that_differ),
     };
-    int ways[RP_N_GROUPED_WAYS];
+    int variants[RP_N_GROUPED_VARIANTS];
 
-    for (int way = 0; way < RP_N_GROUPED_WAYS; way++) {
-        ways[way] = way;
-        for (guint i = 0; i < G_N_ELEMENTS(of_way); i++) {
-            struct CMUnitTest *test = &tests[4 + (guint)way * G_N_ELEMENTS(of_way) + i];
+    for (int variant = 0; variant < RP_N_GROUPED_VARIANTS; variant++) {
+        variants[variant] = variant;
+        for (guint i = 0; i < G_N_ELEMENTS(of_variant); i++) {
+            struct CMUnitTest *test = &tests[4 + (guint)variant * G_N_ELEMENTS(of_variant) + i];
 
-            *test = of_way[i];
-            test->name = g_strdup_printf("%s_by_%s", of_way[i].name,
-                                         rp_cuda_grouped_way_name((RpGroupedWay)way));
-            test->initial_state = &ways[way];
+            *test = of_variant[i];
+            test->name = g_strdup_printf("%s_by_%s", of_variant[i].name,
+                                         rp_cuda_grouped_variant_name((RpGroupedVariant)variant));
+            test->initial_state = &variants[variant];
         }
     }
     if (!cuda_available())

@@ -29,7 +29,7 @@ static guint8 *
 long_array(const Side *side, const guint16 *bands, size_t columns)
 {
     const size_t bytes = BAND * columns * sizeof *bands;
-    guint8 *array = cuda_room(side, MANY_ROWS * columns, sizeof *bands);
+    guint8 *array = cuda_scratch(side, MANY_ROWS * columns, sizeof *bands);
 
     assert_int_equal(cudaMemset(array, 0, MANY_ROWS * columns * sizeof *bands), cudaSuccess);
     assert_int_equal(cudaMemcpy(array, bands, bytes, cudaMemcpyHostToDevice), cudaSuccess);
@@ -80,7 +80,7 @@ multiply_on_host(RpMatmulArgs *args)
 
 /* Tokens are rows of A and of C. */
 static void
-check_long_rows(RpMatmulForm form, size_t n, size_t k)
+check_long_rows(RpMatmulLayout form, size_t n, size_t k)
 {
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
     g_autofree guint16 *a = g_new(guint16, 2 * BAND * k), *b = g_new(guint16, n * k);
@@ -94,7 +94,7 @@ check_long_rows(RpMatmulForm form, size_t n, size_t k)
     args.m = MANY_ROWS;
     args.a = long_array(&device, a, k);
     args.b = cuda_copy_in(&device, b, n * k, sizeof *b);
-    args.c = cuda_room(&device, MANY_ROWS * n, sizeof *want);
+    args.c = cuda_scratch(&device, MANY_ROWS * n, sizeof *want);
     args.workspace = cuda_workspace(&device, device.kernels->matmul_workspace(&args));
     device.kernels->matmul(device.stream, &args);
     check_rows(&device, args.c, want, n);
@@ -129,7 +129,7 @@ check_long_sums(size_t m, size_t n)
 }
 
 static gboolean
-has_room(void)
+has_scratch(void)
 {
     size_t free_bytes = 0, total_bytes;
 
@@ -140,15 +140,15 @@ has_room(void)
 static void
 multiplies_inputs_of_more_than_two_to_the_31(void **state)
 {
-    if (!has_room())
+    if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NT, NARROW, WIDE);
 }
 
 static void
-multiplies_turned_inputs_of_more_than_two_to_the_31(void **state)
+multiplies_transposed_inputs_of_more_than_two_to_the_31(void **state)
 {
-    if (!has_room())
+    if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NN, NARROW, WIDE);
 }
@@ -156,7 +156,7 @@ multiplies_turned_inputs_of_more_than_two_to_the_31(void **state)
 static void
 multiplies_to_outputs_of_more_than_two_to_the_31(void **state)
 {
-    if (!has_room())
+    if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NT, WIDE, NARROW);
 }
@@ -164,7 +164,7 @@ multiplies_to_outputs_of_more_than_two_to_the_31(void **state)
 static void
 sums_over_inputs_of_more_than_two_to_the_31(void **state)
 {
-    if (!has_room())
+    if (!has_scratch())
         skip();
     check_long_sums(WIDE, NARROW);
 }
@@ -172,7 +172,7 @@ sums_over_inputs_of_more_than_two_to_the_31(void **state)
 static void
 sums_over_gradients_of_more_than_two_to_the_31(void **state)
 {
-    if (!has_room())
+    if (!has_scratch())
         skip();
     check_long_sums(NARROW, WIDE);
 }
@@ -182,7 +182,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cuda_test(multiplies_inputs_of_more_than_two_to_the_31),
-        cuda_test(multiplies_turned_inputs_of_more_than_two_to_the_31),
+        cuda_test(multiplies_transposed_inputs_of_more_than_two_to_the_31),
         cuda_test(multiplies_to_outputs_of_more_than_two_to_the_31),
         cuda_test(sums_over_inputs_of_more_than_two_to_the_31),
         cuda_test(sums_over_gradients_of_more_than_two_to_the_31),

@@ -50,7 +50,8 @@ compute_product(const Side *side, const void *data, Outputs *outputs)
 }
 
 static void
-check_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, const size_t size[3])
+check_product(RpMatmulLayout form, RpDtype in, RpDtype out, gboolean accumulate,
+              const size_t size[3])
 {
     const RpMatmulArgs shape = {.form = form,
                                 .m = size[0],
@@ -74,7 +75,7 @@ static void
 check_products(const size_t size[3])
 {
     for (guint i = 0; i < 3 * RP_N_DTYPES * 4; i++) {
-        const RpMatmulForm form = (RpMatmulForm)(i % 3);
+        const RpMatmulLayout form = (RpMatmulLayout)(i % 3);
         const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
         const RpDtype out = i / 9 % 2 ? in : RP_DTYPE_FP32;
 
@@ -113,7 +114,7 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
         for (guint i = 0; i < 3 * RP_N_DTYPES * 4; i++) {
             const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
             const RpDtype out = i / 9 % 2 ? in : RP_DTYPE_FP32;
-            const RpMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+            const RpMatmulArgs shape = {.form = (RpMatmulLayout)(i % 3),
                                         .m = sizes[s][0],
                                         .n = sizes[s][1],
                                         .k = sizes[s][2],
@@ -134,19 +135,19 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
 
 /* Runs cuBLASLt's other proposals; beyond the last one it is the first again. */
 static void
-multiplies_in_other_ways(void **state)
+multiplies_in_other_variants(void **state)
 {
     static const size_t size[3] = {512, 384, 640};
 
     for (guint form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
-        for (guint way = 0; way <= RP_MATMUL_MOST_WAYS; way++) {
+        for (guint variant = 0; variant <= RP_MATMUL_MAX_VARIANTS; variant++) {
             const guint mark = host_mark();
             const gboolean adds = form == RP_MATMUL_TN;
-            const RpMatmulArgs shape = {.form = (RpMatmulForm)form,
+            const RpMatmulArgs shape = {.form = (RpMatmulLayout)form,
                                         .m = size[0],
                                         .n = size[1],
                                         .k = size[2],
-                                        .way = (uint8_t)way,
+                                        .variant = (uint8_t)variant,
                                         .a_dtype = RP_DTYPE_BF16,
                                         .b_dtype = RP_DTYPE_BF16,
                                         .c_dtype = adds ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
@@ -171,7 +172,7 @@ multiplies_columns_of_wider_matrices(void **state)
         for (guint i = 0; i < 3 * RP_N_DTYPES * 8; i++) {
             const RpDtype dtype = (RpDtype)(i / 3 % RP_N_DTYPES);
             const guint gaps = i / 9;
-            RpMatmulArgs shape = {.form = (RpMatmulForm)(i % 3),
+            RpMatmulArgs shape = {.form = (RpMatmulLayout)(i % 3),
                                   .m = sizes[s][0],
                                   .n = sizes[s][1],
                                   .k = sizes[s][2],
@@ -239,7 +240,8 @@ multiplies_nothing(void **state)
 }
 
 static Product
-half_product(RpMatmulForm form, RpDtype in, RpDtype out, gboolean accumulate, const size_t size[3])
+half_product(RpMatmulLayout form, RpDtype in, RpDtype out, gboolean accumulate,
+             const size_t size[3])
 {
     const RpMatmulArgs shape = {.form = form,
                                 .m = size[0],
@@ -265,7 +267,7 @@ adds_biases_up_in_fp16_as_closely_as_fp16_can(void **state)
 {
     for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
         for (guint form = 0; form < 3; form++) {
-            Product inputs = half_product((RpMatmulForm)form, RP_DTYPE_FP16, RP_DTYPE_FP16, FALSE,
+            Product inputs = half_product((RpMatmulLayout)form, RP_DTYPE_FP16, RP_DTYPE_FP16, FALSE,
                                           half_sizes[s]);
 
             inputs.bias = host_random(RP_DTYPE_FP16, inputs.shape.n, 1);
@@ -279,8 +281,8 @@ adds_up_in_fp16_as_closely_as_fp16_can(void **state)
 {
     for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
         for (guint i = 0; i < 6; i++) {
-            const Product inputs = half_product((RpMatmulForm)(i % 3), RP_DTYPE_FP16, RP_DTYPE_FP16,
-                                                i / 3 == 1, half_sizes[s]);
+            const Product inputs = half_product((RpMatmulLayout)(i % 3), RP_DTYPE_FP16,
+                                                RP_DTYPE_FP16, i / 3 == 1, half_sizes[s]);
 
             cuda_hold_to_host(compute_product, &inputs, FALSE);
         }
@@ -320,8 +322,8 @@ adds_whole_numbers_up_in_fp16_without_an_error(void **state)
 
     for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
         for (guint i = 0; i < 6; i++) {
-            const Product inputs = half_product((RpMatmulForm)(i % 3), RP_DTYPE_FP16, RP_DTYPE_FP16,
-                                                i / 3 == 1, half_sizes[s]);
+            const Product inputs = half_product((RpMatmulLayout)(i % 3), RP_DTYPE_FP16,
+                                                RP_DTYPE_FP16, i / 3 == 1, half_sizes[s]);
             Outputs want = {0};
             Outputs got = {0};
 
@@ -348,12 +350,12 @@ adds_the_bias_of_each_call_and_of_none(void **state)
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes) * 3 * RP_N_DTYPES * 3; i++) {
         const RpDtype in = (RpDtype)(i / 3 % RP_N_DTYPES);
-        const guint way = i / 9 % 3; /* C as A and B, fp32, fp16 sums */
-        const RpDtype out = way == 1 ? RP_DTYPE_FP32 : in;
+        const guint variant = i / 9 % 3; /* C as A and B, fp32, fp16 sums */
+        const RpDtype out = variant == 1 ? RP_DTYPE_FP32 : in;
         const guint mark = host_mark();
-        Product inputs = half_product((RpMatmulForm)(i % 3), in, out, FALSE, sizes[i / 27]);
+        Product inputs = half_product((RpMatmulLayout)(i % 3), in, out, FALSE, sizes[i / 27]);
 
-        inputs.shape.half_sums = way == 2;
+        inputs.shape.half_sums = variant == 2;
         inputs.workspace = workspace;
         make_whole(inputs.a);
         make_whole(inputs.b);
@@ -386,8 +388,8 @@ lets_half_sums_change_no_bit_of_other_storages(void **state)
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
 
     for (guint i = 0; i < 3 * G_N_ELEMENTS(storages); i++) {
-        Product inputs =
-            half_product((RpMatmulForm)(i % 3), storages[i / 3][0], storages[i / 3][1], TRUE, size);
+        Product inputs = half_product((RpMatmulLayout)(i % 3), storages[i / 3][0],
+                                      storages[i / 3][1], TRUE, size);
         Outputs with = {0};
         Outputs without = {0};
 
@@ -425,9 +427,9 @@ names_the_mixture_that_it_cannot_multiply_and_tells_once(void **state)
                                .m = 8,
                                .n = 16,
                                .k = 24,
-                               .a = cuda_room(&side, 24 * 8, 2),
-                               .b = cuda_room(&side, 24 * 16, 2),
-                               .c = cuda_room(&side, 8 * 16, 4),
+                               .a = cuda_scratch(&side, 24 * 8, 2),
+                               .b = cuda_scratch(&side, 24 * 16, 2),
+                               .c = cuda_scratch(&side, 8 * 16, 4),
                                .a_dtype = RP_DTYPE_BF16,
                                .b_dtype = RP_DTYPE_FP16,
                                .workspace = cuda_workspace(&side, 32 << 20)};
@@ -496,7 +498,7 @@ main(void)
         cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
         cuda_test(adds_the_bias_of_each_call_and_of_none),
         cuda_test(adds_to_residuals),
-        cuda_test(multiplies_in_other_ways),
+        cuda_test(multiplies_in_other_variants),
         cuda_test(multiplies_columns_of_wider_matrices),
         cuda_test(multiplies_nothing),
         cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),

@@ -2,19 +2,19 @@
 
 #include <math.h>
 
-static const RpDtype codes[] = {RP_DTYPE_E4M3, RP_DTYPE_E5M2};
+static const RpDtype quantized[] = {RP_DTYPE_E4M3, RP_DTYPE_E5M2};
 
 typedef struct {
     Array x;
     RpDtype code;
     size_t rows, columns;
-    guint8 *codes, *turned; /* the host's results */
+    guint8 *quantized, *transposed; /* the host's results */
     float largest, scale;
 } Quantised;
 
 /* Host memory for the fp8 values of @x. */
 static Quantised
-room_for(Array x, RpDtype code, size_t rows, size_t columns)
+scratch_for(Array x, RpDtype code, size_t rows, size_t columns)
 {
     return (Quantised){x, code, rows, columns, host_bytes(x.n), host_bytes(x.n), 0, 0};
 }
@@ -25,26 +25,26 @@ quantise(const Side *side, Quantised *q, gboolean both)
 {
     const float zero = 0;
     float *largest = cuda_copy_in(side, &zero, 1, sizeof zero);
-    guint8 *rows = cuda_room(side, q->x.n, 1), *turned = cuda_room(side, q->x.n, 1);
+    guint8 *rows = cuda_scratch(side, q->x.n, 1), *transposed = cuda_scratch(side, q->x.n, 1);
     RpQuantiseArgs args = {.dtype = q->x.dtype,
                            .code = q->code,
                            .rows = q->rows,
                            .columns = q->columns,
                            .x = cuda_in(side, q->x),
                            .largest = largest,
-                           .codes = both ? rows : NULL,
-                           .turned = turned,
-                           .scale = cuda_room(side, 1, sizeof(float))};
+                           .quantized = both ? rows : NULL,
+                           .transposed = transposed,
+                           .scale = cuda_scratch(side, 1, sizeof(float))};
 
     side->kernels->largest(side->stream, &(RpLargestArgs){q->x.dtype, q->x.n, args.x, largest});
     side->kernels->quantise(side->stream, &args);
     if (!both) {
-        args.codes = rows;
-        args.turned = NULL;
+        args.quantized = rows;
+        args.transposed = NULL;
         side->kernels->quantise(side->stream, &args);
     }
-    cuda_copy_out(side, rows, q->codes, q->x.n);
-    cuda_copy_out(side, turned, q->turned, q->x.n);
+    cuda_copy_out(side, rows, q->quantized, q->x.n);
+    cuda_copy_out(side, transposed, q->transposed, q->x.n);
     cuda_copy_out(side, largest, &q->largest, sizeof q->largest);
     cuda_copy_out(side, args.scale, &q->scale, sizeof q->scale);
 }
@@ -54,18 +54,18 @@ static void
 hold_to_host(Array x, RpDtype code, size_t rows, size_t columns)
 {
     const Side host = {rp_host_kernels(), NULL, 0};
-    Quantised want = room_for(x, code, rows, columns);
+    Quantised want = scratch_for(x, code, rows, columns);
 
     quantise(&host, &want, TRUE);
-    for (guint way = 0; way < 3; way++) {
-        const Side device = {rp_cuda_kernels(), cuda_stream(), way == 2};
-        Quantised got = room_for(x, code, rows, columns);
+    for (guint variant = 0; variant < 3; variant++) {
+        const Side device = {rp_cuda_kernels(), cuda_stream(), variant == 2};
+        Quantised got = scratch_for(x, code, rows, columns);
 
-        quantise(&device, &got, way != 1);
+        quantise(&device, &got, variant != 1);
         assert_memory_equal(&got.largest, &want.largest, sizeof(float));
         assert_memory_equal(&got.scale, &want.scale, sizeof(float));
-        assert_memory_equal(got.codes, want.codes, x.n);
-        assert_memory_equal(got.turned, want.turned, x.n);
+        assert_memory_equal(got.quantized, want.quantized, x.n);
+        assert_memory_equal(got.transposed, want.transposed, x.n);
     }
 }
 
@@ -80,7 +80,7 @@ quantises_to_the_bits_of_the_host(void **state)
         const guint mark = host_mark();
 
         hold_to_host(cuda_random((RpDtype)(i / 2 % RP_N_DTYPES), shape[0] * shape[1], 0.01),
-                     codes[i % 2], shape[0], shape[1]);
+                     quantized[i % 2], shape[0], shape[1]);
         host_free_since(mark);
     }
 }
@@ -96,7 +96,7 @@ rounds_every_bf16_as_the_host_does(void **state)
 
             for (guint bits = 0; bits < 1 << 16; bits++)
                 ((guint16 *)x.data)[bits] = (guint16)((bits & 0x7fff) <= largest ? bits : 0);
-            hold_to_host(x, codes[i], 256, 256);
+            hold_to_host(x, quantized[i], 256, 256);
             host_free_since(mark);
         }
     }
@@ -114,15 +114,15 @@ keeps_zeros_and_breaks_what_is_broken_as_the_host_does(void **state)
         ((float *)x.data)[7] = broken[i / 2];
         if (broken[i / 2] == 0)
             memset(x.data, 0, x.n * sizeof(float));
-        hold_to_host(x, codes[i % 2], 160, 48);
+        hold_to_host(x, quantized[i % 2], 160, 48);
     }
 }
 
 /* Compares the amax that a kernel recorded of its output with that of the output itself: y of a norm and dx of its
  * backward, dx of q/k norm and rope, y, d_gate, d_up and the product of SwiGLU. */
 static void
-assert_noted(const Side *side, RpDtype dtype, const void *x, size_t n, const float *noted,
-             const char *what)
+assert_amax(const Side *side, RpDtype dtype, const void *x, size_t n, const float *amax,
+            const char *what)
 {
     const float zero = 0;
     float *largest = cuda_copy_in(side, &zero, 1, sizeof zero);
@@ -130,7 +130,7 @@ assert_noted(const Side *side, RpDtype dtype, const void *x, size_t n, const flo
 
     side->kernels->largest(side->stream, &(RpLargestArgs){dtype, n, x, largest});
     cuda_copy_out(side, largest, &want, sizeof want);
-    cuda_copy_out(side, noted, &got, sizeof got);
+    cuda_copy_out(side, amax, &got, sizeof got);
     if (!(want > 0 && want == got))
         fail_msg("%s in %s: %.9g was noted, %.9g is there", what, rp_dtype_name(dtype), (double)got,
                  (double)want);
@@ -140,7 +140,7 @@ static void
 note_norms(const Side *side, RpDtype dtype, size_t rows, size_t n)
 {
     const float zeros[3] = {0};
-    float *noted = cuda_copy_in(side, zeros, 3, sizeof *zeros);
+    float *amax = cuda_copy_in(side, zeros, 3, sizeof *zeros);
     g_autofree float *weights = g_new0(float, n);
     RpRmsnormArgs args = {.dtype = dtype,
                           .rows = rows,
@@ -153,21 +153,21 @@ note_norms(const Side *side, RpDtype dtype, size_t rows, size_t n)
                           .dy = cuda_in(side, cuda_random(dtype, rows * n, 1)),
                           .dx = cuda_out(side, dtype, rows * n),
                           .d_weight = cuda_copy_in(side, weights, n, sizeof(float)),
-                          .largest = noted};
+                          .largest = amax};
 
     side->kernels->rmsnorm_forward(side->stream, &args);
-    assert_noted(side, dtype, args.y, rows * n, noted, "rmsnorm");
-    args.largest = noted + 1;
+    assert_amax(side, dtype, args.y, rows * n, amax, "rmsnorm");
+    args.largest = amax + 1;
     args.workspace = cuda_workspace(side, side->kernels->rmsnorm_backward_workspace(&args));
     side->kernels->rmsnorm_backward(side->stream, &args);
-    assert_noted(side, dtype, args.dx, rows * n, noted + 1, "rmsnorm backward");
+    assert_amax(side, dtype, args.dx, rows * n, amax + 1, "rmsnorm backward");
 }
 
 static void
 note_swiglu(const Side *side, RpDtype dtype, size_t n)
 {
     const float zeros[4] = {0};
-    float *noted = cuda_copy_in(side, zeros, 4, sizeof *zeros);
+    float *amax = cuda_copy_in(side, zeros, 4, sizeof *zeros);
     RpSwigluArgs args = {.dtype = dtype,
                          .n = n,
                          .gate = cuda_in(side, cuda_random(dtype, n, 2)),
@@ -177,17 +177,17 @@ note_swiglu(const Side *side, RpDtype dtype, size_t n)
                          .d_gate = cuda_out(side, dtype, n),
                          .d_up = cuda_out(side, dtype, n),
                          .product = cuda_out(side, dtype, n),
-                         .largest = noted};
+                         .largest = amax};
 
     side->kernels->swiglu_forward(side->stream, &args);
-    assert_noted(side, dtype, args.y, n, noted, "swiglu");
-    args.largest = noted + 1;
-    args.d_gate_largest = noted + 2;
-    args.d_up_largest = noted + 3;
+    assert_amax(side, dtype, args.y, n, amax, "swiglu");
+    args.largest = amax + 1;
+    args.d_gate_largest = amax + 2;
+    args.d_up_largest = amax + 3;
     side->kernels->swiglu_backward(side->stream, &args);
-    assert_noted(side, dtype, args.product, n, noted + 1, "product of swiglu backward");
-    assert_noted(side, dtype, args.d_gate, n, noted + 2, "d gate");
-    assert_noted(side, dtype, args.d_up, n, noted + 3, "d up");
+    assert_amax(side, dtype, args.product, n, amax + 1, "product of swiglu backward");
+    assert_amax(side, dtype, args.d_gate, n, amax + 2, "d gate");
+    assert_amax(side, dtype, args.d_up, n, amax + 3, "d up");
 }
 
 static void
@@ -195,7 +195,7 @@ note_norm_rope(const Side *side, RpDtype dtype, size_t tokens, size_t heads, siz
 {
     const size_t n = tokens * heads * size;
     const float zero = 0;
-    float *noted = cuda_copy_in(side, &zero, 1, sizeof zero);
+    float *amax = cuda_copy_in(side, &zero, 1, sizeof zero);
     g_autofree gint32 *positions = g_new0(gint32, tokens);
     g_autofree float *weights = g_new0(float, size);
     const Array table = host_random(RP_DTYPE_FP32, size / 2, 1);
@@ -214,12 +214,12 @@ note_norm_rope(const Side *side, RpDtype dtype, size_t tokens, size_t heads, siz
                            .dy = cuda_in(side, cuda_random(dtype, n, 1)),
                            .dx = cuda_out(side, dtype, n),
                            .d_weight = cuda_copy_in(side, weights, size, sizeof(float)),
-                           .largest = noted};
+                           .largest = amax};
 
     side->kernels->norm_rope_forward(side->stream, &args);
     args.workspace = cuda_workspace(side, side->kernels->norm_rope_backward_workspace(&args));
     side->kernels->norm_rope_backward(side->stream, &args);
-    assert_noted(side, dtype, args.dx, n, noted, "norm and rope backward");
+    assert_amax(side, dtype, args.dx, n, amax, "norm and rope backward");
 }
 
 static void
@@ -253,8 +253,8 @@ multiply(const Side *side, const Product *of)
 {
     RpMatmulArgs args = of->shape;
 
-    args.a = cuda_copy_in(side, of->a.codes, of->a.x.n, 1);
-    args.b = cuda_copy_in(side, of->b.codes, of->b.x.n, 1);
+    args.a = cuda_copy_in(side, of->a.quantized, of->a.x.n, 1);
+    args.b = cuda_copy_in(side, of->b.quantized, of->b.x.n, 1);
     args.c = cuda_in(side, of->c);
     args.bias = of->bias.n > 0 ? cuda_in(side, of->bias) : NULL;
     args.a_scale = cuda_copy_in(side, &of->a.scale, 1, sizeof(float));
@@ -295,8 +295,8 @@ product_of(const size_t size[3], RpDtype a, RpDtype b, RpDtype c)
                   .a_dtype = a,
                   .b_dtype = b,
                   .c_dtype = c},
-        .a = room_for(cuda_random(RP_DTYPE_BF16, size[0] * size[2], 0.5), a, size[0], size[2]),
-        .b = room_for(cuda_random(RP_DTYPE_BF16, size[1] * size[2], 0.1), b, size[1], size[2]),
+        .a = scratch_for(cuda_random(RP_DTYPE_BF16, size[0] * size[2], 0.5), a, size[0], size[2]),
+        .b = scratch_for(cuda_random(RP_DTYPE_BF16, size[1] * size[2], 0.1), b, size[1], size[2]),
         .c = cuda_random(c, size[0] * size[1], 1)};
 
     quantise(&host, &of.a, TRUE);
@@ -306,20 +306,20 @@ product_of(const size_t size[3], RpDtype a, RpDtype b, RpDtype c)
 
 /* Forward (e4m3, e4m3), input gradients (e5m2, e4m3), weights' gradients (e5m2, e4m3, += fp32). */
 static void
-multiplies_codes_as_the_host_does(void **state)
+multiplies_fp8_as_the_host_does(void **state)
 {
     static const size_t sizes[][3] = {
         {16, 16, 16}, {48, 272, 160}, {272, 32, 1040}, {512, 2048, 2048}, {256, 256, 6144}};
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes) * 2 * 3 * RP_N_DTYPES; i++) {
-        const guint way = i / 2 % 3; /* plain, +=, with a bias */
+        const guint variant = i / 2 % 3; /* plain, +=, with a bias */
         const RpDtype c = (RpDtype)(i / 6 % RP_N_DTYPES);
         const size_t *size = sizes[i / 6 / RP_N_DTYPES];
         const guint mark = host_mark();
-        Product of = product_of(size, codes[i % 2], RP_DTYPE_E4M3, c);
+        Product of = product_of(size, quantized[i % 2], RP_DTYPE_E4M3, c);
 
-        of.shape.accumulate = way == 1;
-        if (way == 2)
+        of.shape.accumulate = variant == 1;
+        if (variant == 2)
             of.bias = host_random(c, size[1], 1);
         check_product(&of);
         of.shape.half_sums = TRUE;
@@ -330,19 +330,19 @@ multiplies_codes_as_the_host_does(void **state)
 
 /* Weights' gradients of e4m3 and, as B, of e5m2. */
 static void
-multiplies_every_pair_of_codes_but_two_of_e5m2(void **state)
+multiplies_every_pair_of_fp8_but_two_of_e5m2(void **state)
 {
     static const size_t size[3] = {272, 144, 528};
-    const Product ways[] = {product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E4M3, RP_DTYPE_FP32),
-                            product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E5M2, RP_DTYPE_FP32),
-                            product_of(size, RP_DTYPE_E5M2, RP_DTYPE_E4M3, RP_DTYPE_FP32)};
+    const Product variants[] = {product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E4M3, RP_DTYPE_FP32),
+                                product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E5M2, RP_DTYPE_FP32),
+                                product_of(size, RP_DTYPE_E5M2, RP_DTYPE_E4M3, RP_DTYPE_FP32)};
 
-    for (guint i = 0; i < G_N_ELEMENTS(ways); i++)
-        check_product(&ways[i]);
+    for (guint i = 0; i < G_N_ELEMENTS(variants); i++)
+        check_product(&variants[i]);
 }
 
 static void
-names_codes_that_it_cannot_multiply(void **state)
+names_fp8_that_it_cannot_multiply(void **state)
 {
     static const size_t size[3] = {16, 16, 16};
     const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -379,9 +379,9 @@ main(void)
         cuda_test(notes_the_largest_of_what_kernels_make),
     };
     const struct CMUnitTest of_units[] = {
-        cuda_test(multiplies_codes_as_the_host_does),
-        cuda_test(multiplies_every_pair_of_codes_but_two_of_e5m2),
-        cuda_test(names_codes_that_it_cannot_multiply),
+        cuda_test(multiplies_fp8_as_the_host_does),
+        cuda_test(multiplies_every_pair_of_fp8_but_two_of_e5m2),
+        cuda_test(names_fp8_that_it_cannot_multiply),
     };
 
     if (!cuda_available())

@@ -85,9 +85,9 @@ check_size(RpDtype dtype, size_t rows, size_t n)
     const guint mark = host_mark();
     Inputs inputs = make_inputs(dtype, rows, n);
 
-    for (guint way = 0; way < 4; way++) {
-        inputs.residual = way & 1;
-        inputs.in_place = way >> 1;
+    for (guint variant = 0; variant < 4; variant++) {
+        inputs.residual = variant & 1;
+        inputs.in_place = variant >> 1;
         cuda_hold_to_host(compute_forward, &inputs, TRUE);
         cuda_hold_to_host(compute_backward, &inputs, TRUE);
     }

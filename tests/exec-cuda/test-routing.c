@@ -111,7 +111,7 @@ compute_route(const Side *side, const void *data, Outputs *outputs)
                         .choices = inputs->shape.choices,
                         .among_chosen = inputs->form & 1,
                         .logits = cuda_in(side, inputs->arrays[0]),
-                        .chosen = cuda_room(side, R, sizeof(int32_t)),
+                        .chosen = cuda_scratch(side, R, sizeof(int32_t)),
                         .weights = cuda_out(side, inputs->dtype, R),
                         .d_weights = cuda_in(side, inputs->arrays[1])};
 
@@ -154,8 +154,8 @@ compute_balance(const Side *side, const void *data, Outputs *outputs)
                           .chosen = in(side, inputs->chosen, rows_of(inputs)),
                           .counts_before = in(side, inputs->offsets, E),
                           .sums_before = cuda_in(side, inputs->arrays[2]),
-                          .counts = cuda_room(side, E, sizeof(int32_t)),
-                          .sums = cuda_room(side, E, sizeof(float))};
+                          .counts = cuda_scratch(side, E, sizeof(int32_t)),
+                          .sums = cuda_scratch(side, E, sizeof(float))};
     RpBalanceLossArgs loss = {.experts = E,
                               .layers = 3,
                               .sequences = sequences,
@@ -163,8 +163,8 @@ compute_balance(const Side *side, const void *data, Outputs *outputs)
                               .counts = args.counts,
                               .sums = args.sums,
                               .scale = (float)T * (float)T,
-                              .loss = cuda_room(side, 1, sizeof(double)),
-                              .d_sums = cuda_room(side, E, sizeof(float))};
+                              .loss = cuda_scratch(side, 1, sizeof(double)),
+                              .d_sums = cuda_scratch(side, E, sizeof(float))};
     RpRouteArgs route = {.dtype = inputs->dtype,
                          .tokens = T,
                          .experts = E,
@@ -238,8 +238,8 @@ chooses_nans_first(void **state)
                               .experts = 8,
                               .choices = 8,
                               .logits = cuda_copy_in(&side, logits, 8, sizeof *logits),
-                              .chosen = cuda_room(&side, 8, sizeof(int32_t)),
-                              .weights = cuda_room(&side, 8, sizeof(float))};
+                              .chosen = cuda_scratch(&side, 8, sizeof(int32_t)),
+                              .weights = cuda_scratch(&side, 8, sizeof(float))};
 
     side.kernels->route_forward(side.stream, &args);
     assert_integers(&side, args.chosen, want, 8);
@@ -257,9 +257,9 @@ compute_sort(const Side *side, const void *data, Outputs *outputs)
                            .experts = E,
                            .choices = inputs->shape.choices,
                            .chosen = in(side, inputs->chosen, R),
-                           .offsets = cuda_room(side, E + 1, sizeof(int32_t)),
-                           .rows = cuda_room(side, R, sizeof(int32_t)),
-                           .assigned = cuda_room(side, R, sizeof(int32_t))};
+                           .offsets = cuda_scratch(side, E + 1, sizeof(int32_t)),
+                           .rows = cuda_scratch(side, R, sizeof(int32_t)),
+                           .assigned = cuda_scratch(side, R, sizeof(int32_t))};
 
     args.workspace = cuda_workspace(side, side->kernels->sort_rows_workspace(&args));
     side->kernels->sort_rows(side->stream, &args);
@@ -418,8 +418,8 @@ passes_gradients_up_to_the_limit(void **state)
                                   .assigned = in(&side, &assigned, 1),
                                   .weights = cuda_copy_in(&side, &weight, 1, sizeof weight),
                                   .g = cuda_copy_in(&side, g, 7, sizeof *g),
-                                  .dz = cuda_room(&side, 14, sizeof *z),
-                                  .d_weights = cuda_room(&side, 1, sizeof(float))};
+                                  .dz = cuda_scratch(&side, 14, sizeof *z),
+                                  .d_weights = cuda_scratch(&side, 1, sizeof(float))};
 
     side.kernels->expert_glu_backward(side.stream, &args);
     cuda_copy_out(&side, args.dz, dz, sizeof dz);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 void
-reference_matmul(RpMatmulForm form, size_t m, size_t n, size_t k, const double *a, const double *b,
-                 double *c, gboolean accumulate)
+reference_matmul(RpMatmulLayout form, size_t m, size_t n, size_t k, const double *a,
+                 const double *b, double *c, gboolean accumulate)
 {
     for (size_t i = 0; i < m; i++) {
         for (size_t j = 0; j < n; j++) {

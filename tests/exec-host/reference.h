@@ -7,7 +7,7 @@
 #include "exec/kernels/kernels.h"
 
 /* c = A B, or += if @accumulate */
-void reference_matmul(RpMatmulForm form, size_t m, size_t n, size_t k, const double *a,
+void reference_matmul(RpMatmulLayout form, size_t m, size_t n, size_t k, const double *a,
                       const double *b, double *c, gboolean accumulate);
 
 void reference_rmsnorm(size_t rows, size_t n, double epsilon, const double *s, const double *weight,

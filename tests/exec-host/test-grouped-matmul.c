@@ -94,14 +94,14 @@ multiplies_the_rows_of_each_expert_by_its_matrix(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(groups) * G_N_ELEMENTS(sizes) * 3; i++) {
         const size_t *size = sizes[i / 3 % G_N_ELEMENTS(sizes)];
 
-        for (guint way = 0; way < 4; way++)
-            check((RpGroupedMatmulArgs){.form = (RpMatmulForm)(i % 3),
+        for (guint variant = 0; variant < 4; variant++)
+            check((RpGroupedMatmulArgs){.form = (RpMatmulLayout)(i % 3),
                                         .m = size[1],
                                         .n = size[0],
                                         .k = size[1],
-                                        .accumulate = way % 2 == 1,
-                                        .scale = way / 2 ? -0.75f : 0},
-                  groups[i / 3 / G_N_ELEMENTS(sizes)], way == 0 && i % 3 != RP_MATMUL_TN);
+                                        .accumulate = variant % 2 == 1,
+                                        .scale = variant / 2 ? -0.75f : 0},
+                  groups[i / 3 / G_N_ELEMENTS(sizes)], variant == 0 && i % 3 != RP_MATMUL_TN);
     }
 }
 
@@ -110,7 +110,7 @@ multiplies_every_mixture_of_storages(void **state)
 {
     for (guint form = 0; form < 3; form++)
         for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++)
-            check((RpGroupedMatmulArgs){.form = (RpMatmulForm)form,
+            check((RpGroupedMatmulArgs){.form = (RpMatmulLayout)form,
                                         .m = 13,
                                         .n = 261,
                                         .k = 13,
@@ -134,7 +134,7 @@ gives_an_expert_with_every_row_the_bits_of_a_matmul(void **state)
         const Array c = host_output(RP_DTYPE_BF16, rows * n);
         const Array d = host_output(RP_DTYPE_BF16, rows * n);
         gint32 offsets[EXPERTS + 1];
-        RpGroupedMatmulArgs grouped = {(RpMatmulForm)form,
+        RpGroupedMatmulArgs grouped = {(RpMatmulLayout)form,
                                        set_offsets(groups[1], offsets),
                                        EXPERTS,
                                        0,
@@ -147,7 +147,7 @@ gives_an_expert_with_every_row_the_bits_of_a_matmul(void **state)
                                        .a_dtype = RP_DTYPE_BF16,
                                        .b_dtype = RP_DTYPE_BF16,
                                        .c_dtype = RP_DTYPE_BF16};
-        RpMatmulArgs one = {(RpMatmulForm)form,
+        RpMatmulArgs one = {(RpMatmulLayout)form,
                             rows,
                             n,
                             k,

@@ -1,7 +1,7 @@
 #include "tests/exec-host/host-fixture.h"
 #include "tests/exec-host/reference.h"
 
-static const RpMatmulForm forms[] = {RP_MATMUL_NT, RP_MATMUL_NN, RP_MATMUL_TN};
+static const RpMatmulLayout forms[] = {RP_MATMUL_NT, RP_MATMUL_NN, RP_MATMUL_TN};
 
 static void
 check_matmul(RpMatmulArgs args, gboolean has_bias, gboolean has_residual)
@@ -37,13 +37,13 @@ multiplies_in_every_form_and_size(void **state)
 
     for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++)
-            for (guint way = 0; way < 6; way++)
+            for (guint variant = 0; variant < 6; variant++)
                 check_matmul((RpMatmulArgs){.form = forms[f],
                                             .m = sizes[s][0],
                                             .n = sizes[s][1],
                                             .k = sizes[s][2],
-                                            .accumulate = way == 1 || way == 5},
-                             way == 2 || way > 3, way == 3 || way == 4);
+                                            .accumulate = variant == 1 || variant == 5},
+                             variant == 2 || variant > 3, variant == 3 || variant == 4);
 }
 
 static void
@@ -110,7 +110,7 @@ copy_columns(RpDtype dtype, size_t rows, size_t n, Array from, size_t from_strid
 /* A, B and C in columns of wider matrices: the product of the same rows without the values between
  * them, which stay as they are. */
 static void
-check_columns(RpMatmulForm form, RpDtype dtype, const size_t size[3], guint kind)
+check_columns(RpMatmulLayout form, RpDtype dtype, const size_t size[3], guint kind)
 {
     const RpKernels *kernels = rp_host_kernels();
     const size_t m = size[0], n = size[1], k = size[2];

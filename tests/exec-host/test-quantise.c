@@ -4,13 +4,13 @@
 
 #include "core/base/fp8.h"
 
-static const RpDtype codes[] = {RP_DTYPE_E4M3, RP_DTYPE_E5M2};
+static const RpDtype quantized[] = {RP_DTYPE_E4M3, RP_DTYPE_E5M2};
 static const size_t shapes[][2] = {{1, 1}, {3, 5}, {64, 64}, {17, 130}, {129, 63}, {16, 1040}};
 
 typedef struct {
     RpDtype code;
     size_t rows, columns;
-    guint8 *codes, *turned;
+    guint8 *quantized, *transposed;
     float scale;
 } Quantised;
 
@@ -21,8 +21,9 @@ quantise(Array x, RpDtype code, size_t rows, size_t columns)
     float largest = 0;
 
     rp_host_kernels()->largest(NULL, &(RpLargestArgs){x.dtype, x.n, x.data, &largest});
-    rp_host_kernels()->quantise(NULL, &(RpQuantiseArgs){x.dtype, code, rows, columns, x.data,
-                                                        &largest, q.codes, q.turned, &q.scale});
+    rp_host_kernels()->quantise(NULL,
+                                &(RpQuantiseArgs){x.dtype, code, rows, columns, x.data, &largest,
+                                                  q.quantized, q.transposed, &q.scale});
     return q;
 }
 
@@ -31,7 +32,7 @@ value_at(const Quantised *q, size_t i)
 {
     float value;
 
-    rp_dtype_to_float(q->code, q->codes + i, &value, 1);
+    rp_dtype_to_float(q->code, q->quantized + i, &value, 1);
     return (double)value * (double)q->scale;
 }
 
@@ -43,7 +44,7 @@ keeps_values_to_half_a_unit_both_ways(void **state)
         for (guint i = 0; i < 2 * G_N_ELEMENTS(shapes); i++) {
             const size_t *shape = shapes[i / 2];
             const Array x = host_random((RpDtype)dtype, shape[0] * shape[1], 3e-3);
-            const Quantised q = quantise(x, codes[i % 2], shape[0], shape[1]);
+            const Quantised q = quantise(x, quantized[i % 2], shape[0], shape[1]);
             const double unit = q.code == RP_DTYPE_E4M3 ? 0x1p-4 : 0x1p-3;
             const double least = (double)q.scale * (q.code == RP_DTYPE_E4M3 ? 0x1p-10 : 0x1p-17);
 
@@ -52,7 +53,7 @@ keeps_values_to_half_a_unit_both_ways(void **state)
 
                 assert_true(fabs(value_at(&q, at) - x.values[at]) <=
                             unit * fabs(x.values[at]) + least);
-                assert_int_equal(q.turned[column * shape[0] + row], q.codes[at]);
+                assert_int_equal(q.transposed[column * shape[0] + row], q.quantized[at]);
             }
         }
     }
@@ -66,7 +67,7 @@ uses_the_range_of_the_format(void **state)
     for (guint i = 0; i < 2; i++) {
         for (int exponent = -20; exponent < 20; exponent++) {
             const Array x = host_random(RP_DTYPE_BF16, 1000, ldexp(1, exponent));
-            const Quantised q = quantise(x, codes[i], 10, 100);
+            const Quantised q = quantise(x, quantized[i], 10, 100);
             double most = 0;
 
             for (size_t at = 0; at < x.n; at++)
@@ -87,15 +88,15 @@ keeps_zeros_and_breaks_what_is_broken(void **state)
 
         for (guint b = 0; b < G_N_ELEMENTS(broken); b++) {
             ((float *)x.data)[77] = broken[b];
-            q = quantise(x, codes[i], 16, 16);
+            q = quantise(x, quantized[i], 16, 16);
             for (size_t at = 0; at < x.n; at++)
                 assert_int_equal(!isnan(value_at(&q, at)), at != 77);
         }
         memset(x.data, 0, 256 * sizeof(float));
-        q = quantise(x, codes[i], 16, 16);
+        q = quantise(x, quantized[i], 16, 16);
         assert_true(q.scale == 1);
         for (size_t at = 0; at < x.n; at++)
-            assert_int_equal(q.codes[at], 0);
+            assert_int_equal(q.quantized[at], 0);
     }
 }
 
@@ -122,13 +123,13 @@ finds_the_largest_wherever_it_is(void **state)
 }
 
 static void
-assert_noted(Array x, float noted)
+assert_amax(Array x, float amax)
 {
     double largest = 0;
 
     for (size_t i = 0; i < x.n; i++)
         largest = fmax(largest, fabs(host_value(x, i)));
-    assert_true(largest > 0 && (double)noted == largest);
+    assert_true(largest > 0 && (double)amax == largest);
 }
 
 /* Tests norms and SwiGLU; CUDA's test has all kernels. */
@@ -143,7 +144,7 @@ notes_the_largest_of_what_kernels_make(void **state)
         const Array y = host_output(dtype, all), d_gate = host_output(dtype, all);
         const Array d_up = host_output(dtype, all), rstd = host_output(RP_DTYPE_FP32, rows);
         const Array sums = host_random(RP_DTYPE_FP32, n, 1);
-        float noted[6] = {0};
+        float amax[6] = {0};
         RpRmsnormArgs norm = {.dtype = dtype,
                               .rows = rows,
                               .n = n,
@@ -154,7 +155,7 @@ notes_the_largest_of_what_kernels_make(void **state)
                               .dy = other.data,
                               .dx = d_up.data,
                               .d_weight = sums.data,
-                              .largest = &noted[0]};
+                              .largest = &amax[0]};
         RpSwigluArgs swiglu = {.dtype = dtype,
                                .n = all,
                                .gate = x.data,
@@ -164,23 +165,23 @@ notes_the_largest_of_what_kernels_make(void **state)
                                .d_gate = d_gate.data,
                                .d_up = d_up.data,
                                .product = y.data,
-                               .largest = &noted[2],
-                               .d_gate_largest = &noted[3],
-                               .d_up_largest = &noted[4]};
+                               .largest = &amax[2],
+                               .d_gate_largest = &amax[3],
+                               .d_up_largest = &amax[4]};
 
         rp_host_kernels()->rmsnorm_forward(NULL, &norm);
-        assert_noted(y, noted[0]);
-        norm.largest = &noted[1];
+        assert_amax(y, amax[0]);
+        norm.largest = &amax[1];
         norm.workspace = host_workspace(rp_host_kernels()->rmsnorm_backward_workspace(&norm));
         rp_host_kernels()->rmsnorm_backward(NULL, &norm);
-        assert_noted(d_up, noted[1]);
+        assert_amax(d_up, amax[1]);
         rp_host_kernels()->swiglu_backward(NULL, &swiglu);
-        assert_noted(y, noted[2]);
-        assert_noted(d_gate, noted[3]);
-        assert_noted(d_up, noted[4]);
-        swiglu.largest = &noted[5];
+        assert_amax(y, amax[2]);
+        assert_amax(d_gate, amax[3]);
+        assert_amax(d_up, amax[4]);
+        swiglu.largest = &amax[5];
         rp_host_kernels()->swiglu_forward(NULL, &swiglu);
-        assert_noted(y, noted[5]);
+        assert_amax(y, amax[5]);
     }
 }
 
@@ -192,11 +193,11 @@ multiplies_codes_as_the_values_that_they_are(void **state)
 
     for (guint i = 0; i < G_N_ELEMENTS(sizes) * 3 * 2 * RP_N_DTYPES; i++) {
         const size_t m = sizes[i % 3][0], n = sizes[i % 3][1], k = sizes[i % 3][2];
-        const guint way = i / 3 % 3; /* plain, +=, with a bias */
+        const guint variant = i / 3 % 3; /* plain, +=, with a bias */
         const RpDtype out = (RpDtype)(i / 18);
         const guint mark = host_mark();
         const Quantised a =
-            quantise(host_random(RP_DTYPE_BF16, m * k, 0.5), codes[i / 9 % 2], m, k);
+            quantise(host_random(RP_DTYPE_BF16, m * k, 0.5), quantized[i / 9 % 2], m, k);
         const Quantised b = quantise(host_random(RP_DTYPE_BF16, n * k, 2), RP_DTYPE_E4M3, n, k);
         const Array c = host_random(out, m * n, 1), bias = host_random(out, n, 1);
         double *want = host_doubles(m * n);
@@ -204,19 +205,19 @@ multiplies_codes_as_the_values_that_they_are(void **state)
                              .m = m,
                              .n = n,
                              .k = k,
-                             .a = a.codes,
-                             .b = b.codes,
+                             .a = a.quantized,
+                             .b = b.quantized,
                              .c = c.data,
-                             .bias = way == 2 ? bias.data : NULL,
+                             .bias = variant == 2 ? bias.data : NULL,
                              .a_dtype = a.code,
                              .b_dtype = b.code,
                              .c_dtype = out,
-                             .accumulate = way == 1,
+                             .accumulate = variant == 1,
                              .a_scale = &a.scale,
                              .b_scale = &b.scale};
 
         for (size_t at = 0; at < m * n; at++) {
-            want[at] = way == 1 ? c.values[at] : way == 2 ? bias.values[at % n] : 0;
+            want[at] = variant == 1 ? c.values[at] : variant == 2 ? bias.values[at % n] : 0;
             for (size_t t = 0; t < k; t++)
                 want[at] += value_at(&a, at / n * k + t) * value_at(&b, at % n * k + t);
         }

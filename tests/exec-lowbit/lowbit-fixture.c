@@ -38,20 +38,20 @@ lowbit_shape(const RpSafetensor *tensor)
 }
 
 guint8 *
-lowbit_room(RpLowbit format, RpLowbitShape shape)
+lowbit_scratch(RpLowbit format, RpLowbitShape shape)
 {
     const gsize bytes = rp_lowbit_layout(format, shape).total;
-    guint8 *room = g_malloc(bytes);
+    guint8 *scratch = g_malloc(bytes);
 
-    memset(room, 0xa5, bytes);
-    return room;
+    memset(scratch, 0xa5, bytes);
+    return scratch;
 }
 
 guint8 *
 lowbit_pack(RpLowbit format, const RpSafetensor *source)
 {
     const RpLowbitShape shape = lowbit_shape(source);
-    guint8 *packed = lowbit_room(format, shape);
+    guint8 *packed = lowbit_scratch(format, shape);
     g_autofree float *scales = g_new(float, rp_lowbit_pack_scales(format, shape));
     const gsize strips = rp_lowbit_strips(format, shape);
 

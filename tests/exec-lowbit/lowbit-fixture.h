@@ -16,7 +16,7 @@ const RpSafetensor *lowbit_find(const RpSafetensors *tensors, const char *name, 
 /* All but the last two dimensions are matrices. */
 RpLowbitShape lowbit_shape(const RpSafetensor *tensor);
 /* Memory of exactly the bytes of a packed tensor, full of 0xa5. (transfer full) */
-guint8 *lowbit_room(RpLowbit format, RpLowbitShape shape);
+guint8 *lowbit_scratch(RpLowbit format, RpLowbitShape shape);
 /* All strips of @source and their scales; must succeed. (transfer full) */
 guint8 *lowbit_pack(RpLowbit format, const RpSafetensor *source);
 /* Fails unless @part of @packed is the bytes of @want. */

@@ -48,7 +48,8 @@ find(const RpSafetensors *tensors, const char *name)
 static guint8 *
 load(const RpLowbitSource *source)
 {
-    guint8 *packed = lowbit_room(source->format, rp_lowbit_shape_of(source->shape, source->rank));
+    guint8 *packed =
+        lowbit_scratch(source->format, rp_lowbit_shape_of(source->shape, source->rank));
 
     rp_lowbit_source_load(source, packed, NULL);
     return packed;
@@ -82,7 +83,7 @@ check_file(const char *file, RpLowbit format, const char *form, const char *suff
         g_autofree char *name = weight_name(plain, form, suffix);
         const RpLowbitSource source = find(tensors, name);
         g_autofree guint8 *packed = load(&source);
-        g_autofree guint8 *ours = lowbit_room(format, lowbit_shape(plain));
+        g_autofree guint8 *ours = lowbit_scratch(format, lowbit_shape(plain));
         g_autoptr(GError) error = NULL;
 
         assert_true(source.is_packed);
@@ -129,8 +130,8 @@ packs_alike_on_any_number_of_threads(void **state)
     for (guint64 i = 0; i < n; i++)
         values[i] = lowbit_noise(i);
     for (guint f = 0; f < RP_N_LOWBITS; f++) {
-        g_autofree guint8 *one = lowbit_room((RpLowbit)f, shape);
-        g_autofree guint8 *many = lowbit_room((RpLowbit)f, shape);
+        g_autofree guint8 *one = lowbit_scratch((RpLowbit)f, shape);
+        g_autofree guint8 *many = lowbit_scratch((RpLowbit)f, shape);
 
         assert_true(rp_lowbit_pack_tensor((RpLowbit)f, &tensor, one, NULL, &error));
         assert_true(rp_lowbit_pack_tensor((RpLowbit)f, &tensor, many, pool, &error));
@@ -139,7 +140,7 @@ packs_alike_on_any_number_of_threads(void **state)
     values[120 * 4099 + 7] = 0x7f80;
     values[299 * 4099] = 0x7fc0;
     for (guint f = 0; f < RP_N_LOWBITS; f++) {
-        g_autofree guint8 *packed = lowbit_room((RpLowbit)f, shape);
+        g_autofree guint8 *packed = lowbit_scratch((RpLowbit)f, shape);
         g_autoptr(GError) fault = NULL;
 
         assert_false(rp_lowbit_pack_tensor((RpLowbit)f, &tensor, packed, pool, &fault));
@@ -173,7 +174,7 @@ writes_what_it_reads(void **state)
     for (guint i = 0; i < G_N_ELEMENTS(values); i++)
         values[i] = lowbit_noise(i);
     for (guint f = 0; f < RP_N_LOWBITS; f++) {
-        packed[f] = lowbit_room((RpLowbit)f, as);
+        packed[f] = lowbit_scratch((RpLowbit)f, as);
         assert_true(rp_lowbit_pack_tensor((RpLowbit)f, &tensor, packed[f], NULL, &error));
         assert_true(rp_lowbit_target_add(writer, names[f], (RpLowbit)f, shape, 3, RP_DTYPE_BF16,
                                          &targets[f], &error));
@@ -308,7 +309,7 @@ refuses_scales_with_an_infinite_sum(void **state)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("nf4.safetensors");
     const RpSafetensor *plain = lowbit_find(tensors, "large", ".source");
-    g_autofree guint8 *packed = lowbit_room(RP_LOWBIT_NF4, lowbit_shape(plain));
+    g_autofree guint8 *packed = lowbit_scratch(RP_LOWBIT_NF4, lowbit_shape(plain));
     g_autoptr(GError) error = NULL;
     g_autoptr(GError) on_reading = NULL;
     RpLowbitSource source;

@@ -92,13 +92,13 @@ check_nf4(const RpSafetensors *tensors, const char *name, const RpSafetensor *so
     const float offset =
         offset_of(lowbit_find(tensors, name, ".weight.quant_state.bitsandbytes__nf4"));
 
-    lowbit_assert_part(RP_LOWBIT_NF4_SINGLE, shape, single, RP_LOWBIT_CODES,
+    lowbit_assert_part(RP_LOWBIT_NF4_SINGLE, shape, single, RP_LOWBIT_QUANTIZED,
                        lowbit_find(tensors, plain, ".weight"));
     lowbit_assert_part(RP_LOWBIT_NF4_SINGLE, shape, single, RP_LOWBIT_SCALES,
                        lowbit_find(tensors, plain, ".weight.absmax"));
     assert_expands(RP_LOWBIT_NF4_SINGLE, shape, single, tensors, plain);
 
-    lowbit_assert_part(RP_LOWBIT_NF4, shape, packed, RP_LOWBIT_CODES,
+    lowbit_assert_part(RP_LOWBIT_NF4, shape, packed, RP_LOWBIT_QUANTIZED,
                        lowbit_find(tensors, name, ".weight"));
     assert_memory_equal(packed + layout.at[RP_LOWBIT_OFFSET], &offset, sizeof offset);
     lowbit_assert_part(RP_LOWBIT_NF4, shape, packed, RP_LOWBIT_NESTED_SCALES,
@@ -126,7 +126,7 @@ check_mxfp4(const RpSafetensors *tensors, const char *name, const RpSafetensor *
 
     lowbit_assert_part(RP_LOWBIT_MXFP4, shape, packed, RP_LOWBIT_SCALES,
                        lowbit_find(tensors, name, "_scales"));
-    lowbit_assert_part(RP_LOWBIT_MXFP4, shape, packed, RP_LOWBIT_CODES,
+    lowbit_assert_part(RP_LOWBIT_MXFP4, shape, packed, RP_LOWBIT_QUANTIZED,
                        lowbit_find(tensors, name, "_blocks"));
     assert_expands(RP_LOWBIT_MXFP4, shape, packed, tensors, name);
 }
@@ -147,7 +147,7 @@ check_fp8(const RpSafetensors *tensors, const char *name, const RpSafetensor *so
 
     lowbit_assert_part(RP_LOWBIT_FP8, shape, packed, RP_LOWBIT_SCALES,
                        lowbit_find(tensors, name, ".weight_scale_inv"));
-    lowbit_assert_part(RP_LOWBIT_FP8, shape, packed, RP_LOWBIT_CODES,
+    lowbit_assert_part(RP_LOWBIT_FP8, shape, packed, RP_LOWBIT_QUANTIZED,
                        lowbit_find(tensors, name, ".weight"));
     assert_expands(RP_LOWBIT_FP8, shape, packed, tensors, name);
 }
@@ -191,7 +191,7 @@ packs_large_tensors_as_bitsandbytes(void **state)
         gint32 offset;
         memcpy(&offset, packed + layout.at[RP_LOWBIT_OFFSET], sizeof offset);
         assert_int_equal(offset, g_ascii_strtoll(cells[4], NULL, 10));
-        assert_hash(cells[1], packed, layout.bytes[RP_LOWBIT_CODES]);
+        assert_hash(cells[1], packed, layout.bytes[RP_LOWBIT_QUANTIZED]);
         assert_hash(cells[2], packed + layout.at[RP_LOWBIT_SCALES], layout.bytes[RP_LOWBIT_SCALES]);
         assert_hash(cells[3], packed + layout.at[RP_LOWBIT_NESTED_SCALES],
                     layout.bytes[RP_LOWBIT_NESTED_SCALES]);
@@ -230,7 +230,7 @@ expands_every_code_of_fp8(void **state)
 {
     const RpLowbitShape shape = {1, 2, 128};
     const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_FP8, shape);
-    g_autofree guint8 *packed = lowbit_room(RP_LOWBIT_FP8, shape);
+    g_autofree guint8 *packed = lowbit_scratch(RP_LOWBIT_FP8, shape);
     float values[256];
 
     for (guint i = 0; i < 256; i++)
@@ -255,21 +255,21 @@ tells_sizes(void **state)
 {
     RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_NF4, (RpLowbitShape){1, 4096, 4096});
 
-    assert_int_equal(layout.bytes[RP_LOWBIT_CODES], 8388608);
+    assert_int_equal(layout.bytes[RP_LOWBIT_QUANTIZED], 8388608);
     assert_int_equal(layout.bytes[RP_LOWBIT_SCALES], 262144);
     assert_int_equal(layout.bytes[RP_LOWBIT_NESTED_SCALES], 4096);
     assert_int_equal(layout.total, 8388608 + 262144 + 4096 + 1024 + 64);
     layout = rp_lowbit_layout(RP_LOWBIT_NF4_SINGLE, (RpLowbitShape){1, 3, 43}); /* 129 */
-    assert_int_equal(layout.bytes[RP_LOWBIT_CODES], 65);
+    assert_int_equal(layout.bytes[RP_LOWBIT_QUANTIZED], 65);
     assert_int_equal(layout.bytes[RP_LOWBIT_SCALES], 12);
     assert_int_equal(layout.at[RP_LOWBIT_SCALES], 128);
     assert_int_equal(layout.total, 192);
     /* one layer's gate and up of GPT-OSS-20B */
     layout = rp_lowbit_layout(RP_LOWBIT_MXFP4, (RpLowbitShape){32, 5760, 2880});
-    assert_int_equal(layout.bytes[RP_LOWBIT_CODES], 32 * 5760 * 1440);
+    assert_int_equal(layout.bytes[RP_LOWBIT_QUANTIZED], 32 * 5760 * 1440);
     assert_int_equal(layout.bytes[RP_LOWBIT_SCALES], 32 * 5760 * 90);
     layout = rp_lowbit_layout(RP_LOWBIT_FP8, (RpLowbitShape){2, 129, 300});
-    assert_int_equal(layout.bytes[RP_LOWBIT_CODES], 2 * 129 * 300);
+    assert_int_equal(layout.bytes[RP_LOWBIT_QUANTIZED], 2 * 129 * 300);
     assert_int_equal(layout.bytes[RP_LOWBIT_SCALES], 2 * 2 * 3 * 4);
     for (guint i = 0; i < RP_N_LOWBITS; i++) {
         RpLowbit format;
@@ -289,7 +289,7 @@ refuses_what_is_not_finite_by_its_index(void **state)
 
     for (guint f = 0; f < RP_N_LOWBITS; f++) {
         const RpLowbit format = (RpLowbit)f;
-        g_autofree guint8 *packed = lowbit_room(format, shape);
+        g_autofree guint8 *packed = lowbit_scratch(format, shape);
         g_autofree float *scales = g_new(float, rp_lowbit_pack_scales(format, shape));
         const gsize strips = rp_lowbit_strips(format, shape);
 
@@ -314,11 +314,11 @@ static void
 finds_scales_that_are_not_finite(void **state)
 {
     const RpLowbitShape shape = {1, 2, 96};
-    g_autofree guint8 *packed = lowbit_room(RP_LOWBIT_MXFP4, shape);
+    g_autofree guint8 *packed = lowbit_scratch(RP_LOWBIT_MXFP4, shape);
     const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_MXFP4, shape);
     guint8 *scales = packed + layout.at[RP_LOWBIT_SCALES];
 
-    memset(packed, 0x72, layout.bytes[RP_LOWBIT_CODES]); /* 1 and 6 */
+    memset(packed, 0x72, layout.bytes[RP_LOWBIT_QUANTIZED]); /* 1 and 6 */
     memset(scales, 127, layout.bytes[RP_LOWBIT_SCALES]);
     assert_true(rp_lowbit_find_broken(RP_LOWBIT_MXFP4, shape, packed, RP_DTYPE_FP16, 0, 192) ==
                 RP_LOWBIT_NONE);

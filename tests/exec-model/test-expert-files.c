@@ -186,11 +186,11 @@ static void
 pack(GArray *tensors, const char *name, guint64 out, guint64 in)
 {
     const guint64 blocks = in / RP_MXFP4_BLOCK;
-    Tensor codes = {.name = g_strconcat(name, "_blocks", NULL),
-                    .type = "U8",
-                    .rank = 4,
-                    .shape = {EXPERTS, out, blocks, RP_MXFP4_BLOCK / 2},
-                    .n_bytes = EXPERTS * out * in / 2};
+    Tensor quantized = {.name = g_strconcat(name, "_blocks", NULL),
+                        .type = "U8",
+                        .rank = 4,
+                        .shape = {EXPERTS, out, blocks, RP_MXFP4_BLOCK / 2},
+                        .n_bytes = EXPERTS * out * in / 2};
     Tensor scales = {.name = g_strconcat(name, "_scales", NULL),
                      .type = "U8",
                      .rank = 3,
@@ -199,14 +199,14 @@ pack(GArray *tensors, const char *name, guint64 out, guint64 in)
     GRand *random = g_rand_new_with_seed((guint32)out);
 
     remove_tensor(tensors, name);
-    codes.bytes = g_malloc(codes.n_bytes);
+    quantized.bytes = g_malloc(quantized.n_bytes);
     scales.bytes = g_malloc(scales.n_bytes);
-    for (guint64 i = 0; i < codes.n_bytes; i++)
-        codes.bytes[i] = (guint8)g_rand_int_range(random, 0, 256);
+    for (guint64 i = 0; i < quantized.n_bytes; i++)
+        quantized.bytes[i] = (guint8)g_rand_int_range(random, 0, 256);
     for (guint64 i = 0; i < scales.n_bytes; i++)
         scales.bytes[i] = (guint8)g_rand_int_range(random, 115, 135);
     g_rand_free(random);
-    g_array_append_val(tensors, codes);
+    g_array_append_val(tensors, quantized);
     g_array_append_val(tensors, scales);
 }
 
@@ -352,7 +352,7 @@ stacks_stand_without_gaps_inside(void **state)
         const RpWeight *weight = rp_weights_nth(weights, i);
         const RpWeightPlace place = rp_layout_place(&layout, weight);
 
-        rooms += rp_layout_room(weight);
+        rooms += rp_layout_bytes_left(weight);
         assert_int_equal(place.byte, 2 * place.element);
         if (weight->kind != RP_WEIGHT_GATE_UP)
             continue;

@@ -32,7 +32,7 @@ network_config(RpArchitecture architecture, gboolean tied)
 }
 
 RpModel
-network_config_joined(void)
+network_config_fused(void)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
 
@@ -237,14 +237,15 @@ network_run_new(const Model *model)
 
 /* Size of the workspace, as the planner computes it. */
 static gsize
-workspace_bytes(const Model *model, StageWay way, RpInterval layers)
+workspace_bytes(const Model *model, StageVariant variant, RpInterval layers)
 {
     const RpPartition none = {.dispatched = TRUE};
     RpLargest largest = {0};
 
-    rp_largest_note(&largest, model->profile, &none, layers, way == STAGE_FORWARD,
-                    way != STAGE_FORWARD);
-    return largest.workspace[way == STAGE_FORWARD ? RP_WAY_FORWARD : RP_WAY_BACKWARD];
+    rp_largest_note(&largest, model->profile, &none, layers, variant == STAGE_FORWARD,
+                    variant != STAGE_FORWARD);
+    return largest
+        .workspace[variant == STAGE_FORWARD ? RP_DIRECTION_FORWARD : RP_DIRECTION_BACKWARD];
 }
 
 static gsize
@@ -259,15 +260,15 @@ untouched_bytes(const guint8 *memory, gsize bytes)
 
 /* Runs a prepared call in memory of exactly the size it may take. */
 static void
-run_call(const Model *model, StageWay way, RpStageCall *call, Run *run)
+run_call(const Model *model, StageVariant variant, RpStageCall *call, Run *run)
 {
-    const gsize bytes = workspace_bytes(model, way, call->layers);
+    const gsize bytes = workspace_bytes(model, variant, call->layers);
     guint8 *workspace = guarded(bytes);
 
     call->workspace = workspace;
-    if (way == STAGE_FORWARD) {
+    if (variant == STAGE_FORWARD) {
         rp_network_forward(model->network, call);
-    } else if (way == STAGE_FUSED) {
+    } else if (variant == STAGE_FUSED) {
         rp_network_fused(model->network, call);
     } else {
         rp_network_recompute(model->network, call);
@@ -303,13 +304,14 @@ check_saved(const Model *model, RpInterval layers, const Run *run)
 }
 
 void
-network_stage(const Model *model, StageWay way, RpInterval layers, const guint *boundaries,
+network_stage(const Model *model, StageVariant variant, RpInterval layers, const guint *boundaries,
               guint n_boundaries, Run *run)
 {
     const gsize hidden = rp_network_hidden_bytes(model->network);
     const guint end = layers.first + layers.count;
     const gboolean head = end == rp_network_n_layers(model->network);
-    const gsize output_bytes = (way == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
+    const gsize output_bytes =
+        (variant == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
     guint8 *output = guarded(output_bytes);
     const RpLayerLayout *layout = rp_network_layout(model->network, layers.first);
     double *loss = host_bytes(2 * sizeof *loss);
@@ -339,23 +341,23 @@ network_stage(const Model *model, StageWay way, RpInterval layers, const guint *
         call.aux_scale = model->aux_scale;
         call.loss = loss;
     }
-    if (way != STAGE_FORWARD) {
+    if (variant != STAGE_FORWARD) {
         call.sums = run->sums + layout->first_element;
         call.begins_sums = model->begins;
         call.gradient = head ? NULL : run->d_hidden[end];
     }
-    if (model->saved != 0 && way != STAGE_FUSED)
+    if (model->saved != 0 && variant != STAGE_FUSED)
         call.saved = saved_places(model, layers, run);
-    run_call(model, way, &call, run);
+    run_call(model, variant, &call, run);
     if (call.saved != NULL)
         check_saved(model, layers, run);
     check_guard(output, output_bytes, "output");
     run->loss = *loss;
-    if (head && way != STAGE_FORWARD)
+    if (head && variant != STAGE_FORWARD)
         run->aux_loss = loss[1];
-    for (guint i = 0; way == STAGE_FORWARD && i < n_boundaries; i++)
+    for (guint i = 0; variant == STAGE_FORWARD && i < n_boundaries; i++)
         run->hidden[boundaries[i]] = output + i * hidden;
-    if (way != STAGE_FORWARD)
+    if (variant != STAGE_FORWARD)
         run->d_hidden[layers.first] = call.output;
 }
 

@@ -48,12 +48,12 @@ typedef struct {
     gsize workspace_unused;
 } Run;
 
-typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageWay;
+typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageVariant;
 
 /* Small, with everything that a config can have. */
 RpModel network_config(RpArchitecture architecture, gboolean tied);
 /* Qwen3 whose q, k and v are one matrix, and whose gate and up are. */
-RpModel network_config_joined(void);
+RpModel network_config_fused(void);
 
 /* Random weights and batch, the same ones for every storage. */
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);
@@ -79,8 +79,8 @@ void network_random_batch(Model *model, guint32 seed);
 
 Run network_run_new(const Model *model);
 /* One micro-batch of one stage. Adds to @run. */
-void network_stage(const Model *model, StageWay way, RpInterval layers, const guint *boundaries,
-                   guint n_boundaries, Run *run);
+void network_stage(const Model *model, StageVariant variant, RpInterval layers,
+                   const guint *boundaries, guint n_boundaries, Run *run);
 /* The whole model as one fused stage. */
 Run network_whole(const Model *model);
 

@@ -87,7 +87,7 @@ gradients_are_differences_of_the_loss(void **state)
     check_differences(network_config(RP_ARCHITECTURE_QWEN3, FALSE), &lora);
     check_differences(network_config(RP_ARCHITECTURE_QWEN3, FALSE), &other);
     check_differences(network_config(RP_ARCHITECTURE_LLAMA, FALSE), &other);
-    check_differences(network_config_joined(), &joined);
+    check_differences(network_config_fused(), &joined);
 }
 
 /* Adapters whose A [4,16] stand one behind the other; with dropout, which drops nothing here, layers are
@@ -95,7 +95,7 @@ gradients_are_differences_of_the_loss(void **state)
 static void
 computes_joined_layers_as_it_does_apart(void **state)
 {
-    const RpModel config = network_config_joined();
+    const RpModel config = network_config_fused();
     const RpLora joined = {.rank = 4, .alpha = 6}, apart = {.rank = 4, .alpha = 6, .dropout = 0.5};
     Model *one = network_random_adapted(&config, &joined, &options);
     Model *other = network_random_adapted(&config, &apart, &options);

@@ -63,7 +63,7 @@ lays_out_frozen_weights_in_bytes_alone(void **state)
     g_autoptr(RpWeights) weights = rp_weights_new(&config);
     const RpLayerLayout all = rp_layer_layout(weights, 1, RP_DTYPE_BF16, NULL);
     const guint64 q = (guint64)(rp_weights_find(weights, 1, RP_WEIGHT_Q));
-    const guint64 room = rp_layout_room(rp_weights_nth(weights, (guint)q));
+    const guint64 room = rp_layout_bytes_left(rp_weights_nth(weights, (guint)q));
 
     rp_weights_freeze(weights, (guint)q, RP_DTYPE_FP32);
     const RpLayerLayout some = rp_layer_layout(weights, 1, RP_DTYPE_BF16, &all);
@@ -172,7 +172,7 @@ saving_model(guint which)
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
     if (which >= 3)
-        config = network_config_joined();
+        config = network_config_fused();
     config.blocks = 3;
     if (which == 1) {
         config.experts = 4;
@@ -438,7 +438,7 @@ takes_the_mlp_in_tiles_of_any_size(void **state)
 {
     static const guint tiles[] = {1, 7, 32, 33, 500};
     const RpModel apart = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
-    const RpModel joined = network_config_joined();
+    const RpModel joined = network_config_fused();
 
     for (guint i = 0; i < G_N_ELEMENTS(tiles); i++) {
         check_tiles(&apart, tiles[i]);
@@ -551,9 +551,9 @@ computes_the_loss_alone_in_a_forward(void **state)
 
 /* Bytes after the last one that a stage wrote: its workspace has them in vain. */
 static void
-check_end(const Model *model, StageWay way, RpInterval layers, Run *run)
+check_end(const Model *model, StageVariant variant, RpInterval layers, Run *run)
 {
-    network_stage(model, way, layers, (guint[]){layers.first + layers.count}, 1, run);
+    network_stage(model, variant, layers, (guint[]){layers.first + layers.count}, 1, run);
     if (run->workspace_unused > 1024)
         fail_msg("layers %u to %u: %zu bytes of workspace were not touched", layers.first,
                  layers.first + layers.count - 1, run->workspace_unused);
@@ -774,7 +774,7 @@ note_shape(RpKernelStream *stream, const RpMatmulArgs *args)
 
 /* Counts the matmuls of @form whose weight is [@out,@in] in a block's forward and backward. */
 static guint
-count_of(RpMatmulForm form, size_t out, size_t in)
+count_of(RpMatmulLayout form, size_t out, size_t in)
 {
     const size_t T = 33;
     g_autofree char *key = form == RP_MATMUL_NT   ? g_strdup_printf("0 %zu %zu %zu", T, out, in)
@@ -816,12 +816,12 @@ static void
 multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
 {
     static const RpLora lora = {.rank = 3, .alpha = 6}, joined = {.rank = 4, .alpha = 6};
-    RpModel config = network_config_joined();
+    RpModel config = network_config_fused();
 
     config.blocks = 1;
     shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     count_matmuls(&config, NULL);
-    for (RpMatmulForm form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
+    for (RpMatmulLayout form = RP_MATMUL_NT; form <= RP_MATMUL_TN; form++) {
         assert_int_equal(count_of(form, 64, 16), 1);
         assert_int_equal(count_of(form, 16, 16), 0);
         assert_int_equal(count_of(form, 32, 16), 0);

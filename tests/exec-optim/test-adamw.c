@@ -7,15 +7,15 @@
 
 #include "exec/optim/adamw/adamw.h"
 
-#define ROOM 4096  /* values in each array */
-#define GUARD 0x5a /* fills arrays where nothing may be written */
+#define SCRATCH 4096 /* values in each array */
+#define GUARD 0x5a   /* fills arrays where nothing may be written */
 
 typedef struct {
-    float weight[ROOM];
-    float moment1[ROOM];
-    float moment2[ROOM];
-    float gradient[ROOM];  /* also read as 16-bit numbers */
-    float published[ROOM]; /* also written as 16-bit numbers */
+    float weight[SCRATCH];
+    float moment1[SCRATCH];
+    float moment2[SCRATCH];
+    float gradient[SCRATCH];  /* also read as 16-bit numbers */
+    float published[SCRATCH]; /* also written as 16-bit numbers */
 } Arrays;
 
 typedef struct {
@@ -57,7 +57,7 @@ fill(Arrays *arrays, guint32 seed, RpDtype gradient_dtype, gboolean wild)
     GRand *rand = g_rand_new_with_seed(seed);
 
     memset(arrays, GUARD, sizeof *arrays);
-    for (gsize i = 0; i < ROOM; i++) {
+    for (gsize i = 0; i < SCRATCH; i++) {
         arrays->weight[i] = random_value(rand, wild);
         arrays->moment1[i] = random_value(rand, wild);
         arrays->moment2[i] = fabsf(random_value(rand, wild));
@@ -178,7 +178,7 @@ variants_give_the_same_bits_for_wild_numbers(void **state)
             fill(&f->initial, 100 + i, (RpDtype)gradient, TRUE);
             for (const RpAdamwOps *v; (v = next_variant(&variants)) != NULL;)
                 for (int published = -1; published < 3; published++)
-                    compare_step(f, v, &factors, 1, ROOM - 3, (RpDtype)gradient, published, 0);
+                    compare_step(f, v, &factors, 1, SCRATCH - 3, (RpDtype)gradient, published, 0);
         }
 }
 
@@ -193,10 +193,11 @@ any_split_gives_the_same_bits(void **state)
         if (!(*v)->supported())
             continue;
         f->expected = f->initial;
-        step(*v, &factors, &f->expected, 0, ROOM, RP_DTYPE_BF16, RP_DTYPE_BF16, 0);
+        step(*v, &factors, &f->expected, 0, SCRATCH, RP_DTYPE_BF16, RP_DTYPE_BF16, 0);
         f->found = f->initial;
-        for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
-            step(*v, &factors, &f->found, at, MIN(n, ROOM - at), RP_DTYPE_BF16, RP_DTYPE_BF16, 0);
+        for (gsize at = 0, n = 1; at < SCRATCH; at += n, n = n * 7 % 97 + 1)
+            step(*v, &factors, &f->found, at, MIN(n, SCRATCH - at), RP_DTYPE_BF16, RP_DTYPE_BF16,
+                 0);
         assert_memory_equal(&f->found, &f->expected, sizeof f->found);
     }
 }
@@ -217,9 +218,9 @@ follows_adamw_in_double_over_many_steps(void **state)
     f->found = f->initial;
     for (guint t = 1; t <= 50; t++) {
         const RpAdamwFactors factors = rp_adamw_prepare(&options, rate, scale, t);
-        step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_DTYPE_FP32, RP_DTYPE_BF16, 0);
+        step(rp_adamw_best(), &factors, &f->found, 0, SCRATCH, RP_DTYPE_FP32, RP_DTYPE_BF16, 0);
     }
-    for (gsize i = 0; i < ROOM; i++) {
+    for (gsize i = 0; i < SCRATCH; i++) {
         const double g = (double)f->initial.gradient[i] * scale;
         double w = f->initial.weight[i], m = 0, v = 0;
         for (guint t = 1; t <= 50; t++) {
@@ -244,7 +245,7 @@ a_step_without_rate_and_gradient_keeps_the_weights(void **state)
 
     fill(&f->initial, 5, RP_DTYPE_FP32, FALSE);
     f->found = f->initial;
-    step(rp_adamw_best(), &factors, &f->found, 0, ROOM, RP_DTYPE_FP32, -1, 0);
+    step(rp_adamw_best(), &factors, &f->found, 0, SCRATCH, RP_DTYPE_FP32, -1, 0);
     assert_memory_equal(f->found.weight, f->initial.weight, sizeof f->found.weight);
 }
 
@@ -258,16 +259,17 @@ publishing_later_equals_publishing_at_once(void **state)
         for (int dtype = 0; dtype < 3; dtype++) {
             fill(&f->initial, seed, RP_DTYPE_BF16, seed % 2 == 1);
             f->expected = f->initial;
-            step(rp_adamw_find("plain"), &factors, &f->expected, 0, ROOM, RP_DTYPE_BF16, dtype, 0);
+            step(rp_adamw_find("plain"), &factors, &f->expected, 0, SCRATCH, RP_DTYPE_BF16, dtype,
+                 0);
             for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
                 if (!(*v)->supported())
                     continue;
                 f->found = f->initial;
-                step(*v, &factors, &f->found, 0, ROOM, RP_DTYPE_BF16, -1, 0);
-                for (gsize at = 0, n = 1; at < ROOM; at += n, n = n * 7 % 97 + 1)
+                step(*v, &factors, &f->found, 0, SCRATCH, RP_DTYPE_BF16, -1, 0);
+                for (gsize at = 0, n = 1; at < SCRATCH; at += n, n = n * 7 % 97 + 1)
                     (*v)->publish(f->found.weight + at,
                                   (char *)f->found.published + at * rp_dtype_size((RpDtype)dtype),
-                                  (RpDtype)dtype, MIN(n, ROOM - at));
+                                  (RpDtype)dtype, MIN(n, SCRATCH - at));
                 assert_memory_equal(&f->found, &f->expected, sizeof f->found);
             }
         }
@@ -279,7 +281,7 @@ variants_publish_all_values_as_one_is_rounded(void **state)
     Fixture *f = *state;
     GRand *rand = g_rand_new_with_seed(1);
 
-    for (gsize i = 0; i < ROOM; i++) /* every other a NaN, quiet or not */
+    for (gsize i = 0; i < SCRATCH; i++) /* every other a NaN, quiet or not */
         f->initial.weight[i] =
             rp_float_from_bits(g_rand_int(rand) | (i % 2 ? 0x7f800000 | 1u << i / 2 % 23 : 0));
     g_rand_free(rand);
@@ -287,8 +289,8 @@ variants_publish_all_values_as_one_is_rounded(void **state)
         for (guint dtype = RP_DTYPE_BF16; dtype <= RP_DTYPE_FP16 && (*v)->supported(); dtype++) {
             guint16 *found = (guint16 *)(void *)f->found.published;
 
-            (*v)->publish(f->initial.weight, found, (RpDtype)dtype, ROOM);
-            for (gsize i = 0; i < ROOM; i++) {
+            (*v)->publish(f->initial.weight, found, (RpDtype)dtype, SCRATCH);
+            for (gsize i = 0; i < SCRATCH; i++) {
                 guint16 one[1];
 
                 rp_dtype_set((RpDtype)dtype, one, 0, f->initial.weight[i]);
@@ -341,12 +343,13 @@ a_sum_of_squares_is_finite_if_all_values_are(void **state)
 {
     Fixture *f = *state;
 
-    for (gsize i = 0; i < ROOM; i++)
+    for (gsize i = 0; i < SCRATCH; i++)
         f->initial.gradient[i] = i % 2 ? 3.4e38f : -3.4e38f;
     for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
         if (!(*v)->supported())
             continue;
-        assert_true(isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_DTYPE_FP32, ROOM)));
+        assert_true(
+            isfinite(rp_adamw_sum_squares(*v, f->initial.gradient, RP_DTYPE_FP32, SCRATCH)));
         for (gsize bad = 0; bad < 100; bad++) {
             const float before = f->initial.gradient[bad];
             f->initial.gradient[bad] = bad % 2 ? INFINITY : NAN;

@@ -56,7 +56,7 @@ tear_down(void **state)
 }
 
 static void
-open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay, void *shared)
+open_layer(Fixture *f, RpStateFormat form, gsize n, double weight_decay, void *shared)
 {
     const RpAdamwOptions options = {.beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -81,7 +81,7 @@ open_layer(Fixture *f, RpOptimizerForm form, gsize n, double weight_decay, void 
 }
 
 static void
-train(Fixture *f, RpOptimizerForm form)
+train(Fixture *f, RpStateFormat form)
 {
     float values[N];
     const RpOptimizerStep step = {
@@ -134,7 +134,7 @@ assert_floats(const Fixture *f, const char *tag, const float *found, double tole
 
 /* A value at the border of two quantized values may have the other one. */
 static void
-assert_codes(const Fixture *f, const char *tag, const guint16 *found)
+assert_quantized(const Fixture *f, const char *tag, const guint16 *found)
 {
     g_autofree guint32 *expected = read_line(f, tag, FALSE);
     guint others = 0;
@@ -153,7 +153,7 @@ lion_is_that_of_its_paper(void **state)
 {
     Fixture *f = *state;
 
-    train(f, (RpOptimizerForm){.rule = RP_UPDATE_LION});
+    train(f, (RpStateFormat){.rule = RP_UPDATE_LION});
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
     assert_floats(f, "lion-weight", found.weight, 2e-7);
@@ -166,15 +166,15 @@ weights_are_rounded_by_philox(void **state)
 {
     Fixture *f = *state;
 
-    train(f, (RpOptimizerForm){.master = RP_MOMENTS_BF16});
+    train(f, (RpStateFormat){.master = RP_MOMENTS_BF16});
     RpOptimizerState found = rp_optimizer_layer_state(f->layer);
-    assert_codes(f, "adamw-bf16-weight", found.weight);
+    assert_quantized(f, "adamw-bf16-weight", found.weight);
     assert_floats(f, "adamw-bf16-moment", found.moment1, 2e-7);
 
-    train(f, (RpOptimizerForm){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_BF16});
+    train(f, (RpStateFormat){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_BF16});
     found = rp_optimizer_layer_state(f->layer);
-    assert_codes(f, "lion-bf16-weight", found.weight);
-    assert_codes(f, "lion-bf16-moment", found.moment1);
+    assert_quantized(f, "lion-bf16-weight", found.weight);
+    assert_quantized(f, "lion-bf16-moment", found.moment1);
 }
 
 /* Steps that are a fortieth of a unit of bf16: to the nearest, no weight would ever move. */
@@ -190,8 +190,7 @@ small_steps_add_up(void **state)
 
     for (gsize i = 0; i < MANY; i++)
         values[i] = 1;
-    open_layer(f, (RpOptimizerForm){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, MANY, 0,
-               NULL);
+    open_layer(f, (RpStateFormat){RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8}, MANY, 0, NULL);
     rp_optimizer_layer_set_weights(f->layer, 0, values, MANY);
     for (guint i = 0; i < (guint)steps; i++) {
         rp_optimizer_layer_apply(f->optimizer, f->layer, &step);
@@ -208,7 +207,7 @@ small_steps_add_up(void **state)
 
 /* Fused and lean, before the step and in it. */
 static void
-check_published(Fixture *f, RpOptimizerForm form, RpDtype dtype)
+check_published(Fixture *f, RpStateFormat form, RpDtype dtype)
 {
     const gsize size = rp_dtype_size(dtype), bytes = MANY * size;
     g_autofree float *values = g_new(float, MANY);
@@ -249,15 +248,15 @@ devices_read_what_is_kept(void **state)
         for (guint master = RP_MOMENTS_FP32; master <= RP_MOMENTS_BF16; master++)
             for (guint moments = 0; moments < RP_N_MOMENTS; moments++)
                 for (guint d = 0; d < G_N_ELEMENTS(dtypes); d++)
-                    check_published(f,
-                                    (RpOptimizerForm){(RpUpdateRule)rule, (RpMoments)master,
-                                                      (RpMoments)moments},
-                                    dtypes[d]);
+                    check_published(
+                        f,
+                        (RpStateFormat){(RpUpdateRule)rule, (RpMoments)master, (RpMoments)moments},
+                        dtypes[d]);
 }
 
 /* Trains two versions in alternation and in ranges, as asynchronous steps do; or one version. */
 static void
-train_shared(Fixture *f, RpOptimizerForm form, guint n_versions, gsize range, guint16 *newest)
+train_shared(Fixture *f, RpStateFormat form, guint n_versions, gsize range, guint16 *newest)
 {
     g_autofree float *values = g_new(float, MANY);
     g_autofree guint16 *versions = g_new(guint16, n_versions * MANY);
@@ -292,8 +291,8 @@ shared_weights_have_the_same_bits(void **state)
     g_autofree guint16 *expected = g_new(guint16, MANY), *found = g_new(guint16, MANY);
 
     for (guint m = 0; m < RP_N_MOMENTS; m++) {
-        const RpOptimizerForm form = {m % 2 == 0 ? RP_UPDATE_ADAMW : RP_UPDATE_LION,
-                                      RP_MOMENTS_BF16, (RpMoments)m};
+        const RpStateFormat form = {m % 2 == 0 ? RP_UPDATE_ADAMW : RP_UPDATE_LION, RP_MOMENTS_BF16,
+                                    (RpMoments)m};
         g_autofree float *values = g_new(float, MANY);
         const RpOptimizerStep step = {.learning_rate = 1e-2,
                                       .gradient_scale = 1,
@@ -317,24 +316,24 @@ shared_weights_have_the_same_bits(void **state)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 static void
-any_variant_widens_codes_alike(void **state)
+any_variant_widens_quantized_alike(void **state)
 {
     const RpAdamwOps *plain = rp_adamw_find("plain");
     const float scales[] = {1, 0, 3.4e38f, 0x1p-126f, 0x1.8p-149f, 0x1.234566p-20f};
-    guint8 codes[RP_MOMENT_BLOCK];
+    guint8 quantized[RP_MOMENT_BLOCK];
     float expected[RP_MOMENT_BLOCK], found[RP_MOMENT_BLOCK];
 
     (void)state;
     for (guint i = 0; i < RP_MOMENT_BLOCK; i++)
-        codes[i] = (guint8)(i * 77);
+        quantized[i] = (guint8)(i * 77);
     for (guint i = 0; i < 2 * G_N_ELEMENTS(scales); i++) {
         const float *scale = &scales[i / 2];
 
-        plain->unpack(RP_MOMENTS_INT8, i % 2 == 1, codes, scale, expected, RP_MOMENT_BLOCK);
+        plain->unpack(RP_MOMENTS_INT8, i % 2 == 1, quantized, scale, expected, RP_MOMENT_BLOCK);
         for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++) {
             if (!(*ops)->supported())
                 continue;
-            (*ops)->unpack(RP_MOMENTS_INT8, i % 2 == 1, codes, scale, found, RP_MOMENT_BLOCK);
+            (*ops)->unpack(RP_MOMENTS_INT8, i % 2 == 1, quantized, scale, found, RP_MOMENT_BLOCK);
             assert_memory_equal(found, expected, sizeof found);
         }
     }
@@ -349,7 +348,7 @@ main(void)
         TEST(small_steps_add_up),
         TEST(devices_read_what_is_kept),
         TEST(shared_weights_have_the_same_bits),
-        cmocka_unit_test(any_variant_widens_codes_alike),
+        cmocka_unit_test(any_variant_widens_quantized_alike),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,12 +26,12 @@ typedef struct {
     guint8 *memory;
 } Fixture;
 
-static RpOptimizerForm
+static RpStateFormat
 nth_form(guint i)
 {
-    return (RpOptimizerForm){(RpUpdateRule)(i % RP_N_UPDATES),
-                             (RpMoments)(i / RP_N_UPDATES % N_MASTERS),
-                             (RpMoments)(i / RP_N_UPDATES / N_MASTERS)};
+    return (RpStateFormat){(RpUpdateRule)(i % RP_N_UPDATES),
+                           (RpMoments)(i / RP_N_UPDATES % N_MASTERS),
+                           (RpMoments)(i / RP_N_UPDATES / N_MASTERS)};
 }
 
 static void
@@ -70,7 +70,7 @@ tear_down(void **state)
 
 /* A layer of @n, all zero, in exactly the bytes that the library reports. */
 static void
-open_layer(Fixture *f, RpOptimizerForm form, gsize n, const char *variant, guint threads)
+open_layer(Fixture *f, RpStateFormat form, gsize n, const char *variant, guint threads)
 {
     const RpAdamwOptions options = {.beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -127,7 +127,7 @@ apply(Fixture *f, const float *gradient, gsize first, gsize n)
 
 /* The fixture's steps, in ranges of @range. */
 static void
-train(Fixture *f, RpOptimizerForm form, gsize n, gsize range, const char *variant, guint threads)
+train(Fixture *f, RpStateFormat form, gsize n, gsize range, const char *variant, guint threads)
 {
     g_autofree float *values = g_new(float, n);
 
@@ -174,13 +174,14 @@ assert_floats(const Fixture *f, const char *tag, const float *found, gsize n)
 
 /* A value that a rounding moves over the border of two quantized values has the next one. */
 static void
-assert_codes(const Fixture *f, const char *tag, const void *codes, gboolean wide, guint most_others)
+assert_quantized(const Fixture *f, const char *tag, const void *quantized, gboolean wide,
+                 guint most_others)
 {
     g_autofree guint32 *expected = read_line(f, tag, FALSE, N);
     guint others = 0;
 
     for (gsize i = 0; i < N; i++) {
-        const gint64 code = wide ? ((const guint16 *)codes)[i] : ((const guint8 *)codes)[i];
+        const gint64 code = wide ? ((const guint16 *)quantized)[i] : ((const guint8 *)quantized)[i];
 
         if (ABS(code - (gint64)expected[i]) > 1)
             fail_msg("%s: %zu: %d, expected %u", tag, i, (int)code, expected[i]);
@@ -195,11 +196,11 @@ int8_is_the_nearest_of_its_map(void **state)
 {
     Fixture *f = *state;
 
-    train(f, (RpOptimizerForm){.moments = RP_MOMENTS_INT8}, N, N, NULL, 0);
+    train(f, (RpStateFormat){.moments = RP_MOMENTS_INT8}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
-    assert_codes(f, "int8-moment1", found.moment1, FALSE, 3);
-    assert_codes(f, "int8-moment2", found.moment2, FALSE, 3);
+    assert_quantized(f, "int8-moment1", found.moment1, FALSE, 3);
+    assert_quantized(f, "int8-moment2", found.moment2, FALSE, 3);
     assert_floats(f, "int8-scale1", found.scale1, 3);
     assert_floats(f, "int8-scale2", found.scale2, 3);
     assert_weights(f, "int8-weight", 1e-5);
@@ -210,11 +211,11 @@ bf16_is_rounded_by_philox(void **state)
 {
     Fixture *f = *state;
 
-    train(f, (RpOptimizerForm){.moments = RP_MOMENTS_BF16}, N, N, NULL, 0);
+    train(f, (RpStateFormat){.moments = RP_MOMENTS_BF16}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
-    assert_codes(f, "bf16-moment1", found.moment1, TRUE, 3);
-    assert_codes(f, "bf16-moment2", found.moment2, TRUE, 3);
+    assert_quantized(f, "bf16-moment1", found.moment1, TRUE, 3);
+    assert_quantized(f, "bf16-moment2", found.moment2, TRUE, 3);
     assert_null(found.scale1);
     assert_weights(f, "bf16-weight", 1e-5);
 }
@@ -231,7 +232,7 @@ every_code_comes_back(void **state)
         g_autofree guint32 *map = read_line(f, moment == 0 ? "map1" : "map2", TRUE, 256);
         const RpDraw draw = {.moment = moment};
         float values[RP_MOMENT_BLOCK], back[RP_MOMENT_BLOCK], scale;
-        guint8 codes[RP_MOMENT_BLOCK];
+        guint8 quantized[RP_MOMENT_BLOCK];
 
         for (guint side = 0; side < 3; side++) {
             for (guint i = 0; i < 256; i++) {
@@ -242,15 +243,15 @@ every_code_comes_back(void **state)
                 values[i] = side == 0 ? value : value + 0.49f * (other - value);
             }
             values[255] = 1; /* the scale */
-            ops->pack(RP_MOMENTS_INT8, &draw, 0, values, codes, &scale, 256);
-            ops->unpack(RP_MOMENTS_INT8, moment == 1, codes, &scale, back, 256);
+            ops->pack(RP_MOMENTS_INT8, &draw, 0, values, quantized, &scale, 256);
+            ops->unpack(RP_MOMENTS_INT8, moment == 1, quantized, &scale, back, 256);
             assert_true(scale == 1);
             for (guint i = 0; i < 256; i++) {
                 const guint expected = moment == 1 && i == 0 && side == 2 ? 1 : i;
 
-                if (codes[i] != expected)
+                if (quantized[i] != expected)
                     fail_msg("map %u, side %u: code %u became %u", moment + 1, side, expected,
-                             codes[i]);
+                             quantized[i]);
                 const float published = rp_float_from_bits(map[expected]);
 
                 if (!(fabsf(back[i] - published) <= 4e-7f * fabsf(published)))
@@ -318,7 +319,7 @@ any_variant_threads_and_ranges_give_the_same_bits(void **state)
     Fixture *f = *state;
 
     for (guint i = 0; i < N_FORMS; i++) {
-        const RpOptimizerForm form = nth_form(i);
+        const RpStateFormat form = nth_form(i);
         const gsize bytes = rp_optimizer_state_bytes(form, MANY);
 
         train(f, form, MANY, MANY, "plain", 0);
@@ -402,7 +403,7 @@ a_state_that_is_restored_goes_on_as_it_was(void **state)
     Fixture *f = *state;
 
     for (guint i = 0; i < N_FORMS; i++) {
-        const RpOptimizerForm form = nth_form(i);
+        const RpStateFormat form = nth_form(i);
         const gsize bytes = rp_optimizer_state_bytes(form, N);
         float gradient[N];
         GError *error = NULL;
@@ -439,7 +440,7 @@ static void
 bytes_are_exact(void **state)
 {
     static const struct {
-        RpOptimizerForm form;
+        RpStateFormat form;
         gsize n, bytes;
     } cases[] = {
         {{RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32}, 1000, 12000},

@@ -10,10 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "exec/system/near.h"
+#include "exec/system/numa.h"
 
 #define NOWHERE 1000 /* a node that no machine has */
-#define ROOM ((gsize)64 << 20)
+#define SCRATCH ((gsize)64 << 20)
 
 typedef struct {
     char *directory;
@@ -29,7 +29,7 @@ set_up(void **state)
     Fixture *f = g_new0(Fixture, 1);
 
     f->directory = g_dir_make_tmp("test-nodes-XXXXXX", NULL);
-    f->memory = mmap(NULL, ROOM, PROT_READ | PROT_WRITE,
+    f->memory = mmap(NULL, SCRATCH, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *state = f;
     return f->directory == NULL || f->memory == MAP_FAILED;
@@ -44,7 +44,7 @@ tear_down(void **state)
 
     rp_pool_free(f->pool);
     rp_nodes_free(f->nodes);
-    munmap(f->memory, ROOM);
+    munmap(f->memory, SCRATCH);
     g_free(f->problem);
     g_free(f->directory);
     g_free(f);
@@ -207,7 +207,7 @@ static gboolean
 may_ask(Fixture *f)
 {
     const gboolean may =
-        rp_nodes_prefer(f->memory + ROOM / 2, f->memory + ROOM, 0, &f->problem) > 0;
+        rp_nodes_prefer(f->memory + SCRATCH / 2, f->memory + SCRATCH, 0, &f->problem) > 0;
 
     if (!may)
         print_message("skipped: %s\n", f->problem);
@@ -253,13 +253,13 @@ arrays_lie_near_the_threads_that_share_them(void **state)
     read_machine(f, "0,1000", (guint[]){0, NOWHERE}, (const char *const[]){"0", "1-999", NULL});
     f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 4, .nodes = f->nodes}, &error);
     rp_assert_no_error(error);
-    if (rp_near_nodes(f->pool, f->nodes) == 1) { /* one processor, or others than 0 */
+    if (rp_numa_nodes(f->pool, f->nodes) == 1) { /* one processor, or others than 0 */
         print_message("skipped: one node\n");
         return;
     }
-    assert_int_equal(rp_near_nodes(f->pool, f->nodes), 2);
+    assert_int_equal(rp_numa_nodes(f->pool, f->nodes), 2);
     const guint first = rp_nodes_of_cpu(f->nodes, rp_pool_cpu(f->pool, 1)) == 0 ? 1 : 0;
-    const gsize bytes = rp_near_keep(f->pool, f->nodes, f->memory, n, each, granule, &f->problem);
+    const gsize bytes = rp_numa_bind(f->pool, f->nodes, f->memory, n, each, granule, &f->problem);
 
     rp_pool_share(f->pool, first, 0, n, granule, &begin, &end);
     assert_true(bytes > 0 && bytes % RP_NODES_GRANULE == 0);
@@ -268,7 +268,7 @@ arrays_lie_near_the_threads_that_share_them(void **state)
     assert_int_equal(asked(f->memory + end * each + RP_NODES_GRANULE), -1);
     assert_non_null(f->problem);
     /* once refused, nothing more is requested */
-    assert_int_equal(rp_near_keep(f->pool, f->nodes, f->memory, n, each, granule, &f->problem), 0);
+    assert_int_equal(rp_numa_bind(f->pool, f->nodes, f->memory, n, each, granule, &f->problem), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -90,7 +90,7 @@ check_weights(RpShares *shares, guint l)
 static void
 check_state(const RpShares *shares)
 {
-    const RpOptimizerForm form = {.moments = RP_MOMENTS_INT8, .master = RP_MOMENTS_BF16};
+    const RpStateFormat form = {.moments = RP_MOMENTS_INT8, .master = RP_MOMENTS_BF16};
     const guint16 weight[1] = {0};
     const guint8 moments[2] = {0};
     const float scales[2] = {0};

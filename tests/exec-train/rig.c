@@ -303,7 +303,7 @@ rig_attach(Rig *rig)
     rig->memory =
         mmap(NULL, rig->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(rig->memory != MAP_FAILED);
-    rp_host_state_keep_near(rig->host_state, rig->memory, rig->memory_bytes);
+    rp_host_state_bind_numa(rig->host_state, rig->memory, rig->memory_bytes);
     assert_true(rp_host_state_attach(rig->host_state, rig->memory, rig->memory_bytes, &rig->error));
     rp_host_state_load(rig->host_state, rig->weights);
 }

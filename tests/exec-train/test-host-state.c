@@ -408,7 +408,7 @@ gives_the_same_bits_on_several_memory_nodes(void **state)
             .dtype = RP_DTYPE_BF16, .tied = TRUE, .max_grad_norm = 1, .threads = 3, .nodes = nodes},
         3);
     assert_equals_serial(f);
-    assert_in_range(rp_host_state_near(f->rig.host_state)->nodes, 1, 2);
+    assert_in_range(rp_host_state_numa(f->rig.host_state)->nodes, 1, 2);
 }
 
 static void

@@ -281,7 +281,7 @@ for_sixteen_bit_storage_and_tied_matrices(void **state)
 static void
 for_all_that_optimizers_keep(void **state)
 {
-    static const RpOptimizerForm forms[] = {
+    static const RpStateFormat forms[] = {
         {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
         {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
         {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_FP32},
@@ -297,7 +297,7 @@ for_all_that_optimizers_keep(void **state)
         g_autofree char *expected = rp_tiny_run_hash(tied, &one, STEPS);
         RpTinyRun wide = one;
 
-        wide.form = RP_OPTIMIZER_FORM_FP32;
+        wide.form = RP_STATE_FORMAT_FP32;
         g_autofree char *other = rp_tiny_run_hash(tied, &wide, STEPS);
 
         assert_string_not_equal(other, expected);

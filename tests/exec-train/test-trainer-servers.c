@@ -278,7 +278,7 @@ of_a_tied_matrix_and_of_steps_that_are_skipped(void **state)
 static void
 of_every_form_of_the_optimizer(void **state)
 {
-    static const RpOptimizerForm forms[] = {
+    static const RpStateFormat forms[] = {
         {.moments = RP_MOMENTS_INT8},
         {.moments = RP_MOMENTS_BF16, .master = RP_MOMENTS_BF16},
         {.rule = RP_UPDATE_LION, .moments = RP_MOMENTS_INT8, .master = RP_MOMENTS_BF16}};
@@ -363,10 +363,9 @@ static const guint counts[] = {4, 2, 1, 3};
 static void
 from_checkpoints_of_other_numbers(void **state)
 {
-    static const RpOptimizerForm forms[] = {
-        {.moments = RP_MOMENTS_FP32},
-        {.moments = RP_MOMENTS_INT8},
-        {.moments = RP_MOMENTS_BF16, .master = RP_MOMENTS_BF16}};
+    static const RpStateFormat forms[] = {{.moments = RP_MOMENTS_FP32},
+                                          {.moments = RP_MOMENTS_INT8},
+                                          {.moments = RP_MOMENTS_BF16, .master = RP_MOMENTS_BF16}};
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
 
     (void)state;

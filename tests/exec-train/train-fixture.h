@@ -55,7 +55,7 @@ typedef struct {
     guint saved;     /* groups of tensors that forwards save */
     gboolean packed; /* several samples share a sequence */
     double aux_loss; /* coefficient of experts' auxiliary loss */
-    RpOptimizerForm form;
+    RpStateFormat form;
     RpStepDone done;
     gpointer user_data;
     RpServers *servers; /* this is one of: micro-batches are its own */

@@ -112,7 +112,7 @@ takes_host_tasks_at_the_optimizer_s_speed(void **state)
 static void
 gives_a_free_copy_engine_at_once_and_a_used_one_when_it_is_free(void **state)
 {
-    RpCopyEngine engine;
+    RpReplayEngine engine;
 
     rp_copy_engine_init(&engine);
     assert_int_equal(rp_copy_engine_take(&engine, FALSE, 10), 10);

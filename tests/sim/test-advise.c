@@ -342,7 +342,7 @@ nothing_that_can_be_asked_for_is_faster(void **state)
     static const struct {
         const char *model, *gpu;
         guint blocks, gpus, batch, tokens, host_gib;
-        gboolean sync, codes;
+        gboolean sync, fp8;
     } rows[] = {
         {"qwen3-1.7b", "rtx4090", 12, 4, 16, 2048, 32, FALSE, FALSE},
         {"qwen3-8b", "rtx4090", 6, 4, 16, 2048, 64, FALSE, FALSE},
@@ -364,7 +364,7 @@ nothing_that_can_be_asked_for_is_faster(void **state)
         query.host_bytes = rows[i].host_gib * RP_GIB;
         query.tokens_per_sequence = rows[i].tokens;
         query.sync = rows[i].sync;
-        query.codes = rows[i].codes;
+        query.fp8 = rows[i].fp8;
         const double chosen = speed_of(&query);
 
         assert_true(chosen > 0);

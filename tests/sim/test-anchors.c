@@ -28,7 +28,7 @@ predict(char *const *columns)
                            .host_bytes = HOST_BYTES,
                            .dtype = "bf16",
                            .accumulate = "fp32",
-                           .codes = strcmp(columns[MATMUL], "fp8") == 0,
+                           .fp8 = strcmp(columns[MATMUL], "fp8") == 0,
                            .save = strcmp(columns[RECOMPUTE], "full") == 0 ? RP_SAVE_NOTHING
                                                                            : RP_SAVE_AUTO};
 

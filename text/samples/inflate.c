@@ -132,12 +132,12 @@ fail(const RpInflate *inflate, const char *found, GError **error)
 
 /* One call of the decompressor. @n: (out): bytes that it made, perhaps none */
 static gboolean
-inflate_gzip(RpInflate *inflate, char *to, gsize room, gsize *n, GError **error)
+inflate_gzip(RpInflate *inflate, char *to, gsize space, gsize *n, GError **error)
 {
     g_autoptr(GError) problem = NULL;
     gsize used = 0;
     const GConverterResult result = g_converter_convert(
-        inflate->gzip, inflate->piece + inflate->from, inflate->to - inflate->from, to, room,
+        inflate->gzip, inflate->piece + inflate->from, inflate->to - inflate->from, to, space,
         inflate->ended ? G_CONVERTER_INPUT_AT_END : G_CONVERTER_NO_FLAGS, &used, n, &problem);
 
     if (result == G_CONVERTER_ERROR)
@@ -154,10 +154,10 @@ inflate_gzip(RpInflate *inflate, char *to, gsize room, gsize *n, GError **error)
 }
 
 static gboolean
-inflate_zstd(RpInflate *inflate, char *to, gsize room, gsize *n, GError **error)
+inflate_zstd(RpInflate *inflate, char *to, gsize space, gsize *n, GError **error)
 {
     ZSTD_inBuffer in = {inflate->piece, inflate->to, inflate->from};
-    ZSTD_outBuffer out = {to, room, 0};
+    ZSTD_outBuffer out = {to, space, 0};
     const size_t left = ZSTD_decompressStream(inflate->zstd, &out, &in);
 
     if (ZSTD_isError(left))
@@ -169,9 +169,9 @@ inflate_zstd(RpInflate *inflate, char *to, gsize room, gsize *n, GError **error)
 }
 
 gboolean
-rp_inflate_read(RpInflate *inflate, char *to, gsize room, gsize *n, GError **error)
+rp_inflate_read(RpInflate *inflate, char *to, gsize space, gsize *n, GError **error)
 {
-    g_return_val_if_fail(room > 0, FALSE);
+    g_return_val_if_fail(space > 0, FALSE);
 
     for (*n = 0; *n == 0;) {
         if (!fill(inflate, error))
@@ -179,18 +179,18 @@ rp_inflate_read(RpInflate *inflate, char *to, gsize room, gsize *n, GError **err
         if (inflate->ended && (inflate->kind == PLAIN || inflate->between))
             return TRUE;
         if (inflate->kind == PLAIN) {
-            *n = MIN(room, inflate->to - inflate->from);
+            *n = MIN(space, inflate->to - inflate->from);
             memcpy(to, inflate->piece + inflate->from, *n);
             inflate->from += *n;
             return TRUE;
         }
         if (inflate->ended && inflate->kind == ZSTD) {
             /* output that is left inside, or nothing */
-            if (!inflate_zstd(inflate, to, room, n, error))
+            if (!inflate_zstd(inflate, to, space, n, error))
                 return FALSE;
             if (*n == 0)
                 return fail(inflate, CUT_SHORT, error);
-        } else if (!(inflate->kind == GZIP ? inflate_gzip : inflate_zstd)(inflate, to, room, n,
+        } else if (!(inflate->kind == GZIP ? inflate_gzip : inflate_zstd)(inflate, to, space, n,
                                                                           error)) {
             return FALSE;
         }

@@ -33,5 +33,5 @@ guint64 rp_inflate_offset(const RpInflate *inflate);
  *
  * Errors: RP_SAMPLES_ERROR_FILE with the place in the compressed file, G_FILE_ERROR
  */
-gboolean rp_inflate_read(RpInflate *inflate, char *to, gsize room, gsize *n,
+gboolean rp_inflate_read(RpInflate *inflate, char *to, gsize space, gsize *n,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -72,7 +72,7 @@ rp_strip(RpRender *render, RpValue text, const RpValue *chars, gboolean left, gb
 gboolean
 rp_keep_text(RpRender *render, const GString *text, RpValue *value)
 {
-    if (!rp_arena_has_room(render->arena, text->len) || text->len > G_MAXUINT)
+    if (!rp_arena_has_space(render->arena, text->len) || text->len > G_MAXUINT)
         return rp_render_fail_bound(render, NULL);
     *value = rp_value_copy(render->arena, text->str, text->len);
     return TRUE;
@@ -206,7 +206,7 @@ evaluate_concat(RpRender *render, const RpSyntax *node, RpValue *value)
         if (!rp_to_text(render, item, &part))
             return FALSE;
         g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_room(render->arena, text->len))
+        if (!rp_arena_has_space(render->arena, text->len))
             return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, value);

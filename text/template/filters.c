@@ -283,7 +283,7 @@ filter_indent(RpRender *render, const RpArguments *arguments, RpValue *result)
         if (i > 0 ? blank || line.length > 0 : first)
             g_string_append_len(made, indent.text, indent.length);
         g_string_append_len(made, line.text, line.length);
-        if (!rp_arena_has_room(render->arena, made->len))
+        if (!rp_arena_has_space(render->arena, made->len))
             return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, made, result);
@@ -342,7 +342,7 @@ filter_join(RpRender *render, const RpArguments *arguments, RpValue *result)
         if (i > 0)
             g_string_append_len(text, separator.text, separator.length);
         g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_room(render->arena, text->len))
+        if (!rp_arena_has_space(render->arena, text->len))
             return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, result);

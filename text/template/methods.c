@@ -260,7 +260,7 @@ method_join(RpRender *render, const RpArguments *arguments, RpValue *result)
         if (i > 0)
             g_string_append_len(text, arguments->self.text, arguments->self.length);
         g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_room(render->arena, text->len))
+        if (!rp_arena_has_space(render->arena, text->len))
             return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, result);
@@ -310,7 +310,7 @@ method_format(RpRender *render, const RpArguments *arguments, RpValue *result)
             return FALSE;
         g_string_append_len(text, part.text, part.length);
         i = (guint)(close - self.text);
-        if (!rp_arena_has_room(render->arena, text->len))
+        if (!rp_arena_has_space(render->arena, text->len))
             return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, result);

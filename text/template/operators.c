@@ -111,7 +111,7 @@ operate_float(RpRender *render, RpOperation operation, double a, double b, RpVal
 static gboolean
 join(RpRender *render, RpValue a, RpValue b, RpValue *value)
 {
-    if (!rp_arena_has_room(render->arena, (gsize)a.length + b.length))
+    if (!rp_arena_has_space(render->arena, (gsize)a.length + b.length))
         return rp_render_fail_bound(render, NULL);
     char *text = rp_arena_alloc(render->arena, (gsize)a.length + b.length);
     if (a.length > 0)
@@ -152,7 +152,7 @@ repeat(RpRender *render, RpValue what, gint64 times, RpValue *value)
     if (what.type != RP_VALUE_STRING)
         return repeat_items(render, what, NULL, what.list, n, value);
     if (what.length > 0 &&
-        (n > G_MAXINT32 || !rp_arena_has_room(render->arena, what.length * (gsize)n)))
+        (n > G_MAXINT32 || !rp_arena_has_space(render->arena, what.length * (gsize)n)))
         return rp_render_fail(render,
                               "expected a text of less memory, found one of %" G_GINT64_FORMAT
                               " times %u bytes",

@@ -388,7 +388,7 @@ typedef struct {
 
 /* As many numbers as symbols, wherever these are now. */
 static void
-find_room(Walk *walk)
+find_space(Walk *walk)
 {
     RpMergeWork *work = walk->work;
 
@@ -404,7 +404,7 @@ push(Walk *walk, guint32 number, gsize end)
 
     if (walk->n == symbols->len) {
         g_array_set_size(symbols, MAX(FIRST_SYMBOLS, 2 * symbols->len));
-        find_room(walk);
+        find_space(walk);
     }
     walk->numbers[walk->n] = number;
     walk->symbols[walk->n++] = (RpSymbol){walk->longest->tokens[number].id, (guint32)end};
@@ -457,7 +457,7 @@ rp_longest_split(const RpTokenizer *tokenizer, const char *piece, gsize length, 
     g_array_set_size(work->dead, 0);
     g_array_set_size(work->dead, (guint)(length / 64 + 1));
     walk.dead = (guint64 *)(void *)work->dead->data;
-    find_room(&walk);
+    find_space(&walk);
     while (at < length) {
         const gsize known = walk_known(&walk, piece, length, at);
 
@@ -468,7 +468,7 @@ rp_longest_split(const RpTokenizer *tokenizer, const char *piece, gsize length, 
         unknown = unknown && known == at;
         g_array_set_size(work->symbols, walk.n);
         rp_bpe_append_unknown(tokenizer, work->symbols, piece, known, end, &unknown);
-        find_room(&walk);
+        find_space(&walk);
         walk.n = walk.first = work->symbols->len;
         at = end;
     }

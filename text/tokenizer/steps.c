@@ -68,7 +68,7 @@ rp_tokenizer_read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer v
 
 /* Sees that one more step may be. */
 static gboolean
-has_room(RpJsonPull *pull, const GArray *steps)
+has_space(RpJsonPull *pull, const GArray *steps)
 {
     return steps->len < RP_TOKENIZER_MAX_STEPS ||
            rp_json_pull_fail_value(pull, "at most " G_STRINGIFY(RP_TOKENIZER_MAX_STEPS) " steps");
@@ -104,7 +104,7 @@ add_normalizer(RpJsonPull *pull, const RpJsonRecord *record, RawNormalizer *raw)
     if (raw->type == NORMALIZER_SEQUENCE)
         return rp_json_record_at(record, "normalizers") != NULL ||
                rp_json_record_fail(record, pull, "normalizers", "an array");
-    if (!has_room(pull, raw->tokenizer->normalizers))
+    if (!has_space(pull, raw->tokenizer->normalizers))
         return FALSE;
     if (step.kind == RP_NORMALIZE_PREPEND && raw->prepend == NULL)
         return rp_json_record_fail(record, pull, "prepend", "a text");
@@ -244,7 +244,7 @@ add_pre_tokenizer(RpJsonPull *pull, const RpJsonRecord *record, RawPreTokenizer 
 {
     RpTokenizer *tokenizer = raw->tokenizer;
 
-    if (!has_room(pull, tokenizer->splits))
+    if (!has_space(pull, tokenizer->splits))
         return FALSE;
     if (tokenizer->byte_level && raw->type != SEQUENCE)
         return rp_json_record_fail(record, pull, "type", "nothing behind ByteLevel");

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/base/fp8.h"
-#include "core/catalogue/cost/cost-codes.h"
 #include "core/catalogue/cost/cost-experts.h"
+#include "core/catalogue/cost/cost-fp8.h"
 #include "core/catalogue/cost/cost-rates.h"
 #include "core/catalogue/cost/cost-saved.h"
 #include "core/catalogue/cost/cost-weights.h"
@@ -272,8 +272,8 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                                         : mlp_traffic(model, backward, BACKWARD_TRAFFIC);
 
     Work work = {
-        .rate = context->workload->codes ? context->rates.codes : context->rates.matmul,
-        .weights_rate = context->workload->codes ? context->rates.codes : context->rates.weights,
+        .rate = context->workload->fp8 ? context->rates.fp8 : context->rates.matmul,
+        .weights_rate = context->workload->fp8 ? context->rates.fp8 : context->rates.weights,
         .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
@@ -293,13 +293,13 @@ fill_block(const Context *context, RpProfile *profile, guint index)
         .experts = model->experts > 1 ? model->experts : 0,
         .frozen = context->workload->lora_rank > 0,
     };
-    if (own && (weights.mlp_apart || context->workload->codes))
+    if (own && (weights.mlp_apart || context->workload->fp8))
         work.backward_bytes += missed * APART_BYTES * (double)h * (double)tokens;
     if (grouped)
         set_experts(context, &work);
-    if (context->workload->codes) {
-        work.traffic_bytes += (double)tokens * rp_cost_codes_forward_bytes(model);
-        work.backward_bytes += (double)tokens * rp_cost_codes_backward_bytes(model, !work.frozen);
+    if (context->workload->fp8) {
+        work.traffic_bytes += (double)tokens * rp_cost_fp8_forward_bytes(model);
+        work.backward_bytes += (double)tokens * rp_cost_fp8_backward_bytes(model, !work.frozen);
     }
     set_times(context, &work, layer);
     if (own)
@@ -313,7 +313,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
                            .heads_bytes = rp_architectures[model->architecture].qk_norm
                                               ? forward->normed
                                               : forward->heads,
-                           .tiles = !context->workload->codes},
+                           .tiles = !context->workload->fp8},
             layer);
 }
 
@@ -337,10 +337,10 @@ fill_head(const Context *context, RpProfile *profile, guint index)
     const RpCostKernels family = context->workload->kernels;
     double logits = (double)tokens * model->vocab;
     double hidden = (double)tokens * model->hidden;
-    const gboolean codes = context->workload->codes_head;
+    const gboolean fp8 = context->workload->fp8_head;
     Work work = {
-        .rate = codes ? context->rates.codes : context->rates.matmul,
-        .weights_rate = codes ? context->rates.codes : context->rates.weights,
+        .rate = fp8 ? context->rates.fp8 : context->rates.matmul,
+        .weights_rate = fp8 ? context->rates.fp8 : context->rates.weights,
         .matmul_flops = 2.0 * logits * model->hidden,
         .matmul_bytes =
             (double)layer->parameter_bytes + (double)layer->input_bytes + BYTES_16BIT * logits,
@@ -349,9 +349,9 @@ fill_head(const Context *context, RpProfile *profile, guint index)
         .gradient_bytes = (double)layer->gradient_bytes,
         .frozen = context->workload->lora_rank > 0,
     };
-    if (codes) {
-        work.traffic_bytes += rp_cost_codes_element_bytes(!work.frozen) * hidden;
-        work.backward_bytes += rp_cost_codes_element_bytes(!work.frozen) * logits;
+    if (fp8) {
+        work.traffic_bytes += rp_cost_fp8_element_bytes(!work.frozen) * hidden;
+        work.backward_bytes += rp_cost_fp8_element_bytes(!work.frozen) * logits;
     }
     set_times(context, &work, layer);
 
@@ -388,11 +388,11 @@ check_workload(const RpWorkload *workload, const RpGpu *gpu, GError **error)
         wrong = "dtype: expected fp16 or bf16";
     else if (strcmp(accumulate, "fp32") != 0 && strcmp(accumulate, "fp16") != 0)
         wrong = "accumulate: expected fp32 or fp16";
-    else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0 && !workload->codes)
+    else if (strcmp(accumulate, "fp16") == 0 && strcmp(dtype, "fp16") != 0 && !workload->fp8)
         wrong = "accumulate: expected fp32 with dtype bf16, unless matmul is fp8";
-    else if (workload->codes && gpu->fp8_tflops <= 0)
+    else if (workload->fp8 && gpu->fp8_tflops <= 0)
         wrong = "matmul: expected bf16 or fp16 on this GPU, which has no fp8";
-    else if (workload->codes && workload->kernels != RP_COST_KERNELS_OWN)
+    else if (workload->fp8 && workload->kernels != RP_COST_KERNELS_OWN)
         wrong = "matmul: fp8 is this project's alone";
     else if (workload->lora_rank > 65536)
         wrong = "LoRA rank: expected at most 65536";
@@ -432,7 +432,7 @@ describe(const Context *context, const char *dtype, const char *accumulate, RpPr
     rp_profile_take(&profile->device, g_strdup(gpu->title));
     rp_profile_take(&profile->dtype, g_strdup(dtype));
     rp_profile_take(&profile->accumulate, g_strdup(accumulate));
-    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(workload->codes, workload->codes_head)));
+    rp_profile_take(&profile->matmul, g_strdup(rp_fp8_name(workload->fp8, workload->fp8_head)));
     rp_profile_take(&profile->source, g_strdup("predicted"));
     rp_profile_take(&profile->origin, origin_of(workload));
     profile->gpus = workload->gpus;

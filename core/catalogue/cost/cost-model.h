@@ -45,9 +45,9 @@ typedef struct {
     guint sample_tokens;       /* packed: tokens of a typical sample, across which no attention is
                                computed; 0 = a sequence's */
     const char *dtype;         /* "fp16" or "bf16"; NULL = "bf16" */
-    const char *accumulate;    /* "fp32", or "fp16" with dtype fp16 or @codes; NULL = "fp32" */
-    gboolean codes;            /* linear layers of blocks multiply fp8 values: `matmul: fp8` */
-    gboolean codes_head;       /* with them the head: `matmul: fp8-head` */
+    const char *accumulate;    /* "fp32", or "fp16" with dtype fp16 or @fp8; NULL = "fp32" */
+    gboolean fp8;              /* linear layers of blocks multiply fp8 values: `matmul: fp8` */
+    gboolean fp8_head;         /* with them the head: `matmul: fp8-head` */
     guint lora_rank;           /* 0 = full-parameter */
     char **lora_targets;       /* modules; NULL = all linear ones */
     const char *base;          /* LoRA: "nf4", "mxfp4", "fp8"; NULL or "bf16" = 16 bits */

@@ -29,9 +29,9 @@
 #define FAST_MEMORY 0.93
 
 /* Share of fp8's peak, measured on an H200 at warm clocks: 1,188 to 1,233 of 1,979 TFLOP/s. */
-#define CODES_EFFICIENCY 0.61
+#define FP8_EFFICIENCY 0.61
 /* Fast accumulation there is 1.037 to 1.111 times as fast, in the mean of four shapes (docs/fp8.md). */
-#define FAST_CODES 1.078
+#define FAST_FP8 1.078
 
 /* How far the model is from dense blocks that were measured. */
 #define MEASURED_ERROR 0.05
@@ -63,7 +63,7 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
     const double processors = gpu->processors * gpu->clock_ghz * 1e9;
     const double of_h200 = H200_PROCESSORS / processors;
     const double of_rtx4090 = RTX4090_PROCESSORS / processors;
-    const double wide = gpu->fp32_accumulate_tflops * 1e12, codes = gpu->fp8_tflops * 1e12;
+    const double wide = gpu->fp32_accumulate_tflops * 1e12, fp8 = gpu->fp8_tflops * 1e12;
     const gboolean slow = estimate == RP_COST_SLOW;
     const double matmul =
         scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, instructions, of_rtx4090, estimate);
@@ -72,9 +72,7 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
     return (RpCostRates){
         .matmul = matmul,
         .weights = weights,
-        .codes = codes > 0
-                     ? scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, codes, of_rtx4090, estimate)
-                     : 0,
+        .fp8 = fp8 > 0 ? scale(RTX4090_MATMUL, RTX4090_INSTRUCTIONS, fp8, of_rtx4090, estimate) : 0,
         .grouped =
             fmin(matmul, scale(H200_GROUPED, H200_INSTRUCTIONS, instructions, of_h200, estimate)),
         .grouped_weights =
@@ -89,7 +87,7 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
 
 /* Shares of peaks that were measured or fitted. */
 static RpCostRates
-fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gboolean fast_codes,
+fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gboolean fast_fp8,
              double times)
 {
     const double matmul = times * instructions * gpu->matmul_efficiency;
@@ -99,7 +97,7 @@ fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gbool
     return (RpCostRates){
         .matmul = matmul,
         .weights = weights,
-        .codes = times * gpu->fp8_tflops * 1e12 * CODES_EFFICIENCY * (fast_codes ? FAST_CODES : 1),
+        .fp8 = times * gpu->fp8_tflops * 1e12 * FP8_EFFICIENCY * (fast_fp8 ? FAST_FP8 : 1),
         .grouped = matmul * gpu->grouped_efficiency,
         .grouped_weights = weights * gpu->grouped_efficiency,
         .attention = wide * gpu->attention_efficiency,
@@ -109,7 +107,7 @@ fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gbool
 }
 
 RpCostRates
-rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gboolean fast_codes,
+rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gboolean fast_fp8,
               RpCostEstimate estimate)
 {
     const gboolean own = kernels == RP_COST_KERNELS_OWN;
@@ -118,7 +116,7 @@ rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gbool
 
     if (own && gpu->scaled)
         return scaled_rates(gpu, instructions, estimate);
-    return fitted_rates(gpu, instructions, own, fast_codes && !gpu->foreign,
+    return fitted_rates(gpu, instructions, own, fast_fp8 && !gpu->foreign,
                         !own || estimate == RP_COST_EXPECTED ? 1
                         : estimate == RP_COST_SLOW           ? 1 - MEASURED_ERROR
                                                              : 1 + MEASURED_ERROR);

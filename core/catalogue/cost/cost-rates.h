@@ -19,7 +19,7 @@
 typedef struct {
     double matmul;             /* FLOP/s of 16-bit matmuls */
     double weights;            /* the same of weights' gradients: their sums are fp32 always */
-    double codes;              /* the same of fp8 matmuls; 0: the card has none */
+    double fp8;                /* the same of fp8 matmuls; 0: the card has none */
     double grouped;            /* FLOP/s of matmuls of all experts in one, in whole tiles */
     double grouped_weights;    /* the same of their weights' gradients */
     double attention;          /* FLOP/s, forward */
@@ -33,9 +33,9 @@ typedef struct {
  * rp_cost_rates:
  * @kernels: PyTorch's are not scaled: @estimate changes nothing, and weights' gradients have fp16 sums, too
  * @half_sums: fp16 accumulation of 16-bit matmuls of activations
- * @fast_codes: fp8 sums as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
+ * @fast_fp8: fp8 sums as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
  *   fp16 sums of fp8 values, so the card's rate with those (fp8_fp16_accumulate_tflops) is not
  *   counted.
  */
 RpCostRates rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums,
-                          gboolean fast_codes, RpCostEstimate estimate);
+                          gboolean fast_fp8, RpCostEstimate estimate);

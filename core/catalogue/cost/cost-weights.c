@@ -5,7 +5,7 @@
 #define BYTES_16BIT 2
 /* Bytes of a weight that becomes fp8 values, as it is and transposed: read for its amax, read
  * again, written twice. */
-#define CODES_BYTES (2 * BYTES_16BIT + 2)
+#define FP8_BYTES (2 * BYTES_16BIT + 2)
 
 gboolean
 rp_cost_base_is_packed(const char *base, RpLowbit *format)
@@ -50,7 +50,7 @@ packed_bytes(const RpWeight *weight, RpLowbit format)
 
 /* A matrix that is read as fp8 values: experts' are not. */
 static gboolean
-has_codes(const RpModel *model, const RpWeight *weight)
+has_fp8(const RpModel *model, const RpWeight *weight)
 {
     const gboolean of_mlp = weight->kind == RP_WEIGHT_GATE_UP || weight->kind == RP_WEIGHT_GATE ||
                             weight->kind == RP_WEIGHT_UP || weight->kind == RP_WEIGHT_DOWN;
@@ -68,8 +68,8 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
     RpLayer *layer = &profile->layers[index];
     RpCostWeights costs = {.mlp_apart = model->experts > 1 || model->mlp_bias};
     RpLowbit format;
-    const gboolean coded = (workload->codes && layer->kind == RP_LAYER_BLOCK) ||
-                           (workload->codes_head && layer->kind == RP_LAYER_HEAD);
+    const gboolean coded = (workload->fp8 && layer->kind == RP_LAYER_BLOCK) ||
+                           (workload->fp8_head && layer->kind == RP_LAYER_HEAD);
     const gboolean packs = rp_cost_base_is_packed(workload->base, &format);
     guint64 trained = 0, uploaded = 0;
     gboolean any = FALSE;
@@ -88,8 +88,8 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
         if (packed)
             costs.expand_bytes += (double)(up + bytes[i]);
         if (coded)
-            costs.expand_bytes += has_codes(model, weight) ? CODES_BYTES * (double)weight->elements
-                                                           : (double)(up + bytes[i]);
+            costs.expand_bytes += has_fp8(model, weight) ? FP8_BYTES * (double)weight->elements
+                                                         : (double)(up + bytes[i]);
         if (rp_weight_is_adapter(weight->kind))
             add_adapter(model, weight, &costs);
     }

@@ -101,7 +101,7 @@ rp_exchange_lay_out(const RpPlanJob *job)
     }
     exchange.squares = rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
                                          blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES);
-    exchange.room = rp_job_add_buffer(job, host, RP_BUFFER_STAGING, RP_EXCHANGE_ROOM(largest));
+    exchange.space = rp_job_add_buffer(job, host, RP_BUFFER_STAGING, RP_EXCHANGE_SCRATCH(largest));
     rp_plan_set_exchange(job->plan, exchange);
 }
 
@@ -129,7 +129,7 @@ rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
     for (guint i = 0; i < rp_plan_gradient_buffers(job->promises); i++)
         rp_builder_read(job->builder, place->gradients[i], RP_ROLE_HOST);
     rp_builder_write(job->builder, place->reduced, RP_ROLE_HOST);
-    rp_builder_write(job->builder, rp_plan_exchange(job->plan).room, RP_ROLE_STAGING);
+    rp_builder_write(job->builder, rp_plan_exchange(job->plan).space, RP_ROLE_STAGING);
     rp_builder_end(job->builder);
 }
 
@@ -145,7 +145,7 @@ rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration)
         rp_plan_buffer(job->plan, exchange.squares)->bytes / servers * (servers - 1);
     rp_builder_update(job->builder, exchange.squares, RP_ROLE_HOST);
     rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
-    rp_builder_write(job->builder, exchange.room, RP_ROLE_STAGING);
+    rp_builder_write(job->builder, exchange.space, RP_ROLE_STAGING);
     rp_builder_end(job->builder);
 }
 

@@ -53,7 +53,7 @@ are_apart(const RpPlanJob *job, guint rounds)
 /* Synchronous, no device has two slots in an iteration: the next one's weights cannot come before those
  * slots have run in which they are made. */
 static gboolean
-is_lone(const RpPlanJob *job)
+is_single_slot(const RpPlanJob *job)
 {
     const RpPlanOptions *options = &job->options;
 
@@ -68,7 +68,7 @@ is_lone(const RpPlanJob *job)
 static gboolean
 trains_layerwise(const RpPlanJob *job)
 {
-    return is_lone(job) && job->n_stages == 1 &&
+    return is_single_slot(job) && job->n_stages == 1 &&
            job->options.consistency != RP_CONSISTENCY_BLOCKING &&
            job->options.transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1;
 }
@@ -118,7 +118,7 @@ set_promises(RpPlanJob *job)
     job->backwards = options->round * (schedule->dispatched ? 1 : options->calls);
     job->departures = kept ? 1 : rounds;
     job->staged = job->departures > 1 && !apart;
-    job->lone = is_lone(job);
+    job->lone = is_single_slot(job);
 }
 
 /* The parameters, or the gradients that leave, as the chunks of their transfers. */
@@ -169,11 +169,12 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     const gboolean bound = !job->partition->dispatched;
     const guint windows = job->shape.round;
     const guint s = rp_plan_n_stages(job->plan);
-    const RpWay way = bound || phase != RP_PHASE_FORWARD ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    const RpDirection direction =
+        bound || phase != RP_PHASE_FORWARD ? RP_DIRECTION_BACKWARD : RP_DIRECTION_FORWARD;
     RpPlanStage stage = {
         .layers = layers,
         .runs_forward = bound || phase != RP_PHASE_BACKWARD,
-        .runs_backward = way == RP_WAY_BACKWARD,
+        .runs_backward = direction == RP_DIRECTION_BACKWARD,
         .bound = bound,
         .mirrored = job->options.schedule->mirrored,
         .device = bound ? rp_schedule_gpu(job->options.schedule, &job->shape, s, 0) : RP_NONE,
@@ -183,10 +184,10 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     needs.keeps = job->promises->keeps;
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
-    stage.parameter_bytes = needs.parameters[way];
+    stage.parameter_bytes = needs.parameters[direction];
     stage.upload_bytes = needs.is_packed ? needs.packed : stage.parameter_bytes;
     stage.gradient_bytes = rp_job_leaving_bytes(job, needs.gradients);
-    stage.workspace_bytes = needs.workspace[way];
+    stage.workspace_bytes = needs.workspace[direction];
     stage.kept_bytes = needs.activations;
     for (guint c = 0; c < MAX(1, profile->n_cards); c++)
         set_times(job, &job->times[c * job->n_stages + s],

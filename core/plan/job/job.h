@@ -118,7 +118,7 @@ rp_job_leaving_bytes(const RpPlanJob *job, guint64 bytes)
 
 /* Bytes of one gradient buffer on the host; @bytes: in the network's storage. */
 static inline guint64
-rp_job_home_bytes(const RpPlanJob *job, guint64 bytes)
+rp_job_host_bytes(const RpPlanJob *job, guint64 bytes)
 {
     return job->promises->wide_gradients ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
 }

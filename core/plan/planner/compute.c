@@ -1,10 +1,10 @@
 /* `compute` fidelity: actions and hops. One task an action. */
-#include "core/plan/planner/weave.h"
+#include "core/plan/planner/interleave.h"
 #include "core/profile/cards.h"
 
 typedef struct {
     const RpPlanJob *job;
-    const RpWeave *weave;
+    const RpInterleave *interleave;
     guint32
         *input_maker; /* [layer] dispatched: the slot that sends on the layer's input; RP_NONE */
     guint32 *weight_maker;      /* [layer] dispatched: the backward slot that makes its gradients */
@@ -13,12 +13,12 @@ typedef struct {
 } Compute;
 
 static gpointer
-create(const RpPlanJob *job, const RpWeave *weave)
+create(const RpPlanJob *job, const RpInterleave *interleave)
 {
     Compute *self = RP_JOB_NEW(job, Compute, 1);
 
     self->job = job;
-    self->weave = weave;
+    self->interleave = interleave;
     self->input_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers + 1);
     self->weight_maker = RP_JOB_NONE(job, guint32, job->profile->n_layers);
     /* in rotation the last round's backward is the last; else each round ends when its GPU is
@@ -119,9 +119,10 @@ append(gpointer data, guint device, const RpAction *action)
     /* the first action of a device in a synchronous iteration: all devices have ended the last */
     rp_builder_wait_barrier(job->builder, TRUE);
     if (products->output) {
-        wait_for(self, device,
-                 rp_weave_tasks(self->weave, action->stage - 1, action->micro_batch).forward,
-                 action->kind == RP_ACTION_FUSED && job->promises->early_fused ? 1 : 0);
+        wait_for(
+            self, device,
+            rp_interleave_tasks(self->interleave, action->stage - 1, action->micro_batch).forward,
+            action->kind == RP_ACTION_FUSED && job->promises->early_fused ? 1 : 0);
         wait_for_weights(self, action->stage);
     }
     if (products->input_gradient && !fused) { /* bound: its F stands before it in its lane */
@@ -130,10 +131,12 @@ append(gpointer data, guint device, const RpAction *action)
         const guint32 phase = rp_job_leads(job, action) ? 1 : 0;
         const guint32 input = self->input_maker[rp_plan_stage(job->plan, stage)->layers.first];
 
-        wait_for(self, device,
-                 rp_weave_tasks(self->weave, rp_job_gradient_maker(job, stage), m).backward, phase);
+        wait_for(
+            self, device,
+            rp_interleave_tasks(self->interleave, rp_job_gradient_maker(job, stage), m).backward,
+            phase);
         if (phase == 1)
-            wait_for(self, device, rp_weave_tasks(self->weave, input, m).forward, 0);
+            wait_for(self, device, rp_interleave_tasks(self->interleave, input, m).forward, 0);
     }
     return rp_builder_end(job->builder);
 }
@@ -149,9 +152,9 @@ end_iteration(gpointer data)
     for (guint32 s = 0; s < self->job->n_stages; s++)
         for (guint i = 0; i < self->last; i++)
             oldest[s * self->last + i] =
-                rp_weave_tasks(self->weave, s,
-                               self->job->shape.micro_batches - self->job->shape.slices -
-                                   i * self->job->shape.round)
+                rp_interleave_tasks(self->interleave, s,
+                                    self->job->shape.micro_batches - self->job->shape.slices -
+                                        i * self->job->shape.round)
                     .weights;
 }
 

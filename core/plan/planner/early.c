@@ -10,10 +10,10 @@
  */
 #include "core/plan/planner/protocol.h"
 
-RpOptimizerForm
+RpStateFormat
 rp_planner_form(const RpProfile *profile, const RpPlanOptions *options)
 {
-    RpOptimizerForm form = options->form;
+    RpStateFormat form = options->form;
 
     form.shared = form.master == RP_MOMENTS_BF16 && g_strcmp0(profile->dtype, "bf16") == 0 &&
                   options->optimizer != RP_OPTIMIZER_LEAN &&

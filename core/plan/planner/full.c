@@ -11,7 +11,7 @@
  */
 #include "core/plan/planner/gradients.h"
 #include "core/plan/planner/host-arena.h"
-#include "core/plan/planner/weave.h"
+#include "core/plan/planner/interleave.h"
 
 typedef struct {
     const RpPlanJob *job;
@@ -23,11 +23,11 @@ typedef struct {
 } Full;
 
 static gpointer
-create(const RpPlanJob *job, const RpWeave *weave)
+create(const RpPlanJob *job, const RpInterleave *interleave)
 {
     Full *self = RP_JOB_NEW(job, Full, 1);
 
-    (void)weave;
+    (void)interleave;
     self->job = job;
     self->host = rp_host_arena_new(job);
     self->placement = rp_placement_new(job);
@@ -213,7 +213,7 @@ append_piece(const Full *self, const RpAction *action, const RpPart *part, guint
     else
         rp_job_begin_piece(job, part->device, action, first, end);
     rp_placement_read_layers(self->placement, part->device, both(up, down));
-    rp_placement_read_stays(self->placement, part);
+    rp_placement_read_resident(self->placement, part);
     rp_builder_access(builder, rp_placement_workspace(self->placement, part),
                       first == 0 ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
                       RP_ROLE_WORKSPACE, 0);
@@ -275,9 +275,9 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     rp_job_begin_action(job, forward->device, action);
     rp_builder_read(builder, rp_placement_parameters(self->placement, forward), RP_ROLE_PARAMETERS);
     if (!job->promises->packed) /* else expanded */
-        rp_placement_read_stays(self->placement, forward);
+        rp_placement_read_resident(self->placement, forward);
     if (!job->promises->packed && backward->stage != forward->stage)
-        rp_placement_read_stays(self->placement, backward);
+        rp_placement_read_resident(self->placement, backward);
     rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
     if (backward->stage != forward->stage)
         rp_builder_read(builder, rp_placement_parameters(self->placement, backward),
@@ -373,7 +373,7 @@ end_iteration(gpointer data)
     Full *self = data;
     const RpPlanPromises *promises = self->job->promises;
 
-    rp_placement_upload_all_stays(self->placement);
+    rp_placement_upload_all_resident(self->placement);
     if (promises->forward_only)
         return;
     rp_gradients_send_all(self->gradients, promises->async && !promises->gradient_copies);

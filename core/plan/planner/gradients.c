@@ -155,10 +155,10 @@ append_chunk(RpGradients *self, guint g, guint chunk)
 static void
 note_home(RpGradients *self, RpInterval layers, guint32 stage, guint32 iteration)
 {
-    if (!rp_protocol_note_home(self->protocol, layers, iteration))
+    if (!rp_protocol_record_host_copy(self->protocol, layers, iteration))
         return;
     append_sums_of(self, stage, iteration);
-    rp_protocol_append_home(self->protocol, layers, iteration);
+    rp_protocol_append_host_copy(self->protocol, layers, iteration);
 }
 
 /* Rounds of a stage are added up in their order, whatever devices they were on, so that the result

@@ -25,7 +25,7 @@ static void
 lay_out_gradients_home(const RpPlanJob *job, guint l, guint32 *buffers)
 {
     const guint shared = rp_exchange_shared_gradients(job, l);
-    const guint64 bytes = rp_job_home_bytes(job, job->profile->layers[l].gradient_bytes);
+    const guint64 bytes = rp_job_host_bytes(job, job->profile->layers[l].gradient_bytes);
 
     for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
         buffers[i] =
@@ -42,7 +42,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
     const RpLayer *layer = &job->profile->layers[l];
     const guint64 element = job->promises->element_bytes;
     /* a tied matrix lives with the layer that it is tied to; its gradient is downloaded here */
-    const guint64 own = rp_layer_home_bytes(layer) - layer->tied_bytes;
+    const guint64 own = rp_layer_host_bytes(layer) - layer->tied_bytes;
     const guint64 own_gradients = rp_layer_own_gradient_bytes(layer);
     const guint64 trained = MIN(own_gradients, own);
     RpPlanLayer place = {.tied_to = layer->tied_bytes > 0 ? 0 : RP_NONE,

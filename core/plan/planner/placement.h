@@ -35,13 +35,13 @@ typedef struct {
 } RpSlot;
 
 typedef struct {
-    guint32 parameters[RP_N_WAYS][2]; /* [way][turn]; resident: unused */
+    guint32 parameters[RP_N_DIRECTIONS][2]; /* [way][turn]; resident: unused */
     guint32 *ends;   /* [2 * stage + turn] parameters of slots at a region's borders; or %NULL */
     guint32 packed;  /* uploads to be expanded; RP_NONE: parameters are uploaded as they are */
     guint32 sums[2]; /* [turn] fp32 sums of gradients; resident: unused */
-    guint32 workspace[RP_N_WAYS][2]; /* [way][turn] */
-    guint turn;                      /* the running slot's */
-    guint32 leaving;                 /* gradients being downloaded, or kept for the next round's */
+    guint32 workspace[RP_N_DIRECTIONS][2]; /* [way][turn] */
+    guint turn;                            /* the running slot's */
+    guint32 leaving; /* gradients being downloaded, or kept for the next round's */
     guint32 staging; /* host: gradients of rounds; RP_NONE where none are added up there */
     RpRing input, gradient, output;
     guint32 *saved; /* [2 * n_saved] tensors saved by a stage's layers, for two actions */
@@ -128,10 +128,10 @@ void rp_placement_upload(const RpPlacement *placement, guint device, guint32 sta
 
 /* stays.c: frozen weights that stay on devices. Places them; uploads those of @layers that are yet to
  * go up, or of all layers on all devices; @part's stage as the running task reads them. */
-void rp_placement_lay_out_stays(RpPlacement *placement, guint device);
-void rp_placement_upload_stays(const RpPlacement *placement, guint device, RpInterval layers);
-void rp_placement_upload_all_stays(const RpPlacement *placement);
-void rp_placement_read_stays(const RpPlacement *placement, const RpPart *part);
+void rp_placement_lay_out_resident(RpPlacement *placement, guint device);
+void rp_placement_upload_resident(const RpPlacement *placement, guint device, RpInterval layers);
+void rp_placement_upload_all_resident(const RpPlacement *placement);
+void rp_placement_read_resident(const RpPlacement *placement, const RpPart *part);
 
 /* Places of each layer's parameters and leaving gradients, where plans are layerwise; and a
  * running action's reads and writes of those of @layers. */

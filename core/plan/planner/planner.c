@@ -1,11 +1,11 @@
+#include "core/plan/planner/interleave.h"
 #include "core/plan/planner/pace.h"
-#include "core/plan/planner/weave.h"
 
 #define TRIED_ITERATIONS 16 /* asynchronous, of a rule of dispatch */
 
 struct _RpPlanner {
     RpPlanJob job;
-    RpWeave *weave;
+    RpInterleave *interleave;
     const RpFidelityOps *fidelity;
     gpointer self; /* the fidelity's */
 };
@@ -23,9 +23,9 @@ time_of_rule(const RpProfile *profile, const RpPartition *partition, const RpPla
         if (!rp_planner_append_iteration(planner, NULL))
             return G_MAXDOUBLE;
         if (i + 1 == half)
-            from_ns = rp_weave_time_ns(planner->weave);
+            from_ns = rp_interleave_time_ns(planner->interleave);
     }
-    return planner != NULL ? rp_weave_time_ns(planner->weave) - from_ns : G_MAXDOUBLE;
+    return planner != NULL ? rp_interleave_time_ns(planner->interleave) - from_ns : G_MAXDOUBLE;
 }
 
 /* The rule of free dispatch with the shortest iterations; the rotation, unless another is
@@ -81,10 +81,10 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
     if (planner->job.options.dispatch == RP_DISPATCH_FREE &&
         planner->job.options.dispatch_rule == 0)
         planner->job.options.dispatch_rule = choose_rule(profile, partition, options);
-    planner->weave = rp_weave_new(&planner->job);
+    planner->interleave = rp_interleave_new(&planner->job);
     planner->fidelity =
         options->fidelity == RP_FIDELITY_FULL ? &rp_fidelity_full : &rp_fidelity_compute;
-    planner->self = planner->fidelity->create(&planner->job, planner->weave);
+    planner->self = planner->fidelity->create(&planner->job, planner->interleave);
     return g_steal_pointer(&planner);
 }
 
@@ -113,12 +113,12 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
     if (job->options.schedule->unflushed && job->options.async)
         job->shape.flow = job->shape.flow == RP_FLOW_ALONE ? RP_FLOW_BEGIN : RP_FLOW_ON;
     planner->fidelity->begin_call(planner->self);
-    if (!rp_weave_append(planner->weave, planner->fidelity, planner->self, error))
+    if (!rp_interleave_append(planner->interleave, planner->fidelity, planner->self, error))
         return FALSE;
     job->shape.first_gpu = rp_schedule_next_first_gpu(job->options.schedule, &job->shape);
     job->rounds_before += job->rounds;
     job->call++;
-    rp_weave_catch_up(planner->weave);
+    rp_interleave_catch_up(planner->interleave);
     return TRUE;
 }
 
@@ -127,7 +127,7 @@ rp_planner_append_step(RpPlanner *planner)
 {
     g_return_if_fail(planner->job.call == rp_job_calls(&planner->job));
     planner->fidelity->end_iteration(planner->self);
-    rp_weave_catch_up(planner->weave);
+    rp_interleave_catch_up(planner->interleave);
     planner->job.iteration++;
     planner->job.call = 0;
 }
@@ -147,7 +147,7 @@ rp_planner_flush(RpPlanner *planner)
 {
     if (planner->fidelity->flush != NULL)
         planner->fidelity->flush(planner->self);
-    rp_weave_catch_up(planner->weave);
+    rp_interleave_catch_up(planner->interleave);
 }
 
 /* Appends the end of the last iteration of an order without a flush. */
@@ -157,7 +157,8 @@ append_rest(RpPlanner *planner)
     if (planner->job.shape.flow == RP_FLOW_ALONE)
         return;
     planner->job.shape.flow = RP_FLOW_REST;
-    const gboolean runs = rp_weave_append(planner->weave, planner->fidelity, planner->self, NULL);
+    const gboolean runs =
+        rp_interleave_append(planner->interleave, planner->fidelity, planner->self, NULL);
 
     g_assert(runs); /* backwards of which all forwards are there */
 }

@@ -453,7 +453,7 @@ rp_protocol_begin_iteration(RpProtocol *self)
 }
 
 gboolean
-rp_protocol_note_home(RpProtocol *self, RpInterval layers, guint32 iteration)
+rp_protocol_record_host_copy(RpProtocol *self, RpInterval layers, guint32 iteration)
 {
     guint *left = self->layer_left[iteration % 2];
     const guint before = self->layers_left[iteration % 2];
@@ -465,7 +465,7 @@ rp_protocol_note_home(RpProtocol *self, RpInterval layers, guint32 iteration)
 }
 
 void
-rp_protocol_append_home(RpProtocol *self, RpInterval layers, guint32 iteration)
+rp_protocol_append_host_copy(RpProtocol *self, RpInterval layers, guint32 iteration)
 {
     for (guint i = 0; i < layers.count; i++)
         rp_exchange_append_reduce(self->job, layer_home(self, layers, i), iteration);

@@ -24,10 +24,10 @@ void rp_protocol_end_iteration(RpProtocol *protocol);
 void rp_protocol_finish(RpProtocol *protocol);
 
 /* Gradients of one round of @layers, of one stage, have left. Returns: whether they were the last */
-gboolean rp_protocol_note_home(RpProtocol *protocol, RpInterval layers, guint32 iteration);
+gboolean rp_protocol_record_host_copy(RpProtocol *protocol, RpInterval layers, guint32 iteration);
 /* All gradients of @layers are on the host and summed: steps that waited for them alone are
  * appended. */
-void rp_protocol_append_home(RpProtocol *protocol, RpInterval layers, guint32 iteration);
+void rp_protocol_append_host_copy(RpProtocol *protocol, RpInterval layers, guint32 iteration);
 
 /* traffic.c: memory traffic of host tasks, bytes. A rate that the profile gives counts as the
  * traffic of a fused step that takes as long. */

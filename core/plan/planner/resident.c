@@ -19,10 +19,10 @@ lay_out(RpPlacement *placement, guint g, const RpLargest *largest)
             rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
                               rp_profile_sum_bytes(job->profile, stage->gradient_bytes));
     }
-    rp_placement_lay_out_stays(placement, g);
+    rp_placement_lay_out_resident(placement, g);
     device->packed = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->packed);
-    device->workspace[RP_WAY_BACKWARD][0] =
-        rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_WAY_BACKWARD]);
+    device->workspace[RP_DIRECTION_BACKWARD][0] =
+        rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, largest->workspace[RP_DIRECTION_BACKWARD]);
 }
 
 static void

@@ -7,10 +7,10 @@
 
 /* The half of a slot's buffers that a stage uses; bound stages run forward and backward in the
  * larger. */
-static RpWay
-way_of(const RpPlanStage *stage)
+static RpDirection
+direction_of(const RpPlanStage *stage)
 {
-    return stage->runs_backward ? RP_WAY_BACKWARD : RP_WAY_FORWARD;
+    return stage->runs_backward ? RP_DIRECTION_BACKWARD : RP_DIRECTION_FORWARD;
 }
 
 guint32
@@ -22,7 +22,7 @@ rp_placement_parameters(const RpPlacement *placement, const RpPart *part)
         return RP_NONE; /* nothing is uploaded that an action could read */
     return placement->job->promises->resident_weights ? placement->resident_parameters[part->stage]
            : device->ends != NULL                     ? device->ends[2 * part->stage + device->turn]
-                                  : device->parameters[way_of(part->at)][device->turn];
+                                  : device->parameters[direction_of(part->at)][device->turn];
 }
 
 guint32
@@ -30,7 +30,7 @@ rp_placement_workspace(const RpPlacement *placement, const RpPart *part)
 {
     const RpDevice *device = &placement->devices[part->device];
 
-    return device->workspace[way_of(part->at)][device->turn];
+    return device->workspace[direction_of(part->at)][device->turn];
 }
 
 /* A buffer inside a slot's region. All of a region share one history: writing one of them destroys
@@ -62,23 +62,23 @@ lay_out_region(RpPlacement *placement, guint g, const RpLargest *largest,
     const RpPlanJob *job = placement->job;
     const guint64 base = rp_align_up(rp_plan_arena_bytes(job->plan, g), RP_BUFFER_ALIGNMENT);
     const guint64 sums = rp_profile_sum_bytes(job->profile, largest->gradients);
-    guint64 end[RP_N_WAYS]; /* end of the buffers in the region so far, by its use */
+    guint64 end[RP_N_DIRECTIONS]; /* end of the buffers in the region so far, by its use */
     guint32 history = RP_NONE;
     RpDevice *device = &placement->devices[g];
 
-    for (guint way = 0; way < RP_N_WAYS; way++) {
-        device->parameters[way][turn] =
-            place_in_region(job, g, RP_BUFFER_PARAMETERS, base, largest->parameters[way], &history);
-        end[way] = base + rp_align_up(largest->parameters[way], RP_BUFFER_ALIGNMENT);
+    for (guint direction = 0; direction < RP_N_DIRECTIONS; direction++) {
+        device->parameters[direction][turn] = place_in_region(
+            job, g, RP_BUFFER_PARAMETERS, base, largest->parameters[direction], &history);
+        end[direction] = base + rp_align_up(largest->parameters[direction], RP_BUFFER_ALIGNMENT);
     }
     if (layout->accumulators_inside) {
-        device->sums[turn] =
-            place_in_region(job, g, RP_BUFFER_ACCUMULATORS, end[RP_WAY_BACKWARD], sums, &history);
-        end[RP_WAY_BACKWARD] += rp_align_up(sums, RP_BUFFER_ALIGNMENT);
+        device->sums[turn] = place_in_region(job, g, RP_BUFFER_ACCUMULATORS,
+                                             end[RP_DIRECTION_BACKWARD], sums, &history);
+        end[RP_DIRECTION_BACKWARD] += rp_align_up(sums, RP_BUFFER_ALIGNMENT);
     }
-    for (guint way = 0; layout->workspace_inside && way < RP_N_WAYS; way++)
-        device->workspace[way][turn] = place_in_region(job, g, RP_BUFFER_WORKSPACE, end[way],
-                                                       largest->workspace[way], &history);
+    for (guint direction = 0; layout->workspace_inside && direction < RP_N_DIRECTIONS; direction++)
+        device->workspace[direction][turn] = place_in_region(
+            job, g, RP_BUFFER_WORKSPACE, end[direction], largest->workspace[direction], &history);
 }
 
 /* Dispatched: slots at the borders of a region, see core/plan/device-layout.h. Stages of one size
@@ -117,9 +117,9 @@ lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
     RpDevice *device = &placement->devices[g];
 
     lay_out_region(placement, g, largest, layout, 0);
-    for (guint way = 0; way < RP_N_WAYS; way++) {
-        device->parameters[way][1] = device->parameters[way][0];
-        device->workspace[way][1] = device->workspace[way][0];
+    for (guint direction = 0; direction < RP_N_DIRECTIONS; direction++) {
+        device->parameters[direction][1] = device->parameters[direction][0];
+        device->workspace[direction][1] = device->workspace[direction][0];
     }
     device->sums[1] = device->sums[0];
     device->packed = rp_job_add_buffer(placement->job, g, RP_BUFFER_PARAMETERS, largest->packed);
@@ -202,7 +202,7 @@ rp_placement_leave_layers(const RpPlacement *placement, guint g, RpInterval laye
 
 /* One slot, that nothing arrives beside. */
 static void
-lay_out_lone(RpPlacement *placement, guint g, const RpLargest *largest)
+lay_out_single_slot(RpPlacement *placement, guint g, const RpLargest *largest)
 {
     const RpPlanJob *job = placement->job;
     RpDevice *device = &placement->devices[g];
@@ -270,10 +270,10 @@ lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
     const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
 
     if (placement->job->lone)
-        lay_out_lone(placement, g, largest);
+        lay_out_single_slot(placement, g, largest);
     else
         lay_out_slots(placement, g, largest, &layout);
-    rp_placement_lay_out_stays(placement, g);
+    rp_placement_lay_out_resident(placement, g);
 }
 
 /* To another stage, or from its forward to its backward. */
@@ -326,7 +326,7 @@ append_expand(const RpPlacement *placement, const RpPart *part)
             rp_profile_of(job->profile, part->device)->layers[part->at->layers.first + l].expand_ns;
     rp_builder_read(job->builder, part->at->upload_bytes > 0 ? device->packed : RP_NONE,
                     RP_ROLE_PACKED);
-    rp_placement_read_stays(placement, part);
+    rp_placement_read_resident(placement, part);
     rp_builder_write(job->builder, rp_placement_parameters(placement, part), RP_ROLE_PARAMETERS);
     rp_builder_end(job->builder);
 }
@@ -338,7 +338,7 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
     const RpPart part = rp_part(job, g, stage, RP_NONE);
     const RpChunks *chunks = &part.at->parameters;
 
-    rp_placement_upload_stays(placement, g, part.at->layers);
+    rp_placement_upload_resident(placement, g, part.at->layers);
     for (guint c = 0; c < chunks->n_chunks; c++) {
         guint32 last_layer = RP_NONE;
         RpTask *task =

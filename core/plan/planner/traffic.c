@@ -19,7 +19,7 @@
 static guint64
 bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
 {
-    const double traffic = (double)rp_optimizer_state_traffic(RP_OPTIMIZER_FORM_FP32, 1) +
+    const double traffic = (double)rp_optimizer_state_traffic(RP_STATE_FORMAT_FP32, 1) +
                            2 * job->promises->element_bytes;
     const double bytes =
         (double)parameters * traffic * job->profile->optimizer_parameters_per_s / parameters_per_s;
@@ -42,7 +42,7 @@ gradient_element(const RpPlanJob *job)
 {
     if (job->promises->servers > 1)
         return FP32_BYTES; /* their sum */
-    return rp_job_home_bytes(job, job->promises->element_bytes) *
+    return rp_job_host_bytes(job, job->promises->element_bytes) *
            rp_plan_gradient_buffers(job->promises);
 }
 
@@ -160,10 +160,10 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
 static guint64
 at_processors_rate(const RpPlanJob *job, guint layer, guint64 moved)
 {
-    const RpOptimizerForm form = job->promises->form;
+    const RpStateFormat form = job->promises->form;
     const double rate = job->profile->cached_parameters_per_s[form.rule][form.moments][form.master];
 
-    if (!(rate > 0) || rp_optimizer_form_equal(form, RP_OPTIMIZER_FORM_FP32))
+    if (!(rate > 0) || rp_state_format_equal(form, RP_STATE_FORMAT_FP32))
         return moved;
     return MAX(moved, bytes_at_rate(job, parameters_of(job, layer), rate));
 }
@@ -184,7 +184,7 @@ double
 rp_traffic_rate(const RpPlanJob *job)
 {
     return job->profile->optimizer_parameters_per_s *
-           (double)(rp_optimizer_state_traffic(RP_OPTIMIZER_FORM_FP32, 1) +
+           (double)(rp_optimizer_state_traffic(RP_STATE_FORMAT_FP32, 1) +
                     2 * job->promises->element_bytes);
 }
 

@@ -172,7 +172,7 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
  * @wide: D and both arrays are multiples of four elements; changes no bit. */
 template <typename T>
 __global__ void
-sum_products(const RpAttentionArgs args, const BackwardRoom room, bool wide)
+sum_products(const RpAttentionArgs args, const BackwardScratch scratch, bool wide)
 {
     struct alignas(4 * sizeof(T)) Four {
         T at[4];
@@ -205,11 +205,11 @@ sum_products(const RpAttentionArgs args, const BackwardRoom room, bool wide)
     if (threadIdx.x % 32 == 0) {
         const size_t value = r % args.heads * args.tokens + r / args.heads;
 
-        room.delta[value] = sum;
-        if (room.counts != nullptr)
-            room.counts[value] = 0;
-        if (room.counts != nullptr && r < args.kv_heads)
-            room.numbers[r] = 0;
+        scratch.delta[value] = sum;
+        if (scratch.counts != nullptr)
+            scratch.counts[value] = 0;
+        if (scratch.counts != nullptr && r < args.kv_heads)
+            scratch.numbers[r] = 0;
     }
 }
 
@@ -324,7 +324,7 @@ launch_rows(const RpAttentionArgs *args, size_t heads, size_t n, cudaStream_t st
 
 template <typename T>
 static cudaError_t
-launch_sum_products(const RpAttentionArgs *args, const BackwardRoom &room, cudaStream_t stream)
+launch_sum_products(const RpAttentionArgs *args, const BackwardScratch &scratch, cudaStream_t stream)
 {
     const size_t blocks = ceil_divide(args->tokens * args->heads, 8);
     const bool wide = args->head_size % 4 == 0 && attention_aligned(args->out, 4 * sizeof(T)) &&
@@ -332,7 +332,7 @@ launch_sum_products(const RpAttentionArgs *args, const BackwardRoom &room, cudaS
 
     if (blocks > INT_MAX)
         return cudaErrorInvalidValue;
-    return attention_launch(sum_products<T>, (unsigned)blocks, 256, 0, stream, *args, room, wide);
+    return attention_launch(sum_products<T>, (unsigned)blocks, 256, 0, stream, *args, scratch, wide);
 }
 
 /* Whether the workspace has space for tensor cores. */
@@ -342,35 +342,35 @@ has_sums(const RpAttentionArgs *args)
     return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128);
 }
 
-static BackwardRoom
-find_room(const RpAttentionArgs *args)
+static BackwardScratch
+find_scratch(const RpAttentionArgs *args)
 {
     const size_t values = round_to_64(args->heads * args->tokens * sizeof(float));
     char *memory = (char *)args->workspace;
-    BackwardRoom room = {(float *)(void *)memory, nullptr, nullptr, nullptr};
+    BackwardScratch scratch = {(float *)(void *)memory, nullptr, nullptr, nullptr};
 
     if (has_sums(args)) {
-        room.counts = (unsigned *)(void *)(memory + values);
-        room.numbers = (unsigned *)(void *)(memory + 2 * values);
-        room.sums =
+        scratch.counts = (unsigned *)(void *)(memory + values);
+        scratch.numbers = (unsigned *)(void *)(memory + 2 * values);
+        scratch.sums =
             (float *)(void *)(memory + 2 * values + round_to_64(args->kv_heads * sizeof(unsigned)));
     }
-    return room;
+    return scratch;
 }
 
-/* @way: RP_N_BACKWARD_WAYS: without tensor cores */
+/* @variant: RP_N_BACKWARD_VARIANTS: without tensor cores */
 template <typename T>
 static cudaError_t
-backward(const RpAttentionArgs *args, RpBackwardWay way, cudaStream_t stream)
+backward(const RpAttentionArgs *args, RpBackwardVariant variant, cudaStream_t stream)
 {
-    const BackwardRoom room = find_room(args);
-    const float *delta = room.delta;
-    cudaError_t status = launch_sum_products<T>(args, room, stream);
+    const BackwardScratch scratch = find_scratch(args);
+    const float *delta = scratch.delta;
+    cudaError_t status = launch_sum_products<T>(args, scratch, stream);
 
     if (status != cudaSuccess)
         return status;
-    if (way < RP_N_BACKWARD_WAYS)
-        return attention_backward_by(way, args, &room, stream);
+    if (variant < RP_N_BACKWARD_VARIANTS)
+        return attention_backward_by(variant, args, &scratch, stream);
     status = launch_rows(args, args->heads, 3, stream, differentiate_query<T>, delta);
     if (status != cudaSuccess)
         return status;
@@ -420,33 +420,33 @@ rp_cuda_attention_backward_workspace(const RpAttentionArgs *args)
 }
 
 static cudaError_t
-backward_by(RpBackwardWay way, const RpAttentionArgs *args, cudaStream_t stream)
+backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, cudaStream_t stream)
 {
     if (is_empty(args))
         return cudaSuccess;
     switch (args->dtype) {
     case RP_DTYPE_FP32:
-        return backward<float>(args, way, stream);
+        return backward<float>(args, variant, stream);
     case RP_DTYPE_BF16:
-        return backward<__nv_bfloat16>(args, way, stream);
+        return backward<__nv_bfloat16>(args, variant, stream);
     default:
-        return backward<__half>(args, way, stream);
+        return backward<__half>(args, variant, stream);
     }
 }
 
 cudaError_t
-rp_cuda_attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args, cudaStream_t stream)
+rp_cuda_attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, cudaStream_t stream)
 {
-    return rp_cuda_backward_way_can(way, args) ? backward_by(way, args, stream)
+    return rp_cuda_backward_variant_can(variant, args) ? backward_by(variant, args, stream)
                                                : cudaErrorInvalidValue;
 }
 
 cudaError_t
 rp_cuda_attention_backward(const RpAttentionArgs *args, cudaStream_t stream)
 {
-    int way = 0;
+    int variant = 0;
 
-    while (way < RP_N_BACKWARD_WAYS && !rp_cuda_backward_way_can((RpBackwardWay)way, args))
-        way++;
-    return backward_by((RpBackwardWay)way, args, stream);
+    while (variant < RP_N_BACKWARD_VARIANTS && !rp_cuda_backward_variant_can((RpBackwardVariant)variant, args))
+        variant++;
+    return backward_by((RpBackwardVariant)variant, args, stream);
 }

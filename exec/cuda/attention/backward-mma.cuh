@@ -151,7 +151,7 @@ multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
 /* A warp's part of a tile of dq, at its turn. @first_head: of the launch */
 template <typename T, int D>
 static __device__ __forceinline__ void
-differentiate_queries(const RpAttentionArgs &args, const BackwardRoom &room,
+differentiate_queries(const RpAttentionArgs &args, const BackwardScratch &scratch,
                       const Shared<D> &shared, const Place &place, const Steps &at,
                       const Share &share, int first_head,
                       const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &lane)
@@ -162,7 +162,7 @@ differentiate_queries(const RpAttentionArgs &args, const BackwardRoom &room,
 
     multiply_queries<T, D>(c, shared.y(), shared.k, y_lane, lane);
     add_queries<T, D, Tile<D>::QUERIES, 4>(
-        args, room, place, at, share, head_of(place, at) - first_head, seen, c, warp,
+        args, scratch, place, at, share, head_of(place, at) - first_head, seen, c, warp,
         warp / Tile<D>::ACROSS * 32, warp % Tile<D>::ACROSS * 32);
 }
 
@@ -170,7 +170,7 @@ differentiate_queries(const RpAttentionArgs &args, const BackwardRoom &room,
 template <typename T, int D>
 static __device__ __forceinline__ void
 load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
-          const BackwardRoom &room, const Place &place, const Steps &at, const LaneOffset<D> &lane)
+          const BackwardScratch &scratch, const Place &place, const Steps &at, const LaneOffset<D> &lane)
 {
     const size_t k_stride = args.kv_heads * D, v_stride = attention_v_row(args) * D;
     const size_t first = place.start + (size_t)at.begin, column = (size_t)place.head * D;
@@ -182,7 +182,7 @@ load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
     copy_tile<D, KEYS, THREADS>(v_tile, (const T *)args.v + first * v_stride + column, v_stride,
                                 place.length - at.begin);
     copy_queries<T, D>(shared.q(0), args.q, args, place, at);
-    copy_rows<D>(shared.rows(0), args, room.delta, place, at);
+    copy_rows<D>(shared.rows(0), args, scratch.delta, place, at);
     set_zero(keys.dk);
     set_zero(keys.dv);
     copy_async_wait();

@@ -158,7 +158,7 @@ copy_rows(const RpAttentionArgs &args, const float *delta, const Shared &shared,
 /* One warp, which meets the groups when they write Y^T: all have added to dq's tile of the step
  * before then, whose turn it ends. */
 static __device__ __forceinline__ void
-end_turns(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardRoom &room,
+end_turns(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardScratch &scratch,
           const Place &place, Steps at)
 {
     Share before = {TURN_ONLY, 0, nullptr};
@@ -168,7 +168,7 @@ end_turns(const RpAttentionArgs &args, const AttentionGrid &grid, const Backward
         if (before.ends() && (threadIdx.x & 31) == 0)
             end_turn(before.count);
         more = at.more;
-        before = share_of<QUERIES>(args, room, grid.window, place, at);
+        before = share_of<QUERIES>(args, scratch, grid.window, place, at);
     }
 }
 
@@ -293,19 +293,19 @@ struct Rest {
  * block. */
 template <typename T>
 static __device__ __forceinline__ Rest
-add_half(const RpAttentionArgs &args, const BackwardRoom &room, const Place &place, const Steps &at,
+add_half(const RpAttentionArgs &args, const BackwardScratch &scratch, const Place &place, const Steps &at,
          const Share &share, int head, unsigned seen, float (&c)[8][4], float (&held)[4][4],
          int part, int row, int column)
 {
     const size_t token = place.start + (size_t)at.query;
 
     if (!share.ends() || place.length - at.query < QUERIES) {
-        add_queries<T, D, QUERIES, 8>(args, room, place, at, share, head, seen, c, part, row,
+        add_queries<T, D, QUERIES, 8>(args, scratch, place, at, share, head, seen, c, part, row,
                                       column);
         return Rest{nullptr, false};
     }
 
-    const WholeTile tile{room.sums + ((size_t)head * args.tokens + token) * D + part * (8 * 128)};
+    const WholeTile tile{scratch.sums + ((size_t)head * args.tokens + token) * D + part * (8 * 128)};
 
     await_turn(share.turn, share.count, share.before, seen);
     if (share.turn == TURN_NEXT)
@@ -344,7 +344,7 @@ release_stage(uint32_t empty)
 /* A group of four warps. */
 template <typename T>
 static __device__ __forceinline__ void
-differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardRoom &room,
+differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardScratch &scratch,
               const Shared &shared, const Place &place, Steps at, int first_head)
 {
     const int group = uniform((int)threadIdx.x / GROUP) - 1;
@@ -359,7 +359,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
     barrier_wait(shared.keys_full(), 0);
     for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
         const uint32_t stage = step % STAGES;
-        const Share share = share_of<QUERIES>(args, room, grid.window, place, at);
+        const Share share = share_of<QUERIES>(args, scratch, grid.window, place, at);
         float s[8][4], y[8][4], dq[8][4];
         uint32_t p_weights[4][4], y_weights[4][4];
 
@@ -397,7 +397,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
         wgmma_commit();
         wgmma_wait_but<1>();
         wgmma_hold(dq);
-        rest = add_half<T>(args, room, place, at, share, head_of(place, at) - first_head, seen, dq,
+        rest = add_half<T>(args, scratch, place, at, share, head_of(place, at) - first_head, seen, dq,
                            held, group * 4 + warp, warp * 16, group * 64);
         wgmma_wait_but<0>();
         release_stage(shared.empty(stage));
@@ -426,7 +426,7 @@ static __global__ void
 __launch_bounds__(THREADS, 1)
     differentiate_on_hopper(const __grid_constant__ RpAttentionArgs args,
                             const __grid_constant__ AttentionGrid grid,
-                            const __grid_constant__ BackwardRoom room, unsigned *numbers,
+                            const __grid_constant__ BackwardScratch scratch, unsigned *numbers,
                             int first_kv_head, const __grid_constant__ Maps maps)
 {
     const Shared shared;
@@ -446,12 +446,12 @@ __launch_bounds__(THREADS, 1)
         if (threadIdx.x < 32)
             copy_all(args, maps, shared, place, at);
         else if (threadIdx.x < 64)
-            copy_rows(args, room.delta, shared, place, at);
+            copy_rows(args, scratch.delta, shared, place, at);
         else if (threadIdx.x < 96)
-            end_turns(args, grid, room, place, at);
+            end_turns(args, grid, scratch, place, at);
     } else {
         take_registers<240>();
-        differentiate<T>(args, grid, room, shared, place, at, first_kv_head * at.group);
+        differentiate<T>(args, grid, scratch, shared, place, at, first_kv_head * at.group);
     }
 }
 
@@ -469,7 +469,7 @@ attention_has_wide(const RpAttentionArgs *args)
 
 template <typename T>
 static cudaError_t
-launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoom *room,
+launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScratch *scratch,
        size_t first, unsigned *numbers, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
@@ -487,15 +487,15 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoo
                           args->tokens, 1, KEYS))
         return cudaErrorInvalidValue;
     return attention_launch(differentiate_on_hopper<T>, grid->units * grid->blocks, THREADS, BYTES,
-                            stream, *args, *grid, *room, numbers, (int)first, maps);
+                            stream, *args, *grid, *scratch, numbers, (int)first, maps);
 }
 
 cudaError_t
 attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                         const BackwardRoom *room, size_t first, unsigned *numbers,
+                         const BackwardScratch *scratch, size_t first, unsigned *numbers,
                          cudaStream_t stream)
 {
     return args->dtype == RP_DTYPE_BF16
-               ? launch<__nv_bfloat16>(args, grid, room, first, numbers, stream)
-               : launch<__half>(args, grid, room, first, numbers, stream);
+               ? launch<__nv_bfloat16>(args, grid, scratch, first, numbers, stream)
+               : launch<__half>(args, grid, scratch, first, numbers, stream);
 }

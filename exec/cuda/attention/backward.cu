@@ -138,7 +138,7 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
 template <typename T, int D>
 __global__ void
 __launch_bounds__(THREADS, 1)
-    differentiate_all(const RpAttentionArgs args, const AttentionGrid grid, const BackwardRoom room,
+    differentiate_all(const RpAttentionArgs args, const AttentionGrid grid, const BackwardScratch scratch,
                       unsigned *numbers, int first_kv_head)
 {
     const Shared<D> shared;
@@ -155,7 +155,7 @@ __launch_bounds__(THREADS, 1)
     Share before = {TURN_ONLY, 0, nullptr};
     Keys<D> keys;
 
-    load_keys<T, D>(keys, shared, args, room, place, at, lane);
+    load_keys<T, D>(keys, shared, args, scratch, place, at, lane);
     for (uint32_t stage = 0; at.more; stage ^= 1) {
         const Steps next = next_step<Tile<D>::QUERIES>(at);
 
@@ -165,7 +165,7 @@ __launch_bounds__(THREADS, 1)
             end_turn(before.count);
         if (next.more) {
             copy_queries<T, D>(shared.q(stage ^ 1), args.q, args, place, next);
-            copy_rows<D>(shared.rows(stage ^ 1), args, room.delta, place, next);
+            copy_rows<D>(shared.rows(stage ^ 1), args, scratch.delta, place, next);
         }
         if (is_masked<Tile<D>::QUERIES>(at, grid.window))
             differentiate_keys<true, T, D>(keys, shared, stage, grid, at, lane, across);
@@ -174,8 +174,8 @@ __launch_bounds__(THREADS, 1)
         __syncthreads();
         if (next.more)
             copy_queries<T, D>(shared.d_out(), args.d_out, args, place, next);
-        before = share_of<Tile<D>::QUERIES>(args, room, grid.window, place, at);
-        differentiate_queries<T, D>(args, room, shared, place, at, before, first_kv_head * at.group,
+        before = share_of<Tile<D>::QUERIES>(args, scratch, grid.window, place, at);
+        differentiate_queries<T, D>(args, scratch, shared, place, at, before, first_kv_head * at.group,
                                     y_lane, lane);
         at = next;
     }
@@ -187,7 +187,7 @@ __launch_bounds__(THREADS, 1)
 
 template <typename T, int D>
 static cudaError_t
-launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoom *room,
+launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScratch *scratch,
        size_t first, unsigned *numbers, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
@@ -201,12 +201,12 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardRoo
     if (status != cudaSuccess)
         return status;
     return attention_launch(differentiate_all<T, D>, grid->units * grid->blocks, THREADS, bytes,
-                            stream, *args, *grid, *room, numbers, (int)first);
+                            stream, *args, *grid, *scratch, numbers, (int)first);
 }
 
 cudaError_t
 attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                       const BackwardRoom *room, size_t first, unsigned *numbers,
+                       const BackwardScratch *scratch, size_t first, unsigned *numbers,
                        cudaStream_t stream)
 {
     const bool is_bf16 = args->dtype == RP_DTYPE_BF16, is_wide = args->head_size == 128;
@@ -214,5 +214,5 @@ attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
                        : is_bf16 ? launch<__nv_bfloat16, 64>
                                : launch<__half, 64>;
 
-    return run(args, grid, room, first, numbers, stream);
+    return run(args, grid, scratch, first, numbers, stream);
 }

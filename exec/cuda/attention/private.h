@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "exec/cuda/attention/ways.h"
+#include "exec/cuda/attention/variants.h"
 #include "exec/cuda/base/launch.h"
 
 /* Layout of blocks of threads: @blocks for each of @units, which are (sequence, one of
@@ -29,25 +29,25 @@ typedef struct {
     unsigned *counts;  /* [heads,tokens], zeros: at a tile's first token */
     unsigned *numbers; /* [kv_heads], zeros: one a launch */
     float *sums;       /* [heads of a launch,tokens,head_size], not initialised */
-} BackwardRoom;
+} BackwardScratch;
 
-/* Runs on tensor cores, for shapes of attention_is_fast(). @room: delta, counts and numbers are
+/* Runs on tensor cores, for shapes of attention_is_fast(). @scratch: delta, counts and numbers are
  * there */
 cudaError_t attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream);
-cudaError_t attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
-                                  const BackwardRoom *room, cudaStream_t stream);
+cudaError_t attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args,
+                                  const BackwardScratch *scratch, cudaStream_t stream);
 /* Backward of kv heads from @first on. */
 cudaError_t attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                                   const BackwardRoom *room, size_t first, unsigned *numbers,
+                                   const BackwardScratch *scratch, size_t first, unsigned *numbers,
                                    cudaStream_t stream);
 /* The same on Hopper; where it is not built, it is nowhere. */
 bool attention_has_wgmma(const RpAttentionArgs *args);
 cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                                     const BackwardRoom *room, size_t first, unsigned *numbers,
-                                     cudaStream_t stream);
+                                     const BackwardScratch *scratch, size_t first,
+                                     unsigned *numbers, cudaStream_t stream);
 bool attention_has_wide(const RpAttentionArgs *args);
 cudaError_t attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
-                                    const BackwardRoom *room, size_t first, unsigned *numbers,
+                                    const BackwardScratch *scratch, size_t first, unsigned *numbers,
                                     cudaStream_t stream);
 /* Number of kv heads of a launch of backward: limited, so that sums of dq are not too large. */
 size_t attention_backward_kv_heads(const RpAttentionArgs *args);

@@ -80,7 +80,7 @@ struct Share {
 
 template <int QUERIES>
 static __device__ __forceinline__ Share
-share_of(const RpAttentionArgs &args, const BackwardRoom &room, int window, const Place &place,
+share_of(const RpAttentionArgs &args, const BackwardScratch &scratch, int window, const Place &place,
          const Steps &at)
 {
     const int first = max(at.query + 1 - window, 0) / KEYS; /* blocks of keys that see it */
@@ -93,7 +93,7 @@ share_of(const RpAttentionArgs &args, const BackwardRoom &room, int window, cons
                                        : TURN_NEXT;
     share.before = (unsigned)(place.rank - first);
     share.count =
-        room.counts + (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
+        scratch.counts + (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
     return share;
 }
 
@@ -101,7 +101,7 @@ share_of(const RpAttentionArgs &args, const BackwardRoom &room, int window, cons
  * @row and @column on, @part of the tile's eight. @head: of the launch; @seen: of the count */
 template <typename T, int D, int QUERIES, int ACROSS>
 static __device__ __forceinline__ void
-add_queries(const RpAttentionArgs &args, const BackwardRoom &room, const Place &place,
+add_queries(const RpAttentionArgs &args, const BackwardScratch &scratch, const Place &place,
             const Steps &at, const Share &share, int head, unsigned seen, float (&c)[8][4],
             int part, int row, int column)
 {
@@ -109,7 +109,7 @@ add_queries(const RpAttentionArgs &args, const BackwardRoom &room, const Place &
     const int valid = place.length - at.query;
 
     if (share.turn != TURN_ONLY) {
-        float *sums = room.sums + ((size_t)head * args.tokens + token) * D;
+        float *sums = scratch.sums + ((size_t)head * args.tokens + token) * D;
 
         await_turn(share.turn, share.count, share.before, seen);
         if (valid >= QUERIES)

@@ -9,7 +9,7 @@ attention_has_wgmma(const RpAttentionArgs *args)
 
 cudaError_t
 attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
-                         const BackwardRoom *room, size_t first, unsigned *numbers,
+                         const BackwardScratch *scratch, size_t first, unsigned *numbers,
                          cudaStream_t stream)
 {
     return cudaErrorInvalidValue;
@@ -23,7 +23,7 @@ attention_has_wide(const RpAttentionArgs *args)
 
 cudaError_t
 attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
-                        const BackwardRoom *room, size_t first, unsigned *numbers,
+                        const BackwardScratch *scratch, size_t first, unsigned *numbers,
                         cudaStream_t stream)
 {
     return cudaErrorInvalidValue;

@@ -31,7 +31,7 @@ struct Matrix {
         "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                       \
         "%32, %33, p, 1, 1, %35, %36; }"                                                           \
         : THIRTY_TWO(d, 0)                                                                         \
-        : "l"(a), "l"(b), "r"(add), "n"(A_TURNED), "n"(B_TURNED))
+        : "l"(a), "l"(b), "r"(add), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
 
 /* d[64,128] += a[64,16] b[16,128]: a in registers, b in rows of k in shared memory. */
 #define WGMMA_OF_REGISTERS(TYPE)                                                                   \
@@ -46,14 +46,14 @@ struct Matrix {
         : SIXTY_FOUR(d, 0)                                                                         \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma_64(__nv_bfloat16, float (&d)[8][4], uint64_t a, uint64_t b, int add)
 {
     WGMMA_64("bf16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma_64(__half, float (&d)[8][4], uint64_t a, uint64_t b, int add)
 {

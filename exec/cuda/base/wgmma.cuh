@@ -214,7 +214,7 @@ leave_registers()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* d[64,N] += a[64,16] b[16,N]; A_TURNED, B_TURNED: 1 if they lie in rows of k. */
+/* d[64,N] += a[64,16] b[16,N]; A_TRANSPOSED, B_TRANSPOSED: 1 if they lie in rows of k. */
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN(d, j) FOUR(d, j), FOUR(d, (j) + 1), FOUR(d, (j) + 2), FOUR(d, (j) + 3)
 #define THIRTY_TWO(d, j) SIXTEEN(d, j), SIXTEEN(d, (j) + 4)
@@ -230,7 +230,7 @@ leave_registers()
         "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                                 \
         "%64, %65, p, 1, 1, %67, %68; }"                                                           \
         : SIXTY_FOUR(d, 0)                                                                         \
-        : "l"(a), "l"(b), "r"(1), "n"(A_TURNED), "n"(B_TURNED))
+        : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
 
 #define WGMMA_192(TYPE)                                                                            \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; "                                         \
@@ -244,7 +244,7 @@ leave_registers()
                  "%92, %93, %94, %95}, "                                                           \
                  "%96, %97, p, 1, 1, %99, %100; }"                                                 \
                  : SIXTY_FOUR(d, 0), THIRTY_TWO(d, 16)                                             \
-                 : "l"(a), "l"(b), "r"(1), "n"(A_TURNED), "n"(B_TURNED))
+                 : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
 
 #define WGMMA_256(TYPE)                                                                            \
     asm volatile(                                                                                  \
@@ -260,44 +260,44 @@ leave_registers()
         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "                      \
         "%128, %129, p, 1, 1, %131, %132; }"                                                       \
         : SIXTY_FOUR(d, 0), SIXTY_FOUR(d, 16)                                                      \
-        : "l"(a), "l"(b), "r"(1), "n"(A_TURNED), "n"(B_TURNED))
+        : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__nv_bfloat16, float (&d)[16][4], uint64_t a, uint64_t b)
 {
     WGMMA_128("bf16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__half, float (&d)[16][4], uint64_t a, uint64_t b)
 {
     WGMMA_128("f16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__nv_bfloat16, float (&d)[24][4], uint64_t a, uint64_t b)
 {
     WGMMA_192("bf16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__half, float (&d)[24][4], uint64_t a, uint64_t b)
 {
     WGMMA_192("f16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__nv_bfloat16, float (&d)[32][4], uint64_t a, uint64_t b)
 {
     WGMMA_256("bf16");
 }
 
-template <int A_TURNED, int B_TURNED>
+template <int A_TRANSPOSED, int B_TRANSPOSED>
 static __device__ __forceinline__ void
 wgmma(__half, float (&d)[32][4], uint64_t a, uint64_t b)
 {

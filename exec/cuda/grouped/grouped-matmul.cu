@@ -12,36 +12,36 @@
 
 #include "exec/cuda/grouped/place.cuh"
 #include "exec/cuda/grouped/private.h"
-#include "exec/cuda/grouped/ways.h"
+#include "exec/cuda/grouped/variants.h"
 
 #define TILE 64
 #define DEPTH 16
 #define THREADS 256
 #define MOST_BLOCKS 65536
 
-/* Returns element (i, l) of a matrix [extent,k], or [k,extent] if @turned (transposed); 0
+/* Returns element (i, l) of a matrix [extent,k], or [k,extent] if @transposed (transposed); 0
  * outside. */
 template <typename T>
 static __device__ __forceinline__ float
-element(const T *matrix, bool turned, int extent, int k, int i, int l)
+element(const T *matrix, bool transposed, int extent, int k, int i, int l)
 {
     if (i >= extent || l >= k)
         return 0;
-    return to_float(matrix[turned ? (size_t)l * extent + i : (size_t)i * k + l]);
+    return to_float(matrix[transposed ? (size_t)l * extent + i : (size_t)i * k + l]);
 }
 
 /* Neighbouring threads read neighbouring elements. */
 template <typename T>
 static __device__ __forceinline__ void
-load_tile(float (&tile)[DEPTH][TILE], const T *matrix, bool turned, int extent, int k, int first,
+load_tile(float (&tile)[DEPTH][TILE], const T *matrix, bool transposed, int extent, int k, int first,
           int step)
 {
 #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += THREADS) {
-        const int at = turned ? i % TILE : i / DEPTH;
-        const int l = turned ? i / TILE : i % DEPTH;
+        const int at = transposed ? i % TILE : i / DEPTH;
+        const int l = transposed ? i / TILE : i % DEPTH;
 
-        tile[l][at] = element(matrix, turned, extent, k, first + at, step + l);
+        tile[l][at] = element(matrix, transposed, extent, k, first + at, step + l);
     }
 }
 
@@ -161,7 +161,7 @@ static const struct {
     const char *name;
     bool (*can)(const RpGroupedMatmulArgs *args);
     cudaError_t (*launch)(const RpGroupedMatmulArgs *args, cudaStream_t stream);
-} ways[RP_N_GROUPED_WAYS] = {
+} variants[RP_N_GROUPED_VARIANTS] = {
     {"any", is_any, multiply_any_storage},
     {"64x128", grouped_is_fast, grouped_matmul_64x128},
     {"128x64", grouped_is_fast, grouped_matmul_128x64},
@@ -174,15 +174,15 @@ static const struct {
 };
 
 const char *
-rp_cuda_grouped_way_name(RpGroupedWay way)
+rp_cuda_grouped_variant_name(RpGroupedVariant variant)
 {
-    return ways[way].name;
+    return variants[variant].name;
 }
 
 bool
-rp_cuda_grouped_way_can(RpGroupedWay way, const RpGroupedMatmulArgs *args)
+rp_cuda_grouped_variant_can(RpGroupedVariant variant, const RpGroupedMatmulArgs *args)
 {
-    return is_known(args) && ways[way].can(args);
+    return is_known(args) && variants[variant].can(args);
 }
 
 static size_t
@@ -192,15 +192,15 @@ mean_rows(const RpGroupedMatmulArgs *args)
 }
 
 /* If grouped_has_wgmma(): the first of those that compute the fewest unused columns. */
-static RpGroupedWay
+static RpGroupedVariant
 wgmma_of(const RpGroupedMatmulArgs *args)
 {
     static const struct {
-        RpGroupedWay way;
+        RpGroupedVariant variant;
         size_t columns;
     } widths[] = {
         {RP_GROUPED_TURNS_192, 192}, {RP_GROUPED_WGMMA_256, 256}, {RP_GROUPED_TURNS_128, 128}};
-    RpGroupedWay best = RP_GROUPED_TURNS_128;
+    RpGroupedVariant best = RP_GROUPED_TURNS_128;
     size_t fewest = SIZE_MAX;
 
     if (args->form == RP_MATMUL_TN && args->c_dtype == RP_DTYPE_FP32)
@@ -210,14 +210,14 @@ wgmma_of(const RpGroupedMatmulArgs *args)
 
         if (columns < fewest) {
             fewest = columns;
-            best = widths[i].way;
+            best = widths[i].variant;
         }
     }
     return best;
 }
 
 int
-rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
+rp_cuda_grouped_variant_of(const RpGroupedMatmulArgs *args)
 {
     if (!is_known(args))
         return -1;
@@ -233,11 +233,11 @@ rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args)
 }
 
 cudaError_t
-rp_cuda_grouped_matmul_by(RpGroupedWay way, const RpGroupedMatmulArgs *args, cudaStream_t stream)
+rp_cuda_grouped_matmul_by(RpGroupedVariant variant, const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    if (!rp_cuda_grouped_way_can(way, args))
+    if (!rp_cuda_grouped_variant_can(variant, args))
         return cudaErrorInvalidValue;
-    return is_empty(args) ? cudaSuccess : ways[way].launch(args, stream);
+    return is_empty(args) ? cudaSuccess : variants[variant].launch(args, stream);
 }
 
 size_t
@@ -249,8 +249,8 @@ rp_cuda_grouped_matmul_workspace(const RpGroupedMatmulArgs *args)
 cudaError_t
 rp_cuda_grouped_matmul(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 {
-    const int way = rp_cuda_grouped_way_of(args);
+    const int variant = rp_cuda_grouped_variant_of(args);
 
-    return way < 0 ? cudaErrorInvalidValue
-                   : rp_cuda_grouped_matmul_by((RpGroupedWay)way, args, stream);
+    return variant < 0 ? cudaErrorInvalidValue
+                   : rp_cuda_grouped_matmul_by((RpGroupedVariant)variant, args, stream);
 }

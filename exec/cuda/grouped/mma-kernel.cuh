@@ -183,7 +183,7 @@ launch_shape(const RpGroupedMatmulArgs *args, cudaStream_t stream)
 
 /* A size of tile, as in Shape. Arguments for which grouped_is_fast(). */
 template <int BM, int BN, int HIGH, int WIDE, int DEPTH, int STAGES, int BLOCKS> struct Launch {
-    template <typename T, bool HALF, RpMatmulForm FORM>
+    template <typename T, bool HALF, RpMatmulLayout FORM>
     using Of = Shape<T, HALF, FORM, BM, BN, HIGH, WIDE, DEPTH, STAGES, BLOCKS>;
 
     template <typename T>

@@ -38,10 +38,10 @@ pair_of(const uint32_t (&c)[2], int half)
 }
 
 /* Layout of a tile of @EXTENT of m or n, @DEPTH of k, in shared memory. */
-template <bool TURNED, int EXTENT, int DEPTH_> struct Layout {
+template <bool TRANSPOSED, int EXTENT, int DEPTH_> struct Layout {
     static constexpr int DEPTH = DEPTH_;
-    static constexpr int COLUMNS = TURNED ? EXTENT : DEPTH;
-    static constexpr int ROWS = TURNED ? DEPTH : EXTENT;
+    static constexpr int COLUMNS = TRANSPOSED ? EXTENT : DEPTH;
+    static constexpr int ROWS = TRANSPOSED ? DEPTH : EXTENT;
     static constexpr uint32_t ROW_BYTES = COLUMNS * 2;
     static constexpr uint32_t BYTES = ROWS * ROW_BYTES;
 
@@ -55,7 +55,7 @@ template <bool TURNED, int EXTENT, int DEPTH_> struct Layout {
 };
 
 /* Copies a thread's part of each tile: chunk `chunk` of rows `row`, row + PASS, ... */
-template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
+template <typename T, bool TRANSPOSED, typename L, int THREADS> struct Copier {
     static constexpr int CHUNKS = L::COLUMNS / 8, PASS = THREADS / CHUNKS;
 
     static_assert(PASS % 8 == 0 && L::ROWS % PASS == 0, "places repeat from pass to pass");
@@ -71,9 +71,9 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
         const int chunk = (int)threadIdx.x % CHUNKS;
 
         row = (int)threadIdx.x / CHUNKS;
-        stride = (size_t)(TURNED ? extent : k);
+        stride = (size_t)(TRANSPOSED ? extent : k);
         left = extent - first;
-        from = matrix + (TURNED ? (size_t)row * stride + first : (size_t)(first + row) * stride) +
+        from = matrix + (TRANSPOSED ? (size_t)row * stride + first : (size_t)(first + row) * stride) +
                chunk * 8;
         to = (uint32_t)row * L::ROW_BYTES + (((uint32_t)chunk ^ L::place((uint32_t)row)) << 4);
     }
@@ -82,37 +82,37 @@ template <typename T, bool TURNED, typename L, int THREADS> struct Copier {
     __device__ __forceinline__ void copy(uint32_t tile, int k_left)
     {
         const int column = (int)threadIdx.x % CHUNKS * 8;
-        const int rows = TURNED ? k_left : left;
-        const bool inside = column < (TURNED ? left : k_left);
+        const int rows = TRANSPOSED ? k_left : left;
+        const bool inside = column < (TRANSPOSED ? left : k_left);
 
 #pragma unroll
         for (int i = 0; i < L::ROWS / PASS; i++)
             copy_async_16(tile + to + (uint32_t)(i * PASS) * L::ROW_BYTES,
                           from + (size_t)(i * PASS) * stride, inside && row + i * PASS < rows);
-        from += TURNED ? L::DEPTH * stride : L::DEPTH;
+        from += TRANSPOSED ? L::DEPTH * stride : L::DEPTH;
     }
 };
 
 /* Addresses at which a lane reads fragments of 16 of m or n x 16 of k, from the warp's @first on.
  * The second of the four 8x8 matrices is the next 8 of m in A, and the next 8 of k in B, as mma
  * takes them. */
-template <bool TURNED, typename L, bool OF_B> struct Reader {
+template <bool TRANSPOSED, typename L, bool OF_B> struct Reader {
     uint32_t row, chunk, first;
 
     __device__ __forceinline__ explicit Reader(int first_)
     {
         const uint32_t lane = threadIdx.x % 32;
         const uint32_t second = lane / 8 & 1, third = lane / 16; /* bits of the lane's matrix */
-        const uint32_t at = lane % 8 + (TURNED == OF_B ? second : third) * 8;
+        const uint32_t at = lane % 8 + (TRANSPOSED == OF_B ? second : third) * 8;
 
         first = (uint32_t)first_;
-        row = (at + (TURNED ? 0 : first)) * L::ROW_BYTES;
-        chunk = ((TURNED == OF_B ? third : second) ^ L::place(at)) << 4;
+        row = (at + (TRANSPOSED ? 0 : first)) * L::ROW_BYTES;
+        chunk = ((TRANSPOSED == OF_B ? third : second) ^ L::place(at)) << 4;
     }
 
     __device__ __forceinline__ void read(uint32_t (&r)[4], uint32_t tile, int block, int step) const
     {
-        if (TURNED)
+        if (TRANSPOSED)
             load_matrices_transposed(r, tile + row + (uint32_t)step * 16 * L::ROW_BYTES +
                                             (((first / 8 + (uint32_t)block * 2) << 4) ^ chunk));
         else
@@ -122,11 +122,11 @@ template <bool TURNED, typename L, bool OF_B> struct Reader {
 };
 
 /* BM x BN of C by HIGH x WIDE warps. */
-template <typename T_, bool HALF_, RpMatmulForm FORM_, int BM_, int BN_, int HIGH_, int WIDE_,
+template <typename T_, bool HALF_, RpMatmulLayout FORM_, int BM_, int BN_, int HIGH_, int WIDE_,
           int DEPTH_, int STAGES_, int BLOCKS_>
 struct Shape {
     using T = T_;
-    static constexpr RpMatmulForm FORM = FORM_;
+    static constexpr RpMatmulLayout FORM = FORM_;
     static constexpr int BM = BM_, BN = BN_, HIGH = HIGH_, WIDE = WIDE_;
     static constexpr int DEPTH = DEPTH_, STAGES = STAGES_;
     static constexpr int BLOCKS = BLOCKS_; /* on a multiprocessor */
@@ -152,12 +152,12 @@ sum_tile(typename S::Word (&sums)[S::M][S::N][S::WORDS], uint32_t shared,
          int n_extent, int k, F near_end)
 {
     using T = typename S::T;
-    constexpr bool A_TURNED = S::FORM == RP_MATMUL_TN, B_TURNED = S::FORM != RP_MATMUL_NT;
+    constexpr bool A_TRANSPOSED = S::FORM == RP_MATMUL_TN, B_TRANSPOSED = S::FORM != RP_MATMUL_NT;
     const int warp = (int)threadIdx.x / 32, steps = (k + S::DEPTH - 1) / S::DEPTH;
-    const Reader<A_TURNED, typename S::A, false> a_reader(warp / S::WIDE * S::M * 16);
-    const Reader<B_TURNED, typename S::B, true> b_reader(warp % S::WIDE * S::N * 8);
-    Copier<T, A_TURNED, typename S::A, S::THREADS> a_copier(a_matrix, m, m_extent, k);
-    Copier<T, B_TURNED, typename S::B, S::THREADS> b_copier(b_matrix, n, n_extent, k);
+    const Reader<A_TRANSPOSED, typename S::A, false> a_reader(warp / S::WIDE * S::M * 16);
+    const Reader<B_TRANSPOSED, typename S::B, true> b_reader(warp % S::WIDE * S::N * 8);
+    Copier<T, A_TRANSPOSED, typename S::A, S::THREADS> a_copier(a_matrix, m, m_extent, k);
+    Copier<T, B_TRANSPOSED, typename S::B, S::THREADS> b_copier(b_matrix, n, n_extent, k);
     uint32_t a[2][S::M][4], b[2][S::N / 2][4];
     uint32_t read = shared, write = shared;
 

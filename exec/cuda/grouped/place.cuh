@@ -27,7 +27,7 @@ template <typename T> struct Problem {
 
 template <typename T>
 static __device__ __forceinline__ Problem<T>
-problem_of(const RpGroupedMatmulArgs &args, RpMatmulForm form, unsigned expert)
+problem_of(const RpGroupedMatmulArgs &args, RpMatmulLayout form, unsigned expert)
 {
     const size_t first = (size_t)args.offsets[expert], e = expert;
     const int rows = args.offsets[expert + 1] - (int)first;

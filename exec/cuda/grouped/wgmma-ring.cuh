@@ -22,11 +22,11 @@
 
 /* Tiles of ROWS x BN of C, from STAGES stages; behind them MORE bytes of shared memory, and MORE_BARRIERS
  * pairs of barriers. */
-template <typename T_, RpMatmulForm FORM_, int BN_, int STAGES_,
+template <typename T_, RpMatmulLayout FORM_, int BN_, int STAGES_,
           uint32_t MORE_ = CONSUMERS / 32 * PATCH_BYTES, int MORE_BARRIERS_ = 1>
 struct WgmmaShape {
     using T = T_;
-    static constexpr RpMatmulForm FORM = FORM_;
+    static constexpr RpMatmulLayout FORM = FORM_;
     static constexpr int BN = BN_, STAGES = STAGES_, N = BN / 8;
     static constexpr int BOXES = ROWS / 64 + BN / 64; /* boxes of 64 rows or columns */
     static constexpr uint32_t A_BYTES = ROWS / 64 * BOX_BYTES, B_BYTES = BN / 64 * BOX_BYTES;
@@ -34,7 +34,7 @@ struct WgmmaShape {
     static constexpr int MORE_BARRIERS = MORE_BARRIERS_;
     static constexpr uint32_t BYTES =
         STAGES * STAGE_BYTES + MORE + (STAGES + MORE_BARRIERS) * 16 + 1024;
-    static constexpr bool A_TURNED = FORM == RP_MATMUL_TN, B_TURNED = FORM != RP_MATMUL_NT;
+    static constexpr bool A_TRANSPOSED = FORM == RP_MATMUL_TN, B_TRANSPOSED = FORM != RP_MATMUL_NT;
 
     static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 };
@@ -99,18 +99,18 @@ copy_step(const Ring<S> &ring, const CUtensorMap &a_map, const CUtensorMap &b_ma
     const uint32_t a = ring.tile(), b = a + S::A_BYTES;
 
     barrier_expect(ring.full(), S::STAGE_BYTES);
-    if (S::A_TURNED) {
+    if (S::A_TRANSPOSED) {
 #pragma unroll
         for (int i = 0; i < ROWS / 64; i++)
             copy_box(a + i * BOX_BYTES, &a_map, m + i * 64, first + k, 0, ring.full());
     } else {
         copy_box(a, &a_map, k, first + m, 0, ring.full());
     }
-    if (S::B_TURNED) {
+    if (S::B_TRANSPOSED) {
 #pragma unroll
         for (int j = 0; j < S::BN / 64; j++)
-            copy_box(b + j * BOX_BYTES, &b_map, n + j * 64, S::A_TURNED ? first + k : k,
-                     S::A_TURNED ? 0 : expert, ring.full());
+            copy_box(b + j * BOX_BYTES, &b_map, n + j * 64, S::A_TRANSPOSED ? first + k : k,
+                     S::A_TRANSPOSED ? 0 : expert, ring.full());
     } else {
         copy_box(b, &b_map, k, n, expert, ring.full());
     }
@@ -156,10 +156,10 @@ template <typename S>
 static __device__ __forceinline__ void
 multiply_part(float (&d)[S::N][4], uint32_t tile, uint32_t half, uint32_t part)
 {
-    const uint32_t a = tile + half * BOX_BYTES + part * (S::A_TURNED ? 2048 : 32);
-    const uint32_t b = tile + S::A_BYTES + part * (S::B_TURNED ? 2048 : 32);
+    const uint32_t a = tile + half * BOX_BYTES + part * (S::A_TRANSPOSED ? 2048 : 32);
+    const uint32_t b = tile + S::A_BYTES + part * (S::B_TRANSPOSED ? 2048 : 32);
 
-    wgmma<S::A_TURNED, S::B_TURNED>(typename S::T(), d, describe_matrix(a, BOX_BYTES),
+    wgmma<S::A_TRANSPOSED, S::B_TRANSPOSED>(typename S::T(), d, describe_matrix(a, BOX_BYTES),
                                     describe_matrix(b, BOX_BYTES));
 }
 

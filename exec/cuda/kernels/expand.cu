@@ -19,7 +19,7 @@
 
 /* Addresses of the parts of a tensor, and the division of its rows. */
 typedef struct {
-    const unsigned char *codes;
+    const unsigned char *quantized;
     const unsigned char *scales;
     const float *nested;
     const float *map;
@@ -79,17 +79,17 @@ load_values(const Packed &packed, const float *table, uint32_t row, size_t colum
             bool wide, float values[RP_PACK])
 {
     if (FORMAT == RP_LOWBIT_FP8) {
-        const unsigned char *codes = packed.codes + (size_t)row * packed.columns + column;
+        const unsigned char *quantized = packed.quantized + (size_t)row * packed.columns + column;
         uint2 eight = {0, 0};
 
         if (wide)
-            eight = *(const uint2 *)codes;
+            eight = *(const uint2 *)quantized;
 #pragma unroll
         for (int i = 0; i < RP_PACK; i++) {
             uint32_t code = (i < 4 ? eight.x : eight.y) >> i % 4 * 8 & 0xff;
 
             if (!wide)
-                code = (size_t)i < count ? codes[i] : 0;
+                code = (size_t)i < count ? quantized[i] : 0;
             values[i] = from_e4m3(code);
         }
         return;
@@ -97,13 +97,13 @@ load_values(const Packed &packed, const float *table, uint32_t row, size_t colum
     const size_t first = FORMAT == RP_LOWBIT_MXFP4
                              ? (size_t)row * packed.blocks_in_row * RP_MXFP4_BLOCK + column
                              : column;
-    const uint32_t codes = *(const uint32_t *)(packed.codes + first / 2);
+    const uint32_t quantized = *(const uint32_t *)(packed.quantized + first / 2);
 
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++) {
         const int half = FORMAT == RP_LOWBIT_MXFP4 ? i % 2 : 1 - i % 2;
 
-        values[i] = table[codes >> (i / 2 * 8 + half * 4) & 15];
+        values[i] = table[quantized >> (i / 2 * 8 + half * 4) & 15];
     }
 }
 
@@ -171,7 +171,7 @@ rp_cuda_expand(const RpExpandArgs *args, cudaStream_t stream)
         return cudaSuccess;
     if (packs > UINT32_MAX)
         return cudaErrorInvalidValue;
-    packed.codes = bytes + layout.at[RP_LOWBIT_CODES];
+    packed.quantized = bytes + layout.at[RP_LOWBIT_QUANTIZED];
     packed.scales = bytes + layout.at[RP_LOWBIT_SCALES];
     packed.nested = (const float *)(bytes + layout.at[RP_LOWBIT_NESTED_SCALES]);
     packed.map = (const float *)(bytes + layout.at[RP_LOWBIT_NESTED_MAP]);

@@ -11,7 +11,7 @@
 #include "exec/cuda/runtime/split.h"
 #include "exec/device/error.h"
 
-#define CODES_FROM 89 /* compute capability */
+#define FP8_FROM 89 /* compute capability */
 #define MOST_ELEMENTS (((size_t)1 << 31) - 1)
 #define PART_ROWS 512 /* parts have a multiple of these, so that their alignment stays */
 
@@ -125,20 +125,20 @@ attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
 }
 
 static gboolean
-check_codes(guint devices, GError **error)
+check_fp8(guint devices, GError **error)
 {
     for (guint d = 0; d < devices; d++) {
         struct cudaDeviceProp device;
         const cudaError_t status = cudaGetDeviceProperties(&device, rp_cuda_card_of((int)d));
 
-        if (status == cudaSuccess && device.major * 10 + device.minor >= CODES_FROM)
+        if (status == cudaSuccess && device.major * 10 + device.minor >= FP8_FROM)
             continue;
         if (status != cudaSuccess)
-            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_CODES,
+            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_FP8,
                         "GPU %u does not tell its compute capability: %s", d,
                         cudaGetErrorString(status));
         else
-            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_CODES,
+            g_set_error(error, RP_KERNELS_ERROR, RP_KERNELS_ERROR_FP8,
                         "GPU %u, %s, has compute capability %d.%d; tensor cores for fp8 come with "
                         "8.9 (RTX 40, L4, H100 and later)",
                         d, device.name, device.major, device.minor);
@@ -166,7 +166,7 @@ rp_cuda_kernels(void)
 {
     static const RpKernels kernels = {.name = "cuda",
                                       .has_attention = has_attention,
-                                      .check_codes = check_codes,
+                                      .check_fp8 = check_fp8,
                                       .matmul_library = rp_cuda_matmul_library,
                                       .check = check,
                                       .matmul_workspace = rp_cuda_matmul_workspace,

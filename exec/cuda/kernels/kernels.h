@@ -24,7 +24,7 @@ RpKernelStream *rp_cuda_stream_new(int device, RpRuntimeStream *stream,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_cuda_stream_free(RpKernelStream *stream);
 
-/* Makes @stream's matmuls take proposal @rank of cuBLASLt's heuristic, best first, @rank below RP_MATMUL_MOST_WAYS; a
+/* Makes @stream's matmuls take proposal @rank of cuBLASLt's heuristic, best first, @rank below RP_MATMUL_MAX_VARIANTS; a
  * matmul with fewer proposals fails. The rank is 0 unless this is called before the first matmul. */
 void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
 

@@ -42,7 +42,7 @@
  * first. */
 typedef struct {
     size_t m, n, k, a_stride, b_stride, c_stride;
-    guint16 form, way;
+    guint16 form, variant;
     guint32 a_dtype, b_dtype, c_dtype;
     guint32 a_alignment, b_alignment; /* bytes: 16, or of an element */
     /* two as wide as one of the others: no gap */
@@ -146,7 +146,7 @@ key_of(const RpMatmulArgs *args)
     key.b_stride = rp_matmul_b_stride(args);
     key.c_stride = rp_matmul_c_stride(args);
     key.form = (guint16)args->form;
-    key.way = args->way;
+    key.variant = args->variant;
     key.a_dtype = args->a_dtype;
     key.b_dtype = args->b_dtype;
     key.c_dtype = args->c_dtype;
@@ -164,11 +164,11 @@ key_of(const RpMatmulArgs *args)
 static cudaDataType_t
 data_type(guint32 dtype)
 {
-    static const cudaDataType_t types[RP_N_DTYPES_AND_CODES] = {[RP_DTYPE_FP32] = CUDA_R_32F,
-                                                                [RP_DTYPE_BF16] = CUDA_R_16BF,
-                                                                [RP_DTYPE_FP16] = CUDA_R_16F,
-                                                                [RP_DTYPE_E4M3] = CUDA_R_8F_E4M3,
-                                                                [RP_DTYPE_E5M2] = CUDA_R_8F_E5M2};
+    static const cudaDataType_t types[RP_N_DTYPES_AND_FP8] = {[RP_DTYPE_FP32] = CUDA_R_32F,
+                                                              [RP_DTYPE_BF16] = CUDA_R_16BF,
+                                                              [RP_DTYPE_FP16] = CUDA_R_16F,
+                                                              [RP_DTYPE_E4M3] = CUDA_R_8F_E4M3,
+                                                              [RP_DTYPE_E5M2] = CUDA_R_8F_E5M2};
 
     return types[dtype];
 }
@@ -233,12 +233,12 @@ static cublasStatus_t
 describe(Plan *plan)
 {
     const Key *key = &plan->key;
-    const gboolean a_turned = key->form == RP_MATMUL_TN;
-    const gboolean b_turned = key->form == RP_MATMUL_NT;
-    const cublasOperation_t first = b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t second = a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const gboolean codes = is_code(key->a_dtype);
-    const gboolean half = plan->half_sums && !codes;
+    const gboolean a_transposed = key->form == RP_MATMUL_TN;
+    const gboolean b_transposed = key->form == RP_MATMUL_NT;
+    const cublasOperation_t first = b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const gboolean quantized = is_code(key->a_dtype);
+    const gboolean half = plan->half_sums && !quantized;
     cublasStatus_t status =
         cublasLtMatmulDescCreate(&plan->operation, half ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F,
                                  half ? CUDA_R_16F : CUDA_R_32F);
@@ -249,16 +249,16 @@ describe(Plan *plan)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
                                                 &second, sizeof second);
-    if (status == CUBLAS_STATUS_SUCCESS && codes)
+    if (status == CUBLAS_STATUS_SUCCESS && quantized)
         status = describe_codes(plan);
     if (status == CUBLAS_STATUS_SUCCESS && plan->adds_bias)
         status = describe_bias(plan);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = new_layout(&plan->a, key->a_dtype, a_turned ? key->k : key->m,
-                            a_turned ? key->m : key->k, key->a_stride);
+        status = new_layout(&plan->a, key->a_dtype, a_transposed ? key->k : key->m,
+                            a_transposed ? key->m : key->k, key->a_stride);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = new_layout(&plan->b, key->b_dtype, b_turned ? key->n : key->k,
-                            b_turned ? key->k : key->n, key->b_stride);
+        status = new_layout(&plan->b, key->b_dtype, b_transposed ? key->n : key->k,
+                            b_transposed ? key->k : key->n, key->b_stride);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = new_layout(&plan->c, key->c_dtype, key->m, key->n, key->c_stride);
     return status;
@@ -298,9 +298,9 @@ static cublasStatus_t
 choose_algorithm(RpKernelStream *stream, Plan *plan)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t results[RP_MATMUL_MOST_WAYS];
-    const int way = MIN(plan->key.way, RP_MATMUL_MOST_WAYS - 1);
-    int rank = way > 0 ? way : (int)stream->rank, found = 0;
+    cublasLtMatmulHeuristicResult_t results[RP_MATMUL_MAX_VARIANTS];
+    const int variant = MIN(plan->key.variant, RP_MATMUL_MAX_VARIANTS - 1);
+    int rank = variant > 0 ? variant : (int)stream->rank, found = 0;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
 
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -310,7 +310,7 @@ choose_algorithm(RpKernelStream *stream, Plan *plan)
         status =
             cublasLtMatmulAlgoGetHeuristic(stream->blas, plan->operation, plan->b, plan->a, plan->c,
                                            plan->c, preference, rank + 1, results, &found);
-    if (way > 0 && found <= rank)
+    if (variant > 0 && found <= rank)
         rank = 0;
     if (status == CUBLAS_STATUS_SUCCESS && found <= rank)
         status = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -324,7 +324,7 @@ static void
 fail(RpKernelStream *stream, const RpMatmulArgs *args, cublasStatus_t status)
 {
     g_autofree char *operation = g_strdup_printf(
-        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", rp_matmul_forms[args->form], args->m,
+        "matmul %s m=%zu n=%zu k=%zu, %s x %s -> %s%s", rp_matmul_layouts[args->form], args->m,
         args->n, args->k, rp_dtype_name(args->a_dtype), rp_dtype_name(args->b_dtype),
         rp_dtype_name(args->c_dtype), args->bias != NULL ? " + bias" : "");
 

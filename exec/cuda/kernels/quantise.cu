@@ -60,13 +60,13 @@ encode_four(const float *x)
 
 /* Values that are not finite become NaN. */
 __device__ __forceinline__ unsigned
-break_four(unsigned codes, const float *x)
+break_four(unsigned quantized, const float *x)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (!isfinite(x[i]))
-            codes = (codes & ~(0xffu << i * 8)) | (unsigned)RP_FP8_NAN << i * 8;
-    return codes;
+            quantized = (quantized & ~(0xffu << i * 8)) | (unsigned)RP_FP8_NAN << i * 8;
+    return quantized;
 }
 
 /* Quantizes eight neighbours. */
@@ -75,18 +75,18 @@ __device__ __forceinline__ uint2
 encode_pack(const Pack<T> &pack, float factor, bool broken)
 {
     float x[RP_PACK];
-    uint2 codes;
+    uint2 quantized;
 
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
         x[i] = to_float(pack.at[i]) * factor;
-    codes.x = encode_four<E5M2>(x);
-    codes.y = encode_four<E5M2>(x + 4);
+    quantized.x = encode_four<E5M2>(x);
+    quantized.y = encode_four<E5M2>(x + 4);
     if (broken) {
-        codes.x = break_four(codes.x, x);
-        codes.y = break_four(codes.y, x + 4);
+        quantized.x = break_four(quantized.x, x);
+        quantized.y = break_four(quantized.y, x + 4);
     }
-    return codes;
+    return quantized;
 }
 
 /* Transposes rows of four fp8 values: word i of @rows has row i. */
@@ -116,7 +116,7 @@ template <typename T> struct Quantise {
     size_t rows, columns;
     const T *x;
     const float *largest;
-    unsigned char *codes, *turned;
+    unsigned char *quantized, *transposed;
     float *scale;
 };
 
@@ -137,18 +137,18 @@ load_row(const Quantise<T> &args, size_t row, size_t column)
 
 template <bool WIDE, typename T>
 __device__ __forceinline__ void
-store_codes(const Quantise<T> &args, size_t row, size_t column, uint2 codes)
+store_codes(const Quantise<T> &args, size_t row, size_t column, uint2 quantized)
 {
-    unsigned char *target = args.codes + row * args.columns + column;
+    unsigned char *target = args.quantized + row * args.columns + column;
 
     if (row >= args.rows || column >= args.columns)
         return;
     if constexpr (WIDE) {
-        *reinterpret_cast<uint2 *>(target) = codes;
+        *reinterpret_cast<uint2 *>(target) = quantized;
     } else {
         for (int i = 0; i < RP_PACK; i++)
             if (column + i < args.columns)
-                target[i] = (unsigned char)((i < 4 ? codes.x : codes.y) >> i % 4 * 8);
+                target[i] = (unsigned char)((i < 4 ? quantized.x : quantized.y) >> i % 4 * 8);
     }
 }
 
@@ -156,7 +156,7 @@ store_codes(const Quantise<T> &args, size_t row, size_t column, uint2 codes)
  * @row. */
 template <bool WIDE, typename T>
 __device__ __forceinline__ void
-store_turned(const Quantise<T> &args, const unsigned *tile, size_t column, size_t row)
+store_transposed(const Quantise<T> &args, const unsigned *tile, size_t column, size_t row)
 {
     const unsigned lane = threadIdx.x % 32;
     const size_t first = row + lane * 4;
@@ -164,7 +164,7 @@ store_turned(const Quantise<T> &args, const unsigned *tile, size_t column, size_
 #pragma unroll 4
     for (unsigned c = threadIdx.x / 32; c < TILE; c += THREADS / 32) {
         const unsigned word = tile[word_of(c, lane)];
-        unsigned char *target = args.turned + (column + c) * args.rows + first;
+        unsigned char *target = args.transposed + (column + c) * args.rows + first;
 
         if (column + c >= args.columns || first >= args.rows)
             continue;
@@ -207,12 +207,12 @@ __launch_bounds__(THREADS, WIDE && sizeof(T) == 2 ? 3 : 2) quantise_kernel(const
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint2 codes = encode_pack<T, E5M2>(packs[patch][i], factor, broken);
+            const uint2 quantized = encode_pack<T, E5M2>(packs[patch][i], factor, broken);
 
-            low[i] = codes.x;
-            high[i] = codes.y;
-            if (args.codes)
-                store_codes<WIDE>(args, row + four * 4 + i, column + c, codes);
+            low[i] = quantized.x;
+            high[i] = quantized.y;
+            if (args.quantized)
+                store_codes<WIDE>(args, row + four * 4 + i, column + c, quantized);
         }
         turn_four(low, columns);
         turn_four(high, columns + 4);
@@ -220,10 +220,10 @@ __launch_bounds__(THREADS, WIDE && sizeof(T) == 2 ? 3 : 2) quantise_kernel(const
         for (int i = 0; i < RP_PACK; i++)
             tile[word_of(c + i, four)] = columns[i];
     }
-    if (!args.turned)
+    if (!args.transposed)
         return;
     __syncthreads();
-    store_turned<WIDE>(args, tile, column, row);
+    store_transposed<WIDE>(args, tile, column, row);
 }
 
 cudaError_t
@@ -254,10 +254,10 @@ static cudaError_t
 quantise(const RpQuantiseArgs *args, dim3 blocks, cudaStream_t stream)
 {
     const Quantise<T> all = {args->rows,  args->columns, (const T *)args->x, args->largest,
-                             args->codes, args->turned,  args->scale};
+                             args->quantized, args->transposed,  args->scale};
 
-    if (rows_are_wide(args->x, args->columns) && is_at_multiple(args->codes, RP_PACK) &&
-        is_at_multiple(args->turned, 4) && args->rows % 4 == 0)
+    if (rows_are_wide(args->x, args->columns) && is_at_multiple(args->quantized, RP_PACK) &&
+        is_at_multiple(args->transposed, 4) && args->rows % 4 == 0)
         quantise_kernel<T, E5M2, true><<<blocks, THREADS, 0, stream>>>(all);
     else
         quantise_kernel<T, E5M2, false><<<blocks, THREADS, 0, stream>>>(all);

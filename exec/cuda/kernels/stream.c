@@ -48,7 +48,7 @@ rp_cuda_stream_pace(RpKernelStream *stream)
 void
 rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank)
 {
-    g_return_if_fail(stream->plans == NULL && rank < RP_MATMUL_MOST_WAYS);
+    g_return_if_fail(stream->plans == NULL && rank < RP_MATMUL_MAX_VARIANTS);
     stream->rank = rank;
 }
 

@@ -18,12 +18,12 @@
 #define RP_SUM_LANES 32
 
 typedef struct {
-    double beta1;         /* decay of the first moment, [0, 1) */
-    double beta2;         /* decay of the second moment, [0, 1) */
-    double epsilon;       /* added to the root of the second moment, >= 0 */
-    double weight_decay;  /* decoupled, >= 0 */
-    RpOptimizerForm form; /* update rule, and format of weights and moments between steps */
-    guint64 seed;         /* seed of stochastic rounding */
+    double beta1;        /* decay of the first moment, [0, 1) */
+    double beta2;        /* decay of the second moment, [0, 1) */
+    double epsilon;      /* added to the root of the second moment, >= 0 */
+    double weight_decay; /* decoupled, >= 0 */
+    RpStateFormat form;  /* update rule, and format of weights and moments between steps */
+    guint64 seed;        /* seed of stochastic rounding */
 } RpAdamwOptions;
 
 /* torch.optim.AdamW's defaults. */

@@ -21,16 +21,16 @@ static void
 pack_blocks(RpMoments moments, const RpDraw *draw, guint64 block, const float *values, void *packed,
             float *scales, gsize n)
 {
-    guint8 *codes = packed;
+    guint8 *quantized = packed;
 
     if (moments == RP_MOMENTS_BF16)
         round_blocks(draw, block, values, packed, n);
     else if (draw->moment == 0)
         for (gsize i = 0; i < n; i++)
-            encode_block(FALSE, values + i * BLOCK, codes + i * BLOCK, scales + i);
+            encode_block(FALSE, values + i * BLOCK, quantized + i * BLOCK, scales + i);
     else
         for (gsize i = 0; i < n; i++)
-            encode_block(TRUE, values + i * BLOCK, codes + i * BLOCK, scales + i);
+            encode_block(TRUE, values + i * BLOCK, quantized + i * BLOCK, scales + i);
 }
 
 /* A last block that is shorter is one with zeros behind. */

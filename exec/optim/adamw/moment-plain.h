@@ -192,7 +192,7 @@ is_unusual(float most)
 }
 
 G_ALWAYS_INLINE static inline void
-plain_encode_block(gboolean squares, const float *restrict values, guint8 *restrict codes,
+plain_encode_block(gboolean squares, const float *restrict values, guint8 *restrict quantized,
                    float *scale)
 {
     const float most = largest(values), inverse = 1 / (most > 0 ? most : 1);
@@ -205,17 +205,17 @@ plain_encode_block(gboolean squares, const float *restrict values, guint8 *restr
         const gint32 m = nearest(squares, x < 1 ? x : 1); /* also of a NaN */
 
         if (squares) {
-            codes[i] = (guint8)(x != 0 ? m : 0);
+            quantized[i] = (guint8)(x != 0 ? m : 0);
         } else {
             const gint32 below = m < 127 ? m : 127;
 
-            codes[i] = (guint8)(values[i] < 0 ? 127 - below : 127 + m);
+            quantized[i] = (guint8)(values[i] < 0 ? 127 - below : 127 + m);
         }
     }
 }
 
 G_ALWAYS_INLINE static inline void
-plain_decode_block(gboolean squares, const guint8 *restrict codes, float scale,
+plain_decode_block(gboolean squares, const guint8 *restrict quantized, float scale,
                    float *restrict values)
 {
     const Decades *map = squares ? &squares_decades : &signed_decades;
@@ -224,7 +224,7 @@ plain_decode_block(gboolean squares, const guint8 *restrict codes, float scale,
     for (guint k = 0; k < DECADES; k++)
         step[k] = map->step[k] * scale;
     for (gsize i = 0; i < BLOCK; i++) {
-        const gint32 d = codes[i] + (squares ? 1 : -127);
+        const gint32 d = quantized[i] + (squares ? 1 : -127);
         const float m = (float)ABS(d);
         const uint32_t row = rp_float_bits(m) >> 23 & (DECADES - 1);
         const float magnitude = (m - map->begin[row]) * step[row];

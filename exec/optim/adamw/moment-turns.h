@@ -221,26 +221,27 @@ tables_of(gboolean squares)
 }
 
 static G_GNUC_NO_INLINE void
-encode_unusual(gboolean squares, const float *values, guint8 *codes, float *scale)
+encode_unusual(gboolean squares, const float *values, guint8 *quantized, float *scale)
 {
-    plain_encode_block(squares, values, codes, scale);
+    plain_encode_block(squares, values, quantized, scale);
 }
 
 /* @most: of the block. */
 G_ALWAYS_INLINE static inline void
-encode_with(gboolean squares, uint32_t most_bits, const float *values, guint8 *codes, float *scale)
+encode_with(gboolean squares, uint32_t most_bits, const float *values, guint8 *quantized,
+            float *scale)
 {
     const float most = rp_float_from_bits(most_bits);
     const float inverse = 1 / (most > 0 ? most : 1);
     const Tables tables = tables_of(squares);
 
     if (is_unusual(most)) {
-        encode_unusual(squares, values, codes, scale);
+        encode_unusual(squares, values, quantized, scale);
         return;
     }
     *scale = most;
     for (gsize i = 0; i < BLOCK; i += 4 * WIDTH)
-        keep_bytes(codes + i, encode_turn(squares, &tables, values + i, inverse),
+        keep_bytes(quantized + i, encode_turn(squares, &tables, values + i, inverse),
                    encode_turn(squares, &tables, values + i + WIDTH, inverse),
                    encode_turn(squares, &tables, values + i + 2 * WIDTH, inverse),
                    encode_turn(squares, &tables, values + i + 3 * WIDTH, inverse),
@@ -248,9 +249,9 @@ encode_with(gboolean squares, uint32_t most_bits, const float *values, guint8 *c
 }
 
 G_ALWAYS_INLINE static inline void
-encode_block(gboolean squares, const float *values, guint8 *codes, float *scale)
+encode_block(gboolean squares, const float *values, guint8 *quantized, float *scale)
 {
-    encode_with(squares, largest_bits(values), values, codes, scale);
+    encode_with(squares, largest_bits(values), values, quantized, scale);
 }
 
 /* Tables for decoding, times the scale of a block. */
@@ -267,9 +268,9 @@ back_of(gboolean squares, float scale)
 }
 
 G_ALWAYS_INLINE static inline Floats
-decode_turn(gboolean squares, const Back *back, const guint8 *codes)
+decode_turn(gboolean squares, const Back *back, const guint8 *quantized)
 {
-    const Bits d = widen_bytes(codes) + (squares ? 1 : -127);
+    const Bits d = widen_bytes(quantized) + (squares ? 1 : -127);
     const Floats m = __builtin_convertvector(d, Floats);
     const Bits row = (Bits)m >> 23;
     const Floats begin = lookup(back->begin, row), step = lookup(back->step, row);
@@ -280,10 +281,10 @@ decode_turn(gboolean squares, const Back *back, const guint8 *codes)
 }
 
 G_ALWAYS_INLINE static inline void
-decode_block(gboolean squares, const guint8 *codes, float scale, float *values)
+decode_block(gboolean squares, const guint8 *quantized, float scale, float *values)
 {
     const Back back = back_of(squares, scale);
 
     for (gsize i = 0; i < BLOCK; i += WIDTH)
-        store(values, i, decode_turn(squares, &back, codes + i));
+        store(values, i, decode_turn(squares, &back, quantized + i));
 }

@@ -30,7 +30,7 @@ read_value(RpArena *arena, RpJsonPull *pull, GString *scratch, RpValue *value)
 {
     gboolean truth = FALSE;
 
-    if (!rp_arena_has_room(arena, 0))
+    if (!rp_arena_has_space(arena, 0))
         return rp_json_pull_refuse(pull, pull->at, NULL, "a value of less memory", "more of it");
     switch (rp_json_pull_peek(pull)) {
     case RP_JSON_OBJECT:
@@ -245,7 +245,7 @@ static gboolean
 write_value(Writer *writer, RpValue value, guint level)
 {
     gboolean written = rp_arena_enter(writer->arena) &&
-                       rp_arena_has_room(writer->arena, writer->text->len) &&
+                       rp_arena_has_space(writer->arena, writer->text->len) &&
                        write_one(writer, value, level);
 
     rp_arena_leave(writer->arena);

@@ -133,7 +133,7 @@ repr_one(RpArena *arena, RpValue value, GString *text, const char **wrong)
 gboolean
 rp_value_repr(RpArena *arena, RpValue value, GString *text, const char **wrong)
 {
-    gboolean shown = rp_arena_enter(arena) && rp_arena_has_room(arena, text->len) &&
+    gboolean shown = rp_arena_enter(arena) && rp_arena_has_space(arena, text->len) &&
                      repr_one(arena, value, text, wrong);
 
     rp_arena_leave(arena);
@@ -160,7 +160,7 @@ rp_value_show(RpArena *arena, RpValue value, GString *text, const char **wrong)
         return TRUE;
     case RP_VALUE_STRING:
         g_string_append_len(text, value.text, value.length);
-        return rp_arena_has_room(arena, text->len);
+        return rp_arena_has_space(arena, text->len);
     case RP_VALUE_LIST:
     case RP_VALUE_TUPLE:
     case RP_VALUE_DICT:

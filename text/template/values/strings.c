@@ -257,7 +257,7 @@ rp_string_replace(RpArena *arena, RpValue string, RpValue old, RpValue with, gin
             break;
         g_string_append_len(text, rest.text, at);
         g_string_append_len(text, with.text, with.length);
-        if (!rp_arena_has_room(arena, text->len))
+        if (!rp_arena_has_space(arena, text->len))
             return FALSE;
         rest = part_of(rest, (gsize)at + old.length, rest.length);
         if (old.length > 0)
@@ -269,7 +269,7 @@ rp_string_replace(RpArena *arena, RpValue string, RpValue old, RpValue with, gin
         rest = part_of(rest, bytes, rest.length);
     }
     g_string_append_len(text, rest.text, rest.length);
-    if (!rp_arena_has_room(arena, text->len))
+    if (!rp_arena_has_space(arena, text->len))
         return FALSE;
     *replaced = rp_value_copy(arena, text->str, text->len);
     return TRUE;

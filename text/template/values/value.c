@@ -65,7 +65,7 @@ rp_arena_alloc(RpArena *arena, gsize bytes)
 }
 
 gboolean
-rp_arena_has_room(const RpArena *arena, gsize bytes)
+rp_arena_has_space(const RpArena *arena, gsize bytes)
 {
     return arena->used <= arena->max_bytes && bytes <= arena->max_bytes - arena->used;
 }
@@ -150,12 +150,12 @@ static gpointer
 grown(RpArena *arena, gconstpointer items, guint *capacity, gsize size)
 {
     guint wider = MAX(4, *capacity * 2);
-    gpointer room = rp_arena_alloc(arena, wider * size);
+    gpointer space = rp_arena_alloc(arena, wider * size);
 
     if (*capacity > 0)
-        memcpy(room, items, *capacity * size);
+        memcpy(space, items, *capacity * size);
     *capacity = wider;
-    return room;
+    return space;
 }
 
 void

@@ -22,7 +22,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpArena, rp_arena_free)
 /* Zeros, aligned to 16 bytes. Never fails; check sizes that a template chooses first. */
 gpointer rp_arena_alloc(RpArena *arena, gsize bytes);
 /* Whether @bytes more are within bounds. */
-gboolean rp_arena_has_room(const RpArena *arena, gsize bytes);
+gboolean rp_arena_has_space(const RpArena *arena, gsize bytes);
 /* Counts work. Returns: FALSE if there was too much, or too much memory taken */
 gboolean rp_arena_charge(RpArena *arena, guint64 steps);
 /* One level deeper, and one step. Returns: FALSE if that was too much; leave all the same */

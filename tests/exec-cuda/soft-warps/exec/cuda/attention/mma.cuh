@@ -87,7 +87,7 @@ soft_element(const uint32_t (*words)[8], int i, int row, int column)
 }
 
 static inline void
-soft_load_matrices(uint32_t (&r)[4], uint32_t address, bool turned)
+soft_load_matrices(uint32_t (&r)[4], uint32_t address, bool transposed)
 {
     const int g = soft_lane() / 4, t = soft_lane() % 4;
 
@@ -97,9 +97,9 @@ soft_load_matrices(uint32_t (&r)[4], uint32_t address, bool turned)
     soft_meet_warp();
     for (int i = 0; i < 4; i++) {
         const uint16_t low =
-            turned ? soft_element(words, i, 2 * t, g) : soft_element(words, i, g, 2 * t);
+            transposed ? soft_element(words, i, 2 * t, g) : soft_element(words, i, g, 2 * t);
         const uint16_t high =
-            turned ? soft_element(words, i, 2 * t + 1, g) : soft_element(words, i, g, 2 * t + 1);
+            transposed ? soft_element(words, i, 2 * t + 1, g) : soft_element(words, i, g, 2 * t + 1);
 
         r[i] = low | (uint32_t)high << 16;
     }

@@ -15,9 +15,9 @@ typedef struct {
     size_t T, C, M;
     const RpKernels *kernels;
     RpKernelStream *stream;
-    void *x[2];        /* T x M of bf16, random */
-    uint8_t *codes[4]; /* T x M: of x[0] and x[1] in e4m3, of x[0] in e5m2, any */
-    uint8_t *turned;
+    void *x[2];            /* T x M of bf16, random */
+    uint8_t *quantized[4]; /* T x M: of x[0] and x[1] in e4m3, of x[0] in e5m2, any */
+    uint8_t *transposed;
     void *y;
     float *sums;   /* M x C */
     float *scales; /* [5 x STEP]: the amax, and scales of fp8 values */
@@ -29,8 +29,8 @@ typedef struct {
     const char *name;
     RpDtype dtype; /* type of A */
     gboolean gradient, fast;
-    gboolean rows, turned; /* fp8 layouts that are made; neither: only the amax is looked for */
-    size_t m, n, k;        /* k 0: a pass */
+    gboolean rows, transposed; /* fp8 layouts that are made; neither: only the amax is looked for */
+    size_t m, n, k;            /* k 0: a pass */
 } Run;
 
 typedef struct {
@@ -41,17 +41,17 @@ typedef struct {
 static void
 multiply(const Bench *bench, const Run *run)
 {
-    const gboolean codes = run->dtype >= RP_N_DTYPES;
+    const gboolean quantized = run->dtype >= RP_N_DTYPES;
     const guint a = run->dtype == RP_DTYPE_E5M2 ? 2 : 0;
-    const RpMatmulArgs args = {.form = run->gradient && !codes ? RP_MATMUL_TN : RP_MATMUL_NT,
+    const RpMatmulArgs args = {.form = run->gradient && !quantized ? RP_MATMUL_TN : RP_MATMUL_NT,
                                .m = run->m,
                                .n = run->n,
                                .k = run->k,
-                               .a = codes ? (const void *)bench->codes[a] : bench->x[0],
-                               .b = codes ? (const void *)bench->codes[1] : bench->x[1],
+                               .a = quantized ? (const void *)bench->quantized[a] : bench->x[0],
+                               .b = quantized ? (const void *)bench->quantized[1] : bench->x[1],
                                .c = run->gradient ? (void *)bench->sums : bench->y,
                                .a_dtype = run->dtype,
-                               .b_dtype = codes ? RP_DTYPE_E4M3 : run->dtype,
+                               .b_dtype = quantized ? RP_DTYPE_E4M3 : run->dtype,
                                .c_dtype = run->gradient ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
                                .accumulate = run->gradient,
                                .half_sums = run->fast,
@@ -63,7 +63,7 @@ multiply(const Bench *bench, const Run *run)
 }
 
 static void
-quantise(const Bench *bench, const Run *run, const void *x, uint8_t *codes, uint8_t *turned,
+quantise(const Bench *bench, const Run *run, const void *x, uint8_t *quantized, uint8_t *transposed,
          float *scale)
 {
     bench->kernels->quantise(bench->stream, &(RpQuantiseArgs){.dtype = RP_DTYPE_BF16,
@@ -72,8 +72,8 @@ quantise(const Bench *bench, const Run *run, const void *x, uint8_t *codes, uint
                                                               .columns = run->n,
                                                               .x = x,
                                                               .largest = bench->scales,
-                                                              .codes = codes,
-                                                              .turned = turned,
+                                                              .quantized = quantized,
+                                                              .transposed = transposed,
                                                               .scale = scale});
 }
 
@@ -86,9 +86,9 @@ run_once(const void *data)
 
     if (run->k > 0)
         multiply(bench, run);
-    else if (run->rows || run->turned)
-        quantise(bench, run, bench->x[0], run->rows ? bench->codes[3] : NULL,
-                 run->turned ? bench->turned : NULL, bench->scales + 4 * STEP);
+    else if (run->rows || run->transposed)
+        quantise(bench, run, bench->x[0], run->rows ? bench->quantized[3] : NULL,
+                 run->transposed ? bench->transposed : NULL, bench->scales + 4 * STEP);
     else
         bench->kernels->largest(bench->stream, &(RpLargestArgs){RP_DTYPE_BF16, run->m * run->n,
                                                                 bench->x[0], bench->scales});
@@ -102,7 +102,7 @@ setup(Bench *bench)
     for (guint i = 0; i < G_N_ELEMENTS(bench->x); i++)
         bench->x[i] = rp_bench_random(RP_DTYPE_BF16, n, 1);
     bench->y = rp_bench_memory(2 * n);
-    bench->turned = rp_bench_memory(n);
+    bench->transposed = rp_bench_memory(n);
     bench->sums = rp_bench_memory(bench->M * bench->C * sizeof(float));
     bench->scales = rp_bench_memory(5 * STEP * sizeof(float));
     bench->workspace = rp_bench_memory((size_t)64 << 20);
@@ -110,12 +110,12 @@ setup(Bench *bench)
                             &(RpLargestArgs){RP_DTYPE_BF16, n, bench->x[0], bench->scales});
     bench->kernels->largest(bench->stream,
                             &(RpLargestArgs){RP_DTYPE_BF16, n, bench->x[1], bench->scales});
-    for (guint i = 0; i < G_N_ELEMENTS(bench->codes); i++) {
+    for (guint i = 0; i < G_N_ELEMENTS(bench->quantized); i++) {
         const Run run = {
             .dtype = i < 2 ? RP_DTYPE_E4M3 : RP_DTYPE_E5M2, .m = bench->T, .n = bench->M};
 
-        bench->codes[i] = rp_bench_memory(n);
-        quantise(bench, &run, bench->x[i % 2], bench->codes[i], NULL,
+        bench->quantized[i] = rp_bench_memory(n);
+        quantise(bench, &run, bench->x[i % 2], bench->quantized[i], NULL,
                  bench->scales + (1 + i) * STEP);
     }
 }
@@ -136,7 +136,7 @@ print_run(const Bench *bench, cudaStream_t lane, const Run *run, double warm_up_
     if (run->k > 0)
         printf("%10s %10.0f\n", "", 2 * elements * (double)run->k / ms * 1e-9);
     else
-        printf("%10.0f\n", (2 + run->rows + run->turned) * elements / ms * 1e-6);
+        printf("%10.0f\n", (2 + run->rows + run->transposed) * elements / ms * 1e-6);
     fflush(stdout);
 }
 
@@ -161,9 +161,9 @@ print_all(const Bench *bench, cudaStream_t lane, gboolean units, double warm_up_
         {"d W o +=", RP_DTYPE_E5M2, TRUE, .m = C, .n = C, .k = T},
         {"largest", RP_DTYPE_BF16, .m = T, .n = M},
         {"quantise, rows", RP_DTYPE_E4M3, .rows = TRUE, .m = T, .n = M},
-        {"quantise, turned", RP_DTYPE_E4M3, .turned = TRUE, .m = T, .n = M},
-        {"quantise, both", RP_DTYPE_E4M3, .rows = TRUE, .turned = TRUE, .m = T, .n = M},
-        {"quantise, both", RP_DTYPE_E5M2, .rows = TRUE, .turned = TRUE, .m = T, .n = C},
+        {"quantise, turned", RP_DTYPE_E4M3, .transposed = TRUE, .m = T, .n = M},
+        {"quantise, both", RP_DTYPE_E4M3, .rows = TRUE, .transposed = TRUE, .m = T, .n = M},
+        {"quantise, both", RP_DTYPE_E5M2, .rows = TRUE, .transposed = TRUE, .m = T, .n = C},
     };
 
     printf("%-22s %-5s %-22s %10s %10s %10s\n", "operation", "A", "shape", "us", "GB/s", "TFLOP/s");

@@ -6,7 +6,7 @@
 
 #include "core/plan/job/job.h"
 
-typedef struct _RpWeave RpWeave;
+typedef struct _RpInterleave RpInterleave;
 
 typedef struct {
     RpTaskId forward;  /* F or FB */
@@ -16,7 +16,7 @@ typedef struct {
 
 /* How actions become tasks: a fidelity. @self is its own state. */
 typedef struct {
-    gpointer (*create)(const RpPlanJob *job, const RpWeave *weave);
+    gpointer (*create)(const RpPlanJob *job, const RpInterleave *interleave);
     void (*begin_call)(gpointer self);
     /* Returns: the task of the action */
     RpTaskId (*append)(gpointer self, guint device, const RpAction *action);
@@ -27,16 +27,17 @@ typedef struct {
 extern const RpFidelityOps rp_fidelity_compute;
 extern const RpFidelityOps rp_fidelity_full;
 
-RpWeave *rp_weave_new(const RpPlanJob *job);
+RpInterleave *rp_interleave_new(const RpPlanJob *job);
 
 /* Appends all actions of the call. Errors: RP_SCHEDULE_ERROR_DEADLOCK */
-gboolean rp_weave_append(RpWeave *weave, const RpFidelityOps *fidelity, gpointer self,
-                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_interleave_append(RpInterleave *interleave, const RpFidelityOps *fidelity,
+                              gpointer self, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Tasks appended behind actions count, too (rp_pace_catch_up()). */
-void rp_weave_catch_up(RpWeave *weave);
+void rp_interleave_catch_up(RpInterleave *interleave);
 /* When devices are free, ns (rp_pace_time_ns()); free dispatch. */
-double rp_weave_time_ns(const RpWeave *weave);
+double rp_interleave_time_ns(const RpInterleave *interleave);
 
 /* The tasks of @stage and @micro_batch of the call; RP_TASK_NONE: not in it, or not yet. */
-RpActionTasks rp_weave_tasks(const RpWeave *weave, guint32 stage, guint32 micro_batch);
+RpActionTasks rp_interleave_tasks(const RpInterleave *interleave, guint32 stage,
+                                  guint32 micro_batch);

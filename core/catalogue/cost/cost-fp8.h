@@ -8,9 +8,9 @@
 
 #include "core/catalogue/model.h"
 
-/* Bytes of a 16-bit element whose amax is known. @turned: the transposed copy is written, too */
-double rp_cost_codes_element_bytes(gboolean turned);
+/* Bytes of a 16-bit element whose amax is known. @transposed: the transposed copy is written, too */
+double rp_cost_fp8_element_bytes(gboolean transposed);
 /* Bytes a token of a block. */
-double rp_cost_codes_forward_bytes(const RpModel *model);
+double rp_cost_fp8_forward_bytes(const RpModel *model);
 /* @trained: weights have gradients; else they are frozen. */
-double rp_cost_codes_backward_bytes(const RpModel *model, gboolean trained);
+double rp_cost_fp8_backward_bytes(const RpModel *model, gboolean trained);

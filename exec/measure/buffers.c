@@ -24,11 +24,11 @@
 void
 rp_measured_layer_take_next(RpMeasuredLayer *layer)
 {
-    guint8 *const *room = (guint8 *const *)layer->room;
+    guint8 *const *buffer = (guint8 *const *)layer->buffer;
 
     layer->copy = (layer->copy + 1) % layer->n_copies;
-    layer->call.parameters = room[RP_ROOM_PARAMETERS] + layer->copy * layer->weights_bytes;
-    layer->call.sums = (gpointer)(room[RP_ROOM_SUMS] + layer->copy * layer->sums_bytes);
+    layer->call.parameters = buffer[RP_MEASURE_PARAMETERS] + layer->copy * layer->weights_bytes;
+    layer->call.sums = (gpointer)(buffer[RP_MEASURE_SUMS] + layer->copy * layer->sums_bytes);
 }
 
 void
@@ -37,8 +37,8 @@ rp_measured_layer_expand(gpointer data)
     RpMeasuredLayer *layer = data;
 
     rp_network_expand(layer->network, layer->call.stream, layer->call.layers,
-                      layer->room[RP_ROOM_UPLOAD], (RpResidents){0},
-                      layer->room[RP_ROOM_PARAMETERS]);
+                      layer->buffer[RP_MEASURE_UPLOAD], (RpResidents){0},
+                      layer->buffer[RP_MEASURE_PARAMETERS]);
 }
 
 static gboolean
@@ -67,12 +67,12 @@ fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, g
 /* Place of a weight's values: in a layer with fp8 values they go to the upload first, unless they
  * are packed there. */
 static void *
-room_of(const RpMeasuredLayer *layer, const RpWeightPlace *place, gsize *byte)
+buffer_of(const RpMeasuredLayer *layer, const RpWeightPlace *place, gsize *byte)
 {
-    const gboolean up = layer->has_codes && !place->is_packed;
+    const gboolean up = layer->has_fp8 && !place->is_packed;
 
     *byte = (gsize)(up ? place->upload : place->byte);
-    return layer->room[up ? RP_ROOM_UPLOAD : RP_ROOM_PARAMETERS];
+    return layer->buffer[up ? RP_MEASURE_UPLOAD : RP_MEASURE_PARAMETERS];
 }
 
 static gboolean
@@ -81,13 +81,13 @@ fill_given(const RpMeasuredLayer *layer, const RpWeights *weights, guint index,
 {
     const guint64 n = rp_weights_nth(weights, index)->elements;
     gsize byte;
-    void *room = room_of(layer, place, &byte);
+    void *buffer = buffer_of(layer, place, &byte);
 
     for (guint64 done = 0; done < n; done += TILE) {
         const gsize count = (gsize)MIN(n - done, (guint64)TILE);
 
         rp_weights_read(weights, index, done, tile, count);
-        if (!fill(layer, place->storage, tile, room, byte + done * rp_dtype_size(place->storage),
+        if (!fill(layer, place->storage, tile, buffer, byte + done * rp_dtype_size(place->storage),
                   count, error))
             return FALSE;
     }
@@ -102,11 +102,11 @@ fill_router(const RpMeasuredLayer *layer, const RpWeightPlace *place, GError **e
     const gsize bytes = model->hidden * rp_dtype_size(place->storage);
     g_autofree float *row = g_new(float, MAX(model->hidden, TILE));
     gsize byte;
-    void *room = room_of(layer, place, &byte);
+    void *buffer = buffer_of(layer, place, &byte);
 
     for (guint e = 0; e < model->experts; e++) {
         rp_measure_route_weight(model, e, row);
-        if (!fill(layer, place->storage, row, room, byte + e * bytes, model->hidden, error))
+        if (!fill(layer, place->storage, row, buffer, byte + e * bytes, model->hidden, error))
             return FALSE;
     }
     return TRUE;
@@ -129,12 +129,12 @@ fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index
         const RpWeight *weight = rp_weights_nth(list, i);
         const RpWeightPlace place = rp_layout_place(layout, weight);
         gsize byte;
-        void *room = room_of(layer, &place, &byte);
+        void *buffer = buffer_of(layer, &place, &byte);
         const gboolean given =
             weights != NULL && !weight->is_packed &&
             (rp_weights_source(weights, i) != NULL || rp_weights_packed(weights, i) != NULL);
 
-        if (packed != (layer->has_codes && place.is_packed) || (packed && place.has_codes))
+        if (packed != (layer->has_fp8 && place.is_packed) || (packed && place.has_fp8))
             continue;
         if (layer->routing > 0 && weight->kind == RP_WEIGHT_ROUTER) {
             if (!fill_router(layer, &place, error))
@@ -145,7 +145,7 @@ fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index
             rp_init_fill(rp_network_model(network), weight, SEED, 0, tile,
                          (gsize)MIN(weight->elements, (guint64)TILE));
         if (given ? !fill_given(layer, weights, i, &place, tile, error)
-                  : !fill(layer, place.storage, tile, room, byte, weight->elements, error))
+                  : !fill(layer, place.storage, tile, buffer, byte, weight->elements, error))
             return FALSE;
     }
     return TRUE;
@@ -225,7 +225,7 @@ fill_constants(const RpMeasuredLayer *layer, GError **error)
 
     if (constants != NULL) {
         rp_network_fill_constants(layer->network, constants);
-        filled = upload(layer, layer->room[RP_ROOM_CONSTANTS], 0, constants, bytes, error);
+        filled = upload(layer, layer->buffer[RP_MEASURE_CONSTANTS], 0, constants, bytes, error);
     }
     free(constants);
     return filled;
@@ -237,7 +237,7 @@ clear_upload(const RpMeasuredLayer *layer, const RpLayer *sizes, GError **error)
 {
     g_autofree float *tile = g_new0(float, TILE);
 
-    return fill(layer, RP_DTYPE_BF16, tile, layer->room[RP_ROOM_UPLOAD], 0,
+    return fill(layer, RP_DTYPE_BF16, tile, layer->buffer[RP_MEASURE_UPLOAD], 0,
                 sizes->upload_bytes / sizeof(guint16), error);
 }
 
@@ -252,8 +252,7 @@ count_copies(RpMeasuredLayer *layer, const RpLayerLayout *layout, guint index)
     layer->weights_bytes = (gsize)rp_align_up(layout->bytes, ALIGNMENT);
     layer->sums_bytes = (gsize)rp_align_up(layout->elements * sizeof(float), ALIGNMENT);
     layer->n_copies = 1;
-    if (rp_probe_has_links(layer->probe) || layer->has_codes ||
-        rp_network_is_packed(layer->network))
+    if (rp_probe_has_links(layer->probe) || layer->has_fp8 || rp_network_is_packed(layer->network))
         return;
     for (guint l = index; l < rp_network_n_layers(layer->network); l++)
         alike += rp_network_layer_class(layer->network, l) == index;
@@ -261,8 +260,8 @@ count_copies(RpMeasuredLayer *layer, const RpLayerLayout *layout, guint index)
 }
 
 gboolean
-rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
-                             GError **error)
+rp_measured_layer_take_buffers(RpMeasuredLayer *layer, const RpProfile *profile, guint index,
+                               GError **error)
 {
     const RpNetwork *network = layer->network;
     const RpLayer *sizes = &profile->layers[index];
@@ -271,67 +270,67 @@ rp_measured_layer_take_rooms(RpMeasuredLayer *layer, const RpProfile *profile, g
 
     count_copies(layer, layout, index);
 
-    const gsize bytes[RP_N_ROOMS] = {
-        [RP_ROOM_CONSTANTS] = (gsize)rp_network_constant_bytes(network),
-        [RP_ROOM_PARAMETERS] = layer->n_copies * layer->weights_bytes,
-        [RP_ROOM_UPLOAD] = (gsize)sizes->upload_bytes,
-        [RP_ROOM_INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
-        [RP_ROOM_GRADIENT] = (gsize)hidden,
-        [RP_ROOM_OUTPUT] = (gsize)hidden,
-        [RP_ROOM_D_INPUT] = (gsize)hidden,
-        [RP_ROOM_SUMS] = layer->n_copies * layer->sums_bytes,
-        [RP_ROOM_WORKSPACE] =
+    const gsize bytes[RP_N_MEASURE_BUFFERS] = {
+        [RP_MEASURE_CONSTANTS] = (gsize)rp_network_constant_bytes(network),
+        [RP_MEASURE_PARAMETERS] = layer->n_copies * layer->weights_bytes,
+        [RP_MEASURE_UPLOAD] = (gsize)sizes->upload_bytes,
+        [RP_MEASURE_INPUT] = (gsize)MAX(hidden, sizes->input_bytes),
+        [RP_MEASURE_GRADIENT] = (gsize)hidden,
+        [RP_MEASURE_OUTPUT] = (gsize)hidden,
+        [RP_MEASURE_D_INPUT] = (gsize)hidden,
+        [RP_MEASURE_SUMS] = layer->n_copies * layer->sums_bytes,
+        [RP_MEASURE_WORKSPACE] =
             (gsize)(sizes->activation_bytes +
                     profile->layers[profile->n_layers - 1].activation_bytes +
                     MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
-        [RP_ROOM_SAVED] =
+        [RP_MEASURE_SAVED] =
             (gsize)rp_network_saved_bytes(network, index, (1u << RP_N_SAVED_GROUPS) - 1),
-        [RP_ROOM_TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
-        [RP_ROOM_LOSS] = 2 * sizeof(double),
+        [RP_MEASURE_TARGETS] = (gsize)rp_profile_micro_batch_tokens(profile) * sizeof(gint32),
+        [RP_MEASURE_LOSS] = 2 * sizeof(double),
     };
 
     guint64 all = 0;
 
-    for (guint i = 0; i < RP_N_ROOMS; i++)
+    for (guint i = 0; i < RP_N_MEASURE_BUFFERS; i++)
         all += bytes[i];
     if (!rp_probe_has_links(layer->probe) && !rp_measure_check_memory(all, error))
         return FALSE;
-    for (guint i = 0; i < RP_N_ROOMS; i++) {
-        layer->room[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
-        if (layer->room[i] == NULL)
+    for (guint i = 0; i < RP_N_MEASURE_BUFFERS; i++) {
+        layer->buffer[i] = layer->probe->ops->take(layer->probe, bytes[i], error);
+        if (layer->buffer[i] == NULL)
             return FALSE;
     }
     return TRUE;
 }
 
 void
-rp_measured_layer_give_rooms(RpMeasuredLayer *layer)
+rp_measured_layer_give_buffers(RpMeasuredLayer *layer)
 {
-    for (guint i = 0; i < RP_N_ROOMS; i++)
-        layer->probe->ops->give(layer->probe, layer->room[i]);
+    for (guint i = 0; i < RP_N_MEASURE_BUFFERS; i++)
+        layer->probe->ops->give(layer->probe, layer->buffer[i]);
 }
 
 static void
 make_call(RpMeasuredLayer *layer, const RpProfile *profile, guint index)
 {
-    void *const *room = layer->room;
+    void *const *buffer = layer->buffer;
 
     layer->boundary = index + 1;
-    layer->d_input = index == 0 ? NULL : room[RP_ROOM_D_INPUT];
+    layer->d_input = index == 0 ? NULL : buffer[RP_MEASURE_D_INPUT];
     layer->call = (RpStageCall){
         .stream = layer->probe->ops->stream(layer->probe),
         .layers = {index, 1},
-        .constants = room[RP_ROOM_CONSTANTS],
-        .parameters = room[RP_ROOM_PARAMETERS],
-        .input = room[RP_ROOM_INPUT],
+        .constants = buffer[RP_MEASURE_CONSTANTS],
+        .parameters = buffer[RP_MEASURE_PARAMETERS],
+        .input = buffer[RP_MEASURE_INPUT],
         .boundaries = &layer->boundary,
         .n_boundaries = profile->layers[index].kind == RP_LAYER_HEAD ? 0 : 1,
-        .gradient = room[RP_ROOM_GRADIENT],
-        .sums = room[RP_ROOM_SUMS],
-        .workspace = room[RP_ROOM_WORKSPACE],
-        .targets = room[RP_ROOM_TARGETS],
+        .gradient = buffer[RP_MEASURE_GRADIENT],
+        .sums = buffer[RP_MEASURE_SUMS],
+        .workspace = buffer[RP_MEASURE_WORKSPACE],
+        .targets = buffer[RP_MEASURE_TARGETS],
         .scale = 1.0f / (float)rp_profile_micro_batch_tokens(profile),
-        .loss = room[RP_ROOM_LOSS],
+        .loss = buffer[RP_MEASURE_LOSS],
         .drops = TRUE,
     };
 }
@@ -339,47 +338,46 @@ make_call(RpMeasuredLayer *layer, const RpProfile *profile, guint index)
 /* Quantizes the weights of a layer that reads fp8 values, by one run of the part that is also timed
  * by itself. */
 static gboolean
-make_codes(RpMeasuredLayer *layer, GError **error)
+make_fp8(RpMeasuredLayer *layer, GError **error)
 {
     const RpProbePart part = rp_measured_layer_expand;
     gint64 ns;
 
-    return !layer->has_codes ||
-           layer->probe->ops->time(layer->probe, &part, 1, 1, layer, &ns, error);
+    return !layer->has_fp8 || layer->probe->ops->time(layer->probe, &part, 1, 1, layer, &ns, error);
 }
 
 /* The weights to all copies. */
 static gboolean
 fill_copies(const RpMeasuredLayer *layer, GError **error)
 {
-    const guint8 *weights = layer->room[RP_ROOM_PARAMETERS];
+    const guint8 *weights = layer->buffer[RP_MEASURE_PARAMETERS];
 
     for (guint i = 1; i < layer->n_copies; i++)
-        if (!upload(layer, layer->room[RP_ROOM_PARAMETERS], i * layer->weights_bytes, weights,
+        if (!upload(layer, layer->buffer[RP_MEASURE_PARAMETERS], i * layer->weights_bytes, weights,
                     layer->weights_bytes, error))
             return FALSE;
     return TRUE;
 }
 
 gboolean
-rp_measured_layer_fill_rooms(RpMeasuredLayer *layer, const RpWeights *weights,
-                             const RpProfile *profile, guint index, GError **error)
+rp_measured_layer_fill_buffers(RpMeasuredLayer *layer, const RpWeights *weights,
+                               const RpProfile *profile, guint index, GError **error)
 {
     const gsize tokens = (gsize)rp_profile_micro_batch_tokens(profile);
     g_autoptr(GRand) random = g_rand_new_with_seed(SEED);
-    void *input = layer->room[RP_ROOM_INPUT];
+    void *input = layer->buffer[RP_MEASURE_INPUT];
 
     const RpLayerKind kind = profile->layers[index].kind;
     const gboolean block = kind == RP_LAYER_BLOCK;
 
     make_call(layer, profile, index);
     return fill_constants(layer, error) && clear_upload(layer, &profile->layers[index], error) &&
-           fill_weights(layer, weights, index, FALSE, error) && make_codes(layer, error) &&
+           fill_weights(layer, weights, index, FALSE, error) && make_fp8(layer, error) &&
            fill_weights(layer, weights, index, TRUE, error) && fill_copies(layer, error) &&
            (kind == RP_LAYER_EMBEDDING       ? fill_ids(layer, random, input, tokens, error)
             : block && layer->routing > 0    ? fill_routed(layer, random, input, error)
             : block && layer->tokens != NULL ? fill_embedded(layer, weights, input, error)
                                              : fill_hidden(layer, random, 1, input, error)) &&
-           fill_hidden(layer, random, GRADIENT_SIZE, layer->room[RP_ROOM_GRADIENT], error) &&
-           fill_ids(layer, random, layer->room[RP_ROOM_TARGETS], tokens, error);
+           fill_hidden(layer, random, GRADIENT_SIZE, layer->buffer[RP_MEASURE_GRADIENT], error) &&
+           fill_ids(layer, random, layer->buffer[RP_MEASURE_TARGETS], tokens, error);
 }

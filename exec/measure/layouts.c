@@ -12,7 +12,7 @@
 #define SHARE_OF_SECONDS 0.08 /* share of a kind of layer: to measure, and half of it before */
 
 typedef struct {
-    RpOptimizerForm form;
+    RpStateFormat form;
     gint64 measured_us;
     double *parameters_per_s; /* [thread] */
 } Forms;
@@ -58,7 +58,7 @@ step_for(const Share *share, gint64 us)
 }
 
 static double
-share_rate(RpOptimizerForm form, gint64 measured_us)
+share_rate(RpStateFormat form, gint64 measured_us)
 {
     RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
     g_autoptr(GError) error = NULL;
@@ -95,7 +95,7 @@ run_shares(gsize first, gsize n, gpointer data)
 }
 
 void
-rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profile)
+rp_measure_layouts(RpPool *pool, guint n_threads, double seconds, RpProfile *profile)
 {
     g_autofree double *each = g_new0(double, n_threads);
     const gint64 measured_us = (gint64)(SHARE_OF_SECONDS * 1e6 * seconds);
@@ -114,6 +114,6 @@ rp_measure_forms(RpPool *pool, guint n_threads, double seconds, RpProfile *profi
             *all += each[i];                                                                       \
         *all = CLAMP(*all, 1e6, 1e15); /* a file's range */                                        \
     }
-    RP_OPTIMIZER_FORMS(MEASURE)
+    RP_STATE_FORMATS(MEASURE)
 #undef MEASURE
 }

@@ -17,17 +17,17 @@ typedef enum {
     RP_BACKWARD_WGMMA, /* Hopper: heads of 128 */
     RP_BACKWARD_WIDE,  /* Hopper: heads of 64, by mma.sync */
     RP_BACKWARD_MMA,   /* mma.sync, every card since sm_80: heads of 64 and 128 */
-    RP_N_BACKWARD_WAYS
-} RpBackwardWay;
+    RP_N_BACKWARD_VARIANTS
+} RpBackwardVariant;
 
 /* "wgmma", "wide", "mma" */
-const char *rp_cuda_backward_way_name(RpBackwardWay way);
+const char *rp_cuda_backward_variant_name(RpBackwardVariant variant);
 
-/* Whether @way can do @args on the current device. */
-bool rp_cuda_backward_way_can(RpBackwardWay way, const RpAttentionArgs *args);
+/* Whether @variant can do @args on the current device. */
+bool rp_cuda_backward_variant_can(RpBackwardVariant variant, const RpAttentionArgs *args);
 
-/* cudaErrorInvalidValue if @way cannot. */
-cudaError_t rp_cuda_attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args,
+/* cudaErrorInvalidValue if @variant cannot. */
+cudaError_t rp_cuda_attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args,
                                           cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -26,7 +26,7 @@ runs(const RpPlanJob *job, guint g, guint layer)
 }
 
 void
-rp_placement_lay_out_stays(RpPlacement *placement, guint g)
+rp_placement_lay_out_resident(RpPlacement *placement, guint g)
 {
     const RpPlanJob *job = placement->job;
 
@@ -62,23 +62,23 @@ upload(const RpPlacement *placement, guint g, guint layer)
 }
 
 void
-rp_placement_upload_stays(const RpPlacement *placement, guint g, RpInterval layers)
+rp_placement_upload_resident(const RpPlacement *placement, guint g, RpInterval layers)
 {
     for (guint l = layers.first; l < layers.first + layers.count; l++)
         upload(placement, g, l);
 }
 
 void
-rp_placement_upload_all_stays(const RpPlacement *placement)
+rp_placement_upload_all_resident(const RpPlacement *placement)
 {
     const RpPlanJob *job = placement->job;
 
     for (guint g = 0; g < job->shape.gpus; g++)
-        rp_placement_upload_stays(placement, g, (RpInterval){0, job->profile->n_layers});
+        rp_placement_upload_resident(placement, g, (RpInterval){0, job->profile->n_layers});
 }
 
 void
-rp_placement_read_stays(const RpPlacement *placement, const RpPart *part)
+rp_placement_read_resident(const RpPlacement *placement, const RpPart *part)
 {
     const RpPlanJob *job = placement->job;
     const RpInterval *layers = &part->at->layers;

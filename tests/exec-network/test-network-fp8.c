@@ -25,7 +25,7 @@ options_of(RpDtype dtype)
                               .sequences = 2,
                               .tokens = 24,
                               .head_chunk = 16,
-                              .codes = {.used = TRUE, .gradients = RP_DTYPE_E5M2}};
+                              .fp8 = {.used = TRUE, .gradients = RP_DTYPE_E5M2}};
 }
 
 static RpLora
@@ -44,8 +44,8 @@ gives_the_same_bits_however_it_is_cut(void **state)
     for (guint i = 0; i < 2 * RP_N_DTYPES; i++) {
         RpNetworkOptions options = options_of((RpDtype)(i / 2));
 
-        options.codes.gradients = gradients[i % 2];
-        options.codes.head = i % 3 == 0;
+        options.fp8.gradients = gradients[i % 2];
+        options.fp8.head = i % 3 == 0;
         Model *model = network_random(&config, &options);
         const Run whole = network_whole(model);
 
@@ -66,10 +66,10 @@ gives_the_same_bits_however_it_is_cut(void **state)
 static GHashTable *rounded; /* address of fp8 values -> the values before, as a matmul reads them */
 
 static void
-remember(const void *codes, float *values)
+remember(const void *quantized, float *values)
 {
-    if (codes != NULL)
-        g_hash_table_insert(rounded, (gpointer)codes, values);
+    if (quantized != NULL)
+        g_hash_table_insert(rounded, (gpointer)quantized, values);
     else
         g_free(values);
 }
@@ -78,14 +78,14 @@ static void
 quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
 {
     const size_t n = args->rows * args->columns;
-    float *values = g_new(float, n), *turned = g_new(float, n);
+    float *values = g_new(float, n), *transposed = g_new(float, n);
 
     rp_host_kernels()->quantise(stream, args);
     rp_dtype_to_float(args->dtype, args->x, values, n);
     for (size_t i = 0; i < n; i++)
-        turned[i % args->columns * args->rows + i / args->columns] = values[i];
-    remember(args->codes, values);
-    remember(args->turned, turned);
+        transposed[i % args->columns * args->rows + i / args->columns] = values[i];
+    remember(args->quantized, values);
+    remember(args->transposed, transposed);
 }
 
 /* Multiplies fp8 values by the values that were quantized. */
@@ -117,24 +117,24 @@ is_the_plain_network_but_for_rounding(void **state)
     kernels.quantise = quantise;
     kernels.matmul = matmul;
     rounded = g_hash_table_new_full(NULL, NULL, NULL, g_free);
-    for (guint way = 0; way < 8; way++) {
-        RpNetworkOptions options = options_of(way % 2 == 0 ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
-        const RpLora *adapters = way / 2 % 2 == 0 ? NULL : &lora;
+    for (guint variant = 0; variant < 8; variant++) {
+        RpNetworkOptions options = options_of(variant % 2 == 0 ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
+        const RpLora *adapters = variant / 2 % 2 == 0 ? NULL : &lora;
 
-        options.codes.head = way >= 4;
+        options.fp8.head = variant >= 4;
         Model *model = network_random_adapted(&config, adapters, &options);
-        options.codes.used = FALSE;
+        options.fp8.used = FALSE;
         Model *plain = network_random_adapted(&config, adapters, &options);
         for (gint32 i = 0; i < 32; i++)
             rows[i] = 47 - i;
-        if (way >= 6) { /* a head of two tokens of three */
+        if (variant >= 6) { /* a head of two tokens of three */
             model->rows = plain->rows = rows;
             model->n_rows = plain->n_rows = 32;
         }
         model->drops = plain->drops = TRUE;
         network_use_kernels(model, &kernels);
         const Run run = network_whole(model), want = network_whole(plain);
-        const double unit = way % 2 == 0 ? 1e-5 : 0.03;
+        const double unit = variant % 2 == 0 ? 1e-5 : 0.03;
 
         assert_true(fabs(run.loss - want.loss) < unit * want.loss);
         for (guint w = 0; w < rp_weights_count(plain->weights); w++) {
@@ -156,17 +156,17 @@ is_the_plain_network_but_for_rounding(void **state)
 
 /* Rounding to 3 bits, and to 2 for gradients, in a network of random weights, whose attention is sharp. */
 static void
-stays_near_the_network_without_codes(void **state)
+stays_near_the_network_without_fp8(void **state)
 {
     const RpModel config = config_of(4);
 
     for (guint i = 0; i < 4; i++) {
         RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-        options.codes.gradients = i % 2 == 0 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3;
-        options.codes.head = i >= 2;
+        options.fp8.gradients = i % 2 == 0 ? RP_DTYPE_E5M2 : RP_DTYPE_E4M3;
+        options.fp8.head = i >= 2;
         Model *model = network_random(&config, &options);
-        options.codes.used = FALSE;
+        options.fp8.used = FALSE;
         Model *plain = network_random(&config, &options);
         const Run run = network_whole(model), want = network_whole(plain);
 
@@ -187,7 +187,7 @@ stays_near_the_network_without_codes(void **state)
 
 /* A block in fp8 has as many bytes of each matrix as in 16 bits, and space for its scale. */
 static void
-lays_codes_out_where_matrices_stood(void **state)
+lays_fp8_out_where_matrices_stood(void **state)
 {
     const RpModel config = config_of(4);
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
@@ -195,7 +195,7 @@ lays_codes_out_where_matrices_stood(void **state)
     const RpLayerLayout *block = rp_network_layout(model->network, 1);
 
     assert_true(rp_network_is_packed(model->network));
-    assert_true(block->has_codes && block->trains_codes);
+    assert_true(block->has_fp8 && block->trains_fp8);
     assert_int_equal(block->bytes, block->upload_bytes + 7 * RP_LAYOUT_SCALE_BYTES);
     assert_int_equal(model->profile->layers[1].parameter_bytes, block->bytes);
     assert_int_equal(model->profile->layers[1].upload_bytes, block->upload_bytes);
@@ -203,8 +203,8 @@ lays_codes_out_where_matrices_stood(void **state)
     assert_int_equal(block->place[RP_WEIGHT_K].code_rows, 0);
     assert_int_equal(block->place[RP_WEIGHT_V].code_rows, 0);
     assert_int_equal(block->place[RP_WEIGHT_O].code_rows, 64);
-    assert_false(rp_network_layout(model->network, 0)->has_codes);
-    assert_false(rp_network_layout(model->network, 4)->has_codes);
+    assert_false(rp_network_layout(model->network, 0)->has_fp8);
+    assert_false(rp_network_layout(model->network, 4)->has_fp8);
     assert_int_equal(rp_network_layer_class(model->network, 3), 1);
     network_free(model);
 }
@@ -212,22 +212,23 @@ lays_codes_out_where_matrices_stood(void **state)
 /* On request a head is a matrix like others: tied to the embedding, or with a size that is no
  * multiple of 16, which stays plain. */
 static void
-lays_a_head_of_codes_out(void **state)
+lays_a_head_of_fp8_out(void **state)
 {
-    for (guint way = 0; way < 3; way++) {
+    for (guint variant = 0; variant < 3; variant++) {
         RpModel config = config_of(4);
         RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-        config.tied = way == 1;
-        config.vocab = way == 2 ? 41 : config.vocab;
-        options.codes.head = TRUE;
+        config.tied = variant == 1;
+        config.vocab = variant == 2 ? 41 : config.vocab;
+        options.fp8.head = TRUE;
         Model *model = network_random(&config, &options);
         const RpLayerLayout *head = rp_network_layout(model->network, 4);
 
-        assert_true(rp_network_layout(model->network, 1)->has_codes);
-        assert_int_equal(head->has_codes, way < 2);
-        assert_int_equal(head->trains_codes, way < 2);
-        assert_int_equal(head->bytes, head->upload_bytes + (way < 2 ? RP_LAYOUT_SCALE_BYTES : 0));
+        assert_true(rp_network_layout(model->network, 1)->has_fp8);
+        assert_int_equal(head->has_fp8, variant < 2);
+        assert_int_equal(head->trains_fp8, variant < 2);
+        assert_int_equal(head->bytes,
+                         head->upload_bytes + (variant < 2 ? RP_LAYOUT_SCALE_BYTES : 0));
         assert_int_equal(model->profile->layers[4].parameter_bytes, head->bytes);
         network_free(model);
     }
@@ -237,16 +238,16 @@ lays_a_head_of_codes_out(void **state)
 static void
 leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
 {
-    for (guint way = 0; way < 3; way++) {
+    for (guint variant = 0; variant < 3; variant++) {
         RpModel config = config_of(4);
         RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-        options.codes.plain_first = way == 0 ? 3 : way == 1 ? 1 : 0;
-        options.codes.plain_last = way == 1 ? 2 : 0;
-        if (way == 2)
+        options.fp8.plain_first = variant == 0 ? 3 : variant == 1 ? 1 : 0;
+        options.fp8.plain_last = variant == 1 ? 2 : 0;
+        if (variant == 2)
             config.intermediate = 90;
         Model *model = network_random(&config, &options);
-        options.codes = (RpNetworkCodes){0};
+        options.fp8 = (RpNetworkFp8){0};
         Model *plain = network_random(&config, &options);
         const Run run = network_whole(model), want = network_whole(plain);
 
@@ -259,13 +260,13 @@ leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
 }
 
 static void
-has_a_class_of_plain_blocks_and_one_of_codes(void **state)
+has_a_class_of_plain_blocks_and_one_of_fp8(void **state)
 {
     const RpModel config = config_of(4);
     RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-    options.codes.plain_first = 1;
-    options.codes.plain_last = 1;
+    options.fp8.plain_first = 1;
+    options.fp8.plain_last = 1;
     Model *model = network_random(&config, &options);
 
     assert_int_equal(rp_network_layer_class(model->network, 1), 1);
@@ -279,25 +280,27 @@ has_a_class_of_plain_blocks_and_one_of_codes(void **state)
 
 /* Tests frozen matrices in fp8 with adapters in bf16; with a packed base, too. */
 static void
-adapts_frozen_codes(void **state)
+adapts_frozen_fp8(void **state)
 {
     const RpModel config = config_of(4);
     const RpLora lora = lora_of(0);
     RpNetworkOptions options = options_of(RP_DTYPE_BF16);
 
-    for (guint way = 0; way < 3; way++) {
-        Model *model = way == 0   ? network_random_adapted(&config, &lora, &options)
-                       : way == 1 ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
-                                  : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
-        options.codes.used = FALSE;
-        Model *plain = way == 0   ? network_random_adapted(&config, &lora, &options)
-                       : way == 1 ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
-                                  : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
-        options.codes.used = TRUE;
+    for (guint variant = 0; variant < 3; variant++) {
+        Model *model = variant == 0 ? network_random_adapted(&config, &lora, &options)
+                       : variant == 1
+                           ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
+                           : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
+        options.fp8.used = FALSE;
+        Model *plain = variant == 0 ? network_random_adapted(&config, &lora, &options)
+                       : variant == 1
+                           ? network_random_packed(&config, &lora, RP_LOWBIT_FP8, &options)
+                           : network_random_packed(&config, &lora, RP_LOWBIT_NF4, &options);
+        options.fp8.used = TRUE;
         const Run run = network_whole(model), cut = network_cut(model, 3, 9);
         const Run want = network_whole(plain);
 
-        assert_false(rp_network_layout(model->network, 1)->trains_codes);
+        assert_false(rp_network_layout(model->network, 1)->trains_fp8);
         assert_int_equal(rp_network_layout(model->network, 1)->place[RP_WEIGHT_Q].code_rows,
                          4 * 16); /* alone: it has adapters */
         assert_true(cut.loss == run.loss);
@@ -374,11 +377,11 @@ gives_the_same_bits_for_every_kind_of_block(void **state)
         if (i == 2)
             config.sliding_window = 7;
         Model *model = network_random(&config, &options);
-        options.codes.used = FALSE;
+        options.fp8.used = FALSE;
         Model *plain = network_random(&config, &options);
         const Run whole = network_whole(model), want = network_whole(plain);
 
-        assert_true(rp_network_layout(model->network, 1)->has_codes);
+        assert_true(rp_network_layout(model->network, 1)->has_fp8);
         assert_true(whole.loss != want.loss && fabs(whole.loss - want.loss) < 0.03 * want.loss);
         for (guint cuts = 0; cuts < 16; cuts += 5) {
             const Run run = network_cut(model, cuts, 15 - cuts);
@@ -421,12 +424,12 @@ main(void)
     const struct CMUnitTest tests[] = {
         host_test(gives_the_same_bits_however_it_is_cut),
         host_test(is_the_plain_network_but_for_rounding),
-        host_test(stays_near_the_network_without_codes),
-        host_test(lays_codes_out_where_matrices_stood),
-        host_test(lays_a_head_of_codes_out),
+        host_test(stays_near_the_network_without_fp8),
+        host_test(lays_fp8_out_where_matrices_stood),
+        host_test(lays_a_head_of_fp8_out),
         host_test(leaves_blocks_plain_that_are_to_be_or_have_odd_sizes),
-        host_test(has_a_class_of_plain_blocks_and_one_of_codes),
-        host_test(adapts_frozen_codes),
+        host_test(has_a_class_of_plain_blocks_and_one_of_fp8),
+        host_test(adapts_frozen_fp8),
         host_test(breaks_the_loss_where_a_weight_is_broken),
         host_test(takes_matrices_of_zeros),
         host_test(gives_the_same_bits_for_every_kind_of_block),

@@ -1,4 +1,4 @@
-#include "exec/system/near.h"
+#include "exec/system/numa.h"
 
 static guint
 node_of(const RpPool *pool, const RpNodes *nodes, guint thread)
@@ -18,7 +18,7 @@ next_node(const RpPool *pool, const RpNodes *nodes, guint thread)
 }
 
 guint
-rp_near_nodes(const RpPool *pool, const RpNodes *nodes)
+rp_numa_nodes(const RpPool *pool, const RpNodes *nodes)
 {
     guint n = 0;
 
@@ -29,7 +29,7 @@ rp_near_nodes(const RpPool *pool, const RpNodes *nodes)
 }
 
 guint64
-rp_near_keep(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n, gsize each,
+rp_numa_bind(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n, gsize each,
              gsize granule, char **problem)
 {
     guint64 bytes = 0;

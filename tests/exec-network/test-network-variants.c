@@ -9,18 +9,18 @@
 
 /* The calls seen by the kernels and the probe here; kernels have no other place to leave them. */
 static struct {
-    RpMatmulForm form;
-    guint ways[3][RP_MATMUL_MOST_WAYS]; /* calls, of each form */
-    guint way, n_rooms, uploads, fail_at;
+    RpMatmulLayout form;
+    guint variants[3][RP_MATMUL_MAX_VARIANTS]; /* calls, of each form */
+    guint variant, n_rooms, uploads, fail_at;
 } seen;
 
 static void
 multiply(RpKernelStream *stream, const RpMatmulArgs *args)
 {
-    assert_true(args->way < RP_MATMUL_MOST_WAYS);
+    assert_true(args->variant < RP_MATMUL_MAX_VARIANTS);
     seen.form = args->form;
-    seen.way = args->way;
-    seen.ways[args->form][args->way]++;
+    seen.variant = args->variant;
+    seen.variants[args->form][args->variant]++;
     rp_host_kernels()->matmul(stream, args);
 }
 
@@ -66,12 +66,12 @@ static gboolean
 time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeats, gpointer data,
            gint64 *ns, GError **error)
 {
-    static const gint64 times[3][RP_MATMUL_MOST_WAYS] = {
+    static const gint64 times[3][RP_MATMUL_MAX_VARIANTS] = {
         {1000, 985, 1200, 1200, 1200}, {1000, 900, 800, 1200, 900}, {1000, 1001, 1002, 1003, 1004}};
 
     for (guint i = 0; i < n_parts * repeats; i++) {
         parts[i % n_parts](data);
-        ns[i] = times[seen.form][seen.way];
+        ns[i] = times[seen.form][seen.variant];
     }
     return TRUE;
 }
@@ -94,7 +94,7 @@ network_of(Bench *bench, gboolean has_library)
                                    .time = time_parts};
     const RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
-    const RpModel config = network_config_joined();
+    const RpModel config = network_config_fused();
 
     memset(&seen, 0, sizeof seen);
     bench->probe.ops = &ops;
@@ -113,15 +113,16 @@ lists_each_shape_once(void **state)
     Bench bench;
     RpNetwork *network = network_of(&bench, TRUE);
     guint n, forms[3] = {0}, gaps = 0;
-    const RpMatmulWay *ways = rp_network_matmuls(network, &n);
+    const RpMatmulVariant *variants = rp_network_matmuls(network, &n);
 
     for (guint i = 0; i < n; i++) {
-        forms[ways[i].form]++;
-        gaps += ways[i].a_stride > 0;
-        assert_int_equal(ways[i].way, 0);
-        assert_int_equal(ways[i].c, ways[i].form == RP_MATMUL_TN ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
+        forms[variants[i].form]++;
+        gaps += variants[i].a_stride > 0;
+        assert_int_equal(variants[i].variant, 0);
+        assert_int_equal(variants[i].c,
+                         variants[i].form == RP_MATMUL_TN ? RP_DTYPE_FP32 : RP_DTYPE_BF16);
         for (guint j = 0; j < i; j++)
-            assert_false(rp_matmul_way_is_of(&ways[j], &ways[i]));
+            assert_false(rp_matmul_variant_is_of(&variants[j], &variants[i]));
     }
     assert_int_equal(forms[RP_MATMUL_NN], 6);
     assert_int_equal(forms[RP_MATMUL_TN], 6);
@@ -134,7 +135,7 @@ lists_each_shape_once(void **state)
 /* In fp8 all matmuls are NT: q, k and v are fused; o, gate and up have one shape, and down; forward, for their input's
  * gradient and for their own. So is the head, if it is in fp8. */
 static void
-lists_shapes_of_codes(void **state)
+lists_shapes_of_fp8(void **state)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
 
@@ -150,28 +151,28 @@ lists_shapes_of_codes(void **state)
             .sequences = 2,
             .tokens = 24,
             .head_chunk = 16,
-            .codes = {.used = TRUE, .head = head > 0, .gradients = RP_DTYPE_E5M2}};
+            .fp8 = {.used = TRUE, .head = head > 0, .gradients = RP_DTYPE_E5M2}};
         Model *model = network_random(&config, &options);
-        guint n, codes[RP_DTYPE_E5M2 + 1] = {0}, plain = 0, of_head = 0, of_qkv = 0;
-        const RpMatmulWay *ways = rp_network_matmuls(model->network, &n);
+        guint n, quantized[RP_DTYPE_E5M2 + 1] = {0}, plain = 0, of_head = 0, of_qkv = 0;
+        const RpMatmulVariant *variants = rp_network_matmuls(model->network, &n);
 
         for (guint i = 0; i < n; i++) {
-            if (ways[i].a < RP_N_DTYPES) {
+            if (variants[i].a < RP_N_DTYPES) {
                 plain++;
                 continue;
             }
-            assert_int_equal(ways[i].form, RP_MATMUL_NT);
-            assert_int_equal(ways[i].b, RP_DTYPE_E4M3);
-            codes[ways[i].a]++;
-            of_qkv += ways[i].m == 128 || ways[i].n == 128 || ways[i].k == 128;
-            of_head +=
-                ways[i].m == config.vocab || ways[i].n == config.vocab || ways[i].k == config.vocab;
+            assert_int_equal(variants[i].form, RP_MATMUL_NT);
+            assert_int_equal(variants[i].b, RP_DTYPE_E4M3);
+            quantized[variants[i].a]++;
+            of_qkv += variants[i].m == 128 || variants[i].n == 128 || variants[i].k == 128;
+            of_head += variants[i].m == config.vocab || variants[i].n == config.vocab ||
+                       variants[i].k == config.vocab;
         }
         assert_int_equal(plain, head > 0 ? 0 : 3);
         assert_int_equal(of_qkv, 3);
         assert_int_equal(of_head, head > 0 ? 3 : 0);
-        assert_int_equal(codes[RP_DTYPE_E4M3], 4 + head);
-        assert_int_equal(codes[RP_DTYPE_E5M2], 2 * (4 + head));
+        assert_int_equal(quantized[RP_DTYPE_E4M3], 4 + head);
+        assert_int_equal(quantized[RP_DTYPE_E5M2], 2 * (4 + head));
         network_free(model);
     }
 }
@@ -181,17 +182,17 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 {
     Bench bench;
     GError *error = NULL;
-    RpNetwork *network = rp_measure_ways(&bench.probe, network_of(&bench, TRUE), &error);
+    RpNetwork *network = rp_measure_matmul_variants(&bench.probe, network_of(&bench, TRUE), &error);
 
     rp_assert_no_error(error);
     assert_int_equal(seen.n_rooms, 0);
     /* one look at 7 and 6 shapes; and 16 rounds of the variants that were not far behind */
-    assert_int_equal(seen.ways[RP_MATMUL_NT][0], 7 * 17);
-    assert_int_equal(seen.ways[RP_MATMUL_NT][2], 7);
-    assert_int_equal(seen.ways[RP_MATMUL_NN][0], 6 * 17);
-    assert_int_equal(seen.ways[RP_MATMUL_NN][2], 6 * 17);
-    assert_int_equal(seen.ways[RP_MATMUL_NN][3], 6);
-    assert_int_equal(seen.ways[RP_MATMUL_TN][4], 6 * 17);
+    assert_int_equal(seen.variants[RP_MATMUL_NT][0], 7 * 17);
+    assert_int_equal(seen.variants[RP_MATMUL_NT][2], 7);
+    assert_int_equal(seen.variants[RP_MATMUL_NN][0], 6 * 17);
+    assert_int_equal(seen.variants[RP_MATMUL_NN][2], 6 * 17);
+    assert_int_equal(seen.variants[RP_MATMUL_NN][3], 6);
+    assert_int_equal(seen.variants[RP_MATMUL_TN][4], 6 * 17);
 
     RpProfile *profile = rp_network_profile(network);
     char *json = rp_profile_to_json(profile);
@@ -199,11 +200,12 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 
     rp_assert_no_error(error);
     assert_string_equal(back->matmul_library, "paper 1");
-    assert_int_equal(back->n_matmul_ways, 6);
-    for (guint i = 0; i < back->n_matmul_ways; i++) {
-        assert_int_equal(back->matmul_ways[i].form, RP_MATMUL_NN);
-        assert_int_equal(back->matmul_ways[i].way, 2);
-        assert_true(rp_matmul_way_is_of(&back->matmul_ways[i], &profile->matmul_ways[i]));
+    assert_int_equal(back->n_matmul_variants, 6);
+    for (guint i = 0; i < back->n_matmul_variants; i++) {
+        assert_int_equal(back->matmul_variants[i].form, RP_MATMUL_NN);
+        assert_int_equal(back->matmul_variants[i].variant, 2);
+        assert_true(
+            rp_matmul_variant_is_of(&back->matmul_variants[i], &profile->matmul_variants[i]));
     }
     g_free(json);
     rp_profile_free(back);
@@ -216,38 +218,38 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 static void
 multiplies_in_the_ways_of_its_options(void **state)
 {
-    RpModel config = network_config_joined();
+    RpModel config = network_config_fused();
     RpNetworkOptions options = {
         .dtype = RP_DTYPE_BF16, .sequences = 3, .tokens = 11, .head_chunk = 16};
     Model *model = network_random(&config, &options);
     const Run before = network_whole(model);
     RpKernels kernels = *rp_host_kernels();
-    RpMatmulWay ways[32];
+    RpMatmulVariant variants[32];
     guint n;
-    const RpMatmulWay *shapes = rp_network_matmuls(model->network, &n);
+    const RpMatmulVariant *shapes = rp_network_matmuls(model->network, &n);
 
-    assert_in_range(n, 19, G_N_ELEMENTS(ways));
-    memcpy(ways, shapes, n * sizeof *ways);
+    assert_in_range(n, 19, G_N_ELEMENTS(variants));
+    memcpy(variants, shapes, n * sizeof *variants);
     for (guint i = 0; i < n; i++)
-        ways[i].way = ways[i].m == 1 || ways[i].k == 1 ? 0
-                      : ways[i].form == RP_MATMUL_NN   ? 2
-                      : ways[i].form == RP_MATMUL_TN   ? 7
-                                                       : 0;
+        variants[i].variant = variants[i].m == 1 || variants[i].k == 1 ? 0
+                              : variants[i].form == RP_MATMUL_NN       ? 2
+                              : variants[i].form == RP_MATMUL_TN       ? 7
+                                                                       : 0;
     options.matmul_library = "paper 1";
-    options.matmul_ways = ways;
-    options.n_matmul_ways = n;
+    options.matmul_variants = variants;
+    options.n_matmul_variants = n;
     kernels.matmul = multiply;
     rp_network_free(model->network);
     model->network = rp_network_new(model->weights, &kernels, &options);
-    memset(ways, 0, sizeof ways); /* it has a copy */
+    memset(variants, 0, sizeof variants); /* it has a copy */
     memset(&seen, 0, sizeof seen);
     const Run after = network_whole(model);
 
     /* two blocks of four matmuls, two chunks of the head and a last one */
-    assert_int_equal(seen.ways[RP_MATMUL_NN][2], 2 * 4 + 2);
-    assert_int_equal(seen.ways[RP_MATMUL_NN][0], 1);
-    assert_int_equal(seen.ways[RP_MATMUL_TN][7], 2 * 4 + 2);
-    assert_int_equal(seen.ways[RP_MATMUL_TN][0], 1);
+    assert_int_equal(seen.variants[RP_MATMUL_NN][2], 2 * 4 + 2);
+    assert_int_equal(seen.variants[RP_MATMUL_NN][0], 1);
+    assert_int_equal(seen.variants[RP_MATMUL_TN][7], 2 * 4 + 2);
+    assert_int_equal(seen.variants[RP_MATMUL_TN][0], 1);
     assert_true(after.loss == before.loss); /* the host has one variant */
     assert_memory_equal(after.sums, before.sums, model->elements * sizeof(float));
     network_free(model);
@@ -259,7 +261,7 @@ leaves_networks_alone_whose_kernels_have_one_way(void **state)
     Bench bench;
     GError *error = NULL;
     RpNetwork *given = network_of(&bench, FALSE);
-    RpNetwork *network = rp_measure_ways(&bench.probe, given, &error);
+    RpNetwork *network = rp_measure_matmul_variants(&bench.probe, given, &error);
     RpProfile *profile;
 
     rp_assert_no_error(error);
@@ -281,7 +283,7 @@ gives_back_what_it_took_when_the_probe_fails(void **state)
         RpNetwork *given = network_of(&bench, TRUE);
 
         seen.fail_at = at;
-        assert_null(rp_measure_ways(&bench.probe, given, &error));
+        assert_null(rp_measure_matmul_variants(&bench.probe, given, &error));
         assert_string_equal(error->message, "the probe failed");
         assert_int_equal(seen.n_rooms, 0);
         g_clear_error(&error);
@@ -294,7 +296,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         host_test(lists_each_shape_once),
-        host_test(lists_shapes_of_codes),
+        host_test(lists_shapes_of_fp8),
         host_test(takes_the_fastest_way_where_it_is_worth_it),
         host_test(multiplies_in_the_ways_of_its_options),
         host_test(leaves_networks_alone_whose_kernels_have_one_way),

@@ -9,10 +9,10 @@
 #include "exec/system/pool.h"
 
 /* Nodes that threads of @pool run on. */
-guint rp_near_nodes(const RpPool *pool, const RpNodes *nodes);
+guint rp_numa_nodes(const RpPool *pool, const RpNodes *nodes);
 
 /**
- * rp_near_keep:
+ * rp_numa_bind:
  * @array: of @n values of @each bytes, which nobody has touched
  * @granule: of the runs in which @pool works on them
  * @problem: (inout): set, if the system refuses; nothing is requested if it is set
@@ -21,5 +21,5 @@ guint rp_near_nodes(const RpPool *pool, const RpNodes *nodes);
  *
  * Returns: bytes that were requested
  */
-guint64 rp_near_keep(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n,
+guint64 rp_numa_bind(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n,
                      gsize each, gsize granule, char **problem);

@@ -1,5 +1,5 @@
 /* Chooses attention's backward kernel on tensor cores, and how many kv heads it takes at a time. */
-#include "exec/cuda/attention/ways.h"
+#include "exec/cuda/attention/variants.h"
 
 #include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
@@ -27,30 +27,30 @@ typedef struct {
     const char *name;
     bool (*can)(const RpAttentionArgs *args); /* among the shapes of attention_is_fast() */
     cudaError_t (*run)(const RpAttentionArgs *args, const AttentionGrid *grid,
-                       const BackwardRoom *room, size_t first, unsigned *numbers,
+                       const BackwardScratch *scratch, size_t first, unsigned *numbers,
                        cudaStream_t stream);
     size_t keys; /* keys of a block */
-} Way;
+} Variant;
 
-static const Way ways[RP_N_BACKWARD_WAYS] = {
+static const Variant variants[RP_N_BACKWARD_VARIANTS] = {
     /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma, 128},
     /* RP_BACKWARD_WIDE */ {"wide", attention_has_wide, attention_backward_wide, 256},
     /* RP_BACKWARD_MMA */ {"mma", always, attention_backward_mma, 128}};
 
 const char *
-rp_cuda_backward_way_name(RpBackwardWay way)
+rp_cuda_backward_variant_name(RpBackwardVariant variant)
 {
-    return ways[way].name;
+    return variants[variant].name;
 }
 
 bool
-rp_cuda_backward_way_can(RpBackwardWay way, const RpAttentionArgs *args)
+rp_cuda_backward_variant_can(RpBackwardVariant variant, const RpAttentionArgs *args)
 {
-    return attention_backward_is_fast(args) && ways[way].can(args);
+    return attention_backward_is_fast(args) && variants[variant].can(args);
 }
 
 cudaError_t
-attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args, const BackwardRoom *room,
+attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, const BackwardScratch *scratch,
                       cudaStream_t stream)
 {
     const size_t part = attention_backward_kv_heads(args);
@@ -61,10 +61,10 @@ attention_backward_by(RpBackwardWay way, const RpAttentionArgs *args, const Back
         AttentionGrid grid;
 
         some.kv_heads = min(part, args->kv_heads - first);
-        if (!attention_grid(&some, some.kv_heads, ways[way].keys, 0, &grid))
+        if (!attention_grid(&some, some.kv_heads, variants[variant].keys, 0, &grid))
             return cudaErrorInvalidValue;
         grid.swath = min(grid.units, SWATH);
-        status = ways[way].run(args, &grid, room, first, room->numbers + first / part, stream);
+        status = variants[variant].run(args, &grid, scratch, first, scratch->numbers + first / part, stream);
     }
     return status;
 }

@@ -22,20 +22,20 @@ typedef enum {
     RP_GROUPED_WGMMA_256,    /* Hopper: tiles of 128 rows and this many columns */
     RP_GROUPED_TURNS_128,    /* the same, groups of warps by turns */
     RP_GROUPED_TURNS_192,
-    RP_N_GROUPED_WAYS
-} RpGroupedWay;
+    RP_N_GROUPED_VARIANTS
+} RpGroupedVariant;
 
 /* "any", "64x128", ... */
-const char *rp_cuda_grouped_way_name(RpGroupedWay way);
+const char *rp_cuda_grouped_variant_name(RpGroupedVariant variant);
 
 /* The variant that rp_cuda_grouped_matmul() takes; -1: none has these storages. */
-int rp_cuda_grouped_way_of(const RpGroupedMatmulArgs *args);
+int rp_cuda_grouped_variant_of(const RpGroupedMatmulArgs *args);
 
-/* Whether @way can do @args on the current device. */
-bool rp_cuda_grouped_way_can(RpGroupedWay way, const RpGroupedMatmulArgs *args);
+/* Whether @variant can do @args on the current device. */
+bool rp_cuda_grouped_variant_can(RpGroupedVariant variant, const RpGroupedMatmulArgs *args);
 
-/* cudaErrorInvalidValue if @way cannot. */
-cudaError_t rp_cuda_grouped_matmul_by(RpGroupedWay way, const RpGroupedMatmulArgs *args,
+/* cudaErrorInvalidValue if @variant cannot. */
+cudaError_t rp_cuda_grouped_matmul_by(RpGroupedVariant variant, const RpGroupedMatmulArgs *args,
                                       cudaStream_t stream);
 
 #ifdef __cplusplus

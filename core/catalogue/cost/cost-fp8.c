@@ -1,4 +1,4 @@
-#include "core/catalogue/cost/cost-codes.h"
+#include "core/catalogue/cost/cost-fp8.h"
 
 #define LOOK_BYTES 2  /* at an element of 16 bits */
 #define WRITE_BYTES 3 /* read, and an fp8 value written */
@@ -25,25 +25,25 @@ outputs(const RpModel *model)
 }
 
 double
-rp_cost_codes_element_bytes(gboolean turned)
+rp_cost_fp8_element_bytes(gboolean transposed)
 {
-    return WRITE_BYTES + (turned ? TURN_BYTES : 0);
+    return WRITE_BYTES + (transposed ? TURN_BYTES : 0);
 }
 
 double
-rp_cost_codes_forward_bytes(const RpModel *model)
+rp_cost_fp8_forward_bytes(const RpModel *model)
 {
     return WRITE_BYTES * inputs(model) + LOOK_BYTES * (double)model->heads * model->head_dim;
 }
 
 double
-rp_cost_codes_backward_bytes(const RpModel *model, gboolean trained)
+rp_cost_fp8_backward_bytes(const RpModel *model, gboolean trained)
 {
     const double d = model->head_dim, ad = model->heads * d, kd = model->kv_heads * d;
-    const double turned = rp_architectures[model->architecture].qk_norm ? 0 : ad + kd;
+    const double transposed = rp_architectures[model->architecture].qk_norm ? 0 : ad + kd;
     const double residual = model->experts > 1 ? 0 : model->hidden;
-    const double gradients = rp_cost_codes_element_bytes(trained) * outputs(model) +
-                             LOOK_BYTES * (residual + kd + turned);
+    const double gradients = rp_cost_fp8_element_bytes(trained) * outputs(model) +
+                             LOOK_BYTES * (residual + kd + transposed);
 
     return gradients + (trained ? WRITE_BYTES * inputs(model) + LOOK_BYTES * ad : 0);
 }
