@@ -161,7 +161,7 @@ print_all(const Bench *bench, cudaStream_t lane, gboolean units, double warm_up_
         {"d W o +=", RP_DTYPE_E5M2, TRUE, .m = C, .n = C, .k = T},
         {"largest", RP_DTYPE_BF16, .m = T, .n = M},
         {"quantise, rows", RP_DTYPE_E4M3, .rows = TRUE, .m = T, .n = M},
-        {"quantise, turned", RP_DTYPE_E4M3, .transposed = TRUE, .m = T, .n = M},
+        {"quantise, transposed", RP_DTYPE_E4M3, .transposed = TRUE, .m = T, .n = M},
         {"quantise, both", RP_DTYPE_E4M3, .rows = TRUE, .transposed = TRUE, .m = T, .n = M},
         {"quantise, both", RP_DTYPE_E5M2, .rows = TRUE, .transposed = TRUE, .m = T, .n = C},
     };

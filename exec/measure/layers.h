@@ -39,7 +39,7 @@ typedef struct {
 } RpMeasuredLayer;
 
 /* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the
- * processors'. Errors: the probe's; give_rooms() then gives back the buffers taken so far, too */
+ * processors'. Errors: the probe's; give_buffers() then gives back the buffers taken so far, too */
 gboolean rp_measured_layer_take_buffers(RpMeasuredLayer *layer, const RpProfile *profile,
                                         guint index, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

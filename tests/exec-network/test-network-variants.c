@@ -11,7 +11,7 @@
 static struct {
     RpMatmulLayout form;
     guint variants[3][RP_MATMUL_MAX_VARIANTS]; /* calls, of each form */
-    guint variant, n_rooms, uploads, fail_at;
+    guint variant, n_buffers, uploads, fail_at;
 } seen;
 
 static void
@@ -33,14 +33,14 @@ library(void)
 static void *
 take(RpProbe *probe, gsize bytes, GError **error)
 {
-    seen.n_rooms++;
+    seen.n_buffers++;
     return aligned_alloc(256, (bytes + 255) / 256 * 256);
 }
 
 static void
 give(RpProbe *probe, void *memory)
 {
-    seen.n_rooms -= memory != NULL;
+    seen.n_buffers -= memory != NULL;
     free(memory);
 }
 
@@ -185,7 +185,7 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
     RpNetwork *network = rp_measure_matmul_variants(&bench.probe, network_of(&bench, TRUE), &error);
 
     rp_assert_no_error(error);
-    assert_int_equal(seen.n_rooms, 0);
+    assert_int_equal(seen.n_buffers, 0);
     /* one look at 7 and 6 shapes; and 16 rounds of the variants that were not far behind */
     assert_int_equal(seen.variants[RP_MATMUL_NT][0], 7 * 17);
     assert_int_equal(seen.variants[RP_MATMUL_NT][2], 7);
@@ -285,7 +285,7 @@ gives_back_what_it_took_when_the_probe_fails(void **state)
         seen.fail_at = at;
         assert_null(rp_measure_matmul_variants(&bench.probe, given, &error));
         assert_string_equal(error->message, "the probe failed");
-        assert_int_equal(seen.n_rooms, 0);
+        assert_int_equal(seen.n_buffers, 0);
         g_clear_error(&error);
         rp_weights_free(bench.weights);
     }
