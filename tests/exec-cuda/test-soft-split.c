@@ -53,7 +53,7 @@ makes_devices_of_one_card(void **state)
     assert_string_equal(part.name, "threads (16 of 64 multiprocessors)");
     assert_string_equal(part.pci_address, whole.pci_address);
     assert_false(rp_cuda_device_info(2, &part, &error));
-    assert_non_null(getenv("CUDA_DEVICE_MAX_CONNECTIONS"));
+    assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
 }
 
 /* After the split: each part has its own streams, and the same bits. */

@@ -8,8 +8,10 @@
 
 #define MOST_PARTS 16
 #define DRIVER_VERSION 12050 /* the first driver with these functions */
-/* Hardware queues of the process: with CUDA's 8, streams of one part wait for those of another. */
-#define CONNECTIONS "32"
+/* Hardware queues of a part: streams that share one wait for each other. CUDA has 32 for a process, and fewer are
+ * left for each where several processes share a card. */
+#define CONNECTIONS 8
+#define MOST_CONNECTIONS 32
 
 typedef struct {
     CUgreenCtx green;
@@ -220,7 +222,9 @@ rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 
     if (split.parts != NULL)
         return TRUE;
-    (void)g_setenv("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS, FALSE);
+    g_autofree char *connections =
+        g_strdup_printf("%u", MIN(n, MOST_CONNECTIONS / CONNECTIONS) * CONNECTIONS);
+    (void)g_setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, FALSE);
     if (open_parts(text, server, n, error))
         return TRUE;
     g_free(split.parts);
