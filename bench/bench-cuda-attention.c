@@ -1,6 +1,6 @@
 /*
  * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in TFLOP/s, and backward
- * by each of its kernel variants (exec/cuda/attention/ways.h), in rotation. Where cuDNN does not run, the built-in
+ * by each of its kernel variants (exec/cuda/attention/variants.h), in rotation. Where cuDNN does not run, the built-in
  * kernels are timed in its place, and the reason is printed.
  *
  * TFLOP/s count as usual: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times that, whatever is
@@ -119,7 +119,8 @@ run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequenc
                                               kernels->attention_backward_workspace(args)));
         if (variant == NULL) {
             print_pass(stream, kernels->attention_forward, args, 1);
-            print_pass(stream, kernels->attention_backward, args, 2.5);
+            if (choice == RP_ATTENTION_BUILTIN)
+                print_pass(stream, kernels->attention_backward, args, 2.5);
         } else if (choice == RP_ATTENTION_BUILTIN) {
             kernels->attention_forward(stream, args);
         }

@@ -49,5 +49,5 @@ const char *rp_plan_network_devices(const RpPlanNetwork *network);
 const char *rp_plan_network_dtype(const RpPlanNetwork *network);
 /* The format that the frozen base is packed in; %NULL: none. */
 const char *rp_plan_network_base(const RpPlanNetwork *network);
-/* "builtin", "cudnn", "cudnn-forward". */
+/* "builtin", "cudnn". */
 const char *rp_plan_network_attention(const RpPlanNetwork *network);

@@ -53,11 +53,8 @@ static const RpSettingChoice matmuls[] = {
     {"fp16", RP_DTYPE_FP16 + 1}, {"fp32", RP_DTYPE_FP32 + 1},          {NULL}};
 static const RpSettingChoice fp8_formats[] = {
     {"hybrid", RP_DTYPE_E5M2}, {"e4m3", RP_DTYPE_E4M3}, {NULL}};
-static const RpSettingChoice attentions[] = {{"auto", 0},
-                                             {"builtin", RP_ATTENTION_BUILTIN + 1},
-                                             {"cudnn", RP_ATTENTION_CUDNN + 1},
-                                             {"cudnn-forward", RP_ATTENTION_CUDNN_FORWARD + 1},
-                                             {NULL}};
+static const RpSettingChoice attentions[] = {
+    {"auto", 0}, {"builtin", RP_ATTENTION_BUILTIN + 1}, {"cudnn", RP_ATTENTION_CUDNN + 1}, {NULL}};
 static const RpSettingChoice modes[] = {
     {"fused", RP_OPTIMIZER_FUSED}, {"lean", RP_OPTIMIZER_LEAN}, {NULL}};
 static const RpSettingChoice earlies[] = {
@@ -236,8 +233,9 @@ static const RpSetting settings[] = {
      .help = "numbers in which matmuls of activations add up; fp16 needs dtype fp16, or fp8"},
     {"attention", .expert = TRUE, CHOICE(attention_choice, attentions), .initial = "auto",
      .others = "flash_attention flash_attn xformers_attention sdp_attention attn_implementation",
-     .help = "attention on GPUs; auto: the fastest, or that of the profile; cudnn-forward: cuDNN's "
-             "forward, built-in backward"},
+     .help =
+         "attention on GPUs; auto: the fastest, or that of the profile; cudnn: cuDNN's forward, "
+         "built-in backward"},
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: an earlier run's on these devices, else measured; "
              "measure: measured anew; of a dry run a card's name (roundpipe gpus), predicted"},

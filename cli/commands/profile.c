@@ -464,7 +464,7 @@ static const GOptionEntry options[] = {
      "what matmuls of blocks read: fp8 (fp8-head: the head's, too), or numbers of dtype (default)",
      "TYPE"},
     {"attention", 0, RP_WORD(ProfileArgs, attention),
-     "whose: builtin, cudnn, cudnn-forward, or auto, the fastest (default: auto)", "NAME"},
+     "whose: builtin, cudnn, or auto, the fastest (default: auto)", "NAME"},
     {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
      "tokens whose logits exist at once (default: 1024 to 16384, by memory)", "N"},
     {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),

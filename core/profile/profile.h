@@ -94,7 +94,7 @@ struct _RpProfile {
     char *dtype;      /* "fp16", "bf16", "fp32" */
     char *accumulate; /* "fp16" or "fp32" */
     char *matmul;     /* layers that multiply fp8 values (core/base/fp8.h); "": none */
-    char *attention;  /* owner of the kernels: "builtin", "cudnn", "cudnn-forward" */
+    char *attention;  /* owner of the kernels: "builtin", "cudnn"; "cudnn-forward" in older ones */
     char *source;     /* "published", "measured" or "predicted" */
     char *origin;     /* where the numbers come from */
     char *date;       /* ISO 8601 date */

@@ -231,8 +231,7 @@ typedef struct {
  * attentions[] (exec/kernels/kernels.c). */
 typedef enum {
     RP_ATTENTION_BUILTIN,
-    RP_ATTENTION_CUDNN,
-    RP_ATTENTION_CUDNN_FORWARD, /* backward is the backend's own */
+    RP_ATTENTION_CUDNN, /* forward; backward is the backend's own */
     RP_N_ATTENTIONS
 } RpAttentionChoice;
 
@@ -266,7 +265,6 @@ typedef struct {
     void *dq, *dk, *dv;    /* backward: as q, k, v */
     /* 0, or heads from a token to the next: v, dq, dk and dv are columns of matrices */
     size_t row_heads;
-    size_t most_ds_bytes; /* backward by cuDNN: of dS at a time; 0: 2 GiB */
     void *workspace;
 } RpAttentionArgs;
 

@@ -7,7 +7,6 @@ G_DEFINE_QUARK(rp_kernels_error, rp_kernels_error)
 static const char *const attentions[RP_N_ATTENTIONS] = {
     [RP_ATTENTION_BUILTIN] = "builtin",
     [RP_ATTENTION_CUDNN] = "cudnn",
-    [RP_ATTENTION_CUDNN_FORWARD] = "cudnn-forward",
 };
 
 const char *
@@ -22,6 +21,9 @@ rp_attention_from_name(const char *name, RpAttentionChoice *choice)
 {
     g_return_val_if_fail(name && choice, FALSE);
 
+    /* Profiles had two choices with cuDNN before its backward went. */
+    if (strcmp(name, "cudnn-forward") == 0)
+        name = attentions[RP_ATTENTION_CUDNN];
     for (guint i = 0; i < RP_N_ATTENTIONS; i++) {
         if (strcmp(name, attentions[i]) == 0) {
             *choice = (RpAttentionChoice)i;

@@ -20,7 +20,7 @@ typedef struct _RpKernelStream RpKernelStream;
 GQuark rp_kernels_error_quark(void);
 typedef enum { RP_KERNELS_ERROR_FP8 } RpKernelsError;
 
-/* "builtin", "cudnn", "cudnn-forward". */
+/* "builtin", "cudnn". */
 const char *rp_attention_name(RpAttentionChoice choice);
 /* @choice: (out): set on success only. Returns: whether @name is one */
 gboolean rp_attention_from_name(const char *name, RpAttentionChoice *choice);

@@ -280,7 +280,7 @@ keep_profile(const RpProfile *profile, const char *path)
         (void)g_file_set_contents_full(path, json, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0600, NULL);
 }
 
-/* Whether the partition that needs least fits: cuDNN plans more workspace than the built-in one. */
+/* Whether the partition that needs least fits: cuDNN's attention needs workspace. */
 static gboolean
 may_fit(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network)
 {

@@ -3,18 +3,15 @@
 #include <math.h>
 
 #include "exec/cuda/attention/variants.h"
-#include "exec/cuda/cudnn/cudnn.h"
-#include "exec/cuda/cudnn/parts.h"
 
 typedef struct {
     RpDtype dtype;
     size_t heads, kv_heads, head_size, window;
     size_t sequences;
     int32_t lengths[4];
-    float scale;                         /* 0: 1 / sqrt(D) */
-    RpAttentionChoice forward, backward; /* on the device */
-    size_t part_heads;                   /* not 0: heads at a time of backward by cuDNN */
-    guint variant;                       /* not 0: backward by the variant before, where it can */
+    float scale;               /* 0: 1 / sqrt(D) */
+    RpAttentionChoice forward; /* on the device */
+    guint variant;             /* not 0: backward by the variant before, where it can */
     gboolean columns; /* v, dq, dk and dv are those of two matrices of heads + 2 kv_heads a token */
 } Shape;
 
@@ -57,27 +54,6 @@ as_floats(Array array)
 
     rp_dtype_to_float(array.dtype, array.data, floats.data, array.n);
     return floats;
-}
-
-static RpCudnn *cudnn; /* used by a test that cuts backward */
-
-/* Backward by cuDNN with no more dS at a time than that of the shape's part_heads, in less
- * memory. */
-static void
-differentiate_in_parts(const Side *side, const Shape *shape, const RpAttentionArgs *args)
-{
-    RpAttentionArgs launch = *args;
-    const size_t whole_bytes = rp_cudnn_workspace(&launch, TRUE);
-    size_t bytes;
-
-    launch.most_ds_bytes = shape->part_heads * rp_attention_head_ds(args->max_length);
-    bytes = rp_cudnn_workspace(&launch, TRUE);
-    assert_true(bytes > 0 && bytes < whole_bytes);
-    launch.workspace = cuda_workspace(side, bytes);
-    if (rp_cudnn_attend(cudnn, &launch, TRUE))
-        return;
-    print_error("%zu heads at a time: %s\n", shape->part_heads, rp_cudnn_reason(cudnn));
-    fail();
 }
 
 static void
@@ -176,13 +152,8 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
     args.choice = side->stream != NULL ? shape->forward : RP_ATTENTION_BUILTIN;
     args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
     side->kernels->attention_forward(side->stream, &args);
-    args.choice = side->stream != NULL ? shape->backward : RP_ATTENTION_BUILTIN;
-    if (side->stream != NULL && shape->part_heads > 0) {
-        differentiate_in_parts(side, shape, &args);
-    } else {
-        args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
-        differentiate(side, shape, &args);
-    }
+    args.workspace = cuda_workspace(side, side->kernels->attention_backward_workspace(&args));
+    differentiate(side, shape, &args);
     if (shape->columns) {
         const Array all = cuda_result(side, dtype, n + 2 * kv_n, d);
 
@@ -219,15 +190,11 @@ attend_on_device(const Shape *shape, const Inputs *inputs, size_t shift, size_t 
 }
 
 /* Roundings to the storage before the last: P (out, dv), the gradient of scores and delta's stored
- * out (dq, dk). cuDNN also rounds dk and dv of each query head. Four times the terms: host and
- * device both err, and errors go with the root. */
+ * out (dq, dk). Four times the terms: host and device both err, and errors go with the root. */
 static void
 assert_close(const Shape *shape, const Results *got, const Results *want)
 {
     static const double roundings[N_OUTPUTS] = {1, 0, 2, 2, 1};
-    const double each_head = shape->backward == RP_ATTENTION_CUDNN
-                                 ? sqrt((double)shape->heads / (double)shape->kv_heads)
-                                 : 0;
     size_t terms = shape->head_size;
 
     for (size_t s = 0; s < shape->sequences; s++)
@@ -238,8 +205,7 @@ assert_close(const Shape *shape, const Results *got, const Results *want)
 
         for (size_t j = 0; j < want->arrays[i].n; j++)
             values[j] = host_value(want->arrays[i], j);
-        host_assert_close(got->arrays[i], values, 4 * terms * group,
-                          roundings[i] + (i < 3 ? 0 : each_head));
+        host_assert_close(got->arrays[i], values, 4 * terms * group, roundings[i]);
     }
 }
 
@@ -426,7 +392,7 @@ gives_the_same_bits_of_columns(void **state)
                 const Inputs inputs = random_inputs(&shape);
 
                 if (cudnn_too)
-                    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+                    shape.forward = RP_ATTENTION_CUDNN;
                 for (shape.variant = 0; shape.variant <= (cudnn_too ? 0 : RP_N_BACKWARD_VARIANTS);
                      shape.variant++) {
                     Results apart, columns;
@@ -574,7 +540,7 @@ assert_runs(guint64 before, guint64 runs, const Shape *shape)
     fail();
 }
 
-/* @runs: of forward and backward together, each time */
+/* @runs: of cuDNN, each time */
 static void
 check_cudnn(Shape shape, guint64 runs, size_t shift)
 {
@@ -583,7 +549,7 @@ check_cudnn(Shape shape, guint64 runs, size_t shift)
     const Results want = attend_on_host(&shape, &inputs);
     Results got, again;
 
-    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
+    shape.forward = RP_ATTENTION_CUDNN;
     got = attend_on_device(&shape, &inputs, shift, shift);
     assert_runs(before, runs, &shape);
     assert_close(&shape, &got, &want);
@@ -611,31 +577,20 @@ attends_by_cudnn_to_dense_batches(void **state)
     if (!have_cudnn())
         skip();
     for (size_t i = 0; i < G_N_ELEMENTS(dense); i++)
-        check_cudnn(dense[i], 2, 0);
+        check_cudnn(dense[i], 1, 0);
 }
 
 static void
-attends_by_cudnn_forward_to_any_length_from_64(void **state)
+attends_by_cudnn_to_any_length_from_64(void **state)
 {
     static const int32_t lengths[] = {64, 65, 100, 129, 1000};
 
     if (!have_cudnn())
         skip();
     for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
-        Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {lengths[i], lengths[i]}, 0};
-        const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
-        const Inputs inputs = random_inputs(&shape);
-        const Results want = attend_on_host(&shape, &inputs);
-        Results got, again;
+        const Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {lengths[i], lengths[i]}, 0};
 
-        shape.forward = shape.backward = RP_ATTENTION_CUDNN;
-        got = attend_on_device(&shape, &inputs, 0, 0);
-        /* backward may be the built-in one: some versions want multiples of 128 */
-        if (rp_cuda_stream_cudnn_runs(cuda_stream()) == before)
-            assert_runs(before, 1, &shape);
-        assert_close(&shape, &got, &want);
-        again = attend_on_device(&shape, &inputs, 0, 0);
-        assert_same(&again, &got);
+        check_cudnn(shape, 1, 0);
     }
 }
 
@@ -653,116 +608,6 @@ leaves_what_cudnn_does_not_do_to_the_built_in_kernels(void **state)
     for (size_t i = 0; i < G_N_ELEMENTS(others); i++)
         check_cudnn(others[i], 0, 0);
     check_cudnn(dense[0], 0, 1); /* no multiples of 16 bytes */
-}
-
-static void
-takes_lse_from_either_implementation(void **state)
-{
-    /* forward by one, backward by the other: the gradients are close to the host's */
-    static const RpAttentionChoice choices[][2] = {
-        {RP_ATTENTION_BUILTIN, RP_ATTENTION_CUDNN},
-        {RP_ATTENTION_CUDNN, RP_ATTENTION_BUILTIN},
-        {RP_ATTENTION_CUDNN_FORWARD, RP_ATTENTION_CUDNN_FORWARD},
-    };
-
-    if (!have_cudnn())
-        skip();
-    for (guint i = 0; i < G_N_ELEMENTS(choices); i++) {
-        Shape shape = dense[0];
-        const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
-        const Inputs inputs = random_inputs(&shape);
-        const Results want = attend_on_host(&shape, &inputs);
-        Results got;
-
-        shape.forward = choices[i][0];
-        shape.backward = choices[i][1];
-        got = attend_on_device(&shape, &inputs, 0, 0);
-        assert_runs(before, 1, &shape);
-        assert_close(&shape, &got, &want);
-    }
-}
-
-static int
-setup_parts(void **state)
-{
-    const int failed = cuda_setup(state);
-
-    cudnn = failed ? NULL : rp_cudnn_new(NULL);
-    return failed;
-}
-
-static int
-teardown_parts(void **state)
-{
-    g_clear_pointer(&cudnn, rp_cudnn_free);
-    return cuda_teardown(state);
-}
-
-#define parts_test(f) cmocka_unit_test_setup_teardown(f, setup_parts, teardown_parts)
-
-/* Backward in @count parts, of which @slices share a kv head: close to the host's and to that in
- * one part, twice the same. */
-static void
-check_parts(Shape shape, size_t part_heads, size_t count, size_t slices)
-{
-    const RpAttentionSize size = {shape.sequences, shape.heads, shape.kv_heads};
-    const guint64 before = rp_cuda_stream_cudnn_runs(cuda_stream());
-    const Inputs inputs = random_inputs(&shape);
-    const Results want = attend_on_host(&shape, &inputs);
-    RpAttentionParts parts;
-    Results whole, got, again;
-
-    assert_true(rp_attention_parts_choose(&size, part_heads, &parts));
-    assert_int_equal(parts.count, count);
-    assert_int_equal(parts.slices, slices);
-    shape.forward = shape.backward = RP_ATTENTION_CUDNN;
-    whole = attend_on_device(&shape, &inputs, 0, 0);
-    /* some versions want multiples of 128 */
-    if (shape.lengths[0] % 128 != 0 && rp_cuda_stream_cudnn_runs(cuda_stream()) - before < 2)
-        return;
-    assert_runs(before, 2, &shape);
-    shape.part_heads = part_heads;
-    got = attend_on_device(&shape, &inputs, 0, 0);
-    again = attend_on_device(&shape, &inputs, 0, 0);
-    assert_close(&shape, &got, &want);
-    assert_close(&shape, &got, &whole);
-    assert_same(&again, &got);
-}
-
-static void
-differentiates_by_cudnn_some_sequences_at_a_time(void **state)
-{
-    if (!have_cudnn())
-        skip();
-    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {256, 256, 256}, 0}, 8, 3, 1);
-    check_parts((Shape){RP_DTYPE_FP16, 4, 2, 64, 0, 4, {128, 128, 128, 128}, 0}, 8, 2, 1);
-    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {200, 200, 200}, 0}, 8, 3, 1);
-}
-
-static void
-differentiates_by_cudnn_some_kv_heads_at_a_time(void **state)
-{
-    if (!have_cudnn())
-        skip();
-    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 1, {256}, 0}, 4, 2, 1);
-    check_parts((Shape){RP_DTYPE_FP16, 3, 3, 64, 100, 1, {384}, 0}, 2, 3, 1);
-    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 1, {200}, 0}, 2, 4, 1);
-    /* a part's lse is not at a multiple of 16 bytes */
-    check_parts((Shape){RP_DTYPE_BF16, 4, 2, 64, 0, 1, {129}, 0}, 2, 2, 1);
-    /* all sequences, and one at a time */
-    check_parts((Shape){RP_DTYPE_BF16, 8, 4, 128, 0, 3, {256, 256, 256}, 0}, 6, 4, 1);
-    check_parts((Shape){RP_DTYPE_FP16, 8, 4, 64, 0, 2, {256, 256}, 0}, 3, 8, 1);
-}
-
-static void
-differentiates_by_cudnn_some_query_heads_of_a_group_at_a_time(void **state)
-{
-    if (!have_cudnn())
-        skip();
-    check_parts((Shape){RP_DTYPE_BF16, 4, 1, 64, 0, 1, {256}, 0}, 1, 4, 4);
-    check_parts((Shape){RP_DTYPE_BF16, 8, 2, 128, 0, 1, {256}, 0}, 2, 4, 2);
-    check_parts((Shape){RP_DTYPE_FP16, 8, 2, 128, 100, 2, {256, 256}, 0}, 3, 8, 2);
-    check_parts((Shape){RP_DTYPE_FP16, 8, 2, 64, 0, 2, {200, 200}, 0}, 1, 16, 4);
 }
 
 int
@@ -789,12 +634,8 @@ main(void)
         cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),
         cuda_test(stands_scores_of_any_size),
         cuda_test(attends_by_cudnn_to_dense_batches),
-        cuda_test(attends_by_cudnn_forward_to_any_length_from_64),
+        cuda_test(attends_by_cudnn_to_any_length_from_64),
         cuda_test(leaves_what_cudnn_does_not_do_to_the_built_in_kernels),
-        cuda_test(takes_lse_from_either_implementation),
-        parts_test(differentiates_by_cudnn_some_sequences_at_a_time),
-        parts_test(differentiates_by_cudnn_some_kv_heads_at_a_time),
-        parts_test(differentiates_by_cudnn_some_query_heads_of_a_group_at_a_time),
     };
     int failed;
 

@@ -19,13 +19,13 @@ rp_cudnn_free(RpCudnn *cudnn)
 }
 
 size_t
-rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward)
+rp_cudnn_workspace(const RpAttentionArgs *args)
 {
     return 0;
 }
 
 gboolean
-rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
+rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     return FALSE;
 }

@@ -1,128 +1,336 @@
 /*
- * Attention by cuDNN 9: which shapes, plans (one a shape, in the stream's table), and runs. Forward is one run.
- * Backward is one for each part (parts.h), one after another in one workspace, so that a part's dS is at
- * most DS_MOST; beyond that it is the built-in one.
- * cuDNN reads and writes lse as [batch,heads,S]; here it is [heads,tokens]. For heads of an only
- * sequence that is the same; else a run copies its part's to or from the workspace.
+ * Forward of attention by cuDNN 9: the graph of operations that its fused engines recognise, the plan of each shape
+ * (one, in the stream's table), and runs. Tensors have four dimensions, [batch,heads,S,D], as they lie in
+ * [batch,S,heads,D].
  *
- *   forward   | lse [batch,heads,S] | cuDNN's own |
- *   backward  | lse [batch,heads,S] | delta [batch,heads,S] | dk, dv [slices,S,D] each | cuDNN's |
+ *   s = scale q k^T where row >= column, and with a window where column + window > row; else -infinity
+ *   m = row max of s;  e = exp(s - m);  z = row sum of e;  l = m + log z;  o = (e / z) v
  *
- * Sizes are those of a part. Slices are those of a group that is cut; after the last one they are
- * added up. cuDNN's own part of backward, for R = batch x S to 128 x heads rows, holds dK and dV of
- * each query head (2 x 2 D R bytes) and dS whole (2 R x S to 128), which is how it makes its sums
- * in one order.
+ * cuDNN writes l, which is lse, as [batch,heads,S]; lse is [heads,tokens]. For one sequence that is the same; else it
+ * goes to the workspace first:  | l [batch,heads,S] | cuDNN's own |
  */
 #include "exec/cuda/cudnn/cudnn.h"
 
+#include <cudnn.h>
+#include <dlfcn.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/base/units.h"
-#include "exec/cuda/base/shape-hash.h"
-#include "exec/cuda/cudnn/cudnn-graph.h"
-#include "exec/cuda/cudnn/parts.h"
-#include "exec/cuda/cudnn/slices.h"
 
+#define LEAST_VERSION 90600
 #define LEAST_LENGTH 64
-#define DS_MOST ((size_t)2 << 30)   /* bytes */
 #define OWN_LEAST ((size_t)1 << 20) /* bytes that any plan may use */
 #define PIECE_ALIGNMENT 256         /* bytes, in the workspace */
-#define ELEMENT 2                   /* bytes, of either storage */
+#define MOST_PROPOSALS 16           /* engine configurations that are tried */
 
-/* A pass over @args: its parts, and the bytes of the workspace's pieces. */
+typedef cudnnBackendDescriptor_t Descriptor;
+
+/* No gaps: compared as bytes. */
 typedef struct {
-    const RpAttentionArgs *args;
-    gboolean backward;
-    RpAttentionParts parts;
-    size_t stats; /* 0: cuDNN has lse itself */
-    size_t delta;
-    size_t slices; /* twice: dk's, dv's */
-    size_t own;
-} Pass;
-
-typedef struct {
-    RpCudnnShape shape; /* the key */
-    RpCudnnGraph *graph;
-    /* plan of graph; NULL: there is none, and graph->failure says why */
-    cudnnBackendDescriptor_t plan;
-} Plan;
-
-G_STATIC_ASSERT(sizeof(RpCudnnShape) == 11 * sizeof(gint64) + 2 * sizeof(gint32));
+    gint64 batch, heads, kv_heads, length, head_size;
+    gint64 v_row_heads; /* from a token to the next */
+    gint64 window;      /* keys that a query sees; 0: all before */
+    gint64 type;        /* cudnnDataType_t */
+} Shape;
 
 struct _RpCudnn {
     cudaStream_t stream;
-    cudnnHandle_t handle; /* NULL: not tried, or broken */
-    GHashTable *plans;    /* shape of a Plan -> Plan */
-    gboolean broken;
+    cudnnHandle_t handle;
+    gboolean opened;
+    GHashTable *plans;      /* bytes of a Shape -> Descriptor, NULL: there is none */
+    GPtrArray *descriptors; /* all; each was made after those that it uses */
     guint64 runs;
-    char *reason;
+    gboolean failed; /* this run; nothing is done after it */
+    char reason[1024];
 };
 
-static guint
-key_hash(gconstpointer key)
+/* Tensors by letters, which are their unique ids: arrays q, k, v, o and l; values f (the scale), n and N (of scores
+ * that are not seen) and w (the window); the rest are virtual. */
+#define ARRAYS "qkvo"
+#define VALUES "fnNw"
+#define ROWS "lmzg" /* a value a row of scores */
+#define INDICES "ijIJ"
+#define CONDITIONS "cC"
+#define SCORES "saSKWdep"
+#define OF_WINDOW "NwIJKCW"
+
+typedef struct {
+    enum { MATMUL, POINTWISE, REDUCTION } kind;
+    int mode;        /* cudnnPointwiseMode_t or cudnnReduceTensorOp_t */
+    char y, x, b, t; /* y = x, x b, x @mode b, or t ? x : b */
+    gint64 axis;     /* axis of an index */
+} Operation;
+
+static const Operation operations[] = {
+    {MATMUL, 0, 's', 'q', 'k', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_MUL, 'a', 's', 'f', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_GEN_INDEX, 'i', 'a', 0, 0, 2},
+    {POINTWISE, CUDNN_POINTWISE_GEN_INDEX, 'j', 'a', 0, 0, 3},
+    {POINTWISE, CUDNN_POINTWISE_CMP_GE, 'c', 'i', 'j', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, 'S', 'a', 'n', 'c', 0},
+    {POINTWISE, CUDNN_POINTWISE_GEN_INDEX, 'I', 'S', 0, 0, 2},
+    {POINTWISE, CUDNN_POINTWISE_GEN_INDEX, 'J', 'S', 0, 0, 3},
+    {POINTWISE, CUDNN_POINTWISE_ADD, 'K', 'J', 'w', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_CMP_GT, 'C', 'K', 'I', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, 'W', 'S', 'N', 'C', 0},
+    {REDUCTION, CUDNN_REDUCE_TENSOR_MAX, 'm', 'W', 0, 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_SUB, 'd', 'W', 'm', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_EXP, 'e', 'd', 0, 0, 0},
+    {REDUCTION, CUDNN_REDUCE_TENSOR_ADD, 'z', 'e', 0, 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_LOG, 'g', 'z', 0, 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_ADD, 'l', 'm', 'g', 0, 0},
+    {POINTWISE, CUDNN_POINTWISE_DIV, 'p', 'e', 'z', 0, 0},
+    {MATMUL, 0, 'o', 'p', 'v', 0, 0},
+};
+
+gboolean
+rp_cudnn_available(void)
 {
-    return rp_shape_hash(key, sizeof(RpCudnnShape));
+    /* libcudnn ends the process if one of these is missing; it keeps them as well */
+    static const char *const parts[] = {
+        "libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_heuristic.so.9",
+        "libcudnn_engines_precompiled.so.9", "libcudnn_engines_runtime_compiled.so.9"};
+    const size_t version = cudnnGetVersion();
+    Dl_info info = {.dli_fname = NULL};
+    void *symbol = dlsym(RTLD_DEFAULT, "cudnnGetVersion");
+    g_autofree char *folder = symbol != NULL && dladdr(symbol, &info) != 0 && info.dli_fname != NULL
+                                  ? g_path_get_dirname(info.dli_fname)
+                                  : g_strdup(".");
+
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        g_autofree char *path = g_build_filename(folder, parts[i], NULL);
+        const int flags = RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE;
+        void *library = dlopen(path, flags);
+
+        if (library == NULL)
+            library = dlopen(parts[i], flags);
+        if (library == NULL)
+            return FALSE;
+        dlclose(library);
+    }
+    /* attention of 9.10.0 and 9.10.1 is wrong */
+    return version >= LEAST_VERSION && version < 100000 && version != 91000 && version != 91001;
 }
 
-static gboolean
-key_equal(gconstpointer a, gconstpointer b)
+/* Unless something already failed. */
+static void
+fail(RpCudnn *cudnn, const char *reason)
 {
-    return memcmp(a, b, sizeof(RpCudnnShape)) == 0;
+    if (!cudnn->failed)
+        g_strlcpy(cudnn->reason, reason, sizeof cudnn->reason);
+    cudnn->failed = TRUE;
 }
 
 static void
-plan_free(gpointer data)
+check(RpCudnn *cudnn, cudnnStatus_t status)
 {
-    Plan *plan = data;
+    char text[sizeof cudnn->reason] = "";
 
-    rp_cudnn_graph_free(plan->graph);
-    g_free(plan);
-}
-
-RpCudnn *
-rp_cudnn_new(RpRuntimeStream *stream)
-{
-    RpCudnn *cudnn = g_new0(RpCudnn, 1);
-
-    cudnn->stream = stream;
-    cudnn->plans = g_hash_table_new_full(key_hash, key_equal, NULL, plan_free);
-    return cudnn;
-}
-
-void
-rp_cudnn_free(RpCudnn *cudnn)
-{
-    if (cudnn == NULL)
+    if (status == CUDNN_STATUS_SUCCESS)
         return;
-    g_hash_table_unref(cudnn->plans);
-    if (cudnn->handle != NULL)
-        cudnnDestroy(cudnn->handle);
-    g_free(cudnn->reason);
-    g_free(cudnn);
+    cudnnGetLastErrorString(text, sizeof text);
+    fail(cudnn, *text != '\0' ? text : cudnnGetErrorString(status));
 }
 
-guint64
-rp_cudnn_runs(const RpCudnn *cudnn)
+/* Returns: (transfer none): an empty descriptor, or NULL after a failure */
+static Descriptor
+create(RpCudnn *cudnn, cudnnBackendDescriptorType_t type)
 {
-    return cudnn->runs;
+    Descriptor descriptor = NULL;
+
+    if (!cudnn->failed)
+        check(cudnn, cudnnBackendCreateDescriptor(type, &descriptor));
+    if (descriptor != NULL)
+        g_ptr_array_add(cudnn->descriptors, descriptor);
+    return descriptor;
 }
 
-const char *
-rp_cudnn_reason(const RpCudnn *cudnn)
+/* A descriptor's; left out if @count is 0. */
+typedef struct {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    gint64 count;
+    const void *values;
+} Attribute;
+
+/* Returns: (transfer none): a descriptor with @attributes, or NULL after a failure */
+static Descriptor
+make(RpCudnn *cudnn, cudnnBackendDescriptorType_t type, const Attribute *attributes, guint n)
 {
-    return cudnn->reason;
+    const Descriptor made = create(cudnn, type);
+
+    for (const Attribute *a = attributes; a < attributes + n && !cudnn->failed; a++)
+        if (a->count > 0)
+            check(cudnn, cudnnBackendSetAttribute(made, a->name, a->type, a->count, a->values));
+    if (!cudnn->failed)
+        check(cudnn, cudnnBackendFinalize(made));
+    return made;
 }
 
-/* Returns: FALSE */
+#define MAKE(type, ...)                                                                            \
+    make(cudnn, CUDNN_BACKEND_##type##_DESCRIPTOR, (const Attribute[]){__VA_ARGS__},               \
+         G_N_ELEMENTS(((const Attribute[]){__VA_ARGS__})))
+#define SOME(name, type, count, values)                                                            \
+    ((const Attribute){CUDNN_ATTR_##name, CUDNN_TYPE_##type, count, values})
+#define ONE(name, type, place) SOME(name, type, 1, place)
+#define PART(name, place) SOME(name, BACKEND_DESCRIPTOR, *(place) != NULL, place)
+
 static gboolean
-refuse(RpCudnn *cudnn, const char *reason)
+is_one_of(char tensor, const char *letters)
 {
-    if (g_strcmp0(cudnn->reason, reason) != 0) {
-        g_free(cudnn->reason);
-        cudnn->reason = g_strdup(reason);
+    return tensor != '\0' && strchr(letters, tensor) != NULL;
+}
+
+static Descriptor
+make_tensor(RpCudnn *cudnn, const Shape *shape, char tensor)
+{
+    static const gint64 alignment = 16;
+    static const bool yes = true;
+    const gint64 id = tensor, S = shape->length, D = shape->head_size;
+    const cudnnDataType_t type = is_one_of(tensor, ARRAYS "p")   ? (cudnnDataType_t)shape->type
+                                 : is_one_of(tensor, CONDITIONS) ? CUDNN_DATA_BOOLEAN
+                                 : is_one_of(tensor, INDICES)    ? CUDNN_DATA_INT32
+                                                                 : CUDNN_DATA_FLOAT;
+    const gboolean is_value = is_one_of(tensor, VALUES);
+    const gint64 columns = is_one_of(tensor, ROWS) ? 1 : S;
+    gint64 dims[4] = {shape->batch, shape->heads, S, columns};
+    gint64 strides[4] = {shape->heads * S * columns, S * columns, columns, 1};
+
+    for (guint i = 0; i < 4 && is_value; i++)
+        dims[i] = strides[i] = 1;
+    if (is_one_of(tensor, ARRAYS)) {
+        const gint64 heads = is_one_of(tensor, "kv") ? shape->kv_heads : shape->heads;
+        const gint64 row = (tensor == 'v' ? shape->v_row_heads : heads) * D;
+        const guint token = tensor == 'k' ? 3 : 2; /* k is transposed: the memory is the same */
+
+        dims[1] = heads;
+        dims[token] = S;
+        dims[5 - token] = D;
+        strides[0] = S * row;
+        strides[1] = D;
+        strides[token] = row;
+        strides[5 - token] = 1;
     }
-    return FALSE;
+    return MAKE(TENSOR, ONE(TENSOR_DATA_TYPE, DATA_TYPE, &type),
+                SOME(TENSOR_DIMENSIONS, INT64, 4, dims), SOME(TENSOR_STRIDES, INT64, 4, strides),
+                ONE(TENSOR_UNIQUE_ID, INT64, &id), ONE(TENSOR_BYTE_ALIGNMENT, INT64, &alignment),
+                SOME(TENSOR_IS_VIRTUAL, BOOLEAN, !is_one_of(tensor, ARRAYS VALUES "l"), &yes),
+                SOME(TENSOR_IS_BY_VALUE, BOOLEAN, is_value, &yes));
+}
+
+/* @tensors: by letter */
+static Descriptor
+make_operation(RpCudnn *cudnn, const Operation *op, const Descriptor *tensors)
+{
+    static const float one = 1;
+    static const cudnnDataType_t sums = CUDNN_DATA_FLOAT, bits = CUDNN_DATA_BOOLEAN;
+    const cudnnPointwiseMode_t pointwise = (cudnnPointwiseMode_t)op->mode;
+    const cudnnReduceTensorOp_t reduction = (cudnnReduceTensorOp_t)op->mode;
+    const Descriptor *x = &tensors[(guint8)op->x], *y = &tensors[(guint8)op->y];
+    const Descriptor *b = &tensors[(guint8)op->b], *t = &tensors[(guint8)op->t];
+    Descriptor kind;
+
+    if (op->kind == MATMUL) {
+        kind = MAKE(MATMUL, ONE(MATMUL_COMP_TYPE, DATA_TYPE, &sums));
+        return MAKE(OPERATION_MATMUL, PART(OPERATION_MATMUL_ADESC, x),
+                    PART(OPERATION_MATMUL_BDESC, b), PART(OPERATION_MATMUL_CDESC, y),
+                    PART(OPERATION_MATMUL_DESC, &kind));
+    }
+    if (op->kind == REDUCTION) {
+        kind = MAKE(REDUCTION, ONE(REDUCTION_COMP_TYPE, DATA_TYPE, &sums),
+                    ONE(REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE, &reduction));
+        return MAKE(OPERATION_REDUCTION, PART(OPERATION_REDUCTION_DESC, &kind),
+                    PART(OPERATION_REDUCTION_XDESC, x), PART(OPERATION_REDUCTION_YDESC, y));
+    }
+    kind = MAKE(POINTWISE, ONE(POINTWISE_MODE, POINTWISE_MODE, &pointwise),
+                ONE(POINTWISE_MATH_PREC, DATA_TYPE, is_one_of(op->y, CONDITIONS) ? &bits : &sums),
+                SOME(POINTWISE_AXIS, INT64, op->axis > 0, &op->axis));
+    return MAKE(OPERATION_POINTWISE, PART(OPERATION_POINTWISE_PW_DESCRIPTOR, &kind),
+                PART(OPERATION_POINTWISE_XDESC, x), PART(OPERATION_POINTWISE_YDESC, y),
+                PART(OPERATION_POINTWISE_BDESC, b), PART(OPERATION_POINTWISE_TDESC, t),
+                ONE(OPERATION_POINTWISE_ALPHA1, FLOAT, &one),
+                ONE(OPERATION_POINTWISE_ALPHA2, FLOAT, &one));
+}
+
+static Descriptor
+make_graph(RpCudnn *cudnn, const Shape *shape)
+{
+    const char *left_out = shape->window > 0 ? "" : OF_WINDOW;
+    Descriptor tensors[128] = {NULL}, made[G_N_ELEMENTS(operations)];
+    gint64 n = 0;
+
+    for (const char *tensor = ARRAYS VALUES ROWS INDICES CONDITIONS SCORES; *tensor != '\0';
+         tensor++)
+        if (!is_one_of(*tensor, left_out))
+            tensors[(guint8)*tensor] = make_tensor(cudnn, shape, *tensor);
+    if (shape->window == 0)
+        tensors['W'] = tensors['S'];
+    for (guint i = 0; i < G_N_ELEMENTS(operations); i++)
+        if (!is_one_of(operations[i].y, left_out))
+            made[n++] = make_operation(cudnn, &operations[i], tensors);
+    return MAKE(OPERATIONGRAPH, ONE(OPERATIONGRAPH_HANDLE, HANDLE, &cudnn->handle),
+                SOME(OPERATIONGRAPH_OPS, BACKEND_DESCRIPTOR, n, made));
+}
+
+/* Returns: number of values; 0 after a failure */
+static gint64
+get(RpCudnn *cudnn, Descriptor of, cudnnBackendAttributeName_t name,
+    cudnnBackendAttributeType_t type, gint64 most, void *values)
+{
+    gint64 count = 0;
+
+    if (!cudnn->failed)
+        check(cudnn, cudnnBackendGetAttribute(of, name, type, most, &count, values));
+    return cudnn->failed ? 0 : MIN(count, most);
+}
+
+/* Returns: the plan of a configuration, unless it needs more workspace or its sums have no order of their own */
+static Descriptor
+try_configuration(RpCudnn *cudnn, Descriptor configuration, size_t most_bytes)
+{
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
+    Descriptor engine = create(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR), plan;
+    gint64 bytes = 0, n;
+
+    get(cudnn, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+        &engine);
+    n = get(cudnn, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+            G_N_ELEMENTS(notes), notes);
+    for (gint64 i = 0; i < n; i++)
+        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
+            fail(cudnn, "the engine's sums have no order of their own");
+    plan = MAKE(EXECUTION_PLAN, ONE(EXECUTION_PLAN_HANDLE, HANDLE, &cudnn->handle),
+                PART(EXECUTION_PLAN_ENGINE_CONFIG, &configuration));
+    get(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
+    if (bytes > 0 && (size_t)bytes > most_bytes)
+        fail(cudnn, "the plan needs more workspace than it has");
+    return cudnn->failed ? NULL : plan;
+}
+
+/* The first that works of the configurations that cuDNN proposes, best first. Returns: NULL after a failure */
+static Descriptor
+make_plan(RpCudnn *cudnn, const Shape *shape, size_t most_bytes)
+{
+    static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    const Descriptor graph = make_graph(cudnn, shape);
+    const Descriptor heuristic = MAKE(ENGINEHEUR, PART(ENGINEHEUR_OPERATION_GRAPH, &graph),
+                                      ONE(ENGINEHEUR_MODE, HEUR_MODE, &mode));
+    Descriptor proposed[MOST_PROPOSALS], plan = NULL;
+    gint64 n;
+
+    for (guint i = 0; i < MOST_PROPOSALS; i++)
+        proposed[i] = create(cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    n = get(cudnn, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            MOST_PROPOSALS, proposed);
+    if (n == 0)
+        fail(cudnn, "no engine does it");
+    for (gint64 i = 0; i < n && plan == NULL; i++) {
+        cudnn->failed = FALSE;
+        plan = try_configuration(cudnn, proposed[i], most_bytes);
+    }
+    return plan;
 }
 
 /* Whether sizes alone allow it. */
@@ -136,366 +344,144 @@ suits(const RpAttentionArgs *args)
            args->sequences * args->max_length == args->tokens && args->heads <= G_MAXUINT16;
 }
 
-/* From a token of v, dk and dv to the next, or of dq. @heads: where there are no gaps */
+/* Bytes of lse as cuDNN writes it; 0: it is the caller's own. */
 static size_t
-row_heads(const RpAttentionArgs *args, size_t heads)
+stats_bytes(const RpAttentionArgs *args)
 {
-    return args->row_heads > 0 ? args->row_heads : heads;
+    return args->sequences == 1
+               ? 0
+               : rp_align_up(args->tokens * args->heads * sizeof(float), PIECE_ALIGNMENT);
 }
 
-/* Whether cuDNN can have lse as it is: rows of @parts in turn, at multiples of 16 bytes. */
-static gboolean
-has_stats(const RpAttentionArgs *args, const RpAttentionParts *parts)
-{
-    return args->sequences == 1 && (parts->count == 1 || args->max_length % 4 == 0);
-}
-
-/* The most that a plan may take for itself. */
 static size_t
-own_bytes(const RpAttentionArgs *args, const RpAttentionSize *part, gboolean backward)
+own_bytes(const RpAttentionArgs *args)
 {
-    const size_t heads = part->sequences * part->heads;
-    const size_t rows = heads * rp_align_up(args->max_length, 128);
-
-    if (!backward)
-        return OWN_LEAST + rows * sizeof(float);
-    return OWN_LEAST + rows * 2 * ELEMENT * args->head_size +
-           heads * rp_attention_head_ds(args->max_length);
-}
-
-/* Cuts the work. Returns: FALSE if a single head's dS is too large */
-static gboolean
-divide(const RpAttentionArgs *args, gboolean backward, Pass *pass)
-{
-    const RpAttentionSize whole = {args->sequences, args->heads, args->kv_heads};
-    const size_t most_ds_bytes = args->most_ds_bytes > 0 ? args->most_ds_bytes : DS_MOST;
-    const size_t S = args->max_length;
-    RpAttentionParts parts;
-    size_t rows, slices;
-
-    if (!rp_attention_parts_choose(
-            &whole, backward ? most_ds_bytes / rp_attention_head_ds(S) : G_MAXSIZE, &parts))
-        return FALSE;
-    rows = parts.part.sequences * parts.part.heads * S * sizeof(float);
-    slices = parts.slices > 1 ? parts.slices * S * args->head_size * ELEMENT : 0;
-    *pass = (Pass){.args = args,
-                   .backward = backward,
-                   .parts = parts,
-                   .stats = has_stats(args, &parts) ? 0 : rp_align_up(rows, PIECE_ALIGNMENT),
-                   .delta = backward ? rp_align_up(rows, PIECE_ALIGNMENT) : 0,
-                   .slices = rp_align_up(slices, PIECE_ALIGNMENT),
-                   .own = own_bytes(args, &parts.part, backward)};
-    return TRUE;
+    return OWN_LEAST +
+           args->sequences * args->heads * rp_align_up(args->max_length, 128) * sizeof(float);
 }
 
 size_t
-rp_cudnn_workspace(const RpAttentionArgs *args, gboolean backward)
+rp_cudnn_workspace(const RpAttentionArgs *args)
 {
-    Pass pass;
-
-    if (!suits(args) || !divide(args, backward, &pass))
-        return 0;
-    return PIECE_ALIGNMENT + pass.stats + pass.delta + 2 * pass.slices + pass.own;
+    return suits(args) ? PIECE_ALIGNMENT + stats_bytes(args) + own_bytes(args) : 0;
 }
 
-static gboolean
-open_library(RpCudnn *cudnn)
+static Descriptor
+find_plan(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
-    cudnnStatus_t status;
-    const char *what = "cudnnCreate";
+    const Shape shape = {
+        .batch = (gint64)args->sequences,
+        .heads = (gint64)args->heads,
+        .kv_heads = (gint64)args->kv_heads,
+        .length = (gint64)args->max_length,
+        .head_size = (gint64)args->head_size,
+        .v_row_heads = (gint64)(args->row_heads > 0 ? args->row_heads : args->kv_heads),
+        .window = args->window < args->max_length ? (gint64)args->window : 0,
+        .type = args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
+    };
+    g_autoptr(GBytes) key = g_bytes_new(&shape, sizeof shape);
+    gpointer plan;
 
-    if (cudnn->handle != NULL)
-        return TRUE;
-    if (cudnn->broken)
-        return FALSE;
-    cudnn->broken = TRUE;
-    if (!rp_cudnn_available())
-        return refuse(cudnn, "cuDNN: its libraries are not all there, or are not 9.6 or later");
-    status = cudnnCreate(&cudnn->handle);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        what = "cudnnSetStream";
-        status = cudnnSetStream(cudnn->handle, cudnn->stream);
+    if (!cudnn->opened && rp_cudnn_available()) {
+        check(cudnn, cudnnCreate(&cudnn->handle));
+        if (!cudnn->failed)
+            check(cudnn, cudnnSetStream(cudnn->handle, cudnn->stream));
     }
-    if (status != CUDNN_STATUS_SUCCESS) {
-        g_autofree char *text = g_strdup_printf("%s: %s", what, cudnnGetErrorString(status));
-
-        g_clear_pointer(&cudnn->handle, cudnnDestroy);
-        return refuse(cudnn, text);
+    cudnn->opened = TRUE;
+    if (cudnn->handle == NULL)
+        fail(cudnn, "its libraries are not all there, or not 9.6 or later");
+    if (cudnn->failed)
+        return NULL;
+    if (!g_hash_table_lookup_extended(cudnn->plans, key, NULL, &plan)) {
+        plan = make_plan(cudnn, &shape, own_bytes(args));
+        g_hash_table_insert(cudnn->plans, g_steal_pointer(&key), plan);
     }
-    cudnn->broken = FALSE;
-    return TRUE;
-}
-
-static Plan *
-plan_new(RpCudnn *cudnn, const RpCudnnShape *shape, size_t most_bytes)
-{
-    Plan *plan = g_new0(Plan, 1);
-
-    plan->shape = *shape;
-    plan->graph = rp_cudnn_graph_new();
-    rp_cudnn_graph_add_attention(plan->graph, shape);
-    plan->plan = rp_cudnn_graph_plan(plan->graph, cudnn->handle, most_bytes);
+    if (plan == NULL)
+        fail(cudnn, "no engine does it");
     return plan;
 }
 
-static RpCudnnShape
-shape_of(const Pass *pass)
-{
-    const RpAttentionArgs *args = pass->args;
-
-    return (RpCudnnShape){
-        .batch = (gint64)pass->parts.part.sequences,
-        .heads = (gint64)pass->parts.part.heads,
-        .kv_heads = (gint64)pass->parts.part.kv_heads,
-        .length = (gint64)args->max_length,
-        .head_size = (gint64)args->head_size,
-        .row_heads = (gint64)args->heads,
-        .k_row_heads = (gint64)args->kv_heads,
-        .v_row_heads = (gint64)row_heads(args, args->kv_heads),
-        .dq_row_heads = (gint64)row_heads(args, args->heads),
-        .d_row_heads = pass->parts.slices > 1 ? 1 : (gint64)row_heads(args, args->kv_heads),
-        .window = args->window < args->max_length ? (gint64)args->window : 0,
-        .type = args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
-        .backward = pass->backward != FALSE,
-    };
-}
-
-/* Knows faults of released versions. Returns: the fault that this shape would meet, or NULL */
-static const char *
-known_to_fail(const RpCudnnShape *shape)
-{
-    const size_t version = cudnnGetVersion();
-
-    if (version == 91000 || version == 91001)
-        return "cuDNN 9.10.0 and 9.10.1 have wrong attention kernels";
-    if (shape->backward && version <= 91500 && shape->length % 128 != 0)
-        return "cuDNN before 9.15.1: backward of a length that is no multiple of 128";
-    return NULL;
-}
-
-/* The plan of each part. Returns: NULL if the built-in kernels have to do it */
-static Plan *
-find_plan(RpCudnn *cudnn, const Pass *pass)
-{
-    const RpCudnnShape shape = shape_of(pass);
-    const char *reason;
-    Plan *plan;
-
-    if (!open_library(cudnn))
-        return NULL;
-    reason = known_to_fail(&shape);
-    if (reason != NULL) {
-        refuse(cudnn, reason);
-        return NULL;
-    }
-    plan = g_hash_table_lookup(cudnn->plans, &shape);
-    if (plan == NULL) {
-        plan = plan_new(cudnn, &shape, pass->own);
-        g_hash_table_insert(cudnn->plans, &plan->shape, plan);
-    }
-    if (plan->plan != NULL)
-        return plan;
-    refuse(cudnn, plan->graph->failure);
-    return NULL;
-}
-
-/* Whether all that cuDNN gets of @args is at multiples of 16 bytes. */
-static gboolean
-is_aligned(const Pass *pass)
-{
-    const RpAttentionArgs *args = pass->args;
-    const void *const arrays[] = {
-        args->q,     args->k,  args->v,  args->out, pass->stats > 0 ? NULL : args->lse,
-        args->d_out, args->dq, args->dk, args->dv};
-
-    for (guint i = 0; i < (pass->backward ? G_N_ELEMENTS(arrays) : 5); i++)
-        if ((guintptr)arrays[i] % 16 != 0)
-            return FALSE;
-    return TRUE;
-}
-
-/* The first value of lse of the part at @place. */
-static float *
-part_lse(const Pass *pass, RpAttentionPlace place)
-{
-    const RpAttentionArgs *args = pass->args;
-
-    return args->lse + place.head * args->tokens + place.sequence * args->max_length;
-}
-
-/* Copies a part's lse between [heads,tokens] and cuDNN's [batch,heads,S], in as few pieces as may
- * be. */
-static gboolean
-copy_stats(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place, float *stats)
-{
-    const size_t S = pass->args->max_length, tokens = pass->args->tokens;
-    const size_t B = pass->parts.part.sequences, H = pass->parts.part.heads;
-    const size_t row = S * sizeof(float);
-    const gboolean by_head = H < B;
-    const size_t my_pitch = by_head ? row : tokens * sizeof(float);
-    const size_t their_pitch = by_head ? H * row : row;
-    const size_t rows = by_head ? B : H;
-    cudaError_t status = cudaSuccess;
-
-    for (size_t i = 0; i < (by_head ? H : B) && status == cudaSuccess; i++) {
-        float *mine = part_lse(pass, place) + i * (by_head ? tokens : S);
-        float *theirs = stats + i * (by_head ? S : H * S);
-
-        if (pass->backward)
-            status = cudaMemcpy2DAsync(theirs, their_pitch, mine, my_pitch, row, rows,
-                                       cudaMemcpyDeviceToDevice, cudnn->stream);
-        else
-            status = cudaMemcpy2DAsync(mine, my_pitch, theirs, their_pitch, row, rows,
-                                       cudaMemcpyDeviceToDevice, cudnn->stream);
-    }
-    return status == cudaSuccess || refuse(cudnn, cudaGetErrorString(status));
-}
-
-/* @pointers: by RpCudnnTensor */
-static gboolean
-run_plan(RpCudnn *cudnn, const Plan *plan, void *const *pointers, void *workspace)
-{
-    g_autoptr(RpCudnnGraph) run = rp_cudnn_graph_new();
-    gint64 ids[RP_CUDNN_N_TENSORS], count = 0;
-    void *given[RP_CUDNN_N_TENSORS];
-    cudnnBackendDescriptor_t pack;
-
-    for (gint64 i = 0; i < RP_CUDNN_N_TENSORS; i++) {
-        if (!plan->graph->has[i])
-            continue;
-        ids[count] = i;
-        given[count++] = pointers[i];
-    }
-    pack = RP_CUDNN_MAKE(run, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "pointers",
-                         {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids},
-                         {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, given},
-                         RP_CUDNN_ONE_OF(VARIANT_PACK_WORKSPACE, VOID_PTR, &workspace));
-    if (run->failure == NULL)
-        rp_cudnn_graph_note(run, cudnnBackendExecute(cudnn->handle, plan->plan, pack), "run");
-    return run->failure == NULL || refuse(cudnn, run->failure);
-}
-
-/* Element @n of an array. */
-static void *
-at(const void *array, size_t n)
-{
-    return (char *)array + n * ELEMENT;
-}
-
-/* The slices of dk; those of dv follow. */
-static char *
-slices_of(const Pass *pass)
-{
-    return (char *)rp_align_up((guintptr)pass->args->workspace, PIECE_ALIGNMENT) + pass->stats +
-           pass->delta;
-}
-
-/* The first element of the part at @place, of an array with @heads from a token to the next. */
-static size_t
-kv_offset(const Pass *pass, RpAttentionPlace place, size_t heads)
-{
-    const RpAttentionArgs *args = pass->args;
-
-    return (place.sequence * args->max_length * heads + place.kv_head) * args->head_size;
-}
-
-/* Sets the arrays of the part at @place in @pointers. */
-static void
-point_at(const Pass *pass, RpAttentionPlace place, void **pointers)
-{
-    const RpAttentionArgs *args = pass->args;
-    const size_t S = args->max_length, D = args->head_size;
-    const size_t q = (place.sequence * S * args->heads + place.head) * D;
-    const size_t dq = (place.sequence * S * row_heads(args, args->heads) + place.head) * D;
-    const size_t k = kv_offset(pass, place, args->kv_heads);
-    const size_t v = kv_offset(pass, place, row_heads(args, args->kv_heads));
-    char *slices = slices_of(pass);
-
-    pointers[RP_CUDNN_Q] = at(args->q, q);
-    pointers[RP_CUDNN_K] = at(args->k, k);
-    pointers[RP_CUDNN_V] = at(args->v, v);
-    pointers[RP_CUDNN_OUT] = at(args->out, q);
-    pointers[RP_CUDNN_STATS] =
-        pass->stats > 0 ? slices - pass->delta - pass->stats : (char *)part_lse(pass, place);
-    if (!pass->backward)
-        return;
-    pointers[RP_CUDNN_DELTA] = slices - pass->delta;
-    pointers[RP_CUDNN_D_OUT] = at(args->d_out, q);
-    pointers[RP_CUDNN_DQ] = at(args->dq, dq);
-    pointers[RP_CUDNN_DK] = at(args->dk, v);
-    pointers[RP_CUDNN_DV] = at(args->dv, v);
-    if (pass->slices > 0) {
-        pointers[RP_CUDNN_DK] = at(slices, place.slice * S * D);
-        pointers[RP_CUDNN_DV] = at(slices + pass->slices, place.slice * S * D);
-    }
-}
-
-/* dk and dv of the group at @place, whose slices are all there. */
-static gboolean
-add_slices(RpCudnn *cudnn, const Pass *pass, RpAttentionPlace place)
-{
-    const RpAttentionArgs *args = pass->args;
-    const size_t row = row_heads(args, args->kv_heads), at_row = kv_offset(pass, place, row);
-    RpCudaAttentionSlices sum = {.dtype = args->dtype,
-                                 .slices = pass->parts.slices,
-                                 .tokens = args->max_length,
-                                 .n = args->head_size,
-                                 .stride = row * args->head_size};
-    cudaError_t status;
-
-    sum.x = slices_of(pass);
-    sum.y = at(args->dk, at_row);
-    status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
-    sum.x = slices_of(pass) + pass->slices;
-    sum.y = at(args->dv, at_row);
-    if (status == cudaSuccess)
-        status = rp_cuda_attention_add_slices(&sum, cudnn->stream);
-    return status == cudaSuccess || refuse(cudnn, cudaGetErrorString(status));
-}
-
-static gboolean
-attend_part(RpCudnn *cudnn, const Pass *pass, const Plan *plan, RpAttentionPlace place)
-{
-    float scale = pass->args->scale, window = (float)pass->args->window, one = 1;
-    float minus = cudnnGetVersion() < 91000 ? -G_MAXFLOAT : -INFINITY;
-    void *pointers[RP_CUDNN_N_TENSORS] = {[RP_CUDNN_SCALE] = &scale,
-                                          [RP_CUDNN_MINUS] = &minus,
-                                          [RP_CUDNN_WINDOW_MINUS] = &minus,
-                                          [RP_CUDNN_WINDOW] = &window,
-                                          [RP_CUDNN_ONE] = &one};
-    char *own = slices_of(pass) + 2 * pass->slices;
-
-    point_at(pass, place, pointers);
-    if (pass->backward && pass->stats > 0 &&
-        !copy_stats(cudnn, pass, place, pointers[RP_CUDNN_STATS]))
-        return FALSE;
-    if (!run_plan(cudnn, plan, pointers, own))
-        return FALSE;
-    if (!pass->backward && pass->stats > 0 &&
-        !copy_stats(cudnn, pass, place, pointers[RP_CUDNN_STATS]))
-        return FALSE;
-    return pass->slices == 0 || place.slice + 1 < pass->parts.slices ||
-           add_slices(cudnn, pass, place);
-}
-
 gboolean
-rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args, gboolean backward)
+rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
-    Pass pass;
-    Plan *plan;
+    float scale = args->scale, window = (float)args->window;
+    float minus = cudnnGetVersion() < 91000 ? -G_MAXFLOAT : -INFINITY;
+    const size_t copied = stats_bytes(args), S = args->max_length, row = S * sizeof(float);
+    char *stats = (char *)rp_align_up((guintptr)args->workspace, PIECE_ALIGNMENT);
+    void *own = stats + copied, *lse = copied > 0 ? (void *)stats : args->lse;
+    const void *const pointers[] = {args->q, args->k, args->v, args->out, lse,
+                                    &scale,  &minus,  &minus,  &window};
+    const gint64 ids[] = {'q', 'k', 'v', 'o', 'l', 'f', 'n', 'N', 'w'};
+    const gint64 n = (gint64)G_N_ELEMENTS(ids) - (args->window > 0 && args->window < S ? 0 : 2);
+    Descriptor plan, pack;
+    guint made;
 
+    cudnn->failed = FALSE;
     if (!suits(args) || !(args->scale > 0))
-        return refuse(cudnn, "cuDNN: not for such sizes");
-    if (!divide(args, backward, &pass))
-        return refuse(cudnn, "cuDNN: backward would need too large a workspace");
-    plan = find_plan(cudnn, &pass);
-    if (plan == NULL)
-        return FALSE;
-    if (!is_aligned(&pass))
-        return refuse(cudnn, "cuDNN: arrays must be at multiples of 16 bytes");
-    for (size_t i = 0; i < pass.parts.count; i++)
-        if (!attend_part(cudnn, &pass, plan, rp_attention_parts_place(&pass.parts, i)))
-            return FALSE;
-    cudnn->runs++;
-    return TRUE;
+        fail(cudnn, "not for such sizes");
+    for (guint i = 0; i < 5; i++)
+        if ((guintptr)pointers[i] % 16 != 0)
+            fail(cudnn, "arrays must be at multiples of 16 bytes");
+    plan = cudnn->failed ? NULL : find_plan(cudnn, args);
+    made = cudnn->descriptors->len;
+    pack = MAKE(VARIANT_PACK, SOME(VARIANT_PACK_UNIQUE_IDS, INT64, n, ids),
+                SOME(VARIANT_PACK_DATA_POINTERS, VOID_PTR, n, pointers),
+                ONE(VARIANT_PACK_WORKSPACE, VOID_PTR, &own));
+    if (!cudnn->failed)
+        check(cudnn, cudnnBackendExecute(cudnn->handle, plan, pack));
+    g_ptr_array_set_size(cudnn->descriptors, (gint)made);
+    for (size_t b = 0; b < args->sequences && copied > 0 && !cudnn->failed; b++) {
+        const cudaError_t status = cudaMemcpy2DAsync(
+            args->lse + b * S, args->tokens * sizeof(float), stats + b * args->heads * row, row,
+            row, args->heads, cudaMemcpyDeviceToDevice, cudnn->stream);
+
+        if (status != cudaSuccess)
+            fail(cudnn, cudaGetErrorString(status));
+    }
+    cudnn->runs += !cudnn->failed;
+    return !cudnn->failed;
+}
+
+guint64
+rp_cudnn_runs(const RpCudnn *cudnn)
+{
+    return cudnn->runs;
+}
+
+const char *
+rp_cudnn_reason(const RpCudnn *cudnn)
+{
+    return *cudnn->reason != '\0' ? cudnn->reason : NULL;
+}
+
+static void
+descriptor_free(gpointer descriptor)
+{
+    cudnnBackendDestroyDescriptor(descriptor);
+}
+
+RpCudnn *
+rp_cudnn_new(RpRuntimeStream *stream)
+{
+    RpCudnn *cudnn = g_new0(RpCudnn, 1);
+
+    cudnn->stream = stream;
+    cudnn->plans =
+        g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, NULL);
+    cudnn->descriptors = g_ptr_array_new_with_free_func(descriptor_free);
+    return cudnn;
+}
+
+void
+rp_cudnn_free(RpCudnn *cudnn)
+{
+    if (cudnn == NULL)
+        return;
+    while (cudnn->descriptors->len > 0) /* the last first, as it may use others */
+        g_ptr_array_set_size(cudnn->descriptors, (gint)cudnn->descriptors->len - 1);
+    g_ptr_array_unref(cudnn->descriptors);
+    g_hash_table_unref(cudnn->plans);
+    if (cudnn->handle != NULL)
+        cudnnDestroy(cudnn->handle);
+    g_free(cudnn);
 }

@@ -88,40 +88,18 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     }
 }
 
-/* Whether cuDNN is requested, where it can run. */
-static gboolean
-asks_cudnn(const RpAttentionArgs *args, gboolean backward)
-{
-    return args->choice == RP_ATTENTION_CUDNN ||
-           (args->choice == RP_ATTENTION_CUDNN_FORWARD && !backward);
-}
-
 static size_t
 attention_forward_workspace(const RpAttentionArgs *args)
 {
     return MAX(rp_cuda_attention_forward_workspace(args),
-               asks_cudnn(args, FALSE) ? rp_cudnn_workspace(args, FALSE) : 0);
+               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args) : 0);
 }
 
 static void
 attention_forward(RpKernelStream *stream, const RpAttentionArgs *args)
 {
-    if (!asks_cudnn(args, FALSE) || !rp_cudnn_attend(stream->cudnn, args, FALSE))
+    if (args->choice != RP_ATTENTION_CUDNN || !rp_cudnn_attend(stream->cudnn, args))
         issue_attention_forward(stream, args);
-}
-
-static size_t
-attention_backward_workspace(const RpAttentionArgs *args)
-{
-    return MAX(rp_cuda_attention_backward_workspace(args),
-               asks_cudnn(args, TRUE) ? rp_cudnn_workspace(args, TRUE) : 0);
-}
-
-static void
-attention_backward(RpKernelStream *stream, const RpAttentionArgs *args)
-{
-    if (!asks_cudnn(args, TRUE) || !rp_cudnn_attend(stream->cudnn, args, TRUE))
-        issue_attention_backward(stream, args);
 }
 
 static gboolean
@@ -173,9 +151,8 @@ rp_cuda_kernels(void)
                                       .matmul = matmul,
                                       .attention_forward_workspace = attention_forward_workspace,
                                       .attention_forward = attention_forward,
-                                      .attention_backward_workspace = attention_backward_workspace,
-                                      .attention_backward = attention_backward,
-                                      RP_LAUNCHED_KERNELS(ENTRY, ENTRIES)};
+                                      ENTRIES(attention_backward, RpAttentionArgs, )
+                                          RP_LAUNCHED_KERNELS(ENTRY, ENTRIES)};
 
     return &kernels;
 }
