@@ -9,7 +9,7 @@ run(const RpAttentionArgs *args, const float *delta, bool backwards)
 {
     const auto thread = [](const RpAttentionArgs &some, const AttentionGrid &grid,
                            const BackwardScratch &scratch, unsigned *numbers) {
-        differentiate_wide<T, 64>(some, grid, scratch, numbers, 0);
+        differentiate_all<T, 64>(some, grid, scratch, numbers, 0);
     };
 
     soft_run_blocks(args, delta, {KEYS, Shared<64>::BYTES, thread}, backwards);
