@@ -5,22 +5,68 @@
  *           |-head-|------- turns, published on whole vectors -------|-tail-|
  *           | one by one |              whole                        | one by one
  *
- * Included by an adamw-*.c behind Floats, Doubles, load(), store(), stream(), root(),
- * widen_low() and widen_high(), and by nothing else. Built without contraction to fused multiply-adds: see adamw.h.
+ * Included by an adamw-*.c and by nothing else, behind its types of vectors, V() and VI(), which name an
+ * intrinsic for such vectors and for all their bits, and the functions that differ too much between sets
+ * of instructions. Built without contraction to fused multiply-adds: see adamw.h.
  */
 #pragma once
 
 #include "exec/optim/adamw/adamw-private.h"
-
-typedef int32_t Bits __attribute__((vector_size(sizeof(Floats))));
-typedef uint32_t Words __attribute__((vector_size(sizeof(Floats))));
-typedef uint64_t Pairs __attribute__((vector_size(sizeof(Floats))));
 
 #define WIDTH (sizeof(Floats) / sizeof(float))
 #define TURN (2 * WIDTH)
 #define N_SUMS (RP_SUM_LANES * sizeof(double) / sizeof(Doubles))
 #define AHEAD 512      /* values prefetched ahead: the hardware stops at page borders */
 #define LINE_FLOATS 16 /* floats of a cache line */
+
+/* WIDTH values from @i on. */
+G_ALWAYS_INLINE static inline Floats
+load(RpDtype dtype, const void *values, gsize i)
+{
+    if (dtype == RP_DTYPE_FP32)
+        return V(loadu_ps)((const float *)values + i);
+    const Half half = load_half((const uint16_t *)values + i);
+    if (dtype == RP_DTYPE_FP16)
+        return V(cvtph_ps)(half);
+    return (Floats)V(slli_epi32)(V(cvtepu16_epi32)(half), 16);
+}
+
+G_ALWAYS_INLINE static inline void
+store(float *values, gsize i, Floats vector)
+{
+    V(storeu_ps)(values + i, vector);
+}
+
+/* Rounds to bf16, in the upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline Bits
+round_to_bf16(Floats values)
+{
+    const Words bits = (Words)values;
+
+    return keep_nan(values, (Bits)(bits + 0x7fff + (bits >> 16 & 1)));
+}
+
+/* Rounds TURN values to a 16-bit @dtype. */
+G_ALWAYS_INLINE static inline Bits
+narrow(RpDtype dtype, Floats low, Floats high)
+{
+    if (dtype == RP_DTYPE_FP16)
+        return join(V(cvtps_ph)(low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                    V(cvtps_ph)(high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return upper_halves(round_to_bf16(low), round_to_bf16(high));
+}
+
+/* Writes TURN values to whole vectors, around the caches. */
+G_ALWAYS_INLINE static inline void
+stream(RpDtype dtype, void *values, gsize i, Floats low, Floats high)
+{
+    if (dtype == RP_DTYPE_FP32) {
+        V(stream_ps)((float *)values + i, low);
+        V(stream_ps)((float *)values + i + WIDTH, high);
+    } else {
+        VI(stream)((void *)((uint16_t *)values + i), (All)narrow(dtype, low, high));
+    }
+}
 
 /* Values before @published[i] stands on a vector; at most @n. */
 static gsize
@@ -52,7 +98,8 @@ update_adamw(const RpAdamwFactors *f, Floats gradient, Floats weight, Floats *m,
 
     *m = f->beta1 * *m + f->one_minus_beta1 * g;
     *v = f->beta2 * *v + f->one_minus_beta2 * g * g;
-    return weight * f->decay - f->step_size * *m / (root(*v) * f->root_correction + f->epsilon);
+    return weight * f->decay -
+           f->step_size * *m / (V(sqrt_ps)(*v) * f->root_correction + f->epsilon);
 }
 
 /* Either of a vector of @a from @i on; returns the weights. */

@@ -1,6 +1,6 @@
 /**
- * Moments in 16 and 8 bits with vectors, bit for bit as the plain loops round them. Included by an
- * adamw-*.c behind adamw-turns.h and the functions of vectors below it, and by nothing else.
+ * Moments in 16 and 8 bits with vectors, bit for bit as the plain loops round them. Included by
+ * packed-turns.h behind adamw-turns.h, and by nothing else.
  *
  * Philox multiplies 32 bits by 32, of which vectors have half as many as they have words: a counter
  * takes 64 bits of a vector, and the half that a product leaves above it is never looked at.
@@ -17,6 +17,63 @@
 #pragma once
 
 #include "exec/optim/adamw/moment-plain.h"
+
+G_ALWAYS_INLINE static inline Bits
+greatest(Bits a, Bits b)
+{
+    return (Bits)V(max_epi32)((All)a, (All)b);
+}
+
+/* The upper halves of products of 16 bits. */
+G_ALWAYS_INLINE static inline Words
+multiply_upper(Words a, Words b)
+{
+    return (Words)V(mulhi_epu16)((All)a, (All)b);
+}
+
+/* Products of the low halves of 64 bits. */
+G_ALWAYS_INLINE static inline Pairs
+multiply(Pairs a, Pairs b)
+{
+    return (Pairs)V(mul_epu32)((All)a, (All)b);
+}
+
+G_ALWAYS_INLINE static inline void
+store_words(uint32_t *words, Words vector)
+{
+    VI(storeu)((void *)words, (All)vector);
+}
+
+G_ALWAYS_INLINE static inline Words
+load_words(const uint32_t *words)
+{
+    return (Words)VI(loadu)((const void *)words);
+}
+
+/* The bits of @values and @random, whose upper halves are bf16; NaNs stay NaNs. */
+G_ALWAYS_INLINE static inline Bits
+add_random(Floats values, Words random)
+{
+    return keep_nan(values, (Bits)((Words)values + random));
+}
+
+/* Writes the upper halves of 32 bits. */
+G_ALWAYS_INLINE static inline void
+keep_halves(uint16_t *halves, Bits low, Bits high)
+{
+    VI(storeu)((void *)halves, (All)upper_halves(low, high));
+}
+
+/* Writes 4 WIDTH numbers as bytes, each with @more: those below zero as zero. */
+G_ALWAYS_INLINE static inline void
+keep_bytes(guint8 *bytes, Bits a, Bits b, Bits c, Bits d, gint16 more)
+{
+    const All low = V(packs_epi32)((All)a, (All)b), high = V(packs_epi32)((All)c, (All)d);
+    const All mixed = V(packus_epi16)(V(add_epi16)(low, V(set1_epi16)(more)),
+                                      V(add_epi16)(high, V(set1_epi16)(more)));
+
+    VI(storeu)((void *)bytes, in_order(mixed));
+}
 
 /* The low halves count. */
 typedef struct {
@@ -191,7 +248,7 @@ nearest_turn(const Tables *tables, Floats x, Bits v)
     const Bits k = add_if_less(guess, lookup(tables->next, guess), from);
     const Floats place = from * lookup(tables->slope, k) + lookup(tables->offset, k);
 
-    return with_sign(least(place, lookup(tables->last, k)), v);
+    return with_sign(V(min_ps)(place, lookup(tables->last, k)), v);
 }
 
 G_ALWAYS_INLINE static inline Bits

@@ -1,6 +1,6 @@
 /**
- * Steps of whole blocks whose moments are kept in 16 or 8 bits, in one pass. Included by an adamw-*.c behind
- * moment-turns.h, and by nothing else.
+ * Steps of whole blocks whose moments are kept in 16 or 8 bits, in one pass. Included by an adamw-*.c
+ * behind adamw-turns.h, and by nothing else.
  *
  * Roots and quotients take one unit of a processor for long; widening, drawing and rounding have the others
  * meanwhile. So a block is stepped beside the draws of the next one, a quarter beside a quarter:
