@@ -1,5 +1,6 @@
 #include "run/devices.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "core/base/quote.h"
@@ -73,21 +74,68 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     return TRUE;
 }
 
-/* The process's rank on this machine, as launchers of several servers give it. */
+/* The number that a launcher of several servers gives its processes in one of @names. Slurm's may have more behind it. */
+static guint
+number_of_launcher(const char *const *names, guint otherwise)
+{
+    for (; *names != NULL; names++) {
+        const char *text = g_getenv(*names);
+
+        if (text != NULL && g_ascii_isdigit(*text))
+            return (guint)MIN(g_ascii_strtoull(text, NULL, 10), G_MAXUINT16);
+    }
+    return otherwise;
+}
+
 static guint
 server_of_machine(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID"};
-    guint64 rank = 0;
+                                        "SLURM_LOCALID", NULL};
 
-    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
-        const char *text = g_getenv(names[i]);
+    return number_of_launcher(names, 0);
+}
 
-        if (text != NULL && g_ascii_string_to_unsigned(text, 10, 0, G_MAXUINT16, &rank, NULL))
-            return (guint)rank;
-    }
-    return 0;
+guint
+rp_run_servers_of_machine(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_TASKS_PER_NODE", NULL};
+
+    return MAX(number_of_launcher(names, 1), 1);
+}
+
+/* All threads of the process move: MPI's are there already. */
+static void
+run_on(const cpu_set_t *cpus)
+{
+    g_autoptr(GDir) threads = g_dir_open("/proc/self/task", 0, NULL);
+    const char *name;
+
+    while (threads != NULL && (name = g_dir_read_name(threads)) != NULL)
+        (void)sched_setaffinity((pid_t)g_ascii_strtoll(name, NULL, 10), sizeof *cpus, cpus);
+}
+
+void
+rp_run_share_processors(void)
+{
+    const guint servers = rp_run_servers_of_machine(), server = server_of_machine();
+    cpu_set_t all, mine;
+
+    if (g_getenv("OMPI_MCA_hwloc_base_binding_policy") != NULL || server >= servers)
+        return;
+    memset(&all, 0xff, sizeof all);
+    run_on(&all); /* as many as the process may have */
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || (guint)CPU_COUNT(&all) < 2 * servers)
+        return;
+    const guint n = (guint)CPU_COUNT(&all);
+    guint i = 0;
+
+    CPU_ZERO(&mine);
+    for (guint cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && i++ * servers / n == server)
+            CPU_SET(cpu, &mine);
+    run_on(&mine);
 }
 
 /* Parts of GPUs instead of GPUs, where @split asks for them. */
@@ -155,7 +203,15 @@ rp_run_optimizer_threads(const RpDeviceOps *devices, guint n)
 char *
 rp_run_device_processors(guint n)
 {
-    return rp_usable_processors() > n ? g_strdup_printf("0-%u", n - 1) : NULL;
+    cpu_set_t usable;
+    guint first = 0;
+
+    if (rp_usable_processors() <= n)
+        return NULL;
+    if (sched_getaffinity(0, sizeof usable, &usable) == 0)
+        while (first + n < CPU_SETSIZE && !CPU_ISSET(first, &usable))
+            first++;
+    return g_strdup_printf("%u-%u", first, first + n - 1);
 }
 
 char *

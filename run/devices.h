@@ -41,6 +41,13 @@ guint rp_run_optimizer_threads(const RpDeviceOps *devices, guint n);
  * where there are too few. (transfer full) (nullable) */
 char *rp_run_device_processors(guint n);
 
+/* How many servers the launcher has started on this machine; 1 without a launcher. */
+guint rp_run_servers_of_machine(void);
+
+/* Takes this server's part of the machine's processors, for all threads. Open MPI's mpirun binds each of two processes
+ * to one processor. Where the launcher was given a binding, or a server would have one processor, nothing changes. */
+void rp_run_share_processors(void);
+
 #define RP_RUN_MOST_SLOW 100.0
 
 /**

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/train/train.h"
+#include "run/devices.h"
 
 /* How many processes were started together: what launchers tell those that they start. */
 static const char *const counts[] = {
@@ -92,6 +93,7 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
         rp_servers_free(g_steal_pointer(servers));
         return FALSE;
     }
+    rp_run_share_processors();
     if (rp_servers_rank(*servers) > 0)
         hush(stdout);
     return TRUE;

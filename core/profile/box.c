@@ -79,3 +79,23 @@ rp_profile_take_box(RpProfile *profile, const RpProfile *box)
     memcpy(profile->cached_parameters_per_s, box->cached_parameters_per_s,
            sizeof profile->cached_parameters_per_s);
 }
+
+void
+rp_profile_share_machine(RpProfile *profile, guint servers, guint devices, gboolean processors)
+{
+    RpLinks *links = &profile->links;
+    double *const rates[] = {&profile->optimizer_parameters_per_s, &profile->norm_parameters_per_s,
+                             &profile->sum_parameters_per_s,
+                             &profile->gradient_copy_parameters_per_s,
+                             &profile->parameter_copy_parameters_per_s};
+    double *cached = &profile->cached_parameters_per_s[0][0][0];
+
+    links->host_bytes_per_s /= servers;
+    links->beside_optimizer_bytes_per_s /= servers;
+    links->root_bytes_per_s /= CLAMP(links->gpus_per_root / devices, 1, servers);
+    for (gsize i = 0; processors && i < G_N_ELEMENTS(rates); i++)
+        *rates[i] /= servers;
+    for (gsize i = 0; processors && i < sizeof profile->cached_parameters_per_s / sizeof *cached;
+         i++)
+        cached[i] /= servers;
+}

@@ -24,3 +24,7 @@ guint rp_profile_box_known(const RpProfile *box);
 /* Replaces links, host memory and optimizer of @profile by @box's. If @box has no roots, @profile's
  * keep their proportion to the link. */
 void rp_profile_take_box(RpProfile *profile, const RpProfile *box);
+/* Leaves @profile, measured of a whole machine, one of its servers' shares: of host memory, and of links of root
+ * complexes that @devices of each share. @processors: the optimizer's rates, too, which other threads measured. */
+void rp_profile_share_machine(RpProfile *profile, guint servers, guint devices,
+                              gboolean processors);

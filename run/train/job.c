@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/formats/schedule-file.h"
+#include "core/profile/box.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/device/targets.h"
@@ -491,6 +492,9 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
         rp_profile_name_model(job->profile,
                               job->model_dir != NULL ? job->model_dir : job->config.name);
     job->profile_json = rp_profile_to_json(job->profile);
+    if (job->servers != NULL)
+        rp_profile_share_machine(job->profile, rp_run_servers_of_machine(), run->n_devices,
+                                 !rp_run_measures(run));
     /* threads have what the machine has, GPUs what was found free */
     if (run->device_memory_bytes > 0 || run->device_ops->host_memory)
         job->profile->gpu_memory_bytes = run->device_memory_bytes;

@@ -839,6 +839,31 @@ reads_every_file_that_is_shipped(void **state)
     }
 }
 
+static void
+shares_a_machine_between_its_servers(void **state)
+{
+    const double full = 48e9;
+    const struct {
+        guint servers, devices;
+        double root;
+    } cases[] = {{1, 4, full}, {2, 4, full}, {2, 2, full / 2}, {4, 1, full / 4}, {2, 1, full / 2}};
+
+    (void)state;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(RpProfile) profile = rp_profile_new(1);
+
+        profile->links.root_bytes_per_s = full;
+        profile->links.gpus_per_root = 4;
+        profile->links.host_bytes_per_s = 4 * full;
+        profile->optimizer_parameters_per_s = 1e9;
+        rp_profile_share_machine(profile, cases[i].servers, cases[i].devices, i % 2 == 0);
+        assert_true(profile->links.root_bytes_per_s == cases[i].root);
+        assert_true(profile->links.host_bytes_per_s == 4 * full / cases[i].servers);
+        assert_true(profile->optimizer_parameters_per_s ==
+                    1e9 / (i % 2 == 0 ? cases[i].servers : 1));
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* ---- boxes ---- */
@@ -942,6 +967,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_a_machine_between_its_servers),
         TEST(reads_every_key),
         TEST(writes_exactly_what_it_read),
         TEST(copies_everything),
