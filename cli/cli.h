@@ -298,7 +298,7 @@ gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
- * rp_cli_load_profile:
+ * rp_cli_load_profiles:
  * @word: a timing file; or a model: its config.json or directory, or its name. Its times are the shipped
  *   profile's, or those of the cost model, both for an RTX 4090; with a card, a sequence or a
  *   micro-batch in @box those of the cost model for it
@@ -308,6 +308,9 @@ gboolean rp_box_change(const RpBoxArgs *box, RpProfile *profile,
  * Errors: RP_PROFILE_ERROR_*, G_FILE_ERROR with where a file comes from, RP_CLI_ERROR_USAGE,
  *   RP_CATALOGUE_ERROR_*, RP_HF_CONFIG_ERROR_*
  */
+RpProfile *rp_cli_load_profiles(const char *word, const RpBoxArgs *box, guint gpus,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same for who needs times of one micro-batch, and refuses a file of several. */
 RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /**

@@ -171,7 +171,7 @@ needs_model(const RpBoxArgs *box)
 }
 
 RpProfile *
-rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError **error)
+rp_cli_load_profiles(const char *word, const RpBoxArgs *box, guint gpus, GError **error)
 {
     static const RpBoxArgs usual = {0};
     g_autofree char *path = rp_cli_profile_path(word);
@@ -196,14 +196,33 @@ rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError *
     }
     if (is_path(word) || (is_path(path) && modelled == NULL)) {
         profile = load_file(path, error);
-        return profile != NULL && rp_box_change(box, profile, error) ? g_steal_pointer(&profile)
-                                                                     : NULL;
+        for (RpProfile *p = profile; p != NULL; p = p->next)
+            if (!rp_box_change(box, p, error))
+                return NULL;
+        return g_steal_pointer(&profile);
     }
     model = rp_model_find(word, &problem);
     if (model != NULL)
         return make_predicted(model, box, gpus, error);
     g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s", word,
                 problem->message);
+    return NULL;
+}
+
+RpProfile *
+rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpus, GError **error)
+{
+    g_autoptr(RpProfile) profile = rp_cli_load_profiles(word, box, gpus, error);
+
+    if (profile == NULL || profile->next == NULL)
+        return g_steal_pointer(&profile);
+    g_autofree char *all = rp_profile_micro_batches(profile);
+
+    (void)rp_cli_refuse(
+        error,
+        "%s: expected times of one micro-batch, found those of %s sequences; `plan` "
+        "and `train` choose",
+        word, all);
     return NULL;
 }
 

@@ -221,7 +221,7 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
     if (!check_profile_words(args, error))
         return FALSE;
-    question->profile = rp_cli_load_profile(args->profile, &args->box, (guint)args->gpus, error);
+    question->profile = rp_cli_load_profiles(args->profile, &args->box, (guint)args->gpus, error);
     if (question->profile == NULL)
         return FALSE;
     if (!rp_profile_check_full(question->profile, error)) {

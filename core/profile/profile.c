@@ -292,6 +292,7 @@ rp_profile_copy(const RpProfile *profile)
     copy->names = g_ptr_array_new_with_free_func(g_free);
     copy_names(copy);
     copy_cards(copy);
+    copy->next = NULL;
     return copy;
 }
 
@@ -316,7 +317,30 @@ rp_profile_free(RpProfile *profile)
     g_ptr_array_unref(profile->tensor_tables);
     g_ptr_array_unref(profile->names);
     rp_profile_clear_cards(profile);
+    rp_profile_free(profile->next); /* as many as a file has */
     g_free(profile);
+}
+
+const RpProfile *
+rp_profile_with_micro_batch(const RpProfile *profile, guint sequences)
+{
+    while (profile != NULL && MAX(1, profile->sequences) != sequences)
+        profile = profile->next;
+    return profile;
+}
+
+char *
+rp_profile_micro_batches(const RpProfile *profile)
+{
+    GString *text = g_string_new(NULL);
+
+    for (const RpProfile *p = profile; p != NULL; p = p->next)
+        g_string_append_printf(text, "%s%u",
+                               p == profile      ? ""
+                               : p->next == NULL ? " and "
+                                                 : ", ",
+                               MAX(1, p->sequences));
+    return g_string_free(text, FALSE);
 }
 
 guint

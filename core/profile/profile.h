@@ -134,6 +134,7 @@ struct _RpProfile {
     char *matmul_library;     /* that proposes matmul algorithms; "": nothing is known of them */
     guint n_matmul_variants;
     RpMatmulVariant *matmul_variants; /* for shapes whose first proposal is not the fastest */
+    RpProfile *next; /* of the same file, with the next larger micro-batch; copies have none */
 };
 
 /**
@@ -141,7 +142,8 @@ struct _RpProfile {
  * @path: a `roundpipe-profile/1` file
  *
  * Reads and validates strictly: unknown keys, duplicate keys, NaN, negative times, counts of 0,
- * more than RP_PROFILE_MAX_LAYERS layers and a wrong layer order are errors. Each error is one line
+ * more than RP_PROFILE_MAX_LAYERS layers and a wrong layer order are errors. An array of profiles has times
+ * of one model for several micro-batches, the smallest first. Each error is one line
  * naming the file, line and column, the place (`layers[2].forward_ms`), the expected and the found
  * value.
  *
@@ -164,7 +166,13 @@ RpProfile *rp_profile_parse(const char *name, const char *text, gsize length,
 RpProfile *rp_profile_parse_box(const char *name, const char *text, gsize length,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Serialises; equal neighbouring layers are folded into `count`. Ends in a newline. Never fails. */
+/* The one of @profile and those behind it that is of @sequences a micro-batch; %NULL: there is none. */
+const RpProfile *rp_profile_with_micro_batch(const RpProfile *profile, guint sequences);
+
+/* The micro-batches of a file, as "1, 2 and 4". (transfer full) */
+char *rp_profile_micro_batches(const RpProfile *profile);
+
+/* Serialises, as an array if others are behind @profile; equal neighbouring layers are folded into `count`. Ends in a newline. Never fails. */
 char *rp_profile_to_json(const RpProfile *profile);
 
 /* Writes rp_profile_to_json() beside @path and renames it into place. */

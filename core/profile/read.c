@@ -441,9 +441,6 @@ read_top(RpJsonPull *pull, Top *top)
     RpJsonPull first = *pull;
     RpJsonRecord record;
 
-    if (!rp_json_pull_skip(&first) || !rp_json_pull_end(&first))
-        return FALSE;
-    first = *pull;
     first.code = RP_PROFILE_ERROR_FORMAT;
     pull->code = RP_PROFILE_ERROR_VALUE;
     if (!rp_json_read_record(&first, format_fields, G_N_ELEMENTS(format_fields), NULL, NULL) ||
@@ -468,9 +465,54 @@ read_top(RpJsonPull *pull, Top *top)
 }
 
 static RpProfile *
-parse(const char *name, const char *text, gsize length, gboolean is_box, GError **error)
+read_one(RpJsonPull *pull, gboolean is_box)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(0);
+    Top top = {.profile = *profile,
+               .is_box = is_box,
+               .layers = g_array_new(FALSE, FALSE, sizeof(RpLayer)),
+               .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
+    gboolean good = read_top(pull, &top);
+
+    *profile = top.profile;
+    g_clear_pointer(&top.layers, g_array_unref);
+    g_array_unref(top.entries);
+    return good ? g_steal_pointer(&profile) : NULL;
+}
+
+/* Whether @next continues the array that has @last: the same layers, and a larger micro-batch. */
+static gboolean
+check_next(RpJsonPull *pull, const RpProfile *last, const RpProfile *next)
+{
+    if (strcmp(next->model, last->model) != 0 || strcmp(next->dtype, last->dtype) != 0 ||
+        next->n_layers != last->n_layers || next->tokens_per_sequence != last->tokens_per_sequence)
+        return rp_json_pull_fail_value(pull, "the model, dtype, layers and length of the first");
+    return next->sequences > MAX(1, last->sequences) ||
+           rp_json_pull_fail_value(pull, "larger micro-batches than those before");
+}
+
+static RpProfile *
+read_array(RpJsonPull *pull)
+{
+    g_autoptr(RpProfile) head = NULL;
+    RpProfile **end = &head;
+
+    (void)rp_json_pull_enter_array(pull);
+    for (const RpProfile *last = NULL; rp_json_pull_next_element(pull);
+         last = *end, end = &(*end)->next) {
+        *end = read_one(pull, FALSE);
+        if (*end == NULL || (last != NULL && !check_next(pull, last, *end)))
+            return NULL;
+    }
+    pull->code = RP_PROFILE_ERROR_FORMAT;
+    if (head == NULL && !pull->failed)
+        (void)rp_json_pull_fail_value(pull, "a profile or more");
+    return pull->failed ? NULL : g_steal_pointer(&head);
+}
+
+static RpProfile *
+parse(const char *name, const char *text, gsize length, gboolean is_box, GError **error)
+{
     g_autofree char *shown = rp_display_name(name);
     RpJsonPull pull;
 
@@ -486,15 +528,12 @@ parse(const char *name, const char *text, gsize length, gboolean is_box, GError 
     if (!rp_json_pull_init(&pull, shown, text, length, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
                            error))
         return NULL;
-    Top top = {.profile = *profile,
-               .is_box = is_box,
-               .layers = g_array_new(FALSE, FALSE, sizeof(RpLayer)),
-               .entries = g_array_new(FALSE, FALSE, sizeof(RpProfileEntry))};
-    gboolean good = read_top(&pull, &top);
-    *profile = top.profile;
-    g_clear_pointer(&top.layers, g_array_unref);
-    g_array_unref(top.entries);
-    return good ? g_steal_pointer(&profile) : NULL;
+    RpJsonPull whole = pull;
+
+    if (!rp_json_pull_skip(&whole) || !rp_json_pull_end(&whole))
+        return NULL;
+    return !is_box && rp_json_pull_peek(&pull) == RP_JSON_ARRAY ? read_array(&pull)
+                                                                : read_one(&pull, is_box);
 }
 
 RpProfile *

@@ -285,11 +285,9 @@ add_optimizer(RpJsonWriter *json, const RpProfile *profile)
     rp_json_end(json);
 }
 
-char *
-rp_profile_to_json(const RpProfile *profile)
+static char *
+write_one(const RpProfile *profile)
 {
-    g_return_val_if_fail(profile != NULL, NULL);
-
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
     rp_json_object(json, NULL);
     rp_json_string(json, "format", RP_PROFILE_FORMAT);
@@ -322,6 +320,23 @@ rp_profile_to_json(const RpProfile *profile)
         add_layers(json, profile);
     rp_json_end(json);
     return rp_json_writer_finish(json);
+}
+
+char *
+rp_profile_to_json(const RpProfile *profile)
+{
+    g_return_val_if_fail(profile != NULL, NULL);
+
+    if (profile->next == NULL)
+        return write_one(profile);
+    GString *text = g_string_new("[\n");
+
+    for (const RpProfile *p = profile; p != NULL; p = p->next) {
+        g_autofree char *one = write_one(p);
+
+        g_string_append_printf(text, "%s%s\n", g_strchomp(one), p->next != NULL ? "," : "");
+    }
+    return g_string_free(g_string_append(text, "]\n"), FALSE);
 }
 
 static gboolean

@@ -162,8 +162,10 @@ static RpProfile *
 read_profile(RpTrainJob *job, const char *path, GError **error)
 {
     g_autoptr(RpProfile) file = rp_profile_load(path, error);
+    const RpProfile *own =
+        file != NULL ? rp_profile_with_micro_batch(file, job->network.sequences) : NULL;
 
-    return file != NULL ? take_profile(job, file, path, error) : NULL;
+    return file != NULL ? take_profile(job, own != NULL ? own : file, path, error) : NULL;
 }
 
 /* Times that `plan` predicts with, of a card that need not be here. */

@@ -245,6 +245,9 @@ gboolean rp_advise_longest(const RpAdviseQuery *query, RpAdviseLongest *longest,
 RpProfile *rp_advise_profile(const RpAdviseQuery *query, guint sequences,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Whether there are times of micro-batches of @sequences: a timing file has some, the cost model all. */
+gboolean rp_advise_has_times(const RpAdviseQuery *query, guint sequences);
+
 /* A run that has not been planned yet. */
 RpAdviseRun *rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule,
                                guint sequences, guint micro_batches, guint round);

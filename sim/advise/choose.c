@@ -33,7 +33,7 @@ find_fitting(const RpAdviseQuery *query, GPtrArray *runs, GError **error)
         guint micro_batches = query->batch / b;
         guint round = query->batch % b == 0 ? rp_advise_next_round(query, micro_batches, 1) : 0;
 
-        if (round == 0)
+        if (round == 0 || !rp_advise_has_times(query, b))
             continue;
         g_autoptr(RpProfile) profile = rp_advise_profile(query, b, error);
         if (profile == NULL)

@@ -99,6 +99,30 @@ round_batch(RpAdviseQuery *query)
         query->micro_batches = query->batch / query->micro_batch;
 }
 
+/* Times are those of the file. */
+static gboolean
+check_micro_batch(const RpAdviseQuery *query, GError **error)
+{
+    const RpProfile *p = query->profile;
+
+    if (p == NULL)
+        return TRUE;
+    g_autofree char *all = rp_profile_micro_batches(p);
+
+    if (query->micro_batch != 0)
+        return rp_profile_with_micro_batch(p, query->micro_batch) != NULL ||
+               rp_advise_refuse(
+                   error,
+                   "the timing file is for micro-batches of %s sequences, found %u asked for", all,
+                   query->micro_batch);
+    while (p != NULL && query->batch % MAX(1, p->sequences) != 0)
+        p = p->next;
+    return p != NULL ||
+           rp_advise_refuse(error,
+                            "a batch of %u sequences does not divide into micro-batches of %s",
+                            query->batch, all);
+}
+
 gboolean
 rp_advise_resolve(RpAdviseQuery *query, GError **error)
 {
@@ -109,18 +133,12 @@ rp_advise_resolve(RpAdviseQuery *query, GError **error)
     if (query->gpus < 1 || query->gpus > RP_ADVISE_MAX_GPUS)
         return rp_advise_refuse(error, "one machine has 1 to %d GPUs, found %u", RP_ADVISE_MAX_GPUS,
                                 query->gpus);
-    if (query->profile != NULL) {
-        guint sequences = MAX(1, query->profile->sequences);
-
-        if (!rp_profile_check_full(query->profile, error))
+    for (const RpProfile *p = query->profile; p != NULL; p = p->next)
+        if (!rp_profile_check_full(p, error))
             return FALSE;
-        if (query->micro_batch != 0 && query->micro_batch != sequences)
-            return rp_advise_refuse(
-                error, "the timing file is for micro-batches of %u sequences, found %u asked for",
-                sequences, query->micro_batch);
-        query->micro_batch = sequences;
-    }
-    if (!resolve_batch(query, error))
+    if (query->profile != NULL && query->profile->next == NULL && query->micro_batch == 0)
+        query->micro_batch = MAX(1, query->profile->sequences);
+    if (!resolve_batch(query, error) || !check_micro_batch(query, error))
         return FALSE;
     if (chosen)
         round_batch(query);

@@ -59,7 +59,7 @@ make_profile(const RpAdviseQuery *query, guint sequences, GError **error)
     };
 
     if (query->profile != NULL)
-        return rp_profile_copy(query->profile);
+        return rp_profile_copy(rp_profile_with_micro_batch(query->profile, sequences));
     g_autoptr(RpProfile) timed = query->gpu != NULL ? make_timed(query, &workload, error) : NULL;
 
     if (sizes == NULL || (query->gpu != NULL && timed == NULL))
@@ -71,6 +71,12 @@ make_profile(const RpAdviseQuery *query, guint sequences, GError **error)
         return g_steal_pointer(&sized);
     rp_profile_take_sizes(timed, sized);
     return g_steal_pointer(&timed);
+}
+
+gboolean
+rp_advise_has_times(const RpAdviseQuery *query, guint sequences)
+{
+    return query->profile == NULL || rp_profile_with_micro_batch(query->profile, sequences) != NULL;
 }
 
 RpProfile *
@@ -168,7 +174,9 @@ rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile, RpA
 RpAdviseRun *
 rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
 {
-    guint sequences = MAX(1, query->micro_batch);
+    guint sequences = query->micro_batch == 0 && query->profile != NULL
+                          ? MAX(1, query->profile->sequences)
+                          : MAX(1, query->micro_batch);
     guint micro_batches = query->batch / sequences;
     g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, error);
 

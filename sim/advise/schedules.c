@@ -18,7 +18,7 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
     query = &bound;
 
     for (guint b = sequences; b >= 1 && smaller <= MAX_SMALLER; b--) {
-        if (query->batch % b != 0)
+        if (query->batch % b != 0 || !rp_advise_has_times(query, b))
             continue;
         g_autoptr(RpProfile) profile = rp_advise_profile(query, b, error);
         g_autoptr(RpAdviseRun) other = run; /* the larger micro-batch's, unless it is kept */

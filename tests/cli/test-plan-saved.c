@@ -149,11 +149,52 @@ the_longest_round_is_tried_where_short_ones_wait(void **state)
                 0.99 * rp_cli_number(best, "recommendation.tokens_per_s"));
 }
 
+/* A file that has the times of each micro-batch that the cost model would try gives the cost model's answer. */
+static void
+a_timing_file_has_several_micro_batches(void **state)
+{
+    g_autoptr(GString) all = g_string_new("[");
+
+    (void)state;
+    for (guint b = 1; b <= 4; b *= 2) {
+        g_autofree char *command =
+            g_strdup_printf("export --profile qwen3-1.7b --gpu rtx4090 --gpus 4 "
+                            "--tokens 2048 --sequences %u -o @T/one.json",
+                            b);
+
+        rp_cli_must_run(command);
+        g_autofree char *one = rp_cli_read("one.json");
+
+        g_string_append_printf(all, "%s%s", b > 1 ? "," : "", one);
+    }
+    g_string_append_c(all, ']');
+    g_autofree char *path = rp_cli_temporary("all.json");
+    assert_true(g_file_set_contents(path, all->str, -1, NULL));
+
+    g_auto(RpCliRun) file =
+        rp_cli_run("plan --profile @T/all.json --gpus 4 --batch 16 --schedules roundpipe --json");
+    g_auto(RpCliRun) one = rp_cli_run("simulate @T/all.json --gpus 4");
+    g_auto(RpCliRun) other =
+        rp_cli_run("plan --profile @T/all.json --gpus 4 --batch 48 --micro-batch 3");
+    g_autoptr(RpTree) found = rp_cli_json(&file);
+    g_autoptr(RpTree) expected = plan("qwen3-1.7b --batch 16 --sequence 2048");
+
+    assert_true(rp_cli_number(found, "recommendation.tokens_per_s") ==
+                rp_cli_number(expected, "recommendation.tokens_per_s"));
+    assert_true(rp_cli_number(found, "recommendation.micro_batch") ==
+                rp_cli_number(expected, "recommendation.micro_batch"));
+    assert_int_equal(one.code, 2);
+    assert_non_null(strstr(one.err, "found those of 1, 2 and 4 sequences"));
+    assert_int_equal(other.code, 2);
+    assert_non_null(strstr(other.err, "micro-batches of 1, 2 and 4 sequences, found 3 asked for"));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_a_list_are_saved),
+        cmocka_unit_test(a_timing_file_has_several_micro_batches),
         cmocka_unit_test(little_host_memory_is_taken_where_none_is_told),
         cmocka_unit_test(choices_that_are_nearly_as_fast_are_weighed),
         cmocka_unit_test(more_is_saved_where_that_brings_a_hundredth),

@@ -278,7 +278,7 @@ static const BadInput bad_inputs[] = {
     {"{\"format\":\"roundpipe-profile/1\",\"format\":\"roundpipe-profile/1\"}",
      RP_PROFILE_ERROR_FORMAT, "expected each key once, found \"format\""},
     {"[\"\xff\"]", RP_PROFILE_ERROR_SYNTAX, "expected UTF-8 text, found byte 0xff"},
-    {"[]", RP_PROFILE_ERROR_FORMAT, "expected an object, found an array"},
+    {"[]", RP_PROFILE_ERROR_FORMAT, "expected a profile or more, found an array"},
     {"null", RP_PROFILE_ERROR_FORMAT, "expected an object, found null"},
     {"{}", RP_PROFILE_ERROR_FORMAT, "format: expected \"roundpipe-profile/1\", found nothing"},
     {"{\"format\":\"roundpipe-profile/2\"}", RP_PROFILE_ERROR_FORMAT,
@@ -809,6 +809,65 @@ folds_equal_neighbours_only(void **state)
     assert_int_equal(f->other->layers[5].tensor_bytes[0], 2);
 }
 
+/* ---- times of several micro-batches ---- */
+
+#define ONE(model, sequences, layers)                                                              \
+    "{\"format\":\"roundpipe-profile/1\",\"model\":\"" model                                       \
+    "\",\"micro_batch\":{\"sequences\":" #sequences                                                \
+    ",\"tokens_per_sequence\":8},\"layers\":[" layers "]}"
+#define OF_MS(ms) "{\"kind\":\"block\",\"forward_ms\":" #ms ",\"backward_ms\":2}"
+
+static void
+an_array_has_times_of_several_micro_batches(void **state)
+{
+    static const char text[] =
+        "[" ONE("m", 1, OF_MS(1)) "," ONE("m", 2, OF_MS(3)) "," ONE("m", 8, OF_MS(9)) "]";
+    Fixture *f = *state;
+
+    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
+    rp_assert_no_error(f->error);
+    f->text = rp_profile_to_json(f->profile);
+    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
+    rp_assert_no_error(f->error);
+    g_autofree char *again = rp_profile_to_json(f->other);
+    assert_string_equal(again, f->text);
+
+    g_autofree char *all = rp_profile_micro_batches(f->other);
+    assert_string_equal(all, "1, 2 and 8");
+    assert_int_equal(rp_profile_with_micro_batch(f->other, 2)->layers[0].forward_ns, 3000000);
+    assert_ptr_equal(rp_profile_with_micro_batch(f->other, 1), f->other);
+    assert_null(rp_profile_with_micro_batch(f->other, 4));
+
+    g_autoptr(RpProfile) copy = rp_profile_copy(f->other);
+    assert_null(copy->next);
+}
+
+static void
+refuses_arrays_of_different_runs(void **state)
+{
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"[]", "expected a profile or more"},
+        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 2, OF_MS(1)) "]", "expected larger micro-batches"},
+        {"[" ONE("m", 2, OF_MS(1)) "," ONE("n", 4, OF_MS(1)) "]", "expected the model, dtype"},
+        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 4, OF_MS(1) "," OF_MS(1)) "]",
+         "expected the model, dtype"},
+        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 4, OF_MS(-1)) "]", "[1].layers[0].forward_ms"},
+        {"[" ONE("m", 2, OF_MS(1)), "column "},
+    };
+
+    (void)state;
+    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_null(rp_profile_parse("t", cases[i].text, strlen(cases[i].text), &error));
+        if (strstr(error->message, cases[i].message) == NULL)
+            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].text, cases[i].message,
+                     error->message);
+    }
+}
+
 /* Measured on GPUs or published, all of them serve full fidelity. */
 static void
 reads_every_file_that_is_shipped(void **state)
@@ -968,6 +1027,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_a_machine_between_its_servers),
+        TEST(an_array_has_times_of_several_micro_batches),
+        cmocka_unit_test(refuses_arrays_of_different_runs),
         TEST(reads_every_key),
         TEST(writes_exactly_what_it_read),
         TEST(copies_everything),
