@@ -214,92 +214,48 @@ leave_registers()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* d[64,N] += a[64,16] b[16,N]; A_TRANSPOSED, B_TRANSPOSED: 1 if they lie in rows of k. */
+/* Operands of d, and their registers in an instruction. */
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN(d, j) FOUR(d, j), FOUR(d, (j) + 1), FOUR(d, (j) + 2), FOUR(d, (j) + 3)
 #define THIRTY_TWO(d, j) SIXTEEN(d, j), SIXTEEN(d, (j) + 4)
 #define SIXTY_FOUR(d, j) THIRTY_TWO(d, j), THIRTY_TWO(d, (j) + 8)
+#define D_32                                                                                       \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "        \
+    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D_64                                                                                       \
+    D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+         "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_96                                                                                       \
+    D_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+         "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define D_128                                                                                      \
+    D_96                                                                                           \
+        ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+        "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
+        "%125, %126, %127"
 
-#define WGMMA_128(TYPE)                                                                            \
-    asm volatile(                                                                                  \
-        "{ .reg .pred p; setp.ne.b32 p, %66, 0; "                                                  \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " "                           \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "   \
-        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "    \
-        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "    \
-        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                                 \
-        "%64, %65, p, 1, 1, %67, %68; }"                                                           \
-        : SIXTY_FOUR(d, 0)                                                                         \
-        : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
+/* "{ @d }, @a, @b" for the registers and operands of one wgmma that adds if operand @add is not 0. */
+#define WGMMA_TEXT(columns, type, d, a, b, add, end)                                               \
+    "{ .reg .pred p; setp.ne.b32 p, " add ", 0; "                                                  \
+    "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" d "}, " a ", " b     \
+    ", p, 1, 1, " end "; }"
 
-#define WGMMA_192(TYPE)                                                                            \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; "                                         \
-                 "wgmma.mma_async.sync.aligned.m64n192k16.f32." TYPE "." TYPE " "                  \
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "    \
-                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "     \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "     \
-                 "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "     \
-                 "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "     \
-                 "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "     \
-                 "%92, %93, %94, %95}, "                                                           \
-                 "%96, %97, p, 1, 1, %99, %100; }"                                                 \
-                 : SIXTY_FOUR(d, 0), THIRTY_TWO(d, 16)                                             \
-                 : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
-
-#define WGMMA_256(TYPE)                                                                            \
-    asm volatile(                                                                                  \
-        "{ .reg .pred p; setp.ne.b32 p, %130, 0; "                                                 \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " "                           \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "   \
-        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "    \
-        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "    \
-        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, "    \
-        "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, "    \
-        "%87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, "      \
-        "%103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "     \
-        "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "                      \
-        "%128, %129, p, 1, 1, %131, %132; }"                                                       \
-        : SIXTY_FOUR(d, 0), SIXTY_FOUR(d, 16)                                                      \
-        : "l"(a), "l"(b), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__nv_bfloat16, float (&d)[16][4], uint64_t a, uint64_t b)
-{
-    WGMMA_128("bf16");
-}
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__half, float (&d)[16][4], uint64_t a, uint64_t b)
-{
-    WGMMA_128("f16");
-}
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__nv_bfloat16, float (&d)[24][4], uint64_t a, uint64_t b)
-{
-    WGMMA_192("bf16");
-}
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__half, float (&d)[24][4], uint64_t a, uint64_t b)
-{
-    WGMMA_192("f16");
-}
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__nv_bfloat16, float (&d)[32][4], uint64_t a, uint64_t b)
-{
-    WGMMA_256("bf16");
-}
-
-template <int A_TRANSPOSED, int B_TRANSPOSED>
-static __device__ __forceinline__ void
-wgmma(__half, float (&d)[32][4], uint64_t a, uint64_t b)
-{
-    WGMMA_256("f16");
-}
+/* d[64,N] += a[64,16] b[16,N], both in shared memory; A_TRANSPOSED, B_TRANSPOSED: 1 if they lie in
+ * rows of k. */
+#define DEFINE_WGMMA(T, type, columns, fragments, d_text, a, b, add, end, ...)                     \
+    template <int A_TRANSPOSED, int B_TRANSPOSED>                                                  \
+    static __device__ __forceinline__ void wgmma(T, float(&d)[fragments][4], uint64_t a_at,        \
+                                                 uint64_t b_at)                                    \
+    {                                                                                              \
+        asm volatile(WGMMA_TEXT(columns, type, d_text, a, b, add, end)                             \
+                     : __VA_ARGS__                                                                 \
+                     : "l"(a_at), "l"(b_at), "r"(1), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED));        \
+    }
+#define DEFINE_WGMMAS(T, type)                                                                     \
+    DEFINE_WGMMA(T, type, "128", 16, D_64, "%64", "%65", "%66", "%67, %68", SIXTY_FOUR(d, 0))      \
+    DEFINE_WGMMA(T, type, "192", 24, D_96, "%96", "%97", "%98", "%99, %100", SIXTY_FOUR(d, 0),     \
+                 THIRTY_TWO(d, 16))                                                                \
+    DEFINE_WGMMA(T, type, "256", 32, D_128, "%128", "%129", "%130", "%131, %132",                  \
+                 SIXTY_FOUR(d, 0), SIXTY_FOUR(d, 16))
+DEFINE_WGMMAS(__nv_bfloat16, "bf16")
+DEFINE_WGMMAS(__half, "f16")
