@@ -18,9 +18,55 @@
 
 #include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
+#include "exec/cuda/runtime/split.h"
 
 #define MAX_WARPS 4
 #define MAX_SHARED 49152 /* bytes that every kernel may have without asking */
+#define SWATH_BYTES ((size_t)16 << 20) /* bytes that blocks of a swath read */
+#define SWATH 16u /* units whose blocks run beside each other: few of each wait for their turn */
+#define MOST_SUMS ((size_t)128 << 20) /* bytes of dq's sums at a time, if one kv head's are fewer */
+
+bool
+attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
+               AttentionGrid *grid)
+{
+    const size_t units = args->sequences * heads;
+    const size_t blocks = ceil_divide(args->max_length, rows);
+    const size_t bytes = args->max_length * (unit_bytes > 0 ? unit_bytes : 1);
+    size_t swath = bytes < SWATH_BYTES ? SWATH_BYTES / bytes : 1;
+
+    /* whole groups of query heads: they read the same keys */
+    swath = ceil_divide(swath, heads / args->kv_heads) * (heads / args->kv_heads);
+    if (swath > units)
+        swath = units;
+    if (units > INT_MAX || blocks > (size_t)INT_MAX / units)
+        return false;
+    grid->heads = (unsigned)heads;
+    grid->units = (unsigned)units;
+    grid->blocks = (unsigned)blocks;
+    grid->swath = (unsigned)swath;
+    grid->window = args->window > 0 && args->window < INT_MAX ? (int)args->window : INT_MAX;
+    grid->scale_log2 = args->scale * 1.4426950408889634f;
+    return true;
+}
+
+cudaError_t
+attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done)
+{
+    int device;
+    cudaError_t status = rp_cuda_current(&device);
+    uint64_t bit;
+
+    if (status != cudaSuccess)
+        return status;
+    bit = device < 64 ? (uint64_t)1 << device : 0;
+    if (done->load(std::memory_order_acquire) & bit)
+        return cudaSuccess;
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status == cudaSuccess)
+        done->fetch_or(bit, std::memory_order_release);
+    return status;
+}
 
 /* One warp's token of one head. */
 struct Row {
@@ -356,6 +402,68 @@ find_scratch(const RpAttentionArgs *args)
             (float *)(void *)(memory + 2 * values + round_to_64(args->kv_heads * sizeof(unsigned)));
     }
     return scratch;
+}
+
+size_t
+attention_backward_kv_heads(const RpAttentionArgs *args)
+{
+    const size_t bytes =
+        args->heads / args->kv_heads * args->tokens * args->head_size * sizeof(float);
+    const size_t most = bytes < MOST_SUMS ? MOST_SUMS / bytes : 1;
+
+    return ceil_divide(args->kv_heads, ceil_divide(args->kv_heads, most));
+}
+
+static bool
+always(const RpAttentionArgs *args)
+{
+    return true;
+}
+
+typedef struct {
+    const char *name;
+    bool (*can)(const RpAttentionArgs *args); /* among the shapes of attention_is_fast() */
+    cudaError_t (*run)(const RpAttentionArgs *args, const AttentionGrid *grid,
+                       const BackwardScratch *scratch, size_t first, unsigned *numbers,
+                       cudaStream_t stream);
+    size_t keys; /* keys of a block */
+} Variant;
+
+static const Variant variants[RP_N_BACKWARD_VARIANTS] = {
+    /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma, 128},
+    /* RP_BACKWARD_WIDE */ {"wide", attention_has_wide, attention_backward_wide, 256},
+    /* RP_BACKWARD_MMA */ {"mma", always, attention_backward_mma, 128}};
+
+const char *
+rp_cuda_backward_variant_name(RpBackwardVariant variant)
+{
+    return variants[variant].name;
+}
+
+bool
+rp_cuda_backward_variant_can(RpBackwardVariant variant, const RpAttentionArgs *args)
+{
+    return attention_backward_is_fast(args) && variants[variant].can(args);
+}
+
+cudaError_t
+attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, const BackwardScratch *scratch,
+                      cudaStream_t stream)
+{
+    const size_t part = attention_backward_kv_heads(args);
+    cudaError_t status = cudaSuccess;
+
+    for (size_t first = 0; first < args->kv_heads && status == cudaSuccess; first += part) {
+        RpAttentionArgs some = *args;
+        AttentionGrid grid;
+
+        some.kv_heads = min(part, args->kv_heads - first);
+        if (!attention_grid(&some, some.kv_heads, variants[variant].keys, 0, &grid))
+            return cudaErrorInvalidValue;
+        grid.swath = min(grid.units, SWATH);
+        status = variants[variant].run(args, &grid, scratch, first, scratch->numbers + first / part, stream);
+    }
+    return status;
 }
 
 /* @variant: RP_N_BACKWARD_VARIANTS: without tensor cores */

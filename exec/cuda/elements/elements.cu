@@ -6,6 +6,8 @@
  *   gather    y[i] += round(x[i]), or = round(x[i]); x, y fp32                               +=, =
  *   scatter   y[rows[i],c] = x[i,c]                                                             =
  *   bias      y[t,o] += bias[o]                                                                +=
+ *   dropout   y = x / (1 - p), or 0, by a word of Philox for each element                   +=, =
+ *   noise     y += m u, u uniform in [-1, 1) by a word of Philox for each element             +=
  *   SwiGLU    y = gate s up;  d_gate = dy up s (1 + gate (1 - s)),  d_up = dy gate s             =
  *             s = 1 / (1 + exp(-gate));  backward may give y again, as product: the same bits
  *
@@ -14,7 +16,26 @@
  * stride over the array; bias: a thread keeps its columns and strides over tokens.
  * Oracle: exec/host/elements.c, bias in exec/host/matmul.c
  */
-#include "exec/cuda/elements/packs.cuh"
+#include "exec/cuda/base/common.cuh"
+
+#define RP_SHARED static __device__ __forceinline__
+#include "exec/kernels/philox.h"
+
+#define THREADS 256
+#define MOST_BLOCKS 4096
+
+static unsigned
+blocks_for(size_t n)
+{
+    const size_t blocks = ceil_divide(ceil_divide(n, RP_PACK), THREADS);
+
+    return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+}
+
+/* For every pack of this thread: @first its first element, @count its elements. */
+#define FOR_PACKS(first, count, n)                                                                 \
+    for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK, count;             \
+         first < (n) && (count = (n)-first, true); first += (size_t)gridDim.x * THREADS * RP_PACK)
 
 template <typename T>
 __device__ __forceinline__ void
@@ -126,6 +147,73 @@ __launch_bounds__(THREADS) bias_kernel(size_t tokens, size_t n, const T *bias, T
         for (int i = 0; i < RP_PACK; i++)
             pack.at[i] = from_float<T>(to_float(pack.at[i]) + to_float(add.at[i]));
         store_pack(y + t * n + first, pack, count, wide);
+    }
+}
+
+/* A pack is eight elements of one row: two counters. No multiplication joins an addition: the bits
+ * are the host's. */
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) dropout_kernel(const RpDropoutArgs args, size_t packs, bool wide)
+{
+    const size_t in_row = (args.n + RP_PACK - 1) / RP_PACK;
+
+    for (size_t p = (size_t)blockIdx.x * THREADS + threadIdx.x; p < packs;
+         p += (size_t)gridDim.x * THREADS) {
+        const size_t row = p / in_row, first = p % in_row * RP_PACK, count = args.n - first;
+        const size_t at = row * args.n + first;
+        const Pack<T> pack = load_pack((const T *)args.x + at, count, wide);
+        Pack<T> sum = {};
+
+        if (args.accumulate)
+            sum = load_pack((const T *)args.y + at, count, wide);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t words[4] = {(uint32_t)(first / 4) + half, args.row + (uint32_t)row, args.step,
+                                 0};
+
+            rp_philox_stir(words, args.key);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int i = half * 4 + j;
+                const float kept =
+                    words[j] >= args.threshold ? __fmul_rn(to_float(pack.at[i]), args.scale) : 0.0f;
+
+                sum.at[i] =
+                    from_float<T>(args.accumulate ? __fadd_rn(to_float(sum.at[i]), kept) : kept);
+            }
+        }
+        store_pack((T *)args.y + at, sum, count, wide);
+    }
+}
+
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) noise_kernel(const RpNoiseArgs args, size_t packs, bool wide)
+{
+    const size_t in_row = (args.n + RP_PACK - 1) / RP_PACK;
+
+    for (size_t p = (size_t)blockIdx.x * THREADS + threadIdx.x; p < packs;
+         p += (size_t)gridDim.x * THREADS) {
+        const size_t row = p / in_row, first = p % in_row * RP_PACK, count = args.n - first;
+        T *at = (T *)args.y + row * args.n + first;
+        Pack<T> sum = load_pack((const T *)at, count, wide);
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t words[4] = {(uint32_t)(first / 4) + half, args.row + (uint32_t)row, args.step,
+                                 1};
+
+            rp_philox_stir(words, args.key);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float u = __fmul_rn(__int2float_rn((int)words[j]), 0x1p-31f);
+                T *y = &sum.at[half * 4 + j];
+
+                *y = from_float<T>(__fadd_rn(to_float(*y), __fmul_rn(u, args.magnitude)));
+            }
+        }
+        store_pack(at, sum, count, wide);
     }
 }
 
@@ -379,5 +467,38 @@ rp_cuda_swiglu_backward(const RpSwigluArgs *args, cudaStream_t stream)
             (const T *)args->dy, (T *)args->d_gate, (T *)args->d_up, (T *)args->product,
             Largest{args->d_gate_largest, args->d_up_largest, args->largest}, wide);
         return cudaGetLastError();
+    });
+}
+
+/* @kernel(zero, blocks, packs): launches for the type of @zero */
+template <typename Args, typename Kernel>
+static cudaError_t
+launch_draws(const Args *args, Kernel kernel)
+{
+    const size_t packs = args->rows * ceil_divide(args->n, RP_PACK);
+
+    if (packs == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        kernel(zero, blocks_for(packs * RP_PACK), packs);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t
+rp_cuda_dropout(const RpDropoutArgs *args, cudaStream_t stream)
+{
+    return launch_draws(args, [=](auto zero, unsigned blocks, size_t packs) {
+        dropout_kernel<decltype(zero)><<<blocks, THREADS, 0, stream>>>(
+            *args, packs, rows_are_wide(args->x, args->n) && is_wide(args->y));
+    });
+}
+
+cudaError_t
+rp_cuda_noise(const RpNoiseArgs *args, cudaStream_t stream)
+{
+    return launch_draws(args, [=](auto zero, unsigned blocks, size_t packs) {
+        noise_kernel<decltype(zero)>
+            <<<blocks, THREADS, 0, stream>>>(*args, packs, rows_are_wide(args->y, args->n));
     });
 }

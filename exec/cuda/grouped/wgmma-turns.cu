@@ -20,7 +20,6 @@
  *   tiles      |    tile 0     |    tile 1     | ...
  */
 #include "exec/cuda/grouped/private.h"
-#include "exec/cuda/grouped/wgmma-map.cuh"
 #include "exec/cuda/grouped/wgmma-store.cuh"
 
 #define COLUMNS 128

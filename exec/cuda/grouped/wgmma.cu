@@ -8,7 +8,6 @@
  *   multiplies |   | 0 | 1 | 2 | 3 |C| 4 | ...        waits until a stage is full; C: stores a tile
  */
 #include "exec/cuda/grouped/private.h"
-#include "exec/cuda/grouped/wgmma-map.cuh"
 #include "exec/cuda/grouped/wgmma-store.cuh"
 
 template <typename S>
