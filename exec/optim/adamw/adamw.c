@@ -1,6 +1,14 @@
-#include "exec/optim/adamw/adamw.h"
+#include "exec/optim/adamw/adamw-private.h"
 
 #include <math.h>
+
+const RpAdamwOps *const *
+rp_adamw_variants(void)
+{
+    static const RpAdamwOps *const variants[] = {RP_ADAMW_VARIANTS NULL};
+
+    return variants;
+}
 
 const RpAdamwOps *
 rp_adamw_best(void)

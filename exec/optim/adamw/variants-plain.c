@@ -1,8 +1,0 @@
-#include "exec/optim/adamw/adamw-private.h"
-
-const RpAdamwOps *const *
-rp_adamw_variants(void)
-{
-    static const RpAdamwOps *const variants[] = {&rp_adamw_plain, NULL};
-    return variants;
-}
