@@ -492,12 +492,6 @@ is_empty(const RpAttentionArgs *args)
            args->max_length == 0;
 }
 
-size_t
-rp_cuda_attention_forward_workspace(const RpAttentionArgs *args)
-{
-    return 0;
-}
-
 cudaError_t
 rp_cuda_attention_forward(const RpAttentionArgs *args, cudaStream_t stream)
 {

@@ -22,7 +22,7 @@ extern "C" {
     RP_CUDA_LAUNCHER(name, Args, words)
 RP_LAUNCHED_KERNELS(RP_CUDA_LAUNCHER, RP_CUDA_LAUNCHERS)
 /* The built-in attention (exec/cuda/attention/attention.cu). */
-RP_CUDA_LAUNCHERS(attention_forward, RpAttentionArgs, )
+RP_CUDA_LAUNCHER(attention_forward, RpAttentionArgs, )
 RP_CUDA_LAUNCHERS(attention_backward, RpAttentionArgs, )
 
 /* reduce.cu: sums[i] += partials[0,i] + partials[1,i] + ...; @partials: [count,n] */

@@ -27,19 +27,11 @@
 
 typedef cudnnBackendDescriptor_t Descriptor;
 
-/* No gaps: compared as bytes. */
-typedef struct {
-    gint64 batch, heads, kv_heads, length, head_size;
-    gint64 v_row_heads; /* from a token to the next */
-    gint64 window;      /* keys that a query sees; 0: all before */
-    gint64 type;        /* cudnnDataType_t */
-} Shape;
-
 struct _RpCudnn {
     cudaStream_t stream;
     cudnnHandle_t handle;
     gboolean opened;
-    GHashTable *plans;      /* bytes of a Shape -> Descriptor, NULL: there is none */
+    GHashTable *plans;      /* bytes of a shape -> Descriptor, NULL: there is none */
     GPtrArray *descriptors; /* all; each was made after those that it uses */
     guint64 runs;
     gboolean failed; /* this run; nothing is done after it */
@@ -183,26 +175,44 @@ is_one_of(char tensor, const char *letters)
     return tensor != '\0' && strchr(letters, tensor) != NULL;
 }
 
+/* Whether some query does not see all before it. */
+static gboolean
+has_window(const RpAttentionArgs *args)
+{
+    return args->window > 0 && args->window < args->max_length;
+}
+
+static size_t
+own_bytes(const RpAttentionArgs *args)
+{
+    return OWN_LEAST +
+           args->sequences * args->heads * rp_align_up(args->max_length, 128) * sizeof(float);
+}
+
 static Descriptor
-make_tensor(RpCudnn *cudnn, const Shape *shape, char tensor)
+make_tensor(RpCudnn *cudnn, const RpAttentionArgs *args, char tensor)
 {
     static const gint64 alignment = 16;
     static const bool yes = true;
-    const gint64 id = tensor, S = shape->length, D = shape->head_size;
-    const cudnnDataType_t type = is_one_of(tensor, ARRAYS "p")   ? (cudnnDataType_t)shape->type
+    const gint64 id = tensor, S = (gint64)args->max_length, D = (gint64)args->head_size;
+    const gint64 H = (gint64)args->heads, K = (gint64)args->kv_heads;
+    const cudnnDataType_t storage =
+        args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    const cudnnDataType_t type = is_one_of(tensor, ARRAYS "p")   ? storage
                                  : is_one_of(tensor, CONDITIONS) ? CUDNN_DATA_BOOLEAN
                                  : is_one_of(tensor, INDICES)    ? CUDNN_DATA_INT32
                                                                  : CUDNN_DATA_FLOAT;
     const gboolean is_value = is_one_of(tensor, VALUES);
     const gint64 columns = is_one_of(tensor, ROWS) ? 1 : S;
-    gint64 dims[4] = {shape->batch, shape->heads, S, columns};
-    gint64 strides[4] = {shape->heads * S * columns, S * columns, columns, 1};
+    gint64 dims[4] = {(gint64)args->sequences, H, S, columns};
+    gint64 strides[4] = {H * S * columns, S * columns, columns, 1};
 
     for (guint i = 0; i < 4 && is_value; i++)
         dims[i] = strides[i] = 1;
     if (is_one_of(tensor, ARRAYS)) {
-        const gint64 heads = is_one_of(tensor, "kv") ? shape->kv_heads : shape->heads;
-        const gint64 row = (tensor == 'v' ? shape->v_row_heads : heads) * D;
+        const gint64 heads = is_one_of(tensor, "kv") ? K : H;
+        const gint64 row =
+            (tensor == 'v' && args->row_heads > 0 ? (gint64)args->row_heads : heads) * D;
         const guint token = tensor == 'k' ? 3 : 2; /* k is transposed: the memory is the same */
 
         dims[1] = heads;
@@ -255,17 +265,17 @@ make_operation(RpCudnn *cudnn, const Operation *op, const Descriptor *tensors)
 }
 
 static Descriptor
-make_graph(RpCudnn *cudnn, const Shape *shape)
+make_graph(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
-    const char *left_out = shape->window > 0 ? "" : OF_WINDOW;
+    const char *left_out = has_window(args) ? "" : OF_WINDOW;
     Descriptor tensors[128] = {NULL}, made[G_N_ELEMENTS(operations)];
     gint64 n = 0;
 
     for (const char *tensor = ARRAYS VALUES ROWS INDICES CONDITIONS SCORES; *tensor != '\0';
          tensor++)
         if (!is_one_of(*tensor, left_out))
-            tensors[(guint8)*tensor] = make_tensor(cudnn, shape, *tensor);
-    if (shape->window == 0)
+            tensors[(guint8)*tensor] = make_tensor(cudnn, args, *tensor);
+    if (!has_window(args))
         tensors['W'] = tensors['S'];
     for (guint i = 0; i < G_N_ELEMENTS(operations); i++)
         if (!is_one_of(operations[i].y, left_out))
@@ -311,10 +321,10 @@ try_configuration(RpCudnn *cudnn, Descriptor configuration, size_t most_bytes)
 
 /* The first that works of the configurations that cuDNN proposes, best first. Returns: NULL after a failure */
 static Descriptor
-make_plan(RpCudnn *cudnn, const Shape *shape, size_t most_bytes)
+make_plan(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
     static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    const Descriptor graph = make_graph(cudnn, shape);
+    const Descriptor graph = make_graph(cudnn, args);
     const Descriptor heuristic = MAKE(ENGINEHEUR, PART(ENGINEHEUR_OPERATION_GRAPH, &graph),
                                       ONE(ENGINEHEUR_MODE, HEUR_MODE, &mode));
     Descriptor proposed[MOST_PROPOSALS], plan = NULL;
@@ -328,7 +338,7 @@ make_plan(RpCudnn *cudnn, const Shape *shape, size_t most_bytes)
         fail(cudnn, "no engine does it");
     for (gint64 i = 0; i < n && plan == NULL; i++) {
         cudnn->failed = FALSE;
-        plan = try_configuration(cudnn, proposed[i], most_bytes);
+        plan = try_configuration(cudnn, proposed[i], own_bytes(args));
     }
     return plan;
 }
@@ -353,13 +363,6 @@ stats_bytes(const RpAttentionArgs *args)
                : rp_align_up(args->tokens * args->heads * sizeof(float), PIECE_ALIGNMENT);
 }
 
-static size_t
-own_bytes(const RpAttentionArgs *args)
-{
-    return OWN_LEAST +
-           args->sequences * args->heads * rp_align_up(args->max_length, 128) * sizeof(float);
-}
-
 size_t
 rp_cudnn_workspace(const RpAttentionArgs *args)
 {
@@ -369,17 +372,9 @@ rp_cudnn_workspace(const RpAttentionArgs *args)
 static Descriptor
 find_plan(RpCudnn *cudnn, const RpAttentionArgs *args)
 {
-    const Shape shape = {
-        .batch = (gint64)args->sequences,
-        .heads = (gint64)args->heads,
-        .kv_heads = (gint64)args->kv_heads,
-        .length = (gint64)args->max_length,
-        .head_size = (gint64)args->head_size,
-        .v_row_heads = (gint64)(args->row_heads > 0 ? args->row_heads : args->kv_heads),
-        .window = args->window < args->max_length ? (gint64)args->window : 0,
-        .type = args->dtype == RP_DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
-    };
-    g_autoptr(GBytes) key = g_bytes_new(&shape, sizeof shape);
+    const size_t shape[] = {args->dtype,    args->sequences, args->max_length, args->heads,
+                            args->kv_heads, args->head_size, args->row_heads,  has_window(args)};
+    g_autoptr(GBytes) key = g_bytes_new(shape, sizeof shape);
     gpointer plan;
 
     if (!cudnn->opened && rp_cudnn_available()) {
@@ -393,7 +388,7 @@ find_plan(RpCudnn *cudnn, const RpAttentionArgs *args)
     if (cudnn->failed)
         return NULL;
     if (!g_hash_table_lookup_extended(cudnn->plans, key, NULL, &plan)) {
-        plan = make_plan(cudnn, &shape, own_bytes(args));
+        plan = make_plan(cudnn, args);
         g_hash_table_insert(cudnn->plans, g_steal_pointer(&key), plan);
     }
     if (plan == NULL)
@@ -412,7 +407,7 @@ rp_cudnn_attend(RpCudnn *cudnn, const RpAttentionArgs *args)
     const void *const pointers[] = {args->q, args->k, args->v, args->out, lse,
                                     &scale,  &minus,  &minus,  &window};
     const gint64 ids[] = {'q', 'k', 'v', 'o', 'l', 'f', 'n', 'N', 'w'};
-    const gint64 n = (gint64)G_N_ELEMENTS(ids) - (args->window > 0 && args->window < S ? 0 : 2);
+    const gint64 n = (gint64)G_N_ELEMENTS(ids) - (has_window(args) ? 0 : 2);
     Descriptor plan, pack;
     guint made;
 

@@ -91,8 +91,7 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 static size_t
 attention_forward_workspace(const RpAttentionArgs *args)
 {
-    return MAX(rp_cuda_attention_forward_workspace(args),
-               args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args) : 0);
+    return args->choice == RP_ATTENTION_CUDNN ? rp_cudnn_workspace(args) : 0;
 }
 
 static void
