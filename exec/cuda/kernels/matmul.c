@@ -29,7 +29,6 @@
  * bits wherever they are; others may be multiplied by another algorithm. Oracle: exec/host/matmul.c
  */
 #include "exec/cuda/base/launch.h"
-#include "exec/cuda/base/shape-hash.h"
 #include "exec/cuda/kernels/kernels-private.h"
 #include "exec/cuda/runtime/split.h"
 
@@ -61,10 +60,16 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
+/* FNV-1a */
 static guint
 key_hash(gconstpointer key)
 {
-    return rp_shape_hash(key, sizeof(Key));
+    const guint8 *bytes = key;
+    guint32 hash = 2166136261u;
+
+    for (size_t i = 0; i < sizeof(Key); i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
 }
 
 static gboolean
