@@ -9,7 +9,7 @@
 static gint64
 network_latency_ns(const RpMachine *machine, const RpPlan *plan)
 {
-    const guint servers = MAX(1, rp_plan_promises(plan)->servers);
+    const guint servers = MAX(1, rp_plan_modes(plan)->servers);
 
     return machine != NULL ? machine->links.network_latency_ns * (servers - 1) : 0;
 }

@@ -187,7 +187,7 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
             rp_report_say(report, "  does not fit: %s", result->memory_problem);
     }
     report_devices(report, trace);
-    if (rp_plan_promises(plan)->early_fused && request->partition->dispatched)
+    if (rp_plan_modes(plan)->published && request->partition->dispatched)
         rp_report_say(report,
                       "  note: as published, the fused stage's forward may run before its input "
                       "has arrived;\n  without --published it waits");

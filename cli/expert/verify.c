@@ -56,7 +56,7 @@ count_plan(const RpPlan *plan, Proof *proof)
     proof->buffers = rp_plan_n_buffers(plan);
     proof->layers = rp_plan_n_layers(plan);
     proof->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
-    proof->async = rp_plan_promises(plan)->async;
+    proof->async = rp_plan_modes(plan)->staleness > 0;
 }
 
 /* The message has the rule and the two tasks. */

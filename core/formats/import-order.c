@@ -264,7 +264,7 @@ merge_all(RpOrderMerge *merge)
     return TRUE;
 }
 
-/* Layers as rp_plan_from_orders() promises them. */
+/* Layers as rp_plan_from_orders() says. */
 static void
 add_stages(RpOrderMerge *merge)
 {
@@ -297,7 +297,6 @@ add_stages(RpOrderMerge *merge)
 static RpPlan *
 make_plan(RpOrderMerge *merge)
 {
-    RpPlanPromises promises = {.schedule = "imported"};
     guint n_layers = merge->n_stages;
 
     if (!rp_order_register(merge))
@@ -306,8 +305,11 @@ make_plan(RpOrderMerge *merge)
         n_layers = merge->fused_stage * (merge->n_stages - 1 - merge->fused_stage) + 1;
     merge->plan =
         rp_plan_new(merge->orders->n_ranks, RP_FIDELITY_COMPUTE, n_layers, merge->micro_batches);
-    promises.rounds = merge->micro_batches / merge->round;
-    rp_plan_set_promises(merge->plan, &promises);
+    RpPlanModes modes = *rp_plan_modes(merge->plan);
+
+    modes.rounds = merge->micro_batches / merge->round;
+    modes.gradients = modes.rounds > 1 ? RP_GRADIENTS_SUMMED : RP_GRADIENTS_ONE_ROUND;
+    rp_plan_set_modes(merge->plan, &modes);
     add_stages(merge);
     if (!merge_all(merge))
         g_clear_pointer(&merge->plan, rp_plan_free);

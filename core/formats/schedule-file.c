@@ -13,7 +13,7 @@
 typedef struct {
     RpOrders *orders;
     RpScheduleText words;
-    RpPlan *plan; /* made with any times: its promises about stages hold for all */
+    RpPlan *plan; /* made with any times: its stages hold for all */
     guint round;  /* dispatched; else 0 */
     guint fused;
     guint *gpu_of;
@@ -51,7 +51,7 @@ skip_weights(const Reading *reading, guint rank, guint i)
 static guint
 find_round(const Reading *reading)
 {
-    guint round = reading->orders->micro_batches / rp_plan_promises(reading->plan)->rounds;
+    guint round = reading->orders->micro_batches / rp_plan_rounds(reading->plan);
 
     for (guint r = 0; r < reading->orders->n_ranks; r++) {
         const guint n = reading->orders->ranks[r]->len;

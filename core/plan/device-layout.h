@@ -90,7 +90,7 @@ RpLargest rp_largest_dispatched(const RpProfile *profile, const RpPartition *par
 gboolean rp_partition_keeps_sums(const RpPartition *partition, guint gpus);
 
 /* Arena of a device of a dispatched plan, without constants and resident weights. @kept_sums:
- * gradients leave as sums (RpPlanPromises); @split: one micro-batch waits for its W */
+ * gradients leave as sums (RP_GRADIENTS_KEPT); @split: one micro-batch waits for its W */
 guint64 rp_device_bytes(const RpProfile *profile, const RpLargest *largest, gboolean kept_sums,
                         gboolean split);
 

@@ -7,7 +7,10 @@ struct _RpPlan {
     guint n_layers;
     guint micro_batches;
     RpFidelity fidelity;
-    RpPlanPromises promises;
+    RpPlanModes modes;
+    RpPlanStorage storage;
+    guint32 first_iteration;
+    guint evaluation;     /* rounds; 0: it trains */
     RpTaskId first_id;    /* id of tasks[0] */
     GArray *tasks;        /* RpTask */
     GArray *dependencies; /* RpDependency; dependency_base is the stream index of element 0 */
@@ -69,8 +72,7 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->fidelity = fidelity;
     plan->n_layers = n_layers;
     plan->micro_batches = micro_batches;
-    plan->promises.rounds = 1;
-    plan->promises.schedule = "";
+    plan->modes = (RpPlanModes){.rounds = 1, .slices = 1, .servers = 1};
     plan->tasks = g_array_new(FALSE, FALSE, sizeof(RpTask));
     /* sized, so that there is an address even without elements */
     plan->dependencies = g_array_sized_new(FALSE, FALSE, sizeof(RpDependency), 1);
@@ -177,15 +179,66 @@ rp_plan_lane_kind(const RpPlan *plan, guint32 lane)
 }
 
 void
-rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises)
+rp_plan_set_modes(RpPlan *plan, const RpPlanModes *modes)
 {
-    plan->promises = *promises;
+    plan->modes = *modes;
 }
 
-const RpPlanPromises *
-rp_plan_promises(const RpPlan *plan)
+const RpPlanModes *
+rp_plan_modes(const RpPlan *plan)
 {
-    return &plan->promises;
+    return &plan->modes;
+}
+
+void
+rp_plan_set_storage(RpPlan *plan, const RpPlanStorage *storage)
+{
+    plan->storage = *storage;
+}
+
+const RpPlanStorage *
+rp_plan_storage(const RpPlan *plan)
+{
+    return &plan->storage;
+}
+
+void
+rp_plan_set_first_iteration(RpPlan *plan, guint32 iteration)
+{
+    plan->first_iteration = iteration;
+}
+
+guint32
+rp_plan_first_iteration(const RpPlan *plan)
+{
+    return plan->first_iteration;
+}
+
+void
+rp_plan_set_evaluation(RpPlan *plan, guint rounds)
+{
+    plan->evaluation = rounds;
+}
+
+gboolean
+rp_plan_evaluates(const RpPlan *plan)
+{
+    return plan->evaluation > 0;
+}
+
+guint
+rp_plan_rounds(const RpPlan *plan)
+{
+    return plan->evaluation > 0 ? plan->evaluation : plan->modes.rounds;
+}
+
+void
+rp_plan_set_alike(RpPlan *plan, const RpPlan *source)
+{
+    plan->modes = source->modes;
+    plan->storage = source->storage;
+    plan->first_iteration = source->first_iteration;
+    plan->evaluation = source->evaluation;
 }
 
 guint32

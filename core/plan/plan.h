@@ -108,7 +108,7 @@ typedef enum { RP_ACCESS_READ = 1, RP_ACCESS_WRITE = 2 } RpAccessMode;
  *                    else HOST (rounds apart: each round's own)
  *   host lanes       HOST (accumulate: w with the first round, else r | w); accumulate: STAGING r,
  *                    one for each round that is added, in order; norm and steps DECISION
- *                    (RpPlanPromises.gated)
+ *                    (rp_modes_wait_for_norm())
  *   network lane     reduce HOST r gradients, w reduced; agree HOST r | w squares, DECISION r | w; gather
  *                    HOST r | w weights; moves in both directions: STAGING w
  *
@@ -217,7 +217,7 @@ typedef struct {
     guint *boundaries;  /* order of its output buffer: its end, then those inside it */
 } RpPlanStage;
 
-#define RP_MOST_ROUNDS_APART 4 /* RpPlanPromises.rounds_apart */
+#define RP_MOST_ROUNDS_APART 4 /* RP_GRADIENTS_APART */
 
 /* `full`: where a layer lives in the host arena, as buffers. RP_NONE: it has none. */
 typedef struct {
@@ -245,9 +245,8 @@ typedef struct {
 /* Categories of buffers: the rows of a memory report. */
 typedef enum {
     RP_BUFFER_PARAMETERS,   /* device: weights of a stage, also packed; host: given weights */
-    RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed. Either 16-bit or
-                               fp32 (RpPlanPromises.kept_sums, wide_gradients), or one for each
-                               round (rounds_apart) */
+    RP_BUFFER_GRADIENTS,    /* device: leaving gradients; host: the same, summed, or one for each
+                               round (RpGradientPath) */
     RP_BUFFER_ACCUMULATORS, /* device: fp32 gradient sums of the running stage */
     RP_BUFFER_ACTIVATIONS,  /* inputs and outputs of actions, their gradients */
     RP_BUFFER_STASH,        /* stage inputs and saved tensors, kept from forward to backward */
@@ -285,52 +284,130 @@ guint32 rp_plan_lane_device(const RpPlan *plan, guint32 lane);
 /* RpLaneKind of a device lane, RP_LANES_PER_DEVICE + RpHostLaneKind of a host lane. */
 guint rp_plan_lane_kind(const RpPlan *plan, guint32 lane);
 
-/* Promises of the plan that the verifier checks it against. */
-typedef struct {
-    gboolean async;       /* staleness 1; otherwise every iteration reads the last one's weights */
-    gboolean early_fused; /* the fused stage's forward may start before its input, as published */
-    guint rounds;         /* per iteration */
-    gboolean wide_gradients; /* several rounds: their sums, which steps read, are fp32 */
-    gboolean kept_sums;      /* these stay on the devices until the last round, and leave as fp32 */
-    guint rounds_apart; /* several rounds: number whose gradients stand on the host in buffers of
-                           their own, which the norm and the steps add; 0: one buffer holds the only
-                           round, or the sum */
-    gboolean double_weights;   /* two 16-bit weight buffers on the host (fused optimizer) */
-    gboolean resident_weights; /* bound schedules: uploaded once per iteration, not once per slot */
-    gboolean packed;           /* `full`: weights go up packed, and each slot expands its own */
-    gboolean forward_only;     /* every action is a forward, of the head up to its loss; nothing is
-                                  trained, `rounds` are those of a call, and no weight is written */
-    gboolean
-        layerwise; /* `full`: one stage holds all layers, each device runs it in one round of an
-                           iteration at most, and the first and the last action there in pieces */
-    gboolean stash_on_host; /* stage inputs wait for their backward in host memory */
-    gboolean keeps;       /* kept values: forwards' results wait on the device for their backward */
-    const char *schedule; /* static string */
-    guint32 first_iteration; /* that has actions: only copies may follow of earlier ones */
-    gboolean
-        gated; /* a step waits for the norm of all gradients; otherwise for those of its layer */
-    guint element_bytes; /* `full`: a weight's or gradient's as stored */
-    guint slices;        /* parts of each sequence, counted as micro-batches; 1 = none */
-    gboolean
-        early_steps; /* gated, synchronous: an early step of each layer, as soon as its gradient is
-                        on the host, for the norm. It may write weights as if nothing were clipped;
-                        the step writes them anew if need be, else a late step follows */
-    gboolean gradient_copies;  /* blocking: a step reads gradients that were copied */
-    gboolean parameter_copies; /* lean, blocking: a copy writes the weights, not the step */
-    guint64 constant_bytes;    /* `full`: rp_plan_constants() */
-    RpStateFormat form;        /* `full`: the optimizer's state */
-    guint servers; /* number of servers that run this plan: each keeps and steps a share of each
-                      layer (core/base/shard.h); 0 = 1 */
-} RpPlanPromises;
-void rp_plan_set_promises(RpPlan *plan, const RpPlanPromises *promises);
-const RpPlanPromises *rp_plan_promises(const RpPlan *plan);
+/* ---- modes: the values that a plan's variants are; the verifier checks the plan against them ---- */
 
+/* How a device gets the weights of a stage. Packed ones are expanded by the slot that reads them. Those
+ * of frozen layers may come once a run, whatever the others do: RpPlanLayer.resident_bytes. */
+typedef enum {
+    RP_WEIGHTS_PER_SLOT,
+    RP_WEIGHTS_PER_SLOT_PACKED,
+    RP_WEIGHTS_PER_LAYER, /* `full`: one stage holds all layers, each device runs it in one round of
+                                 an iteration at most, the first and the last action there in pieces */
+    RP_WEIGHTS_PER_ITERATION, /* bound schedules */
+    RP_WEIGHTS_PER_ITERATION_PACKED
+} RpWeightPath;
+
+/* How the gradients of rounds become those of an iteration. */
+typedef enum {
+    RP_GRADIENTS_ONE_ROUND,
+    RP_GRADIENTS_KEPT, /* sums stay on the devices until the last round, and leave as fp32 */
+    RP_GRADIENTS_APART, /* each round has buffers of its own on the host, which the norm and the steps add */
+    RP_GRADIENTS_SUMMED /* the host adds each round to a sum in fp32 */
+} RpGradientPath;
+
+/* When a layer may be updated. */
+typedef enum {
+    RP_STEP_AT_ONCE,    /* as soon as its gradient is on the host */
+    RP_STEP_AFTER_NORM, /* of all gradients */
+    RP_STEP_EARLY /* the same, but an early step of each layer runs as soon as its gradient is on the
+                           host. It may write weights as if nothing were clipped; the step writes them anew
+                           if need be, else a late step follows */
+} RpStepPolicy;
+
+/* Tasks between the host's weights and gradients and the optimizer. */
+typedef enum {
+    RP_COPIES_FUSED,   /* none: a step reads gradients and writes weights */
+    RP_COPIES_LEAN,    /* a copy writes the weights, not the step */
+    RP_COPIES_BLOCKING /* the same, and a step reads gradients that were copied */
+} RpHostCopies;
+
+typedef struct {
+    RpWeightPath weights;
+    RpGradientPath gradients;
+    RpStepPolicy step;
+    RpHostCopies copies;
+    gboolean keeps;     /* forwards' results wait on the device for their backward */
+    gboolean published; /* the fused stage's forward may start before its input, as published */
+    guint staleness;    /* 0: every iteration reads the last one's weights; 1: those before them */
+    guint rounds;       /* per iteration */
+    guint slices;       /* parts of each sequence, counted as micro-batches; 1 = none */
+    guint servers;      /* that run this plan: each keeps and steps a share of each layer
+                           (core/base/shard.h) */
+} RpPlanModes;
+void rp_plan_set_modes(RpPlan *plan, const RpPlanModes *modes);
+const RpPlanModes *rp_plan_modes(const RpPlan *plan);
+
+static inline gboolean
+rp_modes_pack(const RpPlanModes *modes)
+{
+    return modes->weights == RP_WEIGHTS_PER_SLOT_PACKED ||
+           modes->weights == RP_WEIGHTS_PER_ITERATION_PACKED;
+}
+/* Weights are uploaded once an iteration, and a device has one slot in it. */
+static inline gboolean
+rp_modes_upload_once(const RpPlanModes *modes)
+{
+    return modes->weights >= RP_WEIGHTS_PER_ITERATION;
+}
+/* The gradients that steps read are sums of rounds, in fp32. */
+static inline gboolean
+rp_modes_sum(const RpPlanModes *modes)
+{
+    return modes->gradients == RP_GRADIENTS_KEPT || modes->gradients == RP_GRADIENTS_SUMMED;
+}
+/* Gradients leave a device once an iteration. */
+static inline gboolean
+rp_modes_leave_once(const RpPlanModes *modes)
+{
+    return modes->gradients == RP_GRADIENTS_KEPT || modes->rounds == 1;
+}
 /* Buffers of a layer's gradients on the host. */
 static inline guint
-rp_plan_gradient_buffers(const RpPlanPromises *promises)
+rp_modes_gradient_buffers(const RpPlanModes *modes)
 {
-    return MAX(1, promises->rounds_apart);
+    return modes->gradients == RP_GRADIENTS_APART ? modes->rounds : 1;
 }
+/* Heads and steps follow the norm's decision. */
+static inline gboolean
+rp_modes_wait_for_norm(const RpPlanModes *modes)
+{
+    return modes->step != RP_STEP_AT_ONCE;
+}
+/* Versions of the 16-bit weights on the host; iteration T writes version T mod that. */
+static inline guint
+rp_modes_versions(const RpPlanModes *modes)
+{
+    return modes->copies == RP_COPIES_FUSED ? 1 + modes->staleness : 1;
+}
+/* Decisions: one for each iteration that may be unfinished (rp_plan_decision()). */
+static inline guint
+rp_modes_decisions(const RpPlanModes *modes)
+{
+    return rp_modes_wait_for_norm(modes) ? 1 + modes->staleness : 1;
+}
+
+/* `full`: how values are stored. */
+typedef struct {
+    guint element_bytes;    /* of a weight or gradient */
+    RpStateFormat form;     /* of the optimizer's state */
+    guint64 constant_bytes; /* of rp_plan_constants() */
+} RpPlanStorage;
+void rp_plan_set_storage(RpPlan *plan, const RpPlanStorage *storage);
+const RpPlanStorage *rp_plan_storage(const RpPlan *plan);
+
+/* The first iteration that has actions: only copies may follow of earlier ones. */
+void rp_plan_set_first_iteration(RpPlan *plan, guint32 iteration);
+guint32 rp_plan_first_iteration(const RpPlan *plan);
+
+/* A plan that evaluates: every action is a forward, of the head up to its loss, in @rounds rounds; no
+ * weight is written. Its modes are those of the plan that trains beside it. */
+void rp_plan_set_evaluation(RpPlan *plan, guint rounds);
+gboolean rp_plan_evaluates(const RpPlan *plan);
+/* Rounds of an iteration's actions. */
+guint rp_plan_rounds(const RpPlan *plan);
+
+/* Makes all of the above those of @source. */
+void rp_plan_set_alike(RpPlan *plan, const RpPlan *source);
 
 /* Takes over the contents of @stage (its chunk tables). Returns: its index. */
 guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);

@@ -35,7 +35,7 @@ typedef enum { RP_TRANSFERS_WINDOWS, RP_TRANSFERS_NAIVE } RpTransfers;
 typedef enum { RP_CONSISTENCY_EVENTS, RP_CONSISTENCY_BLOCKING } RpConsistency;
 /* One pass with two weight buffers (18 bytes/parameter), or a separate parameter copy (16). */
 typedef enum { RP_OPTIMIZER_FUSED, RP_OPTIMIZER_LEAN } RpOptimizerMode;
-/* Weights are written before the norm is known (RpPlanPromises.early_steps): never, where it is known how
+/* Weights are written before the norm is known (RP_STEP_EARLY): never, where it is known how
  * fast the optimizer is, or always. Synchronous, gated, fused, by events, on one server; else never. */
 typedef enum { RP_EARLY_OFF, RP_EARLY_AUTO, RP_EARLY_ON } RpEarlySteps;
 /* Frozen weights stay on the devices (RpPlanOptions.resident_limit): where that is predicted not to be
@@ -69,11 +69,11 @@ typedef struct {
     gboolean step_at_once; /* neither clipping nor skipping: a layer is stepped as soon as its
                               gradient is on the host. Events only */
     gboolean sum_rounds;   /* several rounds are added up as they arrive on the host even where it
-                               is cheaper to keep them apart (RpPlanPromises.rounds_apart) */
+                               is cheaper to keep them apart (RP_GRADIENTS_APART) */
     gboolean forward_only; /* `full`: evaluates: the plan's stages and arenas as otherwise, of which
                                iterations of one call run forward alone; nothing is trained */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
-    guint servers; /* `full`: that train together (RpPlanPromises.servers); 0 = 1. Micro-batches are
+    guint servers; /* `full`: that train together (RpPlanModes.servers); 0 = 1. Micro-batches are
                       those of one of them */
     RpSavedChoice
         saved; /* nothing: the choice of the profile's layers, where stages are dispatched. Bound

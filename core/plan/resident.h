@@ -27,7 +27,7 @@ void rp_resident_all(RpProfile *profile);
  * rp_resident_choose:
  * @profile: its layers' resident_bytes are set
  * @options: with resident_limit, of a device's whole arena
- * @kept_sums: RpPlanPromises
+ * @kept_sums: RP_GRADIENTS_KEPT
  *
  * The stage that uploads most gives up its largest frozen layer, one after the other, and of this
  * row as many layers stay as @limit holds: no stage is left that uploads much more than others.

@@ -24,7 +24,7 @@ copy_tables(RpVerifier *verifier)
     RpPlan *window = verifier->window;
     guint32 decisions[2];
 
-    rp_plan_set_promises(window, rp_plan_promises(source));
+    rp_plan_set_alike(window, source);
     for (guint s = 0; s < rp_plan_n_stages(source); s++) {
         const RpPlanStage *stage = rp_plan_stage(source, s);
         RpPlanStage copy = *stage;
@@ -47,8 +47,10 @@ copy_tables(RpVerifier *verifier)
         decisions[i] = rp_plan_decision(source, i);
     rp_plan_set_decisions(window, decisions, rp_plan_n_decisions(source));
     rp_plan_set_exchange(window, rp_plan_exchange(source));
-    verifier->promises = rp_plan_promises(window);
-    verifier->rounds = verifier->promises->rounds;
+    verifier->modes = rp_plan_modes(window);
+    verifier->storage = rp_plan_storage(window);
+    verifier->evaluates = rp_plan_evaluates(window);
+    verifier->rounds = rp_plan_rounds(window);
     verifier->n_stages = rp_plan_n_stages(window);
 }
 

@@ -263,7 +263,7 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
     /* parameters of a bound stage whose weights are offloaded come up for its F, and may again for its B */
     if ((kind == RP_TASK_PARAMETER_UPLOAD || kind == RP_TASK_EXPAND) && *done != 0 &&
         rp_plan_stage(verifier->plan, task->stage)->bound &&
-        !verifier->promises->resident_weights) {
+        !rp_modes_upload_once(verifier->modes)) {
         *session = 1;
         done++;
     }
@@ -354,7 +354,7 @@ check_present(const Actions *actions)
 
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
-        const gboolean backward = stage->runs_backward && !verifier->promises->forward_only;
+        const gboolean backward = stage->runs_backward && !verifier->evaluates;
 
         check_slot(actions, ledger->forward, s);
         check_slot(actions, ledger->backward, s);
@@ -410,7 +410,7 @@ check_slices(const Actions *actions, guint32 s, guint32 m)
                              "forward and backward of a slice run on two gpus");
         check_order(actions, forward, backward, FALSE, "what the slice's forward keeps");
     }
-    if (m % MAX(1, verifier->promises->slices) == 0)
+    if (m % verifier->modes->slices == 0)
         return;
     check_order(actions, action(actions, ledger->forward, s, m - 1), forward, FALSE,
                 "keys and values of the slice before");
@@ -435,7 +435,7 @@ check_inputs(const Actions *actions, guint32 s, guint32 m)
     if (verifier->full || stage->layers.count == 0)
         return;
     check_order(actions, before, forward,
-                verifier->promises->early_fused && is_kind(verifier, forward, RP_TASK_FUSED),
+                verifier->modes->published && is_kind(verifier, forward, RP_TASK_FUSED),
                 "the forward's input");
     if (end < verifier->n_layers)
         check_order(actions, action(actions, ledger->backward, verifier->backward_of[end], m),
@@ -455,7 +455,7 @@ check_orders(const Actions *actions, guint32 s, guint32 m)
     const guint32 weights = action(actions, actions->ledger->weights, s, m);
 
     check_inputs(actions, s, m);
-    if (verifier->promises->forward_only)
+    if (verifier->evaluates)
         return;
     check_slices(actions, s, m);
     if (rp_plan_stage(verifier->plan, s)->bound)
@@ -492,7 +492,7 @@ check_makers(RpVerifier *verifier, const guint32 *made, guint32 reader, guint32 
 {
     RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
 
-    if (!verifier->promises->async)
+    if (verifier->modes->staleness == 0)
         layers = (RpInterval){.first = 0, .count = verifier->n_layers};
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const guint32 maker = verifier->backward_of[l];
@@ -513,10 +513,10 @@ check_makers(RpVerifier *verifier, const guint32 *made, guint32 reader, guint32 
 static void
 check_staleness(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration)
 {
-    const guint32 age = verifier->promises->async ? 2 : 1;
+    const guint32 age = 1 + verifier->modes->staleness;
     const RpLedger *before = iteration >= age ? find_ledger(verifier, iteration - age) : NULL;
 
-    if (verifier->full || before == NULL || verifier->promises->forward_only)
+    if (verifier->full || before == NULL || verifier->evaluates)
         return;
     g_autofree guint32 *made = g_new(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
     g_autofree guint32 *readers = g_new(guint32, verifier->n_lanes + 1);
@@ -561,18 +561,18 @@ check_actions(RpVerifier *verifier, RpLedger *ledger, guint32 iteration, gboolea
 gboolean
 rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer)
 {
-    const RpPlanPromises *promises = verifier->promises;
+    const RpPlanModes *modes = verifier->modes;
     const gboolean stepped = rp_verifier_is_stepped(verifier, layer);
 
     switch (kind) {
     case RP_TASK_EARLY_STEP:
-        return promises->early_steps && stepped;
+        return modes->step == RP_STEP_EARLY && stepped;
     case RP_TASK_LATE_STEP:
-        return promises->early_steps && rp_plan_layer(verifier->plan, layer)->early;
+        return modes->step == RP_STEP_EARLY && rp_plan_layer(verifier->plan, layer)->early;
     case RP_TASK_REDUCE:
-        return promises->servers > 1 && verifier->trainable[layer];
+        return modes->servers > 1 && verifier->trainable[layer];
     case RP_TASK_GATHER:
-        return promises->servers > 1 && stepped;
+        return modes->servers > 1 && stepped;
     case RP_TASK_GRADIENT_COPY:
         return verifier->trainable[layer];
     default:
@@ -586,17 +586,17 @@ static void
 check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint32 iteration,
            gboolean past, gboolean last)
 {
-    const RpPlanPromises *promises = verifier->promises;
+    const RpPlanModes *modes = verifier->modes;
     const guint32 *done = &ledger->done[verifier->first_identity[kind]];
-    const gboolean used = kind == RP_TASK_GRADIENT_COPY    ? promises->gradient_copies
-                          : kind == RP_TASK_PARAMETER_COPY ? promises->parameter_copies
+    const gboolean used = kind == RP_TASK_GRADIENT_COPY    ? modes->copies == RP_COPIES_BLOCKING
+                          : kind == RP_TASK_PARAMETER_COPY ? modes->copies != RP_COPIES_FUSED
                                                            : TRUE;
     /* late copies of layers that are stepped one by one come one by one, too */
-    const gboolean late =
-        kind == RP_TASK_PARAMETER_COPY || (kind == RP_TASK_GATHER && promises->parameter_copies);
+    const gboolean late = kind == RP_TASK_PARAMETER_COPY ||
+                          (kind == RP_TASK_GATHER && modes->copies != RP_COPIES_FUSED);
     const gboolean closed = ledger->n[RP_TASK_NORM] > 0 && (!late || last);
     const gboolean at_once =
-        promises->gated && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
+        rp_modes_wait_for_norm(modes) && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
 
     if (!(ledger->n[kind] > 0 && (at_once || closed)) && !(past && used))
         return;
@@ -620,11 +620,11 @@ check_optimizer(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration,
 
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
         check_kind(verifier, ledger, kinds[i], iteration, past, last);
-    if (norms == 0 &&
-        (past || (steps > 0 && (verifier->promises->gated || steps == verifier->n_stepped))))
+    if (norms == 0 && (past || (steps > 0 && (rp_modes_wait_for_norm(verifier->modes) ||
+                                              steps == verifier->n_stepped))))
         rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step, "iteration %u has no norm",
                          iteration);
-    if (verifier->promises->servers > 1 && (norms == 0) != (ledger->n[RP_TASK_AGREE] == 0))
+    if (verifier->modes->servers > 1 && (norms == 0) != (ledger->n[RP_TASK_AGREE] == 0))
         rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
                          "servers do not agree on the norm of iteration %u", iteration);
 }
@@ -649,8 +649,7 @@ rp_ledger_check(RpVerifier *verifier)
         if (*ledger == NULL)
             *ledger = new_ledger(verifier);
         check_actions(verifier, *ledger, iteration, t + 1 == n);
-        if (!verifier->full || verifier->promises->forward_only ||
-            rp_ledger_is_partial(verifier, iteration))
+        if (!verifier->full || verifier->evaluates || rp_ledger_is_partial(verifier, iteration))
             continue;
         check_optimizer(verifier, *ledger, iteration, past, t >= last_actions);
     }

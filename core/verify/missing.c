@@ -275,8 +275,8 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
             verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
             "%s of %s %u is never %s for round %u of iteration %u", kinds[wants->kind].name,
             wants->kind == RP_VALUE_LAYER ? "layer" : "stage", wants->of,
-            verifier->promises->packed && wants->kind == RP_VALUE_PARAMETERS ? "expanded"
-                                                                             : "uploaded",
+            rp_modes_pack(verifier->modes) && wants->kind == RP_VALUE_PARAMETERS ? "expanded"
+                                                                                 : "uploaded",
             wants->item, wants->iteration);
         return TRUE;
     case RP_VALUE_WEIGHTS:

@@ -157,7 +157,9 @@ typedef struct _RpLedger RpLedger;
 
 struct _RpVerifier {
     const RpPlan *plan;
-    const RpPlanPromises *promises;
+    const RpPlanModes *modes;
+    const RpPlanStorage *storage;
+    gboolean evaluates;
     RpViolation *violation;
     guint rank; /* of the violation: 0 is the gravest; RP_NO_RANK: none */
     guint64 clock_bytes;
@@ -238,21 +240,22 @@ rp_verifier_device(const RpVerifier *verifier, guint32 task)
 static inline gboolean
 rp_verifier_stages(const RpVerifier *verifier)
 {
-    return verifier->promises->wide_gradients && !verifier->promises->kept_sums;
+    return verifier->modes->gradients == RP_GRADIENTS_SUMMED;
 }
 
 /* Bytes of a gradient as it is downloaded. */
 static inline guint64
 rp_verifier_leaving_element(const RpVerifier *verifier)
 {
-    return verifier->promises->kept_sums ? sizeof(float) : verifier->promises->element_bytes;
+    return verifier->modes->gradients == RP_GRADIENTS_KEPT ? sizeof(float)
+                                                           : verifier->storage->element_bytes;
 }
 
 /* The round of a slot: resident weights have one slot an iteration. */
 static inline guint32
 rp_verifier_slot_round(const RpVerifier *verifier, guint32 round)
 {
-    return verifier->promises->resident_weights ? 0 : round;
+    return rp_modes_upload_once(verifier->modes) ? 0 : round;
 }
 
 /* Bytes that cross the boundary before @layer, of a micro-batch. */

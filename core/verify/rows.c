@@ -30,11 +30,11 @@
 typedef struct {
     const RpVerifier *verifier;
     const RpPlan *plan;
-    const RpPlanPromises *promises;
+    const RpPlanModes *modes;
     const RpTask *task;
     guint32 device;
     guint32 session;  /* of parameters */
-    guint modes;      /* bits of the plan's */
+    guint when;       /* bits of the plan's modes */
     GArray *expected; /* RpExpected */
 } Rows;
 
@@ -136,13 +136,12 @@ static const struct {
 };
 
 static guint
-modes_of(const RpVerifier *verifier)
+bits_of(const RpPlanModes *modes)
 {
-    const RpPlanPromises *promises = verifier->promises;
-
-    return (promises->keeps ? KEEPS : REMAKES) | (promises->packed ? PACKED : 0) |
-           (!promises->packed && !promises->layerwise ? WHOLE : 0) |
-           (rp_verifier_stages(verifier) ? STAGED : 0) | (promises->layerwise ? 0 : STAGEWISE);
+    return (modes->keeps ? KEEPS : REMAKES) | (rp_modes_pack(modes) ? PACKED : 0) |
+           (!rp_modes_pack(modes) && modes->weights != RP_WEIGHTS_PER_LAYER ? WHOLE : 0) |
+           (modes->gradients == RP_GRADIENTS_SUMMED ? STAGED : 0) |
+           (modes->weights == RP_WEIGHTS_PER_LAYER ? 0 : STAGEWISE);
 }
 
 /* 0: needs none, may have one */
@@ -240,7 +239,7 @@ symbol_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
     case RP_VALUE_PACKED:
         made = symbol(rows, kind, at->index, at->round, at->n);
         if (!leaves)
-            made.n = rows->promises->packed && kind == RP_VALUE_PARAMETERS
+            made.n = rp_modes_pack(rows->modes) && kind == RP_VALUE_PARAMETERS
                          ? 1
                          : n_transferred(&at->stage->parameters);
         made.session = action && task != RP_TASK_FORWARD ? RP_NONE : at->session;
@@ -325,7 +324,8 @@ add_from_table(Rows *rows, const Subject *at, guint number)
         row->optional = TRUE;
     if (role == RP_ROLE_LEAVING) {
         row->optional = TRUE;
-        row->right_mode = rows->promises->kept_sums && at->round > 0 ? ADD : WRITE;
+        row->right_mode =
+            rows->modes->gradients == RP_GRADIENTS_KEPT && at->round > 0 ? ADD : WRITE;
     }
 }
 
@@ -335,7 +335,7 @@ add_table(Rows *rows, const Subject *at, RpTaskKind kind, guint roles)
 {
     for (guint i = 0; i < G_N_ELEMENTS(table); i++)
         if ((table[i].kinds >> kind & 1) != 0 && (roles >> table[i].role & 1) != 0 &&
-            (table[i].when & ~rows->modes) == 0)
+            (table[i].when & ~rows->when) == 0)
             add_from_table(rows, at, i);
 }
 
@@ -356,7 +356,7 @@ place_earlier(Rows *rows, guint32 buffer, RpAccessRole role, guint16 mode, RpSym
     wants.iteration = now < age ? RP_NONE : now - age;
     RpExpected *row = place(rows, buffer, role, mode, wants, leaves);
     if (row != NULL)
-        row->initial = rows->promises->forward_only || now < rows->promises->first_iteration + age;
+        row->initial = rows->verifier->evaluates || now < rp_plan_first_iteration(rows->plan) + age;
     return row;
 }
 
@@ -367,8 +367,7 @@ part_of(const Rows *rows, guint32 stage, guint32 micro_batch, RpTaskKind kind)
 {
     const RpPlanStage *of = rp_plan_stage(rows->plan, stage);
     const guint per_round = rows->verifier->micro_batches / rows->verifier->rounds;
-    const gboolean again = kind != RP_TASK_FORWARD && kind != RP_TASK_FUSED &&
-                           (!of->bound || rows->promises->stash_on_host);
+    const gboolean again = kind != RP_TASK_FORWARD && kind != RP_TASK_FUSED && !of->bound;
 
     return (Subject){.stage = of,
                      .index = stage,
@@ -385,7 +384,7 @@ part_of(const Rows *rows, guint32 stage, guint32 micro_batch, RpTaskKind kind)
 static void
 add_saved(Rows *rows, const Subject *at, RpTaskKind kind)
 {
-    for (guint l = at->first; l < at->end && !rows->promises->forward_only; l++) {
+    for (guint l = at->first; l < at->end && !rows->verifier->evaluates; l++) {
         const RpSymbol saved = symbol(rows, RP_VALUE_SAVED, l, at->micro_batch,
                                       kind == RP_TASK_FORWARD ? 1 : 2); /* uploaded again */
         const guint64 bytes = layer_of(rows, l)->saved_bytes;
@@ -445,7 +444,7 @@ add_resident(Rows *rows, guint32 stage)
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         RpSymbol wants = single(rows, RP_VALUE_RESIDENT, l);
 
-        wants.iteration = rows->promises->first_iteration;
+        wants.iteration = rp_plan_first_iteration(rows->plan);
         if (layer_of(rows, l)->resident_bytes > 0)
             place(rows, rp_plan_resident(rows->plan, rows->device, l), RP_ROLE_RESIDENT, READ,
                   wants, NOTHING);
@@ -460,7 +459,7 @@ add_action(Rows *rows)
     const RpTaskKind kind = two ? RP_TASK_FORWARD : (RpTaskKind)task->kind;
     Subject part = part_of(rows, task->stage, task->micro_batch, kind);
 
-    if (rows->promises->layerwise && kind == RP_TASK_FUSED) {
+    if (rows->modes->weights == RP_WEIGHTS_PER_LAYER && kind == RP_TASK_FUSED) {
         add_steps(rows, &part);
     } else {
         add_table(rows, &part, kind, G_MAXUINT);
@@ -471,11 +470,11 @@ add_action(Rows *rows)
         part.second = TRUE;
         add_table(rows, &part, RP_TASK_BACKWARD, G_MAXUINT);
     }
-    if (!rows->promises->packed)
+    if (!rp_modes_pack(rows->modes))
         add_resident(rows, task->stage);
-    if (!rows->promises->packed && two)
+    if (!rp_modes_pack(rows->modes) && two)
         add_resident(rows, task->backward_stage);
-    if (rows->promises->gated && rp_action_makes_loss(rows->verifier, task))
+    if (rp_modes_wait_for_norm(rows->modes) && rp_action_makes_loss(rows->verifier, task))
         place_earlier(rows, rp_plan_decision(rows->plan, task->iteration), RP_ROLE_DECISION, READ,
                       single(rows, RP_VALUE_DECISION, 0), rp_plan_n_decisions(rows->plan), NOTHING);
 }
@@ -486,24 +485,25 @@ static guint32
 weights_of(const Rows *rows, guint layer)
 {
     return layer_of(rows, layer)
-        ->weights[rows->promises->double_weights ? rows->task->iteration % 2 : 0];
+        ->weights[rp_modes_versions(rows->modes) == 2 ? rows->task->iteration % 2 : 0];
 }
 
 /* Weights that an upload reads: those that the last iteration has made or, asynchronous, the one before. */
 static void
 add_weights(Rows *rows, guint layer, gboolean frozen)
 {
-    const RpPlanPromises *promises = rows->promises;
+    const RpPlanModes *modes = rows->modes;
 
     if (frozen)
         host(rows, layer_of(rows, layer)->frozen, READ, NOTHING, NOTHING);
     RpExpected *row =
         place_earlier(rows, weights_of(rows, layer), RP_ROLE_HOST, READ,
-                      single(rows, RP_VALUE_WEIGHTS, layer), promises->async ? 2 : 1, NOTHING);
+                      single(rows, RP_VALUE_WEIGHTS, layer), 1 + modes->staleness, NOTHING);
     /* a run that is resumed begins with late copies of the iteration before it */
-    if (row != NULL && promises->async && promises->parameter_copies &&
-        promises->first_iteration > 0 && rows->task->iteration > promises->first_iteration)
-        row->initial = promises->forward_only;
+    if (row != NULL && modes->staleness > 0 && modes->copies != RP_COPIES_FUSED &&
+        rp_plan_first_iteration(rows->plan) > 0 &&
+        rows->task->iteration > rp_plan_first_iteration(rows->plan))
+        row->initial = rows->verifier->evaluates;
 }
 
 /* The host buffers that a layer's segments in a chunk are copied from, or to. */
@@ -511,7 +511,7 @@ static void
 add_host_side(Rows *rows, const Subject *at, guint layer)
 {
     const RpPlanLayer *of = layer_of(rows, layer);
-    const guint32 apart = rows->promises->rounds_apart > 0 ? rows->task->round : 0;
+    const guint32 apart = rows->modes->gradients == RP_GRADIENTS_APART ? rows->task->round : 0;
 
     if (rows->task->kind == RP_TASK_PARAMETER_UPLOAD) {
         add_weights(rows, layer, of->resident_bytes == 0);
@@ -539,8 +539,8 @@ add_chunk(Rows *rows)
         .stage = stage, .index = task->stage, .round = task->round, .session = rows->session};
 
     /* sums that stay on the device leave with the last round */
-    if (task->kind == RP_TASK_GRADIENT_DOWNLOAD && rows->promises->kept_sums)
-        at.round = rows->promises->rounds - 1;
+    if (task->kind == RP_TASK_GRADIENT_DOWNLOAD && rows->modes->gradients == RP_GRADIENTS_KEPT)
+        at.round = rows->modes->rounds - 1;
     at.round = rp_verifier_slot_round(rows->verifier, at.round);
     if (task->kind == RP_TASK_EXPAND) {
         at.n = 1;
@@ -551,7 +551,7 @@ add_chunk(Rows *rows)
     const guint first = chunks->first_segment[task->chunk];
     const guint end = chunks->first_segment[task->chunk + 1];
     at.n = chunks->chunk_bytes[task->chunk] > 0;
-    if (rows->promises->layerwise) {
+    if (rows->modes->weights == RP_WEIGHTS_PER_LAYER) {
         const guint32 layer = segments[first].layer;
         const RpPlanSlotLayer places = rp_plan_slot_layer(rows->plan, rows->device, layer);
 
@@ -604,12 +604,12 @@ add_gradients_home(Rows *rows, guint layer)
     const guint n =
         rp_verifier_stages(verifier) ? verifier->rounds : verifier->gradient_parts[layer];
 
-    for (guint i = 0; i < rp_plan_gradient_buffers(rows->promises); i++) {
+    for (guint i = 0; i < rp_modes_gradient_buffers(rows->modes); i++) {
         RpExpected *row = host(rows, layer_of(rows, layer)->gradients[i], READ,
                                symbol(rows, RP_VALUE_GRADIENTS, layer, i, n), NOTHING);
 
         if (row != NULL)
-            row->any_item = rows->promises->rounds_apart > 0;
+            row->any_item = rows->modes->gradients == RP_GRADIENTS_APART;
     }
 }
 
@@ -619,7 +619,7 @@ add_update(Rows *rows, guint layer, gboolean copied)
 {
     const RpPlanLayer *of = layer_of(rows, layer);
 
-    if (rows->promises->servers > 1)
+    if (rows->modes->servers > 1)
         host(rows, of->reduced, READ, single(rows, RP_VALUE_REDUCED, layer), NOTHING);
     else if (copied)
         host(rows, of->copied, READ, single(rows, RP_VALUE_COPIED, layer), NOTHING);
@@ -630,14 +630,14 @@ add_update(Rows *rows, guint layer, gboolean copied)
 static RpValueKind
 new_weights(const Rows *rows)
 {
-    return rows->promises->servers > 1 ? RP_VALUE_WEIGHT_SHARE : RP_VALUE_WEIGHTS;
+    return rows->modes->servers > 1 ? RP_VALUE_WEIGHT_SHARE : RP_VALUE_WEIGHTS;
 }
 
 /* A step, or one that is early or late; of the layer, and of the one that is tied to it. */
 static void
 add_step(Rows *rows)
 {
-    const RpPlanPromises *promises = rows->promises;
+    const RpPlanModes *modes = rows->modes;
     const guint layer = rows->task->layer;
     const guint tied = rp_plan_tied_from(rows->plan, layer);
     const RpPlanLayer *row = layer_of(rows, layer);
@@ -648,18 +648,18 @@ add_step(Rows *rows)
     const guint32 decision = rp_plan_decision(rows->plan, rows->task->iteration);
     const RpSymbol state = single(rows, RP_VALUE_STATE, layer);
 
-    add_update(rows, layer, promises->gradient_copies);
+    add_update(rows, layer, modes->copies == RP_COPIES_BLOCKING);
     if (tied != RP_NONE)
-        add_update(rows, tied, promises->gradient_copies);
+        add_update(rows, tied, modes->copies == RP_COPIES_BLOCKING);
     if (!early || row->early)
         place_earlier(rows, row->optimizer, RP_ROLE_HOST, early ? READ : ADD, late ? half : state,
                       late ? 0 : 1, row->early && !late ? half : state);
-    if (!promises->parameter_copies && !late && (!early || row->early))
+    if (modes->copies == RP_COPIES_FUSED && !late && (!early || row->early))
         host(rows, weights_of(rows, layer), row->early && !early ? ADD : WRITE, preview,
              early ? preview : single(rows, new_weights(rows), layer));
-    if (promises->servers > 1 && !promises->gated)
+    if (modes->servers > 1 && !rp_modes_wait_for_norm(modes))
         host(rows, rp_plan_exchange(rows->plan).squares, ADD, NOTHING, NOTHING);
-    if (promises->gated && !early) {
+    if (rp_modes_wait_for_norm(modes) && !early) {
         place(rows, decision, RP_ROLE_DECISION, READ, single(rows, RP_VALUE_DECISION, 0), NOTHING);
         return;
     }
@@ -669,25 +669,23 @@ add_step(Rows *rows)
         part->gathers = TRUE;
 }
 
-/* A gated norm reads all gradients, or the sums that early steps have added; another stands behind all
- * steps, which have added theirs. */
+/* A norm that steps wait for reads all gradients, or the sums that early steps have added; another stands
+ * behind all steps, which have added theirs. */
 static void
 add_norm(Rows *rows)
 {
-    const RpPlanPromises *promises = rows->promises;
-    const gboolean several = promises->servers > 1;
-    const gboolean parts = !promises->gated || promises->early_steps;
-    const guint n = rows->verifier->n_stepped;
+    const RpStepPolicy step = rows->modes->step;
+    const gboolean several = rows->modes->servers > 1;
+    const guint n = step != RP_STEP_AFTER_NORM ? rows->verifier->n_stepped : 0;
 
-    for (guint l = 0; promises->gated && !promises->early_steps && l < rows->verifier->n_layers;
-         l++)
+    for (guint l = 0; step == RP_STEP_AFTER_NORM && l < rows->verifier->n_layers; l++)
         add_update(rows, l, FALSE);
     place(rows, rp_plan_decision(rows->plan, rows->task->iteration), RP_ROLE_DECISION, ADD,
-          parts && n > 0 ? symbol(rows, RP_VALUE_DECISION_PART, 0, 0, n) : NOTHING,
+          n > 0 ? symbol(rows, RP_VALUE_DECISION_PART, 0, 0, n) : NOTHING,
           single(rows, several ? RP_VALUE_OWN_DECISION : RP_VALUE_DECISION, 0));
     if (several)
-        host(rows, rp_plan_exchange(rows->plan).squares, promises->gated ? WRITE : ADD, NOTHING,
-             single(rows, RP_VALUE_SQUARES, 0));
+        host(rows, rp_plan_exchange(rows->plan).squares, step == RP_STEP_AT_ONCE ? ADD : WRITE,
+             NOTHING, single(rows, RP_VALUE_SQUARES, 0));
 }
 
 /* It adds as many rounds as it reads staging buffers, its own round last. */
@@ -741,7 +739,7 @@ add_exchange(Rows *rows)
     const RpTask *task = rows->task;
     const RpPlanExchange exchange = rp_plan_exchange(rows->plan);
 
-    if (rows->promises->servers <= 1)
+    if (rows->modes->servers <= 1)
         return;
     if (task->kind == RP_TASK_GATHER) {
         host(rows, weights_of(rows, task->layer), ADD,
@@ -783,11 +781,11 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 sessi
     };
     Rows rows = {.verifier = verifier,
                  .plan = verifier->plan,
-                 .promises = verifier->promises,
+                 .modes = verifier->modes,
                  .task = task,
                  .device = rp_plan_lane_device(verifier->plan, task->lane),
                  .session = session,
-                 .modes = modes_of(verifier),
+                 .when = bits_of(verifier->modes),
                  .expected = expected};
 
     g_array_set_size(expected, 0);

@@ -1,5 +1,5 @@
 /*
- * Checks the promises of a plan's table of stages, before any task is looked at: each layer runs
+ * Checks a plan's table of stages, before any task is looked at: each layer runs
  * forward in one stage and backward in one, and the chunks of a stage carry each byte of its layers
  * once.
  *
@@ -152,10 +152,10 @@ check_layerwise(RpVerifier *verifier)
     const RpPlanStage *stage = rp_plan_stage(verifier->plan, 0);
     const RpChunks *const chunks[] = {&stage->parameters, &stage->gradients};
 
-    if (!verifier->promises->layerwise)
+    if (verifier->modes->weights != RP_WEIGHTS_PER_LAYER)
         return TRUE;
-    if (!verifier->full || verifier->promises->async || verifier->promises->packed ||
-        verifier->promises->kept_sums || verifier->promises->forward_only ||
+    if (!verifier->full || verifier->modes->staleness > 0 || rp_modes_pack(verifier->modes) ||
+        verifier->modes->gradients == RP_GRADIENTS_KEPT || verifier->evaluates ||
         verifier->n_stages != 1 || stage->bound)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                 "actions cannot go layer by layer in such a plan");
@@ -196,26 +196,30 @@ count_chunks(RpVerifier *verifier)
         verifier->n_stepped += rp_verifier_is_stepped(verifier, l);
 }
 
-/* Rounds stand apart on the host, all of them, or their sum is fp32; heads that follow the decision on
- * the iteration before the last leave a buffer to each of two. */
+/* Modes that exclude each other. */
 static gboolean
-check_promises(RpVerifier *verifier)
+check_modes(RpVerifier *verifier)
 {
-    const RpPlanPromises *promises = verifier->promises;
-    const guint apart = promises->rounds_apart;
-    const guint n = promises->gated && promises->async ? 2 : 1;
+    const RpPlanModes *modes = verifier->modes;
+    const guint n = rp_modes_decisions(modes);
 
-    if (!verifier->full || promises->forward_only)
+    if (!verifier->full || verifier->evaluates)
         return TRUE;
     if (rp_plan_n_decisions(verifier->plan) != n)
         return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, RP_NO_TASK,
                                 "%u buffers of decisions, not %u",
                                 rp_plan_n_decisions(verifier->plan), n);
-    if (apart == 0 || (apart == promises->rounds && apart <= RP_MOST_ROUNDS_APART &&
-                       !promises->wide_gradients && !promises->kept_sums))
-        return TRUE;
-    return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                            "gradients of %u rounds stand apart, of %u", apart, promises->rounds);
+    if ((modes->gradients == RP_GRADIENTS_ONE_ROUND) != (modes->rounds == 1) ||
+        rp_modes_gradient_buffers(modes) > RP_MOST_ROUNDS_APART)
+        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
+                                "gradients of %u rounds cannot be kept in this way", modes->rounds);
+    if ((modes->step == RP_STEP_EARLY &&
+         (modes->staleness > 0 || modes->copies != RP_COPIES_FUSED || modes->servers > 1)) ||
+        (modes->step == RP_STEP_AT_ONCE && modes->copies == RP_COPIES_BLOCKING) ||
+        modes->staleness > 1)
+        return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, RP_NO_TASK,
+                                "no plan steps in this way");
+    return TRUE;
 }
 
 gboolean
@@ -231,5 +235,5 @@ rp_verify_stages(RpVerifier *verifier)
         return FALSE;
     count_chunks(verifier);
     rp_ledger_number(verifier);
-    return check_promises(verifier);
+    return check_modes(verifier);
 }

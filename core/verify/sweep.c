@@ -30,8 +30,7 @@ may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
 
     if (from == RP_TASK_ACTGRAD_UPLOAD)
         return to == RP_TASK_BACKWARD || to == RP_TASK_INPUT_GRADIENT;
-    return from == RP_TASK_ACTIVATION_UPLOAD && to == RP_TASK_FUSED &&
-           verifier->promises->early_fused;
+    return from == RP_TASK_ACTIVATION_UPLOAD && to == RP_TASK_FUSED && verifier->modes->published;
 }
 
 /* Whether a task that may be old has ended whenever @second starts. */
@@ -333,18 +332,15 @@ sweep_access(RpVerifier *verifier, guint32 index, const RpAccess *access, RpExpe
 static void
 check_leaving(RpVerifier *verifier, guint32 index, const Sums *sums)
 {
-    const RpPlanPromises *promises = verifier->promises;
-    guint all = verifier->micro_batches / (promises->resident_weights ? 1 : verifier->rounds);
+    const RpPlanModes *modes = verifier->modes;
+    guint all = verifier->micro_batches / (rp_modes_upload_once(modes) ? 1 : verifier->rounds);
     guint missing = 0;
 
     if (!sums->leaves)
         return;
-    if (promises->kept_sums && !promises->wide_gradients)
-        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                         "gradients of rounds are added up that are not fp32");
     if (sums->sum.kind != RP_VALUE_SUM)
         return;
-    if (promises->layerwise) {
+    if (modes->weights == RP_WEIGHTS_PER_LAYER) {
         const guint n = rp_plan_stage(verifier->plan, 0)->layers.count;
 
         all *= n;
@@ -463,7 +459,7 @@ sweep_task(RpVerifier *verifier, guint32 index)
 static void
 check_saving(RpVerifier *verifier)
 {
-    for (guint l = 0; l < verifier->n_layers && !verifier->promises->forward_only; l++)
+    for (guint l = 0; l < verifier->n_layers && !verifier->evaluates; l++)
         if (rp_plan_layer(verifier->plan, l)->saved_bytes > 0 &&
             verifier->forward_of[l] == verifier->backward_of[l])
             rp_verifier_fail(verifier, RP_RULE_ACTIONS,

@@ -56,8 +56,8 @@ claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory cate
 static gboolean
 may_share(const RpVerifier *verifier)
 {
-    return verifier->promises->servers > 1 && !verifier->promises->async &&
-           verifier->promises->rounds == 1;
+    return verifier->modes->servers > 1 && verifier->modes->staleness == 0 &&
+           verifier->modes->rounds == 1;
 }
 
 /* Whether one of the layers before has the same buffer of gradients, and may. */
@@ -77,13 +77,14 @@ is_shared(const Tables *tables, guint layer, guint64 bytes)
 static gboolean
 claim_gradients(Tables *tables, guint layer, guint64 bytes)
 {
-    const RpPlanPromises *promises = tables->verifier->promises;
+    const RpPlanModes *modes = tables->verifier->modes;
     const RpPlanLayer *row = rp_plan_layer(tables->verifier->plan, layer);
-    const guint n = rp_plan_gradient_buffers(promises);
+    const guint n = rp_modes_gradient_buffers(modes);
 
     for (guint i = 0; i < G_N_ELEMENTS(row->gradients); i++) {
-        g_autofree char *what =
-            promises->rounds_apart > 0 ? g_strdup_printf("gradients of round %u", i) : NULL;
+        g_autofree char *what = modes->gradients == RP_GRADIENTS_APART
+                                    ? g_strdup_printf("gradients of round %u", i)
+                                    : NULL;
 
         if (i == 0 && bytes > 0 && is_shared(tables, layer, bytes))
             continue;
@@ -125,7 +126,7 @@ static gboolean
 check_layer(Tables *tables, guint layer)
 {
     RpVerifier *verifier = tables->verifier;
-    const RpPlanPromises *promises = verifier->promises;
+    const RpPlanModes *modes = verifier->modes;
     const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
     const guint64 tied = row->tied_to != RP_NONE ? row->tied_bytes : 0;
     const guint64 parameters = verifier->parameter_bytes[layer] + row->resident_bytes;
@@ -137,15 +138,14 @@ check_layer(Tables *tables, guint layer)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
-    const guint64 element = promises->element_bytes;
+    const guint64 element = verifier->storage->element_bytes;
     const guint64 leaving = rp_verifier_leaving_element(verifier);
     const guint64 n_gradients = gradients / leaving;
     const guint64 tied_gradients = row->tied_gradient_bytes;
     const guint64 own_gradients = n_gradients * element - tied_gradients;
     const guint64 trained = own_gradients;
-    const guint64 share = rp_shard_most(own_gradients / element, promises->servers);
-    const guint64 tied_share =
-        rp_shard_most(n_gradients - own_gradients / element, promises->servers);
+    const guint64 share = rp_shard_most(own_gradients / element, modes->servers);
+    const guint64 tied_share = rp_shard_most(n_gradients - own_gradients / element, modes->servers);
 
     if ((tied_gradients > 0 &&
          (tied_gradients != tied || tied_gradients > n_gradients * element ||
@@ -154,7 +154,7 @@ check_layer(Tables *tables, guint layer)
         own_gradients > own)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "gradients of layer %u are not those of its weights", layer);
-    if (row->early && (!promises->early_steps || trained == 0))
+    if (row->early && (modes->step != RP_STEP_EARLY || trained == 0))
         return rp_verifier_fail(
             verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
             "weights of layer %u are to be written by an early step, and are not", layer);
@@ -164,16 +164,17 @@ check_layer(Tables *tables, guint layer)
            claim_of_layer(tables, layer, row->weights[0], RP_BUFFER_PARAMETERS, trained,
                           "weights") &&
            claim_of_layer(tables, layer, row->weights[1], RP_BUFFER_PARAMETERS,
-                          promises->double_weights ? trained : 0, "second weights") &&
+                          rp_modes_versions(modes) == 2 ? trained : 0, "second weights") &&
            claim_gradients(tables, layer,
-                           n_gradients * (promises->wide_gradients ? FP32_BYTES : element)) &&
+                           n_gradients * (rp_modes_sum(modes) ? FP32_BYTES : element)) &&
            claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          rp_optimizer_state_bytes(promises->form, share), "optimizer state") &&
+                          rp_optimizer_state_bytes(verifier->storage->form, share),
+                          "optimizer state") &&
            claim_of_layer(tables, layer, row->reduced, RP_BUFFER_GRADIENTS,
-                          promises->servers > 1 ? (share + tied_share) * FP32_BYTES : 0,
+                          modes->servers > 1 ? (share + tied_share) * FP32_BYTES : 0,
                           "gradients of all servers") &&
            claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
-                          promises->gradient_copies ? n_gradients * FP32_BYTES : 0,
+                          modes->copies == RP_COPIES_BLOCKING ? n_gradients * FP32_BYTES : 0,
                           "copied gradients");
 }
 
@@ -182,7 +183,7 @@ static gboolean
 check_slot_layers(Tables *tables, guint device)
 {
     RpVerifier *verifier = tables->verifier;
-    const gboolean layerwise = verifier->promises->layerwise;
+    const gboolean layerwise = verifier->modes->weights == RP_WEIGHTS_PER_LAYER;
     guint64 end[2] = {0, 0}; /* end of parameters, and of leaving gradients; 0: not begun */
 
     for (guint l = 0; l < verifier->n_layers; l++) {
@@ -223,7 +224,7 @@ check_exchange(Tables *tables)
     const RpVerifier *verifier = tables->verifier;
     const guint64 leaving = rp_verifier_leaving_element(verifier);
     const guint gpus = rp_plan_gpus(verifier->plan);
-    const gboolean several = verifier->promises->servers > 1;
+    const gboolean several = verifier->modes->servers > 1;
     const RpPlanExchange exchange = rp_plan_exchange(verifier->plan);
     guint64 blocks = 0, largest = 0;
 
@@ -231,8 +232,8 @@ check_exchange(Tables *tables)
         const RpPlanLayer *row = rp_plan_layer(verifier->plan, l);
         const guint64 n = verifier->gradient_bytes[l] / leaving;
 
-        blocks += rp_shard_blocks(n - row->tied_gradient_bytes / verifier->promises->element_bytes);
-        largest = MAX(largest, n * verifier->promises->element_bytes);
+        blocks += rp_shard_blocks(n - row->tied_gradient_bytes / verifier->storage->element_bytes);
+        largest = MAX(largest, n * verifier->storage->element_bytes);
     }
     return claim(tables, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
                  several ? blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES : 0,
@@ -254,7 +255,7 @@ check_rest(Tables *tables)
             return FALSE;
     for (guint g = 0; g < gpus; g++)
         if (!claim(tables, rp_plan_constants(verifier->plan, g), g, RP_BUFFER_WORKSPACE,
-                   verifier->promises->constant_bytes, g_strdup_printf("constants of gpu %u", g)) ||
+                   verifier->storage->constant_bytes, g_strdup_printf("constants of gpu %u", g)) ||
             !check_slot_layers(tables, g))
             return FALSE;
     return check_exchange(tables);
@@ -321,7 +322,7 @@ rp_verify_tables(RpVerifier *verifier)
 
     if (!verifier->full || verifier->n_claimed == n)
         return TRUE;
-    if (verifier->promises->element_bytes == 0)
+    if (verifier->storage->element_bytes == 0)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "weights of no bytes");
     tables.owner = g_new0(char *, (gsize)n + 1);

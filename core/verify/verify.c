@@ -27,9 +27,9 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
             ((part->backward || part->weights) && !stage->runs_backward))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "the stage does not run in this direction");
-        if (!verifier->promises->forward_only &&
-            (stage->bound || verifier->promises->slices <= 1) && stage->runs_forward &&
-            stage->runs_backward && stage->bound == (task->kind == RP_TASK_FUSED))
+        if (!verifier->evaluates && (stage->bound || verifier->modes->slices <= 1) &&
+            stage->runs_forward && stage->runs_backward &&
+            stage->bound == (task->kind == RP_TASK_FUSED))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                     "forward and backward are one action in the fused stage, and "
                                     "two in a bound one");
@@ -44,7 +44,7 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
                                     "round %u is not that of the micro-batch", task->round);
     }
     if (rp_task_is_piece(task) &&
-        (!verifier->promises->layerwise || task->first_step >= task->end_step ||
+        (verifier->modes->weights != RP_WEIGHTS_PER_LAYER || task->first_step >= task->end_step ||
          task->end_step > 2 * rp_plan_stage(verifier->plan, task->stage)->layers.count))
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
                                 "a piece of an action that has none, or not such a one");
@@ -58,7 +58,7 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 static gboolean
 check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
-    const RpPlanPromises *promises = verifier->promises;
+    const RpPlanModes *modes = verifier->modes;
     const guint summed = rp_verifier_n_summed(verifier, task);
 
     if (task->stage >= verifier->n_stages || task->round >= verifier->rounds)
@@ -68,7 +68,7 @@ check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     const RpChunks *chunks =
         task->kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients;
     if (task->kind == RP_TASK_EXPAND)
-        return (promises->packed && stage->parameter_bytes > 0) ||
+        return (rp_modes_pack(modes) && stage->parameter_bytes > 0) ||
                rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "nothing of the stage is packed");
     if (task->kind == RP_TASK_GRADIENT_ACCUMULATE)
@@ -95,7 +95,7 @@ check_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
         rp_plan_resident(verifier->plan, device, task->layer) == RP_NONE)
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "a layer that does not exist, or does not stay on the device");
-    if (task->iteration != verifier->promises->first_iteration)
+    if (task->iteration != rp_plan_first_iteration(verifier->plan))
         return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "weights that stay are uploaded after the first iteration");
     const guint64 bytes = rp_plan_layer(verifier->plan, task->layer)->resident_bytes;
@@ -113,7 +113,7 @@ is_used(const RpVerifier *verifier, const RpTask *task)
 {
     const guint32 *forward = verifier->forward_of, *backward = verifier->backward_of;
     const guint32 layer = task->layer;
-    const gboolean trains = !verifier->promises->forward_only;
+    const gboolean trains = !verifier->evaluates;
 
     if (layer >= verifier->n_layers || task->micro_batch >= verifier->micro_batches)
         return FALSE;
@@ -196,7 +196,7 @@ check_fields(RpVerifier *verifier)
                                     rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS,
                                     RP_NO_TASK, i, "this kind of task cannot stand on the %s lane",
                                     rp_lane_name(rp_plan_lane_kind(verifier->plan, task->lane)));
-        if (verifier->promises->forward_only && !runs_forward((RpTaskKind)task->kind))
+        if (verifier->evaluates && !runs_forward((RpTaskKind)task->kind))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
                                     "a plan that only runs forward has no such task");
         if (rp_task_is_compute(task) ? !check_action_fields(verifier, i, task)
@@ -225,7 +225,7 @@ check_iterations(RpVerifier *verifier)
                                 "%u tasks cannot be iterations %u to %u", verifier->n_tasks, low,
                                 high);
     if (verifier->whole)
-        verifier->complete_from = verifier->promises->first_iteration;
+        verifier->complete_from = rp_plan_first_iteration(verifier->plan);
     else
         verifier->complete_from = first_action == G_MAXUINT32 ? G_MAXUINT32 : first_action + 1;
     if (verifier->full && (guint64)verifier->micro_batches * verifier->n_layers > G_MAXUINT32)
@@ -289,14 +289,16 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
     RpVerifier verifier = {
         .rank = RP_NO_RANK,
         .plan = plan,
-        .promises = rp_plan_promises(plan),
+        .modes = rp_plan_modes(plan),
+        .storage = rp_plan_storage(plan),
+        .evaluates = rp_plan_evaluates(plan),
         .violation = violation,
         .clock_bytes = clock_bytes,
         .first_id = rp_plan_first_id(plan),
         .n_stages = rp_plan_n_stages(plan),
         .n_layers = rp_plan_n_layers(plan),
         .micro_batches = rp_plan_micro_batches(plan),
-        .rounds = rp_plan_promises(plan)->rounds,
+        .rounds = rp_plan_rounds(plan),
         .full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL,
         .whole = rp_plan_first_id(plan) == 0,
     };

@@ -167,42 +167,42 @@ RpHostState *
 rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOptions *options,
                   GError **error)
 {
-    const RpPlanPromises *promises = rp_plan_promises(plan);
+    const RpPlanModes *modes = rp_plan_modes(plan);
     const RpDtype dtype = rp_network_options(network)->dtype;
     g_autoptr(RpHostState) host_state = g_new0(RpHostState, 1);
 
     g_mutex_init(&host_state->overflow_lock); /* or rp_host_state_free() may not be called */
-    g_return_val_if_fail(promises->gated || rp_update_steps_at_once(options), NULL);
-    host_state->gated = promises->gated;
-    host_state->early = promises->early_steps;
+    g_return_val_if_fail(rp_modes_wait_for_norm(modes) || rp_update_steps_at_once(options), NULL);
+    host_state->gated = rp_modes_wait_for_norm(modes);
+    host_state->early = modes->step == RP_STEP_EARLY;
     host_state->n_decisions = rp_plan_n_decisions(plan);
     for (guint i = 0; i < host_state->n_decisions; i++)
         host_state->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
     host_state->network = network;
     host_state->options = *options;
-    host_state->options.adamw.form = promises->form;
+    host_state->options.adamw.form = rp_plan_storage(plan)->form;
     host_state->dtype = dtype;
     host_state->element_bytes = rp_dtype_size(dtype);
-    host_state->gradient_dtype = promises->wide_gradients ? RP_DTYPE_FP32 : host_state->dtype;
+    host_state->gradient_dtype = rp_modes_sum(modes) ? RP_DTYPE_FP32 : host_state->dtype;
     host_state->gradient_bytes = rp_dtype_size(host_state->gradient_dtype);
-    host_state->n_gradients = rp_plan_gradient_buffers(promises);
-    host_state->async = promises->async;
-    host_state->n_versions = promises->double_weights ? 2 : 1;
+    host_state->n_gradients = rp_modes_gradient_buffers(modes);
+    host_state->async = modes->staleness > 0;
+    host_state->n_versions = rp_modes_versions(modes) == 2 ? 2 : 1;
     host_state->n_layers = rp_network_n_layers(network);
     host_state->layers = g_new0(RpHostStateLayer, host_state->n_layers);
-    host_state->rounds = promises->rounds;
+    host_state->rounds = modes->rounds;
     host_state->added = g_new0(const void *, host_state->rounds);
     host_state->n_stages = rp_plan_n_stages(plan);
     host_state->stages = g_new(RpInterval, host_state->n_stages);
     for (guint s = 0; s < host_state->n_stages; s++)
         host_state->stages[s] = rp_plan_stage(plan, s)->layers;
-    g_return_val_if_fail(rp_host_state_servers(host_state) == MAX(1, promises->servers), NULL);
+    g_return_val_if_fail(rp_host_state_servers(host_state) == MAX(1, modes->servers), NULL);
     host_state->squares_place = place_of(plan, rp_plan_exchange(plan).squares);
     host_state->space_place = place_of(plan, rp_plan_exchange(plan).space);
     divide(host_state);
     if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
         return NULL;
-    if (promises->wide_gradients && !promises->kept_sums &&
+    if (rp_modes_sum(modes) && modes->gradients != RP_GRADIENTS_KEPT &&
         !start_pool(options, &host_state->accumulate_pool, error))
         return NULL;
     if (rp_host_state_servers(host_state) > 1 &&

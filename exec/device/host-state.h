@@ -73,7 +73,7 @@ typedef struct {
 
 typedef struct _RpHostState RpHostState;
 
-/* @network, @plan: borrowed. The plan's layer table, promises and host buffers are read here and
+/* @network, @plan: borrowed. The plan's layer table, modes and host buffers are read here and
  * not later. Errors: RP_HOST_STATE_ERROR_PLAN, RP_OPTIMIZER_ERROR_*, RP_POOL_ERROR_* */
 RpHostState *rp_host_state_new(const RpNetwork *network, const RpPlan *plan,
                                const RpUpdateOptions *options,

@@ -51,12 +51,13 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .micro_batches = rp_plan_micro_batches(plan),
         .tokens = (gsize)options->sequences * options->tokens,
         .element_bytes = rp_dtype_size(options->dtype),
-        .leaving_dtype = rp_plan_promises(plan)->kept_sums ? RP_DTYPE_FP32 : options->dtype,
-        .kept_sums = rp_plan_promises(plan)->kept_sums,
-        .device_squares = rp_plan_promises(plan)->kept_sums || rp_plan_promises(plan)->rounds == 1,
-        .rounds = rp_plan_promises(plan)->rounds,
-        .layerwise = rp_plan_promises(plan)->layerwise,
-        .is_packed = rp_plan_promises(plan)->packed,
+        .leaving_dtype =
+            rp_plan_modes(plan)->gradients == RP_GRADIENTS_KEPT ? RP_DTYPE_FP32 : options->dtype,
+        .kept_sums = rp_plan_modes(plan)->gradients == RP_GRADIENTS_KEPT,
+        .device_squares = rp_modes_leave_once(rp_plan_modes(plan)),
+        .rounds = rp_plan_modes(plan)->rounds,
+        .layerwise = rp_plan_modes(plan)->weights == RP_WEIGHTS_PER_LAYER,
+        .is_packed = rp_modes_pack(rp_plan_modes(plan)),
     };
     find_residents(map, plan);
     find_saved(map, plan);

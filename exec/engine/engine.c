@@ -117,9 +117,8 @@ rp_engine_new(RpPlan *plan, RpBackend *backend, const RpEngineOptions *options, 
     engine->gpus = rp_plan_gpus(plan);
     engine->n_lanes = rp_plan_n_lanes(plan);
     engine->n_device_lanes = engine->gpus * RP_LANES_PER_DEVICE;
-    engine->n_workers =
-        engine->gpus * RP_ISSUERS +
-        (rp_plan_promises(plan)->servers > 1 ? RP_HOST_LANES : RP_HOST_LANE_NETWORK);
+    engine->n_workers = engine->gpus * RP_ISSUERS +
+                        (rp_plan_modes(plan)->servers > 1 ? RP_HOST_LANES : RP_HOST_LANE_NETWORK);
     engine->workers = g_new0(RpWorker, engine->n_workers);
     engine->lanes = g_new0(RpBackendLane *, engine->n_device_lanes);
     engine->progress = g_new0(RpCounter, engine->n_lanes);

@@ -98,7 +98,7 @@ rp_trainer_weight_state(const RpTrainer *trainer, guint weight)
 RpStateFormat
 rp_trainer_form(const RpTrainer *trainer)
 {
-    return rp_plan_promises(rp_planner_plan(trainer->planner))->form;
+    return rp_plan_storage(rp_planner_plan(trainer->planner))->form;
 }
 
 static guint8 *

@@ -208,7 +208,7 @@ rp_trainer_is_async(const RpTrainer *trainer)
 guint
 rp_trainer_rounds(const RpTrainer *trainer)
 {
-    return rp_plan_promises(rp_planner_plan(trainer->planner))->rounds * trainer->servers;
+    return rp_plan_rounds(rp_planner_plan(trainer->planner)) * trainer->servers;
 }
 
 guint64

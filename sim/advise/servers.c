@@ -121,7 +121,7 @@ note_step(View *view, const RpPlan *plan, const RpTraceRecord *record, gint64 fr
         .writes = record->kind == RP_TASK_PARAMETER_COPY ||
                   (record->kind == RP_TASK_EARLY_STEP && early) ||
                   (record->kind == RP_TASK_OPTIMIZER_STEP && !early &&
-                   !rp_plan_promises(plan)->parameter_copies),
+                   rp_plan_modes(plan)->copies == RP_COPIES_FUSED),
     };
 
     if (all || record->layer != RP_NONE)
@@ -208,7 +208,7 @@ view_trace(const RpProfile *profile, const RpAdviseRun *run, View *view, GError 
     for (guint i = 0; i <= lag; i++)
         (void)rp_report_iteration_span(trace, window.first + i, &from_ns[i],
                                        i == 0 ? &end_ns : &unused_ns);
-    view->element_bytes = rp_plan_promises(plan)->element_bytes;
+    view->element_bytes = rp_plan_storage(plan)->element_bytes;
     view->layers = g_new0(RpExchangeLayer, profile->n_layers);
     view->steps = g_array_new(FALSE, FALSE, sizeof(RpExchangeStep));
     view->period_ns = rp_report_steady(trace, window.first, window.end).iteration_ns;

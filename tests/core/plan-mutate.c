@@ -43,7 +43,10 @@ rp_plan_draft_new(const RpPlan *plan)
     draft->n_layers = rp_plan_n_layers(plan);
     draft->micro_batches = rp_plan_micro_batches(plan);
     draft->fidelity = rp_plan_fidelity(plan);
-    draft->promises = *rp_plan_promises(plan);
+    draft->modes = *rp_plan_modes(plan);
+    draft->storage = *rp_plan_storage(plan);
+    draft->first_iteration = rp_plan_first_iteration(plan);
+    draft->evaluation = rp_plan_evaluates(plan) ? rp_plan_rounds(plan) : 0;
     draft->stages = g_array_new(FALSE, FALSE, sizeof(RpPlanStage));
     g_array_set_clear_func(draft->stages, clear_stage);
     draft->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
@@ -159,7 +162,10 @@ rp_plan_draft_build(const RpPlanDraft *draft)
     g_autofree RpTaskId *ids = g_new(RpTaskId, draft->tasks->len + 1);
     RpTaskId next = 0;
 
-    rp_plan_set_promises(plan, &draft->promises);
+    rp_plan_set_modes(plan, &draft->modes);
+    rp_plan_set_storage(plan, &draft->storage);
+    rp_plan_set_first_iteration(plan, draft->first_iteration);
+    rp_plan_set_evaluation(plan, draft->evaluation);
     for (guint s = 0; s < draft->stages->len; s++) {
         RpPlanStage stage = copy_stage(rp_plan_draft_stage(draft, s));
 

@@ -22,7 +22,10 @@ typedef struct {
     guint n_layers;
     guint micro_batches;
     RpFidelity fidelity;
-    RpPlanPromises promises;
+    RpPlanModes modes;
+    RpPlanStorage storage;
+    guint32 first_iteration;
+    guint evaluation;
     GArray *stages;  /* RpPlanStage, owning their chunk tables */
     GArray *layers;  /* RpPlanLayer */
     GArray *buffers; /* RpBuffer */

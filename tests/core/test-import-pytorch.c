@@ -402,7 +402,7 @@ rounds_of_a_dispatched_order_are_found_where_slots_move(void **state)
     make_plan(fixture, &unit_cost, 0);
     rp_assert_no_error(fixture->error);
     assert_proved(fixture);
-    assert_int_equal(rp_plan_promises(fixture->plan)->rounds, 2);
+    assert_int_equal(rp_plan_rounds(fixture->plan), 2);
     for (RpTaskId id = 0; id < rp_plan_end_id(fixture->plan); id++) {
         const RpTask *task = rp_plan_task(fixture->plan, id);
         assert_int_equal(task->round, task->micro_batch / 2);

@@ -15,7 +15,7 @@ assert_proved(const RpTestPlan *test, const RpPlan *plan)
                  test->stages, test->micro_batches, violation.message);
 }
 
-/* Every schedule that is trained, with shapes and promises of every kind. */
+/* Every schedule that is trained, with shapes and modes of every kind. */
 static void
 for_each(Check check)
 {

@@ -190,8 +190,8 @@ sums_stay_on_a_device_to_which_their_stage_returns(void **state)
         const guint64 gradients = 10 * RP_MIB; /* resident sums are fp32 */
         assert_int_equal(sum_bytes(plan, RP_TASK_GRADIENT_DOWNLOAD, 1),
                          cases[c].stays ? 2 * gradients : rounds * gradients);
-        assert_true(rp_plan_promises(plan)->wide_gradients);
-        assert_int_equal(rp_plan_promises(plan)->kept_sums, cases[c].stays);
+        assert_true(rp_modes_sum(rp_plan_modes(plan)));
+        assert_int_equal(rp_plan_modes(plan)->gradients == RP_GRADIENTS_KEPT, cases[c].stays);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
                          rp_plan_dispatched_gpu_bytes(profile, partition, FALSE, cases[c].gpus) +
                              (cases[c].stays ? largest_gradients(profile, partition) : 0));
@@ -216,7 +216,7 @@ gradients_of_one_round_are_16_bit(void **state)
     for (guint several = 0; several < 2; several++) {
         options.round = several ? 4 : 8;
         g_autoptr(RpPlan) plan = make(profile, partition, &options, 2);
-        assert_int_equal(rp_plan_promises(plan)->wide_gradients, several);
+        assert_int_equal(rp_modes_sum(rp_plan_modes(plan)), several);
         bytes[several] = rp_plan_category_bytes(plan, 2, RP_BUFFER_GRADIENTS);
         assert_int_equal(rp_plan_category_bytes(plan, 0, RP_BUFFER_GRADIENTS), 3 * RP_MIB);
         assert_int_equal(rp_plan_arena_bytes(plan, 0),
@@ -256,15 +256,14 @@ rounds_are_kept_apart_where_that_takes_no_more_memory(void **state)
         if (!rp_verify_plan(plan, &violation))
             fail_msg("lists %u, %u devices, %u rounds: %s", l, gpus, rounds, violation.message);
         assert_true(rp_plan_arena_bytes(plan, gpus) <= rp_plan_arena_bytes(summed, gpus));
-        if (rp_plan_promises(summed)->kept_sums || rp_plan_promises(plan)->rounds_apart == 0) {
+        if (rp_plan_modes(plan)->gradients != RP_GRADIENTS_APART) {
             assert_int_equal(rp_plan_arena_bytes(plan, gpus), rp_plan_arena_bytes(summed, gpus));
             assert_int_equal(rp_plan_end_id(plan), rp_plan_end_id(summed));
-            n_summed[rounds] += !rp_plan_promises(summed)->kept_sums;
+            n_summed[rounds] += rp_plan_modes(summed)->gradients != RP_GRADIENTS_KEPT;
             continue;
         }
         n_apart[rounds]++;
-        assert_int_equal(rp_plan_promises(plan)->rounds_apart, rounds);
-        assert_false(rp_plan_promises(plan)->wide_gradients);
+        assert_false(rp_modes_sum(rp_plan_modes(plan)));
         assert_int_equal(count_tasks(plan, RP_TASK_GRADIENT_ACCUMULATE), 0);
         assert_int_equal(rp_plan_category_bytes(plan, gpus, RP_BUFFER_STAGING), 0);
         assert_int_equal(rp_plan_category_bytes(plan, gpus, RP_BUFFER_GRADIENTS),

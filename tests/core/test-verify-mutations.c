@@ -139,7 +139,7 @@ may_be_late(const RpPlanDraft *draft, guint from, guint to)
 
     if (draft->fidelity == RP_FIDELITY_FULL)
         return a == RP_TASK_ACTGRAD_UPLOAD && backward;
-    if (draft->promises.early_fused && b == RP_TASK_FUSED)
+    if (draft->modes.published && b == RP_TASK_FUSED)
         return a == RP_TASK_FORWARD;
     return backward && (a == RP_TASK_BACKWARD || a == RP_TASK_INPUT_GRADIENT || a == RP_TASK_FUSED);
 }
@@ -377,7 +377,7 @@ no_task_may_be_dropped(void **state)
                                task->task.kind == RP_TASK_STASH_UPLOAD) &&
                               task->task.layer == 0;
 
-            if (!is_work(draft, i) || (tokens && draft->promises.stash_on_host))
+            if (!is_work(draft, i) || (tokens && !rp_plan_draft_stage(draft, 0)->bound))
                 continue;
             task->dropped = TRUE;
             assert_refused(draft, &plans[p], MIN(i, draft->tasks->len - 2), "a task dropped");
@@ -436,8 +436,8 @@ no_task_may_work_on_something_else(void **state)
                 assert_refused(draft, &plans[p], i, "another stage");
             }
             *task = before;
-            if ((chunked || sums) && draft->promises.rounds > 1) {
-                task->round = (guint16)((task->round + 1) % draft->promises.rounds);
+            if ((chunked || sums) && draft->modes.rounds > 1) {
+                task->round = (guint16)((task->round + 1) % draft->modes.rounds);
                 assert_refused(draft, &plans[p], i, "another round");
             }
             *task = before;

@@ -541,9 +541,15 @@ send_a_kept_round(RpPlanDraft *draft)
 }
 
 static void
-round_in_between(RpPlanDraft *draft)
+call_rounds_one(RpPlanDraft *draft)
 {
-    draft->promises.wide_gradients = FALSE;
+    draft->modes.gradients = RP_GRADIENTS_ONE_ROUND;
+}
+
+static void
+step_early(RpPlanDraft *draft)
+{
+    draft->modes.step = RP_STEP_EARLY;
 }
 
 /* A backward stage's last round is added to those of the fused stage, on another device. */
@@ -886,15 +892,9 @@ exchange_rounds(RpPlanDraft *draft)
 }
 
 static void
-keep_more_apart_than_there_are(RpPlanDraft *draft)
-{
-    draft->promises.rounds_apart++;
-}
-
-static void
 keep_a_sum_apart(RpPlanDraft *draft)
 {
-    draft->promises.wide_gradients = TRUE;
+    draft->modes.gradients = RP_GRADIENTS_SUMMED;
 }
 
 static void
@@ -1062,10 +1062,12 @@ static const Mutation mutations[] = {
      forget_kept_rounds},
     {"a round that leaves and stays", KEPT(4), RP_TASK_FUSED, RP_TASK_GRADIENT_DOWNLOAD,
      RP_RULE_TRANSFERS, send_a_kept_round},
-    {"rounds that stay and are rounded", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
-     round_in_between},
-    {"rounds that leave and are rounded", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
-     RP_RULE_TRANSFERS, round_in_between},
+    {"rounds that stay, called one", KEPT(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
+     call_rounds_one},
+    {"rounds that leave, called one", FUSED(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
+     call_rounds_one},
+    {"asynchronous early steps", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
+     RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER, step_early},
     {"a round added to those of another stage", KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
      RP_RULE_ARENA, add_to_rounds_of_another_stage},
     {"a step without one of the rounds", APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
@@ -1076,8 +1078,6 @@ static const Mutation mutations[] = {
      RP_TASK_OPTIMIZER_STEP, RP_RULE_BUFFERS, send_home_over_another_round},
     {"rounds in each other's places", APART, RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD,
      RP_RULE_OPERANDS, exchange_rounds},
-    {"more rounds apart than there are", APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
-     keep_more_apart_than_there_are},
     {"a sum that is kept apart", APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
      keep_a_sum_apart},
     {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,

@@ -206,8 +206,9 @@ static RpPlan *
 one_layer_plan(gboolean step_waits)
 {
     RpPlan *plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
-    RpPlanPromises promises = {
-        .rounds = 1, .resident_weights = TRUE, .schedule = "by hand", .element_bytes = 2};
+    const RpPlanModes modes = {
+        .weights = RP_WEIGHTS_PER_ITERATION, .rounds = 1, .slices = 1, .servers = 1};
+    const RpPlanStorage storage = {.element_bytes = 2};
     const RpPlanLayer layer = {.frozen = RP_NONE,
                                .weights = {HOME, RP_NONE},
                                .gradients = {GRADIENTS, RP_NONE, RP_NONE, RP_NONE},
@@ -236,7 +237,8 @@ one_layer_plan(gboolean step_waits)
         chunks[i]->chunk_bytes = g_memdup2(&segment.bytes, sizeof segment.bytes);
         chunks[i]->segments = g_memdup2(&segment, sizeof segment);
     }
-    rp_plan_set_promises(plan, &promises);
+    rp_plan_set_modes(plan, &modes);
+    rp_plan_set_storage(plan, &storage);
     rp_plan_add_stage(plan, &stage);
     for (guint i = 0; i < G_N_ELEMENTS(arenas); i++) {
         RpBuffer buffer = {.arena = arenas[i],

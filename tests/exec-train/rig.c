@@ -387,7 +387,7 @@ rig_scale(const Rig *rig, guint64 iteration)
     const RpBackendAccess access = {.offset = buffer->offset, .bytes = buffer->bytes};
 
     return rp_host_state_scale(rig->host_state, iteration,
-                               rp_plan_promises(rig->plan)->gated ? &access : NULL);
+                               rp_modes_wait_for_norm(rp_plan_modes(rig->plan)) ? &access : NULL);
 }
 
 GArray *
@@ -408,7 +408,7 @@ rig_poison(Rig *rig, guint layer, RpWeightKind kind, float value)
     const guint64 offset = rp_network_layout(rig->network, layer)->place[kind].byte;
     guint64 run;
 
-    for (guint v = 0; v < (rp_plan_promises(rig->plan)->double_weights ? 2 : 1); v++)
+    for (guint v = 0; v < (rp_modes_versions(rp_plan_modes(rig->plan)) == 2 ? 2 : 1); v++)
         rp_dtype_from_float(rig->options.dtype, &value,
                             rp_host_state_weights(rig->host_state, layer, v, offset, &run), 1);
 }

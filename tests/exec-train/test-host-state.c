@@ -310,7 +310,7 @@ assert_equals_serial(Fixture *f)
 static void
 assert_versions(Fixture *f, guint newest)
 {
-    const gboolean twice = rp_plan_promises(f->rig.plan)->double_weights;
+    const gboolean twice = rp_modes_versions(rp_plan_modes(f->rig.plan)) == 2;
 
     for (guint l = 0; l < RIG_LAYERS; l++) {
         const RpOptimizerState state = rp_optimizer_layer_state(f->serial.layers[l]);
@@ -338,7 +338,7 @@ updates_as_a_serial_program_in_every_mode(void **state)
             .warmup = 2,
         };
         run_both(f, &options, 4);
-        assert_int_equal(rp_plan_promises(f->rig.plan)->gated, (mode & 12) != 8);
+        assert_int_equal(rp_modes_wait_for_norm(rp_plan_modes(f->rig.plan)), (mode & 12) != 8);
         assert_equals_serial(f);
         assert_versions(f, 1);
     }

@@ -312,7 +312,7 @@ begin_what_needs_no_engine(Naive *naive)
                 continue;
             task->state = LATENCY;
             task->due_ns = naive->now_ns + naive->machine->links.network_latency_ns *
-                                               (rp_plan_promises(naive->plan)->servers - 1);
+                                               (rp_plan_modes(naive->plan)->servers - 1);
             naive->times[i].start_ns = naive->now_ns;
         } else if (is_host_work(naive, plan_task)) {
             if (ready_ns > naive->now_ns)

@@ -25,8 +25,8 @@ trained_of(const RpPlanJob *job, guint layer)
 {
     const RpLayer *of = &job->profile->layers[layer];
 
-    return (Trained){rp_layer_own_gradient_bytes(of) / job->promises->element_bytes,
-                     of->tied_gradient_bytes / job->promises->element_bytes};
+    return (Trained){rp_layer_own_gradient_bytes(of) / job->storage->element_bytes,
+                     of->tied_gradient_bytes / job->storage->element_bytes};
 }
 
 /* Bytes that the busiest server sends or receives when @n parameters are divided: shares are whole
@@ -34,9 +34,9 @@ trained_of(const RpPlanJob *job, guint layer)
 static guint64
 payload(const RpPlanJob *job, guint64 n)
 {
-    const guint servers = job->promises->servers;
+    const guint servers = job->modes->servers;
 
-    return rp_shard_most(n, servers) * (servers - 1) * job->promises->element_bytes;
+    return rp_shard_most(n, servers) * (servers - 1) * job->storage->element_bytes;
 }
 
 /* Layers in stages of which one leaves each device, and one more: these have buffers of their own. */
@@ -62,7 +62,7 @@ rp_exchange_shared_gradients(const RpPlanJob *job, guint layer)
     const RpPlanOptions *options = &job->options;
     const RpLayer *layers = job->profile->layers;
 
-    if (job->promises->servers <= 1 || options->async || job->promises->kept_sums ||
+    if (job->modes->servers <= 1 || options->async || job->modes->gradients == RP_GRADIENTS_KEPT ||
         job->departures > 1 || !job->partition->dispatched || options->replicas > 1 ||
         options->dispatch != RP_DISPATCH_ROTATION)
         return RP_NONE;
@@ -77,7 +77,7 @@ rp_exchange_shared_gradients(const RpPlanJob *job, guint layer)
 guint32
 rp_exchange_lay_out_layer(const RpPlanJob *job, guint layer)
 {
-    const guint servers = job->promises->servers;
+    const guint servers = job->modes->servers;
     const Trained trained = trained_of(job, layer);
     const guint64 most = rp_shard_most(trained.own, servers) + rp_shard_most(trained.tied, servers);
 
@@ -93,7 +93,7 @@ rp_exchange_lay_out(const RpPlanJob *job)
     RpPlanExchange exchange;
     guint64 blocks = 0, largest = 0;
 
-    if (job->promises->servers <= 1)
+    if (job->modes->servers <= 1)
         return;
     for (guint l = 0; l < job->profile->n_layers; l++) {
         blocks += rp_shard_blocks(trained_of(job, l).own);
@@ -120,13 +120,13 @@ rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
     const RpPlanLayer *place = rp_plan_layer(job->plan, layer);
     const Trained trained = trained_of(job, layer);
 
-    if (job->promises->servers <= 1 || !is_trained(job, layer))
+    if (job->modes->servers <= 1 || !is_trained(job, layer))
         return;
     /* rounds that stand apart are sent apart: R servers' of k rounds have the bits of R k rounds of one */
     begin_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
         (payload(job, trained.own) + payload(job, trained.tied)) *
-        rp_plan_gradient_buffers(job->promises);
-    for (guint i = 0; i < rp_plan_gradient_buffers(job->promises); i++)
+        rp_modes_gradient_buffers(job->modes);
+    for (guint i = 0; i < rp_modes_gradient_buffers(job->modes); i++)
         rp_builder_read(job->builder, place->gradients[i], RP_ROLE_HOST);
     rp_builder_write(job->builder, place->reduced, RP_ROLE_HOST);
     rp_builder_write(job->builder, rp_plan_exchange(job->plan).space, RP_ROLE_STAGING);
@@ -137,7 +137,7 @@ void
 rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration)
 {
     const RpPlanExchange exchange = rp_plan_exchange(job->plan);
-    const guint servers = job->promises->servers;
+    const guint servers = job->modes->servers;
 
     if (servers <= 1)
         return;
@@ -152,7 +152,7 @@ rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration)
 void
 rp_exchange_append_gather(const RpPlanJob *job, guint layer, guint32 weights, guint32 iteration)
 {
-    if (job->promises->servers <= 1 || weights == RP_NONE)
+    if (job->modes->servers <= 1 || weights == RP_NONE)
         return;
     begin_task(job, RP_TASK_GATHER, layer, iteration)->bytes =
         payload(job, trained_of(job, layer).own);

@@ -73,51 +73,75 @@ trains_layerwise(const RpPlanJob *job)
            job->options.transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1;
 }
 
-static void
-set_promises(RpPlanJob *job)
+static RpWeightPath
+weight_path(const RpPlanJob *job)
 {
     const RpPlanOptions *options = &job->options;
     const RpScheduleOps *schedule = options->schedule;
+    const gboolean packed =
+        options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile);
+
+    if (!schedule->dispatched && !schedule->offloads_weights)
+        return packed ? RP_WEIGHTS_PER_ITERATION_PACKED : RP_WEIGHTS_PER_ITERATION;
+    if (packed)
+        return RP_WEIGHTS_PER_SLOT_PACKED;
+    return trains_layerwise(job) && !options->forward_only ? RP_WEIGHTS_PER_LAYER
+                                                           : RP_WEIGHTS_PER_SLOT;
+}
+
+static RpGradientPath
+gradient_path(const RpPlanJob *job, guint rounds)
+{
+    const RpPlanOptions *options = &job->options;
+
+    if (rounds == 1)
+        return RP_GRADIENTS_ONE_ROUND;
+    if (options->replicas <= 1 && options->dispatch == RP_DISPATCH_ROTATION &&
+        rp_partition_keeps_sums(job->partition, options->gpus))
+        return RP_GRADIENTS_KEPT;
+    return are_apart(job, rounds) ? RP_GRADIENTS_APART : RP_GRADIENTS_SUMMED;
+}
+
+static void
+set_modes(RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+    const gboolean full = options->fidelity == RP_FIDELITY_FULL;
+    const gboolean dispatched = options->schedule->dispatched;
     const gboolean blocking = options->consistency == RP_CONSISTENCY_BLOCKING;
-    const gboolean lean = options->optimizer == RP_OPTIMIZER_LEAN;
-    const guint rounds = job->rounds * (schedule->dispatched ? options->calls : 1);
-    const gboolean kept = rounds > 1 && options->replicas <= 1 &&
-                          options->dispatch == RP_DISPATCH_ROTATION &&
-                          rp_partition_keeps_sums(job->partition, options->gpus);
-    const gboolean apart = !kept && are_apart(job, rounds);
-    const RpPlanPromises promises = {
-        .async = options->async,
-        .early_fused = options->recompute == RP_RECOMPUTE_EARLY &&
-                       options->fused_forward == RP_FUSED_PUBLISHED,
-        .forward_only = options->forward_only,
-        .rounds = options->forward_only ? job->rounds : rounds,
-        .wide_gradients = rounds > 1 && !apart,
-        .kept_sums = kept,
-        .rounds_apart = apart ? rounds : 0,
-        .double_weights = options->async && !lean && !blocking,
-        .resident_weights = !schedule->dispatched && !schedule->offloads_weights,
-        .packed = options->fidelity == RP_FIDELITY_FULL && rp_profile_is_packed(job->profile),
-        .layerwise = trains_layerwise(job) && !options->forward_only,
-        .stash_on_host = schedule->dispatched,
+    const guint rounds = job->rounds * (dispatched ? options->calls : 1);
+    const RpPlanModes modes = {
+        .weights = weight_path(job),
+        .gradients = gradient_path(job, rounds),
+        .step = rp_early_has(job)                    ? RP_STEP_EARLY
+                : options->step_at_once && !blocking ? RP_STEP_AT_ONCE
+                                                     : RP_STEP_AFTER_NORM,
+        .copies = blocking                                  ? RP_COPIES_BLOCKING
+                  : options->optimizer == RP_OPTIMIZER_LEAN ? RP_COPIES_LEAN
+                                                            : RP_COPIES_FUSED,
         .keeps = rp_plan_keeps(options),
-        .schedule = schedule->name,
-        .first_iteration = options->first_iteration,
-        .element_bytes = rp_profile_element_bytes(job->profile),
-        .gradient_copies = blocking,
-        .parameter_copies = blocking || lean,
-        .constant_bytes = options->fidelity == RP_FIDELITY_FULL ? job->profile->constant_bytes : 0,
-        .form = rp_planner_form(job->profile, options),
-        .servers = options->fidelity == RP_FIDELITY_FULL ? MAX(1, options->servers) : 1,
-        .gated = !options->step_at_once || blocking,
+        .published = options->recompute == RP_RECOMPUTE_EARLY &&
+                     options->fused_forward == RP_FUSED_PUBLISHED,
+        .staleness = options->async ? 1 : 0,
+        .rounds = rounds,
         .slices = options->slices,
-        .early_steps = rp_early_has(job),
+        .servers = full ? MAX(1, options->servers) : 1,
+    };
+    const RpPlanStorage storage = {
+        .element_bytes = rp_profile_element_bytes(job->profile),
+        .form = rp_planner_form(job->profile, options),
+        .constant_bytes = full ? job->profile->constant_bytes : 0,
     };
 
-    rp_plan_set_promises(job->plan, &promises);
-    job->promises = rp_plan_promises(job->plan);
-    job->backwards = options->round * (schedule->dispatched ? 1 : options->calls);
-    job->departures = kept ? 1 : rounds;
-    job->staged = job->departures > 1 && !apart;
+    rp_plan_set_modes(job->plan, &modes);
+    rp_plan_set_storage(job->plan, &storage);
+    rp_plan_set_first_iteration(job->plan, options->first_iteration);
+    if (options->forward_only)
+        rp_plan_set_evaluation(job->plan, job->rounds);
+    job->modes = rp_plan_modes(job->plan);
+    job->storage = rp_plan_storage(job->plan);
+    job->backwards = options->round * (dispatched ? 1 : options->calls);
+    job->departures = modes.gradients == RP_GRADIENTS_KEPT ? 1 : rounds;
     job->lone = is_single_slot(job);
 }
 
@@ -126,7 +150,7 @@ static RpChunks
 cut_chunks(const RpPlanJob *job, RpInterval layers, RpChunksOf of, guint n_windows)
 {
     const gboolean whole =
-        job->options.transfers == RP_TRANSFERS_NAIVE || job->promises->resident_weights;
+        job->options.transfers == RP_TRANSFERS_NAIVE || rp_modes_upload_once(job->modes);
 
     if (trains_layerwise(job))
         return rp_chunks_by_layer(job->profile, layers, of, of != RP_CHUNKS_PARAMETERS);
@@ -181,7 +205,7 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
     };
     RpLargest needs = rp_largest_new(profile);
 
-    needs.keeps = job->promises->keeps;
+    needs.keeps = job->modes->keeps;
     rp_largest_note(&needs, profile, job->partition, layers, stage.runs_forward,
                     stage.runs_backward);
     stage.parameter_bytes = needs.parameters[direction];
@@ -198,7 +222,8 @@ add_stage(RpPlanJob *job, RpInterval layers, RpPhase phase)
          * before must be gone, so they have one window less */
         if (stage.gradient_bytes > 0)
             stage.gradients = cut_chunks(
-                job, layers, job->promises->kept_sums ? RP_CHUNKS_SUMS : RP_CHUNKS_GRADIENTS,
+                job, layers,
+                job->modes->gradients == RP_GRADIENTS_KEPT ? RP_CHUNKS_SUMS : RP_CHUNKS_GRADIENTS,
                 MAX(2, windows) - 1);
         find_boundaries(job, &stage);
     }
@@ -252,15 +277,15 @@ choose_residents(RpPlanJob *job)
 
     if (options->resident_limit == 0 || options->fidelity != RP_FIDELITY_FULL ||
         !rp_profile_has_frozen(job->profile) ||
-        (!options->schedule->dispatched &&
-         (!job->promises->resident_weights || job->promises->packed)))
+        (!options->schedule->dispatched && job->modes->weights != RP_WEIGHTS_PER_ITERATION))
         return;
     own_profile(job);
     job->has_residents = TRUE;
     if (!options->schedule->dispatched) /* they are there anyway */
         rp_resident_all(job->own_profile);
     else
-        rp_resident_choose(job->own_profile, job->partition, options, job->promises->kept_sums);
+        rp_resident_choose(job->own_profile, job->partition, options,
+                           job->modes->gradients == RP_GRADIENTS_KEPT);
 }
 
 static void
@@ -314,7 +339,7 @@ rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition *partiti
                             job->options.micro_batches * rp_job_calls(job));
     job->builder = rp_builder_new(job->plan);
     choose_saved(job);
-    set_promises(job);
+    set_modes(job);
     choose_residents(job);
     add_stages(job);
     if (options->forward_only && partition->dispatched) {
@@ -330,7 +355,7 @@ rp_job_set_first_iteration(RpPlanJob *job, guint iteration)
 {
     job->options.first_iteration = iteration;
     job->iteration = iteration;
-    set_promises(job);
+    rp_plan_set_first_iteration(job->plan, iteration);
 }
 
 void
@@ -403,9 +428,9 @@ rp_job_action_times(const RpPlanJob *job, guint device, const RpAction *action, 
 
     *duration_ns = rp_action_time_ns((RpActionKind)action->kind, times,
                                      &all[rp_action_backward_stage(action)]);
-    *lead_ns = rp_job_leads(job, action)                                       ? times->lead_ns
-               : action->kind == RP_ACTION_FUSED && job->promises->early_fused ? times->forward_ns
-                                                                               : 0;
+    *lead_ns = rp_job_leads(job, action)                                  ? times->lead_ns
+               : action->kind == RP_ACTION_FUSED && job->modes->published ? times->forward_ns
+                                                                          : 0;
     slice_times(job, action, times, duration_ns, lead_ns);
 }
 

@@ -15,7 +15,8 @@ typedef struct {
     RpPlanOptions options; /* defaults resolved */
     RpShape shape;         /* the call's: first_gpu */
     RpPlan *plan;
-    const RpPlanPromises *promises; /* the plan's */
+    const RpPlanModes *modes; /* the plan's */
+    const RpPlanStorage *storage;
     RpBuilder *builder;
     GPtrArray *memory;   /* owns all objects of the planner: it lives as long as they do */
     GPtrArray *arrays;   /* GArray, likewise */
@@ -24,7 +25,6 @@ typedef struct {
     guint rounds;          /* in a call */
     guint backwards;       /* micro-batches whose gradients a device sums before they leave */
     guint departures;      /* how often gradients of a stage leave in an iteration */
-    gboolean staged;       /* they leave for a staging buffer: rounds are added up on the host */
     gboolean lone;         /* a device has one slot an iteration at most, and space for one */
     guint32 iteration;     /* the one being appended, or next */
     guint call;            /* number in the iteration, being appended or next */
@@ -47,7 +47,7 @@ GArray *rp_job_array(const RpPlanJob *job, guint element_size);
 /* Begins a task that belongs to @stage and @micro_batch of the call. */
 RpTask *rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 stage,
                           guint32 micro_batch);
-/* early.c: whether there are early steps (RpPlanPromises.early_steps). */
+/* early.c: whether there are early steps (RP_STEP_EARLY). */
 gboolean rp_early_has(const RpPlanJob *job);
 /* Bytes that the host moves for a layer. */
 typedef guint64 (*RpEarlyTime)(const RpPlanJob *job, guint layer);
@@ -113,12 +113,13 @@ rp_job_leads(const RpPlanJob *job, const RpAction *action)
 static inline guint64
 rp_job_leaving_bytes(const RpPlanJob *job, guint64 bytes)
 {
-    return job->promises->kept_sums ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
+    return job->modes->gradients == RP_GRADIENTS_KEPT ? rp_profile_sum_bytes(job->profile, bytes)
+                                                      : bytes;
 }
 
 /* Bytes of one gradient buffer on the host; @bytes: in the network's storage. */
 static inline guint64
 rp_job_host_bytes(const RpPlanJob *job, guint64 bytes)
 {
-    return job->promises->wide_gradients ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
+    return rp_modes_sum(job->modes) ? rp_profile_sum_bytes(job->profile, bytes) : bytes;
 }

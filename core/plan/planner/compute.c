@@ -122,7 +122,7 @@ append(gpointer data, guint device, const RpAction *action)
         wait_for(
             self, device,
             rp_interleave_tasks(self->interleave, action->stage - 1, action->micro_batch).forward,
-            action->kind == RP_ACTION_FUSED && job->promises->early_fused ? 1 : 0);
+            action->kind == RP_ACTION_FUSED && job->modes->published ? 1 : 0);
         wait_for_weights(self, action->stage);
     }
     if (products->input_gradient && !fused) { /* bound: its F stands before it in its lane */

@@ -42,7 +42,7 @@ left_ns(const RpPlanJob *job, guint layer)
     double left = 0;
     guint stage = 0;
 
-    if (job->promises->layerwise) {
+    if (job->modes->weights == RP_WEIGHTS_PER_LAYER) {
         for (guint l = 0; l < layer; l++)
             left += (double)job->profile->layers[l].backward_ns;
         return left;

@@ -122,7 +122,7 @@ prepare(const Full *self, const RpAction *action, RpPart *forward, RpPart *backw
     const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
     const RpInterval *layers = &backward->at->layers;
     const gboolean fused = action->kind == RP_ACTION_FUSED;
-    const gboolean keeps = self->job->promises->keeps;
+    const gboolean keeps = self->job->modes->keeps;
 
     if (makes->output) {
         rp_placement_take_input(self->placement, forward);
@@ -159,7 +159,8 @@ access_sum(const Full *self, const RpPart *part)
 {
     const RpPlanJob *job = self->job;
     const guint left = self->backwards_left[part->stage];
-    const gboolean adds = job->promises->kept_sums && rp_job_round(job, part->micro_batch) > 0;
+    const gboolean adds =
+        job->modes->gradients == RP_GRADIENTS_KEPT && rp_job_round(job, part->micro_batch) > 0;
 
     if (part->at->gradient_bytes == 0)
         return;
@@ -225,7 +226,7 @@ append_piece(const Full *self, const RpAction *action, const RpPart *part, guint
                           RP_ROLE_SUM, 0);
     if (left == 1)
         rp_placement_leave_layers(self->placement, part->device, down);
-    if (first <= n && end > n && job->promises->gated)
+    if (first <= n && end > n && rp_modes_wait_for_norm(job->modes))
         rp_builder_read(builder, rp_plan_decision(job->plan, job->iteration), RP_ROLE_DECISION);
     return rp_builder_end(builder);
 }
@@ -274,9 +275,9 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
 
     rp_job_begin_action(job, forward->device, action);
     rp_builder_read(builder, rp_placement_parameters(self->placement, forward), RP_ROLE_PARAMETERS);
-    if (!job->promises->packed) /* else expanded */
+    if (!rp_modes_pack(job->modes)) /* else expanded */
         rp_placement_read_resident(self->placement, forward);
-    if (!job->promises->packed && backward->stage != forward->stage)
+    if (!rp_modes_pack(job->modes) && backward->stage != forward->stage)
         rp_placement_read_resident(self->placement, backward);
     rp_builder_write(builder, rp_placement_workspace(self->placement, forward), RP_ROLE_WORKSPACE);
     if (backward->stage != forward->stage)
@@ -289,7 +290,7 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     } else {
         access_operands(self, forward, RP_ACCESS_WRITE, 0);
         access_operands(self, backward,
-                        !job->promises->keeps    ? RP_ACCESS_WRITE
+                        !job->modes->keeps       ? RP_ACCESS_WRITE
                         : makes->weight_gradient ? RP_ACCESS_READ
                                                  : RP_ACCESS_READ | RP_ACCESS_WRITE,
                         rp_job_leads(job, action) ? 1 : 0);
@@ -299,7 +300,7 @@ append_compute(const Full *self, const RpAction *action, const RpPart *forward,
     if (makes->weight_gradient)
         access_sum(self, backward);
     /* the head makes the loss, scaled as the newest decision has it */
-    if (makes->input_gradient && job->promises->gated &&
+    if (makes->input_gradient && rp_modes_wait_for_norm(job->modes) &&
         layers->first + layers->count == job->profile->n_layers)
         rp_builder_read(builder, rp_plan_decision(job->plan, job->iteration), RP_ROLE_DECISION);
     return rp_builder_end(builder);
@@ -311,11 +312,11 @@ count_gradient(Full *self, const RpPart *part)
     if (--self->backwards_left[part->stage] > 0)
         return;
     self->backwards_left[part->stage] = self->job->backwards;
-    if (self->job->promises->layerwise)
+    if (self->job->modes->weights == RP_WEIGHTS_PER_LAYER)
         return; /* they have left, layer by layer */
     rp_gradients_leave(self->gradients, part->device, part->stage,
                        rp_job_round(self->job, part->micro_batch));
-    if (self->job->promises->resident_weights)
+    if (rp_modes_upload_once(self->job->modes))
         rp_gradients_send(self->gradients, part->device, TRUE);
 }
 
@@ -350,8 +351,9 @@ append(gpointer data, guint device, const RpAction *action)
     RpTaskId id;
 
     prepare(self, action, &forward, &backward);
-    id = self->job->promises->layerwise ? append_pieces(self, action, &forward, turns)
-                                        : append_compute(self, action, &forward, &backward);
+    id = self->job->modes->weights == RP_WEIGHTS_PER_LAYER
+             ? append_pieces(self, action, &forward, turns)
+             : append_compute(self, action, &forward, &backward);
     /* boundaries inside the stage are for backwards */
     for (guint i = 0; i < (self->job->options.forward_only ? MIN(1, forward.at->n_boundaries)
                                                            : forward.at->n_boundaries);
@@ -371,12 +373,13 @@ static void
 end_iteration(gpointer data)
 {
     Full *self = data;
-    const RpPlanPromises *promises = self->job->promises;
+    const RpPlanModes *modes = self->job->modes;
 
     rp_placement_upload_all_resident(self->placement);
-    if (promises->forward_only)
+    if (self->job->options.forward_only)
         return;
-    rp_gradients_send_all(self->gradients, promises->async && !promises->gradient_copies);
+    rp_gradients_send_all(self->gradients,
+                          modes->staleness > 0 && modes->copies != RP_COPIES_BLOCKING);
     rp_protocol_end_iteration(self->protocol);
 }
 
@@ -391,8 +394,8 @@ finish(gpointer data)
 {
     Full *self = data;
 
-    if (self->job->iteration == self->job->promises->first_iteration ||
-        self->job->promises->forward_only)
+    if (self->job->iteration == rp_plan_first_iteration(self->job->plan) ||
+        self->job->options.forward_only)
         return;
     flush(self);
     rp_protocol_finish(self->protocol);

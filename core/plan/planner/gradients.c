@@ -118,8 +118,8 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     const Leaving *leaving = &self->leaving[g];
     const RpDevice *device = &self->placement->devices[g];
     const RpChunks *chunks = &rp_plan_stage(job->plan, leaving->stage)->gradients;
-    const gboolean home = !job->staged;
-    const guint apart = job->promises->rounds_apart > 0 ? leaving->round : 0;
+    const gboolean home = job->modes->gradients != RP_GRADIENTS_SUMMED;
+    const guint apart = job->modes->gradients == RP_GRADIENTS_APART ? leaving->round : 0;
     guint32 last_layer = RP_NONE;
     RpTask *task;
 
@@ -133,7 +133,7 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     if (job->options.transfers == RP_TRANSFERS_WINDOWS)
         rp_builder_wait_lane(job->builder, rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_DOWN));
     rp_builder_read(job->builder,
-                    job->promises->layerwise
+                    job->modes->weights == RP_WEIGHTS_PER_LAYER
                         ? rp_plan_slot_layer(job->plan, g, layer_of_chunk(chunks, chunk)).leaving
                         : device->leaving,
                     RP_ROLE_LEAVING);
@@ -186,7 +186,8 @@ rp_gradients_send(RpGradients *self, guint g, gboolean all)
         return;
     const RpChunks *chunks = &rp_plan_stage(self->job->plan, stage)->gradients;
     const guint n_chunks = chunks->n_chunks;
-    const gboolean one_by_one = self->job->promises->layerwise && !self->job->staged;
+    const gboolean one_by_one = self->job->modes->weights == RP_WEIGHTS_PER_LAYER &&
+                                self->job->modes->gradients != RP_GRADIENTS_SUMMED;
 
     do {
         append_chunk(self, g, leaving->chunk++);
@@ -196,7 +197,7 @@ rp_gradients_send(RpGradients *self, guint g, gboolean all)
     } while (all && leaving->chunk < n_chunks);
     if (leaving->chunk < n_chunks)
         return;
-    if (self->job->staged) {
+    if (self->job->modes->gradients == RP_GRADIENTS_SUMMED) {
         const Summand summand = {.stage = stage,
                                  .iteration = iteration,
                                  .round = leaving->round,
@@ -225,7 +226,7 @@ rp_gradients_leave(RpGradients *self, guint g, guint32 stage, guint32 round)
 
     if (rp_plan_stage(job->plan, stage)->gradients.n_chunks == 0)
         return;
-    if (job->promises->kept_sums && round + 1 < job->promises->rounds)
+    if (job->modes->gradients == RP_GRADIENTS_KEPT && round + 1 < job->modes->rounds)
         return; /* the next round is added to them */
     rp_gradients_send(self, g, TRUE);
     /* gradients of an iteration overwrite those of the one before: its steps must stand first */

@@ -28,11 +28,10 @@ lay_out_gradients_home(const RpPlanJob *job, guint l, guint32 *buffers)
     const guint64 bytes = rp_job_host_bytes(job, job->profile->layers[l].gradient_bytes);
 
     for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
-        buffers[i] =
-            shared != RP_NONE
-                ? rp_plan_layer(job->plan, shared)->gradients[i]
-                : rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_GRADIENTS,
-                                    i < rp_plan_gradient_buffers(job->promises) ? bytes : 0);
+        buffers[i] = shared != RP_NONE
+                         ? rp_plan_layer(job->plan, shared)->gradients[i]
+                         : rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_GRADIENTS,
+                                             i < rp_modes_gradient_buffers(job->modes) ? bytes : 0);
 }
 
 static void
@@ -40,7 +39,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
 {
     const guint32 host = job->shape.gpus;
     const RpLayer *layer = &job->profile->layers[l];
-    const guint64 element = job->promises->element_bytes;
+    const guint64 element = job->storage->element_bytes;
     /* a tied matrix lives with the layer that it is tied to; its gradient is downloaded here */
     const guint64 own = rp_layer_host_bytes(layer) - layer->tied_bytes;
     const guint64 own_gradients = rp_layer_own_gradient_bytes(layer);
@@ -58,16 +57,18 @@ lay_out_layer(const RpPlanJob *job, guint l)
 
     place.frozen = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS, own - trained);
     for (guint i = 0; i < 2; i++)
-        place.weights[i] = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS,
-                                             i == 0 || job->promises->double_weights ? trained : 0);
+        place.weights[i] =
+            rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS,
+                              i == 0 || rp_modes_versions(job->modes) == 2 ? trained : 0);
     lay_out_gradients_home(job, l, place.gradients);
     place.optimizer = rp_job_add_buffer(
         job, host, RP_BUFFER_OPTIMIZER,
-        rp_optimizer_state_bytes(job->promises->form,
-                                 rp_shard_most(own_gradients / element, job->promises->servers)));
-    place.copied = rp_job_add_buffer(
-        job, host, RP_BUFFER_OPTIMIZER,
-        job->promises->gradient_copies ? layer->gradient_bytes / element * FP32_BYTES : 0);
+        rp_optimizer_state_bytes(job->storage->form,
+                                 rp_shard_most(own_gradients / element, job->modes->servers)));
+    place.copied = rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
+                                     job->modes->copies == RP_COPIES_BLOCKING
+                                         ? layer->gradient_bytes / element * FP32_BYTES
+                                         : 0);
     place.reduced = rp_exchange_lay_out_layer(job, l);
     rp_plan_set_layer(job->plan, l, &place);
 }
@@ -76,7 +77,7 @@ lay_out_layer(const RpPlanJob *job, guint l)
 static void
 lay_out_decisions(const RpPlanJob *job)
 {
-    const guint n = job->promises->gated && job->promises->async ? 2 : 1;
+    const guint n = rp_modes_decisions(job->modes);
     guint32 buffers[2];
 
     for (guint i = 0; i < n; i++)

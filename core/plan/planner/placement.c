@@ -48,7 +48,7 @@ largest_of_device(const RpPlanJob *job, guint g)
 {
     RpLargest largest = rp_largest_new(job->profile);
 
-    largest.keeps = job->promises->keeps;
+    largest.keeps = job->modes->keeps;
     if (job->partition->dispatched)
         return rp_largest_dispatched(job->profile, job->partition,
                                      rp_plan_slot_step(job->profile, &job->options));
@@ -84,12 +84,13 @@ lay_out_device(RpPlacement *placement, guint g)
     }
     rp_placement_lay_out_saved(placement, g, &largest);
     placement->ops->lay_out(placement, g, &largest);
-    if (job->promises->layerwise)
+    if (job->modes->weights == RP_WEIGHTS_PER_LAYER)
         rp_placement_lay_out_leaving(placement, g);
     else
         device->leaving = rp_job_add_buffer(job, g, RP_BUFFER_GRADIENTS, leaving_bytes);
     device->staging =
-        rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING, job->staged ? leaving_bytes : 0);
+        rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_STAGING,
+                          job->modes->gradients == RP_GRADIENTS_SUMMED ? leaving_bytes : 0);
     device->stash = new_pool(job, g, RP_BUFFER_STASH, largest.input);
     device->kept = new_pool(job, g, RP_BUFFER_WORKSPACE, largest.activations);
     device->local_gradient = new_pool(job, g, RP_BUFFER_ACTIVATIONS, largest.gradient);
@@ -103,9 +104,9 @@ rp_placement_new(const RpPlanJob *job)
     RpPlacement *placement = RP_JOB_NEW(job, RpPlacement, 1);
 
     placement->job = job;
-    placement->ops = job->partition->dispatched        ? &rp_placement_dispatched
-                     : job->promises->resident_weights ? &rp_placement_resident
-                                                       : &rp_placement_offloaded;
+    placement->ops = job->partition->dispatched         ? &rp_placement_dispatched
+                     : rp_modes_upload_once(job->modes) ? &rp_placement_resident
+                                                        : &rp_placement_offloaded;
     placement->devices = RP_JOB_NONE(job, RpDevice, job->shape.gpus);
     placement->resident_parameters = RP_JOB_NONE(job, guint32, job->n_stages);
     placement->resident_sums = RP_JOB_NONE(job, guint32, job->n_stages);
@@ -132,7 +133,7 @@ rp_placement_next_slot(RpPlacement *placement, guint g, const RpAction *action)
     RpDevice *device = &placement->devices[g];
 
     device->next = (RpSlot){.iteration = job->iteration};
-    if (!job->promises->resident_weights)
+    if (!rp_modes_upload_once(job->modes))
         device->next = (RpSlot){action->stage, rp_job_round(job, action->micro_batch),
                                 job->iteration, action->kind != RP_ACTION_FORWARD};
     return memcmp(&device->slot, &device->next, sizeof(RpSlot)) != 0 ? &device->next : NULL;
@@ -153,8 +154,8 @@ rp_placement_sums(const RpPlacement *placement, const RpPart *part)
 {
     const RpDevice *device = &placement->devices[part->device];
 
-    return placement->job->promises->resident_weights ? placement->resident_sums[part->stage]
-                                                      : device->sums[device->turn];
+    return rp_modes_upload_once(placement->job->modes) ? placement->resident_sums[part->stage]
+                                                       : device->sums[device->turn];
 }
 
 /* Whether @stage is bound to the device: values sent there stay on it. */
@@ -261,7 +262,7 @@ rp_placement_release(RpPlacement *placement, const RpPart *forward, const RpPart
     if (last)
         pool_return(&device->kept, held->kept);
     /* nothing comes up for W: its window is that of its I */
-    if (!placement->job->promises->resident_weights && (made->output || made->input_gradient))
+    if (!rp_modes_upload_once(placement->job->modes) && (made->output || made->input_gradient))
         g_array_append_val(device->gates, (made->output ? forward : backward)->gate);
 }
 

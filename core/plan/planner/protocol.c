@@ -88,7 +88,7 @@ read_gradients(const RpProtocol *self, guint layer, gboolean copied)
 {
     const RpPlanLayer *place = place_of(self, layer);
 
-    if (self->job->promises->servers > 1) {
+    if (self->job->modes->servers > 1) {
         rp_builder_read(self->job->builder, place->reduced, RP_ROLE_HOST);
         return;
     }
@@ -104,7 +104,7 @@ append_parameter_copy(RpProtocol *self, guint layer, guint32 iteration)
     const RpPlanJob *job = self->job;
 
     /* a run that is resumed begins with copies of the iteration before it */
-    if (!is_stepped(self, layer) || iteration + 1 < job->promises->first_iteration ||
+    if (!is_stepped(self, layer) || iteration + 1 < rp_plan_first_iteration(job->plan) ||
         iteration < self->next_copy[layer])
         return;
     self->next_copy[layer] = iteration + 1;
@@ -151,14 +151,16 @@ append_norm(RpProtocol *self, guint32 iteration)
     RpTask *task = begin_task(self, RP_TASK_NORM, RP_NONE, iteration);
 
     for (guint l = 0; l < job->profile->n_layers; l++) {
-        if (!job->promises->gated || job->promises->early_steps || !is_trained(self, l))
+        if (!rp_modes_wait_for_norm(job->modes) || job->modes->step == RP_STEP_EARLY ||
+            !is_trained(self, l))
             continue;
         task->bytes += rp_traffic_squares(job, l);
         read_gradients(self, l, FALSE);
     }
-    if (job->promises->servers > 1)
+    if (job->modes->servers > 1)
         rp_builder_access(job->builder, rp_plan_exchange(job->plan).squares,
-                          job->promises->gated ? RP_ACCESS_WRITE : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                          rp_modes_wait_for_norm(job->modes) ? RP_ACCESS_WRITE
+                                                             : RP_ACCESS_READ | RP_ACCESS_WRITE,
                           RP_ROLE_HOST, 0);
     rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
     rp_builder_end(job->builder);
@@ -169,7 +171,7 @@ append_norm(RpProtocol *self, guint32 iteration)
 static RpTask *
 begin_update(const RpProtocol *self, RpTaskKind kind, guint layer, guint32 iteration)
 {
-    const gboolean copied = self->job->promises->gradient_copies;
+    const gboolean copied = self->job->modes->copies == RP_COPIES_BLOCKING;
     RpTask *task = begin_task(self, kind, layer, iteration);
 
     read_gradients(self, layer, copied);
@@ -217,9 +219,9 @@ static void
 append_step(RpProtocol *self, guint layer, guint32 iteration)
 {
     const RpPlanJob *job = self->job;
-    const RpPlanPromises *promises = job->promises;
+    const RpPlanModes *modes = job->modes;
     const RpPlanLayer *place = place_of(self, layer);
-    const guint32 weights = place->weights[promises->double_weights ? iteration % 2 : 0];
+    const guint32 weights = place->weights[rp_modes_versions(modes) == 2 ? iteration % 2 : 0];
 
     if (!is_stepped(self, layer))
         return;
@@ -230,10 +232,11 @@ append_step(RpProtocol *self, guint layer, guint32 iteration)
         rp_builder_update(job->builder, weights, RP_ROLE_HOST);
     else if (self->copies == COPIES_NONE)
         rp_builder_write(job->builder, weights, RP_ROLE_HOST);
-    if (promises->servers > 1 && !promises->gated)
+    if (modes->servers > 1 && !rp_modes_wait_for_norm(modes))
         rp_builder_update(job->builder, rp_plan_exchange(job->plan).squares, RP_ROLE_HOST);
     rp_builder_access(job->builder, rp_plan_decision(job->plan, iteration),
-                      promises->gated ? RP_ACCESS_READ : RP_ACCESS_READ | RP_ACCESS_WRITE,
+                      rp_modes_wait_for_norm(modes) ? RP_ACCESS_READ
+                                                    : RP_ACCESS_READ | RP_ACCESS_WRITE,
                       RP_ROLE_DECISION, 0);
     rp_builder_end(job->builder);
     if (self->copies == COPIES_NONE)
@@ -389,7 +392,7 @@ choose_early(RpProtocol *self)
     for (guint l = 0; l < job->profile->n_layers; l++) {
         RpPlanLayer row = *place_of(self, l);
 
-        self->early[l] = self->early[l] && !job->promises->form.shared;
+        self->early[l] = self->early[l] && !job->storage->form.shared;
         row.early = self->early[l] && row.weights[0] != RP_NONE;
         rp_plan_set_layer(job->plan, l, &row);
     }
@@ -414,26 +417,26 @@ rp_protocol_new(const RpPlanJob *job)
 {
     static const Ops gated = {home_gated, end_events}, at_once = {home_at_once, end_events},
                      early = {home_early, end_events}, blocking = {NULL, end_blocking};
-    const RpPlanPromises *promises = job->promises;
+    const RpPlanModes *modes = job->modes;
     RpProtocol *self = RP_JOB_NEW(job, RpProtocol, 1);
 
     self->job = job;
-    self->protocol = promises->gradient_copies ? &blocking
-                     : promises->early_steps   ? &early
-                     : promises->gated         ? &gated
-                                               : &at_once;
-    self->copies = !promises->parameter_copies ? COPIES_NONE
-                   : promises->async           ? COPIES_LATE
-                                               : COPIES_WITH_STEP;
+    self->protocol = modes->copies == RP_COPIES_BLOCKING ? &blocking
+                     : modes->step == RP_STEP_EARLY      ? &early
+                     : rp_modes_wait_for_norm(modes)     ? &gated
+                                                         : &at_once;
+    self->copies = modes->copies == RP_COPIES_FUSED ? COPIES_NONE
+                   : modes->staleness > 0           ? COPIES_LATE
+                                                    : COPIES_WITH_STEP;
     self->next_copy = RP_JOB_NEW(job, guint32, job->profile->n_layers);
     for (guint i = 0; i < 2; i++)
         self->layer_left[i] = RP_JOB_NEW(job, guint, job->profile->n_layers);
     for (guint l = 0; l < job->profile->n_layers; l++)
         self->trained += is_trained(self, l);
     self->early = RP_JOB_NEW(job, gboolean, job->profile->n_layers);
-    if (promises->early_steps)
+    if (modes->step == RP_STEP_EARLY)
         choose_early(self);
-    else if (promises->layerwise)
+    else if (modes->weights == RP_WEIGHTS_PER_LAYER)
         rp_early_choose(job, no_traffic, step_traffic, self->early);
     else
         for (guint l = 0; l < job->profile->n_layers; l++)

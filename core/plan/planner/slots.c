@@ -20,8 +20,8 @@ rp_placement_parameters(const RpPlacement *placement, const RpPart *part)
 
     if (part->at->parameter_bytes == 0)
         return RP_NONE; /* nothing is uploaded that an action could read */
-    return placement->job->promises->resident_weights ? placement->resident_parameters[part->stage]
-           : device->ends != NULL                     ? device->ends[2 * part->stage + device->turn]
+    return rp_modes_upload_once(placement->job->modes) ? placement->resident_parameters[part->stage]
+           : device->ends != NULL ? device->ends[2 * part->stage + device->turn]
                                   : device->parameters[direction_of(part->at)][device->turn];
 }
 
@@ -208,7 +208,7 @@ lay_out_single_slot(RpPlacement *placement, guint g, const RpLargest *largest)
     RpDevice *device = &placement->devices[g];
     guint32 parameters = RP_NONE;
 
-    if (job->promises->layerwise)
+    if (job->modes->weights == RP_WEIGHTS_PER_LAYER)
         rp_placement_lay_out_parameters(placement, g);
     else
         parameters = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS,
@@ -304,7 +304,7 @@ static void
 read_weights(const RpPlanJob *job, guint layer, gboolean frozen)
 {
     const RpPlanLayer *state = rp_plan_layer(job->plan, layer);
-    const guint version = job->promises->double_weights ? job->iteration % 2 : 0;
+    const guint version = rp_modes_versions(job->modes) == 2 ? job->iteration % 2 : 0;
 
     if (frozen)
         rp_builder_read(job->builder, state->frozen, RP_ROLE_HOST);
@@ -352,9 +352,9 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
             rp_builder_wait(job->builder, g_array_index(gates, RpTaskId, c),
                             rp_plan_lane(job->plan, g, RP_LANE_ACTIVATION_UP), 0, 0);
         rp_builder_wait_barrier(job->builder, FALSE);
-        if (job->promises->packed)
+        if (rp_modes_pack(job->modes))
             rp_builder_write(job->builder, placement->devices[g].packed, RP_ROLE_PACKED);
-        else if (job->promises->layerwise)
+        else if (job->modes->weights == RP_WEIGHTS_PER_LAYER)
             rp_builder_write(
                 job->builder,
                 rp_plan_slot_layer(job->plan, g, chunks->segments[chunks->first_segment[c]].layer)
@@ -377,6 +377,6 @@ rp_placement_upload(const RpPlacement *placement, guint g, guint32 stage, const 
         }
         rp_builder_end(job->builder);
     }
-    if (job->promises->packed && part.at->parameter_bytes > 0)
+    if (rp_modes_pack(job->modes) && part.at->parameter_bytes > 0)
         append_expand(placement, &part);
 }

@@ -20,7 +20,7 @@ static guint64
 bytes_at_rate(const RpPlanJob *job, guint64 parameters, double parameters_per_s)
 {
     const double traffic = (double)rp_optimizer_state_traffic(RP_STATE_FORMAT_FP32, 1) +
-                           2 * job->promises->element_bytes;
+                           2 * job->storage->element_bytes;
     const double bytes =
         (double)parameters * traffic * job->profile->optimizer_parameters_per_s / parameters_per_s;
 
@@ -40,16 +40,16 @@ pass_bytes(const RpPlanJob *job, guint64 parameters, guint64 each, double rate, 
 static guint64
 gradient_element(const RpPlanJob *job)
 {
-    if (job->promises->servers > 1)
+    if (job->modes->servers > 1)
         return FP32_BYTES; /* their sum */
-    return rp_job_host_bytes(job, job->promises->element_bytes) *
-           rp_plan_gradient_buffers(job->promises);
+    return rp_job_host_bytes(job, job->storage->element_bytes) *
+           rp_modes_gradient_buffers(job->modes);
 }
 
 static guint64
 gradients_of(const RpPlanJob *job, guint layer)
 {
-    return job->profile->layers[layer].gradient_bytes / job->promises->element_bytes;
+    return job->profile->layers[layer].gradient_bytes / job->storage->element_bytes;
 }
 
 /* Trained parameters that live with the layer, and are stepped here: without a tied matrix. */
@@ -57,8 +57,8 @@ static guint64
 parameters_of(const RpPlanJob *job, guint layer)
 {
     return rp_shard_most(rp_layer_own_gradient_bytes(&job->profile->layers[layer]) /
-                             job->promises->element_bytes,
-                         job->promises->servers);
+                             job->storage->element_bytes,
+                         job->modes->servers);
 }
 
 /* The same of the matrix that is tied to the layer. */
@@ -67,8 +67,8 @@ tied_parameters(const RpPlanJob *job, guint tied)
 {
     return tied == RP_NONE ? 0
                            : rp_shard_most(job->profile->layers[tied].tied_gradient_bytes /
-                                               job->promises->element_bytes,
-                                           job->promises->servers);
+                                               job->storage->element_bytes,
+                                           job->modes->servers);
 }
 
 /* Bytes of adding @n rounds, from @first on, to a sum in fp32: each round is read, and the sum is
@@ -76,7 +76,7 @@ tied_parameters(const RpPlanJob *job, guint tied)
 guint64
 rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first, guint n)
 {
-    const guint64 element = job->promises->element_bytes;
+    const guint64 element = job->storage->element_bytes;
 
     return pass_bytes(job, gradient_bytes / element,
                       n * element + (first == 0 ? 1 : 2) * FP32_BYTES,
@@ -87,9 +87,9 @@ rp_traffic_accumulate(const RpPlanJob *job, guint64 gradient_bytes, guint first,
 static gboolean
 sums_on_devices(const RpPlanJob *job)
 {
-    if (job->promises->servers > 1)
+    if (job->modes->servers > 1)
         return FALSE;
-    return job->promises->kept_sums || job->promises->rounds == 1;
+    return rp_modes_leave_once(job->modes);
 }
 
 /* Bytes of reading the gradients that a layer's step reads, unless its device has summed their
@@ -103,7 +103,7 @@ rp_traffic_squares(const RpPlanJob *job, guint layer)
 
     return rate > 0 && (tied != RP_NONE || !sums_on_devices(job))
                ? pass_bytes(job, parameters_of(job, layer) + tied_parameters(job, tied),
-                            gradient_element(job), rate, job->promises->element_bytes)
+                            gradient_element(job), rate, job->storage->element_bytes)
                : 0;
 }
 
@@ -111,10 +111,10 @@ rp_traffic_squares(const RpPlanJob *job, guint layer)
 guint64
 rp_traffic_parameter_copy(const RpPlanJob *job, guint layer)
 {
-    const guint64 element = job->promises->element_bytes;
+    const guint64 element = job->storage->element_bytes;
 
     return pass_bytes(job, parameters_of(job, layer),
-                      rp_moment_bytes(job->promises->form.master) + element,
+                      rp_moment_bytes(job->storage->form.master) + element,
                       job->profile->parameter_copy_parameters_per_s, FP32_BYTES + element);
 }
 
@@ -123,13 +123,13 @@ rp_traffic_gradient_copy(const RpPlanJob *job, guint layer)
 {
     return pass_bytes(job, gradients_of(job, layer), FP32_BYTES + gradient_element(job),
                       job->profile->gradient_copy_parameters_per_s,
-                      FP32_BYTES + job->promises->element_bytes);
+                      FP32_BYTES + job->storage->element_bytes);
 }
 
 static guint64
 state_traffic(const RpPlanJob *job, guint layer)
 {
-    return rp_optimizer_state_traffic(job->promises->form, parameters_of(job, layer));
+    return rp_optimizer_state_traffic(job->storage->form, parameters_of(job, layer));
 }
 
 /* Bytes of a pass over the layer's state, without the state itself: it reads @gradient bytes a
@@ -145,10 +145,10 @@ pass_over_state(const RpPlanJob *job, guint layer, guint tied, guint64 gradient,
 guint64
 rp_traffic_early_step(const RpPlanJob *job, guint layer)
 {
-    const guint64 element = job->promises->element_bytes;
+    const guint64 element = job->storage->element_bytes;
     const double rate = job->profile->norm_parameters_per_s * (double)element;
     const guint64 read =
-        rp_optimizer_state_read(job->promises->form, parameters_of(job, layer)) +
+        rp_optimizer_state_read(job->storage->form, parameters_of(job, layer)) +
         pass_over_state(job, layer, rp_plan_tied_from(job->plan, layer), gradient_element(job), 0);
     const guint64 moved = read + element * parameters_of(job, layer);
 
@@ -160,7 +160,7 @@ rp_traffic_early_step(const RpPlanJob *job, guint layer)
 static guint64
 at_processors_rate(const RpPlanJob *job, guint layer, guint64 moved)
 {
-    const RpStateFormat form = job->promises->form;
+    const RpStateFormat form = job->storage->form;
     const double rate = job->profile->cached_parameters_per_s[form.rule][form.moments][form.master];
 
     if (!(rate > 0) || rp_state_format_equal(form, RP_STATE_FORMAT_FP32))
@@ -185,18 +185,19 @@ rp_traffic_rate(const RpPlanJob *job)
 {
     return job->profile->optimizer_parameters_per_s *
            (double)(rp_optimizer_state_traffic(RP_STATE_FORMAT_FP32, 1) +
-                    2 * job->promises->element_bytes);
+                    2 * job->storage->element_bytes);
 }
 
 guint64
 rp_traffic_step(const RpPlanJob *job, guint layer, guint tied)
 {
-    const RpPlanPromises *promises = job->promises;
-    const guint64 gradient = promises->gradient_copies ? FP32_BYTES : gradient_element(job);
-    const guint64 written = promises->parameter_copies ? 0 : promises->element_bytes;
+    const RpPlanModes *modes = job->modes;
+    const guint64 gradient =
+        modes->copies == RP_COPIES_BLOCKING ? FP32_BYTES : gradient_element(job);
+    const guint64 written = modes->copies != RP_COPIES_FUSED ? 0 : job->storage->element_bytes;
 
     return at_processors_rate(job, layer,
                               state_traffic(job, layer) +
                                   pass_over_state(job, layer, tied, gradient, written)) +
-           (promises->gated ? 0 : rp_traffic_squares(job, layer));
+           (rp_modes_wait_for_norm(modes) ? 0 : rp_traffic_squares(job, layer));
 }
