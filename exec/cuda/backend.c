@@ -120,7 +120,7 @@ open_returns(RpCuda *cuda, GError **error)
     const gsize places = rp_task_map_places(&cuda->map);
     const gsize n_losses = places * cuda->map.n_losses;
     const gsize n_squares =
-        cuda->map.device_squares ? (gsize)RP_BATCH_FEED_RING * cuda->map.n_layers : 0;
+        rp_modes_leave_once(cuda->map.modes) ? (gsize)RP_BATCH_FEED_RING * cuda->map.n_layers : 0;
     const gsize flag_bytes = places * cuda->map.n_layers * sizeof *cuda->map.broken;
 
     if (!rp_runtime_take_pinned(&cuda->devices[0].gpu,

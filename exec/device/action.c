@@ -54,7 +54,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .stream = map->devices[device].stream,
         .constants = map->memory[device] + map->constants[device],
         .parameters = rp_task_parameters(map, task),
-        .residents = map->is_packed ? (RpResidents){0} : rp_task_residents(map, device),
+        .residents = rp_modes_pack(map->modes) ? (RpResidents){0} : rp_task_residents(map, device),
         .input = rp_task_operand(map, task, RP_ROLE_INPUT),
         .boundaries = stage->boundaries,
         .n_boundaries = task->task.kind == RP_TASK_FORWARD ? stage->n_boundaries : 0,
@@ -203,7 +203,7 @@ sum_squares(const RpDeviceAction *action, RpInterval layers, const guint8 *leavi
         const RpLayerLayout *layout = rp_network_layout(map->network, l);
         const gboolean is_tied =
             l == 0 && rp_network_layout(map->network, map->n_layers - 1)->tied_elements > 0;
-        const RpSumSquaresArgs args = {.dtype = map->leaving_dtype,
+        const RpSumSquaresArgs args = {.dtype = rp_task_map_leaving_dtype(map),
                                        .n = layout->elements - layout->tied_elements,
                                        .x = leaving,
                                        .sum = row + l,
@@ -211,7 +211,7 @@ sum_squares(const RpDeviceAction *action, RpInterval layers, const guint8 *leavi
 
         if (!is_tied && args.n > 0)
             kernels_of(action)->sum_squares(action->call.stream, &args);
-        leaving += layout->elements * rp_dtype_size(map->leaving_dtype);
+        leaving += layout->elements * rp_dtype_size(rp_task_map_leaving_dtype(map));
     }
 }
 
@@ -231,7 +231,7 @@ leave(const RpDeviceAction *action)
 
     if (access == NULL)
         return;
-    if (map->kept_sums)
+    if (map->modes->gradients == RP_GRADIENTS_KEPT)
         kernels_of(action)->gather(action->call.stream,
                                    &(RpGatherArgs){.dtype = dtype,
                                                    .n = n,
@@ -243,7 +243,7 @@ leave(const RpDeviceAction *action)
             action->call.stream,
             &(RpElementsArgs){
                 .n = n, .x = sums, .y = leaving, .x_dtype = RP_DTYPE_FP32, .y_dtype = dtype});
-    if (map->squares != NULL && action->task->task.round + 1U == map->rounds)
+    if (map->squares != NULL && action->task->task.round + 1U == map->modes->rounds)
         sum_squares(action, layers, leaving);
 }
 

@@ -102,7 +102,7 @@ rp_host_state_publish(RpHostState *host_state, guint layer, void *published)
 void
 rp_host_state_publish_all(RpHostState *host_state, guint layer)
 {
-    for (guint v = 0; v < host_state->n_versions; v++) {
+    for (guint v = 0; v < rp_modes_versions(host_state->modes); v++) {
         rp_host_state_publish(host_state, layer, host_state->layers[layer].weights[v]);
         (void)!rp_shares_gather_weights(host_state->shares, layer,
                                         host_state->layers[layer].weights[v], RP_SERVERS_CONTROL,
@@ -161,7 +161,8 @@ rp_host_state_restore_layer(RpHostState *host_state, guint layer, const RpOptimi
 static void *
 aside(const RpHostState *host_state, const RpHostStateLayer *layer)
 {
-    const gboolean older = host_state->async && host_state->n_versions == 1;
+    const gboolean older =
+        host_state->modes->staleness > 0 && rp_modes_versions(host_state->modes) == 1;
 
     return older && layer->own > 0 ? layer->gradients[0] : NULL;
 }
@@ -211,35 +212,37 @@ rp_host_state_evaluates(const RpHostState *host_state)
 
 /* A buffer in which @n values of @each bytes begin at @offset. */
 static void
-keep(RpHostState *host_state, const guint8 *memory, guint64 bytes, const RpHostStatePlace *place,
-     guint64 offset, gsize n, gsize each)
+keep(RpHostState *host_state, const guint8 *memory, guint64 bytes, guint32 buffer, guint64 offset,
+     gsize n, gsize each)
 {
-    if (place->offset != RP_HOST_STATE_NOWHERE && rp_host_state_fits(place, bytes))
-        host_state->near.bytes += rp_numa_bind(host_state->pool, host_state->options.nodes,
-                                               memory + place->offset + offset, n, each,
-                                               RP_OPTIMIZER_GRANULE, &host_state->near.problem);
+    if (buffer != RP_NONE && rp_host_state_fits(host_state, buffer, bytes))
+        host_state->near.bytes +=
+            rp_numa_bind(host_state->pool, host_state->options.nodes,
+                         memory + rp_plan_buffer(host_state->plan, buffer)->offset + offset, n,
+                         each, RP_OPTIMIZER_GRANULE, &host_state->near.problem);
 }
 
 /* Keeps the state of a layer that is stepped here NUMA-local to the threads that step it. */
 static void
-keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes,
-           const RpHostStateLayer *layer)
+keep_layer(RpHostState *host_state, const guint8 *memory, guint64 bytes, guint layer)
 {
+    const RpPlanLayer *row = rp_plan_layer(host_state->plan, layer);
+    const RpShard share = host_state->layers[layer].share;
     const RpStateFormat form = host_state->options.adamw.form;
-    const gsize n = layer->share.n, first = layer->share.first;
-    const RpOptimizerPlaces places = rp_optimizer_places(form, n);
+    const gsize element = host_state->element_bytes;
+    const gsize gradient = rp_host_state_gradient_bytes(host_state);
+    const RpOptimizerPlaces places = rp_optimizer_places(form, share.n);
 
-    for (guint v = 0; v < host_state->n_versions; v++)
-        keep(host_state, memory, bytes, &layer->weight_place[v], first * host_state->element_bytes,
-             n, host_state->element_bytes);
-    for (guint i = 0; i < host_state->n_gradients; i++)
-        keep(host_state, memory, bytes, &layer->gradient_place[i],
-             first * host_state->gradient_bytes, n, host_state->gradient_bytes);
+    for (guint v = 0; v < rp_modes_versions(host_state->modes); v++)
+        keep(host_state, memory, bytes, row->weights[v], share.first * element, share.n, element);
+    for (guint i = 0; i < rp_host_state_gradient_rounds(host_state); i++)
+        keep(host_state, memory, bytes, row->gradients[i], share.first * gradient, share.n,
+             gradient);
     if (!form.shared)
-        keep(host_state, memory, bytes, &layer->optimizer_place, places.weight, n,
+        keep(host_state, memory, bytes, row->optimizer, places.weight, share.n,
              rp_moment_bytes(form.master));
     for (guint i = 0; i < rp_optimizer_moments(form); i++)
-        keep(host_state, memory, bytes, &layer->optimizer_place, places.moment[i], n,
+        keep(host_state, memory, bytes, row->optimizer, places.moment[i], share.n,
              rp_moment_bytes(form.moments));
 }
 
@@ -253,7 +256,7 @@ rp_host_state_bind_numa(RpHostState *host_state, const guint8 *memory, guint64 b
     host_state->near.nodes = rp_numa_nodes(host_state->pool, nodes);
     for (guint l = 0; l < host_state->n_layers; l++)
         if (host_state->layers[l].share.n > 0)
-            keep_layer(host_state, memory, bytes, &host_state->layers[l]);
+            keep_layer(host_state, memory, bytes, l);
 }
 
 const RpHostStateNuma *

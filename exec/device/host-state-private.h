@@ -12,27 +12,10 @@
 #include "core/base/dtype.h"
 #include "exec/device/host-state.h"
 
-#define RP_HOST_STATE_NOWHERE G_MAXUINT64
-
-/* A planned buffer of the host arena. */
 typedef struct {
-    guint64 offset; /* RP_HOST_STATE_NOWHERE: there is none */
-    guint64 bytes;
-} RpHostStatePlace;
-
-typedef struct {
-    guint64 own;     /* trained parameters that live here, gaps included */
-    RpShard share;   /* the part of these that this server steps */
-    guint64 tied;    /* parameters after those that live in another layer */
-    guint tied_to;   /* that layer; RP_NONE */
-    gboolean early;  /* its early step writes weights */
-    guint tied_from; /* layer whose last gradients are added to this one's; RP_NONE */
-    RpHostStatePlace weight_place[2];
-    RpHostStatePlace frozen_place;
-    RpHostStatePlace gradient_place[RP_MOST_ROUNDS_APART];
-    RpHostStatePlace optimizer_place;
-    RpHostStatePlace copied_place;
-    RpHostStatePlace reduced_place;
+    guint64 own;   /* trained parameters that live here, gaps included */
+    RpShard share; /* the part of these that this server steps */
+    guint64 tied;  /* parameters after those that live in another layer */
     /* since rp_host_state_attach() */
     guint8 *weights[2];                      /* [1]: NULL with a single version */
     guint8 *frozen;                          /* weights that no step changes; or NULL */
@@ -70,39 +53,29 @@ typedef struct {
 
 struct _RpHostState {
     const RpNetwork *network;
+    const RpPlan
+        *plan; /* its modes, stages and layers; buffers are looked up before anything runs */
+    const RpPlanModes *modes; /* the plan's */
     RpUpdateOptions options;
     RpDtype dtype; /* storage of weights */
     gsize element_bytes;
-    RpDtype gradient_dtype; /* storage of gradients: fp32 if rounds have been added up */
-    gsize gradient_bytes;
-    guint n_gradients; /* buffers of a layer's: one for each of the rounds that stand apart, or 1 */
-    gboolean async;
-    guint n_versions;
     guint n_layers;
     RpHostStateLayer *layers;
-    guint n_stages;
-    RpInterval *stages;
     guint8 *memory;
     RpPool *pool;            /* threads of the optimizer's lane; NULL: its own thread alone */
     RpPool *accumulate_pool; /* threads of the other lane, which runs beside it */
     RpHostStateNuma near;
     RpOptimizer *optimizer;
-    guint rounds;       /* rounds of an iteration */
-    const void **added; /* [rounds]: the accumulate lane's: where the rounds of its task stand */
+    const void **
+        added; /* [rounds of an iteration]: the accumulate lane's: where the rounds of its task stand */
     RpHostStateIteration ring[RP_HOST_STATE_RING];
-    gboolean gated;  /* steps and heads follow the norm's decision */
     double *squares; /* written by devices; NULL: they make none */
     RpShares *shares;
-    RpHostStatePlace squares_place; /* only with several servers */
-    RpHostStatePlace space_place;
     RpPool *network_pool; /* threads of the network's lane */
     guint n_numbers;
     RpHostStateNumbers numbers;
     gpointer numbers_data;
-    double *told;   /* [RP_HOST_STATE_RING][servers][n_numbers] */
-    gboolean early; /* early steps sum squares, and may write weights */
-    guint n_decisions;
-    RpHostStatePlace decision_place[2];
+    double *told;                      /* [RP_HOST_STATE_RING][servers][n_numbers] */
     RpHostStateDecision *decisions[2]; /* since rp_host_state_attach() */
     RpUpdateState state;
     guint n_skipped;              /* steps in a row, up to the last decision; of this process */
@@ -114,11 +87,20 @@ struct _RpHostState {
     guint64 steps_before;    /* it */
 };
 
+/* Whether a buffer of the plan, if there is one, lies in an arena of @bytes. */
 static inline gboolean
-rp_host_state_fits(const RpHostStatePlace *place, guint64 bytes)
+rp_host_state_fits(const RpHostState *host_state, guint32 buffer, guint64 bytes)
 {
-    return place->offset == RP_HOST_STATE_NOWHERE ||
-           (place->offset <= bytes && place->bytes <= bytes - place->offset);
+    const RpBuffer *of = buffer != RP_NONE ? rp_plan_buffer(host_state->plan, buffer) : NULL;
+
+    return of == NULL || (of->offset <= bytes && of->bytes <= bytes - of->offset);
+}
+
+/* Bytes of a gradient as it is stored. */
+static inline gsize
+rp_host_state_gradient_bytes(const RpHostState *host_state)
+{
+    return rp_dtype_size(rp_host_state_gradient_dtype(host_state));
 }
 
 static inline RpHostStateIteration *
@@ -130,7 +112,7 @@ rp_host_state_iteration(RpHostState *host_state, guint64 iteration)
 static inline RpHostStateDecision *
 rp_host_state_decision(const RpHostState *host_state, guint64 iteration)
 {
-    return host_state->decisions[iteration % host_state->n_decisions];
+    return host_state->decisions[iteration % rp_plan_n_decisions(host_state->plan)];
 }
 
 /* Decides on a step whose gradients are @finite or not. Returns: whether the run may continue,
@@ -143,7 +125,5 @@ gboolean rp_host_state_fail_gradient(const RpHostState *host_state, guint layer,
 void rp_host_state_publish(RpHostState *host_state, guint layer, void *published);
 /* The same into every version; of several servers, those of all shares. */
 void rp_host_state_publish_all(RpHostState *host_state, guint layer);
-/* Number of servers. */
-guint rp_host_state_servers(const RpHostState *host_state);
 /* Updates as of a fresh run. */
 void rp_host_state_begin_fresh(RpHostState *host_state);

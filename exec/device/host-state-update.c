@@ -42,7 +42,7 @@ rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
 
     if (host_state->evaluates)
         return 0; /* there is no gradient */
-    g_assert((decision != NULL) == host_state->gated);
+    g_assert((decision != NULL) == rp_modes_wait_for_norm(host_state->modes));
     newest = decision != NULL
                  ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
                  : host_state->decisions[0];
@@ -64,7 +64,7 @@ rp_host_state_report(const RpHostState *host_state, guint64 iteration)
 static void
 accumulate(RpHostState *host_state, const RpBackendTask *task)
 {
-    const RpInterval layers = host_state->stages[task->task.stage];
+    const RpInterval layers = rp_plan_stage(host_state->plan, task->task.stage)->layers;
     const void **added = host_state->added;
     guint n_added = 0;
     gboolean begin = FALSE;
@@ -73,7 +73,7 @@ accumulate(RpHostState *host_state, const RpBackendTask *task)
         begin = begin || task->accesses[i].mode == RP_ACCESS_WRITE;
         if (task->accesses[i].role != RP_ROLE_STAGING)
             continue;
-        g_assert(n_added < host_state->rounds);
+        g_assert(n_added < host_state->modes->rounds);
         added[n_added++] = rp_host_state_memory(host_state, &task->accesses[i]);
     }
     g_assert(n_added > 0);
@@ -97,9 +97,9 @@ gradients_of(const RpHostState *host_state, guint layer, guint64 first)
 {
     RpGradient gradient = {{NULL}};
 
-    for (guint i = 0; layer != RP_NONE && i < host_state->n_gradients; i++)
-        gradient.rounds[i] =
-            host_state->layers[layer].gradients[i] + first * host_state->gradient_bytes;
+    for (guint i = 0; layer != RP_NONE && i < rp_host_state_gradient_rounds(host_state); i++)
+        gradient.rounds[i] = host_state->layers[layer].gradients[i] +
+                             first * rp_host_state_gradient_bytes(host_state);
     return gradient;
 }
 
@@ -107,7 +107,7 @@ gradients_of(const RpHostState *host_state, guint layer, guint64 first)
 static RpGradient
 tied_gradients(const RpHostState *host_state, guint layer)
 {
-    const guint from = host_state->layers[layer].tied_from;
+    const guint from = rp_plan_tied_from(host_state->plan, layer);
 
     return gradients_of(host_state, from, from != RP_NONE ? host_state->layers[from].own : 0);
 }
@@ -116,9 +116,7 @@ tied_gradients(const RpHostState *host_state, guint layer)
 static double
 sum_squares(RpHostState *host_state, guint64 iteration, guint layer)
 {
-    const RpHostStateLayer *of = &host_state->layers[layer];
-
-    if (host_state->squares != NULL && of->tied_from == RP_NONE) {
+    if (host_state->squares != NULL && rp_plan_tied_from(host_state->plan, layer) == RP_NONE) {
         double *place =
             host_state->squares + iteration % RP_BATCH_FEED_RING * host_state->n_layers + layer;
         const double sum = *place;
@@ -128,7 +126,7 @@ sum_squares(RpHostState *host_state, guint64 iteration, guint layer)
     }
     return rp_optimizer_sum_squares_of_sum(
         host_state->optimizer, gradients_of(host_state, layer, 0),
-        tied_gradients(host_state, layer), host_state->gradient_dtype,
+        tied_gradients(host_state, layer), rp_host_state_gradient_dtype(host_state),
         host_state->layers[layer].own);
 }
 
@@ -189,13 +187,14 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
     const guint64 iteration = task->task.iteration;
     RpHostStateDecision *decision = decision_of(host_state, task);
-    const gboolean several = rp_host_state_servers(host_state) > 1;
+    const gboolean several = host_state->modes->servers > 1;
     const float loss_scale = decision->scale;
     const double unscale = unscale_of(rp_host_state_iteration(host_state, iteration), loss_scale);
 
     if (several && !agree(host_state, iteration, decision, error))
         return FALSE;
-    for (guint l = 0; l < host_state->n_layers && !host_state->early && !several; l++)
+    for (guint l = 0;
+         l < host_state->n_layers && host_state->modes->step != RP_STEP_EARLY && !several; l++)
         decision->sums[l] = sum_squares(host_state, iteration, l);
     const RpClip clip = rp_clip_by_norm(decision->sums, host_state->n_layers, unscale,
                                         host_state->options.max_grad_norm);
@@ -233,9 +232,9 @@ decide_alone(RpHostState *host_state, const RpBackendTask *task, GError **error)
     const guint layer = task->task.layer;
     RpHostStateDecision *decision = decision_of(host_state, task);
 
-    if (rp_host_state_servers(host_state) > 1)
+    if (host_state->modes->servers > 1)
         rp_shares_square(host_state->shares, host_state->optimizer, layer);
-    decision->sums[layer] = rp_host_state_servers(host_state) > 1
+    decision->sums[layer] = host_state->modes->servers > 1
                                 ? rp_shares_own_squares(host_state->shares, layer)
                                 : sum_squares(host_state, task->task.iteration, layer);
     if (!isfinite(decision->sums[layer]))
@@ -274,7 +273,8 @@ update_of(const RpHostState *host_state, guint layer, double learning_rate, doub
           void *published)
 {
     const RpHostStateLayer *of = &host_state->layers[layer];
-    const gboolean reduced = rp_host_state_servers(host_state) > 1;
+    const guint tied = rp_plan_tied_from(host_state->plan, layer);
+    const gboolean reduced = host_state->modes->servers > 1;
     RpOptimizerStep step = {
         .learning_rate = learning_rate,
         .gradient_scale = multiplier,
@@ -282,21 +282,20 @@ update_of(const RpHostState *host_state, guint layer, double learning_rate, doub
         .published = published != NULL
                          ? (guint8 *)published + of->share.first * host_state->element_bytes
                          : NULL,
-        .gradient_dtype =
-            of->copied != NULL || reduced ? RP_DTYPE_FP32 : host_state->gradient_dtype,
+        .gradient_dtype = of->copied != NULL || reduced ? RP_DTYPE_FP32
+                                                        : rp_host_state_gradient_dtype(host_state),
         .published_dtype = host_state->dtype,
     };
 
     if (reduced) {
         step.gradient.rounds[0] = rp_shares_sum(host_state->shares, layer, FALSE);
-        if (of->tied_from != RP_NONE)
-            step.added.rounds[0] = rp_shares_sum(host_state->shares, of->tied_from, TRUE);
+        if (tied != RP_NONE)
+            step.added.rounds[0] = rp_shares_sum(host_state->shares, tied, TRUE);
         return step;
     }
     step.gradient = step_gradients(host_state, layer, 0);
     step.added =
-        step_gradients(host_state, of->tied_from,
-                       of->tied_from != RP_NONE ? host_state->layers[of->tied_from].own : 0);
+        step_gradients(host_state, tied, tied != RP_NONE ? host_state->layers[tied].own : 0);
     return step;
 }
 
@@ -322,7 +321,8 @@ step_early(RpHostState *host_state, const RpBackendTask *task)
     RpHostStateDecision *decision = decision_of(host_state, task);
 
     decision->sums[layer] = sum_squares(host_state, task->task.iteration, layer);
-    if (!of->early || !decision->foresees || !isfinite(decision->sums[layer]))
+    if (!rp_plan_layer(host_state->plan, layer)->early || !decision->foresees ||
+        !isfinite(decision->sums[layer]))
         return;
     const RpOptimizerStep what = update_of(
         host_state, layer,
@@ -348,12 +348,13 @@ step(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
     const guint layer = task->task.layer;
     const RpHostStateDecision *decision = decision_of(host_state, task);
-    void *published =
-        host_state->early ? host_state->layers[layer].weights[0] : written(host_state, task);
+    void *published = host_state->modes->step == RP_STEP_EARLY
+                          ? host_state->layers[layer].weights[0]
+                          : written(host_state, task);
 
-    if (!host_state->gated && !decide_alone(host_state, task, error))
+    if (!rp_modes_wait_for_norm(host_state->modes) && !decide_alone(host_state, task, error))
         return FALSE;
-    if (host_state->layers[layer].early && decision->holds)
+    if (rp_plan_layer(host_state->plan, layer)->early && decision->holds)
         return TRUE;
     if (decision->skipped) {
         /* with two versions this one is older than the weights; early ones are not theirs */
@@ -373,13 +374,13 @@ copy_gradients(RpHostState *host_state, guint layer)
     const RpGradient gradient = gradients_of(host_state, layer, 0);
 
     g_assert(of->copied != NULL);
-    if (host_state->n_gradients > 1)
+    if (rp_host_state_gradient_rounds(host_state) > 1)
         rp_sums_accumulate(host_state->pool, rp_optimizer_ops(host_state->optimizer), of->copied,
-                           gradient.rounds, host_state->n_gradients, host_state->gradient_dtype,
-                           TRUE, of->own + of->tied);
+                           gradient.rounds, rp_host_state_gradient_rounds(host_state),
+                           rp_host_state_gradient_dtype(host_state), TRUE, of->own + of->tied);
     else
         rp_sums_widen(host_state->pool, rp_optimizer_ops(host_state->optimizer), gradient.rounds[0],
-                      host_state->gradient_dtype, of->copied, of->own + of->tied);
+                      rp_host_state_gradient_dtype(host_state), of->copied, of->own + of->tied);
 }
 
 static void
@@ -424,13 +425,13 @@ gather(RpHostState *host_state, const RpBackendTask *task, GError **error)
 static gboolean
 norm(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
-    const gboolean several = rp_host_state_servers(host_state) > 1;
+    const gboolean several = host_state->modes->servers > 1;
 
-    if (host_state->gated && !several)
+    if (rp_modes_wait_for_norm(host_state->modes) && !several)
         return decide(host_state, task, error);
     if (!several)
         sum_up(host_state, task);
-    for (guint l = 0; l < host_state->n_layers && host_state->gated; l++)
+    for (guint l = 0; l < host_state->n_layers && rp_modes_wait_for_norm(host_state->modes); l++)
         rp_shares_square(host_state->shares, host_state->optimizer, l);
     return TRUE;
 }
@@ -438,7 +439,7 @@ norm(RpHostState *host_state, const RpBackendTask *task, GError **error)
 static gboolean
 close_norm(RpHostState *host_state, const RpBackendTask *task, GError **error)
 {
-    if (host_state->gated)
+    if (rp_modes_wait_for_norm(host_state->modes))
         return decide(host_state, task, error);
     if (!agree(host_state, task->task.iteration, decision_of(host_state, task), error))
         return FALSE;

@@ -4,88 +4,63 @@ G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 
 G_DEFINE_QUARK(rp_host_state_error, rp_host_state_error)
 
-static RpHostStatePlace
-place_of(const RpPlan *plan, guint32 index)
-{
-    if (index == RP_NONE)
-        return (RpHostStatePlace){.offset = RP_HOST_STATE_NOWHERE};
-    const RpBuffer *buffer = rp_plan_buffer(plan, index);
-    g_assert(buffer->arena == rp_plan_gpus(plan));
-    return (RpHostStatePlace){.offset = buffer->offset, .bytes = buffer->bytes};
-}
-
-/* Whether a plan made from another profile was given. */
+/* Whether the plan has @bytes for this; not if it was made from another profile. */
 static gboolean
-check_place(guint layer, const char *what, const RpHostStatePlace *place, guint64 bytes,
-            GError **error)
+check_buffer(const RpHostState *host_state, guint layer, const char *what, guint32 buffer,
+             guint64 bytes, GError **error)
 {
-    if (bytes == 0 || (place->offset != RP_HOST_STATE_NOWHERE && place->bytes >= bytes))
+    const guint64 has = buffer != RP_NONE ? rp_plan_buffer(host_state->plan, buffer)->bytes : 0;
+
+    if (has >= bytes)
         return TRUE;
     g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
                 "layer %u: the plan has %" G_GUINT64_FORMAT " bytes for its %s, the network needs "
                 "%" G_GUINT64_FORMAT ": the profile is not of this network",
-                layer, place->offset == RP_HOST_STATE_NOWHERE ? 0 : place->bytes, what, bytes);
+                layer, has, what, bytes);
     return FALSE;
 }
 
 static gboolean
-place_layer(RpHostState *host_state, const RpPlan *plan, guint index, GError **error)
+check_layer(RpHostState *host_state, guint index, GError **error)
 {
     const RpLayerLayout *layout = rp_network_layout(host_state->network, index);
-    const RpPlanLayer *planned = rp_plan_layer(plan, index);
-    RpHostStateLayer *layer = &host_state->layers[index];
+    const RpPlanLayer *row = rp_plan_layer(host_state->plan, index);
+    const RpShard share = rp_shares_own(host_state->shares, index);
+    const guint64 own = layout->elements - layout->tied_elements;
 
-    *layer = (RpHostStateLayer){
-        .own = layout->elements - layout->tied_elements,
-        .share = rp_shares_own(host_state->shares, index),
-        .tied = layout->tied_elements,
-        .tied_to = layout->tied_bytes > 0 ? 0 : RP_NONE,
-        .tied_from = RP_NONE,
-        .early = planned->early,
-        .frozen_place = place_of(plan, planned->frozen),
-        .optimizer_place = place_of(plan, planned->optimizer),
-        .copied_place = place_of(plan, planned->copied),
-        .reduced_place = place_of(plan, planned->reduced),
-    };
-    for (guint v = 0; v < 2; v++) {
-        layer->weight_place[v] = place_of(plan, planned->weights[v]);
-        if (v < host_state->n_versions &&
-            !check_place(index, "weights", &layer->weight_place[v],
-                         layer->own * host_state->element_bytes, error))
+    host_state->layers[index] =
+        (RpHostStateLayer){.own = own, .share = share, .tied = layout->tied_elements};
+    for (guint v = 0; v < rp_modes_versions(host_state->modes); v++)
+        if (!check_buffer(host_state, index, "weights", row->weights[v],
+                          own * host_state->element_bytes, error))
             return FALSE;
-    }
-    for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++) {
-        layer->gradient_place[i] = place_of(plan, planned->gradients[i]);
-        if (i < host_state->n_gradients &&
-            !check_place(index, "gradients", &layer->gradient_place[i],
-                         layout->elements * host_state->gradient_bytes, error))
+    for (guint i = 0; i < rp_modes_gradient_buffers(host_state->modes); i++)
+        if (!check_buffer(host_state, index, "gradients", row->gradients[i],
+                          layout->elements * rp_host_state_gradient_bytes(host_state), error))
             return FALSE;
-    }
-    return check_place(index, "frozen weights", &layer->frozen_place, layout->frozen_bytes,
-                       error) &&
-           (rp_host_state_servers(host_state) == 1 ||
-            check_place(index, "sums of all servers", &layer->reduced_place,
-                        sizeof(float) * rp_shares_reduced(host_state->shares, index), error)) &&
-           check_place(index, "optimizer state", &layer->optimizer_place,
-                       rp_optimizer_state_bytes(host_state->options.adamw.form, layer->share.n),
-                       error);
+    return check_buffer(host_state, index, "frozen weights", row->frozen, layout->frozen_bytes,
+                        error) &&
+           check_buffer(host_state, index, "sums of all servers", row->reduced,
+                        host_state->modes->servers > 1
+                            ? sizeof(float) * rp_shares_reduced(host_state->shares, index)
+                            : 0,
+                        error) &&
+           check_buffer(host_state, index, "optimizer state", row->optimizer,
+                        rp_optimizer_state_bytes(host_state->options.adamw.form, share.n), error);
 }
 
 static gboolean
-place_layers(RpHostState *host_state, const RpPlan *plan, GError **error)
+check_layers(RpHostState *host_state, GError **error)
 {
-    if (rp_plan_n_layers(plan) != host_state->n_layers) {
+    if (rp_plan_n_layers(host_state->plan) != host_state->n_layers) {
         g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
                     "the plan has %u layers, the network %u: the profile is not of this network",
-                    rp_plan_n_layers(plan), host_state->n_layers);
+                    rp_plan_n_layers(host_state->plan), host_state->n_layers);
         return FALSE;
     }
     for (guint l = 0; l < host_state->n_layers; l++)
-        if (!place_layer(host_state, plan, l, error))
+        if (!check_layer(host_state, l, error))
             return FALSE;
-    for (guint l = 0; l < host_state->n_layers; l++)
-        if (host_state->layers[l].tied > 0)
-            host_state->layers[host_state->layers[l].tied_to].tied_from = l;
     return TRUE;
 }
 
@@ -96,8 +71,8 @@ divide(RpHostState *host_state)
     RpSharesOptions options = {.servers = host_state->options.servers,
                                .n_layers = host_state->n_layers,
                                .layers = layers,
-                               .n_rounds = host_state->n_gradients,
-                               .gradient_dtype = host_state->gradient_dtype,
+                               .n_rounds = rp_modes_gradient_buffers(host_state->modes),
+                               .gradient_dtype = rp_host_state_gradient_dtype(host_state),
                                .dtype = host_state->dtype,
                                .n_numbers = host_state->n_numbers};
 
@@ -111,12 +86,6 @@ divide(RpHostState *host_state)
     host_state->shares = rp_shares_new(&options);
 }
 
-guint
-rp_host_state_servers(const RpHostState *host_state)
-{
-    return host_state->options.servers != NULL ? rp_servers_count(host_state->options.servers) : 1;
-}
-
 void
 rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumbers numbers,
                           gpointer user_data)
@@ -125,16 +94,15 @@ rp_host_state_set_numbers(RpHostState *host_state, guint n, RpHostStateNumbers n
     host_state->numbers = numbers;
     host_state->numbers_data = user_data;
     g_free(host_state->told);
-    host_state->told =
-        g_new0(double, RP_HOST_STATE_RING *(gsize)rp_host_state_servers(host_state) * n);
+    host_state->told = g_new0(double, RP_HOST_STATE_RING *(gsize)host_state->modes->servers *n);
     divide(host_state);
 }
 
 const double *
 rp_host_state_numbers(const RpHostState *host_state, guint64 iteration)
 {
-    return host_state->told + iteration % RP_HOST_STATE_RING * rp_host_state_servers(host_state) *
-                                  host_state->n_numbers;
+    return host_state->told +
+           iteration % RP_HOST_STATE_RING * host_state->modes->servers * host_state->n_numbers;
 }
 
 /* One thread needs no pool, unless it is to keep off some processors. */
@@ -173,40 +141,26 @@ rp_host_state_new(const RpNetwork *network, const RpPlan *plan, const RpUpdateOp
 
     g_mutex_init(&host_state->overflow_lock); /* or rp_host_state_free() may not be called */
     g_return_val_if_fail(rp_modes_wait_for_norm(modes) || rp_update_steps_at_once(options), NULL);
-    host_state->gated = rp_modes_wait_for_norm(modes);
-    host_state->early = modes->step == RP_STEP_EARLY;
-    host_state->n_decisions = rp_plan_n_decisions(plan);
-    for (guint i = 0; i < host_state->n_decisions; i++)
-        host_state->decision_place[i] = place_of(plan, rp_plan_decision(plan, i));
     host_state->network = network;
+    host_state->plan = plan;
+    host_state->modes = modes;
     host_state->options = *options;
     host_state->options.adamw.form = rp_plan_storage(plan)->form;
     host_state->dtype = dtype;
     host_state->element_bytes = rp_dtype_size(dtype);
-    host_state->gradient_dtype = rp_modes_sum(modes) ? RP_DTYPE_FP32 : host_state->dtype;
-    host_state->gradient_bytes = rp_dtype_size(host_state->gradient_dtype);
-    host_state->n_gradients = rp_modes_gradient_buffers(modes);
-    host_state->async = modes->staleness > 0;
-    host_state->n_versions = rp_modes_versions(modes) == 2 ? 2 : 1;
     host_state->n_layers = rp_network_n_layers(network);
     host_state->layers = g_new0(RpHostStateLayer, host_state->n_layers);
-    host_state->rounds = modes->rounds;
-    host_state->added = g_new0(const void *, host_state->rounds);
-    host_state->n_stages = rp_plan_n_stages(plan);
-    host_state->stages = g_new(RpInterval, host_state->n_stages);
-    for (guint s = 0; s < host_state->n_stages; s++)
-        host_state->stages[s] = rp_plan_stage(plan, s)->layers;
-    g_return_val_if_fail(rp_host_state_servers(host_state) == MAX(1, modes->servers), NULL);
-    host_state->squares_place = place_of(plan, rp_plan_exchange(plan).squares);
-    host_state->space_place = place_of(plan, rp_plan_exchange(plan).space);
+    host_state->added = g_new0(const void *, modes->rounds);
+    g_return_val_if_fail(modes->servers ==
+                             (options->servers != NULL ? rp_servers_count(options->servers) : 1),
+                         NULL);
     divide(host_state);
-    if (!place_layers(host_state, plan, error) || !start_pool(options, &host_state->pool, error))
+    if (!check_layers(host_state, error) || !start_pool(options, &host_state->pool, error))
         return NULL;
-    if (rp_modes_sum(modes) && modes->gradients != RP_GRADIENTS_KEPT &&
+    if (modes->gradients == RP_GRADIENTS_SUMMED &&
         !start_pool(options, &host_state->accumulate_pool, error))
         return NULL;
-    if (rp_host_state_servers(host_state) > 1 &&
-        !start_pool(options, &host_state->network_pool, error))
+    if (host_state->modes->servers > 1 && !start_pool(options, &host_state->network_pool, error))
         return NULL;
     host_state->options.avoid_cpus = NULL; /* the caller's string */
     host_state->optimizer =
@@ -229,7 +183,6 @@ rp_host_state_free(RpHostState *host_state)
     rp_pool_free(host_state->network_pool);
     rp_pool_free(host_state->accumulate_pool);
     rp_pool_free(host_state->pool);
-    g_free(host_state->stages);
     g_free(host_state->added);
     g_free(host_state->layers);
     g_mutex_clear(&host_state->overflow_lock);
@@ -306,17 +259,35 @@ decay_spans(const RpHostState *host_state, guint layer)
 }
 
 static void *
-address(const RpHostState *host_state, const RpHostStatePlace *place)
+address(const RpHostState *host_state, guint32 buffer)
 {
-    return place->offset == RP_HOST_STATE_NOWHERE ? NULL : host_state->memory + place->offset;
+    return buffer == RP_NONE
+               ? NULL
+               : host_state->memory + rp_plan_buffer(host_state->plan, buffer)->offset;
 }
 
-/* Whether the gradients of all rounds fit. */
+/* Whether all of a layer's buffers lie in an arena of @bytes, and those that layers have in common. */
 static gboolean
-gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
+layer_fits(const RpHostState *host_state, guint layer, guint64 bytes)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(layer->gradient_place); i++)
-        if (!rp_host_state_fits(&layer->gradient_place[i], bytes))
+    const RpPlanLayer *row = rp_plan_layer(host_state->plan, layer);
+    const RpPlanExchange exchange = rp_plan_exchange(host_state->plan);
+    const guint32 buffers[] = {exchange.squares,
+                               exchange.space,
+                               rp_plan_decision(host_state->plan, 0),
+                               rp_plan_decision(host_state->plan, 1),
+                               row->reduced,
+                               row->weights[0],
+                               row->weights[1],
+                               row->optimizer,
+                               row->copied,
+                               row->frozen};
+
+    for (guint i = 0; i < G_N_ELEMENTS(buffers); i++)
+        if (!rp_host_state_fits(host_state, buffers[i], bytes))
+            return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(row->gradients); i++)
+        if (!rp_host_state_fits(host_state, row->gradients[i], bytes))
             return FALSE;
     return TRUE;
 }
@@ -325,8 +296,8 @@ gradients_fit(const RpHostStateLayer *layer, guint64 bytes)
 static void
 share_newest(RpHostState *host_state)
 {
-    const guint newest =
-        (guint)((host_state->next_iteration + host_state->n_versions - 1) % host_state->n_versions);
+    const guint n = rp_modes_versions(host_state->modes);
+    const guint newest = (guint)((host_state->next_iteration + n - 1) % n);
 
     for (guint l = 0; l < host_state->n_layers && host_state->options.adamw.form.shared; l++)
         if (host_state->layers[l].state != NULL)
@@ -340,14 +311,16 @@ share_newest(RpHostState *host_state)
 static void
 attach_shares(RpHostState *host_state)
 {
+    const RpPlanExchange exchange = rp_plan_exchange(host_state->plan);
     g_autofree float **reduced = g_new0(float *, host_state->n_layers);
 
-    if (rp_host_state_servers(host_state) == 1)
+    if (host_state->modes->servers == 1)
         return;
     for (guint l = 0; l < host_state->n_layers; l++)
-        reduced[l] = address(host_state, &host_state->layers[l].reduced_place);
-    rp_shares_attach(host_state->shares, reduced, address(host_state, &host_state->squares_place),
-                     address(host_state, &host_state->space_place), host_state->space_place.bytes);
+        reduced[l] = address(host_state, rp_plan_layer(host_state->plan, l)->reduced);
+    rp_shares_attach(host_state->shares, reduced, address(host_state, exchange.squares),
+                     address(host_state, exchange.space),
+                     rp_plan_buffer(host_state->plan, exchange.space)->bytes);
 }
 
 gboolean
@@ -356,18 +329,7 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     g_return_val_if_fail(host_state->memory == NULL, FALSE);
 
     for (guint l = 0; l < host_state->n_layers; l++) {
-        const RpHostStateLayer *layer = &host_state->layers[l];
-
-        if (rp_host_state_fits(&host_state->squares_place, bytes) &&
-            rp_host_state_fits(&host_state->space_place, bytes) &&
-            rp_host_state_fits(&layer->reduced_place, bytes) &&
-            rp_host_state_fits(&host_state->decision_place[0], bytes) &&
-            rp_host_state_fits(&host_state->decision_place[1], bytes) &&
-            rp_host_state_fits(&layer->weight_place[0], bytes) &&
-            rp_host_state_fits(&layer->weight_place[1], bytes) && gradients_fit(layer, bytes) &&
-            rp_host_state_fits(&layer->optimizer_place, bytes) &&
-            rp_host_state_fits(&layer->copied_place, bytes) &&
-            rp_host_state_fits(&layer->frozen_place, bytes))
+        if (layer_fits(host_state, l, bytes))
             continue;
         g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_MEMORY,
                     "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes", l,
@@ -375,24 +337,25 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
         return FALSE;
     }
     host_state->memory = memory;
-    for (guint i = 0; i < host_state->n_decisions; i++)
-        host_state->decisions[i] = address(host_state, &host_state->decision_place[i]);
+    for (guint i = 0; i < rp_plan_n_decisions(host_state->plan); i++)
+        host_state->decisions[i] = address(host_state, rp_plan_decision(host_state->plan, i));
     rp_host_state_begin_fresh(host_state);
     for (guint l = 0; l < host_state->n_layers; l++) {
         RpHostStateLayer *layer = &host_state->layers[l];
+        const RpPlanLayer *row = rp_plan_layer(host_state->plan, l);
         g_autoptr(GArray) all = decay_spans(host_state, l);
         g_autoptr(GArray) spans = rp_shares_cut_spans(host_state->shares, l, all);
 
-        for (guint v = 0; v < host_state->n_versions; v++)
-            layer->weights[v] = address(host_state, &layer->weight_place[v]);
+        for (guint v = 0; v < rp_modes_versions(host_state->modes); v++)
+            layer->weights[v] = address(host_state, row->weights[v]);
         for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
-            layer->gradients[i] = address(host_state, &layer->gradient_place[i]);
-        layer->copied = address(host_state, &layer->copied_place);
-        layer->frozen = address(host_state, &layer->frozen_place);
+            layer->gradients[i] = address(host_state, row->gradients[i]);
+        layer->copied = address(host_state, row->copied);
+        layer->frozen = address(host_state, row->frozen);
         if (layer->share.n == 0)
             continue;
         layer->state = rp_optimizer_layer_new(
-            host_state->optimizer, address(host_state, &layer->optimizer_place), layer->share.n,
+            host_state->optimizer, address(host_state, row->optimizer), layer->share.n,
             (const RpParameterSpan *)(void *)spans->data, spans->len);
         rp_optimizer_layer_set_number(layer->state, l, layer->share.first);
     }
@@ -421,17 +384,19 @@ rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,
         return of->weights[version] + offset;
     if (offset < own)
         return of->frozen + (offset - trained);
-    g_assert(of->tied_to != RP_NONE);
-    return rp_host_state_weights(host_state, of->tied_to, version, offset - own, &offset);
+    const guint32 tied_to = rp_plan_layer(host_state->plan, layer)->tied_to;
+
+    g_assert(tied_to != RP_NONE);
+    return rp_host_state_weights(host_state, tied_to, version, offset - own, &offset);
 }
 
 guint
 rp_host_state_version(const RpHostState *host_state, guint64 iteration)
 {
     /* the step of iteration T writes the weights that T + n reads, with n versions */
-    return (guint)((host_state->evaluates ? host_state->next_iteration + host_state->n_versions - 1
-                                          : iteration) %
-                   host_state->n_versions);
+    const guint n = rp_modes_versions(host_state->modes);
+
+    return (guint)((host_state->evaluates ? host_state->next_iteration + n - 1 : iteration) % n);
 }
 
 guint8 *
@@ -440,20 +405,20 @@ rp_host_state_gradients(const RpHostState *host_state, guint layer, guint round,
 {
     const RpHostStateLayer *of = &host_state->layers[layer];
 
-    *run = (of->own + of->tied) * host_state->gradient_bytes - offset;
-    return of->gradients[host_state->n_gradients > 1 ? round : 0] + offset;
+    *run = (of->own + of->tied) * rp_host_state_gradient_bytes(host_state) - offset;
+    return of->gradients[rp_host_state_gradient_rounds(host_state) > 1 ? round : 0] + offset;
 }
 
 guint
 rp_host_state_gradient_rounds(const RpHostState *host_state)
 {
-    return host_state->n_gradients;
+    return rp_modes_gradient_buffers(host_state->modes);
 }
 
 RpDtype
 rp_host_state_gradient_dtype(const RpHostState *host_state)
 {
-    return host_state->gradient_dtype;
+    return rp_modes_sum(host_state->modes) ? RP_DTYPE_FP32 : host_state->dtype;
 }
 
 guint8 *
@@ -473,7 +438,7 @@ rp_host_state_restore(RpHostState *host_state, const RpUpdateState *state, guint
     host_state->first_iteration = first_iteration;
     host_state->steps_before = state->n_iterations;
     share_newest(host_state);
-    for (guint i = 0; i < host_state->n_decisions; i++) {
+    for (guint i = 0; i < rp_plan_n_decisions(host_state->plan); i++) {
         RpHostStateDecision *decision = rp_host_state_decision(host_state, first_iteration + i);
 
         decision->scale = i == 0 ? state->next_scale : state->loss_scale.scale;

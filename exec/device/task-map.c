@@ -21,28 +21,16 @@ find_residents(RpTaskMap *map, const RpPlan *plan)
     }
 }
 
-static void
-find_saved(RpTaskMap *map, const RpPlan *plan)
-{
-    map->saved = g_new0(RpSavedPlace, (gsize)map->gpus * map->n_layers);
-    map->saved_groups = g_new(guint, map->n_layers);
-    for (guint l = 0; l < map->n_layers; l++) {
-        const RpPlanLayer *row = rp_plan_layer(plan, l);
-
-        map->saved_groups[l] = row->saved_groups;
-        g_assert(rp_network_saved_bytes(map->network, l, row->saved_groups) == row->saved_bytes);
-    }
-}
-
 void
 rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
                  RpHostState *host_state, RpBatchFeed *feed)
 {
-    const guint n_stages = rp_plan_n_stages(plan);
     const RpNetworkOptions *options = rp_network_options(network);
 
     g_assert(rp_plan_constants(plan, 0) != RP_NONE); /* RpProfile.constant_bytes */
     *map = (RpTaskMap){
+        .plan = plan,
+        .modes = rp_plan_modes(plan),
         .network = network,
         .host_state = host_state,
         .feed = feed,
@@ -51,19 +39,12 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         .micro_batches = rp_plan_micro_batches(plan),
         .tokens = (gsize)options->sequences * options->tokens,
         .element_bytes = rp_dtype_size(options->dtype),
-        .leaving_dtype =
-            rp_plan_modes(plan)->gradients == RP_GRADIENTS_KEPT ? RP_DTYPE_FP32 : options->dtype,
-        .kept_sums = rp_plan_modes(plan)->gradients == RP_GRADIENTS_KEPT,
-        .device_squares = rp_modes_leave_once(rp_plan_modes(plan)),
-        .rounds = rp_plan_modes(plan)->rounds,
-        .layerwise = rp_plan_modes(plan)->weights == RP_WEIGHTS_PER_LAYER,
-        .is_packed = rp_modes_pack(rp_plan_modes(plan)),
     };
     find_residents(map, plan);
-    find_saved(map, plan);
-    map->stages = g_new(const RpPlanStage *, n_stages);
-    for (guint s = 0; s < n_stages; s++)
-        map->stages[s] = rp_plan_stage(plan, s);
+    map->saved = g_new0(RpSavedPlace, (gsize)map->gpus * map->n_layers);
+    for (guint l = 0; l < map->n_layers; l++)
+        g_assert(rp_network_saved_bytes(network, l, rp_plan_layer(plan, l)->saved_groups) ==
+                 rp_plan_layer(plan, l)->saved_bytes);
     map->constants = g_new(guint64, map->gpus);
     for (guint g = 0; g < map->gpus; g++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, rp_plan_constants(plan, g));
@@ -83,12 +64,10 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
 void
 rp_task_map_clear(RpTaskMap *map)
 {
-    g_free(map->stages);
     g_free(map->constants);
     g_free(map->residents);
     g_free(map->first);
     g_free(map->saved);
-    g_free(map->saved_groups);
     g_free(map->packed);
     g_free(map->places);
     g_free(map->devices);
@@ -118,8 +97,8 @@ rp_task_map_squares_workspace(const RpTaskMap *map)
     const RpKernels *kernels = rp_network_kernels(map->network);
     gsize most = 0;
 
-    for (guint l = 0; l < map->n_layers && map->device_squares; l++) {
-        const RpSumSquaresArgs args = {.dtype = map->leaving_dtype,
+    for (guint l = 0; l < map->n_layers && rp_modes_leave_once(map->modes); l++) {
+        const RpSumSquaresArgs args = {.dtype = rp_task_map_leaving_dtype(map),
                                        .n = rp_network_layout(map->network, l)->elements};
 
         most = MAX(most, kernels->sum_squares_workspace(&args));
@@ -140,7 +119,7 @@ rp_task_steps(const RpTaskMap *map, const RpBackendTask *task)
 static gboolean
 is_layerwise(const RpTaskMap *map)
 {
-    return map->layerwise && !rp_host_state_evaluates(map->host_state);
+    return map->modes->weights == RP_WEIGHTS_PER_LAYER && !rp_host_state_evaluates(map->host_state);
 }
 
 const void *
@@ -161,6 +140,12 @@ rp_task_parameters(const RpTaskMap *map, const RpBackendTask *task)
     return operand - (map->first[lowest] - map->first[first]);
 }
 
+static guint
+saved_groups(const RpTaskMap *map, guint layer)
+{
+    return rp_plan_layer(map->plan, layer)->saved_groups;
+}
+
 /* Accesses are in the order of those layers that save something. */
 const RpSavedPlace *
 rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task)
@@ -174,10 +159,10 @@ rp_task_saved(const RpTaskMap *map, guint device, const RpBackendTask *task)
 
         if (access->role != RP_ROLE_SAVED)
             continue;
-        while (n < layers.count && map->saved_groups[layers.first + n] == 0)
+        while (n < layers.count && saved_groups(map, layers.first + n) == 0)
             places[n++] = (RpSavedPlace){0};
         g_assert(n < layers.count);
-        places[n] = (RpSavedPlace){map->saved_groups[layers.first + n],
+        places[n] = (RpSavedPlace){saved_groups(map, layers.first + n),
                                    map->memory[access->arena] + access->offset};
         n++;
     }
@@ -300,9 +285,9 @@ copy_gradients(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
          i < chunks->first_segment[task->task.chunk + 1]; i++) {
         const RpSegment *segment = &chunks->segments[i];
         const RpLayerLayout *layout = rp_network_layout(map->network, segment->layer);
-        const guint64 at =
-            (layout->first_element - first->first_element) * rp_dtype_size(map->leaving_dtype) +
-            segment->offset;
+        const guint64 at = (layout->first_element - first->first_element) *
+                               rp_dtype_size(rp_task_map_leaving_dtype(map)) +
+                           segment->offset;
         guint64 run;
         guint8 *target = staging != NULL
                              ? staging + at

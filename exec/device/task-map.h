@@ -17,6 +17,8 @@ typedef struct {
 } RpTaskDevice;
 
 typedef struct {
+    const RpPlan *plan;
+    const RpPlanModes *modes; /* the plan's */
     const RpNetwork *network;
     RpHostState *host_state;
     RpBatchFeed *feed;
@@ -25,19 +27,11 @@ typedef struct {
     guint micro_batches; /* M of an iteration */
     gsize tokens;        /* T of a micro-batch */
     gsize element_bytes;
-    RpDtype leaving_dtype;      /* type of leaving gradients */
-    gboolean kept_sums;         /* these are sums of rounds */
-    const RpPlanStage **stages; /* the plan's */
-    guint64 *constants;         /* [gpus] offset in the device's arena */
-    guint64 *residents;      /* [gpus][n_layers] the same for resident weights, or RP_LAYOUT_NONE */
-    guint64 *first;          /* [n_layers] first byte of a layer in the upload of all */
-    gboolean device_squares; /* devices sum the squares of leaving gradients */
-    guint rounds;            /* rounds of an iteration */
-    gboolean layerwise;      /* parameters and leaving gradients have a buffer for each layer */
-    guint *saved_groups;     /* [n_layers] groups that forwards save for their backwards */
-    RpSavedPlace *saved;     /* [gpus][n_layers] of the running action's layers */
-    gboolean is_packed;      /* the upload is expanded before actions read it */
-    gint32 *packed;          /* [gpus][2][T] targets that are not masked, and their rows */
+    guint64 *constants;  /* [gpus] offset in the device's arena */
+    guint64 *residents;  /* [gpus][n_layers] the same for resident weights, or RP_LAYOUT_NONE */
+    guint64 *first;      /* [n_layers] first byte of a layer in the upload of all */
+    RpSavedPlace *saved; /* [gpus][n_layers] of the running action's layers */
+    gint32 *packed;      /* [gpus][2][T] targets that are not masked, and their rows */
     /* losses of a micro-batch: its own, and the auxiliary one if there is one */
     gsize n_losses;
     gsize most_places;     /* rp_network_most_places() */
@@ -52,10 +46,18 @@ typedef struct {
     guint32 *broken;
 } RpTaskMap;
 
-/* All borrowed; stages and fixed buffers of @plan are read now. */
+/* All borrowed; fixed buffers of @plan are looked up now. */
 void rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
                       RpHostState *host_state, RpBatchFeed *feed);
 void rp_task_map_clear(RpTaskMap *map);
+
+/* Type of gradients that leave a device. */
+static inline RpDtype
+rp_task_map_leaving_dtype(const RpTaskMap *map)
+{
+    return map->modes->gradients == RP_GRADIENTS_KEPT ? RP_DTYPE_FP32
+                                                      : rp_network_options(map->network)->dtype;
+}
 
 /* Size of the workspace, bytes. */
 gsize rp_task_map_squares_workspace(const RpTaskMap *map);
@@ -97,7 +99,7 @@ rp_task_residents(const RpTaskMap *map, guint device)
 static inline const RpPlanStage *
 rp_task_stage(const RpTaskMap *map, const RpBackendTask *task)
 {
-    return map->stages[task->task.stage];
+    return rp_plan_stage(map->plan, task->task.stage);
 }
 
 /* Moves @bytes from @source to @target, one of which is of a device. */

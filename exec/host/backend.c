@@ -240,7 +240,7 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places * host->map.n_losses);
     host->map.broken = g_new0(guint32, places * host->map.n_layers);
-    if (host->map.device_squares) {
+    if (rp_modes_leave_once(host->map.modes)) {
         host->map.squares = g_new0(double, (gsize)RP_BATCH_FEED_RING * host->map.n_layers);
         rp_host_state_set_squares(host_state, host->map.squares);
     }
