@@ -298,6 +298,7 @@ static RpPlan *
 make_plan(RpOrderMerge *merge)
 {
     guint n_layers = merge->n_stages;
+    RpPlanModes *modes;
 
     if (!rp_order_register(merge))
         return NULL;
@@ -305,11 +306,9 @@ make_plan(RpOrderMerge *merge)
         n_layers = merge->fused_stage * (merge->n_stages - 1 - merge->fused_stage) + 1;
     merge->plan =
         rp_plan_new(merge->orders->n_ranks, RP_FIDELITY_COMPUTE, n_layers, merge->micro_batches);
-    RpPlanModes modes = *rp_plan_modes(merge->plan);
-
-    modes.rounds = merge->micro_batches / merge->round;
-    modes.gradients = modes.rounds > 1 ? RP_GRADIENTS_SUMMED : RP_GRADIENTS_ONE_ROUND;
-    rp_plan_set_modes(merge->plan, &modes);
+    modes = &rp_plan_tables(merge->plan)->modes;
+    modes->rounds = merge->micro_batches / merge->round;
+    modes->gradients = modes->rounds > 1 ? RP_GRADIENTS_SUMMED : RP_GRADIENTS_ONE_ROUND;
     add_stages(merge);
     if (!merge_all(merge))
         g_clear_pointer(&merge->plan, rp_plan_free);

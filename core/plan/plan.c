@@ -2,32 +2,27 @@
 
 #include "core/base/units.h"
 
+/* Shared by plans that stand beside each other. */
+typedef struct {
+    RpPlanTables tables;
+    GArray *stages;       /* RpPlanStage */
+    GArray *buffers;      /* RpBuffer */
+    guint64 *arena_bytes; /* gpus + 1 */
+    gboolean *overlaps;   /* gpus + 1: whether buffers share bytes */
+} Shared;
+
 struct _RpPlan {
     guint gpus;
     guint n_layers;
     guint micro_batches;
     RpFidelity fidelity;
-    RpPlanModes modes;
-    RpPlanStorage storage;
-    guint32 first_iteration;
-    guint evaluation;     /* rounds; 0: it trains */
+    Shared *shared;       /* counted */
     RpTaskId first_id;    /* id of tasks[0] */
     GArray *tasks;        /* RpTask */
     GArray *dependencies; /* RpDependency; dependency_base is the stream index of element 0 */
     GArray *accesses;     /* RpAccess; access_base likewise */
     guint64 dependency_base;
     guint64 access_base;
-    GArray *stages;               /* RpPlanStage */
-    GArray *buffers;              /* RpBuffer */
-    guint64 *arena_bytes;         /* gpus + 1 */
-    gboolean *overlaps;           /* gpus + 1: whether buffers share bytes */
-    RpPlanLayer *layers;          /* n_layers */
-    guint32 *constants;           /* gpus */
-    guint32 *residents;           /* [gpus][n_layers] */
-    RpPlanSlotLayer *slot_layers; /* [gpus][n_layers] */
-    guint32 decisions[2];
-    guint n_decisions;
-    RpPlanExchange exchange;
 };
 
 RpChunks
@@ -63,8 +58,53 @@ clear_stage(gpointer data)
     g_free(stage->boundaries);
 }
 
-RpPlan *
-rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches)
+static Shared *
+new_shared(guint gpus, guint n_layers)
+{
+    const gsize n_slots = (gsize)gpus * n_layers;
+    Shared *shared = g_rc_box_new0(Shared);
+    RpPlanTables *tables = &shared->tables;
+
+    tables->modes = (RpPlanModes){.rounds = 1, .slices = 1, .servers = 1};
+    tables->layers = g_new(RpPlanLayer, n_layers);
+    for (guint l = 0; l < n_layers; l++)
+        tables->layers[l] = (RpPlanLayer){.frozen = RP_NONE,
+                                          .weights = {RP_NONE, RP_NONE},
+                                          .gradients = {RP_NONE, RP_NONE, RP_NONE, RP_NONE},
+                                          .optimizer = RP_NONE,
+                                          .copied = RP_NONE,
+                                          .reduced = RP_NONE};
+    tables->exchange = (RpPlanExchange){RP_NONE, RP_NONE};
+    tables->constants = g_new(guint32, gpus);
+    for (guint g = 0; g < gpus; g++)
+        tables->constants[g] = RP_NONE;
+    tables->slot_layers = g_new(RpPlanSlotLayer, n_slots + 1);
+    for (gsize i = 0; i < n_slots; i++)
+        tables->slot_layers[i] = (RpPlanSlotLayer){RP_NONE, RP_NONE, RP_NONE};
+    shared->stages = g_array_new(FALSE, FALSE, sizeof(RpPlanStage));
+    g_array_set_clear_func(shared->stages, clear_stage);
+    shared->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
+    shared->arena_bytes = g_new0(guint64, (gsize)gpus + 1);
+    shared->overlaps = g_new0(gboolean, (gsize)gpus + 1);
+    return shared;
+}
+
+static void
+clear_shared(gpointer data)
+{
+    Shared *shared = data;
+
+    g_array_unref(shared->stages);
+    g_array_unref(shared->buffers);
+    g_free(shared->arena_bytes);
+    g_free(shared->overlaps);
+    g_free(shared->tables.layers);
+    g_free(shared->tables.constants);
+    g_free(shared->tables.slot_layers);
+}
+
+static RpPlan *
+new_plan(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches, Shared *shared)
 {
     RpPlan *plan = g_new0(RpPlan, 1);
 
@@ -72,35 +112,25 @@ rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches
     plan->fidelity = fidelity;
     plan->n_layers = n_layers;
     plan->micro_batches = micro_batches;
-    plan->modes = (RpPlanModes){.rounds = 1, .slices = 1, .servers = 1};
+    plan->shared = shared;
     plan->tasks = g_array_new(FALSE, FALSE, sizeof(RpTask));
     /* sized, so that there is an address even without elements */
     plan->dependencies = g_array_sized_new(FALSE, FALSE, sizeof(RpDependency), 1);
     plan->accesses = g_array_sized_new(FALSE, FALSE, sizeof(RpAccess), 1);
-    plan->stages = g_array_new(FALSE, FALSE, sizeof(RpPlanStage));
-    g_array_set_clear_func(plan->stages, clear_stage);
-    plan->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
-    plan->arena_bytes = g_new0(guint64, (gsize)gpus + 1);
-    plan->overlaps = g_new0(gboolean, (gsize)gpus + 1);
-    plan->layers = g_new(RpPlanLayer, n_layers);
-    for (guint l = 0; l < n_layers; l++)
-        plan->layers[l] = (RpPlanLayer){.frozen = RP_NONE,
-                                        .weights = {RP_NONE, RP_NONE},
-                                        .gradients = {RP_NONE, RP_NONE, RP_NONE, RP_NONE},
-                                        .optimizer = RP_NONE,
-                                        .copied = RP_NONE,
-                                        .reduced = RP_NONE};
-    plan->exchange = (RpPlanExchange){RP_NONE, RP_NONE};
-    plan->constants = g_new(guint32, gpus);
-    for (guint g = 0; g < gpus; g++)
-        plan->constants[g] = RP_NONE;
-    plan->residents = g_new(guint32, (gsize)gpus * n_layers + 1);
-    plan->slot_layers = g_new(RpPlanSlotLayer, (gsize)gpus * n_layers + 1);
-    for (gsize i = 0; i < (gsize)gpus * n_layers; i++) {
-        plan->residents[i] = RP_NONE;
-        plan->slot_layers[i] = (RpPlanSlotLayer){RP_NONE, RP_NONE};
-    }
     return plan;
+}
+
+RpPlan *
+rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches)
+{
+    return new_plan(gpus, fidelity, n_layers, micro_batches, new_shared(gpus, n_layers));
+}
+
+RpPlan *
+rp_plan_new_beside(const RpPlan *source)
+{
+    return new_plan(source->gpus, source->fidelity, source->n_layers, source->micro_batches,
+                    g_rc_box_acquire(source->shared));
 }
 
 void
@@ -111,14 +141,7 @@ rp_plan_free(RpPlan *plan)
     g_array_unref(plan->tasks);
     g_array_unref(plan->dependencies);
     g_array_unref(plan->accesses);
-    g_array_unref(plan->stages);
-    g_array_unref(plan->buffers);
-    g_free(plan->arena_bytes);
-    g_free(plan->overlaps);
-    g_free(plan->layers);
-    g_free(plan->constants);
-    g_free(plan->residents);
-    g_free(plan->slot_layers);
+    g_rc_box_release_full(plan->shared, clear_shared);
     g_free(plan);
 }
 
@@ -178,105 +201,72 @@ rp_plan_lane_kind(const RpPlan *plan, guint32 lane)
     return lane < host ? lane % RP_LANES_PER_DEVICE : RP_LANES_PER_DEVICE + (lane - host);
 }
 
-void
-rp_plan_set_modes(RpPlan *plan, const RpPlanModes *modes)
+RpPlanTables *
+rp_plan_tables(RpPlan *plan)
 {
-    plan->modes = *modes;
+    return &plan->shared->tables;
 }
 
 const RpPlanModes *
 rp_plan_modes(const RpPlan *plan)
 {
-    return &plan->modes;
-}
-
-void
-rp_plan_set_storage(RpPlan *plan, const RpPlanStorage *storage)
-{
-    plan->storage = *storage;
+    return &plan->shared->tables.modes;
 }
 
 const RpPlanStorage *
 rp_plan_storage(const RpPlan *plan)
 {
-    return &plan->storage;
-}
-
-void
-rp_plan_set_first_iteration(RpPlan *plan, guint32 iteration)
-{
-    plan->first_iteration = iteration;
+    return &plan->shared->tables.storage;
 }
 
 guint32
 rp_plan_first_iteration(const RpPlan *plan)
 {
-    return plan->first_iteration;
-}
-
-void
-rp_plan_set_evaluation(RpPlan *plan, guint rounds)
-{
-    plan->evaluation = rounds;
+    return plan->shared->tables.first_iteration;
 }
 
 gboolean
 rp_plan_evaluates(const RpPlan *plan)
 {
-    return plan->evaluation > 0;
+    return plan->shared->tables.evaluation > 0;
 }
 
 guint
 rp_plan_rounds(const RpPlan *plan)
 {
-    return plan->evaluation > 0 ? plan->evaluation : plan->modes.rounds;
-}
-
-void
-rp_plan_set_alike(RpPlan *plan, const RpPlan *source)
-{
-    plan->modes = source->modes;
-    plan->storage = source->storage;
-    plan->first_iteration = source->first_iteration;
-    plan->evaluation = source->evaluation;
+    return rp_plan_evaluates(plan) ? plan->shared->tables.evaluation
+                                   : plan->shared->tables.modes.rounds;
 }
 
 guint32
 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage)
 {
-    g_array_append_val(plan->stages, *stage);
+    g_array_append_val(plan->shared->stages, *stage);
     stage->parameters = (RpChunks){0};
     stage->gradients = (RpChunks){0};
     stage->boundaries = NULL;
     stage->n_boundaries = 0;
-    return plan->stages->len - 1;
+    return plan->shared->stages->len - 1;
 }
 
 guint
 rp_plan_n_stages(const RpPlan *plan)
 {
-    return plan->stages->len;
+    return plan->shared->stages->len;
 }
 
 const RpPlanStage *
 rp_plan_stage(const RpPlan *plan, guint32 stage)
 {
-    g_return_val_if_fail(stage < plan->stages->len, NULL);
-    return &g_array_index(plan->stages, RpPlanStage, stage);
-}
-
-void
-rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places)
-{
-    g_return_if_fail(layer < plan->n_layers);
-    plan->layers[layer] = *places;
+    g_return_val_if_fail(stage < plan->shared->stages->len, NULL);
+    return &g_array_index(plan->shared->stages, RpPlanStage, stage);
 }
 
 const RpPlanLayer *
 rp_plan_layer(const RpPlan *plan, guint layer)
 {
     g_return_val_if_fail(layer < plan->n_layers, NULL);
-    return &plan->layers[layer];
+    return &plan->shared->tables.layers[layer];
 }
 
 guint32
@@ -288,45 +278,24 @@ rp_plan_tied_from(const RpPlan *plan, guint layer)
     return row->tied_gradient_bytes > 0 && row->tied_to == layer ? last : RP_NONE;
 }
 
-void
-rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer)
-{
-    g_return_if_fail(device < plan->gpus);
-    plan->constants[device] = buffer;
-}
-
 guint32
 rp_plan_constants(const RpPlan *plan, guint device)
 {
     g_return_val_if_fail(device < plan->gpus, RP_NONE);
-    return plan->constants[device];
-}
-
-void
-rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer)
-{
-    g_return_if_fail(device < plan->gpus && layer < plan->n_layers);
-    plan->residents[(gsize)device * plan->n_layers + layer] = buffer;
+    return plan->shared->tables.constants[device];
 }
 
 guint32
 rp_plan_resident(const RpPlan *plan, guint device, guint layer)
 {
     g_return_val_if_fail(device < plan->gpus && layer < plan->n_layers, RP_NONE);
-    return plan->residents[(gsize)device * plan->n_layers + layer];
-}
-
-void
-rp_plan_set_slot_layer(RpPlan *plan, guint device, guint layer, RpPlanSlotLayer places)
-{
-    g_return_if_fail(device < plan->gpus && layer < plan->n_layers);
-    plan->slot_layers[(gsize)device * plan->n_layers + layer] = places;
+    return rp_plan_slot_layer(plan, device, layer).resident;
 }
 
 RpPlanSlotLayer
 rp_plan_slot_layer(const RpPlan *plan, guint device, guint layer)
 {
-    return plan->slot_layers[(gsize)device * plan->n_layers + layer];
+    return plan->shared->tables.slot_layers[(gsize)device * plan->n_layers + layer];
 }
 
 guint64
@@ -336,41 +305,28 @@ rp_plan_resident_bytes(const RpPlan *plan, guint device)
 
     for (guint l = 0; l < plan->n_layers; l++)
         if (rp_plan_resident(plan, device, l) != RP_NONE)
-            bytes += plan->layers[l].resident_bytes;
+            bytes += plan->shared->tables.layers[l].resident_bytes;
     return bytes;
 }
 
 guint32
 rp_plan_decision(const RpPlan *plan, guint64 iteration)
 {
-    return plan->n_decisions > 0 ? plan->decisions[iteration % plan->n_decisions] : RP_NONE;
-}
-
-void
-rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n)
-{
-    g_return_if_fail(n <= G_N_ELEMENTS(plan->decisions));
-    for (guint i = 0; i < n; i++)
-        plan->decisions[i] = buffers[i];
-    plan->n_decisions = n;
+    return plan->shared->tables.n_decisions > 0
+               ? plan->shared->tables.decisions[iteration % plan->shared->tables.n_decisions]
+               : RP_NONE;
 }
 
 RpPlanExchange
 rp_plan_exchange(const RpPlan *plan)
 {
-    return plan->exchange;
-}
-
-void
-rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange)
-{
-    plan->exchange = exchange;
+    return plan->shared->tables.exchange;
 }
 
 guint
 rp_plan_n_decisions(const RpPlan *plan)
 {
-    return plan->n_decisions;
+    return plan->shared->tables.n_decisions;
 }
 
 guint32
@@ -381,7 +337,7 @@ rp_plan_add_buffer(RpPlan *plan, guint32 arena, RpBufferCategory category, guint
     RpBuffer buffer = {
         .arena = arena,
         .category = category,
-        .offset = rp_align_up(plan->arena_bytes[arena], RP_BUFFER_ALIGNMENT),
+        .offset = rp_align_up(plan->shared->arena_bytes[arena], RP_BUFFER_ALIGNMENT),
         .bytes = rp_align_up(bytes, RP_BUFFER_ALIGNMENT),
     };
     return rp_plan_place_buffer(plan, &buffer);
@@ -392,32 +348,32 @@ rp_plan_place_buffer(RpPlan *plan, const RpBuffer *buffer)
 {
     g_return_val_if_fail(buffer->arena <= plan->gpus, RP_NONE);
 
-    g_array_append_val(plan->buffers, *buffer);
-    if (buffer->offset < plan->arena_bytes[buffer->arena])
-        plan->overlaps[buffer->arena] = TRUE;
-    plan->arena_bytes[buffer->arena] =
-        MAX(plan->arena_bytes[buffer->arena], buffer->offset + buffer->bytes);
-    return plan->buffers->len - 1;
+    g_array_append_val(plan->shared->buffers, *buffer);
+    if (buffer->offset < plan->shared->arena_bytes[buffer->arena])
+        plan->shared->overlaps[buffer->arena] = TRUE;
+    plan->shared->arena_bytes[buffer->arena] =
+        MAX(plan->shared->arena_bytes[buffer->arena], buffer->offset + buffer->bytes);
+    return plan->shared->buffers->len - 1;
 }
 
 guint
 rp_plan_n_buffers(const RpPlan *plan)
 {
-    return plan->buffers->len;
+    return plan->shared->buffers->len;
 }
 
 const RpBuffer *
 rp_plan_buffer(const RpPlan *plan, guint32 buffer)
 {
-    g_return_val_if_fail(buffer < plan->buffers->len, NULL);
-    return &g_array_index(plan->buffers, RpBuffer, buffer);
+    g_return_val_if_fail(buffer < plan->shared->buffers->len, NULL);
+    return &g_array_index(plan->shared->buffers, RpBuffer, buffer);
 }
 
 guint64
 rp_plan_arena_bytes(const RpPlan *plan, guint32 arena)
 {
     g_return_val_if_fail(arena <= plan->gpus, 0);
-    return plan->arena_bytes[arena];
+    return plan->shared->arena_bytes[arena];
 }
 
 /* Bytes of an arena with overlaps, from border to border of its buffers. */
@@ -426,11 +382,11 @@ overlapping_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category)
 {
     guint64 bytes = 0;
 
-    for (guint64 at = 0, next; at < plan->arena_bytes[arena]; at = next) {
+    for (guint64 at = 0, next; at < plan->shared->arena_bytes[arena]; at = next) {
         const RpBuffer *owner = NULL; /* the largest, first one over the bytes from @at on */
 
-        next = plan->arena_bytes[arena];
-        for (guint i = 0; i < plan->buffers->len; i++) {
+        next = plan->shared->arena_bytes[arena];
+        for (guint i = 0; i < plan->shared->buffers->len; i++) {
             const RpBuffer *buffer = rp_plan_buffer(plan, i);
             const guint64 end = buffer->offset + buffer->bytes;
 
@@ -451,9 +407,9 @@ rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory categ
 {
     guint64 bytes = 0;
 
-    if (plan->overlaps[arena])
+    if (plan->shared->overlaps[arena])
         return overlapping_bytes(plan, arena, category);
-    for (guint i = 0; i < plan->buffers->len; i++)
+    for (guint i = 0; i < plan->shared->buffers->len; i++)
         if (rp_plan_buffer(plan, i)->arena == arena &&
             rp_plan_buffer(plan, i)->category == category)
             bytes += rp_plan_buffer(plan, i)->bytes;

@@ -268,6 +268,8 @@ typedef struct _RpPlan RpPlan;
 
 /* @n_layers and @micro_batches describe one iteration; the verifier counts against them. */
 RpPlan *rp_plan_new(guint gpus, RpFidelity fidelity, guint n_layers, guint micro_batches);
+/* A plan without tasks, with the tables, stages and buffers of @source, now and later. */
+RpPlan *rp_plan_new_beside(const RpPlan *source);
 void rp_plan_free(RpPlan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlan, rp_plan_free)
 
@@ -334,7 +336,6 @@ typedef struct {
     guint servers;      /* that run this plan: each keeps and steps a share of each layer
                            (core/base/shard.h) */
 } RpPlanModes;
-void rp_plan_set_modes(RpPlan *plan, const RpPlanModes *modes);
 const RpPlanModes *rp_plan_modes(const RpPlan *plan);
 
 static inline gboolean
@@ -360,6 +361,12 @@ static inline gboolean
 rp_modes_leave_once(const RpPlanModes *modes)
 {
     return modes->gradients == RP_GRADIENTS_KEPT || modes->rounds == 1;
+}
+/* How often gradients of a stage leave in an iteration. */
+static inline guint
+rp_modes_departures(const RpPlanModes *modes)
+{
+    return rp_modes_leave_once(modes) ? 1 : modes->rounds;
 }
 /* Buffers of a layer's gradients on the host. */
 static inline guint
@@ -392,30 +399,55 @@ typedef struct {
     RpStateFormat form;     /* of the optimizer's state */
     guint64 constant_bytes; /* of rp_plan_constants() */
 } RpPlanStorage;
-void rp_plan_set_storage(RpPlan *plan, const RpPlanStorage *storage);
 const RpPlanStorage *rp_plan_storage(const RpPlan *plan);
 
-/* The first iteration that has actions: only copies may follow of earlier ones. */
-void rp_plan_set_first_iteration(RpPlan *plan, guint32 iteration);
-guint32 rp_plan_first_iteration(const RpPlan *plan);
+/* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of
+ * every trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
+ * RP_EXCHANGE_EXTRA_BYTES for other values that all servers need. @space: message buffer: half
+ * sends, half receives. */
+typedef struct {
+    guint32 squares;
+    guint32 space;
+} RpPlanExchange;
 
-/* A plan that evaluates: every action is a forward, of the head up to its loss, in @rounds rounds; no
- * weight is written. Its modes are those of the plan that trains beside it. */
-void rp_plan_set_evaluation(RpPlan *plan, guint rounds);
+/* Buffers of a device for a layer; RP_NONE: it has none. */
+typedef struct {
+    guint32
+        resident; /* weights that stay there: RP_NONE, too, if the device never runs the layer */
+    guint32
+        parameters; /* RP_WEIGHTS_PER_LAYER: those that come, and gradients until they have left; */
+    guint32 leaving; /* one layer after the other */
+} RpPlanSlotLayer;
+
+/* All that a plan says of itself beside its stages, buffers and tasks. The planner writes it before the first
+ * task, and all others ask for its parts. */
+typedef struct {
+    RpPlanModes modes;
+    RpPlanStorage storage;
+    guint32 first_iteration;
+    guint evaluation;             /* rounds that run forward alone; 0: the plan trains */
+    RpPlanLayer *layers;          /* [n_layers] */
+    RpPlanSlotLayer *slot_layers; /* [gpus][n_layers] */
+    guint32 *constants;           /* [gpus] */
+    guint32 decisions[2];
+    guint n_decisions;
+    RpPlanExchange exchange;
+} RpPlanTables;
+RpPlanTables *rp_plan_tables(RpPlan *plan);
+
+/* The first iteration that has actions: only copies may follow of earlier ones. */
+guint32 rp_plan_first_iteration(const RpPlan *plan);
+/* A plan that evaluates: every action is a forward, of the head up to its loss; no weight is written. Its
+ * modes are those of the plan that trains beside it. */
 gboolean rp_plan_evaluates(const RpPlan *plan);
 /* Rounds of an iteration's actions. */
 guint rp_plan_rounds(const RpPlan *plan);
-
-/* Makes all of the above those of @source. */
-void rp_plan_set_alike(RpPlan *plan, const RpPlan *source);
 
 /* Takes over the contents of @stage (its chunk tables). Returns: its index. */
 guint32 rp_plan_add_stage(RpPlan *plan, RpPlanStage *stage);
 guint rp_plan_n_stages(const RpPlan *plan);
 const RpPlanStage *rp_plan_stage(const RpPlan *plan, guint32 stage);
 
-/* `full`: set by the planner before the first task, n_layers of them. */
-void rp_plan_set_layer(RpPlan *plan, guint layer, const RpPlanLayer *places);
 const RpPlanLayer *rp_plan_layer(const RpPlan *plan, guint layer);
 /* The layer (the last one) whose gradients of a tied matrix are added to those of @layer; RP_NONE. */
 guint32 rp_plan_tied_from(const RpPlan *plan, guint layer);
@@ -436,36 +468,15 @@ guint32 rp_plan_tied_from(const RpPlan *plan, guint layer);
  * devices and under every schedule.
  */
 guint32 rp_plan_decision(const RpPlan *plan, guint64 iteration);
-/* @buffers: one or two */
-void rp_plan_set_decisions(RpPlan *plan, const guint32 *buffers, guint n);
 guint rp_plan_n_decisions(const RpPlan *plan);
 #define RP_DECISION_BYTES(n_layers) (64 + (guint64)(n_layers) * sizeof(double))
-/* Several servers: buffers of the host arena; RP_NONE of one. @squares: a double for each block of
- * every trained layer's own parameters (rp_shard_blocks()), one layer after the other, then
- * RP_EXCHANGE_EXTRA_BYTES for other values that all servers need. @space: message buffer: half
- * sends, half receives. */
-typedef struct {
-    guint32 squares;
-    guint32 space;
-} RpPlanExchange;
 RpPlanExchange rp_plan_exchange(const RpPlan *plan);
-void rp_plan_set_exchange(RpPlan *plan, RpPlanExchange exchange);
 #define RP_EXCHANGE_EXTRA_BYTES 4096
 #define RP_EXCHANGE_SCRATCH(largest_bytes) MIN(4 * (largest_bytes), (guint64)256 << 20)
 /* Buffer of a device for constants beside the plan's data; RP_NONE if none. */
-void rp_plan_set_constants(RpPlan *plan, guint device, guint32 buffer);
 guint32 rp_plan_constants(const RpPlan *plan, guint device);
-/* Buffer of a device for @layer's resident weights; RP_NONE: there are none, or the device never
- * runs the layer. */
-void rp_plan_set_resident(RpPlan *plan, guint device, guint layer, guint32 buffer);
 guint32 rp_plan_resident(const RpPlan *plan, guint device, guint layer);
-/* `layerwise`: where @layer's parameters stand on a device, and its gradients until they have left; one
- * layer after the other. RP_NONE: it has none. */
-typedef struct {
-    guint32 parameters;
-    guint32 leaving;
-} RpPlanSlotLayer;
-void rp_plan_set_slot_layer(RpPlan *plan, guint device, guint layer, RpPlanSlotLayer places);
+/* Where parameters of @layer come and gradients leave, one layer after the other: RP_WEIGHTS_PER_LAYER. */
 RpPlanSlotLayer rp_plan_slot_layer(const RpPlan *plan, guint device, guint layer);
 /* Bytes that stay on @device, over all layers. */
 guint64 rp_plan_resident_bytes(const RpPlan *plan, guint device);

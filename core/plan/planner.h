@@ -88,6 +88,15 @@ typedef struct {
     guint dispatch_rule;  /* free: one of core/plan/planner/pace.h; 0 = the fastest of them */
 } RpPlanOptions;
 
+/* The copies that a plan of @options has. */
+static inline RpHostCopies
+rp_plan_copies(const RpPlanOptions *options)
+{
+    return options->consistency == RP_CONSISTENCY_BLOCKING ? RP_COPIES_BLOCKING
+           : options->optimizer == RP_OPTIMIZER_LEAN       ? RP_COPIES_LEAN
+                                                           : RP_COPIES_FUSED;
+}
+
 /* Micro-batches of the plan to one of the options: slices, where sequences are in slices. */
 static inline guint
 rp_plan_slices(const RpPlanOptions *options)

@@ -4,7 +4,7 @@
  *   plan       |- - retired - -|==========|==========|==========|+++ new +++|
  *   verifier   |- - - old - - - - -|  T-3  |   T-2    |   T-1    |     T     |
  *
- * New tasks are copied into a plan of the verifier's own, the window, and go through all steps of the
+ * New tasks are copied into a plan of the verifier's own, the window, which has the same tables, and go through all steps of the
  * proof. Clocks, values and ledgers stay from call to call, so that a task is looked at once. At last
  * the window forgets what lies before T - 3. Of an old task there remain, as long as it is the last
  * that touched some buffer, its place in its lane and its clock: all that order needs (a device may
@@ -16,51 +16,11 @@
  * may get tasks. */
 #define HELD_ITERATIONS 4
 
-/* Tables of the plan; they are made before its first task. */
-static void
-copy_tables(RpVerifier *verifier)
-{
-    const RpPlan *source = verifier->source;
-    RpPlan *window = verifier->window;
-    guint32 decisions[2];
-
-    rp_plan_set_alike(window, source);
-    for (guint s = 0; s < rp_plan_n_stages(source); s++) {
-        const RpPlanStage *stage = rp_plan_stage(source, s);
-        RpPlanStage copy = *stage;
-
-        copy.parameters = rp_chunks_copy(&stage->parameters);
-        copy.gradients = rp_chunks_copy(&stage->gradients);
-        copy.boundaries = g_memdup2(stage->boundaries, stage->n_boundaries * sizeof(guint));
-        rp_plan_add_stage(window, &copy);
-    }
-    for (guint l = 0; l < rp_plan_n_layers(source); l++)
-        rp_plan_set_layer(window, l, rp_plan_layer(source, l));
-    for (guint g = 0; g < rp_plan_gpus(source); g++) {
-        rp_plan_set_constants(window, g, rp_plan_constants(source, g));
-        for (guint l = 0; l < rp_plan_n_layers(source); l++) {
-            rp_plan_set_resident(window, g, l, rp_plan_resident(source, g, l));
-            rp_plan_set_slot_layer(window, g, l, rp_plan_slot_layer(source, g, l));
-        }
-    }
-    for (guint i = 0; i < rp_plan_n_decisions(source); i++)
-        decisions[i] = rp_plan_decision(source, i);
-    rp_plan_set_decisions(window, decisions, rp_plan_n_decisions(source));
-    rp_plan_set_exchange(window, rp_plan_exchange(source));
-    verifier->modes = rp_plan_modes(window);
-    verifier->storage = rp_plan_storage(window);
-    verifier->evaluates = rp_plan_evaluates(window);
-    verifier->rounds = rp_plan_rounds(window);
-    verifier->n_stages = rp_plan_n_stages(window);
-}
-
 static void
 copy_tasks(RpVerifier *verifier)
 {
     const RpPlan *source = verifier->source;
 
-    for (guint b = rp_plan_n_buffers(verifier->window); b < rp_plan_n_buffers(source); b++)
-        rp_plan_place_buffer(verifier->window, rp_plan_buffer(source, b));
     for (RpTaskId id = rp_plan_end_id(verifier->window); id < rp_plan_end_id(source); id++) {
         const RpTask *task = rp_plan_task(source, id);
 
@@ -80,14 +40,8 @@ rp_verifier_new(const RpPlan *plan)
     RpVerifier *verifier = g_new0(RpVerifier, 1);
 
     verifier->source = plan;
-    verifier->window = rp_plan_new(rp_plan_gpus(plan), rp_plan_fidelity(plan),
-                                   rp_plan_n_layers(plan), rp_plan_micro_batches(plan));
-    verifier->plan = verifier->window;
-    verifier->clock_bytes = RP_VERIFY_CLOCK_BYTES;
-    verifier->n_layers = rp_plan_n_layers(plan);
-    verifier->micro_batches = rp_plan_micro_batches(plan);
-    verifier->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
-    verifier->whole = TRUE;
+    verifier->window = rp_plan_new_beside(plan);
+    rp_verifier_begin(verifier, verifier->window, RP_VERIFY_CLOCK_BYTES);
     return verifier;
 }
 
@@ -132,8 +86,6 @@ rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
 
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
-    if (rp_plan_n_stages(verifier->window) == 0)
-        copy_tables(verifier);
     g_return_val_if_fail(rp_plan_first_id(verifier->source) <= rp_plan_end_id(verifier->window),
                          FALSE);
     verifier->violation = violation;

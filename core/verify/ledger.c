@@ -52,67 +52,59 @@ rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task)
     return n;
 }
 
-/* Number of different tasks of a kind that an iteration may have, but for actions. */
-static gsize
-n_identities(const RpVerifier *verifier, RpTaskKind kind)
+/* Which of the different tasks of a kind that an iteration may have a task is: one of rows x columns; two of
+ * each if it may come twice. */
+typedef struct {
+    gsize rows, columns;
+    gsize row, column;
+    gsize copies;
+} Identity;
+
+/* Nothing of actions. @task: (nullable): %NULL: how many there are. A sum of several rounds is the first of
+ * them. */
+static Identity
+identity_of(const RpVerifier *verifier, RpTaskKind kind, const RpTask *task)
 {
-    const gsize layers = verifier->n_layers, slots = (gsize)verifier->rounds * verifier->n_stages;
-    const gsize rounds = verifier->rounds;
+    static const RpTask first = {.stage = 0};
+    const RpTask *of = task != NULL ? task : &first;
+    const gsize rounds = verifier->rounds, layers = verifier->n_layers;
+    const gsize round = rp_verifier_slot_round(verifier, of->round);
 
     switch (kind) {
     case RP_TASK_PARAMETER_UPLOAD:
-        return 2 * rounds * verifier->first_parameter[verifier->n_stages];
+        return (Identity){rounds, verifier->first_parameter[verifier->n_stages], round,
+                          verifier->first_parameter[of->stage] + of->chunk, 2};
     case RP_TASK_GRADIENT_DOWNLOAD:
-        return rounds * verifier->first_gradient[verifier->n_stages];
+        return (Identity){rounds, verifier->first_gradient[verifier->n_stages], round,
+                          verifier->first_gradient[of->stage] + of->chunk, 1};
     case RP_TASK_EXPAND:
-        return 2 * slots;
+        return (Identity){rounds, verifier->n_stages, round, of->stage, 2};
     case RP_TASK_GRADIENT_ACCUMULATE:
-        return slots;
+        return (Identity){rounds, verifier->n_stages,
+                          of->round + 1U - (task != NULL ? rp_verifier_n_summed(verifier, of) : 1),
+                          of->stage, 1};
     case RP_TASK_RESIDENT_UPLOAD:
-        return rp_plan_gpus(verifier->plan) * layers;
+        return (Identity){rp_plan_gpus(verifier->plan), layers,
+                          rp_plan_lane_device(verifier->plan, of->lane), of->layer, 1};
     case RP_TASK_NORM:
     case RP_TASK_AGREE:
-        return 1;
+        return (Identity){1, 1, 0, 0, 1};
     case RP_TASK_BARRIER:
-        return 0;
+        return (Identity){0, 0, 0, 0, 1};
     default: /* of a micro-batch, or of the optimizer */
-        return kind < RP_TASK_ACTIVATION_DOWNLOAD ? 0
-               : kind <= RP_TASK_SAVED_UPLOAD     ? layers * verifier->micro_batches
-                                                  : layers;
+        if (kind > RP_TASK_SAVED_UPLOAD)
+            return (Identity){1, layers, 0, of->layer, 1};
+        return (Identity){kind < RP_TASK_ACTIVATION_DOWNLOAD ? 0 : layers, verifier->micro_batches,
+                          of->layer, of->micro_batch, 1};
     }
 }
 
-/* Which of them the task is; a sum of several rounds is the first of them. */
 static gsize
-identity_of(const RpVerifier *verifier, guint32 index)
+n_identities(const RpVerifier *verifier, RpTaskKind kind)
 {
-    const RpTask *task = rp_verifier_task(verifier, index);
-    const RpTaskKind kind = (RpTaskKind)task->kind;
-    const gsize round = rp_verifier_slot_round(verifier, task->round);
+    const Identity all = identity_of(verifier, kind, NULL);
 
-    switch (kind) {
-    case RP_TASK_PARAMETER_UPLOAD:
-        return 2 * (round * verifier->first_parameter[verifier->n_stages] +
-                    verifier->first_parameter[task->stage] + task->chunk);
-    case RP_TASK_GRADIENT_DOWNLOAD:
-        return round * verifier->first_gradient[verifier->n_stages] +
-               verifier->first_gradient[task->stage] + task->chunk;
-    case RP_TASK_EXPAND:
-        return 2 * (round * verifier->n_stages + task->stage);
-    case RP_TASK_GRADIENT_ACCUMULATE:
-        return (gsize)(task->round + 1U - rp_verifier_n_summed(verifier, task)) *
-                   verifier->n_stages +
-               task->stage;
-    case RP_TASK_RESIDENT_UPLOAD:
-        return (gsize)rp_verifier_device(verifier, index) * verifier->n_layers + task->layer;
-    case RP_TASK_NORM:
-    case RP_TASK_AGREE:
-        return 0;
-    default:
-        return kind <= RP_TASK_SAVED_UPLOAD
-                   ? (gsize)task->layer * verifier->micro_batches + task->micro_batch
-                   : task->layer;
-    }
+    return all.rows * all.columns * all.copies;
 }
 
 static RpLedger *
@@ -253,7 +245,9 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
     enter_action(verifier, ledger, index);
     if (!verifier->full || n_identities(verifier, kind) == 0)
         return;
-    guint32 *done = &ledger->done[verifier->first_identity[kind] + identity_of(verifier, index)];
+    const Identity which = identity_of(verifier, kind, task);
+    guint32 *done = &ledger->done[verifier->first_identity[kind] +
+                                  (which.row * which.columns + which.column) * which.copies];
     if (text == NULL) {
         const gboolean transfer = kind <= RP_TASK_SAVED_UPLOAD;
 
@@ -261,8 +255,7 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
         text = transfer ? "a transfer runs twice" : "the same update is done twice";
     }
     /* parameters of a bound stage whose weights are offloaded come up for its F, and may again for its B */
-    if ((kind == RP_TASK_PARAMETER_UPLOAD || kind == RP_TASK_EXPAND) && *done != 0 &&
-        rp_plan_stage(verifier->plan, task->stage)->bound &&
+    if (which.copies == 2 && *done != 0 && rp_plan_stage(verifier->plan, task->stage)->bound &&
         !rp_modes_upload_once(verifier->modes)) {
         *session = 1;
         done++;

@@ -289,6 +289,11 @@ rp_verifier_before_late(const RpVerifier *verifier, guint32 first, guint32 secon
            verifier->position[first];
 }
 
+/* ---- verify.c ---- */
+
+/* Fills in all that follows from the plan, before any task is looked at. */
+void rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes);
+
 /* ---- violation.c ---- */
 
 /* The parts of an action: OVERLAP has two. */
@@ -315,12 +320,13 @@ gboolean rp_action_makes_loss(const RpVerifier *verifier, const RpTask *task);
  * is wrong, say, if no value that it ought to carry is missed. */
 guint rp_rule_rank(RpRule rule);
 
-/* Notes a violation. The tasks are described and placed after the text. Returns: %FALSE */
-gboolean rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
-                          const char *format, ...) G_GNUC_PRINTF(5, 6);
-/* The same with another rank than the rule's. */
+/* Records a violation, unless one of a lower @rank is known. The tasks are described and placed after the
+ * text. Returns: %FALSE */
 gboolean rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first,
                              guint32 second, const char *format, ...) G_GNUC_PRINTF(6, 7);
+/* The same with the rule's own rank. */
+#define rp_verifier_fail(verifier, rule, ...)                                                      \
+    rp_verifier_fail_at(verifier, rp_rule_rank(rule), rule, __VA_ARGS__)
 
 /* @n times RP_NO_TASK, or RP_NONE; to be freed */
 guint32 *rp_verify_new_table(gsize n);

@@ -283,28 +283,32 @@ rp_verifier_clear(RpVerifier *verifier)
     g_clear_pointer(&verifier->old, g_array_unref);
 }
 
+void
+rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes)
+{
+    verifier->rank = RP_NO_RANK;
+    verifier->plan = plan;
+    verifier->modes = rp_plan_modes(plan);
+    verifier->storage = rp_plan_storage(plan);
+    verifier->evaluates = rp_plan_evaluates(plan);
+    verifier->clock_bytes = clock_bytes;
+    verifier->first_id = rp_plan_first_id(plan);
+    verifier->n_stages = rp_plan_n_stages(plan);
+    verifier->n_layers = rp_plan_n_layers(plan);
+    verifier->micro_batches = rp_plan_micro_batches(plan);
+    verifier->rounds = rp_plan_rounds(plan);
+    verifier->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
+    verifier->whole = verifier->first_id == 0;
+}
+
 gboolean
 rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation)
 {
-    RpVerifier verifier = {
-        .rank = RP_NO_RANK,
-        .plan = plan,
-        .modes = rp_plan_modes(plan),
-        .storage = rp_plan_storage(plan),
-        .evaluates = rp_plan_evaluates(plan),
-        .violation = violation,
-        .clock_bytes = clock_bytes,
-        .first_id = rp_plan_first_id(plan),
-        .n_stages = rp_plan_n_stages(plan),
-        .n_layers = rp_plan_n_layers(plan),
-        .micro_batches = rp_plan_micro_batches(plan),
-        .rounds = rp_plan_rounds(plan),
-        .full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL,
-        .whole = rp_plan_first_id(plan) == 0,
-    };
-    guint64 n_tasks = rp_plan_end_id(plan) - verifier.first_id;
+    RpVerifier verifier = {.violation = violation};
+    guint64 n_tasks = rp_plan_end_id(plan) - rp_plan_first_id(plan);
     gboolean proved;
 
+    rp_verifier_begin(&verifier, plan, clock_bytes);
     if (violation != NULL)
         *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
     if (n_tasks >= RP_OLD_TASK)

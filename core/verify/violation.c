@@ -67,12 +67,13 @@ append_task(const RpVerifier *verifier, GString *text, guint32 task)
                                rp_lane_name(rp_plan_lane_kind(verifier->plan, lane)));
 }
 
-static gboolean
-fail(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 second,
-     const char *format, va_list arguments)
+gboolean
+rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 second,
+                    const char *format, ...)
 {
     RpViolation *violation = verifier->violation;
     g_autoptr(GString) text = g_string_new(NULL);
+    va_list arguments;
 
     if (rank >= verifier->rank)
         return FALSE;
@@ -88,7 +89,9 @@ fail(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 secon
         g_string_append_printf(text, "rule %u (%s): ", rp_rule_number(rule), rp_rule_name(rule));
     else if (rule != RP_RULE_NONE)
         g_string_append_printf(text, "%s: ", rp_rule_name(rule));
+    va_start(arguments, format);
     g_string_append_vprintf(text, format, arguments);
+    va_end(arguments);
     if (first != RP_NO_TASK) {
         g_string_append(text, ": ");
         append_task(verifier, text, first);
@@ -101,30 +104,6 @@ fail(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 secon
     violation->first = first == RP_NO_TASK ? RP_TASK_NONE : verifier->first_id + first;
     violation->second = second == RP_NO_TASK ? RP_TASK_NONE : verifier->first_id + second;
     violation->message = g_string_free(g_steal_pointer(&text), FALSE);
-    return FALSE;
-}
-
-gboolean
-rp_verifier_fail(RpVerifier *verifier, RpRule rule, guint32 first, guint32 second,
-                 const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    fail(verifier, rules[rule].rank, rule, first, second, format, arguments);
-    va_end(arguments);
-    return FALSE;
-}
-
-gboolean
-rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first, guint32 second,
-                    const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    fail(verifier, rank, rule, first, second, format, arguments);
-    va_end(arguments);
     return FALSE;
 }
 

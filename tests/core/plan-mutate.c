@@ -34,7 +34,7 @@ clear_stage(gpointer data)
 }
 
 RpPlanDraft *
-rp_plan_draft_new(const RpPlan *plan)
+rp_plan_draft_new(RpPlan *plan)
 {
     RpPlanDraft *draft = g_new0(RpPlanDraft, 1);
 
@@ -43,10 +43,6 @@ rp_plan_draft_new(const RpPlan *plan)
     draft->n_layers = rp_plan_n_layers(plan);
     draft->micro_batches = rp_plan_micro_batches(plan);
     draft->fidelity = rp_plan_fidelity(plan);
-    draft->modes = *rp_plan_modes(plan);
-    draft->storage = *rp_plan_storage(plan);
-    draft->first_iteration = rp_plan_first_iteration(plan);
-    draft->evaluation = rp_plan_evaluates(plan) ? rp_plan_rounds(plan) : 0;
     draft->stages = g_array_new(FALSE, FALSE, sizeof(RpPlanStage));
     g_array_set_clear_func(draft->stages, clear_stage);
     draft->buffers = g_array_new(FALSE, FALSE, sizeof(RpBuffer));
@@ -57,23 +53,11 @@ rp_plan_draft_new(const RpPlan *plan)
 
         g_array_append_val(draft->stages, stage);
     }
-    draft->layers = g_array_new(FALSE, FALSE, sizeof(RpPlanLayer));
-    for (guint l = 0; l < draft->n_layers; l++)
-        g_array_append_vals(draft->layers, rp_plan_layer(plan, l), 1);
-    draft->constants = g_new(guint32, draft->gpus);
-    for (guint g = 0; g < draft->gpus; g++)
-        draft->constants[g] = rp_plan_constants(plan, g);
-    draft->residents = g_new(guint32, (gsize)draft->gpus * draft->n_layers);
-    draft->slot_layers = g_new(RpPlanSlotLayer, (gsize)draft->gpus * draft->n_layers);
-    for (guint g = 0; g < draft->gpus; g++)
-        for (guint l = 0; l < draft->n_layers; l++) {
-            draft->residents[(gsize)g * draft->n_layers + l] = rp_plan_resident(plan, g, l);
-            draft->slot_layers[(gsize)g * draft->n_layers + l] = rp_plan_slot_layer(plan, g, l);
-        }
-    draft->exchange = rp_plan_exchange(plan);
-    draft->n_decisions = rp_plan_n_decisions(plan);
-    for (guint i = 0; i < draft->n_decisions; i++)
-        draft->decisions[i] = rp_plan_decision(plan, i);
+    draft->tables = *rp_plan_tables(plan);
+    draft->tables.layers = g_memdup2(draft->tables.layers, draft->n_layers * sizeof(RpPlanLayer));
+    draft->tables.constants = g_memdup2(draft->tables.constants, draft->gpus * sizeof(guint32));
+    draft->tables.slot_layers = g_memdup2(
+        draft->tables.slot_layers, (gsize)draft->gpus * draft->n_layers * sizeof(RpPlanSlotLayer));
     for (guint b = 0; b < rp_plan_n_buffers(plan); b++)
         g_array_append_vals(draft->buffers, rp_plan_buffer(plan, b), 1);
     for (guint i = 0; i < rp_plan_end_id(plan); i++) {
@@ -100,11 +84,10 @@ rp_plan_draft_free(RpPlanDraft *draft)
     if (draft == NULL)
         return;
     g_array_unref(draft->stages);
-    g_array_unref(draft->layers);
     g_array_unref(draft->buffers);
-    g_free(draft->constants);
-    g_free(draft->residents);
-    g_free(draft->slot_layers);
+    g_free(draft->tables.layers);
+    g_free(draft->tables.constants);
+    g_free(draft->tables.slot_layers);
     g_ptr_array_unref(draft->tasks);
     g_array_unref(draft->order);
     g_free(draft);
@@ -162,28 +145,24 @@ rp_plan_draft_build(const RpPlanDraft *draft)
     g_autofree RpTaskId *ids = g_new(RpTaskId, draft->tasks->len + 1);
     RpTaskId next = 0;
 
-    rp_plan_set_modes(plan, &draft->modes);
-    rp_plan_set_storage(plan, &draft->storage);
-    rp_plan_set_first_iteration(plan, draft->first_iteration);
-    rp_plan_set_evaluation(plan, draft->evaluation);
+    RpPlanTables *tables = rp_plan_tables(plan);
+    const RpPlanTables made = *tables;
+
+    *tables = draft->tables;
+    tables->layers = made.layers;
+    tables->constants = made.constants;
+    tables->slot_layers = made.slot_layers;
+    memcpy(made.layers, draft->tables.layers, draft->n_layers * sizeof *made.layers);
+    memcpy(made.constants, draft->tables.constants, draft->gpus * sizeof *made.constants);
+    memcpy(made.slot_layers, draft->tables.slot_layers,
+           (gsize)draft->gpus * draft->n_layers * sizeof *made.slot_layers);
     for (guint s = 0; s < draft->stages->len; s++) {
         RpPlanStage stage = copy_stage(rp_plan_draft_stage(draft, s));
 
         rp_plan_add_stage(plan, &stage);
     }
-    for (guint l = 0; l < draft->n_layers; l++)
-        rp_plan_set_layer(plan, l, &g_array_index(draft->layers, RpPlanLayer, l));
     for (guint b = 0; b < draft->buffers->len; b++)
         rp_plan_place_buffer(plan, &g_array_index(draft->buffers, RpBuffer, b));
-    for (guint g = 0; g < draft->gpus; g++) {
-        rp_plan_set_constants(plan, g, draft->constants[g]);
-        for (guint l = 0; l < draft->n_layers; l++) {
-            rp_plan_set_resident(plan, g, l, draft->residents[(gsize)g * draft->n_layers + l]);
-            rp_plan_set_slot_layer(plan, g, l, draft->slot_layers[(gsize)g * draft->n_layers + l]);
-        }
-    }
-    rp_plan_set_decisions(plan, draft->decisions, draft->n_decisions);
-    rp_plan_set_exchange(plan, draft->exchange);
     for (guint i = 0; i < draft->order->len; i++) {
         guint index = g_array_index(draft->order, guint, i);
 

@@ -22,25 +22,15 @@ typedef struct {
     guint n_layers;
     guint micro_batches;
     RpFidelity fidelity;
-    RpPlanModes modes;
-    RpPlanStorage storage;
-    guint32 first_iteration;
-    guint evaluation;
-    GArray *stages;  /* RpPlanStage, owning their chunk tables */
-    GArray *layers;  /* RpPlanLayer */
-    GArray *buffers; /* RpBuffer */
-    guint32 decisions[2];
-    guint n_decisions;
-    RpPlanExchange exchange;
-    guint32 *constants;           /* gpus */
-    guint32 *residents;           /* [gpus][n_layers] */
-    RpPlanSlotLayer *slot_layers; /* the same */
-    GPtrArray *tasks;             /* RpDraftTask */
-    GArray *order;                /* guint: in which order they are appended */
+    RpPlanTables tables; /* owned */
+    GArray *stages;      /* RpPlanStage, owning their chunk tables */
+    GArray *buffers;     /* RpBuffer */
+    GPtrArray *tasks;    /* RpDraftTask */
+    GArray *order;       /* guint: in which order they are appended */
 } RpPlanDraft;
 
 /* @plan: nothing of it retired */
-RpPlanDraft *rp_plan_draft_new(const RpPlan *plan);
+RpPlanDraft *rp_plan_draft_new(RpPlan *plan);
 void rp_plan_draft_free(RpPlanDraft *draft);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanDraft, rp_plan_draft_free)
 

@@ -165,7 +165,7 @@ gradients_that_are_not_reduced_are_not_overwritten(void **state)
 
     assert_true(rp_plan_draft_verify(draft, &violation));
     for (guint l = 0; l < draft->n_layers; l++) {
-        RpPlanLayer *row = &g_array_index(draft->layers, RpPlanLayer, l);
+        RpPlanLayer *row = &draft->tables.layers[l];
 
         row->gradients[0] = row->gradients[0] == below ? above : row->gradients[0];
     }

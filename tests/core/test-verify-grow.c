@@ -176,8 +176,7 @@ end_without_dropped(const RpPlanDraft *draft, RpTaskId end)
 
 /* Verifies @plan, made of @draft, iteration by iteration. */
 static gboolean
-prove_growing(const RpPlanDraft *draft, const RpPlan *plan, const GArray *ends,
-              RpViolation *violation)
+prove_growing(const RpPlanDraft *draft, RpPlan *plan, const GArray *ends, RpViolation *violation)
 {
     g_autoptr(RpPlanDraft) empty = rp_plan_draft_new(plan);
     RpTaskId next = 0;

@@ -139,7 +139,7 @@ may_be_late(const RpPlanDraft *draft, guint from, guint to)
 
     if (draft->fidelity == RP_FIDELITY_FULL)
         return a == RP_TASK_ACTGRAD_UPLOAD && backward;
-    if (draft->modes.published && b == RP_TASK_FUSED)
+    if (draft->tables.modes.published && b == RP_TASK_FUSED)
         return a == RP_TASK_FORWARD;
     return backward && (a == RP_TASK_BACKWARD || a == RP_TASK_INPUT_GRADIENT || a == RP_TASK_FUSED);
 }
@@ -436,8 +436,8 @@ no_task_may_work_on_something_else(void **state)
                 assert_refused(draft, &plans[p], i, "another stage");
             }
             *task = before;
-            if ((chunked || sums) && draft->modes.rounds > 1) {
-                task->round = (guint16)((task->round + 1) % draft->modes.rounds);
+            if ((chunked || sums) && draft->tables.modes.rounds > 1) {
+                task->round = (guint16)((task->round + 1) % draft->tables.modes.rounds);
                 assert_refused(draft, &plans[p], i, "another round");
             }
             *task = before;
@@ -684,8 +684,8 @@ no_two_rows_of_the_layers_may_be_exchanged(void **state)
             RpPlanLayer *rows[2];
 
             /* every third layer is of the same size */
-            rows[0] = &g_array_index(draft->layers, RpPlanLayer, l);
-            rows[1] = &g_array_index(draft->layers, RpPlanLayer, (l + 3) % draft->n_layers);
+            rows[0] = &draft->tables.layers[l];
+            rows[1] = &draft->tables.layers[(l + 3) % draft->n_layers];
             for (guint field = 0; place_of_row(rows[0], field) != NULL; field++) {
                 guint32 *a = place_of_row(rows[0], field), *b = place_of_row(rows[1], field);
                 const guint32 x = *a, y = *b;
@@ -718,9 +718,9 @@ constants_decisions_and_layers_lie_under_nothing(void **state)
             rp_plan_draft_free(draft);
             continue;
         }
-        fixed[0] = draft->constants[0];
-        fixed[1] = draft->decisions[draft->n_decisions - 1];
-        fixed[2] = g_array_index(draft->layers, RpPlanLayer, 1).optimizer;
+        fixed[0] = draft->tables.constants[0];
+        fixed[1] = draft->tables.decisions[draft->tables.n_decisions - 1];
+        fixed[2] = draft->tables.layers[1].optimizer;
         for (guint i = 0; i < G_N_ELEMENTS(fixed); i++) {
             RpBuffer *under = &g_array_index(draft->buffers, RpBuffer, fixed[i]);
             const RpBuffer right = *under;
@@ -737,7 +737,7 @@ constants_decisions_and_layers_lie_under_nothing(void **state)
                 *under = right;
             }
         }
-        draft->constants[0] = RP_NONE;
+        draft->tables.constants[0] = RP_NONE;
         assert_refused(draft, &plans[p], 0, "no constants");
         rp_plan_draft_free(draft);
     }

@@ -221,7 +221,7 @@ save_in_part(RpPlanDraft *draft)
 static RpPlanLayer *
 row(RpPlanDraft *draft, guint layer)
 {
-    return &g_array_index(draft->layers, RpPlanLayer, layer);
+    return &draft->tables.layers[layer];
 }
 
 static guint
@@ -255,7 +255,9 @@ place_of_first_resident(RpPlanDraft *draft)
 {
     const RpTask *task = &rp_plan_draft_task(draft, first_resident(draft))->task;
 
-    return &draft->residents[task->lane / RP_LANES_PER_DEVICE * draft->n_layers + task->layer];
+    return &draft->tables
+                .slot_layers[task->lane / RP_LANES_PER_DEVICE * draft->n_layers + task->layer]
+                .resident;
 }
 
 static void
@@ -543,13 +545,13 @@ send_a_kept_round(RpPlanDraft *draft)
 static void
 call_rounds_one(RpPlanDraft *draft)
 {
-    draft->modes.gradients = RP_GRADIENTS_ONE_ROUND;
+    draft->tables.modes.gradients = RP_GRADIENTS_ONE_ROUND;
 }
 
 static void
 step_early(RpPlanDraft *draft)
 {
-    draft->modes.step = RP_STEP_EARLY;
+    draft->tables.modes.step = RP_STEP_EARLY;
 }
 
 /* A backward stage's last round is added to those of the fused stage, on another device. */
@@ -785,7 +787,7 @@ head_reads_another_decision(RpPlanDraft *draft)
 
     for (guint i = 0; i < accesses->len; i++)
         if (g_array_index(accesses, RpAccess, i).role == RP_ROLE_DECISION)
-            g_array_index(accesses, RpAccess, i).buffer = draft->decisions[1];
+            g_array_index(accesses, RpAccess, i).buffer = draft->tables.decisions[1];
 }
 
 static void
@@ -810,7 +812,7 @@ cut_device_buffers(RpPlanDraft *draft)
     for (guint b = 0; b < draft->buffers->len; b++) {
         RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
 
-        if (buffer->arena < draft->gpus && b != draft->constants[buffer->arena])
+        if (buffer->arena < draft->gpus && b != draft->tables.constants[buffer->arena])
             buffer->bytes = MIN(buffer->bytes, RP_BUFFER_ALIGNMENT);
     }
 }
@@ -894,7 +896,7 @@ exchange_rounds(RpPlanDraft *draft)
 static void
 keep_a_sum_apart(RpPlanDraft *draft)
 {
-    draft->modes.gradients = RP_GRADIENTS_SUMMED;
+    draft->tables.modes.gradients = RP_GRADIENTS_SUMMED;
 }
 
 static void
@@ -910,7 +912,7 @@ lay_constants_under_a_buffer(RpPlanDraft *draft)
         draft->buffers, RpBuffer,
         rp_plan_draft_access(draft, rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0), 0)->buffer);
 
-    g_array_index(draft->buffers, RpBuffer, draft->constants[0]).offset = other->offset;
+    g_array_index(draft->buffers, RpBuffer, draft->tables.constants[0]).offset = other->offset;
 }
 
 static void
@@ -921,7 +923,8 @@ use_constants_as_workspace(RpPlanDraft *draft)
         rp_plan_draft_find_access(draft, forward, RP_ACCESS_WRITE, RP_BUFFER_WORKSPACE, FALSE);
 
     rp_plan_draft_access(draft, forward, at)->buffer =
-        draft->constants[rp_plan_draft_task(draft, forward)->task.lane / RP_LANES_PER_DEVICE];
+        draft->tables
+            .constants[rp_plan_draft_task(draft, forward)->task.lane / RP_LANES_PER_DEVICE];
 }
 
 static void

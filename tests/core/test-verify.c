@@ -206,9 +206,7 @@ static RpPlan *
 one_layer_plan(gboolean step_waits)
 {
     RpPlan *plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
-    const RpPlanModes modes = {
-        .weights = RP_WEIGHTS_PER_ITERATION, .rounds = 1, .slices = 1, .servers = 1};
-    const RpPlanStorage storage = {.element_bytes = 2};
+    RpPlanTables *tables = rp_plan_tables(plan);
     const RpPlanLayer layer = {.frozen = RP_NONE,
                                .weights = {HOME, RP_NONE},
                                .gradients = {GRADIENTS, RP_NONE, RP_NONE, RP_NONE},
@@ -237,8 +235,8 @@ one_layer_plan(gboolean step_waits)
         chunks[i]->chunk_bytes = g_memdup2(&segment.bytes, sizeof segment.bytes);
         chunks[i]->segments = g_memdup2(&segment, sizeof segment);
     }
-    rp_plan_set_modes(plan, &modes);
-    rp_plan_set_storage(plan, &storage);
+    tables->modes.weights = RP_WEIGHTS_PER_ITERATION;
+    tables->storage.element_bytes = 2;
     rp_plan_add_stage(plan, &stage);
     for (guint i = 0; i < G_N_ELEMENTS(arenas); i++) {
         RpBuffer buffer = {.arena = arenas[i],
@@ -248,8 +246,9 @@ one_layer_plan(gboolean step_waits)
 
         rp_plan_place_buffer(plan, &buffer);
     }
-    rp_plan_set_layer(plan, 0, &layer);
-    rp_plan_set_decisions(plan, (guint32[]){DECISION}, 1);
+    tables->layers[0] = layer;
+    tables->decisions[0] = DECISION;
+    tables->n_decisions = 1;
     const RpTask base = {.stage = 0, .layer = RP_NONE, .chunk = RP_NONE, .micro_batch = RP_NONE};
     RpTask task = base;
     task.kind = RP_TASK_PARAMETER_UPLOAD;

@@ -45,7 +45,7 @@ begin(Fixture *f, guint gpus)
     clear(f);
     f->plan = rp_plan_new(gpus, RP_FIDELITY_COMPUTE, 1, 1);
     /* all lanes are in use */
-    rp_plan_set_modes(f->plan, &(RpPlanModes){.rounds = 1, .slices = 1, .servers = 2});
+    rp_plan_tables(f->plan)->modes.servers = 2;
     f->manual = manual_new();
 }
 

@@ -28,7 +28,7 @@ begin(Fixture *f, guint gpus, RpFidelity fidelity)
 {
     clear(f);
     f->plan = rp_plan_new(gpus, fidelity, 1, 1);
-    rp_plan_set_modes(f->plan, &(RpPlanModes){.rounds = 1, .slices = 1, .servers = 3});
+    rp_plan_tables(f->plan)->modes.servers = 3;
 }
 
 void

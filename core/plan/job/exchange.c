@@ -9,12 +9,6 @@
 
 #define FP32_BYTES 4
 
-static gboolean
-is_trained(const RpPlanJob *job, guint layer)
-{
-    return rp_plan_layer(job->plan, layer)->gradients[0] != RP_NONE;
-}
-
 /* Trained parameters of a layer's own, and of a matrix that it is tied to. */
 typedef struct {
     guint64 own, tied;
@@ -62,9 +56,9 @@ rp_exchange_shared_gradients(const RpPlanJob *job, guint layer)
     const RpPlanOptions *options = &job->options;
     const RpLayer *layers = job->profile->layers;
 
-    if (job->modes->servers <= 1 || options->async || job->modes->gradients == RP_GRADIENTS_KEPT ||
-        job->departures > 1 || !job->partition->dispatched || options->replicas > 1 ||
-        options->dispatch != RP_DISPATCH_ROTATION)
+    if (job->modes->servers <= 1 || job->modes->staleness > 0 ||
+        job->modes->gradients != RP_GRADIENTS_ONE_ROUND || !job->partition->dispatched ||
+        options->replicas > 1 || options->dispatch != RP_DISPATCH_ROTATION)
         return RP_NONE;
     const guint apart = layers_apart(job);
 
@@ -90,7 +84,7 @@ void
 rp_exchange_lay_out(const RpPlanJob *job)
 {
     const guint32 host = job->shape.gpus;
-    RpPlanExchange exchange;
+    RpPlanExchange *exchange = &rp_plan_tables(job->plan)->exchange;
     guint64 blocks = 0, largest = 0;
 
     if (job->modes->servers <= 1)
@@ -99,19 +93,9 @@ rp_exchange_lay_out(const RpPlanJob *job)
         blocks += rp_shard_blocks(trained_of(job, l).own);
         largest = MAX(largest, job->profile->layers[l].gradient_bytes);
     }
-    exchange.squares = rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
-                                         blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES);
-    exchange.space = rp_job_add_buffer(job, host, RP_BUFFER_STAGING, RP_EXCHANGE_SCRATCH(largest));
-    rp_plan_set_exchange(job->plan, exchange);
-}
-
-static RpTask *
-begin_task(const RpPlanJob *job, RpTaskKind kind, guint32 layer, guint32 iteration)
-{
-    RpTask *task = rp_builder_begin(job->builder, kind, 0, RP_NONE, iteration);
-
-    task->layer = layer;
-    return task;
+    exchange->squares = rp_job_add_buffer(job, host, RP_BUFFER_OPTIMIZER,
+                                          blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES);
+    exchange->space = rp_job_add_buffer(job, host, RP_BUFFER_STAGING, RP_EXCHANGE_SCRATCH(largest));
 }
 
 void
@@ -120,10 +104,10 @@ rp_exchange_append_reduce(const RpPlanJob *job, guint layer, guint32 iteration)
     const RpPlanLayer *place = rp_plan_layer(job->plan, layer);
     const Trained trained = trained_of(job, layer);
 
-    if (job->modes->servers <= 1 || !is_trained(job, layer))
+    if (job->modes->servers <= 1 || !rp_job_is_trained(job, layer))
         return;
     /* rounds that stand apart are sent apart: R servers' of k rounds have the bits of R k rounds of one */
-    begin_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
+    rp_job_begin_layer_task(job, RP_TASK_REDUCE, layer, iteration)->bytes =
         (payload(job, trained.own) + payload(job, trained.tied)) *
         rp_modes_gradient_buffers(job->modes);
     for (guint i = 0; i < rp_modes_gradient_buffers(job->modes); i++)
@@ -141,7 +125,7 @@ rp_exchange_append_agree(const RpPlanJob *job, guint32 iteration)
 
     if (servers <= 1)
         return;
-    begin_task(job, RP_TASK_AGREE, RP_NONE, iteration)->bytes =
+    rp_job_begin_layer_task(job, RP_TASK_AGREE, RP_NONE, iteration)->bytes =
         rp_plan_buffer(job->plan, exchange.squares)->bytes / servers * (servers - 1);
     rp_builder_update(job->builder, exchange.squares, RP_ROLE_HOST);
     rp_builder_update(job->builder, rp_plan_decision(job->plan, iteration), RP_ROLE_DECISION);
@@ -154,7 +138,7 @@ rp_exchange_append_gather(const RpPlanJob *job, guint layer, guint32 weights, gu
 {
     if (job->modes->servers <= 1 || weights == RP_NONE)
         return;
-    begin_task(job, RP_TASK_GATHER, layer, iteration)->bytes =
+    rp_job_begin_layer_task(job, RP_TASK_GATHER, layer, iteration)->bytes =
         payload(job, trained_of(job, layer).own);
     rp_builder_update(job->builder, weights, RP_ROLE_HOST);
     rp_builder_end(job->builder);

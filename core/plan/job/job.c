@@ -69,7 +69,7 @@ static gboolean
 trains_layerwise(const RpPlanJob *job)
 {
     return is_single_slot(job) && job->n_stages == 1 &&
-           job->options.consistency != RP_CONSISTENCY_BLOCKING &&
+           rp_plan_copies(&job->options) != RP_COPIES_BLOCKING &&
            job->options.transfers == RP_TRANSFERS_WINDOWS && job->profile->n_layers > 1;
 }
 
@@ -102,23 +102,36 @@ gradient_path(const RpPlanJob *job, guint rounds)
     return are_apart(job, rounds) ? RP_GRADIENTS_APART : RP_GRADIENTS_SUMMED;
 }
 
+static RpStepPolicy
+step_policy(const RpPlanJob *job)
+{
+    const RpPlanOptions *options = &job->options;
+    const RpHostCopies copies = rp_plan_copies(options);
+
+    if (options->step_at_once && copies != RP_COPIES_BLOCKING)
+        return RP_STEP_AT_ONCE;
+    if (options->step_at_once || options->async || options->forward_only || options->servers > 1 ||
+        options->fidelity != RP_FIDELITY_FULL || copies != RP_COPIES_FUSED)
+        return RP_STEP_AFTER_NORM;
+    return options->early_steps == RP_EARLY_ON || (options->early_steps == RP_EARLY_AUTO &&
+                                                   job->profile->optimizer_parameters_per_s > 0)
+               ? RP_STEP_EARLY
+               : RP_STEP_AFTER_NORM;
+}
+
 static void
 set_modes(RpPlanJob *job)
 {
     const RpPlanOptions *options = &job->options;
     const gboolean full = options->fidelity == RP_FIDELITY_FULL;
     const gboolean dispatched = options->schedule->dispatched;
-    const gboolean blocking = options->consistency == RP_CONSISTENCY_BLOCKING;
     const guint rounds = job->rounds * (dispatched ? options->calls : 1);
+    RpPlanTables *tables = rp_plan_tables(job->plan);
     const RpPlanModes modes = {
         .weights = weight_path(job),
         .gradients = gradient_path(job, rounds),
-        .step = rp_early_has(job)                    ? RP_STEP_EARLY
-                : options->step_at_once && !blocking ? RP_STEP_AT_ONCE
-                                                     : RP_STEP_AFTER_NORM,
-        .copies = blocking                                  ? RP_COPIES_BLOCKING
-                  : options->optimizer == RP_OPTIMIZER_LEAN ? RP_COPIES_LEAN
-                                                            : RP_COPIES_FUSED,
+        .step = step_policy(job),
+        .copies = rp_plan_copies(options),
         .keeps = rp_plan_keeps(options),
         .published = options->recompute == RP_RECOMPUTE_EARLY &&
                      options->fused_forward == RP_FUSED_PUBLISHED,
@@ -133,15 +146,13 @@ set_modes(RpPlanJob *job)
         .constant_bytes = full ? job->profile->constant_bytes : 0,
     };
 
-    rp_plan_set_modes(job->plan, &modes);
-    rp_plan_set_storage(job->plan, &storage);
-    rp_plan_set_first_iteration(job->plan, options->first_iteration);
-    if (options->forward_only)
-        rp_plan_set_evaluation(job->plan, job->rounds);
-    job->modes = rp_plan_modes(job->plan);
-    job->storage = rp_plan_storage(job->plan);
+    tables->modes = modes;
+    tables->storage = storage;
+    tables->first_iteration = options->first_iteration;
+    tables->evaluation = options->forward_only ? job->rounds : 0;
+    job->modes = &tables->modes;
+    job->storage = &tables->storage;
     job->backwards = options->round * (dispatched ? 1 : options->calls);
-    job->departures = modes.gradients == RP_GRADIENTS_KEPT ? 1 : rounds;
     job->lone = is_single_slot(job);
 }
 
@@ -355,7 +366,7 @@ rp_job_set_first_iteration(RpPlanJob *job, guint iteration)
 {
     job->options.first_iteration = iteration;
     job->iteration = iteration;
-    rp_plan_set_first_iteration(job->plan, iteration);
+    rp_plan_tables(job->plan)->first_iteration = iteration;
 }
 
 void
@@ -402,6 +413,15 @@ rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 s
 
     task->micro_batch = micro_batch_of_iteration(job, micro_batch);
     task->round = (guint16)rp_job_round(job, micro_batch);
+    return task;
+}
+
+RpTask *
+rp_job_begin_layer_task(const RpPlanJob *job, RpTaskKind kind, guint32 layer, guint32 iteration)
+{
+    RpTask *task = rp_builder_begin(job->builder, kind, 0, RP_NONE, iteration);
+
+    task->layer = layer;
     return task;
 }
 

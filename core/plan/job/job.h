@@ -24,7 +24,6 @@ typedef struct {
     guint n_stages;
     guint rounds;          /* in a call */
     guint backwards;       /* micro-batches whose gradients a device sums before they leave */
-    guint departures;      /* how often gradients of a stage leave in an iteration */
     gboolean lone;         /* a device has one slot an iteration at most, and space for one */
     guint32 iteration;     /* the one being appended, or next */
     guint call;            /* number in the iteration, being appended or next */
@@ -47,8 +46,9 @@ GArray *rp_job_array(const RpPlanJob *job, guint element_size);
 /* Begins a task that belongs to @stage and @micro_batch of the call. */
 RpTask *rp_job_begin_task(const RpPlanJob *job, RpTaskKind kind, guint device, guint32 stage,
                           guint32 micro_batch);
-/* early.c: whether there are early steps (RP_STEP_EARLY). */
-gboolean rp_early_has(const RpPlanJob *job);
+/* The same on a lane of the host; @layer: RP_NONE: of all. */
+RpTask *rp_job_begin_layer_task(const RpPlanJob *job, RpTaskKind kind, guint32 layer,
+                                guint32 iteration);
 /* Bytes that the host moves for a layer. */
 typedef guint64 (*RpEarlyTime)(const RpPlanJob *job, guint layer);
 /* Chooses the layers whose gradients are processed as soon as they reach the host; the others wait
@@ -70,6 +70,20 @@ static inline guint32
 rp_job_add_buffer(const RpPlanJob *job, guint32 arena, RpBufferCategory category, guint64 bytes)
 {
     return bytes > 0 ? rp_plan_add_buffer(job->plan, arena, category, bytes) : RP_NONE;
+}
+
+/* Whether the layer has gradients on the host. */
+static inline gboolean
+rp_job_is_trained(const RpPlanJob *job, guint layer)
+{
+    return rp_plan_layer(job->plan, layer)->gradients[0] != RP_NONE;
+}
+
+/* A device's row of a layer, to be filled in. */
+static inline RpPlanSlotLayer *
+rp_job_slot_layer(const RpPlanJob *job, guint device, guint layer)
+{
+    return &rp_plan_tables(job->plan)->slot_layers[(gsize)device * job->profile->n_layers + layer];
 }
 
 /* Calls of an iteration that has actions. */

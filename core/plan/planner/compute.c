@@ -48,7 +48,7 @@ begin_call(gpointer data)
 {
     const RpPlanJob *job = ((Compute *)data)->job;
 
-    if (job->iteration > 0 && job->call == 0 && !job->options.async)
+    if (job->iteration > 0 && job->call == 0 && job->modes->staleness == 0)
         rp_builder_barrier(job->builder, job->iteration);
 }
 
@@ -96,7 +96,7 @@ wait_for_weights(const Compute *self, guint32 stage)
     const guint n = job->options.schedule->split_backward ? layers->count : 1;
     guint32 before = RP_NONE;
 
-    if (!job->options.async || job->iteration < 2)
+    if (job->modes->staleness == 0 || job->iteration < 2)
         return;
     for (guint l = layers->first; l < layers->first + n; l++) {
         const guint32 maker = self->weight_maker[l];

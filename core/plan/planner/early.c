@@ -16,23 +16,8 @@ rp_planner_form(const RpProfile *profile, const RpPlanOptions *options)
     RpStateFormat form = options->form;
 
     form.shared = form.master == RP_MOMENTS_BF16 && g_strcmp0(profile->dtype, "bf16") == 0 &&
-                  options->optimizer != RP_OPTIMIZER_LEAN &&
-                  options->consistency != RP_CONSISTENCY_BLOCKING &&
-                  options->early_steps != RP_EARLY_ON;
+                  rp_plan_copies(options) == RP_COPIES_FUSED && options->early_steps != RP_EARLY_ON;
     return form;
-}
-
-gboolean
-rp_early_has(const RpPlanJob *job)
-{
-    const RpPlanOptions *options = &job->options;
-
-    if (options->async || options->step_at_once || options->forward_only ||
-        options->fidelity != RP_FIDELITY_FULL || options->consistency == RP_CONSISTENCY_BLOCKING ||
-        options->optimizer == RP_OPTIMIZER_LEAN || options->servers > 1)
-        return FALSE;
-    return options->early_steps == RP_EARLY_ON ||
-           (options->early_steps == RP_EARLY_AUTO && job->profile->optimizer_parameters_per_s > 0);
 }
 
 /* Compute that is left in an iteration when the gradient of @layer is on the host, ns. */
@@ -69,7 +54,7 @@ copy_ns(const RpPlanJob *job, guint layer)
     const double rate = job->profile->links.host_bytes_per_s;
     const double bytes = (double)job->profile->layers[layer].gradient_bytes;
 
-    return rate > 0 ? bytes * job->departures / rate * 1e9 : 0;
+    return rate > 0 ? bytes * rp_modes_departures(job->modes) / rate * 1e9 : 0;
 }
 
 /* The host's lane, which is free at @free_ns, has done its @must of the layers below @layer, as

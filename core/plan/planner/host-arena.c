@@ -70,20 +70,19 @@ lay_out_layer(const RpPlanJob *job, guint l)
                                          ? layer->gradient_bytes / element * FP32_BYTES
                                          : 0);
     place.reduced = rp_exchange_lay_out_layer(job, l);
-    rp_plan_set_layer(job->plan, l, &place);
+    rp_plan_tables(job->plan)->layers[l] = place;
 }
 
-/* Gated: one for each iteration that may be unfinished (rp_plan_decision()). */
 static void
 lay_out_decisions(const RpPlanJob *job)
 {
     const guint n = rp_modes_decisions(job->modes);
-    guint32 buffers[2];
+    RpPlanTables *tables = rp_plan_tables(job->plan);
 
+    tables->n_decisions = n;
     for (guint i = 0; i < n; i++)
-        buffers[i] = rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_OPTIMIZER,
-                                       RP_DECISION_BYTES(job->profile->n_layers));
-    rp_plan_set_decisions(job->plan, buffers, n);
+        tables->decisions[i] = rp_job_add_buffer(job, job->shape.gpus, RP_BUFFER_OPTIMIZER,
+                                                 RP_DECISION_BYTES(job->profile->n_layers));
 }
 
 /* Whether a backward stage reads the input of @layer again. */
@@ -112,10 +111,10 @@ lay_out_activations(RpHostArena *arena)
     }
     /* a round may start while the one before it still reads its stash */
     arena->parities =
-        arena->replicas *
-        (dispatched && (job->options.async || job->rounds * job->options.calls > arena->replicas)
-             ? 2
-             : 1);
+        arena->replicas * (dispatched && (job->modes->staleness > 0 ||
+                                          job->rounds * job->options.calls > arena->replicas)
+                               ? 2
+                               : 1);
     arena->activations =
         RP_JOB_NONE(job, guint32, (gsize)arena->parities * arena->n_boundaries * job->shape.round);
     for (guint p = 0; p < arena->parities; p++) {

@@ -212,5 +212,5 @@ rp_pace_time_ns(RpPace *pace)
         all_ns += (double)free_at(pace, g);
         last_ns = MAX(last_ns, (double)free_at(pace, g));
     }
-    return pace->job->options.async ? all_ns / pace->job->shape.gpus : last_ns;
+    return pace->job->modes->staleness > 0 ? all_ns / pace->job->shape.gpus : last_ns;
 }

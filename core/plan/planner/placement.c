@@ -70,8 +70,8 @@ lay_out_device(RpPlacement *placement, guint g)
     RpDevice *device = &placement->devices[g];
 
     /* first: plans that only run forward have other slots, and the same constants */
-    rp_plan_set_constants(
-        job->plan, g, rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->profile->constant_bytes));
+    rp_plan_tables(job->plan)->constants[g] =
+        rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE, job->profile->constant_bytes);
     device->turn = device->input.turn = device->gradient.turn = device->output.turn = 0;
     device->ends = NULL;
     for (guint i = 0; i < 2; i++) {

@@ -55,9 +55,9 @@ choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlan
 static gboolean
 check_servers(const RpPlanOptions *options, GError **error)
 {
-    const char *what = options->consistency == RP_CONSISTENCY_BLOCKING ? "a blocking optimizer"
-                       : options->early_steps == RP_EARLY_ON           ? "early steps"
-                                                                       : NULL;
+    const char *what = rp_plan_copies(options) == RP_COPIES_BLOCKING ? "a blocking optimizer"
+                       : options->early_steps == RP_EARLY_ON         ? "early steps"
+                                                                     : NULL;
 
     if (options->servers <= 1 || options->fidelity != RP_FIDELITY_FULL || what == NULL)
         return TRUE;
@@ -110,7 +110,7 @@ rp_planner_append_call(RpPlanner *planner, GError **error)
     RpPlanJob *job = &planner->job;
 
     g_return_val_if_fail(job->call < rp_job_calls(job), FALSE);
-    if (job->options.schedule->unflushed && job->options.async)
+    if (job->options.schedule->unflushed && job->modes->staleness > 0)
         job->shape.flow = job->shape.flow == RP_FLOW_ALONE ? RP_FLOW_BEGIN : RP_FLOW_ON;
     planner->fidelity->begin_call(planner->self);
     if (!rp_interleave_append(planner->interleave, planner->fidelity, planner->self, error))

@@ -53,12 +53,6 @@ place_of(const RpProtocol *self, guint layer)
     return rp_plan_layer(self->job->plan, layer);
 }
 
-static gboolean
-is_trained(const RpProtocol *self, guint layer)
-{
-    return place_of(self, layer)->gradients[0] != RP_NONE;
-}
-
 /* A head whose tied matrix alone is trained has gradients, and nothing of its own to step. */
 static gboolean
 is_stepped(const RpProtocol *self, guint layer)
@@ -71,15 +65,6 @@ static guint
 tied_layer(const RpProtocol *self, guint layer)
 {
     return rp_plan_tied_from(self->job->plan, layer);
-}
-
-static RpTask *
-begin_task(const RpProtocol *self, RpTaskKind kind, guint32 layer, guint32 iteration)
-{
-    RpTask *task = rp_builder_begin(self->job->builder, kind, 0, RP_NONE, iteration);
-
-    task->layer = layer;
-    return task;
 }
 
 /* All rounds' gradients; with several servers, their sum. @copied: their copies. */
@@ -108,7 +93,7 @@ append_parameter_copy(RpProtocol *self, guint layer, guint32 iteration)
         iteration < self->next_copy[layer])
         return;
     self->next_copy[layer] = iteration + 1;
-    begin_task(self, RP_TASK_PARAMETER_COPY, layer, iteration)->bytes =
+    rp_job_begin_layer_task(self->job, RP_TASK_PARAMETER_COPY, layer, iteration)->bytes =
         rp_traffic_parameter_copy(job, layer);
     rp_builder_read(job->builder, place_of(self, layer)->optimizer, RP_ROLE_HOST);
     rp_builder_write(job->builder, place_of(self, layer)->weights[0], RP_ROLE_HOST);
@@ -133,9 +118,9 @@ append_gradient_copies(RpProtocol *self, guint32 iteration)
     const RpPlanJob *job = self->job;
 
     for (guint l = 0; l < job->profile->n_layers; l++) {
-        if (!is_trained(self, l))
+        if (!rp_job_is_trained(self->job, l))
             continue;
-        begin_task(self, RP_TASK_GRADIENT_COPY, l, iteration)->bytes =
+        rp_job_begin_layer_task(self->job, RP_TASK_GRADIENT_COPY, l, iteration)->bytes =
             rp_traffic_gradient_copy(job, l);
         read_gradients(self, l, FALSE);
         rp_builder_write(job->builder, place_of(self, l)->copied, RP_ROLE_HOST);
@@ -148,11 +133,11 @@ static void
 append_norm(RpProtocol *self, guint32 iteration)
 {
     const RpPlanJob *job = self->job;
-    RpTask *task = begin_task(self, RP_TASK_NORM, RP_NONE, iteration);
+    RpTask *task = rp_job_begin_layer_task(self->job, RP_TASK_NORM, RP_NONE, iteration);
 
     for (guint l = 0; l < job->profile->n_layers; l++) {
         if (!rp_modes_wait_for_norm(job->modes) || job->modes->step == RP_STEP_EARLY ||
-            !is_trained(self, l))
+            !rp_job_is_trained(self->job, l))
             continue;
         task->bytes += rp_traffic_squares(job, l);
         read_gradients(self, l, FALSE);
@@ -172,7 +157,7 @@ static RpTask *
 begin_update(const RpProtocol *self, RpTaskKind kind, guint layer, guint32 iteration)
 {
     const gboolean copied = self->job->modes->copies == RP_COPIES_BLOCKING;
-    RpTask *task = begin_task(self, kind, layer, iteration);
+    RpTask *task = rp_job_begin_layer_task(self->job, kind, layer, iteration);
 
     read_gradients(self, layer, copied);
     if (tied_layer(self, layer) != RP_NONE)
@@ -255,7 +240,7 @@ step_order(const RpProtocol *self, guint i)
 {
     const guint n = self->job->profile->n_layers;
 
-    if (!self->job->options.async || self->job->n_stages == 1)
+    if (self->job->modes->staleness == 0 || self->job->n_stages == 1)
         return i;
     if (tied_layer(self, 0) == RP_NONE || i == 0)
         return n - 1 - i;
@@ -313,7 +298,7 @@ append_if_home(RpProtocol *self, guint layer, guint32 iteration,
 static guint
 layer_home(const RpProtocol *self, RpInterval layers, guint i)
 {
-    return layers.first + (self->job->options.async ? layers.count - 1 - i : i);
+    return layers.first + (self->job->modes->staleness > 0 ? layers.count - 1 - i : i);
 }
 
 /* The same of layers whose gradients have arrived together, and of those that they are tied to. */
@@ -390,11 +375,8 @@ choose_early(RpProtocol *self)
 
     rp_early_choose(job, rp_traffic_squares, rp_traffic_early_step, self->early);
     for (guint l = 0; l < job->profile->n_layers; l++) {
-        RpPlanLayer row = *place_of(self, l);
-
         self->early[l] = self->early[l] && !job->storage->form.shared;
-        row.early = self->early[l] && row.weights[0] != RP_NONE;
-        rp_plan_set_layer(job->plan, l, &row);
+        rp_plan_tables(job->plan)->layers[l].early = self->early[l] && is_stepped(self, l);
     }
 }
 
@@ -415,16 +397,15 @@ step_traffic(const RpPlanJob *job, guint layer)
 RpProtocol *
 rp_protocol_new(const RpPlanJob *job)
 {
-    static const Ops gated = {home_gated, end_events}, at_once = {home_at_once, end_events},
-                     early = {home_early, end_events}, blocking = {NULL, end_blocking};
+    static const Ops blocking = {NULL, end_blocking};
+    static const Ops by_events[] = {[RP_STEP_AT_ONCE] = {home_at_once, end_events},
+                                    [RP_STEP_AFTER_NORM] = {home_gated, end_events},
+                                    [RP_STEP_EARLY] = {home_early, end_events}};
     const RpPlanModes *modes = job->modes;
     RpProtocol *self = RP_JOB_NEW(job, RpProtocol, 1);
 
     self->job = job;
-    self->protocol = modes->copies == RP_COPIES_BLOCKING ? &blocking
-                     : modes->step == RP_STEP_EARLY      ? &early
-                     : rp_modes_wait_for_norm(modes)     ? &gated
-                                                         : &at_once;
+    self->protocol = modes->copies == RP_COPIES_BLOCKING ? &blocking : &by_events[modes->step];
     self->copies = modes->copies == RP_COPIES_FUSED ? COPIES_NONE
                    : modes->staleness > 0           ? COPIES_LATE
                                                     : COPIES_WITH_STEP;
@@ -432,7 +413,7 @@ rp_protocol_new(const RpPlanJob *job)
     for (guint i = 0; i < 2; i++)
         self->layer_left[i] = RP_JOB_NEW(job, guint, job->profile->n_layers);
     for (guint l = 0; l < job->profile->n_layers; l++)
-        self->trained += is_trained(self, l);
+        self->trained += rp_job_is_trained(self->job, l);
     self->early = RP_JOB_NEW(job, gboolean, job->profile->n_layers);
     if (modes->step == RP_STEP_EARLY)
         choose_early(self);
@@ -452,7 +433,7 @@ rp_protocol_begin_iteration(RpProtocol *self)
 
     self->layers_left[job->iteration % 2] = self->trained;
     for (guint l = 0; l < job->profile->n_layers; l++)
-        left[l] = is_trained(self, l) ? job->departures : 0;
+        left[l] = rp_job_is_trained(self->job, l) ? rp_modes_departures(job->modes) : 0;
 }
 
 gboolean
@@ -462,7 +443,7 @@ rp_protocol_record_host_copy(RpProtocol *self, RpInterval layers, guint32 iterat
     const guint before = self->layers_left[iteration % 2];
 
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        if (is_trained(self, l) && --left[l] == 0)
+        if (rp_job_is_trained(self->job, l) && --left[l] == 0)
             self->layers_left[iteration % 2]--;
     return self->layers_left[iteration % 2] < before;
 }

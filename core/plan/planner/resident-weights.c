@@ -34,8 +34,8 @@ rp_placement_lay_out_resident(RpPlacement *placement, guint g)
         const guint64 bytes = job->profile->layers[l].resident_bytes;
 
         if (bytes > 0 && runs(job, g, l))
-            rp_plan_set_resident(job->plan, g, l,
-                                 rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, bytes));
+            rp_job_slot_layer(job, g, l)->resident =
+                rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, bytes);
     }
 }
 

@@ -156,13 +156,9 @@ rp_placement_lay_out_parameters(RpPlacement *placement, guint g)
     const RpPlanJob *job = placement->job;
     guint64 end = end_of_arena(job, g);
 
-    for (guint l = 0; l < job->profile->n_layers; l++) {
-        RpPlanSlotLayer places = rp_plan_slot_layer(job->plan, g, l);
-
-        places.parameters = place_behind(job, g, RP_BUFFER_PARAMETERS, &end,
-                                         rp_layer_upload_bytes(&job->profile->layers[l]));
-        rp_plan_set_slot_layer(job->plan, g, l, places);
-    }
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        rp_job_slot_layer(job, g, l)->parameters = place_behind(
+            job, g, RP_BUFFER_PARAMETERS, &end, rp_layer_upload_bytes(&job->profile->layers[l]));
 }
 
 void
@@ -171,13 +167,9 @@ rp_placement_lay_out_leaving(RpPlacement *placement, guint g)
     const RpPlanJob *job = placement->job;
     guint64 end = end_of_arena(job, g);
 
-    for (guint l = 0; l < job->profile->n_layers; l++) {
-        RpPlanSlotLayer places = rp_plan_slot_layer(job->plan, g, l);
-
-        places.leaving =
+    for (guint l = 0; l < job->profile->n_layers; l++)
+        rp_job_slot_layer(job, g, l)->leaving =
             place_behind(job, g, RP_BUFFER_GRADIENTS, &end, job->profile->layers[l].gradient_bytes);
-        rp_plan_set_slot_layer(job->plan, g, l, places);
-    }
 }
 
 void
