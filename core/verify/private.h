@@ -85,16 +85,14 @@ typedef struct {
     gboolean device; /* in the task's device's arena, or the host's */
     gboolean optional;
     gboolean seen;
-    gboolean again;    /* its place was named before */
-    gboolean gathers;  /* adds leaves.n to the part of that value that it finds */
-    gboolean initial;  /* the contents from before the plan will do, too */
-    gboolean any_item; /* rounds apart: each of the layer's buffers holds one of the rounds */
-    guint categories;  /* bits */
+    gboolean again;   /* its place was named before */
+    gboolean gathers; /* adds leaves.n to the part of that value that it finds */
+    gboolean initial; /* the contents from before the plan will do, too */
+    guint categories; /* bits */
     guint64 bytes;
     RpSymbol wants;   /* if it reads */
     RpSymbol instead; /* this will do, too */
     RpSymbol leaves;  /* if it writes */
-    guint32 got;      /* any_item: the round that was found; RP_NONE */
 } RpExpected;
 #define RP_MAY_ADD 4 /* writes, or reads and writes */
 

@@ -257,12 +257,8 @@ symbol_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
 static RpExpected *
 add(Rows *rows, RpAccessRole role, guint16 mode, RpSymbol wants, RpSymbol leaves)
 {
-    const RpExpected row = {.buffer = RP_NONE,
-                            .role = (guint16)role,
-                            .mode = mode,
-                            .wants = wants,
-                            .leaves = leaves,
-                            .got = RP_NONE};
+    const RpExpected row = {
+        .buffer = RP_NONE, .role = (guint16)role, .mode = mode, .wants = wants, .leaves = leaves};
 
     g_array_append_val(rows->expected, row);
     return &g_array_index(rows->expected, RpExpected, rows->expected->len - 1);
@@ -604,13 +600,9 @@ add_gradients_home(Rows *rows, guint layer)
     const guint n =
         rp_verifier_stages(verifier) ? verifier->rounds : verifier->gradient_parts[layer];
 
-    for (guint i = 0; i < rp_modes_gradient_buffers(rows->modes); i++) {
-        RpExpected *row = host(rows, layer_of(rows, layer)->gradients[i], READ,
-                               symbol(rows, RP_VALUE_GRADIENTS, layer, i, n), NOTHING);
-
-        if (row != NULL)
-            row->any_item = rows->modes->gradients == RP_GRADIENTS_APART;
-    }
+    for (guint i = 0; i < rp_modes_gradient_buffers(rows->modes); i++)
+        host(rows, layer_of(rows, layer)->gradients[i], READ,
+             symbol(rows, RP_VALUE_GRADIENTS, layer, i, n), NOTHING);
 }
 
 /* A layer's gradients as the norm and the steps read them: with several servers their sum. */

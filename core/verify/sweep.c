@@ -292,17 +292,8 @@ sweep_access(RpVerifier *verifier, guint32 index, const RpAccess *access, RpExpe
 
     if (holder->count == 0)
         return;
-    if (wants != RP_VALUE_NONE) {
-        if (row->any_item) {
-            RpExpected any = *row;
-
-            any.wants.item = found->item;
-            if (fits(&any, found))
-                row->got = found->kind == RP_VALUE_UNKNOWN ? row->wants.item : found->item;
-        } else if (!fits(row, found)) {
-            rp_verifier_fail_value(verifier, index, row, row->wants, access->buffer, found, writer);
-        }
-    }
+    if (wants != RP_VALUE_NONE && !fits(row, found))
+        rp_verifier_fail_value(verifier, index, row, row->wants, access->buffer, found, writer);
     for (guint32 a = 0; a < holder->count; a++) {
         RpAtom *atom = &sweep->atoms[holder->first + a];
 
@@ -351,46 +342,13 @@ check_leaving(RpVerifier *verifier, guint32 index, const Sums *sums)
                          "the slot's gradients leave before they are complete");
 }
 
-/* Rounds that stand apart may stand in any of the layer's buffers, but each must be in one. */
-static void
-check_rounds(RpVerifier *verifier, guint32 index, GArray *rows, guint first)
-{
-    const RpExpected *row = &g_array_index(rows, RpExpected, first);
-    guint end = first;
-    gboolean seen = TRUE;
-
-    while (end < rows->len && g_array_index(rows, RpExpected, end).any_item &&
-           g_array_index(rows, RpExpected, end).wants.of == row->wants.of)
-        seen = g_array_index(rows, RpExpected, end++).seen && seen;
-    for (guint r = 0; r < end - first; r++) {
-        const RpSymbol nothing = {.kind = RP_VALUE_NONE};
-        RpSymbol wants = row->wants;
-        guint i = first;
-
-        while (i < end && g_array_index(rows, RpExpected, i).got != r)
-            i++;
-        wants.item = r;
-        if (i == end)
-            rp_verifier_fail_value(verifier, index, row, wants, seen ? row->buffer : RP_NONE,
-                                   &nothing, RP_NO_TASK);
-    }
-}
-
 static void
 check_rest(RpVerifier *verifier, guint32 index, GArray *rows)
 {
-    guint32 layer = RP_NONE;
-
     for (guint i = 0; i < rows->len; i++) {
         const RpExpected *row = &g_array_index(rows, RpExpected, i);
         const RpSymbol nothing = {.kind = RP_VALUE_NONE};
 
-        if (row->any_item) {
-            if (row->wants.of != layer)
-                check_rounds(verifier, index, rows, i);
-            layer = row->wants.of;
-            continue;
-        }
         if (row->seen || row->optional)
             continue;
         if (row->wants.kind != RP_VALUE_NONE && (row->mode & RP_ACCESS_READ) != 0 &&
@@ -415,9 +373,9 @@ sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArra
 
     if (row == NULL)
         other = match_elsewhere(rows, access, NULL);
-    else if (row->buffer != RP_NONE && access->mode == RP_ACCESS_READ && !row->any_item &&
+    else if (row->buffer != RP_NONE && access->mode == RP_ACCESS_READ &&
              row->wants.kind != RP_VALUE_NONE && !fits(row, &found))
-        other = match_elsewhere(rows, access, &found);
+        other = match_elsewhere(rows, access, row->seen ? NULL : &found);
     if (row == NULL || other != NULL) {
         fail_operand(verifier, index, access);
         row = other;
