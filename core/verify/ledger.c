@@ -16,13 +16,19 @@
  */
 #include "core/verify/private.h"
 
+/* What an action does of a stage and micro-batch. */
+typedef enum { FORWARD, BACKWARD, WEIGHTS, N_PARTS } Part;
+static const struct {
+    const char *name, *twice;
+} part_names[N_PARTS] = {{"forward", "a forward runs twice"},
+                         {"backward", "a backward runs twice"},
+                         {"weight gradient", "a weight gradient runs twice"}};
+
 struct _RpLedger {
-    RpTaskId base;    /* tasks are kept as id - base + 1; 0: none */
-    guint32 *forward; /* [stage * M + micro-batch] */
-    guint32 *backward;
-    guint32 *weights;
-    guint32 *done;       /* tasks of which there must be one: see identity_of() */
-    gboolean *sum_begun; /* [round * n_stages + stage] */
+    RpTaskId base;             /* tasks are kept as id - base + 1; 0: none */
+    guint32 *actions[N_PARTS]; /* [stage * M + micro-batch] */
+    guint32 *done;             /* tasks of which there must be one: see identity_of() */
+    gboolean *sum_begun;       /* [round * n_stages + stage] */
     guint n[RP_N_TASK_KINDS];
     guint32 last_step; /* one of the steps */
     gboolean checked;  /* its actions */
@@ -33,9 +39,8 @@ free_ledger(gpointer data)
 {
     RpLedger *ledger = data;
 
-    g_free(ledger->forward);
-    g_free(ledger->backward);
-    g_free(ledger->weights);
+    for (guint p = 0; p < N_PARTS; p++)
+        g_free(ledger->actions[p]);
     g_free(ledger->done);
     g_free(ledger->sum_begun);
     g_free(ledger);
@@ -113,9 +118,8 @@ new_ledger(const RpVerifier *verifier)
     const gsize n = (gsize)verifier->n_stages * verifier->micro_batches;
     RpLedger *ledger = g_new0(RpLedger, 1);
 
-    ledger->forward = g_new0(guint32, n + 1);
-    ledger->backward = g_new0(guint32, n + 1);
-    ledger->weights = g_new0(guint32, n + 1);
+    for (guint p = 0; p < N_PARTS; p++)
+        ledger->actions[p] = g_new0(guint32, n + 1);
     ledger->sum_begun = g_new0(gboolean, (gsize)verifier->rounds * verifier->n_stages + 1);
     if (verifier->full)
         ledger->done = g_new0(guint32, verifier->first_identity[RP_N_TASK_KINDS] + 1);
@@ -204,16 +208,14 @@ enter_action(RpVerifier *verifier, RpLedger *ledger, guint32 index)
 
     for (guint i = 0; i < n; i++) {
         const gsize at = (gsize)parts[i].stage * verifier->micro_batches + parts[i].micro_batch;
+        const gboolean done[N_PARTS] = {parts[i].forward && parts[i].begins,
+                                        parts[i].backward && parts[i].ends,
+                                        parts[i].weights && parts[i].ends};
 
-        if (parts[i].forward && parts[i].begins)
-            enter_once(verifier, ledger, &ledger->forward[at], index, RP_RULE_ACTIONS,
-                       "a forward runs twice");
-        if (parts[i].backward && parts[i].ends)
-            enter_once(verifier, ledger, &ledger->backward[at], index, RP_RULE_ACTIONS,
-                       "a backward runs twice");
-        if (parts[i].weights && parts[i].ends)
-            enter_once(verifier, ledger, &ledger->weights[at], index, RP_RULE_ACTIONS,
-                       "a weight gradient runs twice");
+        for (guint p = 0; p < N_PARTS; p++)
+            if (done[p])
+                enter_once(verifier, ledger, &ledger->actions[p][at], index, RP_RULE_ACTIONS,
+                           part_names[p].twice);
     }
 }
 
@@ -297,18 +299,18 @@ typedef struct {
 } Actions;
 
 static guint32
-action(const Actions *actions, const guint32 *table, guint32 stage, guint32 micro_batch)
+action(const Actions *actions, Part part, guint32 stage, guint32 micro_batch)
 {
     const gsize at = (gsize)stage * actions->verifier->micro_batches + micro_batch;
 
-    return task_of(actions->verifier, actions->ledger, table[at]);
+    return task_of(actions->verifier, actions->ledger, actions->ledger->actions[part][at]);
 }
 
 static void
 fail_missing(const Actions *actions, guint32 stage, guint32 micro_batch, const char *what)
 {
-    const guint32 backward = action(actions, actions->ledger->backward, stage, micro_batch);
-    const guint32 forward = action(actions, actions->ledger->forward, stage, micro_batch);
+    const guint32 backward = action(actions, BACKWARD, stage, micro_batch);
+    const guint32 forward = action(actions, FORWARD, stage, micro_batch);
 
     rp_verifier_fail(actions->verifier, RP_RULE_ACTIONS, RP_NO_TASK,
                      backward != RP_NO_TASK ? backward : forward,
@@ -319,7 +321,7 @@ fail_missing(const Actions *actions, guint32 stage, guint32 micro_batch, const c
 /* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
  * stage. */
 static void
-check_slot(const Actions *actions, const guint32 *table, guint32 stage)
+check_slot(const Actions *actions, Part part, guint32 stage)
 {
     RpVerifier *verifier = actions->verifier;
     const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
@@ -327,7 +329,7 @@ check_slot(const Actions *actions, const guint32 *table, guint32 stage)
     guint32 first = RP_NO_TASK;
 
     for (guint m = 0; m < verifier->micro_batches; m++) {
-        const guint32 task = action(actions, table, stage, m);
+        const guint32 task = action(actions, part, stage, m);
 
         if (m % per_round == 0)
             first = RP_NO_TASK;
@@ -343,25 +345,18 @@ static void
 check_present(const Actions *actions)
 {
     const RpVerifier *verifier = actions->verifier;
-    const RpLedger *ledger = actions->ledger;
 
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
         const gboolean backward = stage->runs_backward && !verifier->evaluates;
+        const gboolean runs[N_PARTS] = {stage->runs_forward, backward, backward};
 
-        check_slot(actions, ledger->forward, s);
-        check_slot(actions, ledger->backward, s);
-        check_slot(actions, ledger->weights, s);
-        for (guint m = 0; m < verifier->micro_batches; m++) {
-            const gsize at = (gsize)s * verifier->micro_batches + m;
-
-            if (stage->runs_forward && ledger->forward[at] == 0)
-                fail_missing(actions, s, m, "forward");
-            if (backward && ledger->backward[at] == 0)
-                fail_missing(actions, s, m, "backward");
-            if (backward && ledger->weights[at] == 0)
-                fail_missing(actions, s, m, "weight gradient");
-        }
+        for (guint p = 0; p < N_PARTS; p++)
+            check_slot(actions, (Part)p, s);
+        for (guint m = 0; m < verifier->micro_batches; m++)
+            for (guint p = 0; p < N_PARTS; p++)
+                if (runs[p] && action(actions, (Part)p, s, m) == RP_NO_TASK)
+                    fail_missing(actions, s, m, part_names[p].name);
     }
 }
 
@@ -392,9 +387,8 @@ static void
 check_slices(const Actions *actions, guint32 s, guint32 m)
 {
     RpVerifier *verifier = actions->verifier;
-    const RpLedger *ledger = actions->ledger;
-    const guint32 forward = action(actions, ledger->forward, s, m);
-    const guint32 backward = action(actions, ledger->backward, s, m);
+    const guint32 forward = action(actions, FORWARD, s, m);
+    const guint32 backward = action(actions, BACKWARD, s, m);
 
     /* the fused stage's, where they are two */
     if (forward != backward && forward < verifier->n_tasks && backward < verifier->n_tasks) {
@@ -405,9 +399,9 @@ check_slices(const Actions *actions, guint32 s, guint32 m)
     }
     if (m % verifier->modes->slices == 0)
         return;
-    check_order(actions, action(actions, ledger->forward, s, m - 1), forward, FALSE,
+    check_order(actions, action(actions, FORWARD, s, m - 1), forward, FALSE,
                 "keys and values of the slice before");
-    check_order(actions, backward, action(actions, ledger->backward, s, m - 1), FALSE,
+    check_order(actions, backward, action(actions, BACKWARD, s, m - 1), FALSE,
                 "gradients of keys and values from the slice behind");
 }
 
@@ -416,14 +410,12 @@ static void
 check_inputs(const Actions *actions, guint32 s, guint32 m)
 {
     const RpVerifier *verifier = actions->verifier;
-    const RpLedger *ledger = actions->ledger;
     const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
     const guint first = stage->layers.first, end = first + stage->layers.count;
-    const guint32 forward = action(actions, ledger->forward, s, m);
-    const guint32 backward = action(actions, ledger->backward, s, m);
+    const guint32 forward = action(actions, FORWARD, s, m);
+    const guint32 backward = action(actions, BACKWARD, s, m);
     const guint32 before =
-        first > 0 ? action(actions, ledger->forward, verifier->forward_of[first - 1], m)
-                  : RP_NO_TASK;
+        first > 0 ? action(actions, FORWARD, verifier->forward_of[first - 1], m) : RP_NO_TASK;
 
     if (verifier->full || stage->layers.count == 0)
         return;
@@ -431,8 +423,7 @@ check_inputs(const Actions *actions, guint32 s, guint32 m)
                 verifier->modes->published && is_kind(verifier, forward, RP_TASK_FUSED),
                 "the forward's input");
     if (end < verifier->n_layers)
-        check_order(actions, action(actions, ledger->backward, verifier->backward_of[end], m),
-                    backward,
+        check_order(actions, action(actions, BACKWARD, verifier->backward_of[end], m), backward,
                     is_kind(verifier, backward, RP_TASK_BACKWARD) ||
                         is_kind(verifier, backward, RP_TASK_INPUT_GRADIENT),
                     "the backward's gradient");
@@ -444,16 +435,15 @@ static void
 check_orders(const Actions *actions, guint32 s, guint32 m)
 {
     const RpVerifier *verifier = actions->verifier;
-    const guint32 backward = action(actions, actions->ledger->backward, s, m);
-    const guint32 weights = action(actions, actions->ledger->weights, s, m);
+    const guint32 backward = action(actions, BACKWARD, s, m);
+    const guint32 weights = action(actions, WEIGHTS, s, m);
 
     check_inputs(actions, s, m);
     if (verifier->evaluates)
         return;
     check_slices(actions, s, m);
     if (rp_plan_stage(verifier->plan, s)->bound)
-        check_order(actions, action(actions, actions->ledger->forward, s, m), backward, FALSE,
-                    "the stashed input");
+        check_order(actions, action(actions, FORWARD, s, m), backward, FALSE, "the stashed input");
     if (weights != backward)
         check_order(actions, backward, weights, FALSE, "what W needs of its I");
 }
@@ -514,9 +504,10 @@ check_staleness(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration)
     g_autofree guint32 *made = g_new(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
     g_autofree guint32 *readers = g_new(guint32, verifier->n_lanes + 1);
     for (guint s = 0; s < verifier->n_stages; s++)
-        find_ends(verifier, before, before->weights, s, TRUE, &made[(gsize)s * verifier->n_lanes]);
+        find_ends(verifier, before, before->actions[WEIGHTS], s, TRUE,
+                  &made[(gsize)s * verifier->n_lanes]);
     for (guint s = 0; s < verifier->n_stages; s++) {
-        find_ends(verifier, ledger, ledger->forward, s, FALSE, readers);
+        find_ends(verifier, ledger, ledger->actions[FORWARD], s, FALSE, readers);
         for (guint lane = 0; lane < verifier->n_lanes; lane++)
             if (readers[lane] != RP_NO_TASK)
                 check_makers(verifier, made, readers[lane], s);
@@ -567,7 +558,9 @@ rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer)
     case RP_TASK_GATHER:
         return modes->servers > 1 && stepped;
     case RP_TASK_GRADIENT_COPY:
-        return verifier->trainable[layer];
+        return modes->copies == RP_COPIES_BLOCKING && verifier->trainable[layer];
+    case RP_TASK_PARAMETER_COPY:
+        return modes->copies != RP_COPIES_FUSED && stepped;
     default:
         return stepped;
     }
@@ -581,9 +574,6 @@ check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint3
 {
     const RpPlanModes *modes = verifier->modes;
     const guint32 *done = &ledger->done[verifier->first_identity[kind]];
-    const gboolean used = kind == RP_TASK_GRADIENT_COPY    ? modes->copies == RP_COPIES_BLOCKING
-                          : kind == RP_TASK_PARAMETER_COPY ? modes->copies != RP_COPIES_FUSED
-                                                           : TRUE;
     /* late copies of layers that are stepped one by one come one by one, too */
     const gboolean late = kind == RP_TASK_PARAMETER_COPY ||
                           (kind == RP_TASK_GATHER && modes->copies != RP_COPIES_FUSED);
@@ -591,7 +581,7 @@ check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint3
     const gboolean at_once =
         rp_modes_wait_for_norm(modes) && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
 
-    if (!(ledger->n[kind] > 0 && (at_once || closed)) && !(past && used))
+    if (!past && !(ledger->n[kind] > 0 && (at_once || closed)))
         return;
     for (guint l = 0; l < verifier->n_layers; l++)
         if (done[l] == 0 && rp_ledger_has_kind(verifier, kind, l))

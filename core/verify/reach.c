@@ -85,95 +85,58 @@ predecessor(const RpVerifier *verifier, const guint32 *previous, guint32 task, g
     return (guint32)(dependencies[which].task - verifier->first_id);
 }
 
-/* Removes tasks that can run, again and again; left[task] = predecessors that cannot. */
-static guint32 *
-count_what_cannot_run(const RpVerifier *verifier, const guint32 *previous, guint32 *n_stuck)
-{
-    guint32 n = verifier->n_tasks;
-    guint32 *left = g_new0(guint32, n);
-    g_autofree guint32 *first_edge = g_new0(guint32, (gsize)n + 2);
-    g_autofree guint32 *queue = g_new(guint32, n);
-    guint32 head = 0, tail = 0;
-
-    for (guint32 i = 0; i < n; i++)
-        for (guint k = 0; k <= rp_verifier_task(verifier, i)->dependency_count; k++) {
-            guint32 before = predecessor(verifier, previous, i, k);
-
-            if (before != RP_NO_TASK) {
-                first_edge[before + 2]++;
-                left[i]++;
-            }
-        }
-    for (gsize i = 2; i < (gsize)n + 2; i++)
-        first_edge[i] += first_edge[i - 1];
-    g_autofree guint32 *successors = g_new(guint32, (gsize)first_edge[n + 1] + 1);
-    for (guint32 i = 0; i < n; i++) {
-        for (guint k = 0; k <= rp_verifier_task(verifier, i)->dependency_count; k++) {
-            guint32 before = predecessor(verifier, previous, i, k);
-
-            if (before != RP_NO_TASK)
-                successors[first_edge[before + 1]++] = i;
-        }
-        if (left[i] == 0)
-            queue[tail++] = i;
-    }
-    for (; head < tail; head++)
-        for (guint32 e = first_edge[queue[head]]; e < first_edge[queue[head] + 1]; e++)
-            if (--left[successors[e]] == 0)
-                queue[tail++] = successors[e];
-    *n_stuck = n - tail;
-    return left;
-}
-
-/* A predecessor that cannot run either. */
-static guint32
-stuck_predecessor(const RpVerifier *verifier, const guint32 *previous, const guint32 *left,
-                  guint32 task)
-{
-    guint n = rp_verifier_task(verifier, task)->dependency_count;
-
-    for (guint k = 0; k <= n; k++) {
-        guint32 before = predecessor(verifier, previous, task, k);
-
-        if (before != RP_NO_TASK && left[before] > 0)
-            return before;
-    }
-    return RP_NO_TASK;
-}
-
-/* Some dependency points forward. Names two tasks of a cycle, or the two out of order. */
+/* Some dependency points forward. Names two tasks of a cycle, or the two out of order. Tasks are followed to
+ * those that they wait for: one that is still being followed closes a cycle. */
 static gboolean
 fail_order(RpVerifier *verifier, guint32 waiting, guint32 awaited)
 {
+    enum { NEW, FOLLOWED, RUNS };
+    const guint32 n = verifier->n_tasks;
     g_autofree guint32 *previous = make_lane_predecessors(verifier);
-    guint32 n_stuck = 0, at = 0, length = 0;
-    g_autofree guint32 *left = count_what_cannot_run(verifier, previous, &n_stuck);
+    g_autofree guint8 *state = g_new0(guint8, n);
+    g_autofree guint *edge = g_new0(guint, n); /* the next to be followed */
+    g_autofree guint32 *path = g_new(guint32, (gsize)n + 1);
+    guint32 before = RP_NO_TASK, length = 0;
 
-    if (n_stuck == 0)
+    for (guint32 root = 0; root < n && (before == RP_NO_TASK || state[before] != FOLLOWED);) {
+        if (length == 0 && state[root] != NEW) {
+            root++;
+            continue;
+        }
+        if (length == 0)
+            path[length++] = root;
+        const guint32 at = path[length - 1];
+
+        state[at] = FOLLOWED;
+        before = RP_NO_TASK;
+        if (edge[at] > rp_verifier_task(verifier, at)->dependency_count) {
+            state[at] = RUNS;
+            length--;
+            continue;
+        }
+        before = predecessor(verifier, previous, at, edge[at]++);
+        if (before != RP_NO_TASK && state[before] == NEW)
+            path[length++] = before;
+    }
+    if (before == RP_NO_TASK || state[before] != FOLLOWED)
         return rp_verifier_fail(verifier, RP_RULE_DEADLOCK, awaited, waiting,
                                 "the second task waits for the first, which the plan lists later: "
                                 "its lanes cannot be issued in the plan's order");
-    while (left[at] == 0)
-        at++;
-    /* n steps back among tasks that cannot run must have entered a cycle */
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        at = stuck_predecessor(verifier, previous, left, at);
-    const guint32 start = at;
-    do { /* once around: every cycle has an edge that points forward */
-        guint32 before = stuck_predecessor(verifier, previous, left, at);
+    guint32 first = length;
 
-        if (before > at) {
-            waiting = at;
-            awaited = before;
+    /* once around: every cycle has an edge that points forward */
+    for (path[length] = before; first == length || path[first] != before;) {
+        first--;
+        if (path[first] < path[first + 1]) {
+            waiting = path[first];
+            awaited = path[first + 1];
         }
-        at = before;
-        length++;
-    } while (at != start);
+    }
     return rp_verifier_fail(
         verifier, RP_RULE_DEADLOCK, awaited, waiting,
         "a cycle of %u tasks: the second waits for the first, which waits, through "
         "lanes and dependencies, for the second",
-        length);
+        length - first);
 }
 
 gboolean

@@ -53,7 +53,6 @@ struct _RpTrainer {
     guint calls;
     guint servers;     /* 1: there is one */
     RpServers *joined; /* this is one of; or %NULL */
-    gboolean async;
     RpStepDone done;
     gpointer user_data;
     const RpDeviceOps *devices;

@@ -138,7 +138,6 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     trainer->servers =
         options->update.servers != NULL ? rp_servers_count(options->update.servers) : 1;
     trainer->joined = options->update.servers;
-    trainer->async = options->plan.async;
     trainer->done = options->done;
     trainer->user_data = options->user_data;
     trainer->ends_ns = g_new(gint64, RP_HOST_STATE_RING * (gsize)trainer->gpus);
@@ -202,7 +201,7 @@ rp_trainer_network(const RpTrainer *trainer)
 gboolean
 rp_trainer_is_async(const RpTrainer *trainer)
 {
-    return trainer->async;
+    return rp_plan_modes(rp_planner_plan(trainer->planner))->staleness > 0;
 }
 
 guint
