@@ -16,7 +16,7 @@
  */
 #include "core/verify/private.h"
 
-/* What an action does of a stage and micro-batch. */
+/* The parts of an action: of a stage and a micro-batch. */
 typedef enum { FORWARD, BACKWARD, WEIGHTS, N_PARTS } Part;
 static const struct {
     const char *name, *twice;

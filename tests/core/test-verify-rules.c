@@ -29,6 +29,10 @@ typedef struct {
         "roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 3,        \
             .packed = (is_packed), .resident = G_MAXUINT64                                         \
     }
+#define BLOCKING                                                                                   \
+    {                                                                                              \
+        "roundpipe", 2, 2, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, TRUE, FALSE, FALSE, 512, 3         \
+    }
 /* Three layers of a forward stage save something, and two of a backward stage. */
 #define SAVED                                                                                      \
     {                                                                                              \
@@ -554,6 +558,12 @@ step_early(RpPlanDraft *draft)
     draft->tables.modes.step = RP_STEP_EARLY;
 }
 
+static void
+step_at_once(RpPlanDraft *draft)
+{
+    draft->tables.modes.step = RP_STEP_AT_ONCE;
+}
+
 /* A backward stage's last round is added to those of the fused stage, on another device. */
 static void
 add_to_rounds_of_another_stage(RpPlanDraft *draft)
@@ -1071,6 +1081,8 @@ static const Mutation mutations[] = {
      call_rounds_one},
     {"asynchronous early steps", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
      RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER, step_early},
+    {"blocking steps at once", BLOCKING, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER,
+     step_at_once},
     {"a round added to those of another stage", KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
      RP_RULE_ARENA, add_to_rounds_of_another_stage},
     {"a step without one of the rounds", APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,

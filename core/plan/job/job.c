@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/plan/device-layout.h"
-#include "core/plan/job/check.h"
 #include "core/plan/planner.h"
 #include "core/plan/resident.h"
 #include "core/plan/transfer.h"

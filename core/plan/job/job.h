@@ -36,6 +36,14 @@ gboolean rp_job_init(RpPlanJob *job, const RpProfile *profile, const RpPartition
 void rp_job_clear(RpPlanJob *job);
 void rp_job_set_first_iteration(RpPlanJob *job, guint iteration);
 
+/* check.c: whether a request is consistent. Before defaults are resolved; errors:
+ * RP_PLANNER_ERROR_PARTITION */
+gboolean rp_job_check_dispatch(const RpPlanOptions *options, GError **error);
+/* Errors: RP_PLANNER_ERROR_PARTITION, RP_PROFILE_ERROR_FIDELITY */
+gboolean rp_job_check_partition(const RpPlanJob *job, GError **error);
+/* Errors: RP_SCHEDULE_ERROR_SHAPE */
+gboolean rp_job_check_calls(const RpPlanJob *job, GError **error);
+
 /* Memory that is freed with the job; every byte is @fill. */
 gpointer rp_job_alloc(const RpPlanJob *job, gsize n, gsize size, gint fill);
 #define RP_JOB_NEW(job, Type, n) ((Type *)rp_job_alloc(job, n, sizeof(Type), 0))
