@@ -222,7 +222,7 @@ rp_slot_layout(const RpProfile *profile, const RpLargest *largest)
     /* all of it is the compute lane's, one slot after the other */
     if (largest->is_packed)
         return (RpSlotLayout){
-            .packed = TRUE,
+            .single = TRUE,
             .accumulators_inside = TRUE,
             .workspace_inside = TRUE,
             .bytes =

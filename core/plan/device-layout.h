@@ -53,7 +53,7 @@ typedef struct {
 } RpLargest;
 
 typedef struct {
-    gboolean packed;  /* one slot, with both inside */
+    gboolean single;  /* one slot, whose buffers serve both parities: packed, with both inside */
     gboolean at_ends; /* slots at the borders of a region of RpLargest.neighbours */
     gboolean accumulators_inside;
     gboolean workspace_inside;

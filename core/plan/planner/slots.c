@@ -109,22 +109,6 @@ lay_out_ends(RpPlacement *placement, guint g, const RpLargest *largest)
     placement->devices[g].ends = ends;
 }
 
-/* One slot, whose buffers serve both parities. */
-static void
-lay_out_packed(RpPlacement *placement, guint g, const RpLargest *largest,
-               const RpSlotLayout *layout)
-{
-    RpDevice *device = &placement->devices[g];
-
-    lay_out_region(placement, g, largest, layout, 0);
-    for (guint direction = 0; direction < RP_N_DIRECTIONS; direction++) {
-        device->parameters[direction][1] = device->parameters[direction][0];
-        device->workspace[direction][1] = device->workspace[direction][0];
-    }
-    device->sums[1] = device->sums[0];
-    device->packed = rp_job_add_buffer(placement->job, g, RP_BUFFER_PARAMETERS, largest->packed);
-}
-
 /* ---- layer by layer ----
  *
  * A device has one slot an iteration, of all layers, whose first action follows the uploads, and whose last one is
@@ -192,46 +176,19 @@ rp_placement_leave_layers(const RpPlacement *placement, guint g, RpInterval laye
                          RP_ROLE_LEAVING);
 }
 
-/* One slot, that nothing arrives beside. */
-static void
-lay_out_single_slot(RpPlacement *placement, guint g, const RpLargest *largest)
-{
-    const RpPlanJob *job = placement->job;
-    RpDevice *device = &placement->devices[g];
-    guint32 parameters = RP_NONE;
-
-    if (job->modes->weights == RP_WEIGHTS_PER_LAYER)
-        rp_placement_lay_out_parameters(placement, g);
-    else
-        parameters = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS,
-                                       MAX(largest->parameters[0], largest->parameters[1]));
-    const guint32 sums = rp_job_add_buffer(job, g, RP_BUFFER_ACCUMULATORS,
-                                           rp_profile_sum_bytes(job->profile, largest->gradients));
-    const guint32 workspace = rp_job_add_buffer(job, g, RP_BUFFER_WORKSPACE,
-                                                MAX(largest->workspace[0], largest->workspace[1]));
-
-    for (guint turn = 0; turn < 2; turn++) {
-        device->parameters[0][turn] = device->parameters[1][turn] = parameters;
-        device->workspace[0][turn] = device->workspace[1][turn] = workspace;
-        device->sums[turn] = sums;
-    }
-}
-
 static void
 lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const RpSlotLayout *layout)
 {
     const RpPlanJob *job = placement->job;
     RpDevice *device = &placement->devices[g];
 
-    if (layout->packed) {
-        lay_out_packed(placement, g, largest, layout);
-        return;
-    }
     if (layout->at_ends)
         lay_out_ends(placement, g, largest);
-    for (guint turn = 0; turn < 2 && !layout->at_ends; turn++) {
+    for (guint turn = 0; turn < (layout->single ? 1 : 2) && !layout->at_ends; turn++) {
         if (layout->accumulators_inside || layout->workspace_inside)
             lay_out_region(placement, g, largest, layout, turn);
+        else if (job->modes->weights == RP_WEIGHTS_PER_LAYER)
+            rp_placement_lay_out_parameters(placement, g);
         else
             device->parameters[0][turn] = device->parameters[1][turn] = rp_job_add_buffer(
                 job, g, RP_BUFFER_PARAMETERS, MAX(largest->parameters[0], largest->parameters[1]));
@@ -246,6 +203,12 @@ lay_out_slots(RpPlacement *placement, guint g, const RpLargest *largest, const R
         for (guint i = 0; i < 2; i++)
             device->workspace[0][i] = device->workspace[1][i] = workspace;
     }
+    device->packed = rp_job_add_buffer(job, g, RP_BUFFER_PARAMETERS, largest->packed);
+    for (guint direction = 0; layout->single && direction < RP_N_DIRECTIONS; direction++) {
+        device->parameters[direction][1] = device->parameters[direction][0];
+        device->workspace[direction][1] = device->workspace[direction][0];
+        device->sums[1] = device->sums[0];
+    }
 }
 
 static void
@@ -253,18 +216,17 @@ lay_out_offloaded(RpPlacement *placement, guint g, const RpLargest *largest)
 {
     const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
 
-    lay_out_slots(placement, g, largest, layout.packed ? &layout : &(RpSlotLayout){0});
+    lay_out_slots(placement, g, largest, layout.single ? &layout : &(RpSlotLayout){0});
 }
 
 static void
 lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
 {
-    const RpSlotLayout layout = rp_slot_layout(placement->job->profile, largest);
+    const RpSlotLayout layout = placement->job->lone
+                                    ? (RpSlotLayout){.single = TRUE} /* nothing arrives beside */
+                                    : rp_slot_layout(placement->job->profile, largest);
 
-    if (placement->job->lone)
-        lay_out_single_slot(placement, g, largest);
-    else
-        lay_out_slots(placement, g, largest, &layout);
+    lay_out_slots(placement, g, largest, &layout);
     rp_placement_lay_out_resident(placement, g);
 }
 
