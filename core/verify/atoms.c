@@ -62,6 +62,8 @@ cut_arena(const RpPlan *plan, RpSweep *sweep, guint32 arena, guint32 first, guin
         run->first = find_border(borders, n_unique, buffer->offset);
         run->count = find_border(borders, n_unique, buffer->offset + buffer->bytes) - run->first;
         run->first += first;
+        for (guint32 a = 0; a < run->count; a++)
+            sweep->atoms[run->first + a].n_buffers++;
     }
     return n_unique;
 }
@@ -95,6 +97,12 @@ inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
 void
 rp_sweep_cut_arenas(RpVerifier *verifier)
 {
+    if (verifier->sweep == NULL) {
+        verifier->sweep = g_new(RpSweep, 1);
+        *verifier->sweep = (RpSweep){.unused = RP_NO_TASK};
+        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(RpReader));
+        verifier->sweep->expected = g_array_new(FALSE, FALSE, sizeof(RpExpected));
+    }
     RpSweep *sweep = verifier->sweep;
     const RpPlan *plan = verifier->plan;
     gsize n_buffers = rp_plan_n_buffers(plan);

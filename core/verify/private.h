@@ -126,6 +126,7 @@ typedef struct {
     guint64 write;    /* number of the last write */
     RpToucher writer; /* RP_NO_TASK: nobody yet */
     guint32 readers;  /* since the last write; RP_NO_TASK: none */
+    guint32 n_buffers;
 } RpAtom;
 
 /* A buffer: its atoms, and the value that was last written through it. It holds that as long as all
@@ -362,7 +363,7 @@ const RpOldTask *rp_verifier_old(const RpVerifier *verifier, RpTaskId id);
 /* Forgets the first @n tasks. */
 void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);
 void rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n);
-/* Cuts all arenas. Where they were cut before, an atom inherits the history of that place. */
+/* Cuts all arenas, and begins the sweep. Where they were cut before, an atom inherits the history of that place. */
 void rp_sweep_cut_arenas(RpVerifier *verifier);
 void rp_sweep_free(RpSweep *sweep);
 

@@ -432,15 +432,6 @@ check_saving(RpVerifier *verifier)
 void
 rp_verify_sweep(RpVerifier *verifier)
 {
-    if (verifier->full && verifier->sweep == NULL) {
-        verifier->sweep = g_new(RpSweep, 1);
-        *verifier->sweep = (RpSweep){.unused = RP_NO_TASK};
-        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(RpReader));
-        verifier->sweep->expected = g_array_new(FALSE, FALSE, sizeof(RpExpected));
-    }
-    if (verifier->full && (verifier->sweep->atoms == NULL ||
-                           verifier->sweep->n_buffers != rp_plan_n_buffers(verifier->plan)))
-        rp_sweep_cut_arenas(verifier);
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++)
         sweep_task(verifier, i);
     if (verifier->full)

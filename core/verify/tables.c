@@ -261,54 +261,27 @@ check_rest(Tables *tables)
     return check_exchange(tables);
 }
 
-/* Sorted by arena and place. */
-static int
-compare_places(gconstpointer a, gconstpointer b, gpointer user_data)
-{
-    const RpPlan *plan = user_data;
-    const RpBuffer *x = rp_plan_buffer(plan, *(const guint32 *)a);
-    const RpBuffer *y = rp_plan_buffer(plan, *(const guint32 *)b);
-
-    if (x->arena != y->arena)
-        return x->arena < y->arena ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-static guint64
-end_of(const RpBuffer *buffer)
-{
-    return buffer->offset + buffer->bytes;
-}
-
-/* A buffer that is claimed overlaps no other; buffers are compared in the order of their places. */
+/* A buffer that is claimed shares no atom with another. */
 static gboolean
 check_overlaps(const Tables *tables)
 {
-    RpVerifier *verifier = tables->verifier;
-    const RpPlan *plan = verifier->plan;
-    const guint n = rp_plan_n_buffers(plan);
-    g_autofree guint32 *order = g_new(guint32, (gsize)n + 1);
-    guint32 furthest = RP_NONE; /* the one before, in the same arena, that ends last */
+    const RpSweep *sweep = tables->verifier->sweep;
 
-    for (guint i = 0; i < n; i++)
-        order[i] = i;
-    g_qsort_with_data(order, (gint)n, sizeof *order, compare_places, (gpointer)plan);
-    for (guint i = 0; i < n; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, order[i]);
+    for (guint i = 0; i < sweep->n_buffers; i++) {
+        const RpHolder *run = &sweep->holders[i];
 
-        if (furthest != RP_NONE && rp_plan_buffer(plan, furthest)->arena != buffer->arena)
-            furthest = RP_NONE;
-        if (furthest != RP_NONE && end_of(rp_plan_buffer(plan, furthest)) > buffer->offset &&
-            buffer->bytes > 0 &&
-            (tables->owner[order[i]] != NULL || tables->owner[furthest] != NULL)) {
-            const guint32 whose = tables->owner[order[i]] != NULL ? order[i] : furthest;
+        for (guint32 a = run->first; tables->owner[i] != NULL && a < run->first + run->count; a++) {
+            guint other = 0;
 
-            return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                    "buffer %u, for the %s, overlaps buffer %u", whose,
-                                    tables->owner[whose], whose == furthest ? order[i] : furthest);
+            if (sweep->atoms[a].n_buffers == 1)
+                continue;
+            while (other == i || sweep->holders[other].first > a ||
+                   a - sweep->holders[other].first >= sweep->holders[other].count)
+                other++;
+            return rp_verifier_fail(tables->verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u, for the %s, overlaps buffer %u", i,
+                                    tables->owner[i], other);
         }
-        if (furthest == RP_NONE || end_of(buffer) > end_of(rp_plan_buffer(plan, furthest)))
-            furthest = order[i];
     }
     return TRUE;
 }
@@ -320,8 +293,9 @@ rp_verify_tables(RpVerifier *verifier)
     Tables tables = {.verifier = verifier};
     gboolean correct = TRUE;
 
-    if (!verifier->full || verifier->n_claimed == n)
+    if (!verifier->full || (verifier->sweep != NULL && verifier->n_claimed == n))
         return TRUE;
+    rp_sweep_cut_arenas(verifier);
     if (verifier->storage->element_bytes == 0)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "weights of no bytes");
