@@ -293,8 +293,9 @@ guint rp_plan_lane_kind(const RpPlan *plan, guint32 lane);
 typedef enum {
     RP_WEIGHTS_PER_SLOT,
     RP_WEIGHTS_PER_SLOT_PACKED,
-    RP_WEIGHTS_PER_LAYER, /* `full`: one stage holds all layers, each device runs it in one round of
-                                 an iteration at most, the first and the last action there in pieces */
+    RP_WEIGHTS_PER_LAYER, /* `full`: one stage holds all layers, each device runs it in one round
+                                 of an iteration at most, the first and the last action there in
+                                 pieces */
     RP_WEIGHTS_PER_ITERATION, /* bound schedules */
     RP_WEIGHTS_PER_ITERATION_PACKED
 } RpWeightPath;
@@ -311,9 +312,9 @@ typedef enum {
 typedef enum {
     RP_STEP_AT_ONCE,    /* as soon as its gradient is on the host */
     RP_STEP_AFTER_NORM, /* of all gradients */
-    RP_STEP_EARLY /* the same, but an early step of each layer runs as soon as its gradient is on the
-                           host. It may write weights as if nothing were clipped; the step writes them anew
-                           if need be, else a late step follows */
+    RP_STEP_EARLY       /* the same, but an early step of each layer runs as soon as its gradient is
+                           on the host. It may write weights as if nothing were clipped; the step
+                           writes them anew if need be, else a late step follows */
 } RpStepPolicy;
 
 /* Tasks between the host's weights and gradients and the optimizer. */
@@ -374,6 +375,14 @@ rp_modes_gradient_buffers(const RpPlanModes *modes)
 {
     return modes->gradients == RP_GRADIENTS_APART ? modes->rounds : 1;
 }
+/* Layers may have a buffer of gradients in common: of several servers, one's are reduced before the other's
+ * arrive on the host. */
+static inline gboolean
+rp_modes_share_gradients(const RpPlanModes *modes)
+{
+    return modes->servers > 1 && modes->staleness == 0 &&
+           modes->gradients == RP_GRADIENTS_ONE_ROUND;
+}
 /* Heads and steps follow the norm's decision. */
 static inline gboolean
 rp_modes_wait_for_norm(const RpPlanModes *modes)
@@ -410,13 +419,13 @@ typedef struct {
     guint32 space;
 } RpPlanExchange;
 
-/* Buffers of a device for a layer; RP_NONE: it has none. */
+/* Buffers of a device for a layer; RP_NONE: it has none. Weights that stay there, unless the device never
+ * runs the layer; and, of RP_WEIGHTS_PER_LAYER, one layer after the other, those that come and gradients
+ * until they have left. */
 typedef struct {
-    guint32
-        resident; /* weights that stay there: RP_NONE, too, if the device never runs the layer */
-    guint32
-        parameters; /* RP_WEIGHTS_PER_LAYER: those that come, and gradients until they have left; */
-    guint32 leaving; /* one layer after the other */
+    guint32 resident;
+    guint32 parameters;
+    guint32 leaving;
 } RpPlanSlotLayer;
 
 /* All that a plan says of itself beside its stages, buffers and tasks. The planner writes it before the first
@@ -438,7 +447,8 @@ RpPlanTables *rp_plan_tables(RpPlan *plan);
 /* The first iteration that has actions: only copies may follow of earlier ones. */
 guint32 rp_plan_first_iteration(const RpPlan *plan);
 /* A plan that evaluates: every action is a forward, of the head up to its loss; no weight is written. Its
- * modes are those of the plan that trains beside it. */
+ * modes are those of the plan that trains beside it, but that nothing comes layer by layer or is stepped
+ * early. */
 gboolean rp_plan_evaluates(const RpPlan *plan);
 /* Rounds of an iteration's actions. */
 guint rp_plan_rounds(const RpPlan *plan);

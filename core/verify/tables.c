@@ -51,15 +51,6 @@ claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory cate
                  g_strdup_printf("%s of layer %u", what, layer));
 }
 
-/* Whether layers may have a buffer of gradients in common: of several servers, where one's are reduced before
- * the other's come home. */
-static gboolean
-may_share(const RpVerifier *verifier)
-{
-    return verifier->modes->servers > 1 && verifier->modes->staleness == 0 &&
-           verifier->modes->rounds == 1;
-}
-
 /* Whether one of the layers before has the same buffer of gradients, and may. */
 static gboolean
 is_shared(const Tables *tables, guint layer, guint64 bytes)
@@ -67,7 +58,7 @@ is_shared(const Tables *tables, guint layer, guint64 bytes)
     const RpPlan *plan = tables->verifier->plan;
     const guint32 buffer = rp_plan_layer(plan, layer)->gradients[0];
 
-    for (guint l = 0; l < layer && may_share(tables->verifier); l++)
+    for (guint l = 0; l < layer && rp_modes_share_gradients(tables->verifier->modes); l++)
         if (buffer != RP_NONE && rp_plan_layer(plan, l)->gradients[0] == buffer)
             return rp_plan_buffer(plan, buffer)->bytes >= bytes;
     return FALSE;

@@ -111,34 +111,24 @@ check_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 static gboolean
 is_used(const RpVerifier *verifier, const RpTask *task)
 {
-    const guint32 *forward = verifier->forward_of, *backward = verifier->backward_of;
-    const guint32 layer = task->layer;
-    const gboolean trains = !verifier->evaluates;
+    const RpTaskKind kind = (RpTaskKind)task->kind;
+    const guint32 l = task->layer;
+    const gboolean saved = kind == RP_TASK_SAVED_DOWNLOAD || kind == RP_TASK_SAVED_UPLOAD;
+    const gboolean backward = kind == RP_TASK_STASH_UPLOAD || kind == RP_TASK_ACTGRAD_DOWNLOAD ||
+                              kind == RP_TASK_ACTGRAD_UPLOAD || kind == RP_TASK_SAVED_UPLOAD;
+    const guint below = kind == RP_TASK_ACTIVATION_DOWNLOAD || kind == RP_TASK_ACTGRAD_UPLOAD;
+    const guint32 *stage_of = backward ? verifier->backward_of : verifier->forward_of;
 
-    if (layer >= verifier->n_layers || task->micro_batch >= verifier->micro_batches)
+    if (l < below || l >= verifier->n_layers || task->micro_batch >= verifier->micro_batches ||
+        task->stage != stage_of[l - below])
         return FALSE;
-    const gboolean saves = trains && rp_plan_layer(verifier->plan, layer)->saved_bytes > 0;
-    const gboolean forward_border = layer > 0 && forward[layer - 1] != forward[layer];
-    const gboolean backward_border = trains && layer > 0 && backward[layer - 1] != backward[layer];
-
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_ACTIVATION_DOWNLOAD:
-        return (forward_border || backward_border) && task->stage == forward[layer - 1];
-    case RP_TASK_ACTIVATION_UPLOAD:
-        return (forward_border || layer == 0) && task->stage == forward[layer];
-    case RP_TASK_STASH_UPLOAD:
-        return (backward_border || (trains && layer == 0)) && task->stage == backward[layer];
-    case RP_TASK_ACTGRAD_DOWNLOAD:
-        return backward_border && task->stage == backward[layer];
-    case RP_TASK_ACTGRAD_UPLOAD:
-        return backward_border && task->stage == backward[layer - 1];
-    case RP_TASK_SAVED_DOWNLOAD:
-        return saves && task->stage == forward[layer];
-    case RP_TASK_SAVED_UPLOAD:
-        return saves && task->stage == backward[layer];
-    default:
-        return TRUE;
-    }
+    if (saved)
+        return rp_plan_layer(verifier->plan, l)->saved_bytes > 0;
+    if (l == 0)
+        return kind != RP_TASK_ACTGRAD_DOWNLOAD;
+    return stage_of[l - 1] != stage_of[l] ||
+           (kind == RP_TASK_ACTIVATION_DOWNLOAD && !verifier->evaluates &&
+            verifier->backward_of[l - 1] != verifier->backward_of[l]);
 }
 
 static gboolean

@@ -56,8 +56,7 @@ rp_exchange_shared_gradients(const RpPlanJob *job, guint layer)
     const RpPlanOptions *options = &job->options;
     const RpLayer *layers = job->profile->layers;
 
-    if (job->modes->servers <= 1 || job->modes->staleness > 0 ||
-        job->modes->gradients != RP_GRADIENTS_ONE_ROUND || !job->partition->dispatched ||
+    if (!rp_modes_share_gradients(job->modes) || !job->partition->dispatched ||
         options->replicas > 1 || options->dispatch != RP_DISPATCH_ROTATION)
         return RP_NONE;
     const guint apart = layers_apart(job);
