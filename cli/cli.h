@@ -6,6 +6,7 @@
 
 #include <gio/gio.h>
 
+#include "cli/args.h"
 #include "cli/report.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
@@ -25,12 +26,10 @@
  *   they may be many; %NULL: none
  * @help: what it does, and an example
  * @more_help: (nullable): tables behind its options
- * @requests: options that name a schedule and a partition, and a schedule: @args begins with
- *   RpScheduleArgs; swept: with a text for each row of rp_schedule_options
- * @options: (nullable): its own, each with RP_WORD() or the like, described as the setting of its name if not
- *   here; a count is 1 or more. Those behind RP_FOR_EXPERTS stand in a list of their own.
- *   A file's name with G_OPTION_FLAG_OPTIONAL_ARG may stand without a value, which is then ""
- * @args_size: of the struct that they fill, zeroed or as @defaults
+ * @requests: whether it takes rp_schedule_uses; swept: their texts, in RpArgs.swept
+ * @uses: (nullable): the options that it takes besides; those behind RP_FOR_EXPERTS stand in a list of
+ *   their own
+ * @defaults: (nullable): values of options that are not given
  * @run: @words are %NULL-terminated. What it tells goes into @report, which is printed when it has
  *   returned %TRUE
  *
@@ -49,44 +48,24 @@ typedef struct {
         RP_REQUEST,
         RP_SWEPT_REQUEST
     } requests; /* RP_REQUESTS: of several schedules */
-    const GOptionEntry *options;
-    gsize args_size;
-    gconstpointer defaults;
-    gboolean (*run)(gpointer args, char **words, RpReport *report, GError **error);
+    const RpUse *uses;
+    const RpArgs *defaults;
+    gboolean (*run)(RpArgs *args, char **words, RpReport *report, GError **error);
 } RpCommand;
-
-/* One option of a static table: its flags, kind, and the member that it fills. */
-#define RP_ARG(type, member) ((gpointer)offsetof(type, member))
-#define RP_WORD(type, member) 0, G_OPTION_ARG_STRING, RP_ARG(type, member)
-#define RP_FILE(type, member) 0, G_OPTION_ARG_FILENAME, RP_ARG(type, member)
-#define RP_COUNT(type, member) 0, G_OPTION_ARG_INT, RP_ARG(type, member)
-#define RP_NUMBER(type, member) 0, G_OPTION_ARG_DOUBLE, RP_ARG(type, member)
-#define RP_FLAG(type, member) 0, G_OPTION_ARG_NONE, RP_ARG(type, member)
-
-/* In a table of options, between the common ones and those for experts. */
-#define RP_FOR_EXPERTS                                                                             \
-    {                                                                                              \
-        "", 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL                                              \
-    }
 
 /* The first lines of `roundpipe --help`. */
 #define RP_CLI_PURPOSE                                                                             \
     "Predicts how a model trains under pipeline schedules, RoundPipe first, and trains it."
 
-/* The options of a command, all in one list, each with a place of its own. */
+/* The options of a command, all in one list. */
 typedef struct {
-    GArray *entries; /* GOptionEntry, with a last one of zeros */
+    GArray *options; /* RpOption */
+    GArray *entries; /* GOptionEntry of each, with a last one of zeros; they store nothing */
     guint n_common;  /* those behind are for experts */
-    GPtrArray *help; /* lines that are not in tables */
+    GPtrArray *help; /* lines of help */
 } RpCommandOptions;
 
-/* --json and --wide. */
-typedef struct {
-    gboolean json, wide;
-} RpEveryArgs;
-
-/* @args, @every: where values go; %NULL: to be listed, not parsed */
-RpCommandOptions rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every);
+RpCommandOptions rp_command_options(const RpCommand *command);
 void rp_command_options_clear(RpCommandOptions *options);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCommandOptions, rp_command_options_clear)
 
@@ -133,18 +112,13 @@ void rp_cli_leave_within(guint seconds);
  * Errors: RP_CLI_ERROR_USAGE */
 int rp_cli_choice(const char *option, const char *text, const char *const *names, GError **error);
 
-/* One of the choices of a run file's setting, as the value that it stands for; *@chosen stays as it
- * is if @text is %NULL. Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_cli_choose(const char *option, const char *key, const char *text, int *chosen,
-                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* Whether @model can have the adapters of --lora-rank (0: none) and --lora-targets.
  * Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_check_lora(const RpModel *model, guint rank, char **targets,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The value of a count @option, 1 or more. Errors: RP_CLI_ERROR_USAGE, unless *@error is set */
-gboolean rp_cli_take_count(const GOptionEntry *option, const char *text, int *count,
+gboolean rp_cli_take_count(const char *option, const char *text, int *count,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
@@ -191,8 +165,6 @@ gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
  * loaded, or mixed with what is written. Errors: G_FILE_ERROR */
 gboolean rp_cli_make_model_directory(const char *path, gboolean force,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
-#define RP_CLI_ANY_BASE                                                                            \
-    "take adapters that were trained on a base with other values or another config"
 /* Most bytes of a model's file, as transformers divides checkpoints. */
 #define RP_CLI_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
 
@@ -224,45 +196,6 @@ char *rp_cli_shipped_profiles(const char *part);
 #define RP_CLI_SEQUENCES 4
 #define RP_CLI_TOKENS 2048
 #define RP_CLI_GPUS 8
-
-/* The box that is asked about; %NULL = not given. Zero-initialise. */
-typedef struct {
-    char *gpu; /* a card's name or file; "rtx4090:2,rtx3090:2": several, in the order of devices */
-    char *pcie;
-    char *host_bandwidth;
-    char *file;      /* a measured box's */
-    char *network;   /* between servers; or %NULL */
-    int sequence;    /* tokens; 0 = as usual */
-    int micro_batch; /* sequences; 0 = as usual */
-} RpBoxArgs;
-
-/* Their options, for tables of a struct of @type with a @member of RpBoxArgs. */
-#define RP_BOX_GPU(type, member)                                                                   \
-    {                                                                                              \
-        "gpu", 0, RP_WORD(type, member.gpu),                                                       \
-            "times of the cost model for this card: a name (see `roundpipe gpus`) or a card's "    \
-            "FILE.json; several: rtx4090:2,rtx3090:2",                                             \
-            "CARD"                                                                                 \
-    }
-#define RP_BOX_WORK(type, member)                                                                  \
-    {"sequence", 0, RP_COUNT(type, member.sequence),                                               \
-     "tokens of a sequence, of times of the cost model (default: 2048)", "T"},                     \
-    {                                                                                              \
-        "micro-batch", 0, RP_COUNT(type, member.micro_batch),                                      \
-            "sequences of a micro-batch, of times of the cost model (default: 4)", "B"             \
-    }
-#define RP_BOX_LINKS(type, member)                                                                 \
-    {"pcie", 0, RP_WORD(type, member.pcie),                                                        \
-     "each card's link: generation x lanes, as 3x16 or 4x8, or what copies reach in GB/s",         \
-     "LINK"},                                                                                      \
-        {"host-bandwidth", 0, RP_WORD(type, member.host_bandwidth),                                \
-         "of host memory, all copies and the optimizer together", "GB/S"},                         \
-    {                                                                                              \
-        "box", 0, RP_FILE(type, member.file),                                                      \
-            "links, host memory and optimizer of the machine, as `roundpipe doctor --box FILE` "   \
-            "measured them there",                                                                 \
-            "FILE.json"                                                                            \
-    }
 
 /**
  * rp_box_open:
@@ -315,14 +248,14 @@ RpProfile *rp_cli_load_profile(const char *word, const RpBoxArgs *box, guint gpu
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /**
  * rp_cli_predict_profile:
- * @devices: (nullable): whose kernels, as RpPlanNetworkWords has it
+ * @run: of which sizes of a micro-batch, GPUs, devices, numbers and adapters are read, as by
+ *   rp_plan_network_of() and rp_cli_workload()
  *
  * Times of the cost model, and where `train` takes the model the sizes that it has then: those of its executor.
  *
- * Errors: RP_COST_MODEL_ERROR_WORKLOAD; with @devices those of rp_plan_network_of()
+ * Errors: RP_COST_MODEL_ERROR_WORKLOAD; with devices those of rp_plan_network_of()
  */
-RpProfile *rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu,
-                                  const RpWorkload *workload, const char *devices,
+RpProfile *rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpRunSpec *run,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
@@ -344,48 +277,10 @@ char *rp_cli_subject(const RpProfile *profile, guint gpus);
 
 /* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
 
-/* --optimizer-name, --optimizer-state, --optimizer-master */
-typedef struct {
-    char *rule;
-    char *moments;
-    char *master;
-} RpFormArgs;
-
-/* Errors: of a name that none of them has */
-gboolean rp_cli_choose_form(const RpFormArgs *args, RpStateFormat *form,
-                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* The name of part @index (RP_CLI_FORM_PARTS) of @form, if it is not the default; @setting: (out): its
  * setting. Returns: (nullable) */
 #define RP_CLI_FORM_PARTS 3
 const char *rp_cli_form_name(const RpStateFormat *form, guint index, const char **setting);
-
-/* As written; %NULL or 0 = not given. Zero-initialise. */
-typedef struct {
-    RpAsk ask; /* numbers and lists; what follows is not in it yet */
-    char *schedule;
-    char *schedule_file;
-    char *partition;
-    char *fidelity;
-    char *recompute;
-    gboolean published;
-    char *dispatch;
-    char *slow;
-    char *transfers;
-    char *consistency;
-    char *resident;
-    char *optimizer;
-    char *early_steps;
-    RpFormArgs form;
-    RpBoxArgs box;
-} RpScheduleArgs;
-
-/* The options of RpScheduleArgs: the schedule's first. */
-extern const GOptionEntry rp_schedule_options[];
-/* The line of help of an option whose table has none, or one that ends in ": ": what the row of the
- * setting with that option or key says, or for --schedule and --reverse-backward the schedules. (transfer
- * full) */
-char *rp_cli_option_help(const GOptionEntry *option);
 
 /**
  * rp_schedule_args_check:
@@ -393,32 +288,31 @@ char *rp_cli_option_help(const GOptionEntry *option);
  * Sees that every option that was given has an effect on @schedule, and on the fidelity. What
  * rp_request_load() asks first. Errors: RP_CLI_ERROR_USAGE with the option and the reason
  */
-gboolean rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule,
+gboolean rp_schedule_args_check(const RpArgs *args, const RpScheduleOps *schedule,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The same for several at once (%NULL-terminated): each option suits one of them at least. */
-gboolean rp_schedule_args_check_any(const RpScheduleArgs *args,
-                                    const RpScheduleOps *const *schedules,
+gboolean rp_schedule_args_check_any(const RpArgs *args, const RpScheduleOps *const *schedules,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Forgets options that @schedule does not know; frees nothing. */
-void rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule);
+void rp_schedule_args_keep_known(RpArgs *args, const RpScheduleOps *schedule);
 
 /* Reads the words into a request; its schedule is not looked for. Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_schedule_args_read(const RpScheduleArgs *args, RpAsk *ask,
+gboolean rp_schedule_args_read(const RpArgs *args, RpRunSpec *run,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Where the schedule is a file's: reads it and takes from it what was not given. @given: (out)
  * (transfer full): %NULL where it is not. Errors: RP_CLI_ERROR_USAGE, those of
  * rp_schedule_file_load() */
-gboolean rp_schedule_args_open(RpScheduleArgs *args, RpScheduleOps **given,
+gboolean rp_schedule_args_open(RpArgs *args, RpScheduleOps **given,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Reads the words and resolves what they ask for. Errors: RP_CLI_ERROR_USAGE, those of
  * rp_request_resolve() */
-gboolean rp_schedule_args_resolve(const RpScheduleArgs *args, const RpProfile *profile,
-                                  RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_schedule_args_resolve(const RpArgs *args, const RpProfile *profile, RpRequest *request,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The same for a file, once rp_schedule_args_check() is content. Errors: also RP_PROFILE_ERROR_* */
-gboolean rp_request_load(const RpScheduleArgs *args, const char *path, RpProfile **profile,
+gboolean rp_request_load(const RpArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- what helps (cli/remedy.c), in words of options or (@as_keys) of a run file ---- */

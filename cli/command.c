@@ -11,90 +11,97 @@
 
 /* ---- options ---- */
 
-static const GOptionEntry every_options[] = {
-    {"json", 0, RP_FLAG(RpEveryArgs, json), "print JSON, with every figure", NULL},
-    {"wide", 0, RP_FLAG(RpEveryArgs, wide), "print all columns, however narrow the terminal", NULL},
-    {0},
-};
+static const RpUse every_uses[] = {{"json wide"}, {0}};
+
+/* How GLib reads an option. */
+static GOptionArg
+arg_of(const RpOption *option)
+{
+    static const GOptionArg args[] = {
+        [RP_OPTION_WORD] = G_OPTION_ARG_STRING,        [RP_OPTION_FILE] = G_OPTION_ARG_FILENAME,
+        [RP_OPTION_COUNT] = G_OPTION_ARG_STRING,       [RP_OPTION_INTEGER] = G_OPTION_ARG_INT64,
+        [RP_OPTION_NUMBER] = G_OPTION_ARG_DOUBLE,      [RP_OPTION_FLAG] = G_OPTION_ARG_NONE,
+        [RP_OPTION_WORDS] = G_OPTION_ARG_STRING_ARRAY, [RP_OPTION_SETTING] = G_OPTION_ARG_STRING,
+    };
+
+    return option->setting == NULL               ? args[option->kind]
+           : rp_setting_is_flag(option->setting) ? G_OPTION_ARG_NONE
+           : option->setting->type == RP_SETTING_TEXT || option->setting->type == RP_SETTING_STAGES
+               ? G_OPTION_ARG_FILENAME
+               : G_OPTION_ARG_STRING;
+}
+
+/* "scale" of "scale:auto" */
+static const char *
+written_name(const char *name)
+{
+    g_autofree char *written = g_strndup(name, strcspn(name, ":"));
+
+    return g_intern_string(written);
+}
 
 static void
-add_options(RpCommandOptions *options, const GOptionEntry *table, gpointer args)
+add_option(RpCommandOptions *options, const RpUse *use, const char *name, gboolean expert,
+           gboolean swept)
+{
+    const RpOption option = rp_option_find(name);
+    const guint place = expert ? options->entries->len : options->n_common;
+    GOptionEntry entry = {
+        .long_name = written_name(name),
+        .short_name = option.letter,
+        .arg = arg_of(&option),
+        .description = rp_option_help(&option, use),
+        .arg_description = use->value != NULL ? use->value : option.value,
+    };
+
+    if (strcmp(name, "resume") == 0 || (swept && entry.arg == G_OPTION_ARG_NONE))
+        entry.flags = G_OPTION_FLAG_OPTIONAL_ARG;
+    if (swept) {
+        entry.arg = G_OPTION_ARG_STRING;
+        entry.arg_description = entry.arg_description != NULL ? entry.arg_description : "YES";
+    }
+    g_ptr_array_add(options->help, (gpointer)entry.description);
+    g_array_insert_val(options->entries, place, entry);
+    g_array_insert_val(options->options, place, option);
+    options->n_common += !expert;
+}
+
+/* @swept: each has a text, also where it is a flag */
+static void
+add_uses(RpCommandOptions *options, const RpUse *uses, gboolean swept)
 {
     gboolean expert = FALSE;
 
-    for (const GOptionEntry *option = table; option != NULL && option->long_name != NULL;
-         option++) {
-        GOptionEntry own = *option;
+    for (const RpUse *use = uses; use != NULL && use->names != NULL; use++) {
+        g_auto(GStrv) names = g_strsplit(use->names, " ", -1);
 
-        if (*option->long_name == '\0') {
-            expert = TRUE;
-            continue;
-        }
-        own.arg_data = GSIZE_TO_POINTER((gsize)args + GPOINTER_TO_SIZE(option->arg_data));
-        if (own.description == NULL || g_str_has_suffix(own.description, ": ")) {
-            own.description = rp_cli_option_help(&own);
-            g_ptr_array_add(options->help, (gpointer)own.description);
-        }
-        g_array_insert_val(options->entries, expert ? options->entries->len : options->n_common,
-                           own);
-        options->n_common += !expert;
+        expert |= *use->names == '\0'; /* RP_FOR_EXPERTS */
+        for (char **name = names; *name != NULL && *use->names != '\0'; name++)
+            add_option(options, use, *name, expert, swept);
     }
-}
-
-/* The options of a request, each a text for the command to read: @args begins with their members. */
-static void
-add_swept(RpCommandOptions *options, gpointer args)
-{
-    g_autoptr(GArray) table = g_array_new(TRUE, TRUE, sizeof(GOptionEntry));
-
-    for (const GOptionEntry *option = rp_schedule_options; option->long_name != NULL; option++) {
-        GOptionEntry swept = *option;
-
-        swept.arg_data = GSIZE_TO_POINTER(table->len * sizeof(char *));
-        if (option->arg == G_OPTION_ARG_NONE)
-            swept.flags |= G_OPTION_FLAG_OPTIONAL_ARG;
-        swept.arg = G_OPTION_ARG_STRING;
-        if (swept.arg_description == NULL)
-            swept.arg_description = "YES";
-        g_array_append_val(table, swept);
-    }
-    add_options(options, (const GOptionEntry *)(void *)table->data, args);
 }
 
 RpCommandOptions
-rp_command_options(const RpCommand *command, gpointer args, RpEveryArgs *every)
+rp_command_options(const RpCommand *command)
 {
-    RpCommandOptions options = {.entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
+    RpCommandOptions options = {.options = g_array_new(FALSE, FALSE, sizeof(RpOption)),
+                                .entries = g_array_new(TRUE, TRUE, sizeof(GOptionEntry)),
                                 .help = g_ptr_array_new_with_free_func(g_free)};
 
-    add_options(&options, command->options, args);
-    if (command->requests == RP_SWEPT_REQUEST)
-        add_swept(&options, args);
-    else if (command->requests != RP_NO_REQUEST)
-        add_options(&options, rp_schedule_options + (command->requests == RP_REQUESTS), args);
-    add_options(&options, every_options, every);
+    add_uses(&options, command->uses, FALSE);
+    if (command->requests != RP_NO_REQUEST)
+        add_uses(&options, rp_schedule_uses + (command->requests == RP_REQUESTS),
+                 command->requests == RP_SWEPT_REQUEST);
+    add_uses(&options, every_uses, FALSE);
     return options;
 }
 
 void
 rp_command_options_clear(RpCommandOptions *options)
 {
+    g_array_unref(options->options);
     g_array_unref(options->entries);
     g_ptr_array_unref(options->help);
-}
-
-/* As the last user of them. */
-static void
-free_texts(const RpCommandOptions *options)
-{
-    for (guint i = 0; i < options->entries->len; i++) {
-        const GOptionEntry *option = &g_array_index(options->entries, GOptionEntry, i);
-
-        if (option->arg == G_OPTION_ARG_STRING || option->arg == G_OPTION_ARG_FILENAME)
-            g_free(*(char **)option->arg_data);
-        else if (option->arg == G_OPTION_ARG_STRING_ARRAY)
-            g_strfreev(*(char ***)option->arg_data);
-    }
 }
 
 /* GLib would take the word after an option for its value: "--resume" becomes "--resume=". */
@@ -128,7 +135,7 @@ suggest_option(const GArray *entries, GError **error)
 }
 
 gboolean
-rp_cli_take_count(const GOptionEntry *option, const char *text, int *count, GError **error)
+rp_cli_take_count(const char *option, const char *text, int *count, GError **error)
 {
     gint64 number = 0;
     const gboolean is_number =
@@ -143,7 +150,7 @@ rp_cli_take_count(const GOptionEntry *option, const char *text, int *count, GErr
 
     if (error != NULL && *error == NULL)
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a number of 1 or more, found %s%s", option->long_name, found,
+                    "--%s: expected a number of 1 or more, found %s%s", option, found,
                     number > G_MAXINT ? ", which is out of range" : "");
     return FALSE;
 }
@@ -176,33 +183,67 @@ make_help(GOptionContext *context, GOptionGroup *experts)
     return g_string_free(help, FALSE);
 }
 
+/* GLib reads the text of an option, or whether a flag is given. */
+typedef struct {
+    char *text;
+    gboolean flag;
+} Read;
+
+/* Where GLib puts an option's value. */
+static gpointer
+place_of(const RpOption *option, const GOptionEntry *entry, Read *read, RpArgs *args)
+{
+    return option->kind == RP_OPTION_INTEGER || option->kind == RP_OPTION_NUMBER ||
+                   option->kind == RP_OPTION_WORDS
+               ? (gpointer)((char *)args + option->offset)
+           : entry->arg == G_OPTION_ARG_NONE ? (gpointer)&read->flag
+                                             : (gpointer)&read->text;
+}
+
+/* A sweep reads the texts of its schedule options itself. */
+static gboolean
+store(const RpCommandOptions *options, guint i, const Read *read, gboolean swept, RpArgs *args,
+      GError **error)
+{
+    const RpOption *option = &g_array_index(options->options, RpOption, i);
+
+    for (guint u = 0; swept && rp_schedule_options()[u].name != NULL; u++)
+        if (strcmp(rp_schedule_options()[u].name, option->name) == 0) {
+            args->swept[u] = (char *)g_intern_string(read->text);
+            return TRUE;
+        }
+    if (read->text != NULL)
+        return rp_option_store(option, read->text, args, error);
+    return !read->flag ||
+           rp_option_store(option, option->setting != NULL ? "true" : "yes", args, error);
+}
+
 /* Words that are no option stay in argv[1] ... argv[argc - 1]. @help: (out): where it was asked for, and
- * nothing else counts. GLib reads counts as text, for no number tells that one was not given. */
+ * nothing else counts. */
 static gboolean
 parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char ***argv,
-      char **help, GError **error)
+      RpArgs *args, char **help, GError **error)
 {
-    const GArray *entries = options->entries;
+    const guint n = options->entries->len;
+    const gboolean swept = command->requests == RP_SWEPT_REQUEST;
     GOptionGroup *experts = g_option_group_new("experts", EXPERTS_HEADING, "", NULL, NULL);
     g_autoptr(GArray) common = g_array_new(TRUE, TRUE, sizeof(GOptionEntry));
     g_autoptr(GOptionContext) context = g_option_context_new(command->words);
     g_autofree char *program = g_strdup_printf("roundpipe %s", command->name);
-    g_autofree char **texts = g_new0(char *, entries->len);
-    g_autoptr(GArray) parsed = g_array_copy((GArray *)entries);
+    g_autofree Read *read = g_new0(Read, n);
+    g_autoptr(GArray) parsed = g_array_copy(options->entries);
     gboolean asked = FALSE;
     const GOptionEntry help_entry = {"help", 'h', 0, G_OPTION_ARG_NONE, &asked, "show this", NULL};
     GError *local = NULL;
 
-    for (guint i = 0; i < parsed->len; i++) {
+    for (guint i = 0; i < n; i++) {
         GOptionEntry *entry = &g_array_index(parsed, GOptionEntry, i);
 
         if ((entry->flags & G_OPTION_FLAG_OPTIONAL_ARG) != 0)
             end_optional(entry, *argc, *argv);
         entry->flags &= ~G_OPTION_FLAG_OPTIONAL_ARG; /* GLib has that for callbacks only */
-        if (entry->arg == G_OPTION_ARG_INT) {
-            entry->arg = G_OPTION_ARG_STRING;
-            entry->arg_data = &texts[i];
-        }
+        entry->arg_data =
+            place_of(&g_array_index(options->options, RpOption, i), entry, &read[i], args);
     }
     g_option_group_add_entries(experts, &g_array_index(parsed, GOptionEntry, options->n_common));
     g_array_append_vals(common, parsed->data, options->n_common);
@@ -215,17 +256,14 @@ parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char
     g_option_context_add_group(context, experts);
     if (!g_option_context_parse(context, argc, argv, &local))
         suggest_option(parsed, &local);
-    for (guint i = 0; i < entries->len; i++)
-        if (texts[i] != NULL) {
-            const GOptionEntry *entry = &g_array_index(entries, GOptionEntry, i);
-
-            if (!rp_cli_take_count(entry, texts[i], entry->arg_data, &local))
-                g_assert(local != NULL);
-            g_free(texts[i]);
-        }
+    for (guint i = 0; i < n; i++) {
+        if (!store(options, i, &read[i], swept, args, local == NULL ? &local : NULL))
+            g_assert(local != NULL);
+        g_free(read[i].text);
+    }
     if (asked) {
         g_clear_error(&local);
-        *help = make_help(context, options->n_common < entries->len ? experts : NULL);
+        *help = make_help(context, options->n_common < n ? experts : NULL);
         return TRUE;
     }
     if (local == NULL)
@@ -239,30 +277,30 @@ parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char
 int
 rp_command_run(const RpCommand *command, int argc, char **argv)
 {
-    g_autofree gpointer args = g_malloc0(MAX(command->args_size, 1));
+    char *swept[RP_MOST_SCHEDULE_OPTIONS] = {NULL};
+    RpArgs args = command->defaults != NULL ? *command->defaults : (RpArgs){0};
     g_autofree char *help = NULL;
-    RpEveryArgs every = {0};
-    g_auto(RpCommandOptions) options = rp_command_options(command, args, &every);
+    g_auto(RpCommandOptions) options = rp_command_options(command);
     GError *error = NULL;
     int code = RP_EXIT_OK;
 
-    if (command->defaults != NULL)
-        memcpy(args, command->defaults, command->args_size);
-    if (parse(command, &options, &argc, &argv, &help, &error)) {
-        g_autoptr(RpReport) report = rp_report_new(every.json && help == NULL ? RP_REPORT_JSON
-                                                   : every.wide               ? RP_REPORT_WIDE
-                                                                              : RP_REPORT_TEXT);
+    rp_run_spec_init(&args.run);
+    args.swept = swept;
+    if (parse(command, &options, &argc, &argv, &args, &help, &error)) {
+        g_autoptr(RpReport) report = rp_report_new(args.json && help == NULL ? RP_REPORT_JSON
+                                                   : args.wide               ? RP_REPORT_WIDE
+                                                                             : RP_REPORT_TEXT);
 
         if (help != NULL)
             rp_report_print_help(help);
         if (help != NULL && command->more_help != NULL)
             command->more_help(report);
-        if (help != NULL || command->run(args, argv + 1, report, &error))
+        if (help != NULL || command->run(&args, argv + 1, report, &error))
             rp_report_finish(report);
         code = report->exit;
     }
     if (error != NULL)
         code = rp_cli_fail(command->name, error);
-    free_texts(&options);
+    g_strfreev(args.sets);
     return code;
 }

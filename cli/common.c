@@ -105,27 +105,6 @@ rp_cli_choice(const char *option, const char *text, const char *const *names, GE
 }
 
 gboolean
-rp_cli_choose(const char *option, const char *key, const char *text, int *chosen, GError **error)
-{
-    const RpSetting *setting = rp_setting_find(key);
-    g_autofree const char **names = rp_setting_names(setting);
-    const char *const *known = names;
-
-    if (text == NULL || rp_setting_choose(setting, text, chosen))
-        return TRUE;
-    if (setting->parts == NULL || strchr(text, ',') == NULL)
-        return rp_cli_choice(option, text, known, error) >= 0;
-    g_auto(GStrv) words = g_strsplit(text, ",", -1);
-    char **word = words;
-
-    while (*known != setting->parts->name) /* others stand alone */
-        known++;
-    while (rp_cli_choice(option, g_strstrip(*word), known, error) >= 0)
-        word++; /* one of them is wrong */
-    return FALSE;
-}
-
-gboolean
 rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                    GError **error)
 {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/network.h"
+#include "core/catalogue/lora.h"
 #include "exec/cuda/backend.h"
 #include "exec/device/device.h"
 #include "exec/model/hf-config.h"
@@ -16,7 +17,8 @@ struct _RpPlanNetwork {
     RpWeights *weights;
     const RpDeviceOps *devices;
     RpNetworkOptions options;
-    RpLora lora; /* of rank 0: none; its targets are borrowed */
+    GStrv targets;
+    RpLora lora; /* of rank 0: none; it has @targets */
     RpAdviseSizes sizes;
 };
 
@@ -26,6 +28,7 @@ rp_plan_network_free(RpPlanNetwork *network)
     if (network == NULL)
         return;
     rp_weights_free(network->weights);
+    g_strfreev(network->targets);
     g_free(network->name);
     g_free(network);
 }
@@ -103,66 +106,49 @@ find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
 }
 
 /* A base that is packed already stays as it is. */
-static gboolean
-pack_base(RpPlanNetwork *network, const char *word, GError **error)
+static void
+pack_base(RpPlanNetwork *network, int choice)
 {
-    int choice = RP_RUN_BASE_OF_THE_FILE;
-
-    if (!rp_cli_choose("base", "base", word, &choice, error))
-        return FALSE;
     if (choice >= RP_RUN_BASE_PACKED && !rp_weights_is_packed(network->weights))
         rp_weights_pack_base(network->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));
-    return TRUE;
 }
 
 static gboolean
-find_attention(RpPlanNetwork *network, const char *word, GError **error)
+find_attention(RpPlanNetwork *network, int choice, GError **error)
 {
-    const char *names[RP_N_ATTENTIONS + 1] = {NULL};
-    int choice = 0;
-
-    for (guint i = 0; i < RP_N_ATTENTIONS; i++)
-        names[i] = rp_attention_name((RpAttentionChoice)i);
-    if (word != NULL)
-        choice = rp_cli_choice("attention", word, names, error);
-    if (choice < 0)
-        return FALSE;
-    network->options.attention = (RpAttentionChoice)choice;
+    network->options.attention =
+        choice > 0 ? (RpAttentionChoice)(choice - 1) : RP_ATTENTION_BUILTIN;
     if (network->devices->kernels()->has_attention(network->options.attention))
         return TRUE;
     return rp_cli_refuse(error, "--attention: %s kernels have no %s attention here",
-                         network->devices->name, word);
+                         network->devices->name, rp_attention_name(network->options.attention));
 }
 
 /* Whether the cards can is known where they are. */
 static gboolean
-take_matmul(RpPlanNetwork *network, const RpPlanNetworkWords *words, GError **error)
+take_matmul(RpPlanNetwork *network, const RpRunSpec *run, GError **error)
 {
-    const RpRunMatmul matmul = {.choice = words->matmul, .half_sums = words->half_sums};
     g_autoptr(GError) problem = NULL;
 
-    return rp_run_take_matmul(&matmul, "--", network->weights, NULL, 1, &network->options,
-                              &problem) ||
+    return rp_run_take_matmul(run, "--", network->weights, NULL, 1, &network->options, &problem) ||
            rp_cli_refuse(error, "%s", problem->message);
 }
 
 /* @directory: (nullable): of weights */
 static gboolean
-set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *words,
-       GError **error)
+set_up(RpPlanNetwork *network, const char *directory, const RpRunSpec *run, GError **error)
 {
-    int choice = RP_DTYPE_BF16 + 1;
-
-    if (!rp_cli_choose("dtype", "dtype", words->dtype, &choice, error) ||
-        !find_devices(network, words->devices, error) ||
-        !find_attention(network, words->attention, error) ||
-        (directory != NULL && !find_dtype(network, directory, error)) ||
-        !pack_base(network, words->base, error))
+    if (!find_devices(network, run->devices, error) ||
+        !find_attention(network, run->attention_choice, error) ||
+        (directory != NULL && !find_dtype(network, directory, error)))
         return FALSE;
-    if (directory == NULL || words->dtype != NULL)
-        network->options.dtype = (RpDtype)(choice - 1);
+    pack_base(network, run->base_choice);
+    if (run->dtype_choice > 0)
+        network->options.dtype = (RpDtype)(run->dtype_choice - 1);
+    else if (directory == NULL)
+        network->options.dtype = RP_DTYPE_BF16;
     rp_weights_store_base(network->weights, network->options.dtype);
-    if (!take_matmul(network, words, error))
+    if (!take_matmul(network, run, error))
         return FALSE;
     network->options.aux_loss = network->model.router_aux_loss;
     network->sizes = (RpAdviseSizes){
@@ -170,23 +156,24 @@ set_up(RpPlanNetwork *network, const char *directory, const RpPlanNetworkWords *
         .user_data = network,
         .most_tokens = RP_RUN_MAX_COUNT,
         .max_positions = network->model.max_positions,
-        .host_devices = words->devices != NULL && network->devices->host_memory,
+        .host_devices = run->devices != NULL && network->devices->host_memory,
     };
     return TRUE;
 }
 
 static RpPlanNetwork *
-make(const RpModel *model, const char *directory, const RpPlanNetworkWords *words, GError **error)
+make(const RpModel *model, const char *directory, const RpRunSpec *run, GError **error)
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
 
     network->model = *model;
-    if (!rp_cli_check_lora(model, words->lora_rank, words->lora_targets, error))
+    network->targets = rp_lora_read_targets(run->lora.targets);
+    network->lora = (RpLora){
+        .rank = (guint)run->lora.rank, .alpha = RP_LORA_ALPHA, .targets = network->targets};
+    if (!rp_cli_check_lora(model, network->lora.rank, network->targets, error))
         return NULL;
-    network->lora =
-        (RpLora){.rank = words->lora_rank, .alpha = RP_LORA_ALPHA, .targets = words->lora_targets};
     network->weights = rp_weights_new_adapted(model, &network->lora);
-    return set_up(network, directory, words, error) ? g_steal_pointer(&network) : NULL;
+    return set_up(network, directory, run, error) ? g_steal_pointer(&network) : NULL;
 }
 
 /* Names the model by its path: the directory's name, also of its config.json. */
@@ -201,13 +188,13 @@ name_of(const char *path)
 }
 
 RpPlanNetwork *
-rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError **error)
+rp_plan_network_open(const char *path, const RpRunSpec *run, GError **error)
 {
     RpModel model;
     RpPlanNetwork *network = NULL;
 
     if (rp_hf_config_load(path, &model, error))
-        network = make(&model, path, words, error);
+        network = make(&model, path, run, error);
     if (network == NULL)
         return NULL;
     network->name = name_of(path);
@@ -216,9 +203,30 @@ rp_plan_network_open(const char *path, const RpPlanNetworkWords *words, GError *
 }
 
 RpPlanNetwork *
-rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words, GError **error)
+rp_plan_network_of(const RpModel *model, const RpRunSpec *run, GError **error)
 {
-    return rp_hf_config_check_runs(model, error) ? make(model, NULL, words, error) : NULL;
+    return rp_hf_config_check_runs(model, error) ? make(model, NULL, run, error) : NULL;
+}
+
+RpWorkload
+rp_cli_workload(const RpRunSpec *run, char **targets)
+{
+    const gboolean head = run->matmul_choice == RP_RUN_MATMUL_FP8_HEAD;
+
+    return (RpWorkload){
+        .sequences = (guint)run->micro_batch_size,
+        .tokens_per_sequence = (guint)run->sequence_length,
+        .gpus = run->plan.gpus,
+        .dtype = run->dtype_choice > 0 ? rp_dtype_name((RpDtype)(run->dtype_choice - 1)) : NULL,
+        .accumulate = run->half_sums ? "fp16" : "fp32",
+        .fp8 = head || run->matmul_choice == RP_RUN_MATMUL_FP8,
+        .fp8_head = head,
+        .lora_rank = (guint)run->lora.rank,
+        .lora_targets = targets,
+        .base = run->base_choice >= RP_RUN_BASE_PACKED
+                    ? rp_lowbit_name((RpLowbit)(run->base_choice - RP_RUN_BASE_PACKED))
+                    : NULL,
+    };
 }
 
 const RpAdviseSizes *

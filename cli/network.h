@@ -10,33 +10,26 @@
  * defaults of a run file. */
 typedef struct _RpPlanNetwork RpPlanNetwork;
 
-/* Words, each %NULL if it was not given, and what a run file would set. */
-typedef struct {
-    const char *devices;   /* whose kernels, "host" or "cuda"; %NULL: cuda where it is built in.
-                            * With "host" devices are threads, their arenas are host memory */
-    const char *dtype;     /* %NULL: of a directory the weights', else the config's; else bf16 */
-    const char *attention; /* %NULL: builtin */
-    gboolean half_sums;
-    int matmul;          /* as the setting has it; 0: as dtype */
-    guint lora_rank;     /* of adapters; 0: everything is trained */
-    char **lora_targets; /* %NULL: of all linear layers */
-    const char *base;    /* beside them: "nf4"; %NULL: of a directory the weights', else 16 bits */
-} RpPlanNetworkWords;
-
 /**
  * rp_plan_network_open:
  * @path: directory, or config.json, of a model
+ * @run: of which devices ("host" or "cuda", whose kernels; %NULL: cuda where it is built in. With "host"
+ *   devices are threads, their arenas are host memory), numbers, attention and adapters are read; a dtype
+ *   that is not given is the weights', else the config's, else bf16
  *
  * Returns: (transfer full)
  * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_*, RP_SAFETENSORS_ERROR_*, G_FILE_ERROR
  */
-RpPlanNetwork *rp_plan_network_open(const char *path, const RpPlanNetworkWords *words,
+RpPlanNetwork *rp_plan_network_open(const char *path, const RpRunSpec *run,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The same of a model of the catalogue.
  * Errors: RP_CLI_ERROR_USAGE, RP_HF_CONFIG_ERROR_UNSUPPORTED if `train` does not have it */
-RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpPlanNetworkWords *words,
+RpPlanNetwork *rp_plan_network_of(const RpModel *model, const RpRunSpec *run,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The question about @run for the cost model. @targets: those of its adapters, parsed; borrowed */
+RpWorkload rp_cli_workload(const RpRunSpec *run, char **targets);
 
 void rp_plan_network_free(RpPlanNetwork *network);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)

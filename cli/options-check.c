@@ -1,9 +1,6 @@
 /* Options that only some schedules, or only one fidelity, know: refused elsewhere, not ignored. */
 #include "cli/cli.h"
 
-#include <stddef.h>
-#include <string.h>
-
 #include "core/base/shard.h"
 #include "core/schedules/schedule.h"
 
@@ -12,34 +9,29 @@ typedef struct {
     const char *option;
     const char *lacks; /* "schedule 1f1b ..." */
     RpScheduleHas known;
-    gsize offset; /* of its value in RpScheduleArgs: zero bytes if it is not given */
-    gsize size;
 } OwnOption;
 
-#define VALUE(member) offsetof(RpScheduleArgs, member), sizeof(((RpScheduleArgs *)NULL)->member)
-
 static const OwnOption own_options[] = {
-    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched,
-     VALUE(ask.options.round)},
-    {"replicas", "has no rounds", rp_schedule_is_rotated, VALUE(ask.options.replicas)},
-    {"slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.slices)},
-    {"even-slices", "runs whole sequences", rp_schedule_is_sliced, VALUE(ask.options.even_slices)},
-    {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated, VALUE(dispatch)},
-    {"group", "has no groups of micro-batches", rp_schedule_is_grouped, VALUE(ask.options.group)},
-    {"live", "holds as many activations as its order needs", rp_schedule_is_limited,
-     VALUE(ask.options.live)},
-    {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible,
-     VALUE(ask.options.reverse_backward)},
+    {"round", "runs all micro-batches as one round", rp_schedule_is_dispatched},
+    {"replicas", "has no rounds", rp_schedule_is_rotated},
+    {"slices", "runs whole sequences", rp_schedule_is_sliced},
+    {"even-slices", "runs whole sequences", rp_schedule_is_sliced},
+    {"dispatch", "says itself on which GPU a stage runs", rp_schedule_is_rotated},
+    {"group", "has no groups of micro-batches", rp_schedule_is_grouped},
+    {"live", "holds as many activations as its order needs", rp_schedule_is_limited},
+    {"reverse-backward", "has an order of its own for backward actions", rp_schedule_is_reversible},
 };
 
-static gboolean
-is_given(const RpScheduleArgs *args, const OwnOption *option)
-{
-    static const RpScheduleArgs none = {0};
-
-    return memcmp((const char *)args + option->offset, (const char *)&none + option->offset,
-                  option->size) != 0;
-}
+/* Options of full fidelity alone, and what compute fidelity lacks for them. */
+static const struct {
+    const char *option, *lacks;
+} full_options[] = {
+    {"transfers", "has no transfers"},        {"consistency", "copies no weights"},
+    {"optimizer", "has no optimizer"},        {"early-steps", "has no optimizer"},
+    {"optimizer-name", "has no optimizer"},   {"optimizer-state", "has no optimizer"},
+    {"optimizer-master", "has no optimizer"}, {"resident", "uploads no weights"},
+    {"no-clip", "has no optimizer"},
+};
 
 static gboolean
 fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **error)
@@ -52,83 +44,70 @@ fail_unknown(const RpScheduleOps *schedule, const OwnOption *option, GError **er
 
 /* Refuses options that the others leave without effect. */
 static const char *
-find_idle(const RpScheduleArgs *args)
+find_idle(const RpArgs *args)
 {
-    gboolean full = g_strcmp0(args->fidelity, "full") == 0;
+    const gboolean full = g_strcmp0(args->fidelity, "full") == 0;
+    const gboolean blocking = args->run.consistency == RP_CONSISTENCY_BLOCKING;
 
-    if (!full && args->transfers != NULL)
-        return "--transfers: compute fidelity has no transfers; expected --fidelity full beside it";
-    if (!full && args->consistency != NULL)
-        return "--consistency: compute fidelity copies no weights; expected --fidelity full "
-               "beside it";
-    if (g_strcmp0(args->dispatch, "free") == 0 && args->slow == NULL &&
+    if (args->run.dispatch == RP_DISPATCH_FREE && args->run.host_slow == NULL &&
         !rp_box_is_mixed(&args->box))
         return "--dispatch: expected --slow, or --gpu with several cards, beside free: GPUs that "
-               "are "
-               "alike take turns";
-    if (!full && args->optimizer != NULL)
-        return "--optimizer: compute fidelity has no optimizer; expected --fidelity full beside it";
-    if (!full && args->early_steps != NULL)
-        return "--early-steps: compute fidelity has no optimizer; expected --fidelity full beside "
-               "it";
-    if (!full && args->form.rule != NULL)
-        return "--optimizer-name: compute fidelity has no optimizer; expected --fidelity full "
-               "beside it";
-    if (!full && args->form.moments != NULL)
-        return "--optimizer-state: compute fidelity has no optimizer; expected --fidelity full "
-               "beside it";
-    if (!full && args->form.master != NULL)
-        return "--optimizer-master: compute fidelity has no optimizer; expected --fidelity full "
-               "beside it";
-    if (!full && args->resident != NULL)
-        return "--resident: compute fidelity uploads no weights; expected --fidelity full beside "
-               "it";
-    if (args->optimizer != NULL && g_strcmp0(args->consistency, "blocking") == 0)
+               "are alike take turns";
+    if (blocking && rp_args_has(args, "optimizer"))
         return "--optimizer: --consistency blocking has one optimizer only, which copies all "
                "weights; expected no --optimizer beside it";
-    if (!full && args->ask.options.step_at_once)
-        return "--no-clip: compute fidelity has no optimizer; expected --fidelity full beside it";
-    if (args->ask.options.step_at_once && g_strcmp0(args->consistency, "blocking") == 0)
+    if (blocking && args->run.plan.step_at_once)
         return "--no-clip: with --consistency blocking every layer waits for all copies; expected "
                "no --no-clip beside it";
-    if (!full && args->ask.options.servers > 1)
+    if (!full && args->run.plan.servers > 1)
         return "--servers: compute fidelity has no exchange; expected --fidelity full beside it";
-    if (args->ask.options.servers > RP_SHARD_MOST_SERVERS)
+    if (args->run.plan.servers > RP_SHARD_MOST_SERVERS)
         return "--servers: expected at most 4096";
-    if (args->box.network != NULL && args->ask.options.servers < 2)
+    if (args->box.network != NULL && args->run.plan.servers < 2)
         return "--network: one server needs none; expected --servers 2 or more beside it";
-    if (args->published && args->recompute != NULL)
+    if (args->published && rp_args_has(args, "recompute"))
         return "--published: expected no --recompute beside it, which it chooses";
     return NULL;
 }
 
+static gboolean
+check_idle(const RpArgs *args, GError **error)
+{
+    const char *problem = find_idle(args);
+
+    for (gsize i = 0; i < G_N_ELEMENTS(full_options); i++)
+        if (g_strcmp0(args->fidelity, "full") != 0 && rp_args_has(args, full_options[i].option))
+            return rp_cli_refuse(error,
+                                 "--%s: compute fidelity %s; expected --fidelity full beside it",
+                                 full_options[i].option, full_options[i].lacks);
+    return problem == NULL || rp_cli_refuse(error, "%s", problem);
+}
+
 void
-rp_schedule_args_keep_known(RpScheduleArgs *args, const RpScheduleOps *schedule)
+rp_schedule_args_keep_known(RpArgs *args, const RpScheduleOps *schedule)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++)
         if (!own_options[i].known(schedule))
-            memset((char *)args + own_options[i].offset, 0, own_options[i].size);
+            rp_args_set(args, own_options[i].option, NULL);
 }
 
 gboolean
-rp_schedule_args_check_any(const RpScheduleArgs *args, const RpScheduleOps *const *schedules,
+rp_schedule_args_check_any(const RpArgs *args, const RpScheduleOps *const *schedules,
                            GError **error)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(own_options); i++) {
-        gboolean any = !is_given(args, &own_options[i]);
+        gboolean any = !rp_args_has(args, own_options[i].option);
 
         for (guint k = 0; schedules[k] != NULL; k++)
             any |= own_options[i].known(schedules[k]);
         if (!any)
             return fail_unknown(schedules[0], &own_options[i], error);
     }
-    const char *problem = find_idle(args);
-
-    return problem == NULL || rp_cli_refuse(error, "%s", problem);
+    return check_idle(args, error);
 }
 
 gboolean
-rp_schedule_args_check(const RpScheduleArgs *args, const RpScheduleOps *schedule, GError **error)
+rp_schedule_args_check(const RpArgs *args, const RpScheduleOps *schedule, GError **error)
 {
     return rp_schedule_args_check_any(args, (const RpScheduleOps *const[]){schedule, NULL}, error);
 }

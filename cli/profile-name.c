@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/catalogue/cost/cost-model.h"
+#include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
-#include "run/matmul.h"
 #include "run/model.h"
 
 /* The card whose shipped profiles stand for a model. */
@@ -56,26 +56,16 @@ load_file(const char *path, GError **error)
 }
 
 RpProfile *
-rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
-                       const char *devices, GError **error)
+rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpRunSpec *run, GError **error)
 {
-    const RpPlanNetworkWords words = {
-        .devices = devices,
-        .dtype = workload->dtype != NULL ? workload->dtype : "bf16",
-        .half_sums = g_strcmp0(workload->accumulate, "fp16") == 0,
-        .matmul = workload->fp8_head ? RP_RUN_MATMUL_FP8_HEAD
-                  : workload->fp8    ? RP_RUN_MATMUL_FP8
-                                     : 0,
-        .lora_rank = workload->lora_rank,
-        .lora_targets = workload->lora_targets,
-        .base = workload->base,
-    };
-    g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, workload, error);
+    g_auto(GStrv) targets = rp_lora_read_targets(run->lora.targets);
+    const RpWorkload workload = rp_cli_workload(run, targets);
+    g_autoptr(RpProfile) profile = rp_cost_model_profile(model, gpu, &workload, error);
     g_autoptr(GError) problem = NULL;
     g_autoptr(RpPlanNetwork) network =
-        profile != NULL ? rp_plan_network_of(model, &words, &problem) : NULL;
+        profile != NULL ? rp_plan_network_of(model, run, &problem) : NULL;
 
-    if (network == NULL && devices != NULL && problem != NULL) {
+    if (network == NULL && run->devices != NULL && problem != NULL) {
         g_propagate_error(error, g_steal_pointer(&problem));
         return NULL;
     }
@@ -92,18 +82,18 @@ rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload 
 static RpProfile *
 make_predicted(const RpModel *model, const RpBoxArgs *box, guint gpus, GError **error)
 {
-    const RpWorkload workload = {
-        .sequences = box->micro_batch > 0 ? (guint)box->micro_batch : RP_CLI_SEQUENCES,
-        .tokens_per_sequence = box->sequence > 0 ? (guint)box->sequence : RP_CLI_TOKENS,
-        .gpus = gpus > 0 ? gpus : RP_CLI_GPUS,
-    };
+    RpRunSpec run = {0};
     g_autoptr(GArray) card_of = NULL;
     g_autoptr(GPtrArray) gpus_of_box = rp_box_open_cards(box, CARD, &card_of, error);
     g_autoptr(GPtrArray) cards = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
 
+    rp_run_spec_init(&run);
+    run.micro_batch_size = box->micro_batch > 0 ? box->micro_batch : RP_CLI_SEQUENCES;
+    run.sequence_length = box->sequence > 0 ? box->sequence : RP_CLI_TOKENS;
+    run.plan.gpus = gpus > 0 ? gpus : RP_CLI_GPUS;
     for (guint c = 0; gpus_of_box != NULL && c < gpus_of_box->len; c++) {
-        RpProfile *card = rp_cli_predict_profile(model, g_ptr_array_index(gpus_of_box, c),
-                                                 &workload, NULL, error);
+        RpProfile *card =
+            rp_cli_predict_profile(model, g_ptr_array_index(gpus_of_box, c), &run, error);
 
         if (card == NULL)
             return NULL;

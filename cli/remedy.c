@@ -7,7 +7,7 @@ static char *
 setting(const char *key, const char *value, gboolean as_keys)
 {
     return as_keys ? g_strdup_printf("%s: %s", key, value)
-                   : g_strdup_printf("%s %s", rp_setting_find(key)->flag, value);
+                   : g_strdup_printf("%s %s", rp_setting_option(rp_setting_find(key)), value);
 }
 
 char *

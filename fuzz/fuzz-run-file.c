@@ -11,7 +11,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     g_autoptr(GError) error = NULL;
-    g_autoptr(RpRunFile) run = rp_run_file_parse("fuzz", (const char *)data, size, NULL, &error);
+    g_autoptr(RpRunSpec) run = rp_run_file_parse("fuzz", (const char *)data, size, NULL, &error);
 
     if (!was_taken(run != NULL, error)) {
         g_assert(error->domain == RP_RUN_ERROR || error->domain == RP_SCHEDULE_ERROR);
@@ -22,7 +22,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
     g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);
 
-    g_autoptr(RpRunFile) again =
+    g_autoptr(RpRunSpec) again =
         rp_run_file_parse("again", run->resolved, strlen(run->resolved), NULL, &error);
 
     g_assert_no_error(error);

@@ -6,12 +6,12 @@
 
 /* Whether a block that is not to stay plain has codes. */
 static gboolean
-some_block_has_fp8(const RpRunMatmul *matmul, const RpWeights *weights, RpDtype dtype)
+some_block_has_fp8(const RpRunSpec *run, const RpWeights *weights, RpDtype dtype)
 {
     const guint blocks = rp_weights_model(weights)->blocks;
 
-    for (guint b = matmul->plain_first; b + matmul->plain_last < blocks; b++)
-        if (rp_layer_layout_of_fp8(weights, b + 1, dtype, NULL).has_fp8)
+    for (gint64 b = run->fp8.plain_first; b + run->fp8.plain_last < blocks; b++)
+        if (rp_layer_layout_of_fp8(weights, (guint)b + 1, dtype, NULL).has_fp8)
             return TRUE;
     return FALSE;
 }
@@ -48,7 +48,7 @@ check_head(const char *prefix, const RpWeights *weights, const RpNetworkOptions 
 }
 
 static gboolean
-check_fp8(const RpRunMatmul *matmul, const char *prefix, const RpWeights *weights,
+check_fp8(const RpRunSpec *run, const char *prefix, const RpWeights *weights,
           const RpKernels *kernels, guint devices, const RpNetworkOptions *options, GError **error)
 {
     g_autoptr(GError) problem = NULL;
@@ -58,7 +58,7 @@ check_fp8(const RpRunMatmul *matmul, const char *prefix, const RpWeights *weight
                     "%smatmul: fp8 takes micro-batches of a multiple of 16 tokens, found %u "
                     "sequences of %u: change the length of a sequence",
                     prefix, options->sequences, options->tokens);
-    else if (!some_block_has_fp8(matmul, weights, options->dtype))
+    else if (!some_block_has_fp8(run, weights, options->dtype))
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "%smatmul: fp8 finds no block to multiply: all stay plain, or have matrices "
                     "whose rows or columns are no multiple of 16",
@@ -67,42 +67,42 @@ check_fp8(const RpRunMatmul *matmul, const char *prefix, const RpWeights *weight
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%smatmul: fp8: %s: leave it out",
                     prefix, problem->message);
     else
-        return matmul->choice != RP_RUN_MATMUL_FP8_HEAD ||
+        return run->matmul_choice != RP_RUN_MATMUL_FP8_HEAD ||
                check_head(prefix, weights, options, error);
     return FALSE;
 }
 
 gboolean
-rp_run_take_matmul(const RpRunMatmul *matmul, const char *prefix, const RpWeights *weights,
+rp_run_take_matmul(const RpRunSpec *run, const char *prefix, const RpWeights *weights,
                    const RpKernels *kernels, guint devices, RpNetworkOptions *options,
                    GError **error)
 {
-    const gboolean head = matmul->choice == RP_RUN_MATMUL_FP8_HEAD;
-    const gboolean quantized = head || matmul->choice == RP_RUN_MATMUL_FP8;
+    const gboolean head = run->matmul_choice == RP_RUN_MATMUL_FP8_HEAD;
+    const gboolean quantized = head || run->matmul_choice == RP_RUN_MATMUL_FP8;
     const char *dtype = rp_dtype_name(options->dtype);
 
     g_return_val_if_fail(weights && options && prefix, FALSE);
-    if (!quantized && matmul->choice != 0 && matmul->choice != (int)options->dtype + 1) {
+    if (!quantized && run->matmul_choice != 0 && run->matmul_choice != (int)options->dtype + 1) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "%smatmul: expected %s, as dtype, fp8 or fp8-head, found %s", prefix, dtype,
-                    rp_dtype_name((RpDtype)(matmul->choice - 1)));
+                    rp_dtype_name((RpDtype)(run->matmul_choice - 1)));
         return FALSE;
     }
-    if (matmul->half_sums && options->dtype != RP_DTYPE_FP16 && !quantized) {
+    if (run->half_sums && options->dtype != RP_DTYPE_FP16 && !quantized) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "%saccumulate: expected fp32 with dtype %s, found fp16", prefix, dtype);
         return FALSE;
     }
-    options->half_sums = matmul->half_sums;
+    options->half_sums = run->half_sums;
     if (!quantized)
         return TRUE;
-    if (!check_fp8(matmul, prefix, weights, kernels, devices, options, error))
+    if (!check_fp8(run, prefix, weights, kernels, devices, options, error))
         return FALSE;
     options->fp8 = (RpNetworkFp8){.used = TRUE,
-                                  .gradients = matmul->gradients != 0 ? (RpDtype)matmul->gradients
-                                                                      : RP_DTYPE_E5M2,
-                                  .plain_first = matmul->plain_first,
-                                  .plain_last = matmul->plain_last,
+                                  .gradients = run->fp8.gradients != 0 ? (RpDtype)run->fp8.gradients
+                                                                       : RP_DTYPE_E5M2,
+                                  .plain_first = (guint)run->fp8.plain_first,
+                                  .plain_last = (guint)run->fp8.plain_last,
                                   .head = head};
     return TRUE;
 }

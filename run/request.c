@@ -20,7 +20,7 @@ rp_request_clear(RpRequest *request)
 /* A stage list, with its setting's name in front of what is wrong with it. "none" is what an empty
  * list is printed as: the fused stage holds every block. */
 static GArray *
-parse_stages(const RpAsk *ask, const char *key, const char *text, GError **error)
+parse_stages(const RpRunSpec *run, const char *key, const char *text, GError **error)
 {
     if (strcmp(text, "none") == 0)
         return g_array_new(FALSE, FALSE, sizeof(guint));
@@ -28,14 +28,14 @@ parse_stages(const RpAsk *ask, const char *key, const char *text, GError **error
     GArray *list = rp_partition_parse_list(text, error);
 
     if (list == NULL)
-        g_prefix_error(error, "%s: ", rp_ask_name(ask, key));
+        g_prefix_error(error, "%s: ", rp_run_spec_name(run, key));
     return list;
 }
 
 static RpPartition *
-given_bound(const RpAsk *ask, const RpProfile *profile, GError **error)
+given_bound(const RpRunSpec *run, const RpProfile *profile, GError **error)
 {
-    g_autoptr(GArray) stages = parse_stages(ask, "stages", ask->stages, error);
+    g_autoptr(GArray) stages = parse_stages(run, "stages", run->stages, error);
     RpPartition *partition;
 
     if (stages == NULL)
@@ -43,18 +43,18 @@ given_bound(const RpAsk *ask, const RpProfile *profile, GError **error)
     partition =
         rp_partition_from_blocks(profile, (const guint *)(void *)stages->data, stages->len, error);
     if (partition == NULL)
-        g_prefix_error(error, "%s: ", rp_ask_name(ask, "stages"));
+        g_prefix_error(error, "%s: ", rp_run_spec_name(run, "stages"));
     return partition;
 }
 
 static RpPartition *
-given_dispatched(const RpAsk *ask, const RpProfile *profile, GError **error)
+given_dispatched(const RpRunSpec *run, const RpProfile *profile, GError **error)
 {
-    g_autoptr(GArray) forward = parse_stages(ask, "forward_stages", ask->forward_stages, error);
+    g_autoptr(GArray) forward = parse_stages(run, "forward_stages", run->forward_stages, error);
 
     if (forward == NULL)
         return NULL;
-    g_autoptr(GArray) backward = parse_stages(ask, "backward_stages", ask->backward_stages, error);
+    g_autoptr(GArray) backward = parse_stages(run, "backward_stages", run->backward_stages, error);
 
     if (backward == NULL)
         return NULL;
@@ -63,21 +63,22 @@ given_dispatched(const RpAsk *ask, const RpProfile *profile, GError **error)
         (const guint *)(void *)backward->data, backward->len, error);
 
     if (partition == NULL)
-        g_prefix_error(error, "%s, %s: ", rp_ask_name(ask, "forward_stages"),
-                       rp_ask_name(ask, "backward_stages"));
+        g_prefix_error(error, "%s, %s: ", rp_run_spec_name(run, "forward_stages"),
+                       rp_run_spec_name(run, "backward_stages"));
     return partition;
 }
 
 /* Checks the lists of stages that were given against the schedule. */
 static gboolean
-check_lists(const RpAsk *ask, GError **error)
+check_lists(const RpRunSpec *run, GError **error)
 {
-    const RpScheduleOps *schedule = ask->options.schedule;
-    const char *one = rp_ask_name(ask, "stages"), *forward = rp_ask_name(ask, "forward_stages"),
-               *backward = rp_ask_name(ask, "backward_stages");
-    const gboolean bound = ask->stages != NULL;
-    const gboolean both = ask->forward_stages != NULL && ask->backward_stages != NULL;
-    const gboolean any = ask->forward_stages != NULL || ask->backward_stages != NULL;
+    const RpScheduleOps *schedule = run->plan.schedule;
+    const char *one = rp_run_spec_name(run, "stages"),
+               *forward = rp_run_spec_name(run, "forward_stages"),
+               *backward = rp_run_spec_name(run, "backward_stages");
+    const gboolean bound = run->stages != NULL;
+    const gboolean both = run->forward_stages != NULL && run->backward_stages != NULL;
+    const gboolean any = run->forward_stages != NULL || run->backward_stages != NULL;
     g_autofree char *problem = NULL;
 
     if (bound && any)
@@ -96,19 +97,20 @@ check_lists(const RpAsk *ask, GError **error)
 }
 
 static gboolean
-resolve_partition(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+resolve_partition(const RpRunSpec *run, const RpProfile *profile, RpRequest *request,
+                  GError **error)
 {
     RpPlanOptions *options = &request->options;
     guint64 memory_bytes = profile->has_sizes ? rp_profile_plan_bytes(profile) : 0;
 
-    if (ask->stages != NULL || ask->forward_stages != NULL) {
+    if (run->stages != NULL || run->forward_stages != NULL) {
         request->partition_source = "given";
-        request->partition = ask->stages != NULL ? given_bound(ask, profile, error)
-                                                 : given_dispatched(ask, profile, error);
+        request->partition = run->stages != NULL ? given_bound(run, profile, error)
+                                                 : given_dispatched(run, profile, error);
         return request->partition != NULL;
     }
-    request->partition_source = rp_setting_value_name("partition", (int)ask->objective);
-    request->partition = rp_partition_choose(profile, options, ask->objective, ask->n_stages,
+    request->partition_source = rp_setting_value_name("partition", (int)run->partition_choice);
+    request->partition = rp_partition_choose(profile, options, run->partition_choice, run->n_stages,
                                              memory_bytes, &options->round, error);
     return request->partition != NULL;
 }
@@ -144,21 +146,21 @@ rp_request_recompute(const RpRequest *request)
 /* Checks what needs no partition, so that a message comes before the long search.
  */
 static gboolean
-check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
+check_early(const RpRunSpec *run, const RpProfile *profile, GError **error)
 {
-    const RpPlanOptions *options = &ask->options;
+    const RpPlanOptions *options = &run->plan;
     const RpScheduleOps *schedule = options->schedule;
 
     if (options->fidelity == RP_FIDELITY_FULL && !rp_profile_check_full(profile, error))
         return FALSE;
-    if (ask->stages != NULL || ask->forward_stages != NULL)
+    if (run->stages != NULL || run->forward_stages != NULL)
         return TRUE;
     const RpGivenOrders *given = schedule->given;
     RpShape shape = {
         .gpus = options->gpus,
         .micro_batches = options->micro_batches * rp_plan_slices(options),
         .slices = rp_plan_slices(options),
-        .stages = ask->n_stages > 0 ? ask->n_stages
+        .stages = run->n_stages > 0 ? run->n_stages
                   : given != NULL   ? given->stages
                   : schedule->dispatched
                       ? MAX(2, options->gpus)
@@ -172,18 +174,18 @@ check_early(const RpAsk *ask, const RpProfile *profile, GError **error)
         .live = options->live,
         .reverse_backward = options->reverse_backward,
     };
-    const guint iterations = ask->iterations > 0 ? ask->iterations
+    const guint iterations = run->iterations > 0 ? run->iterations
                              : options->async    ? RP_STEADY_LEAST
                                                  : 1;
 
     return rp_schedule_check(schedule, &shape, error) &&
-           rp_ask_check_actions(ask, shape.stages, 1, iterations, error) &&
-           rp_ask_check_time(ask, profile, iterations, error);
+           rp_run_check_actions(run, shape.stages, 1, iterations, error) &&
+           rp_run_check_time(run, profile, iterations, error);
 }
 
 /* The first iteration has all frozen weights to upload: alone it tells nothing. */
 gboolean
-rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+rp_request_choose_resident(const RpRunSpec *run, const RpProfile *profile, RpRequest *request,
                            GError **error)
 {
     const guint64 limit = request->options.resident_limit;
@@ -207,7 +209,7 @@ rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest
             ? rp_request_iteration_ns(request, without)
             : 0;
     if (request->resident_bytes > 0 &&
-        (ask->resident == RP_RESIDENT_ON || request->streamed_ns == 0 ||
+        ((RpResidentChoice)run->resident_choice == RP_RESIDENT_ON || request->streamed_ns == 0 ||
          (request->iterations > 1 && request->resident_ns <= request->streamed_ns)))
         return TRUE;
     request->options.resident_limit = request->resident_bytes = 0;
@@ -246,39 +248,40 @@ rp_request_time(RpRequest *request, gboolean async)
 }
 
 gboolean
-rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+rp_request_resolve_plain(const RpRunSpec *run, const RpProfile *profile, RpRequest *request,
                          GError **error)
 {
     RpPlanOptions *options = &request->options;
-    const guint calls = MAX(1, ask->calls);
+    const guint calls = MAX(1, (guint)run->gradient_accumulation_steps);
     guint stages;
 
     if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
-            rp_resident_limit(ask->resident, ask->host_devices, rp_profile_plan_bytes(profile));
+            rp_resident_limit((RpResidentChoice)run->resident_choice, rp_run_spec_is_on_host(run),
+                              rp_profile_plan_bytes(profile));
     if (!options->schedule->dispatched)
         options->round = options->micro_batches; /* a bound iteration is one round */
     else if (options->schedule->given != NULL && options->round == 0)
         options->round = options->schedule->given->round;
-    if (!check_lists(ask, error) || !check_early(ask, profile, error) ||
-        !resolve_partition(ask, profile, request, error))
+    if (!check_lists(run, error) || !check_early(run, profile, error) ||
+        !resolve_partition(run, profile, request, error))
         return FALSE;
     if (options->round == 0)
         options->round = rp_plan_whole_round(options);
-    options->calls = ask->calls;
-    request->beside = ask->beside;
-    request->memory_bytes = ask->memory_bytes;
+    options->calls = (guint)run->gradient_accumulation_steps;
+    request->beside = run->beside;
+    request->memory_bytes = run->memory_bytes;
     stages = request->partition->n_forward + request->partition->n_backward;
     rp_request_time(request, options->async);
-    if (ask->settle && !options->async)
+    if (run->trains && !options->async)
         settle(request);
-    if (ask->iterations > 0) {
-        request->iterations = ask->iterations;
+    if (run->iterations > 0) {
+        request->iterations = run->iterations;
         request->steady = request->steady && request->iterations >= request->window.iterations;
     }
-    return rp_ask_check_actions(ask, stages, calls, request->iterations, error) &&
-           rp_ask_check_time(ask, profile, request->iterations, error) &&
-           rp_request_choose_resident(ask, profile, request, error);
+    return rp_run_check_actions(run, stages, calls, request->iterations, error) &&
+           rp_run_check_time(run, profile, request->iterations, error) &&
+           rp_request_choose_resident(run, profile, request, error);
 }
 
 /* Slow devices that the plan does not know. */

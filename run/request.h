@@ -8,7 +8,7 @@
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
 #include "core/trace/trace.h"
-#include "run/settings.h"
+#include "run/spec.h"
 #include "sim/draws.h"
 #include "sim/search/partition-cost.h"
 #include "sim/steady-window.h"
@@ -17,35 +17,13 @@
 #define RP_RUN_MAX_ACTIONS 50000000
 #define RP_RUN_MAX_FULL_ACTIONS 5000000
 
-/* As given; 0 or %NULL: to be chosen. Texts are borrowed. */
-typedef struct {
-    RpPlanOptions options;      /* its calls are 0 */
-    const char *stages;         /* blocks of each stage of a bound schedule: "3,3,2" */
-    const char *forward_stages; /* of a dispatched one; "none": the fused stage has all */
-    const char *backward_stages;
-    guint n_stages; /* of a bound schedule */
-    RpObjective objective;
-    RpResidentChoice resident;
-    RpSaveChoice save;
-    const char *slow;      /* devices that are slower than the profile says (rp_run_parse_slow()) */
-    guint64 host_bytes;    /* of everything in host memory; 0: no limit is known */
-    gboolean host_devices; /* their arenas are host memory */
-    guint calls;           /* of an iteration: gradient accumulation */
-    guint iterations;
-    gboolean settle; /* as many iterations as it takes, also if synchronous */
-    guint beside;    /* simulations that run at the same time, this one included; 0 = 1 */
-    guint64
-        memory_bytes; /* that there is for all of them, found before they began; 0 = what there is now */
-    gboolean as_keys; /* messages name keys of run files, not options */
-} RpAsk;
-
 /* Everything that a plan needs. */
 typedef struct {
     RpPlanOptions options;
     RpPartition *partition;
     const char *partition_source; /* "given", "paper" or "simulated" */
     guint iterations;
-    guint beside;           /* as in RpAsk */
+    guint beside;           /* as in RpRunSpec */
     guint64 memory_bytes;   /* the same */
     gboolean steady;        /* asynchronous or `full`, with enough iterations: report the window */
     RpSteadyWindow window;  /* iterations that are needed for that, and which count */
@@ -67,23 +45,23 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
 /* ---- what is too large (request/size.c). Errors: RP_RUN_ERROR_USAGE ---- */
 
 /* A setting as messages name it. */
-const char *rp_ask_name(const RpAsk *ask, const char *key);
+const char *rp_run_spec_name(const RpRunSpec *run, const char *key);
 
 /* Before there is a profile: that its prediction is not too large. */
-gboolean rp_ask_check_size(const RpAsk *ask, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_run_check_size(const RpRunSpec *run, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* That a run has no more actions than the most. @stages: of all passes; bound ones go forward and
  * backward */
-gboolean rp_ask_check_actions(const RpAsk *ask, guint stages, guint calls, guint iterations,
+gboolean rp_run_check_actions(const RpRunSpec *run, guint stages, guint calls, guint iterations,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
  * the other, would come near it is refused. */
-gboolean rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations,
+gboolean rp_run_check_time(const RpRunSpec *run, const RpProfile *profile, guint iterations,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Memory that this process may still take: for RpAsk.memory_bytes, so that rows do not count each other twice. */
-guint64 rp_ask_memory_now(void);
+/* Memory that this process may still take: for RpRunSpec.memory_bytes, so that rows do not count each other twice. */
+guint64 rp_run_memory_now(void);
 
 /* Whether plan and trace of @request fit into the memory that there is: without it the system ends
  * the program without a word. */
@@ -99,16 +77,16 @@ gboolean rp_request_check_memory(const RpRequest *request,
  * Picks the partition and the round where none is given, checks everything.
  * Errors: RP_RUN_ERROR_USAGE, RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_*, RP_PROFILE_ERROR_*
  */
-gboolean rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
+gboolean rp_request_resolve(const RpRunSpec *run, const RpProfile *profile, RpRequest *request,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The same for a @request that has @ask's options, of which nothing is chosen that forwards save. */
-gboolean rp_request_resolve_plain(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
-                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same for a @request that has @run's options, of which nothing is chosen that forwards save. */
+gboolean rp_request_resolve_plain(const RpRunSpec *run, const RpProfile *profile,
+                                  RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Frozen weights stay on devices where an iteration is predicted to take no longer. */
-gboolean rp_request_choose_resident(const RpAsk *ask, const RpProfile *profile, RpRequest *request,
-                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_request_choose_resident(const RpRunSpec *run, const RpProfile *profile,
+                                    RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The numbers that the request's schedule is made from. */
 RpShape rp_request_shape(const RpRequest *request);

@@ -29,7 +29,7 @@ fail_value(const RpRunValue *value, GError **error)
 
 /* A setting that has no default and need not be given is unset if its text is empty. */
 static gboolean
-store_value(RpRunValue *value, const char *name, RpRunFile *run, GError **error)
+store_value(RpRunValue *value, const char *name, RpRunSpec *run, GError **error)
 {
     const RpSetting *setting = value->setting;
     gint64 number = 0;
@@ -63,7 +63,7 @@ store_value(RpRunValue *value, const char *name, RpRunFile *run, GError **error)
 
 /* A card's name stands for no file: one that is there is read. */
 static gboolean
-resolve_card(const RpRunValues *values, RpRunFile *run, GError **error)
+resolve_card(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
@@ -81,7 +81,7 @@ resolve_card(const RpRunValues *values, RpRunFile *run, GError **error)
 }
 
 static gboolean
-resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
+resolve_devices(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
@@ -99,7 +99,7 @@ resolve_devices(const RpRunValues *values, RpRunFile *run, GError **error)
 }
 
 static gboolean
-resolve_slow(const RpRunValues *values, RpRunFile *run, GError **error)
+resolve_slow(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     const RpRunValue *value = rp_run_values_find(values, "host_slow");
     g_autoptr(GError) problem = NULL;
@@ -128,7 +128,7 @@ resolve_slow(const RpRunValues *values, RpRunFile *run, GError **error)
 }
 
 static gboolean
-check_dispatch(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunFile *run,
+check_dispatch(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunSpec *run,
                GError **error)
 {
     if (run->dispatch == RP_DISPATCH_ROTATION ||
@@ -148,7 +148,7 @@ has_rounds(const RpScheduleOps *schedule)
 
 /* Checks that devices and micro-batches suit a schedule with replicas. */
 static gboolean
-check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunFile *run,
+check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const RpRunSpec *run,
                const RpShape *given, GError **error)
 {
     const RpRunValue *value = rp_run_values_find(values, "replicas");
@@ -179,7 +179,7 @@ check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const R
 }
 
 static gboolean
-resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFile *run,
+resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunSpec *run,
               GError **error)
 {
     const RpRunValue *value = rp_run_values_find(values, "round");
@@ -215,7 +215,7 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunFil
 
 /* Steps or epochs say when a run ends: of both steps, as in transformers. */
 static gboolean
-resolve_length(RpRunFile *run, const char *name, GError **error)
+resolve_length(RpRunSpec *run, const char *name, GError **error)
 {
     g_autofree char *shown = rp_display_name(name);
 
@@ -232,7 +232,7 @@ resolve_length(RpRunFile *run, const char *name, GError **error)
 
 /* Keys of lora that mean nothing without a rank, or beside adapters that have one. */
 static gboolean
-check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
+check_lora(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
     static const char *const keys[] = {"lora.alpha", "lora.targets", "lora.rslora",
                                        "lora.save",  "lora.dropout", "lora.rank"};
@@ -253,7 +253,7 @@ check_lora(const RpRunValues *values, const RpRunFile *run, GError **error)
 
 /* Adapters alone are trained, whatever is frozen beside them. */
 static gboolean
-check_freeze(const RpRunValues *values, const RpRunFile *run, GError **error)
+check_freeze(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
     const RpRunValue *value = rp_run_values_find(values, "freeze");
 
@@ -266,7 +266,7 @@ check_freeze(const RpRunValues *values, const RpRunFile *run, GError **error)
 
 /* Keys of eval that mean nothing without data. */
 static gboolean
-check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
+check_eval(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
     static const char *const keys[] = {"eval.every", "eval.keep_best", "eval.patience"};
 
@@ -289,7 +289,7 @@ check_eval(const RpRunValues *values, const RpRunFile *run, GError **error)
 }
 
 static gboolean
-check_warmup(const RpRunValues *values, const RpRunFile *run, GError **error)
+check_warmup(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
     if (run->optimizer.warmup_steps == 0 || run->optimizer.warmup_ratio == 0)
         return TRUE;
@@ -299,7 +299,7 @@ check_warmup(const RpRunValues *values, const RpRunFile *run, GError **error)
 }
 
 static gboolean
-resolve(const RpRunValues *values, RpRunFile *run, GError **error)
+resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     RpRunValue *async = rp_run_values_find(values, "async");
     RpRunValue *partition = rp_run_values_find(values, "partition");
@@ -341,12 +341,12 @@ resolve(const RpRunValues *values, RpRunFile *run, GError **error)
     return TRUE;
 }
 
-RpRunFile *
+RpRunSpec *
 rp_run_file_parse(const char *name, const char *text, gsize length, const char *const *sets,
                   GError **error)
 {
     g_autoptr(RpRunValues) values = rp_run_values_new();
-    g_autoptr(RpRunFile) run = g_new0(RpRunFile, 1);
+    g_autoptr(RpRunSpec) run = g_new0(RpRunSpec, 1);
 
     if (!rp_run_values_read(values, name, text, length, error))
         return NULL;
@@ -361,7 +361,7 @@ rp_run_file_parse(const char *name, const char *text, gsize length, const char *
     return g_steal_pointer(&run);
 }
 
-RpRunFile *
+RpRunSpec *
 rp_run_file_load(const char *path, const char *const *sets, GError **error)
 {
     g_autofree char *text = NULL;
@@ -374,7 +374,7 @@ rp_run_file_load(const char *path, const char *const *sets, GError **error)
 }
 
 void
-rp_run_file_free(RpRunFile *run)
+rp_run_spec_free(RpRunSpec *run)
 {
     if (run == NULL)
         return;

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "run/run.h"
 #include "run/settings.h"
+#include "run/spec.h"
 
 /**
  * rp_run_file_load:
@@ -19,12 +19,12 @@
  *   ..., found ...`; RP_RUN_ERROR_USAGE if it is one of @sets that is wrong;
  *   RP_SCHEDULE_ERROR_SHAPE if rounds do not suit micro-batches and devices
  */
-RpRunFile *rp_run_file_load(const char *path, const char *const *sets,
+RpRunSpec *rp_run_file_load(const char *path, const char *const *sets,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The same for text in memory. @name: for messages */
-RpRunFile *rp_run_file_parse(const char *name, const char *text, gsize length,
+RpRunSpec *rp_run_file_parse(const char *name, const char *text, gsize length,
                              const char *const *sets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-void rp_run_file_free(RpRunFile *run);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRunFile, rp_run_file_free)
+void rp_run_spec_free(RpRunSpec *run);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRunSpec, rp_run_spec_free)

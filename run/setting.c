@@ -1,4 +1,4 @@
-/* Lookups in the table of settings. */
+/* Lookups in the table of settings, and what options set. */
 #include <errno.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "core/base/dtype.h"
 #include "core/base/suggest.h"
 #include "core/schedules/schedule.h"
-#include "run/settings.h"
+#include "run/spec.h"
 
 /* No machine has more. */
 #define MOST_GIB 65536
@@ -22,13 +22,34 @@ rp_setting_find(const char *key)
     return NULL;
 }
 
+static const char *
+option_of_key(const char *key)
+{
+    g_autofree char *own = g_strconcat("--", key, NULL);
+
+    return g_intern_string(g_strdelimit(own, "._", '-'));
+}
+
+const char *
+rp_setting_option(const RpSetting *setting)
+{
+    return setting->flag != NULL ? setting->flag : option_of_key(setting->key);
+}
+
 const RpSetting *
 rp_setting_of_option(const char *name)
 {
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
-        if (setting->flag != NULL && strcmp(setting->flag + strlen("--"), name) == 0)
+        if (strcmp(rp_setting_option(setting) + strlen("--"), name) == 0 ||
+            strcmp(option_of_key(setting->key) + strlen("--"), name) == 0)
             return setting;
     return NULL;
+}
+
+gboolean
+rp_setting_is_flag(const RpSetting *setting)
+{
+    return setting->type == RP_SETTING_CHOICE && strcmp(setting->choices->name, "false") == 0;
 }
 
 /* Length of the group in @key: 9 of "optimizer.mode"; 0: none. */
@@ -300,4 +321,66 @@ rp_setting_clear(const RpSetting *setting, void *run)
 
     if (setting->type == RP_SETTING_TEXT || setting->type == RP_SETTING_STAGES)
         g_clear_pointer((char **)field, g_free);
+}
+
+/* ---- options ---- */
+
+void
+rp_run_spec_init(RpRunSpec *run)
+{
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
+        if (setting->type == RP_SETTING_CHOICE && setting->initial != NULL)
+            (void)!rp_setting_store(setting, setting->initial, run);
+}
+
+gboolean
+rp_run_spec_set(RpRunSpec *run, const RpSetting *setting, const char *text)
+{
+    const gsize place = (gsize)(setting - rp_settings());
+
+    g_assert(place < RP_RUN_MOST_SETTINGS);
+    run->given[place] = g_intern_string(text);
+    if (setting->type == RP_SETTING_TEXT || setting->type == RP_SETTING_STAGES)
+        *(const char **)(void *)((char *)run + setting->offset) = run->given[place];
+    else
+        return rp_setting_store(setting, text, run);
+    return TRUE;
+}
+
+const char *
+rp_run_spec_given(const RpRunSpec *run, const char *key)
+{
+    return run->given[rp_setting_find(key) - rp_settings()];
+}
+
+void
+rp_run_spec_forget(RpRunSpec *run, const char *key)
+{
+    const RpSetting *setting = rp_setting_find(key);
+    static const gsize sizes[] = {
+        [RP_SETTING_TEXT] = sizeof(char *),     [RP_SETTING_STAGES] = sizeof(char *),
+        [RP_SETTING_WHOLE] = sizeof(gint64),    [RP_SETTING_NUMBER] = sizeof(double),
+        [RP_SETTING_BYTES] = sizeof(guint64),   [RP_SETTING_CHOICE] = sizeof(int),
+        [RP_SETTING_SCHEDULE] = sizeof(char *),
+    };
+
+    run->given[setting - rp_settings()] = NULL;
+    memset((char *)run + setting->offset, 0, sizes[setting->type]);
+    if (setting->type == RP_SETTING_CHOICE && setting->initial != NULL)
+        (void)!rp_setting_store(setting, setting->initial, run);
+}
+
+void
+rp_run_spec_plan(RpRunSpec *run)
+{
+    RpPlanOptions *plan = &run->plan;
+
+    plan->replicas = (guint)run->replicas;
+    plan->recompute = RP_SETTING_RECOMPUTE_START(run->recompute_choice);
+    plan->dispatch = (RpDispatch)run->dispatch;
+    plan->transfers = (RpTransfers)run->transfers;
+    plan->consistency = (RpConsistency)run->consistency;
+    plan->optimizer = (RpOptimizerMode)run->optimizer.mode;
+    plan->early_steps = (RpEarlySteps)run->optimizer.early;
+    plan->form = rp_run_optimizer_form(&run->optimizer);
 }

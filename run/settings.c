@@ -1,4 +1,4 @@
-/* The table of settings. A new one is a field of RpRunFile and a row here:
+/* The table of settings. A new one is a field of RpRunSpec and a row here:
  * docs/how-to.md. */
 #include "run/settings.h"
 
@@ -7,7 +7,7 @@
 #include "core/catalogue/lora.h"
 #include "core/lowbit/lowbit.h"
 #include "run/matmul.h"
-#include "run/run.h"
+#include "run/spec.h"
 #include "text/chat/chat.h"
 
 /* Not every word that is no "true" is false. */
@@ -86,15 +86,15 @@ static const RpSettingChoice falls[] = {{"cosine", RP_LEARNING_RATE_COSINE},
                                         {"1-sqrt", RP_LEARNING_RATE_ROOT},
                                         {NULL}};
 
-#define TEXT(member) .type = RP_SETTING_TEXT, .offset = offsetof(RpRunFile, member)
-#define STAGES(member) .type = RP_SETTING_STAGES, .offset = offsetof(RpRunFile, member)
-#define BYTES(member) .type = RP_SETTING_BYTES, .offset = offsetof(RpRunFile, member)
+#define TEXT(member) .type = RP_SETTING_TEXT, .offset = offsetof(RpRunSpec, member)
+#define STAGES(member) .type = RP_SETTING_STAGES, .offset = offsetof(RpRunSpec, member)
+#define BYTES(member) .type = RP_SETTING_BYTES, .offset = offsetof(RpRunSpec, member)
 #define WHOLE(member, from, to)                                                                    \
-    .type = RP_SETTING_WHOLE, .offset = offsetof(RpRunFile, member), .least = (from), .most = (to)
+    .type = RP_SETTING_WHOLE, .offset = offsetof(RpRunSpec, member), .least = (from), .most = (to)
 #define NUMBER(member, from, to)                                                                   \
-    .type = RP_SETTING_NUMBER, .offset = offsetof(RpRunFile, member), .least = (from), .most = (to)
+    .type = RP_SETTING_NUMBER, .offset = offsetof(RpRunSpec, member), .least = (from), .most = (to)
 #define CHOICE(member, of)                                                                         \
-    .type = RP_SETTING_CHOICE, .offset = offsetof(RpRunFile, member), .choices = (of)
+    .type = RP_SETTING_CHOICE, .offset = offsetof(RpRunSpec, member), .choices = (of)
 
 static const RpSetting settings[] = {
     {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
@@ -135,7 +135,7 @@ static const RpSetting settings[] = {
      .help = "fp8: so many blocks at the start whose matmuls read numbers of dtype"},
     {"fp8.plain_last_blocks", .expert = TRUE, WHOLE(fp8.plain_last, 0, 4096), .unset = "0",
      .others = "num_layers_at_end_in_bf16", .help = "fp8: the same at the end"},
-    {"base", CHOICE(base_choice, bases), .unset = "as the model's file has it", .flag = "--base",
+    {"base", CHOICE(base_choice, bases), .unset = "as the model's file has it",
      .others = "load_in_4bit quantization quantization_bit",
      .help = "LoRA: the frozen model on the host and on its way to devices; bf16: 16 bits"},
     {"sequence_length", WHOLE(sequence_length, 2, RP_RUN_MAX_COUNT), .required = TRUE,
@@ -151,7 +151,7 @@ static const RpSetting settings[] = {
      .others = "batch batch_size per_device_train_batch_size",
      .help = "sequences of a micro-batch"},
     {"micro_batches", WHOLE(micro_batches, 1, RP_RUN_MAX_COUNT), .initial = "8",
-     .flag = "--micro-batches", .help = "micro-batches of a call"},
+     .help = "micro-batches of a call"},
     {"gradient_accumulation_steps", WHOLE(gradient_accumulation_steps, 1, 1024), .initial = "1",
      .others = "gradient_accumulation",
      .help = "calls of a step, whose gradients are summed before the update"},
@@ -166,32 +166,30 @@ static const RpSetting settings[] = {
     {"shuffle", .expert = TRUE, CHOICE(shuffle, booleans), .initial = "true",
      .help = "another order of the data in each epoch, or that of the file"},
     {"schedule", .expert = TRUE, .type = RP_SETTING_SCHEDULE,
-     .offset = offsetof(RpRunFile, schedule), .initial = "roundpipe",
+     .offset = offsetof(RpRunSpec, schedule), .initial = "roundpipe",
      .help = "in which order devices run micro-batches"},
-    {"schedule_file", .expert = TRUE, TEXT(schedule_file), .flag = "--schedule-file",
+    {"schedule_file", .expert = TRUE, TEXT(schedule_file),
      .help = "instead: a file with a line for each device, as F0.0 B0.0 (docs/your-schedule.md)"},
     {"async", .expert = TRUE, CHOICE(async_choice, maybe + 1),
      .unset = "true for roundpipe, else false",
      .help = "the update runs beside the next step; weights are one step older when they are read"},
     {"round", .expert = TRUE, WHOLE(round_choice, 0, RP_RUN_MAX_COUNT), .choices = rounds,
-     .initial = "all", .flag = "--round",
+     .initial = "all",
      .help = "roundpipe: micro-batches of a round; auto: chosen with the partition"},
     {"replicas", .expert = TRUE, WHOLE(replicas, 1, RP_RUN_MAX_COUNT), .initial = "1",
-     .flag = "--replicas",
      .help =
          "roundpipe: equal groups of devices, which take rounds in turn: less bubble, but weights "
          "and gradients cross the links so many times"},
     {"partition", .expert = TRUE, CHOICE(partition_choice, partitions), .initial = "simulated",
-     .flag = "--partition",
      .help = "how layers are divided into stages, where no lists of stages are given"},
-    {"stages", .expert = TRUE, STAGES(stages), .flag = "--stages",
+    {"stages", .expert = TRUE, STAGES(stages),
      .help = "bound schedules: blocks of each stage, as 3,3,2 or 4*7"},
-    {"forward_stages", .expert = TRUE, STAGES(forward_stages), .flag = "--forward-stages",
+    {"forward_stages", .expert = TRUE, STAGES(forward_stages),
      .help = "roundpipe: blocks of each forward stage; none: the fused stage has all"},
-    {"backward_stages", .expert = TRUE, STAGES(backward_stages), .flag = "--backward-stages",
+    {"backward_stages", .expert = TRUE, STAGES(backward_stages),
      .help = "roundpipe: blocks of each backward stage, the fused one first"},
     {"recompute", .expert = TRUE, CHOICE(recompute_choice, recomputes), .parts = saved_groups,
-     .unset = "auto", .flag = "--recompute",
+     .unset = "auto",
      .others = "gradient_checkpointing activation_checkpointing activation_offloading "
                "recompute_granularity",
      .help =
@@ -200,7 +198,6 @@ static const RpSetting settings[] = {
          "fastest on GPUs; early, gated: all, from before the gradient comes or then on; a list, "
          "as attention,qkv: all but these groups, which forwards save"},
     {"dispatch", .expert = TRUE, CHOICE(dispatch, dispatches), .initial = "rotation",
-     .flag = "--dispatch",
      .help =
          "roundpipe: stages go to the devices in turn; free: to the one that is free first, where "
          "some are slower"},
@@ -208,7 +205,7 @@ static const RpSetting settings[] = {
      .help =
          "cuda:N, for tests and benchmarks: N devices that are parts of GPUs; equal, or how many "
          "multiprocessors each part of a GPU has, as 24,24,48 or 4*24"},
-    {"host_slow", .expert = TRUE, STAGES(host_slow),
+    {"host_slow", .expert = TRUE, STAGES(host_slow), .flag = "--slow",
      .help =
          "host:N, for tests and benchmarks: devices that rest after each action until it has taken "
          "so many times as long, as 1=1.5"},
@@ -217,11 +214,10 @@ static const RpSetting settings[] = {
              "slower network "
              "is emulated; 0: no limit"},
     {"transfers", .expert = TRUE, CHOICE(transfers, transfers), .initial = "windows",
-     .flag = "--transfers", .help = "how copies are placed beside compute"},
+     .help = "how copies are placed beside compute"},
     {"consistency", .expert = TRUE, CHOICE(consistency, consistencies), .initial = "events",
-     .flag = "--consistency", .help = "how steps wait for weights and gradients"},
+     .help = "how steps wait for weights and gradients"},
     {"resident", .expert = TRUE, CHOICE(resident_choice, residents), .initial = "auto",
-     .flag = "--resident",
      .help = "LoRA: frozen weights go up once and stay; auto: on GPUs with room, if not slower"},
     {"device_memory", .expert = TRUE, BYTES(device_memory_bytes), .initial = "0",
      .help = "limit of each device; 0: what a GPU has free, none for host:N"},
@@ -239,7 +235,7 @@ static const RpSetting settings[] = {
     {"profile", .expert = TRUE, TEXT(profile), .initial = "auto",
      .help = "layer times: a timing file; auto: an earlier run's on these devices, else measured; "
              "measure: measured anew; of a dry run a card's name (roundpipe gpus), predicted"},
-    {"trace", .expert = TRUE, TEXT(trace), .flag = "--trace",
+    {"trace", .expert = TRUE, TEXT(trace),
      .help = "a file for the measured trace, for ui.perfetto.dev (--dry-run: the predicted one)"},
     {"plot_loss", CHOICE(plot_loss, booleans), .initial = "false",
      .help = "draws training_loss.png when the run ends; needs gnuplot"},
@@ -267,14 +263,12 @@ static const RpSetting settings[] = {
      .flag = "--early-steps",
      .help = "synchronous: weights are written before it is known whether to clip; auto: where the "
              "profile says which"},
-    {"optimizer.name", CHOICE(optimizer.rule, rules), .initial = "adamw",
-     .flag = "--optimizer-name", .others = "optim",
+    {"optimizer.name", CHOICE(optimizer.rule, rules), .initial = "adamw", .others = "optim",
      .help = "the update; lion: one moment a parameter, and steps of one size"},
     {"optimizer.state", CHOICE(optimizer.moments, moments), .initial = "fp32",
-     .flag = "--optimizer-state", .others = "optim_bits",
+     .others = "optim_bits",
      .help = "how moments are kept, AdamW's two and Lion's one: 4, 2 or 1 bytes each"},
     {"optimizer.master", CHOICE(optimizer.master, masters), .initial = "fp32",
-     .flag = "--optimizer-master",
      .help = "how the optimizer keeps weights: 4 or 2 bytes; bf16 is rounded stochastically"},
     {"optimizer.learning_rate", NUMBER(optimizer.learning_rate, 0, 1000), .initial = "1e-4",
      .others = "lr", .help = "the learning rate at its highest"},
@@ -360,7 +354,8 @@ static const RpSetting settings[] = {
     {"lora.start", .expert = TRUE, TEXT(lora.start),
      .others = "lora_model_dir adapter_name_or_path",
      .help = "LoRA: a directory whose adapters the run begins with; all else of lora is theirs"},
-    {"lora.any_base", .expert = TRUE, CHOICE(lora.any_base, booleans), .unset = "false",
+    {"lora.any_base", .expert = TRUE, .flag = "--any-base", CHOICE(lora.any_base, booleans),
+     .unset = "false",
      .help =
          "LoRA: takes adapters that were trained on a base with other values or another config"},
     {NULL},

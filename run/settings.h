@@ -26,7 +26,7 @@ typedef enum {
 
 #define RP_SETTING_MAX_TEXT 4096 /* bytes */
 
-/* The kind of a value, and the type of its field in RpRunFile. */
+/* The kind of a value, and the type of its field in RpRunSpec. */
 typedef enum {
     RP_SETTING_TEXT,     /* char *: 1 to RP_SETTING_MAX_TEXT bytes */
     RP_SETTING_STAGES,   /* char *: the same; a list in YAML becomes one */
@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     const char *key; /* "optimizer.learning_rate" */
     RpSettingType type;
-    gsize offset;        /* of the field in RpRunFile */
+    gsize offset;        /* of the field in RpRunSpec */
     const char *initial; /* the default, as it would be written; %NULL: none */
     gboolean required;   /* has no default and must be given */
     gboolean expert;     /* stands behind the common ones where people read */
@@ -57,8 +57,8 @@ typedef struct {
                                        values or-ed together */
     const char *unset;            /* what holds where nothing is given, if that is something */
     const char *others;           /* what other tools call it: words with spaces between */
-    const char *flag;             /* the option of commands that means the same */
-    const char *help;             /* one line */
+    const char *flag; /* the option of commands, where messages name another than the key's */
+    const char *help; /* one line */
 } RpSetting;
 
 /* Values of `recompute`: when it may begin (RpRecompute), and what is saved instead (RpSaveChoice). */
@@ -72,7 +72,13 @@ const RpSetting *rp_settings(void);
 /* Returns: (nullable) */
 const RpSetting *rp_setting_find(const char *key);
 
-/* The one that the option --NAME stands for. Returns: (nullable) */
+/* The option of commands that means the same: "--head-chunk". */
+const char *rp_setting_option(const RpSetting *setting);
+
+/* Whether it is false or true, and nothing else: its option has no value. */
+gboolean rp_setting_is_flag(const RpSetting *setting);
+
+/* The one that the option --NAME stands for, by its flag or key. Returns: (nullable) */
 const RpSetting *rp_setting_of_option(const char *name);
 
 /* Whether @key is that of a group of settings: "optimizer". */
@@ -105,7 +111,7 @@ const char *rp_setting_word(const char *text);
 gboolean rp_setting_choose(const RpSetting *setting, const char *text,
                            int *value) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Stores @text's value in its field of @run, an RpRunFile. Returns: whether it is one */
+/* Stores @text's value in its field of @run, an RpRunSpec. Returns: whether it is one */
 gboolean rp_setting_store(const RpSetting *setting, const char *text,
                           void *run) G_GNUC_WARN_UNUSED_RESULT;
 

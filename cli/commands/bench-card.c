@@ -69,15 +69,8 @@ static const struct {
 };
 
 typedef struct {
-    char *devices;
-    char *output;
-    double seconds;
-    char **sets;
-} BenchArgs;
-
-typedef struct {
     RpTrainWords words; /* of the run under way; first, for its events have it */
-    const BenchArgs *args;
+    const RpArgs *args;
     char **sets; /* of each run: its devices, and --set */
     RpReport *report;
     const RpDeviceOps *ops;
@@ -85,8 +78,8 @@ typedef struct {
     double measured_seconds;
     char *directory; /* of data and outputs, removed in the end */
     const Model *chosen[N_RUNS];
-    GPtrArray *runs; /* RpRunFile of each */
-    RpRunFile *run;  /* under way */
+    GPtrArray *runs; /* RpRunSpec of each */
+    RpRunSpec *run;  /* under way */
     gint64 run_end_us, end_us;
     void (*show_step)(gpointer user_data, const RpStepReport *report, double step_ns);
     gboolean told; /* the problem of the run under way */
@@ -347,7 +340,7 @@ run_models(Bench *bench, GError **error)
 /* ---- before it ---- */
 
 /* The run of @model, as `roundpipe train` would read it, and files that it reads. */
-static RpRunFile *
+static RpRunSpec *
 read_run(const Bench *bench, const Model *model, GError **error)
 {
     const guint micro_batches = MAX(LEAST_MICRO_BATCHES, 2 * bench->n_devices);
@@ -397,7 +390,7 @@ choose_models(Bench *bench, GError **error)
         if (fits(bench, &models[i - 1]))
             bench->chosen[--n] = &models[i - 1];
     for (; n < N_RUNS; n++) {
-        RpRunFile *run = read_run(bench, bench->chosen[n], error);
+        RpRunSpec *run = read_run(bench, bench->chosen[n], error);
 
         if (run == NULL)
             return FALSE;
@@ -407,7 +400,7 @@ choose_models(Bench *bench, GError **error)
 }
 
 static gboolean
-check_args(const BenchArgs *args, GError **error)
+check_args(const RpArgs *args, GError **error)
 {
     const RpCliFile files[] = {{"--output", args->output, RP_CLI_WRITTEN}};
 
@@ -426,22 +419,21 @@ check_args(const BenchArgs *args, GError **error)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const BenchArgs *args = user_args;
     g_autoptr(GPtrArray) sets = g_ptr_array_new();
     g_auto(Bench) bench = {
         .args = args,
         .report = report,
-        .runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_run_file_free),
+        .runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_run_spec_free),
         .end_us = g_get_monotonic_time() + (gint64)(args->seconds * G_USEC_PER_SEC),
         .complete = TRUE,
     };
 
     if (!check_args(args, error))
         return FALSE;
-    g_ptr_array_add(sets,
-                    g_strdup_printf("devices=%s", args->devices != NULL ? args->devices : "cuda"));
+    g_ptr_array_add(sets, g_strdup_printf("devices=%s",
+                                          args->run.devices != NULL ? args->run.devices : "cuda"));
     for (char **set = args->sets; set != NULL && *set != NULL; set++)
         g_ptr_array_add(sets, g_strdup(*set));
     g_ptr_array_add(sets, NULL);
@@ -449,7 +441,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     bench.directory = g_dir_make_tmp("roundpipe-card-XXXXXX", error);
     if (bench.directory == NULL)
         return FALSE;
-    g_autoptr(RpRunFile) any = read_run(&bench, &models[0], error); /* which devices there are */
+    g_autoptr(RpRunSpec) any = read_run(&bench, &models[0], error); /* which devices there are */
     if (any == NULL) {
         if (g_str_has_prefix((*error)->message, "--set devices")) /* --set itself has none */
             memmove((*error)->message + 2, (*error)->message + 6, strlen((*error)->message) - 5);
@@ -478,17 +470,16 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return save(&bench, NULL, error);
 }
 
-static const GOptionEntry options[] = {
-    {"devices", 0, RP_WORD(BenchArgs, devices),
-     "cuda: all GPUs; cuda:N: the first N; host:N: processor threads (default: cuda)", "WHERE:N"},
-    {"output", 'o', RP_FILE(BenchArgs, output), "file of the results", "FILE.json"},
-    {"seconds", 0, RP_NUMBER(BenchArgs, seconds), "take about S seconds (default: 600)", "S"},
-    {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, RP_ARG(BenchArgs, sets),
-     "set a key of the three runs, as device_memory=24GiB; any number of times", "KEY=VALUE"},
+static const RpUse uses[] = {
+    {"devices", "cuda: all GPUs; cuda:N: the first N; host:N: processor threads (default: cuda)",
+     "WHERE:N"},
+    {"output", "file of the results", "FILE.json"},
+    {"seconds"},
+    {"set", "set a key of the three runs, as device_memory=24GiB; any number of times"},
     {0},
 };
 
-static const BenchArgs defaults = {.seconds = SECONDS};
+static const RpArgs defaults = {.seconds = SECONDS};
 
 const RpCommand rp_command_bench_card = {
     .name = "bench-card",
@@ -498,8 +489,7 @@ const RpCommand rp_command_bench_card = {
             "file names\ncards and processor, but no host, user, path or address.\n\n"
             "Example:\n  roundpipe bench-card -o card.json\n"
             "  roundpipe bench-card --devices cuda:4 --set device_memory=24GiB -o four.json",
-    .options = options,
-    .args_size = sizeof(BenchArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

@@ -26,13 +26,6 @@
 #define LEAST_DISK_BYTES RP_GIB
 #define LOCK_BYTES RP_GIB /* pinned memory of a small run */
 
-typedef struct {
-    char *devices;
-    char *output;
-    char *box;
-    gboolean quick;
-} DoctorArgs;
-
 /* A line each. */
 typedef struct {
     RpReport *report;
@@ -241,24 +234,23 @@ report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     static const char *const names[] = {"cuda", "host", NULL};
-    const DoctorArgs *args = user_args;
     g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GPtrArray) warnings = g_ptr_array_new_with_free_func(g_free);
     Findings findings = {report, problems, warnings};
-    const RpCliFile file = {"--box", args->box, RP_CLI_WRITTEN};
+    const RpCliFile file = {"--box", args->box.file, RP_CLI_WRITTEN};
 
-    if (args->devices != NULL && rp_cli_choice("devices", args->devices, names, error) < 0)
+    if (args->run.devices != NULL && rp_cli_choice("devices", args->run.devices, names, error) < 0)
         return FALSE;
-    if (args->box != NULL && args->quick)
+    if (args->box.file != NULL && args->quick)
         return rp_cli_refuse(error, "--box: expected no --quick beside it, which measures nothing");
     if (!rp_cli_check_files(&file, 1, error))
         return FALSE;
     const RpDeviceOps *gpus = rp_cuda_devices();
     const guint n_gpus = gpus != NULL ? rp_cuda_device_count() : 0;
-    const RpDeviceOps *devices = choose_devices(&findings, args->devices, gpus, n_gpus);
+    const RpDeviceOps *devices = choose_devices(&findings, args->run.devices, gpus, n_gpus);
 
     report->label_width = 17;
     rp_report_built(report, gpus);
@@ -269,24 +261,22 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     report_memory(&findings, devices == gpus);
     report_disk(&findings, args->output != NULL ? args->output : ".");
     if (devices != NULL && !args->quick &&
-        !report_links(&findings, devices, devices == gpus ? n_gpus : 1, args->box, error))
+        !report_links(&findings, devices, devices == gpus ? n_gpus : 1, args->box.file, error))
         return FALSE;
     report_slots(&findings, n_gpus, devices == gpus && !args->quick);
     report_verdict(&findings, devices, n_gpus);
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"devices", 0, RP_WORD(DoctorArgs, devices),
-     "cuda or host: that train is to run on (default: cuda where there are GPUs)", "NAME"},
-    {"output", 'o', RP_FILE(DoctorArgs, output),
-     "directory whose disk checkpoints would fill (default: this one)", "DIR"},
-    {"box", 0, RP_FILE(DoctorArgs, box),
+static const RpUse uses[] = {
+    {"devices", "cuda or host: that train is to run on (default: cuda where there are GPUs)",
+     "NAME"},
+    {"output", "directory whose disk checkpoints would fill (default: this one)"},
+    {"box",
      "measure the optimizer, too, and write all that `plan --box FILE` takes: links of all cards "
      "up, "
-     "down and both ways at once, host memory, the optimizer's rate",
-     "FILE.json"},
-    {"quick", 0, RP_FLAG(DoctorArgs, quick), "measure no links", NULL},
+     "down and both ways at once, host memory, the optimizer's rate"},
+    {"quick"},
     {0},
 };
 
@@ -302,7 +292,6 @@ const RpCommand rp_command_doctor = {
         "Examples:\n  roundpipe doctor && roundpipe train run.yaml\n"
         "  roundpipe doctor --box box.json\n\n"
         "Exit codes: 0 train can run, 1 it cannot, 2 wrong usage.",
-    .options = options,
-    .args_size = sizeof(DoctorArgs),
+    .uses = uses,
     .run = run,
 };

@@ -10,16 +10,6 @@
 
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
 
-typedef struct {
-    char *data;
-    char *adapter;
-    gboolean any_base;
-    char *devices;
-    char *dtype;
-    int sequence_length;
-    int micro_batch_size;
-} EvaluateArgs;
-
 /* Prints the warnings of training; its notes are about training alone. */
 static void
 say(gpointer user_data, const char *kind, const char *text)
@@ -45,8 +35,7 @@ show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
 }
 
 static void
-report_evaluated(RpReport *report, const EvaluateArgs *args, const RpEvaluation *evaluation,
-                 guint tokens)
+report_evaluated(RpReport *report, const RpArgs *args, const RpEvaluation *evaluation, guint tokens)
 {
     const double perplexity = exp(evaluation->loss);
     const double seconds = (double)evaluation->ns / 1e9;
@@ -63,7 +52,7 @@ report_evaluated(RpReport *report, const EvaluateArgs *args, const RpEvaluation 
                   "loss %.6f, perplexity %.5g: of %" G_GUINT64_FORMAT
                   " tokens that are learned, in %" G_GUINT64_FORMAT " samples of %s (%.1f s)",
                   evaluation->loss, perplexity, evaluation->n_targets, evaluation->n_samples,
-                  args->data, seconds);
+                  args->run.data, seconds);
 }
 
 /* Keys of the run that an evaluation is, as the options that set them. */
@@ -94,19 +83,19 @@ name_options(GError *error)
 }
 
 static gboolean
-evaluate(const EvaluateArgs *args, const char *model, const char *adapter, guint tokens,
-         RpReport *report, GError **error)
+evaluate(const RpArgs *args, const char *model, const char *adapter, guint tokens, RpReport *report,
+         GError **error)
 {
     RpProgress progress = rp_progress_begin("evaluating", 0);
     const RpRunEvents events = {.say = say, .progress = show_progress, .user_data = &progress};
     const RpEvaluateFile file = {.model = model,
                                  .adapter = adapter,
-                                 .any_base = args->any_base,
-                                 .data = args->data,
-                                 .devices = args->devices,
-                                 .dtype = args->dtype,
+                                 .any_base = args->run.lora.any_base,
+                                 .data = args->run.data,
+                                 .devices = args->run.devices,
+                                 .dtype = rp_run_spec_given(&args->run, "dtype"),
                                  .sequence_length = tokens,
-                                 .micro_batch_size = (guint)args->micro_batch_size};
+                                 .micro_batch_size = (guint)args->run.micro_batch_size};
     g_auto(RpTrainEvaluated) evaluated = {0};
     const gboolean good = rp_train_evaluate_file(&file, &events, &evaluated, error);
 
@@ -120,7 +109,7 @@ evaluate(const EvaluateArgs *args, const char *model, const char *adapter, guint
     if (evaluated.result.n_targets == 0) {
         g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
                     "%s: expected a token to learn, found none in %" G_GUINT64_FORMAT " samples",
-                    args->data, evaluated.result.n_samples);
+                    args->run.data, evaluated.result.n_samples);
         return FALSE;
     }
     report_evaluated(report, args, &evaluated.result, tokens);
@@ -128,18 +117,17 @@ evaluate(const EvaluateArgs *args, const char *model, const char *adapter, guint
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const EvaluateArgs *args = user_args;
     g_auto(RpCliModel) model = {0};
 
-    if (args->data == NULL)
+    if (args->run.data == NULL)
         return rp_cli_refuse(error, "--data: expected a file, found nothing; see --help");
     if (!rp_cli_model_find(&model, words[0], args->adapter, error))
         return FALSE;
     const guint most = model.config.max_positions;
-    const guint tokens =
-        args->sequence_length > 0 ? (guint)args->sequence_length : MIN(most, DEFAULT_TOKENS);
+    const guint tokens = args->run.sequence_length > 0 ? (guint)args->run.sequence_length
+                                                       : MIN(most, DEFAULT_TOKENS);
 
     if (tokens > most)
         return rp_cli_refuse(error, "--sequence-length: expected at most %u, found %u", most,
@@ -147,18 +135,16 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return evaluate(args, model.path, model.adapter, tokens, report, error);
 }
 
-static const GOptionEntry options[] = {
-    {"data", 0, RP_FILE(EvaluateArgs, data), "as training reads them", "FILE"},
-    {"adapter", 0, RP_FILE(EvaluateArgs, adapter),
-     "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
-    {"any-base", 0, RP_FLAG(EvaluateArgs, any_base), RP_CLI_ANY_BASE, NULL},
-    {"devices", 0, RP_WORD(EvaluateArgs, devices), NULL, "DEVICES"},
-    {"dtype", 0, RP_WORD(EvaluateArgs, dtype), NULL, "TYPE"},
-    {"sequence-length", 0, RP_COUNT(EvaluateArgs, sequence_length),
+static const RpUse uses[] = {
+    {"data", "as training reads them", "FILE"},
+    {"adapter any-base"},
+    {"devices", .value = "DEVICES"},
+    {"dtype", .value = "TYPE"},
+    {"sequence-length",
      "tokens that go through the model together; longer samples are cut (default: 2048, or as many "
      "as the model has positions)",
      "T"},
-    {"micro-batch-size", 0, RP_COUNT(EvaluateArgs, micro_batch_size), NULL, "B"},
+    {"micro-batch-size", .value = "B"},
     {0},
 };
 
@@ -170,7 +156,6 @@ const RpCommand rp_command_evaluate = {
             "exponential, the perplexity: of a model, a checkpoint or the output of a run, by the\n"
             "plan and on the devices of training.\n\n"
             "Example:\n  roundpipe evaluate run --data held-out.jsonl",
-    .options = options,
-    .args_size = sizeof(EvaluateArgs),
+    .uses = uses,
     .run = run,
 };

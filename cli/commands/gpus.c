@@ -70,7 +70,7 @@ add_gpus(RpReport *report, char **words, GError **error)
 }
 
 static gboolean
-run(gpointer args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     rp_report_table(
         report, NULL,

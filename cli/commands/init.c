@@ -3,21 +3,11 @@
 #include "cli/progress.h"
 #include "core/catalogue/catalogue.h"
 #include "exec/quantise/quantise.h"
-#include "run/run.h"
-
-typedef struct {
-    char *output;
-    char *from_model;
-    char *dtype;
-    char *base;
-    char *shard_size;
-    gint64 seed;
-    gboolean force;
-} InitArgs;
+#include "run/spec.h"
 
 /* --force replaces a model, but not the description that it is made from. */
 static gboolean
-check_config(const InitArgs *args, const char *path, GError **error)
+check_config(const RpArgs *args, const char *path, GError **error)
 {
     g_autofree char *written = g_build_filename(args->output, "config.json", NULL);
     g_autofree char *inner = path != NULL && g_file_test(path, G_FILE_TEST_IS_DIR)
@@ -32,13 +22,13 @@ check_config(const InitArgs *args, const char *path, GError **error)
 }
 
 static gboolean
-read_config(const InitArgs *args, const char *path, RpModel *config, GError **error)
+read_config(const RpArgs *args, const char *path, RpModel *config, GError **error)
 {
-    if ((path != NULL) == (args->from_model != NULL))
+    if ((path != NULL) == (args->model != NULL))
         return rp_cli_refuse(error, "expected either CONFIG.json or --from-model; see --help");
     if (path != NULL)
         return rp_hf_config_load(path, config, error);
-    const RpModel *model = rp_model_find(args->from_model, error);
+    const RpModel *model = rp_model_find(args->model, error);
     if (model == NULL)
         return FALSE;
     g_autoptr(GError) local = NULL;
@@ -48,25 +38,9 @@ read_config(const InitArgs *args, const char *path, RpModel *config, GError **er
     return rp_cli_refuse(error, "--from-model: %s", local->message);
 }
 
-/* @format: (out): set where it is one */
 static gboolean
-read_base(const InitArgs *args, gboolean *packed, RpLowbit *format, GError **error)
+read_words(const RpArgs *args, RpModel *config, RpInitOptions *options, GError **error)
 {
-    int choice = RP_RUN_BASE_16_BITS;
-
-    if (!rp_cli_choose("base", "base", args->base, &choice, error))
-        return FALSE;
-    *packed = choice >= RP_RUN_BASE_PACKED;
-    if (*packed)
-        *format = (RpLowbit)(choice - RP_RUN_BASE_PACKED);
-    return TRUE;
-}
-
-static gboolean
-read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError **error)
-{
-    const char *names[RP_N_DTYPES + 1] = {NULL};
-
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
     if (args->seed < 0)
@@ -77,16 +51,11 @@ read_words(const InitArgs *args, RpModel *config, RpInitOptions *options, GError
     if (args->shard_size != NULL &&
         !rp_cli_parse_bytes("shard-size", args->shard_size, &options->max_shard_bytes, error))
         return FALSE;
-    if (args->dtype == NULL) {
-        config->dtype = config->has_dtype ? config->dtype : RP_DTYPE_BF16;
-        return TRUE;
-    }
-    for (guint i = 0; i < RP_N_DTYPES; i++)
-        names[i] = rp_dtype_name((RpDtype)i);
-    int choice = rp_cli_choice("dtype", args->dtype, names, error);
-    if (choice >= 0)
-        config->dtype = (RpDtype)choice;
-    return choice >= 0;
+    if (args->run.dtype_choice > 0)
+        config->dtype = (RpDtype)(args->run.dtype_choice - 1);
+    else if (!config->has_dtype)
+        config->dtype = RP_DTYPE_BF16;
+    return TRUE;
 }
 
 /* Bytes of all weights; those that @format (nullable) packs count as packed. */
@@ -110,7 +79,7 @@ count_bytes(const RpWeights *weights, const RpLowbit *format)
 }
 
 static void
-report_model(RpReport *report, const InitArgs *args, const RpModel *config, const RpLowbit *format,
+report_model(RpReport *report, const RpArgs *args, const RpModel *config, const RpLowbit *format,
              double seconds)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(config);
@@ -138,17 +107,16 @@ report_model(RpReport *report, const InitArgs *args, const RpModel *config, cons
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const InitArgs *args = user_args;
     RpProgress progress = rp_progress_begin("initialising parameters", 0);
     RpInitOptions options = {.progress = rp_progress_counted, .user_data = &progress};
     RpModel config;
-    RpLowbit format = RP_LOWBIT_NF4;
-    gboolean packed;
+    const gboolean packed = args->run.base_choice >= RP_RUN_BASE_PACKED;
+    const RpLowbit format = packed ? (RpLowbit)(args->run.base_choice - RP_RUN_BASE_PACKED) : 0;
 
     if (!read_config(args, words[0], &config, error) ||
-        !read_words(args, &config, &options, error) || !read_base(args, &packed, &format, error) ||
+        !read_words(args, &config, &options, error) ||
         !rp_cli_make_model_directory(args->output, args->force, error) ||
         !check_config(args, words[0], error))
         return FALSE;
@@ -163,21 +131,14 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return written;
 }
 
-static const GOptionEntry entries[] = {
-    {"output", 'o', RP_FILE(InitArgs, output), "where to put the model; made if it is missing",
-     "DIR"},
-    {"from-model", 0, RP_WORD(InitArgs, from_model), "take the shapes of a model of the catalogue",
-     "MODEL"},
-    {"seed", 0, 0, G_OPTION_ARG_INT64, RP_ARG(InitArgs, seed), "of the random numbers (default: 0)",
-     "N"},
-    {"dtype", 0, RP_WORD(InitArgs, dtype), "bf16, fp16 or fp32 (default: the config's, else bf16)",
-     "TYPE"},
-    {"base", 0, RP_WORD(InitArgs, base),
+static const RpUse uses[] = {
+    {"output from-model"},
+    {"seed", "of the random numbers (default: 0)", "N"},
+    {"dtype", "bf16, fp16 or fp32 (default: the config's, else bf16)", "TYPE"},
+    {"base",
      "linear layers of blocks in few bits, for LoRA: nf4, nf4-single, mxfp4 or fp8 (default: bf16)",
      "FORMAT"},
-    {"shard-size", 0, RP_WORD(InitArgs, shard_size),
-     "largest file, as 5GB (the default); 0 = one file", "SIZE"},
-    {"force", 0, RP_FLAG(InitArgs, force), "replace a model that is there", NULL},
+    {"shard-size force"},
     {0},
 };
 
@@ -189,7 +150,6 @@ const RpCommand rp_command_init = {
             "Face\ntransformers loads them.\n\n"
             "Example:\n  roundpipe init config.json -o model --seed 1 --dtype bf16\n"
             "  roundpipe init --from-model qwen3-0.6b -o model",
-    .options = entries,
-    .args_size = sizeof(InitArgs),
+    .uses = uses,
     .run = run,
 };

@@ -22,25 +22,13 @@
 #define MOST_BINS 40
 #define BAR_WIDTH 40
 
-typedef struct {
-    char *model;
-    int sequence_length;
-    int samples;
-    char *picture;
-    char *cache;
-    gboolean skip_bad;
-    gboolean drop;
-    char *train_on;
-    char *chat_template;
-} InspectArgs;
-
 /* Lengths from @from up to, but not with, @to. */
 typedef struct {
     guint64 from, to, n;
 } Bin;
 
 typedef struct {
-    const InspectArgs *args;
+    const RpArgs *args;
     RpModel config;
     RpTokenizer *tokenizer; /* %NULL: ids are shown */
     RpRunSamples samples;
@@ -130,7 +118,7 @@ static gboolean
 survey(Inspected *inspected, GError **error)
 {
     const RpDatasetSummary *data = &inspected->summary;
-    const guint s = (guint)inspected->args->sequence_length;
+    const guint s = (guint)inspected->args->run.sequence_length;
     const gboolean drop = inspected->args->drop;
     const RpBatcherOptions options = {.micro_batches = 1,
                                       .sequences = SURVEYED_AT_ONCE,
@@ -162,7 +150,7 @@ survey(Inspected *inspected, GError **error)
 static void
 fill_bins(Inspected *inspected)
 {
-    const guint64 s = (guint64)inspected->args->sequence_length;
+    const guint64 s = (guint64)inspected->args->run.sequence_length;
     const guint64 step = MAX(1, s / BINS_OF_A_SEQUENCE);
     const guint64 longest = quantile(inspected, 1);
     guint64 from = 1;
@@ -205,7 +193,7 @@ static void
 report_part(const Inspected *inspected, RpReport *report, const gint32 *ids, gsize from, gsize to,
             gboolean learned, const GString *text)
 {
-    const gsize most = (gsize)inspected->args->sequence_length;
+    const gsize most = (gsize)inspected->args->run.sequence_length;
 
     rp_report_object(report, NULL, NULL);
     rp_report_bool(report, "learned", learned, NULL);
@@ -292,7 +280,7 @@ report_counts(const Inspected *inspected, RpReport *report)
 {
     const RpDatasetSummary *data = &inspected->summary;
     const RpCacheHeader *header = &inspected->samples.header;
-    const int s = inspected->args->sequence_length;
+    const int s = (int)inspected->args->run.sequence_length;
 
     rp_report_count(report, "samples", (gint64)data->n_samples, "samples");
     rp_report_show(report, "%" G_GUINT64_FORMAT, data->n_samples);
@@ -362,8 +350,8 @@ draw(const Inspected *inspected, const char *data, GError **error)
     g_autofree char *title = g_strdup_printf("Lengths of samples: %s", name);
     g_autofree char *subtitle = g_strdup_printf(
         "%" G_GUINT64_FORMAT " samples; sequences of %d tokens: %.1f %% useful packed, %.1f %% not",
-        inspected->summary.n_samples, inspected->args->sequence_length, 100 * inspected->useful,
-        100 * inspected->useful_unpacked);
+        inspected->summary.n_samples, (int)inspected->args->run.sequence_length,
+        100 * inspected->useful, 100 * inspected->useful_unpacked);
     g_autoptr(RpBarChart) chart = rp_bar_chart_new("lengths", title, "samples", 0, &part, 1);
 
     rp_bar_chart_set_subtitle(chart, subtitle);
@@ -382,24 +370,19 @@ draw(const Inspected *inspected, const char *data, GError **error)
 static gboolean
 open_data(Inspected *inspected, const char *data, GError **error)
 {
-    const InspectArgs *args = inspected->args;
+    const RpArgs *args = inspected->args;
     RpProgress progress = rp_progress_begin("making samples", 0);
-    const int train_on = args->train_on != NULL
-                             ? rp_cli_choice("train-on", args->train_on, rp_train_on_names, error)
-                             : RP_TRAIN_ON_ASSISTANT;
     const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
     RpSamplesAsk ask = {.key = "DATA",
                         .data = data,
                         .model = args->model,
                         .config = &inspected->config,
-                        .sequence_tokens = (guint)args->sequence_length,
-                        .cache = args->cache,
-                        .skip_bad = args->skip_bad,
-                        .train_on = (RpTrainOn)train_on,
-                        .template_file = args->chat_template};
+                        .sequence_tokens = (guint)args->run.sequence_length,
+                        .cache = args->run.data_cache,
+                        .skip_bad = args->run.skip_bad_samples,
+                        .train_on = (RpTrainOn)args->run.train_on,
+                        .template_file = args->run.chat_template};
 
-    if (train_on < 0)
-        return FALSE;
     inspected->config.vocab = RP_DATASET_MAX_VOCABULARY;
     if (args->model != NULL) {
         if (!rp_hf_config_load(args->model, &inspected->config, error)) {
@@ -409,21 +392,17 @@ open_data(Inspected *inspected, const char *data, GError **error)
         inspected->tokenizer = rp_tokenizer_open(args->model, NULL);
     }
     return rp_run_samples_open(&ask, &events, &inspected->samples, error) &&
-           rp_dataset_check(inspected->samples.train, (guint)args->sequence_length, NULL, NULL,
+           rp_dataset_check(inspected->samples.train, (guint)args->run.sequence_length, NULL, NULL,
                             &inspected->summary, error);
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const InspectArgs *args = user_args;
     const RpCliFile files[] = {{"--picture", args->picture, RP_CLI_DRAWN}};
     g_auto(Inspected) inspected = {.args = args};
     g_autofree char *data = g_strjoinv(",", words);
 
-    if (args->sequence_length < 2)
-        return rp_cli_refuse(error, "--sequence-length: expected at least 2, found %d",
-                             args->sequence_length);
     if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     if (!open_data(&inspected, data, error) || !count(&inspected, error) ||
@@ -441,29 +420,15 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return args->picture == NULL || draw(&inspected, data, error);
 }
 
-static const GOptionEntry options[] = {
-    {"model", 0, RP_FILE(InspectArgs, model),
-     "directory with config.json and tokenizer.json; texts need it", "DIR"},
-    {"sequence-length", 0, RP_COUNT(InspectArgs, sequence_length),
-     "tokens of a sequence (default: 2048)", "N"},
-    {"samples", 0, RP_COUNT(InspectArgs, samples), "how many are shown (default: 3)", "N"},
-    {"drop", 0, RP_FLAG(InspectArgs, drop),
-     "longer samples are left out, not cut (excess_length_strategy: drop)", NULL},
-    {"train-on", 0, RP_WORD(InspectArgs, train_on),
-     "what is learned of a chat: assistant (the default), last or all", "WHAT"},
-    {"chat-template", 0, RP_FILE(InspectArgs, chat_template),
-     "a file with a template of chats, instead of the model's", "FILE"},
-    {"skip-bad-samples", 0, RP_FLAG(InspectArgs, skip_bad),
-     "leave records out that no sample can be made of, and count them", NULL},
-    {"data-cache", 0, RP_FILE(InspectArgs, cache),
-     "directory of samples that were made of text (default: .roundpipe beside the first file)",
-     "DIR"},
-    {"picture", 0, RP_FILE(InspectArgs, picture),
-     "draw the lengths: .png, .svg, .pdf or .tex (needs gnuplot)", "FILE"},
+static const RpUse uses[] = {
+    {"model", "directory with config.json and tokenizer.json; texts need it", "DIR"},
+    {"sequence-length", "tokens of a sequence (default: 2048)", "N"},
+    {"samples drop train-on chat-template skip-bad-samples data-cache"},
+    {"picture", "draw the lengths: .png, .svg, .pdf or .tex (needs gnuplot)"},
     {0},
 };
 
-static const InspectArgs defaults = {.sequence_length = 2048, .samples = 3};
+static const RpArgs defaults = {.run.sequence_length = 2048, .samples = 3};
 
 const RpCommand rp_command_inspect = {
     .name = "inspect",
@@ -473,8 +438,7 @@ const RpCommand rp_command_inspect = {
             "and without packing, and the first samples: learned text in colour, or without a\n"
             "terminal behind a +, other text behind a |.\n\n"
             "Example:\n  roundpipe inspect chats.jsonl --model models/qwen3-1.7b",
-    .options = options,
-    .args_size = sizeof(InspectArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

@@ -8,12 +8,6 @@
 #include "exec/checkpoint/checkpoint.h"
 
 typedef struct {
-    char *output;
-    gboolean force;
-    gboolean any_base;
-} MergeArgs;
-
-typedef struct {
     RpModel config;
     RpSafetensors *base, *adapters;
     RpWeights *weights;
@@ -81,7 +75,7 @@ open_all(Merging *merging, const char *base, const char *adapter, gboolean any_b
 }
 
 static gboolean
-make_output(const MergeArgs *args, char **words, GError **error)
+make_output(const RpArgs *args, char **words, GError **error)
 {
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
@@ -136,16 +130,15 @@ copy_files(const Merging *merging, const char *from, const char *to, GError **er
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const MergeArgs *args = user_args;
     RpProgress progress = rp_progress_begin("merging parameters", 0);
     const RpMergeOptions options = {.max_shard_bytes = RP_CLI_SHARD_BYTES,
                                     .progress = rp_progress_counted,
                                     .user_data = &progress};
     g_auto(Merging) merging = {0};
 
-    if (!open_all(&merging, words[0], words[1], args->any_base, error) ||
+    if (!open_all(&merging, words[0], words[1], args->run.lora.any_base, error) ||
         !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
@@ -163,11 +156,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"output", 'o', RP_FILE(MergeArgs, output), "where to put the model; made if it is missing",
-     "DIR"},
-    {"force", 0, RP_FLAG(MergeArgs, force), "replace a model that is there", NULL},
-    {"any-base", 0, RP_FLAG(MergeArgs, any_base), RP_CLI_ANY_BASE, NULL},
+static const RpUse uses[] = {
+    {"output force any-base"},
     {0},
 };
 
@@ -178,7 +168,6 @@ const RpCommand rp_command_merge = {
     .help = "Makes one model of a base and the adapters that were trained on it, tensor by\n"
             "tensor: as Hugging Face transformers loads it.\n\n"
             "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
-    .options = options,
-    .args_size = sizeof(MergeArgs),
+    .uses = uses,
     .run = run,
 };

@@ -49,7 +49,7 @@ add_model(RpReport *report, const RpModel *model)
 }
 
 static gboolean
-run(gpointer args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     guint n;
     const RpModel *models = rp_model_list(&n);

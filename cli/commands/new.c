@@ -18,19 +18,6 @@
 #define ANY_GPU "rtx4090"  /* whose times are taken where the catalogue has not the card */
 #define HOST_SHARE 0.9     /* of the available memory: something is left to others */
 
-typedef struct {
-    char *model;
-    char *data;
-    char *output;
-    gboolean lora;
-    gboolean force;
-    int sequence;
-    int gpus;
-    int lora_rank;
-    char *base;
-    char *box;
-} NewArgs;
-
 /* Devices of this machine, in words of `roundpipe plan`. */
 typedef struct {
     guint gpus; /* 0: processor threads */
@@ -105,7 +92,7 @@ look_at_gpus(guint gpus, Machine *machine, GError **error)
 }
 
 static gboolean
-look(const NewArgs *args, Machine *machine, GError **error)
+look(const RpArgs *args, Machine *machine, GError **error)
 {
     const guint gpus = rp_cuda_device_count();
     const guint64 memory = rp_available_memory();
@@ -113,11 +100,11 @@ look(const NewArgs *args, Machine *machine, GError **error)
     if (memory > 0)
         machine->host_memory =
             g_strdup_printf("%" G_GUINT64_FORMAT "B", (guint64)(HOST_SHARE * (double)memory));
-    if ((guint)args->gpus > gpus)
-        return rp_cli_refuse(error, "--gpus: expected at most %u, as this machine has, found %d",
-                             gpus, args->gpus);
+    if (args->run.plan.gpus > gpus)
+        return rp_cli_refuse(error, "--gpus: expected at most %u, as this machine has, found %u",
+                             gpus, args->run.plan.gpus);
     if (gpus > 0)
-        return look_at_gpus((guint)args->gpus, machine, error);
+        return look_at_gpus(args->run.plan.gpus, machine, error);
     machine->name = g_strdup("processor threads");
     machine->gpu = ANY_GPU;
     machine->gpu_memory = g_strdup("1TiB"); /* threads' memory is the host's */
@@ -180,7 +167,7 @@ count(const RpDataset *dataset, Data *data, GError **error)
 }
 
 static gboolean
-open_data(const NewArgs *args, Data *data, GError **error)
+open_data(const RpArgs *args, Data *data, GError **error)
 {
     g_autofree char *directory = rp_run_model_directory(args->model);
     RpProgress progress = rp_progress_begin("reading data", 0);
@@ -191,7 +178,7 @@ open_data(const NewArgs *args, Data *data, GError **error)
     if (!rp_run_model_load(args->model, &config, error))
         return FALSE;
     const RpSamplesAsk ask = {.key = "--data",
-                              .data = args->data,
+                              .data = args->run.data,
                               .model = directory,
                               .config = &config,
                               .sequence_tokens = config.max_positions,
@@ -214,11 +201,11 @@ open_data(const NewArgs *args, Data *data, GError **error)
 /* Data that cannot be read is train's to refuse: the run file is written without its lengths. Ids
  * without borders have none. */
 static void
-read_data(const NewArgs *args, Data *data)
+read_data(const RpArgs *args, Data *data)
 {
     g_autoptr(GError) problem = NULL;
 
-    if (g_str_has_suffix(args->data, ".bin") || open_data(args, data, &problem))
+    if (g_str_has_suffix(args->run.data, ".bin") || open_data(args, data, &problem))
         return;
     data->problem = g_strdup(problem->message);
 }
@@ -260,7 +247,8 @@ most_batch(const Data *data, int sequence, guint gpus)
 
 /* The question of a try and its answer. */
 typedef struct {
-    RpPlanArgs words;
+    RpArgs words;
+    const char *model;
     RpPlanQuestion question;
     RpAdvice *advice;
 } Try;
@@ -278,10 +266,10 @@ static gboolean
 ask(Try *tried, const char *base, const char *optimizer, int sequence, GError **error)
 {
     try_clear(tried);
-    tried->words.base = (char *)base;
-    tried->words.optimizer = (char *)optimizer;
-    tried->words.sequence = sequence;
-    if (!rp_plan_question_read(&tried->words, &tried->question, error))
+    rp_args_set(&tried->words, "base", base);
+    rp_args_set(&tried->words, "optimizer", optimizer);
+    tried->words.box.sequence = sequence;
+    if (!rp_plan_question_read(&tried->words, tried->model, &tried->question, error))
         return FALSE;
     tried->advice =
         rp_advise(&tried->question.query,
@@ -291,20 +279,22 @@ ask(Try *tried, const char *base, const char *optimizer, int sequence, GError **
 
 /* The first that fits: less memory for the base, then for the optimizer, then shorter sequences. */
 static gboolean
-find_fitting(const NewArgs *args, const Data *data, Try *tried, GError **error)
+find_fitting(const RpArgs *args, const Data *data, Try *tried, GError **error)
 {
+    const char *base = rp_run_spec_given(&args->run, "base");
     const struct {
         const char *base, *optimizer;
-    } variants[] = {{args->base, NULL}, {"fp8", NULL}, {"nf4", NULL}, {args->base, "lean"}};
-    const gboolean adapts = tried->words.lora_rank > 0;
-    int sequence = args->sequence != 0 ? args->sequence : data->sequence;
+    } variants[] = {{base, NULL}, {"fp8", NULL}, {"nf4", NULL}, {base, "lean"}};
+    const gboolean adapts = tried->words.run.lora.rank > 0;
+    const int given = args->box.sequence;
+    int sequence = given != 0 ? given : data->sequence;
 
     for (;; sequence /= 2) {
-        tried->words.batch = most_batch(data, sequence, (guint)tried->words.gpus);
+        tried->words.batch = most_batch(data, sequence, tried->words.run.plan.gpus);
         for (guint i = 0; i < G_N_ELEMENTS(variants); i++) {
             const gboolean packs = i == 1 || i == 2;
 
-            if (packs ? !adapts || args->base != NULL : i == 3 && adapts)
+            if (packs ? !adapts || base != NULL : i == 3 && adapts)
                 continue;
             if (!ask(tried, variants[i].base, variants[i].optimizer, sequence, error))
                 return FALSE;
@@ -313,9 +303,9 @@ find_fitting(const NewArgs *args, const Data *data, Try *tried, GError **error)
             if (packs && rp_plan_network_base(tried->question.network) == NULL)
                 break;
         }
-        if (args->sequence == 0 && sequence == 0)
+        if (given == 0 && sequence == 0)
             sequence = (int)tried->question.query.tokens_per_sequence;
-        if (args->sequence != 0 || sequence / 2 < LEAST_SEQUENCE)
+        if (given != 0 || sequence / 2 < LEAST_SEQUENCE)
             break;
     }
     return rp_cli_refuse(error,
@@ -328,26 +318,26 @@ find_fitting(const NewArgs *args, const Data *data, Try *tried, GError **error)
 /* ---- together ---- */
 
 static gboolean
-check(const NewArgs *args, const char *path, GError **error)
+check(const RpArgs *args, const char *path, GError **error)
 {
     const RpCliFile files[] = {
-        {"--data", args->data, RP_CLI_READ},
+        {"--data", args->run.data, RP_CLI_READ},
         {"RUN.yaml", path, RP_CLI_WRITTEN},
     };
 
-    if (args->model == NULL || args->data == NULL)
+    if (args->model == NULL || args->run.data == NULL)
         return rp_cli_refuse(error, "%s: expected a %s, found nothing; see --help",
                              args->model == NULL ? "--model" : "--data",
                              args->model == NULL ? "directory" : "file");
-    if ((args->base != NULL || args->lora_rank != 0) && !args->lora)
+    if ((rp_args_has(args, "base") || args->run.lora.rank != 0) && !args->lora)
         return rp_cli_refuse(error, "%s: expected --lora beside it",
-                             args->base != NULL ? "--base" : "--lora-rank");
+                             rp_args_has(args, "base") ? "--base" : "--lora-rank");
     if (!args->force && g_file_test(path, G_FILE_TEST_EXISTS))
         return rp_cli_refuse(error, "%s: expected no such file, found one; --force replaces it",
                              path);
-    if (!g_file_test(args->data, G_FILE_TEST_EXISTS)) {
+    if (!g_file_test(args->run.data, G_FILE_TEST_EXISTS)) {
         g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "--data: %s: no such file",
-                    args->data);
+                    args->run.data);
         return FALSE;
     }
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
@@ -406,9 +396,8 @@ report_run(RpReport *report, const char *path, const Machine *machine, const Try
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    NewArgs *args = user_args;
     const char *path = words[0];
     g_auto(Machine) machine = {0};
     g_auto(Try) tried = {0};
@@ -417,24 +406,26 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
 
     if (!check(args, path, error) || !look(args, &machine, error))
         return FALSE;
-    tried.words = (RpPlanArgs){
-        .path = args->model,
+    tried.model = args->model;
+    tried.words = (RpArgs){
         .box.gpu = (char *)machine.gpu,
-        .box.file = args->box,
-        .gpus = (int)machine.gpus,
+        .box.file = args->box.file,
         .gpu_memory = machine.gpu_memory,
         .host_memory = machine.host_memory,
         .schedules = (char *)"roundpipe",
-        .devices = (char *)(machine.gpus > 0 ? "cuda" : "host"),
-        .lora_rank = args->lora ? (args->lora_rank > 0 ? args->lora_rank : LORA_RANK) : 0,
     };
+    rp_run_spec_init(&tried.words.run);
+    rp_args_set(&tried.words, "devices", machine.gpus > 0 ? "cuda" : "host");
+    tried.words.run.plan.gpus = machine.gpus;
+    if (args->lora)
+        tried.words.run.lora.rank = args->run.lora.rank > 0 ? args->run.lora.rank : LORA_RANK;
     read_data(args, &data);
     if (!find_fitting(args, &data, &tried, error))
         return FALSE;
     const gsize stem = strlen(path) - (g_str_has_suffix(path, ".yaml") ? strlen(".yaml") : 0);
     output = g_strdup_printf("%.*s-output", (int)stem, path);
     const RpPlanRunWords run_words = {.model = args->model,
-                                      .data = args->data,
+                                      .data = args->run.data,
                                       .output = args->output != NULL ? args->output : output,
                                       .devices = machine.devices};
 
@@ -446,26 +437,23 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"model", 0, RP_FILE(NewArgs, model), "directory of the model: its config.json will do", "DIR"},
-    {"data", 0, RP_FILE(NewArgs, data), "samples", "FILE"},
-    {"lora", 0, RP_FLAG(NewArgs, lora), "train adapters beside the frozen model", NULL},
-    {"output", 'o', RP_FILE(NewArgs, output),
-     "directory of the run's results (default: RUN-output)", "DIR"},
-    {"sequence", 0, RP_COUNT(NewArgs, sequence),
-     "tokens of a sequence (default: 95 % of the samples fit, if the memory does)", "TOKENS"},
-    {"gpus", 'n', RP_COUNT(NewArgs, gpus), "number of GPUs (default: all)", "N"},
-    {"force", 0, RP_FLAG(NewArgs, force), "replace a run file that is there", NULL},
+static const RpUse uses[] = {
+    {"model", "directory of the model: its config.json will do", "DIR"},
+    {"data", "samples", "FILE"},
+    {"lora"},
+    {"output", "directory of the run's results (default: RUN-output)"},
+    {"sequence", "tokens of a sequence (default: 95 % of the samples fit, if the memory does)",
+     "TOKENS"},
+    {"gpus", "number of GPUs (default: all)"},
+    {"force", "replace a run file that is there"},
     RP_FOR_EXPERTS,
-    {"lora-rank", 0, RP_COUNT(NewArgs, lora_rank), "with --lora: rank of adapters (default: 16)",
-     "R"},
-    {"base", 0, RP_WORD(NewArgs, base),
+    {"lora-rank", "with --lora: rank of adapters (default: 16)", "R"},
+    {"base",
      "with --lora: frozen weights in bf16, fp8, nf4 or mxfp4 (default: the first that fits)",
      "FORMAT"},
-    {"box", 0, RP_FILE(NewArgs, box),
+    {"box",
      "links, host memory and optimizer of this machine, as `roundpipe doctor --box FILE` measured "
-     "them",
-     "FILE.json"},
+     "them"},
     {0},
 };
 
@@ -477,7 +465,6 @@ const RpCommand rp_command_new = {
             "and\nmicro-batches, as `roundpipe plan` recommends them, each with a comment.\n\n"
             "Example:\n  roundpipe new run.yaml --model Qwen3-8B --data chats.jsonl --lora\n"
             "  roundpipe train run.yaml",
-    .options = options,
-    .args_size = sizeof(NewArgs),
+    .uses = uses,
     .run = run,
 };

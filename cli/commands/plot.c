@@ -10,12 +10,6 @@
 #define MAX_RUNS 16
 
 typedef struct {
-    char *output;
-    gboolean logarithmic;
-    RpPictureArgs drawn;
-} PlotArgs;
-
-typedef struct {
     char *title;
     GArray *points; /* RpRunPoint */
     RpTrainLine last;
@@ -105,9 +99,8 @@ draw(const GArray *runs, const char *path, gboolean logarithmic, const RpFigureS
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const PlotArgs *args = user_args;
     const char *output = args->output != NULL ? args->output : "runs.png";
     const RpCliFile files[] = {{"--output", output, RP_CLI_DRAWN}};
     g_autoptr(GArray) runs = g_array_new(FALSE, TRUE, sizeof(Run));
@@ -117,7 +110,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     if (g_strv_length(words) > MAX_RUNS)
         return rp_cli_refuse(error, "RUN: expected at most %u of them, found %u", MAX_RUNS,
                              g_strv_length(words));
-    if (!rp_cli_picture_style(&args->drawn, TRUE, &style, error) ||
+    if (!rp_cli_picture_style(args, TRUE, &style, error) ||
         !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     for (char **word = words; *word != NULL; word++) {
@@ -134,12 +127,9 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"output", 'o', RP_FILE(PlotArgs, output),
-     "the picture, .png, .svg, .pdf or .tex (default: runs.png)", "FILE"},
-    {"log", 0, RP_FLAG(PlotArgs, logarithmic),
-     "losses and the norm of the gradient on logarithmic axes", NULL},
-    RP_PICTURE_OPTIONS(PlotArgs, drawn),
+static const RpUse uses[] = {
+    {"output", "the picture, .png, .svg, .pdf or .tex (default: runs.png)", "FILE"},
+    {"log " RP_USE_PICTURE},
     {0},
 };
 
@@ -151,7 +141,6 @@ const RpCommand rp_command_plot = {
         "Draws loss, validation loss, learning rate, gradient norm, tokens/s and bubble ratio\n"
         "of runs: output directories of roundpipe train, or their metrics.jsonl. Needs gnuplot.\n\n"
         "Example:\n  roundpipe plot runs/first runs/second -o runs.png",
-    .options = options,
-    .args_size = sizeof(PlotArgs),
+    .uses = uses,
     .run = run,
 };

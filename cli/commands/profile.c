@@ -15,31 +15,11 @@
 #include "exec/safetensors/safetensors.h"
 #include "run/matmul.h"
 #include "run/model.h"
-#include "run/run.h"
+#include "run/spec.h"
 
 #define MAX_SECONDS 3600
 #define MAX_ORIGIN 4096     /* bytes */
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
-
-typedef struct {
-    char *devices;
-    char *device_split;
-    char *output;
-    char *dtype;
-    char *accumulate;
-    char *matmul;
-    char *attention;
-    int sequence_length;
-    int micro_batch_size;
-    int head_chunk;
-    int lora_rank;
-    char *lora_targets;
-    char *base;
-    int optimizer_threads;
-    double seconds;
-    char *routing;
-    gboolean servers; /* the network between them, and nothing else */
-} ProfileArgs;
 
 /* The model and device to measure. */
 typedef struct {
@@ -88,15 +68,15 @@ read_config(const char *word, RpModel *config, GError **error)
 
 /* A directory may hold the shapes alone. */
 static gboolean
-bind_weights(const ProfileArgs *args, Subject *subject, GError **error)
+bind_weights(const RpArgs *args, Subject *subject, GError **error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
 
-    const guint lora_rank = (guint)args->lora_rank;
-    g_auto(GStrv) targets = rp_lora_read_targets(args->lora_targets);
+    const guint lora_rank = (guint)args->run.lora.rank;
+    g_auto(GStrv) targets = rp_lora_read_targets(args->run.lora.targets);
     const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA, .targets = targets};
 
-    if (lora_rank == 0 && args->lora_targets != NULL)
+    if (lora_rank == 0 && args->run.lora.targets != NULL)
         return rp_cli_refuse(error, "--lora-targets: expected --lora-rank beside it");
     if (!rp_cli_check_lora(&subject->config, lora_rank, targets, error))
         return FALSE;
@@ -119,13 +99,11 @@ bind_weights(const ProfileArgs *args, Subject *subject, GError **error)
 
 /* A base that is yet to be packed has random weights: times do not depend on them. */
 static gboolean
-open_weights(const ProfileArgs *args, Subject *subject, GError **error)
+open_weights(const RpArgs *args, Subject *subject, GError **error)
 {
-    int base = RP_RUN_BASE_OF_THE_FILE;
+    const int base = args->run.base_choice;
 
-    if (!rp_cli_choose("base", "base", args->base, &base, error))
-        return FALSE;
-    if (base >= RP_RUN_BASE_PACKED && args->lora_rank == 0)
+    if (base >= RP_RUN_BASE_PACKED && args->run.lora.rank == 0)
         return rp_cli_refuse(error, "--base: expected --lora-rank beside it: a packed base is "
                                     "frozen");
     if (!bind_weights(args, subject, error))
@@ -141,51 +119,35 @@ open_weights(const ProfileArgs *args, Subject *subject, GError **error)
     return TRUE;
 }
 
-static gboolean
-read_dtype(const ProfileArgs *args, Subject *subject, GError **error)
+static void
+read_dtype(const RpArgs *args, Subject *subject)
 {
-    int choice = RP_DTYPE_BF16 + 1;
+    const RpDtype stored = subject->stored;
 
-    if (args->dtype == NULL) {
-        RpDtype dtype = subject->stored;
-
-        /* nobody trains in fp32 on a GPU unless they say so */
-        if (dtype == RP_DTYPE_FP32 && !subject->ops->host_memory)
-            dtype = RP_DTYPE_BF16;
-        subject->network.dtype = dtype;
-        return TRUE;
-    }
-    if (!rp_cli_choose("dtype", "dtype", args->dtype, &choice, error))
-        return FALSE;
-    subject->network.dtype = (RpDtype)(choice - 1);
-    return TRUE;
+    /* nobody trains in fp32 on a GPU unless they say so */
+    subject->network.dtype = args->run.dtype_choice > 0 ? (RpDtype)(args->run.dtype_choice - 1)
+                             : stored == RP_DTYPE_FP32 && !subject->ops->host_memory ? RP_DTYPE_BF16
+                                                                                     : stored;
 }
 
 /* Sequences and tokens are known. */
 static gboolean
-read_matmul(const ProfileArgs *args, Subject *subject, GError **error)
+read_matmul(const RpArgs *args, Subject *subject, GError **error)
 {
     g_autoptr(GError) problem = NULL;
-    int half_sums = 0, matmul = 0;
 
-    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error) ||
-        !rp_cli_choose("matmul", "matmul", args->matmul, &matmul, error))
-        return FALSE;
-    return rp_run_take_matmul(&(RpRunMatmul){.choice = matmul, .half_sums = half_sums}, "--",
-                              subject->weights, subject->ops->kernels(), subject->devices,
-                              &subject->network, &problem) ||
+    return rp_run_take_matmul(&args->run, "--", subject->weights, subject->ops->kernels(),
+                              subject->devices, &subject->network, &problem) ||
            rp_cli_refuse(error, "%s", problem->message);
 }
 
 /* The attention's kernels. "auto" is measured later. */
 static gboolean
-read_attention(const ProfileArgs *args, Subject *subject, GError **error)
+read_attention(const RpArgs *args, Subject *subject, GError **error)
 {
     RpNetworkOptions *network = &subject->network;
-    int attention = 0;
+    const int attention = args->run.attention_choice;
 
-    if (!rp_cli_choose("attention", "attention", args->attention, &attention, error))
-        return FALSE;
     subject->attention_auto = attention == 0;
     if (subject->attention_auto)
         return TRUE;
@@ -194,7 +156,7 @@ read_attention(const ProfileArgs *args, Subject *subject, GError **error)
         return TRUE;
     return rp_cli_refuse(
         error, "--attention: expected builtin or auto, found %s, which %s devices do not have",
-        args->attention, subject->ops->name);
+        rp_attention_name(network->attention), subject->ops->name);
 }
 
 /* Tokens of a micro-batch from the first samples of a file; short ones are said again. */
@@ -249,12 +211,12 @@ read_routing(const char *word, Subject *subject, GError **error)
 }
 
 static gboolean
-read_args(const ProfileArgs *args, GError **error)
+read_args(const RpArgs *args, GError **error)
 {
-    if (args->devices == NULL || args->output == NULL)
+    if (args->run.devices == NULL || args->output == NULL)
         return rp_cli_refuse(error, "%s: expected %s, found nothing",
-                             args->devices == NULL ? "--devices" : "--output",
-                             args->devices == NULL ? "host:N or cuda:N" : "a file");
+                             args->run.devices == NULL ? "--devices" : "--output",
+                             args->run.devices == NULL ? "host:N or cuda:N" : "a file");
     if (!(args->seconds > 0 && args->seconds <= MAX_SECONDS))
         return rp_cli_refuse(error, "--seconds: expected more than 0 and at most %d, found %g",
                              MAX_SECONDS, args->seconds);
@@ -263,7 +225,7 @@ read_args(const ProfileArgs *args, GError **error)
 
 /* The timing file is none of the files that the model is read from. */
 static gboolean
-check_output(const ProfileArgs *args, const char *word, GError **error)
+check_output(const RpArgs *args, const char *word, GError **error)
 {
     g_autoptr(GDir) directory = g_dir_open(word, 0, NULL);
     const char *name;
@@ -287,30 +249,30 @@ check_output(const ProfileArgs *args, const char *word, GError **error)
 }
 
 static gboolean
-open_subject(const ProfileArgs *args, Subject *subject, GError **error)
+open_subject(const RpArgs *args, Subject *subject, GError **error)
 {
     RpNetworkOptions *network = &subject->network;
 
     if (!read_args(args, error) || !check_output(args, subject->word, error))
         return FALSE;
-    if (!rp_run_parse_devices(args->devices, args->device_split, &subject->ops, &subject->devices,
-                              error)) {
+    if (!rp_run_parse_devices(args->run.devices, args->run.device_split, &subject->ops,
+                              &subject->devices, error)) {
         g_prefix_error(error, "--devices: ");
         return FALSE;
     }
-    subject->optimizer_threads = args->optimizer_threads > 0
-                                     ? (guint)args->optimizer_threads
+    subject->optimizer_threads = args->run.optimizer.threads > 0
+                                     ? (guint)args->run.optimizer.threads
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);
     if (!read_config(subject->word, &subject->config, error) ||
-        !open_weights(args, subject, error) || !read_dtype(args, subject, error) ||
-        !read_attention(args, subject, error))
+        !open_weights(args, subject, error) || !read_attention(args, subject, error))
         return FALSE;
+    read_dtype(args, subject);
     rp_weights_store_base(subject->weights, network->dtype);
-    network->sequences = (guint)args->micro_batch_size;
-    network->tokens = args->sequence_length > 0
-                          ? (guint)args->sequence_length
+    network->sequences = (guint)args->run.micro_batch_size;
+    network->tokens = args->run.sequence_length > 0
+                          ? (guint)args->run.sequence_length
                           : MIN(DEFAULT_TOKENS, subject->config.max_positions);
-    network->head_chunk = (guint)args->head_chunk;
+    network->head_chunk = (guint)args->run.head_chunk;
     if ((guint64)network->sequences * network->tokens > G_MAXINT32)
         return rp_cli_refuse(
             error,
@@ -322,24 +284,23 @@ open_subject(const ProfileArgs *args, Subject *subject, GError **error)
 
 /* Names the model, and the command that makes the file again. */
 static void
-describe(const ProfileArgs *args, const Subject *subject, RpProfile *profile)
+describe(const RpArgs *args, const Subject *subject, RpProfile *profile)
 {
     const RpNetworkOptions *network = &subject->network;
     g_autoptr(GString) more = g_string_new(NULL);
 
-    g_autofree char *rank = args->lora_rank > 0 ? g_strdup_printf("%d", args->lora_rank) : NULL;
-    const char *const others[][2] = {
-        {"device-split", args->device_split},
-        {"lora-rank", rank},
-        {"lora-targets", args->lora_targets},
-        {"base", args->base},
-        {"matmul", args->matmul},
-        {"routing", args->routing},
-    };
+    static const char *const others[] = {"device_split", "lora.rank", "lora.targets", "base",
+                                         "matmul"};
 
-    for (guint i = 0; i < G_N_ELEMENTS(others); i++)
-        if (others[i][1] != NULL)
-            g_string_append_printf(more, " --%s %s", others[i][0], others[i][1]);
+    for (guint i = 0; i < G_N_ELEMENTS(others); i++) {
+        const char *given = rp_run_spec_given(&args->run, others[i]);
+
+        if (given != NULL)
+            g_string_append_printf(more, " %s %s", rp_setting_option(rp_setting_find(others[i])),
+                                   given);
+    }
+    if (args->routing != NULL)
+        g_string_append_printf(more, " --routing %s", args->routing);
     g_autofree char *command = g_strdup_printf(
         "roundpipe profile --devices %s:%u %s --sequence-length %u --micro-batch-size %u "
         "--dtype %s --accumulate %s --attention %s --head-chunk %u --optimizer-threads %u "
@@ -375,7 +336,7 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
 /* ---- the report ---- */
 
 static void
-report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject,
+report_profile(RpReport *report, const RpArgs *args, const Subject *subject,
                const RpProfile *profile)
 {
     const char *weights = subject->checkpoint != NULL ? "given" : "random";
@@ -395,7 +356,7 @@ report_profile(RpReport *report, const ProfileArgs *args, const Subject *subject
 }
 
 static gboolean
-profile_model(const ProfileArgs *args, const char *word, RpReport *report, GError **error)
+profile_model(const RpArgs *args, const char *word, RpReport *report, GError **error)
 {
     g_auto(Subject) subject = {.word = word};
     RpProgress progress;
@@ -431,62 +392,37 @@ profile_model(const ProfileArgs *args, const char *word, RpReport *report, GErro
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const ProfileArgs *args = user_args;
-
-    if (args->servers)
-        return rp_train_profile_servers(words[0], args->devices, args->output, report, error);
+    if (args->measure_servers)
+        return rp_train_profile_servers(words[0], args->run.devices, args->output, report, error);
     return words[0] != NULL
                ? profile_model(args, words[0], report, error)
                : rp_cli_refuse(error, "something is missing: expected MODEL_DIR; see --help");
 }
 
-static const GOptionEntry options[] = {
-    {"devices", 0, RP_WORD(ProfileArgs, devices),
+static const RpUse uses[] = {
+    {"devices",
      "whose times to measure: host:N, N devices on processor threads; cuda:N, N GPUs; cuda, all",
      "WHERE:N"},
-    {"device-split", 0, RP_WORD(ProfileArgs, device_split),
-     "parts of GPUs, all at work: equal, or multiprocessors of each, as 4*24", "LIST"},
-    {"output", 'o', RP_FILE(ProfileArgs, output), "timing file to write", "FILE.json"},
-    {"servers", 0, RP_FLAG(ProfileArgs, servers),
-     "started as several by mpirun or srun: measure the network between them, for --network", NULL},
-    {"sequence-length", 0, RP_COUNT(ProfileArgs, sequence_length),
+    {"device-split"},
+    {"output", "timing file to write", "FILE.json"},
+    {"servers:measure"},
+    {"sequence-length",
      "tokens of a sequence (default: 2048, or as many as the model has positions)", "N"},
-    {"micro-batch-size", 0, RP_COUNT(ProfileArgs, micro_batch_size),
-     "sequences of a micro-batch (default: 1)", "N"},
-    {"dtype", 0, RP_WORD(ProfileArgs, dtype),
+    {"micro-batch-size", "sequences of a micro-batch (default: 1)", "N"},
+    {"dtype",
      "bf16, fp16 or fp32 (default: the weights', the config's, else bf16; on GPUs never fp32)",
      "TYPE"},
-    {"accumulate", 0, RP_WORD(ProfileArgs, accumulate),
-     "what matmuls add up in: fp32, or fp16 with fp16 (default: fp32)", "TYPE"},
-    {"matmul", 0, RP_WORD(ProfileArgs, matmul),
-     "what matmuls of blocks read: fp8 (fp8-head: the head's, too), or numbers of dtype (default)",
-     "TYPE"},
-    {"attention", 0, RP_WORD(ProfileArgs, attention),
-     "whose: builtin, cudnn, or auto, the fastest (default: auto)", "NAME"},
-    {"head-chunk", 0, RP_COUNT(ProfileArgs, head_chunk),
-     "tokens whose logits exist at once (default: 1024 to 16384, by memory)", "N"},
-    {"lora-rank", 0, RP_COUNT(ProfileArgs, lora_rank),
-     "times of frozen layers with adapters of rank R", "R"},
-    {"lora-targets", 0, RP_WORD(ProfileArgs, lora_targets),
-     "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
-    {"base", 0, RP_WORD(ProfileArgs, base),
-     "with --lora-rank: the frozen model in nf4, nf4-single, mxfp4 or fp8 (default: as the file)",
-     "FORMAT"},
-    {"optimizer-threads", 0, RP_COUNT(ProfileArgs, optimizer_threads),
-     "threads of the optimizer (default: 1; with GPUs as many as processors)", "N"},
-    {"routing", 0, RP_WORD(ProfileArgs, routing),
-     "experts: balanced; the fullest gets SKEW times the mean; or as the model's first router has "
-     "a "
-     "data file's tokens (default: as a router takes random states)",
-     "SKEW|FILE"},
-    {"seconds", 0, RP_NUMBER(ProfileArgs, seconds),
-     "spend S seconds on each kind of layer and direction (default: 0.5)", "S"},
+    {"accumulate matmul attention head-chunk lora-rank lora-targets base"},
+    {"optimizer-threads", "threads of the optimizer (default: 1; with GPUs as many as processors)",
+     "N"},
+    {"routing"},
+    {"seconds", "spend S seconds on each kind of layer and direction (default: 0.5)"},
     {0},
 };
 
-static const ProfileArgs defaults = {.micro_batch_size = 1, .seconds = 0.5};
+static const RpArgs defaults = {.run.micro_batch_size = 1, .seconds = 0.5};
 
 const RpCommand rp_command_profile = {
     .name = "profile",
@@ -498,8 +434,7 @@ const RpCommand rp_command_profile = {
             "  roundpipe profile --devices host:2 qwen3-0.6b --sequence-length 128 \\\n"
             "    -o qwen3-0.6b.json\n"
             "  mpirun -n 4 --hostfile hosts roundpipe profile --servers -o network.json",
-    .options = options,
-    .args_size = sizeof(ProfileArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

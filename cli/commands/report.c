@@ -8,11 +8,6 @@
 
 #define DEFAULT_OUTPUT "report.html"
 
-typedef struct {
-    char *output;
-    char *iterations;
-} ReportArgs;
-
 static const RpTrace *
 shown_trace(const RpCliPage *sources, guint i)
 {
@@ -49,7 +44,7 @@ add_traces(const RpCliPage *sources, RpPage *page)
 }
 
 static char *
-make_page(const RpCliPage *sources, char *const *words, const ReportArgs *args, const char *output)
+make_page(const RpCliPage *sources, char *const *words, const RpArgs *args, const char *output)
 {
     g_autofree char *whole =
         g_canonicalize_filename(sources->run_word != NULL ? sources->run_word : words[0], NULL);
@@ -62,7 +57,7 @@ make_page(const RpCliPage *sources, char *const *words, const ReportArgs *args, 
     if (sources->n > 0)
         add_traces(sources, page);
     rp_cli_page_add_plan(sources, page);
-    rp_cli_page_add_commands(sources, words, args->iterations, output, page);
+    rp_cli_page_add_commands(sources, words, args->range, output, page);
     return rp_page_finish(page);
 }
 
@@ -86,15 +81,14 @@ check_files(char *const *words, const char *output, GError **error)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const ReportArgs *args = user_args;
     const char *output = args->output != NULL ? args->output : DEFAULT_OUTPUT;
     g_auto(RpCliPage) sources = {0};
     guint64 tasks = 0;
 
     if (!check_files(words, output, error) ||
-        !rp_cli_page_read(&sources, words, args->iterations, error))
+        !rp_cli_page_read(&sources, words, args->range, error))
         return FALSE;
     g_autofree char *html = make_page(&sources, words, args, output);
 
@@ -108,13 +102,11 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"output", 'o', RP_FILE(ReportArgs, output), "the page (default: " DEFAULT_OUTPUT ")",
-     "FILE.html"},
-    {"iterations", 0, RP_WORD(ReportArgs, iterations),
+static const RpUse uses[] = {
+    {"output", "the page (default: " DEFAULT_OUTPUT ")", "FILE.html"},
+    {"iterations:range",
      "show iterations A to B - 1 (default: the steady state of a run that is only planned, else "
-     "all)",
-     "A:B"},
+     "all)"},
     {0},
 };
 
@@ -129,7 +121,6 @@ const RpCommand rp_command_report = {
         "Example:\n"
         "  roundpipe report runs/first -o first.html\n"
         "  roundpipe report predicted.json measured.json",
-    .options = options,
-    .args_size = sizeof(ReportArgs),
+    .uses = uses,
     .run = run,
 };

@@ -10,15 +10,6 @@
 #define STANDARD_INPUT "/dev/stdin"
 #define MAX_FILE_BYTES G_MAXINT32
 
-typedef struct {
-    gboolean decode;
-    gboolean lines;
-    gboolean text;
-    gboolean count;
-    gboolean no_special;
-    gboolean no_template;
-} TokenizeArgs;
-
 /* The ids of a file, or of one line of it. */
 typedef struct {
     const char *text; /* of the first byte */
@@ -27,7 +18,7 @@ typedef struct {
 } Part;
 
 typedef struct {
-    const TokenizeArgs *args;
+    const RpArgs *args;
     RpTokenizer *tokenizer;
     char *text;
     GArray *parts;
@@ -55,7 +46,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Tokens, tokens_clear)
 static gboolean
 encode_part(Tokens *tokens, const char *name, gsize start, gsize length, GError **error)
 {
-    const TokenizeArgs *args = tokens->args;
+    const RpArgs *args = tokens->args;
     const Part part = {tokens->text + start, g_array_new(FALSE, FALSE, sizeof(guint32)),
                        g_array_new(FALSE, FALSE, sizeof(RpTokenSpan))};
     const RpEncodeFlags flags =
@@ -134,7 +125,7 @@ write_ids(GOutputStream *stream, gpointer data, GError **error)
 static void
 report_parts(RpReport *report, const Tokens *tokens)
 {
-    const TokenizeArgs *args = tokens->args;
+    const RpArgs *args = tokens->args;
 
     rp_report_count(report, "vocabulary", rp_tokenizer_size(tokens->tokenizer), NULL);
     rp_report_count(report, "tokens", (gint64)tokens->n_tokens, NULL);
@@ -170,7 +161,7 @@ report_parts(RpReport *report, const Tokens *tokens)
 
 /* The texts of a file of ids, or of each line of it. */
 typedef struct {
-    const TokenizeArgs *args;
+    const RpArgs *args;
     RpTokenizer *tokenizer;
     GArray *ids;
     GPtrArray *texts; /* GString */
@@ -287,7 +278,7 @@ write_texts(GOutputStream *stream, gpointer data, GError **error)
 }
 
 static gboolean
-decode(const TokenizeArgs *args, char **words, RpReport *report, GError **error)
+decode(const RpArgs *args, char **words, RpReport *report, GError **error)
 {
     g_auto(Texts) texts = {.args = args,
                            .ids = g_array_new(FALSE, FALSE, sizeof(guint32)),
@@ -309,9 +300,8 @@ decode(const TokenizeArgs *args, char **words, RpReport *report, GError **error)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const TokenizeArgs *args = user_args;
     g_auto(Tokens) tokens = {.args = args, .parts = g_array_new(FALSE, TRUE, sizeof(Part))};
 
     if (args->decode)
@@ -328,18 +318,8 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"decode", 0, RP_FLAG(TokenizeArgs, decode), "the other direction: the text of ids", NULL},
-    {"lines", 0, RP_FLAG(TokenizeArgs, lines), "each line is a text of its own, without its end",
-     NULL},
-    {"text", 0, RP_FLAG(TokenizeArgs, text),
-     "a line each token: id, first byte, byte behind it, as the file writes it", NULL},
-    {"count", 0, RP_FLAG(TokenizeArgs, count), "only how many tokens there are", NULL},
-    {"no-special", 0, RP_FLAG(TokenizeArgs, no_special),
-     "words of special tokens are text like any other; with --decode, leave special tokens out",
-     NULL},
-    {"no-template", 0, RP_FLAG(TokenizeArgs, no_template),
-     "without the tokens that the file puts around a text, such as bos", NULL},
+static const RpUse uses[] = {
+    {"decode lines text count no-special no-template"},
     {0},
 };
 
@@ -354,7 +334,6 @@ const RpCommand rp_command_tokenize = {
         "Bytes that are not UTF-8 print as U+FFFD.\n\n"
         "Examples:\n  echo -n 'Hello world' | roundpipe tokenize models/qwen3-1.7b\n"
         "  echo 9707 1879 | roundpipe tokenize --decode models/qwen3-1.7b",
-    .options = options,
-    .args_size = sizeof(TokenizeArgs),
+    .uses = uses,
     .run = run,
 };

@@ -17,20 +17,9 @@
 /* Between lines of progress in a file. */
 #define PROGRESS_SECONDS 30.0
 
-typedef struct {
-    char **sets;
-    char *resume; /* "" = the last checkpoint */
-    char *save_gradients;
-    char *trace;
-    char *picture;
-    gboolean dry_run;
-    gboolean keys;
-    double progress_s;
-} TrainArgs;
-
 /* How it is run, and what is made of it. */
 typedef struct {
-    const TrainArgs *args;
+    const RpArgs *args;
     const char *trace; /* measured, or %NULL; neither this nor --picture with --save-gradients */
     RpTrainHow how;
     RpTrainWords words;
@@ -40,7 +29,7 @@ typedef struct {
 static gboolean
 check_words(const Training *training, GError **error)
 {
-    const TrainArgs *args = training->args;
+    const RpArgs *args = training->args;
     const RpCliFile files[] = {
         {"--trace", training->trace, RP_CLI_WRITTEN},
         {"--save-gradients", args->save_gradients, RP_CLI_WRITTEN},
@@ -62,7 +51,7 @@ check_words(const Training *training, GError **error)
 
 /* A file that is written at the end (nullable) is none that is read or written anyway: said now. */
 static gboolean
-check_file(const Training *training, const char *option, const char *path, const RpRunFile *run,
+check_file(const Training *training, const char *option, const char *path, const RpRunSpec *run,
            GError **error)
 {
     return path == NULL || (rp_train_check_no_input(option, path, run, &training->how, error) &&
@@ -70,9 +59,9 @@ check_file(const Training *training, const char *option, const char *path, const
 }
 
 static gboolean
-check_files(const Training *training, const RpRunFile *run, GError **error)
+check_files(const Training *training, const RpRunSpec *run, GError **error)
 {
-    const TrainArgs *args = training->args;
+    const RpArgs *args = training->args;
 
     return check_words(training, error) &&
            check_file(training, "--trace", training->trace, run, error) &&
@@ -170,7 +159,7 @@ save_gradients(Training *training, GError **error)
 
 /* Output directory of the run that goes on; %NULL: none does. */
 static char *
-earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
+earlier_run(const RpRunSpec *run_file, const RpTrainHow *how)
 {
     if (!how->resume)
         return NULL;
@@ -183,7 +172,7 @@ earlier_run(const RpRunFile *run_file, const RpTrainHow *how)
 
 /* Server 0 does, for all. */
 static gboolean
-find_checkpoint(Training *training, const RpRunFile *run_file, GError **error)
+find_checkpoint(Training *training, const RpRunSpec *run_file, GError **error)
 {
     const gboolean dry = training->args->dry_run;
     RpTrainHow *how = &training->how;
@@ -198,9 +187,9 @@ find_checkpoint(Training *training, const RpRunFile *run_file, GError **error)
 }
 
 static gboolean
-run_as(Training *training, RpRunFile *run_file, GError **error)
+run_as(Training *training, RpRunSpec *run_file, GError **error)
 {
-    const TrainArgs *args = training->args;
+    const RpArgs *args = training->args;
     RpTrainHow *how = &training->how;
     g_auto(RpTrainJob) job = {0};
     g_auto(RpTrainOutcome) outcome = {0};
@@ -233,11 +222,11 @@ run_as(Training *training, RpRunFile *run_file, GError **error)
 }
 
 static gboolean
-train_file(const TrainArgs *args, const char *path, RpServers *servers, RpReport *report,
+train_file(const RpArgs *args, const char *path, RpServers *servers, RpReport *report,
            GError **error)
 {
     const gboolean first = rp_train_is_first(servers);
-    g_autoptr(RpRunFile) run_file = NULL;
+    g_autoptr(RpRunSpec) run_file = NULL;
     Training training = {
         .args = args,
         .words = {.report = report, .progress_s = args->progress_s, .tells_stop = TRUE},
@@ -277,7 +266,7 @@ train_file(const TrainArgs *args, const char *path, RpServers *servers, RpReport
 
 /* On all that were started together. */
 static gboolean
-train_on_servers(const TrainArgs *args, const char *path, RpReport *report, GError **error)
+train_on_servers(const RpArgs *args, const char *path, RpReport *report, GError **error)
 {
     RpServers *servers = NULL;
     gboolean done;
@@ -293,9 +282,8 @@ train_on_servers(const TrainArgs *args, const char *path, RpReport *report, GErr
 
 /* A run file is named, unless keys of any are asked for. */
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const TrainArgs *args = user_args;
 
     if (args->keys != (words[0] == NULL))
         return rp_cli_refuse(error, "%s",
@@ -307,27 +295,17 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"set", 0, 0, G_OPTION_ARG_STRING_ARRAY, RP_ARG(TrainArgs, sets),
-     "set a key of the run file, as optimizer.learning_rate=3e-4; any number of times",
-     "KEY=VALUE"},
-    {"keys", 0, RP_FLAG(TrainArgs, keys),
-     "list the keys of a run file, with their defaults, and stop", NULL},
-    {"resume", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_FILENAME, RP_ARG(TrainArgs, resume),
-     "go on from a checkpoint; --resume alone: from the last one of the output directory", "DIR"},
-    {"dry-run", 0, RP_FLAG(TrainArgs, dry_run), "stop when the plan is printed", NULL},
+static const RpUse uses[] = {
+    {"set keys resume dry-run"},
     RP_FOR_EXPERTS,
-    {"save-gradients", 0, RP_FILE(TrainArgs, save_gradients),
-     "write the first step's gradients instead of training", "FILE.safetensors"},
-    {"trace", 0, RP_FILE(TrainArgs, trace), NULL, "FILE.json"},
-    {"picture", 0, RP_FILE(TrainArgs, picture),
-     "draw the measured timeline: .png, .svg, .pdf or .tex (--dry-run: the predicted one)", "FILE"},
-    {"progress", 0, RP_NUMBER(TrainArgs, progress_s),
-     "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
+    {"save-gradients trace"},
+    {"picture",
+     "draw the measured timeline: .png, .svg, .pdf or .tex (--dry-run: the predicted one)"},
+    {"progress"},
     {0},
 };
 
-static const TrainArgs defaults = {.progress_s = PROGRESS_SECONDS};
+static const RpArgs defaults = {.progress_s = PROGRESS_SECONDS};
 
 const RpCommand rp_command_train = {
     .name = "train",
@@ -338,8 +316,7 @@ const RpCommand rp_command_train = {
             "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
             "  roundpipe train run.yaml --resume",
     .more_help = rp_train_report_keys,
-    .options = options,
-    .args_size = sizeof(TrainArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

@@ -22,20 +22,11 @@
 #define STAR(best) ((best) ? '*' : ' ')
 
 typedef struct {
-    RpScheduleArgs request;
-    char *schedules;
-    RpSystemsArgs systems;
-    char *profiles_dir;
-    char *csv;
-    RpCliNoise noise;
-} CompareArgs;
-
-typedef struct {
     const RpCliEntry *entry;
     const RpScheduleOps *schedule;
     gboolean async;
     RpRequest request;
-    const RpCliNoise *noise;
+    const RpArgs *noise;
     RpResult result;
     RpRequestDrawn drawn; /* draws = 0: not asked for, or the times have no distribution */
     char *problem;        /* why it cannot run; %NULL if it ran */
@@ -88,19 +79,19 @@ add_rows(const char *list, const RpCliEntry *entry, gboolean async, GArray *rows
 /* ---- running ---- */
 
 static gboolean
-run_row(const RpScheduleArgs *args, Row *row, GError **error)
+run_row(const RpArgs *args, Row *row, GError **error)
 {
-    RpScheduleArgs own = *args;
+    RpArgs own = *args;
     g_autoptr(RpPlan) plan = NULL;
 
     if (row->schedule->given == NULL) {
         own.schedule = (char *)row->schedule->name;
-        own.schedule_file = NULL;
+        own.run.schedule_file = NULL;
     }
-    own.ask.options.async = row->async;
+    own.run.plan.async = row->async;
     rp_schedule_args_keep_known(&own, row->schedule);
     if (row->schedule->dispatched)
-        own.ask.n_stages = 0;
+        own.run.n_stages = 0;
     if (!rp_schedule_args_resolve(&own, row->entry->profile, &row->request, error))
         return FALSE;
     rp_cli_noise_apply(row->noise, &row->request);
@@ -120,7 +111,7 @@ run_row(const RpScheduleArgs *args, Row *row, GError **error)
 
 /* Rows under way. */
 typedef struct {
-    RpScheduleArgs *args;
+    RpArgs *args;
     guint done, total;
     RpProgress progress;
     GMutex lock; /* over done and progress */
@@ -142,13 +133,13 @@ run_in_thread(gpointer data, gpointer user_data)
 
 /* Rows know nothing of each other: as many at once as there are processors. */
 static gboolean
-run_rows(RpScheduleArgs *args, GArray *rows, GError **error)
+run_rows(RpArgs *args, GArray *rows, GError **error)
 {
-    args->ask.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
-    args->ask.memory_bytes = rp_ask_memory_now();
+    args->run.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
+    args->run.memory_bytes = rp_run_memory_now();
     Work work = {
         .args = args, .total = rows->len, .progress = rp_progress_begin("searching partitions", 0)};
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, &work, (int)args->ask.beside, TRUE, error);
+    GThreadPool *pool = g_thread_pool_new(run_in_thread, &work, (int)args->run.beside, TRUE, error);
 
     if (pool == NULL)
         return FALSE;
@@ -208,16 +199,17 @@ mark_best(GArray *rows)
 
 /* Systems bring schedules of their own. */
 static gboolean
-check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
+check_systems(const RpArgs *args, GError **error)
 {
-    RpScheduleArgs own = *args;
+    static const char *const known[] = {"gpus", "micro-batches",  "gpu", "sequence", "micro-batch",
+                                        "pcie", "host-bandwidth", "box", "network",  NULL};
+    gboolean others = args->schedules != NULL;
 
-    if (more->systems.names == NULL)
-        return rp_cli_check_no_systems(&more->systems, error);
-    own.ask.options.gpus = 0;
-    own.ask.options.micro_batches = 0;
-    own.box = (RpBoxArgs){0};
-    if (more->schedules == NULL && memcmp(&own, &(const RpScheduleArgs){0}, sizeof own) == 0)
+    if (args->systems == NULL)
+        return rp_cli_check_no_systems(args, error);
+    for (const RpOption *option = rp_schedule_options(); option->name != NULL; option++)
+        others |= !g_strv_contains(known, option->name) && rp_args_has(args, option->name);
+    if (!others)
         return TRUE;
     return rp_cli_refuse(error, "--systems: expected of the options that describe schedules only "
                                 "--gpus and --micro-batches beside it");
@@ -225,25 +217,24 @@ check_systems(const RpScheduleArgs *args, const CompareArgs *more, GError **erro
 
 /* Refuses options that make no sense for several models, and words that every row would refuse. */
 static gboolean
-check_args(const RpScheduleArgs *args, const CompareArgs *more, GError **error)
+check_args(const RpArgs *args, GError **error)
 {
-    RpAsk ask;
+    RpRunSpec run;
 
-    if (args->ask.stages != NULL || args->ask.forward_stages != NULL ||
-        args->ask.backward_stages != NULL)
+    if (args->run.stages != NULL || args->run.forward_stages != NULL ||
+        args->run.backward_stages != NULL)
         return rp_cli_refuse(
             error, "a stage list suits one model and one schedule: use `roundpipe simulate`");
-    if (more->systems.names != NULL && (args->slow != NULL || more->noise.draws > 0))
+    if (args->systems != NULL && (args->run.host_slow != NULL || args->draws > 0))
         return rp_cli_refuse(error, "--systems: expected no --slow and no --draws beside it: "
                                     "systems have no timeline");
-    return check_systems(args, more, error) &&
-           rp_cli_noise_check(&more->noise, args->slow, args->ask.options.gpus, error) &&
-           rp_schedule_args_read(args, &ask, error);
+    return check_systems(args, error) && rp_cli_noise_check(args, args->run.plan.gpus, error) &&
+           rp_schedule_args_read(args, &run, error);
 }
 
 /* Options that none of the rows knows. */
 static gboolean
-check_options(const RpScheduleArgs *args, const GArray *rows, GError **error)
+check_options(const RpArgs *args, const GArray *rows, GError **error)
 {
     g_autoptr(GPtrArray) schedules = g_ptr_array_new();
 
@@ -254,13 +245,13 @@ check_options(const RpScheduleArgs *args, const GArray *rows, GError **error)
 }
 
 static gboolean
-check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
+check_csv(const RpArgs *args, const GPtrArray *entries, GError **error)
 {
     for (guint i = 0; i < entries->len; i++) {
         const RpCliEntry *entry = g_ptr_array_index(entries, i);
         const RpCliFile files[] = {
             {"PROFILE.json", entry->path, RP_CLI_READ},
-            {"--csv", more->csv, RP_CLI_PRINTED},
+            {"--csv", args->csv, RP_CLI_PRINTED},
         };
 
         if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
@@ -273,13 +264,15 @@ check_csv(const CompareArgs *more, const GPtrArray *entries, GError **error)
 
 /* "recompute early, fused forward physical, alike for all" */
 static char *
-convention(const CompareArgs *args, gboolean full)
+convention(const RpArgs *args, gboolean full)
 {
-    if (args->request.published)
+    const char *recompute = rp_run_spec_given(&args->run, "recompute");
+
+    if (args->published)
         return g_strconcat("as published: recompute roundpipe early, others gated",
                            full ? NULL : "; fused forward published", NULL);
     return g_strdup_printf("recompute %s, fused forward physical, alike for all",
-                           args->request.recompute != NULL ? args->request.recompute : "early");
+                           recompute != NULL ? recompute : "early");
 }
 
 /* @memory: some row has bytes; else stage inputs are counted */
@@ -359,11 +352,11 @@ report_row(RpReport *report, const Row *row, gboolean memory)
 }
 
 static void
-report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
+report_rows(RpReport *report, const RpArgs *args, const GArray *rows)
 {
-    const RpPlanOptions *options = &args->request.ask.options;
-    const char *fidelity = args->request.fidelity != NULL ? args->request.fidelity : "compute";
-    const char *partition = args->request.partition != NULL ? args->request.partition : "simulated";
+    const RpPlanOptions *options = &args->run.plan;
+    const char *fidelity = args->fidelity != NULL ? args->fidelity : "compute";
+    const char *partition = rp_setting_value_name("partition", args->run.partition_choice);
     g_autofree char *alike = convention(args, strcmp(fidelity, "full") == 0);
     gboolean memory = FALSE;
 
@@ -377,7 +370,7 @@ report_rows(RpReport *report, const CompareArgs *args, const GArray *rows)
     if (options->replicas > 1)
         rp_report_count(report, "replicas", options->replicas, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
-    rp_report_bool(report, "published", args->request.published, NULL);
+    rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);
     rp_report_table(report, "rows",
                     "exposed,intra,drain,switch,fill,above order %,above least %,p50 ms,tokens/s",
@@ -414,31 +407,29 @@ write_csv(GOutputStream *stream, gpointer report, GError **error)
 static const char *const usual_names[] = {"qwen3-1.7b", NULL};
 
 static gboolean
-run(gpointer user_args, char **paths, RpReport *report, GError **error)
+run(RpArgs *args, char **paths, RpReport *report, GError **error)
 {
-    CompareArgs *args = user_args;
-    RpScheduleArgs *request = &args->request;
     g_autoptr(GPtrArray) entries = g_ptr_array_new_with_free_func(rp_cli_entry_free);
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
     g_autoptr(RpScheduleOps) given = NULL;
 
     g_array_set_clear_func(rows, clear_row);
-    if (!rp_schedule_args_open(request, &given, error) ||
-        !rp_box_count(&request->box, &request->ask.options.gpus, error))
+    if (!rp_schedule_args_open(args, &given, error) ||
+        !rp_box_count(&args->box, &args->run.plan.gpus, error))
         return FALSE;
-    request->ask.options.gpus = request->ask.options.gpus > 0 ? request->ask.options.gpus : GPUS;
-    if (request->ask.options.micro_batches == 0)
-        request->ask.options.micro_batches = MICRO_BATCHES;
+    args->run.plan.gpus = args->run.plan.gpus > 0 ? args->run.plan.gpus : GPUS;
+    if (args->run.plan.micro_batches == 0)
+        args->run.plan.micro_batches = MICRO_BATCHES;
     const gboolean usual = paths[0] == NULL && args->profiles_dir == NULL &&
-                           args->systems.names == NULL && g_getenv("ROUNDPIPE_PROFILES") == NULL;
+                           args->systems == NULL && g_getenv("ROUNDPIPE_PROFILES") == NULL;
 
-    if (!check_args(request, args, error) ||
-        !rp_cli_load_entries(usual ? (char **)usual_names : paths, args->profiles_dir, request,
+    if (!check_args(args, error) ||
+        !rp_cli_load_entries(usual ? (char **)usual_names : paths, args->profiles_dir, args,
                              entries, error) ||
         !check_csv(args, entries, error))
         return FALSE;
-    if (args->systems.names != NULL) {
-        if (!rp_cli_compare_systems(&args->systems, request, entries, report, error))
+    if (args->systems != NULL) {
+        if (!rp_cli_compare_systems(args, entries, report, error))
             return FALSE;
         report->muted = g_strcmp0(args->csv, "-") == 0;
         return args->csv == NULL ||
@@ -446,18 +437,18 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     }
     for (guint i = 0; i < entries->len; i++) {
         const RpCliEntry *entry = g_ptr_array_index(entries, i);
-        const Row own = {.entry = entry, .schedule = given, .async = request->ask.options.async};
+        const Row own = {.entry = entry, .schedule = given, .async = args->run.plan.async};
 
         if (!add_rows(args->schedules, entry, own.async, rows, error))
             return FALSE;
         if (given != NULL)
             g_array_append_val(rows, own);
     }
-    if (!check_options(request, rows, error))
+    if (!check_options(args, rows, error))
         return FALSE;
     for (guint i = 0; i < rows->len; i++)
-        g_array_index(rows, Row, i).noise = &args->noise;
-    if (!run_rows(request, rows, error))
+        g_array_index(rows, Row, i).noise = args;
+    if (!run_rows(args, rows, error))
         return FALSE;
     mark_best(rows);
     report_rows(report, args, rows);
@@ -465,23 +456,14 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     return args->csv == NULL || rp_cli_write_file(args->csv, write_csv, report, error);
 }
 
-static const GOptionEntry options[] = {
-    {"schedules", 's', RP_WORD(CompareArgs, schedules),
-     "names separated by commas, with " ASYNC_SUFFIX " asynchronous (default: all, " ASYNC_NAME ")",
-     "LIST"},
-    {"systems", 0, RP_WORD(CompareArgs, systems.names),
-     "instead of schedules: names of systems separated by commas, or all", "LIST"},
-    {"price", 0, RP_WORD(CompareArgs, systems.price),
-     "--systems: dollars an hour of all GPUs: adds what a billion tokens cost", "DOLLARS"},
-    {"chunked-head", 0, RP_FLAG(CompareArgs, systems.chunked_head),
-     "--systems: baselines as one would run them today: logits in chunks, fused loss", NULL},
-    RP_CLI_NOISE(CompareArgs),
-    {"profiles", 0, RP_FILE(CompareArgs, profiles_dir),
+static const RpUse uses[] = {
+    {"schedules", "names separated by commas, with " ASYNC_SUFFIX
+                  " asynchronous (default: all, " ASYNC_NAME ")"},
+    {"systems price chunked-head " RP_USE_NOISE},
+    {"profiles",
      "all profiles of a directory, as $ROUNDPIPE_PROFILES names one; with neither nor PROFILE: "
-     "Qwen3-1.7B on RTX 4090 (--systems: all shipped ones)",
-     "DIR"},
-    {"csv", 0, RP_FILE(CompareArgs, csv), "write the rows as CSV; - = instead of the table",
-     "FILE.csv"},
+     "Qwen3-1.7B on RTX 4090 (--systems: all shipped ones)"},
+    {"csv", "write the rows as CSV; - = instead of the table"},
     {0},
 };
 
@@ -499,7 +481,6 @@ const RpCommand rp_command_compare = {
             "  roundpipe compare qwen3-1.7b --systems all --micro-batches 128 --price 2.32",
     .more_help = rp_cli_list_systems,
     .requests = RP_REQUESTS,
-    .options = options,
-    .args_size = sizeof(CompareArgs),
+    .uses = uses,
     .run = run,
 };

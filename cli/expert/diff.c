@@ -14,14 +14,6 @@
 #define MOST_GROUPS 15
 #define N_LANE_KINDS (RP_LANES_PER_DEVICE + RP_HOST_LANES)
 
-typedef struct {
-    char *iterations;
-    char *scale;
-    char *picture;
-    RpPictureArgs drawn;
-    int top; /* tasks of each list */
-} DiffArgs;
-
 static gboolean
 parse_iterations(const char *text, RpTraceDiffOptions *options, GError **error)
 {
@@ -51,16 +43,16 @@ parse_scale(const char *text, double *scale, GError **error)
 }
 
 static gboolean
-read_options(const DiffArgs *args, RpTraceDiffOptions *options, GError **error)
+read_options(const RpArgs *args, RpTraceDiffOptions *options, GError **error)
 {
     if (args->top > MOST_TOP)
         return rp_cli_refuse(error, "--top: expected at most %d, found %d", MOST_TOP, args->top);
-    return (args->iterations == NULL || parse_iterations(args->iterations, options, error)) &&
-           (args->scale == NULL || parse_scale(args->scale, &options->scale, error));
+    return (args->range == NULL || parse_iterations(args->range, options, error)) &&
+           (args->scale_word == NULL || parse_scale(args->scale_word, &options->scale, error));
 }
 
 static RpTraceDiff *
-compare(const DiffArgs *args, char *const *paths, const RpTraceDiffOptions *options, GError **error)
+compare(const RpArgs *args, char *const *paths, const RpTraceDiffOptions *options, GError **error)
 {
     g_autoptr(RpTrace) first = rp_trace_load_chrome(paths[0], error);
     g_autoptr(RpTrace) second = first == NULL ? NULL : rp_trace_load_chrome(paths[1], error);
@@ -76,7 +68,7 @@ compare(const DiffArgs *args, char *const *paths, const RpTraceDiffOptions *opti
 
     if (diff != NULL)
         return diff;
-    if (args->iterations != NULL &&
+    if (args->range != NULL &&
         g_error_matches(local, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS)) {
         g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "--iterations: %s", local->message);
         g_error_free(local);
@@ -114,13 +106,13 @@ origin_name(const RpTraceDiff *diff, RpTraceSide side)
 }
 
 static void
-report_head(RpReport *report, const DiffArgs *args, const RpTraceDiff *diff, char *const *paths)
+report_head(RpReport *report, const RpArgs *args, const RpTraceDiff *diff, char *const *paths)
 {
     guint first = rp_trace_diff_first_iteration(diff), end = rp_trace_diff_end_iteration(diff);
     g_autofree char *last = end - first > 1 ? g_strdup_printf("s %u to %u", first, end - 1)
                                             : g_strdup_printf(" %u", first);
     g_autofree char *scale =
-        args->scale == NULL
+        args->scale_word == NULL
             ? g_strdup("")
             : g_strdup_printf(", those of %s divided by %.9g", rp_diff_label(diff, RP_TRACE_SECOND),
                               rp_trace_diff_scale(diff));
@@ -347,7 +339,7 @@ report_task(RpReport *report, const RpTraceDiff *diff, const RpTaskPair *pair, g
 }
 
 static void
-report_ranking(RpReport *report, const DiffArgs *args, const RpTraceDiff *diff, RpTaskRank rank)
+report_ranking(RpReport *report, const RpArgs *args, const RpTraceDiff *diff, RpTaskRank rank)
 {
     g_autoptr(GArray) pairs = rp_trace_diff_rank(diff, rank, (guint)args->top);
     const gboolean slips = rank == RP_RANK_SLIP;
@@ -393,9 +385,8 @@ report_notes(RpReport *report, const RpTraceDiff *diff)
 }
 
 static gboolean
-run(gpointer user_args, char **paths, RpReport *report, GError **error)
+run(RpArgs *args, char **paths, RpReport *report, GError **error)
 {
-    const DiffArgs *args = user_args;
     const RpCliFile files[] = {
         {"PREDICTED", paths[0], RP_CLI_READ},
         {"MEASURED", paths[1], RP_CLI_READ},
@@ -405,7 +396,7 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     RpFigureStyle style;
 
     if (!read_options(args, &options, error) ||
-        !rp_cli_picture_style(&args->drawn, args->picture != NULL, &style, error) ||
+        !rp_cli_picture_style(args, args->picture != NULL, &style, error) ||
         !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
     g_autoptr(RpTraceDiff) diff = compare(args, paths, &options, error);
@@ -426,21 +417,14 @@ run(gpointer user_args, char **paths, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry entries[] = {
-    {"iterations", 0, RP_WORD(DiffArgs, iterations),
-     "only iterations A to B - 1 (default: those that both have)", "A:B"},
-    {"scale", 0, RP_WORD(DiffArgs, scale),
-     "divide the second's times by X, as given to replay --scale; auto: by how much longer its "
-     "actions take in all",
-     "X|auto"},
-    {"top", 0, RP_COUNT(DiffArgs, top), "tasks of each list (default: 10)", "N"},
-    {"picture", 0, RP_FILE(DiffArgs, picture),
-     "draw both timelines, device by device (.png, .svg, .pdf or .tex)", "FILE"},
-    RP_PICTURE_OPTIONS(DiffArgs, drawn),
+static const RpUse uses[] = {
+    {"iterations:range scale:auto top"},
+    {"picture", "draw both timelines, device by device (.png, .svg, .pdf or .tex)"},
+    {RP_USE_PICTURE},
     {0},
 };
 
-static const DiffArgs defaults = {.top = DEFAULT_TOP};
+static const RpArgs defaults = {.top = DEFAULT_TOP};
 
 const RpCommand rp_command_diff = {
     .name = "diff",
@@ -453,8 +437,7 @@ const RpCommand rp_command_diff = {
             "  roundpipe train run.yaml --dry-run --trace predicted.json\n"
             "  roundpipe train run.yaml --trace measured.json\n"
             "  roundpipe diff predicted.json measured.json --picture diff.png",
-    .options = entries,
-    .args_size = sizeof(DiffArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

@@ -1,4 +1,4 @@
-#include "cli/cli.h"
+#include "cli/network.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,28 +8,6 @@
 #include "core/catalogue/lora.h"
 #include "core/formats/export.h"
 #include "core/formats/schedule-file.h"
-
-typedef struct {
-    RpScheduleArgs request;
-    /* a profile from the catalogue */
-    char *model;
-    int sequences;
-    int tokens;
-    int lora_rank;
-    char *lora_targets;
-    char *base;
-    char *dtype;
-    char *accumulate;
-    char *matmul;
-    char *devices;
-    char *output;
-    /* a simulated schedule */
-    char *chrome;
-    char *csv;
-    char *pytorch_csv;
-    char *order;
-    gboolean timed;
-} ExportArgs;
 
 typedef struct {
     const RpPlan *plan;
@@ -46,56 +24,38 @@ typedef struct {
 
 /* ---- a profile ---- */
 
-/* The cost model would refuse them, too, but it knows no option. */
 static gboolean
-check_words(const ExportArgs *more, GError **error)
+export_profile(const RpArgs *args, GError **error)
 {
     static const char *const dtypes[] = {"bf16", "fp16", NULL};
-    int half_sums, matmul;
-
-    return (more->dtype == NULL || rp_cli_choice("dtype", more->dtype, dtypes, error) >= 0) &&
-           rp_cli_choose("accumulate", "accumulate", more->accumulate, &half_sums, error) &&
-           rp_cli_choose("matmul", "matmul", more->matmul, &matmul, error);
-}
-
-static gboolean
-export_profile(const RpScheduleArgs *args, const ExportArgs *more, GError **error)
-{
-    RpWorkload workload = {
-        .sequences = (guint)(args->box.micro_batch > 0 ? args->box.micro_batch : more->sequences),
-        .tokens_per_sequence = (guint)(args->box.sequence > 0 ? args->box.sequence : more->tokens),
-        .dtype = more->dtype,
-        .accumulate = more->accumulate,
-        .fp8 = g_strcmp0(more->matmul, "fp8") == 0 || g_strcmp0(more->matmul, "fp8-head") == 0,
-        .fp8_head = g_strcmp0(more->matmul, "fp8-head") == 0,
-        .lora_rank = (guint)more->lora_rank,
-        .base = more->base,
-        .gpus = args->ask.options.gpus > 0 ? args->ask.options.gpus : RP_CLI_GPUS,
-    };
-    g_auto(GStrv) targets = rp_lora_read_targets(more->lora_targets);
+    RpRunSpec run = args->run;
+    g_auto(GStrv) targets = rp_lora_read_targets(run.lora.targets);
+    const RpWorkload workload = rp_cli_workload(&run, targets);
     g_autofree char *name = NULL;
     RpModel model;
 
-    workload.lora_targets = targets;
-    if (!rp_cli_open_model(more->model, &model, &name, error)) {
+    run.micro_batch_size = args->box.micro_batch > 0 ? args->box.micro_batch : args->sequences;
+    run.sequence_length = args->box.sequence > 0 ? args->box.sequence : args->tokens_per_sequence;
+    run.plan.gpus = run.plan.gpus > 0 ? run.plan.gpus : RP_CLI_GPUS;
+    if (!rp_cli_open_model(args->model, &model, &name, error)) {
         g_prefix_error(error, "--profile: ");
         return FALSE;
     }
     model.name = model.hf_name = name;
     g_autoptr(RpGpu) gpu = rp_box_open(&args->box, NULL, error);
 
-    if (gpu == NULL || !check_words(more, error) ||
+    if (gpu == NULL ||
+        (workload.dtype != NULL && rp_cli_choice("dtype", workload.dtype, dtypes, error) < 0) ||
         !rp_cli_check_lora(&model, workload.lora_rank, targets, error) ||
-        !rp_cli_check_writable(more->output, error))
+        !rp_cli_check_writable(args->output, error))
         return FALSE;
-    g_autoptr(RpProfile) profile =
-        rp_cli_predict_profile(&model, gpu, &workload, more->devices, error);
+    g_autoptr(RpProfile) profile = rp_cli_predict_profile(&model, gpu, &run, error);
 
     if (profile == NULL)
         return FALSE;
     g_autofree char *text = rp_profile_to_json(profile);
 
-    return rp_cli_write_text(more->output, text, error);
+    return rp_cli_write_text(args->output, text, error);
 }
 
 /* ---- a schedule ---- */
@@ -128,15 +88,15 @@ write_pytorch(GOutputStream *stream, gpointer user_data, GError **error)
 }
 
 static gboolean
-export_pytorch(const ExportArgs *more, Source *source, GError **error)
+export_pytorch(const RpArgs *args, Source *source, GError **error)
 {
-    g_autoptr(RpOrders) orders = more->timed ? NULL : rp_orders_from_plan(source->plan, 0);
+    g_autoptr(RpOrders) orders = args->timed ? NULL : rp_orders_from_plan(source->plan, 0);
     gboolean written;
 
     source->orders = orders;
-    written = rp_cli_write_file(more->pytorch_csv, write_pytorch, source, error);
+    written = rp_cli_write_file(args->pytorch_csv, write_pytorch, source, error);
     if (written && source->note != NULL)
-        fprintf(stderr, "roundpipe export: note: %s: %s\n", more->pytorch_csv, source->note);
+        fprintf(stderr, "roundpipe export: note: %s: %s\n", args->pytorch_csv, source->note);
     g_free(source->note);
     return written;
 }
@@ -151,7 +111,7 @@ write_order(GOutputStream *stream, gpointer user_data, GError **error)
 
 /* With what simulates it again in a comment. */
 static gboolean
-export_order(const ExportArgs *more, const char *path, const RpRequest *request,
+export_order(const RpArgs *args, const char *path, const RpRequest *request,
              const RpProfile *profile, GError **error)
 {
     const RpPartition *partition = request->partition;
@@ -179,129 +139,107 @@ export_order(const ExportArgs *more, const char *path, const RpRequest *request,
                              "--write-schedule: a file has whole sequences: expected 1 slice of "
                              "each, found %u",
                              order.shape.slices);
-    return rp_cli_write_file(more->order, write_order, &order, error);
+    return rp_cli_write_file(args->order, write_order, &order, error);
 }
 
 static gboolean
-check_paths(const ExportArgs *more, const char *path, GError **error)
+check_paths(const RpArgs *args, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", more->request.schedule_file, RP_CLI_READ},
-        {"--chrome", more->chrome, RP_CLI_PRINTED},
-        {"--csv", more->csv, RP_CLI_PRINTED},
-        {"--pytorch-csv", more->pytorch_csv, RP_CLI_PRINTED},
-        {"--write-schedule", more->order, RP_CLI_PRINTED},
+        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
+        {"--chrome", args->chrome, RP_CLI_PRINTED},
+        {"--csv", args->csv, RP_CLI_PRINTED},
+        {"--pytorch-csv", args->pytorch_csv, RP_CLI_PRINTED},
+        {"--write-schedule", args->order, RP_CLI_PRINTED},
     };
 
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
-export_schedule(const RpScheduleArgs *args, const ExportArgs *more, const char *path,
-                GError **error)
+export_schedule(const RpArgs *args, const char *path, GError **error)
 {
     g_auto(RpRequest) request = {0};
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
-    if (!check_paths(more, path, error) || !rp_request_load(args, path, &profile, &request, error))
+    if (!check_paths(args, path, error) || !rp_request_load(args, path, &profile, &request, error))
         return FALSE;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
     Source source = {.plan = plan, .trace = trace};
 
     return trace != NULL &&
-           (more->chrome == NULL ||
-            rp_cli_write_file(more->chrome, write_chrome, &source, error)) &&
-           (more->csv == NULL || rp_cli_write_file(more->csv, write_csv, &source, error)) &&
-           (more->pytorch_csv == NULL || export_pytorch(more, &source, error)) &&
-           (more->order == NULL || export_order(more, path, &request, profile, error));
+           (args->chrome == NULL ||
+            rp_cli_write_file(args->chrome, write_chrome, &source, error)) &&
+           (args->csv == NULL || rp_cli_write_file(args->csv, write_csv, &source, error)) &&
+           (args->pytorch_csv == NULL || export_pytorch(args, &source, error)) &&
+           (args->order == NULL || export_order(args, path, &request, profile, error));
 }
 
 /* ---- command ---- */
 
 static const char *
-find_problem(const ExportArgs *more, const char *path)
+find_problem(const RpArgs *args, const char *path)
 {
-    gboolean schedule = more->chrome != NULL || more->csv != NULL || more->pytorch_csv != NULL ||
-                        more->order != NULL || more->timed;
+    static const char *const of_models[] = {"output",    "dtype",        "accumulate", "matmul",
+                                            "lora-rank", "lora-targets", "base",       "devices"};
+    gboolean schedule = args->chrome != NULL || args->csv != NULL || args->pytorch_csv != NULL ||
+                        args->order != NULL || args->timed;
 
-    if (more->model != NULL && (path != NULL || schedule))
+    if (args->model != NULL && (path != NULL || schedule))
         return "--profile: expected neither PROFILE.json nor --chrome, --csv or --pytorch-csv "
                "beside it";
-    if (more->model != NULL && more->request.box.gpu == NULL)
+    if (args->model != NULL && args->box.gpu == NULL)
         return "--gpu: expected the name of a GPU, found nothing; `roundpipe gpus` lists them";
-    if (more->model != NULL && more->output == NULL)
+    if (args->model != NULL && args->output == NULL)
         return "--output: expected a file to write (- = standard output), found nothing";
-    if (more->lora_targets != NULL && more->lora_rank == 0)
+    if (args->run.lora.targets != NULL && args->run.lora.rank == 0)
         return "--lora-targets: expected --lora-rank beside it";
-    if (more->model != NULL)
+    if (args->model != NULL)
         return NULL;
-    if (more->output != NULL || more->dtype != NULL || more->accumulate != NULL ||
-        more->matmul != NULL || more->lora_rank > 0 || more->lora_targets != NULL ||
-        more->base != NULL || more->devices != NULL)
-        return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets, --base "
-               "and --devices go with --profile MODEL";
+    for (gsize i = 0; i < G_N_ELEMENTS(of_models); i++)
+        if (rp_args_has(args, of_models[i]))
+            return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets, --base "
+                   "and --devices go with --profile MODEL";
     if (path == NULL)
         return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
-    if (more->chrome == NULL && more->csv == NULL && more->pytorch_csv == NULL &&
-        more->order == NULL)
+    if (args->chrome == NULL && args->csv == NULL && args->pytorch_csv == NULL &&
+        args->order == NULL)
         return "nothing to write: expected --chrome, --csv, --pytorch-csv or --write-schedule";
-    if (more->timed && more->pytorch_csv == NULL)
+    if (args->timed && args->pytorch_csv == NULL)
         return "--timed: expected --pytorch-csv beside it";
     return NULL;
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const ExportArgs *args = user_args;
     const char *problem = find_problem(args, words[0]);
 
     if (problem != NULL)
         return rp_cli_refuse(error, "%s", problem);
-    return args->model != NULL ? export_profile(&args->request, args, error)
-                               : export_schedule(&args->request, args, words[0], error);
+    return args->model != NULL ? export_profile(args, error)
+                               : export_schedule(args, words[0], error);
 }
 
-static const GOptionEntry options[] = {
-    {"profile", 'p', RP_WORD(ExportArgs, model),
-     "write the profile of a model: its name, config.json or directory", "MODEL"},
-    {"sequences", 0, RP_COUNT(ExportArgs, sequences),
-     "with --profile: sequences of a micro-batch (default: 4)", "B"},
-    {"tokens", 0, RP_COUNT(ExportArgs, tokens),
-     "with --profile: tokens of a sequence (default: 2048)", "T"},
-    {"lora-rank", 0, RP_COUNT(ExportArgs, lora_rank),
-     "with --profile: train adapters only (default: every weight)", "R"},
-    {"lora-targets", 0, RP_WORD(ExportArgs, lora_targets),
-     "with --lora-rank: adapters of these modules alone, as q_proj,v_proj", "LIST"},
-    {"base", 0, RP_WORD(ExportArgs, base),
-     "with --lora-rank: frozen weights in bf16 (default), fp8, nf4 or mxfp4", "FORMAT"},
-    {"dtype", 0, RP_WORD(ExportArgs, dtype), "with --profile: bf16 (default) or fp16", "NAME"},
-    {"matmul", 0, RP_WORD(ExportArgs, matmul),
-     "with --profile: fp8, fp8-head, or numbers of dtype (default)", "TYPE"},
-    {"devices", 0, RP_WORD(ExportArgs, devices),
+static const RpUse uses[] = {
+    {"profile:model sequences tokens:sequence lora-rank lora-targets base"},
+    {"dtype", "with --profile: bf16 (default) or fp16", "NAME"},
+    {"matmul"},
+    {"devices",
      "with --profile: whose kernels the sizes are of, host or cuda (default: cuda where it is "
      "built in)",
      "NAME"},
-    {"accumulate", 0, RP_WORD(ExportArgs, accumulate),
-     "with --profile: fp32 (default), or fp16 with dtype fp16 or fp8", "NAME"},
-    {"output", 'o', RP_FILE(ExportArgs, output),
-     "with --profile: where to write it; - = standard output", "FILE.json"},
-    {"chrome", 0, RP_FILE(ExportArgs, chrome),
-     "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-    {"csv", 0, RP_FILE(ExportArgs, csv), "write a line for each task", "FILE.csv"},
-    {"pytorch-csv", 0, RP_FILE(ExportArgs, pytorch_csv),
-     "write the order of actions as a PyTorch pipeline CSV", "FILE.csv"},
-    {"write-schedule", 0, RP_FILE(ExportArgs, order),
-     "write the order of actions as --schedule-file reads it", "FILE"},
-    {"timed", 0, RP_FLAG(ExportArgs, timed),
-     "PyTorch CSV with a column a step of time and idle cells", NULL},
+    {"accumulate"},
+    {"output", "with --profile: where to write it; - = standard output", "FILE.json"},
+    {"chrome csv pytorch-csv write-schedule timed"},
     {0},
 };
 
-static const ExportArgs defaults = {.sequences = RP_CLI_SEQUENCES, .tokens = RP_CLI_TOKENS};
+static const RpArgs defaults = {.sequences = RP_CLI_SEQUENCES,
+                                .tokens_per_sequence = RP_CLI_TOKENS};
 
 const RpCommand rp_command_export = {
     .name = "export",
@@ -314,8 +252,7 @@ const RpCommand rp_command_export = {
             "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
             "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
     .requests = RP_REQUEST,
-    .options = options,
-    .args_size = sizeof(ExportArgs),
+    .uses = uses,
     .defaults = &defaults,
     .run = run,
 };

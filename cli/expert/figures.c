@@ -8,15 +8,6 @@
 #include "core/base/suggest.h"
 #include "paper-figs/figures.h"
 
-typedef struct {
-    char *output;
-    char *formats;
-    char *profiles_dir;
-    char *measured_dir;
-    gboolean list;
-    RpPictureArgs picture;
-} FiguresArgs;
-
 static void
 show_progress(const char *name, guint done, guint total, gpointer progress)
 {
@@ -58,8 +49,8 @@ report_names(RpReport *report)
 }
 
 static void
-report_figures(RpReport *report, const FiguresArgs *args, guint n_recipes,
-               const GPtrArray *left_out, double seconds)
+report_figures(RpReport *report, const RpArgs *args, guint n_recipes, const GPtrArray *left_out,
+               double seconds)
 {
     rp_report_text(report, "output", args->output, NULL);
     rp_report_count(report, "recipes", n_recipes, NULL);
@@ -86,7 +77,7 @@ seen_from_here(const char *path)
 }
 
 static gboolean
-make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
+make(const RpArgs *args, char **names, RpReport *report, GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles(NULL);
     g_autoptr(GPtrArray) left_out = g_ptr_array_new_with_free_func(g_free);
@@ -104,7 +95,7 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
 
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
-    if (!rp_cli_picture_style(&args->picture, TRUE, &request.style, error))
+    if (!rp_cli_picture_style(args, TRUE, &request.style, error))
         return FALSE;
     if (args->formats != NULL &&
         !rp_picture_formats_parse(args->formats, &request.formats, error)) {
@@ -129,9 +120,8 @@ make(const FiguresArgs *args, char **names, RpReport *report, GError **error)
 }
 
 static gboolean
-run(gpointer user_args, char **names, RpReport *report, GError **error)
+run(RpArgs *args, char **names, RpReport *report, GError **error)
 {
-    const FiguresArgs *args = user_args;
 
     if (!args->list)
         return make(args, names, report, error);
@@ -139,17 +129,9 @@ run(gpointer user_args, char **names, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"output", 'o', RP_FILE(FiguresArgs, output), "where to put them; made if it is missing",
-     "DIR"},
-    {"format", 'f', RP_WORD(FiguresArgs, formats),
-     "png, svg, pdf, tex, separated by commas (default: all but tex)", "LIST"},
-    {"profiles", 0, RP_FILE(FiguresArgs, profiles_dir), "the project's directory of profiles",
-     "DIR"},
-    {"measured", 0, RP_FILE(FiguresArgs, measured_dir),
-     "where figure-13.csv and others are (default: those built in)", "DIR"},
-    RP_PICTURE_OPTIONS(FiguresArgs, picture),
-    {"list", 0, RP_FLAG(FiguresArgs, list), "list the names of the figures", NULL},
+static const RpUse uses[] = {
+    {"output", "where to put them; made if it is missing"},
+    {"format profiles measured " RP_USE_PICTURE " list"},
     {0},
 };
 
@@ -161,7 +143,6 @@ const RpCommand rp_command_figures = {
     .help = "Makes every figure (or those named), each with its data, script, caption and "
             "command.\nNone needs a GPU: what GPUs measured is read from tables.\n\n"
             "Example:\n  roundpipe figures -o figures --format png,svg",
-    .options = options,
-    .args_size = sizeof(FiguresArgs),
+    .uses = uses,
     .run = run,
 };

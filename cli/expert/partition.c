@@ -46,14 +46,14 @@ evaluate(const RpRequest *request, const RpProfile *profile, gboolean async, RpR
 }
 
 static gboolean
-choose(const RpScheduleArgs *args, const char *objective, const char *path,
-       const RpProfile *profile, GArray *choices, GError **error)
+choose(const RpArgs *args, const char *objective, const char *path, const RpProfile *profile,
+       GArray *choices, GError **error)
 {
-    RpScheduleArgs with = *args;
+    RpArgs with = *args;
     Choice *choice;
     gint64 begin_us = g_get_monotonic_time();
 
-    with.partition = (char *)objective;
+    rp_args_set(&with, "partition", objective);
     g_array_set_size(choices, choices->len + 1);
     choice = &g_array_index(choices, Choice, choices->len - 1);
     if (!rp_schedule_args_resolve(&with, profile, &choice->request, error)) {
@@ -242,35 +242,33 @@ report_choices(RpReport *report, const GArray *choices, const RpProfile *profile
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     static const char *const objectives[] = {"paper", "simulated"};
-    RpScheduleArgs *args = user_args;
     const char *path = words[0];
     g_autoptr(RpProfile) profile =
-        rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
+        rp_cli_load_profile(path, &args->box, args->run.plan.gpus, error);
     g_autoptr(GArray) choices = g_array_new(FALSE, TRUE, sizeof(Choice));
 
-    if (args->schedule == NULL && args->schedule_file == NULL)
-        args->schedule = g_strdup("roundpipe");
-    RpScheduleArgs searched = *args;
+    if (args->schedule == NULL && args->run.schedule_file == NULL)
+        args->schedule = (char *)"roundpipe";
+    const char *partition = rp_run_spec_given(&args->run, "partition");
+    RpArgs searched = *args;
 
     g_array_set_clear_func(choices, clear_choice);
     const RpScheduleOps *schedule =
         profile == NULL || args->schedule == NULL ? NULL : rp_schedule_find(args->schedule, NULL);
     if (profile == NULL || (schedule != NULL && !rp_schedule_args_check(args, schedule, error)))
         return FALSE;
-    searched.ask.stages = searched.ask.forward_stages = searched.ask.backward_stages = NULL;
+    searched.run.stages = searched.run.forward_stages = searched.run.backward_stages = NULL;
     for (guint i = 0; i < G_N_ELEMENTS(objectives); i++)
-        if ((args->partition == NULL || strcmp(args->partition, objectives[i]) == 0) &&
+        if ((partition == NULL || strcmp(partition, objectives[i]) == 0) &&
             !choose(&searched, objectives[i], path, profile, choices, error))
             return FALSE;
-    if ((args->ask.stages != NULL || args->ask.forward_stages != NULL ||
-         args->ask.backward_stages != NULL) &&
+    if ((args->run.stages != NULL || args->run.forward_stages != NULL ||
+         args->run.backward_stages != NULL) &&
         !choose(args, NULL, path, profile, choices, error))
         return FALSE;
-    if (choices->len == 0) /* an unknown objective: let the parser say so */
-        return choose(&searched, args->partition, path, profile, choices, error);
     report_choices(report, choices, profile);
     return TRUE;
 }
@@ -288,6 +286,5 @@ const RpCommand rp_command_partition = {
             "  roundpipe partition profiles/rtx4090/qwen3-1.7b.json \\\n"
             "    --gpus 8 --micro-batches 16 --schedule 1f1b --stages 3,3,4*5,2",
     .requests = RP_REQUEST,
-    .args_size = sizeof(RpScheduleArgs),
     .run = run,
 };

@@ -12,13 +12,6 @@
 /* A run takes so long unless told otherwise. */
 #define DEFAULT_SECONDS 5.0
 
-typedef struct {
-    RpScheduleArgs request;
-    double scale; /* 0 = from seconds */
-    double seconds;
-    char *trace;
-} ReplayArgs;
-
 /* One run of the plan. */
 typedef struct {
     RpTrace *trace;
@@ -261,12 +254,12 @@ report_comparison(RpReport *report, const RpRequest *request, const RpProfile *p
 }
 
 static gboolean
-check_args(const ReplayArgs *args, const char *path, GError **error)
+check_args(const RpArgs *args, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", args->request.schedule_file, RP_CLI_READ},
+        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
     };
 
@@ -281,15 +274,14 @@ check_args(const ReplayArgs *args, const char *path, GError **error)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const ReplayArgs *replay_args = user_args;
     g_auto(RpRequest) request = {0};
     g_auto(Comparison) comparison = {0};
     g_autoptr(RpProfile) profile = NULL;
 
-    if (!check_args(replay_args, words[0], error) ||
-        !rp_request_load(&replay_args->request, words[0], &profile, &request, error))
+    if (!check_args(args, words[0], error) ||
+        !rp_request_load(args, words[0], &profile, &request, error))
         return FALSE;
 
     const RpMachine machine = replay_machine(profile);
@@ -300,27 +292,24 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_autoptr(RpTrace) predicted = rp_simulate(plan, &machine, error);
     if (predicted == NULL)
         return FALSE;
-    const double seconds = replay_args->seconds > 0 ? replay_args->seconds : DEFAULT_SECONDS;
+    const double seconds = args->seconds > 0 ? args->seconds : DEFAULT_SECONDS;
     const gint64 end_ns = MAX(1, rp_trace_end_ns(predicted));
 
-    comparison.scale = replay_args->scale > 0 ? replay_args->scale
-                                              : seconds * (double)RP_NS_PER_S / (double)end_ns;
+    comparison.scale =
+        args->scale > 0 ? args->scale : seconds * (double)RP_NS_PER_S / (double)end_ns;
     rp_result_measure(&request, profile, plan, predicted, &comparison.predicted);
     if (!measure(&request, profile, plan, &comparison, error))
         return FALSE;
-    if (replay_args->trace != NULL &&
-        !rp_cli_write_trace(replay_args->trace, comparison.timed.trace, error))
+    if (args->trace != NULL && !rp_cli_write_trace(args->trace, comparison.timed.trace, error))
         return FALSE;
     report_comparison(report, &request, profile, &comparison);
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"scale", 0, RP_NUMBER(ReplayArgs, scale), "let everything take X times its time", "X"},
-    {"seconds", 0, RP_NUMBER(ReplayArgs, seconds),
-     "choose the scale so that the run takes S seconds (default: 5)", "S"},
-    {"trace", 0, RP_FILE(ReplayArgs, trace),
-     "write the measured trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
+static const RpUse uses[] = {
+    {"scale"},
+    {"seconds", "choose the scale so that the run takes S seconds (default: 5)"},
+    {"trace", "write the measured trace for ui.perfetto.dev or chrome://tracing"},
     {0},
 };
 
@@ -335,7 +324,6 @@ const RpCommand rp_command_replay = {
             "  roundpipe replay profiles/rtx4090/qwen3-1.7b.json \\\n"
             "    --schedule roundpipe --gpus 8 --micro-batches 16",
     .requests = RP_REQUEST,
-    .options = options,
-    .args_size = sizeof(ReplayArgs),
+    .uses = uses,
     .run = run,
 };

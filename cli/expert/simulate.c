@@ -10,17 +10,6 @@
 #include "core/formats/export.h"
 
 /* Files to write besides the report; %NULL = none. */
-typedef struct {
-    RpScheduleArgs request;
-    char *trace;
-    char *csv;
-    char *picture;
-    char *memory_picture;
-    char *window; /* of the pictures */
-    RpPictureArgs drawn;
-    RpCliNoise noise;
-} SimulateArgs;
-
 static void
 report_devices(RpReport *report, const RpTrace *trace)
 {
@@ -162,7 +151,7 @@ report_times(RpReport *report, const RpRequest *request, const RpResult *result)
 
 static void
 report_run(RpReport *report, const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
-           const RpTrace *trace, const RpResult *result, const RpCliNoise *noise,
+           const RpTrace *trace, const RpResult *result, const RpArgs *noise,
            const RpRequestDrawn *drawn)
 {
     report_request(report, request, profile);
@@ -217,15 +206,15 @@ write_csv(GOutputStream *stream, gpointer user_data, GError **error)
 }
 
 static gboolean
-draw(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *profile,
-     const Run *what, GError **error)
+draw(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, const Run *what,
+     GError **error)
 {
     g_autofree char *model = rp_cli_model_name(profile);
     RpPictureWindow window;
     RpFigureStyle style;
 
     if (!rp_cli_picture_window(request, what->trace, outputs->window, &window, error) ||
-        !rp_cli_picture_style(&outputs->drawn, TRUE, &style, error))
+        !rp_cli_picture_style(outputs, TRUE, &style, error))
         return FALSE;
     if (outputs->picture != NULL) {
         g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, what->trace, &window, &style);
@@ -243,8 +232,8 @@ draw(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *pro
 }
 
 static gboolean
-write_outputs(const SimulateArgs *outputs, const RpRequest *request, const RpProfile *profile,
-              Run *what, GError **error)
+write_outputs(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, Run *what,
+              GError **error)
 {
     return (outputs->trace == NULL ||
             rp_cli_write_file(outputs->trace, write_chrome, what, error)) &&
@@ -254,12 +243,12 @@ write_outputs(const SimulateArgs *outputs, const RpRequest *request, const RpPro
 
 /* Before long work. */
 static gboolean
-check_outputs(const SimulateArgs *args, const char *path, GError **error)
+check_outputs(const RpArgs *args, const char *path, GError **error)
 {
     g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
         {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", args->request.schedule_file, RP_CLI_READ},
+        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
         {"--csv", args->csv, RP_CLI_WRITTEN},
         {"--picture", args->picture, RP_CLI_DRAWN},
@@ -267,21 +256,20 @@ check_outputs(const SimulateArgs *args, const char *path, GError **error)
     };
     RpFigureStyle style;
 
-    if (!rp_cli_picture_style(&args->drawn, args->picture != NULL || args->memory_picture != NULL,
-                              &style, error))
+    if (!rp_cli_picture_style(args, args->picture != NULL || args->memory_picture != NULL, &style,
+                              error))
         return FALSE;
     if (args->window != NULL && args->picture == NULL && args->memory_picture == NULL)
         return rp_cli_refuse(error, "--window: expected --picture or --memory-picture beside it");
-    if (args->memory_picture != NULL && g_strcmp0(args->request.fidelity, "full") != 0)
+    if (args->memory_picture != NULL && g_strcmp0(args->fidelity, "full") != 0)
         return rp_cli_refuse(error, "--memory-picture: expected --fidelity full beside it: only "
                                     "that plans buffers");
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const SimulateArgs *args = user_args;
     g_auto(RpRequest) request = {0};
     g_auto(RpResult) result = {0};
     RpRequestDrawn drawn = {0};
@@ -290,14 +278,14 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     g_autoptr(RpPlan) plan = NULL;
 
     if (!check_outputs(args, words[0], error) ||
-        !rp_request_load(&args->request, words[0], &profile, &request, error))
+        !rp_request_load(args, words[0], &profile, &request, error))
         return FALSE;
-    if (!rp_cli_noise_check(&args->noise, args->request.slow, request.options.gpus, error))
+    if (!rp_cli_noise_check(args, request.options.gpus, error))
         return FALSE;
-    if (args->noise.draws > 0 && rp_plan_slices(&request.options) > 1)
+    if (args->draws > 0 && rp_plan_slices(&request.options) > 1)
         return rp_cli_refuse(error,
                              "--draws: spreads of slices are not known; expected --slices 1");
-    rp_cli_noise_apply(&args->noise, &request);
+    rp_cli_noise_apply(args, &request);
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
 
     if (trace == NULL)
@@ -308,26 +296,16 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
     if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error) ||
-        !rp_cli_noise_draw(&args->noise, &request, profile, &drawn, &distributed, error))
+        !rp_cli_noise_draw(args, &request, profile, &drawn, &distributed, error))
         return FALSE;
-    if (args->noise.draws > 0 && !distributed)
+    if (args->draws > 0 && !distributed)
         fprintf(stderr, "roundpipe simulate: note: --draws: the profile's times have no spread\n");
-    report_run(report, &request, profile, plan, trace, &result, &args->noise, &drawn);
+    report_run(report, &request, profile, plan, trace, &result, args, &drawn);
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"trace", 0, RP_FILE(SimulateArgs, trace),
-     "write the trace for ui.perfetto.dev or chrome://tracing", "FILE.json"},
-    {"csv", 0, RP_FILE(SimulateArgs, csv), "write a line for each task", "FILE.csv"},
-    {"picture", 0, RP_FILE(SimulateArgs, picture), "draw the timeline: .png, .svg, .pdf or .tex",
-     "FILE"},
-    {"memory-picture", 0, RP_FILE(SimulateArgs, memory_picture),
-     "full fidelity: draw the memory of each GPU over time", "FILE"},
-    {"window", 0, RP_WORD(SimulateArgs, window),
-     "draw iterations A to B - 1 (default: the steady state, else all)", "A:B"},
-    RP_PICTURE_OPTIONS(SimulateArgs, drawn),
-    RP_CLI_NOISE(SimulateArgs),
+static const RpUse uses[] = {
+    {"trace csv picture memory-picture window " RP_USE_PICTURE " " RP_USE_NOISE},
     {0},
 };
 
@@ -341,7 +319,6 @@ const RpCommand rp_command_simulate = {
             "  roundpipe simulate profiles/rtx4090/qwen3-1.7b.json \\\n"
             "    --schedule roundpipe --gpus 8 --micro-batches 16 --async",
     .requests = RP_REQUEST,
-    .options = options,
-    .args_size = sizeof(SimulateArgs),
+    .uses = uses,
     .run = run,
 };

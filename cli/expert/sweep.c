@@ -11,16 +11,6 @@
 #define MOST_SHOWN 40
 #define MOST_PRICE 1e6
 
-typedef struct {
-    char *texts[RP_SWEEP_MOST_OPTIONS]; /* of rp_schedule_options: RP_SWEPT_REQUEST */
-    char *output;
-    char *gpu_price;
-    char *picture;
-    char *axes;
-    char *series;
-    RpPictureArgs drawn;
-} SweepArgs;
-
 static const RpSweepAxis *
 find_axis(const RpSweepGrid *grid, const char *name)
 {
@@ -139,7 +129,7 @@ report_rows(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, 
 }
 
 static gboolean
-check_files(const SweepArgs *args, char *const *models, const char *output, GError **error)
+check_files(const RpArgs *args, char *const *models, const char *output, GError **error)
 {
     for (char *const *model = models; *model != NULL || model == models; model++) {
         g_autofree char *read = *model != NULL ? rp_cli_profile_path(*model) : NULL;
@@ -159,18 +149,17 @@ check_files(const SweepArgs *args, char *const *models, const char *output, GErr
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const SweepArgs *args = user_args;
     const char *output = args->output != NULL ? args->output : DEFAULT_OUTPUT;
     g_auto(RpSweepGrid) grid = {0};
     RpFigureStyle style;
     GError *problem = NULL;
     guint done = 0;
 
-    if (!rp_cli_picture_style(&args->drawn, args->picture != NULL, &style, error) ||
+    if (!rp_cli_picture_style(args, args->picture != NULL, &style, error) ||
         !check_files(args, words, output, error) ||
-        !rp_sweep_grid_make(&grid, words, args->texts, error))
+        !rp_sweep_grid_make(&grid, words, args->swept, error))
         return FALSE;
     g_autofree double *prices = read_prices(args->gpu_price, &grid, &problem);
 
@@ -192,20 +181,12 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"output", 'o', RP_FILE(SweepArgs, output),
-     "the rows; those that it has are not simulated again (default: " DEFAULT_OUTPUT ")",
+static const RpUse uses[] = {
+    {"output", "the rows; those that it has are not simulated again (default: " DEFAULT_OUTPUT ")",
      "FILE.csv"},
-    {"gpu-price", 0, RP_WORD(SweepArgs, gpu_price),
-     "dollars an hour of a GPU and its share of the server; or one for each of --gpu", "DOLLARS"},
-    {"picture", 0, RP_FILE(SweepArgs, picture), "draw two columns: .png, .svg, .pdf or .tex",
-     "FILE"},
-    {"axes", 0, RP_WORD(SweepArgs, axes), "of the picture (default: tokens_per_s:host_gib)", "Y:X"},
-    {"series", 0, RP_WORD(SweepArgs, series),
-     "the column whose values have a colour each (default: all options of several values that are "
-     "no axis)",
-     "COLUMN"},
-    RP_PICTURE_OPTIONS(SweepArgs, drawn),
+    {"gpu-price"},
+    {"picture", "draw two columns: .png, .svg, .pdf or .tex"},
+    {"axes series " RP_USE_PICTURE},
     {0},
 };
 
@@ -223,7 +204,6 @@ const RpCommand rp_command_sweep = {
         "\\\n"
         "    --picture bubble.png --axes bubble_pct:micro-batches",
     .requests = RP_SWEPT_REQUEST,
-    .options = options,
-    .args_size = sizeof(SweepArgs),
+    .uses = uses,
     .run = run,
 };

@@ -9,13 +9,6 @@
 #define MAX_CSV_BYTES ((gsize)64 << 20)
 #define ASYNC_ITERATIONS 4
 
-typedef struct {
-    RpScheduleArgs request;
-    char *pytorch_csv;
-    gboolean old_names;
-    char *trace;
-} VerifyArgs;
-
 /* Counts of the proofs of one plan. */
 typedef struct {
     const char *what; /* "compute", "full", ... */
@@ -89,34 +82,36 @@ prove(const char *what, const RpPlan *plan, const RpTrace *trace, GArray *proofs
 }
 
 static gboolean
-verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *path, GArray *proofs,
-               GError **error)
+verify_profile(const RpArgs *args, const char *path, GArray *proofs, GError **error)
 {
     static const char *const fidelities[] = {"compute", "full"};
     g_autoptr(RpTrace) trace = NULL;
-    gboolean both = args->fidelity == NULL && more->trace == NULL, has_full = TRUE;
+    gboolean both = args->fidelity == NULL && args->trace == NULL, has_full = TRUE;
 
-    if (more->trace != NULL) {
-        trace = rp_trace_load_chrome(more->trace, error);
+    if (args->trace != NULL) {
+        trace = rp_trace_load_chrome(args->trace, error);
         if (trace == NULL)
             return FALSE;
     }
     for (guint i = 0; i < (both ? 2 : 1) && has_full; i++) {
-        RpScheduleArgs own = *args;
+        RpArgs own = *args;
         g_auto(RpRequest) request = {0};
         g_autoptr(RpProfile) profile = NULL;
 
         if (both) {
             own.fidelity = (char *)fidelities[i];
             if (i == 0) { /* of the full plan */
-                own.transfers = own.consistency = own.optimizer = own.early_steps = NULL;
-                own.ask.options.step_at_once = FALSE;
+                static const char *const full[] = {"transfers", "consistency", "optimizer",
+                                                   "early-steps", "no-clip"};
+
+                for (gsize k = 0; k < G_N_ELEMENTS(full); k++)
+                    rp_args_set(&own, full[k], NULL);
             }
         }
         if (!rp_request_load(&own, path, &profile, &request, error))
             return FALSE;
         has_full = rp_planner_has_full(&request.options);
-        if (args->ask.iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
+        if (args->run.iterations == 0 && trace == NULL && request.iterations > ASYNC_ITERATIONS)
             request.iterations = ASYNC_ITERATIONS;
         g_autoptr(RpPlan) plan =
             rp_plan_make(profile, request.partition, &request.options, request.iterations, error);
@@ -131,7 +126,7 @@ verify_profile(const RpScheduleArgs *args, const VerifyArgs *more, const char *p
 
 /* The file says nothing about times: a unit for each action proves the same. */
 static gboolean
-verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
+verify_pytorch(const RpArgs *args, GArray *proofs, GError **error)
 {
     const RpStageCost unit = {
         .forward_ns = 1, .backward_ns = 2, .input_gradient_ns = 1, .weight_gradient_ns = 1};
@@ -139,21 +134,21 @@ verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
     g_autofree char *text = NULL;
     gsize length;
 
-    text = rp_file_read(more->pytorch_csv, MAX_CSV_BYTES, &length, error);
+    text = rp_file_read(args->pytorch_csv, MAX_CSV_BYTES, &length, error);
     if (text == NULL)
         return FALSE;
     g_autoptr(RpOrders) orders = rp_orders_import_pytorch(
-        more->pytorch_csv, text, length, more->old_names ? RP_PYTORCH_OLD_NAMES : 0, error);
+        args->pytorch_csv, text, length, args->old_names ? RP_PYTORCH_OLD_NAMES : 0, error);
 
     g_autoptr(RpPlan) plan = orders != NULL ? rp_plan_from_orders(orders, &costs, error) : NULL;
 
     if (plan == NULL) {
         g_autofree char *problem = (*error)->message;
-        const gboolean named = g_str_has_prefix(problem, more->pytorch_csv);
+        const gboolean named = g_str_has_prefix(problem, args->pytorch_csv);
 
         (*error)->message = g_strconcat(
-            named ? "" : more->pytorch_csv, named ? "" : ": ", problem,
-            !more->old_names && rp_pytorch_flags_of(text, length) != 0
+            named ? "" : args->pytorch_csv, named ? "" : ": ", problem,
+            !args->old_names && rp_pytorch_flags_of(text, length) != 0
                 ? "; there are W and no I: files of older PyTorch are read with --old-names"
                 : NULL,
             NULL);
@@ -162,7 +157,7 @@ verify_pytorch(const VerifyArgs *more, GArray *proofs, GError **error)
     RpCommunicationProof communications;
 
     if (!rp_orders_check_communications(orders, &communications, error) ||
-        !prove(more->pytorch_csv, plan, NULL, proofs, error))
+        !prove(args->pytorch_csv, plan, NULL, proofs, error))
         return FALSE;
     g_array_index(proofs, Proof, proofs->len - 1).communications = communications;
     return TRUE;
@@ -275,9 +270,8 @@ report_proof(RpReport *report, const Proof *proof)
 }
 
 static gboolean
-run(gpointer user_args, char **words, RpReport *report, GError **error)
+run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    const VerifyArgs *args = user_args;
     const char *path = words[0];
     g_autoptr(GArray) proofs = g_array_new(FALSE, TRUE, sizeof(Proof));
     const char *problem = NULL;
@@ -292,7 +286,7 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
         problem = "--old-names: expected --pytorch-csv beside it";
     if (problem != NULL)
         return rp_cli_refuse(error, "%s", problem);
-    if (path != NULL ? !verify_profile(&args->request, args, path, proofs, error)
+    if (path != NULL ? !verify_profile(args, path, proofs, error)
                      : !verify_pytorch(args, proofs, error))
         return FALSE;
     rp_report_list(report, NULL);
@@ -303,13 +297,10 @@ run(gpointer user_args, char **words, RpReport *report, GError **error)
     return TRUE;
 }
 
-static const GOptionEntry options[] = {
-    {"pytorch-csv", 0, RP_FILE(VerifyArgs, pytorch_csv),
-     "verify the order in a PyTorch pipeline CSV instead", "FILE.csv"},
-    {"old-names", 0, RP_FLAG(VerifyArgs, old_names),
-     "the CSV is of older PyTorch: B is the input gradient, BW the full backward", NULL},
-    {"trace", 0, RP_FILE(VerifyArgs, trace),
-     "check a trace (simulate --trace) against the plan of these options", "FILE.json"},
+static const RpUse uses[] = {
+    {"pytorch-csv", "verify the order in a PyTorch pipeline CSV instead"},
+    {"old-names"},
+    {"trace", "check a trace (simulate --trace) against the plan of these options"},
     {0},
 };
 
@@ -325,7 +316,6 @@ const RpCommand rp_command_verify = {
             "    --schedule roundpipe --gpus 8 --micro-batches 16 --async\n"
             "  roundpipe verify --pytorch-csv order.csv",
     .requests = RP_REQUEST,
-    .options = options,
-    .args_size = sizeof(VerifyArgs),
+    .uses = uses,
     .run = run,
 };

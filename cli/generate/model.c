@@ -274,7 +274,7 @@ rp_cli_model_ends(const RpCliModel *model, RpGeneratorOptions *options, GError *
 /* ---- options ---- */
 
 RpSampling
-rp_generate_sampling(const RpGenerateArgs *args)
+rp_generate_sampling(const RpArgs *args)
 {
     return (RpSampling){.temperature = args->temperature,
                         .top_p = args->top_p,
@@ -283,7 +283,7 @@ rp_generate_sampling(const RpGenerateArgs *args)
 }
 
 gboolean
-rp_generate_check_sampling(const RpGenerateArgs *args, GError **error)
+rp_generate_check_sampling(const RpArgs *args, GError **error)
 {
     if (!(args->temperature >= 0 && args->temperature <= 100))
         return rp_cli_refuse(error, "--temperature: expected a number from 0 to 100, found %g",

@@ -52,33 +52,17 @@ gboolean rp_cli_model_ends(const RpCliModel *model, RpGeneratorOptions *options,
 
 /* ---- options of generate ---- */
 
-typedef struct {
-    char *prompts;
-    char *output;
-    char *adapter;
-    gboolean any_base;
-    char *devices;
-    char *system; /* message of a chat */
-    gboolean chat;
-    int new_tokens; /* 0: not said */
-    double temperature;
-    double top_p;
-    int top_k;
-    int seed;
-} RpGenerateArgs;
-
-RpSampling rp_generate_sampling(const RpGenerateArgs *args);
+RpSampling rp_generate_sampling(const RpArgs *args);
 /* Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_generate_check_sampling(const RpGenerateArgs *args,
-                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_generate_check_sampling(const RpArgs *args, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- prompts.c: a file of ids, answers to a file ---- */
 
-gboolean rp_generate_prompts(const RpGenerateArgs *args, const char *word, RpReport *report,
+gboolean rp_generate_prompts(const RpArgs *args, const char *word, RpReport *report,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- text.c: text, the answer as it comes ---- */
 
 /* @prompt: %NULL: of args->chat: lines of standard input, a question each */
-gboolean rp_generate_text(const RpGenerateArgs *args, const char *word, const char *prompt,
+gboolean rp_generate_text(const RpArgs *args, const char *word, const char *prompt,
                           RpReport *report, GError **error) G_GNUC_WARN_UNUSED_RESULT;

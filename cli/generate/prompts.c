@@ -139,7 +139,7 @@ read_prompts(Generation *generation, const char *path, GError **error)
 
 /* How long answers may become: as asked for, or as long as the longest that is expected. */
 static gboolean
-choose_length(Generation *generation, const RpGenerateArgs *args, GError **error)
+choose_length(Generation *generation, const RpArgs *args, GError **error)
 {
     guint expected = 0;
     gboolean all = TRUE;
@@ -205,7 +205,7 @@ answer_some(Generation *generation, RpGenerator *generator, const RpSampling *sa
 }
 
 static gboolean
-answer_all(Generation *generation, const RpGenerateArgs *args, GError **error)
+answer_all(Generation *generation, const RpArgs *args, GError **error)
 {
     const RpCliModel *model = &generation->model;
     const RpSampling sampling = rp_generate_sampling(args);
@@ -268,7 +268,7 @@ write_answers(GOutputStream *stream, gpointer data, GError **error)
 }
 
 static void
-report_answers(RpReport *report, const Generation *generation, const RpGenerateArgs *args)
+report_answers(RpReport *report, const Generation *generation, const RpArgs *args)
 {
     const guint n = generation->prompts->len;
 
@@ -288,7 +288,7 @@ report_answers(RpReport *report, const Generation *generation, const RpGenerateA
 }
 
 static gboolean
-check_args(const RpGenerateArgs *args, const char *model, gboolean json, GError **error)
+check_args(const RpArgs *args, const char *model, gboolean json, GError **error)
 {
     if (args->prompts == NULL)
         return rp_cli_refuse(error,
@@ -306,14 +306,14 @@ check_args(const RpGenerateArgs *args, const char *model, gboolean json, GError 
 }
 
 gboolean
-rp_generate_prompts(const RpGenerateArgs *args, const char *word, RpReport *report, GError **error)
+rp_generate_prompts(const RpArgs *args, const char *word, RpReport *report, GError **error)
 {
     g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
 
     g_array_set_clear_func(generation.prompts, prompt_clear);
-    generation.model.any_base = args->any_base;
+    generation.model.any_base = args->run.lora.any_base;
     if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
-        !rp_cli_model_open(&generation.model, word, args->adapter, args->devices, error) ||
+        !rp_cli_model_open(&generation.model, word, args->adapter, args->run.devices, error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) || !answer_all(&generation, args, error) ||
         !rp_cli_write_file(args->output, write_answers, &generation, error))

@@ -20,7 +20,7 @@ typedef struct {
 } Message;
 
 typedef struct {
-    const RpGenerateArgs *args;
+    const RpArgs *args;
     RpCliModel model;
     RpTokenizer *tokenizer;
     RpChat *chat;     /* or %NULL: a prompt is continued */
@@ -244,7 +244,7 @@ open_chat(Talk *talk, GError **error)
 }
 
 gboolean
-rp_generate_text(const RpGenerateArgs *args, const char *word, const char *prompt, RpReport *report,
+rp_generate_text(const RpArgs *args, const char *word, const char *prompt, RpReport *report,
                  GError **error)
 {
     g_auto(Talk) talk = {.args = args,
@@ -258,8 +258,8 @@ rp_generate_text(const RpGenerateArgs *args, const char *word, const char *promp
     g_array_set_clear_func(talk.messages, message_clear);
     if (prompt == NULL && !talk.prints)
         return rp_cli_refuse(error, "--json: expected a PROMPT beside it");
-    talk.model.any_base = args->any_base;
-    if (!rp_cli_model_open(&talk.model, word, args->adapter, args->devices, error) ||
+    talk.model.any_base = args->run.lora.any_base;
+    if (!rp_cli_model_open(&talk.model, word, args->adapter, args->run.devices, error) ||
         (talk.tokenizer = rp_cli_model_tokenizer(&talk.model, error)) == NULL ||
         !rp_cli_model_ends(&talk.model, &talk.options, error) || !open_chat(&talk, error))
         return FALSE;

@@ -26,7 +26,7 @@ typedef struct {
     char *run_path;       /* its run file */
     char *run_text;
     RpCliSteps steps; /* lines are %NULL: none are known */
-    RpRunFile *run_file;
+    RpRunSpec *run_file;
     RpTrainJob job; /* its plan is %NULL: not known, because of */
     char *problem;
 } RpCliPage;

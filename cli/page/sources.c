@@ -21,7 +21,7 @@ rp_cli_page_clear(RpCliPage *page)
     g_free(page->problem);
     rp_cli_steps_clear(&page->steps);
     rp_train_job_clear(&page->job);
-    g_clear_pointer(&page->run_file, rp_run_file_free);
+    g_clear_pointer(&page->run_file, rp_run_spec_free);
 }
 
 static gboolean

@@ -235,7 +235,7 @@ add_memory(const RpPlan *plan, RpPage *page)
 static void
 add_facts(const RpTrainJob *job, RpPage *page)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpRequest *request = &job->request;
     const RpPlanOptions *options = &request->options;
     const RpPartition *partition = request->partition;

@@ -7,22 +7,12 @@
 #include "core/schedules/schedule.h"
 #include "run/settings.h"
 
-/* The setting that an option has the name of, or stands for; or %NULL. */
-static const RpSetting *
-setting_of(const GOptionEntry *option)
-{
-    const RpSetting *setting = rp_setting_of_option(option->long_name);
-    g_autofree char *key = g_strdelimit(g_strdup(option->long_name), "-", '_');
-
-    return setting != NULL ? setting : rp_setting_find(key);
-}
-
 /* The words that may follow an option, with spaces between: words, or keys and =, behind which more
  * stands; %NULL: a file, or anything. */
 static char *
 values_of(const GOptionEntry *option)
 {
-    const RpSetting *setting = setting_of(option);
+    const RpSetting *setting = rp_setting_of_option(option->long_name);
     g_autoptr(GPtrArray) keys = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GPtrArray) names = g_ptr_array_new();
     guint n = 0;
@@ -64,7 +54,7 @@ quote(const char *text)
 static void
 add_bash_command(GString *script, const RpCommand *command)
 {
-    g_auto(RpCommandOptions) options = rp_command_options(command, NULL, NULL);
+    g_auto(RpCommandOptions) options = rp_command_options(command);
 
     g_string_append_printf(script, "    %s)\n        options='", command->name);
     for (guint i = 0; i < options.entries->len; i++) {
@@ -168,7 +158,7 @@ rp_completion_zsh(GString *script, const RpCommand *const *commands)
                             "    local name=$words[2]\n    shift words\n    (( CURRENT-- ))\n"
                             "    case $name in\n");
     for (; *commands != NULL; commands++) {
-        g_auto(RpCommandOptions) options = rp_command_options(*commands, NULL, NULL);
+        g_auto(RpCommandOptions) options = rp_command_options(*commands);
 
         g_string_append_printf(script, "    %s)\n        _arguments", (*commands)->name);
         for (guint i = 0; i < options.entries->len; i++)
@@ -205,7 +195,7 @@ rp_completion_fish(GString *script, const RpCommand *const *commands)
                             "    test (count $words) -gt 1; and test $words[2] = $argv[1]\n"
                             "end\n");
     for (; *commands != NULL; commands++) {
-        g_auto(RpCommandOptions) options = rp_command_options(*commands, NULL, NULL);
+        g_auto(RpCommandOptions) options = rp_command_options(*commands);
         g_autofree char *summary = quote((*commands)->summary);
 
         g_string_append_printf(script,

@@ -86,7 +86,7 @@ add_exit_fp8(GString *page)
 void
 rp_manual_command(GString *page, const RpCommand *command)
 {
-    g_auto(RpCommandOptions) options = rp_command_options(command, NULL, NULL);
+    g_auto(RpCommandOptions) options = rp_command_options(command);
     g_autofree char *name = g_strdup_printf("roundpipe-%s", command->name);
 
     begin(page, name, 1, command->summary);

@@ -373,16 +373,16 @@ say_assumed(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
 
 /* Options that were left out and have a figure in the answer. */
 static void
-say_not_given(RpReport *report, const RpAdvice *advice, const RpPlanArgs *args)
+say_not_given(RpReport *report, const RpAdvice *advice, const RpArgs *args)
 {
     const RpAdviseQuery *query = &advice->query;
     g_autoptr(GString) text = g_string_new(NULL);
 
-    if (args->gpus == 0 && !rp_box_has_counts(&args->box))
+    if (args->run.plan.gpus == 0 && !rp_box_has_counts(&args->box))
         g_string_append(text, " --gpus 1");
-    if (args->sequence == 0 && args->profile == NULL)
+    if (args->box.sequence == 0 && args->profile == NULL)
         g_string_append_printf(text, " --sequence %u", query->tokens_per_sequence);
-    if (args->batch == 0 && !(args->micro_batch != 0 && args->micro_batches != 0))
+    if (args->batch == 0 && !(args->box.micro_batch != 0 && args->run.plan.micro_batches != 0))
         g_string_append_printf(text, " --batch %u", query->batch);
     if (text->len > 0)
         rp_report_line(report, "not given", "taken as%s", text->str);

@@ -16,47 +16,10 @@
 /* Whether the word that is no option is a file or directory; else it is a model's name. */
 gboolean rp_plan_word_is_path(const char *word);
 
-/* The words as written; %NULL, 0 or %FALSE = not given. */
-typedef struct {
-    const char *path; /* the word that is no option */
-    char *model;
-    RpBoxArgs box;
-    char *profile;
-    int gpus;
-    char *gpu_memory;
-    char *host_memory;
-    int sequence;
-    int packed; /* 0: samples are sequences */
-    int batch;
-    int servers;
-    char *network;
-    char *tokens;
-    int lora_rank;
-    char *lora_targets;
-    char *base;
-    int micro_batch;
-    int micro_batches;
-    int round;
-    gboolean sync;
-    char *dtype;
-    char *accumulate;
-    char *matmul;
-    char *optimizer;
-    RpFormArgs form;
-    char *resident;
-    char *recompute;
-    char *schedules;
-    char *devices;
-    char *attention;
-    gboolean max_sequence;
-    char *output;
-    int draws;
-    gint64 seed;
-} RpPlanArgs;
-
 /* The question that the words ask. Zero-initialise. */
 typedef struct {
-    const RpPlanArgs *args; /* borrowed */
+    const RpArgs *args; /* borrowed */
+    const char *path;   /* the word that is no option; or %NULL */
     RpAdviseQuery query;
     RpProfile *profile;
     RpGpu *gpu;                       /* query.gpu */
@@ -83,13 +46,14 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpPlanQuestion, rp_plan_question_clear)
 
 /**
  * rp_plan_question_read:
+ * @path: (nullable): the word that is no option
  *
  * Checks the words and fills in what was left out: one server, one GPU, sequences of 2,048 tokens (or of as
  * many as the model has positions), 16 of them a GPU and step.
  *
  * Errors: RP_CLI_ERROR_USAGE, RP_CATALOGUE_ERROR_*, RP_PROFILE_ERROR_*, RP_HF_CONFIG_ERROR_*
  */
-gboolean rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question,
+gboolean rp_plan_question_read(const RpArgs *args, const char *path, RpPlanQuestion *question,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Adapters that are offered where all weights are too many to train, and their frozen weights. */
@@ -166,7 +130,7 @@ typedef struct {
 void rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question,
                             const RpAdvice *advice);
 /* Reads --servers and --network. */
-gboolean rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question,
+gboolean rp_plan_read_servers(const RpArgs *args, RpPlanQuestion *question,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */

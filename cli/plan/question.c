@@ -8,7 +8,7 @@
 #include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
 #include "run/matmul.h"
-#include "run/run.h"
+#include "run/spec.h"
 
 /* Defaults of the options. */
 #define DEFAULT_SEQUENCE 2048
@@ -123,7 +123,7 @@ read_tokens(const char *text, guint64 *tokens, GError **error)
 
 /* Several kinds: the one with the least memory says what fits. */
 static gboolean
-find_cards(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+find_cards(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
 
@@ -149,13 +149,13 @@ find_cards(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 }
 
 static gboolean
-find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+find_gpu(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
 
     if (args->box.gpu == NULL)
         return TRUE;
-    guint counted = (guint)args->gpus;
+    guint counted = args->run.plan.gpus;
 
     if (!rp_box_count(&args->box, &counted, error))
         return FALSE;
@@ -178,9 +178,9 @@ find_gpu(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
 /* All that cannot be guessed, at once. */
 static gboolean
-check_missing(const RpPlanArgs *args, GError **error)
+check_missing(const RpArgs *args, const char *path, GError **error)
 {
-    gboolean no_model = args->model == NULL && args->path == NULL;
+    gboolean no_model = args->model == NULL && path == NULL;
     gboolean no_gpu = args->box.gpu == NULL && !(args->max_sequence && args->gpu_memory != NULL);
 
     if (args->profile != NULL || (!no_model && (!no_gpu || args->max_sequence)))
@@ -195,19 +195,22 @@ check_missing(const RpPlanArgs *args, GError **error)
 
 /* Options that say what the catalogue's cost model is asked; a timing file has the answers. */
 static gboolean
-check_profile_words(const RpPlanArgs *args, GError **error)
+check_profile_words(const RpArgs *args, const char *path, GError **error)
 {
+    static const char *const own[] = {"dtype",     "accumulate",   "matmul",
+                                      "lora-rank", "lora-targets", "base"};
+
     if (args->box.gpu != NULL)
         return refuse("--profile", "the file names its GPU; leave --gpu out", error);
-    if (args->path != NULL)
+    if (path != NULL)
         return refuse("--profile", "the file has its model; leave the directory out", error);
-    if (args->dtype != NULL || args->accumulate != NULL || args->matmul != NULL ||
-        args->lora_rank != 0 || args->lora_targets != NULL || args->base != NULL)
-        return refuse(
-            "--profile",
-            "the file's times have their own --dtype, --accumulate, --matmul, --lora-rank, "
-            "--lora-targets and --base; leave them out",
-            error);
+    for (gsize i = 0; i < G_N_ELEMENTS(own); i++)
+        if (rp_args_has(args, own[i]))
+            return refuse(
+                "--profile",
+                "the file's times have their own --dtype, --accumulate, --matmul, --lora-rank, "
+                "--lora-targets and --base; leave them out",
+                error);
     if (args->max_sequence)
         return refuse("--max-sequence",
                       "a timing file has sizes for one length only; use --model and --gpu", error);
@@ -215,13 +218,16 @@ check_profile_words(const RpPlanArgs *args, GError **error)
 }
 
 static gboolean
-read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+read_profile(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
 
-    if (!check_profile_words(args, error))
+    const RpBoxArgs box = {
+        .pcie = args->box.pcie, .host_bandwidth = args->box.host_bandwidth, .file = args->box.file};
+
+    if (!check_profile_words(args, question->path, error))
         return FALSE;
-    question->profile = rp_cli_load_profiles(args->profile, &args->box, (guint)args->gpus, error);
+    question->profile = rp_cli_load_profiles(args->profile, &box, args->run.plan.gpus, error);
     if (question->profile == NULL)
         return FALSE;
     if (!rp_profile_check_full(question->profile, error)) {
@@ -235,9 +241,9 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
                              profile->model, args->profile, args->model);
     if (args->packed != 0)
         return refuse("--packed", "times are those of the file: leave it out", error);
-    if (args->sequence != 0 && (guint)args->sequence != profile->tokens_per_sequence)
+    if (args->box.sequence != 0 && (guint)args->box.sequence != profile->tokens_per_sequence)
         return rp_cli_refuse(error, "--sequence: expected %u as in %s, or nothing, found %d",
-                             profile->tokens_per_sequence, args->profile, args->sequence);
+                             profile->tokens_per_sequence, args->profile, args->box.sequence);
     question->name = g_strdup(profile->model);
     query->profile = profile;
     query->tokens_per_sequence = profile->tokens_per_sequence;
@@ -250,20 +256,21 @@ read_profile(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 /* The model of a directory or its config.json. Its weights may be fp32, whose times nobody
  * predicts: these are planned as bf16. */
 static gboolean
-read_path(const RpPlanArgs *args, const char *path, RpPlanNetworkWords *words,
-          RpPlanQuestion *question, GError **error)
+read_path(RpRunSpec *run, const char *path, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
 
-    question->network = rp_plan_network_open(path, words, error);
+    question->network = rp_plan_network_open(path, run, error);
     if (question->network == NULL)
         return FALSE;
     query->dtype = rp_plan_network_dtype(question->network);
-    if (query->gpu != NULL && args->dtype == NULL && !g_strv_contains(dtype_names, query->dtype)) {
+    if (query->gpu != NULL && run->dtype_choice == 0 &&
+        !g_strv_contains(dtype_names, query->dtype)) {
         question->dtype_assumed = TRUE;
-        words->dtype = query->dtype = dtype_names[0];
+        query->dtype = dtype_names[0];
+        run->dtype_choice = RP_DTYPE_BF16 + 1;
         rp_plan_network_free(question->network);
-        question->network = rp_plan_network_open(path, words, error);
+        question->network = rp_plan_network_open(path, run, error);
         if (question->network == NULL)
             return FALSE;
     }
@@ -274,8 +281,7 @@ read_path(const RpPlanArgs *args, const char *path, RpPlanNetworkWords *words,
 
 /* A model that `train` knows is planned as `train` does, any other by the cost model. */
 static gboolean
-read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *question,
-          GError **error)
+read_name(const RpArgs *args, const RpRunSpec *run, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
     g_autoptr(GError) problem = NULL;
@@ -286,11 +292,12 @@ read_name(const RpPlanArgs *args, RpPlanNetworkWords *words, RpPlanQuestion *que
         return FALSE;
     }
     question->name = g_strdup(query->model->name);
-    query->dtype = words->dtype = args->dtype != NULL ? args->dtype : dtype_names[0];
-    question->network = rp_plan_network_of(query->model, words, &problem);
+    if (query->dtype == NULL)
+        query->dtype = dtype_names[0];
+    question->network = rp_plan_network_of(query->model, run, &problem);
     if (question->network != NULL ||
         g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
-        return rp_cli_check_lora(query->model, words->lora_rank, words->lora_targets, error);
+        return rp_cli_check_lora(query->model, query->lora_rank, query->lora_targets, error);
     g_propagate_error(error, g_steal_pointer(&problem));
     return FALSE;
 }
@@ -310,63 +317,53 @@ is_path(const char *word)
            (rp_model_find(word, NULL) == NULL || g_path_is_absolute(word) || word[0] == '.');
 }
 
-/* Reads which weights are frozen beside adapters, and their format. */
+/* Reads numbers, and which weights are frozen beside adapters. */
 static gboolean
-read_lora(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+read_numbers(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
-    int base = RP_RUN_BASE_OF_THE_FILE;
+    const gboolean has_base = rp_args_has(args, "base");
 
-    if (args->lora_rank == 0 && (args->lora_targets != NULL || args->base != NULL))
-        return refuse(args->base != NULL ? "--base" : "--lora-targets",
+    if (args->run.lora.rank == 0 && (args->run.lora.targets != NULL || has_base))
+        return refuse(has_base ? "--base" : "--lora-targets",
                       "expected --lora-rank beside it: without adapters all weights are trained",
                       error);
-    if (!rp_cli_choose("base", "base", args->base, &base, error))
-        return FALSE;
-    question->lora_targets = rp_lora_read_targets(args->lora_targets);
-    query->lora_rank = (guint)args->lora_rank;
-    query->lora_targets = question->lora_targets;
-    query->base = base >= RP_RUN_BASE_PACKED ? args->base : NULL;
-    return TRUE;
+    question->lora_targets = rp_lora_read_targets(args->run.lora.targets);
+    const RpWorkload workload = rp_cli_workload(&args->run, question->lora_targets);
+
+    query->dtype = workload.dtype;
+    query->accumulate = workload.accumulate;
+    query->fp8 = workload.fp8;
+    query->fp8_head = workload.fp8_head;
+    query->lora_rank = workload.lora_rank;
+    query->lora_targets = workload.lora_targets;
+    query->base = workload.base;
+    return query->gpu == NULL || query->dtype == NULL ||
+           rp_cli_choice("dtype", query->dtype, dtype_names, error) >= 0;
 }
 
 static gboolean
-read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+read_model(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
-    const char *path = args->path != NULL ? args->path : is_path(args->model) ? args->model : NULL;
-    RpPlanNetworkWords words = {.devices = args->devices,
-                                .dtype = args->dtype,
-                                .attention = args->attention,
-                                .lora_rank = (guint)args->lora_rank};
-    int half_sums = 0;
+    const char *path = question->path != NULL ? question->path
+                       : is_path(args->model) ? args->model
+                                              : NULL;
+    RpRunSpec run = args->run;
 
-    if (args->path != NULL && args->model != NULL)
-        return refuse(args->path, "leave --model out, or the path", error);
-    if (!read_lora(args, question, error))
+    if (question->path != NULL && args->model != NULL)
+        return refuse(question->path, "leave --model out, or the path", error);
+    if (!read_numbers(args, question, error) ||
+        (path != NULL ? !read_path(&run, path, question, error)
+                      : !read_name(args, &run, question, error)))
         return FALSE;
-    words.lora_targets = question->lora_targets;
-    words.base = args->base;
-    if (args->dtype != NULL && query->gpu != NULL &&
-        rp_cli_choice("dtype", args->dtype, dtype_names, error) < 0)
-        return FALSE;
-    if (!rp_cli_choose("accumulate", "accumulate", args->accumulate, &half_sums, error) ||
-        !rp_cli_choose("matmul", "matmul", args->matmul, &words.matmul, error))
-        return FALSE;
-    query->accumulate = half_sums ? "fp16" : "fp32";
-    query->fp8_head = words.matmul == RP_RUN_MATMUL_FP8_HEAD;
-    query->fp8 = query->fp8_head || words.matmul == RP_RUN_MATMUL_FP8;
-    words.half_sums = half_sums;
-    if (path != NULL ? !read_path(args, path, &words, question, error)
-                     : !read_name(args, &words, question, error))
-        return FALSE;
-    query->tokens_per_sequence = args->sequence != 0
-                                     ? (guint)args->sequence
+    query->tokens_per_sequence = args->box.sequence != 0
+                                     ? (guint)args->box.sequence
                                      : MIN(DEFAULT_SEQUENCE, query->model->max_positions);
     if (query->fp8 && query->tokens_per_sequence % 16 != 0)
         return rp_cli_refuse(error,
                              "--sequence: expected a multiple of 16 with --matmul %s, found %u",
-                             args->matmul, query->tokens_per_sequence);
+                             rp_run_spec_given(&args->run, "matmul"), query->tokens_per_sequence);
     query->sample_tokens = (guint)args->packed;
     if (query->sample_tokens > query->tokens_per_sequence)
         return rp_cli_refuse(error, "--packed: expected at most %u, the sequence, found %d",
@@ -379,12 +376,12 @@ read_model(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
 
 /* Times are those of a GPU; sizes need none. */
 static gboolean
-check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error)
+check_gpu(const RpArgs *args, const RpPlanQuestion *question, GError **error)
 {
     const gboolean sizes_only = args->max_sequence && question->sized != NULL;
 
-    if (question->sized == NULL && (args->devices != NULL || args->attention != NULL))
-        return refuse(args->devices != NULL ? "--devices" : "--attention",
+    if (question->sized == NULL && (args->run.devices != NULL || rp_args_has(args, "attention")))
+        return refuse(args->run.devices != NULL ? "--devices" : "--attention",
                       "sizes are those of the cost model or the file: `train` has no such run; "
                       "leave it out",
                       error);
@@ -397,27 +394,20 @@ check_gpu(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error
 
 /* ---- together ---- */
 
-static gboolean
-read_counts(const RpPlanArgs *args, RpAdviseQuery *query, GError **error)
+static void
+read_counts(const RpArgs *args, RpAdviseQuery *query)
 {
-    int optimizer = 0, resident = RP_RESIDENT_AUTO, recompute = 0;
-
-    query->gpus = args->gpus == 0 ? 1 : (guint)args->gpus;
+    query->gpus = MAX(1, args->run.plan.gpus);
     query->batch = (guint)args->batch;
-    query->micro_batch = (guint)args->micro_batch;
-    query->micro_batches = (guint)args->micro_batches;
-    query->round = (guint)args->round;
+    query->micro_batch = (guint)args->box.micro_batch;
+    query->micro_batches = (guint)args->run.plan.micro_batches;
+    query->round = (guint)args->run.plan.round;
     query->sync = args->sync;
     query->accumulate = "fp32";
-    if (!rp_cli_choose("optimizer", "optimizer.mode", args->optimizer, &optimizer, error) ||
-        !rp_cli_choose_form(&args->form, &query->form, error) ||
-        !rp_cli_choose("resident", "resident", args->resident, &resident, error) ||
-        !rp_cli_choose("recompute", "recompute", args->recompute, &recompute, error))
-        return FALSE;
-    query->save = RP_SETTING_RECOMPUTE_SAVE(recompute);
-    query->optimizer = (RpOptimizerMode)optimizer;
-    query->resident = (RpResidentChoice)resident;
-    return TRUE;
+    query->save = rp_run_spec_save(&args->run);
+    query->optimizer = (RpOptimizerMode)args->run.optimizer.mode;
+    query->form = rp_run_optimizer_form(&args->run.optimizer);
+    query->resident = (RpResidentChoice)args->run.resident_choice;
 }
 
 /* 16 sequences a GPU, in whole micro-batches and rounds where these were given. */
@@ -437,7 +427,7 @@ choose_batch(RpAdviseQuery *query)
 
 /* Times that are predicted have no spread; those of a file may have one. */
 static gboolean
-check_draws(const RpPlanArgs *args, const RpPlanQuestion *question, GError **error)
+check_draws(const RpArgs *args, const RpPlanQuestion *question, GError **error)
 {
     if (args->seed != 0 && args->draws == 0)
         return refuse("--seed", "expected --draws beside it", error);
@@ -451,13 +441,16 @@ check_draws(const RpPlanArgs *args, const RpPlanQuestion *question, GError **err
 }
 
 gboolean
-rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+rp_plan_question_read(const RpArgs *args, const char *path, RpPlanQuestion *question,
+                      GError **error)
 {
     RpAdviseQuery *query = &question->query;
 
     question->args = args;
-    if (!check_missing(args, error) || !read_counts(args, query, error) ||
-        !read_schedules(args->schedules, question, error) || !find_gpu(args, question, error))
+    question->path = path;
+    read_counts(args, query);
+    if (!check_missing(args, path, error) || !read_schedules(args->schedules, question, error) ||
+        !find_gpu(args, question, error))
         return FALSE;
     if (!(args->profile != NULL ? read_profile(args, question, error)
                                 : read_model(args, question, error)) ||
@@ -479,15 +472,15 @@ rp_plan_question_read(const RpPlanArgs *args, RpPlanQuestion *question, GError *
 #define MOST_ADAPTER_WORK 5000
 
 static gboolean
-add_adapters(const RpPlanArgs *args, guint changes, GPtrArray *remedies, GError **error)
+add_adapters(const RpPlanQuestion *question, guint changes, GPtrArray *remedies, GError **error)
 {
     static const RpScheduleOps *const none[] = {NULL};
-    RpPlanArgs words = *args;
+    RpArgs args = *question->args;
     g_auto(RpPlanQuestion) changed = {0};
 
-    words.lora_rank = RP_PLAN_ADAPTER_RANK;
-    words.base = changes & RP_ADVISE_CHANGE_BASE ? (char *)RP_PLAN_ADAPTER_BASE : NULL;
-    if (!rp_plan_question_read(&words, &changed, NULL))
+    rp_args_set(&args, "lora-rank", G_STRINGIFY(RP_PLAN_ADAPTER_RANK));
+    rp_args_set(&args, "base", changes & RP_ADVISE_CHANGE_BASE ? RP_PLAN_ADAPTER_BASE : NULL);
+    if (!rp_plan_question_read(&args, question->path, &changed, NULL))
         return TRUE; /* there are models whose weights have no such adapters or base */
     g_autoptr(RpAdvice) advice = rp_advise(&changed.query, none, error);
 
@@ -509,14 +502,14 @@ add_adapters(const RpPlanArgs *args, guint changes, GPtrArray *remedies, GError 
 gboolean
 rp_plan_add_adapters(const RpPlanQuestion *question, GPtrArray *remedies, GError **error)
 {
-    const RpPlanArgs *args = question->args;
+    const RpArgs *args = question->args;
 
     const RpAdviseQuery *query = &question->query;
     const gboolean large =
         query->model != NULL && query->model->blocks * query->batch > MOST_ADAPTER_WORK;
 
-    return args->profile != NULL || args->lora_rank != 0 ||
-           (add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS, remedies, error) &&
-            (large || add_adapters(args, RP_ADVISE_CHANGE_ADAPTERS | RP_ADVISE_CHANGE_BASE,
+    return args->profile != NULL || args->run.lora.rank != 0 ||
+           (add_adapters(question, RP_ADVISE_CHANGE_ADAPTERS, remedies, error) &&
+            (large || add_adapters(question, RP_ADVISE_CHANGE_ADAPTERS | RP_ADVISE_CHANGE_BASE,
                                    remedies, error)));
 }

@@ -96,6 +96,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     const RpAdviseQuery *query = &advice->query;
     const gboolean adapts = query->lora_rank > 0;
+    const char *recompute = rp_run_spec_given(&question->args->run, "recompute");
     g_autofree char *targets =
         question->lora_targets != NULL ? g_strjoinv(",", question->lora_targets) : NULL;
     GString *text = g_string_new("# What `roundpipe train` is to do. All keys: roundpipe train "
@@ -115,8 +116,8 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
     if (adapts && query->base != NULL)
         add(text, "base", "%s", query->base);
     add_sizes(text, query, run);
-    if (question->args->recompute != NULL)
-        add(text, "recompute", "%s", question->args->recompute);
+    if (recompute != NULL)
+        add(text, "recompute", "%s", recompute);
     add(text, "epochs", "%d", RP_PLAN_EPOCHS);
     add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
     add(text, "optimizer.schedule", "cosine");
@@ -147,7 +148,7 @@ rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvi
     /* the devices may be another machine's */
     g_autofree char *devices = g_strdup_printf("devices=host:%u", advice->query.gpus);
     const char *const here[] = {devices, NULL};
-    g_autoptr(RpRunFile) run = rp_run_file_parse(path, text, strlen(text), here, error);
+    g_autoptr(RpRunSpec) run = rp_run_file_parse(path, text, strlen(text), here, error);
 
     return run != NULL && rp_cli_write_text(path, text, error);
 }

@@ -15,7 +15,7 @@ open_network(const char *word, RpPlanQuestion *question, GError **error)
 
 /* Words that a plan of several servers has no answer to. */
 static gboolean
-check_beside(const RpPlanArgs *args, GError **error)
+check_beside(const RpArgs *args, GError **error)
 {
     const struct {
         gboolean given;
@@ -34,21 +34,21 @@ check_beside(const RpPlanArgs *args, GError **error)
 }
 
 gboolean
-rp_plan_read_servers(const RpPlanArgs *args, RpPlanQuestion *question, GError **error)
+rp_plan_read_servers(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
-    const guint servers = MAX(1, (guint)args->servers);
+    const guint servers = MAX(1, args->run.plan.servers);
     RpAdviseQuery *query = &question->query;
 
-    if (args->servers > RP_SHARD_MOST_SERVERS)
+    if (args->run.plan.servers > RP_SHARD_MOST_SERVERS)
         return rp_cli_refuse(error, "--servers: expected at most %d, found %d",
-                             RP_SHARD_MOST_SERVERS, args->servers);
-    if (args->network != NULL && args->servers == 0)
+                             RP_SHARD_MOST_SERVERS, args->run.plan.servers);
+    if (args->box.network != NULL && args->run.plan.servers == 0)
         return rp_cli_refuse(error, "--network: expected --servers beside it");
-    if (args->network != NULL && !open_network(args->network, question, error))
+    if (args->box.network != NULL && !open_network(args->box.network, question, error))
         return FALSE;
     if (servers == 1)
         return TRUE;
-    if (args->network == NULL)
+    if (args->box.network == NULL)
         return rp_cli_refuse(error, "--servers: expected --network beside it: 10GbE, 25GbE, "
                                     "100GbE, IB400 or a FILE.json");
     if (!check_beside(args, error))

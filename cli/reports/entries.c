@@ -15,9 +15,9 @@ rp_cli_entry_free(gpointer data)
 }
 
 static gboolean
-load_entry(const char *path, const RpScheduleArgs *args, GPtrArray *entries, GError **error)
+load_entry(const char *path, const RpArgs *args, GPtrArray *entries, GError **error)
 {
-    RpProfile *profile = rp_cli_load_profile(path, &args->box, args->ask.options.gpus, error);
+    RpProfile *profile = rp_cli_load_profile(path, &args->box, args->run.plan.gpus, error);
 
     if (profile == NULL)
         return FALSE;
@@ -55,8 +55,7 @@ compare_entries(gconstpointer a, gconstpointer b)
 }
 
 static gboolean
-load_directory(const char *directory, const RpScheduleArgs *args, GPtrArray *entries,
-               GError **error)
+load_directory(const char *directory, const RpArgs *args, GPtrArray *entries, GError **error)
 {
     g_autoptr(GDir) files = g_dir_open(directory, 0, error);
     const char *name;
@@ -79,8 +78,8 @@ load_directory(const char *directory, const RpScheduleArgs *args, GPtrArray *ent
 }
 
 gboolean
-rp_cli_load_entries(char **paths, const char *profiles_dir, const RpScheduleArgs *args,
-                    GPtrArray *entries, GError **error)
+rp_cli_load_entries(char **paths, const char *profiles_dir, const RpArgs *args, GPtrArray *entries,
+                    GError **error)
 {
     g_autofree char *shipped = rp_cli_shipped_profiles("rtx4090");
     const char *directory = g_getenv("ROUNDPIPE_PROFILES");

@@ -23,5 +23,5 @@ void rp_cli_entry_free(gpointer entry);
  *
  * Errors: RP_CLI_ERROR_USAGE, G_FILE_ERROR, RP_PROFILE_ERROR_*
  */
-gboolean rp_cli_load_entries(char **paths, const char *profiles_dir, const RpScheduleArgs *args,
+gboolean rp_cli_load_entries(char **paths, const char *profiles_dir, const RpArgs *args,
                              GPtrArray *entries, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -8,41 +8,41 @@
 #define MOST_SIGMA 2.0
 
 gboolean
-rp_cli_noise_check(const RpCliNoise *noise, const char *slow, guint gpus, GError **error)
+rp_cli_noise_check(const RpArgs *args, guint gpus, GError **error)
 {
     g_autofree RpSlow *each = NULL;
 
-    if (noise->draws > RP_CLI_MOST_DRAWS)
+    if (args->draws > RP_CLI_MOST_DRAWS)
         return rp_cli_refuse(error, "--draws: expected at most %d, found %d", RP_CLI_MOST_DRAWS,
-                             noise->draws);
-    if (noise->seed != 0 && noise->draws == 0)
+                             args->draws);
+    if (args->seed != 0 && args->draws == 0)
         return rp_cli_refuse(error, "--seed: expected --draws beside it");
-    if (noise->noise != 0 && noise->draws == 0)
+    if (args->noise != 0 && args->draws == 0)
         return rp_cli_refuse(error, "--noise: expected --draws beside it");
-    if (!(noise->noise >= 0 && noise->noise <= MOST_SIGMA))
+    if (!(args->noise >= 0 && args->noise <= MOST_SIGMA))
         return rp_cli_refuse(error, "--noise: expected a deviation of 0 to %.0f, found %g",
-                             MOST_SIGMA, noise->noise);
-    if (slow == NULL || (each = rp_run_parse_slow(slow, MAX(gpus, 1), error)) != NULL)
+                             MOST_SIGMA, args->noise);
+    if (args->run.host_slow == NULL ||
+        (each = rp_run_parse_slow(args->run.host_slow, MAX(gpus, 1), error)) != NULL)
         return TRUE;
     g_prefix_error(error, "--slow: ");
     return FALSE;
 }
 
 void
-rp_cli_noise_apply(const RpCliNoise *noise, RpRequest *request)
+rp_cli_noise_apply(const RpArgs *args, RpRequest *request)
 {
-    request->noise = noise->noise;
+    request->noise = args->noise;
 }
 
 gboolean
-rp_cli_noise_draw(const RpCliNoise *noise, const RpRequest *request, const RpProfile *profile,
+rp_cli_noise_draw(const RpArgs *args, const RpRequest *request, const RpProfile *profile,
                   RpRequestDrawn *drawn, gboolean *distributed, GError **error)
 {
-    *distributed = noise->noise > 0 || rp_draws_has_spreads(profile);
+    *distributed = args->noise > 0 || rp_draws_has_spreads(profile);
     drawn->draws = 0;
-    return noise->draws == 0 || !*distributed ||
-           rp_request_draw(request, profile, (guint)noise->draws, (guint64)noise->seed, drawn,
-                           error);
+    return args->draws == 0 || !*distributed ||
+           rp_request_draw(request, profile, (guint)args->draws, (guint64)args->seed, drawn, error);
 }
 
 static void
@@ -69,7 +69,7 @@ add_slow(RpReport *report, const RpRequest *request, gboolean words)
 }
 
 void
-rp_report_add_noise(RpReport *report, const RpCliNoise *noise, const RpRequest *request,
+rp_report_add_noise(RpReport *report, const RpArgs *args, const RpRequest *request,
                     const RpRequestDrawn *drawn, gboolean words)
 {
     if (request->slow != NULL)
@@ -83,9 +83,9 @@ rp_report_add_noise(RpReport *report, const RpCliNoise *noise, const RpRequest *
     rp_report_show(report, "%u of layers' times, seed %" G_GUINT64_FORMAT, drawn->draws,
                    drawn->seed);
     rp_report_count(report, "seed", (gint64)drawn->seed, NULL);
-    if (noise->noise > 0)
-        rp_report_real(report, "noise", noise->noise, 6, words ? "  log-normal" : NULL);
-    rp_report_show(report, "sigma %g, mean as in the profile", noise->noise);
+    if (args->noise > 0)
+        rp_report_real(report, "noise", args->noise, 6, words ? "  log-normal" : NULL);
+    rp_report_show(report, "sigma %g, mean as in the profile", args->noise);
     rp_report_add_drawn(report, "makespan_ms", &drawn->makespan_ns, TRUE,
                         words ? "  makespan" : NULL);
     rp_report_add_drawn(report, "iteration_ms", &drawn->iteration_ns, TRUE,

@@ -14,8 +14,7 @@
 #define LEAST_MM 40
 
 gboolean
-rp_cli_picture_style(const RpPictureArgs *args, gboolean drawn, RpFigureStyle *style,
-                     GError **error)
+rp_cli_picture_style(const RpArgs *args, gboolean drawn, RpFigureStyle *style, GError **error)
 {
     static const struct {
         const char *unit;

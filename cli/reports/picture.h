@@ -10,23 +10,9 @@
 gboolean rp_cli_picture_write(const RpFigure *figure, const char *path,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Options of every command that draws; %NULL = not given. Zero-initialise. */
-typedef struct {
-    char *width;
-    gboolean no_title;
-} RpPictureArgs;
-
-/* Their rows, of a struct of @type with a @member of RpPictureArgs. */
-#define RP_PICTURE_OPTIONS(type, member)                                                           \
-    {"width", 0, RP_WORD(type, member.width),                                                      \
-     "of the picture on paper, as 84mm, 8.4cm or 3.3in: its text then has six points", "WIDTH"},   \
-    {                                                                                              \
-        "no-title", 0, RP_FLAG(type, member.no_title), "draw without title", NULL                  \
-    }
-
 /* @drawn: whether a picture is asked for; without one the options have no effect. Errors:
  * RP_CLI_ERROR_USAGE */
-gboolean rp_cli_picture_style(const RpPictureArgs *args, gboolean drawn, RpFigureStyle *style,
+gboolean rp_cli_picture_style(const RpArgs *args, gboolean drawn, RpFigureStyle *style,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The part of a run that is drawn. */

@@ -44,7 +44,7 @@ rp_cli_list_systems(RpReport *report)
 }
 
 gboolean
-rp_cli_check_no_systems(const RpSystemsArgs *args, GError **error)
+rp_cli_check_no_systems(const RpArgs *args, GError **error)
 {
     if (args->price == NULL && !args->chunked_head)
         return TRUE;
@@ -288,27 +288,27 @@ report_rows(RpReport *report, const Question *question, double price, const GArr
 }
 
 gboolean
-rp_cli_compare_systems(const RpSystemsArgs *args, const RpScheduleArgs *request,
-                       const GPtrArray *entries, RpReport *report, GError **error)
+rp_cli_compare_systems(const RpArgs *args, const GPtrArray *entries, RpReport *report,
+                       GError **error)
 {
     g_autoptr(GArray) rows = g_array_new(FALSE, TRUE, sizeof(Row));
     g_autoptr(RpGpu) card = NULL;
-    Question question = {.options = &request->ask.options, .chunked_head = args->chunked_head};
+    Question question = {.options = &args->run.plan, .chunked_head = args->chunked_head};
     double price;
 
     g_array_set_clear_func(rows, clear_row);
     if (!read_price(args->price, &price, error))
         return FALSE;
-    if (request->box.file != NULL)
+    if (args->box.file != NULL)
         return rp_cli_refuse(error, "--box: expected --pcie and --host-bandwidth beside --systems, "
                                     "whose formulas have no more of a machine");
-    if (request->box.gpu != NULL) {
-        question.card = card = rp_box_open(&request->box, NULL, error);
+    if (args->box.gpu != NULL) {
+        question.card = card = rp_box_open(&args->box, NULL, error);
         if (card == NULL)
             return FALSE;
     }
     for (guint i = 0; i < entries->len; i++)
-        if (!add_rows(args->names, g_ptr_array_index(entries, i), rows, error))
+        if (!add_rows(args->systems, g_ptr_array_index(entries, i), rows, error))
             return FALSE;
     if (!run_rows(&question, rows, error))
         return FALSE;

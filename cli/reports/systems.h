@@ -6,30 +6,21 @@
 #include "cli/cli.h"
 #include "sim/systems/systems.h"
 
-/* As written; zero-initialise. */
-typedef struct {
-    char *names;
-    char *price; /* dollars an hour of the server */
-    gboolean chunked_head;
-} RpSystemsArgs;
-
 /* The table of systems, for --help. */
 void rp_cli_list_systems(RpReport *report);
 
 /* Without --systems: that none of the others is there. Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_cli_check_no_systems(const RpSystemsArgs *args,
-                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_cli_check_no_systems(const RpArgs *args, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_cli_compare_systems:
- * @request: of it the box, GPUs, and micro-batches of the profile's size: the tokens of a step, of every system
+ * @args: of it the box, GPUs, and micro-batches of the profile's size: the tokens of a step, of every system
  * @entries: (element-type RpCliEntry)
  *
  * A row that cannot run says why, and the others go on.
  * Errors: RP_CLI_ERROR_USAGE
  */
-gboolean rp_cli_compare_systems(const RpSystemsArgs *args, const RpScheduleArgs *request,
-                                const GPtrArray *entries, RpReport *report,
+gboolean rp_cli_compare_systems(const RpArgs *args, const GPtrArray *entries, RpReport *report,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The rows of that report as CSV: an RpCliWrite. */
 gboolean rp_cli_write_systems(GOutputStream *stream, gpointer report, GError **error);

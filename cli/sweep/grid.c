@@ -30,7 +30,7 @@ rp_sweep_grid_clear(RpSweepGrid *grid)
 const char *
 rp_sweep_axis_name(const RpSweepAxis *axis)
 {
-    return axis->option != NULL ? axis->option->long_name : "model";
+    return axis->option != NULL ? axis->option->name : "model";
 }
 
 /* ---- lists and ranges ---- */
@@ -99,17 +99,17 @@ add_schedules(GPtrArray *texts)
 }
 
 static gboolean
-is_flag(const GOptionEntry *option)
+is_flag(const RpOption *option)
 {
-    return option->arg == G_OPTION_ARG_NONE;
+    return option->kind == RP_OPTION_FLAG;
 }
 
 /* The values of an option, each once. */
 static gboolean
-read_values(const GOptionEntry *option, const char *given, RpSweepAxis *axis, GError **error)
+read_values(const RpOption *option, const char *given, RpSweepAxis *axis, GError **error)
 {
     /* stage lists have commas of their own */
-    const char *between = g_strcmp0(option->arg_description, "LIST") == 0 ? ";" : ",";
+    const char *between = g_strcmp0(option->value, "LIST") == 0 ? ";" : ",";
     const char *text = is_flag(option) && *given == '\0' ? "yes" : given;
     g_auto(GStrv) words = g_strsplit(text, between, -1);
     g_autoptr(GPtrArray) found = g_ptr_array_new_with_free_func(g_free);
@@ -118,7 +118,7 @@ read_values(const GOptionEntry *option, const char *given, RpSweepAxis *axis, GE
     for (char **word = words; *word != NULL; word++) {
         const double number = read_number(g_strstrip(*word));
 
-        if (g_str_equal(option->long_name, "schedule") && g_str_equal(*word, "all"))
+        if (g_str_equal(option->name, "schedule") && g_str_equal(*word, "all"))
             add_schedules(found);
         else if (!add_range(*word, found))
             g_ptr_array_add(found, isnan(number) ? g_strdup(*word) : text_number(number));
@@ -129,7 +129,7 @@ read_values(const GOptionEntry *option, const char *given, RpSweepAxis *axis, GE
     if (values->len == 0 || values->len > MOST_VALUES) {
         g_autofree char *shown = rp_quote(given);
 
-        return rp_cli_refuse(error, "--%s: expected 1 to %d values, found %s", option->long_name,
+        return rp_cli_refuse(error, "--%s: expected 1 to %d values, found %s", option->name,
                              MOST_VALUES, shown);
     }
     *axis = (RpSweepAxis){.option = option, .n = values->len};
@@ -140,35 +140,18 @@ read_values(const GOptionEntry *option, const char *given, RpSweepAxis *axis, GE
 
 /* ---- values into options ---- */
 
-static gboolean
-set_option(const GOptionEntry *option, RpScheduleArgs *args, char *text, GError **error)
-{
-    gpointer member = (char *)args + GPOINTER_TO_SIZE(option->arg_data);
-
-    if (option->arg == G_OPTION_ARG_INT)
-        return rp_cli_take_count(option, text, member, error);
-    if (!is_flag(option)) {
-        *(char **)member = text;
-        return TRUE;
-    }
-    *(gboolean *)member = g_str_equal(text, "yes");
-    if (g_str_equal(text, "yes") || g_str_equal(text, "no"))
-        return TRUE;
-    g_autofree char *shown = rp_quote(text);
-
-    return rp_cli_refuse(error, "--%s: expected no or yes, found %s", option->long_name, shown);
-}
-
 /* Every value alone, before any is simulated: a wrong word is not a row that fails. */
 static gboolean
 check_values(const RpSweepAxis *axis, GError **error)
 {
     for (guint i = 0; i < axis->n && axis->option != NULL; i++) {
-        RpScheduleArgs args = {.ask.options = {.gpus = 1, .micro_batches = 1}};
-        RpAsk ask;
+        RpArgs args = {0};
+        RpRunSpec run;
 
-        if (!set_option(axis->option, &args, axis->values[i], error) ||
-            !rp_schedule_args_read(&args, &ask, error))
+        rp_run_spec_init(&args.run);
+        args.run.plan.gpus = args.run.plan.micro_batches = 1;
+        if (!rp_option_store(axis->option, axis->values[i], &args, error) ||
+            !rp_schedule_args_read(&args, &run, error))
             return FALSE;
         if (args.schedule != NULL && rp_schedule_find(args.schedule, error) == NULL) {
             g_prefix_error(error, "--schedule: ");
@@ -191,8 +174,8 @@ usual_value(const char *option)
 static gboolean
 has_file(char *const *texts)
 {
-    for (guint i = 0; rp_schedule_options[i].long_name != NULL; i++)
-        if (g_str_equal(rp_schedule_options[i].long_name, "schedule-file"))
+    for (guint i = 0; rp_schedule_options()[i].name != NULL; i++)
+        if (g_str_equal(rp_schedule_options()[i].name, "schedule-file"))
             return texts[i] != NULL;
     return FALSE;
 }
@@ -216,13 +199,12 @@ rp_sweep_grid_make(RpSweepGrid *grid, char *const *models, char *const *texts, G
     g_array_set_clear_func(grid->axes, clear_axis);
     add_models(grid, models);
     n = g_array_index(grid->axes, RpSweepAxis, 0).n;
-    for (guint i = 0; rp_schedule_options[i].long_name != NULL; i++) {
-        const GOptionEntry *option = &rp_schedule_options[i];
+    for (guint i = 0; rp_schedule_options()[i].name != NULL; i++) {
+        const RpOption *option = &rp_schedule_options()[i];
         const char *text =
-            texts[i] != NULL || has_file(texts) ? texts[i] : usual_value(option->long_name);
+            texts[i] != NULL || has_file(texts) ? texts[i] : usual_value(option->name);
         RpSweepAxis axis;
 
-        g_assert(i < RP_SWEEP_MOST_OPTIONS);
         if (text == NULL)
             continue;
         if (!read_values(option, text, &axis, error))
@@ -234,7 +216,7 @@ rp_sweep_grid_make(RpSweepGrid *grid, char *const *models, char *const *texts, G
         if (n > RP_SWEEP_MOST_ROWS)
             return rp_cli_refuse(
                 error, "expected at most %d combinations, found %" G_GUINT64_FORMAT " up to --%s",
-                RP_SWEEP_MOST_ROWS, n, option->long_name);
+                RP_SWEEP_MOST_ROWS, n, option->name);
     }
     grid->n = (guint)n;
     return TRUE;
@@ -251,13 +233,14 @@ rp_sweep_grid_place(const RpSweepGrid *grid, guint i, guint axis)
 }
 
 void
-rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpScheduleArgs *args)
+rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpArgs *args)
 {
-    *args = (RpScheduleArgs){0};
+    *args = (RpArgs){0};
+    rp_run_spec_init(&args->run);
     for (guint a = 1; a < grid->axes->len; a++) {
         const RpSweepAxis *axis = &g_array_index(grid->axes, RpSweepAxis, a);
-        const gboolean set =
-            set_option(axis->option, args, axis->values[rp_sweep_grid_place(grid, i, a)], NULL);
+        const gboolean set = rp_option_store(
+            axis->option, axis->values[rp_sweep_grid_place(grid, i, a)], args, NULL);
 
         g_assert(set); /* check_values() */
     }

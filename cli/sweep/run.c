@@ -72,15 +72,15 @@ static gboolean
 run_row(const Sweep *sweep, guint i, char **texts, GError **error)
 {
     const RpSweepAxis *models = &g_array_index(sweep->grid->axes, RpSweepAxis, 0);
-    RpScheduleArgs args;
+    RpArgs args;
     g_auto(RpRequest) request = {0};
     g_auto(RpResult) result = {0};
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(RpPlan) plan = NULL;
 
     rp_sweep_grid_args(sweep->grid, i, &args);
-    args.ask.beside = sweep->n_threads;
-    args.ask.memory_bytes = sweep->memory_bytes;
+    args.run.beside = sweep->n_threads;
+    args.run.memory_bytes = sweep->memory_bytes;
     if (!rp_request_load(&args, models->values[rp_sweep_grid_place(sweep->grid, i, 0)], &profile,
                          &request, error))
         return FALSE;
@@ -125,7 +125,7 @@ rp_sweep_run(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, g
     if (missing->len == 0)
         return TRUE;
     sweep.n_threads = MAX(1, MIN(g_get_num_processors(), missing->len));
-    sweep.memory_bytes = rp_ask_memory_now();
+    sweep.memory_bytes = rp_run_memory_now();
     GThreadPool *pool = g_thread_pool_new(run_in_thread, &sweep, (int)sweep.n_threads, TRUE, error);
 
     if (pool == NULL)

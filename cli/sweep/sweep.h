@@ -7,16 +7,14 @@
 #include "cli/cli.h"
 #include "plots/figure.h"
 
-/* More than there are rp_schedule_options. */
-#define RP_SWEEP_MOST_OPTIONS 64
 #define RP_SWEEP_MOST_ROWS 100000
 
 /* ---- grid.c ---- */
 
 /* An option that is given, or the models. */
 typedef struct {
-    const GOptionEntry *option; /* %NULL: models and timing files */
-    char **values;              /* of which each row has one */
+    const RpOption *option; /* %NULL: models and timing files */
+    char **values;          /* of which each row has one */
     guint n;
 } RpSweepAxis;
 
@@ -31,7 +29,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpSweepGrid, rp_sweep_grid_clear)
 /**
  * rp_sweep_grid_make:
  * @models: (nullable) (array zero-terminated=1): %NULL or none: the usual one
- * @texts: (array length=RP_SWEEP_MOST_OPTIONS): of each row of rp_schedule_options, %NULL: not given.
+ * @texts: of each of rp_schedule_options(), %NULL: not given.
  *   A list has commas between, or where values have those semicolons; `2k..64k` doubles, `4..12+4` adds;
  *   `--schedule all`; a flag is given alone, or as no, yes
  *
@@ -45,7 +43,7 @@ const char *rp_sweep_axis_name(const RpSweepAxis *axis);
 /* Index of the value that row @i has; the last axis changes fastest. */
 guint rp_sweep_grid_place(const RpSweepGrid *grid, guint i, guint axis);
 /* The options of row @i; texts are the grid's. */
-void rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpScheduleArgs *args);
+void rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpArgs *args);
 
 /* ---- rows.c ---- */
 

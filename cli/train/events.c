@@ -55,7 +55,7 @@ show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
 
 /* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
 static gboolean
-can_draw(gpointer words, const RpRunFile *run)
+can_draw(gpointer words, const RpRunSpec *run)
 {
     g_autoptr(GError) problem = NULL;
 

@@ -35,7 +35,7 @@ read_points(const char *path, gboolean evaluations, GError **error)
 gboolean
 rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path, GError **error)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpPlanOptions *options = &job->request.options;
     g_autoptr(GArray) points = read_points(metrics, FALSE, error);
     g_autoptr(GArray) evaluations = points != NULL ? read_points(metrics, TRUE, error) : NULL;

@@ -6,9 +6,9 @@
 /* Checkpoints that may be on the disk at once: those that are kept, the best, and the one being
  * written, or fewer if fewer are saved; G_MAXUINT64: nobody knows how many all are. */
 static guint64
-most_at_once(const RpRunFile *run)
+most_at_once(const RpRunSpec *run)
 {
-    const RpRunFileCheckpoint *checkpoint = &run->checkpoint;
+    const RpRunCheckpoint *checkpoint = &run->checkpoint;
     const guint64 steps = (guint64)run->steps;
     const guint64 best = run->eval.keep_best != 0;
     const guint64 bests = best ? (guint64)rp_train_n_evaluations(run) : 0;
@@ -37,7 +37,7 @@ free_bytes(const char *output, guint64 *bytes)
 void
 rp_train_report_disk(RpReport *report, const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const guint64 bytes =
         rp_checkpoint_bytes(job->weights, job->network.dtype, job->request.options.form,
                             job->request.options.async, FALSE, job->model_dir);

@@ -63,7 +63,7 @@ report_sequences(RpReport *report, const RpTrainJob *job)
 static void
 report_heading(RpReport *report, const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpPlanOptions *options = &job->request.options;
     const RpDatasetSummary *data = &job->summary;
     const guint rounds = options->micro_batches / options->round;
@@ -130,7 +130,7 @@ report_heading(RpReport *report, const RpTrainJob *job)
 static void
 say_length(RpReport *report, const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     /* without packing as many sequences as samples */
     const double sequences =
         (double)run->steps * (double)rp_train_job_step_tokens(job) / (double)run->sequence_length;
@@ -240,7 +240,7 @@ report_network(RpReport *report, const RpTrainJob *job)
 static void
 report_warnings(RpReport *report, const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpDatasetSummary *data = &job->summary;
     const double cut = (double)data->n_truncated_tokens / (double)MAX(1, data->n_tokens);
     const double longer = (double)data->n_truncated_samples / (double)MAX(1, data->n_samples);

@@ -18,28 +18,28 @@
 #define SHARE_OF_HOST 0.9
 #define MORE_HOST 1.25
 
-/* @profile with what forwards save as @ask has it. %NULL: nothing */
+/* @profile with what forwards save as @run has it. %NULL: nothing */
 static gboolean
-save_as_asked(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options,
+save_as_asked(const RpRunSpec *run, const RpProfile *profile, RpPlanOptions *options,
               RpProfile **saving, GError **error)
 {
-    const guint groups = rp_save_groups(ask->save);
+    const guint groups = rp_save_groups(rp_run_spec_save(run));
 
     *saving = NULL;
     if (groups == 0)
         return TRUE;
     options->saved.groups = groups;
     /* a device whose stages are its own keeps all on it, or nothing; training makes all of it again */
-    if (!options->schedule->dispatched && (ask->save != RP_SAVE_ALL || ask->as_keys)) {
+    if (!options->schedule->dispatched && (rp_run_spec_save(run) != RP_SAVE_ALL || run->trains)) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    ask->as_keys ? "training with schedule %s recomputes everything: expected "
-                                   "recompute auto or full, found %s"
-                                 : "schedule %s keeps everything on its GPU or recomputes it: "
-                                   "expected --recompute auto, full or none, found %s",
+                    run->trains ? "training with schedule %s recomputes everything: expected "
+                                  "recompute auto or full, found %s"
+                                : "schedule %s keeps everything on its GPU or recomputes it: "
+                                  "expected --recompute auto, full or none, found %s",
                     options->schedule->name,
-                    ask->save == RP_SAVE_ALL         ? "none"
-                    : ask->save == RP_SAVE_ATTENTION ? "selective"
-                                                     : "a list of groups");
+                    rp_run_spec_save(run) == RP_SAVE_ALL         ? "none"
+                    : rp_run_spec_save(run) == RP_SAVE_ATTENTION ? "selective"
+                                                                 : "a list of groups");
         return FALSE;
     }
     *saving = rp_plan_saving_profile(profile, options);
@@ -48,7 +48,7 @@ save_as_asked(const RpAsk *ask, const RpProfile *profile, RpPlanOptions *options
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                     "%s: the timing file does not say what its layers' forwards could save "
                     "(saved_attention_bytes): expected one that was measured since, or full",
-                    ask->as_keys ? "recompute" : "--recompute");
+                    run->trains ? "recompute" : "--recompute");
         return FALSE;
     }
     return TRUE;
@@ -75,10 +75,10 @@ simulate(const RpProfile *profile, const RpRequest *request, guint64 host_bytes,
 
 /* Limit of the host's arena if something is saved; @request: without. 0: on an error */
 static guint64
-host_limit(const RpAsk *ask, const RpProfile *profile, const RpRequest *request, GError **error)
+host_limit(const RpRunSpec *run, const RpProfile *profile, const RpRequest *request, GError **error)
 {
-    if (ask->host_bytes > 0)
-        return (guint64)(SHARE_OF_HOST * (double)ask->host_bytes);
+    if (run->host_bytes > 0)
+        return (guint64)(SHARE_OF_HOST * (double)run->host_bytes);
     g_autoptr(RpPlanner) planner =
         rp_planner_new(profile, request->partition, &request->options, error);
 
@@ -90,17 +90,17 @@ host_limit(const RpAsk *ask, const RpProfile *profile, const RpRequest *request,
 
 /* Stages that suit what is saved by the threshold of @request, if there are any and they are faster still. */
 static gboolean
-divide_anew(const RpAsk *ask, const RpProfile *profile, guint64 host_bytes, RpRequest *request,
+divide_anew(const RpRunSpec *run, const RpProfile *profile, guint64 host_bytes, RpRequest *request,
             gint64 *best_ns, GError **error)
 {
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
-    g_auto(RpRequest) other = {.options = ask->options};
+    g_auto(RpRequest) other = {.options = run->plan};
     GError *problem = NULL;
     gint64 time_ns;
 
     rp_profile_choose_saved(saving, &request->options.saved);
     other.options.saved = request->options.saved;
-    if (!rp_request_resolve_plain(ask, saving, &other, &problem)) {
+    if (!rp_request_resolve_plain(run, saving, &other, &problem)) {
         if (g_error_matches(problem, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY)) {
             g_error_free(problem); /* without, they have fitted */
             return TRUE;
@@ -149,20 +149,20 @@ try_lengths(const RpProfile *profile, const GArray *row, guint64 host_bytes, RpR
 }
 
 static gboolean
-choose(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest *request,
+choose(const RpRunSpec *run, const RpProfile *profile, const GArray *row, RpRequest *request,
        GError **error)
 {
     RpRequest saving = *request;
     gint64 recomputed_ns, best_ns;
 
-    const guint64 host_bytes = host_limit(ask, profile, request, error);
+    const guint64 host_bytes = host_limit(run, profile, request, error);
 
     if (host_bytes == 0 || !simulate(profile, request, 0, &recomputed_ns, error))
         return FALSE;
     saving.partition = rp_partition_copy(request->partition);
     if (!try_lengths(profile, row, host_bytes, &saving, &best_ns, error) ||
-        (ask->stages == NULL && ask->forward_stages == NULL &&
-         !divide_anew(ask, profile, host_bytes, &saving, &best_ns, error))) {
+        (run->stages == NULL && run->forward_stages == NULL &&
+         !divide_anew(run, profile, host_bytes, &saving, &best_ns, error))) {
         rp_request_clear(&saving);
         return FALSE;
     }
@@ -179,15 +179,15 @@ choose(const RpAsk *ask, const RpProfile *profile, const GArray *row, RpRequest 
 
 /* The same where it is to be chosen, of a request that is resolved without; notes what comes of it. */
 static gboolean
-choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+choose_saved(const RpRunSpec *run, const RpProfile *profile, RpRequest *request, GError **error)
 {
     const RpPlanOptions *options = &request->options;
 
-    if (ask->save == RP_SAVE_AUTO && options->fidelity == RP_FIDELITY_FULL &&
-        options->schedule->dispatched && !ask->host_devices) {
+    if (rp_run_spec_save(run) == RP_SAVE_AUTO && options->fidelity == RP_FIDELITY_FULL &&
+        options->schedule->dispatched && !rp_run_spec_is_on_host(run)) {
         g_autoptr(GArray) row = rp_profile_savings(profile);
 
-        if (row->len > 0 && !choose(ask, profile, row, request, error))
+        if (row->len > 0 && !choose(run, profile, row, request, error))
             return FALSE;
     }
     if (options->saved.groups != 0 && options->schedule->dispatched) {
@@ -196,7 +196,7 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
         request->saved_bytes = rp_profile_keep_fused(saving, request->partition->backward[0].first);
         g_clear_pointer(&request->saved, g_free);
         /* other stages may be faster because the fused one has all layers that would be saved */
-        if (request->saved_bytes == 0 && ask->save == RP_SAVE_AUTO)
+        if (request->saved_bytes == 0 && rp_run_spec_save(run) == RP_SAVE_AUTO)
             request->recomputed_ns = 0;
         else
             request->saved = rp_profile_describe_saved(saving);
@@ -206,45 +206,47 @@ choose_saved(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GEr
 
 /* Saved tensors leave other space for weights. */
 static gboolean
-choose_again(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+choose_again(const RpRunSpec *run, const RpProfile *profile, RpRequest *request, GError **error)
 {
     if (request->recomputed_ns == 0 || request->options.resident_limit == 0)
         return TRUE;
     g_autoptr(RpProfile) saving = rp_profile_copy(profile);
 
     rp_profile_choose_saved(saving, &request->options.saved);
-    return rp_request_choose_resident(ask, saving, request, error);
+    return rp_request_choose_resident(run, saving, request, error);
 }
 
 static gboolean
-resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+resolve(const RpRunSpec *run, const RpProfile *profile, RpRequest *request, GError **error)
 {
     g_autoptr(RpProfile) saving = NULL;
 
-    *request = (RpRequest){.options = ask->options};
-    if (!save_as_asked(ask, profile, &request->options, &saving, error))
+    *request = (RpRequest){.options = run->plan};
+    if (!save_as_asked(run, profile, &request->options, &saving, error))
         return FALSE;
     if (saving != NULL)
         profile = saving;
-    return rp_request_resolve_plain(ask, profile, request, error) &&
-           choose_saved(ask, profile, request, error) && choose_again(ask, profile, request, error);
+    return rp_request_resolve_plain(run, profile, request, error) &&
+           choose_saved(run, profile, request, error) && choose_again(run, profile, request, error);
 }
 
 gboolean
-rp_request_resolve(const RpAsk *ask, const RpProfile *profile, RpRequest *request, GError **error)
+rp_request_resolve(const RpRunSpec *run, const RpProfile *profile, RpRequest *request,
+                   GError **error)
 {
-    const RpPlanOptions *options = &ask->options;
+    const RpPlanOptions *options = &run->plan;
     g_autofree RpSlow *slow = NULL;
     g_autoptr(RpProfile) slowed = NULL;
 
-    if (ask->slow != NULL && (slow = rp_run_parse_slow(ask->slow, options->gpus, error)) == NULL) {
+    if (!run->trains && run->host_slow != NULL &&
+        (slow = rp_run_parse_slow(run->host_slow, options->gpus, error)) == NULL) {
         g_prefix_error(error, "--slow: ");
         return FALSE;
     }
     if (slow != NULL && options->dispatch == RP_DISPATCH_FREE &&
         rp_schedule_is_rotated(options->schedule))
         slowed = rp_profile_slowed(profile, slow, options->gpus);
-    if (!resolve(ask, slowed != NULL ? slowed : profile, request, error))
+    if (!resolve(run, slowed != NULL ? slowed : profile, request, error))
         return FALSE;
     request->slow = g_steal_pointer(&slow);
     request->slowed = g_steal_pointer(&slowed);

@@ -14,15 +14,16 @@
 #define LITTLE_MEMORY (64.0 * (double)RP_MIB)
 
 const char *
-rp_ask_name(const RpAsk *ask, const char *key)
+rp_run_spec_name(const RpRunSpec *run, const char *key)
 {
-    return ask->as_keys ? key : rp_setting_find(key)->flag;
+    return run->trains ? key : rp_setting_option(rp_setting_find(key));
 }
 
 gboolean
-rp_ask_check_actions(const RpAsk *ask, guint stages, guint calls, guint iterations, GError **error)
+rp_run_check_actions(const RpRunSpec *run, guint stages, guint calls, guint iterations,
+                     GError **error)
 {
-    const RpPlanOptions *options = &ask->options;
+    const RpPlanOptions *options = &run->plan;
     guint64 most =
         options->fidelity == RP_FIDELITY_FULL ? RP_RUN_MAX_FULL_ACTIONS : RP_RUN_MAX_ACTIONS;
     double actions = (double)stages * options->micro_batches * calls * iterations *
@@ -36,33 +37,35 @@ rp_ask_check_actions(const RpAsk *ask, guint stages, guint calls, guint iteratio
                 "%s, %s: expected at most %" G_GUINT64_FORMAT
                 " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
                 "%u iterations)",
-                rp_ask_name(ask, "micro_batches"),
-                ask->as_keys ? "gradient_accumulation_steps" : "--iterations", most, actions,
-                stages, options->micro_batches, of_calls, iterations);
+                rp_run_spec_name(run, "micro_batches"),
+                run->trains ? "gradient_accumulation_steps" : "--iterations", most, actions, stages,
+                options->micro_batches, of_calls, iterations);
     return FALSE;
 }
 
 /* RoundPipe may come down to its fused stage. Iterations are fewer where they are longer: with the
  * fewest stages, in the most rounds, there are the fewest actions. */
 gboolean
-rp_ask_check_size(const RpAsk *ask, GError **error)
+rp_run_check_size(const RpRunSpec *run, GError **error)
 {
-    const RpPlanOptions *options = &ask->options;
+    const RpPlanOptions *options = &run->plan;
     const guint stages = options->schedule->dispatched ? 1 : options->gpus;
     const guint rounds = !options->schedule->dispatched ? 1
                          : options->round > 0 ? MAX(1, options->micro_batches / options->round)
                                               : options->micro_batches;
-    const guint64 slots = (guint64)stages * rounds * MAX(1, ask->calls);
+    const guint64 slots =
+        (guint64)stages * rounds * MAX(1, (guint)run->gradient_accumulation_steps);
     const RpSteadyWindow window =
         rp_steady_window(options->gpus, (guint)MIN(slots, (guint64)G_MAXUINT32));
 
-    return rp_ask_check_actions(ask, stages, MAX(1, ask->calls), window.iterations, error);
+    return rp_run_check_actions(run, stages, MAX(1, (guint)run->gradient_accumulation_steps),
+                                window.iterations, error);
 }
 
 gboolean
-rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations, GError **error)
+rp_run_check_time(const RpRunSpec *run, const RpProfile *profile, guint iterations, GError **error)
 {
-    const RpPlanOptions *options = &ask->options;
+    const RpPlanOptions *options = &run->plan;
     const double slowest =
         MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
             profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
@@ -84,13 +87,13 @@ rp_ask_check_time(const RpAsk *ask, const RpProfile *profile, guint iterations, 
         return TRUE;
     g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                 "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
-                rp_ask_name(ask, "micro_batches"), ask->as_keys ? "" : ", --iterations",
+                rp_run_spec_name(run, "micro_batches"), run->trains ? "" : ", --iterations",
                 MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
     return FALSE;
 }
 
 guint64
-rp_ask_memory_now(void)
+rp_run_memory_now(void)
 {
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 

@@ -36,7 +36,7 @@ static gboolean
 check_lengths(const RpTrainJob *job, GError **error)
 {
     const RpDatasetSummary *data = &job->summary;
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
 
     if (data->n_truncated_samples == 0 || run->excess_length_choice == RP_RUN_EXCESS_TRUNCATE ||
         (run->excess_length_choice == RP_RUN_EXCESS_DROP &&
@@ -182,7 +182,7 @@ is_absent(const RpTrainJob *job)
 static gboolean
 open_all(RpTrainJob *job, GError **error)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     RpSamplesAsk ask = {.key = "data",
                         .data = run->data,
                         .weights = run->data_weights,
@@ -209,7 +209,7 @@ open_all(RpTrainJob *job, GError **error)
 
 /* Steps that so many epochs take: all samples of the last may leave a step that is not full. */
 static gboolean
-count_steps(RpTrainJob *job, RpRunFile *run, GError **error)
+count_steps(RpTrainJob *job, RpRunSpec *run, GError **error)
 {
     g_autoptr(RpPacker) packer = rp_packer_new(job->dataset, &job->batcher);
     const RpDataState start = {.n_samples = job->summary.n_samples};
@@ -223,7 +223,7 @@ count_steps(RpTrainJob *job, RpRunFile *run, GError **error)
 }
 
 gboolean
-rp_train_open_data(RpTrainJob *job, RpRunFile *run, GError **error)
+rp_train_open_data(RpTrainJob *job, RpRunSpec *run, GError **error)
 {
     const guint tokens = (guint)run->sequence_length;
     const gboolean absent = is_absent(job);

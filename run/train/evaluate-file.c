@@ -15,7 +15,7 @@ void
 rp_train_evaluated_clear(RpTrainEvaluated *evaluated)
 {
     rp_train_job_clear(&evaluated->job);
-    g_clear_pointer(&evaluated->run, rp_run_file_free);
+    g_clear_pointer(&evaluated->run, rp_run_spec_free);
 }
 
 static void
@@ -32,7 +32,7 @@ add_count(GPtrArray *sets, const char *key, guint count)
         g_ptr_array_add(sets, g_strdup_printf("%s=%u", key, count));
 }
 
-static RpRunFile *
+static RpRunSpec *
 make_run(const RpEvaluateFile *file, GError **error)
 {
     static const char text[] = "steps: 1\nasync: false\noutput: .\n";

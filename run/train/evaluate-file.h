@@ -21,7 +21,7 @@ typedef struct {
 
 /* Zero-initialise. */
 typedef struct {
-    RpRunFile *run;
+    RpRunSpec *run;
     RpTrainJob job; /* its evaluation: samples, predicted time and bubble ratio */
     RpEvaluation result;
     gboolean left; /* a thread that a device's driver holds is left */

@@ -39,7 +39,7 @@ count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
 static RpProfile *
 forward_profile(const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
 
     return run->slow != NULL ? rp_profile_slowed(job->measured, run->slow, run->n_devices)
                              : rp_profile_copy(job->measured);
@@ -76,13 +76,13 @@ rp_train_predict_evaluation(RpTrainJob *job, GError **error)
 }
 
 gint64
-rp_train_evaluation_every(const RpRunFile *run)
+rp_train_evaluation_every(const RpRunSpec *run)
 {
     return run->eval.every > 0 ? run->eval.every : MAX(1, run->steps / RP_TRAIN_EVALUATIONS);
 }
 
 gint64
-rp_train_n_evaluations(const RpRunFile *run)
+rp_train_n_evaluations(const RpRunSpec *run)
 {
     const gint64 every = rp_train_evaluation_every(run);
 
@@ -95,7 +95,7 @@ rp_train_n_evaluations(const RpRunFile *run)
 static gboolean
 is_due(const RpTrainLoop *loop, guint64 step)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
 
     return loop->job->evaluation.dataset != NULL && step > 0 && step != loop->evaluated_step &&
            (step % (guint64)rp_train_evaluation_every(run) == 0 || step == (guint64)run->steps);
@@ -162,7 +162,7 @@ run_evaluation(RpTrainLoop *loop, RpEvaluation *evaluation, gboolean *done, GErr
 static gboolean
 evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     RpCheckpointBest *best = &loop->best;
     RpEvaluation evaluation;
     gboolean done;
@@ -195,7 +195,7 @@ rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 static gboolean
 has_missed(const RpTrainLoop *loop, guint64 step)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     g_autofree char *path = g_build_filename(run->output, "metrics.jsonl", NULL);
     g_autoptr(GArray) lines = loop->files ? rp_train_metrics_read(path, NULL) : NULL;
     gboolean trained = FALSE, evaluated = FALSE;

@@ -32,7 +32,7 @@ rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, G
 }
 
 gboolean
-rp_train_check_profile(const RpRunFile *run, gboolean dry, GError **error)
+rp_train_check_profile(const RpRunSpec *run, gboolean dry, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
@@ -94,7 +94,7 @@ fail_input(const char *option, const char *path, const char *what, GError **erro
 }
 
 gboolean
-rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
+rp_train_check_no_input(const char *option, const char *path, const RpRunSpec *run,
                         const RpTrainHow *how, GError **error)
 {
     g_autofree char *model = rp_run_model_directory(run->model);

@@ -43,7 +43,7 @@ rp_train_job_clear(RpTrainJob *job)
 guint64
 rp_train_job_step_tokens(const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
 
     return (guint64)run->sequence_length * (guint64)run->micro_batch_size *
            (guint64)run->micro_batches * (guint64)run->gradient_accumulation_steps;
@@ -53,7 +53,7 @@ rp_train_job_step_tokens(const RpTrainJob *job)
 static gboolean
 find_lora(RpTrainJob *job, RpLora *lora, GError **error)
 {
-    const RpRunFileLora *asked = &job->run->lora;
+    const RpRunLora *asked = &job->run->lora;
 
     *lora = (RpLora){.rank = (guint)asked->rank,
                      .alpha = asked->alpha > 0 ? asked->alpha : 2 * (double)asked->rank,
@@ -199,7 +199,7 @@ open_model(RpTrainJob *job, GError **error)
 {
     g_auto(RpLora) lora = {0};
 
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
 
     if (!open_files(job, error)) {
         g_prefix_error(error, "model: ");
@@ -241,13 +241,9 @@ open_model(RpTrainJob *job, GError **error)
                     rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
         return FALSE;
     }
-    if (!rp_run_take_matmul(&(RpRunMatmul){.choice = run->matmul_choice,
-                                           .gradients = run->fp8.gradients,
-                                           .plain_first = (guint)run->fp8.plain_first,
-                                           .plain_last = (guint)run->fp8.plain_last,
-                                           .half_sums = run->half_sums != 0},
-                            "", job->weights, run->card == NULL ? run->device_ops->kernels() : NULL,
-                            run->n_devices, &job->network, error))
+    if (!rp_run_take_matmul(run, "", job->weights,
+                            run->card == NULL ? run->device_ops->kernels() : NULL, run->n_devices,
+                            &job->network, error))
         return FALSE;
     if ((guint64)run->sequence_length > job->config.max_positions)
         rp_run_say(job->events, "note",
@@ -288,43 +284,26 @@ open_schedule(RpTrainJob *job, GError **error)
     return FALSE;
 }
 
-/* The plan that the run requests. @round: 0 = chosen with the partition */
-static RpAsk
-make_ask(const RpTrainJob *job, gint64 round)
+/* The run with the plan that it requests; texts are borrowed. @round: 0 = chosen with the partition */
+static RpRunSpec
+make_request(const RpTrainJob *job, gint64 round)
 {
-    const RpRunFile *run = job->run;
+    RpRunSpec run = *job->run;
 
-    return (RpAsk){
-        .options = {.schedule = schedule_of(job),
-                    .gpus = run->n_devices,
-                    .micro_batches = (guint)run->micro_batches / rp_train_n_servers(job),
-                    .round = (guint)round,
-                    .replicas = (guint)run->replicas,
-                    .async = run->async,
-                    .fidelity = RP_FIDELITY_FULL,
-                    .recompute = RP_SETTING_RECOMPUTE_START(run->recompute_choice),
-                    .dispatch = (RpDispatch)run->dispatch,
-                    .transfers = (RpTransfers)run->transfers,
-                    .consistency = (RpConsistency)run->consistency,
-                    .optimizer = (RpOptimizerMode)run->optimizer.mode,
-                    .early_steps = (RpEarlySteps)run->optimizer.early,
-                    .servers = rp_train_n_servers(job),
-                    .form = rp_run_optimizer_form(&run->optimizer),
-                    .step_at_once = run->optimizer.max_grad_norm <= 0 &&
-                                    job->network.dtype != RP_DTYPE_FP16 &&
-                                    run->consistency != RP_CONSISTENCY_BLOCKING},
-        .stages = run->stages,
-        .forward_stages = run->forward_stages,
-        .backward_stages = run->backward_stages,
-        .objective = (RpObjective)run->partition_choice,
-        .resident = (RpResidentChoice)run->resident_choice,
-        .save = RP_SETTING_RECOMPUTE_SAVE(run->recompute_choice),
-        .host_bytes = run->host_memory_bytes,
-        .host_devices = run->device_ops->host_memory,
-        .calls = (guint)run->gradient_accumulation_steps,
-        .settle = TRUE,
-        .as_keys = TRUE,
-    };
+    rp_run_spec_plan(&run);
+    run.plan.schedule = schedule_of(job);
+    run.plan.gpus = run.n_devices;
+    run.plan.micro_batches = (guint)run.micro_batches / rp_train_n_servers(job);
+    run.plan.round = (guint)round;
+    run.plan.async = run.async;
+    run.plan.fidelity = RP_FIDELITY_FULL;
+    run.plan.servers = rp_train_n_servers(job);
+    run.plan.step_at_once = run.optimizer.max_grad_norm <= 0 &&
+                            job->network.dtype != RP_DTYPE_FP16 &&
+                            run.consistency != RP_CONSISTENCY_BLOCKING;
+    run.host_bytes = run.host_memory_bytes;
+    run.trains = TRUE;
+    return run;
 }
 
 /* Its times are of tokens that all have a target; it computes those alone. */
@@ -372,7 +351,7 @@ place_head(const RpTrainJob *job, RpProfile *profile)
 static void
 consider_rounds(RpTrainJob *job)
 {
-    RpAsk ask = make_ask(job, 0);
+    const RpRunSpec run = make_request(job, 0);
     g_auto(RpRequest) other = {0};
     g_autoptr(RpPlan) plan = NULL;
     g_autoptr(RpTrace) trace = NULL;
@@ -381,7 +360,7 @@ consider_rounds(RpTrainJob *job)
     if (job->run->round_choice != RP_RUN_ROUND_ALL || job->run->n_devices == 1 ||
         !job->request.options.schedule->dispatched)
         return;
-    if (!rp_request_resolve(&ask, job->profile, &other, NULL) ||
+    if (!rp_request_resolve(&run, job->profile, &other, NULL) ||
         other.options.round == job->request.options.round)
         return;
     trace = rp_request_simulate(&other, job->profile, &plan, NULL);
@@ -428,17 +407,17 @@ predict_alone(RpTrainJob *job, GError **error)
 static gboolean
 predict(RpTrainJob *job, gboolean dry, GError **error)
 {
-    const RpRunFile *run = job->run;
-    RpAsk ask = make_ask(job, run->round);
+    const RpRunSpec *run = job->run;
+    RpRunSpec requested = make_request(job, run->round);
     RpRequest steady;
 
     /* A dry run has the limit, too: it plans what would run here, unless for cards that are elsewhere. */
     g_auto(RpMemoryLimit) limit =
         run->card != NULL ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
 
-    if (limit.name != NULL && (ask.host_bytes == 0 || limit.bytes < ask.host_bytes))
-        ask.host_bytes = MAX(1, limit.bytes);
-    if (!rp_train_least(job, &ask.host_bytes, error))
+    if (limit.name != NULL && (requested.host_bytes == 0 || limit.bytes < requested.host_bytes))
+        requested.host_bytes = MAX(1, limit.bytes);
+    if (!rp_train_least(job, &requested.host_bytes, error))
         return FALSE;
     job->measured = rp_profile_copy(job->profile);
     place_head(job, job->profile);
@@ -448,7 +427,7 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
         job->profile = rp_profile_slowed(alike, run->slow, run->n_devices);
         share_processors(job);
     }
-    if (!rp_request_resolve(&ask, job->profile, &job->request, error))
+    if (!rp_request_resolve(&requested, job->profile, &job->request, error))
         return FALSE;
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
     if (job->trace == NULL ||
@@ -467,7 +446,7 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
 }
 
 gboolean
-rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, gboolean dry,
+rp_train_job_prepare(RpTrainJob *job, RpRunSpec *run, const char *earlier_run, gboolean dry,
                      const RpRunEvents *events, GError **error)
 {
     job->run = run;
@@ -481,10 +460,10 @@ rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run, g
 
     if (!rp_train_divide(job, run, error) || !open_schedule(job, error))
         return FALSE;
-    const RpAsk ask = make_ask(job, run->round);
+    const RpRunSpec requested = make_request(job, run->round);
 
     /* before anything long is done */
-    if (!rp_ask_check_size(&ask, error) || !open_model(job, error) ||
+    if (!rp_run_check_size(&requested, error) || !open_model(job, error) ||
         !rp_train_open_data(job, run, error) || !rp_train_agree_inputs(job, error) ||
         !rp_train_find_times(job, earlier_run, error) || !rp_train_measure_servers(job, error))
         return FALSE;

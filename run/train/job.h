@@ -59,7 +59,7 @@ typedef struct {
 /* Everything that is known before training. Of several servers: micro-batches of the run are those of
  * all, the plan and its request are those of each. */
 typedef struct {
-    const RpRunFile *run;
+    const RpRunSpec *run;
     const RpRunEvents *events;
     RpServers *servers; /* this is one of: set before rp_train_job_prepare(); %NULL: there is one */
     double measured_seconds; /* RpMeasureOptions.seconds: set before, too; 0: as usual */
@@ -125,7 +125,7 @@ gboolean rp_train_is_first(const RpServers *servers);
  *
  * Errors: those of every part; a plan that does not fit: RP_TRAINER_ERROR_MEMORY, and job->remedy
  */
-gboolean rp_train_job_prepare(RpTrainJob *job, RpRunFile *run, const char *earlier_run,
+gboolean rp_train_job_prepare(RpTrainJob *job, RpRunSpec *run, const char *earlier_run,
                               gboolean dry, const RpRunEvents *events,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -24,7 +24,7 @@ rp_train_outcome_clear(RpTrainOutcome *outcome)
 
 /* As transformers has it: a share of the steps is rounded up. */
 static guint64
-warmup_steps(const RpRunFile *run)
+warmup_steps(const RpRunSpec *run)
 {
     return run->optimizer.warmup_ratio > 0
                ? (guint64)ceil(run->optimizer.warmup_ratio * (double)run->steps)
@@ -34,8 +34,8 @@ warmup_steps(const RpRunFile *run)
 static RpUpdateOptions
 update_options(const RpTrainJob *job)
 {
-    const RpRunFile *run = job->run;
-    const RpRunFileOptimizer *optimizer = &run->optimizer;
+    const RpRunSpec *run = job->run;
+    const RpRunOptimizer *optimizer = &run->optimizer;
     RpUpdateOptions update = {
         .adamw = {.beta1 = optimizer->beta1,
                   .beta2 = optimizer->beta2,
@@ -68,7 +68,7 @@ update_options(const RpTrainJob *job)
 
 /* Where dynamic loss scaling begins; a checkpoint has its own place. */
 static void
-set_loss_scale(RpTrainer *trainer, const RpRunFile *run)
+set_loss_scale(RpTrainer *trainer, const RpRunSpec *run)
 {
     RpUpdateState state = rp_host_state_updates(rp_trainer_host_state(trainer));
 
@@ -81,7 +81,7 @@ RpTrainer *
 rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace, RpTrainMetrics *metrics,
                       GError **error)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpTrainerOptions options = {
         .devices = run->device_ops,
         .weights = job->weights,
@@ -179,7 +179,7 @@ begin(const RpTrainLoop *loop, guint64 step)
 static gboolean
 run_steps(RpTrainLoop *loop, GError **error)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     RpTrainOutcome *outcome = loop->outcome;
     guint calls = (guint)run->gradient_accumulation_steps;
     guint64 step = outcome->first_step;
@@ -263,7 +263,7 @@ make_batches(RpTrainLoop *loop)
 static gboolean
 start(RpTrainLoop *loop, GError **error)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
     const char *path = loop->how->checkpoint;
     const gboolean several = loop->job->servers != NULL;

@@ -65,7 +65,7 @@ lock_is_ours(const char *output)
 /* ---- nothing in the way ---- */
 
 gboolean
-rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run, GError **error)
+rp_train_check_no_output(const char *option, const char *path, const RpRunSpec *run, GError **error)
 {
     const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE, LOCK_NAME,
                                  run->plot_loss != 0 ? "training_loss.png" : NULL};
@@ -100,7 +100,7 @@ find_any(const char *output, GError **error)
 
 /* Whether the run file is OUTPUT/run.yaml itself. */
 static gboolean
-is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
+is_own_run_file(const RpRunSpec *run, const RpTrainHow *how)
 {
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
@@ -110,7 +110,7 @@ is_own_run_file(const RpRunFile *run, const RpTrainHow *how)
 /* A new run would mix its checkpoints with those that are there. Files of a run's names that no run
  * of ours wrote are somebody's. */
 static gboolean
-check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
+check_empty(const RpRunSpec *run, const RpTrainHow *how, GError **error)
 {
     const char *const names[] = {"run.yaml", "metrics.jsonl", RP_TRAIN_PROFILE,
                                  run->plot_loss != 0 ? "training_loss.png" : NULL};
@@ -146,7 +146,7 @@ check_empty(const RpRunFile *run, const RpTrainHow *how, GError **error)
 /* The directory, or the nearest one above it that exists, takes new files: seen before anything
  * long is done, and nothing of it stays. */
 static gboolean
-check_output(const RpRunFile *run, GError **error)
+check_output(const RpRunSpec *run, GError **error)
 {
     g_autofree char *directory = g_strdup(run->output);
 
@@ -170,7 +170,7 @@ check_output(const RpRunFile *run, GError **error)
 /* A directory that is not there yet is locked when it is made; one that is somebody's gets no lock.
  */
 static gboolean
-take_output(const RpRunFile *run, RpTrainHow *how, GError **error)
+take_output(const RpRunSpec *run, RpTrainHow *how, GError **error)
 {
     g_autofree char *lock = g_build_filename(run->output, LOCK_NAME, NULL);
 
@@ -183,7 +183,7 @@ take_output(const RpRunFile *run, RpTrainHow *how, GError **error)
 }
 
 gboolean
-rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how, GError **error)
+rp_train_find_checkpoint(const RpRunSpec *run, RpTrainHow *how, GError **error)
 {
     g_autofree char *skipped = NULL;
     GError *local = NULL;
@@ -284,7 +284,7 @@ abandon_later(const char *output, const RpRunEvents *events, guint64 step, GErro
 gboolean
 rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GError **error)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     g_autofree char *profile = g_build_filename(run->output, RP_TRAIN_PROFILE, NULL);
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
@@ -311,7 +311,7 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
 /* ---- the steps ---- */
 
 gboolean
-rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how)
+rp_train_output_is_there(const RpRunSpec *run, const RpTrainHow *how)
 {
     g_autofree char *path = g_build_filename(run->output, LOCK_NAME, NULL);
     struct stat ours, there;

@@ -15,7 +15,7 @@ const char *rp_train_base_format(const RpWeights *weights);
 
 /* Opens the job's data and reads them once; says how batches are made of them, the network's
  * packed_tokens, and @run's steps if it has epochs. Errors: RP_RUN_ERROR_VALUE, those of rp_dataset_open() and rp_dataset_check() */
-gboolean rp_train_open_data(RpTrainJob *job, RpRunFile *run,
+gboolean rp_train_open_data(RpTrainJob *job, RpRunSpec *run,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The network of the job's model and options, over its weights. */
@@ -31,7 +31,7 @@ gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WAR
 
 /* Refuses what several servers cannot do; @run's round becomes that of each. Errors:
  * RP_RUN_ERROR_VALUE */
-gboolean rp_train_divide(const RpTrainJob *job, RpRunFile *run,
+gboolean rp_train_divide(const RpTrainJob *job, RpRunSpec *run,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* @bytes: (inout): of a limit, the least of all servers; 0: there is none. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_least(const RpTrainJob *job, guint64 *bytes,

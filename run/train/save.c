@@ -223,7 +223,7 @@ warn_changed(RpTrainLoop *loop)
 static gboolean
 hold_output(RpTrainLoop *loop, guint64 step, GError **error)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     g_autofree char *metrics = g_build_filename(run->output, "metrics.jsonl", NULL);
 
     loop->seen_us = g_get_monotonic_time();
@@ -303,7 +303,7 @@ agree_to_save(const RpTrainLoop *loop, gboolean *save, GError **error)
 gboolean
 rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
 {
-    const RpRunFile *run = loop->job->run;
+    const RpRunSpec *run = loop->job->run;
     const RpCheckpointOptions options = {
         .output = run->output,
         .model_dir = loop->job->model_dir,
@@ -363,7 +363,7 @@ rp_train_loop_save_before(RpTrainLoop *loop, GError *problem, GError **error)
 gboolean
 rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step)
 {
-    const RpRunFileCheckpoint *checkpoint = &loop->job->run->checkpoint;
+    const RpRunCheckpoint *checkpoint = &loop->job->run->checkpoint;
     const gboolean asked = loop->job->events->save();
     const double minutes =
         (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);

@@ -37,7 +37,7 @@ hash_program(void)
 }
 
 gboolean
-rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how, gboolean dry,
+rp_train_agree_start(RpServers *servers, const RpRunSpec *run, const RpTrainHow *how, gboolean dry,
                      GError **error)
 {
     g_autofree char *program = hash_program();
@@ -119,7 +119,7 @@ refuse_unshared(RpServers *servers, const char *output, const char *problem, GEr
 }
 
 gboolean
-rp_train_check_shared(RpServers *servers, const RpRunFile *run, GError **error)
+rp_train_check_shared(RpServers *servers, const RpRunSpec *run, GError **error)
 {
     const guint rank = rp_servers_rank(servers);
     gboolean made = rank > 0;
@@ -168,7 +168,7 @@ refuse(GError **error, const char *key, const char *expected)
 }
 
 gboolean
-rp_train_divide(const RpTrainJob *job, RpRunFile *run, GError **error)
+rp_train_divide(const RpTrainJob *job, RpRunSpec *run, GError **error)
 {
     const gint64 n = rp_train_n_servers(job);
 
@@ -304,7 +304,7 @@ rp_train_agree_plan(const RpTrainJob *job, GError **error)
 gboolean
 rp_train_tell_servers(const RpTrainJob *job, GError **error)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
     if (job->servers == NULL)

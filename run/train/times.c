@@ -246,7 +246,7 @@ static char *
 kept_path(const RpTrainJob *job, RpProbe *probe, const RpNetwork *network,
           const RpMeasureOptions *options)
 {
-    const RpRunFile *run = job->run;
+    const RpRunSpec *run = job->run;
     const RpKernels *kernels = run->device_ops->kernels();
     g_autofree char *library = kernels->matmul_library != NULL ? kernels->matmul_library() : NULL;
     g_autoptr(RpProfile) sizes = rp_network_profile(network);
@@ -408,7 +408,7 @@ measure_device(RpTrainJob *job, guint device, gboolean alone, const char *earlie
 /* The kind of each device, numbered in the order in which they come. Returns: (transfer full)
  * (element-type guint) */
 static GArray *
-find_kinds(const RpRunFile *run, GError **error)
+find_kinds(const RpRunSpec *run, GError **error)
 {
     g_autoptr(GArray) kinds = g_array_new(FALSE, FALSE, sizeof(guint));
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);

@@ -78,9 +78,9 @@ void rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
 #define RP_TRAIN_EVALUATIONS 10
 
 /* Steps from one evaluation to the next. */
-gint64 rp_train_evaluation_every(const RpRunFile *run);
+gint64 rp_train_evaluation_every(const RpRunSpec *run);
 /* Evaluations of a run that has data for them: the last step has one, too. */
-gint64 rp_train_n_evaluations(const RpRunFile *run);
+gint64 rp_train_n_evaluations(const RpRunSpec *run);
 
 /* ---- how ---- */
 
@@ -100,11 +100,11 @@ typedef struct {
 #define RP_TRAIN_MEASURED_BYTES ((gsize)64 << 20)
 
 /* The program, the run file and what it is run with are the same. Errors: RP_SERVERS_ERROR_* */
-gboolean rp_train_agree_start(RpServers *servers, const RpRunFile *run, const RpTrainHow *how,
+gboolean rp_train_agree_start(RpServers *servers, const RpRunSpec *run, const RpTrainHow *how,
                               gboolean dry, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The output directory is one that all see, and write to: each writes its part of a checkpoint. Nothing of
  * it stays. Errors: RP_SERVERS_ERROR_DIFFERS: the first server that does not; RP_SERVERS_ERROR_* */
-gboolean rp_train_check_shared(RpServers *servers, const RpRunFile *run,
+gboolean rp_train_check_shared(RpServers *servers, const RpRunSpec *run,
                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* how->checkpoint becomes what server 0 has found. Errors: RP_SERVERS_ERROR_* */
 gboolean rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how,
@@ -143,30 +143,30 @@ gboolean rp_train_check_regular(const char *what, const char *path, guint64 most
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Whether `profile` can be read, or is a card's name and the run is @dry: before anything else is done.
  * Errors: RP_RUN_ERROR_VALUE, those of rp_train_check_regular() */
-gboolean rp_train_check_profile(const RpRunFile *run, gboolean dry,
+gboolean rp_train_check_profile(const RpRunSpec *run, gboolean dry,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A @path (nullable) that @option would write is none of the files that the run reads.
  * Errors: G_FILE_ERROR_EXIST */
-gboolean rp_train_check_no_input(const char *option, const char *path, const RpRunFile *run,
+gboolean rp_train_check_no_input(const char *option, const char *path, const RpRunSpec *run,
                                  const RpTrainHow *how, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- output.c ---- */
 
 /* A @path (nullable) that @option would write is none of the files that the run writes into the
  * output directory. Errors: G_FILE_ERROR_EXIST */
-gboolean rp_train_check_no_output(const char *option, const char *path, const RpRunFile *run,
+gboolean rp_train_check_no_output(const char *option, const char *path, const RpRunSpec *run,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Finds the checkpoint to go on from (how->checkpoint, (transfer full)), or sees that nothing is in
  * the way of a new run; that the output directory is there or can be made, and be written to; and
  * that no other run writes there. Errors: G_FILE_ERROR_EXIST with the remedy, G_FILE_ERROR_AGAIN,
  * G_FILE_ERROR, RP_CHECKPOINT_ERROR_* */
-gboolean rp_train_find_checkpoint(const RpRunFile *run, RpTrainHow *how,
+gboolean rp_train_find_checkpoint(const RpRunSpec *run, RpTrainHow *how,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Whether the output directory is still the one that the run locked, with its lock in it. */
-gboolean rp_train_output_is_there(const RpRunFile *run, const RpTrainHow *how);
+gboolean rp_train_output_is_there(const RpRunSpec *run, const RpTrainHow *how);
 
 /* Makes one that is not there any more anew, with run.yaml and profile.json, and locks it.
  * Errors: G_FILE_ERROR; G_FILE_ERROR_EXIST, G_FILE_ERROR_AGAIN: something else is there now */

@@ -11,7 +11,7 @@
 #define LEAST "model: m\ndata: d.jsonl\noutput: o\nsequence_length: 64\nsteps: 10\n"
 
 typedef struct {
-    RpRunFile *run;
+    RpRunSpec *run;
     GError *error;
 } Fixture;
 
@@ -27,16 +27,16 @@ teardown(void **state)
 {
     Fixture *fixture = *state;
 
-    rp_run_file_free(fixture->run);
+    rp_run_spec_free(fixture->run);
     g_clear_error(&fixture->error);
     g_free(fixture);
     return 0;
 }
 
-static const RpRunFile *
+static const RpRunSpec *
 parse(Fixture *fixture, const char *text, const char *const *sets)
 {
-    g_clear_pointer(&fixture->run, rp_run_file_free);
+    g_clear_pointer(&fixture->run, rp_run_spec_free);
     g_clear_error(&fixture->error);
     fixture->run = rp_run_file_parse("run.yaml", text, strlen(text), sets, &fixture->error);
     if ((fixture->run == NULL) != (fixture->error != NULL))
@@ -61,7 +61,7 @@ refuse(Fixture *fixture, const char *text, const char *set, const char *message)
 static void
 fills_in_every_default(void **state)
 {
-    const RpRunFile *run = parse(*state, LEAST, NULL);
+    const RpRunSpec *run = parse(*state, LEAST, NULL);
 
     rp_assert_no_error(((Fixture *)*state)->error);
     assert_string_equal(run->model, "m");
@@ -110,7 +110,7 @@ fills_in_every_default(void **state)
 static void
 reads_every_key(void **state)
 {
-    const RpRunFile *run = parse(
+    const RpRunSpec *run = parse(
         *state,
         LEAST "devices: host:4\nseed: 10\ndtype: bfloat16\nmicro_batch_size: 2\nmicro_batches: 16\n"
               "gradient_accumulation_steps: 3\nshuffle: no\nschedule: 1f1b\n"
@@ -174,7 +174,7 @@ is_synchronous_by_default_only_where_stages_are_bound(void **state)
                  {LEAST "async: false\n", FALSE}};
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        const RpRunFile *run = parse(*state, cases[i].text, NULL);
+        const RpRunSpec *run = parse(*state, cases[i].text, NULL);
 
         rp_assert_no_error(((Fixture *)*state)->error);
         assert_int_equal(run->async, cases[i].async);
@@ -184,7 +184,7 @@ is_synchronous_by_default_only_where_stages_are_bound(void **state)
 static void
 takes_a_list_of_stages_as_text_or_as_a_list(void **state)
 {
-    const RpRunFile *run =
+    const RpRunSpec *run =
         parse(*state, LEAST "forward_stages: [3, 3]\nbackward_stages:\n  - 2\n  - 3*2\n", NULL);
 
     rp_assert_no_error(((Fixture *)*state)->error);
@@ -205,7 +205,7 @@ lets_the_command_line_win_and_the_last_word_of_it(void **state)
                           "steps=30",       "output=a=b",
                           "trace=t.json",   "trace=",
                           "model=a: 'b' #", NULL};
-    const RpRunFile *run = parse(*state, LEAST "optimizer: {learning_rate: 5}\n", sets);
+    const RpRunSpec *run = parse(*state, LEAST "optimizer: {learning_rate: 5}\n", sets);
 
     rp_assert_no_error(((Fixture *)*state)->error);
     assert_int_equal(run->steps, 30);
@@ -397,7 +397,7 @@ reads_lists_of_what_is_saved(void **state)
     static const char *const lists[] = {"recompute: [attention, mlp]\n",
                                         "recompute: attention,mlp\n"};
     const RpSetting *setting = rp_setting_find("recompute");
-    const RpRunFile *run;
+    const RpRunSpec *run;
 
     for (guint i = 0; i < G_N_ELEMENTS(lists); i++) {
         g_autofree char *text = g_strconcat(LEAST, lists[i], NULL);
@@ -530,7 +530,7 @@ writes_a_run_that_reads_as_the_same_run(void **state)
     Fixture *fixture = *state;
     const char *sets[] = {"optimizer.learning_rate=3e-4", "model=it's: \"here\"", "data=null",
                           "output=-x", NULL};
-    const RpRunFile *run =
+    const RpRunSpec *run =
         parse(fixture, LEAST "forward_stages: [7, 7*3]\nbackward_stages: 0,4*7\n", sets);
 
     rp_assert_no_error(fixture->error);
@@ -573,7 +573,7 @@ is_described_in_the_docs_row_by_row(void **state)
 static void
 has_a_table_whose_defaults_and_other_names_make_sense(void **state)
 {
-    RpRunFile *run = g_new0(RpRunFile, 1);
+    RpRunSpec *run = g_new0(RpRunSpec, 1);
 
     (void)state;
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
@@ -592,7 +592,7 @@ has_a_table_whose_defaults_and_other_names_make_sense(void **state)
                 fail_msg("%s: %s leads to %s", setting->key, *other, nearest);
         }
     }
-    rp_run_file_free(run);
+    rp_run_spec_free(run);
 }
 
 static void
@@ -602,7 +602,7 @@ takes_every_schedule_that_is_trained_and_no_other(void **state)
 
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
         g_autofree char *text = g_strdup_printf(LEAST "schedule: %s\n", (*schedule)->name);
-        const RpRunFile *run = parse(*state, text, NULL);
+        const RpRunSpec *run = parse(*state, text, NULL);
 
         assert_int_equal(run != NULL, rp_schedule_is_trained(*schedule));
         if (run != NULL)

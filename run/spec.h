@@ -1,5 +1,6 @@
 /**
- * A run: values of all its settings (run/settings.c), and what follows from them.
+ * The one description of a run: values of all its settings (run/settings.c), which a run file, `--set`
+ * or options of commands fill in, the plan that it requests, and what follows from both.
  */
 #pragma once
 
@@ -12,6 +13,7 @@
 #include "core/plan/planner.h"
 #include "exec/device/device.h"
 #include "exec/optim/learning-rate.h"
+#include "run/settings.h"
 
 /* Tokens of a sequence, sequences of a micro-batch, micro-batches of a call: no more than this. */
 #define RP_RUN_MAX_COUNT 1048576
@@ -36,6 +38,9 @@
 #define RP_RUN_BASE_16_BITS 1
 #define RP_RUN_BASE_PACKED 2 /* and up */
 
+/* More than there are settings. */
+#define RP_RUN_MOST_SETTINGS 128
+
 #define RP_RUN_PROFILE_MEASURE "measure" /* of `profile` */
 
 typedef struct {
@@ -57,10 +62,10 @@ typedef struct {
     double epsilon;
     double max_grad_norm; /* 0 = no clipping */
     gint64 threads;
-} RpRunFileOptimizer;
+} RpRunOptimizer;
 
 static inline RpStateFormat
-rp_run_optimizer_form(const RpRunFileOptimizer *optimizer)
+rp_run_optimizer_form(const RpRunOptimizer *optimizer)
 {
     return (RpStateFormat){(RpUpdateRule)optimizer->rule, (RpMoments)optimizer->master,
                            (RpMoments)optimizer->moments};
@@ -70,7 +75,7 @@ typedef struct {
     double initial;
     gint64 growth_interval;
     gint64 max_skipped;
-} RpRunFileLossScale;
+} RpRunLossScale;
 
 typedef struct {
     gint64 every;   /* steps; 0 = not by steps */
@@ -78,7 +83,7 @@ typedef struct {
     gint64 keep;    /* 0 = all */
     int final;      /* whether the last step is saved, too */
     int beside;     /* 1 = false, 2 = true, 0 = where there is memory for a copy */
-} RpRunFileCheckpoint;
+} RpRunCheckpoint;
 
 /* Without data nothing is evaluated. */
 typedef struct {
@@ -87,13 +92,13 @@ typedef struct {
     int keep_best;                              /* the checkpoint of the lowest loss stays */
     gint64 patience; /* evaluations without a lower loss that end the run; 0 = none do */
     double split;    /* share of the samples; 0: none */
-} RpRunFileEval;
+} RpRunEval;
 
 /* With matmul: fp8. */
 typedef struct {
     int gradients; /* RpDtype; 0 = RP_DTYPE_E5M2 */
     gint64 plain_first, plain_last;
-} RpRunFileFp8;
+} RpRunFp8;
 
 /* Rank 0: none is given. */
 typedef struct {
@@ -105,7 +110,7 @@ typedef struct {
     char *save;
     double dropout;
     char *start;
-} RpRunFileLora;
+} RpRunLora;
 
 /* Numbers are in range; %NULL = not given. */
 typedef struct {
@@ -153,7 +158,7 @@ typedef struct {
     int attention_choice; /* RpAttentionChoice + 1; 0 = the faster one */
     int half_sums;        /* accumulate: 1 = fp16 */
     int matmul_choice;    /* RpDtype + 1, RP_DTYPE_E4M3 of fp8; 0 = as dtype */
-    RpRunFileFp8 fp8;
+    RpRunFp8 fp8;
     char *profile; /* "auto", RP_RUN_PROFILE_MEASURE, a timing file, or a card's name */
     char *trace;
     int plot_loss;
@@ -162,11 +167,20 @@ typedef struct {
     double neftune_alpha;
     double label_smoothing;
     double router_aux_loss; /* < 0: the model's */
-    RpRunFileOptimizer optimizer;
-    RpRunFileLossScale loss_scale;
-    RpRunFileCheckpoint checkpoint;
-    RpRunFileEval eval;
-    RpRunFileLora lora;
+    RpRunOptimizer optimizer;
+    RpRunLossScale loss_scale;
+    RpRunCheckpoint checkpoint;
+    RpRunEval eval;
+    RpRunLora lora;
+
+    /* the plan that it requests: options of a simulation, and rp_run_spec_plan() */
+    RpPlanOptions plan;   /* calls are 0; those of the run are gradient_accumulation_steps */
+    guint n_stages;       /* of a bound schedule; 0 = chosen */
+    guint iterations;     /* 0 = as many as it takes */
+    guint64 host_bytes;   /* limit of everything in host memory; 0: none is known */
+    gboolean trains;      /* it is run, not only simulated: messages name keys, not options */
+    guint beside;         /* simulations that run at the same time, this one included; 0 = 1 */
+    guint64 memory_bytes; /* for all of them, found before they began; 0 = what there is now */
 
     /* what follows from them */
     const RpGpu *card; /* of the catalogue, which a dry run predicts for; %NULL: of none */
@@ -177,11 +191,43 @@ typedef struct {
     gboolean given_stages;
     gint64 round;   /* 0 = chosen with the partition */
     char *resolved; /* the same run as YAML: every key that has a value, one a line */
-} RpRunFile;
+
+    /* of each setting the text that an option set it to (rp_run_spec_given()) */
+    const char *given[RP_RUN_MOST_SETTINGS];
+} RpRunSpec;
 
 /* Whether layer times are this machine's: of an earlier run, or measured at the start. */
 static inline gboolean
-rp_run_measures(const RpRunFile *run)
+rp_run_measures(const RpRunSpec *run)
 {
     return strcmp(run->profile, "auto") == 0 || strcmp(run->profile, RP_RUN_PROFILE_MEASURE) == 0;
+}
+
+/* Gives choices of a zeroed @run their defaults. */
+void rp_run_spec_init(RpRunSpec *run);
+
+/* Sets what an option sets; texts are interned. Returns: whether @text is a value of @setting */
+gboolean rp_run_spec_set(RpRunSpec *run, const RpSetting *setting,
+                         const char *text) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The text that an option set @key to. Returns: (nullable) */
+const char *rp_run_spec_given(const RpRunSpec *run, const char *key);
+
+/* Forgets that. */
+void rp_run_spec_forget(RpRunSpec *run, const char *key);
+
+/* Puts what settings say of the plan into @run->plan. */
+void rp_run_spec_plan(RpRunSpec *run);
+
+static inline RpSaveChoice
+rp_run_spec_save(const RpRunSpec *run)
+{
+    return RP_SETTING_RECOMPUTE_SAVE(run->recompute_choice);
+}
+
+/* Whether its devices are threads, whose arenas are host memory. */
+static inline gboolean
+rp_run_spec_is_on_host(const RpRunSpec *run)
+{
+    return run->trains && run->device_ops->host_memory;
 }
