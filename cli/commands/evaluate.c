@@ -88,16 +88,11 @@ evaluate(const RpArgs *args, const char *model, const char *adapter, guint token
 {
     RpProgress progress = rp_progress_begin("evaluating", 0);
     const RpRunEvents events = {.say = say, .progress = show_progress, .user_data = &progress};
-    const RpEvaluateFile file = {.model = model,
-                                 .adapter = adapter,
-                                 .any_base = args->run.lora.any_base,
-                                 .data = args->run.data,
-                                 .devices = args->run.devices,
-                                 .dtype = rp_run_spec_given(&args->run, "dtype"),
-                                 .sequence_length = tokens,
-                                 .micro_batch_size = (guint)args->run.micro_batch_size};
+    RpRunSpec run = args->run;
+    g_autofree char *length = g_strdup_printf("%u", tokens);
     g_auto(RpTrainEvaluated) evaluated = {0};
-    const gboolean good = rp_train_evaluate_file(&file, &events, &evaluated, error);
+    const gboolean good = rp_run_spec_set(&run, rp_setting_find("sequence_length"), length) &&
+                          rp_train_evaluate_file(model, adapter, &run, &events, &evaluated, error);
 
     rp_progress_clear();
     if (evaluated.left)

@@ -373,16 +373,10 @@ open_data(Inspected *inspected, const char *data, GError **error)
     const RpArgs *args = inspected->args;
     RpProgress progress = rp_progress_begin("making samples", 0);
     const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
-    RpSamplesAsk ask = {.key = "DATA",
-                        .data = data,
-                        .model = args->model,
-                        .config = &inspected->config,
-                        .sequence_tokens = (guint)args->run.sequence_length,
-                        .cache = args->run.data_cache,
-                        .skip_bad = args->run.skip_bad_samples,
-                        .train_on = (RpTrainOn)args->run.train_on,
-                        .template_file = args->run.chat_template};
+    RpRunSpec run = args->run;
+    const RpSamplesSource source = {&run, "DATA", args->model, &inspected->config};
 
+    run.data = (char *)data;
     inspected->config.vocab = RP_DATASET_MAX_VOCABULARY;
     if (args->model != NULL) {
         if (!rp_hf_config_load(args->model, &inspected->config, error)) {
@@ -391,7 +385,7 @@ open_data(Inspected *inspected, const char *data, GError **error)
         }
         inspected->tokenizer = rp_tokenizer_open(args->model, NULL);
     }
-    return rp_run_samples_open(&ask, &events, &inspected->samples, error) &&
+    return rp_run_samples_open(&source, &events, &inspected->samples, error) &&
            rp_dataset_check(inspected->samples.train, (guint)args->run.sequence_length, NULL, NULL,
                             &inspected->summary, error);
 }

@@ -173,18 +173,16 @@ open_data(const RpArgs *args, Data *data, GError **error)
     RpProgress progress = rp_progress_begin("reading data", 0);
     const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
     g_auto(RpRunSamples) samples = {0};
+    RpRunSpec run = args->run;
     RpModel config;
 
     if (!rp_run_model_load(args->model, &config, error))
         return FALSE;
-    const RpSamplesAsk ask = {.key = "--data",
-                              .data = args->run.data,
-                              .model = directory,
-                              .config = &config,
-                              .sequence_tokens = config.max_positions,
-                              .train_on = RP_TRAIN_ON_ASSISTANT};
+    const RpSamplesSource source = {&run, "--data", directory, &config};
+
+    run.sequence_length = config.max_positions;
     const gboolean read =
-        rp_run_samples_open(&ask, &events, &samples, error) && count(samples.train, data, error);
+        rp_run_samples_open(&source, &events, &samples, error) && count(samples.train, data, error);
 
     rp_progress_clear();
     if (!read || data->lengths->len == 0)
@@ -424,10 +422,10 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return FALSE;
     const gsize stem = strlen(path) - (g_str_has_suffix(path, ".yaml") ? strlen(".yaml") : 0);
     output = g_strdup_printf("%.*s-output", (int)stem, path);
-    const RpPlanRunWords run_words = {.model = args->model,
-                                      .data = args->run.data,
-                                      .output = args->output != NULL ? args->output : output,
-                                      .devices = machine.devices};
+    const RpRunSpec run_words = {.model = (char *)args->model,
+                                 .data = args->run.data,
+                                 .output = args->output != NULL ? args->output : output,
+                                 .devices = machine.devices};
 
     if (!rp_plan_write_run(path, &tried.question, tried.advice, &run_words, error))
         return FALSE;

@@ -85,10 +85,10 @@ write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error
     const RpArgs *args = question->args;
     const char *model = question->path != NULL ? question->path : args->model;
     g_autofree char *devices = g_strdup_printf("cuda:%u", advice->query.gpus);
-    const RpPlanRunWords words = {.model = model != NULL ? model : question->name,
-                                  .data = "data.jsonl",
-                                  .output = "output",
-                                  .devices = devices};
+    const RpRunSpec words = {.model = (char *)(model != NULL ? model : question->name),
+                             .data = (char *)"data.jsonl",
+                             .output = (char *)"output",
+                             .devices = devices};
 
     if (args->output == NULL || (advice->best == NULL && advice->instead == NULL))
         return TRUE;

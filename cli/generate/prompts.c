@@ -91,13 +91,12 @@ open_prompts(const RpCliModel *model, const char *path, RpRunSamples *samples, G
 {
     RpProgress progress = rp_progress_begin("making samples", 0);
     const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
-    const RpSamplesAsk ask = {.key = "--prompts",
-                              .data = path,
-                              .model = rp_cli_model_directory(model, "tokenizer.json"),
-                              .config = &model->config,
-                              .sequence_tokens = rp_model_positions(&model->config),
-                              .train_on = RP_TRAIN_ON_LAST};
-    const gboolean good = rp_run_samples_open(&ask, &events, samples, error);
+    const RpRunSpec run = {.data = (char *)path,
+                           .sequence_length = rp_model_positions(&model->config),
+                           .train_on = RP_TRAIN_ON_LAST};
+    const RpSamplesSource source = {
+        &run, "--prompts", rp_cli_model_directory(model, "tokenizer.json"), &model->config};
+    const gboolean good = rp_run_samples_open(&source, &events, samples, error);
 
     rp_progress_clear();
     return good;

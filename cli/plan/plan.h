@@ -94,17 +94,13 @@ const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 #define RP_PLAN_EPOCHS 3
 #define RP_PLAN_VALIDATED 0.05
 
-/* Words of a run file that the advice does not have. */
-typedef struct {
-    const char *model, *data, *output, *devices; /* as the run file has them */
-} RpPlanRunWords;
-
-/* A run file of the recommended run, with comments. (transfer full) */
+/* A run file of the recommended run, with comments. @words: model, data, output and devices, which the
+ * advice does not have. (transfer full) */
 char *rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
-                       const RpPlanRunWords *words);
+                       const RpRunSpec *words);
 /* Writes it to @path. Errors: G_IO_ERROR; RP_RUN_ERROR_*: words that no run file takes */
 gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
-                           const RpPlanRunWords *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                           const RpRunSpec *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Appends the optimizer's lines of a run file; nothing if all values are the defaults. */
 void rp_plan_say_optimizer(RpReport *report, const RpAdviseQuery *query);
 /* The same as members of JSON, but for the mode: "optimizer_state". */

@@ -90,8 +90,7 @@ add_validation(GString *text)
 }
 
 char *
-rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
-                 const RpPlanRunWords *words)
+rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpec *words)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     const RpAdviseQuery *query = &advice->query;
@@ -142,7 +141,7 @@ rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
 
 gboolean
 rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
-                  const RpPlanRunWords *words, GError **error)
+                  const RpRunSpec *words, GError **error)
 {
     g_autofree char *text = rp_plan_run_file(question, advice, words);
     /* the devices may be another machine's */

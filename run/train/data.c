@@ -156,14 +156,14 @@ tell_samples(const RpTrainJob *job, const char *key, const RpRunSamples *samples
 
 /* @validation: (out) (nullable): of eval.split */
 static gboolean
-open_samples(RpTrainJob *job, const RpSamplesAsk *ask, RpDataset **dataset, RpDataset **validation,
-             GError **error)
+open_samples(RpTrainJob *job, const RpSamplesSource *source, RpDataset **dataset,
+             RpDataset **validation, GError **error)
 {
     RpRunSamples samples;
 
-    if (!rp_run_samples_open(ask, job->events, &samples, error))
+    if (!rp_run_samples_open(source, job->events, &samples, error))
         return FALSE;
-    tell_samples(job, ask->key, &samples);
+    tell_samples(job, source->key, &samples);
     *dataset = g_steal_pointer(&samples.train);
     if (validation != NULL)
         *validation = g_steal_pointer(&samples.validation);
@@ -182,29 +182,19 @@ is_absent(const RpTrainJob *job)
 static gboolean
 open_all(RpTrainJob *job, GError **error)
 {
-    const RpRunSpec *run = job->run;
-    RpSamplesAsk ask = {.key = "data",
-                        .data = run->data,
-                        .weights = run->data_weights,
-                        .model = job->model_dir,
-                        .config = &job->config,
-                        .sequence_tokens = (guint)run->sequence_length,
-                        .cache = run->data_cache,
-                        .skip_bad = run->skip_bad_samples != 0,
-                        .train_on = (RpTrainOn)run->train_on,
-                        .template_file = run->chat_template,
-                        .split = run->eval.split,
-                        .seed = (guint64)run->seed};
+    RpRunSpec validated = *job->run;
+    RpSamplesSource source = {job->run, "data", job->model_dir, &job->config};
 
-    if (!open_samples(job, &ask, &job->dataset, &job->evaluation.dataset, error))
+    if (!open_samples(job, &source, &job->dataset, &job->evaluation.dataset, error))
         return FALSE;
-    if (run->eval.data == NULL)
+    if (validated.eval.data == NULL)
         return TRUE;
-    ask.key = "eval.data";
-    ask.data = run->eval.data;
-    ask.weights = NULL;
-    ask.split = 0;
-    return open_samples(job, &ask, &job->evaluation.dataset, NULL, error);
+    validated.data = validated.eval.data;
+    validated.data_weights = NULL;
+    validated.eval.split = 0;
+    source.run = &validated;
+    source.key = "eval.data";
+    return open_samples(job, &source, &job->evaluation.dataset, NULL, error);
 }
 
 /* Steps that so many epochs take: all samples of the last may leave a step that is not full. */

@@ -21,49 +21,41 @@ rp_train_evaluated_clear(RpTrainEvaluated *evaluated)
 static void
 add(GPtrArray *sets, const char *key, const char *value)
 {
-    if (value != NULL)
-        g_ptr_array_add(sets, g_strdup_printf("%s=%s", key, value));
-}
-
-static void
-add_count(GPtrArray *sets, const char *key, guint count)
-{
-    if (count > 0)
-        g_ptr_array_add(sets, g_strdup_printf("%s=%u", key, count));
+    g_ptr_array_add(sets, g_strdup_printf("%s=%s", key, value));
 }
 
 static RpRunSpec *
-make_run(const RpEvaluateFile *file, GError **error)
+make_run(const char *model, const char *adapter, const RpRunSpec *options, GError **error)
 {
     static const char text[] = "steps: 1\nasync: false\noutput: .\n";
     g_autoptr(GPtrArray) sets = g_ptr_array_new_with_free_func(g_free);
 
-    add(sets, "model", file->model);
-    add(sets, "data", file->data);
-    add(sets, "eval.data", file->data);
-    add(sets, "devices", file->devices);
-    add(sets, "dtype", file->dtype);
-    add_count(sets, "sequence_length", file->sequence_length);
-    add_count(sets, "micro_batch_size", file->micro_batch_size);
-    add_count(sets, "micro_batches", file->micro_batches);
-    add(sets, "lora.start", file->adapter);
-    add(sets, "lora.any_base", file->adapter != NULL && file->any_base ? "true" : NULL);
-    add(sets, "lora.rank", file->adapter == NULL ? "1" : NULL);
-    add(sets, "lora.targets", file->adapter == NULL ? SMALL_TARGET : NULL);
+    add(sets, "model", model);
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        const char *given = rp_run_spec_given(options, setting->key);
+
+        if (given != NULL)
+            add(sets, setting->key, given);
+        if (given != NULL && strcmp(setting->key, "data") == 0)
+            add(sets, "eval.data", given);
+    }
+    add(sets, adapter != NULL ? "lora.start" : "lora.rank", adapter != NULL ? adapter : "1");
+    if (adapter == NULL)
+        add(sets, "lora.targets", SMALL_TARGET);
     g_ptr_array_add(sets, NULL);
     return rp_run_file_parse("evaluation", text, sizeof text - 1,
                              (const char *const *)(void *)sets->pdata, error);
 }
 
 gboolean
-rp_train_evaluate_file(const RpEvaluateFile *file, const RpRunEvents *events,
-                       RpTrainEvaluated *evaluated, GError **error)
+rp_train_evaluate_file(const char *model, const char *adapter, const RpRunSpec *options,
+                       const RpRunEvents *events, RpTrainEvaluated *evaluated, GError **error)
 {
     RpTrainJob *job = &evaluated->job;
     RpTrainer *trainer;
     gboolean done;
 
-    *evaluated = (RpTrainEvaluated){.run = make_run(file, error)};
+    *evaluated = (RpTrainEvaluated){.run = make_run(model, adapter, options, error)};
     if (evaluated->run == NULL ||
         !rp_train_job_prepare(job, evaluated->run, NULL, FALSE, events, error))
         return FALSE;

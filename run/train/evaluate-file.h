@@ -7,18 +7,6 @@
 #include "run/train/job.h"
 
 /* Zeros and %NULL: as `train` has them. */
-typedef struct {
-    const char *model;
-    const char *adapter; /* (nullable): a directory of adapters for it */
-    gboolean any_base;   /* or for another base */
-    const char *data;    /* as `train` reads them */
-    const char *devices; /* "host:2" */
-    const char *dtype;
-    guint sequence_length; /* > 0 */
-    guint micro_batch_size;
-    guint micro_batches;
-} RpEvaluateFile;
-
 /* Zero-initialise. */
 typedef struct {
     RpRunSpec *run;
@@ -30,7 +18,13 @@ typedef struct {
 void rp_train_evaluated_clear(RpTrainEvaluated *evaluated);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainEvaluated, rp_train_evaluated_clear)
 
-/* Errors: those of rp_run_file_parse(), rp_train_job_prepare() and rp_trainer_evaluate() */
-gboolean rp_train_evaluate_file(const RpEvaluateFile *file, const RpRunEvents *events,
-                                RpTrainEvaluated *evaluated,
+/**
+ * rp_train_evaluate_file:
+ * @adapter: (nullable): a directory of adapters for @model
+ * @options: its settings that options set, as devices and dtype (rp_run_spec_set()): of them data is evaluated
+ *
+ * Errors: those of rp_run_file_parse(), rp_train_job_prepare() and rp_trainer_evaluate()
+ */
+gboolean rp_train_evaluate_file(const char *model, const char *adapter, const RpRunSpec *options,
+                                const RpRunEvents *events, RpTrainEvaluated *evaluated,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;

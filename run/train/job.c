@@ -1,14 +1,12 @@
 /* Prepares a run before the first step: model and data, then the rest in order. */
 #include "run/train/private.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/formats/schedule-file.h"
 #include "core/profile/box.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/device/targets.h"
 #include "exec/model/hf-config.h"
 #include "exec/system/memory-limit.h"
 #include "run/devices.h"
@@ -306,46 +304,6 @@ make_request(const RpTrainJob *job, gint64 round)
     return run;
 }
 
-/* Its times are of tokens that all have a target; it computes those alone. */
-static void
-scale_head(RpLayer *head, double share)
-{
-    if (head->kind != RP_LAYER_HEAD || share >= 1)
-        return;
-    head->forward_ns = llround(share * (double)head->forward_ns);
-    head->forward_spread_ns = llround(share * (double)head->forward_spread_ns);
-    head->recompute_ns = llround(share * (double)head->recompute_ns);
-    head->recompute_spread_ns = llround(share * (double)head->recompute_spread_ns);
-    head->backward_ns = llround(share * (double)head->backward_ns);
-    head->backward_spread_ns = llround(share * (double)head->backward_spread_ns);
-}
-
-/*
- * In bound schedules the head does not run when its stage goes forward: the loss and its gradient
- * are computed at once, at the beginning of the backward action.
- *
- *   planned   [ F: blocks, head ]  ...  [ B: recompute, head, blocks ]
- *   run       [ F: blocks ]        ...  [ B: recompute, head forward and back, blocks ]
- *
- * So all of the head's time is planned there. RoundPipe runs it in the fused stage, where both
- * stand together anyway.
- */
-static void
-place_head(const RpTrainJob *job, RpProfile *profile)
-{
-    RpLayer *head = &profile->layers[profile->n_layers - 1];
-
-    for (guint c = 0; c < profile->n_cards; c++)
-        place_head(job, profile->cards[c]);
-    scale_head(head, rp_targets_share(job->targets));
-    if (schedule_of(job)->dispatched || head->kind != RP_LAYER_HEAD)
-        return;
-    head->backward_ns += head->forward_ns;
-    head->backward_spread_ns += head->forward_spread_ns;
-    head->forward_ns = 0;
-    head->forward_spread_ns = 0;
-}
-
 /* All micro-batches in one round is the default, because its bits do not depend on devices or on
  * what was measured; where other rounds are faster, say so. */
 static void
@@ -420,7 +378,7 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
     if (!rp_train_least(job, &requested.host_bytes, error))
         return FALSE;
     job->measured = rp_profile_copy(job->profile);
-    place_head(job, job->profile);
+    rp_trainer_place_head(job->profile, schedule_of(job)->dispatched, job->targets);
     if (run->slow != NULL) {
         g_autoptr(RpProfile) alike = job->profile;
 

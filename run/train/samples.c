@@ -115,7 +115,7 @@ add_to_key(guint64 *key, guint64 number)
 }
 
 static gboolean
-make_key(const RpSamplesAsk *ask, char *const *files, const RpChat *chat, guint64 *key,
+make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, guint64 *key,
          GError **error)
 {
     guint64 hash;
@@ -126,11 +126,11 @@ make_key(const RpSamplesAsk *ask, char *const *files, const RpChat *chat, guint6
             return FALSE;
         add_to_key(key, hash);
     }
-    add_to_key(key, ask->config->vocab);
-    add_to_key(key, ask->skip_bad != FALSE);
+    add_to_key(key, source->config->vocab);
+    add_to_key(key, source->run->skip_bad_samples != 0);
     if (chat == NULL)
         return TRUE;
-    g_autofree char *tokenizer = g_build_filename(ask->model, "tokenizer.json", NULL);
+    g_autofree char *tokenizer = g_build_filename(source->model, "tokenizer.json", NULL);
 
     if (!hash_file(tokenizer, &hash, error))
         return FALSE;
@@ -166,23 +166,24 @@ show(guint64 done, guint64 total, gpointer user_data)
 }
 
 static char *
-cache_path(const RpSamplesAsk *ask, const char *first, guint64 key)
+cache_path(const RpSamplesSource *source, const char *first, guint64 key)
 {
     g_autofree char *beside = g_path_get_dirname(first);
-    g_autofree char *folder =
-        ask->cache != NULL ? g_strdup(ask->cache) : g_build_filename(beside, CACHE_FOLDER, NULL);
+    g_autofree char *folder = source->run->data_cache != NULL
+                                  ? g_strdup(source->run->data_cache)
+                                  : g_build_filename(beside, CACHE_FOLDER, NULL);
     g_autofree char *name = g_strdup_printf("samples-%016" G_GINT64_MODIFIER "x.bin", key);
 
     return g_build_filename(folder, name, NULL);
 }
 
 static gboolean
-build(const RpSamplesAsk *ask, char *const *files, const RpEncoder *encoder, guint64 key,
+build(const RpSamplesSource *source, char *const *files, const RpEncoder *encoder, guint64 key,
       const RpRunEvents *events, RpRunSamples *samples, GError **error)
 {
     const RpSamplesBuild how = {.paths = (const char *const *)files,
                                 .encoder = encoder,
-                                .skip_bad = ask->skip_bad,
+                                .skip_bad = source->run->skip_bad_samples,
                                 .progress = events != NULL ? show : NULL,
                                 .user_data = (gpointer)events};
     RpCacheHeader header;
@@ -191,7 +192,8 @@ build(const RpSamplesAsk *ask, char *const *files, const RpEncoder *encoder, gui
 
     if (events != NULL)
         events->progress(events->user_data, "making samples", 0, 0);
-    if (!built && error != NULL && (*error)->domain == G_FILE_ERROR && ask->cache == NULL) {
+    if (!built && error != NULL && (*error)->domain == G_FILE_ERROR &&
+        source->run->data_cache == NULL) {
         char *message = g_strdup_printf("%s (data_cache names another directory for samples)",
                                         (*error)->message);
         g_free((*error)->message);
@@ -201,38 +203,38 @@ build(const RpSamplesAsk *ask, char *const *files, const RpEncoder *encoder, gui
 }
 
 static RpDataset *
-open_cache(const RpSamplesAsk *ask, char *const *files, gboolean texts, const RpRunEvents *events,
-           RpRunSamples *samples, GError **error)
+open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
+           const RpRunEvents *events, RpRunSamples *samples, GError **error)
 {
     g_autoptr(RpTokenizer) tokenizer = NULL;
     g_autoptr(RpChat) chat = NULL;
-    RpEncoderOptions options = {.vocabulary = ask->config->vocab};
+    RpEncoderOptions options = {.vocabulary = source->config->vocab};
     guint64 key;
 
     if (texts) {
-        const RpChatOptions how = {.train_on = ask->train_on,
-                                   .template_file = ask->template_file,
+        const RpChatOptions how = {.train_on = (RpTrainOn)source->run->train_on,
+                                   .template_file = source->run->chat_template,
                                    .vocabulary = options.vocabulary};
 
-        if (ask->model == NULL) {
+        if (source->model == NULL) {
             g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_NO_MODEL,
                         "%s: expected records of input_ids, found text, which needs a model's "
                         "tokenizer",
                         files[0]);
             return NULL;
         }
-        tokenizer = rp_tokenizer_open(ask->model, error);
-        chat = tokenizer != NULL ? rp_chat_open(ask->model, tokenizer, &how, error) : NULL;
+        tokenizer = rp_tokenizer_open(source->model, error);
+        chat = tokenizer != NULL ? rp_chat_open(source->model, tokenizer, &how, error) : NULL;
         if (chat == NULL)
             return NULL;
         options.chat = chat;
     }
-    if (!make_key(ask, files, chat, &key, error))
+    if (!make_key(source, files, chat, &key, error))
         return NULL;
-    samples->cache = cache_path(ask, files[0], key);
+    samples->cache = cache_path(source, files[0], key);
     const char *const *names = (const char *const *)files;
     RpDataset *dataset = g_file_test(samples->cache, G_FILE_TEST_EXISTS)
-                             ? rp_dataset_open_cache(samples->cache, key, ask->data, names,
+                             ? rp_dataset_open_cache(samples->cache, key, source->run->data, names,
                                                      options.vocabulary, &samples->header, NULL)
                              : NULL;
 
@@ -241,9 +243,9 @@ open_cache(const RpSamplesAsk *ask, char *const *files, gboolean texts, const Rp
         return dataset;
     g_autoptr(RpEncoder) encoder = rp_encoder_new(&options);
 
-    return build(ask, files, encoder, key, events, samples, error)
-               ? rp_dataset_open_cache(samples->cache, key, ask->data, names, options.vocabulary,
-                                       &samples->header, error)
+    return build(source, files, encoder, key, events, samples, error)
+               ? rp_dataset_open_cache(samples->cache, key, source->run->data, names,
+                                       options.vocabulary, &samples->header, error)
                : NULL;
 }
 
@@ -251,15 +253,15 @@ open_cache(const RpSamplesAsk *ask, char *const *files, gboolean texts, const Rp
 
 /* A number for each word of the data. %NULL: none is given. */
 static gboolean
-read_weights(const RpSamplesAsk *ask, guint n, GArray *weights, GError **error)
+read_weights(const RpSamplesSource *source, guint n, GArray *weights, GError **error)
 {
-    const char *given = ask->weights != NULL ? ask->weights : "";
+    const char *given = source->run->data_weights != NULL ? source->run->data_weights : "";
     const gsize length = strlen(given);
     const gboolean brackets = length > 1 && given[0] == '[' && given[length - 1] == ']';
     g_autofree char *list = g_strndup(given + brackets, length - 2 * (gsize)brackets);
     g_auto(GStrv) words = g_strsplit(list, ",", -1);
 
-    for (guint i = 0; words[i] != NULL && ask->weights != NULL; i++) {
+    for (guint i = 0; words[i] != NULL && source->run->data_weights != NULL; i++) {
         char *end = NULL;
         const char *word = g_strstrip(words[i]);
         const double weight = g_ascii_strtod(word, &end);
@@ -272,7 +274,7 @@ read_weights(const RpSamplesAsk *ask, guint n, GArray *weights, GError **error)
         }
         g_array_append_val(weights, weight);
     }
-    if (ask->weights == NULL || weights->len == n)
+    if (source->run->data_weights == NULL || weights->len == n)
         return TRUE;
     g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                 "data_weights: expected %u numbers, one for each of data, found %u", n,
@@ -301,15 +303,17 @@ add_times(GArray *to, const GArray *indices, double weight)
 
 /* Divides samples: of each so many, of a shuffle by the seed, are validated. */
 static void
-divide(const RpSamplesAsk *ask, const RpDataset *all, GArray *train, GArray *validation)
+divide(const RpSamplesSource *source, const RpDataset *all, GArray *train, GArray *validation)
 {
     const guint64 n = rp_dataset_n_samples(all);
     const guint64 n_validated =
-        ask->split > 0 ? MIN(MAX(1, (guint64)(ask->split * (double)n + 0.5)), n) : 0;
+        source->run->eval.split > 0
+            ? MIN(MAX(1, (guint64)(source->run->eval.split * (double)n + 0.5)), n)
+            : 0;
     g_autofree gboolean *validated = g_new0(gboolean, n);
     RpOrder order;
 
-    rp_order_init(&order, n, TRUE, ask->seed, G_MAXUINT64);
+    rp_order_init(&order, n, TRUE, (guint64)source->run->seed, G_MAXUINT64);
     for (guint64 i = 0; i < n_validated; i++)
         validated[rp_order_sample(&order, i)] = TRUE;
     for (guint64 i = 0; i < n; i++)
@@ -339,17 +343,17 @@ weigh(RpDataset *all, const GArray *groups, const GArray *weights, GArray *train
 }
 
 static gboolean
-take_parts(const RpSamplesAsk *ask, RpDataset *all, const GArray *groups, const GArray *weights,
-           RpRunSamples *samples, GError **error)
+take_parts(const RpSamplesSource *source, RpDataset *all, const GArray *groups,
+           const GArray *weights, RpRunSamples *samples, GError **error)
 {
     g_autoptr(GArray) train = g_array_new(FALSE, FALSE, sizeof(guint64));
     g_autoptr(GArray) validation = g_array_new(FALSE, FALSE, sizeof(guint64));
 
-    if (weights->len == 0 && ask->split <= 0) {
+    if (weights->len == 0 && source->run->eval.split <= 0) {
         samples->train = rp_dataset_ref(all);
         return TRUE;
     }
-    divide(ask, all, train, validation);
+    divide(source, all, train, validation);
     if ((weights->len > 0 && !weigh(all, groups, weights, train)) || train->len == 0) {
         g_set_error(
             error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
@@ -367,8 +371,8 @@ take_parts(const RpSamplesAsk *ask, RpDataset *all, const GArray *groups, const 
 
 /* A file of ids alone is read as it is. */
 static RpDataset *
-open_files(const RpSamplesAsk *ask, char *const *files, gboolean weighed, const RpRunEvents *events,
-           RpRunSamples *samples, GError **error)
+open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
+           const RpRunEvents *events, RpRunSamples *samples, GError **error)
 {
     const gboolean one = files[1] == NULL && !weighed;
     g_autofree char *hint = rp_records_can_read(files[0]) ? NULL : rp_records_hint(files[0]);
@@ -382,34 +386,36 @@ open_files(const RpSamplesAsk *ask, char *const *files, gboolean weighed, const 
         return NULL;
     }
     if (one && !rp_records_can_read(files[0]))
-        return rp_dataset_open(files[0], ask->config->vocab, ask->sequence_tokens, error);
+        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
+                               error);
     if (!needs_tokenizer(files[0], &texts, error))
         return NULL;
     if (one && !texts && g_str_has_suffix(files[0], ".jsonl"))
-        return rp_dataset_open(files[0], ask->config->vocab, ask->sequence_tokens, error);
-    return open_cache(ask, files, texts, events, samples, error);
+        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
+                               error);
+    return open_cache(source, files, texts, events, samples, error);
 }
 
 gboolean
-rp_run_samples_open(const RpSamplesAsk *ask, const RpRunEvents *events, RpRunSamples *samples,
+rp_run_samples_open(const RpSamplesSource *source, const RpRunEvents *events, RpRunSamples *samples,
                     GError **error)
 {
     g_autoptr(GArray) groups = g_array_new(FALSE, FALSE, sizeof(guint));
     g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(double));
-    g_auto(GStrv) files = rp_run_data_files(ask->data, groups, error);
+    g_auto(GStrv) files = rp_run_data_files(source->run->data, groups, error);
     gboolean opened = FALSE;
     RpDataset *all = NULL;
 
     *samples = (RpRunSamples){0};
     if (files != NULL &&
-        read_weights(ask, g_array_index(groups, guint, groups->len - 1) + 1, weights, error))
-        all = open_files(ask, files, weights->len > 0, events, samples, error);
+        read_weights(source, g_array_index(groups, guint, groups->len - 1) + 1, weights, error))
+        all = open_files(source, files, weights->len > 0, events, samples, error);
     if (all != NULL)
-        opened = take_parts(ask, all, groups, weights, samples, error);
+        opened = take_parts(source, all, groups, weights, samples, error);
     rp_dataset_free(all);
     if (opened)
         return TRUE;
-    g_prefix_error(error, "%s: ", ask->key);
+    g_prefix_error(error, "%s: ", source->key);
     rp_run_samples_clear(samples);
     return FALSE;
 }

@@ -9,20 +9,14 @@
 #include "run/train/job.h"
 #include "text/chat/chat.h"
 
+/* Whose data: of @run data, data_weights, sequence_length, data_cache, skip_bad_samples, train_on,
+ * chat_template, eval.split and seed are read. */
 typedef struct {
-    const char *key;     /* of the run file, for messages */
-    const char *data;    /* its value: names with commas between */
-    const char *weights; /* (nullable): a number for each of them */
-    const char *model;   /* directory with a tokenizer, if texts are read; %NULL: none are */
+    const RpRunSpec *run;
+    const char *key;   /* for messages, where data is named */
+    const char *model; /* directory with a tokenizer, if texts are read; %NULL: none are */
     const RpModel *config;
-    guint sequence_tokens;
-    const char *cache; /* directory; %NULL: .roundpipe beside the first file */
-    gboolean skip_bad;
-    RpTrainOn train_on;
-    const char *template_file; /* (nullable): instead of the model's */
-    double split;              /* share of the samples that is validated, not trained on */
-    guint64 seed;              /* of which these are */
-} RpSamplesAsk;
+} RpSamplesSource;
 
 typedef struct {
     RpDataset *train;
@@ -42,5 +36,5 @@ char **rp_run_data_files(const char *data, GArray *groups,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* @samples: (out): set on success only. Errors: those of the data, RP_RUN_ERROR_VALUE */
-gboolean rp_run_samples_open(const RpSamplesAsk *ask, const RpRunEvents *events,
+gboolean rp_run_samples_open(const RpSamplesSource *source, const RpRunEvents *events,
                              RpRunSamples *samples, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -56,6 +56,12 @@ fixture(const char *name)
 }
 
 static void
+set(RpRunSpec *run, const char *key, const char *text)
+{
+    assert_true(rp_run_spec_set(run, rp_setting_find(key), text));
+}
+
+static void
 check_model(const RpTree *from, const char *directory, guint devices)
 {
     const RpTree *base = rp_tree_find(from, "base");
@@ -67,16 +73,15 @@ check_model(const RpTree *from, const char *directory, guint devices)
     const double expected = rp_tree_find(from, "loss")->number;
 
     g_auto(RpTrainEvaluated) evaluated = {0};
-    const RpEvaluateFile file = {.model = model,
-                                 .adapter = adapter,
-                                 .data = data,
-                                 .devices = devices == 1 ? "host:1" : "host:2",
-                                 .dtype = "fp32",
-                                 .sequence_length = 13,
-                                 .micro_batches = 3};
+    RpRunSpec run = {0};
     GError *error = NULL;
 
-    if (!rp_train_evaluate_file(&file, &events, &evaluated, &error))
+    set(&run, "data", data);
+    set(&run, "devices", devices == 1 ? "host:1" : "host:2");
+    set(&run, "dtype", "fp32");
+    set(&run, "sequence_length", "13");
+    set(&run, "micro_batches", "3");
+    if (!rp_train_evaluate_file(model, adapter, &run, &events, &evaluated, &error))
         fail_msg("%s: %s", name, error->message);
     if (!(fabs(evaluated.result.loss - expected) <= 1e-5 * expected))
         fail_msg("%s: %.9g, transformers %.9g", name, evaluated.result.loss, expected);
@@ -107,10 +112,12 @@ a_missing_file_is_told(void **state)
 {
     g_autofree char *model = fixture("qwen3-tied");
     g_auto(RpTrainEvaluated) evaluated = {0};
-    const RpEvaluateFile file = {.model = model, .data = "/nowhere.jsonl", .sequence_length = 13};
+    RpRunSpec run = {0};
     GError *error = NULL;
 
-    assert_false(rp_train_evaluate_file(&file, &events, &evaluated, &error));
+    set(&run, "data", "/nowhere.jsonl");
+    set(&run, "sequence_length", "13");
+    assert_false(rp_train_evaluate_file(model, NULL, &run, &events, &evaluated, &error));
     assert_non_null(strstr(error->message, "/nowhere.jsonl"));
     g_error_free(error);
 }
