@@ -151,7 +151,7 @@ typedef struct {
 #define RP_USE_NOISE "draws seed noise slow"
 #define RP_USE_LINKS "pcie host-bandwidth box"
 
-/* What a schedule and a partition are described by: the schedule first. */
+/* Options that describe a schedule and a partition: the schedule first. */
 extern const RpUse rp_schedule_uses[];
 /* Their options; the last has no name. */
 #define RP_MOST_SCHEDULE_OPTIONS 64

@@ -367,8 +367,8 @@ report_rows(RpReport *report, const RpArgs *args, const GArray *rows)
     rp_report_text(report, "origin", "predicted", NULL);
     rp_report_count(report, "gpus", options->gpus, NULL);
     rp_report_count(report, "micro_batches", options->micro_batches, NULL);
-    if (options->replicas > 1)
-        rp_report_count(report, "replicas", options->replicas, NULL);
+    if (args->run.replicas > 1)
+        rp_report_count(report, "replicas", args->run.replicas, NULL);
     rp_report_text(report, "fidelity", fidelity, NULL);
     rp_report_bool(report, "published", args->published, NULL);
     rp_report_text(report, "partition", partition, NULL);

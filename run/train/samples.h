@@ -9,8 +9,8 @@
 #include "run/train/job.h"
 #include "text/chat/chat.h"
 
-/* Whose data: of @run data, data_weights, sequence_length, data_cache, skip_bad_samples, train_on,
- * chat_template, eval.split and seed are read. */
+/* A run whose data are read: its keys data, data_weights, sequence_length, data_cache, skip_bad_samples, train_on,
+ * chat_template, eval.split and seed count. */
 typedef struct {
     const RpRunSpec *run;
     const char *key;   /* for messages, where data is named */
