@@ -10,8 +10,8 @@ some_block_has_fp8(const RpRunSpec *run, const RpWeights *weights, RpDtype dtype
 {
     const guint blocks = rp_weights_model(weights)->blocks;
 
-    for (gint64 b = run->fp8.plain_first; b + run->fp8.plain_last < blocks; b++)
-        if (rp_layer_layout_of_fp8(weights, (guint)b + 1, dtype, NULL).has_fp8)
+    for (guint b = run->fp8.plain_first; b + run->fp8.plain_last < blocks; b++)
+        if (rp_layer_layout_of_fp8(weights, b + 1, dtype, NULL).has_fp8)
             return TRUE;
     return FALSE;
 }
@@ -101,8 +101,8 @@ rp_run_take_matmul(const RpRunSpec *run, const char *prefix, const RpWeights *we
     options->fp8 = (RpNetworkFp8){.used = TRUE,
                                   .gradients = run->fp8.gradients != 0 ? (RpDtype)run->fp8.gradients
                                                                        : RP_DTYPE_E5M2,
-                                  .plain_first = (guint)run->fp8.plain_first,
-                                  .plain_last = (guint)run->fp8.plain_last,
+                                  .plain_first = run->fp8.plain_first,
+                                  .plain_last = run->fp8.plain_last,
                                   .head = head};
     return TRUE;
 }

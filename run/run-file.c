@@ -264,6 +264,24 @@ check_freeze(const RpRunValues *values, const RpRunSpec *run, GError **error)
     return FALSE;
 }
 
+/* Blocks at either end. */
+static gboolean
+read_plain(const RpRunValues *values, RpRunSpec *run, GError **error)
+{
+    g_auto(GStrv) words = g_strsplit(run->fp8.plain != NULL ? run->fp8.plain : "0,0", ",", -1);
+    guint64 blocks[2] = {0};
+    gboolean read = g_strv_length(words) == G_N_ELEMENTS(blocks);
+
+    for (guint i = 0; read && i < G_N_ELEMENTS(blocks); i++)
+        read = g_ascii_string_to_unsigned(g_strstrip(words[i]), 10, 0, 4096, &blocks[i], NULL);
+    if (!read)
+        rp_run_value_fail(rp_run_values_find(values, "fp8.plain_blocks"), error, RP_RUN_ERROR_VALUE,
+                          "expected two numbers of blocks, as [1, 2], found %s", run->fp8.plain);
+    run->fp8.plain_first = (guint)blocks[0];
+    run->fp8.plain_last = (guint)blocks[1];
+    return read;
+}
+
 /* Keys of eval that mean nothing without data. */
 static gboolean
 check_eval(const RpRunValues *values, const RpRunSpec *run, GError **error)
@@ -327,9 +345,9 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
         return FALSE;
     }
     if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
-        !check_warmup(values, run, error) || !check_freeze(values, run, error) ||
-        !resolve_devices(values, run, error) || !resolve_slow(values, run, error) ||
-        !check_dispatch(values, schedule, run, error) ||
+        !check_warmup(values, run, error) || !read_plain(values, run, error) ||
+        !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||
+        !resolve_slow(values, run, error) || !check_dispatch(values, schedule, run, error) ||
         !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);

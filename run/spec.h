@@ -25,6 +25,9 @@
 /* Values of packing_choice, but for 1 = false, 2 = true. */
 #define RP_RUN_PACKING_AUTO 0
 
+/* wsd that does not fall by a cosine: of optimizer.schedule. */
+#define RP_RUN_STABLE(fall) (RP_LEARNING_RATE_STABLE + 16 * RP_LEARNING_RATE_##fall)
+
 /* With checkpoint.beside: true. */
 #define RP_RUN_BESIDE_ALWAYS 2
 
@@ -50,10 +53,9 @@ typedef struct {
     int master;  /* RpMoments */
     int moments; /* RpMoments */
     double learning_rate;
-    int schedule; /* RpLearningRateKind */
+    int schedule; /* RpLearningRateKind; with wsd the shape of the fall, too (RP_RUN_STABLE()) */
     double min_lr_ratio;
     gint64 decay_steps; /* 0 = a tenth of the steps */
-    int decay_type;     /* RpLearningRateKind */
     gint64 warmup_steps;
     double warmup_ratio; /* of the steps; 0 = warmup_steps */
     double weight_decay;
@@ -73,7 +75,6 @@ rp_run_optimizer_form(const RpRunOptimizer *optimizer)
 
 typedef struct {
     double initial;
-    gint64 growth_interval;
     gint64 max_skipped;
 } RpRunLossScale;
 
@@ -96,8 +97,9 @@ typedef struct {
 
 /* With matmul: fp8. */
 typedef struct {
-    int gradients; /* RpDtype; 0 = RP_DTYPE_E5M2 */
-    gint64 plain_first, plain_last;
+    int gradients;                 /* RpDtype; 0 = RP_DTYPE_E5M2 */
+    char *plain;                   /* "1,2"; %NULL: none */
+    guint plain_first, plain_last; /* which follow from it */
 } RpRunFp8;
 
 /* Rank 0: none is given. */

@@ -103,12 +103,37 @@ explain_foreign(const char *key)
     return NULL;
 }
 
+/* Keys of earlier versions. */
+static const struct {
+    const char *key;
+    const char *initial; /* which their runs wrote into run.yaml; %NULL: nothing */
+    const char *instead;
+} retired[] = {
+    {"optimizer.decay_type", "cosine",
+     "write optimizer.schedule: wsd-linear or wsd-1-sqrt; wsd is a cosine"},
+    {"loss_scale.growth_interval", "2000", "leave it out: the scale doubles after 2000 good steps"},
+    {"fp8.plain_first_blocks", NULL, "write fp8.plain_blocks: [FIRST, LAST]"},
+    {"fp8.plain_last_blocks", NULL, "write fp8.plain_blocks: [FIRST, LAST]"},
+};
+
+const char *
+rp_run_find_retired(const char *key, const char **initial)
+{
+    for (gsize i = 0; i < G_N_ELEMENTS(retired); i++)
+        if (strcmp(retired[i].key, key) == 0) {
+            *initial = retired[i].initial;
+            return retired[i].instead;
+        }
+    return NULL;
+}
+
 void
 rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
 {
     g_autofree char *near = rp_setting_nearest(key);
     g_autofree char *shown = rp_quote(key);
-    const char *foreign = explain_foreign(key);
+    const char *initial, *gone = rp_run_find_retired(key, &initial);
+    const char *foreign = gone != NULL ? gone : explain_foreign(key);
 
     if (foreign != NULL)
         g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; %s", place, shown, foreign);

@@ -41,6 +41,10 @@ gboolean rp_run_values_set(RpRunValues *values, const char *word,
 /* All values that are set, as YAML. (transfer full) */
 char *rp_run_values_to_yaml(const RpRunValues *values);
 
+/* The advice in place of a key of earlier versions. @initial: (out) (nullable): its default, which may still
+ * stand in a run file. Returns: (nullable): %NULL: there was no such key */
+const char *rp_run_find_retired(const char *key, const char **initial);
+
 /* "PLACEno key KEY; did you mean ...?" */
 void rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error);
 

@@ -155,11 +155,26 @@ check_key(const Reader *reader, const char *key, RpRunValue **value, GError **er
     return TRUE;
 }
 
+/* A key of an earlier version, at the event at hand: its default says nothing. */
+static gboolean
+skip_retired(Reader *reader, const char *key, const char *initial, GError **error)
+{
+    g_autofree char *where = place(reader);
+
+    if (!next(reader, error))
+        return FALSE;
+    if (is_null(&reader->event) || g_strcmp0(scalar_text(&reader->event), initial) == 0)
+        return TRUE;
+    rp_run_fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
+    return FALSE;
+}
+
 /* Keys and values up to the mapping's end. */
 static gboolean
 read_mapping(Reader *reader, const char *prefix, GError **error)
 {
     while (next(reader, error)) {
+        const char *initial;
         RpRunValue *value;
 
         if (reader->event.type == YAML_MAPPING_END_EVENT)
@@ -170,6 +185,11 @@ read_mapping(Reader *reader, const char *prefix, GError **error)
         g_autofree char *key = g_strconcat(prefix, scalar_text(&reader->event), NULL);
         g_autofree char *inner = g_strconcat(key, ".", NULL);
 
+        if (rp_run_find_retired(key, &initial)) {
+            if (!skip_retired(reader, key, initial, error))
+                return FALSE;
+            continue;
+        }
         if (!check_key(reader, key, &value, error) || !next(reader, error))
             return FALSE;
         gboolean read = is_null(&reader->event);

@@ -43,7 +43,7 @@ update_options(const RpTrainJob *job)
                   .weight_decay = optimizer->weight_decay,
                   .form = rp_run_optimizer_form(optimizer),
                   .seed = (guint64)run->seed},
-        .learning_rate = {.kind = (RpLearningRateKind)optimizer->schedule,
+        .learning_rate = {.kind = (RpLearningRateKind)(optimizer->schedule % 16),
                           .peak = optimizer->learning_rate,
                           .warmup_steps = warmup_steps(run),
                           .total_steps = (guint64)run->steps,
@@ -51,7 +51,9 @@ update_options(const RpTrainJob *job)
                           .decay_steps =
                               (guint64)(optimizer->decay_steps > 0 ? optimizer->decay_steps
                                                                    : MAX(1, run->steps / 10)),
-                          .decay = (RpLearningRateKind)optimizer->decay_type},
+                          .decay = optimizer->schedule >= 16
+                                       ? (RpLearningRateKind)(optimizer->schedule / 16)
+                                       : RP_LEARNING_RATE_COSINE},
         .max_grad_norm = optimizer->max_grad_norm,
         .scale_loss = job->network.dtype == RP_DTYPE_FP16,
         .loss_scale = RP_LOSS_SCALE_OPTIONS_INIT,
@@ -61,7 +63,6 @@ update_options(const RpTrainJob *job)
         .servers = job->servers,
     };
 
-    update.loss_scale.growth_interval = (guint)run->loss_scale.growth_interval;
     update.loss_scale.max_skipped = (guint)run->loss_scale.max_skipped;
     return update;
 }

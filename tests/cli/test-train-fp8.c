@@ -72,7 +72,7 @@ has_the_same_bits_on_any_devices_and_stages(void **state)
     }
     g_autofree char *plain = train("plain", "--set matmul=bf16");
     g_autofree char *e4m3 = train("e4m3", "--set fp8.format=e4m3");
-    g_autofree char *first = train("first", "--set fp8.plain_first_blocks=1");
+    g_autofree char *first = train("first", "--set fp8.plain_blocks=1,0");
 
     assert_string_not_equal(plain, want);
     assert_string_not_equal(e4m3, want);
@@ -109,7 +109,7 @@ refuses_what_codes_cannot_do(void **state)
     assert_refused("--set sequence_length=31", 1,
                    "matmul: fp8 takes micro-batches of a multiple of 16 "
                    "tokens, found 2 sequences of 31");
-    assert_refused("--set fp8.plain_first_blocks=4", 1, "matmul: fp8 finds no block to multiply");
+    assert_refused("--set fp8.plain_blocks=4,0", 1, "matmul: fp8 finds no block to multiply");
     assert_refused(
         "--set matmul=fp8-head", 1,
         "matmul: fp8-head takes micro-batches of 256 tokens or more, found 2 sequences of 32");

@@ -101,7 +101,6 @@ fills_in_every_default(void **state)
     assert_true(run->optimizer.max_grad_norm == 1.0);
     assert_int_equal(run->optimizer.threads, 0);
     assert_true(run->loss_scale.initial == 65536);
-    assert_int_equal(run->loss_scale.growth_interval, 2000);
     assert_int_equal(run->loss_scale.max_skipped, 32);
     assert_int_equal(run->checkpoint.every, 0);
     assert_int_equal(run->checkpoint.keep, 3);
@@ -120,7 +119,7 @@ reads_every_key(void **state)
               "optimizer: {mode: lean, learning_rate: 3.0e-4, schedule: linear,\n"
               "  warmup_steps: 5, weight_decay: 0.1, beta1: 0.8, beta2: 0.95,\n"
               "  epsilon: 1e-6, max_grad_norm: 0, threads: 2}\n"
-              "loss_scale:\n  initial: 1024\n  growth_interval: 100\n  max_skipped: 7\n"
+              "loss_scale:\n  initial: 1024\n  growth_interval: 2000\n  max_skipped: 7\n"
               "checkpoint:\n  every: 50\n  keep: 0\n",
         NULL);
 
@@ -155,7 +154,6 @@ reads_every_key(void **state)
     assert_true(run->optimizer.max_grad_norm == 0);
     assert_int_equal(run->optimizer.threads, 2);
     assert_true(run->loss_scale.initial == 1024);
-    assert_int_equal(run->loss_scale.growth_interval, 100);
     assert_int_equal(run->loss_scale.max_skipped, 7);
     assert_int_equal(run->checkpoint.every, 50);
     assert_int_equal(run->checkpoint.keep, 0);
@@ -234,6 +232,13 @@ names_an_unknown_key_its_place_and_the_nearest_one(void **state)
            "run.yaml: line 6, column 1: no key \"colour\"; roundpipe train --keys "
            "lists them");
     refuse(fixture, LEAST, "step=5", "--set: no key \"step\"; did you mean \"steps\"?");
+    refuse(fixture, LEAST, "fp8.plain_first_blocks=1",
+           "--set: no key \"fp8.plain_first_blocks\"; write fp8.plain_blocks: [FIRST, LAST]");
+    refuse(fixture, LEAST "loss_scale: {growth_interval: 100}\n", NULL,
+           "run.yaml: line 6, column 14: no key \"loss_scale.growth_interval\"; leave it out: the "
+           "scale doubles after 2000 good steps");
+    refuse(fixture, LEAST, "fp8.plain_blocks=1",
+           "--set fp8.plain_blocks: expected two numbers of blocks, as [1, 2], found 1");
     refuse(fixture, LEAST, "optimizer.beta=0",
            "--set: no key \"optimizer.beta\"; did you mean \"optimizer.beta1\"?");
     refuse(fixture, LEAST, "lr", "--set: expected KEY=VALUE, found \"lr\"");
