@@ -110,9 +110,13 @@ typedef struct {
     gint64 cost_ns;
 } Choice;
 
+/* @compute_ns: without transfers, which take no less */
 static void
-offer(const RpDispatchedSearch *search, const RpPartition *partition, guint round, Choice *best)
+offer(const RpDispatchedSearch *search, const RpPartition *partition, guint round,
+      gint64 compute_ns, Choice *best)
 {
+    if (best->partition != NULL && compute_ns >= best->cost_ns)
+        return;
     const gint64 cost_ns = plan_cost(search, partition, round);
 
     if (best->partition != NULL && cost_ns >= best->cost_ns)
@@ -169,7 +173,7 @@ even_cost(const RpPartition *candidate, guint round, gpointer user_data)
 /* A partition of stages that are not tapered: small stages at the ends leave less time for what is
  * transferred meanwhile. May be %NULL. */
 static RpPartition *
-find_even(const RpDispatchedSearch *search, RpFusedForward fused, guint *round)
+find_even(const RpDispatchedSearch *search, RpFusedForward fused, guint *round, gint64 *cost_ns)
 {
     const RpPartitionSearch limits = {
         .gpus = search->options.gpus,
@@ -184,8 +188,11 @@ find_even(const RpDispatchedSearch *search, RpFusedForward fused, guint *round)
     g_autoptr(RpRecurrence) recurrence = rp_recurrence_new(search->profile, &with.options);
     g_autoptr(RpCut) cut = rp_cut_new(search->profile->n_layers);
     EvenJudge judge = {&with, recurrence, cut};
+    RpPartition *even =
+        rp_partition_search_dispatched(search->profile, &limits, even_cost, &judge, round, NULL);
 
-    return rp_partition_search_dispatched(search->profile, &limits, even_cost, &judge, round, NULL);
+    *cost_ns = even != NULL ? even_cost(even, *round, &judge) : 0;
+    return even;
 }
 
 /* How many partitions of a round size are worth their time. */
@@ -207,7 +214,7 @@ offer_short(const RpDispatchedSearch *search, guint round, Choice *best)
         g_autoptr(RpPartition) partition = rp_partition_even(search->profile, blocks);
 
         if (fits(search, partition))
-            offer(search, partition, round, best);
+            offer(search, partition, round, 0, best);
     }
 }
 
@@ -217,7 +224,9 @@ static RpPartition *
 choose_by_plans(const RpDispatchedSearch *given, guint *round)
 {
     RpDispatchedSearch search = *given;
+    const gboolean alike = !rp_profile_is_mixed(given->profile);
     Choice best = {0};
+    gint64 even_ns;
     guint tried = 0, unused = 0;
 
     search.options.micro_batches = cut_micro_batches(given);
@@ -233,21 +242,23 @@ choose_by_plans(const RpDispatchedSearch *given, guint *round)
             continue;
         tried++;
         search.options.round = r;
+        if (alike && best.partition != NULL && rp_dispatched_bound_ns(&search) >= best.cost_ns)
+            continue;
         g_autoptr(GPtrArray) found = rp_search_dispatched(&search, evaluated);
 
         for (guint i = 0; i < found->len; i++) {
-            g_autoptr(RpPartition) partition =
-                rp_cut_partition(((RpFinding *)g_ptr_array_index(found, i))->cut);
+            const RpFinding *finding = g_ptr_array_index(found, i);
+            g_autoptr(RpPartition) partition = rp_cut_partition(finding->cut);
 
-            offer(&search, partition, r, &best);
+            offer(&search, partition, r, alike ? finding->cost_ns : 0, &best);
         }
         g_autoptr(RpPartition) even =
             find_even(&search,
                       search.options.fidelity == RP_FIDELITY_FULL ? RP_FUSED_PUBLISHED
                                                                   : search.options.fused_forward,
-                      &unused);
+                      &unused, &even_ns);
 
-        offer(&search, even != NULL ? even : search.start, r, &best);
+        offer(&search, even != NULL ? even : search.start, r, alike ? even_ns : 0, &best);
         if (search.options.dispatch == RP_DISPATCH_FREE)
             offer_short(&search, r, &best);
     }
@@ -282,11 +293,13 @@ choose_by_recurrence(const RpDispatchedSearch *search, guint *round)
 {
     g_autoptr(GPtrArray) found = rp_search_dispatched(search, 1);
     guint even_round = 0;
+    gint64 even_ns;
 
     if (found->len == 0) /* no round that it may have holds enough slots */
         return rp_partition_copy(search->start);
     const RpFinding *best = g_ptr_array_index(found, 0);
-    g_autoptr(RpPartition) even = find_even(search, search->options.fused_forward, &even_round);
+    g_autoptr(RpPartition) even =
+        find_even(search, search->options.fused_forward, &even_round, &even_ns);
 
     if (even != NULL && reported_ns(search, even, even_round) < best->cost_ns) {
         *round = even_round;
@@ -309,7 +322,7 @@ set_least_slots(RpDispatchedSearch *search)
 }
 
 /* The published rule only leaves out a wait: what is found with that wait is as good without it, and
- * often better than what a search of its own comes by. */
+ * often better than what a search of its own comes by. In `full` there is no such rule. */
 static RpPartition *
 choose_simulated(const RpDispatchedSearch *search, guint *round)
 {
@@ -324,7 +337,8 @@ choose_simulated(const RpDispatchedSearch *search, guint *round)
     guint other_round = *round;
     g_autoptr(RpPartition) own = choose(search, round);
 
-    if (search->options.fused_forward == RP_FUSED_PHYSICAL)
+    if (search->options.fused_forward == RP_FUSED_PHYSICAL ||
+        search->options.fidelity == RP_FIDELITY_FULL)
         return g_steal_pointer(&own);
     physical.options.fused_forward = RP_FUSED_PHYSICAL;
     g_autoptr(RpPartition) other = choose(&physical, &other_round);
