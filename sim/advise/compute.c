@@ -193,14 +193,14 @@ slowed_by_copies(const RpProfile *profile, guint gpus)
     return slowed;
 }
 
-double
-rp_advise_bound(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run)
+gint64
+rp_advise_bound_ns(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run)
 {
     g_autoptr(RpProfile) slowed = slowed_by_copies(profile, query->gpus);
     RpDispatchedSearch search = search_of(query, slowed, run);
 
     search.options.round = query->round;
-    return rp_advise_tokens_per_s(profile, run, rp_dispatched_bound_ns(&search));
+    return rp_dispatched_bound_ns(&search);
 }
 
 gboolean
@@ -211,7 +211,8 @@ rp_advise_fit(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
     if (!rp_advise_fit_limit(query, profile, run))
         return FALSE;
     try_one_stage(&judge, run);
-    run->bound_tokens_per_s = rp_advise_bound(query, profile, run);
+    run->bound_tokens_per_s =
+        rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(query, profile, run));
     return TRUE;
 }
 

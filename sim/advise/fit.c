@@ -220,17 +220,29 @@ rp_advise_fit_least(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
     return rp_advise_fits(query, profile, run);
 }
 
-/* Plans rp_partition_paper() under @limit. Returns: whether there is such a partition. */
+/* Plans rp_partition_paper() under @limit, unless it is one of @tried, which it is added to. Returns: whether there is
+ * such a partition. */
 static gboolean
-try_limit(const RpAdviseQuery *query, const RpProfile *profile, guint64 limit, RpAdviseRun *run)
+try_limit(const RpAdviseQuery *query, const RpProfile *profile, guint64 limit, GPtrArray *tried,
+          RpAdviseRun *run)
 {
     RpPartition *partition = rp_partition_paper(profile, rp_plan_group_gpus(&run->options),
                                                 rp_plan_whole_round(&run->options), limit, NULL);
 
     if (partition == NULL)
         return FALSE;
+    for (guint i = 0; i < tried->len; i++) {
+        const RpAdviseRun *known = g_ptr_array_index(tried, i);
+
+        if (!rp_partition_equal(known->partition, partition))
+            continue;
+        rp_partition_free(partition);
+        rp_advise_run_set(run, known);
+        return TRUE;
+    }
     rp_advise_set_partition(run, partition);
     rp_advise_fits(query, profile, run);
+    g_ptr_array_add(tried, rp_advise_run_copy(run));
     return TRUE;
 }
 
@@ -244,14 +256,15 @@ rp_advise_fit_limit(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
 {
     guint64 low = 0;
     guint64 high = LIMIT_RANGE * query->gpu_bytes;
-    g_autoptr(RpPartition) best = NULL;
+    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
+    g_autoptr(RpAdviseRun) best = NULL;
 
-    if (try_limit(query, profile, high, run) && run->problem == NULL)
+    if (try_limit(query, profile, high, tried, run) && run->problem == NULL)
         return TRUE;
     for (guint i = 0; high != 0 && i < LIMIT_STEPS; i++) {
         guint64 middle = low + (high - low) / 2;
 
-        if (!try_limit(query, profile, middle, run)) {
+        if (!try_limit(query, profile, middle, tried, run)) {
             low = middle;
             continue;
         }
@@ -261,12 +274,12 @@ rp_advise_fit_limit(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
         }
         low = middle;
         if (run->problem == NULL) {
-            rp_partition_free(best);
-            best = rp_partition_copy(run->partition);
+            rp_advise_run_free(best);
+            best = rp_advise_run_copy(run);
         }
     }
     if (best == NULL)
         return rp_advise_fit_least(query, profile, run);
-    rp_advise_set_partition(run, g_steal_pointer(&best));
-    return rp_advise_fits(query, profile, run);
+    rp_advise_run_set(run, best);
+    return TRUE;
 }

@@ -40,6 +40,7 @@ guint rp_advise_next_round(const RpAdviseQuery *query, guint micro_batches, guin
 const RpScheduleOps *rp_advise_roundpipe(void);
 
 RpAdviseRun *rp_advise_run_copy(const RpAdviseRun *run);
+void rp_advise_run_set(RpAdviseRun *run, const RpAdviseRun *other);
 
 /* rp_advise_fit(), rp_advise_fit_least() */
 typedef gboolean (*RpAdviseFit)(const RpAdviseQuery *query, const RpProfile *profile,
@@ -125,13 +126,18 @@ gint64 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *parti
 GPtrArray *rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile,
                                 const RpAdviseRun *run, guint max_candidates);
 
-/* Tokens/s that no partition of @run exceeds, in rounds of any length, if only computing and copies of what is
- * saved take time. */
-double rp_advise_bound(const RpAdviseQuery *query, const RpProfile *profile,
-                       const RpAdviseRun *run);
+/* A step that no partition of @run is shorter than, in @query's rounds or of any length, if only computing and copies
+ * of what is saved take time; 0: unknown. */
+gint64 rp_advise_bound_ns(const RpAdviseQuery *query, const RpProfile *profile,
+                          const RpAdviseRun *run);
 
 /* rp_advise_compute_ns() as a cost of rp_partition_search_*(). */
 gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data);
+
+/* rp_advise_simulate() with fewer iterations before those that count.
+ * @lags: (out): later iterations may wait longer */
+gboolean rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gboolean *lags,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Tokens/s of iterations that take @ns; 0 if the profile gives no tokens. */
 double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns);

@@ -12,6 +12,8 @@
 
 #include "core/profile/cards.h"
 
+/* The share of a slowdown that finalists had which others are expected to have. */
+#define SURE (2.0 / 3)
 /* How much slower than the fastest, and than without transfers, a plan is that waits for them. */
 #define WAITS 1.1
 /* Partitions simulated beside the best of each round where transfers or the optimizer may take longer; of small
@@ -47,8 +49,63 @@ is_known(const RpAdviseRun *run, const GPtrArray *finalists)
     return FALSE;
 }
 
-/* Moves @best of @found to @finalists and simulates it, unless it is slower even without any transfer than what
- * is as fast as the fastest. */
+static guint
+count_more(const RpAdviseRun *run)
+{
+    const guint actions = run->options.micro_batches * rp_advise_count_stages(run->partition);
+
+    return CLAMP(MORE_ACTIONS / actions, MIN_MORE, MAX_MORE);
+}
+
+/* Whether all partitions wait about as long as @run does: for transfers, which take as long for all, and in large models
+ * for each other's stages. For the optimizer each waits in its own way. */
+static gboolean
+waits_as_others(const RpAdviseRun *run)
+{
+    return run->waits == RP_ADVISE_WAITS_UPLOADS || run->waits == RP_ADVISE_WAITS_DOWNLOADS ||
+           run->waits == RP_ADVISE_WAITS_SUMS || run->waits == RP_ADVISE_WAITS_NETWORK ||
+           (run->waits == RP_ADVISE_WAITS_STAGES && count_more(run) == MIN_MORE);
+}
+
+/* How much longer than without transfers @run takes, as far as is known: most of the least that finalists of the same
+ * choice do, two at least. */
+static double
+slowdown_of(const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    double least = G_MAXDOUBLE;
+    guint n = 0;
+
+    for (guint i = 0; i < finalists->len; i++) {
+        const RpAdviseRun *other = g_ptr_array_index(finalists, i);
+
+        if (!rp_advise_is_same_choice(other, run))
+            continue;
+        if (!waits_as_others(other) || other->tokens_per_s <= 0)
+            return 1;
+        least = MIN(least, other->bound_tokens_per_s / other->tokens_per_s);
+        n++;
+    }
+    return n >= 2 ? 1 + MAX(0, least - 1) * SURE : 1;
+}
+
+static double
+expected_ns(const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    return (double)run->step_ns * slowdown_of(run, finalists);
+}
+
+/* Simulates @run until it is steady, which takes longer where later iterations may wait longer. */
+static gboolean
+simulate_enough(const RpProfile *profile, RpAdviseRun *run, GError **error)
+{
+    gboolean lags = TRUE;
+
+    if (run->options.async && !rp_advise_simulate_shortly(profile, run, &lags, error))
+        return FALSE;
+    return !lags || rp_advise_simulate(profile, run, error);
+}
+
+/* Moves @best of @found to @finalists and simulates it, unless it is slower than what is as fast as the fastest. */
 static gboolean
 simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
              GPtrArray *finalists, GError **error)
@@ -61,25 +118,37 @@ simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found
     RpAdviseRun *run = g_ptr_array_steal_index_fast(found, index);
 
     if (is_known(run, finalists) ||
-        (fastest != NULL && RP_ADVISE_AS_FAST * (double)run->step_ns > (double)fastest->step_ns)) {
+        (fastest != NULL &&
+         RP_ADVISE_AS_FAST * expected_ns(run, finalists) > (double)fastest->step_ns)) {
         rp_advise_run_free(run);
         return TRUE;
     }
     g_ptr_array_add(finalists, run);
-    return rp_advise_simulate(profile, run, error);
+    return simulate_enough(profile, run, error);
 }
 
-static guint
-count_more(const RpAdviseRun *run)
+/* Whether a partition in @run's round may be as fast as the fastest. If not, shortens @run's step to the bound. */
+static gboolean
+may_be_as_fast(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+               const GPtrArray *finalists)
 {
-    const guint actions = run->options.micro_batches * rp_advise_count_stages(run->partition);
+    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+    RpAdviseQuery one_round = *query;
 
-    return CLAMP(MORE_ACTIONS / actions, MIN_MORE, MAX_MORE);
+    one_round.round = run->options.round;
+    const gint64 bound_ns = rp_advise_bound_ns(&one_round, profile, run);
+
+    if (fastest == NULL || bound_ns == 0 ||
+        RP_ADVISE_AS_FAST * (double)bound_ns * slowdown_of(run, finalists) <=
+            (double)fastest->step_ns)
+        return TRUE;
+    run->step_ns = MIN(run->step_ns, bound_ns);
+    return FALSE;
 }
 
-/* Simulates the best and the fastest partition in @run's round, and leaves the others in @found: rounds differ in
- * how often weights go up and in the time that they have, which partitions are not compared for. Shortens
- * @run's step. @waits: (out): for transfers, so much that others hardly help,
+/* Simulates the best and the fastest partition in @run's round, and leaves the others to be compared with those of
+ * all rounds: rounds differ in how often weights go up and in the time that they have, which partitions are not
+ * compared for. Shortens @run's step. @waits: (out): for transfers, so much that others hardly help,
  * and to simulate those takes long */
 static gboolean
 explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
@@ -91,7 +160,8 @@ explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
     const guint before = finalists->len;
 
     *waits = FALSE;
-    if (!add_round(query, profile, run, max_candidates, partitions))
+    if (!may_be_as_fast(query, profile, run, finalists) ||
+        !add_round(query, profile, run, max_candidates, partitions))
         return TRUE;
     run->step_ns = MIN(run->step_ns, rp_advise_fastest(partitions)->step_ns);
     if (!simulate_one(profile, rp_advise_best(partitions, 0, 0), partitions, finalists, error))
@@ -111,14 +181,34 @@ explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
     return TRUE;
 }
 
-/* Whether one of @found is faster without any transfer than all finalists with theirs. */
-static gboolean
-may_be_faster(const GPtrArray *found, const GPtrArray *finalists)
+/* The one of @found that is expected to be faster than all finalists, by most. */
+static const RpAdviseRun *
+most_promising(const GPtrArray *found, const GPtrArray *finalists)
 {
-    const RpAdviseRun *promising = rp_advise_fastest(found);
-    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+    const RpAdviseRun *best = rp_advise_fastest(finalists), *promising = NULL;
+    double least_ns = best != NULL ? (double)best->step_ns : G_MAXDOUBLE;
 
-    return promising != NULL && fastest != NULL && promising->step_ns < fastest->step_ns;
+    for (guint i = 0; i < found->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(found, i);
+        const double ns = expected_ns(run, finalists);
+
+        if (ns < least_ns) {
+            least_ns = ns;
+            promising = run;
+        }
+    }
+    return promising;
+}
+
+static gboolean
+simulate_promising(const RpProfile *profile, GPtrArray *found, GPtrArray *finalists, GError **error)
+{
+    const RpAdviseRun *run;
+
+    for (guint n = 0; (run = most_promising(found, finalists)) != NULL && n < count_more(run); n++)
+        if (!simulate_one(profile, run, found, finalists, error))
+            return FALSE;
+    return TRUE;
 }
 
 gboolean
@@ -145,10 +235,8 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
         if (!explore_round(query, profile, other, max_candidates, found, finalists, &waits, error))
             return FALSE;
     }
-    for (guint n = 0; may_be_faster(found, finalists) && n < count_more(rp_advise_fastest(found));
-         n++)
-        if (!simulate_one(profile, rp_advise_fastest(found), found, finalists, error))
-            return FALSE;
+    if (!simulate_promising(profile, found, finalists, error))
+        return FALSE;
     if (!run->simulated)
         run->step_ns = other->step_ns;
     return TRUE;
@@ -169,7 +257,8 @@ rp_advise_try_replicas(const RpAdviseQuery *query, const RpProfile *profile, con
         if (query->gpus % replicas != 0 || one->options.micro_batches % replicas != 0)
             continue;
         run->options.replicas = replicas;
-        run->bound_tokens_per_s = rp_advise_bound(query, profile, run);
+        run->bound_tokens_per_s =
+            rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(query, profile, run));
         if (rp_advise_may_be_faster(run, finalists) &&
             !rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error))
             return FALSE;

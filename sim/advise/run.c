@@ -142,6 +142,17 @@ rp_advise_run_copy(const RpAdviseRun *run)
     return copy;
 }
 
+void
+rp_advise_run_set(RpAdviseRun *run, const RpAdviseRun *other)
+{
+    RpAdviseRun *copy = rp_advise_run_copy(other);
+
+    rp_partition_free(run->partition);
+    g_free(run->problem);
+    *run = *copy;
+    g_free(copy);
+}
+
 const RpScheduleOps *
 rp_advise_roundpipe(void)
 {

@@ -5,6 +5,30 @@
 /* The groups of tensors that save most time a byte: this many are tried together. */
 #define MOST_TRIED 6
 
+/* The least saving of @profile that @choice takes: thresholds between two of them choose the same tensors. Returns:
+ * FALSE: it takes none */
+static gboolean
+take_least(const RpProfile *profile, RpSavedChoice *choice)
+{
+    g_autoptr(GArray) row = rp_profile_savings(profile);
+    guint n = 0;
+
+    while (n < row->len && g_array_index(row, double, n) >= choice->least_ns)
+        n++;
+    if (n > 0)
+        choice->least_ns = g_array_index(row, double, n - 1);
+    return n > 0;
+}
+
+static gboolean
+is_tried(const GPtrArray *tried, const RpAdviseRun *run)
+{
+    for (guint i = 0; i < tried->len; i++)
+        if (rp_advise_is_same_choice(g_ptr_array_index(tried, i), run))
+            return TRUE;
+    return FALSE;
+}
+
 /* Adds every micro-batch that fits with forwards that save @choice to @tried. */
 static gboolean
 add_choice(const RpAdvice *advice, const RpAdviseQuery *limits, const RpSavedChoice *choice,
@@ -12,20 +36,26 @@ add_choice(const RpAdvice *advice, const RpAdviseQuery *limits, const RpSavedCho
 {
     RpAdviseQuery query = *limits;
 
-    query.saved = *choice;
     for (guint i = 0; i < advice->candidates->len; i++) {
         const RpAdviseRun *plain = g_ptr_array_index(advice->candidates, i);
         if (plain->problem != NULL)
             continue;
+        query.saved = *choice;
         g_autoptr(RpProfile) profile = rp_advise_profile(&query, plain->sequences, error);
 
         if (profile == NULL)
             return FALSE;
+        const gboolean saves = take_least(profile, &query.saved);
         RpAdviseRun *run = rp_advise_run_new(
             &query, rp_advise_roundpipe(), plain->sequences, plain->options.micro_batches,
             rp_advise_next_round(&query, plain->options.micro_batches, 1));
 
-        run->bound_tokens_per_s = rp_advise_bound(&query, profile, run);
+        if (!saves || is_tried(tried, run)) {
+            rp_advise_run_free(run);
+            continue;
+        }
+        run->bound_tokens_per_s =
+            rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(&query, profile, run));
         g_ptr_array_add(tried, run);
     }
     return TRUE;

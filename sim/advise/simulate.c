@@ -11,6 +11,10 @@
 #define ITERATION_ACTIONS 12000
 #define WINDOW_ACTIONS 60000
 #define WINDOW_ACTIONS_COMPUTE 400000
+/* Warm-up of a short simulation, iterations. */
+#define SHORT_WARM_UP 1
+/* Slots of a device in an iteration behind which pipelines are full. */
+#define DEEP 16
 /* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one: an
  * update waits for the last gradient, and the iteration after the next for the update. */
 #define LITTLE_BUBBLE 0.03
@@ -182,14 +186,29 @@ set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, con
     run->simulated = TRUE;
 }
 
-gboolean
-rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, GError **error)
+/* Whether later iterations may wait longer: a lane is so busy that its backlog may grow, or the first iterations still
+ * fill the pipeline. */
+static gboolean
+may_lag(const RpAdviseRun *run, const Busy *busy, gint64 iteration_ns)
+{
+    const gint64 lanes[] = {busy->optimizer_ns, busy->sums_ns, busy->upload_ns, busy->download_ns,
+                            busy->network_ns};
+    const guint rounds = rp_plan_whole_round(&run->options) / run->options.round;
+    const guint slots = rp_advise_count_stages(run->partition) * rounds;
+
+    return slots < DEEP * rp_plan_group_gpus(&run->options) ||
+           (double)busiest(lanes, G_N_ELEMENTS(lanes)) >= ALL_THE_TIME * (double)iteration_ns;
+}
+
+/* An iteration in the window of rp_advise_window() behind @warm_up others. */
+static gboolean
+simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboolean *lags,
+               GError **error)
 {
     const RpPlanOptions *options = &run->options;
     guint unit = rp_advise_unit(options);
     guint micro_batches = rp_advise_cut(run->partition, options);
     guint half_micro_batches = micro_batches / unit / 2 * unit;
-    const guint warm_up = RP_ADVISE_WARM_UP;
     RpSteady steady, half = {0};
     Busy busy, half_busy;
 
@@ -204,7 +223,23 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, GError **error)
     run->waits = find_waits(&steady, &busy, options->async);
     run->optimizer_ns = busy.optimizer_ns;
     run->network_ns = busy.network_ns;
+    *lags = may_lag(run, &busy, steady.iteration_ns);
     return TRUE;
+}
+
+gboolean
+rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, GError **error)
+{
+    gboolean lags;
+
+    return simulate_after(profile, RP_ADVISE_WARM_UP, run, &lags, error);
+}
+
+gboolean
+rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gboolean *lags,
+                           GError **error)
+{
+    return simulate_after(profile, SHORT_WARM_UP, run, lags, error);
 }
 
 double
