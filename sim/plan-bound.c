@@ -300,8 +300,21 @@ look_at_resource(const Bound *bound, RpLimit limit, guint index, RpJob *jobs, Rp
     consider(best, rp_one_machine_ns(jobs, resource->n, jobs + resource->n), limit, index);
 }
 
+/* How many resources of @limit there are. */
+static guint
+count_resources(const Bound *bound, RpLimit limit)
+{
+    const guint gpus = rp_plan_gpus(bound->plan);
+    const guint of_root = MAX(1, bound->machine->links.gpus_per_root);
+
+    if (limit == RP_LIMIT_COMPUTE || limit == RP_LIMIT_UP || limit == RP_LIMIT_DOWN)
+        return gpus;
+    return limit == RP_LIMIT_ROOT_UP || limit == RP_LIMIT_ROOT_DOWN ? (gpus + of_root - 1) / of_root
+                                                                    : 1;
+}
+
 /* Busy time of an iteration of the window. Devices that alternate are busy alike in the long run, though not
- * in each window: all count together. */
+ * in each window, in which some may have nothing to do: all count together. */
 static void
 look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, RpPlanBound *best)
 {
@@ -325,8 +338,10 @@ look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, 
     }
     if (!in_turn || n == 0)
         return;
-    best->busy_ns = MAX(best->busy_ns, together_ns / (iterations * n));
-    consider(best, together_ns / (iterations * n), limit, n > 1 ? RP_NONE : last);
+    const gint64 share_ns = together_ns / (iterations * MAX(n, count_resources(bound, limit)));
+
+    best->busy_ns = MAX(best->busy_ns, share_ns);
+    consider(best, share_ns, limit, n > 1 ? RP_NONE : last);
 }
 
 static void

@@ -482,6 +482,7 @@ add_adapters(const RpPlanQuestion *question, guint changes, GPtrArray *remedies,
     rp_args_set(&args, "base", changes & RP_ADVISE_CHANGE_BASE ? RP_PLAN_ADAPTER_BASE : NULL);
     if (!rp_plan_question_read(&args, question->path, &changed, NULL))
         return TRUE; /* there are models whose weights have no such adapters or base */
+    changed.query.quick = TRUE;
     g_autoptr(RpAdvice) advice = rp_advise(&changed.query, none, error);
 
     if (advice == NULL)

@@ -8,8 +8,15 @@
 #define MAX_FITTED 24
 #define MAX_SHOWN 4
 #define MAX_EXPLORED 12
-/* Partitions tried for the one chosen. */
+#define MAX_EXPLORED_QUICKLY 4
+/* Choices after which it is known how near partitions come to bounds. */
+#define LEAST_KNOWN 2
+/* A longer search gains this or less where nothing waits for transfers. */
+#define LONGER_GAIN 1.015
+/* Partitions tried for the one chosen; in groups, if an iteration has few actions, more: it takes no longer. */
 #define FINAL_CANDIDATES 160
+#define FINAL_CANDIDATES_GROUPS 320
+#define FEW_ACTIONS 600
 #define MAX_FINISHED 3
 #define MAX_FINISHED_GROUPS 2
 /* With more memory of a card than this, plans that fit less are searched for as well. */
@@ -110,16 +117,36 @@ explore_one(const RpAdviseQuery *query, gpointer *place, GPtrArray *finalists, G
            rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
 }
 
+/* By how much bounds of choices with @run's micro-batch are too fast at least, as far as is known of the first @n of
+ * @tried. */
+static double
+gap_of(const GPtrArray *tried, guint n, const RpAdviseRun *run)
+{
+    double least = G_MAXDOUBLE;
+    guint known = 0;
+
+    for (guint i = 0; i < n; i++) {
+        const RpAdviseRun *other = g_ptr_array_index(tried, i);
+
+        if (!other->searched || other->sequences != run->sequences)
+            continue;
+        least = MIN(least, other->bound_tokens_per_s / other->found_tokens_per_s);
+        known++;
+    }
+    return known >= LEAST_KNOWN ? 1 + RP_ADVISE_SURE * MAX(0, least - 1) : 1;
+}
+
 static gboolean
 explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists, GError **error)
 {
     guint n = 0;
 
     g_ptr_array_sort(tried, by_bound);
-    for (guint i = 0; i < tried->len && n < MAX_EXPLORED; i++) {
+    for (guint i = 0; i < tried->len && n < (query->quick ? MAX_EXPLORED_QUICKLY : MAX_EXPLORED);
+         i++) {
         const RpAdviseRun *run = g_ptr_array_index(tried, i);
 
-        if (run->problem != NULL || !rp_advise_may_be_faster(run, finalists))
+        if (run->problem != NULL || !rp_advise_may_be_faster(run, gap_of(tried, i, run), finalists))
             continue;
         if (!explore_one(query, &tried->pdata[i], finalists, error))
             return FALSE;
@@ -133,10 +160,13 @@ search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalist
 {
     g_autoptr(RpProfile) profile = profile_of(query, best, error);
     RpAdviseQuery one_round = *query;
+    const guint actions = best->options.micro_batches * rp_advise_count_stages(best->partition);
+    const gboolean more = best->options.replicas > 1 && actions <= FEW_ACTIONS;
 
     one_round.round = best->options.round;
     if (profile == NULL ||
-        !rp_advise_explore(&one_round, profile, best, FINAL_CANDIDATES, finalists, error))
+        !rp_advise_explore(&one_round, profile, best,
+                           more ? FINAL_CANDIDATES_GROUPS : FINAL_CANDIDATES, finalists, error))
         return FALSE;
     for (guint i = 0; i < finalists->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(finalists, i);
@@ -144,6 +174,14 @@ search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalist
         run->finished |= rp_advise_is_same_choice(run, best);
     }
     return TRUE;
+}
+
+/* Whether a longer search may make @run as fast as @fastest: not where it is slower though devices are busy. */
+static gboolean
+may_gain(const RpAdviseRun *run, const RpAdviseRun *fastest)
+{
+    return (double)run->step_ns <= LONGER_GAIN * (double)fastest->step_ns ||
+           LONGER_GAIN * run->tokens_per_s < run->bound_tokens_per_s;
 }
 
 /* Searches longer for the choices and rounds of the fastest finalists, @most of them, in one group of GPUs or in
@@ -154,6 +192,7 @@ finish(const RpAdviseQuery *query, GPtrArray *finalists, gboolean groups, guint 
 {
     g_autoptr(GPtrArray) left = g_ptr_array_new();
 
+    most = query->quick ? 1 : most;
     for (guint i = 0; i < finalists->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(finalists, i);
 
@@ -163,13 +202,23 @@ finish(const RpAdviseQuery *query, GPtrArray *finalists, gboolean groups, guint 
     for (guint n = 0; n < most && left->len > 0;) {
         RpAdviseRun *best = (RpAdviseRun *)rp_advise_fastest(left);
 
-        if (!best->finished && (n++, !search_longer(query, best, finalists, error)))
+        if (!best->finished && may_gain(best, rp_advise_fastest(finalists)) &&
+            (n++, !search_longer(query, best, finalists, error)))
             return FALSE;
         for (guint i = left->len; i > 0; i--)
             if (rp_advise_is_same_choice(g_ptr_array_index(left, i - 1), best))
                 g_ptr_array_remove_index(left, i - 1);
     }
     return TRUE;
+}
+
+static gint
+by_step(gconstpointer a, gconstpointer b)
+{
+    const RpAdviseRun *x = *(const RpAdviseRun *const *)a;
+    const RpAdviseRun *y = *(const RpAdviseRun *const *)b;
+
+    return (x->step_ns > y->step_ns) - (x->step_ns < y->step_ns);
 }
 
 static gint
@@ -181,9 +230,10 @@ by_sequences(gconstpointer a, gconstpointer b)
     return (x->sequences > y->sequences) - (x->sequences < y->sequences);
 }
 
-/* The candidate of each micro-batch is the best of its finalists. */
+/* The candidate of each micro-batch is the best of its finalists. @last: it is the recommendation, simulated for
+ * longer */
 static gboolean
-settle(RpAdvice *advice, guint64 host_bytes, GError **error)
+settle(RpAdvice *advice, guint64 host_bytes, gboolean last, GError **error)
 {
     const RpAdviseRun *best = rp_advise_best(advice->finalists, 0, host_bytes);
 
@@ -208,7 +258,7 @@ settle(RpAdvice *advice, guint64 host_bytes, GError **error)
         rp_advise_measure(&advice->query, profile, run);
         if (preferred != best)
             continue;
-        if (!rp_advise_simulate(profile, run, error))
+        if (last && !rp_advise_simulate(profile, run, error))
             return FALSE;
         advice->best = run;
         rp_profile_free(advice->profile);
@@ -238,7 +288,7 @@ choose_any(RpAdvice *advice, GError **error)
                 error))
         return FALSE;
     g_ptr_array_sort(runs, by_sequences);
-    return settle(advice, query->host_bytes, error);
+    return settle(advice, query->host_bytes, FALSE, error);
 }
 
 void
@@ -279,23 +329,29 @@ weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **error)
            explore_all(query, tried, advice->finalists, error);
 }
 
-/* Adds those of @more whose micro-batch is none of @candidates'. */
-static void
-add_candidates(GPtrArray *candidates, const GPtrArray *more)
+/* Adds the finalists whose weights stay to @streamed as they are without, if they fit and may be the best there. */
+static gboolean
+stream_finalists(const RpAdvice *advice, GPtrArray *streamed, GError **error)
 {
-    const guint n = candidates->len;
+    RpAdviseQuery query = advice->query;
+    g_autoptr(GPtrArray) order = g_ptr_array_copy(advice->finalists, NULL, NULL);
 
-    for (guint i = 0; i < more->len; i++) {
-        const RpAdviseRun *run = g_ptr_array_index(more, i);
-        guint same = 0;
+    g_ptr_array_set_free_func(order, NULL);
+    query.resident = RP_RESIDENT_OFF;
+    g_ptr_array_sort(order, by_step);
+    for (guint i = 0; i < order->len; i++) {
+        g_autoptr(RpAdviseRun) run = rp_advise_run_copy(g_ptr_array_index(order, i));
+        g_autoptr(RpProfile) profile = profile_of(&query, run, error);
 
-        while (same < n &&
-               ((RpAdviseRun *)g_ptr_array_index(candidates, same))->sequences != run->sequences)
-            same++;
-        if (same == n)
-            g_ptr_array_add(candidates, rp_advise_run_copy(run));
+        if (profile == NULL)
+            return FALSE;
+        run->options.resident_limit = 0;
+        run->step_ns = 0; /* unknown as yet */
+        if (rp_advise_fits(&query, profile, run) &&
+            !rp_advise_try(profile, g_steal_pointer(&run), streamed, error))
+            return FALSE;
     }
-    g_ptr_array_sort(candidates, by_sequences);
+    return TRUE;
 }
 
 /* If weights may stay on devices but need not, adds plans without to the finalists.
@@ -303,22 +359,29 @@ add_candidates(GPtrArray *candidates, const GPtrArray *more)
 static gboolean
 weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
 {
-    g_autoptr(RpAdvice) streamed = g_new0(RpAdvice, 1);
+    g_autoptr(GPtrArray) streamed = g_ptr_array_new_with_free_func(free_run);
 
     *tokens_per_s = 0;
     if (advice->best == NULL || advice->best->resident_bytes == 0)
         return TRUE;
-    streamed->query = advice->query;
-    streamed->query.resident = RP_RESIDENT_OFF;
-    if (!choose_any(streamed, error))
+    if (!stream_finalists(advice, streamed, error))
         return FALSE;
-    if (streamed->best == NULL)
+    if (streamed->len == 0) {
+        g_autoptr(RpAdvice) other = g_new0(RpAdvice, 1);
+
+        other->query = advice->query;
+        other->query.resident = RP_RESIDENT_OFF;
+        if (!choose_any(other, error))
+            return FALSE;
+        g_ptr_array_extend_and_steal(streamed, g_steal_pointer(&other->finalists));
+    }
+    const RpAdviseRun *best = rp_advise_best(streamed, 0, advice->query.host_bytes);
+
+    if (best == NULL)
         return TRUE;
-    *tokens_per_s = streamed->best->tokens_per_s;
-    if (advice->query.resident == RP_RESIDENT_ON)
-        return TRUE;
-    add_candidates(advice->candidates, streamed->candidates);
-    g_ptr_array_extend_and_steal(advice->finalists, g_steal_pointer(&streamed->finalists));
+    *tokens_per_s = best->tokens_per_s;
+    if (advice->query.resident != RP_RESIDENT_ON)
+        g_ptr_array_extend_and_steal(advice->finalists, g_steal_pointer(&streamed));
     return TRUE;
 }
 
@@ -458,7 +521,8 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     if (less.host_bytes < least)
         less.host_bytes = limits.host_bytes;
     /* a search with less memory finds other plans, which fit all the more */
-    if ((less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
+    if (!limits.quick &&
+        (less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
         (!weigh_saved(advice, &less, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
@@ -474,7 +538,7 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
         !weigh_replicas(advice, &limits, error) ||
         !finish(&limits, advice->finalists, TRUE, MAX_FINISHED_GROUPS, error) ||
-        !settle(advice, limits.host_bytes, error))
+        !settle(advice, limits.host_bytes, TRUE, error))
         return FALSE;
     describe_best(advice, limits.host_bytes, streamed, recomputed);
     describe_others(advice);

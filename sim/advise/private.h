@@ -20,6 +20,9 @@
 /* A plan is as fast as the fastest if it has this part of its tokens/s (rp_advise_best()). */
 #define RP_ADVISE_AS_FAST 0.99
 
+/* The share of a slowdown that some plans had which others are expected to have. */
+#define RP_ADVISE_SURE (2.0 / 3)
+
 /* If the user gave no host limit, a plan may use this many times the least memory to be faster. */
 #define RP_ADVISE_HOST_GROWTH 1.25
 
@@ -76,8 +79,8 @@ void rp_advice_take(RpAdvice *advice, RpAdvice *from);
  */
 const RpAdviseRun *rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes);
 
-/* Whether @run may be faster than all of @finalists. */
-gboolean rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists);
+/* Whether @run may be faster than all of @finalists, if its bound is too fast by the factor @gap. */
+gboolean rp_advise_may_be_faster(const RpAdviseRun *run, double gap, const GPtrArray *finalists);
 
 /* Whether micro-batches, rounds and groups are as large, and the same is saved. */
 gboolean rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b);
@@ -134,10 +137,13 @@ gint64 rp_advise_bound_ns(const RpAdviseQuery *query, const RpProfile *profile,
 /* rp_advise_compute_ns() as a cost of rp_partition_search_*(). */
 gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data);
 
-/* rp_advise_simulate() with fewer iterations before those that count.
- * @lags: (out): later iterations may wait longer */
-gboolean rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gboolean *lags,
+/* rp_advise_simulate() with fewer iterations before those that count, where this is enough: pipelines are full at once,
+ * and no lane lags behind, or the step is longer than @enough_ns (0: never). */
+gboolean rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gint64 enough_ns,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A step that @run is not shorter than, as the busiest resource has so much to do, in whichever order; 0: unknown. */
+gint64 rp_advise_floor_ns(const RpProfile *profile, const RpAdviseRun *run);
 
 /* Tokens/s of iterations that take @ns; 0 if the profile gives no tokens. */
 double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns);
@@ -150,6 +156,11 @@ double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, 
 gboolean rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
                            guint max_candidates, GPtrArray *finalists,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Simulates @run, whose step is that without transfers, and adds it to @finalists, unless it cannot win there. Takes
+ * @run. */
+gboolean rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Adds plans whose forwards save something (saved.c) to @tried. @query: with its limits */
 gboolean rp_advise_add_savings(const RpAdvice *advice, const RpAdviseQuery *query, GPtrArray *tried,

@@ -133,8 +133,6 @@ simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, E
 {
     RpAdviseQuery query = *given;
     g_autoptr(RpAdviseRun) copy = rp_advise_run_copy(run);
-    gboolean lags;
-
     if (varied & (1u << RP_UNKNOWN_TIMES))
         query.estimate = end == SLOW ? RP_COST_SLOW : RP_COST_FAST;
     g_autoptr(RpProfile) profile = rp_advise_profile(&query, run->sequences, error);
@@ -144,8 +142,8 @@ simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, E
     for (guint u = RP_UNKNOWN_TIMES + 1; u < RP_N_UNKNOWNS; u++)
         if (varied & (1u << u))
             *value_of(profile, (RpUnknown)u) = at_end(profile, given, (RpUnknown)u, end);
-    if (!rp_advise_simulate_shortly(profile, copy, &lags, error) ||
-        (lags && !rp_advise_simulate(profile, copy, error)))
+    copy->simulated = FALSE;
+    if (!rp_advise_simulate_shortly(profile, copy, 0, error))
         return FALSE;
     ends->slow = MIN(ends->slow, copy->tokens_per_s);
     ends->fast = MAX(ends->fast, copy->tokens_per_s);

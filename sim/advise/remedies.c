@@ -342,6 +342,7 @@ rp_advise_price_remedies(RpAdvice *advice, GError **error)
         g_autoptr(RpAdvice) changed = g_new0(RpAdvice, 1);
 
         changed->query = remedy->query;
+        changed->query.quick = TRUE;
         if (!rp_advise_resolve(&changed->query, error) || !rp_advise_choose(changed, error))
             return FALSE;
         if (changed->best == NULL)

@@ -12,8 +12,11 @@
 
 #include "core/profile/cards.h"
 
-/* The share of a slowdown that finalists had which others are expected to have. */
-#define SURE (2.0 / 3)
+/* A run is looked at for this gain, or for less memory: for more where transfers take longer than actions, as it hardly
+ * ever comes near its floor then; and no longer if it is so much slower. */
+#define LEAST_GAIN 0.001
+#define LEAST_GAIN_OF_TRANSFERS 0.01
+#define TOO_SLOW 1.05
 /* How much slower than the fastest, and than without transfers, a plan is that waits for them. */
 #define WAITS 1.1
 /* Partitions simulated beside the best of each round where transfers or the optimizer may take longer; of small
@@ -85,7 +88,7 @@ slowdown_of(const RpAdviseRun *run, const GPtrArray *finalists)
         least = MIN(least, other->bound_tokens_per_s / other->tokens_per_s);
         n++;
     }
-    return n >= 2 ? 1 + MAX(0, least - 1) * SURE : 1;
+    return n >= 2 ? 1 + MAX(0, least - 1) * RP_ADVISE_SURE : 1;
 }
 
 static double
@@ -94,37 +97,84 @@ expected_ns(const RpAdviseRun *run, const GPtrArray *finalists)
     return (double)run->step_ns * slowdown_of(run, finalists);
 }
 
-/* Simulates @run until it is steady, which takes longer where later iterations may wait longer. */
 static gboolean
-simulate_enough(const RpProfile *profile, RpAdviseRun *run, GError **error)
+takes_less_memory(const RpAdviseRun *a, const RpAdviseRun *b)
 {
-    gboolean lags = TRUE;
-
-    if (run->options.async && !rp_advise_simulate_shortly(profile, run, &lags, error))
-        return FALSE;
-    return !lags || rp_advise_simulate(profile, run, error);
+    return a->host.total < b->host.total ||
+           (a->host.total == b->host.total && a->gpu.total < b->gpu.total);
 }
 
-/* Moves @best of @found to @finalists and simulates it, unless it is slower than what is as fast as the fastest. */
+/* Whether @run may be faster than all finalists by @gain, or as fast with less memory, if it takes @least_ns or more. */
 static gboolean
-simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
-             GPtrArray *finalists, GError **error)
+may_win(const RpAdviseRun *run, double least_ns, double gain, const GPtrArray *finalists)
 {
     const RpAdviseRun *fastest = rp_advise_fastest(finalists);
-    guint index;
 
-    if (best == NULL || !g_ptr_array_find(found, best, &index))
+    if (fastest == NULL || (1 + gain) * least_ns < (double)fastest->step_ns)
         return TRUE;
-    RpAdviseRun *run = g_ptr_array_steal_index_fast(found, index);
+    return RP_ADVISE_AS_FAST * least_ns <= (double)fastest->step_ns &&
+           takes_less_memory(run, rp_advise_best(finalists, 0, 0));
+}
 
-    if (is_known(run, finalists) ||
-        (fastest != NULL &&
-         RP_ADVISE_AS_FAST * expected_ns(run, finalists) > (double)fastest->step_ns)) {
+/* The share of its floor that each finalist takes more, if transfers take longer than its actions: the least. */
+static double
+least_excess(const GPtrArray *finalists)
+{
+    double least = G_MAXDOUBLE;
+
+    for (guint i = 0; i < finalists->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(finalists, i);
+        const double floor_ns = (double)run->floor_ns;
+
+        if (run->tokens_per_s > 0 &&
+            floor_ns * run->bound_tokens_per_s > (double)run->step_ns * run->tokens_per_s)
+            least = MIN(least, (double)run->step_ns / floor_ns - 1);
+    }
+    return least < G_MAXDOUBLE ? MAX(0, least) : 0;
+}
+
+/* The same with the time of transfers, of which large models all make as little more. */
+static gboolean
+may_win_with_transfers(const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    const double floor_ns = (double)run->floor_ns;
+    const double excess =
+        count_more(run) == MIN_MORE ? RP_ADVISE_SURE * least_excess(finalists) : 0;
+
+    if (run->floor_ns <= run->step_ns)
+        return may_win(run, floor_ns, LEAST_GAIN, finalists);
+    return may_win(run, floor_ns * (1 + excess), LEAST_GAIN_OF_TRANSFERS, finalists);
+}
+
+gboolean
+rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, GError **error)
+{
+    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+    gboolean may = !is_known(run, finalists) &&
+                   may_win(run, expected_ns(run, finalists), LEAST_GAIN, finalists);
+
+    if (may) {
+        run->floor_ns = rp_advise_floor_ns(profile, run);
+        may = may_win_with_transfers(run, finalists);
+    }
+    if (!may) {
         rp_advise_run_free(run);
         return TRUE;
     }
     g_ptr_array_add(finalists, run);
-    return simulate_enough(profile, run, error);
+    return rp_advise_simulate_shortly(
+        profile, run, fastest != NULL ? (gint64)(TOO_SLOW * (double)fastest->step_ns) : 0, error);
+}
+
+/* Moves @best of @found to @finalists, or drops it. */
+static gboolean
+simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
+             GPtrArray *finalists, GError **error)
+{
+    guint index;
+
+    return best == NULL || !g_ptr_array_find(found, best, &index) ||
+           rp_advise_try(profile, g_ptr_array_steal_index_fast(found, index), finalists, error);
 }
 
 /* Whether a partition in @run's round may be as fast as the fastest. If not, shortens @run's step to the bound. */
@@ -164,6 +214,7 @@ explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
         !add_round(query, profile, run, max_candidates, partitions))
         return TRUE;
     run->step_ns = MIN(run->step_ns, rp_advise_fastest(partitions)->step_ns);
+    run->searched = TRUE;
     if (!simulate_one(profile, rp_advise_best(partitions, 0, 0), partitions, finalists, error))
         return FALSE;
     if (finalists->len > before) {
@@ -222,6 +273,7 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
     gboolean waits = FALSE;
 
     other->step_ns = G_MAXINT64;
+    other->searched = FALSE;
     group.gpus = rp_plan_group_gpus(&run->options);
     const guint shortest = rp_advise_next_round(&group, micro_batches, 1);
     const guint second = rp_advise_next_round(&group, micro_batches, shortest + 1);
@@ -239,6 +291,8 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
         return FALSE;
     if (!run->simulated)
         run->step_ns = other->step_ns;
+    run->searched = other->searched;
+    run->found_tokens_per_s = rp_advise_tokens_per_s(profile, run, other->step_ns);
     return TRUE;
 }
 
@@ -259,7 +313,7 @@ rp_advise_try_replicas(const RpAdviseQuery *query, const RpProfile *profile, con
         run->options.replicas = replicas;
         run->bound_tokens_per_s =
             rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(query, profile, run));
-        if (rp_advise_may_be_faster(run, finalists) &&
+        if (rp_advise_may_be_faster(run, 1, finalists) &&
             !rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error))
             return FALSE;
     }

@@ -257,10 +257,10 @@ rp_advise_is_same_choice(const RpAdviseRun *a, const RpAdviseRun *b)
 }
 
 gboolean
-rp_advise_may_be_faster(const RpAdviseRun *run, const GPtrArray *finalists)
+rp_advise_may_be_faster(const RpAdviseRun *run, double gap, const GPtrArray *finalists)
 {
     for (guint i = 0; run->bound_tokens_per_s > 0 && i < finalists->len; i++)
-        if (((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
+        if (gap * ((RpAdviseRun *)g_ptr_array_index(finalists, i))->tokens_per_s >=
             run->bound_tokens_per_s)
             return FALSE;
     return TRUE;

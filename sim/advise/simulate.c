@@ -3,6 +3,7 @@
 
 #include "core/base/units.h"
 #include "core/trace/report.h"
+#include "sim/plan-bound.h"
 #include "sim/simulate.h"
 #include "sim/steady-window.h"
 
@@ -15,6 +16,8 @@
 #define SHORT_WARM_UP 1
 /* Slots of a device in an iteration behind which pipelines are full. */
 #define DEEP 16
+/* By how much iterations differ that are no longer changing. */
+#define STEADY 1e-4
 /* Idle time that needs no cause, and the share of an iteration that a lane is busy to be one: an
  * update waits for the last gradient, and the iteration after the next for the update. */
 #define LITTLE_BUBBLE 0.03
@@ -140,9 +143,43 @@ find_waits(const RpSteady *steady, const Busy *busy, gboolean async)
                : RP_ADVISE_WAITS_STAGES;
 }
 
+/* Whether both halves of the window took as long. */
+static gboolean
+is_steady(const RpTrace *trace, const RpSteadyWindow *window)
+{
+    const guint middle = window->first + (window->end - window->first) / 2;
+    const gint64 first_ns = rp_report_steady(trace, window->first, middle).iteration_ns;
+    const gint64 last_ns = rp_report_steady(trace, middle, window->end).iteration_ns;
+
+    return (double)ABS(last_ns - first_ns) <= STEADY * (double)first_ns;
+}
+
+/* Whether one iteration fills the pipeline. */
+static gboolean
+is_deep(const RpAdviseRun *run)
+{
+    const guint rounds = rp_plan_whole_round(&run->options) / run->options.round;
+
+    return rp_advise_count_stages(run->partition) * rounds >=
+           DEEP * rp_plan_group_gpus(&run->options);
+}
+
+/* Whether later iterations may wait longer: a lane is so busy that its backlog may grow, and those of the window differ. */
+static gboolean
+may_lag(const RpTrace *trace, const RpSteadyWindow *window, gint64 iteration_ns, const Busy *busy)
+{
+    const gint64 lanes[] = {busy->optimizer_ns, busy->sums_ns, busy->upload_ns, busy->download_ns,
+                            busy->network_ns};
+
+    return (double)busiest(lanes, G_N_ELEMENTS(lanes)) >= ALL_THE_TIME * (double)iteration_ns &&
+           !is_steady(trace, window);
+}
+
+/* @lags: (out): later iterations may wait longer */
 static gboolean
 simulate(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *given,
-         guint micro_batches, guint warm_up, RpSteady *steady, Busy *busy, GError **error)
+         guint micro_batches, guint warm_up, RpSteady *steady, Busy *busy, gboolean *lags,
+         GError **error)
 {
     RpPlanOptions options = *given;
     RpMachine machine = rp_machine_from_profile(profile);
@@ -161,6 +198,7 @@ simulate(const RpProfile *profile, const RpPartition *partition, const RpPlanOpt
         return FALSE;
     *steady = rp_report_steady(trace, window.first, window.end);
     *busy = find_busy(plan, trace, &window);
+    *lags = options.async && may_lag(trace, &window, steady->iteration_ns, busy);
     return TRUE;
 }
 
@@ -186,20 +224,6 @@ set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, con
     run->simulated = TRUE;
 }
 
-/* Whether later iterations may wait longer: a lane is so busy that its backlog may grow, or the first iterations still
- * fill the pipeline. */
-static gboolean
-may_lag(const RpAdviseRun *run, const Busy *busy, gint64 iteration_ns)
-{
-    const gint64 lanes[] = {busy->optimizer_ns, busy->sums_ns, busy->upload_ns, busy->download_ns,
-                            busy->network_ns};
-    const guint rounds = rp_plan_whole_round(&run->options) / run->options.round;
-    const guint slots = rp_advise_count_stages(run->partition) * rounds;
-
-    return slots < DEEP * rp_plan_group_gpus(&run->options) ||
-           (double)busiest(lanes, G_N_ELEMENTS(lanes)) >= ALL_THE_TIME * (double)iteration_ns;
-}
-
 /* An iteration in the window of rp_advise_window() behind @warm_up others. */
 static gboolean
 simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboolean *lags,
@@ -211,20 +235,40 @@ simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboole
     guint half_micro_batches = micro_batches / unit / 2 * unit;
     RpSteady steady, half = {0};
     Busy busy, half_busy;
+    gboolean half_lags;
 
     if (micro_batches == options->micro_batches || options->async)
         half_micro_batches = 0;
-    if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, &busy,
+    if (!simulate(profile, run->partition, options, micro_batches, warm_up, &steady, &busy, lags,
                   error) ||
         (half_micro_batches > 0 && !simulate(profile, run->partition, options, half_micro_batches,
-                                             warm_up, &half, &half_busy, error)))
+                                             warm_up, &half, &half_busy, &half_lags, error)))
         return FALSE;
     set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
     run->waits = find_waits(&steady, &busy, options->async);
     run->optimizer_ns = busy.optimizer_ns;
     run->network_ns = busy.network_ns;
-    *lags = may_lag(run, &busy, steady.iteration_ns);
     return TRUE;
+}
+
+gint64
+rp_advise_floor_ns(const RpProfile *profile, const RpAdviseRun *run)
+{
+    RpPlanOptions options = run->options;
+    const RpMachine machine = rp_machine_from_profile(profile);
+    /* weights that stay go up in the first iteration */
+    const guint first = options.resident_limit > 0 ? 1 : 0;
+    const RpSteadyWindow window = {first + 1, first, first + 1};
+
+    if (!options.async)
+        return 0;
+    options.micro_batches = rp_advise_cut(run->partition, &options);
+    g_autoptr(RpPlan) plan =
+        rp_plan_make(profile, run->partition, &options, window.iterations, NULL);
+
+    return plan == NULL ? 0
+                        : (gint64)((double)rp_plan_bound(plan, &machine, &window).time_ns *
+                                   run->options.micro_batches / options.micro_batches);
 }
 
 gboolean
@@ -236,10 +280,16 @@ rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run, GError **error)
 }
 
 gboolean
-rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gboolean *lags,
+rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gint64 enough_ns,
                            GError **error)
 {
-    return simulate_after(profile, SHORT_WARM_UP, run, lags, error);
+    gboolean lags = TRUE;
+
+    if (run->options.async && is_deep(run) &&
+        !simulate_after(profile, SHORT_WARM_UP, run, &lags, error))
+        return FALSE;
+    return !lags || (run->simulated && enough_ns > 0 && run->step_ns > enough_ns) ||
+           rp_advise_simulate(profile, run, error);
 }
 
 double

@@ -146,13 +146,13 @@ few_slots_waits_ns(const Sums *sums, guint k, guint slots, guint devices)
     return sum;
 }
 
-/* The fewest stages that hold layers 0 to @k - 1. */
+/* The fewest stages that hold layers 0 to @k - 1, or @most if these are too few. */
 static guint
-least_stages(const Sums *sums, guint k, RpPhase phase)
+least_stages(const Sums *sums, guint k, RpPhase phase, guint most)
 {
     guint stages = 0;
 
-    for (guint at = 0; at < k; stages++) {
+    for (guint at = 0; at < k && stages < most; stages++) {
         RpInterval stage = {at, 1};
 
         while (at + stage.count < k) {
@@ -175,8 +175,10 @@ least_slots(const Sums *sums, guint k)
 
     if (k == 0 || search->memory_bytes == 0 || search->profile->n_layers > MOST_LAYERS)
         return MAX(least, k == 0 ? 1 : 3);
-    return MAX(least, 1 + least_stages(sums, k, RP_PHASE_FORWARD) +
-                          least_stages(sums, k, RP_PHASE_BACKWARD));
+    const guint gpus = search->options.gpus; /* it is not asked for more */
+    const guint forward = least_stages(sums, k, RP_PHASE_FORWARD, gpus);
+
+    return MAX(least, 1 + forward + least_stages(sums, k, RP_PHASE_BACKWARD, gpus - forward));
 }
 
 /*
@@ -205,9 +207,9 @@ fused_ns(const Sums *sums, guint k, guint slots)
            (sums->early_fused ? 0 : (double)sums->forward[k]);
 }
 
-/* Bound of the partitions that fuse layers from @k on. */
+/* Bound of the partitions that fuse layers from @k on; G_MAXINT64 if it is no less than @most_ns. */
 static gint64
-bound_of(const Sums *sums, guint k)
+bound_of(const Sums *sums, guint k, gint64 most_ns)
 {
     const RpPlanOptions *options = &sums->search->options;
     const guint gpus = options->gpus;
@@ -218,6 +220,9 @@ bound_of(const Sums *sums, guint k)
     double best = G_MAXDOUBLE;
 
     const gboolean many = most >= gpus && k > 0; /* rounds of N slots are possible */
+
+    if (work / gpus >= (double)most_ns)
+        return G_MAXINT64;
 
     if (many)
         best = MAX((work + (options->async ? 0 : (double)waits_ns(sums, k))) / gpus,
@@ -261,7 +266,7 @@ rp_dispatched_bound_ns(const RpDispatchedSearch *search)
     init_sums(&sums, search);
     for (guint k = least_fused_first(&sums); k < search->profile->n_layers; k++)
         if (k == 0 || k > sums.lead)
-            best = MIN(best, bound_of(&sums, k));
+            best = MIN(best, bound_of(&sums, k, best));
     clear_sums(&sums);
     return best == G_MAXINT64 ? 0 : best;
 }

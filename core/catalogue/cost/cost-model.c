@@ -473,8 +473,14 @@ make_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *workload,
         rp_model_profile(model, workload->sequences, workload->tokens_per_sequence, BYTES_16BIT);
 
     describe(&context, dtype, accumulate, profile);
-    for (guint i = 0; i < profile->n_layers; i++)
-        fills[profile->layers[i].kind](&context, profile, i);
+    for (guint i = 0; i < profile->n_layers; i++) {
+        const guint first = rp_model_layer_class(model, i);
+
+        if (first < i)
+            profile->layers[i] = profile->layers[first];
+        else
+            fills[profile->layers[i].kind](&context, profile, i);
+    }
     return profile;
 }
 
