@@ -101,6 +101,13 @@ rp_trainer_ends(RpTrainer *trainer, guint64 iteration)
     return trainer->ends_ns + iteration % RP_HOST_STATE_RING * trainer->gpus;
 }
 
+/* How many steps old the weights of a step are. */
+static inline guint
+rp_trainer_staleness(const RpTrainer *trainer)
+{
+    return rp_plan_modes(rp_planner_plan(trainer->planner))->staleness;
+}
+
 /* All devices have run out of work: the next step's time begins with its first action. */
 void rp_trainer_stand_still(RpTrainer *trainer);
 

@@ -70,7 +70,8 @@ take_window(RpTrainer *trainer, guint64 iteration)
     for (guint g = 0; g < trainer->gpus; g++) {
         const gint64 start_ns =
             trainer->last_ends_ns[g] >= 0 ? trainer->last_ends_ns[g] : trainer->first_start_ns;
-        const gint64 end_ns = MAX(start_ns, rp_trainer_is_async(trainer) ? ends_ns[g] : last_ns);
+        const gint64 end_ns =
+            MAX(start_ns, rp_trainer_staleness(trainer) > 0 ? ends_ns[g] : last_ns);
 
         sum_ns += end_ns - start_ns;
         trainer->last_ends_ns[g] = end_ns;

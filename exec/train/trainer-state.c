@@ -326,7 +326,7 @@ void
 rp_trainer_restore(RpTrainer *trainer, const RpUpdateState *state)
 {
     /* there are weights older than the masters: the plan must know */
-    trainer->first_iteration = rp_trainer_is_async(trainer) && state->n_iterations > 0 ? 1 : 0;
+    trainer->first_iteration = rp_trainer_staleness(trainer) > 0 && state->n_iterations > 0 ? 1 : 0;
     trainer->iteration = trainer->first_iteration;
     trainer->steps_before = state->n_iterations;
     rp_planner_set_first_iteration(trainer->planner, (guint)trainer->first_iteration);

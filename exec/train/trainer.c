@@ -234,7 +234,7 @@ rp_trainer_network(const RpTrainer *trainer)
 gboolean
 rp_trainer_is_async(const RpTrainer *trainer)
 {
-    return rp_plan_modes(rp_planner_plan(trainer->planner))->staleness > 0;
+    return rp_trainer_staleness(trainer) > 0;
 }
 
 guint

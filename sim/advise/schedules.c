@@ -57,9 +57,12 @@ dispatched_row(const RpAdvice *advice, const RpScheduleOps *schedule, gboolean s
 {
     const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
     RpAdviseQuery query = advice->query;
-    const guint round =
-        rp_advise_next_round(&query, model->options.micro_batches,
-                             model->options.round * MAX(1, model->options.replicas));
+    const guint
+        round = /* groups of the model take rounds in turn: without groups a round has theirs together */
+        query.round != 0
+            ? query.round
+            : rp_advise_next_round(&query, model->options.micro_batches,
+                                   model->options.round * MAX(1, model->options.replicas));
 
     query.sync = sync;
     g_autoptr(RpAdviseRun) run =

@@ -189,11 +189,24 @@ a_timing_file_has_several_micro_batches(void **state)
     assert_non_null(strstr(other.err, "micro-batches of 1, 2 and 4 sequences, found 3 asked for"));
 }
 
+/* The plan has groups of GPUs, and the rows of other schedules have none. */
+static void
+other_schedules_have_the_round_that_is_asked_for(void **state)
+{
+    g_auto(RpCliRun) run = rp_cli_run("plan qwen3-1.7b --gpu rtx4090 --gpus 2 --round 4 --json");
+    g_autoptr(RpTree) found = rp_cli_json(&run);
+
+    (void)state;
+    assert_true(rp_cli_number(found, "recommendation.replicas") == 2);
+    assert_int_equal(run.code, 0);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_a_list_are_saved),
+        cmocka_unit_test(other_schedules_have_the_round_that_is_asked_for),
         cmocka_unit_test(a_timing_file_has_several_micro_batches),
         cmocka_unit_test(little_host_memory_is_taken_where_none_is_told),
         cmocka_unit_test(choices_that_are_nearly_as_fast_are_weighed),
