@@ -94,7 +94,8 @@ refuses_options_and_cuts_long_parts(void **state)
 
     (void)state;
     assert_int_equal(one.code, 2);
-    assert_non_null(strstr(one.err, "--sequence-length: expected a whole number from 2 to 1048576, found \"1\""));
+    assert_non_null(strstr(
+        one.err, "--sequence-length: expected a whole number from 2 to 1048576, found \"1\""));
     assert_int_equal(picture.code, 2);
     assert_non_null(strstr(picture.err, "--picture: expected a name that ends in .png"));
     assert_true(g_file_set_contents(path, text, -1, NULL));
