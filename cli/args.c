@@ -188,6 +188,8 @@ static const RpOption options[] = {
      "write the first step's gradients instead of training", "FILE.safetensors"},
     {"progress", 0, NUMBER(progress_s),
      "in a log file: a line of progress every S seconds (default: 30; 0 = none)", "S"},
+    {"append", 0, FLAG(append),
+     "add to the times that FILE has of other micro-batches: plan chooses among them"},
     {"servers:measure", 0, FLAG(measure_servers),
      "started as several by mpirun or srun: measure the network between them, for --network"},
     {"quick", 0, FLAG(quick), "measure no links"},

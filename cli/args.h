@@ -76,6 +76,7 @@ typedef struct {
     char *shard_size;
     char *routing;
     gboolean measure_servers;
+    gboolean append;
     gboolean quick;
     /* how a command works, and how much it tells */
     double seconds;

@@ -355,6 +355,28 @@ report_profile(RpReport *report, const RpArgs *args, const Subject *subject,
     rp_report_say(report, "written to %s", args->output);
 }
 
+/* What the file has already, if times are added to it: of the same layers. @all: (out) (transfer full) (nullable) */
+static gboolean
+open_file(const RpArgs *args, const RpNetwork *network, RpProfile **all, GError **error)
+{
+    const RpNetworkOptions *options = rp_network_options(network);
+    const char *dtype = rp_dtype_name(options->dtype);
+
+    *all = NULL;
+    if (!args->append || !g_file_test(args->output, G_FILE_TEST_EXISTS))
+        return TRUE;
+    *all = rp_profile_load(args->output, error);
+    if (*all == NULL)
+        return FALSE;
+    return ((*all)->tokens_per_sequence == options->tokens && strcmp((*all)->dtype, dtype) == 0 &&
+            (*all)->n_layers == rp_network_n_layers(network)) ||
+           rp_cli_refuse(
+               error,
+               "--append: %s has %u layers in %s, %u tokens a sequence: expected %u, %s and %u",
+               args->output, (*all)->n_layers, (*all)->dtype, (*all)->tokens_per_sequence,
+               rp_network_n_layers(network), dtype, options->tokens);
+}
+
 static gboolean
 profile_model(const RpArgs *args, const char *word, RpReport *report, GError **error)
 {
@@ -377,7 +399,11 @@ profile_model(const RpArgs *args, const char *word, RpReport *report, GError **e
         .user_data = &progress,
     };
 
+    g_autoptr(RpProfile) all = NULL;
+
     subject.network = *rp_network_options(network);
+    if (!open_file(args, network, &all, error))
+        return FALSE;
     progress = rp_progress_begin("measuring layers, copies, optimizer", 0);
     g_autoptr(RpProfile) profile = rp_measure_profile(
         probe, network, subject.checkpoint != NULL ? subject.weights : NULL, &options, error);
@@ -385,7 +411,8 @@ profile_model(const RpArgs *args, const char *word, RpReport *report, GError **e
     if (profile == NULL)
         return FALSE;
     describe(args, &subject, profile);
-    if (!rp_profile_save(profile, args->output, error))
+    all = rp_profile_insert(g_steal_pointer(&all), rp_profile_copy(profile));
+    if (!rp_profile_save(all, args->output, error))
         return FALSE;
     report_profile(report, args, &subject, profile);
     return TRUE;
@@ -417,7 +444,7 @@ static const RpUse uses[] = {
     {"accumulate matmul attention head-chunk lora-rank lora-targets base"},
     {"optimizer-threads", "threads of the optimizer (default: 1; with GPUs as many as processors)",
      "N"},
-    {"routing"},
+    {"append routing"},
     {"seconds", "spend S seconds on each kind of layer and direction (default: 0.5)"},
     {0},
 };

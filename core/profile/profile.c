@@ -329,6 +329,25 @@ rp_profile_with_micro_batch(const RpProfile *profile, guint sequences)
     return profile;
 }
 
+RpProfile *
+rp_profile_insert(RpProfile *all, RpProfile *one)
+{
+    const guint sequences = MAX(1, one->sequences);
+    RpProfile **at = &all;
+
+    while (*at != NULL && MAX(1, (*at)->sequences) < sequences)
+        at = &(*at)->next;
+    one->next = *at;
+    if (one->next != NULL && MAX(1, one->next->sequences) == sequences) {
+        RpProfile *old = one->next;
+
+        one->next = g_steal_pointer(&old->next);
+        rp_profile_free(old);
+    }
+    *at = one;
+    return all;
+}
+
 char *
 rp_profile_micro_batches(const RpProfile *profile)
 {

@@ -169,6 +169,9 @@ RpProfile *rp_profile_parse_box(const char *name, const char *text, gsize length
 /* The one of @profile and those behind it that is of @sequences a micro-batch; %NULL: there is none. */
 const RpProfile *rp_profile_with_micro_batch(const RpProfile *profile, guint sequences);
 
+/* Puts @one (transfer full) among @all (transfer full), in place of what has its micro-batch. (transfer full) */
+RpProfile *rp_profile_insert(RpProfile *all, RpProfile *one);
+
 /* The micro-batches of a file, as "1, 2 and 4". (transfer full) */
 char *rp_profile_micro_batches(const RpProfile *profile);
 

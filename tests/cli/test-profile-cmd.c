@@ -238,10 +238,41 @@ teardown(void **state)
     return rp_cli_teardown(state) != 0 || run.code != 0;
 }
 
+/* One run for each micro-batch; a second one replaces the first of its own. */
+static void
+times_are_added_to_a_file(void **state)
+{
+    static const char *const runs[] = {"4", "1", "2", "1"};
+
+    (void)state;
+    make_config();
+    for (gsize i = 0; i < G_N_ELEMENTS(runs); i++) {
+        g_autofree char *command = g_strdup_printf(
+            "profile @T/shapes --devices host:1 --sequence-length 8 --micro-batch-size %s " QUICK
+            " --append -o @T/all.json",
+            runs[i]);
+
+        rp_cli_must_run(command);
+    }
+    g_autoptr(RpProfile) profile = load("all.json");
+    g_autofree char *all = rp_profile_micro_batches(profile);
+    assert_string_equal(all, "1, 2 and 4");
+
+    g_autofree char *before = rp_cli_read("all.json");
+    g_auto(RpCliRun) other =
+        rp_cli_run("profile @T/shapes --devices host:1 --sequence-length 16 " QUICK
+                   " --append -o @T/all.json");
+    g_autofree char *after = rp_cli_read("all.json");
+    assert_int_equal(other.code, 2);
+    assert_non_null(strstr(other.err, "8 tokens a sequence: expected"));
+    assert_string_equal(before, after);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(times_are_added_to_a_file),
         cmocka_unit_test(writes_a_file_with_times_and_the_networks_sizes),
         cmocka_unit_test(the_file_is_simulated_in_full),
         cmocka_unit_test(prints_the_table_as_json),
