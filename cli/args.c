@@ -356,13 +356,35 @@ refuse_choice(const char *option, const RpSetting *setting, const char *text, GE
     return FALSE;
 }
 
+/* The value of a count, 1 or more. */
+static gboolean
+take_count(const char *option, const char *text, int *count, GError **error)
+{
+    gint64 number = 0;
+    const gboolean is_number =
+        g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, &number, NULL);
+
+    if (is_number && number >= 1 && number <= G_MAXINT) {
+        *count = (int)number;
+        return TRUE;
+    }
+    g_autofree char *found =
+        is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(text);
+
+    if (error != NULL && *error == NULL)
+        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                    "--%s: expected a number of 1 or more, found %s%s", option, found,
+                    number > G_MAXINT ? ", which is out of range" : "");
+    return FALSE;
+}
+
 static gboolean
 store_setting(const RpOption *option, const char *text, RpArgs *args, GError **error)
 {
     const RpSetting *setting = option->setting;
     int value = 0;
 
-    if (setting->type == RP_SETTING_WHOLE && !rp_cli_take_count(option->name, text, &value, error))
+    if (setting->type == RP_SETTING_WHOLE && !take_count(option->name, text, &value, error))
         return FALSE;
     if (setting->type == RP_SETTING_CHOICE && !rp_setting_choose(setting, text, &value))
         return refuse_choice(option->name, setting, text, error);
@@ -392,7 +414,7 @@ rp_option_store(const RpOption *option, const char *text, RpArgs *args, GError *
 
     switch (option->kind) {
     case RP_OPTION_COUNT:
-        return rp_cli_take_count(option->name, text, member, error);
+        return take_count(option->name, text, member, error);
     case RP_OPTION_FLAG:
         return store_flag(option, text, member, error);
     case RP_OPTION_SETTING:

@@ -117,10 +117,6 @@ int rp_cli_choice(const char *option, const char *text, const char *const *names
 gboolean rp_cli_check_lora(const RpModel *model, guint rank, char **targets,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The value of a count @option, 1 or more. Errors: RP_CLI_ERROR_USAGE, unless *@error is set */
-gboolean rp_cli_take_count(const char *option, const char *text, int *count,
-                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* "A:B": iterations A to B - 1. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

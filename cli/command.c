@@ -134,27 +134,6 @@ suggest_option(const GArray *entries, GError **error)
                                      : g_strdup_printf("%s; did you mean --%s?", old, near);
 }
 
-gboolean
-rp_cli_take_count(const char *option, const char *text, int *count, GError **error)
-{
-    gint64 number = 0;
-    const gboolean is_number =
-        g_ascii_string_to_signed(text, 10, G_MININT64, G_MAXINT64, &number, NULL);
-
-    if (is_number && number >= 1 && number <= G_MAXINT) {
-        *count = (int)number;
-        return TRUE;
-    }
-    g_autofree char *found =
-        is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(text);
-
-    if (error != NULL && *error == NULL)
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a number of 1 or more, found %s%s", option, found,
-                    number > G_MAXINT ? ", which is out of range" : "");
-    return FALSE;
-}
-
 static gboolean
 check_words(const RpCommand *command, int argc, char **argv, GError **error)
 {

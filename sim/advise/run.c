@@ -180,31 +180,6 @@ rp_advise_in_one_round(const RpAdviseQuery *query, const RpProfile *profile, RpA
     return better ? one : run;
 }
 
-/* The plan of @query that needs least; with @profile_out by category. Returns: %NULL if the cost
- * model refuses the workload. */
-RpAdviseRun *
-rp_advise_least(const RpAdviseQuery *query, RpProfile **profile_out, GError **error)
-{
-    guint sequences = query->micro_batch == 0 && query->profile != NULL
-                          ? MAX(1, query->profile->sequences)
-                          : MAX(1, query->micro_batch);
-    guint micro_batches = query->batch / sequences;
-    g_autoptr(RpProfile) profile = rp_advise_profile(query, sequences, error);
-
-    if (profile == NULL)
-        return NULL;
-    RpAdviseRun *run = rp_advise_run_new(query, rp_advise_roundpipe(), sequences, micro_batches,
-                                         rp_advise_next_round(query, micro_batches, 1));
-
-    run->options.resident_limit = 0; /* it needs none */
-    run = rp_advise_in_one_round(query, profile, run, rp_advise_fit_least);
-    if (profile_out != NULL) {
-        rp_advise_measure(query, profile, run);
-        *profile_out = g_steal_pointer(&profile);
-    }
-    return run;
-}
-
 const RpAdviseRun *
 rp_advise_fastest(const GPtrArray *runs)
 {
