@@ -355,7 +355,8 @@ report_profile(RpReport *report, const RpArgs *args, const Subject *subject,
     rp_report_say(report, "written to %s", args->output);
 }
 
-/* If times are added to a file, reads those that it has, which must be of the same layers. @all: (out) (transfer full) (nullable) */
+/* If times are added to a file, reads those that it has, which must be of the same layers.
+ * @all: (out) (transfer full) (nullable) */
 static gboolean
 open_file(const RpArgs *args, const RpNetwork *network, RpProfile **all, GError **error)
 {
