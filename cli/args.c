@@ -94,7 +94,7 @@ static const RpOption options[] = {
      "model: a name (see `roundpipe models`), a config.json or a model's directory", "MODEL"},
     {"from-model", 0, WORD(model), "take the shapes of a model of the catalogue", "MODEL"},
     {"profile", 0, FILE_(profile),
-     "timing file instead of --gpu and --model; fixes the micro-batch", "PROFILE.json"},
+     "timing file instead of --gpu and --model; the micro-batch is one that it has", "PROFILE.json"},
     {"profile:model", 'p', WORD(model),
      "write the profile of a model: its name, config.json or directory", "MODEL"},
     {"sequences", 0, COUNT(sequences), "with --profile: sequences of a micro-batch (default: 4)",
