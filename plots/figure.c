@@ -6,8 +6,8 @@
 
 #include "core/base/percent.h"
 #include "core/base/units.h"
-#include "plots-resources.h"
 #include "plots/latex.h"
+#include "plots/table.h"
 #include "plots/titles.h"
 
 /* Pixels below a plot: tics and the axis' name, then each row of a legend. */
@@ -416,16 +416,11 @@ gboolean
 rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
                 GError **error)
 {
-    g_autoptr(GResource) resources = g_resource_ref(rp_plots_get_resource());
-    g_autoptr(GBytes) style = g_resource_lookup_data(resources, "/roundpipe/style.gp",
-                                                     G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
+    g_autofree char *style = rp_table_built_in("style.gp");
     g_autofree char *script = script_text(figure);
     g_autofree char *caption = caption_text(figure);
-    gsize style_length = 0;
 
-    g_assert(style != NULL);
-    const char *style_text = g_bytes_get_data(style, &style_length);
-    return write_file(figure, directory, "style", ".gp", style_text, (gssize)style_length, error) &&
+    return write_file(figure, directory, "style", ".gp", style, -1, error) &&
            write_file(figure, directory, figure->name, ".dat", figure->data->str,
                       (gssize)figure->data->len, error) &&
            write_file(figure, directory, figure->name, ".gp", script, -1, error) &&

@@ -68,13 +68,23 @@ rp_table_parse(const char *text, GError **error)
     return g_steal_pointer(&table);
 }
 
+/* GLib registers them at their first use: a second thread that comes meanwhile would find none. */
+static GResource *
+built_in_files(void)
+{
+    static gsize files;
+
+    if (g_once_init_enter(&files))
+        g_once_init_leave(&files, (gsize)rp_plots_get_resource());
+    return (GResource *)files;
+}
+
 char *
 rp_table_built_in(const char *file)
 {
-    g_autoptr(GResource) resources = g_resource_ref(rp_plots_get_resource());
     g_autofree char *path = g_strconcat("/roundpipe/", file, NULL);
     g_autoptr(GBytes) bytes =
-        g_resource_lookup_data(resources, path, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
+        g_resource_lookup_data(built_in_files(), path, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
 
     g_assert(bytes != NULL);
     gsize length = 0;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "plots-resources.h"
 #include "plots/palette.h"
+#include "plots/table.h"
 
 static const char *const scripts[] = {"decode.js",   "view.js",   "words.js",
                                       "timeline.js", "curves.js", "main.js"};
@@ -177,15 +177,10 @@ rp_page_add_curve(RpPage *page, const char *heading, const char *title, const do
 static void
 add_resource(GString *html, const char *name)
 {
-    g_autoptr(GResource) resources = g_resource_ref(rp_plots_get_resource());
-    g_autofree char *path = g_strconcat("/roundpipe/page/", name, NULL);
-    g_autoptr(GBytes) bytes =
-        g_resource_lookup_data(resources, path, G_RESOURCE_LOOKUP_FLAGS_NONE, NULL);
-    gsize length = 0;
+    g_autofree char *path = g_strconcat("page/", name, NULL);
+    g_autofree char *text = rp_table_built_in(path);
 
-    g_assert(bytes != NULL);
-    const char *text = g_bytes_get_data(bytes, &length);
-    g_string_append_len(html, text, (gssize)length);
+    g_string_append(html, text);
 }
 
 /* Adds the words and colours of tasks and lanes that the scripts need. */
