@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/quote.h"
 #include "exec/cuda/backend.h"
@@ -105,37 +106,26 @@ rp_run_servers_of_machine(void)
     return MAX(number_of_launcher(names, 1), 1);
 }
 
-/* All threads of the process move: MPI's are there already. */
-static void
-run_on(const cpu_set_t *cpus)
-{
-    g_autoptr(GDir) threads = g_dir_open("/proc/self/task", 0, NULL);
-    const char *name;
-
-    while (threads != NULL && (name = g_dir_read_name(threads)) != NULL)
-        (void)sched_setaffinity((pid_t)g_ascii_strtoll(name, NULL, 10), sizeof *cpus, cpus);
-}
-
 void
 rp_run_share_processors(void)
 {
     const guint servers = rp_run_servers_of_machine(), server = server_of_machine();
+    const gboolean bound = g_getenv("OMPI_MCA_hwloc_base_binding_policy") != NULL;
+    const gboolean by_mpirun =
+        g_getenv("OMPI_COMM_WORLD_LOCAL_RANK") != NULL || g_getenv("MPI_LOCALRANKID") != NULL;
     cpu_set_t all, mine;
 
-    if (g_getenv("OMPI_MCA_hwloc_base_binding_policy") != NULL || server >= servers)
-        return;
-    memset(&all, 0xff, sizeof all);
-    run_on(&all); /* as many as the process may have */
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || (guint)CPU_COUNT(&all) < 2 * servers)
+    if (bound || !by_mpirun || server >= servers ||
+        sched_getaffinity(getppid(), sizeof all, &all) != 0)
         return;
     const guint n = (guint)CPU_COUNT(&all);
     guint i = 0;
 
     CPU_ZERO(&mine);
     for (guint cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && i++ * servers / n == server)
+        if (CPU_ISSET(cpu, &all) && (n < 2 * servers || i++ * servers / n == server))
             CPU_SET(cpu, &mine);
-    run_on(&mine);
+    (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
 /* Parts of GPUs instead of GPUs, where @split asks for them. */

@@ -44,8 +44,8 @@ char *rp_run_device_processors(guint n);
 /* How many servers the launcher has started on this machine; 1 without a launcher. */
 guint rp_run_servers_of_machine(void);
 
-/* Takes this server's part of the machine's processors, for all threads. Open MPI's mpirun binds each of two processes
- * to one processor. Where the launcher was given a binding, or a server would have one processor, nothing changes. */
+/* Takes this server's part of the processors that mpirun has; all of them, where a part would be one. Open MPI's binds
+ * each of two processes to one processor. Nothing changes under srun, nor if mpirun was given a binding. */
 void rp_run_share_processors(void);
 
 #define RP_RUN_MOST_SLOW 100.0

@@ -81,6 +81,7 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
         g_prefix_error(error, "started as one of %u servers (%s): ", n, told);
         return FALSE;
     }
+    rp_run_share_processors(); /* before MPI makes threads */
     *servers = rp_servers_new(mpi, NULL, &options, error);
     if (*servers == NULL)
         return FALSE;
@@ -93,7 +94,6 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
         rp_servers_free(g_steal_pointer(servers));
         return FALSE;
     }
-    rp_run_share_processors();
     if (rp_servers_rank(*servers) > 0)
         hush(stdout);
     return TRUE;

@@ -296,11 +296,9 @@ rp_profile_copy(const RpProfile *profile)
     return copy;
 }
 
-void
-rp_profile_free(RpProfile *profile)
+static void
+free_one(RpProfile *profile)
 {
-    if (profile == NULL)
-        return;
     g_free(profile->model);
     g_free(profile->device);
     g_free(profile->dtype);
@@ -317,8 +315,18 @@ rp_profile_free(RpProfile *profile)
     g_ptr_array_unref(profile->tensor_tables);
     g_ptr_array_unref(profile->names);
     rp_profile_clear_cards(profile);
-    rp_profile_free(profile->next); /* as many as a file has */
     g_free(profile);
+}
+
+void
+rp_profile_free(RpProfile *profile)
+{
+    while (profile != NULL) {
+        RpProfile *next = profile->next;
+
+        free_one(profile);
+        profile = next;
+    }
 }
 
 const RpProfile *
