@@ -17,6 +17,9 @@
 #define LEAST_GAIN 0.001
 #define LEAST_GAIN_OF_TRANSFERS 0.01
 #define TOO_SLOW 1.05
+/* A step of fewer actions is simulated nearly as soon as its floor is known; with more finalists the longer search
+ * finds better plans. */
+#define FLOOR_ACTIONS 1000
 /* How much slower than the fastest, and than without transfers, a plan is that waits for them. */
 #define WAITS 1.1
 /* Partitions simulated beside the best of each round where transfers or the optimizer may take longer; of small
@@ -150,10 +153,11 @@ gboolean
 rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, GError **error)
 {
     const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+    const guint actions = run->options.micro_batches * rp_advise_count_stages(run->partition);
     gboolean may = !is_known(run, finalists) &&
                    may_win(run, expected_ns(run, finalists), LEAST_GAIN, finalists);
 
-    if (may) {
+    if (may && actions > FLOOR_ACTIONS) {
         run->floor_ns = rp_advise_floor_ns(profile, run);
         may = may_win_with_transfers(run, finalists);
     }
