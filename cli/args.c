@@ -39,7 +39,7 @@ static const RpOption options[] = {
      "the paper's rule: only roundpipe recomputes early, and in compute fidelity its fused stage's "
      "forward does not wait for its input"},
     {"no-clip", 0, FLAG(run.plan.step_at_once),
-     "full fidelity: a layer steps as soon as its gradient is home, without a global norm"},
+     "full fidelity: a layer steps as soon as its gradient is on the host, without a global norm"},
     {"group", 0, COUNT(run.plan.group),
      "interleaved schedules: micro-batches of a group (default: N)", "G"},
     {"live", 0, COUNT(run.plan.live),

@@ -143,7 +143,7 @@ shift_memory(GPtrArray *memory, const RpTrace *whole, const RpTrace *part)
     }
 }
 
-/* Chooses iterations: as requested; the steady state of a lone asynchronous prediction; else all. */
+/* Chooses iterations: as requested; the steady state of a single asynchronous prediction; else all. */
 static gboolean
 choose_part(RpCliPage *page, const char *iterations, RpTraceDiffOptions *options, GError **error)
 {

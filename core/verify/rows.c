@@ -592,7 +592,7 @@ add_transport(Rows *rows)
 
 /* ---- the optimizer ---- */
 
-/* Gradients of all rounds, as they have come home. */
+/* Gradients of all rounds, as they reach the host. */
 static void
 add_gradients_home(Rows *rows, guint layer)
 {

@@ -231,7 +231,7 @@ check_exchange(Tables *tables)
                  g_strdup("sums of squares of all servers")) &&
            claim(tables, exchange.space, gpus, RP_BUFFER_STAGING,
                  several ? RP_EXCHANGE_SCRATCH(largest) : 0,
-                 g_strdup("room for what servers send"));
+                 g_strdup("space for what servers send"));
 }
 
 static gboolean

@@ -152,7 +152,7 @@ set_modes(RpPlanJob *job)
     job->modes = &tables->modes;
     job->storage = &tables->storage;
     job->backwards = options->round * (dispatched ? 1 : options->calls);
-    job->lone = is_single_slot(job);
+    job->one_slot = is_single_slot(job);
 }
 
 /* The parameters, or the gradients that leave, as the chunks of their transfers. */

@@ -24,7 +24,7 @@ typedef struct {
     guint n_stages;
     guint rounds;          /* in a call */
     guint backwards;       /* micro-batches whose gradients a device sums before they leave */
-    gboolean lone;         /* a device has one slot an iteration at most, and space for one */
+    gboolean one_slot;     /* a device has one slot an iteration at most, and space for one */
     guint32 iteration;     /* the one being appended, or next */
     guint call;            /* number in the iteration, being appended or next */
     guint64 rounds_before; /* since the first call */

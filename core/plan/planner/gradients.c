@@ -118,7 +118,7 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     const Leaving *leaving = &self->leaving[g];
     const RpDevice *device = &self->placement->devices[g];
     const RpChunks *chunks = &rp_plan_stage(job->plan, leaving->stage)->gradients;
-    const gboolean home = job->modes->gradients != RP_GRADIENTS_SUMMED;
+    const gboolean unsummed = job->modes->gradients != RP_GRADIENTS_SUMMED;
     const guint apart = job->modes->gradients == RP_GRADIENTS_APART ? leaving->round : 0;
     guint32 last_layer = RP_NONE;
     RpTask *task;
@@ -138,7 +138,7 @@ append_chunk(RpGradients *self, guint g, guint chunk)
                         : device->leaving,
                     RP_ROLE_LEAVING);
     rp_builder_write(job->builder, device->staging, RP_ROLE_STAGING);
-    for (guint i = chunks->first_segment[chunk]; home && i < chunks->first_segment[chunk + 1];
+    for (guint i = chunks->first_segment[chunk]; unsummed && i < chunks->first_segment[chunk + 1];
          i++) {
         const guint32 layer = chunks->segments[i].layer;
 

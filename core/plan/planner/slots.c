@@ -222,7 +222,7 @@ lay_out_offloaded(RpPlacement *placement, guint g, const RpLargest *largest)
 static void
 lay_out_dispatched(RpPlacement *placement, guint g, const RpLargest *largest)
 {
-    const RpSlotLayout layout = placement->job->lone
+    const RpSlotLayout layout = placement->job->one_slot
                                     ? (RpSlotLayout){.single = TRUE} /* nothing arrives beside */
                                     : rp_slot_layout(placement->job->profile, largest);
 
