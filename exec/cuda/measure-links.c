@@ -25,9 +25,7 @@
 #include "exec/system/available-memory.h"
 
 #define CHUNK_BYTES (256 * RP_MIB)
-#define RUN_CHUNKS 4 /* chunks of a device and direction */
-/* chunks that runs rotate through: a run's memory lies everywhere, too */
-#define DIRECTION_CHUNKS 16
+#define RUN_CHUNKS 4 /* chunks of a device and direction, and of those that memory is pinned for */
 #define MEMORY_SHARE 8           /* part of the available memory */
 #define MOST_HOST_BYTES (RP_GIB) /* bytes that processors copy */
 #define MOST_GROUPS 6            /* sizes that are tried */
@@ -58,7 +56,6 @@ typedef struct {
     Direction (*directions)[N_DIRECTIONS];
     guint active; /* the first devices, which copy ... */
     guint first_direction, end_direction;
-    guint at;        /* the next run's first chunk */
     GError *failure; /* the first; nothing is copied after it */
 } Lines;
 
@@ -93,13 +90,12 @@ copy_all(gpointer data)
     for (guint c = 0; c < RUN_CHUNKS; c++)
         for (guint d = 0; d < lines->active; d++)
             for (guint w = lines->first_direction; w < lines->end_direction; w++)
-                issue(lines, d, w, lines->at + c, CHUNK_BYTES, lines->directions[d][w].stream);
+                issue(lines, d, w, c, CHUNK_BYTES, lines->directions[d][w].stream);
     for (guint d = 0; d < lines->active; d++)
         for (guint w = lines->first_direction; w < lines->end_direction; w++)
             (void)rp_runtime_stream_finish(&(RpRuntimeGpu){d, (int)d},
                                            lines->directions[d][w].stream,
                                            lines->failure == NULL ? &lines->failure : NULL);
-    lines->at = (lines->at + RUN_CHUNKS) % DIRECTION_CHUNKS;
 }
 
 /* Measures the rate of the first @n devices together, in the directions [@first_direction,
@@ -326,7 +322,7 @@ new_lines(guint n_devices, guint first_direction, guint end_direction)
                    .active = n_devices,
                    .first_direction = first_direction,
                    .end_direction = end_direction,
-                   .n_chunks = (guint)CLAMP(chunks, 1, DIRECTION_CHUNKS),
+                   .n_chunks = (guint)CLAMP(chunks, 1, RUN_CHUNKS),
                    .directions = g_malloc0_n(n_devices, sizeof(Direction[N_DIRECTIONS]))};
 }
 

@@ -16,11 +16,11 @@
 #include "exec/cuda/runtime/split.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)
-#define WARM_UP_SECONDS 2.0 /* a card comes down to the clocks that its power limit allows */
+#define WARM_UP_SECONDS 1.4 /* a card comes down to the clocks that its power limit allows */
 /* Device memory that a plan leaves free for streams, events, losses, the driver and other
  * programs. */
 #define RP_CUDA_MARGIN_BYTES (160 * RP_MIB)
-#define SWING_SECONDS 3.5 /* they swing about that, a second up and down on an H200 */
+#define SWING_SECONDS 2.5 /* they swing about that, a second up and down on an H200 */
 
 typedef struct {
     RpProbe base;

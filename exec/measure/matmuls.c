@@ -295,7 +295,8 @@ rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *
                   double seconds, double *flops_per_s, GError **error)
 {
     const RpMeasureOptions options = {.seconds = seconds, .max_runs = RP_PROBE_MAX_REPEATS};
-    RpMeasurer measurer = {.options = &options, .n_measures = 1, .over_swings = TRUE};
+    RpMeasurer measurer = {
+        .options = &options, .n_measures = 1, .over_swings = TRUE, .settle = TRUE};
     Product product = {.probe = probe, .kernels = kernels, .args = *shape};
     gboolean good = FALSE;
     RpTimes times;

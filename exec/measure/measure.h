@@ -51,7 +51,7 @@ struct _RpMeasurer {
     const RpNetwork *network;
     RpMeasureWork *work;   /* the work */
     gboolean over_swings;  /* take the probe's swing_seconds at least */
-    gboolean warm;         /* the device did the same until now: one run warms up */
+    gboolean settle;       /* once: run for the probe's warm_up_seconds before any run counts */
     gboolean passes_alone; /* layers without recomputes of parts and without expansion */
 };
 
@@ -168,7 +168,7 @@ gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtyp
  * @available_bytes: of the host's memory
  *
  * Parameters that the optimizer is measured with: all, or as many as keep every thread's share out
- * of its caches, within 32 GiB and an eighth of the available memory; but not fewer than 64 MiB
+ * of its caches, within 16 GiB and an eighth of the available memory; but not fewer than 64 MiB
  * hold.
  */
 gsize rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_threads,

@@ -19,8 +19,8 @@
 #include "exec/system/available-memory.h"
 
 #define LEAST_BYTES (64 * RP_MIB)
-#define THREAD_BYTES RP_GIB /* no cache holds this much */
-#define MOST_BYTES (32 * RP_GIB)
+#define THREAD_BYTES (256 * RP_MIB) /* no cache holds this much for each of its threads */
+#define MOST_BYTES (16 * RP_GIB)
 #define MEMORY_SHARE 8                     /* part of the available memory */
 #define LAYER_PARAMETERS ((gsize)48 << 20) /* at most */
 #define STATE_BYTES (3 * sizeof(float))    /* state of a parameter */

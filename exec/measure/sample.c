@@ -15,8 +15,8 @@
 #define LEAST_LONG_RUNS 2    /* runs so long that clocks swing within one */
 #define LONG_SECONDS 5
 /* A measurement that is given less time than usual (0.5 s) warms up and covers swings for less, too. */
-#define WARM_UP 4.0 /* times RpMeasureOptions.seconds, at most */
-#define SWING 7.0
+#define WARM_UP 2.8 /* times RpMeasureOptions.seconds, at most */
+#define SWING 5.0
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
 #define BATCHES 8       /* batches that a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
@@ -184,9 +184,10 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
     gint64 batch[RP_PROBE_MAX_REPEATS * RP_PROBE_MAX_PARTS];
     guint runs = 0, repeats;
 
-    if (!warm_up(&subject, measurer->warm ? 0 : options->seconds, budget_ns, &repeats, batch,
+    if (!warm_up(&subject, measurer->settle ? options->seconds : 0, budget_ns, &repeats, batch,
                  error))
         return FALSE;
+    measurer->settle = FALSE;
 
     const gint64 begin_ns = rp_clock_ns();
     double spent_ns = 0;

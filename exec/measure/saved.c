@@ -92,10 +92,13 @@ rp_measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GErr
         return TRUE;
     if (!layer->probe->ops->time(layer->probe, &save, 1, 1, layer, &once_ns, error))
         return FALSE;
-    measurer->warm = TRUE; /* the layer's passes were measured just before */
+
+    const gboolean over_swings = measurer->over_swings;
+
+    measurer->over_swings = FALSE; /* only differences count: all parts have the same clocks */
     const gboolean measured =
         rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error);
-    measurer->warm = FALSE;
+    measurer->over_swings = over_swings;
     if (!measured)
         return FALSE;
     for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {

@@ -304,7 +304,8 @@ takes_means_where_clocks_swing(void **state)
     assert_true(f->timed > n_medians);
 }
 
-/* Runs of one length need not be many; but not where they take no time, nor over a card's swings. */
+/* Runs of one length need not be many; but not where they take no time, nor, of a block and the head, over a card's
+ * swings. */
 static void
 ends_as_soon_as_times_are_precise(void **state)
 {
@@ -316,7 +317,7 @@ ends_as_soon_as_times_are_precise(void **state)
         guint timed;
     } cases[] = {{0, 1e-9, 0, 4 * (1 + 5)},
                  {0.01, 1e-9, 0, 4 * (1 + 3)},
-                 {0.01, 1e-9, 1, (1 + 3) + 3 * (1 + 5)},
+                 {0.01, 1e-9, 1, 2 * (1 + 3) + 2 * (1 + 5)},
                  {0.01, 1, 0, 4 * (1 + 6)}};
 
     ops = *f->base.ops;
@@ -379,10 +380,10 @@ measures_the_optimizer_within_a_share_of_memory(void **state)
         guint threads;
         guint64 available_gib;
         guint64 bytes;
-    } cases[] = {{2, 1024, 2 * RP_GIB},
-                 {256, 1024, 32 * RP_GIB},
+    } cases[] = {{2, 1024, 512 * RP_MIB},
+                 {256, 1024, 16 * RP_GIB},
                  {256, 80, 10 * RP_GIB},
-                 {4, 16, 2 * RP_GIB},
+                 {4, 6, 768 * RP_MIB},
                  {4, 0, 64 * RP_MIB}}; /* nobody knows how much there is */
     const guint64 many = G_GUINT64_CONSTANT(1) << 40;
 
