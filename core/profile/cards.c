@@ -223,17 +223,13 @@ rp_profile_slowed(const RpProfile *profile, const RpSlow *slow, guint n_devices)
 }
 
 void
-rp_profile_take_means(RpProfile *profile, const RpProfile *other)
+rp_profile_mix_times(RpProfile *profile, double own, const RpProfile *other, const double others[])
 {
-    for (guint i = 0; i < profile->n_layers; i++) {
-        RpLayer *layer = &profile->layers[i];
-        const RpLayer *with = &other->layers[i];
+    for (guint l = 0; l < profile->n_layers; l++) {
+        RpLayer *layer = &profile->layers[l], with = other->layers[l];
 
-        layer->forward_ns = (layer->forward_ns + with->forward_ns) / 2;
-        layer->recompute_ns = (layer->recompute_ns + with->recompute_ns) / 2;
-        layer->recompute_last_ns = (layer->recompute_last_ns + with->recompute_last_ns) / 2;
-        layer->backward_ns = (layer->backward_ns + with->backward_ns) / 2;
-        layer->weight_gradient_ns = (layer->weight_gradient_ns + with->weight_gradient_ns) / 2;
-        layer->expand_ns = (layer->expand_ns + with->expand_ns) / 2;
+        for (gsize i = 0; i < G_N_ELEMENTS(times); i++)
+            *time_of(layer, i) = (gint64)(own * (double)*time_of(layer, i) +
+                                          others[layer->kind] * (double)*time_of(&with, i));
     }
 }

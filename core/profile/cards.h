@@ -47,5 +47,6 @@ RpProfile *rp_profile_box(const RpProfile *const *cards, const guint *card_of, g
  */
 RpProfile *rp_profile_slowed(const RpProfile *profile, const RpSlow *slow, guint n_devices);
 
-/* Each time of @profile becomes the mean of it and that of @other, of the same layers. */
-void rp_profile_take_means(RpProfile *profile, const RpProfile *other);
+/* Each time of @profile, times @own, gets the time of @other, of the same layers, times @others[kind of layer]. */
+void rp_profile_mix_times(RpProfile *profile, double own, const RpProfile *other,
+                          const double others[]);

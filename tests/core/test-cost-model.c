@@ -671,7 +671,9 @@ expects_the_mean_of_slow_and_fast(void **state)
 
     assert_true(times > 1.4 && times < 2);
     assert_true(near((double)block_ns("h200", plain, RP_COST_SLOW),
-                     (double)block_ns("h200", plain, RP_COST_EXPECTED) / 0.95, 1e-3));
+                     1.05 * (double)block_ns("h200", plain, RP_COST_EXPECTED), 1e-6));
+    assert_true(near((double)block_ns("h200", fp8, RP_COST_FAST),
+                     0.93 * (double)block_ns("h200", fp8, RP_COST_EXPECTED), 1e-6));
 }
 
 /* Returns: the time of all layers, forward, recompute and backward. */

@@ -34,8 +34,8 @@ typedef enum {
     RP_COST_KERNELS_PYTORCH /* the published implementation's */
 } RpCostKernels;
 
-/* A card that nobody has measured and whose times are scaled: the worst and the best that its rates
- * allow, and the mean of both. A measured card: 5 % about the model's times. */
+/* The model's times; and their ends, as far from them as the model was from measured layers of a kind. Rates of a card
+ * that nobody has measured have a worst and a best, too, whose mean is expected. */
 typedef enum { RP_COST_EXPECTED, RP_COST_SLOW, RP_COST_FAST } RpCostEstimate;
 
 /* The work whose times are predicted. */

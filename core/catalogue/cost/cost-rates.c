@@ -33,9 +33,6 @@
 /* Fast accumulation there is 1.037 to 1.111 times as fast, in the mean of four shapes (docs/fp8.md). */
 #define FAST_FP8 1.078
 
-/* How far the model is from dense blocks that were measured. */
-#define MEASURED_ERROR 0.05
-
 /* FLOP/s of a kernel that reaches @measured where instructions alone reach @limit, on a card on which
  * they reach @instructions; @rest: how much longer everything else takes there. */
 static double
@@ -87,22 +84,21 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
 
 /* Shares of peaks that were measured or fitted. */
 static RpCostRates
-fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gboolean fast_fp8,
-             double times)
+fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gboolean fast_fp8)
 {
-    const double matmul = times * instructions * gpu->matmul_efficiency;
-    const double wide = times * gpu->fp32_accumulate_tflops * 1e12;
+    const double matmul = instructions * gpu->matmul_efficiency;
+    const double wide = gpu->fp32_accumulate_tflops * 1e12;
     const double weights = wide_weights ? wide * gpu->matmul_efficiency : matmul;
 
     return (RpCostRates){
         .matmul = matmul,
         .weights = weights,
-        .fp8 = times * gpu->fp8_tflops * 1e12 * FP8_EFFICIENCY * (fast_fp8 ? FAST_FP8 : 1),
+        .fp8 = gpu->fp8_tflops * 1e12 * FP8_EFFICIENCY * (fast_fp8 ? FAST_FP8 : 1),
         .grouped = matmul * gpu->grouped_efficiency,
         .grouped_weights = weights * gpu->grouped_efficiency,
         .attention = wide * gpu->attention_efficiency,
         .attention_backward = wide * gpu->attention_backward_efficiency,
-        .bandwidth = times * gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
+        .bandwidth = gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,
     };
 }
 
@@ -116,10 +112,7 @@ rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gbool
 
     if (own && gpu->scaled)
         return scaled_rates(gpu, instructions, estimate);
-    return fitted_rates(gpu, instructions, own, fast_fp8 && !gpu->foreign,
-                        !own || estimate == RP_COST_EXPECTED ? 1
-                        : estimate == RP_COST_SLOW           ? 1 - MEASURED_ERROR
-                                                             : 1 + MEASURED_ERROR);
+    return fitted_rates(gpu, instructions, own, fast_fp8 && !gpu->foreign);
 }
 
 gint64

@@ -31,7 +31,7 @@ typedef struct {
 
 /**
  * rp_cost_rates:
- * @kernels: PyTorch's are not scaled: @estimate changes nothing, and weights' gradients have fp16 sums, too
+ * @kernels: PyTorch's are not scaled, and weights' gradients have fp16 sums, too
  * @half_sums: fp16 accumulation of 16-bit matmuls of activations
  * @fast_fp8: fp8 sums as tensor cores keep them, cuBLASLt's fast accumulation. cuBLASLt has no
  *   fp16 sums of fp8 values, so the card's rate with those (fp8_fp16_accumulate_tflops) is not
