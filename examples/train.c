@@ -5,7 +5,6 @@
 
 #include "exec/data/batch.h"
 #include "exec/host/kernels.h"
-#include "exec/host/probe.h"
 #include "exec/measure/profile.h"
 #include "exec/train/trainer.h"
 

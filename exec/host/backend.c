@@ -14,7 +14,6 @@
 #include "exec/device/error.h"
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
-#include "exec/host/probe.h"
 #include "exec/system/clock.h"
 #include "exec/system/memory-limit.h"
 

@@ -25,16 +25,6 @@
     RP_HOST_KERNEL(name, Args, words)
 RP_KERNELS(RP_HOST_KERNEL, RP_HOST_KERNELS)
 
-/* Rows of a norm that are heads of tokens: heads of a token, and heads from it to the next. Both 1: no gaps */
-typedef struct {
-    size_t heads, row_heads;
-} RpHostHeads;
-
-/* rmsnorm_forward of x, and rmsnorm_backward of x, dy and dx, whose rows stand so; y has no gaps.
- * Bits are those without gaps. With gaps backward's largest is NULL. */
-void rp_host_norm_heads(const RpRmsnormArgs *args, RpHostHeads of);
-void rp_host_norm_heads_backward(const RpRmsnormArgs *args, RpHostHeads of);
-
 /* Records the amax of an output; does nothing if @largest is NULL. */
 static inline void
 rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "exec/kernels/kernels.h"
+#include "exec/measure/probe.h"
 
 /**
  * rp_host_kernels:
@@ -36,3 +37,7 @@ const RpKernels *rp_host_kernels(void);
  * Errors: %G_FILE_ERROR_NOENT if it cannot be: the reason, and the package to install
  */
 gboolean rp_host_reserve_matmul(guint threads, guint *n, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* @device: any; they are all alike. Free with rp_probe_free(). Errors:
+ * G_IO_ERROR_NO_SPACE: no memory for a matmul */
+RpProbe *rp_host_probe_new(guint device, GError **error) G_GNUC_WARN_UNUSED_RESULT;

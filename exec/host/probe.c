@@ -6,14 +6,13 @@
  *
  *   from   |piece|piece|piece|piece| ... and again      to   |piece|piece| ...
  */
-#include "exec/host/probe.h"
+#include "exec/host/kernels.h"
 
 #include <gio/gio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/units.h"
-#include "exec/host/kernels.h"
 #include "exec/measure/measure.h"
 
 #define LEAST_PIECE_BYTES 65536

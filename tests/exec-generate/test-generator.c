@@ -7,7 +7,6 @@
 
 #include "exec/generate/generator.h"
 #include "exec/host/kernels.h"
-#include "exec/host/probe.h"
 #include "exec/model/init.h"
 
 #define TOKENS 9

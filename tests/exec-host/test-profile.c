@@ -5,7 +5,6 @@
 
 #include "core/base/units.h"
 #include "exec/host/kernels.h"
-#include "exec/host/probe.h"
 #include "exec/measure/measure.h"
 #include "exec/measure/profile.h"
 

@@ -6,7 +6,7 @@
  *   A, B: both bf16, both fp16 or both fp32;  C: the same, or fp32.  fp32 sums over k, ascending
  *
  * Blocks of 256 threads have tiles of 64 x 64 of C, 4 x 4 a thread, and go through k in steps of
- * 16, which shared memory holds as fp32. Oracle: exec/host/grouped-matmul.c
+ * 16, which shared memory holds as fp32. Oracle: exec/host/matmul.c
  */
 #include <limits.h>
 

@@ -1,6 +1,6 @@
 /*
  * Grouped matmul on Hopper by groups of warps that take turns: bf16 or fp16, fp32 sums over k in
- * steps of 64. Oracle: exec/host/grouped-matmul.c
+ * steps of 64. Oracle: exec/host/matmul.c
  *
  * Two groups of four warps have tiles of 128 x 128 or 192 of C by turns, so that one multiplies while
  * the other stores. Stages go round as in wgmma.cu, and hold the one's tile, then the other's:

@@ -1,6 +1,6 @@
 /*
  * Grouped matmul on Hopper (compute capability 9.0): wgmma from shared memory, which the tensor copy
- * engine fills. bf16 or fp16, fp32 sums over k in steps of 64. Oracle: exec/host/grouped-matmul.c
+ * engine fills. bf16 or fp16, fp32 sums over k in steps of 64. Oracle: exec/host/matmul.c
  *
  * A block has tiles of 128 x BN of C, one after another. Two groups of four warps have 64 rows each:
  *

@@ -8,7 +8,7 @@
  * host's. A thread takes packs of eight elements of one row, which have one scale: it reads their
  * quantized values at once, four or eight bytes, and writes 16 bytes of a 16-bit storage. The table
  * for 4-bit values is in shared memory, one entry a bank. Blocks of 256 threads that stride over
- * the tensor. Oracle: exec/host/few-bits.c
+ * the tensor. Oracle: exec/host/elements.c
  */
 #include <type_traits>
 

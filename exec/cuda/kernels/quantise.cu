@@ -17,7 +17,7 @@
  *
  * On sm_80 and 86, which have no such conversion, CUDA's header does it by integers. Values that
  * are not finite are looked for only if the amax shows that there are some: the same for a whole
- * launch. Oracle: exec/host/few-bits.c
+ * launch. Oracle: exec/host/elements.c
  */
 #include <cuda_fp8.h>
 

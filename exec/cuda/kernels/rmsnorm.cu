@@ -19,7 +19,7 @@
  * them to partials, [chunks,n]; reduce.cu adds those up in order. It reads its rows ahead
  * where packs stand at multiples of 16 bytes and a ring fits shared memory; fmaf()
  * says where products are fused, so that every way of reading gives the same bits.
- * Oracle: exec/host/rmsnorm.c
+ * Oracle: exec/host/norm-rope.c
  */
 #include <cuda_pipeline.h>
 

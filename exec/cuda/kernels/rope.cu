@@ -9,7 +9,7 @@
  *
  *   block: x = packs of half a head, y = tokens, 256 threads or fewer;  grid: x = tokens, y = heads
  *
- * Oracle: exec/host/rope.c
+ * Oracle: exec/host/norm-rope.c
  */
 #include "exec/cuda/base/common.cuh"
 
