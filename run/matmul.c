@@ -17,7 +17,7 @@ some_block_has_fp8(const RpRunSpec *run, const RpWeights *weights, RpDtype dtype
 }
 
 /* A head in fp8 needs more than blocks do: rows of targets come in multiples of a sixteenth of the
- * tokens (exec/device/targets.h). A plan has not chosen any yet. */
+ * tokens (exec/device/batch-feed.h). A plan has not chosen any yet. */
 static gboolean
 check_head(const char *prefix, const RpWeights *weights, const RpNetworkOptions *options,
            GError **error)

@@ -12,7 +12,7 @@
 #include "core/catalogue/catalogue.h"
 #include "core/plan/planner.h"
 #include "exec/device/device.h"
-#include "exec/optim/learning-rate.h"
+#include "exec/optim/rules.h"
 #include "run/settings.h"
 
 /* Tokens of a sequence, sequences of a micro-batch, micro-batches of a call: no more than this. */

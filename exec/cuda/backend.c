@@ -6,7 +6,7 @@
 #include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/probe.h"
-#include "exec/device/arena-check.h"
+#include "exec/device/task-map.h"
 #include "exec/system/clock.h"
 
 #define SIDE_ALIGNMENT 256

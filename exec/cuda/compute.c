@@ -2,7 +2,7 @@
  * packed micro-batches. */
 #include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
-#include "exec/device/rehearsal.h"
+#include "exec/device/action.h"
 #include "exec/system/clock.h"
 
 /* The loss is on the host. On a thread of CUDA's, where CUDA may not be called. */

@@ -2,7 +2,7 @@
  * Micro-batches of one shape, an iteration at a time, in an order that a resume continues.
  *
  *   file      sample 0, sample 1, …
- *   order     a permutation for each epoch (order.h)
+ *   order     a permutation for each epoch (pack.h)
  *   iteration the next M × b samples, or more if packed (pack.h): M micro-batches of b sequences
  *             of s tokens
  *

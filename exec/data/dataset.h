@@ -1,9 +1,8 @@
 /**
  * Samples of tokens to train on, from files.
  *
- * One file a source: jsonl.c (JSONL with `input_ids` and perhaps `labels`) and tokens-bin.c (flat
- * little-endian uint32). Both read and check a sample on request; a file of any size
- * opens in the memory of its index. Formats and rules: docs/data.md.
+ * Two sources (open.c): JSONL with `input_ids` and perhaps `labels`, and flat little-endian uint32.
+ * Both read and check a sample on request; a file of any size opens in the memory of its index. Formats and rules: docs/data.md.
  */
 #pragma once
 

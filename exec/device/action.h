@@ -11,6 +11,7 @@
 #pragma once
 
 #include "exec/device/task-map.h"
+#include "exec/network/network.h"
 
 typedef struct {
     const RpTaskMap *map;
@@ -46,3 +47,20 @@ gboolean rp_device_action_run(const RpTaskMap *map, const RpDeviceActionOps *ops
  * Any thread. Errors: RP_HOST_STATE_ERROR_LOSS */
 gboolean rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micro_batch,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/*
+ * Each class of layers once, before the first step: whatever runs first has its kernels loaded, and
+ * libraries choose theirs. Else the first step would take longer than the others.
+ */
+
+/**
+ * rp_rehearse:
+ * @stream: whose actions are to come
+ * @constants: as the device has them
+ * @memory: the device's, @bytes that nobody needs; is written to
+ *
+ * Runs a layer of each class forwards and backwards, if there is space for it. All weights and
+ * tokens are 0, and the results are not used. The stream records kernels that fail.
+ */
+void rp_rehearse(const RpNetwork *network, RpKernelStream *stream, const void *constants,
+                 void *memory, guint64 bytes);

@@ -12,7 +12,7 @@
 
 #include "exec/device/batch-feed.h"
 #include "exec/device/host-state-private.h"
-#include "exec/optim/clip.h"
+#include "exec/optim/rules.h"
 #include "exec/optim/sums.h"
 
 /* ---- iterations ---- */

@@ -17,9 +17,8 @@
 #include "core/plan/plan.h"
 #include "exec/engine/backend.h"
 #include "exec/network/network.h"
-#include "exec/optim/learning-rate.h"
-#include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/rules.h"
 #include "exec/shares/shares.h"
 
 #define RP_HOST_STATE_ERROR (rp_host_state_error_quark())

@@ -4,6 +4,8 @@
  */
 #pragma once
 
+#include <glib.h>
+
 #include "exec/device/batch-feed.h"
 #include "exec/device/host-state.h"
 #include "exec/engine/backend.h"
@@ -116,3 +118,23 @@ typedef gboolean (*RpTaskMove)(gpointer user_data, void *target, const void *sou
  */
 gboolean rp_task_copy(const RpTaskMap *map, const RpBackendTask *task, RpTaskMove move,
                       gpointer user_data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_arena_check_limits:
+ * @bytes: (array length=gpus): that the plan needs of each device
+ * @limit: bytes of a device; 0 = none
+ *
+ * Errors: RP_DEVICE_ERROR_MEMORY, with the first device that is too small and by how much
+ */
+gboolean rp_arena_check_limits(const guint64 *bytes, guint gpus, guint64 limit,
+                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_arena_check_open:
+ * @bytes: (array length=n): that the plan needs of each arena now
+ * @open: (array length=n): that each was opened with
+ *
+ * Errors: RP_DEVICE_ERROR_MEMORY, with the first arena that is too small
+ */
+gboolean rp_arena_check_open(const guint64 *bytes, const guint64 *open, guint n,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 
 #include "exec/device/action.h"
-#include "exec/device/arena-check.h"
 #include "exec/device/device.h"
 #include "exec/device/error.h"
+#include "exec/device/task-map.h"
 #include "exec/engine/soft-lane.h"
 #include "exec/host/kernels.h"
 #include "exec/system/clock.h"

@@ -14,6 +14,126 @@
 
 #include <stdatomic.h>
 
+#include "exec/measure/measure.h"
+
+/*
+ * Recomputes of a block without groups of its tensors (core/profile/saved.h):
+ *
+ *   |forward, saving each|recompute|without attention|without q, k, v|without ...|recompute| ...
+ */
+
+static void
+run_recompute(gpointer data)
+{
+    RpMeasuredLayer *layer = data;
+
+    rp_measured_layer_take_next(layer);
+    layer->call.output = layer->buffer[RP_MEASURE_OUTPUT];
+    rp_network_recompute(layer->network, &layer->call);
+}
+
+/* Place of @group alone in its buffer. */
+static RpSavedPlace
+place_of(const RpMeasuredLayer *layer, guint group)
+{
+    const guint64 before =
+        rp_network_saved_bytes(layer->network, layer->call.layers.first, (1u << group) - 1);
+
+    return (RpSavedPlace){1u << group, (guint8 *)layer->buffer[RP_MEASURE_SAVED] + before};
+}
+
+/* Saves the values of a real forward, because the time of experts depends on their routing. */
+static void
+run_save(gpointer data)
+{
+    RpMeasuredLayer *layer = data;
+
+    layer->call.output = layer->buffer[RP_MEASURE_OUTPUT];
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        const RpSavedPlace place = place_of(layer, g);
+        RpStageCall call = layer->call;
+
+        call.saved = &place;
+        rp_network_forward(layer->network, &call);
+    }
+}
+
+static void
+recompute_without(RpMeasuredLayer *layer, RpSavedGroup group)
+{
+    const RpSavedPlace place = place_of(layer, group);
+    RpStageCall call = layer->call;
+
+    call.output = layer->buffer[RP_MEASURE_OUTPUT];
+    call.saved = &place;
+    rp_network_recompute(layer->network, &call);
+}
+
+static void
+run_without_attention(gpointer data)
+{
+    recompute_without(data, RP_SAVED_ATTENTION);
+}
+
+static void
+run_without_qkv(gpointer data)
+{
+    recompute_without(data, RP_SAVED_QKV);
+}
+
+static void
+run_without_residual(gpointer data)
+{
+    recompute_without(data, RP_SAVED_RESIDUAL);
+}
+
+static void
+run_without_mlp(gpointer data)
+{
+    recompute_without(data, RP_SAVED_MLP);
+}
+
+/* Measures by how much a block's recompute is shorter with each group of tensors that its forward may
+ * save, where these would go over a link. All of them together take no more than the recompute. */
+static gboolean
+measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GError **error)
+{
+    static const RpProbePart save = run_save;
+    static const RpProbePart parts[1 + RP_N_SAVED_GROUPS] = {
+        run_recompute,
+        [1 + RP_SAVED_ATTENTION] = run_without_attention,
+        [1 + RP_SAVED_QKV] = run_without_qkv,
+        [1 + RP_SAVED_RESIDUAL] = run_without_residual,
+        [1 + RP_SAVED_MLP] = run_without_mlp,
+    };
+    RpTimes times[G_N_ELEMENTS(parts)];
+    gint64 left_ns = to->recompute_ns, once_ns;
+
+    if (to->kind != RP_LAYER_BLOCK || !rp_probe_has_links(layer->probe) || measurer->passes_alone)
+        return TRUE;
+    if (!layer->probe->ops->time(layer->probe, &save, 1, 1, layer, &once_ns, error))
+        return FALSE;
+
+    const gboolean over_swings = measurer->over_swings;
+
+    measurer->over_swings = FALSE; /* only differences count: all parts have the same clocks */
+    const gboolean measured =
+        rp_measurer_run(measurer, layer->probe, parts, G_N_ELEMENTS(parts), layer, times, error);
+    measurer->over_swings = over_swings;
+    if (!measured)
+        return FALSE;
+    for (guint g = 0; g < RP_N_SAVED_GROUPS; g++) {
+        const gint64 saved_ns = rp_probe_typical_ns(layer->probe, &times[0]) -
+                                rp_probe_typical_ns(layer->probe, &times[1 + g]);
+
+        if (to->saved[g].bytes == 0)
+            continue;
+        to->saved[g].recompute_ns = CLAMP(saved_ns, 0, left_ns);
+        left_ns -= to->saved[g].recompute_ns;
+    }
+    return TRUE;
+}
+
 #define WORK_REPEATS 4 /* repeats of all parts, in one go */
 
 static void
@@ -65,9 +185,7 @@ static const struct {
     RpProbePart parts[4];
 } kinds[] = {
     [RP_LAYER_EMBEDDING] = {2, {run_forward, run_backward}},
-    [RP_LAYER_BLOCK] = {4,
-                        {run_forward, rp_measured_layer_recompute, run_recompute_last,
-                         run_backward}},
+    [RP_LAYER_BLOCK] = {4, {run_forward, run_recompute, run_recompute_last, run_backward}},
     [RP_LAYER_HEAD] = {2, {run_forward, run_fused}},
 };
 
@@ -202,7 +320,7 @@ measure_with_others(RpMeasurer *measurer, RpMeasuredLayer *run, const RpWeights 
     RpMeasureWork *work = rp_measure_work_begin(measurer, run->probe, FALSE, run->network, weights,
                                                 layer, profile, error);
     gboolean done = work != NULL && measure(measurer, run, to, error) &&
-                    rp_measure_saved(measurer, run, to, error);
+                    measure_saved(measurer, run, to, error);
 
     done = rp_measure_work_end(work, done ? error : NULL) && done;
     if (done && run->probe->n_beside > 0 && to->kind == RP_LAYER_BLOCK &&
@@ -257,4 +375,73 @@ rp_measure_run_once(RpProbe *probe, const RpNetwork *network, guint layer, const
         done = probe->ops->time(probe, kinds[kind].parts, kinds[kind].n, 1, &run, ns, error);
     rp_measured_layer_give_buffers(&run);
     return done;
+}
+
+/* Finds the faster attention on this device: a block of each class is run with each. */
+
+#define SECONDS 0.2
+
+static guint
+count_alike(const RpNetwork *network, guint class)
+{
+    guint n = 0;
+
+    for (guint l = 0; l < rp_network_n_layers(network); l++)
+        n += rp_network_layer_class(network, l) == class;
+    return n;
+}
+
+/* Forward and backward of all blocks: of each class the first is run. */
+static gboolean
+time_blocks(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+            const RpMeasureOptions *options, gint64 *ns, GError **error)
+{
+    RpMeasurer measurer = {
+        .options = options, .n_measures = 1, .settle = TRUE, .passes_alone = TRUE};
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    *ns = 0;
+    for (guint l = 1; l + 1 < rp_network_n_layers(network); l++) {
+        if (rp_network_layer_class(network, l) != l)
+            continue;
+        if (!rp_measure_layer(&measurer, probe, network, weights, l, profile, error))
+            return FALSE;
+        *ns += count_alike(network, l) *
+               (profile->layers[l].forward_ns + profile->layers[l].backward_ns);
+    }
+    return TRUE;
+}
+
+gboolean
+rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
+                     RpAttentionChoice *fastest, GError **error)
+{
+    g_return_val_if_fail(probe && network && fastest, FALSE);
+    g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
+
+    const RpKernels *kernels = rp_network_kernels(network);
+    const RpMeasureOptions measure = {
+        .devices = 1, .seconds = SECONDS, .max_runs = 20, .optimizer_threads = 1};
+    RpAttentionChoice best = RP_ATTENTION_BUILTIN;
+    gint64 least_ns = G_MAXINT64;
+
+    for (guint c = RP_N_ATTENTIONS; c-- > 0;) {
+        RpNetworkOptions options = *rp_network_options(network);
+        gint64 ns;
+
+        /* the last one has nothing to be compared with, if it is the only one */
+        if (!kernels->has_attention((RpAttentionChoice)c) || (c == 0 && least_ns == G_MAXINT64))
+            continue;
+        options.attention = (RpAttentionChoice)c;
+        g_autoptr(RpNetwork) other = rp_network_new(rp_network_weights(network), kernels, &options);
+
+        if (!time_blocks(probe, other, weights, &measure, &ns, error))
+            return FALSE;
+        if (ns < least_ns) {
+            least_ns = ns;
+            best = (RpAttentionChoice)c;
+        }
+    }
+    *fastest = best;
+    return TRUE;
 }

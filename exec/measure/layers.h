@@ -1,5 +1,5 @@
 /**
- * A layer that is run over and over; shared by exec/measure/layers.c, rooms.c and saved.c.
+ * A layer that is run over and over; run by exec/measure/layers.c in the buffers of buffers.c.
  */
 #pragma once
 
@@ -38,28 +38,20 @@ typedef struct {
     const gint32 *tokens;
 } RpMeasuredLayer;
 
-/* rooms.c: for the layer @index of @profile; copies of weights and sums where its memory is the
+/* for the layer @index of @profile; copies of weights and sums where its memory is the
  * processors'. Errors: the probe's; give_buffers() then gives back the buffers taken so far, too */
 gboolean rp_measured_layer_take_buffers(RpMeasuredLayer *layer, const RpProfile *profile,
                                         guint index, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 void rp_measured_layer_give_buffers(RpMeasuredLayer *layer);
 
-/* rooms.c: with @weights (nullable: random ones), and layer->call is made */
+/* with @weights (nullable: random ones), and layer->call is made */
 gboolean rp_measured_layer_fill_buffers(RpMeasuredLayer *layer, const RpWeights *weights,
                                         const RpProfile *profile, guint index,
                                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* rooms.c: other weights and sums for the next part, as a run's next layer has. */
+/* other weights and sums for the next part, as a run's next layer has. */
 void rp_measured_layer_take_next(RpMeasuredLayer *layer);
 
-/* rooms.c: a part. @data: RpMeasuredLayer */
+/* a part. @data: RpMeasuredLayer */
 void rp_measured_layer_expand(gpointer data);
-
-/* saved.c: a part. @data: RpMeasuredLayer */
-void rp_measured_layer_recompute(gpointer data);
-
-/* saved.c: by how much a block's recompute is shorter with each group of tensors that its forward may
- * save, where these would go over a link. All of them together take no more than the recompute. */
-gboolean rp_measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to,
-                          GError **error) G_GNUC_WARN_UNUSED_RESULT;

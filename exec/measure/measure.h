@@ -1,16 +1,12 @@
 /**
  * Shared by the files of exec/measure/, and by probes that measure links.
  *
- *   measure.c           the kinds of layers, and the file made of their times
- *   attention.c the faster attention
- *   forms.c             forms of the optimizer in caches
- *   layers.c            a layer that is run over and over
- *   rooms.c             its buffers
+ *   profile.c           the kinds of layers, and the file made of their times
+ *   layers.c            a layer that is run over and over; the faster attention
+ *   buffers.c           its buffers; tokens that choose given experts
  *   matmuls.c           the fastest variant of each matmul
- *   memory.c            copies in the host's memory
- *   optimizer.c the optimizer
- *   routing.c           tokens that choose given experts
- *   sample.c            median and spread of times
+ *   optimizer.c         the optimizer, and its state formats in caches
+ *   sample.c            median and spread of times; copies in the host's memory
  */
 #pragma once
 
@@ -75,10 +71,6 @@ gboolean rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart
 
 /* Time of one run among many. Where clocks swing it is the mean, not the median. */
 gint64 rp_probe_typical_ns(const RpProbe *probe, const RpTimes *times);
-
-/* Measures the optimizer's state formats, profile->cached_parameters_per_s. @pool: of @n_threads,
- * or %NULL for one; @seconds: RpMeasureOptions.seconds; it takes 1.5 times as long */
-void rp_measure_layouts(RpPool *pool, guint n_threads, double seconds, RpProfile *profile);
 
 /* Measurements that are not needed. */
 void rp_measurer_skip(RpMeasurer *measurer, guint n);

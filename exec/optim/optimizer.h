@@ -23,7 +23,7 @@
 #pragma once
 
 #include "exec/optim/adamw/adamw.h"
-#include "exec/optim/parameter-group.h"
+#include "exec/optim/rules.h"
 #include "exec/optim/sums.h"
 #include "exec/system/pool.h"
 

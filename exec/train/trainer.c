@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/verify/verify.h"
-#include "exec/device/targets.h"
+#include "exec/device/batch-feed.h"
 #include "exec/system/memory-limit.h"
 
 /* Iterations that a plan needs until its arenas have their size. */

@@ -7,7 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/quote.h"
-#include "exec/data/order.h"
+#include "exec/data/pack.h"
 #include "text/samples/build.h"
 #include "text/samples/records.h"
 

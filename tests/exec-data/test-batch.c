@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "exec/data/order.h"
+#include "exec/data/pack.h"
 #include "tests/exec-data/batch-fixture.h"
 
 /* A dataset of @text and a batcher of @options over it; FALSE if there is no batcher. */

@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "exec/data/order.h"
+#include "exec/data/pack.h"
 
 #define MAX_SIZE 2000
 

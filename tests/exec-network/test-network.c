@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "exec/device/targets.h"
+#include "exec/device/batch-feed.h"
 
 static RpNetworkOptions
 options_of(RpDtype dtype)

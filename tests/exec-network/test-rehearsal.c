@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "exec/device/rehearsal.h"
+#include "exec/device/action.h"
 
 #define MOST_BYTES ((gsize)4 << 20)
 #define GUARD 4096

@@ -2,8 +2,7 @@
 
 #include <math.h>
 
-#include "exec/optim/clip.h"
-#include "exec/optim/parameter-group.h"
+#include "exec/optim/rules.h"
 
 static void
 norm_is_over_all_layers(void **state)

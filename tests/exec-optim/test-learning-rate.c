@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "exec/optim/learning-rate.h"
+#include "exec/optim/rules.h"
 
 static void
 assert_rate(RpLearningRateKind kind, guint64 warmup, guint64 total, guint64 step, double expected)

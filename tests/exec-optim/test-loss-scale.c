@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "exec/optim/loss-scale.h"
+#include "exec/optim/rules.h"
 
 static void
 grows_after_2000_good_steps(void **state)

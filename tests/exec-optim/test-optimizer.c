@@ -2,9 +2,8 @@
 
 #include <math.h>
 
-#include "exec/optim/clip.h"
-#include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/rules.h"
 #include "exec/optim/sums.h"
 
 #define N 200003 /* several granules, and a tail */

@@ -5,10 +5,8 @@
 
 #include <math.h>
 
-#include "exec/optim/clip.h"
-#include "exec/optim/learning-rate.h"
-#include "exec/optim/loss-scale.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/rules.h"
 
 #define N 59 /* 7x5 weight, 5 norm, 7 bias, 3x4 weight */
 

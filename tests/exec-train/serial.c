@@ -1,10 +1,10 @@
 #include "tests/exec-train/serial.h"
 
 #include "core/base/hash.h"
-#include "exec/device/targets.h"
+#include "exec/device/batch-feed.h"
 #include "exec/host/kernels.h"
-#include "exec/optim/clip.h"
 #include "exec/optim/optimizer.h"
+#include "exec/optim/rules.h"
 
 typedef struct {
     RpNetwork *network;

@@ -1,5 +1,5 @@
-#include "exec/device/arena-check.h"
 #include "exec/device/error.h"
+#include "exec/device/task-map.h"
 #include "tests/rp-test.h"
 
 static const guint64 bytes[] = {100, 200, 300};

@@ -1,7 +1,7 @@
 /* Tests which targets a head is left with. */
 #include "tests/rp-test.h"
 
-#include "exec/device/targets.h"
+#include "exec/device/batch-feed.h"
 #include "exec/kernels/kernels.h"
 
 #define N 64
