@@ -14,7 +14,7 @@
 #include "cli/train/train.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/measure/profile.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 #define FORMAT "roundpipe-card/1"
 

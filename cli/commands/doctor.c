@@ -1,8 +1,4 @@
 /* Whether this machine can train, and what it has for that. */
-#include "cli/cli.h"
-#include "cli/progress.h"
-#include "cli/reports/profile.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +6,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/reports/profile.h"
 #include "core/base/units.h"
 #include "exec/cuda/backend.h"
@@ -17,7 +15,7 @@
 #include "exec/cuda/toolkit/toolkit.h"
 #include "exec/kernels/kernels.h"
 #include "exec/measure/profile.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 #include "exec/system/pcie.h"
 #include "run/devices.h"
 

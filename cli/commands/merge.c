@@ -4,7 +4,6 @@
 #include "cli/progress.h"
 #include "core/base/file.h"
 #include "exec/adapter/adapter.h"
-#include "exec/adapter/merge.h"
 #include "exec/checkpoint/checkpoint.h"
 
 typedef struct {

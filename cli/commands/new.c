@@ -6,7 +6,7 @@
 #include "cli/progress.h"
 #include "core/base/units.h"
 #include "exec/cuda/runtime/device.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 #include "run/model.h"
 #include "run/train/samples.h"
 

@@ -34,7 +34,7 @@ typedef enum {
 } RpSlidingRule;
 
 /* A dense MLP computes gate and up of this many tokens of a micro-batch at once. If there are more
- * it does so tile by tile, and its backward makes them again (exec/network/mlp.c). */
+ * it does so tile by tile, and its backward makes them again (exec/network/block.c). */
 #define RP_MLP_MOST_ROWS 65536
 #define RP_MLP_TILE_ROWS 16384
 

@@ -79,3 +79,25 @@ gboolean rp_adapter_config_save(const RpWeights *weights, const char *base, cons
  */
 gboolean rp_adapter_bind(RpWeights *weights, const RpSafetensors *file,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* @done and @total in elements. */
+typedef void (*RpMergeProgress)(guint64 done, guint64 total, gpointer user_data);
+
+typedef struct {
+    guint64 max_shard_bytes;  /* 0 = one file */
+    RpMergeProgress progress; /* (nullable) */
+    gpointer user_data;
+} RpMergeOptions;
+
+/**
+ * rp_merge_write:
+ * @weights: bound, with adapters, each of which is bound too (rp_adapter_bind())
+ * @directory: exists
+ *
+ * Writes model.safetensors, or shards with their index, in the base's type. Sums are fp32, in the
+ * order of the rank, and rounded once. If it cannot be written, all files stay as they were.
+ *
+ * Errors: G_FILE_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE
+ */
+gboolean rp_merge_write(const RpWeights *weights, const char *directory,
+                        const RpMergeOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;

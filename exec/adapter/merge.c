@@ -1,8 +1,8 @@
-#include "exec/adapter/merge.h"
-
-#include "exec/system/threads.h"
+#include "exec/adapter/adapter.h"
 
 #include <stdatomic.h>
+
+#include "exec/system/pool.h"
 
 /* Elements of rows that are made and written at a time, or one row. */
 #define PIECE_ELEMENTS ((guint64)1 << 20)

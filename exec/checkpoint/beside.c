@@ -6,7 +6,7 @@
  *
  * The copy is read by the writer alone from begin to end, and written by the caller outside of it.
  */
-#include "exec/checkpoint/files.h"
+#include "exec/checkpoint/private.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "exec/system/threads.h"
+#include "exec/system/pool.h"
 
 /* Arrays of the copy begin at multiples, so that threads share no line. */
 #define ALIGNMENT 64

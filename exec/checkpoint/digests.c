@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "exec/system/threads.h"
+#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
 

@@ -5,7 +5,7 @@
  *
  * With several servers, each sends the list of its own files to the first.
  */
-#include "exec/checkpoint/parts.h"
+#include "exec/checkpoint/private.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * A checkpoint into a new trainer. Everything is checked before the first weight is set: files,
  * then the run's settings, then each tensor.
  */
-#include "exec/checkpoint/parts.h"
+#include "exec/checkpoint/private.h"
 
 #include <string.h>
 

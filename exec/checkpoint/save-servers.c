@@ -10,11 +10,9 @@
  * Parts are of masters and moments: 12 bytes a parameter, divided by the servers. The model goes through
  * server 0 in pieces; its elements stand in the file as they follow each other in the servers' parts.
  */
-#include "exec/checkpoint/files.h"
+#include "exec/checkpoint/private.h"
 
 #include <string.h>
-
-#include "exec/checkpoint/parts.h"
 
 /* Elements that are sent at a time. */
 #define SENT_ELEMENTS ((guint64)1 << 21)

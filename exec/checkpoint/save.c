@@ -4,7 +4,7 @@
  *   leftovers -> space? -> tensor files allocated on the disk -> written -> small files
  *             -> manifest -> name -> older ones
  */
-#include "exec/checkpoint/files.h"
+#include "exec/checkpoint/private.h"
 
 static void
 save_init(RpCheckpointSave *save, const RpCheckpointOptions *options,

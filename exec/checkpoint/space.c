@@ -5,14 +5,13 @@
  *   becomes |        free            | checkpoint-30 |      free   |      oldest first, never the
  * last
  */
-#include "exec/checkpoint/files.h"
+#include "exec/checkpoint/private.h"
 
 #include <errno.h>
+#include <glib/gstdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-
-#include <glib/gstdio.h>
 
 #include "core/base/file.h"
 #include "core/base/quote.h"

@@ -11,7 +11,6 @@
 
 #include "exec/cuda/runtime/runtime.h"
 #include "exec/device/error.h"
-#include "exec/system/available-memory.h"
 #include "exec/system/clock.h"
 #include "exec/system/memory-limit.h"
 

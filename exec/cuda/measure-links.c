@@ -22,7 +22,7 @@
 #include "core/base/units.h"
 #include "exec/cuda/host-arena.h"
 #include "exec/device/error.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 #define CHUNK_BYTES (256 * RP_MIB)
 #define RUN_CHUNKS 4 /* chunks of a device and direction, and of those that memory is pinned for */

@@ -10,7 +10,7 @@
 #include "core/base/hash.h"
 #include "core/base/quote.h"
 #include "exec/data/dataset.h"
-#include "exec/system/threads.h"
+#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)
 #define MAX_THREADS 32

@@ -4,8 +4,6 @@
 #include "exec/device/batch-feed.h"
 #include "exec/device/error.h"
 
-G_DEFINE_QUARK(rp_device_error, rp_device_error)
-
 static const RpKernels *
 kernels_of(const RpDeviceAction *action)
 {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "exec/device/host-state-private.h"
-#include "exec/system/numa.h"
+#include "exec/system/pool.h"
 
 /* Shares of threads end at multiples of this, parameters. */
 #define GRANULE ((gsize)16384)

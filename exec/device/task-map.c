@@ -2,6 +2,8 @@
 
 #include "exec/device/error.h"
 
+G_DEFINE_QUARK(rp_device_error, rp_device_error)
+
 gboolean
 rp_arena_check_limits(const guint64 *bytes, guint gpus, guint64 limit, GError **error)
 {

@@ -5,7 +5,6 @@
  *   failure.c    the first failure, and the end of all threads
  *   batch.c      a part of the plan, copied and resolved
  *   worker.c     the threads that issue and run it
- *   collector.c  the thread that sees batches end
  */
 #pragma once
 
@@ -159,9 +158,6 @@ void rp_batch_task_times(const RpEngine *engine, const RpEngineTask *task, gint6
 
 /* A worker's thread; @data: RpWorker */
 void *rp_worker_run(void *data);
-
-/* The collector's thread; @data: RpEngine */
-void *rp_collector_run(void *data);
 
 /* The ender's thread; @data: RpEngine. Sleeps until all is to end, then waits for every other
  * thread and frees the lanes. Either may take for ever where a device has failed. */

@@ -1,10 +1,189 @@
 #include "exec/generate/generator.h"
 
+#include <math.h>
 #include <string.h>
 
-#include "exec/generate/load.h"
+#include "core/base/units.h"
+#include "exec/kernels/philox.h"
+#include "exec/system/memory-limit.h"
+
+G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 
 #define ALIGNMENT 256
+
+/* Elements that are read at a time. */
+#define PIECE ((guint64)1 << 20)
+
+/* Adapters may be stored in a wider type than they run in, and experts packed. */
+static gboolean
+store(RpProbe *probe, const RpWeights *weights, guint index, RpDtype storage, guint8 *at,
+      GError **error)
+{
+    const guint64 n = rp_weights_nth(weights, index)->elements;
+    g_autofree float *wide = g_new(float, PIECE);
+    g_autofree guint8 *stored = g_malloc(PIECE * rp_dtype_size(storage));
+
+    for (guint64 first = 0; first < n; first += PIECE) {
+        const gsize some = (gsize)MIN(PIECE, n - first);
+
+        rp_weights_read(weights, index, first, wide, some);
+        rp_dtype_from_float(storage, wide, stored, some);
+        if (!probe->ops->upload(probe, at + first * rp_dtype_size(storage), stored,
+                                some * rp_dtype_size(storage), error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* All tensors that are packed as one: in a stack the first stands for all. */
+static gboolean
+expand(RpProbe *probe, const RpWeights *weights, guint index, const RpWeightPlace *place,
+       guint8 *at, GError **error)
+{
+    const guint64 n = rp_lowbit_elements(place->packed_shape);
+    const gsize packed_bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
+    const gsize bytes = n * rp_dtype_size(place->storage);
+    void *packed = g_aligned_alloc(1, packed_bytes, RP_LOWBIT_ALIGNMENT);
+    g_autofree guint8 *expanded = g_malloc(bytes);
+
+    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
+    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0, n, expanded);
+    g_aligned_free(packed);
+    return probe->ops->upload(probe, at, expanded, bytes, error);
+}
+
+/* Each weight to its place: a tied head has a copy of its own. */
+static gboolean
+load(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, guint8 *parameters,
+     GError **error)
+{
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const RpLayerLayout *layout = rp_network_layout(network, weight->layer);
+        const RpWeightPlace place = rp_layout_place(layout, weight);
+        guint8 *at = parameters + layout->first_byte + place.byte;
+
+        if (!place.is_packed && !store(probe, weights, i, place.storage, at, error))
+            return FALSE;
+        if (place.is_packed && weight->offset == 0 && !expand(probe, weights, i, &place, at, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* Checks that the host has @bytes free; a GPU's memory is checked by its runtime. */
+static gboolean
+check_memory(const RpProbe *probe, guint64 bytes, GError **error)
+{
+    if (strcmp(probe->ops->name, "host") != 0)
+        return TRUE;
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+
+    if (bytes < limit.bytes)
+        return TRUE;
+    g_autofree char *what = rp_memory_limit_describe(&limit);
+
+    g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
+                "host memory: the model and its workspace need %" G_GUINT64_FORMAT
+                " bytes, there are %" G_GUINT64_FORMAT
+                ": use a machine with more memory; the limit is %s",
+                bytes, limit.bytes, what);
+    return FALSE;
+}
+
+/* @weights: bound; those of @network are stored as it computes. Packed ones are expanded.
+ * Returns: memory of @probe's device. Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own */
+static void *
+load_weights(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, GError **error)
+{
+    const RpInterval all = {0, rp_network_n_layers(network)};
+    const guint64 bytes = rp_network_weight_bytes(network, all);
+    void *parameters =
+        check_memory(probe, bytes, error) ? probe->ops->take(probe, bytes, error) : NULL;
+
+    if (parameters == NULL || load(network, weights, probe, parameters, error))
+        return parameters;
+    probe->ops->give(probe, parameters);
+    return NULL;
+}
+
+/* Workspace of a forward, as the planner counts it: two hidden states and the largest scratch
+ * buffer of a layer. */
+static guint64
+workspace_bytes(const RpNetwork *network)
+{
+    g_autoptr(RpProfile) sizes = rp_network_profile(network);
+    guint64 scratch = 0;
+
+    for (guint l = 0; l < sizes->n_layers; l++)
+        scratch = MAX(scratch, sizes->layers[l].forward_workspace_bytes);
+    return scratch + 2 * rp_align_up(rp_network_hidden_bytes(network), ALIGNMENT);
+}
+
+typedef struct {
+    float logit;
+    gint32 id;
+} Candidate;
+
+static int
+compare(gconstpointer a, gconstpointer b)
+{
+    const Candidate *x = a, *y = b;
+
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static gint32
+likeliest(const float *logits, guint n)
+{
+    guint best = 0;
+
+    for (guint v = 1; v < n; v++)
+        if (logits[v] > logits[best])
+            best = v;
+    return (gint32)best;
+}
+
+/* Returns a random number in [0,1). */
+static double
+drawn(const RpSampling *sampling, guint64 prompt, guint token)
+{
+    uint32_t words[4] = {token, (uint32_t)prompt, (uint32_t)(prompt >> 32), 0};
+
+    rp_philox_stir(words, sampling->seed);
+    return ldexp((double)(words[0] >> 5), -27) + ldexp((double)(words[1] >> 6), -53);
+}
+
+gint32
+rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt, guint token)
+{
+    if (sampling->temperature <= 0 || sampling->top_k == 1)
+        return likeliest(logits, n);
+    g_autofree Candidate *candidates = g_new(Candidate, n);
+    g_autofree double *odds = g_new(double, n);
+    guint kept = sampling->top_k > 0 ? MIN(sampling->top_k, n) : n;
+    double sum = 0, reached = 0;
+
+    for (guint v = 0; v < n; v++)
+        candidates[v] = (Candidate){logits[v], (gint32)v};
+    qsort(candidates, n, sizeof *candidates, compare);
+    for (guint i = 0; i < kept; i++)
+        sum += odds[i] = exp(((double)candidates[i].logit - (double)candidates[0].logit) /
+                             sampling->temperature);
+    for (guint i = 0; i < kept; i++) { /* the one that reaches P is among them */
+        reached += odds[i];
+        if (reached >= sampling->top_p * sum)
+            kept = i + 1;
+    }
+    double rest = drawn(sampling, prompt, token) * reached;
+    guint chosen = 0;
+
+    while (chosen + 1 < kept && rest >= odds[chosen])
+        rest -= odds[chosen++];
+    return candidates[chosen].id;
+}
 
 struct _RpGenerator {
     RpModel config;
@@ -80,9 +259,9 @@ shape_open(RpGenerator *generator, guint tokens, guint rope_tokens, Shape *shape
 
     shape->network = network_of(generator, tokens);
     const gsize constant_bytes = rp_network_constant_bytes(shape->network);
-    const guint64 bytes = rp_load_workspace_bytes(shape->network);
+    const guint64 bytes = workspace_bytes(shape->network);
 
-    return rp_load_check_memory(probe, bytes, error) &&
+    return check_memory(probe, bytes, error) &&
            (shape->constants = ops->take(probe, constant_bytes, error)) != NULL &&
            (shape->workspace = ops->take(probe, bytes, error)) != NULL &&
            (shape->ids = ops->take(probe, (gsize)sequences * tokens * sizeof(gint32), error)) !=
@@ -117,8 +296,8 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
     g_autoptr(RpNetwork) network = network_of(generator, 1);
     const guint64 cache = rp_network_cache_bytes(network);
 
-    generator->parameters = rp_load_weights(network, weights, probe, error);
-    if (generator->parameters == NULL || !rp_load_check_memory(probe, cache, error) ||
+    generator->parameters = load_weights(network, weights, probe, error);
+    if (generator->parameters == NULL || !check_memory(probe, cache, error) ||
         (generator->cache = probe->ops->take(probe, cache, error)) == NULL)
         return NULL;
     generator->row = g_malloc((gsize)config->vocab * rp_dtype_size(generator->network.dtype));

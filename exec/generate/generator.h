@@ -10,7 +10,8 @@
  */
 #pragma once
 
-#include "exec/generate/sample.h"
+#include <glib.h>
+
 #include "exec/measure/probe.h"
 #include "exec/network/network.h"
 
@@ -23,6 +24,15 @@ typedef enum {
 /* Sequences that are answered at once, at most; tokens that end an answer. */
 #define RP_GENERATOR_MAX_SEQUENCES 64
 #define RP_GENERATOR_MAX_ENDS 64
+
+/* Chooses the next token by the logits of all tokens, as transformers does: temperature, then the
+ * likeliest K, then the likeliest that together have P of the probability, then sampling. */
+typedef struct {
+    double temperature; /* 0: the likeliest token; of equal ones the lower id */
+    double top_p;       /* (0,1]; 1 = all */
+    guint top_k;        /* 0 = all */
+    guint64 seed;
+} RpSampling;
 
 typedef struct _RpGenerator RpGenerator;
 
@@ -72,3 +82,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGenerator, rp_generator_free)
 gboolean rp_generator_answer(RpGenerator *generator, RpAnswer *answers, guint n, guint most_tokens,
                              const RpSampling *sampling, RpGeneratorToken on_token,
                              gpointer user_data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_sample:
+ * @logits: [n]
+ * @prompt, @token: number of the prompt, and of the answer's token: sampling depends on seed,
+ *   prompt and token alone
+ */
+gint32 rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt,
+                 guint token);

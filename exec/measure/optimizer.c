@@ -16,7 +16,7 @@
 #include "exec/measure/measure.h"
 #include "exec/optim/optimizer.h"
 #include "exec/optim/sums.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 /*
  * Measures how fast processors step each state format of the optimizer (core/base/moments.h), in caches: every thread

@@ -7,7 +7,6 @@
 
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
-#include "exec/system/available-memory.h"
 #include "exec/system/clock.h"
 #include "exec/system/memory-limit.h"
 

@@ -20,7 +20,6 @@
 
 #include "core/base/quote.h"
 #include "exec/system/pool.h"
-#include "exec/system/threads.h"
 
 #define PIECE_ELEMENTS ((guint64)1 << 20)
 #define BLOCK_ELEMENTS 256

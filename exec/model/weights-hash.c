@@ -17,7 +17,7 @@
 
 #include "core/base/hash.h"
 #include "exec/model/weights-private.h"
-#include "exec/system/threads.h"
+#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)4 << 20)
 #define PIECE_VALUES ((gsize)1 << 20)

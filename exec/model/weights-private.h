@@ -29,7 +29,3 @@ struct _RpWeights {
 /* Replaces the tensors bound before by those that were found. All are transferred. */
 void rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
                      const RpSafetensor **base, GPtrArray *own, RpDtype dtype);
-
-/* rp_weights_read() of a weight that is made. */
-void rp_weights_read_random(const RpWeights *weights, guint index, guint64 first, float *values,
-                            gsize n);

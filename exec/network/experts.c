@@ -14,7 +14,7 @@
  * Stacks stand as [E,out,in], or transposed (GPT-OSS): then forms of matmuls change places. Adapters of
  * a stack, A [E,r,in] and B [E,out,r], are part of its matmul, as those of a matrix are (linear.c).
  */
-#include "exec/network/block.h"
+#include "exec/network/private.h"
 
 /* Values kept from forward to backward. */
 typedef struct {

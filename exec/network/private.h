@@ -3,16 +3,16 @@
  *
  *   network.c         sizes, constants, profile
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
- *   block.c           one transformer block (parts: block.h)
- *   cache.c           attention to keys and values of calls before
+ *   block.c           one transformer block, and the MLP of a dense one
+ *   attention.c       its attention, and attention to keys and values of calls before
+ *   experts.c         its mixture of experts
  *   head.c            final norm, LM head, loss
  *   linear.c          linear layers and their adapters
  *   operand.c         their inputs, in fp8
  *   expand.c          packed weights
- *   matmuls.c         their shapes and kernel variants
  *   profile.c         sizes, as a profile has them
  *   balance.c         the routers' auxiliary loss
- *   pass.c            kernels with their operands filled in
+ *   pass.c            kernels with their operands filled in; shapes and variants of matmuls
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
  * only counts (RpPass.measuring). It then takes the same memory as when it runs.
@@ -160,7 +160,7 @@ rp_residents_frozen(const RpResidents *residents, guint layer, const RpLayerLayo
                  : uploaded;
 }
 
-/* ---- matmuls.c ---- */
+/* ---- pass.c: shapes and variants ---- */
 
 /* Copies the options' kernel variants. */
 void rp_matmuls_open(RpNetwork *network);
@@ -417,3 +417,66 @@ extern const RpLayerOps rp_head_ops;
 
 /* Logits of the call's rows of @x, a chunk at most; in the scratch that a forward takes. */
 const void *rp_head_logits(RpPass *pass, const void *x);
+
+/*
+ * The parts of a transformer block:
+ *
+ *   attention.c   s = x + attention(norm(x)) Wo
+ *   block.c       y = s + MLP(norm(s)) of a dense model
+ *   experts.c     the same of a mixture of experts
+ *
+ * T tokens, C hidden size, H heads, K kv heads, D head size, m intermediate size.
+ */
+
+typedef struct {
+    size_t T, C, H, K, m;
+    size_t queries, keys; /* H D, K D */
+    size_t window;        /* keys that a query sees; 0 = all */
+    gboolean rope;
+} RpBlockShape;
+
+/* ---- attention.c ---- */
+
+/* Values that attention keeps: q, k, v as its linear layers made them. */
+typedef struct {
+    void *q, *k, *v, *out;
+    size_t row_heads; /* q, k and v are columns of one matrix: heads of a token in it; 0: apart */
+    float *lse;
+} RpBlockAttention;
+
+/* Quantizes the matrices of q, k and v as one, where they are fused. */
+void rp_block_attention_fuse_fp8(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout);
+RpBlockAttention rp_block_attention_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);
+/* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
+void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep,
+                                void *s, void *normed, float *rstd);
+/* dx = ds + (gradient that reaches x through attention); @normed is scratch, [T,max(C, H D)]. */
+void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
+                                 const RpBlockAttention *a, const void *ds, void *normed,
+                                 float *rstd, void *dx);
+
+/* out = attention(q, k, v), with sinks. Where there is a cache, k and v go into it. */
+void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);
+
+/* ---- block.c ---- */
+
+/* A kind of MLP. [T,C]: s, y, normed = norm(s), and their gradients. */
+typedef struct {
+    /**
+     * forward:
+     * @kept: (nullable): space in which values for the backward are kept
+     * @y: (nullable): s + MLP(normed), if it is wanted
+     */
+    void (*forward)(RpPass *pass, const RpBlockShape *z, const void *s, const void *normed,
+                    RpSpace *kept, void *y);
+    /* ds = dy + (gradient that reaches s through the MLP). @kept: as the forward left it; is
+     * overwritten. @normed is scratch */
+    void (*backward)(RpPass *pass, const RpBlockShape *z, const void *s, RpSpace *kept,
+                     const void *dy, void *normed, float *rstd, void *ds);
+} RpMlpOps;
+
+extern const RpMlpOps rp_dense_mlp_ops;
+
+/* ---- experts.c ---- */
+
+extern const RpMlpOps rp_experts_mlp_ops;

@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "exec/servers/mpi-module.h"
+#include "exec/servers/transport.h"
 
 /* (transfer full) (nullable) */
 static char *

@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <mpi.h>
 
-#include "exec/servers/mpi-module.h"
+#include "exec/servers/transport.h"
 
 struct _RpTransportMessage {
     MPI_Request request;

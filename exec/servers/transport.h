@@ -43,3 +43,9 @@ typedef enum {
 const RpTransportOps *rp_transport_mpi(GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* "Open MPI 4.1.4" or why there is none, for --version. */
 const char *rp_transport_built_text(void);
+
+#define RP_MPI_MODULE_FILE "roundpipe-mpi.so"
+#define RP_MPI_MODULE_SYMBOL "rp_mpi_module"
+
+/* The symbol that the module exports. */
+const RpTransportOps *rp_mpi_module(void);

@@ -1,6 +1,24 @@
-#include "exec/shares/private.h"
+#include "exec/shares/shares.h"
 
 #include <string.h>
+
+struct _RpShares {
+    RpSharesOptions options;
+    guint rank, count;
+    RpShareLayer *layers;
+    /* with several servers */
+    float **sums;    /* [n_layers]: of the own share, and behind rp_shard_most() of the tied one */
+    double *squares; /* squares of all blocks */
+    gsize *first_square;   /* [n_layers + 1] */
+    guint8 *received;      /* part of a layer: from each server each round */
+    guint8 *narrow;        /* the part to send, where gradients are wider */
+    gsize space_bytes;     /* size of each of the two */
+    const void **added;    /* [count * n_rounds] */
+    RpServersBlock *sends; /* [count * n_rounds] */
+    RpServersBlock *receives;
+    double *told;   /* numbers of all servers, then squares of their shares */
+    gsize *offsets; /* [count + 1] bytes */
+};
 
 G_STATIC_ASSERT(RP_SHARD_BLOCK == RP_SUM_SQUARES_BLOCK);
 G_STATIC_ASSERT(RP_SHARD_BLOCK % RP_MOMENT_BLOCK == 0);
@@ -374,4 +392,35 @@ rp_shares_gather_weights(RpShares *shares, guint layer, void *weights, RpServers
     offsets[shares->count] = (gsize)shares->layers[layer].own * element;
     return shares->count == 1 ||
            rp_servers_gather(shares->options.servers, channel, weights, offsets, error);
+}
+
+/* The optimizer's state of a whole layer, cut into shares. */
+
+/* Scales after those of @n parameters, which are whole blocks. */
+static const float *
+beyond_scales(const float *scales, RpStateFormat form, guint64 n)
+{
+    return scales != NULL ? scales + rp_moment_scales(form.moments, 0, n) : NULL;
+}
+
+static const void *
+beyond(const void *values, RpMoments kept_as, guint64 n)
+{
+    return values != NULL ? (const guint8 *)values + n * rp_moment_bytes(kept_as) : NULL;
+}
+
+RpOptimizerState
+rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole)
+{
+    const RpShard share = rp_shares_own(shares, layer);
+    const RpStateFormat form = whole->form;
+    RpOptimizerState cut = *whole;
+
+    cut.n_parameters = share.n;
+    cut.weight = beyond(whole->weight, form.master, share.first);
+    cut.moment1 = beyond(whole->moment1, form.moments, share.first);
+    cut.moment2 = beyond(whole->moment2, form.moments, share.first);
+    cut.scale1 = beyond_scales(whole->scale1, form, share.first);
+    cut.scale2 = beyond_scales(whole->scale2, form, share.first);
+    return cut;
 }

@@ -204,3 +204,11 @@ rp_memory_limit_describe(const RpMemoryLimit *limit)
     return limit->name == NULL ? g_strdup(MEM_AVAILABLE)
                                : g_strdup_printf("%s (%s)", limit->name, limit->file);
 }
+
+guint64
+rp_available_memory(void)
+{
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+
+    return limit.bytes == G_MAXUINT64 ? 0 : MAX(1, limit.bytes);
+}

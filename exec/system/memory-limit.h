@@ -32,3 +32,7 @@ RpMemoryLimit rp_memory_limit(const char *root, gboolean hard);
 /* "memory.max (/sys/fs/cgroup/a/memory.max)", or "available memory (/proc/meminfo)".
  * (transfer full) */
 char *rp_memory_limit_describe(const RpMemoryLimit *limit);
+
+/* Memory that the system can give without swapping, caches of files that it would drop included,
+ * and within the limits of cgroups and of the process (memory-limit.h), bytes; 0: nothing says. */
+guint64 rp_available_memory(void);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <glib.h>
+#include <sched.h>
 
 #define RP_NODES_DIRECTORY "/sys/devices/system/node"
 
@@ -48,3 +49,6 @@ void rp_nodes_choose(const RpNodes *nodes, const guint *cpus, guint n_cpus, guin
  * than a granule
  */
 guint64 rp_nodes_prefer(const void *begin, const void *end, guint node, char **problem);
+
+/* Sets the numbers of @list; those of CPU_SETSIZE and above are no numbers. FALSE: it is no list. */
+gboolean rp_cpu_list_parse(const char *list, cpu_set_t *set);

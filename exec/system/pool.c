@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "exec/system/cpu-list.h"
+#include "exec/system/nodes.h"
 
 G_DEFINE_QUARK(rp_pool_error, rp_pool_error)
 
@@ -203,7 +203,7 @@ do_pieces(RpPool *pool, Worker *worker)
 }
 
 static void *
-work(void *data)
+run_worker(void *data)
 {
     Worker *worker = data;
     RpPool *pool = worker->pool;
@@ -227,7 +227,7 @@ start_worker(Worker *worker, GError **error)
     pthread_attr_init(&attributes);
     status = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
     if (status == 0)
-        status = pthread_create(&worker->thread, &attributes, work, worker);
+        status = pthread_create(&worker->thread, &attributes, run_worker, worker);
     pthread_attr_destroy(&attributes);
     if (status != 0)
         g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_THREAD,
@@ -432,4 +432,70 @@ rp_pool_run(RpPool *pool, gsize first, gsize n, gsize granule, RpPoolFunc func, 
     put_pieces(pool);
     announce(pool, n_before + 1);
     (void)wait_for_change(pool, &pool->bed, &pool->n_over, n_before);
+}
+
+static guint
+node_of(const RpPool *pool, const RpNodes *nodes, guint thread)
+{
+    return rp_nodes_of_cpu(nodes, rp_pool_cpu(pool, thread));
+}
+
+/* The first thread from @thread on that is on another node. */
+static guint
+next_node(const RpPool *pool, const RpNodes *nodes, guint thread)
+{
+    const guint n = rp_pool_n_threads(pool), node = node_of(pool, nodes, thread);
+
+    while (thread < n && node_of(pool, nodes, thread) == node)
+        thread++;
+    return thread;
+}
+
+guint
+rp_numa_nodes(const RpPool *pool, const RpNodes *nodes)
+{
+    guint n = 0;
+
+    /* threads of one node follow each other */
+    for (guint i = 0; i < rp_pool_n_threads(pool); i = next_node(pool, nodes, i))
+        n++;
+    return n;
+}
+
+guint64
+rp_numa_bind(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n, gsize each,
+             gsize granule, char **problem)
+{
+    guint64 bytes = 0;
+
+    for (guint i = 0, next; i < rp_pool_n_threads(pool) && n > 0 && *problem == NULL; i = next) {
+        gsize begin, end, other;
+
+        next = next_node(pool, nodes, i);
+        rp_pool_share(pool, i, 0, n, granule, &begin, &other);
+        rp_pool_share(pool, next - 1, 0, n, granule, &other, &end);
+        bytes += rp_nodes_prefer(array + begin * each, array + end * each, node_of(pool, nodes, i),
+                                 problem);
+    }
+    return bytes;
+}
+
+#define MAX_THREADS 32
+
+void
+rp_run_in_threads(guint max, RpThreadWork work, gpointer data)
+{
+    pthread_t threads[MAX_THREADS];
+    guint n = MIN(MIN(g_get_num_processors(), max), MAX_THREADS);
+    guint started = 0;
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (started + 1 < n && pthread_create(&threads[started], NULL, work, data) == 0)
+        started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    work(data);
+    for (guint i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
 }

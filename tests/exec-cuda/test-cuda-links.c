@@ -10,7 +10,7 @@
 #include "exec/cuda/host-arena.h"
 #include "exec/cuda/measure-links.h"
 #include "exec/device/error.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 #define MOST_DEVICES 128
 #define MOST_RUNS 64

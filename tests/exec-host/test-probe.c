@@ -13,7 +13,7 @@
 #include "exec/measure/measure.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"
-#include "exec/system/available-memory.h"
+#include "exec/system/memory-limit.h"
 
 #define MAX_ROOMS 64
 #define ROOMS_OF_A_LAYER 10

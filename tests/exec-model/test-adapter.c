@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "exec/adapter/adapter.h"
-#include "exec/adapter/merge.h"
 
 #define TOLERANCE 1e-6 /* norm-wise, each tensor */
 

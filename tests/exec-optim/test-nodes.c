@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "exec/system/numa.h"
+#include "exec/system/pool.h"
 
 #define NOWHERE 1000 /* a node that no machine has */
 #define SCRATCH ((gsize)64 << 20)

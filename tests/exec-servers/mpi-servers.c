@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/servers/mpi-module.h"
+#include "exec/servers/transport.h"
 #include "tests/exec-servers/exchanges.h"
 
 static int

@@ -5,7 +5,6 @@
 #include "tests/exec/engine-fixture.h"
 
 #include "core/base/units.h"
-#include "exec/replay/copy-engine.h"
 #include "exec/replay/replay.h"
 
 static void

@@ -7,7 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/catalogue/catalogue.h"
-#include "exec/model/config/hf-config-private.h"
+#include "exec/model/hf-config-private.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
 

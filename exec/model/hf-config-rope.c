@@ -4,7 +4,7 @@
  * Source: transformers modeling_rope_utils.py, standardize_rope_params() and the functions of
  *   ROPE_INIT_FUNCTIONS
  */
-#include "exec/model/config/hf-config-private.h"
+#include "exec/model/hf-config-private.h"
 
 #include <math.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * A key that stands nowhere here is one that transformers does not read either, and is ignored; in
  * the rope's object, where a key may be a layer type with a rope of its own, it is refused.
  */
-#include "exec/model/config/hf-config-private.h"
+#include "exec/model/hf-config-private.h"
 
 #include <math.h>
 #include <string.h>

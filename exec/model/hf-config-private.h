@@ -1,11 +1,10 @@
 /**
  * Shared by hf-config*.c: the values as they stand in the file, and the table of keys.
  *
- *   hf-config-fail.c    refusals, and readers of values of which few are taken
  *   hf-config-keys.c    the table: a row for each key, with its fate, and the rows' readers
  *   hf-config-rope.c    rope_scaling and rope_parameters
- *   hf-config-blocks.c  which blocks have a window, which have rope
- *   hf-config-experts.c sizes of mixtures of experts
+ *   hf-config-blocks.c  which blocks have a window, which have rope; sizes of mixtures of experts;
+ *                       refusals, and readers of values of which few are taken
  *   hf-config.c         the meaning of the values together
  *   hf-config-write.c   back into a file
  */
@@ -65,7 +64,7 @@ typedef struct {
     RpConfigRaw raw;
 } RpConfigReader;
 
-/* ---- hf-config-fail.c ---- */
+/* ---- hf-config-blocks.c: refusals ---- */
 
 /* `FILE: KEY: …`. Returns: FALSE */
 gboolean rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *key,
@@ -101,7 +100,7 @@ gboolean rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, 
 gboolean rp_config_read_no_rope_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_config_settle_blocks(RpConfigReader *reader);
 
-/* ---- hf-config-experts.c ---- */
+/* ---- hf-config-blocks.c: experts ---- */
 
 /* RpJsonRead: quantization_config. */
 gboolean rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer value);
