@@ -10,8 +10,7 @@
 
 #include "core/base/hash.h"
 #include "exec/data/dataset.h"
-#include "text/samples/encode.h"
-#include "text/samples/records.h"
+#include "text/samples/samples.h"
 
 #define VOCABULARY 1000
 #define MOST_RECORDS 100000

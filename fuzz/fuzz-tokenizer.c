@@ -6,7 +6,7 @@
  */
 #include "fuzz/harness.h"
 
-#include "text/tokenizer/longest.h"
+#include "text/tokenizer/private.h"
 
 /* The rest is cut off: patterns without end take their time. */
 #define MAX_TEXT 512

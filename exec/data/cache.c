@@ -1,6 +1,6 @@
 /* Samples that were made of text: a cache of text/samples. The index is held in memory, 24 bytes a
  * sample; tokens are read on request. */
-#include "text/samples/cache.h"
+#include "text/samples/samples.h"
 
 #include <string.h>
 

@@ -9,8 +9,7 @@
 #include <glib.h>
 
 #include "exec/data/bytes.h"
-#include "text/samples/cache.h"
-#include "text/samples/ids.h"
+#include "text/samples/samples.h"
 
 typedef enum {
     RP_DATASET_ERROR_FILE, /* nothing in it, of impossible length, of an unknown kind, cut short */

@@ -8,8 +8,7 @@
 #include "core/base/hash.h"
 #include "core/base/quote.h"
 #include "exec/data/pack.h"
-#include "text/samples/build.h"
-#include "text/samples/records.h"
+#include "text/samples/samples.h"
 
 #define CACHE_FOLDER ".roundpipe"
 /* The version of how samples are made of records: one more whenever they become others. */

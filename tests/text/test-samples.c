@@ -11,8 +11,7 @@
 #include <zstd.h>
 
 #include "core/base/file.h"
-#include "text/samples/build.h"
-#include "text/samples/records.h"
+#include "text/samples/samples.h"
 
 /* Letters, and the end token: ids are places in the alphabet, 26 the space, 27 the end. */
 #define TOKENIZER_HEAD                                                                             \

@@ -4,7 +4,7 @@
 #include <glib/gstdio.h>
 
 #include "tests/text/expected.h"
-#include "text/tokenizer/longest.h"
+#include "text/tokenizer/private.h"
 
 #define FIXTURES "tests/text/fixtures/"
 

@@ -1,8 +1,8 @@
 #include "text/chat/private.h"
 
-#include "text/template/values/strings.h"
-
 #include <string.h>
+
+#include "text/template/values/value.h"
 
 /* State while the turns of one record are found. */
 typedef struct {

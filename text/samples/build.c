@@ -1,10 +1,9 @@
-#include "text/samples/build.h"
+#include "text/samples/samples.h"
 
 #include <gio/gio.h>
 #include <sys/stat.h>
 
 #include "core/base/quote.h"
-#include "text/samples/records.h"
 
 #define JOB_BYTES ((gsize)1 << 20)
 #define MOST_THREADS 64

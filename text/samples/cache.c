@@ -1,4 +1,4 @@
-#include "text/samples/cache.h"
+#include "text/samples/samples.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,6 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/quote.h"
-#include "text/samples/ids.h"
 
 #define ENDING ".bin"
 /* A file that nobody holds and nobody has written to for so long is a leftover. */

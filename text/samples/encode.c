@@ -1,4 +1,4 @@
-#include "text/samples/encode.h"
+#include "text/samples/samples.h"
 
 struct _RpEncoder {
     RpEncoderOptions options;

@@ -1,5 +1,5 @@
 /* Records of token ids, as Hugging Face datasets write them. */
-#include "text/samples/ids.h"
+#include "text/samples/samples.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "text/samples/inflate.h"
+#include "text/samples/samples.h"
 
 #include <errno.h>
 #include <gio/gio.h>

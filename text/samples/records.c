@@ -1,4 +1,4 @@
-#include "text/samples/records.h"
+#include "text/samples/samples.h"
 
 #include <string.h>
 

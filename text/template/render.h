@@ -5,9 +5,9 @@
  */
 #pragma once
 
-#include "text/template/syntax/node.h"
+#include "text/template/syntax/syntax.h"
 #include "text/template/template.h"
-#include "text/template/values/strings.h"
+#include "text/template/values/value.h"
 
 typedef struct _RpScope RpScope;
 

@@ -12,7 +12,6 @@
  */
 #pragma once
 
-#include "text/template/syntax/error.h"
 #include "text/template/values/value.h"
 
 typedef struct _RpTemplate RpTemplate;

@@ -14,6 +14,173 @@
 
 #include <string.h>
 
+/* Pairs of tokens and their merges: an open-addressing table. */
+
+#define FIRST_BITS 10
+
+static RpMerge *
+find_slot(const RpMerges *merges, guint64 pair)
+{
+    const gsize n = (gsize)1 << (64 - merges->shift);
+    gsize slot = (gsize)((pair * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15)) >> merges->shift);
+
+    while (merges->slots[slot].rank != RP_TOKEN_NONE && merges->slots[slot].pair != pair)
+        slot = (slot + 1) & (n - 1);
+    return &merges->slots[slot];
+}
+
+static void
+grow(RpMerges *merges)
+{
+    const RpMerges old = *merges;
+    const gsize n_old = old.slots != NULL ? (gsize)1 << (64 - old.shift) : 0;
+    const gsize n = n_old > 0 ? 2 * n_old : (gsize)1 << FIRST_BITS;
+
+    merges->shift = n_old > 0 ? old.shift - 1 : 64 - FIRST_BITS;
+    merges->slots = g_new(RpMerge, n);
+    for (gsize i = 0; i < n; i++)
+        merges->slots[i].rank = RP_TOKEN_NONE;
+    for (gsize i = 0; i < n_old; i++)
+        if (old.slots[i].rank != RP_TOKEN_NONE)
+            *find_slot(merges, old.slots[i].pair) = old.slots[i];
+    g_free(old.slots);
+}
+
+void
+rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id)
+{
+    const guint64 pair = (guint64)left << 32 | right;
+
+    if (merges->slots == NULL || 2 * (guint64)merges->n >= (guint64)1 << (64 - merges->shift))
+        grow(merges);
+    RpMerge *slot = find_slot(merges, pair);
+
+    merges->n += slot->rank == RP_TOKEN_NONE;
+    *slot = (RpMerge){pair, rank, id};
+}
+
+const RpMerge *
+rp_merges_find(const RpMerges *merges, guint32 left, guint32 right)
+{
+    if (merges->slots == NULL)
+        return NULL;
+    const RpMerge *slot = find_slot(merges, (guint64)left << 32 | right);
+
+    return slot->rank != RP_TOKEN_NONE ? slot : NULL;
+}
+
+gsize
+rp_merges_n_slots(const RpMerges *merges)
+{
+    return merges->slots != NULL ? (gsize)1 << (64 - merges->shift) : 0;
+}
+
+void
+rp_merges_clear(RpMerges *merges)
+{
+    g_clear_pointer(&merges->slots, g_free);
+}
+
+/*
+ * Pieces that have been split before: words come again and again. Each place is filled once, by the
+ * thread that claims it first, and never changes; so readers need no lock, and the memory has an
+ * end. The cache saves time only and never changes a result.
+ */
+
+#define PLACES (1u << 16)
+#define TRIES 4
+
+enum { EMPTY, CLAIMED, FILLED };
+
+/* A cache line. */
+typedef struct {
+    gint state;
+    guint8 length;
+    guint8 n;
+    guint8 ends[RP_CACHED_SYMBOLS];
+    char piece[RP_CACHED_BYTES];
+    guint32 ids[RP_CACHED_SYMBOLS];
+} Place;
+
+struct _RpPieceCache {
+    Place places[PLACES];
+};
+
+RpPieceCache *
+rp_piece_cache_new(void)
+{
+    return g_new0(RpPieceCache, 1);
+}
+
+void
+rp_piece_cache_free(RpPieceCache *cache)
+{
+    g_free(cache);
+}
+
+static guint32
+first_place(const char *piece, gsize length)
+{
+    guint64 hash = length, word;
+
+    for (; length >= 8; piece += 8, length -= 8) {
+        memcpy(&word, piece, 8);
+        hash = (hash ^ word) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, piece, length);
+    hash = (hash ^ word) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15);
+    return (guint32)(hash >> 40);
+}
+
+guint
+rp_piece_cache_find(RpPieceCache *cache, const char *piece, gsize length,
+                    RpSymbol symbols[RP_CACHED_SYMBOLS])
+{
+    if (length > RP_CACHED_BYTES)
+        return 0;
+    const guint32 first = first_place(piece, length);
+
+    for (guint i = 0; i < TRIES; i++) {
+        const Place *place = &cache->places[(first + i) % PLACES];
+
+        if (g_atomic_int_get(&place->state) != FILLED)
+            return 0;
+        if (place->length != length || memcmp(place->piece, piece, length) != 0)
+            continue;
+        for (guint s = 0; s < place->n; s++)
+            symbols[s] = (RpSymbol){place->ids[s], place->ends[s]};
+        return place->n;
+    }
+    return 0;
+}
+
+void
+rp_piece_cache_add(RpPieceCache *cache, const char *piece, gsize length, const RpSymbol *symbols,
+                   guint n)
+{
+    if (length > RP_CACHED_BYTES || n > RP_CACHED_SYMBOLS || n == 0)
+        return;
+    const guint32 first = first_place(piece, length);
+
+    for (guint i = 0; i < TRIES; i++) {
+        Place *place = &cache->places[(first + i) % PLACES];
+
+        if (!g_atomic_int_compare_and_exchange(&place->state, EMPTY, CLAIMED))
+            continue;
+        place->length = (guint8)length;
+        place->n = (guint8)n;
+        memcpy(place->piece, piece, length);
+        for (guint s = 0; s < n; s++) {
+            place->ids[s] = symbols[s].id;
+            place->ends[s] = (guint8)symbols[s].end;
+        }
+        g_atomic_int_set(&place->state, FILLED);
+        return;
+    }
+}
+
 #define SHORT_SYMBOLS 64
 
 /* A symbol of a long piece, at the index of its first byte. */

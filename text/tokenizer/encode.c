@@ -7,7 +7,7 @@
  *
  * Where a token comes from is followed back through the edits of each step.
  */
-#include "text/tokenizer/longest.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* post_processor and decoder of a tokenizer.json: tokens around a text, and decoding. */
-#include "text/tokenizer/file.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
 

@@ -26,11 +26,9 @@
  * files that list all ways to split a token are full of such merges. A tokenizer in which they may
  * meet is not for this algorithm.
  */
-#include "text/tokenizer/longest.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
-
-#include "text/tokenizer/word-trie.h"
 
 #define FIRST_SYMBOLS 256
 

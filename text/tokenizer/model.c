@@ -1,5 +1,5 @@
 /* The large parts of a tokenizer.json: model and added_tokens. */
-#include "text/tokenizer/file.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
 

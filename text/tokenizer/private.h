@@ -4,8 +4,41 @@
  */
 #pragma once
 
+#include <glib.h>
+
 #include "core/json/json-record.h"
 #include "text/tokenizer/tokenizer.h"
+
+/*
+ * The longest of many words that begins a text.
+ *
+ *   words a, ab, abcd; text abce:  root - a - b - c    deepest node abc; the longest word on its way: ab
+ */
+
+#define RP_TRIE_NONE G_MAXUINT32
+
+typedef struct {
+    const char *text;
+    guint32 length; /* bytes, at least 1 */
+    guint32 id;
+} RpTrieWord;
+
+typedef struct _RpTrie RpTrie;
+
+/* Compares two RpTrieWord by their bytes. */
+int rp_trie_compare(gconstpointer a, gconstpointer b);
+
+/**
+ * rp_trie_new:
+ * @words: (element-type RpTrieWord): each text once, in the order of rp_trie_compare()
+ * @shorter: (out): by id of a word, the longest other word that begins it, or %RP_TRIE_NONE
+ *
+ * Returns: (transfer full)
+ */
+RpTrie *rp_trie_new(const GArray *words, guint32 *shorter);
+void rp_trie_free(RpTrie *trie);
+/* The word's id, or %RP_TRIE_NONE: none begins @text, which has @length bytes, at least 1. */
+guint32 rp_trie_longest(const RpTrie *trie, const char *text, gsize length);
 
 #define RP_TOKEN_NONE G_MAXUINT32
 /* Limits a file's ids; the largest vocabularies that are published have 262,144. */
@@ -44,7 +77,7 @@ void rp_vocabulary_decode_as(RpVocabulary *vocabulary, guint32 id, const char *c
 /* The character that byte-level files write for a byte, as UTF-8. Returns: its bytes, 1 or 2 */
 guint rp_byte_level_character(guint8 byte, char text[2]);
 
-/* ---- merges.c, bpe.c, longest.c ---- */
+/* ---- bpe.c, longest.c ---- */
 
 typedef struct {
     guint64 pair; /* left id << 32 | right id */
@@ -91,7 +124,7 @@ void rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length,
 
 typedef struct _RpLongest RpLongest;
 
-/* ---- cache.c ---- */
+/* ---- bpe.c: pieces that were split before ---- */
 
 typedef struct _RpPieceCache RpPieceCache;
 
@@ -256,3 +289,36 @@ struct _RpTokenizer {
 
 /* How many bytes of @text, which may contain NUL, are UTF-8. */
 gsize rp_utf8_length(const char *text, gsize length);
+
+/* %NULL: a tokenizer that this algorithm cannot handle (longest.c): bytes that the vocabulary
+ * lacks, merges of those, or merges that come before their parts' own and may still happen. */
+RpLongest *rp_longest_new(const RpTokenizer *tokenizer);
+void rp_longest_free(RpLongest *longest);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpLongest, rp_longest_free)
+/* Splits a piece into @work->symbols by @tokenizer->longest. */
+void rp_longest_split(const RpTokenizer *tokenizer, const char *piece, gsize length,
+                      RpMergeWork *work);
+
+/*
+ * The parts of a tokenizer.json, each a reader of a row (core/json/json-record.h) whose value is the
+ * tokenizer.
+ */
+
+/* Steps of one kind, with those within others. */
+#define RP_TOKENIZER_MAX_STEPS 64
+
+gboolean rp_tokenizer_read_normalizer(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_tokenizer_read_pre_tokenizer(RpJsonPull *pull, const RpJsonField *field,
+                                         gpointer value);
+gboolean rp_tokenizer_read_post_processor(RpJsonPull *pull, const RpJsonField *field,
+                                          gpointer value);
+gboolean rp_tokenizer_read_decoder(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_tokenizer_read_model(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_tokenizer_read_added(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
+/* Any text, into a char *; the old one is freed. */
+gboolean rp_tokenizer_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* {"String": …} or {"Regex": …}, into an RpPattern *. */
+gboolean rp_tokenizer_read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* Each element of an array by @read. */
+gboolean rp_tokenizer_read_each(RpJsonPull *pull, RpJsonRead read, gpointer value);

@@ -1,5 +1,5 @@
 /* normalizer and pre_tokenizer of a tokenizer.json: lists of steps, however deep they are nested. */
-#include "text/tokenizer/file.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
 

@@ -5,8 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "text/tokenizer/file.h"
-#include "text/tokenizer/longest.h"
+#include "text/tokenizer/private.h"
 
 #define MAX_FILE_BYTES ((gsize)512 << 20)
 #define WORD_MARK "\xe2\x96\x81" /* ▁ */

@@ -2,7 +2,7 @@
  * Nodes are numbered level by level, so the children of a node stand together, and those of the next
  * node behind them: two arrays hold all. The first two bytes are looked up in a table.
  */
-#include "text/tokenizer/word-trie.h"
+#include "text/tokenizer/private.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
-#include "core/base/quote.h"
-#include "text/template/syntax/parser.h"
-
 #include <string.h>
+
+#include "core/base/quote.h"
+#include "text/template/syntax/syntax.h"
 
 static RpSyntax *parse_unary(RpParser *parser, gboolean with_filters);
 

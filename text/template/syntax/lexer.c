@@ -1,9 +1,9 @@
-#include "text/template/syntax/lexer.h"
-#include "core/base/quote.h"
-#include "text/template/syntax/error.h"
-#include "text/template/values/strings.h"
+#include "text/template/syntax/syntax.h"
 
 #include <string.h>
+
+#include "core/base/quote.h"
+#include "text/template/values/value.h"
 
 G_DEFINE_QUARK(rp_template_error, rp_template_error)
 

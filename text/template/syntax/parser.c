@@ -1,7 +1,7 @@
-#include "text/template/syntax/parser.h"
-#include "core/base/quote.h"
-
 #include <string.h>
+
+#include "core/base/quote.h"
+#include "text/template/syntax/syntax.h"
 
 static RpSyntax *parse_body(RpParser *parser, const char *const *until);
 

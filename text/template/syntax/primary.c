@@ -1,4 +1,4 @@
-#include "text/template/syntax/parser.h"
+#include "text/template/syntax/syntax.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "text/template/values/strings.h"
+#include "text/template/values/value.h"
 
 #include <string.h>
 

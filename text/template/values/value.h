@@ -11,6 +11,20 @@
 
 #include "core/json/json-pull.h"
 
+/*
+ * The errors of templates: `NAME: line L, column C: MESSAGE`, lines and columns from 1, in bytes.
+ */
+
+#define RP_TEMPLATE_ERROR (rp_template_error_quark())
+GQuark rp_template_error_quark(void);
+
+typedef enum {
+    RP_TEMPLATE_ERROR_SYNTAX,
+    RP_TEMPLATE_ERROR_RENDER,
+    RP_TEMPLATE_ERROR_RAISED, /* by the template: raise_exception() */
+    RP_TEMPLATE_ERROR_BOUND   /* too many steps, too much memory, depth or output */
+} RpTemplateError;
+
 /* Memory, work and depth of a rendering, all bounded. */
 typedef struct _RpArena RpArena;
 
@@ -177,3 +191,46 @@ typedef struct {
 /* As Python's json.dumps(). */
 gboolean rp_value_to_json(RpArena *arena, RpValue value, const RpJsonStyle *style, GString *text,
                           const char **wrong);
+
+/*
+ * Strings as Python has them: places are characters, and space is as in str.isspace().
+ *
+ * Case is mapped character by character, whatever the locale: the capital of "ß" stays "ß".
+ */
+
+gboolean rp_is_space(gunichar c);
+/* The character at @text and its bytes. */
+static inline gunichar
+rp_char_at(const char *text, guint *bytes)
+{
+    *bytes = g_utf8_skip[(guchar)*text];
+    return g_utf8_get_char(text);
+}
+
+/* In characters. */
+guint rp_string_length(RpValue string);
+/* The characters, a string each. */
+RpList *rp_string_characters(RpArena *arena, RpValue string);
+/* @chars: (nullable): a string of those to strip; NULL: space. */
+RpValue rp_string_strip(RpValue string, const RpValue *chars, gboolean left, gboolean right);
+
+typedef enum {
+    RP_CASE_UPPER,
+    RP_CASE_LOWER,
+    RP_CASE_CAPITALIZE,
+    RP_CASE_TITLE,       /* as str.title(): every run of letters */
+    RP_CASE_FILTER_TITLE /* as the filter title: every word between space, brackets and hyphens */
+} RpCase;
+RpValue rp_string_case(RpArena *arena, RpValue string, RpCase kind);
+
+/* Bytes from the start of @string to the first or the last @part; -1 if there is none. */
+gssize rp_string_find(RpValue string, RpValue part, gboolean last);
+gboolean rp_string_starts(RpValue string, RpValue part);
+gboolean rp_string_ends(RpValue string, RpValue part);
+/* @separator: none: space. @most: most splits; negative: all. @right: from the end */
+RpList *rp_string_split(RpArena *arena, RpValue string, RpValue separator, gint64 most,
+                        gboolean right);
+RpList *rp_string_lines(RpArena *arena, RpValue string);
+/* @most: negative: all. Returns: FALSE if it were too long for @arena */
+gboolean rp_string_replace(RpArena *arena, RpValue string, RpValue old, RpValue with, gint64 most,
+                           RpValue *replaced);
