@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plots/charts/lines.h"
+#include "plots/charts/charts.h"
 #include "plots/figure.h"
 
 #define MAX_SERIES 12

@@ -17,7 +17,7 @@
 
 #include "core/base/file.h"
 #include "core/base/units.h"
-#include "plots/charts/lines.h"
+#include "plots/charts/charts.h"
 #include "plots/figure.h"
 #include "plots/table.h"
 #include "sim/advise/advise.h"

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plots/charts/bars.h"
+#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 /* The six series of Figure 15. */

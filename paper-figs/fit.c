@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "core/base/units.h"
-#include "plots/charts/bars.h"
+#include "plots/charts/charts.h"
 
 /* A bound schedule's buffers are all known when its second iteration is planned. */
 #define BUFFERED_ITERATIONS 2

@@ -2,14 +2,13 @@
  * Throughput: against the number of GPUs (Figure 13) and the sequence length (Figure 14), predicted
  * lines beside published points.
  */
+#include <math.h>
+
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
-
-#include <math.h>
-
 #include "paper-figs/paper.h"
-#include "plots/charts/lines.h"
+#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 /* Figure 14: the tokens of an iteration, and of a micro-batch unless one sequence has more. */

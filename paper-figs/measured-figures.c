@@ -6,9 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "paper-figs/measured.h"
-#include "plots/charts/bars.h"
-#include "plots/charts/lines.h"
+#include "paper-figs/paper.h"
+#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 #define MEASURED_CAPTION                                                                           \

@@ -1,4 +1,4 @@
-#include "paper-figs/measured.h"
+#include "paper-figs/paper.h"
 
 #include <math.h>
 #include <string.h>

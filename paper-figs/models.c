@@ -2,15 +2,13 @@
  * Figures that follow from the models alone: recompute against reload (Figure 2) and operational
  * intensity (Figure 17).
  */
+#include <math.h>
+
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/paper-equations.h"
-
-#include <math.h>
-
 #include "paper-figs/paper.h"
-#include "plots/charts/bars.h"
-#include "plots/charts/lines.h"
+#include "plots/charts/charts.h"
 
 /* Figure 2's micro-batch. */
 #define SEQUENCES 4

@@ -8,8 +8,7 @@
 #include <math.h>
 
 #include "core/base/units.h"
-#include "plots/charts/bars.h"
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 
 gboolean
 rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)

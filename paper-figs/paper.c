@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/base/file.h"
-#include "paper-figs/measured.h"
 #include "plots/gnuplot.h"
 #include "plots/table.h"
 #include "sim/steady-window.h"

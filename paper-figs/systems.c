@@ -7,7 +7,7 @@
 
 #include "core/base/units.h"
 #include "paper-figs/paper.h"
-#include "plots/charts/bars.h"
+#include "plots/charts/charts.h"
 #include "plots/table.h"
 #include "sim/systems/systems.h"
 

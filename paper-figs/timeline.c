@@ -1,7 +1,7 @@
 /**
  * Timelines: Figures 1, 4, 6 and 7 of the paper, and one of every schedule.
  */
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 
 #include <string.h>
 

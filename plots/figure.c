@@ -6,7 +6,6 @@
 
 #include "core/base/percent.h"
 #include "core/base/units.h"
-#include "plots/latex.h"
 #include "plots/table.h"
 #include "plots/titles.h"
 

@@ -10,7 +10,7 @@
 #include "cli/reports/picture.h"
 #include "exec/data/pack.h"
 #include "exec/model/hf-config.h"
-#include "plots/charts/bars.h"
+#include "plots/charts/charts.h"
 #include "run/train/samples.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -5,7 +5,7 @@
 
 #include "cli/reports/picture.h"
 #include "cli/reports/steps.h"
-#include "plots/charts/runs.h"
+#include "plots/charts/charts.h"
 
 #define MAX_RUNS 16
 

@@ -9,7 +9,7 @@
 
 #include "core/base/units.h"
 #include "core/trace/report.h"
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 
 const char *
 rp_diff_label(const RpTraceDiff *diff, RpTraceSide side)

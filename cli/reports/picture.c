@@ -5,9 +5,8 @@
 #include "core/base/file.h"
 #include "core/base/units.h"
 #include "core/trace/report.h"
-#include "plots/charts/memory.h"
-#include "plots/charts/timeline.h"
-#include "plots/latex.h"
+#include "plots/charts/charts.h"
+#include "plots/titles.h"
 
 #define MM_PER_INCH 25.4
 #define MOST_MM 2000

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
-#include "plots/charts/lines.h"
+#include "plots/charts/charts.h"
 
 /* Room left and right of an option's values, as a share of them. */
 #define AROUND 0.1

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/reports/picture.h"
-#include "plots/charts/loss.h"
+#include "plots/charts/charts.h"
 
 /* In which the pipeline fills, as measured means have it. */
 #define FILLING_STEPS 2

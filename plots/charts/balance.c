@@ -1,4 +1,4 @@
-#include "plots/charts/balance.h"
+#include "plots/charts/charts.h"
 
 #include "core/base/units.h"
 #include "plots/palette.h"

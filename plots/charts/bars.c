@@ -1,4 +1,4 @@
-#include "plots/charts/bars.h"
+#include "plots/charts/charts.h"
 
 #include <math.h>
 #include <string.h>

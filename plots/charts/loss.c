@@ -1,4 +1,4 @@
-#include "plots/charts/loss.h"
+#include "plots/charts/charts.h"
 
 #include <math.h>
 

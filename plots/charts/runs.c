@@ -1,4 +1,4 @@
-#include "plots/charts/runs.h"
+#include "plots/charts/charts.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /**
- * Rows and boxes of a timeline: timeline-rows.c collects them, timeline.c draws them and
- * timeline-labels.c labels them.
+ * Rows and boxes of a timeline: timeline-rows.c collects them, timeline.c draws and labels
+ * them.
  */
 #pragma once
 
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 #include "plots/palette.h"
 
 typedef struct {
@@ -38,10 +38,6 @@ typedef struct {
 /* Pixels of a letter, and around a label. */
 #define RP_TIMELINE_CHARACTER 6.5
 #define RP_TIMELINE_MARGIN 1.5
-
-/* timeline-labels.c: one label for each run of boxes that share it. */
-void rp_timeline_label_row(RpTimelineDrawing *drawing, const RpTimelinePanel *panel,
-                           const RpTimelineRow *row, RpTimelineLabel label);
 
 gboolean rp_timeline_shows(const RpTimelinePanel *panel, guint32 lane);
 guint rp_timeline_n_lanes(const RpTrace *trace);

@@ -6,12 +6,7 @@
 
 #include "core/base/units.h"
 #include "core/plan/planner.h"
-#include "plots/charts/balance.h"
-#include "plots/charts/bars.h"
-#include "plots/charts/lines.h"
-#include "plots/charts/loss.h"
-#include "plots/charts/memory.h"
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 #include "plots/table.h"
 #include "sim/simulate.h"
 

@@ -5,9 +5,7 @@
 #include <math.h>
 
 #include "paper-figs/figures.h"
-#include "plots/charts/bars.h"
-#include "plots/charts/lines.h"
-#include "plots/charts/timeline.h"
+#include "plots/charts/charts.h"
 
 #define EXIT_SKIP 77
 

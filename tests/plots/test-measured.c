@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "paper-figs/measured.h"
+#include "paper-figs/paper.h"
 #include "plots/table.h"
 
 #define HEADER                                                                                     \
