@@ -5,6 +5,7 @@
 #pragma once
 
 #include <gio/gio.h>
+#include <glib.h>
 
 #include "cli/args.h"
 #include "cli/report.h"
@@ -271,7 +272,7 @@ char *rp_cli_model_name(const RpProfile *profile);
 /* "qwen3-1.7b on 8 x RTX 4090", or as much as the profile says. (transfer full) */
 char *rp_cli_subject(const RpProfile *profile, guint gpus);
 
-/* ---- schedule and partition options (cli/options.c, cli/options-check.c) ---- */
+/* ---- schedule and partition options (cli/options.c, cli/options.c) ---- */
 
 /* The name of part @index (RP_CLI_FORM_PARTS) of @form, if it is not the default; @setting: (out): its
  * setting. Returns: (nullable) */
@@ -319,3 +320,27 @@ char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);
 void rp_cli_add_remedy(GError *error, RpRemedy remedy);
 /* The message of @error, with what helps where that is known. (transfer full) */
 char *rp_cli_message(GError *error, gboolean as_keys);
+
+typedef struct {
+    const char *what; /* "reading data" */
+    gboolean terminal;
+    gint64 interval_us; /* 0: never */
+    gint64 begin_us;
+    gint64 shown_us;
+} RpProgress;
+
+/* @log_seconds: between lines where standard error is no terminal; 0: none */
+RpProgress rp_progress_begin(const char *what, double log_seconds);
+/* Whether it is time for a line. */
+gboolean rp_progress_is_due(RpProgress *progress);
+/* The line, due or not. */
+void rp_progress_print(const RpProgress *progress, const char *format, ...) G_GNUC_PRINTF(2, 3);
+/* "reading data: 34 % of 1200, 56/s, 14 s left", if it is due. */
+void rp_progress_show(RpProgress *progress, guint64 done, guint64 total);
+/* As callbacks, with an RpProgress; the second lets work go on. */
+void rp_progress_counted(guint64 done, guint64 total, gpointer progress);
+gboolean rp_progress_counted_on(guint64 done, guint64 total, gpointer progress);
+/* Removes the line of a terminal, before something else is printed. */
+void rp_progress_clear(void);
+/* "45 s", "12 min", "3.5 h" (transfer full) */
+char *rp_progress_format_time(double seconds);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "cli/config.h"
-#include "cli/reports/profile.h"
+#include "cli/reports/reports.h"
 #include "cli/train/train.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/measure/profile.h"

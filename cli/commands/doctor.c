@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/progress.h"
-#include "cli/reports/profile.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"

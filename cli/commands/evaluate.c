@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/generate/model.h"
-#include "cli/progress.h"
 #include "exec/data/dataset.h"
 #include "run/train/evaluate-file.h"
 

@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include "cli/progress.h"
 #include "core/catalogue/catalogue.h"
 #include "exec/quantise/quantise.h"
 #include "run/spec.h"

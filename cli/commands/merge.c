@@ -1,7 +1,6 @@
 /* roundpipe merge: a model with its adapters in it. */
 #include "cli/cli.h"
 
-#include "cli/progress.h"
 #include "core/base/file.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"

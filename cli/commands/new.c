@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/plan/plan.h"
-#include "cli/progress.h"
 #include "core/base/units.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/system/memory-limit.h"

@@ -3,8 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/reports/picture.h"
-#include "cli/reports/steps.h"
+#include "cli/reports/reports.h"
 #include "plots/charts/charts.h"
 
 #define MAX_RUNS 16

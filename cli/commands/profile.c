@@ -1,11 +1,8 @@
 /* roundpipe profile: what is measured, and how. */
-#include "cli/cli.h"
-#include "run/devices.h"
-
 #include <string.h>
 
-#include "cli/progress.h"
-#include "cli/reports/profile.h"
+#include "cli/cli.h"
+#include "cli/reports/reports.h"
 #include "cli/train/train.h"
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
@@ -13,6 +10,7 @@
 #include "exec/data/dataset.h"
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
+#include "run/devices.h"
 #include "run/matmul.h"
 #include "run/model.h"
 #include "run/spec.h"

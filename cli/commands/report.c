@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/page/page.h"
-#include "cli/reports/diff.h"
+#include "cli/reports/reports.h"
 #include "core/base/quote.h"
 
 #define DEFAULT_OUTPUT "report.html"

@@ -4,9 +4,43 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/reports/picture.h"
+#include "cli/reports/reports.h"
 #include "cli/train/train.h"
 #include "run/settings.h"
+
+/* roundpipe train --keys: the settings of a run, common ones first. */
+
+static void
+report_keys(RpReport *report, gboolean expert)
+{
+    for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
+        g_autofree char *expects = rp_setting_expects(setting);
+        g_autofree char *meaning = rp_setting_meaning(setting);
+
+        if (setting->expert != expert)
+            continue;
+        rp_report_object(report, NULL, expert ? "for experts" : "common");
+        rp_report_text(report, "key", setting->key, "<key");
+        rp_report_bool(report, "required", setting->required, NULL);
+        rp_report_bool(report, "expert", setting->expert, NULL);
+        rp_report_text(report, "default", setting->initial, "<default");
+        rp_report_show(report, "%s", rp_setting_default(setting));
+        rp_report_text(report, "expects", expects, NULL);
+        rp_report_text(report, "meaning", setting->help, "<meaning");
+        rp_report_show(report, "%s", meaning);
+        rp_report_end(report);
+    }
+}
+
+/* The settings of a run file. */
+static void
+report_all_keys(RpReport *report)
+{
+    rp_report_table(report, NULL, "default", 0);
+    report_keys(report, FALSE);
+    report_keys(report, TRUE);
+    rp_report_end(report);
+}
 
 /* A shell reports this code for a program that a signal ended. */
 #define SIGNAL_EXIT 128
@@ -291,7 +325,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
                                         : "something is missing: expected RUN.yaml; see --help");
     if (!args->keys)
         return train_on_servers(args, words[0], report, error);
-    rp_train_report_keys(report);
+    report_all_keys(report);
     return TRUE;
 }
 
@@ -315,7 +349,7 @@ const RpCommand rp_command_train = {
             "Its keys follow the options; docs/train.md says more of some.\n\n"
             "Example:\n  roundpipe train run.yaml --set steps=100 --dry-run\n"
             "  roundpipe train run.yaml --resume",
-    .more_help = rp_train_report_keys,
+    .more_help = report_all_keys,
     .uses = uses,
     .defaults = &defaults,
     .run = run,

@@ -1,12 +1,8 @@
 /* Rows of profile x schedule. A row that cannot run says why and the others go on. */
-#include "cli/progress.h"
-#include "cli/reports/entries.h"
-#include "cli/reports/noise.h"
-#include "cli/reports/result.h"
-#include "cli/reports/systems.h"
-
 #include <string.h>
 
+#include "cli/cli.h"
+#include "cli/reports/reports.h"
 #include "core/base/suggest.h"
 #include "core/base/units.h"
 #include "core/schedules/given.h"

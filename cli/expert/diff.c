@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-#include "cli/reports/diff.h"
-#include "cli/reports/picture.h"
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/formats/export.h"

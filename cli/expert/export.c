@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/formats/export.h"

@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/progress.h"
-#include "cli/reports/picture.h"
+#include "cli/reports/reports.h"
 #include "core/base/suggest.h"
 #include "paper-figs/figures.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 
 #define BAR_WIDTH 24

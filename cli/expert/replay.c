@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "core/verify/verify.h"
 #include "exec/engine/engine.h"

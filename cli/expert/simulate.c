@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/reports/noise.h"
-#include "cli/reports/picture.h"
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "core/formats/export.h"
 

@@ -1,9 +1,8 @@
-#include "cli/sweep/sweep.h"
-#include "cli/reports/picture.h"
-
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/reports/reports.h"
+#include "cli/sweep/sweep.h"
 #include "core/base/quote.h"
 
 #define DEFAULT_OUTPUT "sweep.csv"

@@ -60,9 +60,3 @@ gboolean rp_generate_check_sampling(const RpArgs *args, GError **error) G_GNUC_W
 
 gboolean rp_generate_prompts(const RpArgs *args, const char *word, RpReport *report,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- text.c: text, the answer as it comes ---- */
-
-/* @prompt: %NULL: of args->chat: lines of standard input, a question each */
-gboolean rp_generate_text(const RpArgs *args, const char *word, const char *prompt,
-                          RpReport *report, GError **error) G_GNUC_WARN_UNUSED_RESULT;

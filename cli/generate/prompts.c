@@ -1,8 +1,8 @@
 /* Answers to a file of prompts of token ids, and how many of them are those expected. */
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/generate/model.h"
-#include "cli/progress.h"
 #include "cli/train/train.h"
 #include "exec/data/dataset.h"
 #include "run/train/samples.h"

@@ -1,11 +1,11 @@
 /**
- * `roundpipe report`: the files of one run (sources.c), its plan and prediction (plan.c), and what the
+ * `roundpipe report`: the files of one run and its prediction (sources.c), and what the
  * page says of them (words.c). The pictures: plots/page/.
  */
 #pragma once
 
 #include "cli/cli.h"
-#include "cli/reports/steps.h"
+#include "cli/reports/reports.h"
 #include "core/trace/diff.h"
 #include "plots/page/page.h"
 
@@ -44,12 +44,6 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliPage, rp_cli_page_clear)
  */
 gboolean rp_cli_page_read(RpCliPage *page, char *const *words, const char *iterations,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- plan.c ---- */
-
-/* Reads what @page->run_word names, plans it anew and simulates it. Of a directory's run the plan may be
- * missing: page->problem. Errors: those of the files */
-gboolean rp_cli_page_read_run(RpCliPage *page, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- words.c ---- */
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/page/page.h"
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "core/schedules/schedule.h"
 #include "plots/figure.h"

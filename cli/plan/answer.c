@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/fp8.h"
 #include "core/base/percent.h"
 #include "core/base/units.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"

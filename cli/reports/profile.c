@@ -1,5 +1,5 @@
 /* Reports of measured layers, links and rates of the host, and of the build and GPUs that were measured. */
-#include "cli/reports/profile.h"
+#include "cli/reports/reports.h"
 
 #include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"

@@ -1,4 +1,4 @@
-#include "cli/reports/steps.h"
+#include "cli/reports/reports.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/reports/picture.h"
+#include "cli/reports/reports.h"
 #include "plots/charts/charts.h"
 
 /* Room left and right of an option's values, as a share of them. */

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include "cli/progress.h"
-#include "cli/reports/result.h"
+#include "cli/cli.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 
 #define S_PER_HOUR 3600.0

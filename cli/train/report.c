@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "cli/reports/result.h"
+#include "cli/reports/reports.h"
 #include "core/base/units.h"
 #include "exec/cuda/toolkit/toolkit.h"
 #include "run/settings.h"

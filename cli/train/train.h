@@ -1,11 +1,10 @@
 /**
- * roundpipe train in words: what is told of a run (events.c), signals (signals.c), what is drawn
- * (plot.c) and reported (report.c). What is done: run/train/.
+ * roundpipe train in words: the events of a run in words and pictures (events.c), signals (signals.c),
+ * its report (report.c). What is done: run/train/.
  */
 #pragma once
 
 #include "cli/cli.h"
-#include "cli/progress.h"
 #include "run/train/train.h"
 
 /* ---- events.c ---- */
@@ -37,8 +36,6 @@ void rp_train_part(const char *command, RpServers *servers, const GError *error)
 /* Reports that server 0 alone prints. */
 void rp_train_quieten(RpRunEvents *events);
 
-/* ---- profile-servers.c ---- */
-
 /**
  * rp_train_profile_servers:
  * @model, @devices: (nullable): refused: nothing else is measured
@@ -67,35 +64,20 @@ void rp_train_release_stop(void);
 /* The last one, or 0. */
 int rp_train_stop_signal(void);
 
-/* ---- plot.c ---- */
+/* ---- events.c: pictures ---- */
 
 /* Draws the timeline of @trace, measured or predicted. Errors: RP_PLOT_ERROR_*, G_IO_ERROR,
  * G_FILE_ERROR */
 gboolean rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/**
- * rp_train_plot_loss:
- * @metrics: `metrics.jsonl`: steps that were resumed from are in it
- * @path: the PNG file
- *
- * Draws the loss curve. Errors: G_FILE_ERROR, RP_PLOT_ERROR_*, G_IO_ERROR
- */
-gboolean rp_train_plot_loss(const RpTrainJob *job, const char *metrics, const char *path,
-                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* The settings of a run file. */
-void rp_train_report_keys(RpReport *report);
-
-/* ---- report-validation.c ---- */
+/* ---- report-saving.c ---- */
 
 /* Reports what is evaluated, how often, and for how long; nothing without evaluation. */
 void rp_train_report_validation(RpReport *report, const RpTrainJob *job);
 /* Losses, and times beside the predicted ones. */
 void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
                                  const RpTrainOutcome *outcome);
-
-/* ---- report-saving.c ---- */
 
 /* Reports the disk space that checkpoints will take. */
 void rp_train_report_disk(RpReport *report, const RpTrainJob *job);
