@@ -1,14 +1,15 @@
 /* Sizes as `train` has them, of a network over a backend's kernels. */
+#include "cli/network.h"
+
 #include <string.h>
 
-#include "cli/network.h"
 #include "core/catalogue/lora.h"
 #include "exec/cuda/backend.h"
 #include "exec/device/device.h"
 #include "exec/model/hf-config.h"
 #include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
-#include "run/matmul.h"
+#include "run/model.h"
 #include "run/run-file.h"
 
 struct _RpPlanNetwork {

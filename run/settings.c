@@ -6,7 +6,7 @@
 
 #include "core/catalogue/lora.h"
 #include "core/lowbit/lowbit.h"
-#include "run/matmul.h"
+#include "run/model.h"
 #include "run/spec.h"
 #include "text/chat/chat.h"
 

@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "cli/generate/model.h"
 #include "exec/data/dataset.h"
-#include "run/train/evaluate-file.h"
+#include "run/train/job.h"
 
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
 

@@ -11,7 +11,6 @@
 #include "exec/measure/profile.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/devices.h"
-#include "run/matmul.h"
 #include "run/model.h"
 #include "run/spec.h"
 

@@ -7,7 +7,7 @@
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "exec/model/hf-config.h"
-#include "run/matmul.h"
+#include "run/model.h"
 #include "run/spec.h"
 
 /* Defaults of the options. */

@@ -229,7 +229,7 @@ rp_host_bias_backward(RpKernelStream *stream, const RpBiasArgs *args)
 }
 
 /*
- * A matmul for each expert (matmul.c), over the rows that offsets give it: fp32 sums, whose order
+ * A matmul for each expert, over the rows that offsets give it: fp32 sums, whose order
  * follows from the number of its rows, n, and k or m.
  */
 

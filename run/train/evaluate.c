@@ -5,12 +5,11 @@
  *   eval_loss  2.9   2.4   2.2   2.3   2.2   2.4      patience 3: none was lower than that of step
  *                           ^best                     30 in three evaluations: the run ends
  */
-#include "run/train/loop.h"
+#include "run/train/private.h"
 
 #include <gio/gio.h>
 #include <math.h>
 
-#include "run/train/private.h"
 #include "sim/simulate.h"
 
 /* Evaluations that are simulated; more of them take as long each as the last ones do. */

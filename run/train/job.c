@@ -10,7 +10,6 @@
 #include "exec/model/hf-config.h"
 #include "exec/system/memory-limit.h"
 #include "run/devices.h"
-#include "run/matmul.h"
 #include "run/model.h"
 #include "sim/simulate.h"
 

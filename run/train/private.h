@@ -3,7 +3,9 @@
  */
 #pragma once
 
+#include "exec/checkpoint/checkpoint.h"
 #include "run/train/job.h"
+#include "run/train/train.h"
 
 /* Says how the job's weights are held, and makes the checkpoint that they are bound to afterwards: the
  * model's own or its packed form, which is written if it is not there. Errors: RP_RUN_ERROR_VALUE,
@@ -47,3 +49,74 @@ gboolean rp_train_agree_plan(const RpTrainJob *job, GError **error) G_GNUC_WARN_
  * that there is. @earlier_run: as rp_train_job_prepare() */
 gboolean rp_train_find_times(RpTrainJob *job, const char *earlier_run,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/*
+ * A loop under way, for loop.c and its checkpoints in save.c.
+ */
+
+typedef struct {
+    const RpTrainJob *job;
+    RpTrainHow *how;
+    RpTrainOutcome *outcome;
+    RpTrainMetrics *metrics;
+    RpTrainer *trainer;
+    RpBatcher *batcher;
+    RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
+    guint n_batches;
+    RpCheckpointBeside *beside; /* %NULL: no copy to write from */
+    guint64 saved_step;
+    guint64 evaluated_step;
+    RpCheckpointBest best;
+    gint64 saved_us;  /* of the last attempt, or of the start */
+    gint64 seen_us;   /* when the output directory was there last */
+    gboolean lost;    /* it is gone for good, and that was told */
+    gboolean files;   /* OUTPUT is written to */
+    RpTrainWish wish; /* of several servers, after the last step */
+    gboolean ending;  /* no step follows */
+    gboolean changed; /* the data file, and it was said */
+} RpTrainLoop;
+
+/* @metrics: (nullable): are told of each step */
+RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
+                                 RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The signal after which no step follows; 0: none */
+int rp_train_loop_stop(const RpTrainLoop *loop);
+
+/* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
+gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);
+
+/* Evaluates after @step, if that is due, and tells. Errors: those of rp_trainer_evaluate() */
+gboolean rp_train_loop_evaluate(RpTrainLoop *loop, guint64 step,
+                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same before the first step: of a new run, and of one that was stopped when it was to evaluate. */
+gboolean rp_train_loop_evaluate_first(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether the checkpoint of @step is one to keep. */
+gboolean rp_train_loop_is_best(const RpTrainLoop *loop, guint64 step);
+/* Whether the run's patience is over: told once. */
+gboolean rp_train_loop_is_useless(RpTrainLoop *loop);
+
+/* Saves after @step, once a write that is under way is over; beside training if that can be. What
+ * goes wrong with the disk is told, and training goes on. */
+gboolean rp_train_loop_save(RpTrainLoop *loop, guint64 step,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Saves the progress before the data's @problem. (transfer full): @problem */
+gboolean rp_train_loop_save_before(RpTrainLoop *loop, GError *problem,
+                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Waits for the write under way, with nothing left to train. */
+void rp_train_loop_wait(RpTrainLoop *loop);
+
+/* Looks after the output directory now and then, and tells once that it is gone for good. */
+void rp_train_loop_watch_output(RpTrainLoop *loop, guint64 step);
+
+/* Before training takes its memory: that there will be some for a copy, if one was asked for.
+ * Errors: RP_CHECKPOINT_ERROR_MEMORY with the bytes that are needed and free */
+gboolean rp_train_loop_check_beside(const RpTrainLoop *loop,
+                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* And after it: takes the copy's memory, if one was asked for. Errors: as above */
+gboolean rp_train_loop_take_beside(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Notes what became of the write under way, if it is over, or @wait. */
+void rp_train_loop_settle(RpTrainLoop *loop, gboolean wait);

@@ -1,5 +1,5 @@
 /* Checkpoints while it runs, and the output directory that they go to. */
-#include "run/train/loop.h"
+#include "run/train/private.h"
 
 #include "core/base/units.h"
 #include "exec/system/memory-limit.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "core/base/file.h"
-#include "run/train/evaluate-file.h"
+#include "run/train/job.h"
 #include "tests/json-tree.h"
 
 static void
