@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
 
 #define EXPERTS_HEADING "Options for experts:"
 

@@ -5,9 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/bytes.h"
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
+#include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/config.h"
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/cuda/toolkit/toolkit.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "core/base/percent.h"
 #include "core/base/units.h"
 
 #define LABEL_WIDTH 17

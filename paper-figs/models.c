@@ -6,7 +6,6 @@
 
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
-#include "core/catalogue/paper-equations.h"
 #include "paper-figs/paper.h"
 #include "plots/charts/charts.h"
 

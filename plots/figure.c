@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/base/percent.h"
 #include "core/base/units.h"
 #include "plots/table.h"
 #include "plots/titles.h"

@@ -1,5 +1,5 @@
 /*
- * Saved tensors (core/profile/saved.h), and whether saving them is faster: they go to
+ * Saved tensors (core/profile/profile.h), and whether saving them is faster: they go to
  * host memory and back beside compute, and the recompute is shorter by it.
  *
  * Groups of a class of layers stand in a row by the time that a byte of them saves; of this row the

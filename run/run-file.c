@@ -5,7 +5,6 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
 #include "core/schedules/schedule.h"
 #include "run/devices.h"
 #include "run/values.h"

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/base/bytes.h"
 #include "core/base/dtype.h"
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
+#include "core/base/units.h"
 #include "core/schedules/schedule.h"
 #include "run/spec.h"
 

@@ -3,7 +3,7 @@
 
 #include "cli/cli.h"
 #include "cli/reports/reports.h"
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/schedules/given.h"
 

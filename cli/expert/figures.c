@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/reports/reports.h"
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 #include "paper-figs/figures.h"
 
 static void

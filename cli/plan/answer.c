@@ -6,7 +6,6 @@
 #include "cli/plan/plan.h"
 #include "cli/reports/reports.h"
 #include "core/base/fp8.h"
-#include "core/base/percent.h"
 #include "core/base/units.h"
 
 #define LABEL_WIDTH 10

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/base/percent.h"
 #include "core/base/units.h"
 #include "core/schedules/schedule.h"
 #include "run/devices.h"

@@ -1,5 +1,7 @@
 #include "core/base/quote.h"
 
+#include <string.h>
+
 #define MAX_QUOTED 60
 
 /* Refuses characters that would break a line or hide text: control characters, ends of lines, and
@@ -52,4 +54,61 @@ rp_display_name(const char *name)
     for (const char *p = name; plain && *p; p = g_utf8_next_char(p))
         plain = is_plain(g_utf8_get_char(p));
     return plain ? g_strdup(name) : rp_quote(name);
+}
+
+/* Longer names are never compared: nobody mistypes a known name into that many characters. */
+#define MAX_NAME 64
+
+/* Optimal string alignment distance; both lengths are at most MAX_NAME. */
+static guint
+distance(const char *a, gsize a_length, const char *b, gsize b_length)
+{
+    guint rows[3][MAX_NAME + 1];
+
+    for (gsize j = 0; j <= b_length; j++)
+        rows[0][j] = (guint)j;
+    for (gsize i = 1; i <= a_length; i++) {
+        guint *row = rows[i % 3];
+        const guint *above = rows[(i + 2) % 3];
+        const guint *two_above = rows[(i + 1) % 3];
+
+        row[0] = (guint)i;
+        for (gsize j = 1; j <= b_length; j++) {
+            char x = g_ascii_tolower(a[i - 1]);
+            char y = g_ascii_tolower(b[j - 1]);
+            guint best = above[j - 1] + (x != y);
+
+            best = MIN(best, above[j] + 1);
+            best = MIN(best, row[j - 1] + 1);
+            if (i > 1 && j > 1 && x == g_ascii_tolower(b[j - 2]) && y == g_ascii_tolower(a[i - 2]))
+                best = MIN(best, two_above[j - 2] + 1);
+            row[j] = best;
+        }
+    }
+    return rows[a_length % 3][b_length];
+}
+
+const char *
+rp_nearest_name(const char *wrong, const char *const *names)
+{
+    const char *nearest = NULL;
+    guint nearest_distance = G_MAXUINT;
+
+    g_return_val_if_fail(wrong && names, NULL);
+
+    gsize wrong_length = strlen(wrong);
+    if (wrong_length == 0 || wrong_length > MAX_NAME)
+        return NULL;
+    for (; *names; names++) {
+        gsize length = strlen(*names);
+        if (length == 0 || length > MAX_NAME)
+            continue;
+        guint limit = (guint)MAX(length, wrong_length) / 3;
+        guint d = distance(wrong, wrong_length, *names, length);
+        if (d <= limit && d < MAX(length, wrong_length) && d < nearest_distance) {
+            nearest = *names;
+            nearest_distance = d;
+        }
+    }
+    return nearest;
 }

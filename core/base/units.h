@@ -42,3 +42,20 @@ rp_greatest_common_divisor(gint64 a, gint64 b)
     }
     return a;
 }
+
+/* A size such as 24GiB, 800GB, 1.5TiB or plain bytes, up to 10^18. @bytes: (out). Returns: whether
+ * @text is one */
+gboolean rp_bytes_parse(const char *text, guint64 *bytes) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Decimals to write @percent with: @least, or as many more as show its first digit, so that "0.0"
+ * is nothing at all; four at most. */
+static inline guint
+rp_percent_decimals(double percent, guint least)
+{
+    guint decimals = least;
+
+    for (double half = 0.5 * pow(10, -(double)least);
+         decimals < 4 && fabs(percent) > 0 && fabs(percent) < half; half /= 10)
+        decimals++;
+    return decimals;
+}

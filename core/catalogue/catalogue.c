@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 
 G_DEFINE_QUARK(rp_catalogue_error, rp_catalogue_error)
 

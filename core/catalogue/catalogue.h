@@ -41,14 +41,14 @@ typedef struct {
     double host_gb_per_s;        /* host memory, all copies and the optimizer together */
     double matmul_efficiency;    /* reached fraction of the 16-bit peak */
     double grouped_efficiency;   /* fraction of that which matmuls of all experts in one launch
-                                    reach in whole tiles (core/catalogue/cost/cost-experts.h) */
+                                    reach in whole tiles (core/catalogue/cost/cost-parts.h) */
     double attention_efficiency; /* reached fraction of the fp32-accumulating peak */
     double attention_backward_efficiency;
     double memory_efficiency;          /* reached fraction of memory_gb_per_s */
     gint64 expert_ns;                  /* dispatch of one expert of one block, forward */
     double optimizer_parameters_per_s; /* the server's processors, all devices together */
     gboolean measured; /* the efficiencies are those of this project's kernels on this GPU */
-    gboolean scaled;  /* this project's kernels are scaled to it (core/catalogue/cost/cost-rates.h);
+    gboolean scaled;  /* this project's kernels are scaled to it (core/catalogue/cost/cost-parts.h);
                           the efficiencies are those of PyTorch's */
     gboolean foreign; /* this project has no backend for it: simulated and planned, not trained */
     const char *basis; /* where they come from: "the RTX 4090's" */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
 
 /* ---- checks ---- */
 

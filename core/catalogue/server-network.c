@@ -5,7 +5,6 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
 #include "core/json/json-record.h"
 #include "core/json/json-write.h"
 

@@ -7,9 +7,194 @@
  * Most errors show by places in a row: a value must be received before it is used, and be there
  * when it is sent. Only receives wait for another rank.
  */
-#include "core/formats/import-communications-private.h"
-
 #include "core/base/quote.h"
+#include "core/formats/import-pytorch.h"
+
+#define N_TRANSFERS (RP_COMMUNICATION_RECV_B + 1)
+#define ABSENT G_MAXUINT32
+
+typedef struct {
+    const RpOrders *orders;
+    guint32 *rank_of;                  /* [stage] */
+    gboolean backward;                 /* there are backward actions at all */
+    guint32 *forward_at;               /* [stage][micro-batch]: F in its row */
+    guint32 *backward_at;              /* B or I in its row */
+    guint32 *last_backward;            /* [stage]: the last B or W in its row */
+    guint32 *place[N_TRANSFERS];       /* [stage][micro-batch]: in its row's communications */
+    guint64 n_of[RP_N_COMMUNICATIONS]; /* in the file */
+    GError **error;
+} RpCommunicationCheck;
+
+/*
+ * Messages about broken communications.
+ */
+
+static const RpAction *
+action_at(const RpCommunicationCheck *check, guint rank, guint i)
+{
+    return &g_array_index(check->orders->ranks[rank], RpAction, i);
+}
+
+static const RpCommunication *
+communication_at(const RpCommunicationCheck *check, guint rank, guint i)
+{
+    return &g_array_index(check->orders->communications[rank], RpCommunication, i);
+}
+
+/* "`0SEND_F1` (row 1, cell 3)" */
+static char *
+describe_communication(const RpCommunicationCheck *check, guint rank, guint i)
+{
+    const RpCommunication *communication = communication_at(check, rank, i);
+    GString *text = g_string_new("`");
+
+    rp_communication_format(text, communication);
+    g_string_append_printf(text, "` (row %u, cell %u)", rank + 1, communication->cell);
+    return g_string_free(text, FALSE);
+}
+
+/* "`0SEND_F1` (row 1, cell 3)" */
+static char *
+describe_action(const RpCommunicationCheck *check, guint rank, guint i)
+{
+    GString *text = g_string_new("`");
+
+    rp_action_format(text, action_at(check, rank, i));
+    g_string_append_printf(text, "` (row %u, cell %u)", rank + 1,
+                           g_array_index(check->orders->cells[rank], guint32, i));
+    return g_string_free(text, FALSE);
+}
+
+/* Sets the error "<file>: <subject> <problem>". */
+static gboolean
+fail_check(const RpCommunicationCheck *check, const char *subject, const char *problem)
+{
+    g_autofree char *name = rp_display_name(check->orders->name);
+
+    g_set_error(check->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
+                problem);
+    return FALSE;
+}
+
+/* Sets the error "<file>: <subject> <problem>"; the subject of the second is a communication.
+ * Returns: %FALSE */
+static gboolean
+fail_check_at(const RpCommunicationCheck *check, guint rank, guint i, const char *problem)
+{
+    g_autofree char *subject = describe_communication(check, rank, i);
+
+    return fail_check(check, subject, problem);
+}
+
+/**
+ * Unshards and reductions of a PyTorch pipeline CSV, row by row: no rank waits for another here.
+ *
+ *   0UNSHARD  0F0  0F1  0RESHARD  ...  0UNSHARD  0B0  0B1  0REDUCE_GRAD  0RESHARD
+ */
+
+typedef enum { SHARDED, UNSHARDED, USED } ShardState;
+
+static gboolean
+check_use(const RpCommunicationCheck *check, guint8 *state, guint rank, guint i)
+{
+    const RpAction *action = action_at(check, rank, i);
+    guint32 stages[2] = {action->stage, action->kind == RP_ACTION_OVERLAP ? action->backward_stage
+                                                                          : action->stage};
+
+    for (guint k = 0; k < 2; k++) {
+        if (state[stages[k]] == SHARDED) {
+            g_autofree char *subject = describe_action(check, rank, i);
+            g_autofree char *problem =
+                g_strdup_printf("computes with stage %u before it is unsharded", stages[k]);
+
+            return fail_check(check, subject, problem);
+        }
+        state[stages[k]] = USED;
+    }
+    return TRUE;
+}
+
+static gboolean
+check_shard(const RpCommunicationCheck *check, guint8 *state, guint rank, guint i)
+{
+    const RpCommunication *communication = communication_at(check, rank, i);
+    guint8 *of = &state[communication->stage];
+
+    if (communication->kind == RP_COMMUNICATION_UNSHARD) {
+        if (*of != SHARDED)
+            return fail_check_at(check, rank, i, "is of a stage that is unsharded already");
+        *of = UNSHARDED;
+    } else if (communication->kind == RP_COMMUNICATION_RESHARD) {
+        if (*of != USED)
+            return fail_check_at(check, rank, i,
+                                 *of == SHARDED ? "is of a stage that is not unsharded"
+                                                : "follows on an unshard that no action has used");
+        *of = SHARDED;
+    }
+    return TRUE;
+}
+
+/* Every action between an unshard and a reshard of its stage (import-shards.c). */
+static gboolean
+check_shards(const RpCommunicationCheck *check)
+{
+    const RpOrders *orders = check->orders;
+    g_autofree guint8 *state = g_new0(guint8, orders->n_stages);
+
+    if (check->n_of[RP_COMMUNICATION_UNSHARD] + check->n_of[RP_COMMUNICATION_RESHARD] == 0)
+        return TRUE;
+    for (guint r = 0; r < orders->n_ranks; r++) {
+        const guint n = orders->communications[r]->len;
+        guint c = 0;
+
+        for (guint i = 0; i <= orders->ranks[r]->len; i++) {
+            for (; c < n && communication_at(check, r, c)->position <= i; c++)
+                if (!check_shard(check, state, r, c))
+                    return FALSE;
+            if (i < orders->ranks[r]->len && !check_use(check, state, r, i))
+                return FALSE;
+        }
+    }
+    for (guint32 s = 0; s < orders->n_stages; s++) {
+        if (state[s] == SHARDED)
+            continue;
+        g_autofree char *subject = g_strdup_printf("stage %u", s);
+        return fail_check(check, subject, "is not resharded at the end of its row");
+    }
+    return TRUE;
+}
+
+/* A reduction of each stage behind its last backward. */
+static gboolean
+check_reductions(const RpCommunicationCheck *check)
+{
+    const RpOrders *orders = check->orders;
+    g_autofree gboolean *reduced = g_new0(gboolean, orders->n_stages);
+
+    if (check->n_of[RP_COMMUNICATION_REDUCE_GRAD] == 0)
+        return TRUE;
+    for (guint r = 0; r < orders->n_ranks; r++) {
+        for (guint i = 0; i < orders->communications[r]->len; i++) {
+            const RpCommunication *communication = communication_at(check, r, i);
+
+            if (communication->kind != RP_COMMUNICATION_REDUCE_GRAD)
+                continue;
+            if (reduced[communication->stage])
+                return fail_check_at(check, r, i, "is there twice");
+            if (!check->backward ||
+                communication->position <= check->last_backward[communication->stage])
+                return fail_check_at(check, r, i, "comes before the last backward of its stage");
+            reduced[communication->stage] = TRUE;
+        }
+    }
+    for (guint32 s = 0; s < orders->n_stages; s++) {
+        if (reduced[s])
+            continue;
+        g_autofree char *subject = g_strdup_printf("stage %u", s);
+        return fail_check(check, subject, "lacks its REDUCE_GRAD, which other stages have");
+    }
+    return TRUE;
+}
 
 static gsize
 entry(const RpCommunicationCheck *check, guint32 stage, guint32 micro_batch)
@@ -55,7 +240,7 @@ find_partner(const RpCommunicationCheck *check, const RpCommunication *communica
 static void
 note_action(RpCommunicationCheck *check, guint rank, guint i)
 {
-    const RpAction *action = rp_check_action(check, rank, i);
+    const RpAction *action = action_at(check, rank, i);
     gboolean overlap = action->kind == RP_ACTION_OVERLAP;
     guint32 stage = overlap ? action->backward_stage : action->stage;
     guint32 micro_batch = overlap ? action->backward_micro_batch : action->micro_batch;
@@ -78,12 +263,12 @@ check_no_fused(const RpCommunicationCheck *check)
 {
     for (guint r = 0; r < check->orders->n_ranks; r++)
         for (guint i = 0; i < check->orders->ranks[r]->len; i++)
-            if (rp_check_action(check, r, i)->kind == RP_ACTION_FUSED)
-                return rp_check_fail(check,
-                                     "an order with fused actions, whose stages have no rank of "
-                                     "their own,",
-                                     "cannot have SEND, RECV, UNSHARD, RESHARD or "
-                                     "REDUCE_GRAD");
+            if (action_at(check, r, i)->kind == RP_ACTION_FUSED)
+                return fail_check(check,
+                                  "an order with fused actions, whose stages have no rank of "
+                                  "their own,",
+                                  "cannot have SEND, RECV, UNSHARD, RESHARD or "
+                                  "REDUCE_GRAD");
     return TRUE;
 }
 
@@ -91,33 +276,33 @@ check_no_fused(const RpCommunicationCheck *check)
 static gboolean
 register_communication(RpCommunicationCheck *check, guint rank, guint i)
 {
-    const RpCommunication *communication = rp_check_communication(check, rank, i);
+    const RpCommunication *communication = communication_at(check, rank, i);
     guint32 stage = communication->stage, micro_batch = communication->micro_batch;
 
     if (stage >= check->orders->n_stages)
-        return rp_check_fail_at(check, rank, i, "is of a stage that no action runs");
+        return fail_check_at(check, rank, i, "is of a stage that no action runs");
     if (check->rank_of[stage] != rank)
-        return rp_check_fail_at(check, rank, i, "is of a stage that runs on another rank");
+        return fail_check_at(check, rank, i, "is of a stage that runs on another rank");
     check->n_of[communication->kind]++;
     if (!is_transfer(communication))
         return TRUE;
     if (micro_batch == RP_NONE)
-        return rp_check_fail_at(check, rank, i, "lacks its micro-batch");
+        return fail_check_at(check, rank, i, "lacks its micro-batch");
     if (micro_batch >= check->orders->micro_batches)
-        return rp_check_fail_at(check, rank, i, "is of a micro-batch that no action runs");
+        return fail_check_at(check, rank, i, "is of a micro-batch that no action runs");
     if (communication->kind >= RP_COMMUNICATION_SEND_B && !check->backward)
-        return rp_check_fail_at(check, rank, i,
-                                "is of a gradient in an order without backward actions");
+        return fail_check_at(check, rank, i,
+                             "is of a gradient in an order without backward actions");
     if (peer_stage(communication) >= check->orders->n_stages)
-        return rp_check_fail_at(check, rank, i, "has no stage at its other end");
+        return fail_check_at(check, rank, i, "has no stage at its other end");
     if (check->rank_of[peer_stage(communication)] == rank)
-        return rp_check_fail_at(check, rank, i,
-                                "would go from a rank to itself, where nothing is sent");
+        return fail_check_at(check, rank, i,
+                             "would go from a rank to itself, where nothing is sent");
 
     guint32 *place = &check->place[communication->kind][entry(check, stage, micro_batch)];
 
     if (*place != ABSENT)
-        return rp_check_fail_at(check, rank, i, "is there twice");
+        return fail_check_at(check, rank, i, "is there twice");
     *place = i;
     return TRUE;
 }
@@ -135,7 +320,7 @@ check_half(const RpCommunicationCheck *check, RpCommunicationKind kind, guint32 
     guint32 action =
         (forward ? check->forward_at : check->backward_at)[entry(check, stage, micro_batch)];
     guint32 place = check->place[kind][entry(check, stage, micro_batch)];
-    g_autofree char *served = rp_check_describe_action(check, rank, action);
+    g_autofree char *served = describe_action(check, rank, action);
     g_autofree char *problem = NULL;
 
     if (place == ABSENT) {
@@ -146,16 +331,16 @@ check_half(const RpCommunicationCheck *check, RpCommunicationKind kind, guint32 
         rp_communication_format(name, &missing);
         g_string_append(name, receive ? "` before it that it computes with"
                                       : "` behind it: the other rank waits for it");
-        return rp_check_fail(check, served, name->str);
+        return fail_check(check, served, name->str);
     }
-    const guint32 position = rp_check_communication(check, rank, place)->position;
+    const guint32 position = communication_at(check, rank, place)->position;
 
     if (receive ? position <= action : position > action)
         return TRUE;
     problem = g_strdup_printf(receive ? "comes after %s, which computes with it"
                                       : "comes before %s, which makes what is sent",
                               served);
-    return rp_check_fail_at(check, rank, place, problem);
+    return fail_check_at(check, rank, place, problem);
 }
 
 static gboolean
@@ -186,17 +371,17 @@ fail_deadlock(const RpCommunicationCheck *check, const guint *next, guint rank)
 
     while (!seen[rank]) {
         seen[rank] = TRUE;
-        rank = find_partner(check, rp_check_communication(check, rank, next[rank]), &send);
+        rank = find_partner(check, communication_at(check, rank, next[rank]), &send);
     }
     /* @rank is on the cycle now */
-    sender = find_partner(check, rp_check_communication(check, rank, next[rank]), &send);
+    sender = find_partner(check, communication_at(check, rank, next[rank]), &send);
     guint behind =
-        find_partner(check, rp_check_communication(check, sender, next[sender]), &sender_waits);
+        find_partner(check, communication_at(check, sender, next[sender]), &sender_waits);
     g_autofree char *name = rp_display_name(check->orders->name);
-    g_autofree char *waiting = rp_check_describe(check, rank, next[rank]);
-    g_autofree char *wanted = rp_check_describe(check, sender, send);
-    g_autofree char *blocked = rp_check_describe(check, sender, next[sender]);
-    g_autofree char *wanted_too = rp_check_describe(check, behind, sender_waits);
+    g_autofree char *waiting = describe_communication(check, rank, next[rank]);
+    g_autofree char *wanted = describe_communication(check, sender, send);
+    g_autofree char *blocked = describe_communication(check, sender, next[sender]);
+    g_autofree char *wanted_too = describe_communication(check, behind, sender_waits);
 
     g_set_error(check->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
                 "%s: the order cannot run: %s waits for %s, which comes after %s, which waits for "
@@ -219,7 +404,7 @@ check_no_deadlock(const RpCommunicationCheck *check)
         guint rank = GPOINTER_TO_UINT(g_queue_pop_head(&ready)) - 1;
 
         for (; next[rank] < orders->communications[rank]->len; next[rank]++) {
-            const RpCommunication *communication = rp_check_communication(check, rank, next[rank]);
+            const RpCommunication *communication = communication_at(check, rank, next[rank]);
             guint other, i = 0;
 
             if (!is_transfer(communication))
@@ -260,7 +445,7 @@ check_channels(const RpCommunicationCheck *check, RpCommunicationProof *proof)
     for (guint r = 0; r < orders->n_ranks; r++) {
         number[r] = g_new0(guint, orders->communications[r]->len);
         for (guint i = 0; i < orders->communications[r]->len; i++) {
-            const RpCommunication *communication = rp_check_communication(check, r, i);
+            const RpCommunication *communication = communication_at(check, r, i);
 
             if (is_transfer(communication))
                 number[r][i] = count_transfer(counts, r, check->rank_of[peer_stage(communication)]);
@@ -268,7 +453,7 @@ check_channels(const RpCommunicationCheck *check, RpCommunicationProof *proof)
     }
     for (guint r = 0; r < orders->n_ranks && aligned; r++) {
         for (guint i = 0; i < orders->communications[r]->len && aligned; i++) {
-            const RpCommunication *communication = rp_check_communication(check, r, i);
+            const RpCommunication *communication = communication_at(check, r, i);
             guint other, k = 0;
 
             if (!is_transfer(communication))
@@ -276,13 +461,13 @@ check_channels(const RpCommunicationCheck *check, RpCommunicationProof *proof)
             other = find_partner(check, communication, &k);
             if (number[r][i] == number[other][k])
                 continue;
-            g_autofree char *half = rp_check_describe(check, other, k);
+            g_autofree char *half = describe_communication(check, other, k);
             g_autofree char *problem = g_strdup_printf(
                 "is transfer %u of rank %u with rank %u, but its other half %s is transfer %u of "
                 "rank %u with rank %u: a pair of ranks has one channel, which keeps its order",
                 number[r][i] + 1, r, other, half, number[other][k] + 1, other, r);
 
-            aligned = rp_check_fail_at(check, r, i, problem);
+            aligned = fail_check_at(check, r, i, problem);
         }
     }
     for (guint r = 0; r < orders->n_ranks; r++)
@@ -350,8 +535,8 @@ rp_orders_check_communications(const RpOrders *orders, RpCommunicationProof *pro
     check.backward_at = absent_entries(n);
     for (guint kind = 0; kind < N_TRANSFERS; kind++)
         check.place[kind] = absent_entries(n);
-    correct = register_all(&check) && check_transfers(&check, &found) && rp_check_shards(&check) &&
-              rp_check_reductions(&check);
+    correct = register_all(&check) && check_transfers(&check, &found) && check_shards(&check) &&
+              check_reductions(&check);
     for (guint kind = 0; kind < N_TRANSFERS; kind++)
         g_free(check.place[kind]);
     g_free(check.backward_at);

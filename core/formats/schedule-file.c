@@ -7,7 +7,6 @@
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/formats/import-order-private.h"
-#include "core/formats/schedule-text.h"
 
 /* A file's schedule while it is read. */
 typedef struct {

@@ -1,11 +1,10 @@
 /* Lines of `F0.0 B0.0`: the words of schedule files, read and written. */
-#include "core/formats/schedule-text.h"
+#include "core/formats/schedule-file.h"
 
 #include <string.h>
 
 #include "core/base/quote.h"
 #include "core/formats/private.h"
-#include "core/formats/schedule-file.h"
 
 #define SHOWN_BYTES 40
 #define AN_ACTION                                                                                  \

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "core/base/suggest.h"
 
 static guint
 find_field(const RpJsonField *fields, guint n_fields, const char *key)

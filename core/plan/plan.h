@@ -58,7 +58,7 @@ typedef enum {
     RP_TASK_STASH_UPLOAD,        /* the same value again, for a backward's recompute */
     RP_TASK_ACTGRAD_DOWNLOAD,    /* gradient of the input of layer, device to host */
     RP_TASK_ACTGRAD_UPLOAD,      /* the same, host to the device of the next backward stage */
-    /* activation lanes; `layer`: its forward saved it (core/profile/saved.h) */
+    /* activation lanes; `layer`: its forward saved it (core/profile/profile.h) */
     RP_TASK_SAVED_DOWNLOAD,
     RP_TASK_SAVED_UPLOAD, /* for the layer's backward */
     /* parameter and gradient lanes; stage + chunk name the bytes (RpPlanStage) */

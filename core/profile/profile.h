@@ -10,8 +10,76 @@
 #include <glib.h>
 
 #include "core/base/moments.h"
-#include "core/profile/matmuls.h"
-#include "core/profile/saved.h"
+
+/*
+ * The fastest of the algorithms that a library proposes for a matmul, for each shape that a model
+ * has, as they were timed. A shape that is not listed uses the library's first proposal.
+ */
+
+#define RP_MATMUL_MAX_VARIANTS 8 /* for a shape, the first included */
+
+/* Names of RpMatmulLayout (exec/kernels/args.h), in its order; the last is NULL. */
+extern const char *const rp_matmul_layouts[];
+
+/* The shape, and the algorithm. Forms and storages are those of exec/kernels/args.h. */
+typedef struct {
+    guint form;    /* NT, NN, TN */
+    guint a, b, c; /* RpDtype */
+    guint64 m, n, k;
+    guint64 a_stride; /* from a row of A to the next; 0: no gaps */
+    gboolean bias;    /* one is added */
+    guint variant;    /* 0: the library's first proposal; less than RP_MATMUL_MAX_VARIANTS */
+} RpMatmulVariant;
+
+/* Whether it is the same shape, whatever the algorithm. */
+gboolean rp_matmul_variant_is_of(const RpMatmulVariant *a, const RpMatmulVariant *b);
+
+/*
+ * Tensors that a block's forward makes and its backward reads, in groups: each may be made again by the
+ * backward's recompute, or saved by the forward until then. A row a group:
+ *
+ *   attention   its output and the log-sum-exp of its scores    2 a d + 4 a bytes a token
+ *   qkv         queries, keys and values before norm and rope   2 (a + 2 k) d
+ *   residual    the hidden state between attention and MLP      2 h
+ *   mlp         gate and up of a dense MLP                      4 m
+ *
+ * Saved values have the bits of those made again.
+ */
+
+typedef enum {
+    RP_SAVED_ATTENTION,
+    RP_SAVED_QKV,
+    RP_SAVED_RESIDUAL,
+    RP_SAVED_MLP,
+    RP_N_SAVED_GROUPS
+} RpSavedGroup;
+
+#define RP_SAVED(group) (1u << RP_SAVED_##group)
+
+/* One group of a layer, for one micro-batch. */
+typedef struct {
+    guint64 bytes;       /* 0: the layer has no such tensors */
+    gint64 recompute_ns; /* the part of the layer's recompute that makes them; 0: unknown */
+} RpSavedTensors;
+
+/* Selects the tensors that forwards save: groups, bits of RpSavedGroup, that save at least least_ns
+ * a MiB, of layers from first on. All zeros: nothing. */
+typedef struct {
+    guint groups;
+    guint first;
+    double least_ns;
+} RpSavedChoice;
+#define RP_SAVED_PARTS 4 /* searches try the start of each part of the layers as `first` */
+
+typedef struct {
+    const char *name;      /* "attention" */
+    const char *bytes_key; /* key in profiles: "saved_attention_bytes" */
+    const char *time_key;  /* "saved_attention_ms" */
+    const char *title;     /* for people */
+} RpSavedGroupInfo;
+const RpSavedGroupInfo *rp_saved_group(RpSavedGroup group);
+/* Time that a MiB of them saves. @tensors: have bytes */
+double rp_saved_ns_per_mib(const RpSavedTensors *tensors);
 
 #define RP_PROFILE_FORMAT "roundpipe-profile/1"
 #define RP_PROFILE_MAX_LAYERS 32000

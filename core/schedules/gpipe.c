@@ -10,7 +10,6 @@
  * Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
  * Parallelism", NeurIPS 2019.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 const RpScheduleOps rp_schedule_gpipe = {

@@ -11,7 +11,6 @@
  * Source: torch.distributed.pipelining ScheduleInterleavedZeroBubble, after Qi et al., "Zero Bubble
  * Pipeline Parallelism", ICLR 2024.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static void

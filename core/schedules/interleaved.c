@@ -14,7 +14,6 @@
  * Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
  * Megatron-LM", SC 2021; torch.distributed.pipelining ScheduleInterleaved1F1B.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static void

@@ -11,7 +11,6 @@
  *
  * Source: Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 void

@@ -18,7 +18,6 @@
  * Source: Feng et al., "Mobius: Fine Tuning Large-Scale Models on Commodity GPU Servers",
  * ASPLOS 2023.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 /* Deals the ranks out to the root complexes in turn. */

@@ -10,7 +10,6 @@
  * Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021
  * (PipeDream-Flush).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static void

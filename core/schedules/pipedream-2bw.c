@@ -13,7 +13,6 @@
  * Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021
  * (PipeDream-2BW).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static gboolean

@@ -28,7 +28,6 @@
  *   gpu 0  |0F0    |0F1    |       |2B1    |2B0    |
  *   gpu 1          |1F0|   |1X1    |1B0|
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static gboolean

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "core/schedules/given.h"
-#include "core/schedules/order.h"
+#include "core/schedules/schedules.h"
 
 /* Beyond these an order does not fit in memory, or its counts not in 32 bits. */
 #define MAX_GPUS (1u << 16)

@@ -3,7 +3,7 @@
  */
 #include "core/schedules/schedule.h"
 
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 #include "core/schedules/given.h"
 #include "core/schedules/schedules.h"
 

@@ -12,7 +12,6 @@
  *
  * Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (ZB-H2, ZB-2p).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static gboolean

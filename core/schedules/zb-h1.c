@@ -11,7 +11,6 @@
  *
  * Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (ZB-H1).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static void

@@ -1,5 +1,5 @@
 /**
- * Shared by diff.c (matching), diff-slip.c (predecessors) and diff-rank.c.
+ * Shared by diff.c (matching, ranking) and diff-slip.c (predecessors).
  */
 #pragma once
 

@@ -1,8 +1,6 @@
-#include "core/trace/gates.h"
+#include "core/trace/needs.h"
 
 #include <stdlib.h>
-
-#include "core/trace/needs.h"
 
 /* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
 #define MOST_AT_ONCE 64

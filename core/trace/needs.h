@@ -54,3 +54,21 @@ const RpTaskValue *rp_trace_needs_find(const RpTraceNeeds *needs, const RpTaskVa
 
 /* The hop between devices of `compute` fidelity; where transfers are tasks, it is none. */
 gint64 rp_trace_hop_ns(const RpTrace *trace);
+
+/*
+ * Gates: which task each task of a trace waited for, the last of its predecessors to end.
+ *
+ *   gpu 0 |F0|F1|
+ *   gpu 1    |F0|   |B0|        B0's gate is F0 of the next stage, on another device
+ */
+
+/**
+ * rp_trace_gates:
+ * @plan: (nullable): the trace's: its dependencies count; without it the ones that needs.h knows
+ *
+ * By index of a task the index of its gate, a predecessor on its lane or elsewhere; RP_NONE: none is
+ * known. Where a predicted task starts later than these explain, its gate is a task that ended at that
+ * very moment (a buffer, a copy engine, an update).
+ * Returns: (array) (transfer full)
+ */
+guint32 *rp_trace_gates(const RpTrace *trace, const RpPlan *plan);

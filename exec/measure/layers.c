@@ -17,7 +17,7 @@
 #include "exec/measure/measure.h"
 
 /*
- * Recomputes of a block without groups of its tensors (core/profile/saved.h):
+ * Recomputes of a block without groups of its tensors (core/profile/profile.h):
  *
  *   |forward, saving each|recompute|without attention|without q, k, v|without ...|recompute| ...
  */

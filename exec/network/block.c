@@ -1,7 +1,7 @@
 /*
  * One transformer block, forward and backward: attention (attention.c), then an MLP. Kept:
  * x, s [T,C], and the values kept by the parts; saved values stand elsewhere
- * (core/profile/saved.h). Values that cost only a pass over memory are computed again. Backward
+ * (core/profile/profile.h). Values that cost only a pass over memory are computed again. Backward
  * takes the same steps in reverse.
  */
 #include "exec/network/private.h"

@@ -7,7 +7,7 @@
  *
  *   forward     x0 -> layer -> x1 -> layer -> x2       keeps nothing but the requested boundaries
  *   recompute   the same, keeping what backward needs in the workspace; what the forward saved is not
- *               made again (core/profile/saved.h)
+ *               made again (core/profile/profile.h)
  *   backward    dx0 <- layer <- dx1 <- layer <- dx2    sums += weight gradients
  *   fused       forward with the head, keeping; then backward at once (paper §3.2)
  *

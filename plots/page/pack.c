@@ -1,7 +1,7 @@
 /* Numbers of a page: columns of differences as varints in base64, a byte or two a task each. */
 #include "plots/page/page-private.h"
 
-#include "core/trace/gates.h"
+#include "core/trace/needs.h"
 
 /* Zigzag, seven bits a byte, the lowest first. */
 static void

@@ -1,4 +1,4 @@
-/* Saved tensors (core/profile/saved.h), where saving is faster than to recompute
+/* Saved tensors (core/profile/profile.h), where saving is faster than to recompute
  * it, within the memory that there is. */
 #include "sim/advise/private.h"
 

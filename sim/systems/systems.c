@@ -1,7 +1,7 @@
 /* The table of systems, and what is asked of a row. */
 #include "sim/systems/systems.h"
 
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 #include "core/plan/planner.h"
 #include "sim/systems/private.h"
 

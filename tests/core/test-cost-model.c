@@ -1,10 +1,8 @@
 #include "tests/rp-test.h"
 
 #include "core/base/units.h"
-#include "core/catalogue/cost/cost-experts.h"
 #include "core/catalogue/cost/cost-model.h"
-#include "core/catalogue/cost/cost-rates.h"
-#include "core/catalogue/paper-equations.h"
+#include "core/catalogue/cost/cost-parts.h"
 
 typedef struct {
     RpProfile *profile;

@@ -1,8 +1,8 @@
 /* Quotes names and values that others chose. */
 #include "tests/rp-test.h"
 
-#include "core/base/percent.h"
 #include "core/base/quote.h"
+#include "core/base/units.h"
 
 static void
 marks_that_turn_or_hide_text_are_spelt_out(void **state)

@@ -1,6 +1,6 @@
 #include "tests/rp-test.h"
 
-#include "core/base/suggest.h"
+#include "core/base/quote.h"
 
 static const char *const keys[] = {"forward_ms", "backward_ms", "recompute_ms", "kind", NULL};
 

@@ -8,7 +8,6 @@
 
 #include "core/formats/export.h"
 #include "core/schedules/schedule.h"
-#include "core/trace/gates.h"
 #include "core/trace/needs.h"
 #include "core/trace/report.h"
 #include "sim/search/partition-cost.h"

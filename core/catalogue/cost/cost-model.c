@@ -4,11 +4,7 @@
 #include <string.h>
 
 #include "core/base/fp8.h"
-#include "core/catalogue/cost/cost-experts.h"
-#include "core/catalogue/cost/cost-fp8.h"
-#include "core/catalogue/cost/cost-rates.h"
-#include "core/catalogue/cost/cost-saved.h"
-#include "core/catalogue/cost/cost-weights.h"
+#include "core/catalogue/cost/cost-parts.h"
 #include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
 
@@ -529,4 +525,59 @@ rp_cost_model_profile(const RpModel *model, const RpGpu *gpu, const RpWorkload *
     return own && workload->estimate != RP_COST_EXPECTED
                ? end_of_times(model, gpu, workload, profile)
                : g_steal_pointer(&profile);
+}
+
+double
+rp_paper_activation_bytes(const RpModel *model, double b, double s)
+{
+    double h = model->hidden;
+    double m = model->intermediate;
+    double k_over_a = (double)model->kv_heads / model->heads;
+
+    return (12 + 4 * k_over_a) * s * b * h + 6 * s * b * m * model->active_experts;
+}
+
+double
+rp_paper_forward_flops(const RpModel *model, double b, double s)
+{
+    double h = model->hidden;
+    double m = model->intermediate;
+    double k_over_a = (double)model->kv_heads / model->heads;
+
+    return 4 * s * b * h * h + 4 * s * b * h * h * k_over_a + 4 * s * s * b * h +
+           6 * s * b * h * m * model->active_experts;
+}
+
+double
+rp_paper_forward_upload_bytes(const RpModel *model, double b, double s)
+{
+    double h = model->hidden;
+    double m = model->intermediate;
+    double k_over_a = (double)model->kv_heads / model->heads;
+
+    return 4 * h * h + 4 * h * h * k_over_a + 6 * h * m * model->experts + 2 * b * s * h;
+}
+
+double
+rp_paper_forward_intensity(const RpModel *model, double b, double s)
+{
+    return rp_paper_forward_flops(model, b, s) / rp_paper_forward_upload_bytes(model, b, s);
+}
+
+double
+rp_paper_ridge_intensity(const RpGpu *gpu)
+{
+    return gpu->fp16_accumulate_tflops * 1e12 / (gpu->interconnect_gb_per_s * 1e9);
+}
+
+double
+rp_paper_recompute_s(const RpModel *model, const RpGpu *gpu, double b, double s)
+{
+    return rp_paper_forward_flops(model, b, s) / (gpu->fp16_accumulate_tflops * 1e12);
+}
+
+double
+rp_paper_reload_s(const RpModel *model, const RpGpu *gpu, double b, double s)
+{
+    return rp_paper_activation_bytes(model, b, s) / (gpu->interconnect_gb_per_s * 1e9);
 }

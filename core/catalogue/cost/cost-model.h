@@ -2,14 +2,14 @@
  * The analytic cost model: a model, a GPU and a workload become a profile with predicted times and
  * exact sizes. docs/cost-model.md derives it and compares it with published layer times.
  *
- * Rates are those of core/catalogue/cost/cost-rates.h:
+ * Rates are those of core/catalogue/cost/cost-parts.h:
  *
  *   time = max(matmul FLOP / rate, matmul bytes / bandwidth)   per group of matmuls
  *        + attention FLOP / rate
  *        + element-wise bytes / bandwidth
- *        + experts x dispatch (of PyTorch's kernels; this project's have none: cost-experts.h)
+ *        + experts x dispatch (of PyTorch's kernels; this project's have none: cost-parts.h)
  *
- * The paper's equations as printed are in core/catalogue/paper-equations.h. Corrected here: query width is
+ * The paper's equations as printed are in core/catalogue/cost/cost-model.h. Corrected here: query width is
  * heads x head_size, not hidden; attention is causal, so half of it is computed; sliding-window
  * blocks attend to less.
  */
@@ -112,3 +112,37 @@ double rp_cost_model_attention_flops(const RpModel *model, guint block, double b
  * them 21 GB/s on a 25 GB/s link
  */
 gint64 rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes);
+
+/*
+ * Equations 1 to 5 of the paper's appendices, exactly as printed, for its figures.
+ *
+ * s sequence length, b sequences of a micro-batch, h hidden, m intermediate, a heads, k key-value
+ * heads, E and E_act experts. They assume heads x head_size = hidden, full (not causal) attention
+ * and 16-bit elements; core/catalogue/cost/cost-model.h has the corrected forms that our predictions use.
+ */
+
+/* (12 + 4k/a) sbh + 6 sbm E_act: bytes one block keeps for its backward. Source: eq. 1 */
+double rp_paper_activation_bytes(const RpModel *model, double b, double s);
+
+/* 4sbh² + 4sbh²k/a + 4s²bh + 6sbhm E_act: one block's forward. Source: eq. 2 */
+double rp_paper_forward_flops(const RpModel *model, double b, double s);
+
+/* 4h² + 4h²k/a + 6hmE + 2bsh: parameters and input activation of one block. Source: eq. 3, with
+ * the experts of eq. 5 */
+double rp_paper_forward_upload_bytes(const RpModel *model, double b, double s);
+
+/* Operational intensity of a block's forward, FLOP per byte. Source: eq. 4 (dense), 5 (MoE) */
+double rp_paper_forward_intensity(const RpModel *model, double b, double s);
+
+/**
+ * rp_paper_ridge_intensity:
+ *
+ * FLOP per byte at which @gpu computes as long as its interconnect transfers.
+ * Source: paper Table 2 (FP16 TFLOPS over Speed), Figure 17
+ */
+double rp_paper_ridge_intensity(const RpGpu *gpu);
+
+/* Seconds to recompute a block (eq. 2 at peak speed) and to reload its activations (eq. 1 at the
+ * interconnect's speed). Source: §2.1, Figure 2 */
+double rp_paper_recompute_s(const RpModel *model, const RpGpu *gpu, double b, double s);
+double rp_paper_reload_s(const RpModel *model, const RpGpu *gpu, double b, double s);

@@ -144,7 +144,7 @@ guint32 rp_placement_parameters(const RpPlacement *placement, const RpPart *part
 guint32 rp_placement_sums(const RpPlacement *placement, const RpPart *part);
 guint32 rp_placement_workspace(const RpPlacement *placement, const RpPart *part);
 
-/* Tensors that forwards of dispatched stages save for their backwards (core/profile/saved.h), in
+/* Tensors that forwards of dispatched stages save for their backwards (core/profile/profile.h), in
  * the order of layers. They wait in the host's arena; a device has buffers for the layers of two
  * actions:
  *

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "core/profile/matmuls.h"
+#include "core/profile/profile.h"
 #include "exec/cuda/runtime/runtime.h"
 #include "exec/kernels/kernels.h"
 

@@ -12,7 +12,6 @@
  * Source: Sun et al., "Seq1F1B: Efficient Sequence-Level Pipeline Parallelism for Large Language Model
  * Training", NAACL 2025.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static void

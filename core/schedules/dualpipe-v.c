@@ -14,7 +14,6 @@
  * Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (DualPipe), cut in half as DualPipeV
  * (github.com/deepseek-ai/DualPipe); torch.distributed.pipelining ScheduleDualPipeV.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 #define F RP_ACTION_FORWARD

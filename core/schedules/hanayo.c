@@ -14,7 +14,6 @@
  * Training Efficiency", SC 2023.
  */
 #include "core/schedules/schedules.h"
-#include "core/schedules/waves/wave.h"
 
 static void
 order(const RpShape *shape, guint gpu, GArray *actions)

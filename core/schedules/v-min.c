@@ -13,7 +13,6 @@
  * Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (V-Min).
  */
 #include "core/schedules/schedules.h"
-#include "core/schedules/waves/v-block.h"
 
 static void
 order(const RpShape *shape, guint gpu, GArray *actions)

@@ -15,9 +15,7 @@
  * Source: Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with
  * Bidirectional Pipelines", SC 2021.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
-#include "core/schedules/waves/wave.h"
 
 gboolean
 rp_order_check_mirrored(const RpShape *shape, GError **error)

@@ -1,4 +1,4 @@
-#include "core/base/bytes.h"
+#include "core/base/units.h"
 
 #include <string.h>
 

@@ -15,7 +15,6 @@
  * Source: Li et al., "SlimPipe: Memory-Thrifty and Efficient Pipeline Parallelism for Long-Context LLM
  * Training", 2025 (arXiv 2504.14519), without its exchange of attention (docs/schedules.md).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static gboolean

@@ -11,7 +11,6 @@
  * Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, §6 (ZB-V);
  * torch.distributed.pipelining ScheduleZBVZeroBubble.
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 #define F RP_ACTION_FORWARD

@@ -12,7 +12,6 @@
  *
  * Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (github.com/deepseek-ai/DualPipe).
  */
-#include "core/schedules/order.h"
 #include "core/schedules/schedules.h"
 
 static gboolean
