@@ -121,7 +121,6 @@ rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question, const R
     rp_report_rate(report, "tokens_per_s", served->tokens_per_s, NULL);
     rp_report_ms(report, "step_ms", served->step_ns, NULL);
     rp_report_ms(report, "alone_ms", served->alone_ns, NULL);
-    rp_report_ms(report, "model_step_ms", served->model_ns, NULL);
     rp_report_ms(report, "exchange_ms", served->exchange_ns, NULL);
     rp_report_bytes(report, "sent_bytes", served->sent_bytes, NULL);
     rp_report_bytes(report, "host_peak_bytes", run->host.total, NULL);

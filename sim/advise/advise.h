@@ -131,9 +131,10 @@ typedef struct {
     double
         bound_tokens_per_s; /* without any transfer (`compute` fidelity), before a simulation at most; 0 =
                                   unknown */
-    RpAdviseWaits waits; /* of a simulated run */
-    gint64 optimizer_ns; /* of a simulated iteration: the host's steps */
-    gint64 network_ns;   /* the same: what servers send each other */
+    RpAdviseWaits waits;   /* of a simulated run */
+    gint64 optimizer_ns;   /* of a simulated iteration: the host's steps */
+    gint64 network_ns;     /* the same: what servers send each other, ... */
+    guint64 network_bytes; /* ... each of them */
 } RpAdviseRun;
 
 void rp_advise_run_free(RpAdviseRun *run);

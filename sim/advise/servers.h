@@ -1,7 +1,6 @@
 /**
  * Several servers: replicas of one server's plan, each of which steps a share of every layer. Plan, memory
- * and time are those of one server with RpPlanOptions.servers, all of them as fast as each other. A closed
- * model beside the simulation (sim/advise/exchange.h) finds the batch that would hide the network.
+ * and time are those of one server with RpPlanOptions.servers, all of them as fast as each other.
  */
 #pragma once
 
@@ -12,7 +11,6 @@ typedef struct {
     guint servers;
     gint64 step_ns;       /* with the network, simulated */
     gint64 alone_ns;      /* of the plan that is best if that takes no time */
-    gint64 model_ns;      /* as step_ns, by the closed model */
     double tokens_per_s;  /* of all servers; 0 if the profile gives no tokens */
     gint64 exchange_ns;   /* that the network is busy in a step */
     guint64 sent_bytes;   /* by each server in a step; as many arrive */

@@ -74,6 +74,7 @@ typedef struct {
     gint64 upload_ns; /* of the busiest device */
     gint64 download_ns;
     gint64 network_ns;
+    guint64 network_bytes;
 } Busy;
 
 static gint64
@@ -95,6 +96,7 @@ find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window
     g_autofree gint64 *up = g_new0(gint64, gpus);
     g_autofree gint64 *down = g_new0(gint64, gpus);
     gint64 host[RP_HOST_LANES] = {0};
+    guint64 network_bytes = 0;
 
     for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
         const RpTraceRecord *record = &records[i];
@@ -103,6 +105,8 @@ find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window
 
         if (record->iteration < window->first || record->iteration >= window->end)
             continue;
+        if (kind == RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK)
+            network_bytes += record->bytes;
         if (kind >= RP_LANES_PER_DEVICE)
             host[kind - RP_LANES_PER_DEVICE] += ns;
         else if (kind == RP_LANE_ACTIVATION_UP || kind == RP_LANE_PARAMETER_UP)
@@ -111,8 +115,11 @@ find_busy(const RpPlan *plan, const RpTrace *trace, const RpSteadyWindow *window
             down[rp_plan_lane_device(plan, record->lane)] += ns;
     }
     return (Busy){host[RP_HOST_LANE_OPTIMIZER] / iterations,
-                  host[RP_HOST_LANE_ACCUMULATE] / iterations, busiest(up, gpus) / iterations,
-                  busiest(down, gpus) / iterations, host[RP_HOST_LANE_NETWORK] / iterations};
+                  host[RP_HOST_LANE_ACCUMULATE] / iterations,
+                  busiest(up, gpus) / iterations,
+                  busiest(down, gpus) / iterations,
+                  host[RP_HOST_LANE_NETWORK] / iterations,
+                  network_bytes / iterations};
 }
 
 /* Devices wait for whatever is busy all the time. A synchronous step ends with the optimizer, which
@@ -248,6 +255,7 @@ simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboole
     run->waits = find_waits(&steady, &busy, options->async);
     run->optimizer_ns = busy.optimizer_ns;
     run->network_ns = busy.network_ns;
+    run->network_bytes = busy.network_bytes;
     return TRUE;
 }
 

@@ -1,100 +1,11 @@
-/* Several servers: the exchange's closed forms on tiny traces, and shares of the optimizer in plans. */
+/* Several servers: shares of the optimizer in plans, and what the network between them takes. */
 #include "tests/rp-test.h"
 
 #include "core/base/shard.h"
 #include "core/base/units.h"
 #include "core/catalogue/server-network.h"
 #include "core/verify/verify.h"
-#include "sim/advise/exchange.h"
 #include "sim/advise/servers.h"
-
-#define ALL RP_EXCHANGE_ALL
-
-/* Two layers, whose gradients come 80 and 100 after the start of an iteration of 100, the last layer's
- * first; their weights are uploaded at once and at 10. Asynchronous. */
-static RpExchangeLayer two_layers[] = {{.ready_ns = 100, .needed = TRUE},
-                                       {.ready_ns = 80, .needed = TRUE, .need_ns = 10}};
-static const RpExchangeStep two_steps[] = {
-    {100, 0, ALL, FALSE}, {100, 4, 0, TRUE}, {104, 4, 1, TRUE}};
-
-static RpExchange
-exchange_of(gint64 each_ns, guint lag)
-{
-    for (guint l = 0; l < 2; l++)
-        two_layers[l].reduce_ns = two_layers[l].gather_ns = each_ns;
-    return (RpExchange){.n_layers = 2,
-                        .layers = two_layers,
-                        .n_steps = G_N_ELEMENTS(two_steps),
-                        .steps = two_steps,
-                        .lag = lag};
-}
-
-static void
-an_exchange_beside_the_next_iteration_is_hidden(void **state)
-{
-    /* reduces end at 90 and 110, steps at 114 and 118, gathers at 124 and 134 < 200 */
-    const RpExchange exchange = exchange_of(10, 2);
-
-    (void)state;
-    assert_int_equal(rp_exchange_busy_ns(&exchange), 40);
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 100);
-}
-
-static void
-a_network_that_is_busy_longer_than_an_iteration_sets_the_period(void **state)
-{
-    const RpExchange exchange = exchange_of(60, 2);
-
-    (void)state;
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 4 * 60);
-}
-
-static void
-a_synchronous_step_is_longer_by_what_follows_the_last_gradient(void **state)
-{
-    /* reduces 80-90, 100-110; steps 110-114-118; gathers 114-124, 124-134: needed at 0 and 10 */
-    const RpExchange exchange = exchange_of(10, 1);
-
-    (void)state;
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 124);
-    /* the same in an iteration that is longer than the trace's */
-    assert_int_equal(rp_exchange_period(&exchange, 1100, 1000), 1124);
-}
-
-static void
-gradients_leave_before_the_next_ones_come_in_their_place(void **state)
-{
-    RpExchange exchange = exchange_of(30, 2);
-    RpExchangeLayer layers[2] = {two_layers[0], two_layers[1]};
-
-    (void)state;
-    /* busy 120; reduces of the first layer end 140 after the start, its buffer is wanted at 10 */
-    layers[0].reused = TRUE;
-    layers[0].reuse_ns = 10;
-    exchange.layers = layers;
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 130);
-}
-
-static void
-norms_wait_for_all_and_for_the_network(void **state)
-{
-    RpExchange exchange = exchange_of(10, 1);
-
-    (void)state;
-    exchange.norm_ns = 7;
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 131);
-}
-
-static void
-nothing_that_is_trained_takes_no_time(void **state)
-{
-    const RpExchange exchange = exchange_of(0, 1);
-
-    (void)state;
-    assert_int_equal(rp_exchange_period(&exchange, 100, 0), 100);
-}
-
-/* ---- of a model ---- */
 
 static RpAdviseQuery
 query_of(guint servers)
@@ -203,21 +114,6 @@ a_fast_network_is_hidden_and_a_slow_one_is_told(void **state)
     assert_int_equal(slow.hiding_batch % (4 * 2), 0);
 }
 
-/* Two ways to the same number. */
-static void
-the_closed_model_is_near_the_simulation(void **state)
-{
-    if (RP_TEST_FEW) /* of values alone: others run the same */
-        return;
-    const RpAdviseServed slow = serve(4, 5);
-
-    (void)state;
-    print_message("simulated %.3f s, closed %.3f s, without a network %.3f s\n",
-                  (double)slow.step_ns / 1e9, (double)slow.model_ns / 1e9,
-                  (double)slow.alone_ns / 1e9);
-    assert_true(ABS((double)slow.model_ns / (double)slow.step_ns - 1) < 0.1);
-}
-
 static void
 a_network_beyond_host_memory_is_held_back_by_it(void **state)
 {
@@ -249,15 +145,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_exchange_beside_the_next_iteration_is_hidden),
-        cmocka_unit_test(a_network_that_is_busy_longer_than_an_iteration_sets_the_period),
-        cmocka_unit_test(a_synchronous_step_is_longer_by_what_follows_the_last_gradient),
-        cmocka_unit_test(gradients_leave_before_the_next_ones_come_in_their_place),
-        cmocka_unit_test(norms_wait_for_all_and_for_the_network),
-        cmocka_unit_test(nothing_that_is_trained_takes_no_time),
         cmocka_unit_test(servers_keep_a_share_of_the_optimizers_state),
         cmocka_unit_test(a_fast_network_is_hidden_and_a_slow_one_is_told),
-        cmocka_unit_test(the_closed_model_is_near_the_simulation),
         cmocka_unit_test(a_network_beyond_host_memory_is_held_back_by_it),
         cmocka_unit_test(networks_are_found_by_name),
     };
