@@ -453,7 +453,7 @@ rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, gui
 #define SECONDS_PER_YEAR (365.25 * 86400)
 #define MOST_SECONDS (50 * SECONDS_PER_YEAR)
 /* Bytes of plan and trace for a compute action, with its copies in `full`: measured, the largest
- * (docs/lab/speed.md). */
+ * (docs/lab/overheads.md). */
 #define COMPUTE_BYTES 240
 #define BOUND_BYTES 1400
 #define DISPATCHED_BYTES 3300

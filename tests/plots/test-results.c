@@ -92,7 +92,7 @@ figure_13_is_the_table_of_machines(void **state)
     g_autoptr(GPtrArray) rows = rows_below("## Against the real machine");
 
     (void)state;
-    assert_int_equal(rows->len, RP_PAPER_N_MODELS * RP_PAPER_GPUS);
+    assert_int_equal(rows->len, RP_PAPER_N_MODELS * 4); /* 1, 2, 4 and 8 GPUs */
     for (guint i = 0; i < rows->len; i++) {
         char **cells = g_ptr_array_index(rows, i);
         const double gpus = g_ascii_strtod(cells[2], NULL);

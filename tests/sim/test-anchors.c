@@ -1,5 +1,5 @@
 /* Full training as LLMQ published it on RTX 4090 and 5090, row by row: no constant of the cost model is fitted to
- * these rows. docs/predictions.md has them all, by scripts/make-predictions. */
+ * these rows. docs/lab/predictions.md has them all, by scripts/make-predictions. */
 #include "tests/rp-test.h"
 
 #include <stdlib.h>

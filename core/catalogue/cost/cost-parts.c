@@ -5,7 +5,7 @@
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 
-/* Measured on one H200, in FLOP/s (docs/kernels.md, docs/lab/gpus.md): the instructions that every card
+/* Measured on one H200, in FLOP/s (docs/lab/kernels.md): the instructions that every card
  * has, mma.sync, alone from registers; and this project's kernels that are made of them. Attention of
  * 2,048 tokens; its backward computes seven products, of which five are counted. Matmuls of experts:
  * the mean of forward and input gradient of three models. */
