@@ -11,7 +11,6 @@
 #include "cli/config.h"
 #include "core/base/quote.h"
 #include "exec/cuda/runtime/device.h"
-#include "exec/cuda/toolkit/toolkit.h"
 
 #define DECLARE(name) extern const RpCommand rp_command_##name;
 #define ROW(name) &rp_command_##name,

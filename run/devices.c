@@ -7,7 +7,6 @@
 #include "core/base/quote.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
-#include "exec/cuda/toolkit/toolkit.h"
 #include "exec/host/kernels.h"
 #include "exec/measure/profile.h"
 #include "run/settings.h"

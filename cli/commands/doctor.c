@@ -11,7 +11,6 @@
 #include "core/base/units.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
-#include "exec/cuda/toolkit/toolkit.h"
 #include "exec/kernels/kernels.h"
 #include "exec/measure/profile.h"
 #include "exec/system/memory-limit.h"

@@ -2,7 +2,6 @@
 #include "cli/reports/reports.h"
 
 #include "exec/cuda/runtime/device.h"
-#include "exec/cuda/toolkit/toolkit.h"
 #include "plots/gnuplot.h"
 
 /* (transfer full) (nullable) */

@@ -5,7 +5,7 @@
 
 #include "cli/reports/reports.h"
 #include "core/base/units.h"
-#include "exec/cuda/toolkit/toolkit.h"
+#include "exec/cuda/runtime/device.h"
 #include "run/settings.h"
 
 /* Actions on threads that waited longer for a processor, as a share of their time, are not compared

@@ -13,7 +13,7 @@
  * A group that is slower than its devices alone shares a root complex. If all together are slower
  * than even that explains, host memory limits them.
  */
-#include "exec/cuda/measure-links.h"
+#include "exec/cuda/probe.h"
 
 #include <pthread.h>
 #include <signal.h>

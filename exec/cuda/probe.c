@@ -12,7 +12,6 @@
 
 #include "core/base/units.h"
 #include "exec/cuda/kernels/kernels.h"
-#include "exec/cuda/measure-links.h"
 #include "exec/cuda/runtime/split.h"
 
 #define N_EVENTS (RP_PROBE_MAX_PARTS * RP_PROBE_MAX_REPEATS + 1)

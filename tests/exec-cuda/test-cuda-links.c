@@ -8,7 +8,7 @@
 
 #include "core/base/units.h"
 #include "exec/cuda/host-arena.h"
-#include "exec/cuda/measure-links.h"
+#include "exec/cuda/probe.h"
 #include "exec/device/error.h"
 #include "exec/system/memory-limit.h"
 

@@ -39,3 +39,13 @@ gboolean rp_cuda_split_devices(const char *text, guint server, guint n,
  * RP_DEVICE_ERROR_MISSING */
 gboolean rp_cuda_device_info(guint device, RpCudaDeviceInfo *info,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/*
+ * Whether GPU code was built into this program, as Meson found it: CUDA is not called for it.
+ */
+
+gboolean rp_cuda_built(void);
+
+/* "CUDA 13.0.88, for cards of compute capability 80, 90", or "not built in: there was no nvcc in
+ * PATH (docs/gpu.md)". */
+const char *rp_cuda_built_text(void);

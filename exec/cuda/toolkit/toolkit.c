@@ -1,4 +1,4 @@
-#include "exec/cuda/toolkit/toolkit.h"
+#include "exec/cuda/runtime/device.h"
 
 gboolean
 rp_cuda_built(void)
