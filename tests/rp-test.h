@@ -1,6 +1,14 @@
 /**
  * Included first by every test: CMocka with the headers it needs before it, GLib and helpers.
  *
+ *     RP_TEST(refuses_a_profile_without_layers)
+ *     {
+ *         ...
+ *     }
+ *
+ * defines a test and adds it to those of the program, which run in the order of the file. No list of
+ * them and no main() are written. In the environment RP_TEST_FILTER='refuses_*' runs some alone.
+ *
  * CMocka's asserts leave a test by longjmp, past any g_autoptr: memory that must not leak goes into
  * a fixture.
  */
@@ -30,9 +38,85 @@
 /* One case of how many: all, @usual, or @few where RP_TEST_SMALL is 1. */
 #define RP_TEST_EVERY(usual, few) (RP_TEST_ALL ? 1u : RP_TEST_SMALL ? (few) : (usual))
 
+/* A test, in whose body @state is that of its fixture. */
+#define RP_TEST(name) RP_TEST_WITH(name, NULL, NULL)
+/* The same with a fixture of its own. */
+#define RP_TEST_WITH(name, setup, teardown)                                                        \
+    static void name(void **state);                                                                \
+    RP_TEST_AT_START(rp_add_##name)                                                                \
+    {                                                                                              \
+        rp_test_add(#name, name, setup, teardown, NULL);                                           \
+    }                                                                                              \
+    static void name(G_GNUC_UNUSED void **state)
+/* A test whose fixture is its parameter, `Fixture *f`. */
+#define RP_TEST_OF(name, parameter)                                                                \
+    static void name##_of(parameter);                                                              \
+    RP_TEST(name)                                                                                  \
+    {                                                                                              \
+        name##_of(*state);                                                                         \
+    }                                                                                              \
+    static void name##_of(parameter)
+/* The fixture of each test that has none of its own. */
+#define RP_TEST_FIXTURE(setup, teardown)                                                           \
+    RP_TEST_AT_START(rp_set_fixture)                                                               \
+    {                                                                                              \
+        rp_test_set_fixture(setup, teardown);                                                      \
+    }
+/* The same of a zeroed @type that `fill(f)` fills and `clear(f)` clears: `Fixture *f` of RP_TEST_OF(). */
+#define RP_TEST_STATE(type, fill, clear)                                                           \
+    static int rp_set_up(void **state)                                                             \
+    {                                                                                              \
+        *state = g_new0(type, 1);                                                                  \
+        fill(*state);                                                                              \
+        return 0;                                                                                  \
+    }                                                                                              \
+    static int rp_tear_down(void **state)                                                          \
+    {                                                                                              \
+        clear(*state);                                                                             \
+        g_free(*state);                                                                            \
+        return 0;                                                                                  \
+    }                                                                                              \
+    RP_TEST_FIXTURE(rp_set_up, rp_tear_down)
+/* A fixture around all tests of the program. */
+#define RP_TEST_GROUP(setup, teardown)                                                             \
+    RP_TEST_AT_START(rp_set_group)                                                                 \
+    {                                                                                              \
+        rp_test_set_group(setup, teardown);                                                        \
+    }
+/* Tests are skipped unless @condition holds. */
+#define RP_TEST_NEEDS(condition)                                                                   \
+    static gboolean rp_can_run(void)                                                               \
+    {                                                                                              \
+        return condition;                                                                          \
+    }                                                                                              \
+    RP_TEST_AT_START(rp_set_needs)                                                                 \
+    {                                                                                              \
+        rp_test_set_needs(rp_can_run);                                                             \
+    }
+/* Begins the definition of a function that runs before main(), in the order of the file. */
+#define RP_TEST_AT_START(name) __attribute__((constructor)) static void name(void)
+
+/* Adds a test whose state is at first @row; @name lives as long as the program. */
+void rp_test_add(const char *name, CMUnitTestFunction function, CMFixtureFunction setup,
+                 CMFixtureFunction teardown, void *row);
+void rp_test_set_fixture(CMFixtureFunction setup, CMFixtureFunction teardown);
+void rp_test_set_group(CMFixtureFunction setup, CMFixtureFunction teardown);
+void rp_test_set_needs(gboolean (*function)(void));
+/* Fills or clears nothing. */
+void rp_test_no_state(void *state);
+/* Runs what was added. Returns: the program's exit code */
+int rp_test_run(const char *program);
+
 /* Fails the test unless @error is set and its message contains @part. */
 #define rp_assert_error_message_contains(error, part)                                              \
     rp_test_error_contains((error), (part), __FILE__, __LINE__)
+
+/* The same of the GError *@error, which it frees. */
+#define rp_assert_error(error, part)                                                               \
+    do {                                                                                           \
+        rp_assert_error_message_contains(*(error), (part));                                        \
+        g_clear_error(error);                                                                      \
+    } while (0)
 
 /* Fails the test, printing the message, if @error is set. */
 #define rp_assert_no_error(error) rp_test_no_error((error), __FILE__, __LINE__)

@@ -107,19 +107,19 @@ spawn(char **argv)
     return run;
 }
 
-RpCliRun
-rp_cli_run(const char *format, ...)
+/* Runs `roundpipe` with the words of @format, or /bin/sh with them. */
+static RpCliRun
+run(gboolean shell, const char *format, va_list arguments)
 {
     g_autoptr(GError) error = NULL;
     g_auto(GStrv) argv = NULL;
-    va_list arguments;
-
-    va_start(arguments, format);
     g_autofree char *words = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
     g_autofree char *expanded = expand(words);
     g_autofree char *line = g_strdup_printf("roundpipe %s", expanded);
+    char *sh[] = {(char *)"/bin/sh", (char *)"-c", expanded, NULL};
 
+    if (shell)
+        return spawn(sh);
     if (!g_shell_parse_argv(line, NULL, &argv, &error))
         fail_msg("%s: %s", line, error->message);
     g_free(argv[0]);
@@ -128,26 +128,67 @@ rp_cli_run(const char *format, ...)
 }
 
 RpCliRun
+rp_cli_run(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    RpCliRun result = run(FALSE, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+RpCliRun
 rp_cli_shell(const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    g_autofree char *words = g_strdup_vprintf(format, arguments);
+    RpCliRun result = run(TRUE, format, arguments);
     va_end(arguments);
-    g_autofree char *line = expand(words);
-    char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
+    return result;
+}
 
-    return spawn(argv);
+/* Fails unless @result, of the words @format, ended well. */
+static void
+assert_done(const RpCliRun *result, const char *format)
+{
+    if (result->code != 0)
+        fail_msg("%s: exit code %d: %s", format, result->code, result->err);
 }
 
 void
-rp_cli_must_run(const char *line)
+rp_cli_must_run(const char *format, ...)
 {
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
+    va_list arguments;
 
-    if (run.code != 0)
-        fail_msg("%s: exit code %d: %s", line, run.code, run.err);
+    va_start(arguments, format);
+    g_auto(RpCliRun) result = run(FALSE, format, arguments);
+    va_end(arguments);
+    assert_done(&result, format);
+}
+
+void
+rp_cli_must_shell(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_auto(RpCliRun) result = run(TRUE, format, arguments);
+    va_end(arguments);
+    assert_done(&result, format);
+}
+
+RpTree *
+rp_cli_run_json(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_auto(RpCliRun) result = run(FALSE, format, arguments);
+    va_end(arguments);
+    assert_done(&result, format);
+    return rp_cli_json(&result);
 }
 
 void

@@ -29,8 +29,12 @@ RpCliRun rp_cli_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
 /* The same by /bin/sh, where $ROUNDPIPE is the program. */
 RpCliRun rp_cli_shell(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
-/* Runs @line as rp_cli_run(); fails unless it ends well. */
-void rp_cli_must_run(const char *line);
+/* The same; fail unless they end well. */
+void rp_cli_must_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
+void rp_cli_must_shell(const char *format, ...) G_GNUC_PRINTF(1, 2);
+
+/* As rp_cli_must_run(). Returns: what was printed, as JSON. (transfer full) */
+RpTree *rp_cli_run_json(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
 /**
  * rp_cli_assert_refused:

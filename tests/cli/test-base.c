@@ -35,14 +35,11 @@ set_up(void **state)
     const int done = rp_train_files_setup(state);
 
     rp_cli_write("wide.json", CONFIG);
-    g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/wide");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/wide.json -o @T/wide");
     rp_cli_write("experts.json", EXPERTS);
-    g_auto(RpCliRun) experts = rp_cli_run("init @T/experts.json -o @T/experts");
-    assert_int_equal(experts.code, 0);
+    rp_cli_must_run("init @T/experts.json -o @T/experts");
     rp_cli_write("gpt-oss.json", GPT_OSS);
-    g_auto(RpCliRun) gpt_oss = rp_cli_run("init @T/gpt-oss.json -o @T/gpt-oss");
-    assert_int_equal(gpt_oss.code, 0);
+    rp_cli_must_run("init @T/gpt-oss.json -o @T/gpt-oss");
     return done;
 }
 
@@ -80,12 +77,10 @@ find_packed(const char *model, const char *part)
     return NULL;
 }
 
-static void
-trains_beside_a_packed_base_on_any_devices_and_resumed(void **state)
+RP_TEST(trains_beside_a_packed_base_on_any_devices_and_resumed)
 {
     static const char *const formats[] = {"nf4", "mxfp4", "fp8", "nf4-single"};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         g_autofree char *base = g_strdup_printf(LORA EVERY "--set base=%s ", formats[i]);
         g_autofree char *one =
@@ -110,17 +105,13 @@ trains_beside_a_packed_base_on_any_devices_and_resumed(void **state)
 }
 
 /* A packed checkpoint needs no key, and gives what packing its original gave. */
-static void
-trains_a_packed_checkpoint_as_it_is(void **state)
+RP_TEST(trains_a_packed_checkpoint_as_it_is)
 {
-    (void)state;
     rp_train_files_train(LORA EVERY "--set base=nf4 --set output=@T/made");
     g_autofree char *packed = find_packed("wide", "model.nf4-");
-    g_auto(RpCliRun) copied =
-        rp_cli_shell("mkdir @T/packed && cp @T/wide/config.json @T/packed/ && "
-                     "cp @T/wide/%s @T/packed/model.safetensors",
-                     packed);
-    assert_int_equal(copied.code, 0);
+    rp_cli_must_shell("mkdir @T/packed && cp @T/wide/config.json @T/packed/ && "
+                      "cp @T/wide/%s @T/packed/model.safetensors",
+                      packed);
     rp_train_files_train(LORA EVERY "--set model=@T/packed --set output=@T/as-it-is");
     assert_same("made", "as-it-is");
     rp_train_files_train(LORA EVERY "--set model=@T/packed --set base=nf4 --set output=@T/named");
@@ -134,10 +125,8 @@ trains_a_packed_checkpoint_as_it_is(void **state)
     rp_train_files_train("--set model=@T/packed --set steps=1 --set output=@T/whole-packed");
     rp_train_files_train("--set model=@T/whole-packed/checkpoint-1 --set steps=1 "
                          "--set output=@T/whole-again");
-    g_auto(RpCliRun) merged = rp_cli_run("merge @T/packed @T/as-it-is/checkpoint-4 -o @T/merged");
+    rp_cli_must_run("merge @T/packed @T/as-it-is/checkpoint-4 -o @T/merged");
 
-    if (merged.code != 0)
-        fail_msg("%s", merged.err);
     rp_train_files_train("--set model=@T/merged --set steps=1 --set output=@T/of-merged");
     /* adapters are added to 16-bit numbers, as training expands them: adapters that add zeros leave these */
     rp_train_files_train(LORA "--set model=@T/packed --set optimizer.learning_rate=1e-30 "
@@ -154,13 +143,10 @@ trains_a_packed_checkpoint_as_it_is(void **state)
 }
 
 /* A packed model answers, alone and with the adapters that were trained beside it. */
-static void
-answers_beside_a_packed_base(void **state)
+RP_TEST(answers_beside_a_packed_base)
 {
-    (void)state;
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
-    g_auto(RpCliRun) made = rp_cli_run("init @T/wide.json -o @T/talker --base nf4");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/wide.json -o @T/talker --base nf4");
     rp_train_files_train(
         "--set lora.rank=3 --set steps=4 --set model=@T/talker --set output=@T/told "
         "--set optimizer.learning_rate=0.3");
@@ -177,10 +163,8 @@ answers_beside_a_packed_base(void **state)
 }
 
 /* The values of the base are others; nothing is lost, and the run goes on beside its own. */
-static void
-refuses_to_resume_beside_another_base(void **state)
+RP_TEST(refuses_to_resume_beside_another_base)
 {
-    (void)state;
     rp_train_files_train(LORA "--set base=nf4 --set output=@T/same-base");
     rp_train_files_train(LORA "--set base=bf16 --set output=@T/plain-base");
     refuse(LORA "--resume=@T/same-base/checkpoint-4 --set steps=6", 1,
@@ -203,11 +187,8 @@ assert_made_packed(const char *model, const char *format)
                         "--set base=%s --set output=@T/random-%s-%s",
                         model, format, model, format);
     g_autofree char *part = g_strdup_printf("model.%s-", format);
-    g_auto(RpCliRun) made =
-        rp_cli_run("init @T/%s.json -o @T/packed-%s-%s --base %s", model, model, format, format);
+    rp_cli_must_run("init @T/%s.json -o @T/packed-%s-%s --base %s", model, model, format, format);
 
-    if (made.code != 0)
-        fail_msg("%s", made.err);
     rp_train_files_train(line);
     g_autofree char *packed = find_packed(model, part);
     g_auto(RpCliRun) same = rp_cli_shell("cmp @T/%s/%s @T/packed-%s-%s/model.safetensors && "
@@ -217,12 +198,10 @@ assert_made_packed(const char *model, const char *format)
         fail_msg("%s, %s: %s%s", model, format, same.out, same.err);
 }
 
-static void
-makes_random_weights_packed(void **state)
+RP_TEST(makes_random_weights_packed)
 {
     static const char *const formats[] = {"nf4", "mxfp4", "fp8", "nf4-single"};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         assert_made_packed("wide", formats[i]);
         assert_made_packed("experts", formats[i]);
@@ -232,14 +211,11 @@ makes_random_weights_packed(void **state)
 
 /* The experts of GPT-OSS stay in the 4 bits that they are published in. Their 16-bit values, which
  * stand the other way round in a file, give the same. */
-static void
-trains_gpt_oss_beside_its_mxfp4(void **state)
+RP_TEST(trains_gpt_oss_beside_its_mxfp4)
 {
 #define GPT                                                                                        \
     "--set model=@T/oss --set lora.rank=3 --set lora.targets=q_proj,o_proj --set steps=4 " EVERY
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_run("init @T/gpt-oss.json -o @T/oss --base mxfp4");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/gpt-oss.json -o @T/oss --base mxfp4");
     rp_train_files_train(GPT "--set output=@T/oss-1 --set devices=host:1");
     rp_train_files_train(GPT "--set output=@T/oss-3 --set devices=host:3");
     rp_train_files_train(GPT "--set output=@T/oss-16 --set base=bf16");
@@ -250,12 +226,10 @@ trains_gpt_oss_beside_its_mxfp4(void **state)
 }
 
 /* Beside the base and merged into it: the same answers. */
-static void
-merges_gpt_oss_in_any_format(void **state)
+RP_TEST(merges_gpt_oss_in_any_format)
 {
     static const char *const formats[] = {"nf4", "mxfp4", "fp8"};
 
-    (void)state;
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         const char *format = formats[i];
@@ -303,13 +277,11 @@ place_of(const char *bytes, const char *name)
     return 8 + (gsize)header + begin;
 }
 
-static void
-refuses_scales_that_are_not_finite_and_files_that_are_cut(void **state)
+RP_TEST(refuses_scales_that_are_not_finite_and_files_that_are_cut)
 {
     const float nan = NAN;
     gsize length = 0;
 
-    (void)state;
     rp_train_files_train(LORA "--set base=nf4-single --set output=@T/good");
     g_autofree char *name = find_packed("wide", "model.nf4-single-");
     g_autofree char *path = g_strdup_printf("wide/%s", name);
@@ -342,15 +314,12 @@ rename_tensor(char *bytes, const char *from, const char *to)
     memcpy(at, new, strlen(new));
 }
 
-static void
-names_formats_that_are_not_read(void **state)
+RP_TEST(names_formats_that_are_not_read)
 {
     static const char *const formats[][2] = {
         {"qweight", "AWQ"}, {"g_idx", "GPTQ"}, {"SCB", "bitsandbytes int8"}};
 
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/foreign && cp @T/wide/config.json @T/foreign/");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_shell("mkdir @T/foreign && cp @T/wide/config.json @T/foreign/");
     for (guint i = 0; i < G_N_ELEMENTS(formats); i++) {
         gsize length = 0;
         g_autofree char *bytes = rp_cli_read_bytes("wide/model.safetensors", &length);
@@ -364,18 +333,14 @@ names_formats_that_are_not_read(void **state)
     }
 }
 
-static void
-refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
+RP_TEST(refuses_a_packed_base_that_is_trained_and_a_full_disk)
 {
-    (void)state;
     refuse("--set base=nf4 --set model=@T/wide", 1,
            "base: expected bf16 without lora.rank, found nf4: a packed base is frozen");
     refuse(LORA "--set base=int4", 2, "base: expected one of bf16, fp8, nf4, nf4-single, mxfp4");
     rp_train_files_train("--set base=bf16 --set model=@T/wide --set steps=1 --set output=@T/whole");
     /* nothing is left of an attempt, and nothing is in the way of the next */
-    g_auto(RpCliRun) bare =
-        rp_cli_shell("mkdir @T/bare && cp @T/wide/config.json @T/wide/model.safetensors @T/bare/");
-    assert_int_equal(bare.code, 0);
+    rp_cli_must_shell("mkdir @T/bare && cp @T/wide/config.json @T/wide/model.safetensors @T/bare/");
     g_auto(RpCliRun) full =
         rp_cli_shell("ulimit -f 8; trap '' XFSZ; $ROUNDPIPE train @T/run.yaml " LORA
                      "--set base=nf4 --set model=@T/bare --set output=@T/never 2>@T/full.txt");
@@ -397,8 +362,7 @@ refuses_a_packed_base_that_is_trained_and_a_full_disk(void **state)
 }
 
 /* A dry run writes nothing; where the model is a link into a hub's cache, the packed form is in ours. */
-static void
-packs_no_base_in_a_dry_run_nor_into_a_foreign_folder(void **state)
+RP_TEST(packs_no_base_in_a_dry_run_nor_into_a_foreign_folder)
 {
     g_auto(RpCliRun) made =
         rp_cli_shell("mkdir @T/hub && cp @T/wide/config.json @T/hub/ && "
@@ -407,14 +371,12 @@ packs_no_base_in_a_dry_run_nor_into_a_foreign_folder(void **state)
                                       "model=@T/hub --set output=@T/hub-run --dry-run --json");
     g_autofree char *before = rp_train_files_list("hub");
     g_auto(RpCliRun) none = rp_cli_shell("test ! -e @T/cache/roundpipe/bases");
-    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml " LORA "--set base=nf4 --set "
-                                      "model=@T/hub --set output=@T/hub-run --json");
+    g_autoptr(RpTree) ran = rp_cli_run_json("train @T/run.yaml " LORA "--set base=nf4 --set "
+                                            "model=@T/hub --set output=@T/hub-run --json");
     g_autofree char *after = rp_train_files_list("hub");
     g_autofree char *cached = rp_train_files_list("cache/roundpipe/bases");
     g_autoptr(RpTree) planned = rp_cli_json(&dry);
-    g_autoptr(RpTree) ran = rp_cli_json(&run);
 
-    (void)state;
     assert_int_equal(made.code + none.code, 0);
     assert_string_equal(before, "config.json model.safetensors");
     assert_string_equal(after, before);
@@ -425,22 +387,4 @@ packs_no_base_in_a_dry_run_nor_into_a_foreign_folder(void **state)
     assert_true(rp_cli_number(planned, "parameters") == rp_cli_number(ran, "parameters"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trains_beside_a_packed_base_on_any_devices_and_resumed),
-        cmocka_unit_test(trains_a_packed_checkpoint_as_it_is),
-        cmocka_unit_test(answers_beside_a_packed_base),
-        cmocka_unit_test(refuses_to_resume_beside_another_base),
-        cmocka_unit_test(makes_random_weights_packed),
-        cmocka_unit_test(trains_gpt_oss_beside_its_mxfp4),
-        cmocka_unit_test(merges_gpt_oss_in_any_format),
-        cmocka_unit_test(refuses_scales_that_are_not_finite_and_files_that_are_cut),
-        cmocka_unit_test(names_formats_that_are_not_read),
-        cmocka_unit_test(packs_no_base_in_a_dry_run_nor_into_a_foreign_folder),
-        cmocka_unit_test(refuses_a_packed_base_that_is_trained_and_a_full_disk),
-    };
-
-    return cmocka_run_group_tests_name("base", tests, set_up, rp_cli_teardown);
-}
+RP_TEST_GROUP(set_up, rp_cli_teardown)

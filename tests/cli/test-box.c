@@ -9,21 +9,16 @@
 static double
 iteration_ms(const char *words)
 {
-    g_auto(RpCliRun) run = rp_cli_run("simulate %s" SHAPE " --json", words);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("simulate %s" SHAPE " --json", words);
 
     return rp_cli_number(root, "iteration_ms");
 }
 
-static void
-a_model_by_name_runs_on_a_card_by_name(void **state)
+RP_TEST(a_model_by_name_runs_on_a_card_by_name)
 {
     const double on_4090 = iteration_ms("qwen3-8b --gpu rtx4090");
-    g_auto(RpCliRun) exported =
-        rp_cli_run("export --profile qwen3-8b --gpu rtx4090 --gpus 4 -o @T/qwen3-8b.json");
+    rp_cli_must_run("export --profile qwen3-8b --gpu rtx4090 --gpus 4 -o @T/qwen3-8b.json");
 
-    (void)state;
-    assert_int_equal(exported.code, 0);
     assert_true(on_4090 == iteration_ms("@T/qwen3-8b.json"));
     assert_true(on_4090 < iteration_ms("qwen3-8b --gpu rtx3090"));
     assert_true(on_4090 > iteration_ms("qwen3-8b --gpu RTX-5090"));
@@ -34,13 +29,10 @@ a_model_by_name_runs_on_a_card_by_name(void **state)
     assert_true(iteration_ms("qwen3-1.7b") != iteration_ms("qwen3-1.7b --gpu rtx4090"));
 }
 
-static void
-a_cards_file_is_an_object_of_gpus(void **state)
+RP_TEST(a_cards_file_is_an_object_of_gpus)
 {
-    g_auto(RpCliRun) whole = rp_cli_shell("$ROUNDPIPE gpus --json rtx4090 >@T/whole.json");
+    rp_cli_must_shell("$ROUNDPIPE gpus --json rtx4090 >@T/whole.json");
 
-    (void)state;
-    assert_int_equal(whole.code, 0);
     assert_true(iteration_ms("qwen3-8b --gpu @T/whole.json") ==
                 iteration_ms("qwen3-8b --gpu rtx4090"));
     rp_cli_write("slow.json", "{\"like\": \"rtx4090\", \"name\": \"slow\", \"h2d_gb_per_s\": 12, "
@@ -57,10 +49,8 @@ a_cards_file_is_an_object_of_gpus(void **state)
     assert_null(strstr(gpus.out, "rtx3090"));
 }
 
-static void
-links_may_differ_from_the_cards_usual_ones(void **state)
+RP_TEST(links_may_differ_from_the_cards_usual_ones)
 {
-    (void)state;
     assert_true(iteration_ms("qwen3-8b --gpu rtx4090 --pcie 4x16") ==
                 iteration_ms("qwen3-8b --gpu rtx4090"));
     assert_true(iteration_ms("qwen3-8b --gpu rtx4090 --pcie 3x16") ==
@@ -75,12 +65,10 @@ links_may_differ_from_the_cards_usual_ones(void **state)
     assert_true(iteration_ms("@Q --host-bandwidth 20") > iteration_ms("@Q"));
 }
 
-static void
-a_model_by_its_config_runs_wherever_a_profile_does(void **state)
+RP_TEST(a_model_by_its_config_runs_wherever_a_profile_does)
 {
     static const char *const commands[] = {"simulate", "partition", "compare", "verify"};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_auto(RpCliRun) file =
             rp_cli_run("%s @R/examples/fine-tune/tiny/config.json --gpu l40s --gpus 1 "
@@ -98,13 +86,11 @@ a_model_by_its_config_runs_wherever_a_profile_does(void **state)
     }
 }
 
-static void
-a_foreign_card_says_so_and_has_no_range(void **state)
+RP_TEST(a_foreign_card_says_so_and_has_no_range)
 {
     g_auto(RpCliRun) foreign = rp_cli_run("plan --model qwen3-8b --gpu mi300x");
     g_auto(RpCliRun) own = rp_cli_run("plan --model qwen3-8b --gpu l40s --sequence 512");
 
-    (void)state;
     assert_non_null(strstr(foreign.out, "nothing of this project runs on it\n"));
     assert_null(strstr(foreign.out, "range "));
     assert_non_null(strstr(own.out, "range "));
@@ -131,8 +117,7 @@ typedef struct {
 static Answer
 plan_on(const char *box)
 {
-    g_auto(RpCliRun) run = rp_cli_run(PLAN "%s", box);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json(PLAN "%s", box);
     const RpTree *unknowns = rp_cli_member(root, "unknowns");
     Answer answer = {rp_cli_number(root, "recommendation.tokens_per_s"),
                      rp_cli_number(root, "tokens_per_s_slow"),
@@ -166,19 +151,16 @@ write_box(const char *name, double host_gb, double both_gb)
 static double
 short_ms(const char *box)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("simulate qwen3-8b --gpu rtx4090 --sequence 256 --schedule roundpipe --gpus 2 "
-                   "--micro-batches 4 --fidelity full --partition paper --json --box %s",
-                   box);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json(
+        "simulate qwen3-8b --gpu rtx4090 --sequence 256 --schedule roundpipe --gpus 2 "
+        "--micro-batches 4 --fidelity full --partition paper --json --box %s",
+        box);
 
     return rp_cli_number(root, "iteration_ms");
 }
 
-static void
-a_measured_box_is_what_options_say_and_shrinks_the_range(void **state)
+RP_TEST(a_measured_box_is_what_options_say_and_shrinks_the_range)
 {
-    (void)state;
     write_box("same.json", 80, 40);
     const Answer unknown = plan_on("--pcie 20 --host-bandwidth 80"),
                  known = plan_on("--box @T/same.json");
@@ -201,10 +183,8 @@ a_measured_box_is_what_options_say_and_shrinks_the_range(void **state)
 }
 
 /* Links of one card alone leave roots open, of the host alone both. */
-static void
-the_unknown_that_is_named_is_the_one_that_matters(void **state)
+RP_TEST(the_unknown_that_is_named_is_the_one_that_matters)
 {
-    (void)state;
     rp_cli_write("host.json", "{\"format\":\"roundpipe-profile/1\",\"gpus\":1,\"links\":"
                               "{\"host_gb_per_s\":200},\"optimizer\":{\"parameters_per_s\":6e9}}");
     rp_cli_write("fast.json", "{\"format\":\"roundpipe-profile/1\",\"optimizer\":"
@@ -227,18 +207,13 @@ the_unknown_that_is_named_is_the_one_that_matters(void **state)
     g_free(fast.most);
 }
 
-static void
-doctor_writes_a_box_that_plan_takes(void **state)
+RP_TEST(doctor_writes_a_box_that_plan_takes)
 {
-    g_auto(RpCliRun) doctor = rp_cli_run("doctor --devices host --box @T/measured.json --json");
+    g_autoptr(RpTree) root = rp_cli_run_json("doctor --devices host --box @T/measured.json --json");
     g_auto(RpCliRun) quick = rp_cli_run("doctor --devices host --quick --box @T/measured.json");
-    g_autoptr(RpTree) root = rp_cli_json(&doctor);
 
-    (void)state;
-    assert_int_equal(doctor.code, 0);
     assert_true(rp_cli_number(root, "optimizer_parameters_per_s") > 0);
-    g_auto(RpCliRun) run = rp_cli_run(PLAN "--box @T/measured.json");
-    g_autoptr(RpTree) plan = rp_cli_json(&run);
+    g_autoptr(RpTree) plan = rp_cli_run_json(PLAN "--box @T/measured.json");
 
     assert_true(rp_cli_member(plan, "box_measured")->number);
     assert_true(fabs(rp_cli_number(plan, "assumed.host_gb_per_s") /
@@ -249,8 +224,7 @@ doctor_writes_a_box_that_plan_takes(void **state)
     assert_int_equal(quick.code, 2);
 }
 
-static void
-refuses_boxes_that_there_are_not(void **state)
+RP_TEST(refuses_boxes_that_there_are_not)
 {
     static const struct {
         const char *words;
@@ -274,7 +248,6 @@ refuses_boxes_that_there_are_not(void **state)
         {"qwen3-8b --box @T/cut.json --pcie 4x8", 2, "--pcie: expected no --box beside it"},
     };
 
-    (void)state;
     rp_cli_write("bad.json", "{\"like\": \"l4\",\n \"h2d_gb_per_s\": \"3\"}");
     rp_cli_write("cut.json", "{\"format\":\"roundpipe-profile/1\",\"links\":{\"host_gb_");
     rp_cli_write("linkless.json",
@@ -290,20 +263,4 @@ refuses_boxes_that_there_are_not(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_by_name_runs_on_a_card_by_name),
-        cmocka_unit_test(a_cards_file_is_an_object_of_gpus),
-        cmocka_unit_test(links_may_differ_from_the_cards_usual_ones),
-        cmocka_unit_test(a_model_by_its_config_runs_wherever_a_profile_does),
-        cmocka_unit_test(a_foreign_card_says_so_and_has_no_range),
-        cmocka_unit_test(a_measured_box_is_what_options_say_and_shrinks_the_range),
-        cmocka_unit_test(the_unknown_that_is_named_is_the_one_that_matters),
-        cmocka_unit_test(doctor_writes_a_box_that_plan_takes),
-        cmocka_unit_test(refuses_boxes_that_there_are_not),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

@@ -25,16 +25,13 @@ checksum(const char *file)
     return g_compute_checksum_for_data(G_CHECKSUM_SHA256, (const guchar *)data, length);
 }
 
-static void
-makes_the_same_model_from_the_same_seed(void **state)
+RP_TEST(makes_the_same_model_from_the_same_seed)
 {
     make_config();
     g_auto(RpCliRun) a = rp_cli_run("init @T/tiny.json -o @T/a --seed 1 --json");
-    g_auto(RpCliRun) b = rp_cli_run("init @T/tiny.json -o @T/new/b --seed 1");
-    g_auto(RpCliRun) c = rp_cli_run("init @T/tiny.json -o @T/c --seed 2");
+    rp_cli_must_run("init @T/tiny.json -o @T/new/b --seed 1");
+    rp_cli_must_run("init @T/tiny.json -o @T/c --seed 2");
     g_autoptr(RpTree) root = rp_cli_json(&a);
-    assert_int_equal(b.code, 0);
-    assert_int_equal(c.code, 0);
     /* 2 x 33 x 16 + 16 + 2 x (2 x 16 + 4 x 16 x 16 + 3 x 16 x 24) */
     assert_int_equal(rp_cli_number(root, "parameters"), 5488);
     assert_int_equal(rp_cli_number(root, "bytes"), 2 * 5488); /* bf16 where nothing is said */
@@ -46,28 +43,22 @@ makes_the_same_model_from_the_same_seed(void **state)
     assert_string_not_equal(sum_a, sum_c);
 }
 
-static void
-replaces_a_model_only_by_force(void **state)
+RP_TEST(replaces_a_model_only_by_force)
 {
     make_config();
-    g_auto(RpCliRun) first = rp_cli_run("init @T/tiny.json -o @T/f --seed 1");
+    rp_cli_must_run("init @T/tiny.json -o @T/f --seed 1");
     g_autofree char *before = checksum("f/model.safetensors");
-    g_auto(RpCliRun) second = rp_cli_run("init @T/tiny.json -o @T/f --seed 2");
-    assert_int_equal(first.code, 0);
-    assert_int_equal(second.code, 1);
-    assert_non_null(strstr(second.err, "found config.json; --force replaces it"));
+    rp_cli_must_refuse("init @T/tiny.json -o @T/f --seed 2", 1,
+                       "found config.json; --force replaces it");
     g_autofree char *kept = checksum("f/model.safetensors");
     assert_string_equal(before, kept);
-    g_auto(RpCliRun) third =
-        rp_cli_run("init @T/tiny.json -o @T/f --seed 2 --force --shard-size 4KB --dtype fp32");
-    assert_int_equal(third.code, 0);
+    rp_cli_must_run("init @T/tiny.json -o @T/f --seed 2 --force --shard-size 4KB --dtype fp32");
     g_auto(RpCliRun) list = rp_cli_shell("ls @T/f");
     assert_non_null(strstr(list.out, "model.safetensors.index.json"));
     assert_null(strstr(list.out, "model.safetensors\n"));
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     static const struct {
         const char *words;
@@ -105,13 +96,4 @@ teardown(void **state)
     return rp_cli_teardown(state) != 0 || run.code != 0;
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(makes_the_same_model_from_the_same_seed),
-        cmocka_unit_test(replaces_a_model_only_by_force),
-        cmocka_unit_test(says_what_is_wrong),
-    };
-    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, teardown)

@@ -26,15 +26,12 @@ figure_of(const RpTree *root, const char *system, const char *key)
     return figure->number;
 }
 
-static void
-compares_every_system(void **state)
+RP_TEST(compares_every_system)
 {
-    g_auto(RpCliRun) run = rp_cli_run("compare @Q --systems all --micro-batches 128 --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("compare @Q --systems all --micro-batches 128 --json");
     const RpTree *rows = rp_cli_member(root, "rows");
     guint fastest = 0;
 
-    (void)state;
     assert_int_equal(rows->items->len, 8);
     for (guint i = 0; i < 8; i++) {
         const RpTree *row = rp_tree_nth(rows, i);
@@ -58,18 +55,15 @@ compares_every_system(void **state)
     assert_true(figure_of(root, "zero-2", "micro_batches") == 32);
 }
 
-static void
-roundpipe_is_as_simulate_has_it(void **state)
+RP_TEST(roundpipe_is_as_simulate_has_it)
 {
     /* simulate takes all of the card's memory, systems leave 0.9 GiB: this model needs neither */
-    g_auto(RpCliRun) run =
-        rp_cli_run("compare @Q --systems roundpipe,roundpipe-sync --gpus 4 --json");
-    g_auto(RpCliRun) sync = rp_cli_run("simulate @Q --schedule roundpipe --gpus 4 --micro-batches "
-                                       "16 --fidelity full --recompute full --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_autoptr(RpTree) other = rp_cli_json(&sync);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("compare @Q --systems roundpipe,roundpipe-sync --gpus 4 --json");
+    g_autoptr(RpTree) other =
+        rp_cli_run_json("simulate @Q --schedule roundpipe --gpus 4 --micro-batches "
+                        "16 --fidelity full --recompute full --json");
 
-    (void)state;
     assert_int_equal(rp_cli_member(root, "rows")->items->len, 2);
     assert_true(figure_of(root, "roundpipe-sync", "gpu_bytes") ==
                 rp_cli_number(other, "gpu_peak_bytes"));
@@ -78,16 +72,13 @@ roundpipe_is_as_simulate_has_it(void **state)
                      1) < 1e-3);
 }
 
-static void
-prices_become_costs(void **state)
+RP_TEST(prices_become_costs)
 {
-    g_auto(RpCliRun) run = rp_cli_run("compare @Q --systems fsdp --price 2.32 --json");
+    g_autoptr(RpTree) root = rp_cli_run_json("compare @Q --systems fsdp --price 2.32 --json");
     g_auto(RpCliRun) csv = rp_cli_run("compare @Q --systems fsdp --price 2.32 --csv -");
     g_auto(RpCliRun) text = rp_cli_run("compare @Q --systems fsdp --price 2.32 --wide");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
     const double cost = figure_of(root, "fsdp", "dollars_per_billion_tokens");
 
-    (void)state;
     assert_true(fabs(cost * figure_of(root, "fsdp", "tokens_per_s") * 3600 / 1e9 - 2.32) < 1e-5);
     assert_true(rp_cli_number(root, "dollars_per_hour") == 2.32);
     assert_true(g_str_has_prefix(csv.out, "profile,system,micro_batch,micro_batches,gpu_bytes,"));
@@ -95,17 +86,13 @@ prices_become_costs(void **state)
     assert_non_null(strstr(text.out, "$/billion"));
 }
 
-static void
-a_chunked_head_changes_baselines_alone(void **state)
+RP_TEST(a_chunked_head_changes_baselines_alone)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("compare @Q --systems fsdp,roundpipe --micro-batches 128 --json");
-    g_auto(RpCliRun) today =
-        rp_cli_run("compare @Q --systems fsdp,roundpipe --micro-batches 128 --chunked-head --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_autoptr(RpTree) chunked = rp_cli_json(&today);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("compare @Q --systems fsdp,roundpipe --micro-batches 128 --json");
+    g_autoptr(RpTree) chunked = rp_cli_run_json(
+        "compare @Q --systems fsdp,roundpipe --micro-batches 128 --chunked-head --json");
 
-    (void)state;
     assert_true(figure_of(chunked, "fsdp", "longest_sequence") >
                 5 * figure_of(root, "fsdp", "longest_sequence"));
     assert_true(figure_of(chunked, "fsdp", "micro_batch") > figure_of(root, "fsdp", "micro_batch"));
@@ -113,16 +100,13 @@ a_chunked_head_changes_baselines_alone(void **state)
                 figure_of(root, "roundpipe", "tokens_per_s"));
 }
 
-static void
-goes_on_when_a_system_cannot_take_a_model(void **state)
+RP_TEST(goes_on_when_a_system_cannot_take_a_model)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("compare qwen3-235b-a22b --systems megatron-tp,zero-infinity,fsdp --json");
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("compare qwen3-235b-a22b --systems megatron-tp,zero-infinity,fsdp --json");
     g_auto(RpCliRun) text =
         rp_cli_run("compare qwen3-235b-a22b --systems megatron-tp,zero-infinity,fsdp");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
 
-    (void)state;
     assert_non_null(strstr(rp_tree_find(row_of(root, "megatron-tp"), "error")->text,
                            "has 4 heads of keys and values"));
     assert_true(figure_of(root, "zero-infinity", "fits_gpu_memory") == 1);
@@ -131,8 +115,7 @@ goes_on_when_a_system_cannot_take_a_model(void **state)
     assert_non_null(strstr(text.out, "cannot run: qwen3-235b-a22b has 4 heads"));
 }
 
-static void
-refuses_what_makes_no_sense(void **state)
+RP_TEST(refuses_what_makes_no_sense)
 {
     static const struct {
         const char *words;
@@ -156,7 +139,6 @@ refuses_what_makes_no_sense(void **state)
         {"--systems fsdp --async", "only --gpus and --micro-batches beside it"},
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("compare @Q %s", cases[i].words);
 
@@ -167,29 +149,24 @@ refuses_what_makes_no_sense(void **state)
     }
 }
 
-static void
-takes_the_box_and_refuses_what_is_too_large(void **state)
+RP_TEST(takes_the_box_and_refuses_what_is_too_large)
 {
-    g_auto(RpCliRun) nvlink = rp_cli_run("compare qwen3-8b --systems fsdp --gpu a800 --json");
-    g_auto(RpCliRun) narrow =
-        rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5090 --pcie 5x8 --json");
-    g_auto(RpCliRun) wide = rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5090 --json");
-    g_auto(RpCliRun) unknown = rp_cli_run("compare qwen3-8b --systems fsdp --gpu rtx5091");
+    g_autoptr(RpTree) fast = rp_cli_run_json("compare qwen3-8b --systems fsdp --gpu a800 --json");
+    g_autoptr(RpTree) slow =
+        rp_cli_run_json("compare qwen3-8b --systems fsdp --gpu rtx5090 --pcie 5x8 --json");
+    g_autoptr(RpTree) usual =
+        rp_cli_run_json("compare qwen3-8b --systems fsdp --gpu rtx5090 --json");
+    rp_cli_must_refuse("compare qwen3-8b --systems fsdp --gpu rtx5091", 2,
+                       "did you mean \"rtx5090\"?");
     g_auto(RpCliRun) large = rp_cli_run(
         "compare @Q --systems zero-2,roundpipe,megatron-pp --micro-batches 2000000000 --json");
     g_auto(RpCliRun) many = rp_cli_run("compare @Q --systems all --gpus 2000000000 --json");
-    g_autoptr(RpTree) fast = rp_cli_json(&nvlink);
-    g_autoptr(RpTree) slow = rp_cli_json(&narrow);
-    g_autoptr(RpTree) usual = rp_cli_json(&wide);
     RpTree *refused[] = {rp_cli_json(&large), rp_cli_json(&many)};
 
-    (void)state;
     assert_true(figure_of(fast, "fsdp", "collectives_ms") <
                 figure_of(slow, "fsdp", "collectives_ms") / 10);
     assert_true(figure_of(usual, "fsdp", "collectives_ms") <
                 figure_of(slow, "fsdp", "collectives_ms") / 1.5);
-    assert_int_equal(unknown.code, 2);
-    assert_non_null(strstr(unknown.err, "did you mean \"rtx5090\"?"));
     for (guint r = 0; r < G_N_ELEMENTS(refused); r++) {
         const RpTree *rows = rp_cli_member(refused[r], "rows");
 
@@ -200,36 +177,18 @@ takes_the_box_and_refuses_what_is_too_large(void **state)
     }
 }
 
-static void
-says_which_sizes_a_profile_lacks(void **state)
+RP_TEST(says_which_sizes_a_profile_lacks)
 {
     g_autofree char *path = rp_cli_temporary("times.json");
 
-    (void)state;
     assert_true(g_file_set_contents(
         path,
         "{\"format\":\"roundpipe-profile/1\",\"layers\":[{\"kind\":\"block\",\"forward_ms\":1,"
         "\"backward_ms\":2}]}",
         -1, NULL));
-    g_auto(RpCliRun) run = rp_cli_run("compare @T/times.json --systems fsdp --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("compare @T/times.json --systems fsdp --json");
 
     assert_non_null(strstr(rp_cli_member(root, "rows.0.error")->text, "parameter_bytes"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(compares_every_system),
-        cmocka_unit_test(roundpipe_is_as_simulate_has_it),
-        cmocka_unit_test(prices_become_costs),
-        cmocka_unit_test(a_chunked_head_changes_baselines_alone),
-        cmocka_unit_test(goes_on_when_a_system_cannot_take_a_model),
-        cmocka_unit_test(refuses_what_makes_no_sense),
-        cmocka_unit_test(takes_the_box_and_refuses_what_is_too_large),
-        cmocka_unit_test(says_which_sizes_a_profile_lacks),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

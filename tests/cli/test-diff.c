@@ -49,14 +49,11 @@ simulate_slower(void)
     assert_true(g_string_replace(slow, "\"forward_ms\": 7.429", "\"forward_ms\": 8.1719", 0) > 0);
     assert_true(g_file_set_contents(to, slow->str, -1, NULL));
     g_string_free(slow, TRUE);
-    g_auto(RpCliRun) run = rp_cli_run("simulate @T/slow-profile.json " RUN " --trace @T/slow.json");
-    assert_int_equal(run.code, 0);
+    rp_cli_must_run("simulate @T/slow-profile.json " RUN " --trace @T/slow.json");
 }
 
-static void
-two_predictions_differ_by_what_the_profiles_differ_by(void **state)
+RP_TEST(two_predictions_differ_by_what_the_profiles_differ_by)
 {
-    (void)state;
     simulate_slower();
     g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
     g_autoptr(RpTree) root = rp_cli_json(&run);
@@ -82,8 +79,7 @@ two_predictions_differ_by_what_the_profiles_differ_by(void **state)
 }
 
 /* A trace of actions has all predecessors of a task, in any order of a schedule. */
-static void
-predictions_with_other_layer_times_have_no_slips(void **state)
+RP_TEST(predictions_with_other_layer_times_have_no_slips)
 {
     static const char *const schedules[] = {
         "gpipe --stages 14,14",
@@ -99,7 +95,6 @@ predictions_with_other_layer_times_have_no_slips(void **state)
         "--backward-stages 0,7*4 --async",
     };
 
-    (void)state;
     simulate_slower();
     for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
         g_auto(RpCliRun) first =
@@ -121,13 +116,10 @@ predictions_with_other_layer_times_have_no_slips(void **state)
     }
 }
 
-static void
-a_replay_is_compared_at_its_scale(void **state)
+RP_TEST(a_replay_is_compared_at_its_scale)
 {
-    (void)state;
-    g_auto(RpCliRun) replayed = rp_cli_run("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
-                                           "--json");
-    g_autoptr(RpTree) result = rp_cli_json(&replayed);
+    g_autoptr(RpTree) result = rp_cli_run_json("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
+                                               "--json");
     double scale = rp_cli_number(result, "scale");
     g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/m.json --scale %.9f --json", scale);
     g_autoptr(RpTree) root = rp_cli_json(&run);
@@ -150,12 +142,9 @@ a_replay_is_compared_at_its_scale(void **state)
     assert_non_null(strstr(text.out, "(slip)"));
 }
 
-static void
-compares_the_iterations_that_both_have(void **state)
+RP_TEST(compares_the_iterations_that_both_have)
 {
-    (void)state;
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/four.json @T/two.json --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("diff @T/four.json @T/two.json --json");
     g_auto(RpCliRun) one = rp_cli_run("diff @T/four.json @T/two.json --iterations 1:2");
 
     assert_int_equal(rp_cli_member(root, "end_iteration")->number, 2);
@@ -165,10 +154,8 @@ compares_the_iterations_that_both_have(void **state)
     assert_non_null(strstr(one.out, "iteration 1, 36 tasks in both"));
 }
 
-static void
-fidelities_may_differ_and_the_rest_is_counted(void **state)
+RP_TEST(fidelities_may_differ_and_the_rest_is_counted)
 {
-    (void)state;
     g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/full.json");
 
     assert_int_equal(run.code, 0);
@@ -176,8 +163,7 @@ fidelities_may_differ_and_the_rest_is_counted(void **state)
     assert_non_null(strstr(run.out, " parameter-upload"));
 }
 
-static void
-draws_both_timelines_device_by_device(void **state)
+RP_TEST(draws_both_timelines_device_by_device)
 {
     static const char *const wanted[] = {"GPU 0 first", "GPU 0 second", "GPU 1 first",
                                          "GPU 1 second"};
@@ -185,14 +171,11 @@ draws_both_timelines_device_by_device(void **state)
     g_autofree char *path = rp_cli_temporary("diff.svg");
     g_autofree char *svg = NULL;
 
-    (void)state;
     if (gnuplot == NULL) {
         g_clear_pointer(&path, g_free); /* skip() jumps */
         skip();
     }
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/full.json --picture @T/diff.svg");
-    if (run.code != 0)
-        fail_msg("%s", run.err);
+    rp_cli_must_run("diff @T/a.json @T/full.json --picture @T/diff.svg");
     assert_true(g_file_get_contents(path, &svg, NULL, NULL));
     const char *at = svg;
     for (gsize i = 0; i < G_N_ELEMENTS(wanted); i++) { /* each below the one before it */
@@ -203,19 +186,16 @@ draws_both_timelines_device_by_device(void **state)
 }
 
 /* Qwen3-32B's iteration takes 33 seconds. */
-static void
-long_times_are_in_seconds(void **state)
+RP_TEST(long_times_are_in_seconds)
 {
     g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
     g_autofree char *svg = NULL;
 
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_run(
+    g_autoptr(RpTree) root = rp_cli_run_json(
         "simulate @R/profiles/rtx4090/qwen3-32b.json --schedule 1f1b --gpus 8 --micro-batches 16 "
         "--trace @T/long.json --json");
     g_auto(RpCliRun) run = rp_cli_run("diff @T/long.json @T/long.json %s",
                                       gnuplot != NULL ? "--picture @T/long.svg" : "");
-    g_autoptr(RpTree) root = rp_cli_json(&made);
     g_autofree char *time =
         g_strdup_printf("makespan, s %.3f", rp_cli_number(root, "makespan_ms") / 1000);
     g_autoptr(GRegex) spaces = g_regex_new(" +", 0, 0, NULL);
@@ -235,8 +215,7 @@ long_times_are_in_seconds(void **state)
     assert_non_null(strstr(svg, title));
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     static const struct {
         const char *words;
@@ -261,7 +240,6 @@ says_what_is_wrong(void **state)
         {"diff @T/a.json @T/a.json --picture x.jpg", 2, "--picture: expected a name that ends"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
 
@@ -271,18 +249,4 @@ says_what_is_wrong(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_predictions_differ_by_what_the_profiles_differ_by),
-        cmocka_unit_test(predictions_with_other_layer_times_have_no_slips),
-        cmocka_unit_test(a_replay_is_compared_at_its_scale),
-        cmocka_unit_test(compares_the_iterations_that_both_have),
-        cmocka_unit_test(fidelities_may_differ_and_the_rest_is_counted),
-        cmocka_unit_test(draws_both_timelines_device_by_device),
-        cmocka_unit_test(long_times_are_in_seconds),
-        cmocka_unit_test(says_what_is_wrong),
-    };
-    return cmocka_run_group_tests(tests, make_traces, rp_cli_teardown);
-}
+RP_TEST_GROUP(make_traces, rp_cli_teardown)

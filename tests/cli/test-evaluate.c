@@ -5,8 +5,7 @@
 
 #define TINY "@R/tests/exec-generate/fixtures/"
 
-static void
-prints_the_loss_of_transformers(void **state)
+RP_TEST(prints_the_loss_of_transformers)
 {
     static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss"};
 
@@ -31,8 +30,7 @@ prints_the_loss_of_transformers(void **state)
 }
 
 /* A text is the ids of its letters. */
-static void
-takes_text_as_training_does(void **state)
+RP_TEST(takes_text_as_training_does)
 {
     static const char tokenizer[] = "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
                                     "\"merges\":[],\"vocab\":{\"a\":5,\"b\":6,\"c\":7}}}";
@@ -40,23 +38,19 @@ takes_text_as_training_does(void **state)
     g_autofree char *json = rp_cli_temporary("model/tokenizer.json");
     g_autofree char *texts = rp_cli_temporary("texts.jsonl");
     g_autofree char *ids = rp_cli_temporary("ids.jsonl");
-    g_auto(RpCliRun) copied = rp_cli_shell("cp -r " TINY "qwen3 @T/model");
+    rp_cli_must_shell("cp -r " TINY "qwen3 @T/model");
 
-    assert_int_equal(copied.code, 0);
     assert_true(g_file_set_contents(json, tokenizer, -1, NULL));
     assert_true(g_file_set_contents(texts, "{\"text\":\"abcabca\"}\n", -1, NULL));
     assert_true(g_file_set_contents(ids, "{\"input_ids\":[5,6,7,5,6,7,5]}\n", -1, NULL));
-    g_auto(RpCliRun) by_text = rp_cli_run("evaluate @T/model --data @T/texts.jsonl --json");
-    g_auto(RpCliRun) by_ids = rp_cli_run("evaluate @T/model --data @T/ids.jsonl --json");
-    g_autoptr(RpTree) text = rp_cli_json(&by_text);
-    g_autoptr(RpTree) same = rp_cli_json(&by_ids);
+    g_autoptr(RpTree) text = rp_cli_run_json("evaluate @T/model --data @T/texts.jsonl --json");
+    g_autoptr(RpTree) same = rp_cli_run_json("evaluate @T/model --data @T/ids.jsonl --json");
 
     assert_int_equal(rp_cli_number(text, "targets"), 6);
     assert_float_equal(rp_cli_number(text, "loss"), rp_cli_number(same, "loss"), 1e-6);
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     g_autofree char *masked = rp_cli_temporary("masked.jsonl");
 
@@ -75,14 +69,4 @@ says_what_is_wrong(void **state)
                        "--sequence-length: expected at most 128, found 1000");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prints_the_loss_of_transformers),
-        cmocka_unit_test(takes_text_as_training_does),
-        cmocka_unit_test(says_what_is_wrong),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

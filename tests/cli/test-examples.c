@@ -19,14 +19,12 @@ mean_loss(char **lines, guint from, guint end)
     return sum / (end - from);
 }
 
-static void
-the_data_are_additions_and_the_same_every_time(void **state)
+RP_TEST(the_data_are_additions_and_the_same_every_time)
 {
     g_auto(RpCliRun) first = rp_cli_shell("@R/examples/arithmetic/make-data 200");
     g_auto(RpCliRun) second = rp_cli_shell("@R/examples/arithmetic/make-data 200");
     g_auto(GStrv) lines = g_strsplit(first.out, "\n", -1);
 
-    (void)state;
     assert_int_equal(first.code, 0);
     assert_string_equal(first.err, "");
     assert_string_equal(first.out, second.out);
@@ -62,8 +60,7 @@ numbers_of(const char *line)
     return g_strdup_printf("%d %d", MAX(x, y), MIN(x, y));
 }
 
-static void
-held_out_additions_are_none_of_those_trained(void **state)
+RP_TEST(held_out_additions_are_none_of_those_trained)
 {
     g_auto(RpCliRun) trained = rp_cli_shell("@R/examples/arithmetic/make-data");
     g_auto(RpCliRun) held = rp_cli_shell("@R/examples/arithmetic/make-data 8192 500");
@@ -73,7 +70,6 @@ held_out_additions_are_none_of_those_trained(void **state)
     g_auto(GStrv) lines = g_strsplit(trained.out, "\n", -1);
     g_auto(GStrv) others = g_strsplit(held.out, "\n", -1);
 
-    (void)state;
     assert_int_equal(held.code, 0);
     assert_int_equal(g_strv_length(lines), 8193);
     assert_int_equal(g_strv_length(others), 501);
@@ -89,18 +85,14 @@ held_out_additions_are_none_of_those_trained(void **state)
     assert_non_null(strstr(many.err, "expected at most 1945 held out, found 5000"));
 }
 
-static void
-the_run_file_plans_for_its_model_and_data(void **state)
+RP_TEST(the_run_file_plans_for_its_model_and_data)
 {
-    g_auto(RpCliRun) data = rp_cli_shell("@R/examples/arithmetic/make-data >@T/additions.jsonl");
-    g_auto(RpCliRun) init = rp_cli_run("init @R/examples/arithmetic/config.json -o @T/adder");
+    rp_cli_must_shell("@R/examples/arithmetic/make-data >@T/additions.jsonl");
+    rp_cli_must_run("init @R/examples/arithmetic/config.json -o @T/adder");
     g_auto(RpCliRun) run = rp_cli_run("train @R/examples/arithmetic/run.yaml --dry-run --json "
                                       "--set model=@T/adder --set data=@T/additions.jsonl");
     g_autoptr(RpTree) root = NULL;
 
-    (void)state;
-    assert_int_equal(data.code, 0);
-    assert_int_equal(init.code, 0);
     root = rp_cli_json(&run);
     assert_int_equal(rp_cli_number(root, "parameters"), 223232);
     assert_int_equal(rp_cli_number(root, "samples"), 8192);
@@ -108,18 +100,13 @@ the_run_file_plans_for_its_model_and_data(void **state)
     assert_int_equal(rp_cli_number(root, "devices"), 4);
 }
 
-static void
-a_loop_of_ones_own_learns(void **state)
+RP_TEST(a_loop_of_ones_own_learns)
 {
-    g_auto(RpCliRun) data = rp_cli_shell("@R/examples/arithmetic/make-data 64 >@T/few.jsonl");
-    g_auto(RpCliRun) init =
-        rp_cli_run("init @R/examples/arithmetic/config.json -o @T/small --seed 1 --force");
+    rp_cli_must_shell("@R/examples/arithmetic/make-data 64 >@T/few.jsonl");
+    rp_cli_must_run("init @R/examples/arithmetic/config.json -o @T/small --seed 1 --force");
     g_auto(RpCliRun) run = rp_cli_shell("$EXAMPLE_TRAIN @T/small @T/few.jsonl 2 60");
     g_auto(GStrv) lines = g_strsplit(run.out, "\n", -1);
 
-    (void)state;
-    assert_int_equal(data.code, 0);
-    assert_int_equal(init.code, 0);
     assert_string_equal(run.err, "");
     assert_int_equal(run.code, 0);
     assert_int_equal(g_strv_length(lines), 61);
@@ -127,13 +114,11 @@ a_loop_of_ones_own_learns(void **state)
     assert_true(mean_loss(lines, 55, 60) < 0.75 * mean_loss(lines, 0, 5));
 }
 
-static void
-a_loop_of_ones_own_says_what_is_wrong(void **state)
+RP_TEST(a_loop_of_ones_own_says_what_is_wrong)
 {
     g_auto(RpCliRun) words = rp_cli_shell("$EXAMPLE_TRAIN");
     g_auto(RpCliRun) model = rp_cli_shell("$EXAMPLE_TRAIN @T/nowhere @T/few.jsonl 2 1");
 
-    (void)state;
     assert_int_equal(words.code, 2);
     assert_non_null(strstr(words.err, "usage: train MODEL_DIR"));
     assert_int_equal(model.code, 1);
@@ -188,25 +173,20 @@ make_checkpoint_and_data(void)
     g_autofree char *tokenizer = tokenizer_of_bytes();
 
     rp_cli_write("tiny.json", tiny_qwen3);
-    g_auto(RpCliRun) made =
-        rp_cli_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
-                     "&& " CHATS " 64 >@T/chats.jsonl");
+    rp_cli_must_shell("\"$ROUNDPIPE\" init @T/tiny.json -o @T/checkpoint --force "
+                      "&& " CHATS " 64 >@T/chats.jsonl");
 
-    if (made.code != 0)
-        fail_msg("%s", made.err);
     rp_cli_write("checkpoint/tokenizer.json", tokenizer);
     rp_cli_write("checkpoint/tokenizer_config.json", tokenizer_config);
 }
 
 /* The answer of a chat has a line for each sentence of the note, with its words. */
-static void
-notes_hold_what_their_csv_says(void **state)
+RP_TEST(notes_hold_what_their_csv_says)
 {
     g_auto(RpCliRun) first = rp_cli_shell(CHATS " 100");
     g_auto(RpCliRun) second = rp_cli_shell(CHATS " 100");
     g_auto(GStrv) lines = g_strsplit(first.out, "\n", -1);
 
-    (void)state;
     assert_string_equal(first.out, second.out);
     assert_int_equal(g_strv_length(lines), 101);
     for (guint i = 0; i < 100; i++) {
@@ -231,15 +211,12 @@ notes_hold_what_their_csv_says(void **state)
     }
 }
 
-static void
-only_answers_are_learned(void **state)
+RP_TEST(only_answers_are_learned)
 {
-    (void)state;
     make_checkpoint_and_data();
     g_auto(RpCliRun) chats = rp_cli_shell("cat @T/chats.jsonl");
-    g_auto(RpCliRun) run =
-        rp_cli_run("inspect @T/chats.jsonl --model @T/checkpoint --samples 64 --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("inspect @T/chats.jsonl --model @T/checkpoint --samples 64 --json");
     g_auto(GStrv) texts = g_strsplit(chats.out, "\n", -1);
 
     assert_int_equal(rp_cli_number(root, "samples"), 64);
@@ -266,12 +243,10 @@ shell_one_line(const char *words)
                         words);
 }
 
-static void
-a_number_of_samples_is_whole_and_at_least_one(void **state)
+RP_TEST(a_number_of_samples_is_whole_and_at_least_one)
 {
     static const char *const numbers[] = {"abc", "10x", "3.5", "-5", "0", "1e3", "''", "' 7'"};
 
-    (void)state;
     for (guint i = 0; i < 2 * G_N_ELEMENTS(numbers); i++) {
         g_autofree char *words = g_strdup_printf(
             "@R/examples/%s/make-data %s", i % 2 == 0 ? "fine-tune" : "arithmetic", numbers[i / 2]);
@@ -286,12 +261,10 @@ a_number_of_samples_is_whole_and_at_least_one(void **state)
 }
 
 /* As the page says, on a machine without a GPU: only the number of devices changes. */
-static void
-the_fine_tuning_is_predicted_for_one_to_eight_cards(void **state)
+RP_TEST(the_fine_tuning_is_predicted_for_one_to_eight_cards)
 {
     double before_ms = G_MAXDOUBLE;
 
-    (void)state;
     make_checkpoint_and_data();
     for (guint n = 1; n <= 8; n *= 2) {
         g_auto(RpCliRun) times = rp_cli_run("export --profile qwen3-1.7b --gpu rtx4090 "
@@ -319,19 +292,16 @@ the_fine_tuning_is_predicted_for_one_to_eight_cards(void **state)
     "--set micro_batches=2 --set checkpoint.every=1 "                                              \
     "--set sequence_length=1024 "
 
-static void
-the_fine_tuning_trains_saves_and_goes_on(void **state)
+RP_TEST(the_fine_tuning_trains_saves_and_goes_on)
 {
-    (void)state;
     make_checkpoint_and_data();
-    g_auto(RpCliRun) times = rp_cli_run("export --profile qwen3-1.7b --gpu rtx4090 --sequences 1 "
-                                        "--tokens 512 --gpus 1 -o @T/cards.json");
+    rp_cli_must_run("export --profile qwen3-1.7b --gpu rtx4090 --sequences 1 "
+                    "--tokens 512 --gpus 1 -o @T/cards.json");
     g_auto(RpCliRun) first = rp_cli_run(FINE_TUNE SMALL "--set steps=2");
     g_auto(RpCliRun) rest = rp_cli_run(FINE_TUNE SMALL "--set steps=3 --resume");
     g_auto(RpCliRun) list = rp_cli_shell("cd @T/tuned && ls -d checkpoint-* && ls checkpoint-3 && "
                                          "wc -l <metrics.jsonl");
 
-    assert_int_equal(times.code, 0);
     if (first.code != 0 || rest.code != 0)
         fail_msg("exit codes %d and %d: %s%s", first.code, rest.code, first.err, rest.err);
     assert_string_equal(list.out, "checkpoint-2\ncheckpoint-3\nconfig.json\nmanifest.json\n"
@@ -342,8 +312,7 @@ the_fine_tuning_trains_saves_and_goes_on(void **state)
 #define TINY "@R/examples/fine-tune/tiny/"
 
 /* The walk itself is the test "walk". */
-static void
-held_out_notes_are_none_of_those_learned(void **state)
+RP_TEST(held_out_notes_are_none_of_those_learned)
 {
     g_auto(RpCliRun) both =
         rp_cli_shell(TINY "make-data held-out 100 | sort -u >@T/held && wc -l <@T/held && (" TINY
@@ -351,7 +320,6 @@ held_out_notes_are_none_of_those_learned(void **state)
                           "make-data row 2048) | cut -d '\"' -f 10 | sort -u >@T/asked && "
                           "cut -d '\"' -f 10 @T/held | grep -cxFf @T/asked");
 
-    (void)state;
     assert_string_equal(both.err, "");
     assert_string_equal(both.out, "100\n0\n");
 }
@@ -364,22 +332,4 @@ teardown(void **state)
     return rp_cli_teardown(state);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_data_are_additions_and_the_same_every_time),
-        cmocka_unit_test(held_out_additions_are_none_of_those_trained),
-        cmocka_unit_test(the_run_file_plans_for_its_model_and_data),
-        cmocka_unit_test(a_loop_of_ones_own_learns),
-        cmocka_unit_test(a_loop_of_ones_own_says_what_is_wrong),
-        cmocka_unit_test(notes_hold_what_their_csv_says),
-        cmocka_unit_test(only_answers_are_learned),
-        cmocka_unit_test(a_number_of_samples_is_whole_and_at_least_one),
-        cmocka_unit_test(the_fine_tuning_is_predicted_for_one_to_eight_cards),
-        cmocka_unit_test(the_fine_tuning_trains_saves_and_goes_on),
-        cmocka_unit_test(held_out_notes_are_none_of_those_learned),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, teardown)

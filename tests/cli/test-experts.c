@@ -26,9 +26,7 @@ setup_model(guint i)
     g_autofree char *file = g_strconcat(models[i].name, ".json", NULL);
 
     rp_cli_write(file, models[i].config);
-    g_auto(RpCliRun) made = rp_cli_run("init @T/%s -o @T/%s", file, models[i].name);
-    if (made.code != 0)
-        fail_msg("%s", made.err);
+    rp_cli_must_run("init @T/%s -o @T/%s", file, models[i].name);
 }
 
 static int
@@ -84,10 +82,8 @@ assert_has(const char *model, const char *expert)
     assert_non_null(memmem(bytes, n, name, strlen(name)));
 }
 
-static void
-trains_the_same_experts_on_any_devices_and_resumed(void **state)
+RP_TEST(trains_the_same_experts_on_any_devices_and_resumed)
 {
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
         const char *model = models[i].name;
 
@@ -124,14 +120,12 @@ assert_tells_aux_losses(const char *model, const char *output)
     assert_int_equal(steps, 4);
 }
 
-static void
-trains_routers_with_an_auxiliary_loss(void **state)
+RP_TEST(trains_routers_with_an_auxiliary_loss)
 {
     static const char with[] = "--set router_aux_loss_coef=0.5 ";
     static const char adapters[] = "--set router_aux_loss_coef=0.5 --set lora.rank=3 "
                                    "--set lora.targets=q_proj";
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
         const char *model = models[i].name;
 
@@ -148,18 +142,15 @@ trains_routers_with_an_auxiliary_loss(void **state)
 }
 
 /* A config that asks for the loss is obeyed, and saved as it was. */
-static void
-takes_the_auxiliary_loss_of_a_config(void **state)
+RP_TEST(takes_the_auxiliary_loss_of_a_config)
 {
     g_autoptr(GString) config = g_string_new(models[0].config);
     gsize n = 0;
 
-    (void)state;
     g_string_truncate(config, config->len - 1);
     g_string_append(config, ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.25}");
     rp_cli_write("asks.json", config->str);
-    g_auto(RpCliRun) made = rp_cli_run("init @T/asks.json -o @T/asks");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/asks.json -o @T/asks");
     train_to("asks", "own", 2, "");
     assert_tells_aux_losses("asks", "own");
     train_to("qwen", "given", 1, "--set router_aux_loss_coef=0.25");
@@ -179,10 +170,8 @@ takes_the_auxiliary_loss_of_a_config(void **state)
 
 #define ATTENTION "--set lora.rank=3 --set lora.targets=q_proj,k_proj,v_proj,o_proj "
 
-static void
-trains_adapters_of_attention_and_merges_them(void **state)
+RP_TEST(trains_adapters_of_attention_and_merges_them)
 {
-    (void)state;
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
         const char *model = models[i].name;
@@ -206,22 +195,18 @@ trains_adapters_of_attention_and_merges_them(void **state)
 
 /* In fp32, where a merged matrix is not rounded to 16 bits: the same tokens beside the model and merged
  * into it; resumed, on other devices. */
-static void
-trains_adapters_of_experts_and_merges_them(void **state)
+RP_TEST(trains_adapters_of_experts_and_merges_them)
 {
     g_autoptr(GString) config = g_string_new(models[0].config);
 
-    (void)state;
     assert_int_equal(g_string_replace(config, "bfloat16", "float32", 0), 1);
     rp_cli_write("single.json", config->str);
-    g_auto(RpCliRun) made = rp_cli_run("init @T/single.json -o @T/single");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/single.json -o @T/single");
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
     train_to("single", "all", 1, ALL);
     train_to("single", "all2", 2, ALL);
     train_to("single", "all4", 4, ALL);
-    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/single-all4/checkpoint-4");
-    assert_int_equal(gone.code, 0);
+    rp_cli_must_shell("rm -r @T/single-all4/checkpoint-4");
     train_to("single", "all4", 2, ALL "--resume");
     assert_same("single", "all", "all2", "adapter_model.safetensors");
     assert_same("single", "all", "all4", "adapter_model.safetensors");
@@ -244,15 +229,12 @@ trains_adapters_of_experts_and_merges_them(void **state)
 }
 
 /* A packed base is trained whole in 16 or 32 bits, and saved so, as transformers stores it. */
-static void
-trains_a_gpt_oss_whose_experts_are_packed(void **state)
+RP_TEST(trains_a_gpt_oss_whose_experts_are_packed)
 {
-    g_auto(RpCliRun) copied =
-        rp_cli_shell("cp -r " RP_SOURCE_ROOT "/tests/exec-network/fixtures/gpt-oss-mxfp4 @T/mxfp4");
+    rp_cli_must_shell("cp -r " RP_SOURCE_ROOT
+                      "/tests/exec-network/fixtures/gpt-oss-mxfp4 @T/mxfp4");
     gsize n = 0;
 
-    (void)state;
-    assert_int_equal(copied.code, 0);
     train("mxfp4", "--set steps=1 --set profile=auto --set output=@T/unpacked");
     g_autofree char *bytes = rp_cli_read_bytes("unpacked/checkpoint-1/model.safetensors", &n);
     g_autofree char *config = rp_cli_read("unpacked/checkpoint-1/config.json");
@@ -264,22 +246,17 @@ trains_a_gpt_oss_whose_experts_are_packed(void **state)
           "--set steps=1 --set profile=@T/unpacked/profile.json --set output=@T/again");
 }
 
-static void
-names_what_does_not_fit_the_config(void **state)
+RP_TEST(names_what_does_not_fit_the_config)
 {
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_shell("cp -r @T/qwen @T/few && "
-                                         "sed -i 's/\"num_experts\": 5/\"num_experts\": 6/' "
-                                         "@T/few/config.json");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_shell("cp -r @T/qwen @T/few && "
+                      "sed -i 's/\"num_experts\": 5/\"num_experts\": 6/' "
+                      "@T/few/config.json");
     rp_cli_must_refuse("train @T/run.yaml --set model=@T/few --set output=@T/never", 1,
                        "tensor \"model.layers.0.mlp.gate.weight\": expected BF16 [6, 18]");
 }
 
-static void
-refuses_what_adapters_cannot_be_of(void **state)
+RP_TEST(refuses_what_adapters_cannot_be_of)
 {
-    (void)state;
     rp_cli_must_refuse(
         "train @T/run.yaml --set model=@T/qwen --set output=@T/never --set lora.rank=2 "
         "--set lora.targets=gate_proj",
@@ -295,19 +272,4 @@ refuses_what_adapters_cannot_be_of(void **state)
         1, "lora.save: experts are not trained whole beside adapters");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trains_the_same_experts_on_any_devices_and_resumed),
-        cmocka_unit_test(trains_routers_with_an_auxiliary_loss),
-        cmocka_unit_test(takes_the_auxiliary_loss_of_a_config),
-        cmocka_unit_test(trains_adapters_of_attention_and_merges_them),
-        cmocka_unit_test(trains_adapters_of_experts_and_merges_them),
-        cmocka_unit_test(trains_a_gpt_oss_whose_experts_are_packed),
-        cmocka_unit_test(names_what_does_not_fit_the_config),
-        cmocka_unit_test(refuses_what_adapters_cannot_be_of),
-    };
-
-    return cmocka_run_group_tests_name("experts", tests, set_up, rp_cli_teardown);
-}
+RP_TEST_GROUP(set_up, rp_cli_teardown)

@@ -5,14 +5,12 @@
 #include <stdio.h>
 
 /* Its own answers, given back as those expected, are right; one changed token is not. */
-static void
-tells_right_answers_from_wrong_ones(void **state)
+RP_TEST(tells_right_answers_from_wrong_ones)
 {
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
 
-    g_auto(RpCliRun) asked = rp_cli_run(
+    g_autoptr(RpTree) first = rp_cli_run_json(
         "generate @T/model --prompts @T/ask.jsonl -o @T/said.jsonl --max-new-tokens 2 --json");
-    g_autoptr(RpTree) first = rp_cli_json(&asked);
     g_autofree char *said = rp_cli_read("said.jsonl");
     int a, b, c, d;
 
@@ -28,15 +26,13 @@ tells_right_answers_from_wrong_ones(void **state)
                         a, b, a, b, c, (d + 1) % 33, c, (d + 1) % 33);
     rp_cli_write("know.jsonl", lines);
 
-    g_auto(RpCliRun) known =
-        rp_cli_run("generate @T/model --prompts @T/know.jsonl -o @T/said-2.jsonl --json");
-    g_autoptr(RpTree) second = rp_cli_json(&known);
+    g_autoptr(RpTree) second =
+        rp_cli_run_json("generate @T/model --prompts @T/know.jsonl -o @T/said-2.jsonl --json");
 
     assert_int_equal(rp_cli_number(second, "prompts"), 2);
     assert_int_equal(rp_cli_number(second, "expected"), 2);
     assert_int_equal(rp_cli_number(second, "right"), 1);
     assert_int_equal(rp_cli_number(second, "max_new_tokens"), 2);
-    (void)state;
 }
 
 /* A tokenizer of 33 letters beside the model: id 0 is `a`. */
@@ -68,17 +64,15 @@ letters(const char *ids)
 }
 
 /* A prompt of text gets the tokens that its ids get, as text. */
-static void
-answers_text_with_text(void **state)
+RP_TEST(answers_text_with_text)
 {
     write_tokenizer();
     rp_cli_write("def.jsonl", "{\"input_ids\":[3,4,5]}\n");
 
-    g_auto(RpCliRun) by_ids = rp_cli_run(
+    rp_cli_must_run(
         "generate @T/model --prompts @T/def.jsonl -o @T/said-3.jsonl --max-new-tokens 6");
-    g_auto(RpCliRun) json = rp_cli_run("generate @T/model def --max-new-tokens 6 --json");
+    g_autoptr(RpTree) root = rp_cli_run_json("generate @T/model def --max-new-tokens 6 --json");
     g_auto(RpCliRun) text = rp_cli_run("generate @T/model def --max-new-tokens 6");
-    g_autoptr(RpTree) root = rp_cli_json(&json);
     g_autofree char *prompt = rp_cli_list(root, "prompt");
     g_autofree char *answer = rp_cli_list(root, "answer");
     g_autofree char *expected = letters(answer);
@@ -86,15 +80,13 @@ answers_text_with_text(void **state)
     g_autofree char *said = rp_cli_read("said-3.jsonl");
     g_autofree char *same = g_strdup_printf("{\"prompt\":[3,4,5],\"answer\":[%s]}\n", answer);
 
-    assert_int_equal(by_ids.code, 0);
     assert_string_equal(prompt, "3,4,5");
     assert_string_equal(said, same);
     assert_string_equal(rp_cli_member(root, "text")->text, expected);
     assert_string_equal(text.out, line);
 }
 
-static void
-throws_the_same_dice_with_the_same_seed(void **state)
+RP_TEST(throws_the_same_dice_with_the_same_seed)
 {
     static const char warm[] =
         "generate @T/model def --max-new-tokens 12 --temperature 5 --seed %d";
@@ -110,23 +102,21 @@ throws_the_same_dice_with_the_same_seed(void **state)
 }
 
 /* The template puts the role's first letter in front of each message, and an a before the answer. */
-static void
-asks_in_the_words_of_the_chat_template(void **state)
+RP_TEST(asks_in_the_words_of_the_chat_template)
 {
     write_tokenizer();
     rp_cli_write(
         "model/tokenizer_config.json",
         "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}a{% endif %}\"}");
-    g_auto(RpCliRun) alone = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
-    g_auto(RpCliRun) led =
-        rp_cli_run("generate @T/model --chat de --system x --max-new-tokens 3 --json");
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("generate @T/model --chat de --max-new-tokens 3 --json");
+    g_autoptr(RpTree) other =
+        rp_cli_run_json("generate @T/model --chat de --system x --max-new-tokens 3 --json");
     g_auto(RpCliRun) text = rp_cli_run("generate @T/model udea --max-new-tokens 3");
     g_auto(RpCliRun) talk =
         rp_cli_shell("printf 'de\\n\\nfg\\n' | $ROUNDPIPE generate @T/model --chat "
                      "--max-new-tokens 3");
-    g_autoptr(RpTree) root = rp_cli_json(&alone);
-    g_autoptr(RpTree) other = rp_cli_json(&led);
     g_autofree char *prompt = rp_cli_list(root, "prompt");
     g_autofree char *longer = rp_cli_list(other, "prompt");
     g_autofree char *answer = g_strdup_printf("%s\n", rp_cli_member(root, "text")->text);
@@ -152,8 +142,7 @@ asks_in_the_words_of_the_chat_template(void **state)
     rp_cli_must_refuse("generate @T/model --chat de", 1, "template");
 }
 
-static void
-leaves_ids_out_that_the_tokenizer_has_not(void **state)
+RP_TEST(leaves_ids_out_that_the_tokenizer_has_not)
 {
     g_autofree char *all = NULL, *few = NULL;
 
@@ -179,16 +168,15 @@ leaves_ids_out_that_the_tokenizer_has_not(void **state)
 }
 
 /* A chat is a prompt, and its last answer is expected. */
-static void
-compares_answers_with_those_of_chats(void **state)
+RP_TEST(compares_answers_with_those_of_chats)
 {
     write_tokenizer();
     rp_cli_write(
         "model/tokenizer_config.json",
         "{\"chat_template\": \"{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}a{% endif %}\"}");
-    g_auto(RpCliRun) asked = rp_cli_run("generate @T/model --chat de --max-new-tokens 3 --json");
-    g_autoptr(RpTree) root = rp_cli_json(&asked);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("generate @T/model --chat de --max-new-tokens 3 --json");
     g_autofree char *line = g_strdup_printf(
         "{\"messages\":[{\"role\":\"user\",\"content\":\"de\"},{\"role\":\"assistant\","
         "\"content\":\"%s\"}]}\n{\"messages\":[{\"role\":\"user\",\"content\":\"de\"},"
@@ -197,9 +185,8 @@ compares_answers_with_those_of_chats(void **state)
         strcmp(rp_cli_member(root, "text")->text, "xyz") == 0 ? "zyx" : "xyz");
 
     rp_cli_write("chats.jsonl", line);
-    g_auto(RpCliRun) compared =
-        rp_cli_run("generate @T/model --prompts @T/chats.jsonl -o @T/said-4.jsonl --json");
-    g_autoptr(RpTree) figures = rp_cli_json(&compared);
+    g_autoptr(RpTree) figures =
+        rp_cli_run_json("generate @T/model --prompts @T/chats.jsonl -o @T/said-4.jsonl --json");
 
     rp_cli_write("model/tokenizer_config.json", "{}");
     assert_int_equal(rp_cli_number(figures, "expected"), 2);
@@ -207,23 +194,19 @@ compares_answers_with_those_of_chats(void **state)
 }
 
 /* The output of a run is its best checkpoint. */
-static void
-takes_a_run_for_its_best_checkpoint(void **state)
+RP_TEST(takes_a_run_for_its_best_checkpoint)
 {
     write_tokenizer();
-    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/run && ln -s ../model @T/run/best");
+    rp_cli_must_shell("mkdir @T/run && ln -s ../model @T/run/best");
     g_auto(RpCliRun) model = rp_cli_run("generate @T/model abc --max-new-tokens 4");
     g_auto(RpCliRun) run = rp_cli_run("generate @T/run abc --max-new-tokens 4");
-    g_auto(RpCliRun) removed = rp_cli_shell("rm -r @T/run");
+    rp_cli_must_shell("rm -r @T/run");
 
-    assert_int_equal(made.code, 0);
-    assert_int_equal(removed.code, 0);
     assert_int_equal(run.code, 0);
     assert_string_equal(run.out, model.out);
 }
 
-static void
-says_what_is_wrong_with_a_prompt_of_text(void **state)
+RP_TEST(says_what_is_wrong_with_a_prompt_of_text)
 {
     write_tokenizer();
     rp_cli_must_refuse("generate @T/model a --prompts @T/one.jsonl", 2,
@@ -242,8 +225,7 @@ says_what_is_wrong_with_a_prompt_of_text(void **state)
                        "expected ids below the model's vocabulary of 33, found 33");
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     rp_cli_write("one.jsonl", "{\"input_ids\":[3,4,5]}\n");
     rp_cli_write("alien.jsonl", "{\"input_ids\":[3]}\n{\"input_ids\":[33]}\n");
@@ -258,12 +240,10 @@ says_what_is_wrong(void **state)
     rp_cli_must_refuse(
         "generate @T/model --prompts @T/one.jsonl -o @T/x.jsonl --max-new-tokens 100000", 2,
         "--max-new-tokens: expected at most");
-    (void)state;
 }
 
 /* Four devices of one processor wait for each other most of the time. */
-static void
-train_compares_times_only_if_processors_were_free(void **state)
+RP_TEST(train_compares_times_only_if_processors_were_free)
 {
     g_auto(RpCliRun) wide = rp_cli_shell(
         "taskset -c 0 $ROUNDPIPE train @T/run.yaml --set output=@T/waits --set devices=host:4 "
@@ -271,18 +251,15 @@ train_compares_times_only_if_processors_were_free(void **state)
     g_autoptr(RpTree) root = rp_cli_json(&wide);
     const double waited = rp_cli_number(root, "measured.processor_wait_ratio");
 
-    (void)state;
     if (waited <= 0.05 || waited >= 1)
         fail_msg("actions waited %g of their time", waited);
     assert_false(rp_cli_member(root, "measured.times_comparable")->number);
 }
 
-static void
-version_tells_of_gpu_code(void **state)
+RP_TEST(version_tells_of_gpu_code)
 {
     g_auto(RpCliRun) run = rp_cli_run("--version");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_true(strstr(run.out, "\nGPU code: CUDA 1") != NULL ||
                 strstr(run.out, "\nGPU code: not built in: ") != NULL);
@@ -290,10 +267,8 @@ version_tells_of_gpu_code(void **state)
 }
 
 /* The tokenizer comes when the model is open and none of its weights were loaded. */
-static void
-ends_with_a_line_when_the_model_is_cut_while_it_is_read(void **state)
+RP_TEST(ends_with_a_line_when_the_model_is_cut_while_it_is_read)
 {
-    (void)state;
     rp_cli_write("config.json",
                  "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
                  "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
@@ -316,12 +291,10 @@ ends_with_a_line_when_the_model_is_cut_while_it_is_read(void **state)
     "\"rope_scaling\":{\"factor\":4.0,\"rope_type\":\"" rope "\"}}"
 
 /* As far as a rope is scaled, and what is answered does not depend on how much may be. */
-static void
-answers_beyond_the_original_positions_of_a_scaled_rope(void **state)
+RP_TEST(answers_beyond_the_original_positions_of_a_scaled_rope)
 {
     static const char *const configs[] = {SCALED("dynamic"), SCALED("linear"), SCALED("yarn")};
 
-    (void)state;
     rp_cli_write("scaled.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(configs); i++) {
         rp_cli_write("scaled.json", configs[i]);
@@ -349,24 +322,4 @@ answers_beyond_the_original_positions_of_a_scaled_rope(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_beyond_the_original_positions_of_a_scaled_rope),
-        cmocka_unit_test(tells_right_answers_from_wrong_ones),
-        cmocka_unit_test(answers_text_with_text),
-        cmocka_unit_test(throws_the_same_dice_with_the_same_seed),
-        cmocka_unit_test(asks_in_the_words_of_the_chat_template),
-        cmocka_unit_test(leaves_ids_out_that_the_tokenizer_has_not),
-        cmocka_unit_test(compares_answers_with_those_of_chats),
-        cmocka_unit_test(takes_a_run_for_its_best_checkpoint),
-        cmocka_unit_test(says_what_is_wrong_with_a_prompt_of_text),
-        cmocka_unit_test(says_what_is_wrong),
-        cmocka_unit_test(train_compares_times_only_if_processors_were_free),
-        cmocka_unit_test(ends_with_a_line_when_the_model_is_cut_while_it_is_read),
-        cmocka_unit_test(version_tells_of_gpu_code),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

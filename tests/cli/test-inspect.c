@@ -32,13 +32,11 @@ setup(void **state)
     return 0;
 }
 
-static void
-shows_learned_text(void **state)
+RP_TEST(shows_learned_text)
 {
     g_auto(RpCliRun) run =
         rp_cli_run("inspect @T/chats.jsonl --model @T/model --sequence-length 16 --samples 2");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "  samples           3\n"));
     /* u ab<end>a cde<end>: 4 of 11; 2 of 8; 2 of 15 */
@@ -50,15 +48,12 @@ shows_learned_text(void **state)
     assert_null(strchr(run.out, '\033'));
 }
 
-static void
-tells_all_as_json(void **state)
+RP_TEST(tells_all_as_json)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("inspect @T/chats.jsonl --model @T/model --sequence-length 10 --json "
-                   "--train-on all --samples 1 --data-cache @T/cache");
-    g_autoptr(RpTree) json = rp_cli_json(&run);
+    g_autoptr(RpTree) json =
+        rp_cli_run_json("inspect @T/chats.jsonl --model @T/model --sequence-length 10 --json "
+                        "--train-on all --samples 1 --data-cache @T/cache");
 
-    (void)state;
     assert_int_equal(rp_cli_number(json, "samples"), 3);
     assert_int_equal(rp_cli_number(json, "learned_tokens"), 31);
     assert_int_equal(rp_cli_number(json, "lengths.most"), 15);
@@ -71,9 +66,8 @@ tells_all_as_json(void **state)
     assert_int_equal(rp_cli_member(json, "examples.0.parts.0.ids")->items->len, 11);
     /* letters that would harm a terminal are in JSON as they are trained on */
     rp_cli_write("harmful.jsonl", "{\"text\": \"a\\u0085b\"}\n");
-    g_auto(RpCliRun) harmful = rp_cli_run("inspect @T/harmful.jsonl --model @T/model --json");
+    g_autoptr(RpTree) whole = rp_cli_run_json("inspect @T/harmful.jsonl --model @T/model --json");
     g_auto(RpCliRun) shown = rp_cli_run("inspect @T/harmful.jsonl --model @T/model");
-    g_autoptr(RpTree) whole = rp_cli_json(&harmful);
     assert_string_equal(rp_cli_member(whole, "examples.0.parts.0.text")->text, "a\xc2\x85"
                                                                                "b<end>");
     assert_non_null(strstr(shown.out, "a\xef\xbf\xbd"
@@ -83,21 +77,18 @@ tells_all_as_json(void **state)
 }
 
 /* Before anything is read; a part that would fill the screen is cut there. */
-static void
-refuses_options_and_cuts_long_parts(void **state)
+RP_TEST(refuses_options_and_cuts_long_parts)
 {
     g_auto(RpCliRun) one = rp_cli_run("inspect @T/none --sequence-length 1");
-    g_auto(RpCliRun) picture = rp_cli_run("inspect @T/none --picture @T/x.bmp");
+    rp_cli_must_refuse("inspect @T/none --picture @T/x.bmp", 2,
+                       "--picture: expected a name that ends in .png");
     g_autofree char *path = rp_cli_temporary("long.jsonl");
     g_autofree char *letters = g_strnfill(50000, 'a');
     g_autofree char *text = g_strdup_printf("{\"text\": \"%s\"}\n", letters);
 
-    (void)state;
     assert_int_equal(one.code, 2);
     assert_non_null(strstr(
         one.err, "--sequence-length: expected a whole number from 2 to 1048576, found \"1\""));
-    assert_int_equal(picture.code, 2);
-    assert_non_null(strstr(picture.err, "--picture: expected a name that ends in .png"));
     assert_true(g_file_set_contents(path, text, -1, NULL));
     g_auto(RpCliRun) cut = rp_cli_run("inspect @T/long.jsonl --model @T/model");
     g_auto(RpCliRun) whole = rp_cli_run("inspect @T/long.jsonl --model @T/model --json");
@@ -107,8 +98,7 @@ refuses_options_and_cuts_long_parts(void **state)
 }
 
 /* Output on a terminal: `script` makes one. */
-static void
-colours_a_terminal_unless_told(void **state)
+RP_TEST(colours_a_terminal_unless_told)
 {
     static const char words[] = "inspect @T/chats.jsonl --model @T/model --samples 1";
     g_auto(RpCliRun) colour = rp_cli_shell("TERM=xterm NO_COLOR= script -qec \"$ROUNDPIPE %s\" "
@@ -117,37 +107,20 @@ colours_a_terminal_unless_told(void **state)
     g_auto(RpCliRun) none =
         rp_cli_shell("TERM=xterm NO_COLOR=1 script -qec \"$ROUNDPIPE %s\" /dev/null", words);
 
-    (void)state;
     assert_int_equal(colour.code, 0);
     assert_non_null(strstr(colour.out, "\033[32mcde<end>\033[0m"));
     assert_null(strstr(none.out, "\033[32m"));
     assert_non_null(strstr(none.out, "+ cde<end>"));
 }
 
-static void
-shows_ids_without_a_model(void **state)
+RP_TEST(shows_ids_without_a_model)
 {
     g_auto(RpCliRun) run = rp_cli_run("inspect @T/data.jsonl --samples 1");
-    g_auto(RpCliRun) text = rp_cli_run("inspect @T/chats.jsonl");
+    rp_cli_must_refuse("inspect @T/chats.jsonl", 1, "name the model with --model");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "line 1, "));
     assert_non_null(strstr(run.out, "  + 1 "));
-    assert_int_equal(text.code, 1);
-    assert_non_null(strstr(text.err, "name the model with --model"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_options_and_cuts_long_parts),
-        cmocka_unit_test(shows_learned_text),
-        cmocka_unit_test(tells_all_as_json),
-        cmocka_unit_test(colours_a_terminal_unless_told),
-        cmocka_unit_test(shows_ids_without_a_model),
-    };
-
-    return cmocka_run_group_tests(tests, setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(setup, rp_cli_teardown)

@@ -39,10 +39,8 @@ assert_same(const char *a, const char *b)
         assert_int_equal(swept.code, 0);                                                           \
     } while (0)
 
-static void
-trains_the_same_adapters_on_any_devices_and_resumed(void **state)
+RP_TEST(trains_the_same_adapters_on_any_devices_and_resumed)
 {
-    (void)state;
     TRAIN_SAME(LORA);
     TRAIN_SAME(DROPOUT);
 }
@@ -57,25 +55,20 @@ trains_the_same_adapters_on_any_devices_and_resumed(void **state)
 static gint64
 planned(const char *options, const char *key)
 {
-    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --dry-run --json %s", options);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("train @T/run.yaml --dry-run --json %s", options);
 
-    assert_int_equal(run.code, 0);
     return (gint64)rp_cli_number(root, key);
 }
 
 static void
 remove_all(const char *what)
 {
-    g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s", what);
-
-    assert_int_equal(gone.code, 0);
+    rp_cli_must_shell("rm -r @T/%s", what);
 }
 
 /* Frozen weights that stay on their devices: the same steps and validation losses, on any devices and
  * resumed. Of six stages, two devices run three each, and forward alone as well. */
-static void
-trains_the_same_adapters_with_weights_that_stay(void **state)
+RP_TEST(trains_the_same_adapters_with_weights_that_stay)
 {
     /* of the last ones the first stage has nothing left to go up */
     static const char *const adapters[] = {
@@ -85,7 +78,6 @@ trains_the_same_adapters_with_weights_that_stay(void **state)
         "--set lora.targets=layers.3.mlp.up_proj --set base=nf4 ",
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(adapters); i++) {
         g_autofree char *plain =
             g_strconcat(EVERY STAGES EVALUATED, adapters[i], "--set output=@T/plain", NULL);
@@ -108,13 +100,11 @@ trains_the_same_adapters_with_weights_that_stay(void **state)
 }
 
 /* Bound stages, whose weights are on their devices anyway. */
-static void
-trains_the_same_adapters_with_bound_weights_that_stay(void **state)
+RP_TEST(trains_the_same_adapters_with_bound_weights_that_stay)
 {
     const char *plain = EVERY BOUND "--set output=@T/plain";
     const char *all = EVERY BOUND "--set output=@T/all --set resident=on";
 
-    (void)state;
     assert_true(planned(all, "predicted.resident_bytes") > 0);
     rp_train_files_train(plain);
     rp_train_files_train(all);
@@ -124,8 +114,7 @@ trains_the_same_adapters_with_bound_weights_that_stay(void **state)
 }
 
 /* As many layers as some memory holds. */
-static void
-trains_the_same_adapters_with_some_weights_that_stay(void **state)
+RP_TEST(trains_the_same_adapters_with_some_weights_that_stay)
 {
     const char *plain = EVERY STAGES "--set output=@T/plain";
     const char *all = EVERY STAGES "--set output=@T/all --set resident=on";
@@ -135,7 +124,6 @@ trains_the_same_adapters_with_some_weights_that_stay(void **state)
         EVERY STAGES "--set output=@T/some --set resident=on --set device_memory=%" G_GINT64_FORMAT,
         limit);
 
-    (void)state;
     assert_true(planned(some, "predicted.device_bytes.0") <= limit);
     assert_in_range(planned(some, "predicted.resident_bytes"), 1,
                     planned(all, "predicted.resident_bytes") - 1);
@@ -146,16 +134,12 @@ trains_the_same_adapters_with_some_weights_that_stay(void **state)
     remove_all("some");
 }
 
-static void
-begins_with_adapters_and_merges_them(void **state)
+RP_TEST(begins_with_adapters_and_merges_them)
 {
-    (void)state;
     rp_train_files_train(LORA EVERY "--set output=@T/begun");
     rp_train_files_train(
         "--set steps=1 --set output=@T/more --set lora.start=@T/begun/checkpoint-4");
-    g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/begun/checkpoint-4 -o @T/merged");
-    if (merged.code != 0)
-        fail_msg("%s", merged.err);
+    rp_cli_must_run("merge @T/model @T/begun/checkpoint-4 -o @T/merged");
     rp_train_files_train("--set steps=1 --set model=@T/merged --set output=@T/whole");
     rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 1,
                        "--force replaces it");
@@ -171,12 +155,9 @@ begins_with_adapters_and_merges_them(void **state)
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
-static void
-answers_with_adapters_beside_the_model(void **state)
+RP_TEST(answers_with_adapters_beside_the_model)
 {
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/wide --dtype fp32");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/model/config.json -o @T/wide --dtype fp32");
     rp_train_files_train(
         LORA EVERY "--set model=@T/wide --set output=@T/tuned --set optimizer.learning_rate=0.3");
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n{\"input_ids\":[6,7,8]}\n");
@@ -198,23 +179,18 @@ answers_with_adapters_beside_the_model(void **state)
     assert_string_not_equal(one, base);
 }
 
-static void
-refuses_another_base_and_other_adapters(void **state)
+RP_TEST(refuses_another_base_and_other_adapters)
 {
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_run("init @T/model/config.json -o @T/other --seed 99");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/model/config.json -o @T/other --seed 99");
     rp_train_files_train(LORA EVERY "--set output=@T/kept");
     rp_cli_must_refuse(
         "merge @T/other @T/kept/checkpoint-4 -o @T/never", 1,
         "those of one with other values: the first that differ are of model.embed_tokens");
     /* one byte, in the middle of a tensor */
-    g_auto(RpCliRun) touched =
-        rp_cli_shell("cp -r @T/model @T/touched && cd @T/touched && "
-                     "printf '\\001' | dd of=model.safetensors bs=1 conv=notrunc "
-                     "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
-                     "model.safetensors ../model/model.safetensors");
-    assert_int_equal(touched.code, 0);
+    rp_cli_must_shell("cp -r @T/model @T/touched && cd @T/touched && "
+                      "printf '\\001' | dd of=model.safetensors bs=1 conv=notrunc "
+                      "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
+                      "model.safetensors ../model/model.safetensors");
     rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 1,
                        "expected adapters of this base");
     rp_cli_must_refuse("train @T/run.yaml " LORA
@@ -262,25 +238,22 @@ refuses_another_base_and_other_adapters(void **state)
 }
 
 /* A checkpoint's manifest shows damage; an adapter without one may still have a NaN in it. */
-static void
-refuses_damaged_adapters_and_bases(void **state)
+RP_TEST(refuses_damaged_adapters_and_bases)
 {
     static const char *const commands[] = {
         "merge @T/model @T/%s -o @T/never",
         "generate @T/model --adapter @T/%s --prompts @T/ask.jsonl -o @T/never.jsonl",
         "evaluate @T/model --adapter @T/%s --data @T/ask.jsonl"};
 
-    (void)state;
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n");
     rp_train_files_train(LORA EVERY "--set output=@T/sound");
-    g_auto(RpCliRun) damaged = rp_cli_shell(
+    rp_cli_must_shell(
         "cd @T && cp -r sound/checkpoint-4 damaged && cp -r damaged foreign && "
         "rm foreign/manifest.json foreign/trainer_state.json && "
         "printf '\\377\\377\\377\\377' | dd of=foreign/adapter_model.safetensors bs=1 "
         "conv=notrunc seek=$(($(stat -c %%s foreign/adapter_model.safetensors) - 4)) && "
         "printf '\\001' | dd of=damaged/adapter_model.safetensors bs=1 "
         "conv=notrunc seek=$(($(stat -c %%s damaged/adapter_model.safetensors) - 3))");
-    assert_int_equal(damaged.code, 0);
     for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_auto(GStrv) halves = g_strsplit(commands[i], "%s", 2);
         g_autofree char *of_damaged = g_strconcat(halves[0], "damaged", halves[1], NULL);
@@ -291,15 +264,11 @@ refuses_damaged_adapters_and_bases(void **state)
     }
     /* a model that was trained whole; without the optimizer's state it is one still */
     rp_train_files_train("--set steps=1 --set output=@T/all");
-    g_auto(RpCliRun) cut =
-        rp_cli_shell("cd @T/all/checkpoint-1 && rm optimizer.safetensors && "
-                     "cd @T && cp -r all/checkpoint-1 broken && printf '\\001' | "
-                     "dd of=broken/model.safetensors bs=1 conv=notrunc "
-                     "seek=$(($(stat -c %%s broken/model.safetensors) - 3))");
-    assert_int_equal(cut.code, 0);
-    g_auto(RpCliRun) good = rp_cli_run("evaluate @T/all/checkpoint-1 --data @T/ask.jsonl");
-    if (good.code != 0)
-        fail_msg("%s", good.err);
+    rp_cli_must_shell("cd @T/all/checkpoint-1 && rm optimizer.safetensors && "
+                      "cd @T && cp -r all/checkpoint-1 broken && printf '\\001' | "
+                      "dd of=broken/model.safetensors bs=1 conv=notrunc "
+                      "seek=$(($(stat -c %%s broken/model.safetensors) - 3))");
+    rp_cli_must_run("evaluate @T/all/checkpoint-1 --data @T/ask.jsonl");
     rp_cli_must_refuse("evaluate @T/broken --data @T/ask.jsonl", 1, "expected SHA-256");
     rp_cli_must_refuse("generate @T/broken --prompts @T/ask.jsonl -o @T/never.jsonl", 1,
                        "expected SHA-256");
@@ -307,25 +276,19 @@ refuses_damaged_adapters_and_bases(void **state)
 }
 
 /* Copies of one base in another type are one base; another one is taken if that is said. */
-static void
-takes_adapters_of_a_copy_in_another_type(void **state)
+RP_TEST(takes_adapters_of_a_copy_in_another_type)
 {
-    (void)state;
     /* the same numbers as text: 16-bit ones in 32 bits */
     g_auto(RpCliRun) made = rp_cli_run("init @T/tiny.json -o @T/copy --seed 1 --dtype fp32");
     g_auto(RpCliRun) other = rp_cli_run("init @T/tiny.json -o @T/unlike --seed 2");
-    g_auto(RpCliRun) other_rope = rp_cli_shell(
+    rp_cli_must_shell(
         "cp -r @T/model @T/other-rope && sed -i 's/\"rope_theta\": [0-9.e+]*/\"rope_theta\": "
         "77.0/' "
         "@T/other-rope/config.json && ! cmp -s @T/other-rope/config.json @T/model/config.json");
     if (made.code != 0 || other.code != 0)
         fail_msg("%s%s", made.err, other.err);
-    if (other_rope.code != 0)
-        fail_msg("%s", other_rope.err);
     rp_train_files_train(LORA "--set dtype=bf16 --set model=@T/copy --set output=@T/copy-run");
-    g_auto(RpCliRun) merged = rp_cli_run("merge @T/model @T/copy-run/checkpoint-4 -o @T/narrow");
-    if (merged.code != 0)
-        fail_msg("%s", merged.err);
+    rp_cli_must_run("merge @T/model @T/copy-run/checkpoint-4 -o @T/narrow");
     rp_train_files_train(LORA "--set output=@T/narrow-run");
     rp_train_files_train("--set lora.start=@T/narrow-run/checkpoint-4 --set model=@T/copy "
                          "--set dtype=bf16 --set output=@T/copied");
@@ -333,10 +296,7 @@ takes_adapters_of_a_copy_in_another_type(void **state)
                        "model.embed_tokens; --any-base, or lora.any_base: true in a run file");
     rp_cli_must_refuse("merge @T/other-rope @T/narrow-run/checkpoint-4 -o @T/never", 1,
                        "rope_theta: expected 77");
-    g_auto(RpCliRun) any =
-        rp_cli_run("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/any --any-base");
-    if (any.code != 0)
-        fail_msg("%s", any.err);
+    rp_cli_must_run("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/any --any-base");
     rp_cli_must_refuse("train @T/run.yaml --set lora.start=@T/narrow-run/checkpoint-4 "
                        "--set model=@T/unlike --set output=@T/never",
                        1, "lora.start: ");
@@ -345,45 +305,19 @@ takes_adapters_of_a_copy_in_another_type(void **state)
 }
 
 /* Adapters name their base from the root on; or from where a run was begun, in any folder above them. */
-static void
-finds_the_base_from_any_folder(void **state)
+RP_TEST(finds_the_base_from_any_folder)
 {
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_shell(
+    rp_cli_must_shell(
         "mkdir @T/there && cp -r @T/model @T/there/model && cp @T/data.jsonl @T/times.json "
         "@T/there "
         "&& cd @T/there && $ROUNDPIPE train @T/run.yaml --set model=model --set output=run "
         "--set data=data.jsonl --set lora.rank=2 --set steps=1 && mv @T/there @T/here");
-    if (made.code != 0)
-        fail_msg("%s", made.err);
-    g_auto(RpCliRun) moved = rp_cli_run("evaluate @T/here/run --data @T/data.jsonl");
-    if (moved.code != 0)
-        fail_msg("%s", moved.err);
-    g_auto(RpCliRun) relative = rp_cli_shell(
+    rp_cli_must_run("evaluate @T/here/run --data @T/data.jsonl");
+    rp_cli_must_shell(
         "cd / && sed -i 's|\"base_model_name_or_path\": \".*\"|\"base_model_name_or_path\": "
         "\"model\"|' @T/here/run/checkpoint-1/adapter_config.json && rm "
         "@T/here/run/checkpoint-1/manifest.json");
-    assert_int_equal(relative.code, 0);
-    g_auto(RpCliRun) found = rp_cli_run("evaluate @T/here/run/checkpoint-1 --data @T/data.jsonl");
-    if (found.code != 0)
-        fail_msg("%s", found.err);
+    rp_cli_must_run("evaluate @T/here/run/checkpoint-1 --data @T/data.jsonl");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trains_the_same_adapters_on_any_devices_and_resumed),
-        cmocka_unit_test(trains_the_same_adapters_with_weights_that_stay),
-        cmocka_unit_test(trains_the_same_adapters_with_bound_weights_that_stay),
-        cmocka_unit_test(trains_the_same_adapters_with_some_weights_that_stay),
-        cmocka_unit_test(begins_with_adapters_and_merges_them),
-        cmocka_unit_test(answers_with_adapters_beside_the_model),
-        cmocka_unit_test(refuses_damaged_adapters_and_bases),
-        cmocka_unit_test(refuses_another_base_and_other_adapters),
-        cmocka_unit_test(takes_adapters_of_a_copy_in_another_type),
-        cmocka_unit_test(finds_the_base_from_any_folder),
-    };
-
-    return cmocka_run_group_tests_name("lora", tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -51,8 +51,7 @@ stages_of(RpTree *plan)
                            forward, backward);
 }
 
-static void
-train_takes_the_longest_sequence_and_not_one_step_more(void **state)
+RP_TEST(train_takes_the_longest_sequence_and_not_one_step_more)
 {
     for (guint devices = 1; devices <= 3; devices++) {
         g_autoptr(RpTree) plan = plan_of(devices, "");
@@ -96,14 +95,12 @@ assert_bytes_as_told(const char *model, const char *plan_words, const char *trai
     }
 }
 
-static void
-a_run_of_it_takes_the_bytes_that_were_told(void **state)
+RP_TEST(a_run_of_it_takes_the_bytes_that_were_told)
 {
     assert_bytes_as_told("model", "", "", "whole");
 }
 
-static void
-a_run_beside_a_packed_base_takes_the_bytes_that_were_told(void **state)
+RP_TEST(a_run_beside_a_packed_base_takes_the_bytes_that_were_told)
 {
     assert_bytes_as_told("model", "--lora-rank 3 --base nf4", "--set lora.rank=3 --set base=nf4",
                          "nf4");
@@ -112,8 +109,7 @@ a_run_beside_a_packed_base_takes_the_bytes_that_were_told(void **state)
 }
 
 /* Where no targets are given, both adapt attention, routers and experts. */
-static void
-a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
+RP_TEST(a_mixture_with_adapters_takes_the_bytes_that_were_told)
 {
     rp_cli_write("mixture.json",
                  "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
@@ -121,8 +117,7 @@ a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
                  "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":24,"
                  "\"moe_intermediate_size\":8,\"num_experts\":4,\"num_experts_per_tok\":2,"
                  "\"vocab_size\":33,\"torch_dtype\":\"bfloat16\"}");
-    g_auto(RpCliRun) made = rp_cli_run("init @T/mixture.json -o @T/mixture");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_run("init @T/mixture.json -o @T/mixture");
     assert_bytes_as_told("mixture", "--lora-rank 3", "--set lora.rank=3", "all");
     assert_bytes_as_told("mixture", "--lora-rank 3 --lora-targets q_proj,experts.down_proj",
                          "--set lora.rank=3 "
@@ -131,8 +126,7 @@ a_mixture_with_adapters_takes_the_bytes_that_were_told(void **state)
 }
 
 /* Stages of train's own choice: other bytes, but planned and taken are the same. */
-static void
-train_chooses_stages_that_fit_by_itself(void **state)
+RP_TEST(train_chooses_stages_that_fit_by_itself)
 {
     g_autoptr(RpTree) plan = plan_of(2, "");
     g_auto(RpCliRun) run = train(2, tokens_of(plan), "--set output=@T/own");
@@ -143,8 +137,7 @@ train_chooses_stages_that_fit_by_itself(void **state)
                      rp_cli_number(trained, "predicted.device_bytes.0"));
 }
 
-static void
-sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **state)
+RP_TEST(sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning)
 {
     rp_cli_write("short.json",
                  "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -168,8 +161,7 @@ sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning(void **st
 }
 
 /* Arenas of devices that are threads count there. */
-static void
-host_memory_limits_it_as_in_train(void **state)
+RP_TEST(host_memory_limits_it_as_in_train)
 {
     g_autoptr(RpTree) plan = plan_of(2, "--host-memory " HOST_MEMORY);
     const guint tokens = tokens_of(plan);
@@ -186,8 +178,7 @@ host_memory_limits_it_as_in_train(void **state)
     assert_non_null(strstr(longer.err, "host memory"));
 }
 
-static void
-tells_what_to_write_into_a_run_file(void **state)
+RP_TEST(tells_what_to_write_into_a_run_file)
 {
     g_autoptr(RpTree) plan = plan_of(1, "--sync --optimizer lean");
     g_auto(RpCliRun) run =
@@ -203,8 +194,7 @@ tells_what_to_write_into_a_run_file(void **state)
     assert_non_null(strstr(run.out, "mode: lean"));
 }
 
-static void
-refuses_what_does_not_go_together(void **state)
+RP_TEST(refuses_what_does_not_go_together)
 {
     static const char *const lines[][2] = {
         {"plan @T/model --gpu-memory 2MiB", "--gpu: expected a name"},
@@ -223,8 +213,7 @@ refuses_what_does_not_go_together(void **state)
     }
 }
 
-static void
-a_model_that_fits_with_no_sequence_is_said_to(void **state)
+RP_TEST(a_model_that_fits_with_no_sequence_is_said_to)
 {
     g_auto(RpCliRun) run =
         rp_cli_run("plan @T/model --max-sequence --devices host --gpu-memory 4KiB");
@@ -233,21 +222,4 @@ a_model_that_fits_with_no_sequence_is_said_to(void **state)
     assert_non_null(strstr(run.out, "none, not even"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(train_takes_the_longest_sequence_and_not_one_step_more),
-        cmocka_unit_test(a_run_of_it_takes_the_bytes_that_were_told),
-        cmocka_unit_test(a_run_beside_a_packed_base_takes_the_bytes_that_were_told),
-        cmocka_unit_test(a_mixture_with_adapters_takes_the_bytes_that_were_told),
-        cmocka_unit_test(train_chooses_stages_that_fit_by_itself),
-        cmocka_unit_test(sequences_beyond_the_positions_of_the_model_are_trained_with_a_warning),
-        cmocka_unit_test(host_memory_limits_it_as_in_train),
-        cmocka_unit_test(tells_what_to_write_into_a_run_file),
-        cmocka_unit_test(refuses_what_does_not_go_together),
-        cmocka_unit_test(a_model_that_fits_with_no_sequence_is_said_to),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

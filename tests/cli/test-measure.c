@@ -141,14 +141,12 @@ assert_measured(const char *header, const char *line)
     assert_field(header, line, "device", "host");
 }
 
-static void
-runs_on_devices_of_the_host_become_rows_and_pictures(void **state)
+RP_TEST(runs_on_devices_of_the_host_become_rows_and_pictures)
 {
     g_auto(RpCliRun) run = rp_cli_shell(REAL " 13 14 16 --sequences 16,32 --output @T/real "
                                              "--only tiny-2-async --only tiny-32 "
                                              "--only 'tiny-[eb]*'");
 
-    (void)state;
     assert_ran(&run, 0);
     g_auto(GStrv) gpus = lines_of("real/figure-13.csv");
     g_auto(GStrv) lengths = lines_of("real/figure-14.csv");
@@ -179,15 +177,13 @@ runs_on_devices_of_the_host_become_rows_and_pictures(void **state)
     assert_non_null(strstr(data.out, point));
 }
 
-static void
-traces_of_runs_and_of_their_predictions_are_kept(void **state)
+RP_TEST(traces_of_runs_and_of_their_predictions_are_kept)
 {
     g_auto(RpCliRun) run = rp_cli_shell(REAL " 13 --sequences 16 --output @T/traced "
                                              "--traces @T/traces --only tiny-2-sync");
     g_auto(RpCliRun) diff =
         rp_cli_run("diff @T/traces/tiny-2-sync-predicted.json @T/traces/tiny-2-sync.json");
 
-    (void)state;
     assert_ran(&run, 0);
     g_auto(GStrv) lines = lines_of("traced/figure-13.csv");
     assert_int_equal(g_strv_length(lines), 2);
@@ -196,8 +192,7 @@ traces_of_runs_and_of_their_predictions_are_kept(void **state)
 }
 
 /* A trace comes after the last step, and what two figures share has it by both names. */
-static void
-a_run_is_followed_until_its_trace_is_there(void **state)
+RP_TEST(a_run_is_followed_until_its_trace_is_there)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell(STANDS_IN "14 16 --devices host --sequences 32 --only '*-32' "
@@ -205,7 +200,6 @@ a_run_is_followed_until_its_trace_is_there(void **state)
                                "--traces @T/late-traces");
     g_auto(RpCliRun) files = rp_cli_shell("cd @T/late-traces && grep . *");
 
-    (void)state;
     assert_ran(&run, 0);
     g_auto(GStrv) lengths = lines_of("waited/figure-14.csv");
     g_auto(GStrv) consistency = lines_of("waited/figure-16.csv");
@@ -219,8 +213,7 @@ a_run_is_followed_until_its_trace_is_there(void **state)
                                    "qwen3-1.7b-events.json:measured\n");
 }
 
-static void
-a_run_that_loses_its_trace_leaves_no_row(void **state)
+RP_TEST(a_run_that_loses_its_trace_leaves_no_row)
 {
     g_auto(RpCliRun) earlier =
         rp_cli_shell("mkdir @T/lost && echo old >@T/lost/qwen3-1.7b-64.json");
@@ -228,7 +221,6 @@ a_run_that_loses_its_trace_leaves_no_row(void **state)
                                                   "--output @T/loses --traces @T/lost");
     g_auto(RpCliRun) files = rp_cli_shell("ls @T/lost");
 
-    (void)state;
     assert_ran(&earlier, 0);
     assert_ran(&run, 1);
     g_auto(GStrv) lines = lines_of("loses/figure-14.csv");
@@ -239,8 +231,7 @@ a_run_that_loses_its_trace_leaves_no_row(void **state)
     assert_string_equal(files.out, "qwen3-1.7b-64-predicted.json\n");
 }
 
-static void
-a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
+RP_TEST(a_run_that_fails_leaves_no_row_and_the_others_go_on)
 {
     /* There are 131,072 tokens. Nobody waits for layers of 200,000. */
     g_auto(RpCliRun) kept = rp_cli_shell("mkdir @T/kept && cp @T/work/profiles/tiny-2x16.json "
@@ -248,7 +239,6 @@ a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
     g_auto(RpCliRun) run = rp_cli_shell(REAL " 14 --sequences 200000,16 --output @T/fails "
                                              "--profiles @T/kept");
 
-    (void)state;
     assert_ran(&kept, 0);
     assert_ran(&run, 1);
     g_auto(GStrv) lines = lines_of("fails/figure-14.csv");
@@ -259,14 +249,12 @@ a_run_that_fails_leaves_no_row_and_the_others_go_on(void **state)
         fail_msg("%s", run.err);
 }
 
-static void
-the_median_of_the_steps_after_the_second_counts(void **state)
+RP_TEST(the_median_of_the_steps_after_the_second_counts)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
         STANDS_IN "13 --devices host --device 'Some device' --steps 6 "
                   "--device-memory 24GiB --only '*-async' --work @T/six --output @T/median");
 
-    (void)state;
     assert_ran(&run, 0);
     g_auto(GStrv) lines = lines_of("median/figure-13.csv");
     assert_int_equal(g_strv_length(lines), 2);
@@ -296,14 +284,12 @@ the_median_of_the_steps_after_the_second_counts(void **state)
     assert_int_equal(bytes, 524288);
 }
 
-static void
-a_run_beyond_its_limit_is_ended(void **state)
+RP_TEST(a_run_beyond_its_limit_is_ended)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell(STANDS_IN "14 --devices host --steps 3 --limit 1 "
                                "--sequences 16,32 --work @T/late --output @T/limit");
 
-    (void)state;
     assert_ran(&run, 1);
     g_auto(GStrv) lines = lines_of("limit/figure-14.csv");
     assert_int_equal(g_strv_length(lines), 2);
@@ -323,15 +309,13 @@ assert_timed(const char *work, guint times, const char *last)
         fail_msg("expected %s, found %s", last, calls[times - 1]);
 }
 
-static void
-layers_are_timed_once_for_each_shape_on_the_most_devices(void **state)
+RP_TEST(layers_are_timed_once_for_each_shape_on_the_most_devices)
 {
     static const char *const memory[] = {"", "", "", "24GiB"};
     static const char *const schedule[] = {"roundpipe", "roundpipe", "looped-bfs", "roundpipe"};
     static const char *const mode[] = {"async", "sync", "sync", "async"};
     const char *const words = STANDS_IN "13 16 --steps 3 --work @T/shapes --output @T/once ";
 
-    (void)state;
     g_auto(RpCliRun) first = rp_cli_shell("%s --devices host:2", words);
     assert_ran(&first, 0);
     assert_timed("shapes", 1, "host:2 --micro-batch-size 8 --sequence-length 2048 --seconds 0.3");
@@ -365,13 +349,11 @@ layers_are_timed_once_for_each_shape_on_the_most_devices(void **state)
     assert_timed("shapes", 3, "host:2 --micro-batch-size 4 --sequence-length 4096");
 }
 
-static void
-layers_that_cannot_be_timed_are_not_tried_again(void **state)
+RP_TEST(layers_that_cannot_be_timed_are_not_tried_again)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell(STANDS_IN "16 --devices host --sequences 8 --work @T/cannot --output @T/none");
 
-    (void)state;
     assert_ran(&run, 1);
     assert_timed("cannot", 1, "--sequence-length 8");
     assert_non_null(strstr(run.err, "qwen3-1.7b-events: no row: no memory for 8\n"));
@@ -380,15 +362,13 @@ layers_that_cannot_be_timed_are_not_tried_again(void **state)
     assert_int_equal(g_strv_length(lines), 1);
 }
 
-static void
-a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices(void **state)
+RP_TEST(a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices)
 {
     g_auto(RpCliRun) run = rp_cli_shell(MEASURE " 13 --model qwen3-8b --devices cuda:4 --list | "
                                                 "sed 1d");
     g_auto(RpCliRun) asked = rp_cli_shell(MEASURE " 13 --model qwen3-8b --devices cuda:4 --list "
                                                   "--only '*-4-*' | sed 1d | wc -l");
 
-    (void)state;
     assert_string_equal(run.out,
                         "13 qwen3-8b-1-async qwen3-8b 1 roundpipe async events 2048 4 16 -\n"
                         "13 qwen3-8b-2-async qwen3-8b 2 roundpipe async events 2048 4 16 -\n"
@@ -396,10 +376,8 @@ a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices(void **state)
     assert_int_equal(g_ascii_strtoull(asked.out, NULL, 10), 4);
 }
 
-static void
-rows_are_added_to_those_that_are_there(void **state)
+RP_TEST(rows_are_added_to_those_that_are_there)
 {
-    (void)state;
     for (guint i = 1; i <= 2; i++) {
         g_auto(RpCliRun) run = rp_cli_shell(STANDS_IN "16 --devices host --only '*-events' "
                                                       "--work @T/again --output @T/twice");
@@ -410,8 +388,7 @@ rows_are_added_to_those_that_are_there(void **state)
     }
 }
 
-static void
-wrong_words_are_refused_before_any_run(void **state)
+RP_TEST(wrong_words_are_refused_before_any_run)
 {
     static const struct {
         const char *words;
@@ -429,7 +406,6 @@ wrong_words_are_refused_before_any_run(void **state)
         {"13 --devices host --output @T/other", "figure-13.csv: expected the columns model,"},
     };
 
-    (void)state;
     g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/other && echo a,b >@T/other/figure-13.csv");
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_shell(MEASURE " --output @T/wrong %s", cases[i].words);
@@ -439,23 +415,4 @@ wrong_words_are_refused_before_any_run(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_on_devices_of_the_host_become_rows_and_pictures),
-        cmocka_unit_test(traces_of_runs_and_of_their_predictions_are_kept),
-        cmocka_unit_test(a_run_is_followed_until_its_trace_is_there),
-        cmocka_unit_test(a_run_that_loses_its_trace_leaves_no_row),
-        cmocka_unit_test(a_run_that_fails_leaves_no_row_and_the_others_go_on),
-        cmocka_unit_test(the_median_of_the_steps_after_the_second_counts),
-        cmocka_unit_test(a_run_beyond_its_limit_is_ended),
-        cmocka_unit_test(layers_are_timed_once_for_each_shape_on_the_most_devices),
-        cmocka_unit_test(layers_that_cannot_be_timed_are_not_tried_again),
-        cmocka_unit_test(a_step_of_qwen3_8b_is_the_same_on_any_number_of_devices),
-        cmocka_unit_test(rows_are_added_to_those_that_are_there),
-        cmocka_unit_test(wrong_words_are_refused_before_any_run),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_GROUP(setup, teardown)

@@ -6,8 +6,7 @@
 #define BOX "--gpu rtx4090:2,rtx3090:2 "
 #define RUN "qwen3-1.7b " BOX "--schedule roundpipe --micro-batches 8 --async --json "
 
-static void
-the_naive_split_is_slower_than_stages_that_suit_the_cards(void **state)
+RP_TEST(the_naive_split_is_slower_than_stages_that_suit_the_cards)
 {
     g_auto(RpCliRun) naive = rp_cli_run(
         "simulate qwen3-1.7b " BOX "--schedule 1f1b --micro-batches 8 --partition paper --json");
@@ -16,14 +15,13 @@ the_naive_split_is_slower_than_stages_that_suit_the_cards(void **state)
     g_auto(RpCliRun) turns = rp_cli_run("simulate " RUN);
     g_auto(RpCliRun) freely = rp_cli_run("simulate " RUN "--dispatch free");
     g_auto(RpCliRun) again = rp_cli_run("simulate " RUN "--dispatch free");
-    g_auto(RpCliRun) slow = rp_cli_run("simulate qwen3-1.7b --gpu rtx3090:4 --schedule roundpipe "
-                                       "--micro-batches 8 --async --json");
+    g_autoptr(RpTree) slow_root =
+        rp_cli_run_json("simulate qwen3-1.7b --gpu rtx3090:4 --schedule roundpipe "
+                        "--micro-batches 8 --async --json");
     g_autoptr(RpTree) naive_root = rp_cli_json(&naive), suited_root = rp_cli_json(&suited);
     g_autoptr(RpTree) turns_root = rp_cli_json(&turns), free_root = rp_cli_json(&freely);
-    g_autoptr(RpTree) slow_root = rp_cli_json(&slow);
     const double free_ms = rp_cli_number(free_root, "iteration_ms");
 
-    (void)state;
     assert_string_equal(freely.out, again.out);
     assert_int_equal(rp_cli_number(naive_root, "gpus"), 4);
     assert_string_equal(rp_cli_member(naive_root, "device")->text, "2 x RTX 4090 + 2 x RTX 3090");
@@ -38,21 +36,18 @@ the_naive_split_is_slower_than_stages_that_suit_the_cards(void **state)
 }
 
 /* A bound stage is as large as its own card lets it be, a dispatched one as the smallest. */
-static void
-memory_is_that_of_each_devices_card(void **state)
+RP_TEST(memory_is_that_of_each_devices_card)
 {
 #define WORK "simulate qwen3-1.7b --micro-batches 4 --micro-batch 2 --fidelity full --json "
 #define UNEVEN "--schedule 1f1b --stages 22,6 --gpu "
     g_auto(RpCliRun) large = rp_cli_run(WORK UNEVEN "rtx4090,rtx3060");
     g_auto(RpCliRun) small = rp_cli_run(WORK UNEVEN "rtx3060,rtx4090");
-    g_auto(RpCliRun) dispatched =
-        rp_cli_run(WORK "--schedule roundpipe --dispatch free --gpu rtx4090,rtx3060");
+    g_autoptr(RpTree) dispatched_root =
+        rp_cli_run_json(WORK "--schedule roundpipe --dispatch free --gpu rtx4090,rtx3060");
 #undef UNEVEN
 #undef WORK
     g_autoptr(RpTree) large_root = rp_cli_json(&large), small_root = rp_cli_json(&small);
-    g_autoptr(RpTree) dispatched_root = rp_cli_json(&dispatched);
 
-    (void)state;
     assert_string_equal(rp_cli_member(large_root, "fits_gpu_memory")->text, "true");
     assert_true(rp_cli_number(large_root, "gpu_peak_bytes") > 12.0 * (1 << 30));
     assert_string_equal(rp_cli_member(small_root, "fits_gpu_memory")->text, "false");
@@ -60,8 +55,7 @@ memory_is_that_of_each_devices_card(void **state)
     assert_true(rp_cli_number(dispatched_root, "gpu_peak_bytes") <= 12.0 * (1 << 30));
 }
 
-static void
-lists_of_cards_are_read_strictly(void **state)
+RP_TEST(lists_of_cards_are_read_strictly)
 {
     static const struct {
         const char *line, *says;
@@ -81,7 +75,6 @@ lists_of_cards_are_read_strictly(void **state)
          "--gpu: expected one card with --max-sequence"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(wrong); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", wrong[i].line);
 
@@ -90,8 +83,7 @@ lists_of_cards_are_read_strictly(void **state)
     }
 }
 
-static void
-a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file(void **state)
+RP_TEST(a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file)
 {
     if (RP_TEST_FEW) /* of values alone: test-plan.c and test-cards.c run the same code */
         return;
@@ -100,24 +92,20 @@ a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file(void **state
                                        "-o @T/planned.yaml --json");
     g_auto(RpCliRun) old = rp_cli_run("plan --model qwen3-1.7b --gpu rtx3090 --gpus 4 "
                                       "--schedules roundpipe --micro-batch 4 --batch 64 --json");
-    g_auto(RpCliRun) lines = rp_cli_shell("grep '^dispatch: free' @T/planned.yaml");
+    rp_cli_must_shell("grep '^dispatch: free' @T/planned.yaml");
     g_autoptr(RpTree) root = rp_cli_json(&plan), old_root = rp_cli_json(&old);
 
-    (void)state;
     assert_int_equal(plan.code, 0);
-    assert_int_equal(lines.code, 0);
     assert_string_equal(rp_cli_member(root, "device")->text, "2 x RTX 4090 + 2 x RTX 3090");
     assert_true(rp_cli_number(root, "recommendation.tokens_per_s") >
                 1.3 * rp_cli_number(old_root, "recommendation.tokens_per_s"));
 }
 
 /* Threads of two speeds, which follow the plan (replay proves the trace). */
-static void
-a_mixed_box_is_replayed(void **state)
+RP_TEST(a_mixed_box_is_replayed)
 {
     static const char *const fidelities[] = {"compute", "full"};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(fidelities); i++) {
         g_auto(RpCliRun) run =
             rp_cli_run("replay qwen3-1.7b --gpu rtx4090,rtx3090 --schedule roundpipe "
@@ -137,8 +125,7 @@ a_mixed_box_is_replayed(void **state)
 #define ROUNDS "--set micro_batches=8 --set round=4 --set gradient_accumulation_steps=2 "
 
 /* Wherever stages go, gradients are added in the order of rounds; evaluations and resumed runs, too. */
-static void
-free_dispatch_trains_the_same_bits(void **state)
+RP_TEST(free_dispatch_trains_the_same_bits)
 {
     static const char *const kinds[] = {
         STAGES ROUNDS,
@@ -146,7 +133,6 @@ free_dispatch_trains_the_same_bits(void **state)
         STAGES "--set lora.rank=3 --set resident=on ",
     };
 
-    (void)state;
     for (gsize i = RP_TEST_FEW ? G_N_ELEMENTS(kinds) - 1 : 0; i < G_N_ELEMENTS(kinds); i++) {
         g_autofree char *one =
             g_strconcat(kinds[i], "--set output=@T/one --set devices=host:1", NULL);
@@ -175,52 +161,30 @@ free_dispatch_trains_the_same_bits(void **state)
     }
 }
 
-static void
-the_plan_of_a_run_knows_of_slow_devices(void **state)
+RP_TEST(the_plan_of_a_run_knows_of_slow_devices)
 {
 #define DRY                                                                                        \
     "train @T/run.yaml --dry-run --json --set devices=host:2 --set micro_batches=8 "               \
     "--set round=2 --set profile=@T/times.json "
     g_auto(RpCliRun) alike = rp_cli_run(DRY);
     g_auto(RpCliRun) turns = rp_cli_run(DRY "--set host_slow=1=3");
-    g_auto(RpCliRun) freely = rp_cli_run(DRY "--set host_slow=1=3 --set dispatch=free");
+    g_autoptr(RpTree) free_root = rp_cli_run_json(DRY "--set host_slow=1=3 --set dispatch=free");
     g_autoptr(RpTree) alike_root = rp_cli_json(&alike), turns_root = rp_cli_json(&turns);
-    g_autoptr(RpTree) free_root = rp_cli_json(&freely);
     const double alike_ms = rp_cli_number(alike_root, "predicted.step_ms");
     const double turns_ms = rp_cli_number(turns_root, "predicted.step_ms");
     const double free_ms = rp_cli_number(free_root, "predicted.step_ms");
-    g_auto(RpCliRun) link = rp_cli_run(DRY "--set host_slow=link1=3");
-    g_auto(RpCliRun) none = rp_cli_run(DRY "--set host_slow=2=3");
-    g_auto(RpCliRun) split = rp_cli_run(DRY "--set device_split=4*24");
-    g_auto(RpCliRun) bound = rp_cli_run(DRY "--set schedule=1f1b --set round=all "
-                                            "--set dispatch=free");
+    rp_cli_must_refuse(DRY "--set host_slow=link1=3", 2,
+                       "host_slow: expected devices, as 1=1.5, found the link");
+    rp_cli_must_refuse(DRY "--set host_slow=2=3", 2, "host_slow: expected GPU=FACTOR");
+    rp_cli_must_refuse(DRY "--set device_split=4*24", 2,
+                       "device_split: host:2 are processor threads: only GPUs");
+    rp_cli_must_refuse(DRY "--set schedule=1f1b --set round=all "
+                           "--set dispatch=free",
+                       2, "dispatch: expected rotation: schedule 1f1b");
 #undef DRY
 
-    (void)state;
     assert_true(turns_ms > 2 * alike_ms);
     assert_true(free_ms < 0.8 * turns_ms);
-    assert_int_equal(link.code, 2);
-    assert_non_null(strstr(link.err, "host_slow: expected devices, as 1=1.5, found the link"));
-    assert_int_equal(split.code, 2);
-    assert_non_null(strstr(split.err, "device_split: host:2 are processor threads: only GPUs"));
-    assert_int_equal(none.code, 2);
-    assert_non_null(strstr(none.err, "host_slow: expected GPU=FACTOR"));
-    assert_int_equal(bound.code, 2);
-    assert_non_null(strstr(bound.err, "dispatch: expected rotation: schedule 1f1b"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_naive_split_is_slower_than_stages_that_suit_the_cards),
-        cmocka_unit_test(memory_is_that_of_each_devices_card),
-        cmocka_unit_test(lists_of_cards_are_read_strictly),
-        cmocka_unit_test(a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file),
-        cmocka_unit_test(a_mixed_box_is_replayed),
-        cmocka_unit_test(free_dispatch_trains_the_same_bits),
-        cmocka_unit_test(the_plan_of_a_run_knows_of_slow_devices),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

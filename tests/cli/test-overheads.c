@@ -67,13 +67,11 @@ assert_told(const char *call, const char *words, gboolean expected)
         fail_msg("expected %s\"%s\" in: %s", expected ? "" : "no ", words, call);
 }
 
-static void
-stages_and_layer_times_are_those_of_the_base(void **state)
+RP_TEST(stages_and_layer_times_are_those_of_the_base)
 {
     g_auto(RpCliRun) run = rp_cli_shell("CALLS=fused " OVERHEADS);
     g_auto(GStrv) calls = calls_of(&run, "fused");
 
-    (void)state;
     assert_told(calls[0], "profile=", FALSE);
     assert_told(calls[0], "_stages=", FALSE);
     for (guint i = 1; i < N_RUNS; i++) {
@@ -89,17 +87,14 @@ stages_and_layer_times_are_those_of_the_base(void **state)
     assert_true(g_str_has_suffix(again, " +0.00 %\n"));
 }
 
-static void
-given_layer_times_stay(void **state)
+RP_TEST(given_layer_times_stay)
 {
-    g_auto(RpCliRun) timed = rp_cli_shell("\"$ROUNDPIPE\" profile @T/model --devices host:1 "
-                                          "--sequence-length 4 --seconds 0.01 -o @T/given.json");
-    assert_int_equal(timed.code, 0);
+    rp_cli_must_shell("\"$ROUNDPIPE\" profile @T/model --devices host:1 "
+                      "--sequence-length 4 --seconds 0.01 -o @T/given.json");
     g_auto(RpCliRun) run = rp_cli_shell("CALLS=given " OVERHEADS "profile=@T/given.json "
                                         "forward_stages=2 backward_stages=2,2");
     g_auto(GStrv) calls = calls_of(&run, "given");
 
-    (void)state;
     for (guint i = 0; i < N_RUNS; i++) {
         assert_told(calls[i], "/given.json ", TRUE);
         assert_told(calls[i], "/base/profile.json", FALSE);
@@ -109,13 +104,4 @@ given_layer_times_stay(void **state)
                 TRUE);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_and_layer_times_are_those_of_the_base),
-        cmocka_unit_test(given_layer_times_stay),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_GROUP(setup, teardown)

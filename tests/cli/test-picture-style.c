@@ -17,8 +17,7 @@ read_size(const char *name, guint *width, guint *height)
     assert_int_equal(sscanf(at, "viewBox=\"0 0 %u %u\"", width, height), 2);
 }
 
-static void
-a_picture_is_as_wide_as_its_paper(void **state)
+RP_TEST(a_picture_is_as_wide_as_its_paper)
 {
     guint width, height;
 
@@ -38,8 +37,7 @@ a_picture_is_as_wide_as_its_paper(void **state)
     assert_non_null(memmem(pdf, length, "/MediaBox [ 0 0 238 ", 20));
 }
 
-static void
-without_its_title_a_picture_is_lower(void **state)
+RP_TEST(without_its_title_a_picture_is_lower)
 {
     guint width, height, less;
 
@@ -56,8 +54,7 @@ without_its_title_a_picture_is_lower(void **state)
     assert_non_null(strstr(plain, "GPU 0"));
 }
 
-static void
-latex_gets_text_and_graphics(void **state)
+RP_TEST(latex_gets_text_and_graphics)
 {
     rp_cli_must_run(RUN "--picture @T/for-latex.tex --width 84mm");
     g_autofree char *tex = rp_cli_read("for-latex.tex");
@@ -68,8 +65,7 @@ latex_gets_text_and_graphics(void **state)
     assert_true(g_str_has_prefix(pdf, "%PDF-"));
 }
 
-static void
-slots_carry_the_number_of_their_stage(void **state)
+RP_TEST(slots_carry_the_number_of_their_stage)
 {
     rp_cli_must_run(RUN "--picture @T/slots.svg");
     g_autofree char *svg = rp_cli_read("slots.svg");
@@ -83,8 +79,7 @@ slots_carry_the_number_of_their_stage(void **state)
 }
 
 /* One GPU has nothing to wait for but its copies. */
-static void
-a_small_share_is_not_nothing(void **state)
+RP_TEST(a_small_share_is_not_nothing)
 {
     rp_cli_must_run("simulate gpt-oss-20b --schedule roundpipe --gpus 4 --micro-batches 8 --async "
                     "--picture @T/small.svg");
@@ -94,8 +89,7 @@ a_small_share_is_not_nothing(void **state)
     assert_null(strstr(svg, "bubble ratio 0.0 %"));
 }
 
-static void
-every_command_that_draws_has_the_options(void **state)
+RP_TEST(every_command_that_draws_has_the_options)
 {
     rp_cli_must_run(RUN
                     "--trace @T/t.json --fidelity full --memory-picture @T/memory.pdf --width 84mm "
@@ -110,8 +104,7 @@ every_command_that_draws_has_the_options(void **state)
     assert_null(strstr(figure, "Figure 2"));
 }
 
-static void
-figures_are_as_wide_as_their_paper(void **state)
+RP_TEST(figures_are_as_wide_as_their_paper)
 {
     guint width, height;
 
@@ -138,8 +131,7 @@ figures_are_as_wide_as_their_paper(void **state)
                        "--width: expected 40 to 2000 mm");
 }
 
-static void
-refuses_options_without_effect(void **state)
+RP_TEST(refuses_options_without_effect)
 {
     rp_cli_must_refuse(RUN "--width 84mm", 2, "--width: expected a picture to draw beside it");
     rp_cli_must_refuse(RUN "--no-title", 2, "--no-title: expected a picture to draw beside it");
@@ -149,12 +141,9 @@ refuses_options_without_effect(void **state)
 }
 
 /* Files of figures' names that are somebody's own; those of figures are drawn anew. */
-static void
-figures_replace_no_foreign_file(void **state)
+RP_TEST(figures_replace_no_foreign_file)
 {
-    (void)state;
-    g_auto(RpCliRun) made = rp_cli_shell("mkdir @T/own && echo mine >@T/own/figure-2.png");
-    assert_int_equal(made.code, 0);
+    rp_cli_must_shell("mkdir @T/own && echo mine >@T/own/figure-2.png");
     rp_cli_must_refuse("figures -o @T/own --format png figure-2", 1,
                        "expected no figure-2.png there");
     rp_cli_must_run("figures -o @T/own --format tex figure-5");
@@ -163,20 +152,4 @@ figures_replace_no_foreign_file(void **state)
     assert_string_equal(mine, "mine\n");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(figures_replace_no_foreign_file),
-        cmocka_unit_test(a_picture_is_as_wide_as_its_paper),
-        cmocka_unit_test(without_its_title_a_picture_is_lower),
-        cmocka_unit_test(latex_gets_text_and_graphics),
-        cmocka_unit_test(slots_carry_the_number_of_their_stage),
-        cmocka_unit_test(a_small_share_is_not_nothing),
-        cmocka_unit_test(every_command_that_draws_has_the_options),
-        cmocka_unit_test(figures_are_as_wide_as_their_paper),
-        cmocka_unit_test(refuses_options_without_effect),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

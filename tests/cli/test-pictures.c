@@ -14,11 +14,9 @@ expect(const char *name, const char *part)
         fail_msg("%s: expected \"%s\"", name, part);
 }
 
-static void
-draws_the_steady_window_with_the_reports_bubble(void **state)
+RP_TEST(draws_the_steady_window_with_the_reports_bubble)
 {
-    g_auto(RpCliRun) run = rp_cli_run(ASYNC "--json --picture @T/steady.svg");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json(ASYNC "--json --picture @T/steady.svg");
     guint first = (guint)rp_cli_number(root, "window.first_iteration");
     guint end = (guint)rp_cli_number(root, "window.end_iteration");
     g_autofree char *expected = g_strdup_printf(
@@ -26,30 +24,23 @@ draws_the_steady_window_with_the_reports_bubble(void **state)
         end - 1, rp_cli_number(root, "iterations"), rp_cli_number(root, "iteration_ms"),
         100 * rp_cli_number(root, "bubble_ratio"));
 
-    (void)state;
     assert_true(first > 0);
     expect("steady.svg", expected);
     expect("steady.svg", "RoundPipe (asynchronous), qwen3-1.7b");
 }
 
-static void
-draws_the_window_that_is_asked_for(void **state)
+RP_TEST(draws_the_window_that_is_asked_for)
 {
-    g_auto(RpCliRun) two = rp_cli_run(ASYNC "--window 1:3 --picture @T/two.svg");
-    g_auto(RpCliRun) one = rp_cli_run(ASYNC "--iterations 3 --window 2:3 --picture @T/one.svg");
-    g_auto(RpCliRun) all = rp_cli_run(ASYNC "--iterations 3 --picture @T/all.svg");
+    rp_cli_must_run(ASYNC "--window 1:3 --picture @T/two.svg");
+    rp_cli_must_run(ASYNC "--iterations 3 --window 2:3 --picture @T/one.svg");
+    rp_cli_must_run(ASYNC "--iterations 3 --picture @T/all.svg");
 
-    (void)state;
-    assert_int_equal(two.code, 0);
-    assert_int_equal(one.code, 0);
-    assert_int_equal(all.code, 0);
     expect("two.svg", "iterations 1 to 2 of ");
     expect("one.svg", "iteration 2 of 3, ");
     expect("all.svg", ", makespan ");
 }
 
-static void
-refuses_a_window_that_is_not_there(void **state)
+RP_TEST(refuses_a_window_that_is_not_there)
 {
     static const struct {
         const char *line;
@@ -61,7 +52,6 @@ refuses_a_window_that_is_not_there(void **state)
         {ASYNC "--iterations 3 --window 2:9 --picture @T/x.svg", "at most the 3 iterations"},
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].line);
 
@@ -70,58 +60,35 @@ refuses_a_window_that_is_not_there(void **state)
     }
 }
 
-static void
-long_runs_are_drawn_in_seconds(void **state)
+RP_TEST(long_runs_are_drawn_in_seconds)
 {
-    g_auto(RpCliRun) run = rp_cli_run("simulate qwen3-32b --schedule 1f1b --gpus 8 --micro-batches "
-                                      "64 --picture @T/long.svg");
+    rp_cli_must_run("simulate qwen3-32b --schedule 1f1b --gpus 8 --micro-batches "
+                    "64 --picture @T/long.svg");
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     expect("long.svg", "time, s");
     expect("long.svg", "makespan 104.1 s, bubble ratio 14.0 % (predicted)");
 }
 
-static void
-memory_has_a_panel_for_each_device(void **state)
+RP_TEST(memory_has_a_panel_for_each_device)
 {
     static const char *const parts[] = {"GPU 0", "GPU 3", "host", "arena ", "peak "};
-    g_auto(RpCliRun) run =
-        rp_cli_run(ASYNC "--fidelity full --memory-picture @T/memory.svg --window 2:4");
+    rp_cli_must_run(ASYNC "--fidelity full --memory-picture @T/memory.svg --window 2:4");
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
         expect("memory.svg", parts[i]);
 }
 
 /* Width and height stand in a PNG file's first chunk. */
-static void
-png_files_have_twice_the_pixels(void **state)
+RP_TEST(png_files_have_twice_the_pixels)
 {
-    g_auto(RpCliRun) run = rp_cli_run(ASYNC "--picture @T/size.png");
+    rp_cli_must_run(ASYNC "--picture @T/size.png");
     g_autofree char *path = rp_cli_temporary("size.png");
     g_autofree char *data = NULL;
     gsize length;
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     assert_true(g_file_get_contents(path, &data, &length, NULL));
     assert_true(length > 24);
     assert_int_equal((guchar)data[18] * 256 + (guchar)data[19], 2200);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_the_steady_window_with_the_reports_bubble),
-        cmocka_unit_test(draws_the_window_that_is_asked_for),
-        cmocka_unit_test(refuses_a_window_that_is_not_there),
-        cmocka_unit_test(long_runs_are_drawn_in_seconds),
-        cmocka_unit_test(memory_has_a_panel_for_each_device),
-        cmocka_unit_test(png_files_have_twice_the_pixels),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

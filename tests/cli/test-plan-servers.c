@@ -6,12 +6,10 @@
 
 #define PLAN "plan --model qwen3-1.7b --gpu rtx4090 --gpus 2 --schedules roundpipe "
 
-static void
-one_server_is_answered_as_without_the_word(void **state)
+RP_TEST(one_server_is_answered_as_without_the_word)
 {
     static const char *const ways[] = {"", "--json"};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(ways); i++) {
         g_auto(RpCliRun) plain = rp_cli_run(PLAN "%s", ways[i]);
         g_auto(RpCliRun) one = rp_cli_run(PLAN "--servers 1 %s", ways[i]);
@@ -23,18 +21,15 @@ one_server_is_answered_as_without_the_word(void **state)
     }
 }
 
-static void
-several_servers_say_speed_memory_and_what_binds(void **state)
+RP_TEST(several_servers_say_speed_memory_and_what_binds)
 {
     g_auto(RpCliRun) text = rp_cli_run(PLAN "--servers 4 --network 10GbE --batch 128");
     g_auto(RpCliRun) slow = rp_cli_run(PLAN "--servers 4 --network 10GbE --batch 128 --json");
     g_auto(RpCliRun) fast = rp_cli_run(PLAN "--servers 4 --network IB400 --batch 128 --json");
-    g_auto(RpCliRun) alone = rp_cli_run(PLAN "--batch 32 --json");
+    g_autoptr(RpTree) of_one = rp_cli_run_json(PLAN "--batch 32 --json");
     g_autoptr(RpTree) of_slow = rp_cli_json(&slow);
     g_autoptr(RpTree) of_fast = rp_cli_json(&fast);
-    g_autoptr(RpTree) of_one = rp_cli_json(&alone);
 
-    (void)state;
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "tokens/s on 4 servers"));
     assert_non_null(strstr(text.out, "binds      network"));
@@ -51,8 +46,7 @@ several_servers_say_speed_memory_and_what_binds(void **state)
                 rp_cli_number(of_one, "host.total"));
 }
 
-static void
-the_batch_that_hides_the_network_does(void **state)
+RP_TEST(the_batch_that_hides_the_network_does)
 {
     if (RP_TEST_FEW) /* of values alone: the test before runs the same code */
         return;
@@ -64,7 +58,6 @@ the_batch_that_hides_the_network_does(void **state)
     g_auto(RpCliRun) large = rp_cli_run("%s %.0f", plan, ceil(hiding / 64) * 64);
     g_autoptr(RpTree) of_large = rp_cli_json(&large);
 
-    (void)state;
     assert_true(hiding > 64);
     assert_non_null(strstr(small.out, "\"binds\": \"network\""));
     assert_null(strstr(large.out, "\"binds\": \"network\""));
@@ -72,12 +65,10 @@ the_batch_that_hides_the_network_does(void **state)
                 1.03 * rp_cli_number(of_large, "servers.alone_ms"));
 }
 
-static void
-a_networks_file_is_as_its_row(void **state)
+RP_TEST(a_networks_file_is_as_its_row)
 {
     g_auto(RpCliRun) named = rp_cli_run(PLAN "--servers 2 --network 25GbE");
 
-    (void)state;
     rp_cli_write("net.json", "{\"name\": \"25GbE\", \"gbit_per_s\": 25, \"latency_us\": 20,\n"
                              " \"efficiency\": 0.94}\n");
     g_auto(RpCliRun) file = rp_cli_run(PLAN "--servers 2 --network @T/net.json");
@@ -86,8 +77,7 @@ a_networks_file_is_as_its_row(void **state)
     assert_string_equal(named.out, file.out);
 }
 
-static void
-one_server_measures_no_network(void **state)
+RP_TEST(one_server_measures_no_network)
 {
     static const struct {
         const char *words, *part;
@@ -99,7 +89,6 @@ one_server_measures_no_network(void **state)
         {"--devices host:1 -o @T/alone.json", "something is missing: expected MODEL_DIR"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("profile %s", cases[i].words);
 
@@ -110,8 +99,7 @@ one_server_measures_no_network(void **state)
     }
 }
 
-static void
-refuses_servers_and_networks_that_there_are_not(void **state)
+RP_TEST(refuses_servers_and_networks_that_there_are_not)
 {
     static const struct {
         const char *words;
@@ -137,7 +125,6 @@ refuses_servers_and_networks_that_there_are_not(void **state)
         {"--servers 2 --network @T/less.json", 1, "less.json: line 1, column 1: latency_us"},
     };
 
-    (void)state;
     rp_cli_write("text.json", "{\"name\": \"n\",\n \"gbit_per_s\": \"25\"}");
     rp_cli_write("zero.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"latency_us\": 1, "
                               "\"efficiency\":  0}");
@@ -152,17 +139,4 @@ refuses_servers_and_networks_that_there_are_not(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_server_is_answered_as_without_the_word),
-        cmocka_unit_test(several_servers_say_speed_memory_and_what_binds),
-        cmocka_unit_test(the_batch_that_hides_the_network_does),
-        cmocka_unit_test(a_networks_file_is_as_its_row),
-        cmocka_unit_test(one_server_measures_no_network),
-        cmocka_unit_test(refuses_servers_and_networks_that_there_are_not),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

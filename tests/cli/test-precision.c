@@ -46,8 +46,7 @@ assert_distance(const char *out, const char *run, double mean, double greatest, 
 
 /* ---- data and runs ---- */
 
-static void
-the_data_are_windows_of_the_license(void **state)
+RP_TEST(the_data_are_windows_of_the_license)
 {
     g_auto(RpCliRun) run = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
     g_auto(RpCliRun) again =
@@ -57,7 +56,6 @@ the_data_are_windows_of_the_license(void **state)
     g_autofree char *samples = NULL;
     gsize length;
 
-    (void)state;
     succeed(&run);
     succeed(&again);
     assert_true(g_file_get_contents(RP_SOURCE_ROOT "/LICENSE", &text, &length, NULL));
@@ -76,14 +74,12 @@ the_data_are_windows_of_the_license(void **state)
     }
 }
 
-static void
-the_first_steps_are_those_of_the_curve_that_is_kept(void **state)
+RP_TEST(the_first_steps_are_those_of_the_curve_that_is_kept)
 {
     g_auto(RpCliRun) data = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
     g_auto(RpCliRun) init =
         rp_cli_run("init @R/examples/precision/config.json -o @T/model --seed 1");
 
-    (void)state;
     succeed(&data);
     succeed(&init);
     rp_train_files_times();
@@ -108,15 +104,13 @@ the_first_steps_are_those_of_the_curve_that_is_kept(void **state)
 
 /* ---- the comparison ---- */
 
-static void
-compares_step_by_step(void **state)
+RP_TEST(compares_step_by_step)
 {
     g_auto(RpCliRun) within = {0};
     g_auto(RpCliRun) beyond = {0};
     g_auto(RpCliRun) first = {0};
     g_auto(RpCliRun) table = {0};
 
-    (void)state;
     rp_cli_write("reference.csv", "# made by hand\nstep,loss\n1,3\n2,2.5\n3,2\n4,1e0\n");
     rp_cli_write("near.jsonl", "{\"step\":1,\"loss\":3,\"tokens\":9}\n{\"step\":2,\"loss\":2.52}\n"
                                "{\"step\":3,\"loss\":1.99}\n{\"step\":4,\"loss\":1.0e0}\n");
@@ -144,8 +138,7 @@ compares_step_by_step(void **state)
                         "step\treference\tnear\n1\t3\t3\n2\t2.5\t2.52\n3\t2\t1.99\n4\t1\t1\n");
 }
 
-static void
-refuses_what_it_cannot_compare(void **state)
+RP_TEST(refuses_what_it_cannot_compare)
 {
     static const struct {
         const char *text; /* of the run; NULL = no file */
@@ -164,7 +157,6 @@ refuses_what_it_cannot_compare(void **state)
         {"1,3\n2,2\n", "--means 1", "no option --means"},
     };
 
-    (void)state;
     rp_cli_write("two.csv", "1,3\n2,2\n");
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         if (cases[i].text != NULL)
@@ -181,13 +173,11 @@ refuses_what_it_cannot_compare(void **state)
     }
 }
 
-static void
-draws_the_curves(void **state)
+RP_TEST(draws_the_curves)
 {
     g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
     g_autofree char *path = rp_cli_temporary("curves.png");
 
-    (void)state;
     if (gnuplot == NULL) {
         g_clear_pointer(&gnuplot, g_free);
         g_clear_pointer(&path, g_free);
@@ -213,16 +203,4 @@ teardown(void **state)
     return rp_cli_teardown(state);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_data_are_windows_of_the_license),
-        cmocka_unit_test(the_first_steps_are_those_of_the_curve_that_is_kept),
-        cmocka_unit_test(compares_step_by_step),
-        cmocka_unit_test(refuses_what_it_cannot_compare),
-        cmocka_unit_test(draws_the_curves),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, teardown)

@@ -70,8 +70,7 @@ assert_sizes(const RpProfile *profile, RpDtype dtype, guint sequences, guint tok
     }
 }
 
-static void
-writes_a_file_with_times_and_the_networks_sizes(void **state)
+RP_TEST(writes_a_file_with_times_and_the_networks_sizes)
 {
     make_config();
     g_auto(RpCliRun) run = rp_cli_run("profile --devices host:3 @T/shapes -o @T/p.json " QUICK
@@ -109,26 +108,21 @@ writes_a_file_with_times_and_the_networks_sizes(void **state)
     assert_int_equal(profile->layers[1].backward_ns, profile->layers[3].backward_ns);
 }
 
-static void
-the_file_is_simulated_in_full(void **state)
+RP_TEST(the_file_is_simulated_in_full)
 {
     make_config();
-    g_auto(RpCliRun) run =
-        rp_cli_run("profile --devices host:2 @T/shapes -o @T/s.json --sequence-length 4 " QUICK);
-    assert_int_equal(run.code, 0);
-    g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/s.json --schedule roundpipe --gpus 2 "
-                                            "--micro-batches 4 --fidelity full --json");
-    g_autoptr(RpTree) root = rp_cli_json(&simulated);
+    rp_cli_must_run("profile --devices host:2 @T/shapes -o @T/s.json --sequence-length 4 " QUICK);
+    g_autoptr(RpTree) root = rp_cli_run_json("simulate @T/s.json --schedule roundpipe --gpus 2 "
+                                             "--micro-batches 4 --fidelity full --json");
     assert_true(rp_cli_number(root, "makespan_ms") > 0);
 }
 
-static void
-prints_the_table_as_json(void **state)
+RP_TEST(prints_the_table_as_json)
 {
     make_config();
-    g_auto(RpCliRun) run = rp_cli_run("profile --devices host @T/shapes/config.json -o @T/j.json "
-                                      "--head-chunk 4 --json " QUICK);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("profile --devices host @T/shapes/config.json -o @T/j.json "
+                        "--head-chunk 4 --json " QUICK);
     g_autoptr(RpProfile) profile = load("j.json");
     /* as many tokens as the model has positions; bf16 where nothing is said */
     assert_int_equal(rp_cli_number(root, "sequence_length"), 32);
@@ -157,23 +151,18 @@ prints_the_table_as_json(void **state)
                      (double)profile->layers[4].backward_ns / 1e6) < 1e-9);
 }
 
-static void
-takes_weights_and_their_type_from_a_directory(void **state)
+RP_TEST(takes_weights_and_their_type_from_a_directory)
 {
     make_config();
-    g_auto(RpCliRun) init =
-        rp_cli_run("init @T/shapes/config.json -o @T/model --seed 1 --dtype fp16");
-    assert_int_equal(init.code, 0);
-    g_auto(RpCliRun) run =
-        rp_cli_run("profile --devices host:1 @T/model -o @T/w.json --json " QUICK);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    rp_cli_must_run("init @T/shapes/config.json -o @T/model --seed 1 --dtype fp16");
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("profile --devices host:1 @T/model -o @T/w.json --json " QUICK);
     g_autoptr(RpProfile) profile = load("w.json");
     assert_string_equal(rp_cli_member(root, "weights")->text, "given");
     assert_sizes(profile, RP_DTYPE_FP16, 1, 32);
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     static const struct {
         const char *words;
@@ -215,8 +204,7 @@ says_what_is_wrong(void **state)
 }
 
 /* No more GPUs than there are anywhere: refused whether CUDA is built in or not. */
-static void
-finds_no_gpus_that_are_not_there(void **state)
+RP_TEST(finds_no_gpus_that_are_not_there)
 {
     make_config();
     g_auto(RpCliRun) run = rp_cli_run("profile --devices cuda:4096 @T/shapes -o @T/x.json");
@@ -239,12 +227,10 @@ teardown(void **state)
 }
 
 /* One run for each micro-batch; a second one replaces the first of its own. */
-static void
-times_are_added_to_a_file(void **state)
+RP_TEST(times_are_added_to_a_file)
 {
     static const char *const runs[] = {"4", "1", "2", "1"};
 
-    (void)state;
     make_config();
     for (gsize i = 0; i < G_N_ELEMENTS(runs); i++) {
         g_autofree char *command = g_strdup_printf(
@@ -252,33 +238,18 @@ times_are_added_to_a_file(void **state)
             " --append -o @T/all.json",
             runs[i]);
 
-        rp_cli_must_run(command);
+        rp_cli_must_run("%s", command);
     }
     g_autoptr(RpProfile) profile = load("all.json");
     g_autofree char *all = rp_profile_micro_batches(profile);
     assert_string_equal(all, "1, 2 and 4");
 
     g_autofree char *before = rp_cli_read("all.json");
-    g_auto(RpCliRun) other =
-        rp_cli_run("profile @T/shapes --devices host:1 --sequence-length 16 " QUICK
-                   " --append -o @T/all.json");
+    rp_cli_must_refuse("profile @T/shapes --devices host:1 --sequence-length 16 " QUICK
+                       " --append -o @T/all.json",
+                       2, "8 tokens a sequence: expected");
     g_autofree char *after = rp_cli_read("all.json");
-    assert_int_equal(other.code, 2);
-    assert_non_null(strstr(other.err, "8 tokens a sequence: expected"));
     assert_string_equal(before, after);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(times_are_added_to_a_file),
-        cmocka_unit_test(writes_a_file_with_times_and_the_networks_sizes),
-        cmocka_unit_test(the_file_is_simulated_in_full),
-        cmocka_unit_test(prints_the_table_as_json),
-        cmocka_unit_test(takes_weights_and_their_type_from_a_directory),
-        cmocka_unit_test(says_what_is_wrong),
-        cmocka_unit_test(finds_no_gpus_that_are_not_there),
-    };
-    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, teardown)

@@ -5,8 +5,7 @@
 
 #define RUN "--schedule roundpipe --gpus 2 --micro-batches 4 --partition paper"
 
-static void
-prints_what_was_predicted_and_what_was_measured(void **state)
+RP_TEST(prints_what_was_predicted_and_what_was_measured)
 {
     static const char *const fidelities[] = {"compute", "full"};
 
@@ -36,8 +35,7 @@ prints_what_was_predicted_and_what_was_measured(void **state)
 }
 
 /* The processors of a profile are not what a replay runs on. */
-static void
-tasks_that_only_take_their_time_share_no_processors(void **state)
+RP_TEST(tasks_that_only_take_their_time_share_no_processors)
 {
     static const char text[] =
         "{\"format\":\"roundpipe-profile/1\",\"processors\":1,\"layers\":"
@@ -45,34 +43,27 @@ tasks_that_only_take_their_time_share_no_processors(void **state)
     g_autofree char *path = rp_cli_temporary("one.json");
 
     assert_true(g_file_set_contents(path, text, -1, NULL));
-    g_auto(RpCliRun) run = rp_cli_run("replay @T/one.json --schedule gpipe --gpus 4 "
-                                      "--micro-batches 4 --published --seconds 0.1 --json");
-    g_auto(RpCliRun) simulated = rp_cli_run("simulate @T/one.json --schedule gpipe --gpus 4 "
-                                            "--micro-batches 4 --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_autoptr(RpTree) shared = rp_cli_json(&simulated);
+    g_autoptr(RpTree) root = rp_cli_run_json("replay @T/one.json --schedule gpipe --gpus 4 "
+                                             "--micro-batches 4 --published --seconds 0.1 --json");
+    g_autoptr(RpTree) shared = rp_cli_run_json("simulate @T/one.json --schedule gpipe --gpus 4 "
+                                               "--micro-batches 4 --json");
 
     /* (M + N - 1) (forward + recompute + backward); on one processor all the work */
     assert_true(fabs(rp_cli_number(root, "predicted.makespan_ms") - 7 * 40) < 1e-3);
     assert_true(fabs(rp_cli_number(shared, "makespan_ms") - 4 * 4 * 40) < 1e-3);
 }
 
-static void
-writes_the_measured_trace(void **state)
+RP_TEST(writes_the_measured_trace)
 {
     g_auto(RpCliRun) run = rp_cli_run("replay @Q " RUN " --seconds 0.1 --trace @T/trace.json");
 
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "the trace follows the plan (verified)"));
     assert_non_null(strstr(run.out, "makespan, ms"));
-    g_auto(RpCliRun) verified =
-        rp_cli_run("verify @Q " RUN " --fidelity compute --trace @T/trace.json");
-    if (verified.code != 0)
-        fail_msg("%s", verified.err);
+    rp_cli_must_run("verify @Q " RUN " --fidelity compute --trace @T/trace.json");
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     static const struct {
         const char *words;
@@ -103,14 +94,4 @@ says_what_is_wrong(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prints_what_was_predicted_and_what_was_measured),
-        cmocka_unit_test(tasks_that_only_take_their_time_share_no_processors),
-        cmocka_unit_test(writes_the_measured_trace),
-        cmocka_unit_test(says_what_is_wrong),
-    };
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

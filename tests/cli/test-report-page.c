@@ -18,8 +18,7 @@ assert_has(const char *text, const char *part)
 
 /* ---- the file ---- */
 
-static void
-a_page_is_one_file_that_loads_nothing(void **state)
+RP_TEST(a_page_is_one_file_that_loads_nothing)
 {
     rp_cli_must_run("simulate " BOUND " --trace @T/bound.json");
     rp_cli_must_run("report @T/bound.json -o @T/bound.html");
@@ -39,8 +38,7 @@ a_page_is_one_file_that_loads_nothing(void **state)
     assert_memory_equal(page, again, (gsize)(command - page));
 }
 
-static void
-a_measured_run_stands_below_its_prediction(void **state)
+RP_TEST(a_measured_run_stands_below_its_prediction)
 {
     rp_cli_must_run("simulate " BOUND " --trace @T/predicted.json");
     rp_cli_must_run("replay " BOUND " --scale 0.5 --trace @T/measured.json");
@@ -52,8 +50,7 @@ a_measured_run_stands_below_its_prediction(void **state)
     assert_has(page, "\"pair\":");
 }
 
-static void
-text_of_files_stays_text(void **state)
+RP_TEST(text_of_files_stays_text)
 {
     g_autofree char *from = rp_cli_temporary("bound.json");
     g_autofree char *to = rp_cli_temporary("<img src=x onerror=alert(1)>&.json");
@@ -61,9 +58,8 @@ text_of_files_stays_text(void **state)
 
     assert_true(g_file_get_contents(from, &text, NULL, NULL));
     assert_true(g_file_set_contents(to, text, -1, NULL));
-    g_auto(RpCliRun) run = rp_cli_shell(
+    rp_cli_must_shell(
         "cd @T && \"$ROUNDPIPE\" report '<img src=x onerror=alert(1)>&.json' -o odd.html");
-    assert_int_equal(run.code, 0);
     g_autofree char *page = rp_cli_read("odd.html");
 
     assert_null(strstr(page, "<img"));
@@ -72,8 +68,7 @@ text_of_files_stays_text(void **state)
 
 /* ---- what is refused ---- */
 
-static void
-names_what_is_wrong_with_a_file(void **state)
+RP_TEST(names_what_is_wrong_with_a_file)
 {
     g_autofree char *whole = rp_cli_read("bound.json");
     g_autofree char *cut = rp_cli_temporary("cut.json");
@@ -91,8 +86,7 @@ names_what_is_wrong_with_a_file(void **state)
     assert_false(g_file_test(page, G_FILE_TEST_EXISTS));
 }
 
-static void
-refuses_traces_of_different_runs(void **state)
+RP_TEST(refuses_traces_of_different_runs)
 {
     rp_cli_must_run(
         "simulate @Q --schedule 1f1b --gpus 4 --micro-batches 4 --stages 7*4 --trace @T/four.json");
@@ -109,8 +103,7 @@ refuses_traces_of_different_runs(void **state)
 
 #define TRAIN "train @T/run.yaml --set steps=4 "
 
-static void
-a_run_has_its_steps_plan_and_both_traces(void **state)
+RP_TEST(a_run_has_its_steps_plan_and_both_traces)
 {
     rp_cli_must_run(TRAIN "--set output=@T/whole --trace @T/whole.json");
     rp_cli_must_run("report @T/whole @T/whole.json -o @T/whole.html");
@@ -129,8 +122,7 @@ a_run_has_its_steps_plan_and_both_traces(void **state)
     assert_has(page, "\"memory\":");
 }
 
-static void
-a_trace_beside_the_metrics_is_found(void **state)
+RP_TEST(a_trace_beside_the_metrics_is_found)
 {
     rp_cli_must_run(TRAIN "--set output=@T/found");
     rp_cli_must_run(TRAIN "--set output=@T/other --trace @T/found/trace.json");
@@ -141,8 +133,7 @@ a_trace_beside_the_metrics_is_found(void **state)
     assert_has(page, "found/trace.json</td>");
 }
 
-static void
-a_run_file_alone_is_a_plan(void **state)
+RP_TEST(a_run_file_alone_is_a_plan)
 {
     rp_cli_must_run("report @T/run.yaml -o @T/plan.html");
     g_autofree char *page = rp_cli_read("plan.html");
@@ -153,8 +144,7 @@ a_run_file_alone_is_a_plan(void **state)
 }
 
 /* One number for a step, that of `train`; the timeline says why it is longer than its steps. */
-static void
-a_step_is_as_long_as_train_says(void **state)
+RP_TEST(a_step_is_as_long_as_train_says)
 {
 #define STEP "<td>a step, steady</td><td>"
     static const char *const optimizers[] = {"true", "false"};
@@ -182,8 +172,7 @@ a_step_is_as_long_as_train_says(void **state)
 #undef STEP
 }
 
-static void
-a_run_without_its_model_shows_its_steps(void **state)
+RP_TEST(a_run_without_its_model_shows_its_steps)
 {
     rp_cli_must_run(TRAIN "--set output=@T/lone");
     g_auto(RpCliRun) moved = rp_cli_shell("mv @T/model @T/elsewhere");
@@ -199,14 +188,12 @@ a_run_without_its_model_shows_its_steps(void **state)
     assert_null(strstr(page, "<section id=\"timeline\">"));
 }
 
-static void
-names_what_is_wrong_with_a_run(void **state)
+RP_TEST(names_what_is_wrong_with_a_run)
 {
     rp_cli_must_run(TRAIN "--set output=@T/good");
-    g_auto(RpCliRun) made = rp_cli_shell(
+    rp_cli_must_shell(
         "mkdir @T/empty @T/torn && : >@T/torn/metrics.jsonl && echo 'steps: x' >@T/bad.yaml");
 
-    assert_int_equal(made.code, 0);
     rp_cli_must_refuse("report @T/empty -o @T/no.html", 1, "a directory without metrics.jsonl");
     rp_cli_must_refuse("report @T/torn -o @T/no.html", 1, "expected lines of metrics");
     rp_cli_must_refuse("report @T/bad.yaml -o @T/no.html", 1, "bad.yaml: model: required");
@@ -290,8 +277,7 @@ number_behind(const char *text, const char *key)
     return g_ascii_strtoull(at + strlen(key), NULL, 10);
 }
 
-static void
-a_reader_sees_every_task(void **state)
+RP_TEST(a_reader_sees_every_task)
 {
     skip_without_browser();
     rp_cli_must_run("simulate " BOUND " --trace @T/bound.json");
@@ -314,8 +300,7 @@ a_reader_sees_every_task(void **state)
     assert_has(result, "elements from files: 0\n");
 }
 
-static void
-a_reader_sees_prediction_and_memory(void **state)
+RP_TEST(a_reader_sees_prediction_and_memory)
 {
     skip_without_browser();
     rp_cli_must_run("simulate " BOUND " --trace @T/predicted.json");
@@ -338,8 +323,7 @@ a_reader_sees_prediction_and_memory(void **state)
     assert_has(full, "rows without copies: 9\n");
 }
 
-static void
-a_reader_sees_the_loss(void **state)
+RP_TEST(a_reader_sees_the_loss)
 {
     skip_without_browser();
     rp_cli_must_run(TRAIN "--set output=@T/learned --trace @T/learned.json");
@@ -352,8 +336,7 @@ a_reader_sees_the_loss(void **state)
     assert_has(result, "curve: loss: ");
 }
 
-static void
-twenty_five_thousand_tasks_are_smooth(void **state)
+RP_TEST(twenty_five_thousand_tasks_are_smooth)
 {
     rp_cli_must_run("simulate @Q " FULL " --iterations 11 --trace @T/many.json");
     rp_cli_must_run("report @T/many.json -o @T/many.html");
@@ -370,26 +353,4 @@ twenty_five_thousand_tasks_are_smooth(void **state)
     assert_true(number_behind(result, "mean draw ms: ") < 100);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_is_one_file_that_loads_nothing),
-        cmocka_unit_test(a_measured_run_stands_below_its_prediction),
-        cmocka_unit_test(text_of_files_stays_text),
-        cmocka_unit_test(names_what_is_wrong_with_a_file),
-        cmocka_unit_test(refuses_traces_of_different_runs),
-        cmocka_unit_test(a_run_has_its_steps_plan_and_both_traces),
-        cmocka_unit_test(a_trace_beside_the_metrics_is_found),
-        cmocka_unit_test(a_run_file_alone_is_a_plan),
-        cmocka_unit_test(a_step_is_as_long_as_train_says),
-        cmocka_unit_test(a_run_without_its_model_shows_its_steps),
-        cmocka_unit_test(names_what_is_wrong_with_a_run),
-        cmocka_unit_test(a_reader_sees_every_task),
-        cmocka_unit_test(a_reader_sees_prediction_and_memory),
-        cmocka_unit_test(a_reader_sees_the_loss),
-        cmocka_unit_test(twenty_five_thousand_tasks_are_smooth),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -41,13 +41,11 @@ follow_block(const char *block)
     return n;
 }
 
-static void
-the_page_is_followed_word_by_word(void **state)
+RP_TEST(the_page_is_followed_word_by_word)
 {
     g_autofree char *page = NULL;
     guint n = 0;
 
-    (void)state;
     assert_true(g_file_get_contents(RP_SOURCE_ROOT "/docs/your-schedule.md", &page, NULL, NULL));
     g_auto(GStrv) blocks = g_strsplit(page, "```", -1);
 
@@ -73,14 +71,12 @@ the_page_is_followed_word_by_word(void **state)
 static double
 makespan(const char *words)
 {
-    g_auto(RpCliRun) run = rp_cli_run("simulate @Q %s --json", words);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json("simulate @Q %s --json", words);
 
     return rp_cli_number(root, "makespan_ms");
 }
 
-static void
-every_schedule_is_written_and_read_to_the_same_makespan(void **state)
+RP_TEST(every_schedule_is_written_and_read_to_the_same_makespan)
 {
     static const struct {
         const char *name, *words;
@@ -97,7 +93,6 @@ every_schedule_is_written_and_read_to_the_same_makespan(void **state)
         {"roundpipe", "--forward-stages 7*4 --backward-stages 0,4*7"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         const gboolean rounds = strcmp(cases[i].name, "roundpipe") == 0;
         g_autofree char *named =
@@ -111,37 +106,29 @@ every_schedule_is_written_and_read_to_the_same_makespan(void **state)
     }
 }
 
-static void
-a_stage_of_no_layer_is_simulated(void **state)
+RP_TEST(a_stage_of_no_layer_is_simulated)
 {
-    (void)state;
     assert_true(makespan("--schedule 1f1b --gpus 3 --micro-batches 4 --stages 14,0,14") >
                 makespan("--schedule 1f1b --gpus 2 --micro-batches 4 --stages 14,14"));
     assert_true(makespan("--schedule looped-bfs --gpus 6 --micro-batches 4 --stages 0,1*28,0") > 0);
 }
 
-static void
-sweeps_and_partitions_take_files(void **state)
+RP_TEST(sweeps_and_partitions_take_files)
 {
-    (void)state;
     rp_cli_write("a.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
     rp_cli_write("b.txt", "F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1\n");
-    g_auto(RpCliRun) sweep =
-        rp_cli_run("sweep @Q --schedule-file @T/a.txt,@T/b.txt -o @T/sweep.csv");
+    rp_cli_must_run("sweep @Q --schedule-file @T/a.txt,@T/b.txt -o @T/sweep.csv");
     g_auto(RpCliRun) rows = rp_cli_shell("grep -c '[0-9]\\.[0-9]' @T/sweep.csv");
     g_auto(RpCliRun) partition = rp_cli_run("partition @Q --schedule-file @T/a.txt");
-    g_auto(RpCliRun) card = rp_cli_run("sweep qwen3-8b --gpu l40s,rtx4090 --pcie 4x8,4x16 --gpus 2 "
-                                       "--micro-batches 4 -o @T/cards.csv");
+    rp_cli_must_run("sweep qwen3-8b --gpu l40s,rtx4090 --pcie 4x8,4x16 --gpus 2 "
+                    "--micro-batches 4 -o @T/cards.csv");
 
-    assert_int_equal(sweep.code, 0);
     assert_string_equal(rows.out, "2\n");
     assert_int_equal(partition.code, 0);
     assert_non_null(strstr(partition.out, "--stages "));
-    assert_int_equal(card.code, 0);
 }
 
-static void
-refuses_words_that_do_not_suit_the_file(void **state)
+RP_TEST(refuses_words_that_do_not_suit_the_file)
 {
     static const struct {
         const char *words;
@@ -166,7 +153,6 @@ refuses_words_that_do_not_suit_the_file(void **state)
         {"compare @Q --schedule-file @T/bad.txt", 1, "bad.txt: line 1"},
     };
 
-    (void)state;
     rp_cli_write("two.txt", "F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1\n");
     rp_cli_write("bad.txt", "F0.0 G0.0\n");
     rp_cli_write("turns.txt", "FB1.0 FB1.1\nF0.0 F0.1 B2.0 B2.1\n");
@@ -207,15 +193,11 @@ assert_same_weights(const char *a, const char *b)
     assert_memory_equal(weights_a, weights_b, length_a);
 }
 
-static void
-trains_as_any_bound_schedule_does(void **state)
+RP_TEST(trains_as_any_bound_schedule_does)
 {
-    g_auto(RpCliRun) written =
-        rp_cli_run("export @T/times.json --schedule 1f1b --gpus 2 --micro-batches 4 "
-                   "--write-schedule @T/order.txt");
+    rp_cli_must_run("export @T/times.json --schedule 1f1b --gpus 2 --micro-batches 4 "
+                    "--write-schedule @T/order.txt");
 
-    (void)state;
-    assert_int_equal(written.code, 0);
     rp_cli_write("own.txt", "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 B0.2 B0.3\n"
                             "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3\n");
     rp_train_files_train("--set round=all --set schedule=1f1b --set output=@T/named");
@@ -234,10 +216,8 @@ trains_as_any_bound_schedule_does(void **state)
     assert_same_weights("named", "own");
 }
 
-static void
-training_refuses_what_it_does_not_run(void **state)
+RP_TEST(training_refuses_what_it_does_not_run)
 {
-    (void)state;
     assert_refused("F0.0 I0.0 W0.0\n", "", "found I and W, or an overlap");
     assert_refused("FB0.0\n", "", "found a fused stage (FB): use `schedule: roundpipe`");
     assert_refused("F0.0 B0.0\n", "",
@@ -249,18 +229,4 @@ training_refuses_what_it_does_not_run(void **state)
     assert_refused("F0.0 B0.0\n", "--set round=2", "runs all micro-batches as one round");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_page_is_followed_word_by_word),
-        cmocka_unit_test(every_schedule_is_written_and_read_to_the_same_makespan),
-        cmocka_unit_test(a_stage_of_no_layer_is_simulated),
-        cmocka_unit_test(sweeps_and_partitions_take_files),
-        cmocka_unit_test(refuses_words_that_do_not_suit_the_file),
-        cmocka_unit_test(trains_as_any_bound_schedule_does),
-        cmocka_unit_test(training_refuses_what_it_does_not_run),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -173,7 +173,7 @@ check_run(const Run *run)
     const RpTree *found = found_in(planned, run);
     g_autofree char *forward = stage_list(found, "forward_stages");
 
-    rp_cli_must_run(export);
+    rp_cli_must_run("%s", export);
     g_autofree char *backward = run->bound ? g_strdup("") : stage_list(found, "backward_stages");
     g_autofree char *stages =
         run->bound ? g_strdup_printf("--stages %s", forward)
@@ -199,10 +199,8 @@ check_run(const Run *run)
                  rp_cli_number(trained, "predicted.host_bytes"));
 }
 
-static void
-all_commands_plan_the_same_bytes(void **state)
+RP_TEST(all_commands_plan_the_same_bytes)
 {
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(runs); i++)
         check_run(&runs[i]);
 }
@@ -235,15 +233,13 @@ fits(const char *line, const char *key)
 }
 
 /* Plans leave 0.9 GiB of a card, and nothing of what a measurement found free. */
-static void
-simulations_fit_where_plans_do(void **state)
+RP_TEST(simulations_fit_where_plans_do)
 {
     static const struct {
         const char *source;
         guint64 left;
     } cases[] = {{"predicted", RP_GPU_RESERVE_BYTES}, {"measured", 0}};
 
-    (void)state;
     rp_cli_must_run(
         "export --profile qwen3-1.7b --gpu rtx4090 --gpus 2 --micro-batch 1 --devices host "
         "-o @T/exported.json");
@@ -292,10 +288,8 @@ assert_same_list(const RpTree *dry, const char *path, const RpTree *run, const c
 }
 
 /* The memory is less than what the fastest stages take: others are planned. */
-static void
-a_dry_run_plans_what_the_run_plans(void **state)
+RP_TEST(a_dry_run_plans_what_the_run_plans)
 {
-    (void)state;
     for (guint devices = 2; devices <= 4; devices += 2)
         for (guint async = 0; async < 2; async++) {
             g_autoptr(RpTree) free = train_limited(devices, async, 1e9, "--dry-run");
@@ -312,14 +306,4 @@ a_dry_run_plans_what_the_run_plans(void **state)
         }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_commands_plan_the_same_bytes),
-        cmocka_unit_test(simulations_fit_where_plans_do),
-        cmocka_unit_test(a_dry_run_plans_what_the_run_plans),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, rp_cli_teardown);
-}
+RP_TEST_GROUP(set_up, rp_cli_teardown)

@@ -3,16 +3,13 @@
 
 #include <string.h>
 
-static void
-says_whether_train_can_run(void **state)
+RP_TEST(says_whether_train_can_run)
 {
     g_auto(RpCliRun) text = rp_cli_run("doctor --devices host -o @T");
-    g_auto(RpCliRun) run = rp_cli_run("doctor --devices host --quick --json");
+    g_autoptr(RpTree) json = rp_cli_run_json("doctor --devices host --quick --json");
     g_auto(RpCliRun) nowhere = rp_cli_run("doctor --devices host --quick -o @T/none");
     g_auto(RpCliRun) wrong = rp_cli_run("doctor --devices gpu");
-    g_autoptr(RpTree) json = rp_cli_json(&run);
 
-    (void)state;
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "\n  memory "));
     assert_non_null(strstr(text.out, "\n  copies up "));
@@ -28,33 +25,25 @@ says_whether_train_can_run(void **state)
 }
 
 /* The file has the planned values, and it trains. */
-static void
-writes_a_run_file_that_trains(void **state)
+RP_TEST(writes_a_run_file_that_trains)
 {
-    g_auto(RpCliRun) made =
-        rp_cli_run("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32 --json");
-    g_autoptr(RpTree) json = rp_cli_json(&made);
+    g_autoptr(RpTree) json = rp_cli_run_json(
+        "new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32 --json");
     g_autofree char *text = rp_cli_read("new.yaml");
-    g_auto(RpCliRun) trained = rp_cli_run("train @T/new.yaml --set epochs=1 --set devices=host:1 "
-                                          "--set profile=@T/times.json");
-    g_auto(RpCliRun) again =
-        rp_cli_run("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32");
+    rp_cli_must_run("train @T/new.yaml --set epochs=1 --set devices=host:1 "
+                    "--set profile=@T/times.json");
+    rp_cli_must_refuse("new @T/new.yaml --model @T/model --data @T/data.jsonl --sequence 32", 2,
+                       "found one; --force replaces it");
 
-    (void)state;
     assert_int_equal(rp_cli_member(json, "sequence_length")->number, 32);
     assert_non_null(strstr(text, "\n# tokens of a sequence\nsequence_length: 32\n"));
     assert_non_null(strstr(text, "\noptimizer:\n  # the learning rate at its highest\n"
                                  "  learning_rate: 1e-5\n"));
     assert_null(strstr(text, "lora:"));
-    if (trained.code != 0)
-        fail_msg("%s", trained.err);
-    assert_int_equal(again.code, 2);
-    assert_non_null(strstr(again.err, "found one; --force replaces it"));
 }
 
 /* It validates a share of the data; its comments hold once they are none. */
-static void
-writes_validation(void **state)
+RP_TEST(writes_validation)
 {
     g_auto(RpCliRun) made =
         rp_cli_run("new @T/validated.yaml --model @T/model --data @T/data.jsonl "
@@ -64,7 +53,6 @@ writes_validation(void **state)
         rp_cli_run("train @T/validated.yaml --dry-run --json --set epochs=1 --set devices=host:1 "
                    "--set profile=@T/times.json");
 
-    (void)state;
     g_autofree char *text = rp_cli_read("validated.yaml");
 
     assert_int_equal(made.code + opened.code, 0);
@@ -79,8 +67,7 @@ writes_validation(void **state)
 }
 
 /* Few samples make small batches, long ones long sequences: nearly all is learned, in steps enough. */
-static void
-fits_the_lengths_of_the_data(void **state)
+RP_TEST(fits_the_lengths_of_the_data)
 {
     g_autoptr(GString) text = g_string_new(NULL);
 
@@ -100,7 +87,6 @@ fits_the_lengths_of_the_data(void **state)
     g_autoptr(RpTree) json = rp_cli_json(&made);
     const char *steps = strstr(dry.out, "\n  steps ");
 
-    (void)state;
     assert_int_equal(made.code + dry.code + unread.code, 0);
     assert_int_equal(rp_cli_member(json, "samples")->number, 216);
     /* 900 tokens, in whole multiples of 64 */
@@ -113,8 +99,7 @@ fits_the_lengths_of_the_data(void **state)
     assert_non_null(strstr(unread.out, "the lengths of the samples are not known: "));
 }
 
-static void
-writes_adapters_where_they_are_asked_for(void **state)
+RP_TEST(writes_adapters_where_they_are_asked_for)
 {
     g_auto(RpCliRun) made = rp_cli_run("new \"@T/a b #c.yaml\" --model @T/model --data "
                                        "@T/data.jsonl --sequence 32 --lora --lora-rank 4");
@@ -122,7 +107,6 @@ writes_adapters_where_they_are_asked_for(void **state)
                                           "--set devices=host:1 --set profile=@T/times.json");
     g_autofree char *text = rp_cli_read("a b #c.yaml");
 
-    (void)state;
     if (made.code + trained.code != 0)
         fail_msg("%s%s", made.err, trained.err);
     assert_non_null(strstr(text, "/a b #c-output\"\n"));
@@ -131,8 +115,7 @@ writes_adapters_where_they_are_asked_for(void **state)
     assert_non_null(strstr(trained.out, "\n  adapters "));
 }
 
-static void
-refuses_what_no_run_file_can_be_made_of(void **state)
+RP_TEST(refuses_what_no_run_file_can_be_made_of)
 {
 #define NEW "new @T/never.yaml --model @T/model --data @T/data.jsonl "
     static const struct {
@@ -152,7 +135,6 @@ refuses_what_no_run_file_can_be_made_of(void **state)
     };
     g_autofree char *never = rp_cli_temporary("never.yaml");
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].line);
 
@@ -163,8 +145,7 @@ refuses_what_no_run_file_can_be_made_of(void **state)
     assert_false(g_file_test(never, G_FILE_TEST_EXISTS));
 }
 
-static void
-writes_the_run_that_plan_recommends(void **state)
+RP_TEST(writes_the_run_that_plan_recommends)
 {
     g_auto(RpCliRun) plan = rp_cli_run("plan @T/model --gpu rtx4090 --gpus 2 --lora-rank 8 "
                                        "--base nf4 --sequence 64 -o @T/planned.yaml");
@@ -175,7 +156,6 @@ writes_the_run_that_plan_recommends(void **state)
     g_auto(RpCliRun) wrong =
         rp_cli_run("plan @T/model --gpu rtx4090 --max-sequence -o @T/planned.yaml");
 
-    (void)state;
     if (plan.code + dry.code != 0)
         fail_msg("%s%s", plan.err, dry.err);
     assert_non_null(strstr(text, "\ndevices: cuda:"));
@@ -184,21 +164,18 @@ writes_the_run_that_plan_recommends(void **state)
     assert_int_equal(wrong.code, 2);
 }
 
-static void
-plans_without_weights_and_data(void **state)
+RP_TEST(plans_without_weights_and_data)
 {
 #define BARE                                                                                       \
     "train @T/run.yaml --set model=@T/bare --set data=@T/none.jsonl --set output=@T/bare-out "
-    g_auto(RpCliRun) bare = rp_cli_shell("mkdir @T/bare && cp @T/model/config.json @T/bare");
-    g_auto(RpCliRun) whole = rp_cli_run("train @T/run.yaml --dry-run --json --set packing=true");
+    rp_cli_must_shell("mkdir @T/bare && cp @T/model/config.json @T/bare");
+    g_autoptr(RpTree) one =
+        rp_cli_run_json("train @T/run.yaml --dry-run --json --set packing=true");
     g_auto(RpCliRun) run = rp_cli_run(BARE "--dry-run --json");
     g_auto(RpCliRun) text = rp_cli_run(BARE "--dry-run --set lora.rank=2 --set base=nf4");
-    g_auto(RpCliRun) real = rp_cli_run(BARE);
-    g_autoptr(RpTree) one = rp_cli_json(&whole);
+    rp_cli_must_refuse(BARE, 1, "model: ");
     g_autoptr(RpTree) other = rp_cli_json(&run);
 
-    (void)state;
-    assert_int_equal(bare.code, 0);
     assert_int_equal(rp_cli_member(other, "parameters")->number,
                      rp_cli_member(one, "parameters")->number);
     assert_int_equal(rp_cli_member(other, "samples")->number, 0);
@@ -206,13 +183,10 @@ plans_without_weights_and_data(void **state)
     if (text.code != 0)
         fail_msg("%s", text.err);
     assert_non_null(strstr(text.out, "none.jsonl: no such file yet\n"));
-    assert_int_equal(real.code, 1);
-    assert_non_null(strstr(real.err, "model: "));
 }
 
 /* Cards that are not here: a dry run predicts as `plan` does, a real one says why it cannot. */
-static void
-predicts_for_a_card_that_is_not_here(void **state)
+RP_TEST(predicts_for_a_card_that_is_not_here)
 {
 #define CARDS "train @T/cards.yaml --set data=@T/none.jsonl --set output=@T/cards "
     static const struct {
@@ -232,7 +206,6 @@ predicts_for_a_card_that_is_not_here(void **state)
     g_auto(RpCliRun) dry = rp_cli_run(CARDS "--dry-run --json --set profile=rtx4090");
     g_auto(RpCliRun) slow = rp_cli_run(CARDS "--dry-run --json --set profile=rtx3060");
 
-    (void)state;
     if (plan.code + dry.code + slow.code != 0)
         fail_msg("%s%s%s", plan.err, dry.err, slow.err);
     g_autoptr(RpTree) planned = rp_cli_json(&plan), one = rp_cli_json(&dry);
@@ -255,8 +228,7 @@ predicts_for_a_card_that_is_not_here(void **state)
 
 /* A second start takes the times of the first; a run of other shapes, one that asks, and one that finds a file which
  * is cut, measure. */
-static void
-measures_layers_once(void **state)
+RP_TEST(measures_layers_once)
 {
 #define DRY                                                                                        \
     "train @T/new.yaml --dry-run --json --set epochs=1 --set devices=host:1 --set "                \
@@ -273,7 +245,6 @@ measures_layers_once(void **state)
 #undef DRY
     g_autoptr(RpTree) one = rp_cli_json(&first), two = rp_cli_json(&second);
 
-    (void)state;
     assert_null(strstr(first.err, NOTE));
     assert_non_null(strstr(second.err, NOTE));
     assert_true(rp_cli_number(one, "predicted.step_ms") == rp_cli_number(two, "predicted.step_ms"));
@@ -286,21 +257,4 @@ measures_layers_once(void **state)
 #undef NOTE
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_whether_train_can_run),
-        cmocka_unit_test(writes_a_run_file_that_trains),
-        cmocka_unit_test(writes_validation),
-        cmocka_unit_test(fits_the_lengths_of_the_data),
-        cmocka_unit_test(writes_adapters_where_they_are_asked_for),
-        cmocka_unit_test(refuses_what_no_run_file_can_be_made_of),
-        cmocka_unit_test(writes_the_run_that_plan_recommends),
-        cmocka_unit_test(measures_layers_once),
-        cmocka_unit_test(plans_without_weights_and_data),
-        cmocka_unit_test(predicts_for_a_card_that_is_not_here),
-    };
-
-    return cmocka_run_group_tests_name("start", tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

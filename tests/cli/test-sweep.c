@@ -20,12 +20,10 @@ must_simulate(const char *command, double simulated)
     assert_true(rp_cli_number(root, "simulated") == simulated);
 }
 
-static void
-a_row_is_what_simulate_says(void **state)
+RP_TEST(a_row_is_what_simulate_says)
 {
     must_simulate(SMALL "-o @T/a.csv", 12);
-    g_auto(RpCliRun) again = rp_cli_run(SMALL "-o @T/a.csv --json");
-    g_autoptr(RpTree) rows = rp_cli_json(&again);
+    g_autoptr(RpTree) rows = rp_cli_run_json(SMALL "-o @T/a.csv --json");
 
     assert_true(rp_cli_number(rows, "simulated") == 0);
     assert_int_equal(rp_cli_member(rows, "rows")->items->len, 12);
@@ -33,9 +31,8 @@ a_row_is_what_simulate_says(void **state)
     assert_string_equal(rp_cli_member(rows, "rows.11.schedule")->text, "gpipe");
     assert_string_equal(rp_cli_member(rows, "rows.11.gpus")->text, "4");
     assert_string_equal(rp_cli_member(rows, "rows.11.micro-batches")->text, "8");
-    g_auto(RpCliRun) alone =
-        rp_cli_run("simulate @Q --schedule gpipe --gpus 4 --micro-batches 8 --json");
-    g_autoptr(RpTree) one = rp_cli_json(&alone);
+    g_autoptr(RpTree) one =
+        rp_cli_run_json("simulate @Q --schedule gpipe --gpus 4 --micro-batches 8 --json");
     const double bubble = g_ascii_strtod(rp_cli_member(rows, "rows.11.bubble_pct")->text, NULL);
     const double ms = g_ascii_strtod(rp_cli_member(rows, "rows.11.iteration_ms")->text, NULL);
 
@@ -43,8 +40,7 @@ a_row_is_what_simulate_says(void **state)
     assert_true(fabs(bubble - 100 * rp_cli_number(one, "bubble_ratio")) < 1e-5);
 }
 
-static void
-the_same_sweep_gives_the_same_bytes(void **state)
+RP_TEST(the_same_sweep_gives_the_same_bytes)
 {
     must_simulate(SMALL "-o @T/b.csv", 12);
     must_simulate(SMALL "-o @T/c.csv", 12);
@@ -56,8 +52,7 @@ the_same_sweep_gives_the_same_bytes(void **state)
     assert_true(g_str_has_prefix(b, "model,schedule,gpus,micro-batches,device,iteration_ms,"));
 }
 
-static void
-a_killed_sweep_goes_on(void **state)
+RP_TEST(a_killed_sweep_goes_on)
 {
     must_simulate(SMALL "-o @T/whole.csv", 12);
     g_autofree char *whole = rp_cli_read("whole.csv");
@@ -78,8 +73,7 @@ a_killed_sweep_goes_on(void **state)
     assert_string_equal(begun, whole);
 }
 
-static void
-more_values_take_the_rows_that_are_there(void **state)
+RP_TEST(more_values_take_the_rows_that_are_there)
 {
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4,8 -o @T/more.csv", 2);
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 2..16 -o @T/more.csv", 2);
@@ -89,8 +83,7 @@ more_values_take_the_rows_that_are_there(void **state)
     assert_int_equal(rp_cli_count_lines(all), 5); /* a narrower sweep loses none */
 }
 
-static void
-lists_and_ranges_name_values(void **state)
+RP_TEST(lists_and_ranges_name_values)
 {
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4..12+4,4 -o @T/add.csv", 3);
     must_simulate("sweep @Q --schedule 1f1b --gpus 2 --micro-batches 4 --stages '14,14;10,18' -o "
@@ -104,8 +97,7 @@ lists_and_ranges_name_values(void **state)
     assert_non_null(strstr(list, ",\"14,14\","));
 }
 
-static void
-a_combination_that_cannot_run_says_why(void **state)
+RP_TEST(a_combination_that_cannot_run_says_why)
 {
     must_simulate("sweep @Q --schedule 1f1b,roundpipe --gpus 2 --micro-batches 4 --round 4 -o "
                   "@T/why.csv",
@@ -119,16 +111,14 @@ a_combination_that_cannot_run_says_why(void **state)
     assert_int_equal(run.code, 0);
 }
 
-static void
-prices_go_with_cards(void **state)
+RP_TEST(prices_go_with_cards)
 {
     must_simulate("sweep qwen3-1.7b --gpu rtx4090,rtx3090 --gpus 2 --micro-batches 4 --gpu-price "
                   "0.4,0.2 -o @T/price.csv",
                   2);
-    g_auto(RpCliRun) run =
-        rp_cli_run("sweep qwen3-1.7b --gpu rtx4090,rtx3090 --gpus 2 "
-                   "--micro-batches 4 --gpu-price 0.4,0.2 -o @T/price.csv --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("sweep qwen3-1.7b --gpu rtx4090,rtx3090 --gpus 2 "
+                        "--micro-batches 4 --gpu-price 0.4,0.2 -o @T/price.csv --json");
 
     for (guint i = 0; i < 2; i++) {
         g_autofree char *dollars = g_strdup_printf("rows.%u.dollars_per_billion_tokens", i);
@@ -140,8 +130,7 @@ prices_go_with_cards(void **state)
     }
 }
 
-static void
-longer_sequences_are_swept(void **state)
+RP_TEST(longer_sequences_are_swept)
 {
     must_simulate("sweep qwen3-1.7b --gpu rtx4090 --gpus 2 --micro-batches 4 --sequence 2k..8k "
                   "--micro-batch 1 -o @T/sequence.csv",
@@ -152,8 +141,7 @@ longer_sequences_are_swept(void **state)
     assert_null(strstr(text, "cannot"));
 }
 
-static void
-draws_a_front_and_lines(void **state)
+RP_TEST(draws_a_front_and_lines)
 {
     must_simulate(SMALL "-o @T/drawn.csv --picture @T/front.svg", 12);
     must_simulate(SMALL "-o @T/drawn.csv --picture @T/lines.svg --axes bubble_pct:micro-batches "
@@ -174,8 +162,7 @@ draws_a_front_and_lines(void **state)
     assert_non_null(strstr(each, "gpipe, gpus 4"));
 }
 
-static void
-names_what_is_wrong(void **state)
+RP_TEST(names_what_is_wrong)
 {
     rp_cli_write("other.csv", "a,b\n1,2\n");
     rp_cli_write("json.csv", "{\"a\": 3}");
@@ -205,21 +192,4 @@ names_what_is_wrong(void **state)
     assert_string_equal(json, "{\"a\": 3}");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_is_what_simulate_says),
-        cmocka_unit_test(the_same_sweep_gives_the_same_bytes),
-        cmocka_unit_test(a_killed_sweep_goes_on),
-        cmocka_unit_test(more_values_take_the_rows_that_are_there),
-        cmocka_unit_test(lists_and_ranges_name_values),
-        cmocka_unit_test(a_combination_that_cannot_run_says_why),
-        cmocka_unit_test(prices_go_with_cards),
-        cmocka_unit_test(longer_sequences_are_swept),
-        cmocka_unit_test(draws_a_front_and_lines),
-        cmocka_unit_test(names_what_is_wrong),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

@@ -26,16 +26,11 @@ static const char *const lines[] = {
 static void
 write_trace(const char *name, const char *options)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("simulate @Q " SHOWN STAGES " --fidelity full --trace @T/%s %s", name, options);
-
-    assert_int_equal(run.code, 0);
+    rp_cli_must_run("simulate @Q " SHOWN STAGES " --fidelity full --trace @T/%s %s", name, options);
 }
 
-static void
-fits_80_columns(void **state)
+RP_TEST(fits_80_columns)
 {
-    (void)state;
     write_trace("first.json", "");
     write_trace("second.json", "--recompute gated");
     for (gsize i = 0; i < G_N_ELEMENTS(lines); i++) {
@@ -50,14 +45,12 @@ fits_80_columns(void **state)
     }
 }
 
-static void
-names_the_columns_that_it_leaves_out(void **state)
+RP_TEST(names_the_columns_that_it_leaves_out)
 {
     g_auto(RpCliRun) narrow = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" " COMPARE);
     g_auto(RpCliRun) wide = rp_cli_shell("COLUMNS=80 \"$ROUNDPIPE\" " COMPARE " --wide");
     g_auto(RpCliRun) pipe = rp_cli_shell("unset COLUMNS; \"$ROUNDPIPE\" " COMPARE);
 
-    (void)state;
     assert_non_null(strstr(narrow.out, "(left out: exposed, intra, drain, switch, fill"));
     assert_non_null(strstr(narrow.out, "iteration ms"));
     assert_null(strstr(narrow.out, "exposed  "));
@@ -92,15 +85,13 @@ on_terminal(const char *name, const char *value)
     return g_string_free(text, FALSE);
 }
 
-static void
-colours_a_terminal_that_wants_them(void **state)
+RP_TEST(colours_a_terminal_that_wants_them)
 {
     g_auto(RpCliRun) pipe = rp_cli_shell("TERM=xterm \"$ROUNDPIPE\" models");
     g_autofree char *coloured = on_terminal("LANG", "C.UTF-8");
     g_autofree char *refused = on_terminal("NO_COLOR", "1");
     g_autofree char *dumb = on_terminal("TERM", "dumb");
 
-    (void)state;
     assert_non_null(strstr(coloured, "\033[1m"));
     assert_non_null(strstr(coloured, "qwen3-0.6b"));
     assert_non_null(strstr(coloured, "left out"));
@@ -110,14 +101,4 @@ colours_a_terminal_that_wants_them(void **state)
     assert_null(strchr(pipe.out, '\033'));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fits_80_columns),
-        cmocka_unit_test(names_the_columns_that_it_leaves_out),
-        cmocka_unit_test(colours_a_terminal_that_wants_them),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

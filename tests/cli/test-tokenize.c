@@ -21,8 +21,7 @@ refuse(const char *line, int code, const char *part)
     rp_cli_assert_refused(&run, line, code, part);
 }
 
-static void
-goes_there_and_back(void **state)
+RP_TEST(goes_there_and_back)
 {
     expect("printf 'Hello w\\303\\266rld<|end|>\\n\\n' | $ROUNDPIPE tokenize " LLAMA3
            " --no-template | $ROUNDPIPE tokenize --decode " LLAMA3,
@@ -40,8 +39,7 @@ goes_there_and_back(void **state)
 }
 
 /* JSON was cut at the first one. */
-static void
-writes_a_nul_of_a_text(void **state)
+RP_TEST(writes_a_nul_of_a_text)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell("printf 'a\\000b' | $ROUNDPIPE tokenize " LLAMA3
@@ -52,8 +50,7 @@ writes_a_nul_of_a_text(void **state)
         fail_msg("%s%s", run.out, run.err);
 }
 
-static void
-shows_ids_places_and_counts(void **state)
+RP_TEST(shows_ids_places_and_counts)
 {
     expect("printf 'a<|end|>' | $ROUNDPIPE tokenize " LLAMA3, "423 64 424\n");
     expect("printf 'a<|end|>' | $ROUNDPIPE tokenize " LLAMA3 " --text",
@@ -76,8 +73,7 @@ shows_ids_places_and_counts(void **state)
     assert_string_equal(rp_cli_member(root, "texts.1.tokens.2")->text, "Ġb");
 }
 
-static void
-says_what_is_wrong(void **state)
+RP_TEST(says_what_is_wrong)
 {
     refuse("printf 'a\\377' | $ROUNDPIPE tokenize " LLAMA3, 1,
            "standard input: offset 1: expected UTF-8, found byte 0xff");
@@ -95,15 +91,4 @@ says_what_is_wrong(void **state)
     refuse("printf '1 99999999999' | $ROUNDPIPE tokenize --decode " LLAMA3, 1, "found 9999999999");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_there_and_back),
-        cmocka_unit_test(writes_a_nul_of_a_text),
-        cmocka_unit_test(shows_ids_places_and_counts),
-        cmocka_unit_test(says_what_is_wrong),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

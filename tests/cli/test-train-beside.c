@@ -28,14 +28,12 @@ same_checkpoints(const char *expected, const char *found, const char *const *nam
 }
 
 /* Asynchronous and not, in 16 and in 32 bits: a copy holds the next weights, or does not. */
-static void
-steps_go_on_while_the_bytes_of_one_in_place_are_written(void **state)
+RP_TEST(steps_go_on_while_the_bytes_of_one_in_place_are_written)
 {
     static const char *const kinds[] = {"--set async=true", "--set async=false",
                                         "--set async=true --set dtype=fp32"};
     static const char *const names[] = {"checkpoint-6", "checkpoint-12", NULL};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
         /* line 8 comes while checkpoint-6 is being written, or the gate ends the process */
         g_auto(RpCliRun) beside =
@@ -64,22 +62,19 @@ steps_go_on_while_the_bytes_of_one_in_place_are_written(void **state)
     }
 }
 
-static void
-a_copy_is_taken_by_default(void **state)
+RP_TEST(a_copy_is_taken_by_default)
 {
     g_auto(RpCliRun) usual = rp_cli_shell(GATE("usual/metrics.jsonl", "8") TRAIN
                                           "usual --set steps=12 --set checkpoint.every=6 --json");
     g_autoptr(RpTree) root = rp_cli_json(&usual);
     g_autofree char *metrics = rp_cli_read("usual/metrics.jsonl");
 
-    (void)state;
     assert_float_equal(rp_cli_number(root, "checkpoints.beside"), 1, 0);
     assert_non_null(strstr(metrics, "{\"step\":7,"));
     assert_non_null(strstr(strstr(metrics, "{\"step\":7,"), "\"checkpoint_ms\":"));
 }
 
-static void
-a_stop_waits_for_the_write_and_the_next_one_does(void **state)
+RP_TEST(a_stop_waits_for_the_write_and_the_next_one_does)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
         GATE("gate", "1") TRAIN
@@ -93,7 +88,6 @@ a_stop_waits_for_the_write_and_the_next_one_does(void **state)
     g_autofree char *before = rp_cli_read("stop.names");
     g_autofree char *names = rp_train_files_list("stop");
 
-    (void)state;
     expect_code(&run, 143);
     assert_string_equal(g_strchomp(lines), "12"); /* the one of step 12 waits */
     assert_non_null(strstr(before, ".checkpoint-6.tmp"));
@@ -106,9 +100,8 @@ a_stop_waits_for_the_write_and_the_next_one_does(void **state)
 static guint64
 arena_bytes(double *parameters)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run("train @T/run.yaml --set output=@T/none --dry-run --json --set async=true");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("train @T/run.yaml --set output=@T/none --dry-run --json --set async=true");
 
     *parameters = rp_cli_number(root, "parameters");
     return (guint64)(rp_cli_number(root, "predicted.host_bytes") +
@@ -116,8 +109,7 @@ arena_bytes(double *parameters)
                      rp_cli_number(root, "predicted.device_bytes.1"));
 }
 
-static void
-a_copy_that_does_not_fit_is_refused_or_not_made(void **state)
+RP_TEST(a_copy_that_does_not_fit_is_refused_or_not_made)
 {
     static const char words[] = "checkpoint.beside: a copy of weights and optimizer state needs ";
     double parameters;
@@ -129,7 +121,6 @@ a_copy_that_does_not_fit_is_refused_or_not_made(void **state)
         rp_cli_shell(TRAIN "auto --set steps=4 --set checkpoint.every=2 --json %s", keys);
     g_autofree char *made = rp_cli_temporary("refused/metrics.jsonl");
 
-    (void)state;
     expect_code(&refused, 1);
     const char *at = strstr(refused.err, words);
 
@@ -147,8 +138,7 @@ a_copy_that_does_not_fit_is_refused_or_not_made(void **state)
 }
 
 /* Files may have 8 blocks: what is written beside does not fit, what is trained does not suffer. */
-static void
-an_error_of_the_writer_is_told_and_the_next_one_tried(void **state)
+RP_TEST(an_error_of_the_writer_is_told_and_the_next_one_tried)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell("ulimit -f 8; exec " TRAIN "small --set steps=9 --set checkpoint.every=3 "
@@ -157,7 +147,6 @@ an_error_of_the_writer_is_told_and_the_next_one_tried(void **state)
     g_autofree char *found = rp_train_files_learned("small");
     g_autofree char *expected = rp_train_files_learned("large");
 
-    (void)state;
     expect_code(&run, 1);
     expect_code(&again, 0);
     assert_non_null(strstr(run.err, "warning: no checkpoint of step 3: cannot write "));
@@ -168,16 +157,4 @@ an_error_of_the_writer_is_told_and_the_next_one_tried(void **state)
     assert_string_equal(expected, found);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_go_on_while_the_bytes_of_one_in_place_are_written),
-        cmocka_unit_test(a_copy_is_taken_by_default),
-        cmocka_unit_test(a_stop_waits_for_the_write_and_the_next_one_does),
-        cmocka_unit_test(a_copy_that_does_not_fit_is_refused_or_not_made),
-        cmocka_unit_test(an_error_of_the_writer_is_told_and_the_next_one_tried),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

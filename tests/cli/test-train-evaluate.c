@@ -40,13 +40,11 @@ best_of(const char *output)
     return g_file_read_link(link, NULL);
 }
 
-static void
-losses_stand_in_metrics_and_training_is_the_same(void **state)
+RP_TEST(losses_stand_in_metrics_and_training_is_the_same)
 {
     static const char *const kinds[] = {"--set async=true", "--set async=false",
                                         "--set schedule=1f1b --set devices=host:2 --set round=all"};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
         g_auto(RpCliRun) with =
             rp_cli_run(TRAIN "--set steps=7 --set eval.every=3 %s", "with", kinds[i]);
@@ -88,8 +86,7 @@ losses_stand_in_metrics_and_training_is_the_same(void **state)
     "--set optimizer.learning_rate=3 --set optimizer.warmup_steps=2 "                              \
     "--set optimizer.max_grad_norm=0 --set eval.every=1 "
 
-static void
-the_best_checkpoint_stays_and_patience_ends_the_run(void **state)
+RP_TEST(the_best_checkpoint_stays_and_patience_ends_the_run)
 {
     g_auto(RpCliRun) run =
         rp_cli_run(TRAIN WORSE "--set steps=40 --set eval.keep_best=true --set eval.patience=3 "
@@ -103,7 +100,6 @@ the_best_checkpoint_stays_and_patience_ends_the_run(void **state)
     g_autofree char *names = rp_train_files_list("best");
     g_autofree char *expected = g_strdup_printf("checkpoint-%u", last);
 
-    (void)state;
     assert_float_equal(rp_cli_number(root, "evaluations.stopped_early"), 1, 0);
     assert_int_equal(last, best + 3);
     assert_string_equal(target, name);
@@ -113,18 +109,15 @@ the_best_checkpoint_stays_and_patience_ends_the_run(void **state)
 }
 
 /* Cut at each step in turn, also where the best checkpoint is another than the last. */
-static void
-a_resumed_run_remembers_the_best(void **state)
+RP_TEST(a_resumed_run_remembers_the_best)
 {
-    g_auto(RpCliRun) whole =
-        rp_cli_run(TRAIN WORSE "--set steps=9 --set eval.keep_best=true --set eval.patience=4 "
-                               "--set checkpoint.every=1 --set checkpoint.keep=0",
-                   "whole");
-    g_autoptr(RpTree) root = rp_cli_json(&whole);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json(TRAIN WORSE "--set steps=9 --set eval.keep_best=true --set eval.patience=4 "
+                                    "--set checkpoint.every=1 --set checkpoint.keep=0",
+                        "whole");
     const guint last = (guint)rp_cli_number(root, "last_step");
     g_autofree char *learned = rp_train_files_learned("whole");
 
-    (void)state;
     for (guint cut = 1; cut < last; cut++) {
         g_auto(RpCliRun) first =
             rp_cli_run(TRAIN WORSE "--set steps=9 --set eval.keep_best=true "
@@ -153,24 +146,19 @@ a_resumed_run_remembers_the_best(void **state)
     }
 }
 
-static void
-keys_without_data_are_refused(void **state)
+RP_TEST(keys_without_data_are_refused)
 {
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/none --set eval.every=3");
-    g_auto(RpCliRun) missing =
-        rp_cli_run("train @T/run.yaml --set output=@T/none --set eval.data=@T/nothing.jsonl");
+    rp_cli_must_refuse("train @T/run.yaml --set output=@T/none --set eval.data=@T/nothing.jsonl", 1,
+                       "eval.data: ");
 
-    (void)state;
     assert_int_equal(run.code, 2);
     assert_non_null(strstr(
         run.err, "--set eval.every: expected eval.data or eval.split beside it, found none"));
-    assert_int_equal(missing.code, 1);
-    assert_non_null(strstr(missing.err, "eval.data: "));
 }
 
 /* The file is cut short behind the first evaluation: what was learned until then is saved. */
-static void
-data_that_become_bad_end_the_run_after_a_checkpoint(void **state)
+RP_TEST(data_that_become_bad_end_the_run_after_a_checkpoint)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
         "cp @T/data.jsonl @T/held.jsonl; mkdir -p @T/bad; "
@@ -180,21 +168,17 @@ data_that_become_bad_end_the_run_after_a_checkpoint(void **state)
         "--set eval.every=1 --set steps=3000 --set checkpoint.minutes=0");
     g_autofree char *names = rp_train_files_list("bad");
 
-    (void)state;
     assert_int_equal(run.code, 1);
     if (strstr(run.err, "eval.data: ") == NULL || strstr(names, "checkpoint-") == NULL)
         fail_msg("%s; has %s", run.err, names);
 }
 
-static void
-evaluations_have_a_trace(void **state)
+RP_TEST(evaluations_have_a_trace)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run(TRAIN "--set steps=4 --set eval.every=2 --trace @T/run.json", "traced");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json(TRAIN "--set steps=4 --set eval.every=2 --trace @T/run.json", "traced");
     g_autofree char *text = rp_cli_read("run-evaluations.json");
 
-    (void)state;
     assert_non_null(strstr(text, "\"name\""));
     assert_float_equal(rp_cli_number(root, "evaluations.count"), 3, 0);
 }
@@ -215,21 +199,17 @@ evaluations(const char *output)
 
 /* The evaluation's line is taken away, as if Ctrl-C had broken it off: it is made when the run goes on,
  * and one that is there is not made again. */
-static void
-an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on(void **state)
+RP_TEST(an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on)
 {
 #define MORE "--set optimizer.schedule=constant --set eval.every=2 --set eval.keep_best=true "
     g_auto(RpCliRun) whole = rp_cli_run(TRAIN MORE "--set steps=6", "evaluated");
     g_auto(RpCliRun) first = rp_cli_run(TRAIN MORE "--set steps=4", "broken");
     g_auto(RpCliRun) cut =
         rp_cli_shell("sed -i '/\"step\":4,.*eval_loss/d' @T/broken/metrics.jsonl");
-    g_auto(RpCliRun) resumed = rp_cli_run(TRAIN MORE "--set steps=6 --resume", "broken");
-    g_auto(RpCliRun) again = rp_cli_run(TRAIN MORE "--set steps=6 --resume", "broken");
+    g_autoptr(RpTree) root = rp_cli_run_json(TRAIN MORE "--set steps=6 --resume", "broken");
+    g_autoptr(RpTree) idle = rp_cli_run_json(TRAIN MORE "--set steps=6 --resume", "broken");
     g_autofree char *expected = evaluations("evaluated"), *found = evaluations("broken");
-    g_autoptr(RpTree) root = rp_cli_json(&resumed);
-    g_autoptr(RpTree) idle = rp_cli_json(&again);
 
-    (void)state;
     assert_int_equal(whole.code + first.code + cut.code, 0);
     assert_true(g_str_has_prefix(expected, "step 0 eval_loss "));
     assert_string_equal(found, expected);
@@ -237,18 +217,4 @@ an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on(void **state)
     assert_float_equal(rp_cli_number(idle, "evaluations.count"), 0, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_stand_in_metrics_and_training_is_the_same),
-        cmocka_unit_test(the_best_checkpoint_stays_and_patience_ends_the_run),
-        cmocka_unit_test(a_resumed_run_remembers_the_best),
-        cmocka_unit_test(an_evaluation_that_was_broken_off_is_made_when_the_run_goes_on),
-        cmocka_unit_test(keys_without_data_are_refused),
-        cmocka_unit_test(data_that_become_bad_end_the_run_after_a_checkpoint),
-        cmocka_unit_test(evaluations_have_a_trace),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

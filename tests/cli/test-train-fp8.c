@@ -50,8 +50,7 @@ train(const char *output, const char *settings)
 }
 
 /* One, two and four devices, other stages, another schedule. */
-static void
-has_the_same_bits_on_any_devices_and_stages(void **state)
+RP_TEST(has_the_same_bits_on_any_devices_and_stages)
 {
     static const char *const ways[] = {
         "--set devices=host:1",
@@ -81,8 +80,7 @@ has_the_same_bits_on_any_devices_and_stages(void **state)
 }
 
 /* The head in codes, too: 256 tokens are the least. */
-static void
-has_the_same_bits_with_a_head_of_codes(void **state)
+RP_TEST(has_the_same_bits_with_a_head_of_codes)
 {
     make_model();
     g_autofree char *want = train("head", HEAD);
@@ -102,8 +100,7 @@ assert_refused(const char *settings, int code, const char *message)
     rp_cli_must_refuse(line, code, message);
 }
 
-static void
-refuses_what_codes_cannot_do(void **state)
+RP_TEST(refuses_what_codes_cannot_do)
 {
     make_model();
     assert_refused("--set sequence_length=31", 1,
@@ -122,8 +119,7 @@ refuses_what_codes_cannot_do(void **state)
 }
 
 /* A run file of a plan in fp8, a card that has no units for it, and a timing file of its own. */
-static void
-plans_and_profiles_in_fp8(void **state)
+RP_TEST(plans_and_profiles_in_fp8)
 {
     g_auto(RpCliRun) plain = rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --gpus 4 --json");
     g_auto(RpCliRun) codes = rp_cli_run(
@@ -137,8 +133,8 @@ plans_and_profiles_in_fp8(void **state)
                                          "grep -c '^matmul: fp8-head$' @T/run-head.yaml");
     g_auto(RpCliRun) card =
         rp_cli_run("plan --model qwen3-1.7b --gpu rtx3090 --gpus 4 --matmul fp8");
-    g_auto(RpCliRun) length =
-        rp_cli_run("plan --model qwen3-1.7b --gpu rtx4090 --sequence 2041 --matmul fp8");
+    rp_cli_must_refuse("plan --model qwen3-1.7b --gpu rtx4090 --sequence 2041 --matmul fp8", 2,
+                       "--sequence: expected a multiple of 16 with --matmul fp8");
 
     succeed(&plain);
     succeed(&codes);
@@ -158,8 +154,6 @@ plans_and_profiles_in_fp8(void **state)
                 rp_cli_member(a, "checkpoint_bytes")->number);
     assert_int_not_equal(card.code, 0);
     assert_non_null(strstr(card.err, "which has no fp8"));
-    assert_int_equal(length.code, 2);
-    assert_non_null(strstr(length.err, "--sequence: expected a multiple of 16 with --matmul fp8"));
 
     make_model();
     g_auto(RpCliRun) profile = rp_cli_run(
@@ -167,19 +161,16 @@ plans_and_profiles_in_fp8(void **state)
         "--sequence-length 256 -o @T/fp8.json");
     g_auto(RpCliRun) named = rp_cli_shell("grep -c '\"matmul\": \"fp8-head\"' @T/fp8.json && "
                                           "grep -c expand_ms @T/fp8.json");
-    g_auto(RpCliRun) odd = rp_cli_run("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 "
-                                      "--sequence-length 33 -o @T/no.json");
+    rp_cli_must_refuse("profile --devices host:1 @T/model --dtype bf16 --matmul fp8 "
+                       "--sequence-length 33 -o @T/no.json",
+                       2, "--matmul: fp8 takes micro-batches of a multiple of 16 tokens");
 
     succeed(&profile);
     succeed(&named);
-    assert_int_equal(odd.code, 2);
-    assert_non_null(
-        strstr(odd.err, "--matmul: fp8 takes micro-batches of a multiple of 16 tokens"));
 }
 
 /* Gradients of fp16 overflow at the largest loss scale: such steps are skipped, and the run goes on. */
-static void
-skips_steps_that_overflow(void **state)
+RP_TEST(skips_steps_that_overflow)
 {
     static const char *const ways[] = {"fp16", "fp8"};
 
@@ -208,16 +199,4 @@ teardown(void **state)
     return rp_cli_teardown(state);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_same_bits_on_any_devices_and_stages),
-        cmocka_unit_test(has_the_same_bits_with_a_head_of_codes),
-        cmocka_unit_test(refuses_what_codes_cannot_do),
-        cmocka_unit_test(plans_and_profiles_in_fp8),
-        cmocka_unit_test(skips_steps_that_overflow),
-    };
-
-    return cmocka_run_group_tests(tests, rp_cli_setup, teardown);
-}
+RP_TEST_GROUP(rp_cli_setup, teardown)

@@ -166,8 +166,7 @@ count_steps(const char *output)
     return g_strv_length(lines) - 1;
 }
 
-static void
-saves_at_sigterm_and_goes_on_to_the_same_bits(void **state)
+RP_TEST(saves_at_sigterm_and_goes_on_to_the_same_bits)
 {
     const int code =
         interrupt("term", n_gpus > 1 ? "cuda:2" : "cuda:1", "checkpoint-30", "sleep 0.02", "TERM");
@@ -175,7 +174,6 @@ saves_at_sigterm_and_goes_on_to_the_same_bits(void **state)
     g_autofree char *names = rp_train_files_list("term");
     g_autofree char *last = g_strdup_printf("checkpoint-%u ", steps);
 
-    (void)state;
     assert_int_equal(code, 143);
     assert_in_range(steps, EVERY, STEPS - 1);
     print_message("           saved at step %u\n", steps);
@@ -184,13 +182,11 @@ saves_at_sigterm_and_goes_on_to_the_same_bits(void **state)
     assert_goes_on("term", "cuda:1");
 }
 
-static void
-goes_on_to_the_same_bits_after_every_sigkill(void **state)
+RP_TEST(goes_on_to_the_same_bits_after_every_sigkill)
 {
     const char *devices = n_gpus > 1 ? "cuda:2" : "cuda:1";
     int code;
 
-    (void)state;
     assert_int_equal(interrupt("kill", "cuda:1", "checkpoint-30", "sleep 0.01", "KILL"), 137);
     assert_int_equal(interrupt("kill", devices, "checkpoint-90", "sleep 0.03", "KILL"), 137);
     /* while a checkpoint is being written; it may be over before that is seen */
@@ -204,22 +200,18 @@ goes_on_to_the_same_bits_after_every_sigkill(void **state)
 
 /* ---- missing, busy, full ---- */
 
-static void
-says_how_many_gpus_there_are(void **state)
+RP_TEST(says_how_many_gpus_there_are)
 {
     g_autofree char *found = g_strdup_printf("expected 99 GPUs, CUDA finds %u: ", n_gpus);
 
-    (void)state;
     REFUSE(NO_HANG TRAIN "none --set devices=cuda:99", 2, "devices", found, "CUDA_VISIBLE_DEVICES");
     REFUSE("CUDA_VISIBLE_DEVICES= " NO_HANG TRAIN "none --set devices=cuda", 2, "devices",
            "expected 1 GPU, CUDA finds 0, ", "no CUDA-capable device");
 }
 
 /* CUDA's answer to the second program on a device in exclusive mode. */
-static void
-says_that_a_gpu_is_busy(void **state)
+RP_TEST(says_that_a_gpu_is_busy)
 {
-    (void)state;
     REFUSE(FAULT "=busy " TRAIN "busy --set devices=cuda:1", 1,
            "device 0: ", "busy or unavailable (cudaErrorDevicesUnavailable)", "nvidia-smi");
 }
@@ -251,10 +243,8 @@ give_memory(GSubprocess *taker)
     g_object_unref(taker);
 }
 
-static void
-says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint(void **state)
+RP_TEST(says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint)
 {
-    (void)state;
     assert_int_equal(interrupt("full", "cuda:1", "checkpoint-30", "true", "TERM"), 143);
     GSubprocess *taker = take_memory(LEFT_BYTES);
     g_autofree char *before = rp_train_files_list("full");
@@ -267,12 +257,10 @@ says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint(void **state)
 }
 
 /* Nor do CUDA's own structures fit. */
-static void
-says_that_nothing_at_all_is_free(void **state)
+RP_TEST(says_that_nothing_at_all_is_free)
 {
     GSubprocess *taker = take_memory("0");
 
-    (void)state;
     REFUSE(NO_HANG TRAIN "nothing --set devices=cuda:1", 1, "device 0: ", "out of memory",
            "free the device, nvidia-smi");
     give_memory(taker);
@@ -300,8 +288,7 @@ largest_accepted(const char *how, guint refused)
     return accepted;
 }
 
-static void
-fits_what_is_left_of_a_card(void **state)
+RP_TEST(fits_what_is_left_of_a_card)
 {
     static const struct {
         const char *bytes;
@@ -309,7 +296,6 @@ fits_what_is_left_of_a_card(void **state)
     } left[] = {{"2147483648", 4096}, {"8589934592", 16384}, {"25339887616", 49152}};
     static const char *const ways[] = {"--set async=false", "--set async=true"};
 
-    (void)state;
     for (guint l = 0; l < G_N_ELEMENTS(left); l++) {
         GSubprocess *taker = take_memory(left[l].bytes);
 
@@ -333,15 +319,13 @@ fits_what_is_left_of_a_card(void **state)
 }
 
 /* A line before the first step, and members of the JSON at the end. */
-static void
-tells_what_pinning_took(void **state)
+RP_TEST(tells_what_pinning_took)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell(NO_HANG TRAIN "pinned --set devices=cuda:1 --set steps=2 --json");
     const char *line = strstr(whole_out, "  pinned memory    ");
     const char *comparison = strstr(whole_out, "difference");
 
-    (void)state;
     if (line == NULL || comparison == NULL || line > comparison || strstr(line, " thread") == NULL)
         fail_msg("expected a line of pinned memory before the first step, found:\n%s", whole_out);
     print_message("           %.*s\n", (int)strcspn(line, "\n"), line);
@@ -363,38 +347,32 @@ tells_what_pinning_took(void **state)
 /* ---- failures in the middle ---- */
 
 /* The GPU works no more. */
-static void
-names_the_task_of_an_illegal_access_and_keeps_the_checkpoint(void **state)
+RP_TEST(names_the_task_of_an_illegal_access_and_keeps_the_checkpoint)
 {
     g_autofree char *line = g_strdup_printf(FAULT "=pointer:%" G_GUINT64_FORMAT ":0 " TRAIN
                                                   "illegal --set devices=cuda:1",
                                             n_matmuls * 6 / 10);
 
-    (void)state;
     REFUSE(line, 1, " lane: ", "device 0: ", "an illegal memory access was encountered",
            "the last good checkpoint is ", "illegal/checkpoint-");
     assert_goes_on("illegal", "cuda:1");
 }
 
 /* The GPU would work on. */
-static void
-names_the_matmul_that_is_not_issued_and_keeps_the_checkpoint(void **state)
+RP_TEST(names_the_matmul_that_is_not_issued_and_keeps_the_checkpoint)
 {
     g_autofree char *line = g_strdup_printf(FAULT "=status:%" G_GUINT64_FORMAT ":0 " TRAIN
                                                   "refused --set devices=cuda:1",
                                             n_matmuls * 6 / 10);
 
-    (void)state;
     REFUSE(line, 1, "gpu 0, compute lane: ", "device 0: matmul ", "the last good checkpoint is ",
            "refused/checkpoint-");
     assert_goes_on("refused", "cuda:1");
 }
 
 /* The other one waits for what never comes. */
-static void
-names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint(void **state)
+RP_TEST(names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint)
 {
-    (void)state;
     if (n_gpus < 2)
         skip();
     g_autofree char *line = g_strdup_printf(FAULT "=pointer:%" G_GUINT64_FORMAT ":1 " TRAIN
@@ -419,10 +397,8 @@ time_of(const char *name)
 
 /* In the middle of launches, anywhere: the other one's worker may be inside a full queue. Its
  * matmul stands behind what was issued before, which takes a moment of its own. */
-static void
-tells_at_once_that_one_of_two_gpus_fails_and_ends_soon(void **state)
+RP_TEST(tells_at_once_that_one_of_two_gpus_fails_and_ends_soon)
 {
-    (void)state;
     if (n_gpus < 2)
         skip();
     for (guint i = 1; i <= 10; i++) {
@@ -455,25 +431,5 @@ has_gpu(void)
     return found;
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saves_at_sigterm_and_goes_on_to_the_same_bits),
-        cmocka_unit_test(goes_on_to_the_same_bits_after_every_sigkill),
-        cmocka_unit_test(tells_what_pinning_took),
-        cmocka_unit_test(says_how_many_gpus_there_are),
-        cmocka_unit_test(says_that_a_gpu_is_busy),
-        cmocka_unit_test(says_how_much_memory_is_wanted_and_free_and_keeps_the_checkpoint),
-        cmocka_unit_test(says_that_nothing_at_all_is_free),
-        cmocka_unit_test(fits_what_is_left_of_a_card),
-        cmocka_unit_test(names_the_task_of_an_illegal_access_and_keeps_the_checkpoint),
-        cmocka_unit_test(names_the_matmul_that_is_not_issued_and_keeps_the_checkpoint),
-        cmocka_unit_test(names_the_one_of_two_gpus_that_fails_and_keeps_the_checkpoint),
-        cmocka_unit_test(tells_at_once_that_one_of_two_gpus_fails_and_ends_soon),
-    };
-
-    if (!has_gpu())
-        return 77;
-    return cmocka_run_group_tests(tests, setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(setup, rp_cli_teardown)
+RP_TEST_NEEDS(has_gpu())

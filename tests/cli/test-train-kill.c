@@ -230,14 +230,12 @@ survives(const char *name, const char *kind, gint n_ways)
 {
     g_autofree char *whole = g_strdup_printf("%s-whole", name);
     gint64 begin_us = g_get_monotonic_time();
-    g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
-                                      " --set checkpoint.every=3 --set checkpoint.beside=false %s",
-                                      whole, kind);
+    rp_cli_must_run("train @T/run.yaml --set output=@T/%s --set steps=" STEPS
+                    " --set checkpoint.every=3 --set checkpoint.beside=false %s",
+                    whole, kind);
     gint64 whole_us = g_get_monotonic_time() - begin_us;
     Count count = {0};
 
-    if (run.code != 0)
-        fail_msg("%s: %s", name, run.err);
     for (guint part = 0; count.kills < kills_each; part++) {
         g_autofree char *parts = g_strdup_printf("%s-parts-%u", name, part);
 
@@ -273,9 +271,7 @@ stops_within(GSubprocess *process, GHashTable *torn)
 static void
 begin_anew(void)
 {
-    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
-
-    assert_int_equal(run.code, 0);
+    rp_cli_must_shell("rm -rf @T/counted/checkpoint-* @T/counted/metrics.jsonl");
 }
 
 /* Starts a run and kills it within a checkpoint, or after its first step; nothing if it ends before. */
@@ -306,12 +302,10 @@ kill_counted(const char *line, GHashTable *torn, gboolean within)
     }
 }
 
-static void
-counts_a_kill_within_a_checkpoint_only_if_it_tore_one(void **state)
+RP_TEST(counts_a_kill_within_a_checkpoint_only_if_it_tore_one)
 {
     g_autoptr(GHashTable) none = list_torn("counted");
 
-    (void)state;
     assert_int_equal(g_hash_table_size(none), 0);
     kill_counted(COUNTED "1", none, TRUE);
     assert_true(has_torn("counted", none));
@@ -330,35 +324,27 @@ counts_a_kill_within_a_checkpoint_only_if_it_tore_one(void **state)
     assert_true(has_torn("counted", left));
 }
 
-static void
-survives_in_fp32_asynchronously(void **state)
+RP_TEST(survives_in_fp32_asynchronously)
 {
-    (void)state;
     survives("fp32", "--set dtype=fp32 --set async=true", G_N_ELEMENTS(ways));
 }
 
-static void
-survives_in_bf16_asynchronously_and_lean(void **state)
+RP_TEST(survives_in_bf16_asynchronously_and_lean)
 {
-    (void)state;
     survives("bf16-lean", "--set dtype=bf16 --set async=true --set optimizer.mode=lean",
              G_N_ELEMENTS(ways));
 }
 
 /* Gradients of a call leave the device rounded; bound schedules sum those of all calls there. */
-static void
-survives_in_bf16_asynchronously_over_several_calls(void **state)
+RP_TEST(survives_in_bf16_asynchronously_over_several_calls)
 {
-    (void)state;
     survives("bf16-calls", "--set dtype=bf16 --set async=true --set gradient_accumulation_steps=2",
              ROUNDPIPE_WAYS);
 }
 
 /* The best checkpoint and what is remembered of it. */
-static void
-survives_with_evaluations(void **state)
+RP_TEST(survives_with_evaluations)
 {
-    (void)state;
     survives("evaluates",
              "--set async=true --set eval.data=@T/data.jsonl --set eval.every=4 "
              "--set eval.keep_best=true --set eval.patience=9",
@@ -368,10 +354,8 @@ survives_with_evaluations(void **state)
 /* The scale falls while a step is in flight. */
 #define FP16 "--set dtype=fp16 --set loss_scale.initial=8388608"
 
-static void
-survives_in_fp16_asynchronously_with_a_loss_scale_that_moves(void **state)
+RP_TEST(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves)
 {
-    (void)state;
     survives("fp16", FP16 " --set async=true", G_N_ELEMENTS(ways));
 
     g_autofree char *learned = rp_train_files_learned("fp16-whole");
@@ -379,33 +363,25 @@ survives_in_fp16_asynchronously_with_a_loss_scale_that_moves(void **state)
     assert_non_null(strstr(learned, "skipped false "));
 }
 
-static void
-survives_in_fp16_synchronously_and_lean(void **state)
+RP_TEST(survives_in_fp16_synchronously_and_lean)
 {
-    (void)state;
     survives("fp16-lean", FP16 " --set async=false --set optimizer.mode=lean", G_N_ELEMENTS(ways));
 }
 
-static void
-survives_in_bf16_synchronously(void **state)
+RP_TEST(survives_in_bf16_synchronously)
 {
-    (void)state;
     survives("bf16", "--set dtype=bf16 --set async=false", G_N_ELEMENTS(ways));
 }
 
 /* A resumed run makes the weights that are not trained, and has all others of its checkpoint. */
-static void
-survives_with_weights_that_are_made_in_memory(void **state)
+RP_TEST(survives_with_weights_that_are_made_in_memory)
 {
-    (void)state;
     survives("random", "--set model=random:@T/tiny.json --set freeze=embed_tokens --set async=true",
              G_N_ELEMENTS(ways));
 }
 
-static void
-some_kills_fell_within_a_checkpoint_and_some_between(void **state)
+RP_TEST(some_kills_fell_within_a_checkpoint_and_some_between)
 {
-    (void)state;
     print_message("           all in all %u kills, %u of them within a checkpoint; %u starts\n",
                   total.kills, total.torn, total.starts);
     assert_true(total.kills >= KINDS * kills_each);
@@ -415,21 +391,4 @@ some_kills_fell_within_a_checkpoint_and_some_between(void **state)
     assert_true(total.torn < total.kills);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_a_kill_within_a_checkpoint_only_if_it_tore_one),
-        cmocka_unit_test(survives_in_fp32_asynchronously),
-        cmocka_unit_test(survives_in_bf16_asynchronously_and_lean),
-        cmocka_unit_test(survives_in_bf16_asynchronously_over_several_calls),
-        cmocka_unit_test(survives_with_evaluations),
-        cmocka_unit_test(survives_in_fp16_asynchronously_with_a_loss_scale_that_moves),
-        cmocka_unit_test(survives_in_fp16_synchronously_and_lean),
-        cmocka_unit_test(survives_in_bf16_synchronously),
-        cmocka_unit_test(survives_with_weights_that_are_made_in_memory),
-        cmocka_unit_test(some_kills_fell_within_a_checkpoint_and_some_between),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_GROUP(setup, teardown)

@@ -27,15 +27,13 @@ refuse(const char *options, const char *const *parts)
         fail_msg("%s: exit code %d (124: it waits for ever): %s", options, run.code, run.err);
 }
 
-static void
-arenas_beyond_the_address_space_are_refused_by_name(void **state)
+RP_TEST(arenas_beyond_the_address_space_are_refused_by_name)
 {
     static const char *const parts[] = {"host memory", "RLIMIT_AS (/proc/self/limits)", NULL};
     const char *wide =
         "--set devices=host:2 --set sequence_length=2048 --set micro_batch_size=1024 "
         "--set micro_batches=16 --set round=16";
 
-    (void)state;
     refuse(wide, parts);
     refuse("--set devices=host:2 --set sequence_length=2048 --set micro_batch_size=1024 "
            "--set micro_batches=16 --set round=16 --set host_memory=100GiB",
@@ -43,30 +41,25 @@ arenas_beyond_the_address_space_are_refused_by_name(void **state)
 }
 
 /* Arenas fit; the buffers of eight threads that multiply do not. */
-static void
-matmuls_without_room_are_refused_before_the_first_step(void **state)
+RP_TEST(matmuls_without_room_are_refused_before_the_first_step)
 {
     static const char *const many[] = {"matmuls of 24 devices need 24 x ", "use fewer devices",
                                        "RLIMIT_AS (/proc/self/limits)", NULL};
 
-    (void)state;
     refuse("--set devices=host:24 --set micro_batches=24 --set round=24", many);
 }
 
-static void
-a_limit_that_leaves_room_is_no_reason_to_refuse(void **state)
+RP_TEST(a_limit_that_leaves_room_is_no_reason_to_refuse)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
         "ulimit -v 8000000; exec $ROUNDPIPE train @T/run.yaml --set output=@T/yes --set steps=2");
 
-    (void)state;
     if (run.code != 0)
         fail_msg("exit code %d: %s", run.code, run.err);
 }
 
 /* OpenBLAS, which such commands do without, maps more than this when it is loaded. */
-static void
-commands_that_multiply_nothing_do_with_little(void **state)
+RP_TEST(commands_that_multiply_nothing_do_with_little)
 {
     static const char *const commands[] = {
         "--version",
@@ -77,7 +70,6 @@ commands_that_multiply_nothing_do_with_little(void **state)
         "simulate @T/times.json --schedule roundpipe --gpus 2 --micro-batches 4",
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(commands); i++) {
         g_auto(RpCliRun) run =
             rp_cli_shell("ulimit -v 150000; exec timeout 20 $ROUNDPIPE %s", commands[i]);
@@ -101,58 +93,37 @@ refuse_matmuls(const char *before, const char *part)
 }
 
 /* OpenBLAS is loaded, and has no room for a buffer. */
-static void
-matmuls_that_can_never_be_are_refused(void **state)
+RP_TEST(matmuls_that_can_never_be_are_refused)
 {
-    (void)state;
     refuse_matmuls("ulimit -v 90000;", "bytes of address space");
     refuse_matmuls("ulimit -v 150000;", "bytes of address space");
 }
 
 /* Another library in its place. */
-static void
-an_openblas_that_cannot_be_loaded_is_named(void **state)
+RP_TEST(an_openblas_that_cannot_be_loaded_is_named)
 {
-    (void)state;
     refuse_matmuls("mkdir @T/other; ln -s $(ldd $ROUNDPIPE | awk '/libm\\.so/ { print $3 }') "
                    "@T/other/libopenblas.so.0; LD_LIBRARY_PATH=@T/other",
                    "(Debian: libopenblas0)");
 }
 
 /* Plan and trace of 16 million actions: 3.6 GiB, told before they are made. */
-static void
-a_simulation_beyond_memory_is_refused_before_it_begins(void **state)
+RP_TEST(a_simulation_beyond_memory_is_refused_before_it_begins)
 {
     g_auto(RpCliRun) run = rp_cli_shell(
         "ulimit -v %u; exec timeout 60 $ROUNDPIPE simulate @Q --schedule 1f1b --gpus 4 "
         "--micro-batches 2000000 --stages 7*4",
         room());
-    g_auto(RpCliRun) less = rp_cli_shell(
+    rp_cli_must_shell(
         "ulimit -v %u; exec timeout 60 $ROUNDPIPE simulate @Q --schedule 1f1b --gpus 4 "
         "--micro-batches 20000 --stages 7*4",
         room());
 
-    (void)state;
     assert_int_equal(run.code, 2);
     if (strstr(run.err, "16000000 compute actions (8 slots x 2000000 micro-batches") == NULL ||
         strstr(run.err, "3.6 GiB of memory") == NULL ||
         strstr(run.err, "RLIMIT_AS (/proc/self/limits): expected fewer micro-batches") == NULL)
         fail_msg("%s", run.err);
-    assert_int_equal(less.code, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(commands_that_multiply_nothing_do_with_little),
-        cmocka_unit_test(matmuls_that_can_never_be_are_refused),
-        cmocka_unit_test(an_openblas_that_cannot_be_loaded_is_named),
-        cmocka_unit_test(arenas_beyond_the_address_space_are_refused_by_name),
-        cmocka_unit_test(a_simulation_beyond_memory_is_refused_before_it_begins),
-        cmocka_unit_test(matmuls_without_room_are_refused_before_the_first_step),
-        cmocka_unit_test(a_limit_that_leaves_room_is_no_reason_to_refuse),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -7,14 +7,10 @@
 static void
 train(const char *output, const char *options)
 {
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "%s %s", output, options);
-
-    if (run.code != 0)
-        fail_msg("%s %s: %s", output, options, run.err);
+    rp_cli_must_run(TRAIN "%s %s", output, options);
 }
 
-static void
-has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
+RP_TEST(has_the_same_bits_on_any_devices_and_after_a_resume)
 {
     static const char *const others[] = {
         "--set devices=host:2",
@@ -28,7 +24,6 @@ has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
         "--set optimizer.master=bf16 --set async=false",
         "--set optimizer.master=bf16 --set optimizer.state=bf16 --set lora.rank=4"};
 
-    (void)state;
     for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
         g_autofree char *one =
             g_strconcat("--set steps=4 --set checkpoint.every=2 ", kinds[k], NULL);
@@ -53,8 +48,7 @@ has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
     }
 }
 
-static void
-refuses_a_checkpoint_that_keeps_something_else(void **state)
+RP_TEST(refuses_a_checkpoint_that_keeps_something_else)
 {
     static const struct {
         const char *options, *part;
@@ -68,7 +62,6 @@ refuses_a_checkpoint_that_keeps_something_else(void **state)
                                        "int8, which would continue it"},
     };
 
-    (void)state;
     train("small", "--set steps=2 " SMALL);
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run =
@@ -84,22 +77,20 @@ refuses_a_checkpoint_that_keeps_something_else(void **state)
 static double
 planned_bytes(const char *options)
 {
-    g_auto(RpCliRun) run = rp_cli_run("simulate @R/profiles/h200/qwen3-1.7b-8x2048-one-gpu.json "
-                                      "--schedule roundpipe --gpus 2 --micro-batches 4 "
-                                      "--fidelity full --json %s",
-                                      options);
-    g_autoptr(RpTree) json = rp_cli_json(&run);
+    g_autoptr(RpTree) json =
+        rp_cli_run_json("simulate @R/profiles/h200/qwen3-1.7b-8x2048-one-gpu.json "
+                        "--schedule roundpipe --gpus 2 --micro-batches 4 "
+                        "--fidelity full --json %s",
+                        options);
 
     return rp_cli_number(json, "host_peak_bytes");
 }
 
-static void
-plans_have_its_bytes(void **state)
+RP_TEST(plans_have_its_bytes)
 {
     const double all = planned_bytes("");
     const double each = (all - planned_bytes("--optimizer-name lion")) / 4;
 
-    (void)state;
     assert_true(each > 1.7e9 && each < 2.1e9);
     /* devices read the optimizer's weights, unless early steps write others */
     assert_float_equal((all - planned_bytes("--optimizer-master bf16")) / each, 4, 1e-3);
@@ -111,8 +102,7 @@ plans_have_its_bytes(void **state)
                        12 - 1 - 4.0 / 256, 1e-3);
 }
 
-static void
-says_that_the_warm_up_is_longer_than_the_run(void **state)
+RP_TEST(says_that_the_warm_up_is_longer_than_the_run)
 {
     g_auto(RpCliRun) longer =
         rp_cli_run("train @T/run.yaml --dry-run --set steps=4 --set optimizer.warmup_steps=5 "
@@ -121,21 +111,9 @@ says_that_the_warm_up_is_longer_than_the_run(void **state)
         rp_cli_run("train @T/run.yaml --dry-run --set steps=4 --set optimizer.warmup_steps=4 "
                    "--set output=@T/warm");
 
-    (void)state;
     assert_int_equal(longer.code + equal.code, 0);
     assert_non_null(strstr(longer.err, "optimizer.warmup_steps 5 is beyond the run's 4 steps"));
     assert_null(strstr(equal.err, "optimizer.warmup_steps"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_same_bits_on_any_devices_and_after_a_resume),
-        cmocka_unit_test(refuses_a_checkpoint_that_keeps_something_else),
-        cmocka_unit_test(plans_have_its_bytes),
-        cmocka_unit_test(says_that_the_warm_up_is_longer_than_the_run),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

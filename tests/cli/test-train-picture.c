@@ -16,13 +16,11 @@ assert_timeline(const char *name, const char *origin)
     assert_non_null(strstr(svg, "parameter up"));
 }
 
-static void
-draws_what_was_measured_beside_its_trace(void **state)
+RP_TEST(draws_what_was_measured_beside_its_trace)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "both --set devices=host:2 --set steps=2 "
                                             "--picture @T/both.svg --trace @T/both.json");
 
-    (void)state;
     assert_string_equal(run.err, "");
     assert_int_equal(run.code, 0);
     assert_timeline("both.svg", "(measured)");
@@ -33,72 +31,57 @@ draws_what_was_measured_beside_its_trace(void **state)
 }
 
 /* Not those in which the pipeline fills, and no more than the prediction's picture has. */
-static void
-draws_the_steady_steps_of_a_longer_run(void **state)
+RP_TEST(draws_the_steady_steps_of_a_longer_run)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run(TRAIN "steady --set devices=host:2 --set steps=40 --picture @T/steady.svg");
+    rp_cli_must_run(TRAIN "steady --set devices=host:2 --set steps=40 --picture @T/steady.svg");
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     assert_timeline("steady.svg", "(measured)");
     g_autofree char *svg = rp_cli_read("steady.svg");
     if (!g_regex_match_simple("iterations? 2 (to [0-9]+ )?of 40, ", svg, 0, 0))
         fail_msg("no steady steps");
 }
 
-static void
-draws_the_steps_after_a_resume_as_png(void **state)
+RP_TEST(draws_the_steps_after_a_resume_as_png)
 {
-    g_auto(RpCliRun) first = rp_cli_run(TRAIN "on --set devices=host:2 --set steps=1");
-    g_auto(RpCliRun) rest = rp_cli_run(TRAIN "on --set devices=host:2 --set steps=3 --resume "
-                                             "--picture @T/on.png");
+    rp_cli_must_run(TRAIN "on --set devices=host:2 --set steps=1");
+    rp_cli_must_run(TRAIN "on --set devices=host:2 --set steps=3 --resume "
+                          "--picture @T/on.png");
     gsize length;
 
-    (void)state;
-    assert_int_equal(first.code, 0);
-    assert_int_equal(rest.code, 0);
     g_autofree char *png = rp_cli_read_bytes("on.png", &length);
     assert_true(length > 1000);
     assert_memory_equal(png, "\x89PNG\r\n", 6);
 }
 
-static void
-draws_what_was_predicted_in_a_dry_run(void **state)
+RP_TEST(draws_what_was_predicted_in_a_dry_run)
 {
     g_auto(RpCliRun) run =
         rp_cli_run(TRAIN "dry --set devices=host:2 --dry-run --picture @T/dry.svg");
     g_autofree char *output = rp_cli_temporary("dry");
 
-    (void)state;
     assert_string_equal(run.err, "");
     assert_int_equal(run.code, 0);
     assert_timeline("dry.svg", "(predicted)");
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
 }
 
-static void
-says_that_a_run_without_steps_has_no_timeline(void **state)
+RP_TEST(says_that_a_run_without_steps_has_no_timeline)
 {
-    g_auto(RpCliRun) first = rp_cli_run(TRAIN "done --set steps=1");
+    rp_cli_must_run(TRAIN "done --set steps=1");
     g_auto(RpCliRun) rest = rp_cli_run(TRAIN "done --set steps=1 --resume --picture @T/done.svg");
     g_autofree char *picture = rp_cli_temporary("done.svg");
 
-    (void)state;
-    assert_int_equal(first.code, 0);
     assert_int_equal(rest.code, 0);
     assert_string_equal(rest.err,
                         "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
     assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
 }
 
-static void
-draws_nothing_of_a_run_that_breaks_off(void **state)
+RP_TEST(draws_nothing_of_a_run_that_breaks_off)
 {
     g_autoptr(GString) data = g_string_new(NULL);
     g_autofree char *picture = rp_cli_temporary("broken.svg");
 
-    (void)state;
     for (guint i = 0; i < 40; i++)
         g_string_append_printf(data, "{\"input_ids\":[1,2,3],\"labels\":[1,%d,-100]}\n",
                                i < 8 ? 2 : -100);
@@ -113,8 +96,7 @@ draws_nothing_of_a_run_that_breaks_off(void **state)
 }
 
 /* Before the first step. */
-static void
-refuses_what_it_cannot_draw(void **state)
+RP_TEST(refuses_what_it_cannot_draw)
 {
     static const struct {
         const char *before; /* for the shell */
@@ -133,7 +115,6 @@ refuses_what_it_cannot_draw(void **state)
     g_autofree char *output = rp_cli_temporary("none");
     g_autofree char *picture = rp_cli_temporary("x.png");
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run =
             rp_cli_shell("%s \"$ROUNDPIPE\" " TRAIN "none %s", cases[i].before, cases[i].line);
@@ -152,22 +133,18 @@ refuses_what_it_cannot_draw(void **state)
 static void
 write_crashing_gnuplot(void)
 {
-    g_auto(RpCliRun) directory = rp_cli_shell("mkdir -p @T/bin");
+    rp_cli_must_shell("mkdir -p @T/bin");
 
-    assert_int_equal(directory.code, 0);
     rp_cli_write("bin/gnuplot", "#!/bin/sh\n"
                                 "if grep -q GPVAL_TERMINALS; then echo pngcairo svg pdfcairo >&2\n"
                                 "else kill -SEGV $$; fi\n");
-    g_auto(RpCliRun) executable = rp_cli_shell("chmod +x @T/bin/gnuplot");
-    assert_int_equal(executable.code, 0);
+    rp_cli_must_shell("chmod +x @T/bin/gnuplot");
 }
 
 #define CRASHED "gnuplot was ended by signal 11 (Segmentation fault)"
 
-static void
-reports_a_run_whose_picture_cannot_be_drawn(void **state)
+RP_TEST(reports_a_run_whose_picture_cannot_be_drawn)
 {
-    (void)state;
     write_crashing_gnuplot();
     g_auto(RpCliRun) run = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
                                         "crash --set steps=2 --picture @T/crash.svg "
@@ -195,10 +172,8 @@ reports_a_run_whose_picture_cannot_be_drawn(void **state)
     assert_non_null(strstr(again.err, "\nroundpipe train: --picture: "));
 }
 
-static void
-prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn(void **state)
+RP_TEST(prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn)
 {
-    (void)state;
     write_crashing_gnuplot();
     g_auto(RpCliRun) run = rp_cli_shell("PATH=@T/bin:$PATH exec \"$ROUNDPIPE\" " TRAIN
                                         "dry-crash --dry-run --json --picture @T/dry-crash.svg");
@@ -209,10 +184,8 @@ prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn(void **state)
     assert_non_null(strstr(run.err, CRASHED));
 }
 
-static void
-reports_and_draws_a_run_whose_trace_cannot_be_written(void **state)
+RP_TEST(reports_and_draws_a_run_whose_trace_cannot_be_written)
 {
-    (void)state;
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "full --set devices=host:2 --set steps=2 "
                                             "--picture @T/full.svg --trace /dev/full");
 
@@ -226,8 +199,7 @@ reports_and_draws_a_run_whose_trace_cannot_be_written(void **state)
 
 /* ---- files in each other's way ---- */
 
-static void
-refuses_files_in_each_others_way(void **state)
+RP_TEST(refuses_files_in_each_others_way)
 {
     static const struct {
         const char *line;
@@ -252,13 +224,10 @@ refuses_files_in_each_others_way(void **state)
         {"--trace @T/none/run.yaml", 1, "which is run.yaml of its output"},
         {"--trace @T/none/.lock", 1, "which is .lock of its output"},
     };
-    g_auto(RpCliRun) made =
-        rp_cli_shell("mkdir @T/none && ln -s . @T/alias && echo old > @T/old.svg "
-                     "&& ln @T/old.svg @T/hard.json");
+    rp_cli_must_shell("mkdir @T/none && ln -s . @T/alias && echo old > @T/old.svg "
+                      "&& ln @T/old.svg @T/hard.json");
     g_autofree char *picture = rp_cli_temporary("x.svg");
 
-    (void)state;
-    assert_int_equal(made.code, 0);
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *line = g_strconcat(TRAIN "none ", cases[i].line, NULL);
         g_auto(RpCliRun) run = rp_cli_run("%s", line);
@@ -281,8 +250,7 @@ refuses_files_in_each_others_way(void **state)
     assert_int_equal(run.code, 0);
 }
 
-static void
-refuses_a_picture_or_a_trace_of_gradients(void **state)
+RP_TEST(refuses_a_picture_or_a_trace_of_gradients)
 {
     static const char *const options[] = {"--picture @T/g.svg", "--trace @T/g.json",
                                           "--dry-run --trace @T/g.json"};
@@ -290,7 +258,6 @@ refuses_a_picture_or_a_trace_of_gradients(void **state)
     g_autofree char *gradients = rp_cli_temporary("g.safetensors");
     g_autofree char *trace = rp_cli_temporary("g.json");
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(options); i++) {
         g_autofree char *line =
             g_strconcat(TRAIN "g --save-gradients @T/g.safetensors ", options[i], NULL);
@@ -313,14 +280,13 @@ refuses_a_picture_or_a_trace_of_gradients(void **state)
 }
 
 /* Two runs, one of which evaluates. */
-static void
-plot_draws_runs_one_over_the_other(void **state)
+RP_TEST(plot_draws_runs_one_over_the_other)
 {
-    g_auto(RpCliRun) first = rp_cli_run(TRAIN "one --set steps=4 --set eval.data=@T/data.jsonl "
-                                              "--set eval.every=2 --set tensorboard=true");
-    g_auto(RpCliRun) second = rp_cli_run(TRAIN "two --set steps=3");
-    g_auto(RpCliRun) plot = rp_cli_run("plot @T/one @T/two/metrics.jsonl -o @T/runs.svg --json");
-    g_autoptr(RpTree) root = rp_cli_json(&plot);
+    rp_cli_must_run(TRAIN "one --set steps=4 --set eval.data=@T/data.jsonl "
+                          "--set eval.every=2 --set tensorboard=true");
+    rp_cli_must_run(TRAIN "two --set steps=3");
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("plot @T/one @T/two/metrics.jsonl -o @T/runs.svg --json");
     static const char *const parts[] = {"loss of the target tokens",
                                         "validation loss",
                                         "learning rate",
@@ -330,9 +296,6 @@ plot_draws_runs_one_over_the_other(void **state)
                                         ">one<",
                                         ">two<"};
 
-    (void)state;
-    assert_int_equal(first.code, 0);
-    assert_int_equal(second.code, 0);
     g_autofree char *svg = rp_cli_read("runs.svg");
     for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
         if (strstr(svg, parts[i]) == NULL)
@@ -347,21 +310,18 @@ plot_draws_runs_one_over_the_other(void **state)
     assert_null(strstr(words.out, "nan"));
     g_autofree char *decades = rp_cli_read("two.svg");
     assert_non_null(strstr(decades, ">2.5<"));
-    g_auto(RpCliRun) events = rp_cli_shell("ls @T/one/events.out.tfevents.* && "
-                                           "! ls @T/two/events.out.tfevents.*");
-    assert_int_equal(events.code, 0);
+    rp_cli_must_shell("ls @T/one/events.out.tfevents.* && "
+                      "! ls @T/two/events.out.tfevents.*");
 }
 
 /* A run of one value, or of one step. */
-static void
-plot_draws_runs_that_stand_still(void **state)
+RP_TEST(plot_draws_runs_that_stand_still)
 {
 #define LINE(step)                                                                                 \
     "{\"step\":" step ",\"loss\":2.5,\"learning_rate\":0,\"grad_norm\":1,\"tokens\":10,"           \
     "\"step_ms\":5,\"bubble_ratio\":0}\n"
     g_autofree char *path = rp_cli_temporary("flat.jsonl");
 
-    (void)state;
     assert_true(g_file_set_contents(path, LINE("1") LINE("2"), -1, NULL));
     g_auto(RpCliRun) flat = rp_cli_run("plot @T/flat.jsonl -o @T/flat.svg");
     assert_string_equal(flat.err, "");
@@ -372,39 +332,10 @@ plot_draws_runs_that_stand_still(void **state)
     assert_int_equal(step.code, 0);
 }
 
-static void
-plot_names_what_is_no_run(void **state)
+RP_TEST(plot_names_what_is_no_run)
 {
-    g_auto(RpCliRun) missing = rp_cli_run("plot @T/nothing -o @T/none.svg");
-    g_auto(RpCliRun) other = rp_cli_run("plot @T/run.yaml -o @T/none.svg");
-
-    (void)state;
-    assert_int_equal(missing.code, 1);
-    assert_non_null(strstr(missing.err, "nothing"));
-    assert_int_equal(other.code, 1);
-    assert_non_null(strstr(other.err, "expected lines of metrics"));
+    rp_cli_must_refuse("plot @T/nothing -o @T/none.svg", 1, "nothing");
+    rp_cli_must_refuse("plot @T/run.yaml -o @T/none.svg", 1, "expected lines of metrics");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_what_was_measured_beside_its_trace),
-        cmocka_unit_test(draws_the_steady_steps_of_a_longer_run),
-        cmocka_unit_test(draws_the_steps_after_a_resume_as_png),
-        cmocka_unit_test(draws_what_was_predicted_in_a_dry_run),
-        cmocka_unit_test(says_that_a_run_without_steps_has_no_timeline),
-        cmocka_unit_test(draws_nothing_of_a_run_that_breaks_off),
-        cmocka_unit_test(refuses_what_it_cannot_draw),
-        cmocka_unit_test(reports_a_run_whose_picture_cannot_be_drawn),
-        cmocka_unit_test(prints_the_plan_of_a_dry_run_whose_picture_cannot_be_drawn),
-        cmocka_unit_test(reports_and_draws_a_run_whose_trace_cannot_be_written),
-        cmocka_unit_test(refuses_files_in_each_others_way),
-        cmocka_unit_test(refuses_a_picture_or_a_trace_of_gradients),
-        cmocka_unit_test(plot_draws_runs_one_over_the_other),
-        cmocka_unit_test(plot_draws_runs_that_stand_still),
-        cmocka_unit_test(plot_names_what_is_no_run),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

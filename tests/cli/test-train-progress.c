@@ -14,8 +14,7 @@ count_lines(const char *text, const char *prefix)
     return n;
 }
 
-static void
-a_log_file_gets_a_plain_line_at_intervals(void **state)
+RP_TEST(a_log_file_gets_a_plain_line_at_intervals)
 {
     /* shorter than a step, so that each has its line */
     g_auto(RpCliRun) often =
@@ -23,7 +22,6 @@ a_log_file_gets_a_plain_line_at_intervals(void **state)
     g_auto(RpCliRun) never = rp_cli_run(TRAIN "never --set checkpoint.final=false --progress 0");
     g_auto(RpCliRun) usual = rp_cli_run(TRAIN "usual --set checkpoint.final=false");
 
-    (void)state;
     assert_int_equal(often.code, 0);
     assert_int_equal(count_lines(often.err, "step "), 5);
     assert_non_null(strstr(often.err, "step 3/5, loss "));
@@ -36,12 +34,10 @@ a_log_file_gets_a_plain_line_at_intervals(void **state)
     assert_string_equal(usual.err, "");
 }
 
-static void
-refuses_an_interval_that_is_none(void **state)
+RP_TEST(refuses_an_interval_that_is_none)
 {
     static const char *const words[] = {"-1", "nan", "1e9", "often"};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(words); i++) {
         g_auto(RpCliRun) run = rp_cli_run(TRAIN "wrong --progress %s", words[i]);
 
@@ -50,8 +46,7 @@ refuses_an_interval_that_is_none(void **state)
     }
 }
 
-static void
-the_header_tells_epochs_and_total_time(void **state)
+RP_TEST(the_header_tells_epochs_and_total_time)
 {
     /* 40 samples, 4 micro-batches of 1: ten steps an epoch */
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run --set packing=false --set steps=25");
@@ -59,15 +54,13 @@ the_header_tells_epochs_and_total_time(void **state)
         TRAIN
         "dry --dry-run --set packing=false --set steps=25 --set gradient_accumulation_steps=2");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "  steps            25: 2.5 epochs, about 0 s predicted\n"));
     assert_non_null(strstr(twice.out, "25: 5 epochs, about"));
 
     g_auto(RpCliRun) run_long =
         rp_cli_run(TRAIN "dry --dry-run --set packing=false --set steps=1000000");
-    g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --set packing=false --json");
-    g_autoptr(RpTree) root = rp_cli_json(&json);
+    g_autoptr(RpTree) root = rp_cli_run_json(TRAIN "dry --dry-run --set packing=false --json");
     double hours = rp_cli_number(root, "predicted.step_ms") / 3.6;
     g_autofree char *expected =
         g_strdup_printf("1000000: 100000 epochs, about %.0f min", 60 * hours);
@@ -77,14 +70,4 @@ the_header_tells_epochs_and_total_time(void **state)
         fail_msg("expected \"%s\" in: %s", expected, run_long.out);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_log_file_gets_a_plain_line_at_intervals),
-        cmocka_unit_test(refuses_an_interval_that_is_none),
-        cmocka_unit_test(the_header_tells_epochs_and_total_time),
-    };
-
-    return cmocka_run_group_tests(tests, rp_train_files_setup, rp_cli_teardown);
-}
+RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -77,19 +77,15 @@ assert_same_file(const char *a, const char *b, const char *name)
 static void
 sweep(void)
 {
-    g_auto(RpCliRun) swept = rp_cli_shell("rm -rf @T/file @T/made");
-
-    assert_int_equal(swept.code, 0);
+    rp_cli_must_shell("rm -rf @T/file @T/made");
 }
 
 /* Where adapters are told which model they are for, the two have other names. */
-static void
-trains_what_it_trains_from_the_files_of_init(void **state)
+RP_TEST(trains_what_it_trains_from_the_files_of_init)
 {
     static const char *const names[] = {"config.json", "optimizer.safetensors",
                                         "trainer_state.json", "tokenizer.json"};
 
-    (void)state;
     for (guint m = 0; m < G_N_ELEMENTS(models); m++)
         for (guint w = 0; w < G_N_ELEMENTS(ways); w++) {
             g_autofree char *file = g_strdup_printf("@T/%s-file", models[m].name);
@@ -107,12 +103,10 @@ trains_what_it_trains_from_the_files_of_init(void **state)
 }
 
 /* @T/tiny.json is named itself: beside it is no tokenizer. */
-static void
-has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
+RP_TEST(has_the_same_bits_on_any_devices_and_after_a_resume)
 {
     static const char *const devices[] = {"1", "4"};
 
-    (void)state;
     train("random:@T/tiny.json", "file", "--set checkpoint.every=2 --set optimizer.threads=2");
     for (guint i = 0; i < G_N_ELEMENTS(devices); i++) {
         g_autofree char *words = g_strdup_printf("--set devices=host:%s", devices[i]);
@@ -123,39 +117,28 @@ has_the_same_bits_on_any_devices_and_after_a_resume(void **state)
         assert_int_equal(swept.code, 0);
     }
     /* as the directory says it */
-    g_auto(RpCliRun) moved = rp_cli_shell("mv @T/file/checkpoint-3 @T/whole");
-    assert_int_equal(moved.code, 0);
-    g_auto(RpCliRun) resumed = rp_cli_run("train @T/file/run.yaml --resume");
-    if (resumed.code != 0)
-        fail_msg("%s", resumed.err);
+    rp_cli_must_shell("mv @T/file/checkpoint-3 @T/whole");
+    rp_cli_must_run("train @T/file/run.yaml --resume");
     rp_train_files_assert_same("whole", "file/checkpoint-3");
     rp_cli_write("ask.jsonl", "{\"input_ids\":[3,4,5]}\n");
-    g_auto(RpCliRun) generated = rp_cli_run("generate @T/file/checkpoint-3 --prompts @T/ask.jsonl "
-                                            "-o @T/said.jsonl --max-new-tokens 2");
-    if (generated.code != 0)
-        fail_msg("%s", generated.err);
+    rp_cli_must_run("generate @T/file/checkpoint-3 --prompts @T/ask.jsonl "
+                    "-o @T/said.jsonl --max-new-tokens 2");
     sweep();
 }
 
 /* Adapters that were trained over the one go on over the other, and over no other. */
-static void
-adapters_know_the_weights_that_were_made(void **state)
+RP_TEST(adapters_know_the_weights_that_were_made)
 {
-    (void)state;
     train("random:@T/llama", "made", "--set lora.rank=2");
     train("@T/llama-file", "file", "--set lora.start=@T/made/checkpoint-3");
-    g_auto(RpCliRun) other =
-        rp_cli_run("train @T/run.yaml --set model=random:@T/llama --set seed=8 --set steps=3 "
-                   "--set output=@T/none --set lora.start=@T/made/checkpoint-3");
-    assert_int_equal(other.code, 1);
-    assert_non_null(strstr(other.err, "expected adapters of this base"));
+    rp_cli_must_refuse("train @T/run.yaml --set model=random:@T/llama --set seed=8 --set steps=3 "
+                       "--set output=@T/none --set lora.start=@T/made/checkpoint-3",
+                       1, "expected adapters of this base");
     sweep();
 }
 
-static void
-plans_a_model_of_the_catalogue(void **state)
+RP_TEST(plans_a_model_of_the_catalogue)
 {
-    (void)state;
     rp_cli_must_run("export --profile qwen3-0.6b --gpu rtx4090 -o @T/qwen.json");
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml --dry-run --set model=random:qwen3-0.6b "
                                       "--set profile=@T/qwen.json --json");
@@ -167,10 +150,8 @@ plans_a_model_of_the_catalogue(void **state)
 }
 
 /* With what is left of a run that is timed and no more. */
-static void
-saves_nothing_where_that_is_asked_for(void **state)
+RP_TEST(saves_nothing_where_that_is_asked_for)
 {
-    (void)state;
     train("random:@T/llama", "made", "--set checkpoint.final=false --set checkpoint.minutes=0");
     g_autofree char *names = rp_train_files_list("made");
     assert_string_equal(names, "metrics.jsonl profile.json run.yaml");
@@ -182,8 +163,7 @@ saves_nothing_where_that_is_asked_for(void **state)
     sweep();
 }
 
-static void
-refuses_what_is_no_model(void **state)
+RP_TEST(refuses_what_is_no_model)
 {
     static const struct {
         const char *words, *message;
@@ -200,7 +180,6 @@ refuses_what_is_no_model(void **state)
         {"--set save_strategy=no", "did you mean \"checkpoint.final\"?", 2},
     };
 
-    (void)state;
     rp_cli_write("text.jsonl", "{\"text\":\"a\"}\n");
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_auto(RpCliRun) run = rp_cli_run(TRAIN "--set output=@T/none %s", cases[i].words);
@@ -210,17 +189,4 @@ refuses_what_is_no_model(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trains_what_it_trains_from_the_files_of_init),
-        cmocka_unit_test(has_the_same_bits_on_any_devices_and_after_a_resume),
-        cmocka_unit_test(adapters_know_the_weights_that_were_made),
-        cmocka_unit_test(plans_a_model_of_the_catalogue),
-        cmocka_unit_test(saves_nothing_where_that_is_asked_for),
-        cmocka_unit_test(refuses_what_is_no_model),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, rp_cli_teardown);
-}
+RP_TEST_GROUP(set_up, rp_cli_teardown)

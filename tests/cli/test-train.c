@@ -128,16 +128,14 @@ refuse(const char *line, int code, const char *part)
 
 /* ---- plans ---- */
 
-static void
-plans_without_training_in_a_dry_run(void **state)
+RP_TEST(plans_without_training_in_a_dry_run)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "dry --dry-run");
-    g_auto(RpCliRun) json = rp_cli_run(TRAIN "dry --dry-run --json --trace @T/predicted.json");
-    g_autoptr(RpTree) root = rp_cli_json(&json);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json(TRAIN "dry --dry-run --json --trace @T/predicted.json");
     g_autofree char *output = rp_cli_temporary("dry");
     g_autofree char *trace = rp_cli_temporary("predicted.json");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_string_equal(run.err, "");
     assert_non_null(strstr(run.out, "forward stages"));
@@ -150,20 +148,16 @@ plans_without_training_in_a_dry_run(void **state)
     assert_true(rp_cli_number(root, "predicted.host_categories.optimizer state") > 0);
 }
 
-static void
-measures_the_layers_itself_unless_told_their_times(void **state)
+RP_TEST(measures_the_layers_itself_unless_told_their_times)
 {
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "auto --set profile=auto --dry-run --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json(TRAIN "auto --set profile=auto --dry-run --json");
 
-    (void)state;
     assert_string_equal(rp_cli_member(root, "times")->text, "measured");
     assert_true(rp_cli_number(root, "predicted.step_ms") > 0);
 }
 
 /* If every time of a profile may be a tenth more or less, so may the step. */
-static void
-predicts_a_range_where_layer_times_have_spreads(void **state)
+RP_TEST(predicts_a_range_where_layer_times_have_spreads)
 {
     static const struct {
         const char *from, *to;
@@ -175,7 +169,6 @@ predicts_a_range_where_layer_times_have_spreads(void **state)
     g_autofree char *plain = g_strdup_printf(TIMES, 4u);
     g_autoptr(GString) times = g_string_new(plain);
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(spreads); i++) {
         g_autofree char *both = g_strconcat(spreads[i].from, ",", spreads[i].to, NULL);
 
@@ -199,8 +192,7 @@ predicts_a_range_where_layer_times_have_spreads(void **state)
             fail_msg("%s: %g to %g, step %g", schedules[i], least, most, step);
         assert_non_null(strstr(text.out, range));
     }
-    g_auto(RpCliRun) none = rp_cli_run(TRAIN "spread --dry-run --json");
-    g_autoptr(RpTree) root = rp_cli_json(&none);
+    g_autoptr(RpTree) root = rp_cli_run_json(TRAIN "spread --dry-run --json");
     assert_false(rp_tree_find(rp_cli_member(root, "predicted"), "step_ms_range") != NULL);
 }
 
@@ -224,12 +216,10 @@ edit(const char *name, const char *from, const char *to)
     rp_cli_write(name, edited);
 }
 
-static void
-takes_the_chunk_of_the_head_that_layer_times_are_of(void **state)
+RP_TEST(takes_the_chunk_of_the_head_that_layer_times_are_of)
 {
     g_autofree char *times = g_strdup_printf(TIMES, 4u);
 
-    (void)state;
     rp_cli_write("chunk.json", times);
     edit("chunk.json", "\"dtype\"", "\"head_chunk\":5,\"dtype\"");
     g_auto(RpCliRun) taken = rp_cli_run(TRAIN "x --set profile=@T/chunk.json --dry-run --json");
@@ -242,10 +232,8 @@ takes_the_chunk_of_the_head_that_layer_times_are_of(void **state)
 }
 
 /* A resumed run keeps its plan, though a later version or other devices would choose another. */
-static void
-keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
+RP_TEST(keeps_the_chunk_of_the_head_that_a_run_began_with)
 {
-    (void)state;
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "chunks --set profile=auto --set steps=2 --json");
     g_autofree char *chosen =
         g_strdup_printf("\"head_chunk\": %" G_GINT64_FORMAT ",", head_chunk_of(&run));
@@ -267,23 +255,19 @@ keeps_the_chunk_of_the_head_that_a_run_began_with(void **state)
 
 /* Times of the profile: a block 0.2 ms forward and again to recompute, 0.4 ms back; the head 0.2
  * and 0.4 ms. */
-static void
-plans_the_head_where_bound_schedules_run_it(void **state)
+RP_TEST(plans_the_head_where_bound_schedules_run_it)
 {
     /* samples that fill sequences: nearly all tokens have a target */
-    g_auto(RpCliRun) full = rp_cli_shell(
+    rp_cli_must_shell(
         "ids=$(seq -s , 1 32); for i in 1 2 3 4; do echo \"{\\\"input_ids\\\":[$ids]}\"; done "
         "> @T/full.jsonl");
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
-                                            "--set data=@T/full.jsonl --set sequence_length=32 "
-                                            "--trace @T/gpipe.json");
+    rp_cli_must_run(TRAIN "head --dry-run --set schedule=gpipe --set stages=2,2 "
+                          "--set data=@T/full.jsonl --set sequence_length=32 "
+                          "--trace @T/gpipe.json");
     g_autofree char *text = rp_cli_read("gpipe.json");
     g_autoptr(RpTree) root = rp_tree_parse(text);
     guint found = 0;
 
-    (void)state;
-    assert_int_equal(full.code, 0);
-    assert_int_equal(run.code, 0);
     assert_non_null(root);
     const RpTree *events = rp_cli_member(root, "traceEvents");
     for (guint i = 0; i < events->items->len; i++) {
@@ -300,14 +284,12 @@ plans_the_head_where_bound_schedules_run_it(void **state)
     assert_true(found >= 8);
 }
 
-static void
-says_when_the_fused_stage_is_all_there_is(void **state)
+RP_TEST(says_when_the_fused_stage_is_all_there_is)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "fused --dry-run --set devices=host:1");
     g_auto(RpCliRun) two = rp_cli_run(TRAIN "fused --dry-run --set forward_stages=2 "
                                             "--set backward_stages=2,2");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_non_null(
         strstr(run.out, "forward stages   none: the fused stage runs forward and backward\n"));
@@ -315,13 +297,11 @@ says_when_the_fused_stage_is_all_there_is(void **state)
     assert_null(strstr(two.out, "none"));
 }
 
-static void
-takes_no_forward_stages_as_they_are_printed(void **state)
+RP_TEST(takes_no_forward_stages_as_they_are_printed)
 {
     g_auto(RpCliRun) fused = rp_cli_run(TRAIN "given --dry-run --set forward_stages=none "
                                               "--set backward_stages=4");
 
-    (void)state;
     assert_int_equal(fused.code, 0);
     assert_non_null(strstr(fused.out, "forward stages   none: "));
     assert_non_null(strstr(fused.out, "backward stages  4\n"));
@@ -334,8 +314,7 @@ takes_no_forward_stages_as_they_are_printed(void **state)
 
 /* ---- training ---- */
 
-static void
-trains_and_reports_every_step(void **state)
+RP_TEST(trains_and_reports_every_step)
 {
     static const char *const keys[] = {"step",   "loss",    "learning_rate", "grad_norm",
                                        "tokens", "step_ms", "bubble_ratio"};
@@ -345,7 +324,6 @@ trains_and_reports_every_step(void **state)
     g_autofree char *model = rp_cli_temporary("five/checkpoint-5/model.safetensors");
     g_autofree char *copy = rp_cli_read("five/run.yaml");
 
-    (void)state;
     assert_string_equal(run.err, "");
     assert_int_equal(metrics->len, 5);
     for (guint i = 0; i < metrics->len; i++) {
@@ -373,12 +351,10 @@ trains_and_reports_every_step(void **state)
     assert_string_equal(planned, opened);
 }
 
-static void
-sets_what_was_predicted_against_what_was_measured(void **state)
+RP_TEST(sets_what_was_predicted_against_what_was_measured)
 {
     g_auto(RpCliRun) run = rp_cli_run(TRAIN "text");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     if (!g_regex_match_simple("predicted +measured +difference\nstep, ms +[0-9.]+ +[0-9.]+ +"
                               "([+-][0-9.]+ %|not compared)\n",
@@ -391,8 +367,7 @@ sets_what_was_predicted_against_what_was_measured(void **state)
     assert_non_null(strstr(run.out, "text/checkpoint-5"));
 }
 
-static void
-learns_the_same_on_every_schedule_and_any_number_of_devices(void **state)
+RP_TEST(learns_the_same_on_every_schedule_and_any_number_of_devices)
 {
     static const char *const lines[] = {
         "--set async=false",
@@ -403,7 +378,6 @@ learns_the_same_on_every_schedule_and_any_number_of_devices(void **state)
         "--set async=false --set devices=host:1 --set optimizer.threads=2"};
     g_autofree char *expected = NULL;
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(lines); i++) {
         g_autofree char *output = g_strdup_printf("same-%u", i);
         g_auto(RpCliRun) run = rp_cli_run(TRAIN "%s --set dtype=fp32 %s", output, lines[i]);
@@ -421,15 +395,12 @@ learns_the_same_on_every_schedule_and_any_number_of_devices(void **state)
     }
 }
 
-static void
-scales_the_loss_of_fp16_only_and_accumulates_over_calls(void **state)
+RP_TEST(scales_the_loss_of_fp16_only_and_accumulates_over_calls)
 {
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "fp16 --set dtype=fp16 --set loss_scale.initial=256 "
-                                            "--set gradient_accumulation_steps=3 --set steps=2");
+    rp_cli_must_run(TRAIN "fp16 --set dtype=fp16 --set loss_scale.initial=256 "
+                          "--set gradient_accumulation_steps=3 --set steps=2");
     g_autoptr(GPtrArray) metrics = NULL;
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     metrics = read_metrics("fp16");
     assert_int_equal(metrics->len, 2);
     assert_int_equal(rp_cli_number(g_ptr_array_index(metrics, 0), "loss_scale"), 256);
@@ -437,17 +408,14 @@ scales_the_loss_of_fp16_only_and_accumulates_over_calls(void **state)
     assert_true(rp_cli_number(g_ptr_array_index(metrics, 0), "tokens") > 3 * 4 * 5);
 }
 
-static void
-tells_on_a_resume_that_other_rounds_give_other_bits(void **state)
+RP_TEST(tells_on_a_resume_that_other_rounds_give_other_bits)
 {
     static const char more[] = "--set async=false --set gradient_accumulation_steps=2";
-    g_auto(RpCliRun) first = rp_cli_run(TRAIN "rounds %s --set steps=1", more);
+    rp_cli_must_run(TRAIN "rounds %s --set steps=1", more);
     g_auto(RpCliRun) same = rp_cli_run(TRAIN "rounds %s --set steps=2 --resume", more);
     g_auto(RpCliRun) other =
         rp_cli_run(TRAIN "rounds %s --set steps=3 --set schedule=gpipe --resume", more);
 
-    (void)state;
-    assert_int_equal(first.code, 0);
     assert_int_equal(same.code, 0);
     assert_null(strstr(same.err, "summed"));
     assert_int_equal(other.code, 0);
@@ -479,31 +447,23 @@ gradient_norm(const char *name)
     return sqrt(squares);
 }
 
-static void
-saves_gradients_whose_norm_is_that_of_the_first_step(void **state)
+RP_TEST(saves_gradients_whose_norm_is_that_of_the_first_step)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_run(TRAIN "grad --set dtype=fp32 --save-gradients @T/gradients.safetensors");
+    rp_cli_must_run(TRAIN "grad --set dtype=fp32 --save-gradients @T/gradients.safetensors");
     g_auto(RpCliRun) train = rp_cli_run(TRAIN "grad --set dtype=fp32 --set steps=1");
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     assert_int_equal(train.code, 0); /* nothing was left in the output directory */
     g_autoptr(GPtrArray) metrics = read_metrics("grad");
     assert_float_equal(gradient_norm("gradients.safetensors"),
                        rp_cli_number(g_ptr_array_index(metrics, 0), "grad_norm"), 1e-5);
 }
 
-static void
-saves_finite_gradients_of_fp16_although_the_first_scale_overflows(void **state)
+RP_TEST(saves_finite_gradients_of_fp16_although_the_first_scale_overflows)
 {
     const char *const modes[] = {"false", "true"};
-    g_auto(RpCliRun) exact =
-        rp_cli_run(TRAIN "grad16 --set dtype=fp32 --save-gradients @T/exact.safetensors");
+    rp_cli_must_run(TRAIN "grad16 --set dtype=fp32 --save-gradients @T/exact.safetensors");
     double norm = gradient_norm("exact.safetensors");
 
-    (void)state;
-    assert_int_equal(exact.code, 0);
     for (gsize i = 0; i < G_N_ELEMENTS(modes); i++) {
         g_auto(RpCliRun) run = rp_cli_run(
             TRAIN "grad16 --set dtype=fp16 --set async=%s --set loss_scale.initial=16777216 "
@@ -529,22 +489,19 @@ is_png(const char *name)
            memcmp(data, "\211PNG\r\n\032\n", 8) == 0;
 }
 
-static void
-draws_the_loss_also_of_what_was_resumed_from(void **state)
+RP_TEST(draws_the_loss_also_of_what_was_resumed_from)
 {
     g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
 
-    (void)state;
     if (gnuplot == NULL)
         skip();
     /* keeps what is drawn, then draws it */
     g_autofree char *spy = g_strdup_printf("#!/bin/sh\ncp *.dat @T/drawn.dat 2>/dev/null\n"
                                            "exec %s \"$@\"\n",
                                            gnuplot);
-    g_auto(RpCliRun) made = rp_cli_shell("mkdir -p @T/bin && printf '%%s' '%s' >@T/bin/gnuplot && "
-                                         "chmod +x @T/bin/gnuplot",
-                                         spy);
-    assert_int_equal(made.code, 0);
+    rp_cli_must_shell("mkdir -p @T/bin && printf '%%s' '%s' >@T/bin/gnuplot && "
+                      "chmod +x @T/bin/gnuplot",
+                      spy);
     g_auto(RpCliRun) first = rp_cli_run(TRAIN "drawn --set plot_loss=true --set steps=3");
     assert_int_equal(first.code, 0);
     assert_string_equal(first.err, "");
@@ -567,26 +524,21 @@ draws_the_loss_also_of_what_was_resumed_from(void **state)
     }
 }
 
-static void
-draws_nothing_unless_it_is_told_to(void **state)
+RP_TEST(draws_nothing_unless_it_is_told_to)
 {
-    g_auto(RpCliRun) run = rp_cli_run(TRAIN "plain --set steps=1 --json");
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root = rp_cli_run_json(TRAIN "plain --set steps=1 --json");
     g_autofree char *picture = rp_cli_temporary("plain/training_loss.png");
 
-    (void)state;
     assert_true(rp_cli_member(root, "loss_picture")->type == RP_JSON_NULL);
     assert_false(g_file_test(picture, G_FILE_TEST_EXISTS));
 }
 
-static void
-trains_without_gnuplot_and_says_so_once(void **state)
+RP_TEST(trains_without_gnuplot_and_says_so_once)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell("PATH=/nowhere; $ROUNDPIPE " TRAIN "blind --set plot_loss=true --set steps=2");
     g_autoptr(GPtrArray) metrics = read_metrics("blind");
 
-    (void)state;
     assert_int_equal(run.code, 0);
     assert_int_equal(metrics->len, 2);
     assert_true(
@@ -595,12 +547,10 @@ trains_without_gnuplot_and_says_so_once(void **state)
     assert_null(strstr(run.out, "loss curve"));
 }
 
-static void
-draws_the_loss_of_a_run_that_was_interrupted(void **state)
+RP_TEST(draws_the_loss_of_a_run_that_was_interrupted)
 {
     g_autofree char *gnuplot = g_find_program_in_path("gnuplot");
 
-    (void)state;
     if (gnuplot == NULL)
         skip();
     g_auto(RpCliRun) run = rp_cli_shell(
@@ -618,23 +568,19 @@ draws_the_loss_of_a_run_that_was_interrupted(void **state)
     "while [ $(cat @T/" output "/metrics.jsonl 2>/dev/null | wc -l) -lt 5 ]; do sleep 0.02; "      \
     "done; "
 
-static void
-goes_on_after_a_signal_as_if_it_had_never_stopped(void **state)
+RP_TEST(goes_on_after_a_signal_as_if_it_had_never_stopped)
 {
-    g_auto(RpCliRun) whole = rp_cli_run(TRAIN "whole --set steps=1000");
+    rp_cli_must_run(TRAIN "whole --set steps=1000");
     g_auto(RpCliRun) stopped = rp_cli_shell(
         "$ROUNDPIPE " TRAIN
         "parts --set steps=1000 & pid=$!; " WAIT_FOR_STEPS("parts") "kill -TERM $pid; wait $pid");
     g_autoptr(GPtrArray) before = NULL, after = NULL, at_once = NULL;
     g_autofree char *one = NULL, *two = NULL;
 
-    (void)state;
-    assert_int_equal(whole.code, 0);
     assert_int_equal(stopped.code, 143);
     before = read_metrics("parts");
     assert_in_range(before->len, 5, 999);
-    g_auto(RpCliRun) resumed = rp_cli_run(TRAIN "parts --set steps=1000 --resume");
-    assert_int_equal(resumed.code, 0);
+    rp_cli_must_run(TRAIN "parts --set steps=1000 --resume");
     at_once = read_metrics("whole");
     after = read_metrics("parts");
     one = learned(at_once);
@@ -645,50 +591,39 @@ goes_on_after_a_signal_as_if_it_had_never_stopped(void **state)
     assert_string_equal(expected, found);
 }
 
-static void
-drops_the_lines_of_steps_that_are_done_again(void **state)
+RP_TEST(drops_the_lines_of_steps_that_are_done_again)
 {
-    g_auto(RpCliRun) first =
-        rp_cli_run(TRAIN "again --set checkpoint.every=2 --set checkpoint.keep=0");
+    rp_cli_must_run(TRAIN "again --set checkpoint.every=2 --set checkpoint.keep=0");
     g_autoptr(GPtrArray) before = read_metrics("again");
     g_autofree char *torn = rp_cli_temporary("again/metrics.jsonl");
     g_autofree char *expected = learned(before);
     FILE *file = fopen(torn, "ae");
 
-    (void)state;
-    assert_int_equal(first.code, 0);
     assert_non_null(file);
     (void)fputs("{\"step\":6,\"lo", file); /* as if the process had died */
     (void)fclose(file);
-    g_auto(RpCliRun) second = rp_cli_run(TRAIN "again --resume=@T/again/checkpoint-2");
-    assert_int_equal(second.code, 0);
+    rp_cli_must_run(TRAIN "again --resume=@T/again/checkpoint-2");
     g_autoptr(GPtrArray) after = read_metrics("again");
     g_autofree char *found = learned(after);
     assert_string_equal(found, expected);
 }
 
-static void
-saves_when_asked_by_a_signal_and_goes_on(void **state)
+RP_TEST(saves_when_asked_by_a_signal_and_goes_on)
 {
-    g_auto(RpCliRun) run =
-        rp_cli_shell("$ROUNDPIPE " TRAIN
-                     "usr --set steps=1000 --set checkpoint.keep=0 & pid=$!; " WAIT_FOR_STEPS(
-                         "usr") "kill -USR1 $pid; wait $pid");
+    rp_cli_must_shell("$ROUNDPIPE " TRAIN
+                      "usr --set steps=1000 --set checkpoint.keep=0 & pid=$!; " WAIT_FOR_STEPS(
+                          "usr") "kill -USR1 $pid; wait $pid");
     g_auto(RpCliRun) list = rp_cli_shell("ls @T/usr | grep -c checkpoint-");
 
-    (void)state;
-    assert_int_equal(run.code, 0);
     assert_string_equal(list.out, "2\n");
 }
 
-static void
-keeps_training_when_a_checkpoint_cannot_be_saved(void **state)
+RP_TEST(keeps_training_when_a_checkpoint_cannot_be_saved)
 {
     g_auto(RpCliRun) run =
         rp_cli_shell("ulimit -f 8; $ROUNDPIPE " TRAIN "full --set checkpoint.every=2");
     g_autoptr(GPtrArray) metrics = read_metrics("full");
 
-    (void)state;
     assert_int_equal(run.code, 1);
     assert_int_equal(metrics->len, 5);
     assert_non_null(strstr(run.err, "warning: no checkpoint of step 2: "));
@@ -696,14 +631,11 @@ keeps_training_when_a_checkpoint_cannot_be_saved(void **state)
     assert_non_null(strstr(run.err, "warning: no checkpoint of step 5: "));
 }
 
-static void
-overwrites_no_run(void **state)
+RP_TEST(overwrites_no_run)
 {
-    g_auto(RpCliRun) first = rp_cli_run(TRAIN "kept --set steps=1");
+    rp_cli_must_run(TRAIN "kept --set steps=1");
     g_autofree char *before = checksum("kept/checkpoint-1/model.safetensors");
 
-    (void)state;
-    assert_int_equal(first.code, 0);
     refuse(TRAIN "kept", 1,
            "kept: expected no checkpoint there, found checkpoint-1; go on from "
            "the last with --resume");
@@ -713,10 +645,8 @@ overwrites_no_run(void **state)
     refuse(TRAIN "none --resume=@T/model", 1, "model");
 }
 
-static void
-tells_where_a_loss_broke_and_what_is_left(void **state)
+RP_TEST(tells_where_a_loss_broke_and_what_is_left)
 {
-    (void)state;
     refuse(TRAIN "broken --set optimizer.learning_rate=1000 --set steps=200 "
                  "--set checkpoint.every=5 --set optimizer.max_grad_norm=0",
            1, "; the last good checkpoint is ");
@@ -724,8 +654,7 @@ tells_where_a_loss_broke_and_what_is_left(void **state)
 
 /* ---- what is refused before training ---- */
 
-static void
-refuses_what_cannot_be_trained(void **state)
+RP_TEST(refuses_what_cannot_be_trained)
 {
     static const struct {
         const char *line;
@@ -762,7 +691,6 @@ refuses_what_cannot_be_trained(void **state)
     };
     g_autofree char *output = rp_cli_temporary("x");
 
-    (void)state;
     rp_cli_write("bad.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":1}\n");
     rp_cli_write("large.jsonl", "{\"input_ids\":[1,33]}\n");
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
@@ -771,8 +699,7 @@ refuses_what_cannot_be_trained(void **state)
 }
 
 /* Before the data are read and layers are measured: the data here are wrong too. */
-static void
-sees_an_output_that_cannot_be_written_before_long_work(void **state)
+RP_TEST(sees_an_output_that_cannot_be_written_before_long_work)
 {
     static const struct {
         const char *line;
@@ -791,7 +718,6 @@ sees_an_output_that_cannot_be_written_before_long_work(void **state)
     };
     g_autofree char *above = rp_cli_temporary("a");
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
         refuse(cases[i].line, 1, cases[i].part);
     assert_false(g_file_test(above, G_FILE_TEST_EXISTS));
@@ -810,16 +736,13 @@ described(const RpTree *keys, const char *key)
     return NULL;
 }
 
-static void
-lists_the_keys_of_a_run_file(void **state)
+RP_TEST(lists_the_keys_of_a_run_file)
 {
     g_auto(RpCliRun) text = rp_cli_run("train --keys");
-    g_auto(RpCliRun) run = rp_cli_run("train --keys --json");
+    g_autoptr(RpTree) json = rp_cli_run_json("train --keys --json");
     g_auto(RpCliRun) both = rp_cli_run("train --keys run.yaml");
     g_auto(RpCliRun) none = rp_cli_run("train");
-    g_autoptr(RpTree) json = rp_cli_json(&run);
 
-    (void)state;
     assert_int_equal(text.code, 0);
     assert_non_null(strstr(text.out, "\nmicro_batches                8 "));
     assert_non_null(strstr(text.out, "micro-batches of a call (a whole number from 1 to 1048576)"));
@@ -834,39 +757,4 @@ lists_the_keys_of_a_run_file(void **state)
                                   "--help\n");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_without_training_in_a_dry_run),
-        cmocka_unit_test(measures_the_layers_itself_unless_told_their_times),
-        cmocka_unit_test(predicts_a_range_where_layer_times_have_spreads),
-        cmocka_unit_test(takes_the_chunk_of_the_head_that_layer_times_are_of),
-        cmocka_unit_test(keeps_the_chunk_of_the_head_that_a_run_began_with),
-        cmocka_unit_test(plans_the_head_where_bound_schedules_run_it),
-        cmocka_unit_test(says_when_the_fused_stage_is_all_there_is),
-        cmocka_unit_test(takes_no_forward_stages_as_they_are_printed),
-        cmocka_unit_test(trains_and_reports_every_step),
-        cmocka_unit_test(sets_what_was_predicted_against_what_was_measured),
-        cmocka_unit_test(learns_the_same_on_every_schedule_and_any_number_of_devices),
-        cmocka_unit_test(scales_the_loss_of_fp16_only_and_accumulates_over_calls),
-        cmocka_unit_test(tells_on_a_resume_that_other_rounds_give_other_bits),
-        cmocka_unit_test(saves_gradients_whose_norm_is_that_of_the_first_step),
-        cmocka_unit_test(saves_finite_gradients_of_fp16_although_the_first_scale_overflows),
-        cmocka_unit_test(draws_the_loss_also_of_what_was_resumed_from),
-        cmocka_unit_test(draws_nothing_unless_it_is_told_to),
-        cmocka_unit_test(trains_without_gnuplot_and_says_so_once),
-        cmocka_unit_test(draws_the_loss_of_a_run_that_was_interrupted),
-        cmocka_unit_test(goes_on_after_a_signal_as_if_it_had_never_stopped),
-        cmocka_unit_test(drops_the_lines_of_steps_that_are_done_again),
-        cmocka_unit_test(saves_when_asked_by_a_signal_and_goes_on),
-        cmocka_unit_test(keeps_training_when_a_checkpoint_cannot_be_saved),
-        cmocka_unit_test(overwrites_no_run),
-        cmocka_unit_test(tells_where_a_loss_broke_and_what_is_left),
-        cmocka_unit_test(refuses_what_cannot_be_trained),
-        cmocka_unit_test(sees_an_output_that_cannot_be_written_before_long_work),
-        cmocka_unit_test(lists_the_keys_of_a_run_file),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_GROUP(setup, teardown)

@@ -14,13 +14,6 @@ typedef struct {
     GError *error;
 } Fixture;
 
-static int
-set_up(void **state)
-{
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
 static void
 clear(Fixture *fixture)
 {
@@ -29,17 +22,13 @@ clear(Fixture *fixture)
     g_clear_error(&fixture->error);
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     clear(fixture);
     g_clear_pointer(&fixture->rows, g_ptr_array_unref);
     if (fixture->text != NULL)
         g_string_free(fixture->text, TRUE);
-    g_free(fixture);
-    return 0;
 }
 
 /* Whether @text is an order whose communications are right; its actions are. */
@@ -57,8 +46,7 @@ check(Fixture *fixture, const char *text, RpCommunicationProof *proof)
     return rp_orders_check_communications(fixture->orders, proof, &fixture->error);
 }
 
-static void
-proves_what_pytorch_makes(void **state)
+RP_TEST(proves_what_pytorch_makes)
 {
     static const struct {
         const char *text;
@@ -99,8 +87,7 @@ proves_what_pytorch_makes(void **state)
     }
 }
 
-static void
-refuses_broken_communications_by_name(void **state)
+RP_TEST(refuses_broken_communications_by_name)
 {
     static const struct {
         const char *text;
@@ -443,8 +430,7 @@ mutate(Fixture *fixture, guint n_stages, const guint *rank_of, guint *right, gui
     }
 }
 
-static void
-agrees_with_pytorchs_simulator_on_every_mutation(void **state)
+RP_TEST(agrees_with_pytorchs_simulator_on_every_mutation)
 {
     static const guint shapes[][3] = {{2, 2, 3}, {2, 4, 4}, {3, 3, 6}, {3, 6, 6}, {4, 4, 8}};
     Fixture *fixture = *state;
@@ -469,15 +455,4 @@ agrees_with_pytorchs_simulator_on_every_mutation(void **state)
     assert_true(wrong >= 2000);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(proves_what_pytorch_makes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_broken_communications_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(agrees_with_pytorchs_simulator_on_every_mutation, set_up,
-                                        tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, tear_down)

@@ -11,24 +11,13 @@ typedef struct {
     char *text;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+teardown(Fixture *f)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    Fixture *f = *state;
-
     rp_profile_free(f->profile);
     rp_profile_free(f->other);
     g_clear_error(&f->error);
     g_free(f->text);
-    g_free(f);
-    return 0;
 }
 
 static RpProfile *
@@ -75,10 +64,8 @@ static const struct {
     {"qwen3-235b-a22b", 32, {43.016, 58.376, 42.444, 43.294}, {-0.5, 1.7, 1.7, 2.9}},
 };
 
-static void
-predicts_the_published_layer_times_as_documented(void **state)
+RP_TEST_OF(predicts_the_published_layer_times_as_documented, Fixture *f)
 {
-    Fixture *f = *state;
     gboolean good = TRUE;
 
     for (guint i = 0; i < G_N_ELEMENTS(calibration); i++) {
@@ -145,10 +132,8 @@ times_of_layers(const RpProfile *profile, double ms[4])
     ms[3] = rp_ms_from_ns(head->forward_ns + head->backward_ns);
 }
 
-static void
-predicts_the_layer_times_measured_on_an_h200_as_documented(void **state)
+RP_TEST_OF(predicts_the_layer_times_measured_on_an_h200_as_documented, Fixture *f)
 {
-    Fixture *f = *state;
     gboolean good = TRUE;
 
     for (guint i = 0; i < G_N_ELEMENTS(measured); i++) {
@@ -181,8 +166,7 @@ predicts_the_layer_times_measured_on_an_h200_as_documented(void **state)
 
 /* paper-figs/figure-13.csv, figure-14.csv, docs/lab/gpus.md (adapters): asynchronous, one GPU, one fused stage of all layers. At
  * longer sequences cuDNN reaches more than the model's share, which is that at 2,048 tokens. */
-static void
-predicts_the_throughput_measured_on_an_h200(void **state)
+RP_TEST(predicts_the_throughput_measured_on_an_h200)
 {
     static const struct {
         const char *model;
@@ -216,8 +200,7 @@ predicts_the_throughput_measured_on_an_h200(void **state)
     }
 }
 
-static void
-says_of_each_gpu_whether_it_was_measured(void **state)
+RP_TEST(says_of_each_gpu_whether_it_was_measured)
 {
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
@@ -229,8 +212,7 @@ says_of_each_gpu_whether_it_was_measured(void **state)
     }
 }
 
-static void
-predicts_the_published_hops(void **state)
+RP_TEST(predicts_the_published_hops)
 {
     const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
     static const struct {
@@ -244,10 +226,8 @@ predicts_the_published_hops(void **state)
     }
 }
 
-static void
-is_within_a_fifth_of_the_throughput_measured_on_an_h200(void **state)
+RP_TEST_OF(is_within_a_fifth_of_the_throughput_measured_on_an_h200, Fixture *f)
 {
-    Fixture *f = *state;
     RpWorkload workload = {
         .sequences = 8, .tokens_per_sequence = 2048, .kernels = RP_COST_KERNELS_PYTORCH};
     gint64 total_ns = 0;
@@ -265,10 +245,8 @@ is_within_a_fifth_of_the_throughput_measured_on_an_h200(void **state)
     assert_true(near(tokens_per_s, 26558, 0.2));
 }
 
-static void
-serves_full_fidelity_for_every_model_and_gpu(void **state)
+RP_TEST_OF(serves_full_fidelity_for_every_model_and_gpu, Fixture *f)
 {
-    Fixture *f = *state;
     guint n_models, n_gpus;
     const RpModel *models = rp_model_list(&n_models);
     const RpGpu *gpus = rp_gpu_list(&n_gpus);
@@ -300,10 +278,8 @@ serves_full_fidelity_for_every_model_and_gpu(void **state)
     }
 }
 
-static void
-survives_a_round_trip_through_json(void **state)
+RP_TEST_OF(survives_a_round_trip_through_json, Fixture *f)
 {
-    Fixture *f = *state;
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .gpus = 8};
 
     f->profile = predict("gpt-oss-20b", "rtx5090", &workload, &f->error);
@@ -321,10 +297,8 @@ survives_a_round_trip_through_json(void **state)
         assert_int_equal(f->profile->layers[i].forward_ns, f->other->layers[i].forward_ns);
 }
 
-static void
-makes_sliding_blocks_cheaper(void **state)
+RP_TEST_OF(makes_sliding_blocks_cheaper, Fixture *f)
 {
-    Fixture *f = *state;
     RpWorkload workload = {.sequences = 1, .tokens_per_sequence = 8192};
 
     f->profile = predict("gpt-oss-20b", "h200", &workload, &f->error);
@@ -333,8 +307,7 @@ makes_sliding_blocks_cheaper(void **state)
     assert_int_equal(f->profile->layers[1].forward_ns, f->profile->layers[3].forward_ns);
 }
 
-static void
-counts_attended_pairs_exactly(void **state)
+RP_TEST(counts_attended_pairs_exactly)
 {
     const RpModel *oss = rp_model_find("gpt-oss-20b", NULL);
     const double s = 300;
@@ -352,8 +325,7 @@ counts_attended_pairs_exactly(void **state)
 
 /* With packed samples a block takes less time, by the attention that is not computed across
  * them. */
-static void
-attends_within_packed_samples(void **state)
+RP_TEST(attends_within_packed_samples)
 {
     const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
@@ -380,8 +352,7 @@ attends_within_packed_samples(void **state)
 
 /* Expected values for 8,192 tokens were counted apart from this model: TFLOP and GB of 16-bit
  * weights, gate and up beside down (reference/expert-gemm-shapes.csv). */
-static void
-counts_the_matmuls_of_experts(void **state)
+RP_TEST(counts_the_matmuls_of_experts)
 {
     static const struct {
         const char *model;
@@ -408,8 +379,7 @@ counts_the_matmuls_of_experts(void **state)
 
 /* The published implementation issues each expert by itself; this project's kernels take all at
  * once, so that a block comes close to a dense one's share of the card's peak. */
-static void
-computes_experts_about_as_fast_as_dense_blocks(void **state)
+RP_TEST(computes_experts_about_as_fast_as_dense_blocks)
 {
     static const struct {
         const char *model;
@@ -451,10 +421,8 @@ computes_experts_about_as_fast_as_dense_blocks(void **state)
     }
 }
 
-static void
-sizes_activations_and_head_scratch(void **state)
+RP_TEST_OF(sizes_activations_and_head_scratch, Fixture *f)
 {
-    Fixture *f = *state;
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
 
     f->profile = predict("qwen3-32b", "rtx4090", &workload, &f->error);
@@ -471,10 +439,8 @@ sizes_activations_and_head_scratch(void **state)
     assert_int_equal(f->profile->layers[0].input_bytes, 4 * 8192);
 }
 
-static void
-needs_no_weight_gradient_with_lora(void **state)
+RP_TEST_OF(needs_no_weight_gradient_with_lora, Fixture *f)
 {
-    Fixture *f = *state;
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
 
     f->profile = predict("qwen3-8b", "rtx4090", &workload, &f->error);
@@ -493,8 +459,7 @@ needs_no_weight_gradient_with_lora(void **state)
 }
 
 /* GB of a layer as published, and of bitsandbytes' blocks: 4.127 bits a weight. */
-static void
-uploads_packed_weights_as_they_are(void **state)
+RP_TEST(uploads_packed_weights_as_they_are)
 {
     static const struct {
         const char *model, *base;
@@ -542,10 +507,8 @@ uploads_packed_weights_as_they_are(void **state)
     assert_int_equal(f->other->layers[1].upload_bytes, f->profile->layers[1].upload_bytes);
 }
 
-static void
-adapts_only_what_is_named(void **state)
+RP_TEST_OF(adapts_only_what_is_named, Fixture *f)
 {
-    Fixture *f = *state;
     char q[] = "q_proj", *targets[] = {q, NULL};
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 32};
 
@@ -559,10 +522,8 @@ adapts_only_what_is_named(void **state)
     assert_non_null(strstr(f->profile->origin, "LoRA rank 32 of q_proj"));
 }
 
-static void
-is_slower_with_fp32_accumulation_on_geforce_only(void **state)
+RP_TEST_OF(is_slower_with_fp32_accumulation_on_geforce_only, Fixture *f)
 {
-    Fixture *f = *state;
     static const char *const gpus[] = {"rtx4090", "h200"};
 
     for (guint i = 0; i < 2; i++) {
@@ -582,8 +543,7 @@ is_slower_with_fp32_accumulation_on_geforce_only(void **state)
 }
 
 /* docs/cost-model.md: TFLOP/s and GB/s of this project's kernels on cards that nobody has measured. */
-static void
-scales_measured_kernels_to_other_cards(void **state)
+RP_TEST(scales_measured_kernels_to_other_cards)
 {
     static const struct {
         const char *gpu;
@@ -648,8 +608,7 @@ block_ns(const char *gpu, RpWorkload workload, RpCostEstimate estimate)
 
 /* The expected time lies in the middle of the range, for fp8 values, too, which cost one more
  * pass. */
-static void
-expects_the_mean_of_slow_and_fast(void **state)
+RP_TEST(expects_the_mean_of_slow_and_fast)
 {
     const RpWorkload plain = {.sequences = 4, .tokens_per_sequence = 2048};
     RpWorkload fp8 = plain;
@@ -698,14 +657,12 @@ static const struct {
 
 /* Narrow models have few products for each number that is quantized, and experts multiply 16-bit numbers: these
  * may lose a little. */
-static void
-fp8_is_never_slower_for_dense_models_from_a_billion_parameters(void **state)
+RP_TEST(fp8_is_never_slower_for_dense_models_from_a_billion_parameters)
 {
     guint n_gpus, n_models;
     const RpGpu *gpus = rp_gpu_list(&n_gpus);
     const RpModel *models = rp_model_list(&n_models);
 
-    (void)state;
     for (guint g = 0; g < n_gpus; g++)
         for (guint m = 0; gpus[g].fp8_tflops > 0 && m < n_models; m += RP_TEST_EVERY(3, 6))
             for (guint a = 0; a < G_N_ELEMENTS(arithmetics); a++) {
@@ -729,14 +686,12 @@ fp8_is_never_slower_for_dense_models_from_a_billion_parameters(void **state)
 
 /* Frozen weights have no gradients, whose matmuls have fp32 sums: so fp8 values gain nothing on a
  * card whose 16-bit matmuls with fp16 sums are as fast as its fp8, and cost their quantization. */
-static void
-fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast(void **state)
+RP_TEST(fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast)
 {
     const RpModel *model = rp_model_find("qwen3-8b", NULL);
     guint n;
     const RpGpu *gpus = rp_gpu_list(&n);
 
-    (void)state;
     for (guint g = 0; g < n; g++)
         for (guint a = 0; gpus[g].fp8_tflops > 0 && a < G_N_ELEMENTS(arithmetics); a++) {
             RpWorkload workload = {.sequences = 8,
@@ -759,13 +714,11 @@ fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast(void **state)
 }
 
 /* docs/fp8.md: whole runs on an H200 are 1.038 and, with the head in fp8, 1.059 times as fast with fast sums. */
-static void
-fast_sums_of_fp8_gain_what_they_gained_on_an_h200(void **state)
+RP_TEST(fast_sums_of_fp8_gain_what_they_gained_on_an_h200)
 {
     const RpModel *model = rp_model_find("qwen3-1.7b", NULL);
     RpWorkload workload = {.sequences = 8, .tokens_per_sequence = 2048, .fp8 = TRUE};
 
-    (void)state;
     for (guint head = 0; head < 2; head++) {
         const RpGpu *h200 = rp_gpu_find("h200", NULL);
 
@@ -778,10 +731,8 @@ fast_sums_of_fp8_gain_what_they_gained_on_an_h200(void **state)
     }
 }
 
-static void
-refuses_workloads_that_cannot_be_run(void **state)
+RP_TEST_OF(refuses_workloads_that_cannot_be_run, Fixture *f)
 {
-    Fixture *f = *state;
     static const struct {
         RpWorkload workload;
         const char *message;
@@ -806,8 +757,7 @@ refuses_workloads_that_cannot_be_run(void **state)
     }
 }
 
-static void
-reproduces_the_papers_equations(void **state)
+RP_TEST(reproduces_the_papers_equations)
 {
     const RpModel *llama = rp_model_find("llama-3.1-8b", NULL);
     const RpModel *moe = rp_model_find("qwen3-235b-a22b", NULL);
@@ -832,37 +782,4 @@ reproduces_the_papers_equations(void **state)
     assert_true(rp_paper_recompute_s(llama, gpu, 4, 2048) < rp_paper_reload_s(llama, gpu, 4, 2048));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(predicts_the_published_layer_times_as_documented),
-        TEST(predicts_the_layer_times_measured_on_an_h200_as_documented),
-        TEST(predicts_the_throughput_measured_on_an_h200),
-        TEST(says_of_each_gpu_whether_it_was_measured),
-        TEST(predicts_the_published_hops),
-        TEST(is_within_a_fifth_of_the_throughput_measured_on_an_h200),
-        TEST(serves_full_fidelity_for_every_model_and_gpu),
-        TEST(survives_a_round_trip_through_json),
-        TEST(makes_sliding_blocks_cheaper),
-        TEST(counts_attended_pairs_exactly),
-        TEST(attends_within_packed_samples),
-        TEST(counts_the_matmuls_of_experts),
-        TEST(computes_experts_about_as_fast_as_dense_blocks),
-        TEST(sizes_activations_and_head_scratch),
-        TEST(needs_no_weight_gradient_with_lora),
-        TEST(uploads_packed_weights_as_they_are),
-        TEST(adapts_only_what_is_named),
-        TEST(is_slower_with_fp32_accumulation_on_geforce_only),
-        TEST(scales_measured_kernels_to_other_cards),
-        TEST(expects_the_mean_of_slow_and_fast),
-        cmocka_unit_test(fp8_is_never_slower_for_dense_models_from_a_billion_parameters),
-        cmocka_unit_test(fp8_of_adapters_is_slower_only_where_fp16_sums_are_as_fast),
-        cmocka_unit_test(fast_sums_of_fp8_gain_what_they_gained_on_an_h200),
-        TEST(refuses_workloads_that_cannot_be_run),
-        TEST(reproduces_the_papers_equations),
-    };
-    return cmocka_run_group_tests_name("cost-model", tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

@@ -38,8 +38,7 @@ value_of(guint16 bits, int mantissa_bits, int bias)
     return sign * ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
 
-static void
-widens_all_65536_patterns_exactly(void **state)
+RP_TEST(widens_all_65536_patterns_exactly)
 {
     for (guint i = 0; i <= G_MAXUINT16; i++) {
         double bf16 = value_of((guint16)i, 7, 127);
@@ -56,8 +55,7 @@ widens_all_65536_patterns_exactly(void **state)
     }
 }
 
-static void
-gives_all_65536_patterns_back(void **state)
+RP_TEST(gives_all_65536_patterns_back)
 {
     for (guint i = 0; i <= G_MAXUINT16; i++) {
         guint bf16 = rp_bf16_from_float(rp_float_from_bf16((guint16)i));
@@ -91,8 +89,7 @@ check_narrowing(guint32 bits)
     assert_int_equal(!signbit(fp16), !signbit(value));
 }
 
-static void
-narrows_random_floats_to_the_nearest(void **state)
+RP_TEST(narrows_random_floats_to_the_nearest)
 {
     guint64 random = 1;
 
@@ -105,8 +102,7 @@ narrows_random_floats_to_the_nearest(void **state)
     }
 }
 
-static void
-rounds_ties_to_even(void **state)
+RP_TEST(rounds_ties_to_even)
 {
     /* between each number and the next, exactly half way and one unit beside */
     for (guint i = 0; i < 0x7c00; i++) {
@@ -130,8 +126,7 @@ rounds_ties_to_even(void **state)
     }
 }
 
-static void
-keeps_nans_and_infinities(void **state)
+RP_TEST(keeps_nans_and_infinities)
 {
     /* quiet, and the upper bits of the mantissa kept */
     static const struct {
@@ -157,8 +152,7 @@ keeps_nans_and_infinities(void **state)
     assert_int_equal(rp_fp16_from_float(0x1.000002p-25f), 0x0001);
 }
 
-static void
-converts_arrays_at_any_address(void **state)
+RP_TEST(converts_arrays_at_any_address)
 {
     float values[5] = {1.0f, -2.5f, 0.1f, 65504.0f, 0x1p-24f};
     float back[5];
@@ -177,8 +171,7 @@ converts_arrays_at_any_address(void **state)
     }
 }
 
-static void
-arrays_hold_what_was_set(void **state)
+RP_TEST(arrays_hold_what_was_set)
 {
     float fp32[2] = {0};
     guint16 half[2] = {0};
@@ -194,8 +187,7 @@ arrays_hold_what_was_set(void **state)
     assert_int_equal(half[0], 0);
 }
 
-static void
-knows_each_type_by_its_three_names(void **state)
+RP_TEST(knows_each_type_by_its_three_names)
 {
     const char *(*const spellings[])(RpDtype) = {rp_dtype_name, rp_dtype_safetensors_name,
                                                  rp_dtype_torch_name};
@@ -209,20 +201,4 @@ knows_each_type_by_its_three_names(void **state)
     assert_false(rp_dtype_parse("F64", rp_dtype_safetensors_name, &dtype));
     assert_int_equal(rp_dtype_size(RP_DTYPE_FP32), 4);
     assert_int_equal(rp_dtype_size(RP_DTYPE_BF16), 2);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widens_all_65536_patterns_exactly),
-        cmocka_unit_test(gives_all_65536_patterns_back),
-        cmocka_unit_test(narrows_random_floats_to_the_nearest),
-        cmocka_unit_test(rounds_ties_to_even),
-        cmocka_unit_test(keeps_nans_and_infinities),
-        cmocka_unit_test(converts_arrays_at_any_address),
-        cmocka_unit_test(arrays_hold_what_was_set),
-        cmocka_unit_test(knows_each_type_by_its_three_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,7 @@ nearest(const Format *format, double value)
     return fmax(-format->largest, fmin(format->largest, rint(value / unit) * unit));
 }
 
-static void
-widens_all_256_fp8_exactly(void **state)
+RP_TEST(widens_all_256_fp8_exactly)
 {
     for (guint f = 0; f < G_N_ELEMENTS(formats); f++) {
         for (guint code = 0; code < 256; code++) {
@@ -80,8 +79,7 @@ check_rounding(const Format *format, float value)
 }
 
 /* Every value, the middle of each two, and neighbours of these. */
-static void
-rounds_to_the_nearest_and_ties_to_even(void **state)
+RP_TEST(rounds_to_the_nearest_and_ties_to_even)
 {
     for (guint f = 0; f < G_N_ELEMENTS(formats); f++) {
         for (guint code = 0; code < 127; code++) {
@@ -101,8 +99,7 @@ rounds_to_the_nearest_and_ties_to_even(void **state)
     }
 }
 
-static void
-keeps_what_is_too_large_and_breaks_what_is_broken(void **state)
+RP_TEST(keeps_what_is_too_large_and_breaks_what_is_broken)
 {
     for (guint f = 0; f < G_N_ELEMENTS(formats); f++) {
         check_rounding(&formats[f], (float)formats[f].largest * 1.0001f);
@@ -116,8 +113,7 @@ keeps_what_is_too_large_and_breaks_what_is_broken(void **state)
 }
 
 /* The least power of two with which the largest magnitude is no larger than the format has. */
-static void
-scales_the_largest_to_the_upper_half_of_the_range(void **state)
+RP_TEST(scales_the_largest_to_the_upper_half_of_the_range)
 {
     static const float mantissas[] = {1, 1.2f, 1.75f, 1.7500001f, 1.99f};
 
@@ -141,17 +137,4 @@ scales_the_largest_to_the_upper_half_of_the_range(void **state)
         assert_true(rp_fp8_scale(formats[f].dtype, INFINITY) == 1);
         assert_true(rp_fp8_scale(formats[f].dtype, NAN) == 1);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widens_all_256_fp8_exactly),
-        cmocka_unit_test(rounds_to_the_nearest_and_ties_to_even),
-        cmocka_unit_test(keeps_what_is_too_large_and_breaks_what_is_broken),
-        cmocka_unit_test(scales_the_largest_to_the_upper_half_of_the_range),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,8 +55,7 @@ for_each(Check check)
     assert_true(n > 400);
 }
 
-static void
-every_schedule_is_proved(void **state)
+RP_TEST(every_schedule_is_proved)
 {
     for_each(assert_proved);
 }
@@ -78,8 +77,7 @@ check_counts(const RpTestPlan *test, const RpPlan *plan)
     assert_int_equal(layers, (guint64)test->iterations * 6 * rp_plan_n_layers(plan));
 }
 
-static void
-every_layer_runs_once(void **state)
+RP_TEST(every_layer_runs_once)
 {
     for_each(check_counts);
 }
@@ -121,8 +119,7 @@ check_arenas(const RpTestPlan *test, const RpPlan *plan)
         assert_same_place(plan, rp_plan_constants(plan, g), other, rp_plan_constants(other, g));
 }
 
-static void
-its_arenas_are_those_of_training(void **state)
+RP_TEST(its_arenas_are_those_of_training)
 {
     for_each(check_arenas);
 }
@@ -153,8 +150,7 @@ assert_names(const RpPlanDraft *draft, RpRule rule, const char *part)
     rp_violation_clear(&violation);
 }
 
-static void
-names_a_forward_that_is_missing(void **state)
+RP_TEST(names_a_forward_that_is_missing)
 {
     g_autoptr(RpPlanDraft) draft = new_draft();
 
@@ -162,8 +158,7 @@ names_a_forward_that_is_missing(void **state)
     assert_names(draft, RP_RULE_ACTIONS, "no forward of stage 3, micro-batch 3");
 }
 
-static void
-names_an_upload_that_is_missing(void **state)
+RP_TEST(names_an_upload_that_is_missing)
 {
     g_autoptr(RpPlanDraft) draft = new_draft();
 
@@ -172,8 +167,7 @@ names_an_upload_that_is_missing(void **state)
     assert_names(draft, RP_RULE_TRANSFERS, "is never uploaded for round 0 of iteration 1");
 }
 
-static void
-names_a_task_that_changes_something(void **state)
+RP_TEST(names_a_task_that_changes_something)
 {
     g_autoptr(RpPlanDraft) draft = new_draft();
     const guint last = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 15);
@@ -182,28 +176,11 @@ names_a_task_that_changes_something(void **state)
     assert_names(draft, RP_RULE_ACTIONS, "only runs forward has no such task");
 }
 
-static void
-names_a_forward_that_may_start_before_its_input(void **state)
+RP_TEST(names_a_forward_that_may_start_before_its_input)
 {
     g_autoptr(RpPlanDraft) draft = new_draft();
     const guint upload = rp_plan_draft_find(draft, RP_TASK_ACTIVATION_UPLOAD, 0, 4);
 
     g_array_set_size(rp_plan_draft_task(draft, upload)->dependencies, 0);
     assert_false(rp_plan_draft_verify(draft, NULL));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_is_proved),
-        cmocka_unit_test(every_layer_runs_once),
-        cmocka_unit_test(its_arenas_are_those_of_training),
-        cmocka_unit_test(names_a_forward_that_is_missing),
-        cmocka_unit_test(names_an_upload_that_is_missing),
-        cmocka_unit_test(names_a_task_that_changes_something),
-        cmocka_unit_test(names_a_forward_that_may_start_before_its_input),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

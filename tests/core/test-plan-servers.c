@@ -7,8 +7,7 @@
 #include "core/base/shard.h"
 #include "tests/core/plan-mutate.h"
 
-static void
-shares_deal_out_every_block_once(void **state)
+RP_TEST(shares_deal_out_every_block_once)
 {
     static const guint64 sizes[] = {0,
                                     1,
@@ -18,7 +17,6 @@ shares_deal_out_every_block_once(void **state)
                                     7 * RP_SHARD_BLOCK,
                                     100 * RP_SHARD_BLOCK + 5};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(sizes); i++) {
         for (guint servers = 1; servers <= 9; servers++) {
             guint64 next = 0;
@@ -53,10 +51,8 @@ static const RpTestPlan tests[] = {
 
 /* A finished iteration has a reduce and a gather for each trained layer, and one agree between
  * them. */
-static void
-every_iteration_reduces_agrees_and_gathers_once(void **state)
+RP_TEST(every_iteration_reduces_agrees_and_gathers_once)
 {
-    (void)state;
     for (gsize p = 0; p < G_N_ELEMENTS(tests); p++) {
         g_autoptr(RpPlan) plan = rp_test_plan(&tests[p]);
         const guint n_layers = rp_plan_n_layers(plan);
@@ -95,10 +91,8 @@ every_iteration_reduces_agrees_and_gathers_once(void **state)
 }
 
 /* The same bytes of each task but those of norms and steps, which become less. */
-static void
-one_server_is_none(void **state)
+RP_TEST(one_server_is_none)
 {
-    (void)state;
     for (gsize p = 0; p < G_N_ELEMENTS(tests); p++) {
         RpTestPlan one = tests[p], none = tests[p];
 
@@ -121,14 +115,12 @@ one_server_is_none(void **state)
 }
 
 /* Layers of stages of which one leaves each device, and of one more, have gradients of their own. */
-static void
-gradients_that_are_reduced_make_room_for_others(void **state)
+RP_TEST(gradients_that_are_reduced_make_room_for_others)
 {
     RpTestPlan test = {
         "roundpipe",     1,           4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512,
         .iterations = 2, .servers = 2};
 
-    (void)state;
     g_autoptr(RpPlan) plan = rp_test_plan(&test);
     test.async = TRUE;
     g_autoptr(RpPlan) async = rp_test_plan(&test);
@@ -149,15 +141,13 @@ gradients_that_are_reduced_make_room_for_others(void **state)
 
 /* The layer's download arrives in the buffer of the layer above, whose gradients are reduced
  * later. */
-static void
-gradients_that_are_not_reduced_are_not_overwritten(void **state)
+RP_TEST(gradients_that_are_not_reduced_are_not_overwritten)
 {
     const RpTestPlan test = {
         "roundpipe",     1,           4, 2, 0, RP_FIDELITY_FULL, FALSE, TRUE, .token_bytes = 512,
         .iterations = 1, .servers = 2};
     RpViolation violation;
 
-    (void)state;
     g_autoptr(RpPlan) plan = rp_test_plan(&test);
     g_autoptr(RpPlanDraft) draft = rp_plan_draft_new(plan);
     const guint32 above = rp_plan_layer(plan, 3)->gradients[0];
@@ -195,8 +185,7 @@ assert_refused(const RpPlanOptions *options, const char *text)
     assert_string_equal(error->message, text);
 }
 
-static void
-refuses_what_is_not_planned_for_several(void **state)
+RP_TEST(refuses_what_is_not_planned_for_several)
 {
     RpPlanOptions options = {.schedule = rp_schedule_find("roundpipe", NULL),
                              .gpus = 1,
@@ -205,24 +194,8 @@ refuses_what_is_not_planned_for_several(void **state)
                              .early_steps = RP_EARLY_ON,
                              .servers = 2};
 
-    (void)state;
     assert_refused(&options, "early steps: planned for one server alone, found 2");
     options.early_steps = RP_EARLY_AUTO;
     options.consistency = RP_CONSISTENCY_BLOCKING;
     assert_refused(&options, "a blocking optimizer: planned for one server alone, found 2");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest all[] = {
-        cmocka_unit_test(shares_deal_out_every_block_once),
-        cmocka_unit_test(every_iteration_reduces_agrees_and_gathers_once),
-        cmocka_unit_test(one_server_is_none),
-        cmocka_unit_test(gradients_that_are_reduced_make_room_for_others),
-        cmocka_unit_test(gradients_that_are_not_reduced_are_not_overwritten),
-        cmocka_unit_test(refuses_what_is_not_planned_for_several),
-    };
-
-    return cmocka_run_group_tests(all, NULL, NULL);
 }

@@ -4,8 +4,7 @@
 #include "core/base/quote.h"
 #include "core/base/units.h"
 
-static void
-marks_that_turn_or_hide_text_are_spelt_out(void **state)
+RP_TEST(marks_that_turn_or_hide_text_are_spelt_out)
 {
     static const struct {
         const char *text, *quoted;
@@ -22,7 +21,6 @@ marks_that_turn_or_hide_text_are_spelt_out(void **state)
         {"\xff", "\"\\xff\""},
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *quoted = rp_quote(cases[i].text);
 
@@ -30,19 +28,16 @@ marks_that_turn_or_hide_text_are_spelt_out(void **state)
     }
 }
 
-static void
-a_name_with_such_marks_is_quoted(void **state)
+RP_TEST(a_name_with_such_marks_is_quoted)
 {
     g_autofree char *plain = rp_display_name("größe.json");
     g_autofree char *turned = rp_display_name("a\xe2\x80\xaenosj.b");
 
-    (void)state;
     assert_string_equal(plain, "größe.json");
     assert_string_equal(turned, "\"a\\u202enosj.b\"");
 }
 
-static void
-a_percentage_shows_its_first_digit(void **state)
+RP_TEST(a_percentage_shows_its_first_digit)
 {
     assert_int_equal(rp_percent_decimals(0, 1), 1);
     assert_int_equal(rp_percent_decimals(12.3, 1), 1);
@@ -51,16 +46,4 @@ a_percentage_shows_its_first_digit(void **state)
     assert_int_equal(rp_percent_decimals(-0.004, 2), 3);
     assert_int_equal(rp_percent_decimals(0.3, 0), 1);
     assert_int_equal(rp_percent_decimals(1e-9, 1), 4);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_percentage_shows_its_first_digit),
-        cmocka_unit_test(marks_that_turn_or_hide_text_are_spelt_out),
-        cmocka_unit_test(a_name_with_such_marks_is_quoted),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

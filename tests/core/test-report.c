@@ -16,26 +16,15 @@ typedef struct {
     GError *error;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+tear_down(Fixture *fixture)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    Fixture *fixture = *state;
-
     rp_trace_free(fixture->trace);
     rp_plan_free(fixture->plan);
     rp_orders_free(fixture->orders);
     if (fixture->array != NULL)
         g_array_unref(fixture->array);
     g_clear_error(&fixture->error);
-    g_free(fixture);
-    return 0;
 }
 
 /* One action: device, iteration, `F`, `B`, `X` (fused), `I`, `W` or `&`, start, end, gating hop; `E`
@@ -109,10 +98,8 @@ assert_bubble(RpBubble bubble, guint gpus, Expected expected)
                        1e-12);
 }
 
-static void
-fill_is_idle_before_the_first_action_and_drain_after_the_last_backward(void **state)
+RP_TEST_OF(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /*  gpu 0  |F0|F1|--|B0---|B1---|     switch 1
      *  gpu 1  |--|F0|B0---|F1|-----|     fill 1, then B1 is missing: drain from B0's end, less F1
      */
@@ -127,10 +114,8 @@ fill_is_idle_before_the_first_action_and_drain_after_the_last_backward(void **st
         (Expected){.makespan_ns = 7, .busy_ns = 10, .fill_ns = 1, .switch_ns = 1, .drain_ns = 2});
 }
 
-static void
-expansions_are_busy_wherever_they_stand(void **state)
+RP_TEST_OF(expansions_are_busy_wherever_they_stand, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /*  gpu 0  |E|F0|-|F1|-|E|B0--|E|F2|--|E|------|    switch 1, intra 1, drain 2 + 6
      *  gpu 1  |---|E|F0|-----|EE|B0-|-----------|F1|   fill 3, switch 5, drain 6
      */
@@ -158,10 +143,8 @@ expansions_are_busy_wherever_they_stand(void **state)
 }
 
 /* The longest times that the reader of traces takes, on enough devices to pass 64 bits. */
-static void
-sums_over_devices_do_not_wrap(void **state)
+RP_TEST_OF(sums_over_devices_do_not_wrap, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const gint64 end_ns = G_MAXINT64 / 2;
     Row rows[8];
 
@@ -174,10 +157,9 @@ sums_over_devices_do_not_wrap(void **state)
     assert_float_equal(rp_report_ratio_between(fixture->trace, 0, end_ns), 1.0 / 8, 1e-12);
 }
 
-static void
-the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up(void **state)
+RP_TEST_OF(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up,
+           Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* N = 2, device 0: the second of three forwards; the third one counts as busy.
      *   |F|--|F|-|F|---|B|       2 before the window, 1 + 3 in it */
     const Row rows[] = {
@@ -190,10 +172,9 @@ the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up
                   (Expected){.makespan_ns = 10, .busy_ns = 14, .switch_ns = 4, .intra_ns = 2});
 }
 
-static void
-there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward(void **state)
+RP_TEST_OF(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward,
+           Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* N = 3, device 0: the third forward follows the backward. Device 1 has one forward only, which
      * is then the opening one; device 2's first is. */
     const Row rows[] = {
@@ -207,10 +188,9 @@ there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward(void **
                   (Expected){.makespan_ns = 7, .busy_ns = 15, .switch_ns = 3 + 1, .intra_ns = 2});
 }
 
-static void
-the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward(void **state)
+RP_TEST_OF(the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward,
+           Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* device 1 begins with a fused action: no window */
     const Row rows[] = {
         {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 4, 5, 0},  {0, 0, 'B', 7, 10, 0},
@@ -224,10 +204,8 @@ the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward(
             .makespan_ns = 10, .busy_ns = 9, .fill_ns = 5, .switch_ns = 2, .intra_ns = 3 + 1});
 }
 
-static void
-an_overlapped_action_is_a_forward_and_a_first_backward(void **state)
+RP_TEST_OF(an_overlapped_action_is_a_forward_and_a_first_backward, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* N = 2, device 0: one forward before the overlap, which is the second: no window. Device 1:
      * its first forward opens the window and the overlap closes it. */
     const Row rows[] = {
@@ -240,10 +218,8 @@ an_overlapped_action_is_a_forward_and_a_first_backward(void **state)
                   (Expected){.makespan_ns = 8, .busy_ns = 11, .switch_ns = 3, .intra_ns = 2});
 }
 
-static void
-only_the_idle_part_of_a_hop_is_exposed(void **state)
+RP_TEST_OF(only_the_idle_part_of_a_hop_is_exposed, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* initial gap 4, hop 3; no gap, hop 3; gap 1, hop 3; gap 5, not gated by a hop; the idle time
      * after the last action is never exposed */
     const Row rows[] = {
@@ -262,10 +238,8 @@ only_the_idle_part_of_a_hop_is_exposed(void **state)
                              .exposed_ns = 3 + 1});
 }
 
-static void
-a_device_without_an_action_only_fills(void **state)
+RP_TEST_OF(a_device_without_an_action_only_fills, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const Row rows[] = {{0, 0, 'F', 0, 2, 0}, {0, 0, 'B', 2, 6, 0}};
 
     MAKE_TRACE(fixture, 2, FALSE, rows);
@@ -273,11 +247,8 @@ a_device_without_an_action_only_fills(void **state)
                   (Expected){.makespan_ns = 6, .busy_ns = 6, .fill_ns = 6});
 }
 
-static void
-an_empty_trace_has_no_bubble(void **state)
+RP_TEST_OF(an_empty_trace_has_no_bubble, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
     assert_float_equal(rp_report_bubble(fixture->trace).ratio, 0, 0);
     assert_int_equal(rp_report_bubble_of_iteration(fixture->trace, 3).makespan_ns, 0);
@@ -293,11 +264,8 @@ static const Row two_iterations[] = {
     {0, 1, 'F', 11, 13, 0}, {1, 1, 'F', 12, 14, 0}, {1, 1, 'B', 14, 16, 0}, {0, 1, 'B', 16, 20, 0},
 };
 
-static void
-several_iterations_have_one_fill_and_drain_and_a_switch_each(void **state)
+RP_TEST_OF(several_iterations_have_one_fill_and_drain_and_a_switch_each, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     MAKE_TRACE(fixture, 2, TRUE, two_iterations);
     assert_bubble(rp_report_bubble(fixture->trace), 2,
                   (Expected){.makespan_ns = 20,
@@ -308,21 +276,16 @@ several_iterations_have_one_fill_and_drain_and_a_switch_each(void **state)
                              .intra_ns = 1 + 6});
 }
 
-static void
-one_iteration_is_measured_from_its_own_start(void **state)
+RP_TEST_OF(one_iteration_is_measured_from_its_own_start, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     MAKE_TRACE(fixture, 2, FALSE, two_iterations);
     assert_bubble(
         rp_report_bubble_of_iteration(fixture->trace, 1), 2,
         (Expected){.makespan_ns = 9, .busy_ns = 10, .fill_ns = 1, .switch_ns = 3, .drain_ns = 4});
 }
 
-static void
-steady_state_clips_work_to_whole_periods(void **state)
+RP_TEST_OF(steady_state_clips_work_to_whole_periods, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* iteration 1 starts at 11 on gpu 0 although gpu 1 comes to it at 12 */
     MAKE_TRACE(fixture, 2, FALSE, two_iterations);
     RpSteady steady = rp_report_steady(fixture->trace, 0, 1);
@@ -331,10 +294,8 @@ steady_state_clips_work_to_whole_periods(void **state)
     assert_float_equal(steady.ratio, 1 - 12.0 / 22, 1e-12);
 }
 
-static void
-work_of_the_iteration_before_counts_in_the_steady_window(void **state)
+RP_TEST_OF(work_of_the_iteration_before_counts_in_the_steady_window, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /*  gpu 0 |0 0|1 1|2 2|    window [2, 4): gpu 1 works on iteration 0 until 3, then on 1
      *  gpu 1 |-|0 0|1 1|2 2| */
     const Row rows[] = {
@@ -348,10 +309,8 @@ work_of_the_iteration_before_counts_in_the_steady_window(void **state)
     assert_float_equal(steady.ratio, 0, 1e-12);
 }
 
-static void
-the_parts_of_a_steady_bubble_are_switch_and_intra(void **state)
+RP_TEST_OF(the_parts_of_a_steady_bubble_are_switch_and_intra, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     /* two_iterations with hops: 3 before gpu 1's first forward, which idles 2 for it; 9 before its
      * second one, which idles 6 for it but only 5 of them in the window [0, 11) */
     Row rows[G_N_ELEMENTS(two_iterations)];
@@ -421,8 +380,7 @@ static const Case cases[] = {
     {"roundpipe", 4, 8, 8, 4, 3, {10, 30, 0, 0, 10}, 3, {519, 1440, 78, 96, 222, 240, 27}},
 };
 
-static void
-schedules_have_the_bubbles_of_the_reference(void **state)
+RP_TEST(schedules_have_the_bubbles_of_the_reference)
 {
     for (guint c = 0; c < G_N_ELEMENTS(cases); c++) {
         Fixture *fixture = *state;
@@ -459,10 +417,8 @@ schedules_have_the_bubbles_of_the_reference(void **state)
     }
 }
 
-static void
-device_use_counts_each_lane_and_direction(void **state)
+RP_TEST_OF(device_use_counts_each_lane_and_direction, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const RpTraceRecord records[] = {
         {.lane = 5, .kind = RP_TASK_FORWARD, .start_ns = 3, .end_ns = 7},
         {.lane = 6, .kind = RP_TASK_ACTIVATION_UPLOAD, .start_ns = 0, .end_ns = 3, .bytes = 10},
@@ -523,11 +479,8 @@ assert_curve(Fixture *fixture, guint32 arena, const RpMemoryStep *expected, guin
     }
 }
 
-static void
-a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read(void **state)
+RP_TEST_OF(a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
     fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
     guint32 b = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
@@ -542,11 +495,8 @@ a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read(void **state)
     assert_curve(fixture, 1, NULL, 0);
 }
 
-static void
-steps_at_the_same_time_are_one_and_no_change_is_none(void **state)
+RP_TEST_OF(steps_at_the_same_time_are_one_and_no_change_is_none, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
     fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
     guint32 a = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
@@ -559,11 +509,8 @@ steps_at_the_same_time_are_one_and_no_change_is_none(void **state)
     assert_curve(fixture, 0, expected, G_N_ELEMENTS(expected));
 }
 
-static void
-host_weights_and_what_is_never_written_count_all_the_time(void **state)
+RP_TEST_OF(host_weights_and_what_is_never_written_count_all_the_time, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
     fixture->trace = rp_trace_new_empty(1, RP_TRACE_PREDICTED);
     guint32 weights = rp_plan_add_buffer(fixture->plan, 1, RP_BUFFER_PARAMETERS, 512);
@@ -578,11 +525,8 @@ host_weights_and_what_is_never_written_count_all_the_time(void **state)
     assert_curve(fixture, 1, expected, G_N_ELEMENTS(expected));
 }
 
-static void
-the_peak_never_exceeds_the_arena_even_where_uses_overlap(void **state)
+RP_TEST_OF(the_peak_never_exceeds_the_arena_even_where_uses_overlap, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->plan = rp_plan_new(1, RP_FIDELITY_FULL, 1, 1);
     fixture->trace = rp_trace_new_empty(1, RP_TRACE_MEASURED);
     guint32 b = rp_plan_add_buffer(fixture->plan, 0, RP_BUFFER_ACTIVATIONS, 512);
@@ -593,34 +537,4 @@ the_peak_never_exceeds_the_arena_even_where_uses_overlap(void **state)
     assert_curve(fixture, 0, expected, G_N_ELEMENTS(expected));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward),
-        TEST(expansions_are_busy_wherever_they_stand),
-        TEST(sums_over_devices_do_not_wrap),
-        TEST(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up),
-        TEST(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward),
-        TEST(the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward),
-        TEST(an_overlapped_action_is_a_forward_and_a_first_backward),
-        TEST(only_the_idle_part_of_a_hop_is_exposed),
-        TEST(a_device_without_an_action_only_fills),
-        TEST(an_empty_trace_has_no_bubble),
-        TEST(several_iterations_have_one_fill_and_drain_and_a_switch_each),
-        TEST(one_iteration_is_measured_from_its_own_start),
-        TEST(steady_state_clips_work_to_whole_periods),
-        TEST(work_of_the_iteration_before_counts_in_the_steady_window),
-        TEST(the_parts_of_a_steady_bubble_are_switch_and_intra),
-        TEST(schedules_have_the_bubbles_of_the_reference),
-        TEST(device_use_counts_each_lane_and_direction),
-        TEST(a_buffer_counts_from_the_first_write_of_a_value_to_its_last_read),
-        TEST(steps_at_the_same_time_are_one_and_no_change_is_none),
-        TEST(host_weights_and_what_is_never_written_count_all_the_time),
-        TEST(the_peak_never_exceeds_the_arena_even_where_uses_overlap),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, tear_down)

@@ -8,34 +8,24 @@ typedef struct {
     GError *error;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autofree char *csv = rp_test_source_path("profiles/rtx4090/layer-times.csv");
 
     f->profiles = rp_rtx4090_profiles(csv, &f->error);
-    *state = f;
     rp_assert_no_error(f->error);
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    Fixture *f = *state;
-
-    g_ptr_array_unref(f->profiles);
-    g_clear_error(&f->error);
-    g_free(f);
-    return 0;
 }
 
 static void
-are_what_make_rtx4090_writes(void **state)
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
+    g_ptr_array_unref(f->profiles);
+    g_clear_error(&f->error);
+}
 
+RP_TEST_OF(are_what_make_rtx4090_writes, Fixture *f)
+{
     assert_int_equal(f->profiles->len, 5);
     for (guint i = 0; i < f->profiles->len; i++) {
         const RpProfile *profile = g_ptr_array_index(f->profiles, i);
@@ -51,10 +41,8 @@ are_what_make_rtx4090_writes(void **state)
     }
 }
 
-static void
-serve_full_fidelity_with_the_published_times(void **state)
+RP_TEST_OF(serve_full_fidelity_with_the_published_times, Fixture *f)
 {
-    Fixture *f = *state;
     const RpProfile *qwen = g_ptr_array_index(f->profiles, 0);
     const RpProfile *lora = g_ptr_array_index(f->profiles, 4);
 
@@ -75,13 +63,4 @@ serve_full_fidelity_with_the_published_times(void **state)
     assert_int_equal(lora->layers[1].gradient_bytes, 166010880);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(are_what_make_rtx4090_writes, setup, teardown),
-        cmocka_unit_test_setup_teardown(serve_full_fidelity_with_the_published_times, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests_name("rtx4090-profiles", tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

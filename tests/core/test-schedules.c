@@ -249,8 +249,7 @@ format_orders(const Case *c)
 
 /* Names */
 
-static void
-lists_every_schedule_in_table_order(void **state)
+RP_TEST(lists_every_schedule_in_table_order)
 {
     static const char *const names[] = {
         "gpipe",      "1f1b",          "seq-1f1b",   "slimpipe",       "interleaved-1f1b",
@@ -267,8 +266,7 @@ lists_every_schedule_in_table_order(void **state)
     assert_null(schedules[G_N_ELEMENTS(names)]);
 }
 
-static void
-suggests_the_nearest_name(void **state)
+RP_TEST(suggests_the_nearest_name)
 {
     static const char *const wrong[][2] = {{"1f1bb", "\"1f1b\""},
                                            {"GPipe", "\"gpipe\""},
@@ -289,8 +287,7 @@ suggests_the_nearest_name(void **state)
 
 /* Orders */
 
-static void
-orders_read_as_in_their_timelines(void **state)
+RP_TEST(orders_read_as_in_their_timelines)
 {
     static const struct {
         const char *name;
@@ -396,10 +393,8 @@ orders_read_as_in_their_timelines(void **state)
     }
 }
 
-static void
-appends_to_an_order_that_has_actions(void **state)
+RP_TEST_OF(appends_to_an_order_that_has_actions, const GArray *grid)
 {
-    const GArray *grid = *state;
     const RpAction first = {.stage = 77, .kind = RP_ACTION_INPUT_GRADIENT};
 
     for (guint i = 0; i < grid->len; i += 7) {
@@ -467,11 +462,8 @@ is_complete(const Case *c, guint stage, guint8 done)
     return done == (DID_F | DID_B) || (c->ops->split_backward && done == (DID_F | DID_I | DID_W));
 }
 
-static void
-runs_every_action_once_on_its_device(void **state)
+RP_TEST_OF(runs_every_action_once_on_its_device, const GArray *grid)
 {
-    const GArray *grid = *state;
-
     for (guint i = 0; i < grid->len; i++) {
         const Case *c = &g_array_index(grid, Case, i);
         const guint n = c->shape.stages * c->shape.micro_batches;
@@ -488,8 +480,7 @@ runs_every_action_once_on_its_device(void **state)
     }
 }
 
-static void
-goes_on_where_the_last_iteration_ended(void **state)
+RP_TEST(goes_on_where_the_last_iteration_ended)
 {
     /* two iterations of one round are one iteration of two rounds */
     for (guint S = 1; S <= 11; S++)
@@ -511,8 +502,7 @@ goes_on_where_the_last_iteration_ended(void **state)
 }
 
 /* Each of K groups of N GPUs runs every K-th round as if it were alone. */
-static void
-shares_rounds_out_to_replicas(void **state)
+RP_TEST(shares_rounds_out_to_replicas)
 {
     for (guint S = 1; S <= 9; S++)
         for (guint K = 1; K <= 3; K++)
@@ -627,8 +617,7 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
     return ((M * S + N * (N - 1)) * t.F + (rest != 0 ? (N - rest) * (round - N) * t.F : 0)) / N;
 }
 
-static void
-runs_without_deadlock_in_the_time_of_its_closed_form(void **state)
+RP_TEST(runs_without_deadlock_in_the_time_of_its_closed_form)
 {
     static const Costs costs[] = {{1, 1, 1, 3}, {60, 60, 60, 180}, {60, 60, 60, 150}, {2, 3, 1, 6},
                                   {5, 3, 1, 9}, {1, 4, 3, 8},      {1, 2, 5, 8}};
@@ -653,8 +642,7 @@ runs_without_deadlock_in_the_time_of_its_closed_form(void **state)
     }
 }
 
-static void
-takes_the_published_times_for_unit_costs(void **state)
+RP_TEST(takes_the_published_times_for_unit_costs)
 {
     static const struct {
         const char *name;
@@ -675,12 +663,10 @@ takes_the_published_times_for_unit_costs(void **state)
 }
 
 /* Slices of equal time: as 1F1B with as many micro-batches, and K - 1 more alive. */
-static void
-slices_take_the_time_of_their_closed_form(void **state)
+RP_TEST(slices_take_the_time_of_their_closed_form)
 {
     static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {5, 3, 1, 9}, {1, 2, 5, 8}};
 
-    (void)state;
     for (guint N = 1; N <= MAX_GPUS; N++)
         for (guint K = 1; K <= 5; K++)
             for (guint M = 1; M <= 6; M++) {
@@ -702,13 +688,11 @@ slices_take_the_time_of_their_closed_form(void **state)
 
 /* Groups of N slices: interleaved 1F1B with as many micro-batches; alive is one micro-batch of the whole
  * model over N, and at most 2(N - 1) actions more. */
-static void
-slimpipe_takes_the_time_of_its_closed_form(void **state)
+RP_TEST(slimpipe_takes_the_time_of_its_closed_form)
 {
     static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {5, 3, 1, 9}, {1, 2, 5, 8}};
     guint accepted = 0;
 
-    (void)state;
     for (guint N = 1; N <= MAX_GPUS; N++)
         for (guint K = 1; K <= 2 * N + 1; K++)
             for (guint v = 1; v <= MAX_CHUNKS; v++)
@@ -735,10 +719,8 @@ slimpipe_takes_the_time_of_its_closed_form(void **state)
 }
 
 /* The slices of a time are that time together, and grow with attention from the first to the last. */
-static void
-slices_are_the_whole_together(void **state)
+RP_TEST(slices_are_the_whole_together)
 {
-    (void)state;
     for (guint K = 1; K <= 9; K++)
         for (guint a = 0; a <= 4; a++) {
             const gint64 ns = 1000003;
@@ -796,11 +778,8 @@ closed_peak(const Case *c, guint r)
     return c->ops->dispatched && S >= N ? 1 : 0;
 }
 
-static void
-keeps_as_many_activations_alive_as_its_closed_form(void **state)
+RP_TEST_OF(keeps_as_many_activations_alive_as_its_closed_form, const GArray *grid)
 {
-    const GArray *grid = *state;
-
     for (guint i = 0; i < grid->len; i++) {
         const Case *c = &g_array_index(grid, Case, i);
 
@@ -816,8 +795,7 @@ keeps_as_many_activations_alive_as_its_closed_form(void **state)
 
 /* (p + 4)/3 and (p + 2)/2 micro-batches of two stages (Qi et al., NeurIPS 2024): a limit for any M,
  * which the fullest device reaches if M is large enough. */
-static void
-holds_the_published_share_of_activations(void **state)
+RP_TEST(holds_the_published_share_of_activations)
 {
     static const struct {
         const char *name;
@@ -855,8 +833,7 @@ should_suit(const RpScheduleOps *ops, const RpShape *shape)
            (!g_str_has_prefix(ops->name, "dualpipe") || M >= 2 * N);
 }
 
-static void
-accepts_exactly_the_shapes_it_is_defined_for(void **state)
+RP_TEST(accepts_exactly_the_shapes_it_is_defined_for)
 {
     for (const RpScheduleOps *const *ops = rp_schedules(); *ops != NULL; ops++)
         for (guint N = 1; N <= MAX_GPUS; N++)
@@ -870,8 +847,7 @@ accepts_exactly_the_shapes_it_is_defined_for(void **state)
                     }
 }
 
-static void
-refuses_every_group_that_deadlocks(void **state)
+RP_TEST(refuses_every_group_that_deadlocks)
 {
     static const char *const names[] = {"interleaved-1f1b", "interleaved-zb"};
     guint accepted = 0;
@@ -897,8 +873,7 @@ refuses_every_group_that_deadlocks(void **state)
 }
 
 /* From ZB-H1's activations to twice as many: never more than the limit, and never slower for more. */
-static void
-zb_2p_keeps_to_its_limit(void **state)
+RP_TEST(zb_2p_keeps_to_its_limit)
 {
     static const Costs costs[] = {{1, 1, 1, 3}, {2, 3, 1, 6}, {1, 2, 5, 8}, {3, 3, 2, 8}};
 
@@ -923,8 +898,7 @@ zb_2p_keeps_to_its_limit(void **state)
         }
 }
 
-static void
-says_what_is_wrong_with_a_shape(void **state)
+RP_TEST(says_what_is_wrong_with_a_shape)
 {
     static const struct {
         const char *name;
@@ -1078,29 +1052,4 @@ says_what_is_wrong_with_a_shape(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_every_schedule_in_table_order),
-        cmocka_unit_test(suggests_the_nearest_name),
-        cmocka_unit_test(orders_read_as_in_their_timelines),
-        cmocka_unit_test(appends_to_an_order_that_has_actions),
-        cmocka_unit_test(runs_every_action_once_on_its_device),
-        cmocka_unit_test(goes_on_where_the_last_iteration_ended),
-        cmocka_unit_test(shares_rounds_out_to_replicas),
-        cmocka_unit_test(runs_without_deadlock_in_the_time_of_its_closed_form),
-        cmocka_unit_test(takes_the_published_times_for_unit_costs),
-        cmocka_unit_test(slices_take_the_time_of_their_closed_form),
-        cmocka_unit_test(slimpipe_takes_the_time_of_its_closed_form),
-        cmocka_unit_test(slices_are_the_whole_together),
-        cmocka_unit_test(keeps_as_many_activations_alive_as_its_closed_form),
-        cmocka_unit_test(holds_the_published_share_of_activations),
-        cmocka_unit_test(accepts_exactly_the_shapes_it_is_defined_for),
-        cmocka_unit_test(refuses_every_group_that_deadlocks),
-        cmocka_unit_test(zb_2p_keeps_to_its_limit),
-        cmocka_unit_test(says_what_is_wrong_with_a_shape),
-    };
-
-    return cmocka_run_group_tests_name("schedules", tests, set_up, tear_down);
-}
+RP_TEST_GROUP(set_up, tear_down)

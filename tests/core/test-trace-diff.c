@@ -18,25 +18,14 @@ typedef struct {
 
 static const char *const names[] = {"a.json", "b.json"};
 
-static int
-set_up(void **state)
+static void
+tear_down(Fixture *fixture)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    Fixture *fixture = *state;
-
     rp_trace_diff_free(fixture->diff);
     rp_trace_free(fixture->traces[0]);
     rp_trace_free(fixture->traces[1]);
     g_clear_pointer(&fixture->list, g_array_unref);
     g_clear_error(&fixture->error);
-    g_free(fixture);
-    return 0;
 }
 
 static void
@@ -116,10 +105,8 @@ pair(const Fixture *fixture, gsize i)
     return &pairs[i];
 }
 
-static void
-a_trace_does_not_differ_from_itself(void **state)
+RP_TEST_OF(a_trace_does_not_differ_from_itself, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     gsize n;
 
     both_small(fixture);
@@ -137,11 +124,8 @@ a_trace_does_not_differ_from_itself(void **state)
 }
 
 /* B(1, 0) takes 5 longer: everything after it is later, nothing slipped. */
-static void
-a_longer_task_is_listed_and_what_waits_for_it_is_not(void **state)
+RP_TEST_OF(a_longer_task_is_listed_and_what_waits_for_it_is_not, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     shift(fixture->traces[1], 3, 0, 5);
     for (gsize i = 4; i < 8; i++)
@@ -158,11 +142,8 @@ a_longer_task_is_listed_and_what_waits_for_it_is_not(void **state)
 }
 
 /* F(1, 1) starts 7 late for no reason: it alone slipped. */
-static void
-a_late_task_slips_and_what_waits_for_it_does_not(void **state)
+RP_TEST_OF(a_late_task_slips_and_what_waits_for_it_does_not, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     shift(fixture->traces[1], 4, 7, 7);
     shift(fixture->traces[1], 6, 7, 7);
@@ -175,11 +156,8 @@ a_late_task_slips_and_what_waits_for_it_does_not(void **state)
 }
 
 /* With a hop of 3 between the devices, either predecessor may be the one that is waited for. */
-static void
-a_hop_is_no_slip_when_another_predecessor_becomes_the_last(void **state)
+RP_TEST_OF(a_hop_is_no_slip_when_another_predecessor_becomes_the_last, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     for (guint side = 0; side < 2; side++) {
         RpTrace *trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
         gint64 late_ns = side == 0 ? 0 : 20;
@@ -198,11 +176,8 @@ a_hop_is_no_slip_when_another_predecessor_becomes_the_last(void **state)
 }
 
 /* Nothing that a trace names links the two, but the one started the moment the other was over. */
-static void
-what_ended_when_a_predicted_task_started_is_what_it_waited_for(void **state)
+RP_TEST_OF(what_ended_when_a_predicted_task_started_is_what_it_waited_for, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     for (guint side = 0; side < 2; side++) {
         gint64 late_ns = side == 0 ? 0 : 6;
         RpTrace *trace = small_trace(side == 0 ? RP_TRACE_PREDICTED : RP_TRACE_MEASURED);
@@ -223,10 +198,8 @@ what_ended_when_a_predicted_task_started_is_what_it_waited_for(void **state)
 
 /* Device 0 uploads the input of F(0, 1) at 2 in the prediction. Late, but there before F(0, 0) is
  * over, it slipped by nothing; 3 behind it, by 3 of the 11 that it was late. */
-static void
-an_upload_slips_by_what_was_waited_for_it(void **state)
+RP_TEST_OF(an_upload_slips_by_what_was_waited_for_it, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     static const gint64 start_ns[] = {7, 11}, slip_ns[] = {0, 3};
 
     for (guint c = 0; c < 2; c++) {
@@ -254,11 +227,8 @@ an_upload_slips_by_what_was_waited_for_it(void **state)
 }
 
 /* One task adds rounds 1 and 2. In the second trace it waits for round 1, which came after 2. */
-static void
-a_sum_of_rounds_waits_for_each_of_them(void **state)
+RP_TEST_OF(a_sum_of_rounds_waits_for_each_of_them, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     for (guint side = 0; side < 2; side++) {
         const gint64 late_ns = side == 0 ? 0 : 20;
         RpTrace *trace = small_trace(side == 0 ? RP_TRACE_PREDICTED : RP_TRACE_MEASURED);
@@ -286,10 +256,8 @@ a_sum_of_rounds_waits_for_each_of_them(void **state)
             assert_int_equal(pair(fixture, i)->slip_ns, 20);
 }
 
-static void
-times_count_from_the_first_action_and_are_divided_by_the_scale(void **state)
+RP_TEST_OF(times_count_from_the_first_action_and_are_divided_by_the_scale, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const RpTraceDiffOptions by_work = {.scale = 0};
 
     both_small(fixture);
@@ -306,10 +274,8 @@ times_count_from_the_first_action_and_are_divided_by_the_scale(void **state)
                          pair(fixture, i)->record[0]->start_ns);
 }
 
-static void
-compares_the_common_iterations_or_those_that_are_asked_for(void **state)
+RP_TEST_OF(compares_the_common_iterations_or_those_that_are_asked_for, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const RpTraceDiffOptions last = {.first_iteration = 2, .end_iteration = 3, .scale = 1};
     const RpTraceDiffOptions beyond = {.first_iteration = 2, .end_iteration = 4, .scale = 1};
 
@@ -333,11 +299,8 @@ compares_the_common_iterations_or_those_that_are_asked_for(void **state)
     rp_assert_error_message_contains(fixture->error, "a.json, which has 0:3, found 2:4");
 }
 
-static void
-repeated_tasks_are_matched_in_their_order(void **state)
+RP_TEST_OF(repeated_tasks_are_matched_in_their_order, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     for (guint side = 0; side < 2; side++)
         for (gint64 i = 0; i < 2; i++) {
@@ -349,11 +312,8 @@ repeated_tasks_are_matched_in_their_order(void **state)
     assert_int_equal(pair(fixture, 9)->record[1]->task, 9);
 }
 
-static void
-tasks_that_only_one_has_are_counted(void **state)
+RP_TEST_OF(tasks_that_only_one_has_are_counted, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     add(fixture->traces[1], RP_TASK_BARRIER, 0, RP_NONE, RP_NONE, 90, 90);
     record(fixture->traces[1], 8)->lane = 2 * RP_LANES_PER_DEVICE;
@@ -362,11 +322,8 @@ tasks_that_only_one_has_are_counted(void **state)
     assert_int_equal(rp_trace_diff_only(fixture->diff, RP_TRACE_SECOND, RP_TASK_BARRIER), 1);
 }
 
-static void
-another_order_on_a_device_is_found(void **state)
+RP_TEST_OF(another_order_on_a_device_is_found, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     record(fixture->traces[1], 0)->micro_batch = 1;
     record(fixture->traces[1], 1)->micro_batch = 0;
@@ -375,11 +332,8 @@ another_order_on_a_device_is_found(void **state)
     assert_int_equal(rp_trace_diff_reordered(fixture->diff)->record[0]->task, 1);
 }
 
-static void
-sums_by_kind_and_stage_come_largest_difference_first(void **state)
+RP_TEST_OF(sums_by_kind_and_stage_come_largest_difference_first, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     shift(fixture->traces[1], 7, 0, 9);  /* backward of stage 0: +9 */
     shift(fixture->traces[1], 4, 0, -6); /* forward of stage 1: -6 */
@@ -397,8 +351,7 @@ sums_by_kind_and_stage_come_largest_difference_first(void **state)
     assert_int_equal(groups[1].total_ns[1] - groups[1].total_ns[0], -6);
 }
 
-static void
-rankings_hold_the_largest_and_ties_stay_in_task_order(void **state)
+RP_TEST(rankings_hold_the_largest_and_ties_stay_in_task_order)
 {
     static const gint64 longer_ns[] = {1, -3, 2, 3, 0, 3, -5, 2};
     static const RpTaskId expected[] = {6, 1, 3, 5};
@@ -418,18 +371,14 @@ static void
 refuses(Fixture *fixture, const char *message)
 {
     assert_false(compare(fixture, NULL));
-    rp_assert_error_message_contains(fixture->error, message);
-    g_clear_error(&fixture->error);
+    rp_assert_error(&fixture->error, message);
     rp_trace_free(fixture->traces[0]);
     rp_trace_free(fixture->traces[1]);
     both_small(fixture);
 }
 
-static void
-names_the_first_difference_of_traces_that_do_not_belong_together(void **state)
+RP_TEST_OF(names_the_first_difference_of_traces_that_do_not_belong_together, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     both_small(fixture);
     rp_trace_free(fixture->traces[1]);
     fixture->traces[1] = rp_trace_new_empty(3, RP_TRACE_MEASURED);
@@ -470,27 +419,4 @@ names_the_first_difference_of_traces_that_do_not_belong_together(void **state)
     refuses(fixture, "expected the predicted trace first");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(a_trace_does_not_differ_from_itself),
-        TEST(a_longer_task_is_listed_and_what_waits_for_it_is_not),
-        TEST(a_late_task_slips_and_what_waits_for_it_does_not),
-        TEST(a_hop_is_no_slip_when_another_predecessor_becomes_the_last),
-        TEST(an_upload_slips_by_what_was_waited_for_it),
-        TEST(a_sum_of_rounds_waits_for_each_of_them),
-        TEST(what_ended_when_a_predicted_task_started_is_what_it_waited_for),
-        TEST(times_count_from_the_first_action_and_are_divided_by_the_scale),
-        TEST(compares_the_common_iterations_or_those_that_are_asked_for),
-        TEST(repeated_tasks_are_matched_in_their_order),
-        TEST(tasks_that_only_one_has_are_counted),
-        TEST(another_order_on_a_device_is_found),
-        TEST(sums_by_kind_and_stage_come_largest_difference_first),
-        TEST(rankings_hold_the_largest_and_ties_stay_in_task_order),
-        TEST(names_the_first_difference_of_traces_that_do_not_belong_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, tear_down)

@@ -10,29 +10,15 @@ typedef struct {
     RpPlan *plan;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+tear_down(Fixture *fixture)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    Fixture *fixture = *state;
-
     rp_trace_free(fixture->trace);
     rp_plan_free(fixture->plan);
-    g_free(fixture);
-    return 0;
 }
 
-static void
-a_new_trace_is_empty(void **state)
+RP_TEST_OF(a_new_trace_is_empty, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->trace = rp_trace_new_empty(3, RP_TRACE_MEASURED);
     assert_int_equal(rp_trace_gpus(fixture->trace), 3);
     assert_int_equal(rp_trace_origin(fixture->trace), RP_TRACE_MEASURED);
@@ -42,10 +28,8 @@ a_new_trace_is_empty(void **state)
     assert_false(rp_trace_dispatched(fixture->trace));
 }
 
-static void
-keeps_every_record_while_it_grows(void **state)
+RP_TEST_OF(keeps_every_record_while_it_grows, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const RpTaskId n = 10000;
 
     fixture->trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
@@ -65,11 +49,8 @@ keeps_every_record_while_it_grows(void **state)
         assert_int_equal(rp_trace_records(fixture->trace)[i].task, i);
 }
 
-static void
-lanes_are_those_of_the_plan(void **state)
+RP_TEST_OF(lanes_are_those_of_the_plan, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     fixture->plan = rp_plan_new(3, RP_FIDELITY_FULL, 4, 2);
     fixture->trace = rp_trace_new(fixture->plan, RP_TRACE_PREDICTED);
     for (guint32 lane = 0; lane < rp_plan_n_lanes(fixture->plan); lane++) {
@@ -80,10 +61,8 @@ lanes_are_those_of_the_plan(void **state)
     }
 }
 
-static void
-knows_from_the_stages_whether_they_are_dispatched(void **state)
+RP_TEST_OF(knows_from_the_stages_whether_they_are_dispatched, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     RpPlanStage stage = {.bound = TRUE};
 
     fixture->plan = rp_plan_new(1, RP_FIDELITY_COMPUTE, 2, 1);
@@ -100,10 +79,8 @@ knows_from_the_stages_whether_they_are_dispatched(void **state)
     assert_false(rp_trace_dispatched(fixture->trace));
 }
 
-static void
-makespan_is_the_end_of_the_last_action_and_not_of_the_last_task(void **state)
+RP_TEST_OF(makespan_is_the_end_of_the_last_action_and_not_of_the_last_task, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const RpTraceRecord records[] = {
         {.kind = RP_TASK_FORWARD, .start_ns = 0, .end_ns = 5, .task = 0},
         {.kind = RP_TASK_OVERLAP, .start_ns = 5, .end_ns = 9, .task = 1},
@@ -118,8 +95,7 @@ makespan_is_the_end_of_the_last_action_and_not_of_the_last_task(void **state)
     assert_int_equal(rp_trace_end_ns(fixture->trace), 20);
 }
 
-static void
-a_record_takes_over_everything_of_its_task_but_the_times(void **state)
+RP_TEST(a_record_takes_over_everything_of_its_task_but_the_times)
 {
     RpTraceRecord record;
     RpTask task = {
@@ -135,7 +111,6 @@ a_record_takes_over_everything_of_its_task_but_the_times(void **state)
         .kind = RP_TASK_PARAMETER_UPLOAD,
     };
 
-    (void)state;
     memset(&record, 0xff, sizeof record);
     rp_trace_record_init(&record, 77, &task);
     assert_int_equal(record.task, 77);
@@ -153,19 +128,4 @@ a_record_takes_over_everything_of_its_task_but_the_times(void **state)
     assert_int_equal(record.kind, RP_TASK_PARAMETER_UPLOAD);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_new_trace_is_empty, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(keeps_every_record_while_it_grows, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(lanes_are_those_of_the_plan, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(knows_from_the_stages_whether_they_are_dispatched, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(
-            makespan_is_the_end_of_the_last_action_and_not_of_the_last_task, set_up, tear_down),
-        cmocka_unit_test(a_record_takes_over_everything_of_its_task_but_the_times),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, tear_down)

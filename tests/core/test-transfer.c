@@ -80,12 +80,10 @@ assert_in_order(const RpChunks *chunks)
     }
 }
 
-static void
-packs_every_byte_once_and_evenly(void **state)
+RP_TEST(packs_every_byte_once_and_evenly)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(11);
 
-    (void)state;
     for (guint round = 0; round < 400; round++) {
         guint n_layers = (guint)g_rand_int_range(random, 1, 5);
         g_autoptr(RpProfile) profile = new_random_profile(random, n_layers);
@@ -104,14 +102,12 @@ packs_every_byte_once_and_evenly(void **state)
     }
 }
 
-static void
-splits_a_tensor_larger_than_a_window(void **state)
+RP_TEST(splits_a_tensor_larger_than_a_window)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(1);
     const guint64 tensor = 1 << 20;
     RpChunks chunks;
 
-    (void)state;
     rp_profile_set_tensors(profile, 0, &tensor, 1);
     chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, FALSE, 8, 0);
     assert_int_equal(chunks.n_chunks, 8);
@@ -120,14 +116,12 @@ splits_a_tensor_larger_than_a_window(void **state)
     rp_chunks_clear(&chunks);
 }
 
-static void
-takes_neighbours_in_few_copies(void **state)
+RP_TEST(takes_neighbours_in_few_copies)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(1);
     guint64 experts[384];
     RpChunks chunks;
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(experts); i++)
         experts[i] = 6291456;
     rp_profile_set_tensors(profile, 0, experts, G_N_ELEMENTS(experts));
@@ -139,13 +133,11 @@ takes_neighbours_in_few_copies(void **state)
 }
 
 /* The first chunk then does not wait for the update of a distant layer. */
-static void
-a_chunk_has_neighbouring_layers_only(void **state)
+RP_TEST(a_chunk_has_neighbouring_layers_only)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(8);
     RpChunks chunks;
 
-    (void)state;
     for (guint l = 0; l < 8; l++) {
         const guint64 tensors[] = {4096, 65536, 1024};
 
@@ -161,43 +153,24 @@ a_chunk_has_neighbouring_layers_only(void **state)
     rp_chunks_clear(&chunks);
 }
 
-static void
-a_whole_stage_is_one_chunk(void **state)
+RP_TEST(a_whole_stage_is_one_chunk)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(3);
     g_autoptr(RpProfile) profile = new_random_profile(random, 3);
     RpChunks chunks = rp_chunks_pack(profile, (RpInterval){1, 2}, RP_CHUNKS_PARAMETERS, 1, 0);
 
-    (void)state;
     assert_int_equal(chunks.n_chunks, 1);
     assert_every_byte_once(profile, (RpInterval){1, 2}, FALSE, &chunks);
     rp_chunks_clear(&chunks);
 }
 
-static void
-a_stage_without_gradients_has_no_chunk(void **state)
+RP_TEST(a_stage_without_gradients_has_no_chunk)
 {
     g_autoptr(RpProfile) profile = rp_profile_new(1);
     RpChunks chunks;
 
-    (void)state;
     profile->layers[0].parameter_bytes = 1000;
     chunks = rp_chunks_pack(profile, (RpInterval){0, 1}, TRUE, 4, 0);
     assert_int_equal(chunks.n_chunks, 0);
     rp_chunks_clear(&chunks);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packs_every_byte_once_and_evenly),
-        cmocka_unit_test(splits_a_tensor_larger_than_a_window),
-        cmocka_unit_test(takes_neighbours_in_few_copies),
-        cmocka_unit_test(a_chunk_has_neighbouring_layers_only),
-        cmocka_unit_test(a_whole_stage_is_one_chunk),
-        cmocka_unit_test(a_stage_without_gradients_has_no_chunk),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

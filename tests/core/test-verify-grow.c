@@ -58,13 +58,11 @@ grow(const RpTestPlan *test, guint iterations, guint flush_every)
     return TRUE;
 }
 
-static void
-proves_every_schedule_while_it_grows(void **state)
+RP_TEST(proves_every_schedule_while_it_grows)
 {
     const guint every = RP_TEST_EVERY(5, 29);
     guint n = 0;
 
-    (void)state;
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
         for (guint options = 0; options < 1024; options += every) {
             for (guint gpus = 1; gpus <= 3; gpus++) {
@@ -102,10 +100,8 @@ proves_every_schedule_while_it_grows(void **state)
 
 /* One stage on more devices than there are micro-batches in a round: each has work in every eighth
  * iteration only, and waits for tasks that have left the window. */
-static void
-proves_devices_that_rest(void **state)
+RP_TEST(proves_devices_that_rest)
 {
-    (void)state;
     for (guint options = 0; options < 16; options++) {
         const RpTestPlan test = {.schedule = "roundpipe",
                                  .gpus = 8,
@@ -225,13 +221,11 @@ is_late(const RpDraftTask *task)
 }
 
 /* Edges of an iteration before which others have left the window. */
-static void
-misses_the_edges_that_a_proof_of_the_whole_misses(void **state)
+RP_TEST(misses_the_edges_that_a_proof_of_the_whole_misses)
 {
     const guint every = RP_TEST_EVERY(3, 7);
     guint n = 0, n_refused = 0;
 
-    (void)state;
     for (guint p = 0; p < G_N_ELEMENTS(broken); p++) {
         g_autoptr(RpPlanDraft) draft = rp_test_draft(&broken[p]);
         g_autoptr(GArray) ends = ends_of_iterations(&broken[p]);
@@ -256,13 +250,11 @@ misses_the_edges_that_a_proof_of_the_whole_misses(void **state)
     assert_true(n > 500 / every && n_refused > 200 / every);
 }
 
-static void
-misses_the_accesses_and_tasks_that_a_proof_of_the_whole_misses(void **state)
+RP_TEST(misses_the_accesses_and_tasks_that_a_proof_of_the_whole_misses)
 {
     const guint every = RP_TEST_EVERY(3, 7);
     guint n = 0, n_refused = 0;
 
-    (void)state;
     for (guint p = 0; p < G_N_ELEMENTS(broken); p++) {
         g_autoptr(RpPlanDraft) draft = rp_test_draft(&broken[p]);
         g_autoptr(GArray) ends = ends_of_iterations(&broken[p]);
@@ -303,8 +295,7 @@ misses_the_accesses_and_tasks_that_a_proof_of_the_whole_misses(void **state)
 }
 
 /* Work that is handed over is proved before: a call that is broken is refused with the call. */
-static void
-refuses_a_call_before_its_step(void **state)
+RP_TEST(refuses_a_call_before_its_step)
 {
     const RpTestPlan test = {"roundpipe", 2,     2,     2,     0,   RP_FIDELITY_FULL, TRUE,
                              TRUE,        FALSE, FALSE, FALSE, 512, ITERATIONS};
@@ -313,7 +304,6 @@ refuses_a_call_before_its_step(void **state)
     const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 5, 1);
     RpViolation violation;
 
-    (void)state;
     g_array_set_size(rp_plan_draft_task(draft, forward)->dependencies, 0);
     /* only up to the end of that call */
     for (guint i = 0; i < draft->tasks->len; i++)
@@ -322,18 +312,4 @@ refuses_a_call_before_its_step(void **state)
     assert_false(prove_growing(draft, plan, ends, &violation));
     assert_int_equal(violation.second, forward);
     rp_violation_clear(&violation);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(proves_every_schedule_while_it_grows),
-        cmocka_unit_test(proves_devices_that_rest),
-        cmocka_unit_test(misses_the_edges_that_a_proof_of_the_whole_misses),
-        cmocka_unit_test(misses_the_accesses_and_tasks_that_a_proof_of_the_whole_misses),
-        cmocka_unit_test(refuses_a_call_before_its_step),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,8 +298,7 @@ drop_edge(RpPlanDraft *draft, const RpTestPlan *test, const RpPlan *plan, guint 
     rp_violation_clear(&violation);
 }
 
-static void
-every_edge_is_redundant_or_missed(void **state)
+RP_TEST(every_edge_is_redundant_or_missed)
 {
     EdgeCount count = {0};
 
@@ -319,8 +318,7 @@ every_edge_is_redundant_or_missed(void **state)
     assert_true(count.exact * 2 > count.dropped - count.redundant - count.pace);
 }
 
-static void
-an_edge_needed_at_the_start_may_not_come_late(void **state)
+RP_TEST(an_edge_needed_at_the_start_may_not_come_late)
 {
     guint late = 0, refused = 0;
 
@@ -365,8 +363,7 @@ is_work(const RpPlanDraft *draft, guint index)
     return rp_plan_draft_task(draft, index)->task.kind != RP_TASK_BARRIER;
 }
 
-static void
-no_task_may_be_dropped(void **state)
+RP_TEST(no_task_may_be_dropped)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -387,8 +384,7 @@ no_task_may_be_dropped(void **state)
     }
 }
 
-static void
-no_task_may_run_twice(void **state)
+RP_TEST(no_task_may_run_twice)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -407,8 +403,7 @@ no_task_may_run_twice(void **state)
     }
 }
 
-static void
-no_task_may_work_on_something_else(void **state)
+RP_TEST(no_task_may_work_on_something_else)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -482,8 +477,7 @@ carries_something(const RpPlanDraft *draft, guint index, const RpAccess *access)
             access->mode == RP_ACCESS_READ);
 }
 
-static void
-no_access_may_go_elsewhere(void **state)
+RP_TEST(no_access_may_go_elsewhere)
 {
     guint redirected = 0;
 
@@ -521,8 +515,7 @@ no_access_may_go_elsewhere(void **state)
     assert_true(redirected > 2000 / EVERY);
 }
 
-static void
-no_access_may_be_forgotten(void **state)
+RP_TEST(no_access_may_be_forgotten)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -547,8 +540,7 @@ no_access_may_be_forgotten(void **state)
     }
 }
 
-static void
-no_access_may_have_another_role_or_mode(void **state)
+RP_TEST(no_access_may_have_another_role_or_mode)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -578,8 +570,7 @@ no_access_may_have_another_role_or_mode(void **state)
 }
 
 /* Any two accesses of one task that exchange their roles. */
-static void
-no_two_roles_may_be_exchanged(void **state)
+RP_TEST(no_two_roles_may_be_exchanged)
 {
     guint exchanged = 0;
 
@@ -633,8 +624,7 @@ is_needed_whole(const RpPlanDraft *draft, guint32 buffer)
     return FALSE;
 }
 
-static void
-no_buffer_may_be_cut(void **state)
+RP_TEST(no_buffer_may_be_cut)
 {
     guint cut = 0;
 
@@ -672,8 +662,7 @@ place_of_row(RpPlanLayer *row, guint field)
     return field < G_N_ELEMENTS(places) ? places[field] : NULL;
 }
 
-static void
-no_two_rows_of_the_layers_may_be_exchanged(void **state)
+RP_TEST(no_two_rows_of_the_layers_may_be_exchanged)
 {
     guint exchanged = 0;
 
@@ -707,8 +696,7 @@ no_two_rows_of_the_layers_may_be_exchanged(void **state)
 }
 
 /* A buffer that is for good lies under no other, before or behind. */
-static void
-constants_decisions_and_layers_lie_under_nothing(void **state)
+RP_TEST(constants_decisions_and_layers_lie_under_nothing)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -787,8 +775,7 @@ compare_histories(const RpPlanDraft *draft, const RpPlan *plan)
 /* Neighbours in a lane change places. A change that the verifier then accepts must leave every
  * buffer's history as it was, or reverse only accesses that may be reversed: a sum's terms,
  * scratch. */
-static void
-a_lane_may_not_be_reordered_at_will(void **state)
+RP_TEST(a_lane_may_not_be_reordered_at_will)
 {
     guint n_open = 0, n_turned = 0, n_kept = 0, n_proved = 0;
 
@@ -841,8 +828,7 @@ a_lane_may_not_be_reordered_at_will(void **state)
                   n_kept, n_proved);
 }
 
-static void
-drafts_are_faithful(void **state)
+RP_TEST(drafts_are_faithful)
 {
     for (guint p = 0; p < G_N_ELEMENTS(plans); p++) {
         RpPlanDraft *draft = rp_test_draft(&plans[p]);
@@ -853,27 +839,4 @@ drafts_are_faithful(void **state)
             fail_msg("plan %u (%s): %s", p, plans[p].schedule, violation.message);
         rp_plan_draft_free(draft);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drafts_are_faithful),
-        cmocka_unit_test(every_edge_is_redundant_or_missed),
-        cmocka_unit_test(an_edge_needed_at_the_start_may_not_come_late),
-        cmocka_unit_test(no_task_may_be_dropped),
-        cmocka_unit_test(no_task_may_run_twice),
-        cmocka_unit_test(no_task_may_work_on_something_else),
-        cmocka_unit_test(no_access_may_go_elsewhere),
-        cmocka_unit_test(no_access_may_be_forgotten),
-        cmocka_unit_test(no_access_may_have_another_role_or_mode),
-        cmocka_unit_test(no_two_roles_may_be_exchanged),
-        cmocka_unit_test(no_buffer_may_be_cut),
-        cmocka_unit_test(no_two_rows_of_the_layers_may_be_exchanged),
-        cmocka_unit_test(constants_decisions_and_layers_lie_under_nothing),
-        cmocka_unit_test(a_lane_may_not_be_reordered_at_will),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,8 +78,7 @@ two_stage_plan(void)
     return plan;
 }
 
-static void
-proves_an_empty_plan(void **state)
+RP_TEST(proves_an_empty_plan)
 {
     RpPlan *plan = rp_plan_new(2, RP_FIDELITY_FULL, 4, 1);
 
@@ -87,8 +86,7 @@ proves_an_empty_plan(void **state)
     rp_plan_free(plan);
 }
 
-static void
-proves_a_plan_by_hand(void **state)
+RP_TEST(proves_a_plan_by_hand)
 {
     RpPlan *plan = two_stage_plan();
 
@@ -97,8 +95,7 @@ proves_a_plan_by_hand(void **state)
     rp_plan_free(plan);
 }
 
-static void
-names_the_forward_that_a_forward_does_not_wait_for(void **state)
+RP_TEST(names_the_forward_that_a_forward_does_not_wait_for)
 {
     RpPlan *plan = two_stages();
 
@@ -112,8 +109,7 @@ names_the_forward_that_a_forward_does_not_wait_for(void **state)
     rp_plan_free(plan);
 }
 
-static void
-names_the_action_that_is_missing(void **state)
+RP_TEST(names_the_action_that_is_missing)
 {
     RpPlan *plan = two_stages();
 
@@ -130,8 +126,7 @@ names_the_action_that_is_missing(void **state)
     rp_plan_free(plan);
 }
 
-static void
-refuses_a_layer_that_no_stage_runs(void **state)
+RP_TEST(refuses_a_layer_that_no_stage_runs)
 {
     RpPlan *plan = rp_plan_new(2, RP_FIDELITY_COMPUTE, 2, 1);
     RpPlanStage stage = {.layers = {0, 1}, .runs_forward = TRUE, .device = RP_NONE};
@@ -142,8 +137,7 @@ refuses_a_layer_that_no_stage_runs(void **state)
     rp_plan_free(plan);
 }
 
-static void
-finds_a_cycle_and_names_two_of_its_tasks(void **state)
+RP_TEST(finds_a_cycle_and_names_two_of_its_tasks)
 {
     RpPlan *plan = two_stages();
 
@@ -156,8 +150,7 @@ finds_a_cycle_and_names_two_of_its_tasks(void **state)
     rp_plan_free(plan);
 }
 
-static void
-finds_a_dependency_on_a_later_task(void **state)
+RP_TEST(finds_a_dependency_on_a_later_task)
 {
     RpPlan *plan = two_stages();
 
@@ -169,8 +162,7 @@ finds_a_dependency_on_a_later_task(void **state)
     rp_plan_free(plan);
 }
 
-static void
-finds_dependencies_that_nothing_can_meet(void **state)
+RP_TEST(finds_dependencies_that_nothing_can_meet)
 {
     RpPlan *plan = two_stages();
 
@@ -296,8 +288,7 @@ one_layer_plan(gboolean step_waits)
     return plan;
 }
 
-static void
-proves_a_full_plan_by_hand(void **state)
+RP_TEST(proves_a_full_plan_by_hand)
 {
     RpPlan *plan = one_layer_plan(TRUE);
 
@@ -305,8 +296,7 @@ proves_a_full_plan_by_hand(void **state)
     rp_plan_free(plan);
 }
 
-static void
-names_the_gradient_that_a_step_does_not_wait_for(void **state)
+RP_TEST(names_the_gradient_that_a_step_does_not_wait_for)
 {
     RpPlan *plan = one_layer_plan(FALSE);
 
@@ -315,8 +305,7 @@ names_the_gradient_that_a_step_does_not_wait_for(void **state)
     rp_plan_free(plan);
 }
 
-static void
-proves_every_schedule(void **state)
+RP_TEST(proves_every_schedule)
 {
     guint n = 0;
 
@@ -357,8 +346,7 @@ proves_every_schedule(void **state)
     assert_true(n > (RP_TEST_FEW ? 500 : 3000));
 }
 
-static void
-proves_ties_calls_and_resumed_plans(void **state)
+RP_TEST(proves_ties_calls_and_resumed_plans)
 {
     guint n = 0;
 
@@ -398,8 +386,7 @@ proves_ties_calls_and_resumed_plans(void **state)
 }
 
 /* k calls of M micro-batches are one call of k M in rounds of M. */
-static void
-plans_calls_like_rounds(void **state)
+RP_TEST(plans_calls_like_rounds)
 {
     RpTestPlan calls = {"roundpipe", 2,    2,     2,     0,     RP_FIDELITY_FULL,
                         TRUE,        TRUE, FALSE, FALSE, FALSE, 512,
@@ -423,8 +410,7 @@ plans_calls_like_rounds(void **state)
 }
 
 /* The matrix is kept once, its step reads both gradients and it is uploaded twice. */
-static void
-keeps_a_tied_matrix_once(void **state)
+RP_TEST(keeps_a_tied_matrix_once)
 {
     RpTestPlan test = {"roundpipe", 2,    2,     2,     0,     RP_FIDELITY_FULL,
                        TRUE,        TRUE, FALSE, FALSE, FALSE, 512,
@@ -459,8 +445,7 @@ keeps_a_tied_matrix_once(void **state)
 }
 
 /* A flush in the middle changes no value: the plan around it still proves right. */
-static void
-proves_a_plan_that_is_flushed(void **state)
+RP_TEST(proves_a_plan_that_is_flushed)
 {
     for (guint options = 0; options < 8; options++) {
         RpTestPlan test = {"roundpipe",
@@ -507,8 +492,7 @@ static const RpTestPlan growing[] = {
     {"zb-v", 2, 4, 3, 0, RP_FIDELITY_COMPUTE, TRUE, TRUE, FALSE, FALSE, FALSE, 512, 0},
 };
 
-static void
-proves_a_plan_at_every_stage_of_its_growth(void **state)
+RP_TEST(proves_a_plan_at_every_stage_of_its_growth)
 {
     for (guint p = 0; p < G_N_ELEMENTS(growing); p++) {
         RpProfile *profile = rp_test_profile(rp_test_n_layers(&growing[p]), 512);
@@ -526,8 +510,7 @@ proves_a_plan_at_every_stage_of_its_growth(void **state)
     }
 }
 
-static void
-proves_what_is_left_after_retiring(void **state)
+RP_TEST(proves_what_is_left_after_retiring)
 {
     for (guint p = 0; p < G_N_ELEMENTS(growing); p++) {
         RpTestPlan test = growing[p];
@@ -543,8 +526,7 @@ proves_what_is_left_after_retiring(void **state)
     }
 }
 
-static void
-still_finds_what_is_wrong_after_retiring(void **state)
+RP_TEST(still_finds_what_is_wrong_after_retiring)
 {
     RpTestPlan test = growing[0];
     RpPlan *whole, *plan;
@@ -567,8 +549,7 @@ still_finds_what_is_wrong_after_retiring(void **state)
     rp_plan_free(whole);
 }
 
-static void
-does_not_decide_what_is_too_large(void **state)
+RP_TEST(does_not_decide_what_is_too_large)
 {
     RpTestPlan test = growing[0];
     RpViolation violation;
@@ -611,8 +592,7 @@ earliest(const RpPlan *plan, RpTraceOrigin origin)
     return trace;
 }
 
-static void
-proves_a_trace(void **state)
+RP_TEST(proves_a_trace)
 {
     for (guint p = 0; p < G_N_ELEMENTS(growing); p++) {
         RpTestPlan test = growing[p];
@@ -639,8 +619,7 @@ typedef struct {
     const char *message;
 } TraceChange;
 
-static void
-names_what_is_wrong_with_a_trace(void **state)
+RP_TEST(names_what_is_wrong_with_a_trace)
 {
     static const TraceChange changes[] = {
         {F1, -1, -1, F0, F1, "1 ns before what it waits for was done"},
@@ -676,8 +655,7 @@ names_what_is_wrong_with_a_trace(void **state)
     rp_plan_free(plan);
 }
 
-static void
-misses_no_task_in_a_trace(void **state)
+RP_TEST(misses_no_task_in_a_trace)
 {
     RpPlan *plan = two_stage_plan();
     RpTrace *right = earliest(plan, RP_TRACE_PREDICTED);
@@ -703,8 +681,7 @@ misses_no_task_in_a_trace(void **state)
     rp_plan_free(plan);
 }
 
-static void
-compares_the_bytes_of_a_trace_with_the_plan(void **state)
+RP_TEST(compares_the_bytes_of_a_trace_with_the_plan)
 {
     RpTestPlan test = growing[0];
     RpPlan *plan;
@@ -736,8 +713,7 @@ compares_the_bytes_of_a_trace_with_the_plan(void **state)
     rp_plan_free(plan);
 }
 
-static void
-forgives_a_measured_trace_its_clocks(void **state)
+RP_TEST(forgives_a_measured_trace_its_clocks)
 {
     RpPlan *plan = two_stage_plan();
     RpTrace *right = earliest(plan, RP_TRACE_PREDICTED);
@@ -757,8 +733,7 @@ forgives_a_measured_trace_its_clocks(void **state)
     rp_plan_free(plan);
 }
 
-static void
-names_every_rule(void **state)
+RP_TEST(names_every_rule)
 {
     for (guint r = 0; r < RP_N_RULES; r++)
         assert_string_not_equal(rp_rule_name((RpRule)r), "");
@@ -766,38 +741,4 @@ names_every_rule(void **state)
     assert_int_equal(rp_rule_number(RP_RULE_STALENESS), 5);
     assert_int_equal(rp_rule_number(RP_RULE_ARENA), 2);
     assert_int_equal(rp_rule_number(RP_RULE_TRACE), 0);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(proves_an_empty_plan),
-        cmocka_unit_test(proves_a_plan_by_hand),
-        cmocka_unit_test(names_the_forward_that_a_forward_does_not_wait_for),
-        cmocka_unit_test(names_the_action_that_is_missing),
-        cmocka_unit_test(refuses_a_layer_that_no_stage_runs),
-        cmocka_unit_test(finds_a_cycle_and_names_two_of_its_tasks),
-        cmocka_unit_test(finds_a_dependency_on_a_later_task),
-        cmocka_unit_test(finds_dependencies_that_nothing_can_meet),
-        cmocka_unit_test(proves_a_full_plan_by_hand),
-        cmocka_unit_test(names_the_gradient_that_a_step_does_not_wait_for),
-        cmocka_unit_test(proves_every_schedule),
-        cmocka_unit_test(proves_ties_calls_and_resumed_plans),
-        cmocka_unit_test(plans_calls_like_rounds),
-        cmocka_unit_test(keeps_a_tied_matrix_once),
-        cmocka_unit_test(proves_a_plan_that_is_flushed),
-        cmocka_unit_test(proves_a_plan_at_every_stage_of_its_growth),
-        cmocka_unit_test(proves_what_is_left_after_retiring),
-        cmocka_unit_test(still_finds_what_is_wrong_after_retiring),
-        cmocka_unit_test(does_not_decide_what_is_too_large),
-        cmocka_unit_test(proves_a_trace),
-        cmocka_unit_test(names_what_is_wrong_with_a_trace),
-        cmocka_unit_test(misses_no_task_in_a_trace),
-        cmocka_unit_test(compares_the_bytes_of_a_trace_with_the_plan),
-        cmocka_unit_test(forgives_a_measured_trace_its_clocks),
-        cmocka_unit_test(names_every_rule),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,8 +27,7 @@ same_trainer(void)
     return fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
 }
 
-static void
-names_a_file_that_changed(void **state)
+RP_TEST(names_a_file_that_changed)
 {
     static const char *const names[] = {"config.json",      "model.safetensors",
                                         "next.safetensors", "optimizer.safetensors",
@@ -58,8 +57,7 @@ names_a_file_that_changed(void **state)
     }
 }
 
-static void
-refuses_a_broken_manifest(void **state)
+RP_TEST(refuses_a_broken_manifest)
 {
     static const struct {
         const char *text, *part;
@@ -123,8 +121,7 @@ forge_state(CheckpointFixture *f, const char *text)
     checkpoint_write_text(f->path, "manifest.json", after);
 }
 
-static void
-refuses_a_broken_state(void **state)
+RP_TEST(refuses_a_broken_state)
 {
     static const struct {
         const char *find, *replace, *part;
@@ -159,10 +156,8 @@ refuses_a_broken_state(void **state)
     }
 }
 
-static void
-takes_a_state_of_before_rounds_were_told(void **state)
+RP_TEST_OF(takes_a_state_of_before_rounds_were_told, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpDataState data;
     char *note = NULL;
 
@@ -179,10 +174,8 @@ takes_a_state_of_before_rounds_were_told(void **state)
     assert_null(note);
 }
 
-static void
-refuses_another_model(void **state)
+RP_TEST_OF(refuses_another_model, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config;
 
     assert_true(checkpoint_save_step(f, 4));
@@ -204,8 +197,7 @@ refuses_another_model(void **state)
 }
 
 /* Each case changes the arithmetic and no tensor's shape. */
-static void
-refuses_a_model_that_computes_something_else(void **state)
+RP_TEST(refuses_a_model_that_computes_something_else)
 {
     static const struct {
         gsize offset;
@@ -234,10 +226,8 @@ refuses_a_model_that_computes_something_else(void **state)
     }
 }
 
-static void
-refuses_another_factor_of_the_rope(void **state)
+RP_TEST_OF(refuses_another_factor_of_the_rope, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
     config.rope = (RpRope){.type = RP_ROPE_LLAMA3,
@@ -258,10 +248,8 @@ refuses_another_factor_of_the_rope(void **state)
                    "original_max_position_embeddings: expected 64, as the model has");
 }
 
-static void
-refuses_another_mode_or_dtype(void **state)
+RP_TEST_OF(refuses_another_mode_or_dtype, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
     assert_true(checkpoint_save_step(f, 4));
@@ -276,10 +264,8 @@ refuses_another_mode_or_dtype(void **state)
                    "(async: false would continue it)");
 }
 
-static void
-passes_on_what_the_trainer_refuses(void **state)
+RP_TEST_OF(passes_on_what_the_trainer_refuses, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpTrainer *trainer = same_trainer();
 
     assert_true(checkpoint_save_step(f, 4));
@@ -288,11 +274,8 @@ passes_on_what_the_trainer_refuses(void **state)
                    "checkpoint-4: model.embed_tokens.weight: refused");
 }
 
-static void
-does_not_save_in_the_place_of_a_file(void **state)
+RP_TEST_OF(does_not_save_in_the_place_of_a_file, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     assert_true(checkpoint_save_step(f, 4));
     checkpoint_write_text(f->output, "checkpoint-5", "mine");
     assert_false(checkpoint_save_step(f, 5));
@@ -306,22 +289,4 @@ does_not_save_in_the_place_of_a_file(void **state)
     assert_true(g_error_matches(f->error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_WRITE));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(names_a_file_that_changed),
-        TEST(refuses_a_broken_manifest),
-        TEST(refuses_a_broken_state),
-        TEST(takes_a_state_of_before_rounds_were_told),
-        TEST(refuses_another_model),
-        TEST(refuses_a_model_that_computes_something_else),
-        TEST(refuses_another_factor_of_the_rope),
-        TEST(refuses_another_mode_or_dtype),
-        TEST(passes_on_what_the_trainer_refuses),
-        TEST(does_not_save_in_the_place_of_a_file),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)

@@ -99,8 +99,7 @@ same_files(CheckpointFixture *f, const char *expected, const char *found)
     g_hash_table_unref(files);
 }
 
-static void
-has_the_bytes_of_one_in_place_however_the_trainer_goes_on(void **state)
+RP_TEST(has_the_bytes_of_one_in_place_however_the_trainer_goes_on)
 {
     static const struct {
         RpDtype dtype;
@@ -141,10 +140,8 @@ has_the_bytes_of_one_in_place_however_the_trainer_goes_on(void **state)
     }
 }
 
-static void
-one_follows_another_into_the_same_memory(void **state)
+RP_TEST_OF(one_follows_another_into_the_same_memory, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autoptr(RpCheckpointBeside) beside = new_beside(f);
 
     f->options.keep = 2;
@@ -162,10 +159,8 @@ one_follows_another_into_the_same_memory(void **state)
     assert_string_equal(f->text, "checkpoint-3 checkpoint-4");
 }
 
-static void
-tells_the_error_of_a_write_and_leaves_nothing_of_it(void **state)
+RP_TEST_OF(tells_the_error_of_a_write_and_leaves_nothing_of_it, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autoptr(RpCheckpointBeside) beside = new_beside(f);
     g_autofree char *file = g_build_filename(f->directory, "file", NULL);
     g_auto(RpCheckpointWritten) refused = {0}, written = {0};
@@ -185,10 +180,8 @@ tells_the_error_of_a_write_and_leaves_nothing_of_it(void **state)
     assert_true(checkpoint_holds(f, written.path, 2));
 }
 
-static void
-is_over_when_it_is_freed(void **state)
+RP_TEST_OF(is_over_when_it_is_freed, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpCheckpointBeside *beside = new_beside(f);
     g_autofree char *path = g_build_filename(f->output, "checkpoint-7", NULL);
 
@@ -197,10 +190,8 @@ is_over_when_it_is_freed(void **state)
     assert_true(checkpoint_holds(f, path, 7));
 }
 
-static void
-refuses_memory_that_is_not_there(void **state)
+RP_TEST_OF(refuses_memory_that_is_not_there, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpCheckpointBeside *beside = rp_checkpoint_beside_new((guint64)1 << 62, &f->error);
 
     assert_null(beside);
@@ -208,17 +199,4 @@ refuses_memory_that_is_not_there(void **state)
     assert_non_null(strstr(f->error->message, "needs 4611686018427387904 bytes of host memory"));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(has_the_bytes_of_one_in_place_however_the_trainer_goes_on),
-        TEST(one_follows_another_into_the_same_memory),
-        TEST(tells_the_error_of_a_write_and_leaves_nothing_of_it),
-        TEST(is_over_when_it_is_freed),
-        TEST(refuses_memory_that_is_not_there),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)

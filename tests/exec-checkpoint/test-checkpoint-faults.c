@@ -34,10 +34,8 @@ found_step(CheckpointFixture *f)
 
 /* ---- ends ---- */
 
-static void
-survives_being_killed_at_any_time(void **state)
+RP_TEST_OF(survives_being_killed_at_any_time, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(1);
     guint64 last = 0;
 
@@ -119,20 +117,14 @@ kill_at_each_call(CheckpointFixture *f, guint64 step)
     assert_null(strstr(f->text, ".tmp"));
 }
 
-static void
-killed_at_each_system_call_of_a_save_it_has_the_old_or_the_new(void **state)
+RP_TEST_OF(killed_at_each_system_call_of_a_save_it_has_the_old_or_the_new, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     f->options.keep = 2;
     kill_at_each_call(f, 3);
 }
 
-static void
-killed_at_each_system_call_of_a_replacement_it_has_that_step(void **state)
+RP_TEST_OF(killed_at_each_system_call_of_a_replacement_it_has_that_step, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     f->options.keep = 2;
     kill_at_each_call(f, 2);
 }
@@ -189,10 +181,8 @@ save_with_limit(CheckpointFixture *f, rlim_t limit)
     return exit_status(child);
 }
 
-static void
-a_file_that_cannot_be_written_leaves_what_was_there(void **state)
+RP_TEST_OF(a_file_that_cannot_be_written_leaves_what_was_there, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autofree char *large = g_strnfill(1000000, ' ');
     rlim_t limit;
 
@@ -264,10 +254,8 @@ save_on_disk(CheckpointFixture *f, const char *options, guint n_inodes, gsize fi
     return exit_status(child);
 }
 
-static void
-a_disk_that_is_too_small_is_named_with_needed_and_free_bytes(void **state)
+RP_TEST_OF(a_disk_that_is_too_small_is_named_with_needed_and_free_bytes, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     int status = save_on_disk(f, "size=1m", 0, 900000);
 
     if (status == SKIP)
@@ -275,10 +263,8 @@ a_disk_that_is_too_small_is_named_with_needed_and_free_bytes(void **state)
     assert_int_equal(status, 0);
 }
 
-static void
-a_disk_that_fills_up_while_writing_leaves_what_was_there(void **state)
+RP_TEST_OF(a_disk_that_fills_up_while_writing_leaves_what_was_there, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     guint used = 0;
 
     /* bytes are plenty, names run out: 2 to 11 more than the first checkpoint takes */
@@ -387,10 +373,8 @@ remove_none_in_vain(CheckpointFixture *f)
     return save_and_list(f, 3, NULL, "checkpoint-1 checkpoint-2");
 }
 
-static void
-the_oldest_make_room_on_a_full_disk_and_the_last_never_does(void **state)
+RP_TEST_OF(the_oldest_make_room_on_a_full_disk_and_the_last_never_does, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     gsize one = checkpoint_blocks(f);
     /* the requested space is a little more than the space taken */
     int status = on_disk(f, 2 * one + one / 4 + 150000, make_room);
@@ -440,11 +424,8 @@ save_weights(CheckpointFixture *f)
     return last != NULL && g_str_has_suffix(last, "/checkpoint-1") ? 0 : 7;
 }
 
-static void
-weights_alone_fit_where_a_checkpoint_does_not(void **state)
+RP_TEST_OF(weights_alone_fit_where_a_checkpoint_does_not, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     checkpoint_write_text(f->model_dir, "tokenizer.json", "{}");
     gsize one = checkpoint_blocks(f);
     int status = on_disk(f, one + one / 2 + 70000, save_weights);
@@ -455,10 +436,8 @@ weights_alone_fit_where_a_checkpoint_does_not(void **state)
 }
 
 /* If several weights are bad, the first is named, whatever the order in which threads meet them. */
-static void
-the_first_weight_that_is_not_finite_is_named(void **state)
+RP_TEST_OF(the_first_weight_that_is_not_finite_is_named, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     const RpWeights *weights = rp_network_weights(rp_trainer_network(f->trainer));
     const RpWeight *first = rp_weights_nth(weights, 1);
 
@@ -479,21 +458,4 @@ the_first_weight_that_is_not_finite_is_named(void **state)
     }
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(survives_being_killed_at_any_time),
-        TEST(killed_at_each_system_call_of_a_save_it_has_the_old_or_the_new),
-        TEST(killed_at_each_system_call_of_a_replacement_it_has_that_step),
-        TEST(a_file_that_cannot_be_written_leaves_what_was_there),
-        TEST(a_disk_that_is_too_small_is_named_with_needed_and_free_bytes),
-        TEST(a_disk_that_fills_up_while_writing_leaves_what_was_there),
-        TEST(the_oldest_make_room_on_a_full_disk_and_the_last_never_does),
-        TEST(weights_alone_fit_where_a_checkpoint_does_not),
-        TEST(the_first_weight_that_is_not_finite_is_named),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)

@@ -153,11 +153,8 @@ expect_refusal(CheckpointFixture *f, const char *file, const char *part)
 /* ---- tests ---- */
 
 /* The files that one server writes, but for those that are divided. */
-static void
-come_back_on_one(void **state)
+RP_TEST_OF(come_back_on_one, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     for (guint n = 2; n <= MOST; n++)
         for (guint async = 0; async < 2; async++) {
             Saving saving = saving_of(f, 10 * n + async);
@@ -194,10 +191,8 @@ come_back_on_one(void **state)
         }
 }
 
-static void
-have_a_file_of_each_server(void **state)
+RP_TEST_OF(have_a_file_of_each_server, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     Saving saving = saving_of(f, 7);
 
     assert_true(save_on(&saving, 2));
@@ -219,11 +214,8 @@ have_a_file_of_each_server(void **state)
     assert_non_null(strstr(text, "    \"model.norm.weight\": [\n      [0, 0, 16]\n    ]\n  },\n"));
 }
 
-static void
-are_written_beside_training(void **state)
+RP_TEST_OF(are_written_beside_training, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     for (guint n = 2; n <= MOST; n++) {
         Saving saving = saving_of(f, n);
 
@@ -234,11 +226,8 @@ are_written_beside_training(void **state)
 }
 
 /* While one looks at its files others rename theirs. */
-static void
-do_not_get_in_each_others_way(void **state)
+RP_TEST_OF(do_not_get_in_each_others_way, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     for (guint step = 1; step <= (RP_TEST_FEW ? 10 : 50); step++) {
         Saving saving = saving_of(f, step);
 
@@ -249,10 +238,8 @@ do_not_get_in_each_others_way(void **state)
     }
 }
 
-static void
-are_weights_alone_too(void **state)
+RP_TEST_OF(are_weights_alone_too, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     Saving saving = saving_of(f, 3);
 
     saving.weights_only = TRUE;
@@ -263,10 +250,8 @@ are_weights_alone_too(void **state)
 
 /* Server 1 finds it in its own part, or the first in the messages: nothing is left, and all get the
  * error. */
-static void
-are_not_there_if_one_server_fails(void **state)
+RP_TEST_OF(are_not_there_if_one_server_fails, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     Saving good = saving_of(f, 4);
 
     assert_true(save_on(&good, 3));
@@ -289,8 +274,7 @@ are_not_there_if_one_server_fails(void **state)
     assert_restored(&good);
 }
 
-static void
-name_a_part_that_is_missing_or_of_another_save(void **state)
+RP_TEST(name_a_part_that_is_missing_or_of_another_save)
 {
     static const char *const names[] = {"optimizer-server-1-of-3.safetensors",
                                         "next-server-2-of-3.safetensors"};
@@ -340,10 +324,8 @@ restore_one(RpServers *servers, gpointer user_data)
 }
 
 /* Each reads some files; a fault that one finds is reported to all. */
-static void
-are_compared_by_all_together(void **state)
+RP_TEST_OF(are_compared_by_all_together, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     Saving saving = saving_of(f, 7);
     Restoring restoring = {.f = f};
 
@@ -376,8 +358,7 @@ are_compared_by_all_together(void **state)
 }
 
 /* With sizes and checksums that agree. */
-static void
-are_refused_if_their_table_has_gaps(void **state)
+RP_TEST(are_refused_if_their_table_has_gaps)
 {
     static const char *const rows[] = {
         "[[0, 0, 321], [1, 322, 640]]", "[[0, 0, 322], [1, 321, 640]]", "[[0, 0, 321]]",
@@ -409,21 +390,4 @@ are_refused_if_their_table_has_gaps(void **state)
                    "tensor \"model.embed_tokens.weight.master\": expected F32 [320]");
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(come_back_on_one),
-        TEST(have_a_file_of_each_server),
-        TEST(are_written_beside_training),
-        TEST(do_not_get_in_each_others_way),
-        TEST(are_weights_alone_too),
-        TEST(are_not_there_if_one_server_fails),
-        TEST(name_a_part_that_is_missing_or_of_another_save),
-        TEST(are_compared_by_all_together),
-        TEST(are_refused_if_their_table_has_gaps),
-    };
-
-    return cmocka_run_group_tests_name("checkpoints_of_servers", tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)

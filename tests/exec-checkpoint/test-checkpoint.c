@@ -3,8 +3,7 @@
 #include <glib/gstdio.h>
 #include <unistd.h>
 
-static void
-gives_back_every_bit(void **state)
+RP_TEST(gives_back_every_bit)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
     CheckpointFixture *f = *state;
@@ -19,8 +18,7 @@ gives_back_every_bit(void **state)
     }
 }
 
-static void
-gives_back_the_scales_bit_for_bit(void **state)
+RP_TEST(gives_back_the_scales_bit_for_bit)
 {
     static const float scales[] = {1e-45f, G_MINFLOAT, 0.1f, 65536.0f, G_MAXFLOAT, 1 / 3.0f};
     CheckpointFixture *f = *state;
@@ -42,10 +40,8 @@ gives_back_the_scales_bit_for_bit(void **state)
     }
 }
 
-static void
-tells_when_gradients_are_summed_in_other_rounds(void **state)
+RP_TEST_OF(tells_when_gradients_are_summed_in_other_rounds, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
     fake_trainer_set_rounds(f->trainer, 4);
@@ -64,10 +60,8 @@ tells_when_gradients_are_summed_in_other_rounds(void **state)
     }
 }
 
-static void
-writes_the_same_bytes_for_the_same_state(void **state)
+RP_TEST_OF(writes_the_same_bytes_for_the_same_state, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     GHashTableIter iter;
     gpointer name, bytes;
 
@@ -87,10 +81,8 @@ writes_the_same_bytes_for_the_same_state(void **state)
     assert_true(same);
 }
 
-static void
-holds_a_model_as_transformers_has_it(void **state)
+RP_TEST_OF(holds_a_model_as_transformers_has_it, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config;
 
     assert_true(checkpoint_save_step(f, 4));
@@ -117,10 +109,8 @@ holds_a_model_as_transformers_has_it(void **state)
     assert_false(has_head);
 }
 
-static void
-names_its_files(void **state)
+RP_TEST_OF(names_its_files, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
     checkpoint_write_text(f->model_dir, "tokenizer.json", "{\"a\": 1}");
@@ -145,11 +135,8 @@ names_its_files(void **state)
                                  "optimizer.safetensors trainer_state.json");
 }
 
-static void
-divides_large_files(void **state)
+RP_TEST_OF(divides_large_files, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     f->options.max_shard_bytes = 3000;
     assert_true(checkpoint_save_step(f, 4));
     f->text = checkpoint_list(f->path);
@@ -173,11 +160,8 @@ expect_output(CheckpointFixture *f, const char *expected)
     assert_string_equal(f->text, expected);
 }
 
-static void
-keeps_the_last_ones(void **state)
+RP_TEST_OF(keeps_the_last_ones, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     for (guint64 step = 8; step <= 10; step++)
         assert_true(checkpoint_save_step(f, step));
     expect_output(f, "checkpoint-10 checkpoint-8 checkpoint-9");
@@ -190,11 +174,8 @@ keeps_the_last_ones(void **state)
     assert_true(checkpoint_holds(f, f->path, 12));
 }
 
-static void
-keeps_what_it_has_just_saved(void **state)
+RP_TEST_OF(keeps_what_it_has_just_saved, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     f->options.keep = 1;
     assert_true(checkpoint_save_step(f, 20));
     assert_true(checkpoint_save_step(f, 5));
@@ -204,10 +185,8 @@ keeps_what_it_has_just_saved(void **state)
     assert_true(checkpoint_holds(f, f->path, 6));
 }
 
-static void
-leaves_what_is_not_its_own(void **state)
+RP_TEST_OF(leaves_what_is_not_its_own, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autofree char *foreign = g_build_filename(f->output, "checkpoint-3", NULL);
     g_autofree char *hidden = g_build_filename(f->output, ".checkpoint-best.tmp", NULL);
 
@@ -222,10 +201,8 @@ leaves_what_is_not_its_own(void **state)
     expect_output(f, ".checkpoint-best.tmp checkpoint-007 checkpoint-3 checkpoint-5 checkpoint-9");
 }
 
-static void
-does_not_follow_links_when_it_removes(void **state)
+RP_TEST_OF(does_not_follow_links_when_it_removes, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     g_autofree char *moved = g_build_filename(f->directory, "elsewhere", NULL);
 
     assert_true(checkpoint_save_step(f, 1));
@@ -238,10 +215,8 @@ does_not_follow_links_when_it_removes(void **state)
     assert_true(checkpoint_holds(f, moved, 1));
 }
 
-static void
-removes_what_an_interrupted_attempt_left(void **state)
+RP_TEST_OF(removes_what_an_interrupted_attempt_left, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     static const char *const names[] = {".checkpoint-4.tmp", ".checkpoint-900.tmp",
                                         ".checkpoint-3.old.tmp"};
 
@@ -255,11 +230,8 @@ removes_what_an_interrupted_attempt_left(void **state)
     assert_true(checkpoint_holds(f, f->path, 4));
 }
 
-static void
-replaces_a_checkpoint_of_the_same_step(void **state)
+RP_TEST_OF(replaces_a_checkpoint_of_the_same_step, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
-
     assert_true(checkpoint_save_step(f, 4));
     checkpoint_write_text(f->path, "notes.txt", "of the old one");
     fake_trainer_go_to(f->trainer, 5);
@@ -276,10 +248,8 @@ replaces_a_checkpoint_of_the_same_step(void **state)
     assert_false(checkpoint_holds(f, f->path, 4));
 }
 
-static void
-finds_the_last_complete_one(void **state)
+RP_TEST_OF(finds_the_last_complete_one, CheckpointFixture *f)
 {
-    CheckpointFixture *f = *state;
     char *skipped = NULL;
 
     assert_null(rp_checkpoint_find_last(f->output, &skipped, &f->error));
@@ -309,26 +279,4 @@ finds_the_last_complete_one(void **state)
     g_free(found);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(gives_back_every_bit),
-        TEST(gives_back_the_scales_bit_for_bit),
-        TEST(tells_when_gradients_are_summed_in_other_rounds),
-        TEST(writes_the_same_bytes_for_the_same_state),
-        TEST(holds_a_model_as_transformers_has_it),
-        TEST(names_its_files),
-        TEST(divides_large_files),
-        TEST(keeps_the_last_ones),
-        TEST(keeps_what_it_has_just_saved),
-        TEST(leaves_what_is_not_its_own),
-        TEST(does_not_follow_links_when_it_removes),
-        TEST(removes_what_an_interrupted_attempt_left),
-        TEST(replaces_a_checkpoint_of_the_same_step),
-        TEST(finds_the_last_complete_one),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)

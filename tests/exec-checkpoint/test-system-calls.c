@@ -3,9 +3,8 @@
  * afterwards there is either an error, and the checkpoint of before is whole, or none, and the new
  * one is.
  *
- *   test-system-calls          one error for each call, each error in turn; under sanitizers for every third
- *   test-system-calls --full   each error for each call, once and from then on; so with
- *                              ROUNDPIPE_TEST_LONG in the environment
+ * One error for each call, each error in turn, under sanitizers for every third call; with
+ * ROUNDPIPE_TEST_LONG in the environment each error for each call, once and from then on.
  */
 #include "tests/exec-checkpoint/checkpoint-fixture.h"
 
@@ -247,51 +246,43 @@ sweep_calls(CheckpointFixture *f, const Sweep *sweep)
     assert_null(strstr(f->text, ".tmp"));
 }
 
-static void
-of_a_save(void **state)
+RP_TEST(of_a_save)
 {
     static const Sweep sweep = {"save", save, NEW_STEP, 100};
 
     sweep_calls(*state, &sweep);
 }
 
-static void
-of_a_replacement(void **state)
+RP_TEST(of_a_replacement)
 {
     static const Sweep sweep = {"replacement", save, LAST_STEP, 100};
 
     sweep_calls(*state, &sweep);
 }
 
-static void
-of_a_restore(void **state)
+RP_TEST(of_a_restore)
 {
     static const Sweep sweep = {"restore", restore, LAST_STEP, 40};
 
     sweep_calls(*state, &sweep);
 }
 
-static void
-of_a_look_for_the_last(void **state)
+RP_TEST(of_a_look_for_the_last)
 {
     static const Sweep sweep = {"find", find, LAST_STEP, 20};
 
     sweep_calls(*state, &sweep);
 }
 
-int
-main(int argc, char **argv)
+static int
+be_quick(void **state)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, checkpoint_setup, checkpoint_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(of_a_save),
-        TEST(of_a_replacement),
-        TEST(of_a_restore),
-        TEST(of_a_look_for_the_last),
-    };
-
+    (void)state;
     if (g_access("/dev/shm", W_OK) == 0) /* nothing is waited for there */
         g_setenv("TMPDIR", "/dev/shm", TRUE);
-    full = g_getenv("ROUNDPIPE_TEST_LONG") != NULL || (argc > 1 && strcmp(argv[1], "--full") == 0);
-    return cmocka_run_group_tests_name("every system call fails once", tests, NULL, NULL);
+    full = g_getenv("ROUNDPIPE_TEST_LONG") != NULL;
+    return 0;
 }
+
+RP_TEST_FIXTURE(checkpoint_setup, checkpoint_teardown)
+RP_TEST_GROUP(be_quick, NULL)

@@ -13,11 +13,8 @@ static GPtrArray *device_blocks;
 gboolean
 cuda_available(void)
 {
-    const char *filter = g_getenv("RP_TEST_FILTER");
     int count = 0;
 
-    if (filter != NULL)
-        cmocka_set_test_filter(filter);
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 

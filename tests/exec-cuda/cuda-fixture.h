@@ -40,7 +40,6 @@ gboolean cuda_available(void);
 
 int cuda_setup(void **state);
 int cuda_teardown(void **state);
-#define cuda_test(f) cmocka_unit_test_setup_teardown(f, cuda_setup, cuda_teardown)
 
 /* A copy of @n elements of @size bytes where @side computes, at multiples of @size. */
 void *cuda_copy_in(const Side *side, const void *data, size_t n, size_t size);

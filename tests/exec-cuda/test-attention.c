@@ -250,8 +250,7 @@ check_shapes(void **state)
     }
 }
 
-static void
-attends_over_a_long_sequence(void **state)
+RP_TEST(attends_over_a_long_sequence)
 {
     Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {3000, 77}, 0};
 
@@ -334,8 +333,7 @@ assert_close_at(const Shape *shape, const Inputs *inputs, const Results *got, si
 }
 
 /* Beyond 32,768 tokens; sums of dq in several launches, if there are several heads. */
-static void
-differentiates_65536_tokens(void **state)
+RP_TEST(differentiates_65536_tokens)
 {
     static const size_t tokens[] = {0, 1, 127, 128, 32767, 32768, 40001, 65471, 65472, 65534};
     Shape shape = {RP_DTYPE_BF16, 1, 1, 128, 0, 1, {65535}, 0};
@@ -352,8 +350,7 @@ differentiates_65536_tokens(void **state)
 }
 
 /* Every head's gradients are those that it has alone, in one launch and in several. */
-static void
-differentiates_more_heads_than_a_launch_has(void **state)
+RP_TEST(differentiates_more_heads_than_a_launch_has)
 {
     Shape shape = {RP_DTYPE_BF16, 12, 3, 128, 300, 1, {30000}, 0};
     const size_t row = shape.head_size, tokens = (size_t)shape.lengths[0];
@@ -380,8 +377,7 @@ differentiates_more_heads_than_a_launch_has(void **state)
 }
 
 /* Tests the kernels of every variant, and cuDNN. */
-static void
-gives_the_same_bits_of_columns(void **state)
+RP_TEST(gives_the_same_bits_of_columns)
 {
     static const size_t sizes[] = {40, 64, 128};
 
@@ -408,8 +404,7 @@ gives_the_same_bits_of_columns(void **state)
     }
 }
 
-static void
-gives_the_same_bits_wherever_out_is(void **state)
+RP_TEST(gives_the_same_bits_wherever_out_is)
 {
     static const size_t sizes[] = {64, 80, 128};
 
@@ -423,8 +418,7 @@ gives_the_same_bits_wherever_out_is(void **state)
     }
 }
 
-static void
-takes_arrays_at_any_multiple_of_their_element(void **state)
+RP_TEST(takes_arrays_at_any_multiple_of_their_element)
 {
     static const size_t sizes[] = {64, 80, 128};
 
@@ -466,8 +460,7 @@ assert_same_alone(const Shape *shape, const Inputs *inputs, const Results *packe
                             tokens * sizeof(float));
 }
 
-static void
-gives_a_sequence_the_same_bits_alone_and_packed(void **state)
+RP_TEST(gives_a_sequence_the_same_bits_alone_and_packed)
 {
     static const size_t sizes[] = {40, 64, 128};
 
@@ -489,8 +482,7 @@ gives_a_sequence_the_same_bits_alone_and_packed(void **state)
     }
 }
 
-static void
-stands_scores_of_any_size(void **state)
+RP_TEST(stands_scores_of_any_size)
 {
     /* every key outweighs all before it, by exp(128): query i is left with v[i] */
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
@@ -571,8 +563,7 @@ static const Shape dense[] = {
     {RP_DTYPE_BF16, 2, 2, 128, 1000, 2, {512, 512}, 0},
 };
 
-static void
-attends_by_cudnn_to_dense_batches(void **state)
+RP_TEST(attends_by_cudnn_to_dense_batches)
 {
     if (!have_cudnn())
         skip();
@@ -580,8 +571,7 @@ attends_by_cudnn_to_dense_batches(void **state)
         check_cudnn(dense[i], 1, 0);
 }
 
-static void
-attends_by_cudnn_to_any_length_from_64(void **state)
+RP_TEST(attends_by_cudnn_to_any_length_from_64)
 {
     static const int32_t lengths[] = {64, 65, 100, 129, 1000};
 
@@ -594,8 +584,7 @@ attends_by_cudnn_to_any_length_from_64(void **state)
     }
 }
 
-static void
-leaves_what_cudnn_does_not_do_to_the_built_in_kernels(void **state)
+RP_TEST(leaves_what_cudnn_does_not_do_to_the_built_in_kernels)
 {
     static const Shape others[] = {
         {RP_DTYPE_FP32, 2, 1, 64, 0, 2, {128, 128}, 0},
@@ -610,8 +599,7 @@ leaves_what_cudnn_does_not_do_to_the_built_in_kernels(void **state)
     check_cudnn(dense[0], 0, 1); /* no multiples of 16 bytes */
 }
 
-int
-main(void)
+RP_TEST_AT_START(add_shapes)
 {
     static Shape shapes[] = {
         {.dtype = RP_DTYPE_FP32, .head_size = 8},   {.dtype = RP_DTYPE_FP32, .head_size = 40},
@@ -623,32 +611,12 @@ main(void)
         {.dtype = RP_DTYPE_FP32, .head_size = 128}, {.dtype = RP_DTYPE_BF16, .head_size = 128},
         {.dtype = RP_DTYPE_FP16, .head_size = 128},
     };
-    struct CMUnitTest tests[G_N_ELEMENTS(shapes)];
-    const struct CMUnitTest others[] = {
-        cuda_test(attends_over_a_long_sequence),
-        cuda_test(differentiates_65536_tokens),
-        cuda_test(differentiates_more_heads_than_a_launch_has),
-        cuda_test(gives_the_same_bits_of_columns),
-        cuda_test(gives_the_same_bits_wherever_out_is),
-        cuda_test(takes_arrays_at_any_multiple_of_their_element),
-        cuda_test(gives_a_sequence_the_same_bits_alone_and_packed),
-        cuda_test(stands_scores_of_any_size),
-        cuda_test(attends_by_cudnn_to_dense_batches),
-        cuda_test(attends_by_cudnn_to_any_length_from_64),
-        cuda_test(leaves_what_cudnn_does_not_do_to_the_built_in_kernels),
-    };
-    int failed;
 
-    if (!cuda_available())
-        return 77;
     for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
-        tests[i] = (struct CMUnitTest){g_strdup_printf("attends_in_%s_with_heads_of_%zu",
-                                                       rp_dtype_name(shapes[i].dtype),
-                                                       shapes[i].head_size),
-                                       check_shapes, cuda_setup, cuda_teardown, &shapes[i]};
-    failed = cmocka_run_group_tests_name("shapes", tests, NULL, NULL);
-    failed += cmocka_run_group_tests_name("others", others, NULL, NULL);
-    for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
-        g_free((char *)tests[i].name);
-    return failed;
+        rp_test_add(g_strdup_printf("attends_in_%s_with_heads_of_%zu",
+                                    rp_dtype_name(shapes[i].dtype), shapes[i].head_size),
+                    check_shapes, NULL, NULL, &shapes[i]);
 }
+
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -92,8 +92,7 @@ assert_losses_like_the_host(Fixture *f, const RpTinyModel *model, const RpTinyRu
     }
 }
 
-static void
-gives_the_losses_of_the_host(void **state)
+RP_TEST_WITH(gives_the_losses_of_the_host, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpTinyRun runs[] = {
@@ -139,8 +138,7 @@ make_bound_runs(RpTinyRun runs[9])
     return n;
 }
 
-static void
-gives_the_losses_of_the_host_in_bound_schedules(void **state)
+RP_TEST_WITH(gives_the_losses_of_the_host_in_bound_schedules, set_up, tear_down)
 {
     Fixture *f = *state;
     RpTinyRun runs[9];
@@ -154,8 +152,7 @@ gives_the_losses_of_the_host_in_bound_schedules(void **state)
     print_message("%u devices shared among up to four of a plan\n", rp_cuda_device_count());
 }
 
-static void
-gives_the_same_bits_in_bound_schedules(void **state)
+RP_TEST_WITH(gives_the_same_bits_in_bound_schedules, set_up, tear_down)
 {
     Fixture *f = *state;
     RpTinyRun runs[9];
@@ -165,8 +162,7 @@ gives_the_same_bits_in_bound_schedules(void **state)
     assert_same_bits(f->deep, runs, n);
 }
 
-static void
-gives_the_same_bits_on_any_number_of_devices(void **state)
+RP_TEST_WITH(gives_the_same_bits_on_any_number_of_devices, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -185,8 +181,7 @@ gives_the_same_bits_on_any_number_of_devices(void **state)
     assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
-static void
-gives_the_same_bits_whatever_is_saved(void **state)
+RP_TEST_WITH(gives_the_same_bits_whatever_is_saved, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -204,8 +199,7 @@ gives_the_same_bits_whatever_is_saved(void **state)
     assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
-static void
-packs_samples_as_the_host_does(void **state)
+RP_TEST_WITH(packs_samples_as_the_host_does, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -221,8 +215,7 @@ packs_samples_as_the_host_does(void **state)
 }
 
 /* Kernels expand to the bits of the host's, so that losses differ as those of other models do. */
-static void
-trains_beside_a_packed_base(void **state)
+RP_TEST_WITH(trains_beside_a_packed_base, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -242,8 +235,7 @@ trains_beside_a_packed_base(void **state)
     }
 }
 
-static void
-gives_the_same_bits_asynchronously_on_any_number_of_devices(void **state)
+RP_TEST_WITH(gives_the_same_bits_asynchronously_on_any_number_of_devices, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -258,8 +250,7 @@ gives_the_same_bits_asynchronously_on_any_number_of_devices(void **state)
     assert_same_bits(f->model, runs, G_N_ELEMENTS(runs));
 }
 
-static void
-gives_the_same_bits_in_16_bit_storage(void **state)
+RP_TEST_WITH(gives_the_same_bits_in_16_bit_storage, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -277,8 +268,7 @@ gives_the_same_bits_in_16_bit_storage(void **state)
 }
 
 /* One stage: on one device its sums stay there, on others they are added up on the host. */
-static void
-gives_the_same_bits_wherever_rounds_are_summed(void **state)
+RP_TEST_WITH(gives_the_same_bits_wherever_rounds_are_summed, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpDeviceOps *gpus = rp_cuda_shared_devices();
@@ -306,8 +296,7 @@ note_step(gpointer user_data, const RpStepReport *report)
     reports->losses[reports->n++] = report->loss;
 }
 
-static void
-tells_every_loss_before_its_step_is_over(void **state)
+RP_TEST_WITH(tells_every_loss_before_its_step_is_over, set_up, tear_down)
 {
     Fixture *f = *state;
     Reports reports = {.n = 0};
@@ -328,8 +317,7 @@ tells_every_loss_before_its_step_is_over(void **state)
 }
 
 /* Times of one lane come from events of one stream; CUDA's are good to half a microsecond. */
-static void
-measures_tasks_of_a_lane_one_after_the_other(void **state)
+RP_TEST_WITH(measures_tasks_of_a_lane_one_after_the_other, set_up, tear_down)
 {
     Fixture *f = *state;
     const RpTinyRun run = {
@@ -381,8 +369,7 @@ train_poisoned(Fixture *f, const RpTinyRun *run, guint layer)
     return done;
 }
 
-static void
-names_the_first_layer_that_breaks(void **state)
+RP_TEST_WITH(names_the_first_layer_that_breaks, set_up, tear_down)
 {
     Fixture *f = *state;
 
@@ -399,8 +386,7 @@ names_the_first_layer_that_breaks(void **state)
 }
 
 /* fp16: not a failure */
-static void
-skips_a_step_whose_forward_overflows(void **state)
+RP_TEST_WITH(skips_a_step_whose_forward_overflows, set_up, tear_down)
 {
     Fixture *f = *state;
 
@@ -440,8 +426,7 @@ assert_refuses_arenas(Rig *rig, guint64 limit, guint64 device_bytes, guint64 hos
     rig_clear(rig);
 }
 
-static void
-refuses_memory_that_is_not_there(void **state)
+RP_TEST_WITH(refuses_memory_that_is_not_there, rig_set_up, rig_tear_down)
 {
     assert_refuses_arenas(*state, 1000, 0, 0, "device 0: the plan needs");
     assert_refuses_arenas(*state, 1000, 0, 0, "more than the limit of 1000");
@@ -450,8 +435,7 @@ refuses_memory_that_is_not_there(void **state)
     assert_refuses_arenas(*state, 0, 0, G_GUINT64_CONSTANT(1) << 50, "host memory");
 }
 
-static void
-refuses_more_devices_than_there_are(void **state)
+RP_TEST_WITH(refuses_more_devices_than_there_are, rig_set_up, rig_tear_down)
 {
     Rig *rig = *state;
     const guint count = rp_cuda_device_count();
@@ -462,8 +446,7 @@ refuses_more_devices_than_there_are(void **state)
     rp_assert_error_message_contains(rig->error, message);
 }
 
-static void
-describes_every_device(void **state)
+RP_TEST_WITH(describes_every_device, rig_set_up, rig_tear_down)
 {
     const guint count = rp_cuda_device_count();
     Rig *rig = *state;
@@ -478,38 +461,4 @@ describes_every_device(void **state)
     rp_assert_error_message_contains(rig->error, "there is no device");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(gives_the_losses_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_losses_of_the_host_in_bound_schedules, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_in_bound_schedules, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_on_any_number_of_devices, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_asynchronously_on_any_number_of_devices,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_in_16_bit_storage, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(trains_beside_a_packed_base, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_whatever_is_saved, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(packs_samples_as_the_host_does, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_the_same_bits_wherever_rounds_are_summed, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(tells_every_loss_before_its_step_is_over, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(measures_tasks_of_a_lane_one_after_the_other, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(names_the_first_layer_that_breaks, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(skips_a_step_whose_forward_overflows, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_memory_that_is_not_there, rig_set_up,
-                                        rig_tear_down),
-        cmocka_unit_test_setup_teardown(refuses_more_devices_than_there_are, rig_set_up,
-                                        rig_tear_down),
-        cmocka_unit_test_setup_teardown(describes_every_device, rig_set_up, rig_tear_down),
-    };
-
-    if (rp_cuda_device_count() == 0)
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_NEEDS(rp_cuda_device_count() > 0)

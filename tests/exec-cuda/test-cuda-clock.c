@@ -14,25 +14,8 @@ run_clock(RpCudaClock *clock, guint seconds, double rate, gint64 noise_ns)
             noise_ns);
 }
 
-static int
-set_up(void **state)
+RP_TEST_OF(tells_measured_times_of_a_perfect_clock, RpCudaClock *clock)
 {
-    *state = g_new0(RpCudaClock, 1);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    g_free(*state);
-    return 0;
-}
-
-static void
-tells_measured_times_of_a_perfect_clock(void **state)
-{
-    RpCudaClock *clock = *state;
-
     run_clock(clock, 3, 1, 0);
     assert_int_equal(rp_cuda_clock_host_ns(clock, 0, 250e6), 5250000000);
     assert_int_equal(rp_cuda_clock_host_ns(clock, 0, 2500e6), 7500000000);
@@ -40,10 +23,8 @@ tells_measured_times_of_a_perfect_clock(void **state)
     assert_int_equal(rp_cuda_clock_host_ns(clock, 3, 1e9), 9000000000);
 }
 
-static void
-follows_a_clock_that_drifts(void **state)
+RP_TEST_OF(follows_a_clock_that_drifts, RpCudaClock *clock)
 {
-    RpCudaClock *clock = *state;
     const double rate = 1 + 5e-5;
 
     run_clock(clock, 200, rate, 0);
@@ -56,10 +37,8 @@ follows_a_clock_that_drifts(void **state)
 }
 
 /* Each measurement is off by 8 µs; neighbouring events never are. */
-static void
-never_jumps(void **state)
+RP_TEST_OF(never_jumps, RpCudaClock *clock)
 {
-    RpCudaClock *clock = *state;
     gint64 last;
 
     run_clock(clock, 60, 1 - 2e-5, 8000);
@@ -73,10 +52,8 @@ never_jumps(void **state)
     assert_int_equal(clock->worst_error_ns, 8000);
 }
 
-static void
-jumps_after_the_machine_has_slept(void **state)
+RP_TEST_OF(jumps_after_the_machine_has_slept, RpCudaClock *clock)
 {
-    RpCudaClock *clock = *state;
     gint64 found;
 
     run_clock(clock, 5, 1, 0);
@@ -86,10 +63,8 @@ jumps_after_the_machine_has_slept(void **state)
     assert_true(ABS(found - 12000001000) < 10);
 }
 
-static void
-trusts_the_host_over_long_pauses(void **state)
+RP_TEST_OF(trusts_the_host_over_long_pauses, RpCudaClock *clock)
 {
-    RpCudaClock *clock = *state;
     gint64 found;
 
     run_clock(clock, 5, 1, 0);
@@ -98,10 +73,8 @@ trusts_the_host_over_long_pauses(void **state)
     assert_true(ABS(found - 1005000001000) < 10);
 }
 
-static void
-keeps_a_ring_of_anchors(void **state)
+RP_TEST_OF(keeps_a_ring_of_anchors, RpCudaClock *clock)
 {
-    RpCudaClock *clock = *state;
     guint64 oldest;
 
     run_clock(clock, 1000, 1, 0);
@@ -127,8 +100,7 @@ assert_pieces(guint64 bytes, const RpCudaSpan *unpinned, guint n_unpinned,
     }
 }
 
-static void
-pins_everything_if_nothing_is_loose(void **state)
+RP_TEST(pins_everything_if_nothing_is_loose)
 {
     const RpCudaSpan expected[] = {{0, 16384}, {16384, 16384}, {32768, 8192}};
 
@@ -136,8 +108,7 @@ pins_everything_if_nothing_is_loose(void **state)
     assert_pieces(0, NULL, 0, NULL, 0);
 }
 
-static void
-leaves_out_whole_loose_pages_only(void **state)
+RP_TEST(leaves_out_whole_loose_pages_only)
 {
     /* pages 2 and 3 are unpinned, 4 is partly so, 5 belongs to two runs */
     const RpCudaSpan unpinned[] = {{6000, 5000}, {11000, 6384}, {20992, 512}};
@@ -146,8 +117,7 @@ leaves_out_whole_loose_pages_only(void **state)
     assert_pieces(24000, unpinned, G_N_ELEMENTS(unpinned), expected, G_N_ELEMENTS(expected));
 }
 
-static void
-pins_nothing_of_a_loose_end(void **state)
+RP_TEST(pins_nothing_of_a_loose_end)
 {
     const RpCudaSpan unpinned[] = {{0, 8192}, {12288, 100000}};
     const RpCudaSpan expected[] = {{8192, 4096}};
@@ -155,20 +125,4 @@ pins_nothing_of_a_loose_end(void **state)
     assert_pieces(112288, unpinned, G_N_ELEMENTS(unpinned), expected, G_N_ELEMENTS(expected));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(tells_measured_times_of_a_perfect_clock, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(follows_a_clock_that_drifts, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(never_jumps, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(jumps_after_the_machine_has_slept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(trusts_the_host_over_long_pauses, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(keeps_a_ring_of_anchors, set_up, tear_down),
-        cmocka_unit_test(pins_everything_if_nothing_is_loose),
-        cmocka_unit_test(leaves_out_whole_loose_pages_only),
-        cmocka_unit_test(pins_nothing_of_a_loose_end),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(RpCudaClock, rp_test_no_state, rp_test_no_state)

@@ -69,8 +69,7 @@ static const RpTinyRun runs[] = {
     {.schedule = "1f1b", .devices = 2, .micro_batches = 4},
 };
 
-static void
-losses_are_the_hosts(void **state)
+RP_TEST(losses_are_the_hosts)
 {
     RpTinyModel *model = rp_tiny_model_new(TRUE);
     g_autoptr(RpDataset) dataset = new_dataset();
@@ -91,8 +90,7 @@ losses_are_the_hosts(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-training_has_the_same_bits_with_and_without(void **state)
+RP_TEST(training_has_the_same_bits_with_and_without)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     g_autoptr(RpDataset) dataset = new_dataset();
@@ -111,8 +109,7 @@ training_has_the_same_bits_with_and_without(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-adapters_beside_a_packed_base_are_evaluated(void **state)
+RP_TEST(adapters_beside_a_packed_base_are_evaluated)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     g_autoptr(RpDataset) dataset = new_dataset();
@@ -132,16 +129,4 @@ adapters_beside_a_packed_base_are_evaluated(void **state)
     rp_tiny_model_free(model);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_are_the_hosts),
-        cmocka_unit_test(training_has_the_same_bits_with_and_without),
-        cmocka_unit_test(adapters_beside_a_packed_base_are_evaluated),
-    };
-
-    if (rp_cuda_device_count() == 0)
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_NEEDS(rp_cuda_device_count() > 0)

@@ -340,27 +340,23 @@ static const gsize few[] = {1, 2, 7, 9, 16, 19};
 /* the last is more than one turn of all threads, by pieces and by values */
 static const gsize many[] = {1000, 1001, 65537, 3000017};
 
-static void
-finds_every_value_that_is_no_number(void **state)
+RP_TEST(finds_every_value_that_is_no_number)
 {
     for_each_shape(*state, few, G_N_ELEMENTS(few), check_every_value);
 }
 
-static void
-finds_the_one_among_many_that_is_no_number(void **state)
+RP_TEST(finds_the_one_among_many_that_is_no_number)
 {
     for_each_shape(*state, many, G_N_ELEMENTS(many), check_some_values);
 }
 
-static void
-tells_the_first_row_that_has_one(void **state)
+RP_TEST(tells_the_first_row_that_has_one)
 {
     for_each_shape(*state, few, G_N_ELEMENTS(few), check_first_row);
     for_each_shape(*state, many, 3, check_first_row);
 }
 
-static void
-leaves_the_flag_alone_where_all_are_numbers(void **state)
+RP_TEST(leaves_the_flag_alone_where_all_are_numbers)
 {
     static const gsize none[] = {0};
 
@@ -402,8 +398,7 @@ check_fetch(Fixture *f, gsize n, gsize from, gsize to)
     }
 }
 
-static void
-fetches_what_stands_there_and_no_more(void **state)
+RP_TEST(fetches_what_stands_there_and_no_more)
 {
     /* blocks of 256, 16 of them */
     static const gsize sizes[] = {0, 1, 7, 255, 256, 257, 1000, 4096, 4097, 65537};
@@ -414,8 +409,7 @@ fetches_what_stands_there_and_no_more(void **state)
 }
 
 /* The double stands before two floats, the first of which is the sum. */
-static void
-breaks_a_sum_whose_loss_is_no_number(void **state)
+RP_TEST(breaks_a_sum_whose_loss_is_no_number)
 {
     static const double losses[] = {0, -1.5, 1e300, G_MINDOUBLE, INFINITY, -INFINITY, NAN};
     Fixture *f = *state;
@@ -439,21 +433,5 @@ breaks_a_sum_whose_loss_is_no_number(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(finds_every_value_that_is_no_number, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(finds_the_one_among_many_that_is_no_number, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(tells_the_first_row_that_has_one, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(leaves_the_flag_alone_where_all_are_numbers, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(breaks_a_sum_whose_loss_is_no_number, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(fetches_what_stands_there_and_no_more, set_up, tear_down),
-    };
-
-    if (rp_cuda_device_count() == 0)
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_NEEDS(rp_cuda_device_count() > 0)

@@ -174,14 +174,10 @@ copy_gradients(Fixture *f, const Gradients *from)
 
 /* ---- models ---- */
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->results = g_ptr_array_new_with_free_func(free_gradients);
-    *state = f;
-    return 0;
 }
 
 static void
@@ -207,16 +203,12 @@ close_model(Fixture *f)
     g_clear_pointer(&f->directory, g_free);
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     close_model(f);
     g_ptr_array_unref(f->results);
     g_clear_error(&f->error);
-    g_free(f);
-    return 0;
 }
 
 /* Random weights, rounded to @dtype: the same ones for every storage that they are computed in. */
@@ -594,36 +586,31 @@ check_model(Fixture *f, guint kind, RpDtype dtype)
     }
 }
 
-static void
-are_the_hosts_of_a_tied_qwen3(void **state)
+RP_TEST(are_the_hosts_of_a_tied_qwen3)
 {
     check_model(*state, QWEN3_TIED, RP_DTYPE_FP32);
 }
 
-static void
-are_the_hosts_of_a_llama_with_biases(void **state)
+RP_TEST(are_the_hosts_of_a_llama_with_biases)
 {
     check_model(*state, LLAMA_BIAS, RP_DTYPE_FP32);
 }
 
-static void
-are_the_hosts_of_a_qwen3_with_heads_of_64(void **state)
+RP_TEST(are_the_hosts_of_a_qwen3_with_heads_of_64)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
             check_model(*state, QWEN3_64, (RpDtype)dtype);
 }
 
-static void
-are_the_hosts_of_a_llama_with_heads_of_128(void **state)
+RP_TEST(are_the_hosts_of_a_llama_with_heads_of_128)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_FP16)
             check_model(*state, LLAMA_128, (RpDtype)dtype);
 }
 
-static void
-are_the_hosts_of_experts(void **state)
+RP_TEST(are_the_hosts_of_experts)
 {
     check_model(*state, QWEN3_MOE, RP_DTYPE_FP32);
     check_model(*state, QWEN3_MOE_AUX, RP_DTYPE_FP32);
@@ -632,30 +619,26 @@ are_the_hosts_of_experts(void **state)
             check_model(*state, QWEN3_ALL_EXPERTS, (RpDtype)dtype);
 }
 
-static void
-are_the_hosts_of_a_qwen2_with_windows(void **state)
+RP_TEST(are_the_hosts_of_a_qwen2_with_windows)
 {
     check_model(*state, QWEN2, RP_DTYPE_FP32);
 }
 
-static void
-are_the_hosts_of_a_smollm3_without_rope_in_its_second_block(void **state)
+RP_TEST(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
             check_model(*state, SMOLLM3_64, (RpDtype)dtype);
 }
 
-static void
-are_the_hosts_of_adapters_with_dropout_and_of_experts(void **state)
+RP_TEST(are_the_hosts_of_adapters_with_dropout_and_of_experts)
 {
     check_model(*state, LLAMA_DROPOUT, RP_DTYPE_FP32);
     check_model(*state, QWEN3_MOE_LORA, RP_DTYPE_FP32);
     check_model(*state, GPT_OSS_LORA, RP_DTYPE_FP32);
 }
 
-static void
-are_the_hosts_of_a_gpt_oss(void **state)
+RP_TEST(are_the_hosts_of_a_gpt_oss)
 {
     check_model(*state, GPT_OSS, RP_DTYPE_FP32);
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
@@ -667,8 +650,7 @@ are_the_hosts_of_a_gpt_oss(void **state)
 
 /* The host in 16 bits against the host in fp32, from the same weights: within the tolerance, which
  * is then no smaller than roundings are; and not far within, or it would let other things pass. */
-static void
-has_a_tolerance_of_the_size_of_roundings(void **state)
+RP_TEST(has_a_tolerance_of_the_size_of_roundings)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_BF16, RP_DTYPE_FP16};
     Fixture *f = *state;
@@ -758,11 +740,8 @@ check_exchanges(Fixture *f, RpDtype dtype, const Gradients *want)
     return n;
 }
 
-static void
-are_compared_one_by_one(void **state)
+RP_TEST_OF(are_compared_one_by_one, Fixture *f)
 {
-    Fixture *f = *state;
-
     if (RP_TEST_FEW) /* it compares values alone */
         skip();
     for (guint kind = 0; kind < LLAMA_DROPOUT; kind++) {
@@ -784,26 +763,5 @@ are_compared_one_by_one(void **state)
     }
 }
 
-#define test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        test(are_the_hosts_of_a_tied_qwen3),
-        test(are_the_hosts_of_a_llama_with_biases),
-        test(are_the_hosts_of_a_qwen3_with_heads_of_64),
-        test(are_the_hosts_of_a_llama_with_heads_of_128),
-        test(are_the_hosts_of_experts),
-        test(are_the_hosts_of_a_qwen2_with_windows),
-        test(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block),
-        test(are_the_hosts_of_a_gpt_oss),
-        test(are_the_hosts_of_adapters_with_dropout_and_of_experts),
-        test(has_a_tolerance_of_the_size_of_roundings),
-        test(are_compared_one_by_one),
-    };
-
-    if (rp_cuda_device_count() == 0)
-        return 77;
-    return cmocka_run_group_tests_name("gradients", tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)
+RP_TEST_NEEDS(rp_cuda_device_count() > 0)

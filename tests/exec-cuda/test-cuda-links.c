@@ -380,11 +380,8 @@ n_runs_of(guint devices, guint directions)
 #define DIRECTION_UP (1 << UP)
 #define DIRECTION_DOWN (1 << DOWN)
 
-static void
-one_gpu_is_measured_one_way_and_both_ways(void **state)
+RP_TEST_OF(one_gpu_is_measured_one_way_and_both_ways, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(measure(f, 1));
     const RpLinks *links = &f->profile.links;
     assert_gb(links->h2d_bytes_per_s, UP_GB);
@@ -401,11 +398,8 @@ one_gpu_is_measured_one_way_and_both_ways(void **state)
     assert_int_equal(machine.n_runs, 5);
 }
 
-static void
-all_gpus_are_measured_together_although_they_share_nothing(void **state)
+RP_TEST_OF(all_gpus_are_measured_together_although_they_share_nothing, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(measure(f, 6));
     const RpLinks *links = &f->profile.links;
     assert_gb(links->both_bytes_per_s, BOTH_GB);
@@ -416,11 +410,8 @@ all_gpus_are_measured_together_although_they_share_nothing(void **state)
 }
 
 /* Pairs are slower than two, and four get no more, nor do all but the half behind another root. */
-static void
-finds_how_many_share_a_root(void **state)
+RP_TEST_OF(finds_how_many_share_a_root, Fixture *f)
 {
-    Fixture *f = *state;
-
     machine.root_gb = 60;
     for (machine.per_root = 4; machine.per_root <= 16; machine.per_root *= 2)
         for (guint gpus = 4; gpus <= 16; gpus *= 2) {
@@ -432,11 +423,8 @@ finds_how_many_share_a_root(void **state)
 
 /* Pairs are slower than two: fours, which get twice as much, are no root, and no larger group is tried, but
  * all are. */
-static void
-all_gpus_are_measured_together_although_fewer_share_a_root(void **state)
+RP_TEST_OF(all_gpus_are_measured_together_although_fewer_share_a_root, Fixture *f)
 {
-    Fixture *f = *state;
-
     machine.per_root = 2;
     machine.root_gb = 60;
     assert_true(measure(f, 8));
@@ -451,11 +439,8 @@ all_gpus_are_measured_together_although_fewer_share_a_root(void **state)
     assert_int_equal(n_runs_of(8, DIRECTION_DOWN), 1);
 }
 
-static void
-what_host_memory_leaves_all_gpus_is_told(void **state)
+RP_TEST_OF(what_host_memory_leaves_all_gpus_is_told, Fixture *f)
 {
-    Fixture *f = *state;
-
     machine.host_gb = 170;
     assert_true(measure(f, 4));
     const RpLinks *links = &f->profile.links;
@@ -467,11 +452,8 @@ what_host_memory_leaves_all_gpus_is_told(void **state)
 
 /* Nothing is measured twice, and measurements that are not needed are reported: progress comes to
  * its end. */
-static void
-measures_are_as_many_as_were_announced(void **state)
+RP_TEST_OF(measures_are_as_many_as_were_announced, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint gpus = 1; gpus <= MOST_DEVICES; gpus++)
         for (guint shared = 0; shared < 3; shared++) {
             machine.per_root = shared == 1 ? 2 : shared == 2 ? gpus : 0;
@@ -504,11 +486,8 @@ assert_chunks_of_their_own(Fixture *f, guint gpus, guint64 bytes, guint n_chunks
 }
 
 /* The place of memory decides its speed: a direction uses as much as it may, and all of it. */
-static void
-every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
+RP_TEST_OF(every_way_of_every_gpu_uses_all_chunks_of_its_own, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint gpus = 1; gpus <= 8; gpus++) {
         assert_chunks_of_their_own(f, gpus, MOST_CHUNKS * CHUNK_BYTES, MOST_CHUNKS);
         assert_chunks_of_their_own(f, gpus, 100 * CHUNK_BYTES, MOST_CHUNKS);
@@ -519,10 +498,8 @@ every_way_of_every_gpu_uses_all_chunks_of_its_own(void **state)
 }
 
 /* Copies go up only. */
-static void
-copies_beside_the_optimizer_use_chunks_of_their_own(void **state)
+RP_TEST_OF(copies_beside_the_optimizer_use_chunks_of_their_own, Fixture *f)
 {
-    Fixture *f = *state;
     RpProbe probe = {NULL};
 
     for (guint gpus = 1; gpus <= 4; gpus++) {
@@ -545,43 +522,17 @@ copies_beside_the_optimizer_use_chunks_of_their_own(void **state)
     }
 }
 
-static void
-a_copy_that_fails_ends_the_measurement(void **state)
+RP_TEST_OF(a_copy_that_fails_ends_the_measurement, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(measure(f, 3));
     const guint n = machine.n_calls;
     for (guint at = 1; at <= n; at++) {
         machine.fail_at = at;
         assert_false(measure(f, 3));
-        rp_assert_error_message_contains(f->error, "cudaMemcpyAsync");
-        g_clear_error(&f->error);
+        rp_assert_error(&f->error, "cudaMemcpyAsync");
         assert_int_equal(machine.n_left, 0);
     }
     assert_true(n > 100);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_gpu_is_measured_one_way_and_both_ways, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(all_gpus_are_measured_together_although_they_share_nothing,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(finds_how_many_share_a_root, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(all_gpus_are_measured_together_although_fewer_share_a_root,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_host_memory_leaves_all_gpus_is_told, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(measures_are_as_many_as_were_announced, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(every_way_of_every_gpu_uses_all_chunks_of_its_own, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(copies_beside_the_optimizer_use_chunks_of_their_own, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_copy_that_fails_ends_the_measurement, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -87,10 +87,8 @@ assert_links(const RpLinks *links, guint devices)
     assert_true(links->all_d2h_bytes_per_s <= LEEWAY * devices * links->d2h_bytes_per_s);
 }
 
-static void
-measures_layers_and_links(void **state)
+RP_TEST_OF(measures_layers_and_links, Fixture *f)
 {
-    Fixture *f = *state;
     const RpMeasureOptions options = {
         .devices = rp_cuda_device_count(), .seconds = 0.05, .optimizer_threads = 2};
 
@@ -129,10 +127,8 @@ measures_layers_and_links(void **state)
 }
 
 /* Measures without a network. */
-static void
-measures_the_box_alone(void **state)
+RP_TEST_OF(measures_the_box_alone, Fixture *f)
 {
-    Fixture *f = *state;
     const RpMeasureOptions options = {.devices = rp_cuda_device_count(), .optimizer_threads = 2};
 
     f->probe = rp_cuda_devices()->probe_new(0, &f->error);
@@ -154,10 +150,8 @@ stop(guint64 done, guint64 total, gpointer user_data)
     return ++f->calls < 12;
 }
 
-static void
-ends_when_it_is_told_to(void **state)
+RP_TEST_OF(ends_when_it_is_told_to, Fixture *f)
 {
-    Fixture *f = *state;
     const RpMeasureOptions options = {.seconds = 0.05, .progress = stop, .user_data = f};
 
     f->probe = rp_cuda_devices()->probe_new(0, &f->error);
@@ -167,27 +161,12 @@ ends_when_it_is_told_to(void **state)
     assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_CANCELLED));
 }
 
-static void
-names_a_device_that_is_not_there(void **state)
+RP_TEST_OF(names_a_device_that_is_not_there, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->probe = rp_cuda_devices()->probe_new(rp_cuda_device_count(), &f->error);
     assert_null(f->probe);
     rp_assert_error_message_contains(f->error, "there is no device");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(measures_layers_and_links, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(measures_the_box_alone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(names_a_device_that_is_not_there, set_up, tear_down),
-    };
-
-    if (rp_cuda_device_count() == 0)
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_NEEDS(rp_cuda_device_count() > 0)

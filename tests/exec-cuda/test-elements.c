@@ -55,8 +55,7 @@ compute_swiglu(const Side *side, const void *data, Outputs *outputs)
     host_assert_same(outputs->arrays[3], outputs->arrays[0]);
 }
 
-static void
-gates_forward_and_backward_in_place_or_not(void **state)
+RP_TEST(gates_forward_and_backward_in_place_or_not)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes) - 1; s++) {
@@ -110,8 +109,7 @@ compute_fused_swiglu(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[3] = cuda_result(side, dtype, 2 * n, gate);
 }
 
-static void
-gates_columns_of_one_matrix(void **state)
+RP_TEST(gates_columns_of_one_matrix)
 {
     static const size_t shapes[][2] = {{1, 8}, {3, 40}, {197, 1032}, {1024, 6144}};
 
@@ -129,8 +127,7 @@ gates_columns_of_one_matrix(void **state)
     }
 }
 
-static void
-gates_beyond_where_exp_overflows(void **state)
+RP_TEST(gates_beyond_where_exp_overflows)
 {
     float values[] = {-1e4f, -100, -89, -88, -50, 0, 50, 88, 100, 1e4f};
 
@@ -169,8 +166,7 @@ compute_mixture(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[3] = cuda_result(side, inputs->target, n, args.y);
 }
 
-static void
-converts_adds_and_fills_every_mixture_of_storages(void **state)
+RP_TEST(converts_adds_and_fills_every_mixture_of_storages)
 {
     for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes) - (mixture % 9 == 5 ? 0 : 2); s++) {
@@ -204,8 +200,7 @@ compute_gather(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[1] = cuda_result(side, RP_DTYPE_FP32, n, args.y);
 }
 
-static void
-gathers_what_is_rounded(void **state)
+RP_TEST(gathers_what_is_rounded)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t s = 0; s < G_N_ELEMENTS(sizes); s++) {
@@ -246,8 +241,7 @@ compute_dropout(const Side *side, const void *data, Outputs *outputs)
 }
 
 /* @alias: rows */
-static void
-drops_the_bits_of_the_host(void **state)
+RP_TEST(drops_the_bits_of_the_host)
 {
     static const size_t rows[] = {1, 3, 64, 1025};
     static const size_t columns[] = {1, 7, 8, 20, 4096, 4100};
@@ -296,8 +290,7 @@ compute_squares(const Side *side, const void *data, Outputs *outputs)
 }
 
 /* The same bits: lanes and blocks are the host's. */
-static void
-adds_squares_up(void **state)
+RP_TEST(adds_squares_up)
 {
     static const size_t more[] = {65535, 65536, 65537, 1000003};
 
@@ -319,8 +312,7 @@ adds_squares_up(void **state)
     }
 }
 
-static void
-tells_what_is_not_finite(void **state)
+RP_TEST(tells_what_is_not_finite)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
 
@@ -358,8 +350,7 @@ compute_noise(const Side *side, const void *data, Outputs *outputs)
     outputs->arrays[0] = cuda_result(side, dtype, rows * n, args.y);
 }
 
-static void
-adds_the_noise_of_the_host(void **state)
+RP_TEST(adds_the_noise_of_the_host)
 {
     static const size_t rows[] = {1, 3, 64, 1025};
     static const size_t columns[] = {1, 7, 8, 20, 4096, 4100};
@@ -382,22 +373,5 @@ adds_the_noise_of_the_host(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(gates_forward_and_backward_in_place_or_not),
-        cuda_test(gates_columns_of_one_matrix),
-        cuda_test(gates_beyond_where_exp_overflows),
-        cuda_test(converts_adds_and_fills_every_mixture_of_storages),
-        cuda_test(gathers_what_is_rounded),
-        cuda_test(adds_the_noise_of_the_host),
-        cuda_test(drops_the_bits_of_the_host),
-        cuda_test(adds_squares_up),
-        cuda_test(tells_what_is_not_finite),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -35,8 +35,7 @@ compute(const Side *side, const void *data, Outputs *outputs)
 }
 
 /* Random weights of many magnitudes, a block of zeros among them. */
-static void
-expands_every_format_to_the_bits_of_the_host(void **state)
+RP_TEST(expands_every_format_to_the_bits_of_the_host)
 {
     for (guint f = 0; f < RP_N_LOWBITS; f++) {
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
@@ -69,8 +68,7 @@ expands_every_format_to_the_bits_of_the_host(void **state)
 }
 
 /* Every scale and code of one byte: subnormal, largest and NaN. */
-static void
-expands_every_scale_of_mxfp4_and_code_of_fp8(void **state)
+RP_TEST(expands_every_scale_of_mxfp4_and_code_of_fp8)
 {
     const RpLowbitShape many = {1, 255, 64}, quantized = {1, 2, 128};
     const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_MXFP4, many);
@@ -103,15 +101,5 @@ expands_every_scale_of_mxfp4_and_code_of_fp8(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(expands_every_format_to_the_bits_of_the_host),
-        cuda_test(expands_every_scale_of_mxfp4_and_code_of_fp8),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -116,8 +116,7 @@ check_size(size_t n, size_t k, const Groups *group, int by)
     }
 }
 
-static void
-multiplies_sizes_that_are_multiples_of_nothing(void **state)
+RP_TEST(multiplies_sizes_that_are_multiples_of_nothing)
 {
     static const size_t sizes[][2] = {{1, 1}, {5, 7}, {67, 129}, {131, 31}};
 
@@ -127,8 +126,7 @@ multiplies_sizes_that_are_multiples_of_nothing(void **state)
 }
 
 /* Rows at multiples of 16 bytes; tiles that are not whole in every direction. */
-static void
-multiplies_sizes_of_tensor_cores(void **state)
+RP_TEST(multiplies_sizes_of_tensor_cores)
 {
     static const size_t sizes[][2] = {{8, 8}, {16, 200}, {264, 72}, {128, 256}, {520, 328}};
 
@@ -249,8 +247,7 @@ adds_whole_numbers_up_without_an_error(void **state)
 
 /* ---- of two ---- */
 
-static void
-gives_the_same_bits_at_any_depth(void **state)
+RP_TEST(gives_the_same_bits_at_any_depth)
 {
     static const RpGroupedVariant variants[] = {RP_GROUPED_128X128, RP_GROUPED_128X128_DEEP};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -280,8 +277,7 @@ gives_the_same_bits_at_any_depth(void **state)
 
 /* ---- of none ---- */
 
-static void
-refuses_storages_that_differ(void **state)
+RP_TEST(refuses_storages_that_differ)
 {
     const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
     const RpGroupedMatmulArgs args = {.form = RP_MATMUL_NT,
@@ -300,37 +296,29 @@ refuses_storages_that_differ(void **state)
     rp_assert_error_message_contains(error, "grouped matmul");
 }
 
-#define OF_VARIANT(f)                                                                              \
-    {                                                                                              \
-#f, f, cuda_setup, cuda_teardown                                                           \
-    }
-
-int
-main(void)
+/* The tests of one variant, of each. */
+RP_TEST_AT_START(add_variants)
 {
-    static const struct CMUnitTest of_variant[] = {
-        OF_VARIANT(adds_whole_numbers_up_without_an_error), OF_VARIANT(multiplies_every_storage),
-        OF_VARIANT(multiplies_many_tiles), OF_VARIANT(adds_up_in_fp16_as_closely_as_fp16_can)};
-    struct CMUnitTest tests[4 + RP_N_GROUPED_VARIANTS * G_N_ELEMENTS(of_variant)] = {
-        cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
-        cuda_test(multiplies_sizes_of_tensor_cores),
-        cuda_test(gives_the_same_bits_at_any_depth),
-        cuda_test(refuses_storages_that_differ),
+    static const struct {
+        const char *name;
+        CMUnitTestFunction function;
+    } rows[] = {
+        {"adds_whole_numbers_up_without_an_error", adds_whole_numbers_up_without_an_error},
+        {"multiplies_every_storage", multiplies_every_storage},
+        {"multiplies_many_tiles", multiplies_many_tiles},
+        {"adds_up_in_fp16_as_closely_as_fp16_can", adds_up_in_fp16_as_closely_as_fp16_can},
     };
-    int variants[RP_N_GROUPED_VARIANTS];
+    static int variants[RP_N_GROUPED_VARIANTS];
 
     for (int variant = 0; variant < RP_N_GROUPED_VARIANTS; variant++) {
-        variants[variant] = variant;
-        for (guint i = 0; i < G_N_ELEMENTS(of_variant); i++) {
-            struct CMUnitTest *test = &tests[4 + (guint)variant * G_N_ELEMENTS(of_variant) + i];
+        const char *name = rp_cuda_grouped_variant_name((RpGroupedVariant)variant);
 
-            *test = of_variant[i];
-            test->name = g_strdup_printf("%s_by_%s", of_variant[i].name,
-                                         rp_cuda_grouped_variant_name((RpGroupedVariant)variant));
-            test->initial_state = &variants[variant];
-        }
+        variants[variant] = variant;
+        for (guint i = 0; i < G_N_ELEMENTS(rows); i++)
+            rp_test_add(g_strdup_printf("%s_by_%s", rows[i].name, name), rows[i].function, NULL,
+                        NULL, &variants[variant]);
     }
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

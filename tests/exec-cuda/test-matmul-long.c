@@ -137,58 +137,40 @@ has_scratch(void)
            free_bytes > 3 * MANY_ROWS * WIDE;
 }
 
-static void
-multiplies_inputs_of_more_than_two_to_the_31(void **state)
+RP_TEST(multiplies_inputs_of_more_than_two_to_the_31)
 {
     if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NT, NARROW, WIDE);
 }
 
-static void
-multiplies_transposed_inputs_of_more_than_two_to_the_31(void **state)
+RP_TEST(multiplies_transposed_inputs_of_more_than_two_to_the_31)
 {
     if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NN, NARROW, WIDE);
 }
 
-static void
-multiplies_to_outputs_of_more_than_two_to_the_31(void **state)
+RP_TEST(multiplies_to_outputs_of_more_than_two_to_the_31)
 {
     if (!has_scratch())
         skip();
     check_long_rows(RP_MATMUL_NT, WIDE, NARROW);
 }
 
-static void
-sums_over_inputs_of_more_than_two_to_the_31(void **state)
+RP_TEST(sums_over_inputs_of_more_than_two_to_the_31)
 {
     if (!has_scratch())
         skip();
     check_long_sums(WIDE, NARROW);
 }
 
-static void
-sums_over_gradients_of_more_than_two_to_the_31(void **state)
+RP_TEST(sums_over_gradients_of_more_than_two_to_the_31)
 {
     if (!has_scratch())
         skip();
     check_long_sums(NARROW, WIDE);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(multiplies_inputs_of_more_than_two_to_the_31),
-        cuda_test(multiplies_transposed_inputs_of_more_than_two_to_the_31),
-        cuda_test(multiplies_to_outputs_of_more_than_two_to_the_31),
-        cuda_test(sums_over_inputs_of_more_than_two_to_the_31),
-        cuda_test(sums_over_gradients_of_more_than_two_to_the_31),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -83,8 +83,7 @@ check_products(const size_t size[3])
     }
 }
 
-static void
-multiplies_sizes_that_are_multiples_of_nothing(void **state)
+RP_TEST(multiplies_sizes_that_are_multiples_of_nothing)
 {
     static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31}, {13, 11, 1031},
                                       {1, 300, 9}, {300, 259, 5}, {513, 2, 3},   {17, 1, 130}};
@@ -93,8 +92,7 @@ multiplies_sizes_that_are_multiples_of_nothing(void **state)
         check_products(sizes[s]);
 }
 
-static void
-multiplies_a_real_model(void **state)
+RP_TEST(multiplies_a_real_model)
 {
     static const size_t sizes[][3] = {{512, 2048, 2048}, {256, 256, 6144}};
 
@@ -103,8 +101,7 @@ multiplies_a_real_model(void **state)
 }
 
 /* Biases of order 1, as products are: one of another column, or none, is an error of that order. */
-static void
-adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
+RP_TEST(adds_biases_to_sizes_that_are_multiples_of_nothing)
 {
     static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31},   {13, 11, 1031},
                                       {1, 300, 9}, {300, 259, 5}, {513, 2, 3},     {17, 1, 130},
@@ -134,8 +131,7 @@ adds_biases_to_sizes_that_are_multiples_of_nothing(void **state)
 }
 
 /* Runs cuBLASLt's other proposals; beyond the last one it is the first again. */
-static void
-multiplies_in_other_variants(void **state)
+RP_TEST(multiplies_in_other_variants)
 {
     static const size_t size[3] = {512, 384, 640};
 
@@ -163,8 +159,7 @@ multiplies_in_other_variants(void **state)
 }
 
 /* A, B and C with gaps, by themselves and together; C adds to a residual, to itself, or to nothing. */
-static void
-multiplies_columns_of_wider_matrices(void **state)
+RP_TEST(multiplies_columns_of_wider_matrices)
 {
     static const size_t sizes[][3] = {{3, 5, 7}, {67, 129, 31}, {264, 136, 8}, {512, 2048, 2048}};
 
@@ -200,8 +195,7 @@ multiplies_columns_of_wider_matrices(void **state)
     }
 }
 
-static void
-adds_to_residuals(void **state)
+RP_TEST(adds_to_residuals)
 {
     static const size_t sizes[][3] = {
         {3, 5, 7}, {67, 129, 31}, {5, 7, 0}, {264, 136, 8}, {512, 2048, 2048}};
@@ -230,8 +224,7 @@ adds_to_residuals(void **state)
     }
 }
 
-static void
-multiplies_nothing(void **state)
+RP_TEST(multiplies_nothing)
 {
     static const size_t no_terms[] = {5, 7, 0};
 
@@ -262,8 +255,7 @@ static const size_t half_sizes[][3] = {{1, 1, 1},       {3, 5, 7},    {67, 129, 
                                        {13, 11, 1031},  {513, 2, 33}, {264, 136, 520},
                                        {512, 256, 2048}};
 
-static void
-adds_biases_up_in_fp16_as_closely_as_fp16_can(void **state)
+RP_TEST(adds_biases_up_in_fp16_as_closely_as_fp16_can)
 {
     for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
         for (guint form = 0; form < 3; form++) {
@@ -276,8 +268,7 @@ adds_biases_up_in_fp16_as_closely_as_fp16_can(void **state)
     }
 }
 
-static void
-adds_up_in_fp16_as_closely_as_fp16_can(void **state)
+RP_TEST(adds_up_in_fp16_as_closely_as_fp16_can)
 {
     for (size_t s = 0; s < G_N_ELEMENTS(half_sizes); s++) {
         for (guint i = 0; i < 6; i++) {
@@ -314,8 +305,7 @@ assert_equal_numbers(Array got, Array want, const Product *of)
                      host_value(got, i), host_value(want, i));
 }
 
-static void
-adds_whole_numbers_up_in_fp16_without_an_error(void **state)
+RP_TEST(adds_whole_numbers_up_in_fp16_without_an_error)
 {
     const Side host = {rp_host_kernels(), NULL, 0};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -339,8 +329,7 @@ adds_whole_numbers_up_in_fp16_without_an_error(void **state)
 
 /* Runs on one stream: without a bias, with one, with another by the same plan, and without again.
  * Exact values show a wrong bias. */
-static void
-adds_the_bias_of_each_call_and_of_none(void **state)
+RP_TEST(adds_the_bias_of_each_call_and_of_none)
 {
     static const size_t sizes[][3] = {{67, 129, 31}, {13, 11, 131}, {264, 136, 200}};
     const Side host = {rp_host_kernels(), NULL, 0};
@@ -377,8 +366,7 @@ adds_the_bias_of_each_call_and_of_none(void **state)
 }
 
 /* On one stream, so that the plans of both are in one table. */
-static void
-lets_half_sums_change_no_bit_of_other_storages(void **state)
+RP_TEST(lets_half_sums_change_no_bit_of_other_storages)
 {
     static const size_t size[] = {264, 136, 520};
     static const RpDtype storages[][2] = {{RP_DTYPE_BF16, RP_DTYPE_BF16},
@@ -400,8 +388,7 @@ lets_half_sums_change_no_bit_of_other_storages(void **state)
     }
 }
 
-static void
-keeps_fp32_sums_of_fp16_apart_from_half_sums(void **state)
+RP_TEST(keeps_fp32_sums_of_fp16_apart_from_half_sums)
 {
     static const size_t size[] = {264, 136, 2048};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -419,8 +406,7 @@ keeps_fp32_sums_of_fp16_apart_from_half_sums(void **state)
     host_assert_same(before.arrays[0], after.arrays[0]);
 }
 
-static void
-names_the_mixture_that_it_cannot_multiply_and_tells_once(void **state)
+RP_TEST(names_the_mixture_that_it_cannot_multiply_and_tells_once)
 {
     const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
     const RpMatmulArgs args = {.form = RP_MATMUL_TN,
@@ -472,8 +458,7 @@ compute_bias(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[1] = inputs->tokens;
 }
 
-static void
-adds_biases_and_their_gradients_up(void **state)
+RP_TEST(adds_biases_and_their_gradients_up)
 {
     static const size_t sizes[][2] = {{1, 1}, {13, 1031}, {197, 523}, {40009, 8}, {2048, 2048}};
 
@@ -489,28 +474,5 @@ adds_biases_and_their_gradients_up(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(multiplies_sizes_that_are_multiples_of_nothing),
-        cuda_test(multiplies_a_real_model),
-        cuda_test(adds_biases_to_sizes_that_are_multiples_of_nothing),
-        cuda_test(adds_the_bias_of_each_call_and_of_none),
-        cuda_test(adds_to_residuals),
-        cuda_test(multiplies_in_other_variants),
-        cuda_test(multiplies_columns_of_wider_matrices),
-        cuda_test(multiplies_nothing),
-        cuda_test(adds_biases_up_in_fp16_as_closely_as_fp16_can),
-        cuda_test(adds_up_in_fp16_as_closely_as_fp16_can),
-        cuda_test(adds_whole_numbers_up_in_fp16_without_an_error),
-        cuda_test(lets_half_sums_change_no_bit_of_other_storages),
-        cuda_test(keeps_fp32_sums_of_fp16_apart_from_half_sums),
-        cuda_test(names_the_mixture_that_it_cannot_multiply_and_tells_once),
-        cuda_test(adds_biases_and_their_gradients_up),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -234,8 +234,7 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
     host_free_since(mark);
 }
 
-static void
-normalises_and_turns_heads_of_every_size(void **state)
+RP_TEST(normalises_and_turns_heads_of_every_size)
 {
     /* beside every limit where the kernel changes */
     static const size_t sizes[] = {2, 6, 16, 34, 64, 66, 80, 128, 130, 192, 256, 258, 512, 1030};
@@ -245,8 +244,7 @@ normalises_and_turns_heads_of_every_size(void **state)
             check_size((RpDtype)dtype, 29, 1 + s % 5, sizes[s]);
 }
 
-static void
-adds_gradients_up_over_many_tokens(void **state)
+RP_TEST(adds_gradients_up_over_many_tokens)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         check_size((RpDtype)dtype, 1, 1, 64);
@@ -255,16 +253,14 @@ adds_gradients_up_over_many_tokens(void **state)
     }
 }
 
-static void
-normalises_and_turns_a_real_model(void **state)
+RP_TEST(normalises_and_turns_a_real_model)
 {
     check_size(RP_DTYPE_BF16, 2048, 16, 128);
     check_size(RP_DTYPE_FP16, 2048, 8, 128);
 }
 
 /* Compares both on the GPU, within the tolerance for the host. */
-static void
-equals_norm_and_rope_one_after_the_other(void **state)
+RP_TEST(equals_norm_and_rope_one_after_the_other)
 {
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
 
@@ -280,17 +276,5 @@ equals_norm_and_rope_one_after_the_other(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(normalises_and_turns_heads_of_every_size),
-        cuda_test(adds_gradients_up_over_many_tokens),
-        cuda_test(normalises_and_turns_a_real_model),
-        cuda_test(equals_norm_and_rope_one_after_the_other),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

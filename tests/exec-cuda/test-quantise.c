@@ -69,8 +69,7 @@ hold_to_host(Array x, RpDtype code, size_t rows, size_t columns)
     }
 }
 
-static void
-quantises_to_the_bits_of_the_host(void **state)
+RP_TEST(quantises_to_the_bits_of_the_host)
 {
     static const size_t shapes[][2] = {{1, 1},     {3, 5},     {64, 64},   {17, 130},    {129, 63},
                                        {16, 1040}, {132, 264}, {260, 136}, {2048, 1536}, {130, 8}};
@@ -86,8 +85,7 @@ quantises_to_the_bits_of_the_host(void **state)
 }
 
 /* All bf16 values that are finite: they give subnormal fp8 values, ties, and zeros of both signs. */
-static void
-rounds_every_bf16_as_the_host_does(void **state)
+RP_TEST(rounds_every_bf16_as_the_host_does)
 {
     for (guint i = 0; i < 2; i++) {
         for (guint largest = 0x3800; largest < 0x4800; largest += 0xff) {
@@ -102,8 +100,7 @@ rounds_every_bf16_as_the_host_does(void **state)
     }
 }
 
-static void
-keeps_zeros_and_breaks_what_is_broken_as_the_host_does(void **state)
+RP_TEST(keeps_zeros_and_breaks_what_is_broken_as_the_host_does)
 {
     static const float broken[] = {INFINITY, -INFINITY, NAN, 0};
 
@@ -222,8 +219,7 @@ note_norm_rope(const Side *side, RpDtype dtype, size_t tokens, size_t heads, siz
     assert_amax(side, dtype, args.dx, n, amax, "norm and rope backward");
 }
 
-static void
-notes_the_largest_of_what_kernels_make(void **state)
+RP_TEST(notes_the_largest_of_what_kernels_make)
 {
     static const size_t sizes[] = {8, 130, 512, 1040, 2048, 4096, 17000};
 
@@ -304,13 +300,25 @@ product_of(const size_t size[3], RpDtype a, RpDtype b, RpDtype c)
     return of;
 }
 
-/* Forward (e4m3, e4m3), input gradients (e5m2, e4m3), weights' gradients (e5m2, e4m3, += fp32). */
+/* Skips a test of fp8 unless the device multiplies it: Hopper and Ada on do. */
 static void
-multiplies_fp8_as_the_host_does(void **state)
+need_units(void)
+{
+    int major = 0, minor = 0;
+
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    if (major * 10 + minor < 89)
+        skip();
+}
+
+/* Forward (e4m3, e4m3), input gradients (e5m2, e4m3), weights' gradients (e5m2, e4m3, += fp32). */
+RP_TEST(multiplies_fp8_as_the_host_does)
 {
     static const size_t sizes[][3] = {
         {16, 16, 16}, {48, 272, 160}, {272, 32, 1040}, {512, 2048, 2048}, {256, 256, 6144}};
 
+    need_units();
     for (guint i = 0; i < G_N_ELEMENTS(sizes) * 2 * 3 * RP_N_DTYPES; i++) {
         const guint variant = i / 2 % 3; /* plain, +=, with a bias */
         const RpDtype c = (RpDtype)(i / 6 % RP_N_DTYPES);
@@ -329,20 +337,19 @@ multiplies_fp8_as_the_host_does(void **state)
 }
 
 /* Weights' gradients of e4m3 and, as B, of e5m2. */
-static void
-multiplies_every_pair_of_fp8_but_two_of_e5m2(void **state)
+RP_TEST(multiplies_every_pair_of_fp8_but_two_of_e5m2)
 {
     static const size_t size[3] = {272, 144, 528};
     const Product variants[] = {product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E4M3, RP_DTYPE_FP32),
                                 product_of(size, RP_DTYPE_E4M3, RP_DTYPE_E5M2, RP_DTYPE_FP32),
                                 product_of(size, RP_DTYPE_E5M2, RP_DTYPE_E4M3, RP_DTYPE_FP32)};
 
+    need_units();
     for (guint i = 0; i < G_N_ELEMENTS(variants); i++)
         check_product(&variants[i]);
 }
 
-static void
-names_fp8_that_it_cannot_multiply(void **state)
+RP_TEST(names_fp8_that_it_cannot_multiply)
 {
     static const size_t size[3] = {16, 16, 16};
     const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
@@ -351,6 +358,7 @@ names_fp8_that_it_cannot_multiply(void **state)
     g_autoptr(GError) error = NULL;
     gboolean ok;
 
+    need_units();
     args.form = RP_MATMUL_TN;
     side.kernels->matmul(side.stream, &args);
     ok = side.kernels->check(side.stream, &error);
@@ -358,35 +366,5 @@ names_fp8_that_it_cannot_multiply(void **state)
     rp_assert_error_message_contains(error, "matmul TN m=16 n=16 k=16, e5m2 x e4m3 -> bf16");
 }
 
-/* Hopper and Ada on have units for them. */
-static gboolean
-has_units(void)
-{
-    int major = 0, minor = 0;
-
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-    return major * 10 + minor >= 89;
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(quantises_to_the_bits_of_the_host),
-        cuda_test(rounds_every_bf16_as_the_host_does),
-        cuda_test(keeps_zeros_and_breaks_what_is_broken_as_the_host_does),
-        cuda_test(notes_the_largest_of_what_kernels_make),
-    };
-    const struct CMUnitTest of_units[] = {
-        cuda_test(multiplies_fp8_as_the_host_does),
-        cuda_test(multiplies_every_pair_of_fp8_but_two_of_e5m2),
-        cuda_test(names_fp8_that_it_cannot_multiply),
-    };
-
-    if (!cuda_available())
-        return 77;
-    if (cmocka_run_group_tests(tests, NULL, NULL) != 0)
-        return 1;
-    return has_units() ? cmocka_run_group_tests(of_units, NULL, NULL) : 0;
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

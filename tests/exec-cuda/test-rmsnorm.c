@@ -107,8 +107,7 @@ check_backward(RpDtype dtype, size_t rows, size_t n, gboolean residual, gboolean
     host_free_since(mark);
 }
 
-static void
-normalises_rows_of_every_length(void **state)
+RP_TEST(normalises_rows_of_every_length)
 {
     /* beside every limit where the kernel changes */
     static const size_t lengths[] = {1,    3,    8,    61,   64,   67,    128,   131,
@@ -121,8 +120,7 @@ normalises_rows_of_every_length(void **state)
             check_size((RpDtype)dtype, lengths[i] <= 521 ? 37 : 7, lengths[i]);
 }
 
-static void
-adds_gradients_up_over_many_rows(void **state)
+RP_TEST(adds_gradients_up_over_many_rows)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         check_size((RpDtype)dtype, 1, 64);
@@ -137,8 +135,7 @@ adds_gradients_up_over_many_rows(void **state)
 }
 
 /* Chunks have enough rows to fill every stage of a ring more than twice; each kernel runs once. */
-static void
-reads_rows_ahead(void **state)
+RP_TEST(reads_rows_ahead)
 {
     static const struct {
         size_t rows, n;
@@ -159,8 +156,7 @@ reads_rows_ahead(void **state)
                            (dtype + i) % 3 == 0);
 }
 
-static void
-normalises_a_real_model(void **state)
+RP_TEST(normalises_a_real_model)
 {
     static const size_t hidden[] = {1024, 2048, 4096, 5120};
 
@@ -169,17 +165,5 @@ normalises_a_real_model(void **state)
     check_size(RP_DTYPE_BF16, 512 * 16, 128);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(normalises_rows_of_every_length),
-        cuda_test(adds_gradients_up_over_many_rows),
-        cuda_test(reads_rows_ahead),
-        cuda_test(normalises_a_real_model),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

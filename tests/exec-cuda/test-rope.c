@@ -74,8 +74,7 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size, gboolea
     cuda_hold_to_host(compute, &inputs, TRUE);
 }
 
-static void
-turns_heads_of_every_size_in_place_or_not(void **state)
+RP_TEST(turns_heads_of_every_size_in_place_or_not)
 {
     static const size_t sizes[] = {2, 6, 16, 34, 64, 80, 128, 256, 4098};
 
@@ -85,21 +84,10 @@ turns_heads_of_every_size_in_place_or_not(void **state)
                 check_size((RpDtype)dtype, 29, 1 + s, sizes[s], in_place);
 }
 
-static void
-turns_a_real_model(void **state)
+RP_TEST(turns_a_real_model)
 {
     check_size(RP_DTYPE_BF16, 2048, 16, 128, TRUE);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(turns_heads_of_every_size_in_place_or_not),
-        cuda_test(turns_a_real_model),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -193,8 +193,7 @@ compute_balance(const Side *side, const void *data, Outputs *outputs)
     outputs->terms[3] = T;
 }
 
-static void
-balances_as_the_host_does(void **state)
+RP_TEST(balances_as_the_host_does)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
@@ -209,8 +208,7 @@ balances_as_the_host_does(void **state)
     }
 }
 
-static void
-routes_as_the_host_does_ties_included(void **state)
+RP_TEST(routes_as_the_host_does_ties_included)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
@@ -227,8 +225,7 @@ routes_as_the_host_does_ties_included(void **state)
 }
 
 /* NaN is largest; -0 ties with 0; infinities are numbers. */
-static void
-chooses_nans_first(void **state)
+RP_TEST(chooses_nans_first)
 {
     static const float logits[] = {1, -INFINITY, 3, NAN, 2, 0.0f, -0.0f, -NAN};
     static const int32_t want[] = {3, 7, 2, 4, 0, 5, 6, 1};
@@ -268,8 +265,7 @@ compute_sort(const Side *side, const void *data, Outputs *outputs)
     assert_integers(side, args.assigned, inputs->assigned, R);
 }
 
-static void
-sorts_rows_as_the_host_does(void **state)
+RP_TEST(sorts_rows_as_the_host_does)
 {
     for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
         const guint mark = host_mark();
@@ -310,8 +306,7 @@ compute_rows(const Side *side, const void *data, Outputs *outputs)
     set(outputs, 1, side, inputs->dtype, T * n, x, k + 1);
 }
 
-static void
-gathers_and_combines_rows(void **state)
+RP_TEST(gathers_and_combines_rows)
 {
     static const size_t widths[] = {1, 13, 264, 2112};
 
@@ -371,8 +366,7 @@ compute_glu(const Side *side, const void *data, Outputs *outputs)
         outputs->slack[3] = sqrt((double)m) * 0x1p-17 * cuda_largest(outputs->arrays[0]);
 }
 
-static void
-activates_experts_forward_and_backward(void **state)
+RP_TEST(activates_experts_forward_and_backward)
 {
     static const size_t sizes[][2] = {{1, 5}, {37, 0}, {264, 521}, {520, 72}, {768, 0}};
 
@@ -398,8 +392,7 @@ activates_experts_forward_and_backward(void **state)
 }
 
 /* Like torch.clamp, passes the gradient at the limit itself. */
-static void
-passes_gradients_up_to_the_limit(void **state)
+RP_TEST(passes_gradients_up_to_the_limit)
 {
     static const float z[] = {7, 1, 7.5f, 1, 1, 7, 1, -7, 1, 7.5f, 1, -7.5f, -9, 1};
     static const gboolean passes[] = {TRUE, TRUE, FALSE, TRUE, TRUE,  TRUE, TRUE,
@@ -448,8 +441,7 @@ compute_bias(const Side *side, const void *data, Outputs *outputs)
     set(outputs, 0, side, RP_DTYPE_FP32, E * args.n, args.d_bias, R);
 }
 
-static void
-adds_up_gradients_of_biases(void **state)
+RP_TEST(adds_up_gradients_of_biases)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
@@ -470,21 +462,5 @@ adds_up_gradients_of_biases(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(routes_as_the_host_does_ties_included),
-        cuda_test(balances_as_the_host_does),
-        cuda_test(chooses_nans_first),
-        cuda_test(sorts_rows_as_the_host_does),
-        cuda_test(gathers_and_combines_rows),
-        cuda_test(activates_experts_forward_and_backward),
-        cuda_test(passes_gradients_up_to_the_limit),
-        cuda_test(adds_up_gradients_of_biases),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

@@ -48,8 +48,7 @@ check_size(RpDtype dtype, size_t tokens, size_t heads, size_t head_size)
     cuda_hold_to_host(compute, &inputs, TRUE);
 }
 
-static void
-join_heads_of_every_size(void **state)
+RP_TEST(join_heads_of_every_size)
 {
     static const size_t sizes[] = {1, 6, 8, 34, 64, 80, 128, 256, 1026};
 
@@ -58,21 +57,10 @@ join_heads_of_every_size(void **state)
             check_size((RpDtype)dtype, 1 + 67 * s, 1 + s, sizes[s]);
 }
 
-static void
-join_a_real_model(void **state)
+RP_TEST(join_a_real_model)
 {
     check_size(RP_DTYPE_BF16, 4096, 64, 64);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(join_heads_of_every_size),
-        cuda_test(join_a_real_model),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

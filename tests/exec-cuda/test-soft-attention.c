@@ -165,8 +165,7 @@ check_shape(const Shape *shape)
     }
 }
 
-static void
-differentiates_with_heads_of_128(void **state)
+RP_TEST(differentiates_with_heads_of_128)
 {
     if (RP_TEST_FEW) /* shapes with a window have as many */
         return;
@@ -174,23 +173,20 @@ differentiates_with_heads_of_128(void **state)
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 128, 0, 1, {129}});
 }
 
-static void
-differentiates_with_heads_of_64(void **state)
+RP_TEST(differentiates_with_heads_of_64)
 {
     check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {260, 11}});
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 3, {1, 64, 130}});
 }
 
-static void
-differentiates_within_a_window(void **state)
+RP_TEST(differentiates_within_a_window)
 {
     check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 128, 90, 1, {260}});
     check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 64, 1, 1, {140}});
 }
 
 /* One, two and three blocks of keys; their last has one key, half a warp's, and all. */
-static void
-differentiates_256_keys_a_block(void **state)
+RP_TEST(differentiates_256_keys_a_block)
 {
     check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {515, 11}, .wide = TRUE});
     if (RP_TEST_FEW) /* fp16 and sinks: those of the window */
@@ -200,24 +196,11 @@ differentiates_256_keys_a_block(void **state)
 }
 
 /* Windows of less than a tile, of more than a block, and of one that ends within a block. */
-static void
-differentiates_256_keys_a_block_within_a_window(void **state)
+RP_TEST(differentiates_256_keys_a_block_within_a_window)
 {
     check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 64, 1, 1, {300}, .wide = TRUE});
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 90, 1, {390}, .wide = TRUE});
     check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 300, 1, {600}, .wide = TRUE, .sinks = TRUE});
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(differentiates_with_heads_of_128),
-        host_test(differentiates_with_heads_of_64),
-        host_test(differentiates_within_a_window),
-        host_test(differentiates_256_keys_a_block),
-        host_test(differentiates_256_keys_a_block_within_a_window),
-    };
-
-    return cmocka_run_group_tests_name("attention backward by soft warps", tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -60,11 +60,8 @@ runs(void)
 }
 
 /* Bit for bit: the kernels are the host's. */
-static void
-gives_the_bits_of_the_host(void **state)
+RP_TEST_OF(gives_the_bits_of_the_host, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < 2; i++) {
         RpTinyRun host = runs()[i];
         g_autofree char *found = rp_tiny_run_hash(f->model, &runs()[i], 4);
@@ -77,10 +74,8 @@ gives_the_bits_of_the_host(void **state)
 }
 
 /* Saved values of forwards go down and up, and change no bit. */
-static void
-saves_to_the_bits_of_the_host(void **state)
+RP_TEST_OF(saves_to_the_bits_of_the_host, Fixture *f)
 {
-    Fixture *f = *state;
     RpTinyRun run = runs()[0];
 
     run.saved = (1u << RP_N_SAVED_GROUPS) - 1;
@@ -94,11 +89,8 @@ saves_to_the_bits_of_the_host(void **state)
     assert_int_equal(soft_cuda_n_left(), 0);
 }
 
-static void
-packs_samples_to_the_bits_of_the_host(void **state)
+RP_TEST_OF(packs_samples_to_the_bits_of_the_host, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < 2; i++) {
         RpTinyRun cuda = runs()[i], host, unpacked;
 
@@ -115,8 +107,7 @@ packs_samples_to_the_bits_of_the_host(void **state)
     }
 }
 
-static void
-trains_adapters_to_the_bits_of_the_host(void **state)
+RP_TEST(trains_adapters_to_the_bits_of_the_host)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
     Fixture *f = *state;
@@ -137,8 +128,7 @@ trains_adapters_to_the_bits_of_the_host(void **state)
     }
 }
 
-static void
-expands_packed_weights_to_the_bits_of_the_host(void **state)
+RP_TEST(expands_packed_weights_to_the_bits_of_the_host)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
     Fixture *f = *state;
@@ -164,11 +154,8 @@ expands_packed_weights_to_the_bits_of_the_host(void **state)
 
 /* On the device where the next round of a stage follows there (one stage, one device), else on the
  * host. */
-static void
-sums_rounds_to_the_bits_of_the_host(void **state)
+RP_TEST_OF(sums_rounds_to_the_bits_of_the_host, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint devices = 1; devices <= 3; devices++) {
         RpTinyRun run = {"roundpipe",
                          devices,
@@ -249,28 +236,21 @@ train_until_failure(Fixture *f, const RpTinyRun *run, guint device, guint64 n, g
     return done;
 }
 
-static void
-ends_cleanly_whenever_cuda_fails(void **state)
+RP_TEST_OF(ends_cleanly_whenever_cuda_fails, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < 2; i++)
         for (guint64 n = 1; n < 3000; n = RP_TEST_FEW ? n * 4 : n * 5 / 3 + 1) {
             soft_cuda_fail_at(n);
             assert_false(train(f, &runs()[i]));
             rp_assert_error_message_contains(f->error, "illegal memory access");
-            rp_assert_error_message_contains(f->error, "device ");
-            g_clear_error(&f->error);
+            rp_assert_error(&f->error, "device ");
             assert_int_equal(soft_cuda_n_left(), 0);
         }
 }
 
 /* The other device's worker, streams and memory end as well. */
-static void
-names_the_one_device_that_fails(void **state)
+RP_TEST_OF(names_the_one_device_that_fails, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < 2; i++)
         for (guint device = 0; device < 2; device++)
             for (guint64 n = 1; n < 1000; n = n * (RP_TEST_FEW ? 100 : 3) + 1) {
@@ -279,24 +259,19 @@ names_the_one_device_that_fails(void **state)
                 assert_false(train_until_failure(f, &runs()[i], device, n, FALSE));
                 rp_assert_error_message_contains(f->error, " lane: ");
                 rp_assert_error_message_contains(f->error, name);
-                rp_assert_error_message_contains(f->error, "illegal memory access");
-                g_clear_error(&f->error);
+                rp_assert_error(&f->error, "illegal memory access");
                 assert_int_equal(soft_cuda_n_left(), 0);
             }
 }
 
 /* Streams of device 0 wait for events of device 1 that never come. Their memory is lost. */
-static void
-ends_although_the_other_device_waits_for_ever(void **state)
+RP_TEST_OF(ends_although_the_other_device_waits_for_ever, Fixture *f)
 {
-    Fixture *f = *state;
-
     soft_cuda_tell_late(NS_PER_S / 20);
     for (guint i = 0; i < 2; i++) {
         assert_false(train_until_failure(f, &runs()[i], 1, 400, TRUE));
         rp_assert_error_message_contains(f->error, "device 1: ");
-        rp_assert_error_message_contains(f->error, "illegal memory access");
-        g_clear_error(&f->error);
+        rp_assert_error(&f->error, "illegal memory access");
     }
     assert_true(f->n_left > 0 || soft_cuda_n_left() > 0); /* or none has waited */
 }
@@ -327,8 +302,7 @@ fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
     failed_ns = soft_cuda_failed_ns();
     assert_true(clock_ns() - failed_ns < 2 * NS_PER_S);
     rp_assert_error_message_contains(f->error, "device 1: ");
-    rp_assert_error_message_contains(f->error, "illegal memory access");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "illegal memory access");
     left = !rp_trainer_free(f->trainer);
     assert_true(clock_ns() - failed_ns < 10 * NS_PER_S);
     if (left) {
@@ -344,10 +318,8 @@ fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
 
 /* Workers are inside a full queue of device 0, which waits for events of device 1 that never
  * come. */
-static void
-tells_at_once_of_a_failure_that_keeps_threads_for_ever(void **state)
+RP_TEST_OF(tells_at_once_of_a_failure_that_keeps_threads_for_ever, Fixture *f)
 {
-    Fixture *f = *state;
     guint n_left = 0;
 
     soft_cuda_tell_late(NS_PER_S / 20);
@@ -360,11 +332,8 @@ tells_at_once_of_a_failure_that_keeps_threads_for_ever(void **state)
     assert_true(n_left > 0);
 }
 
-static void
-says_that_a_device_is_busy(void **state)
+RP_TEST_OF(says_that_a_device_is_busy, Fixture *f)
 {
-    Fixture *f = *state;
-
     soft_cuda_answer(SOFT_CUDA_IS_BUSY);
     assert_false(train(f, &runs()[0]));
     rp_assert_error_message_contains(f->error, "device 0: ");
@@ -373,11 +342,8 @@ says_that_a_device_is_busy(void **state)
     assert_int_equal(soft_cuda_n_left(), 0);
 }
 
-static void
-says_how_much_memory_is_wanted_and_free(void **state)
+RP_TEST_OF(says_how_much_memory_is_wanted_and_free, Fixture *f)
 {
-    Fixture *f = *state;
-
     soft_cuda_answer(SOFT_CUDA_IS_FULL);
     assert_false(train(f, &runs()[0]));
     rp_assert_error_message_contains(f->error, "device 0: the plan needs ");
@@ -413,11 +379,8 @@ limit_locks(const Fixture *f, guint64 bytes)
     return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
 }
 
-static void
-gives_up_at_once_where_the_lock_limit_binds(void **state)
+RP_TEST_OF(gives_up_at_once_where_the_lock_limit_binds, Fixture *f)
 {
-    Fixture *f = *state;
-
     if (!limit_locks(f, 4096))
         skip();
     soft_cuda_allow_pins(0);
@@ -432,10 +395,8 @@ gives_up_at_once_where_the_lock_limit_binds(void **state)
 }
 
 /* One page more than the limit allows. */
-static void
-tries_to_pin_more_than_the_lock_limit(void **state)
+RP_TEST_OF(tries_to_pin_more_than_the_lock_limit, Fixture *f)
 {
-    Fixture *f = *state;
     const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
     const guint64 cases[][2] = {/* limit, pinned */
                                 {0, page},
@@ -459,10 +420,8 @@ tries_to_pin_more_than_the_lock_limit(void **state)
 }
 
 /* Memory between pieces is not to be pinned. */
-static void
-tries_to_pin_no_more_than_the_first_piece(void **state)
+RP_TEST_OF(tries_to_pin_no_more_than_the_first_piece, Fixture *f)
 {
-    Fixture *f = *state;
     const guint64 page = (guint64)sysconf(_SC_PAGESIZE);
 
     if (!limit_locks(f, 3 * page))
@@ -475,11 +434,8 @@ tries_to_pin_no_more_than_the_first_piece(void **state)
     assert_int_equal(soft_cuda_n_pins(), 1 + PIECES);
 }
 
-static void
-pins_all_where_the_lock_limit_does_not_bind(void **state)
+RP_TEST_OF(pins_all_where_the_lock_limit_does_not_bind, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(limit_locks(f, 0));
     for (guint n = 1; n <= PIECES; n += PIECES - 1) {
         soft_cuda_allow_pins(G_MAXUINT);
@@ -495,42 +451,32 @@ pins_all_where_the_lock_limit_does_not_bind(void **state)
     }
 }
 
-static void
-goes_on_beside_the_caller_below_the_lock_limit(void **state)
+RP_TEST_OF(goes_on_beside_the_caller_below_the_lock_limit, Fixture *f)
 {
-    Fixture *f = *state;
-
     if (!limit_locks(f, PIECES * (guint64)sysconf(_SC_PAGESIZE)))
         skip();
     soft_cuda_allow_pins(0);
     make_arena(f, PIECES);
     rp_assert_no_error(f->error);
     assert_false(rp_cuda_host_arena_finish(f->arena, &f->error));
-    rp_assert_error_message_contains(f->error, "cannot pin host memory (");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "cannot pin host memory (");
     g_clear_pointer(&f->arena, rp_cuda_host_arena_free);
     assert_int_equal(soft_cuda_n_left(), 0);
 }
 
-static void
-a_run_that_cannot_pin_its_memory_ends_cleanly(void **state)
+RP_TEST_OF(a_run_that_cannot_pin_its_memory_ends_cleanly, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(limit_locks(f, 0));
     for (guint n = 0; n < 2; n++) { /* the trial fails, or the first piece */
         soft_cuda_allow_pins(n);
         assert_false(train(f, &runs()[0]));
-        rp_assert_error_message_contains(f->error, "cannot pin host memory (");
-        g_clear_error(&f->error);
+        rp_assert_error(&f->error, "cannot pin host memory (");
         assert_int_equal(soft_cuda_n_left(), 0);
     }
 }
 
-static void
-a_run_tells_what_was_pinned(void **state)
+RP_TEST_OF(a_run_tells_what_was_pinned, Fixture *f)
 {
-    Fixture *f = *state;
     RpTinyRun run = runs()[0];
 
     f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
@@ -554,10 +500,8 @@ sum_losses(gpointer user_data, const RpStepReport *report)
 }
 
 /* More micro-batches than there are slots for token ids and targets, whose copies are slow. */
-static void
-waits_for_copies_and_losses_that_take_long(void **state)
+RP_TEST_OF(waits_for_copies_and_losses_that_take_long, Fixture *f)
 {
-    Fixture *f = *state;
     double found = 0, expected = 0;
     RpTinyRun run = {
         "roundpipe",        2, 80, .backend = rp_cuda_devices(), .async = TRUE, .done = sum_losses,
@@ -573,10 +517,8 @@ waits_for_copies_and_losses_that_take_long(void **state)
 }
 
 /* Like tests/exec-train/test-trainer.c, with tokens that go up long after the call. */
-static void
-has_read_a_batch_when_its_call_returns(void **state)
+RP_TEST_OF(has_read_a_batch_when_its_call_returns, Fixture *f)
 {
-    Fixture *f = *state;
     const RpTinyRun run = runs()[0];
     g_autofree char *expected = rp_tiny_run_hash(f->model, &run, 4);
 
@@ -590,11 +532,8 @@ has_read_a_batch_when_its_call_returns(void **state)
 }
 
 /* The bits of the host: a step is skipped or not by the same values. */
-static void
-skips_a_step_whose_forward_overflows(void **state)
+RP_TEST_OF(skips_a_step_whose_forward_overflows, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint async = RP_TEST_FEW ? 1 : 0; async < 2; async++) {
         g_autofree char *expected =
             rp_overflow_check_skips(f->model, rp_host_devices(), async != 0);
@@ -605,52 +544,9 @@ skips_a_step_whose_forward_overflows(void **state)
     }
 }
 
-static void
-gives_up_after_so_many_skipped_steps(void **state)
+RP_TEST_OF(gives_up_after_so_many_skipped_steps, Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(gives_the_bits_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(saves_to_the_bits_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(packs_samples_to_the_bits_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(trains_adapters_to_the_bits_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(expands_packed_weights_to_the_bits_of_the_host, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(sums_rounds_to_the_bits_of_the_host, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(waits_for_copies_and_losses_that_take_long, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(has_read_a_batch_when_its_call_returns, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(skips_a_step_whose_forward_overflows, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_up_after_so_many_skipped_steps, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ends_cleanly_whenever_cuda_fails, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(names_the_one_device_that_fails, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(says_that_a_device_is_busy, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(says_how_much_memory_is_wanted_and_free, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_up_at_once_where_the_lock_limit_binds, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(tries_to_pin_more_than_the_lock_limit, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(tries_to_pin_no_more_than_the_first_piece, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(pins_all_where_the_lock_limit_does_not_bind, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(goes_on_beside_the_caller_below_the_lock_limit, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_run_that_cannot_pin_its_memory_ends_cleanly, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_run_tells_what_was_pinned, set_up, tear_down),
-        /* the last ones: leave something behind */
-        cmocka_unit_test_setup_teardown(tells_at_once_of_a_failure_that_keeps_threads_for_ever,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ends_although_the_other_device_waits_for_ever, set_up,
-                                        tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -18,8 +18,7 @@ assert_refused(const char *split, guint server, const char *message)
     assert_int_equal(rp_cuda_device_count(), 2); /* whole cards, as before */
 }
 
-static void
-refuses_what_no_card_is_split_into(void **state)
+RP_TEST(refuses_what_no_card_is_split_into)
 {
     static const char *const wrong[] = {"",     "four", "24,",  ",24", "0",    "-8",   "4x24",
                                         "24*0", "*24",  "17*8", "1e1", "4097", "8, 8", "equals"};
@@ -35,8 +34,7 @@ refuses_what_no_card_is_split_into(void **state)
 }
 
 /* The second server of a machine takes the second two parts. */
-static void
-makes_devices_of_one_card(void **state)
+RP_TEST(makes_devices_of_one_card)
 {
     g_autoptr(GError) error = NULL;
     RpCudaDeviceInfo whole, part;
@@ -57,8 +55,7 @@ makes_devices_of_one_card(void **state)
 }
 
 /* After the split: each part has its own streams, and the same bits. */
-static void
-trains_to_the_bits_of_the_host(void **state)
+RP_TEST(trains_to_the_bits_of_the_host)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     RpTinyRun runs[] = {{"roundpipe", 2, 4, .backend = rp_cuda_devices(), .async = TRUE},
@@ -73,16 +70,4 @@ trains_to_the_bits_of_the_host(void **state)
         assert_int_equal(soft_cuda_n_left(), 0);
     }
     rp_tiny_model_free(model);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_what_no_card_is_split_into),
-        cmocka_unit_test(makes_devices_of_one_card),
-        cmocka_unit_test(trains_to_the_bits_of_the_host),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

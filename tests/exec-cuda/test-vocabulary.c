@@ -60,8 +60,7 @@ check_embedding(RpDtype dtype, size_t tokens, size_t n, size_t vocabulary, gint3
     host_free_since(mark);
 }
 
-static void
-looks_tokens_up_and_adds_their_gradients_up(void **state)
+RP_TEST(looks_tokens_up_and_adds_their_gradients_up)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (int32_t padding_id = -1; padding_id < 4; padding_id += 4) {
@@ -98,8 +97,7 @@ compute_scatter(const Side *side, const void *data, Outputs *outputs)
 }
 
 /* Every third row and the last of an array that has other values there. */
-static void
-puts_rows_back_where_they_were(void **state)
+RP_TEST(puts_rows_back_where_they_were)
 {
     static const size_t columns[] = {1, 8, 129, 2048};
     static const size_t tokens[] = {1, 2, 67, 1025};
@@ -120,8 +118,7 @@ puts_rows_back_where_they_were(void **state)
     }
 }
 
-static void
-looks_a_real_model_up(void **state)
+RP_TEST(looks_a_real_model_up)
 {
     check_embedding(RP_DTYPE_BF16, 4096, 1024, 20000, 300, -1);
 }
@@ -183,8 +180,7 @@ check_loss(RpDtype dtype, size_t tokens, size_t vocabulary, double spread, gbool
     check_smoothed(dtype, tokens, vocabulary, spread, gradient, 0);
 }
 
-static void
-smooths_labels(void **state)
+RP_TEST(smooths_labels)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gboolean gradient = FALSE; gradient <= TRUE; gradient++) {
@@ -195,8 +191,7 @@ smooths_labels(void **state)
     }
 }
 
-static void
-computes_loss_and_gradient_of_a_chunk(void **state)
+RP_TEST(computes_loss_and_gradient_of_a_chunk)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gboolean gradient = FALSE; gradient <= TRUE; gradient++) {
@@ -225,8 +220,7 @@ loss_of_row(const float *logits, int32_t label)
     return outputs;
 }
 
-static void
-gives_nothing_for_masked_tokens(void **state)
+RP_TEST(gives_nothing_for_masked_tokens)
 {
     const float logits[] = {1, NAN, INFINITY};
     const Outputs outputs = loss_of_row(logits, RP_LABEL_MASKED);
@@ -237,8 +231,7 @@ gives_nothing_for_masked_tokens(void **state)
         assert_true(host_value(outputs.arrays[0], i) == 0);
 }
 
-static void
-passes_on_what_is_not_finite(void **state)
+RP_TEST(passes_on_what_is_not_finite)
 {
     static const float bad[][3] = {
         {1, INFINITY, 3}, {1, NAN, 3}, {-INFINITY, 2, 3}, {-INFINITY, -INFINITY, -INFINITY}};
@@ -247,8 +240,7 @@ passes_on_what_is_not_finite(void **state)
         assert_false(isfinite(loss_of_row(bad[i], 0).sums[0]));
 }
 
-static void
-gives_no_finite_loss_for_a_label_that_is_no_token(void **state)
+RP_TEST(gives_no_finite_loss_for_a_label_that_is_no_token)
 {
     const float logits[] = {1, 2, 3};
 
@@ -256,21 +248,5 @@ gives_no_finite_loss_for_a_label_that_is_no_token(void **state)
     assert_false(isfinite(loss_of_row(logits, -1).sums[0]));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cuda_test(looks_tokens_up_and_adds_their_gradients_up),
-        cuda_test(puts_rows_back_where_they_were),
-        cuda_test(looks_a_real_model_up),
-        cuda_test(computes_loss_and_gradient_of_a_chunk),
-        cuda_test(smooths_labels),
-        cuda_test(gives_nothing_for_masked_tokens),
-        cuda_test(passes_on_what_is_not_finite),
-        cuda_test(gives_no_finite_loss_for_a_label_that_is_no_token),
-    };
-
-    if (!cuda_available())
-        return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(cuda_setup, cuda_teardown)
+RP_TEST_NEEDS(cuda_available())

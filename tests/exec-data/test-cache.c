@@ -32,10 +32,9 @@ make_sample(guint i, gint32 *ids, gint32 *labels, guint32 *n)
 
 #define N 100
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autoptr(RpCacheWriter) writer = NULL;
 
     f->directory = g_dir_make_tmp("test-cache-XXXXXX", NULL);
@@ -50,14 +49,11 @@ setup(void **state)
         assert_true(rp_cache_writer_add(writer, ids, labels, n, i / 60, i % 60, NULL));
     }
     assert_true(rp_cache_writer_finish(writer, 3, &f->header, NULL));
-    *state = f;
-    return 0;
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *folder = g_build_filename(f->directory, "folder", NULL);
 
     rp_dataset_free(f->dataset);
@@ -66,8 +62,6 @@ teardown(void **state)
     g_clear_error(&f->error);
     g_free(f->directory);
     g_free(f->path);
-    g_free(f);
-    return 0;
 }
 
 static gboolean
@@ -96,10 +90,8 @@ assert_sample(const RpDataset *dataset, guint64 index, guint expected, gsize cap
     assert_memory_equal(labels, expected_labels, MIN(n, capacity) * sizeof(gint32));
 }
 
-static void
-reads_what_was_written(void **state)
+RP_TEST_OF(reads_what_was_written, Fixture *f)
 {
-    Fixture *f = *state;
     RpDatasetSummary summary;
 
     assert_true(open_cache(f, KEY, 50));
@@ -127,10 +119,8 @@ replace(const char *path, const char *bytes, gsize length)
                                          0600, NULL));
 }
 
-static void
-refuses_another_and_a_damaged_one(void **state)
+RP_TEST_OF(refuses_another_and_a_damaged_one, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *bytes = NULL;
     gsize length;
 
@@ -155,11 +145,8 @@ refuses_another_and_a_damaged_one(void **state)
 }
 
 /* Another token with a hash that fits it is another cache, so that no run continues on it. */
-static void
-has_a_fingerprint_of_its_words(void **state)
+RP_TEST_OF(has_a_fingerprint_of_its_words, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(open_cache(f, KEY, 50));
     const RpFingerprints before = rp_dataset_fingerprint(f->dataset);
     g_autoptr(RpDataset) view_before = rp_dataset_new_view(f->dataset, &(guint64){7}, 1);
@@ -191,10 +178,8 @@ has_a_fingerprint_of_its_words(void **state)
 }
 
 /* Samples are as secret as the files that they are made of. */
-static void
-takes_the_permissions_that_it_is_given(void **state)
+RP_TEST_OF(takes_the_permissions_that_it_is_given, Fixture *f)
 {
-    Fixture *f = *state;
     const mode_t mask = umask(0);
     struct stat status;
 
@@ -204,10 +189,8 @@ takes_the_permissions_that_it_is_given(void **state)
 }
 
 /* Nobody's link is written through, and two writers of one number have two files. */
-static void
-writes_a_file_of_its_own(void **state)
+RP_TEST_OF(writes_a_file_of_its_own, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *victim = g_build_filename(f->directory, "victim", NULL);
     g_autofree char *link = g_strdup_printf("%s.%d", f->path, (int)getpid());
     g_autofree char *found = NULL;
@@ -221,10 +204,8 @@ writes_a_file_of_its_own(void **state)
 }
 
 /* A vocabulary that is another than the cache was made for: ids are checked as they are read. */
-static void
-names_the_sample_of_a_damaged_id(void **state)
+RP_TEST_OF(names_the_sample_of_a_damaged_id, Fixture *f)
 {
-    Fixture *f = *state;
     gint32 ids[8], labels[8];
     RpSample sample = {.input_ids = ids, .labels = labels, .capacity = 8};
 
@@ -237,10 +218,8 @@ names_the_sample_of_a_damaged_id(void **state)
 }
 
 /* An error, not SIGBUS. */
-static void
-tells_that_it_became_shorter(void **state)
+RP_TEST_OF(tells_that_it_became_shorter, Fixture *f)
 {
-    Fixture *f = *state;
     gint32 ids[8], labels[8];
     RpSample sample = {.input_ids = ids, .labels = labels, .capacity = 8};
 
@@ -251,10 +230,8 @@ tells_that_it_became_shorter(void **state)
     assert_non_null(strstr(f->error->message, "the file was cut short while it was read"));
 }
 
-static void
-shows_some_samples_in_another_order(void **state)
+RP_TEST_OF(shows_some_samples_in_another_order, Fixture *f)
 {
-    Fixture *f = *state;
     const guint64 indices[] = {70, 3, 3, 99};
     RpDatasetSummary summary;
 
@@ -274,19 +251,4 @@ shows_some_samples_in_another_order(void **state)
     assert_string_equal(place, "b.jsonl: line 40");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reads_what_was_written, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_another_and_a_damaged_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(has_a_fingerprint_of_its_words, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_the_permissions_that_it_is_given, setup, teardown),
-        cmocka_unit_test_setup_teardown(writes_a_file_of_its_own, setup, teardown),
-        cmocka_unit_test_setup_teardown(names_the_sample_of_a_damaged_id, setup, teardown),
-        cmocka_unit_test_setup_teardown(tells_that_it_became_shorter, setup, teardown),
-        cmocka_unit_test_setup_teardown(shows_some_samples_in_another_order, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

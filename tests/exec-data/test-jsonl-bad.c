@@ -153,11 +153,8 @@ static const struct {
      "column 7: expected UTF-8 text, found byte 0xed"},
 };
 
-static void
-names_line_column_expected_and_found(void **state)
+RP_TEST_OF(names_line_column_expected_and_found, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (gsize i = 0; i < G_N_ELEMENTS(bad_lines); i++) {
         g_autofree char *text =
             g_strdup_printf("{\"input_ids\":[1]}\n%s\n{\"input_ids\":[2]}\n", bad_lines[i].line);
@@ -176,8 +173,7 @@ names_line_column_expected_and_found(void **state)
     }
 }
 
-static void
-refuses_every_cut_of_a_line(void **state)
+RP_TEST(refuses_every_cut_of_a_line)
 {
     const char *line = "{\"input_ids\":[12,3],\"labels\":[-100,3],\"x\":[{\"y\":\"z\"}]}";
 
@@ -187,8 +183,7 @@ refuses_every_cut_of_a_line(void **state)
             fail_msg("took the first %zu bytes", n);
 }
 
-static void
-refuses_a_zero_byte(void **state)
+RP_TEST(refuses_a_zero_byte)
 {
     static const char text[] = "{\"input_ids\":[1]}\n{\"input\0ids\":[1]}\n";
     Fixture *f = *state;
@@ -198,10 +193,8 @@ refuses_a_zero_byte(void **state)
                                      "line 2, column 8: expected UTF-8 text, found byte 0x00");
 }
 
-static void
-refuses_an_empty_line_at_the_end(void **state)
+RP_TEST_OF(refuses_an_empty_line_at_the_end, Fixture *f)
 {
-    Fixture *f = *state;
     const char *text = "{\"input_ids\":[1]}\n\n";
 
     assert_false(takes(f, text, strlen(text), 1));
@@ -210,10 +203,8 @@ refuses_an_empty_line_at_the_end(void **state)
                                      "line 2, column 1: expected an object, found the end");
 }
 
-static void
-refuses_deep_nesting(void **state)
+RP_TEST_OF(refuses_deep_nesting, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GString) text = g_string_new("{\"input_ids\":[1],\"x\":");
 
     for (guint i = 0; i < 100000; i++)
@@ -222,10 +213,8 @@ refuses_deep_nesting(void **state)
     rp_assert_error_message_contains(f->error, "line 1, column 85: expected at most 64 levels");
 }
 
-static void
-refuses_a_line_too_long(void **state)
+RP_TEST_OF(refuses_a_line_too_long, Fixture *f)
 {
-    Fixture *f = *state;
     gsize length = RP_JSONL_MAX_LINE_BYTES + 1;
     char *text = g_malloc(length + 1);
 
@@ -240,10 +229,8 @@ refuses_a_line_too_long(void **state)
                                                "in a line, found 67108865");
 }
 
-static void
-reads_a_line_of_a_million_ids_into_a_small_place(void **state)
+RP_TEST_OF(reads_a_line_of_a_million_ids_into_a_small_place, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GString) text = g_string_new("{\"input_ids\":[0");
 
     for (guint i = 1; i < 1000000; i++)
@@ -254,18 +241,4 @@ reads_a_line_of_a_million_ids_into_a_small_place(void **state)
     assert_int_equal(f->input_ids[3], 3);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(names_line_column_expected_and_found, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_every_cut_of_a_line, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_a_zero_byte, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_an_empty_line_at_the_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_deep_nesting, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_a_line_too_long, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_a_line_of_a_million_ids_into_a_small_place, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(setup, teardown)

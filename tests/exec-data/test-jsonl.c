@@ -18,14 +18,10 @@ typedef struct {
     RpSample sample;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->sample = (RpSample){f->input_ids, f->labels, CAPACITY, 0};
-    *state = f;
-    return 0;
 }
 
 static void
@@ -37,17 +33,13 @@ clear(Fixture *f)
     g_clear_error(&f->error);
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
-
     clear(f);
     if (f->path != NULL)
         g_remove(f->path);
     g_free(f->path);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -74,11 +66,8 @@ assert_tokens(const gint32 *tokens, gsize n, const gint32 *expected)
         assert_int_equal(tokens[i], expected[i]);
 }
 
-static void
-reads_what_hugging_face_datasets_write(void **state)
+RP_TEST_OF(reads_what_hugging_face_datasets_write, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, "{\"input_ids\":[1,2,99],\"attention_mask\":[1,1,1],\"labels\":[-100,2,0]}\n"
                  "{\"text\":\"a\\\"b\\u00e9\",\"x\":{\"input_ids\":[\"no\"],\"y\":[[],{}]},"
                  "\"input_ids\":[7],\"score\":-1.5e3,\"ok\":true}\n");
@@ -96,11 +85,8 @@ reads_what_hugging_face_datasets_write(void **state)
     assert_string_equal(f->text, "line 2");
 }
 
-static void
-takes_the_ids_as_labels_where_there_are_none(void **state)
+RP_TEST_OF(takes_the_ids_as_labels_where_there_are_none, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, "{\"input_ids\":[5,6]}\n{\"labels\":null,\"input_ids\":[7,8]}");
     read_sample(f, 0);
     assert_tokens(f->labels, 2, (const gint32[]){5, 6});
@@ -108,11 +94,8 @@ takes_the_ids_as_labels_where_there_are_none(void **state)
     assert_tokens(f->labels, 2, (const gint32[]){7, 8});
 }
 
-static void
-takes_padding_that_is_not_learned(void **state)
+RP_TEST_OF(takes_padding_that_is_not_learned, Fixture *f)
 {
-    Fixture *f = *state;
-
     /* the label beside the first padding is that of the last token */
     open_text(f, "{\"input_ids\":[5,6,0,0],\"labels\":[5,6,0,-100],\"attention_mask\":[1,1,0,0]}\n"
                  "{\"attention_mask\":null,\"position_ids\":null,\"input_ids\":[7,8]}");
@@ -122,19 +105,15 @@ takes_padding_that_is_not_learned(void **state)
     assert_tokens(f->labels, 2, (const gint32[]){7, 8});
 }
 
-static void
-takes_keys_in_any_order_and_spelling(void **state)
+RP_TEST_OF(takes_keys_in_any_order_and_spelling, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, " { \"labels\" : [ 1 , -100 ] , \"input\\u005fids\" : [ 3 , 4 ] } ");
     read_sample(f, 0);
     assert_tokens(f->input_ids, 2, (const gint32[]){3, 4});
     assert_tokens(f->labels, 2, (const gint32[]){1, -100});
 }
 
-static void
-takes_either_line_ending_and_none_at_the_end(void **state)
+RP_TEST(takes_either_line_ending_and_none_at_the_end)
 {
     static const char *const texts[] = {"{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n",
                                         "{\"input_ids\":[1]}\n{\"input_ids\":[2]}",
@@ -152,11 +131,8 @@ takes_either_line_ending_and_none_at_the_end(void **state)
     }
 }
 
-static void
-stores_what_fits_and_counts_all(void **state)
+RP_TEST_OF(stores_what_fits_and_counts_all, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, "{\"labels\":[-100,-100,4,5],\"input_ids\":[2,3,4,5]}");
     memset(f->input_ids, 0x55, sizeof f->input_ids);
     memset(f->labels, 0x55, sizeof f->labels);
@@ -170,21 +146,16 @@ stores_what_fits_and_counts_all(void **state)
     assert_int_equal(f->sample.n_tokens, 4);
 }
 
-static void
-checks_what_does_not_fit(void **state)
+RP_TEST_OF(checks_what_does_not_fit, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, "{\"input_ids\":[2,3,4,100]}");
     f->sample.capacity = 1;
     assert_false(rp_dataset_read(f->dataset, 0, &f->sample, &f->error));
     rp_assert_error_message_contains(f->error, "expected an id from 0 to 99, found 100");
 }
 
-static void
-finds_every_line_of_many(void **state)
+RP_TEST_OF(finds_every_line_of_many, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GString) text = g_string_new(NULL);
 
     for (guint i = 0; i < 5000; i++)
@@ -198,10 +169,8 @@ finds_every_line_of_many(void **state)
     }
 }
 
-static void
-reads_a_file(void **state)
+RP_TEST_OF(reads_a_file, Fixture *f)
 {
-    Fixture *f = *state;
     int fd = g_file_open_tmp("rp-data-XXXXXX.jsonl", &f->path, &f->error);
 
     rp_assert_no_error(f->error);
@@ -220,26 +189,20 @@ reads_a_file(void **state)
     rp_assert_error_message_contains(f->error, f->path);
 }
 
-static void
-refuses_files_that_are_not_there_or_of_another_kind(void **state)
+RP_TEST_OF(refuses_files_that_are_not_there_or_of_another_kind, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_null(rp_dataset_open("/no/such/file.jsonl", 10, 4, &f->error));
     assert_true(g_error_matches(f->error, G_FILE_ERROR, G_FILE_ERROR_NOENT));
     g_clear_error(&f->error);
     assert_null(rp_dataset_open_jsonl("/tmp", 10, &f->error));
-    rp_assert_error_message_contains(f->error, "expected a regular file");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected a regular file");
     assert_null(rp_dataset_open("data.parquet", 10, 4, &f->error));
     rp_assert_error_message_contains(
         f->error, "data.parquet: expected a name that ends in .jsonl or .bin, found another");
 }
 
-static void
-sums_up_a_file(void **state)
+RP_TEST_OF(sums_up_a_file, Fixture *f)
 {
-    Fixture *f = *state;
     RpDatasetSummary sum;
 
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[1,2,3,4,5]}\n{\"input_ids\":[1,2,3]}\n");
@@ -260,27 +223,21 @@ stop_at_once(guint64 done, guint64 total, gpointer user_data)
     return done > 0 || total == 0 || user_data == NULL;
 }
 
-static void
-finds_a_bad_line_by_checking_and_stops_when_told(void **state)
+RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_told, Fixture *f)
 {
-    Fixture *f = *state;
     RpDatasetSummary sum = {.n_samples = 77};
     int stop = 1;
 
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[1,x]}\n");
     assert_false(rp_dataset_check(f->dataset, 2, NULL, NULL, &sum, &f->error));
-    rp_assert_error_message_contains(f->error, "FILE: line 2, column 17: input_ids[1]: expected");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "FILE: line 2, column 17: input_ids[1]: expected");
     assert_false(rp_dataset_check(f->dataset, 2, stop_at_once, &stop, &sum, &f->error));
     assert_true(g_error_matches(f->error, G_IO_ERROR, G_IO_ERROR_CANCELLED));
     assert_int_equal(sum.n_samples, 77);
 }
 
-static void
-has_another_fingerprint_for_another_content(void **state)
+RP_TEST_OF(has_another_fingerprint_for_another_content, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n");
     guint64 first = rp_dataset_fingerprint(f->dataset).all;
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[3]}\n");
@@ -298,28 +255,4 @@ has_another_fingerprint_for_another_content(void **state)
     assert_true(first != rp_dataset_fingerprint(f->dataset).all);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reads_what_hugging_face_datasets_write, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_the_ids_as_labels_where_there_are_none, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(takes_padding_that_is_not_learned, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_keys_in_any_order_and_spelling, setup, teardown),
-        cmocka_unit_test_setup_teardown(takes_either_line_ending_and_none_at_the_end, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(stores_what_fits_and_counts_all, setup, teardown),
-        cmocka_unit_test_setup_teardown(checks_what_does_not_fit, setup, teardown),
-        cmocka_unit_test_setup_teardown(finds_every_line_of_many, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_a_file, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_files_that_are_not_there_or_of_another_kind, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(sums_up_a_file, setup, teardown),
-        cmocka_unit_test_setup_teardown(finds_a_bad_line_by_checking_and_stops_when_told, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(has_another_fingerprint_for_another_content, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

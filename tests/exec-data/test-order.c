@@ -4,8 +4,7 @@
 
 #define MAX_SIZE 2000
 
-static void
-has_each_sample_once_for_every_size(void **state)
+RP_TEST(has_each_sample_once_for_every_size)
 {
     for (guint n = 1; n <= MAX_SIZE; n++) {
         guint8 seen[MAX_SIZE] = {0};
@@ -20,8 +19,7 @@ has_each_sample_once_for_every_size(void **state)
     }
 }
 
-static void
-keeps_the_order_of_the_file_unshuffled(void **state)
+RP_TEST(keeps_the_order_of_the_file_unshuffled)
 {
     RpOrder order;
 
@@ -31,8 +29,7 @@ keeps_the_order_of_the_file_unshuffled(void **state)
 }
 
 /* The bytes of a release are those of the next: resuming depends on it. */
-static void
-gives_these_orders(void **state)
+RP_TEST(gives_these_orders)
 {
     static const guint64 expected[2][10] = {{5, 1, 6, 7, 4, 0, 3, 8, 9, 2},
                                             {8, 3, 1, 9, 7, 5, 2, 4, 0, 6}};
@@ -45,8 +42,7 @@ gives_these_orders(void **state)
     }
 }
 
-static void
-differs_by_seed_and_by_epoch(void **state)
+RP_TEST(differs_by_seed_and_by_epoch)
 {
     static const guint64 keys[][2] = {{1, 0}, {0, 1}, {1, 1}, {2, 1}, {1, 2}, {G_MAXUINT64, 0}};
     RpOrder first, other;
@@ -74,8 +70,7 @@ chi_square(const guint *counts, gsize n, double expected)
 }
 
 /* Every permutation of 2, 3 and 4 comes about equally often. Bounds: 99.99 % of chi square. */
-static void
-gives_all_small_permutations(void **state)
+RP_TEST(gives_all_small_permutations)
 {
     static const struct {
         guint n;
@@ -111,8 +106,7 @@ gives_all_small_permutations(void **state)
 }
 
 /* Each sample is equally often at each position. (n - 1)² degrees of freedom; within 4.5 sigma. */
-static void
-puts_every_sample_everywhere(void **state)
+RP_TEST(puts_every_sample_everywhere)
 {
     static const guint sizes[] = {5, 16, 37, 64};
     guint counts[64 * 64];
@@ -136,8 +130,7 @@ puts_every_sample_everywhere(void **state)
 
 /* Neighbours in the file are no neighbours in the order: on average one pair an epoch goes up by
  * one and one goes down by one, as in random permutations. */
-static void
-separates_neighbours(void **state)
+RP_TEST(separates_neighbours)
 {
     guint up = 0, down = 0, ascents = 0;
 
@@ -159,8 +152,7 @@ separates_neighbours(void **state)
     assert_in_range(ascents, 499500 - 1300, 499500 + 1300);
 }
 
-static void
-reaches_far_in_large_sets(void **state)
+RP_TEST(reaches_far_in_large_sets)
 {
     static const guint64 sizes[] = {G_GUINT64_CONSTANT(1) << 32, G_GUINT64_CONSTANT(1000000000007),
                                     RP_ORDER_MAX_SAMPLES};
@@ -180,20 +172,4 @@ reaches_far_in_large_sets(void **state)
         for (guint q = 0; q < 4; q++)
             assert_in_range(quarters[q], 190, 310); /* 250 +- 4.4 sigma */
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_each_sample_once_for_every_size),
-        cmocka_unit_test(keeps_the_order_of_the_file_unshuffled),
-        cmocka_unit_test(gives_these_orders),
-        cmocka_unit_test(differs_by_seed_and_by_epoch),
-        cmocka_unit_test(gives_all_small_permutations),
-        cmocka_unit_test(puts_every_sample_everywhere),
-        cmocka_unit_test(separates_neighbours),
-        cmocka_unit_test(reaches_far_in_large_sets),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

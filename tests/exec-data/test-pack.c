@@ -35,10 +35,8 @@ start(RpBatchFixture *f, const guint *lengths, guint n, const RpBatcherOptions *
 }
 
 /* The drawing in pack.h. */
-static void
-puts_the_next_where_it_fits_first(void **state)
+RP_TEST_OF(puts_the_next_where_it_fits_first, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const guint lengths[] = {5, 4, 2, 6, 1, 3, 8, 8};
     const RpBatcherOptions options = {.micro_batches = 1,
                                       .sequences = 2,
@@ -81,10 +79,8 @@ some_lengths(guint *lengths, guint n, guint most, guint32 seed)
         lengths[i] = (guint)g_rand_int_range(random, 1, (gint32)most + 1);
 }
 
-static void
-takes_each_sample_once_an_epoch(void **state)
+RP_TEST_OF(takes_each_sample_once_an_epoch, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     static const guint shapes[][3] = {{1, 1, 40}, {2, 2, 40}, {3, 4, 64}, {8, 4, 41}};
 
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
@@ -121,10 +117,8 @@ takes_each_sample_once_an_epoch(void **state)
 }
 
 /* Nothing of a sample is beside another one, and all tokens have their start. */
-static void
-starts_are_where_samples_begin(void **state)
+RP_TEST_OF(starts_are_where_samples_begin, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 3, .sequences = 2, .tokens = 32, .pad_id = 999, .packing = TRUE};
     guint lengths[N];
@@ -172,10 +166,8 @@ assert_same_batch(const RpTokenBatch *a, const RpTokenBatch *b)
     assert_int_equal(a->n_targets, b->n_targets);
 }
 
-static void
-resumes_with_the_same_bytes(void **state)
+RP_TEST_OF(resumes_with_the_same_bytes, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {.micro_batches = 2,
                                       .sequences = 2,
                                       .tokens = 48,
@@ -210,10 +202,8 @@ resumes_with_the_same_bytes(void **state)
 }
 
 /* Held samples are not lost on runs of other shapes, nor on runs that do not pack. */
-static void
-goes_on_with_other_shapes(void **state)
+RP_TEST_OF(goes_on_with_other_shapes, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     RpBatcherOptions options = {
         .micro_batches = 2, .sequences = 4, .tokens = 64, .packing = TRUE, .epochs = 2};
     guint lengths[N], seen[N] = {0};
@@ -237,10 +227,8 @@ goes_on_with_other_shapes(void **state)
         assert_int_equal(seen[s], 2);
 }
 
-static void
-changes_nothing_where_samples_fill_sequences(void **state)
+RP_TEST_OF(changes_nothing_where_samples_fill_sequences, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     RpBatcherOptions options = {.micro_batches = 2,
                                 .sequences = 3,
                                 .tokens = 16,
@@ -277,10 +265,8 @@ changes_nothing_where_samples_fill_sequences(void **state)
     }
 }
 
-static void
-leaves_long_samples_out(void **state)
+RP_TEST_OF(leaves_long_samples_out, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const guint lengths[] = {5, 9, 4, 8, 30};
 
     for (guint packing = 0; packing < 2; packing++) {
@@ -302,10 +288,8 @@ leaves_long_samples_out(void **state)
     }
 }
 
-static void
-ends_where_all_samples_are_too_long(void **state)
+RP_TEST_OF(ends_where_all_samples_are_too_long, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const guint lengths[] = {9, 10};
     const RpBatcherOptions options = {
         .micro_batches = 1, .sequences = 3, .tokens = 8, .drop_long = TRUE, .packing = TRUE};
@@ -316,10 +300,8 @@ ends_where_all_samples_are_too_long(void **state)
                         "FILE: expected a sample of at most 8 tokens, found longer ones alone");
 }
 
-static void
-knows_how_full_sequences_become(void **state)
+RP_TEST_OF(knows_how_full_sequences_become, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     const RpBatcherOptions options = {
         .micro_batches = 4, .sequences = 4, .tokens = 64, .packing = TRUE, .epochs = 1};
     guint lengths[N];
@@ -339,10 +321,8 @@ knows_how_full_sequences_become(void **state)
     assert_true(ABS(survey.useful - 97.0 / 128) < 1e-9);
 }
 
-static void
-refuses_states_that_hold_what_is_not_there(void **state)
+RP_TEST_OF(refuses_states_that_hold_what_is_not_there, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     static const char *const helds[][2] = {
         {"[5]", "STATE: line 1, column 191: held: expected samples that there are, found an array"},
         {"[1,-2]", NULL},
@@ -365,10 +345,8 @@ refuses_states_that_hold_what_is_not_there(void **state)
 }
 
 /* Every sample outside the first part has an impossible label: it must not be read. */
-static void
-a_part_reads_its_own_samples_alone(void **state)
+RP_TEST_OF(a_part_reads_its_own_samples_alone, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
     RpBatcherOptions options = {.micro_batches = 2, .sequences = 1, .tokens = 4, .parts = 2};
     const char text[] = "{\"input_ids\":[1,2,3,4]}\n{\"input_ids\":[5,6,7,1000]}\n";
     g_autoptr(GBytes) bytes = g_bytes_new_static(text, sizeof text - 1);
@@ -450,11 +428,8 @@ assert_parts_are_the_whole(RpBatchFixture *f, RpBatcher *const *batchers,
     }
 }
 
-static void
-parts_are_the_whole(void **state)
+RP_TEST_OF(parts_are_the_whole, RpBatchFixture *f)
 {
-    RpBatchFixture *f = *state;
-
     for (guint packing = 0; packing < 2; packing++) {
         RpBatcherOptions options = {.micro_batches = 2 * PARTS,
                                     .sequences = 2,
@@ -482,35 +457,4 @@ parts_are_the_whole(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(puts_the_next_where_it_fits_first, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(takes_each_sample_once_an_epoch, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(starts_are_where_samples_begin, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(resumes_with_the_same_bytes, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(goes_on_with_other_shapes, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(changes_nothing_where_samples_fill_sequences,
-                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(leaves_long_samples_out, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(ends_where_all_samples_are_too_long, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(knows_how_full_sequences_become, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(refuses_states_that_hold_what_is_not_there,
-                                        rp_batch_fixture_setup, rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(a_part_reads_its_own_samples_alone, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-        cmocka_unit_test_setup_teardown(parts_are_the_whole, rp_batch_fixture_setup,
-                                        rp_batch_fixture_teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(rp_batch_fixture_setup, rp_batch_fixture_teardown)

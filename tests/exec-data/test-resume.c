@@ -124,11 +124,8 @@ carry_over(const RpBatcher *from, RpBatcher *to, GError **error)
     assert_true(rp_batcher_restore(to, &loaded, error));
 }
 
-static void
-gives_the_same_bytes_for_the_same_seed(void **state)
+RP_TEST_OF(gives_the_same_bytes_for_the_same_seed, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->batch = rp_token_batch_new(&usual);
     f->batcher = rp_batcher_new(f->dataset, &usual, &f->error);
     restart(f, f->dataset, &usual);
@@ -140,11 +137,8 @@ gives_the_same_bytes_for_the_same_seed(void **state)
 }
 
 /* Stops after every iteration of several epochs and continues for several more. */
-static void
-resumes_anywhere_as_if_never_stopped(void **state)
+RP_TEST_OF(resumes_anywhere_as_if_never_stopped, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint variant = 0; variant < 4; variant++) {
         RpBatcherOptions options = usual;
         options.shuffle = variant & 1;
@@ -169,10 +163,8 @@ resumes_anywhere_as_if_never_stopped(void **state)
 }
 
 /* One sample at a time, so that every position of an epoch is a place to stop. */
-static void
-resumes_at_every_position(void **state)
+RP_TEST_OF(resumes_at_every_position, Fixture *f)
 {
-    Fixture *f = *state;
     RpBatcherOptions options = usual;
     guint64 order[3 * N_SAMPLES];
 
@@ -196,10 +188,8 @@ resumes_at_every_position(void **state)
 }
 
 /* The order is one of samples: how they are cut into iterations does not change it. */
-static void
-keeps_the_order_in_another_shape(void **state)
+RP_TEST_OF(keeps_the_order_in_another_shape, Fixture *f)
 {
-    Fixture *f = *state;
     RpBatcherOptions one = usual;
 
     one.micro_batches = one.sequences = 1;
@@ -218,10 +208,8 @@ keeps_the_order_in_another_shape(void **state)
     }
 }
 
-static void
-refuses_a_place_in_other_data(void **state)
+RP_TEST_OF(refuses_a_place_in_other_data, Fixture *f)
 {
-    Fixture *f = *state;
     RpBatcherOptions options = usual;
 
     f->batcher = rp_batcher_new(f->dataset, &usual, &f->error);
@@ -238,21 +226,18 @@ refuses_a_place_in_other_data(void **state)
     RpDataState changed = saved;
     changed.fingerprint ^= 1;
     assert_false(rp_batcher_restore(f->batcher, &changed, &f->error));
-    rp_assert_error_message_contains(f->error, "expected a file of fingerprint");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected a file of fingerprint");
 
     changed = saved;
     changed.position = N_SAMPLES + 1;
     assert_false(rp_batcher_restore(f->batcher, &changed, &f->error));
-    rp_assert_error_message_contains(f->error, "expected a position of at most 23");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected a position of at most 23");
 
     options.seed++;
     restart(f, f->dataset, &options);
     assert_false(rp_batcher_restore(f->resumed, &saved, &f->error));
-    rp_assert_error_message_contains(f->error, "expected the seed 1234 as in the checkpoint, "
-                                               "found 1235");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected the seed 1234 as in the checkpoint, "
+                               "found 1235");
 
     options = usual;
     options.shuffle = FALSE;
@@ -262,15 +247,4 @@ refuses_a_place_in_other_data(void **state)
                                      "expected shuffling 1 as in the checkpoint, found 0");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(gives_the_same_bytes_for_the_same_seed, setup, teardown),
-        cmocka_unit_test_setup_teardown(resumes_anywhere_as_if_never_stopped, setup, teardown),
-        cmocka_unit_test_setup_teardown(resumes_at_every_position, setup, teardown),
-        cmocka_unit_test_setup_teardown(keeps_the_order_in_another_shape, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_a_place_in_other_data, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(setup, teardown)

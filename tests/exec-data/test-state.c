@@ -8,22 +8,11 @@ typedef struct {
     char *text;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+teardown(Fixture *f)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    Fixture *f = *state;
-
     g_clear_error(&f->error);
     g_free(f->text);
-    g_free(f);
-    return 0;
 }
 
 static const RpDataState some = {.n_samples = 100,
@@ -56,10 +45,8 @@ parses(Fixture *f, const char *text, RpDataState *state)
     return good;
 }
 
-static void
-reads_what_it_writes(void **state)
+RP_TEST_OF(reads_what_it_writes, Fixture *f)
 {
-    Fixture *f = *state;
     RpDataState again;
 
     f->text = rp_data_state_to_json(&some);
@@ -72,8 +59,7 @@ reads_what_it_writes(void **state)
     assert_int_equal(again.n_dropped, 6);
 }
 
-static void
-refuses_every_cut(void **state)
+RP_TEST(refuses_every_cut)
 {
     for (gsize n = 0; n < sizeof some_text - 1; n++) {
         RpDataState untouched = some;
@@ -95,10 +81,8 @@ replace(const char *from, const char *to)
 }
 
 /* The old format has a fingerprint of 256 places. */
-static void
-reads_the_format_of_before(void **state)
+RP_TEST_OF(reads_the_format_of_before, Fixture *f)
 {
-    Fixture *f = *state;
     RpDataState read;
 
     f->text = replace("roundpipe-data/2", "roundpipe-data/1");
@@ -110,8 +94,7 @@ reads_the_format_of_before(void **state)
     assert_false(read.sampled);
 }
 
-static void
-refuses_what_is_no_state(void **state)
+RP_TEST(refuses_what_is_no_state)
 {
     static const struct {
         const char *from;
@@ -146,14 +129,4 @@ refuses_what_is_no_state(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reads_what_it_writes, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_the_format_of_before, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_what_is_no_state, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

@@ -120,8 +120,7 @@ answer_all(const Files *files, RpAnswer *answers, guint n, gint32 end, const RpS
 
 /* Each token of a longrope follows from the factors of its own sequence, in whatever cache: those of short
  * ones, and from the sixth token on those of long ones. */
-static void
-a_longrope_turns_by_the_sequence_that_there_is(void **state)
+RP_TEST(a_longrope_turns_by_the_sequence_that_there_is)
 {
     static const gint32 prompt[] = {1, 2, 3};
     Files files = *(const Files *)*state;
@@ -156,8 +155,7 @@ a_longrope_turns_by_the_sequence_that_there_is(void **state)
     rp_weights_free(files.weights);
 }
 
-static void
-prompts_of_any_length_get_the_likeliest_tokens(void **state)
+RP_TEST(prompts_of_any_length_get_the_likeliest_tokens)
 {
     static const gint32 prompts[PROMPTS][TOKENS - NEW_TOKENS] = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
     static const guint lengths[PROMPTS] = {3, 1, 5};
@@ -187,8 +185,7 @@ prompts_of_any_length_get_the_likeliest_tokens(void **state)
     network_free(model);
 }
 
-static void
-an_end_ends_its_own_answer_alone(void **state)
+RP_TEST(an_end_ends_its_own_answer_alone)
 {
     static const gint32 prompts[2][2] = {{1, 2}, {3, 4}};
     const Files *files = *state;
@@ -215,8 +212,7 @@ an_end_ends_its_own_answer_alone(void **state)
 }
 
 /* The same prompt beside others, or alone, gets the same answer, also with sampling. */
-static void
-an_answer_does_not_depend_on_its_neighbours(void **state)
+RP_TEST(an_answer_does_not_depend_on_its_neighbours)
 {
     static const gint32 prompts[2][3] = {{1, 2, 3}, {9}};
     static const RpSampling warm = {.temperature = 1.3, .top_p = 0.95, .top_k = 20, .seed = 5};
@@ -236,14 +232,12 @@ an_answer_does_not_depend_on_its_neighbours(void **state)
     assert_memory_equal(answers[1], answers[2], sizeof answers[1]);
 }
 
-static void
-dice_follow_the_odds(void **state)
+RP_TEST(dice_follow_the_odds)
 {
     static const float logits[5] = {0, 2, 1, 2, -8};
     RpSampling sampling = {.temperature = 0, .top_p = 1};
     guint counts[5] = {0};
 
-    (void)state;
     assert_int_equal(rp_sample(&sampling, logits, 5, 0, 0), 1); /* the lower id of equal ones */
     sampling.temperature = 2;
     for (guint i = 0; i < 20000; i++)
@@ -264,16 +258,5 @@ dice_follow_the_odds(void **state)
                      rp_sample(&sampling, logits, 5, 77, 1));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(prompts_of_any_length_get_the_likeliest_tokens),
-        host_test(a_longrope_turns_by_the_sequence_that_there_is),
-        host_test(an_end_ends_its_own_answer_alone),
-        host_test(an_answer_does_not_depend_on_its_neighbours),
-        cmocka_unit_test(dice_follow_the_odds),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)
+RP_TEST_GROUP(setup, teardown)

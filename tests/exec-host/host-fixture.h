@@ -17,7 +17,6 @@ typedef struct {
 
 int host_setup(void **state);
 int host_teardown(void **state);
-#define host_test(f) cmocka_unit_test_setup_teardown(f, host_setup, host_teardown)
 
 /* Memory of exactly @bytes (at least 1), at a multiple of 64, full of 0xff: NaN. */
 void *host_bytes(size_t bytes);

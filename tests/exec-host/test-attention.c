@@ -106,8 +106,7 @@ are_columns(const RpAttentionArgs *args, const void *wide, size_t row, Array arr
 }
 
 /* v a column of wider rows, dq, dk and dv columns of one matrix: the same bits. */
-static void
-gives_the_same_bits_of_columns(void **state)
+RP_TEST(gives_the_same_bits_of_columns)
 {
     const RpKernels *kernels = rp_host_kernels();
     const Shape shape = {"", 4, 2, 12, 30, {70, 5}};
@@ -151,16 +150,14 @@ gives_the_same_bits_of_columns(void **state)
     }
 }
 
-static void
-attends_in_every_shape(void **state)
+RP_TEST(attends_in_every_shape)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)
             check_attention(&shapes[i], (RpDtype)dtype);
 }
 
-static void
-stands_scores_of_any_size(void **state)
+RP_TEST(stands_scores_of_any_size)
 {
     /* the running maximum rises from block to block; exp of a score would overflow */
     const RpKernels *kernels = rp_host_kernels();
@@ -187,13 +184,4 @@ stands_scores_of_any_size(void **state)
     assert_true(((float *)lse.data)[199] == 19800.0f);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(attends_in_every_shape),
-        host_test(stands_scores_of_any_size),
-        host_test(gives_the_same_bits_of_columns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

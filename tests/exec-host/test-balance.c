@@ -129,8 +129,7 @@ check_balance(RpDtype dtype, Shape shape)
     host_assert_close(logits, want, E, 0);
 }
 
-static void
-balances_tokens_that_are_no_padding(void **state)
+RP_TEST(balances_tokens_that_are_no_padding)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++)
@@ -138,8 +137,7 @@ balances_tokens_that_are_no_padding(void **state)
 }
 
 /* All tokens are padding: no loss, no gradient, and no 0 / 0. */
-static void
-has_no_loss_of_padding_alone(void **state)
+RP_TEST(has_no_loss_of_padding_alone)
 {
     const int32_t counts[3] = {0}, lengths[2] = {0};
     const float sums[3] = {0};
@@ -160,12 +158,4 @@ has_no_loss_of_padding_alone(void **state)
         assert_true(d_sums[e] == 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(balances_tokens_that_are_no_padding),
-        host_test(has_no_loss_of_padding_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

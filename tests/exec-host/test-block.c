@@ -309,8 +309,7 @@ check_case(const Case *c)
     rp_safetensors_free(b.file);
 }
 
-static void
-equals_a_qwen3_block_of_transformers(void **state)
+RP_TEST(equals_a_qwen3_block_of_transformers)
 {
     static const Case qwen3 = {"tests/exec-host/fixtures/qwen3-block.safetensors",
                                71,
@@ -325,8 +324,7 @@ equals_a_qwen3_block_of_transformers(void **state)
     check_case(&qwen3);
 }
 
-static void
-equals_a_llama_block_of_transformers(void **state)
+RP_TEST(equals_a_llama_block_of_transformers)
 {
     static const Case llama = {"tests/exec-host/fixtures/llama-block.safetensors",
                                67,
@@ -346,12 +344,4 @@ equals_a_llama_block_of_transformers(void **state)
     check_case(&llama);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(equals_a_qwen3_block_of_transformers),
-        host_test(equals_a_llama_block_of_transformers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

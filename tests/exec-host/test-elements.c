@@ -7,8 +7,7 @@
 
 static const size_t lengths[] = {0, 1, 7, 511, 512, 513, 2051};
 
-static void
-gates_with_silu(void **state)
+RP_TEST(gates_with_silu)
 {
     for (guint d = 0; d < RP_N_DTYPES; d++) {
         for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
@@ -39,8 +38,7 @@ gates_with_silu(void **state)
 }
 
 /* Gate and up as columns of one matrix: the bits of both without gaps. */
-static void
-gates_columns_of_one_matrix(void **state)
+RP_TEST(gates_columns_of_one_matrix)
 {
     static const size_t row = 1032, rows = 3, n = 3 * 1032;
 
@@ -88,8 +86,7 @@ gates_columns_of_one_matrix(void **state)
 }
 
 /* A forward that keeps nothing writes the product where the gate was. */
-static void
-gates_in_the_place_of_a_column(void **state)
+RP_TEST(gates_in_the_place_of_a_column)
 {
     static const size_t row = 40, rows = 5;
     const Array both = host_random(RP_DTYPE_BF16, 2 * row * rows, 3),
@@ -106,8 +103,7 @@ gates_in_the_place_of_a_column(void **state)
         assert_memory_equal(gate + 2 * r * row, want + r * row, row * sizeof *want);
 }
 
-static void
-gates_at_the_ends_of_the_range(void **state)
+RP_TEST(gates_at_the_ends_of_the_range)
 {
     float gate[] = {-INFINITY, -3e38f, -200, -88.5f, -20, 0, 20, 88.5f, 200, 3e38f, INFINITY, NAN};
     float up[G_N_ELEMENTS(gate)], y[G_N_ELEMENTS(gate)];
@@ -128,8 +124,7 @@ gates_at_the_ends_of_the_range(void **state)
     assert_true(isnan(y[11]));
 }
 
-static void
-takes_exp_to_two_units(void **state)
+RP_TEST(takes_exp_to_two_units)
 {
     for (double x = -86.6; x < 88.72; x += 0.0137) {
         const double want = exp((double)(float)x);
@@ -144,8 +139,7 @@ takes_exp_to_two_units(void **state)
     assert_true(isnan(rp_host_exp(NAN)));
 }
 
-static void
-converts_and_adds_between_all_storages(void **state)
+RP_TEST(converts_and_adds_between_all_storages)
 {
     const size_t n = 1031;
 
@@ -165,8 +159,7 @@ converts_and_adds_between_all_storages(void **state)
 }
 
 /* Through the table: the values that core/lowbit gives in pieces. */
-static void
-expands_packed_weights(void **state)
+RP_TEST(expands_packed_weights)
 {
     const RpLowbitShape shape = {2, 3, 85};
 
@@ -197,8 +190,7 @@ expands_packed_weights(void **state)
     }
 }
 
-static void
-adds_in_place(void **state)
+RP_TEST(adds_in_place)
 {
     const Array x = host_random(RP_DTYPE_BF16, 700, 1);
     const Array y = host_random(RP_DTYPE_FP32, 700, 1);
@@ -211,8 +203,7 @@ adds_in_place(void **state)
 }
 
 /* Begins with the first of three, and adds the others; each as it is when it has been stored. */
-static void
-gathers_what_is_rounded(void **state)
+RP_TEST(gathers_what_is_rounded)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
@@ -239,8 +230,7 @@ gathers_what_is_rounded(void **state)
     }
 }
 
-static void
-fills(void **state)
+RP_TEST(fills)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(lengths); i++) {
@@ -254,8 +244,7 @@ fills(void **state)
 }
 
 /* Rows 4, 0 and 2 of five; the others stay. */
-static void
-puts_rows_where_they_belong(void **state)
+RP_TEST(puts_rows_where_they_belong)
 {
     static const int32_t rows[] = {4, 0, 2};
     static const float of[] = {1, -1, 2, -1, 0};
@@ -276,8 +265,7 @@ puts_rows_where_they_belong(void **state)
     }
 }
 
-static void
-adds_up_squares(void **state)
+RP_TEST(adds_up_squares)
 {
     const RpKernels *kernels = rp_host_kernels();
 
@@ -299,8 +287,7 @@ adds_up_squares(void **state)
     }
 }
 
-static void
-finds_what_is_not_finite(void **state)
+RP_TEST(finds_what_is_not_finite)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
 
@@ -322,8 +309,7 @@ finds_what_is_not_finite(void **state)
     }
 }
 
-static void
-never_fails(void **state)
+RP_TEST(never_fails)
 {
     GError *error = NULL;
 
@@ -373,8 +359,7 @@ check_independent(const float *a, const float *b, size_t n, double p, const char
         fail_msg("%s: %g of %zu kept by both, p %g", what, both, n, p);
 }
 
-static void
-drops_as_often_as_asked_and_independently(void **state)
+RP_TEST(drops_as_often_as_asked_and_independently)
 {
     static const double chances[] = {0.05, 0.1, 0.5, 0.9};
     const size_t rows = 256, n = 1000, all = rows * n;
@@ -403,8 +388,7 @@ drops_as_often_as_asked_and_independently(void **state)
 }
 
 /* A row is the same whatever stands around it; and in place, added, and in every storage. */
-static void
-drops_a_row_alone_as_among_others(void **state)
+RP_TEST(drops_a_row_alone_as_among_others)
 {
     const size_t rows = 3, n = 1030;
 
@@ -438,8 +422,7 @@ drops_a_row_alone_as_among_others(void **state)
     }
 }
 
-static void
-adds_noise_by_place(void **state)
+RP_TEST(adds_noise_by_place)
 {
     const size_t rows = 3, n = 1030;
     const float magnitude = 0.25f;
@@ -488,27 +471,4 @@ adds_noise_by_place(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(drops_as_often_as_asked_and_independently),
-        host_test(drops_a_row_alone_as_among_others),
-        host_test(gates_with_silu),
-        host_test(gates_columns_of_one_matrix),
-        host_test(gates_in_the_place_of_a_column),
-        host_test(gates_at_the_ends_of_the_range),
-        host_test(takes_exp_to_two_units),
-        host_test(converts_and_adds_between_all_storages),
-        host_test(expands_packed_weights),
-        host_test(adds_in_place),
-        host_test(gathers_what_is_rounded),
-        host_test(fills),
-        host_test(puts_rows_where_they_belong),
-        host_test(adds_up_squares),
-        host_test(finds_what_is_not_finite),
-        host_test(never_fails),
-        host_test(adds_noise_by_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

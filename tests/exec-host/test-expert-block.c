@@ -329,34 +329,22 @@ check_case(const Case *c)
     rp_safetensors_free(b.file);
 }
 
-static void
-equals_qwen3_moe_of_transformers(void **state)
+RP_TEST(equals_qwen3_moe_of_transformers)
 {
     check_case(&(Case){"tests/exec-host/fixtures/experts-qwen3.safetensors", 23, 20, 6, 3, 13, TRUE,
                        RP_EXPERT_SILU});
 }
 
-static void
-equals_qwen3_moe_without_norm_topk_prob(void **state)
+RP_TEST(equals_qwen3_moe_without_norm_topk_prob)
 {
     check_case(&(Case){"tests/exec-host/fixtures/experts-softmax.safetensors", 23, 20, 5, 2, 13,
                        FALSE, RP_EXPERT_SILU});
 }
 
-static void
-equals_gpt_oss_of_transformers(void **state)
+RP_TEST(equals_gpt_oss_of_transformers)
 {
     check_case(&(Case){"tests/exec-host/fixtures/experts-gpt-oss.safetensors", 29, 18, 7, 4, 11,
                        TRUE, RP_EXPERT_CLAMPED});
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(equals_qwen3_moe_of_transformers),
-        host_test(equals_qwen3_moe_without_norm_topk_prob),
-        host_test(equals_gpt_oss_of_transformers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

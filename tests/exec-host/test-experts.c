@@ -127,8 +127,7 @@ check_route(RpDtype dtype, Shape shape, gboolean among_chosen, gint32 levels)
     host_assert_close(logits, want, E, 0);
 }
 
-static void
-routes_forward_and_backward(void **state)
+RP_TEST(routes_forward_and_backward)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++) {
@@ -142,8 +141,7 @@ routes_forward_and_backward(void **state)
 }
 
 /* Like torch.topk: NaN is largest, infinities are numbers. */
-static void
-chooses_a_nan_first(void **state)
+RP_TEST(chooses_a_nan_first)
 {
     float logits[] = {1, -INFINITY, 3, NAN, 2, 0.0f, -0.0f, -1};
     int32_t chosen[7];
@@ -183,15 +181,13 @@ check_sort(Shape shape, const int32_t *chosen)
     }
 }
 
-static void
-sorts_assignments_by_expert_and_keeps_their_order(void **state)
+RP_TEST(sorts_assignments_by_expert_and_keeps_their_order)
 {
     for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++)
         check_sort(shapes[s], random_choices(shapes[s]));
 }
 
-static void
-sorts_where_one_expert_gets_everything(void **state)
+RP_TEST(sorts_where_one_expert_gets_everything)
 {
     const Shape shape = {1000, 6, 1};
     int32_t *chosen = integers(1000);
@@ -255,8 +251,7 @@ check_rows(RpDtype dtype, Shape shape, size_t n, gboolean weighted, gboolean res
     host_assert_close(y, want, k + 1, 0);
 }
 
-static void
-gathers_and_combines_rows(void **state)
+RP_TEST(gathers_and_combines_rows)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (gsize s = 0; s < G_N_ELEMENTS(shapes); s++)
@@ -356,8 +351,7 @@ check_glu(RpDtype dtype, Shape shape, size_t m, size_t n, RpExpertGlu form)
     host_assert_close(d_weights, want_d_weights, m + n, 0);
 }
 
-static void
-activates_experts_forward_and_backward(void **state)
+RP_TEST(activates_experts_forward_and_backward)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (guint form = RP_EXPERT_SILU; form <= RP_EXPERT_CLAMPED; form++) {
@@ -369,8 +363,7 @@ activates_experts_forward_and_backward(void **state)
 }
 
 /* Like torch.clamp, passes the gradient at the limit itself. */
-static void
-passes_gradients_up_to_the_limit(void **state)
+RP_TEST(passes_gradients_up_to_the_limit)
 {
     const float z[] = {7, 1, 7.5f, 1, 1, 7, 1, -7, 1, 7.5f, 1, -7.5f, -9, 1};
     const gboolean passes[] = {TRUE, TRUE, FALSE, TRUE, TRUE,  TRUE, TRUE,
@@ -426,8 +419,7 @@ check_bias(RpDtype dtype, Shape shape, const int32_t *chosen, size_t n, gboolean
     host_assert_close(d_bias, d_bias.values, R, 0);
 }
 
-static void
-adds_up_gradients_of_biases(void **state)
+RP_TEST(adds_up_gradients_of_biases)
 {
     int32_t *one = integers(300);
 
@@ -442,18 +434,4 @@ adds_up_gradients_of_biases(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(routes_forward_and_backward),
-        host_test(chooses_a_nan_first),
-        host_test(sorts_assignments_by_expert_and_keeps_their_order),
-        host_test(sorts_where_one_expert_gets_everything),
-        host_test(gathers_and_combines_rows),
-        host_test(activates_experts_forward_and_backward),
-        host_test(passes_gradients_up_to_the_limit),
-        host_test(adds_up_gradients_of_biases),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -80,8 +80,7 @@ linear_forward(gpointer user_data, double *outputs)
     reference_matmul(RP_MATMUL_NT, l->m, l->n, l->k, l->x.values, l->weight.values, outputs, FALSE);
 }
 
-static void
-differentiates_a_linear_layer(void **state)
+RP_TEST(differentiates_a_linear_layer)
 {
     const RpKernels *kernels = rp_host_kernels();
     Linear l = {5, 7, 3, fp32(15), fp32(21)};
@@ -108,8 +107,7 @@ norm_forward(gpointer user_data, double *outputs)
     reference_rmsnorm(4, 9, 1e-3, norm->x.values, norm->weight.values, outputs);
 }
 
-static void
-differentiates_rmsnorm(void **state)
+RP_TEST(differentiates_rmsnorm)
 {
     const RpKernels *kernels = rp_host_kernels();
     Norm norm = {fp32(36), fp32(9)};
@@ -145,8 +143,7 @@ rope_forward(gpointer user_data, double *outputs)
     reference_rope(3, 2, 6, rope_positions, frequencies, 1, x->values, outputs);
 }
 
-static void
-differentiates_rope(void **state)
+RP_TEST(differentiates_rope)
 {
     static const float frequencies[] = {1, 0.5f, 0.0625f};
     float cosines[12 * 3], sines[12 * 3];
@@ -223,8 +220,7 @@ check_attention_gradients(size_t heads, size_t kv_heads, size_t window)
     check_gradient(dv, a.v, d_out, attention_forward, &a);
 }
 
-static void
-differentiates_attention(void **state)
+RP_TEST(differentiates_attention)
 {
     check_attention_gradients(2, 2, 0);
     check_attention_gradients(4, 2, 0);
@@ -244,8 +240,7 @@ swiglu_forward(gpointer user_data, double *outputs)
     reference_swiglu(s->gate.n, s->gate.values, s->up.values, outputs);
 }
 
-static void
-differentiates_swiglu(void **state)
+RP_TEST(differentiates_swiglu)
 {
     Swiglu s = {host_random(RP_DTYPE_FP32, 23, 3), fp32(23)};
     const Array dy = fp32(23);
@@ -272,8 +267,7 @@ loss_forward(gpointer user_data, double *outputs)
     outputs[0] = reference_cross_entropy(4, 7, logits->values, loss_labels, 1, NULL);
 }
 
-static void
-differentiates_cross_entropy(void **state)
+RP_TEST(differentiates_cross_entropy)
 {
     Array logits = fp32(28);
     Array scale = fp32(1);
@@ -285,13 +279,4 @@ differentiates_cross_entropy(void **state)
     check_gradient(logits, logits, scale, loss_forward, &logits);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(differentiates_a_linear_layer), host_test(differentiates_rmsnorm),
-        host_test(differentiates_rope),           host_test(differentiates_attention),
-        host_test(differentiates_swiglu),         host_test(differentiates_cross_entropy),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -88,8 +88,7 @@ check(RpGroupedMatmulArgs args, const gint32 *group, gboolean has_bias)
     host_free_since(mark);
 }
 
-static void
-multiplies_the_rows_of_each_expert_by_its_matrix(void **state)
+RP_TEST(multiplies_the_rows_of_each_expert_by_its_matrix)
 {
     for (guint i = 0; i < G_N_ELEMENTS(groups) * G_N_ELEMENTS(sizes) * 3; i++) {
         const size_t *size = sizes[i / 3 % G_N_ELEMENTS(sizes)];
@@ -105,8 +104,7 @@ multiplies_the_rows_of_each_expert_by_its_matrix(void **state)
     }
 }
 
-static void
-multiplies_every_mixture_of_storages(void **state)
+RP_TEST(multiplies_every_mixture_of_storages)
 {
     for (guint form = 0; form < 3; form++)
         for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++)
@@ -122,8 +120,7 @@ multiplies_every_mixture_of_storages(void **state)
 }
 
 /* Its own rows, those of another expert, or none: the bits of one matmul. */
-static void
-gives_an_expert_with_every_row_the_bits_of_a_matmul(void **state)
+RP_TEST(gives_an_expert_with_every_row_the_bits_of_a_matmul)
 {
     const RpKernels *kernels = rp_host_kernels();
 
@@ -166,13 +163,4 @@ gives_an_expert_with_every_row_the_bits_of_a_matmul(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(multiplies_the_rows_of_each_expert_by_its_matrix),
-        host_test(multiplies_every_mixture_of_storages),
-        host_test(gives_an_expert_with_every_row_the_bits_of_a_matmul),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

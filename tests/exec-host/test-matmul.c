@@ -29,8 +29,7 @@ check_matmul(RpMatmulArgs args, gboolean has_bias, gboolean has_residual)
     host_assert_close(c, want, args.k, 0);
 }
 
-static void
-multiplies_in_every_form_and_size(void **state)
+RP_TEST(multiplies_in_every_form_and_size)
 {
     static const size_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {67, 129, 31}, {13, 11, 1031},
                                       {1, 300, 9}, {300, 259, 5}, {513, 2, 3},   {17, 1, 130}};
@@ -46,8 +45,7 @@ multiplies_in_every_form_and_size(void **state)
                              variant == 2 || variant > 3, variant == 3 || variant == 4);
 }
 
-static void
-multiplies_every_mixture_of_storages(void **state)
+RP_TEST(multiplies_every_mixture_of_storages)
 {
     for (size_t f = 0; f < G_N_ELEMENTS(forms); f++)
         for (guint mixture = 0; mixture < RP_N_DTYPES * RP_N_DTYPES * RP_N_DTYPES; mixture++)
@@ -62,8 +60,7 @@ multiplies_every_mixture_of_storages(void **state)
                          mixture % 2 == 1, mixture % 4 > 1);
 }
 
-static void
-adds_the_bias_of_a_product_before_it_rounds(void **state)
+RP_TEST(adds_the_bias_of_a_product_before_it_rounds)
 {
     static const float a[] = {256, 1}, b[] = {1, 1};
     static const float one = 1;
@@ -153,8 +150,7 @@ check_columns(RpMatmulLayout form, RpDtype dtype, const size_t size[3], guint ki
     host_assert_same(got, want);
 }
 
-static void
-multiplies_columns_of_wider_matrices(void **state)
+RP_TEST(multiplies_columns_of_wider_matrices)
 {
     static const size_t sizes[][3] = {{1, 1, 1}, {67, 129, 31}, {300, 259, 5}};
 
@@ -163,8 +159,7 @@ multiplies_columns_of_wider_matrices(void **state)
             check_columns(forms[i % 3], (RpDtype)(i / 3 % RP_N_DTYPES), sizes[s], i / 9);
 }
 
-static void
-adds_a_residual_before_it_rounds(void **state)
+RP_TEST(adds_a_residual_before_it_rounds)
 {
     static const float a[] = {256, 1}, b[] = {1, 1};
     static const float one = 1;
@@ -193,8 +188,7 @@ adds_a_residual_before_it_rounds(void **state)
 }
 
 /* A bias is read a tile at a time, and a block of columns may have several. */
-static void
-adds_a_bias_of_several_tiles_to_a_product(void **state)
+RP_TEST(adds_a_bias_of_several_tiles_to_a_product)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
 
@@ -210,16 +204,14 @@ adds_a_bias_of_several_tiles_to_a_product(void **state)
                          TRUE, FALSE);
 }
 
-static void
-needs_no_workspace_in_fp32(void **state)
+RP_TEST(needs_no_workspace_in_fp32)
 {
     const RpMatmulArgs args = {.m = 100, .n = 200, .k = 300};
 
     assert_int_equal(rp_host_kernels()->matmul_workspace(&args), 0);
 }
 
-static void
-adds_a_bias_to_every_token(void **state)
+RP_TEST(adds_a_bias_to_every_token)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         const size_t tokens = 13;
@@ -236,8 +228,7 @@ adds_a_bias_to_every_token(void **state)
     }
 }
 
-static void
-adds_up_the_gradient_of_a_bias(void **state)
+RP_TEST(adds_up_the_gradient_of_a_bias)
 {
     const RpKernels *kernels = rp_host_kernels();
 
@@ -256,19 +247,4 @@ adds_up_the_gradient_of_a_bias(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(multiplies_in_every_form_and_size),
-        host_test(multiplies_every_mixture_of_storages),
-        host_test(adds_the_bias_of_a_product_before_it_rounds),
-        host_test(adds_a_residual_before_it_rounds),
-        host_test(multiplies_columns_of_wider_matrices),
-        host_test(adds_a_bias_of_several_tiles_to_a_product),
-        host_test(needs_no_workspace_in_fp32),
-        host_test(adds_a_bias_to_every_token),
-        host_test(adds_up_the_gradient_of_a_bias),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -135,8 +135,7 @@ check_bits(RpDtype dtype, guint head_size, gboolean in_place)
     host_assert_same(fused_d_weight, c.d_weight);
 }
 
-static void
-gives_the_bits_of_both_one_after_the_other(void **state)
+RP_TEST(gives_the_bits_of_both_one_after_the_other)
 {
     static const guint head_sizes[] = {2, 6, 34, 128, 1030};
 
@@ -147,8 +146,7 @@ gives_the_bits_of_both_one_after_the_other(void **state)
 }
 
 /* fp32 alone: other storages round between the two. */
-static void
-equals_the_formulas(void **state)
+RP_TEST(equals_the_formulas)
 {
     static const guint head_sizes[] = {2, 34, 128};
 
@@ -189,8 +187,7 @@ with_gaps(Array array, size_t head_size)
 }
 
 /* A case's x and dy as columns give the same bits, and the values between them stay. */
-static void
-gives_the_same_bits_of_columns(void **state)
+RP_TEST(gives_the_same_bits_of_columns)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (guint D = 8; D <= 128; D += 120) {
@@ -222,13 +219,4 @@ gives_the_same_bits_of_columns(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(gives_the_bits_of_both_one_after_the_other),
-        host_test(equals_the_formulas),
-        host_test(gives_the_same_bits_of_columns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

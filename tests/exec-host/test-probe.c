@@ -237,11 +237,8 @@ measure(Fixture *f)
     f->profile = rp_measure_profile(&f->base, f->network, NULL, &options, &f->error);
 }
 
-static void
-takes_the_times_that_the_device_tells(void **state)
+RP_TEST_OF(takes_the_times_that_the_device_tells, Fixture *f)
 {
-    Fixture *f = *state;
-
     measure(f);
     rp_assert_no_error(f->error);
     const RpLayer *layers = f->profile->layers;
@@ -261,11 +258,8 @@ takes_the_times_that_the_device_tells(void **state)
     assert_int_equal(layers[4].recompute_last_ns, 0);
 }
 
-static void
-tells_how_far_each_kind_of_time_spreads(void **state)
+RP_TEST_OF(tells_how_far_each_kind_of_time_spreads, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->alternates = TRUE;
     measure(f);
     rp_assert_no_error(f->error);
@@ -281,10 +275,8 @@ tells_how_far_each_kind_of_time_spreads(void **state)
 }
 
 /* A card at its power limit: some runs are longer, and a training run sees all of them. */
-static void
-takes_means_where_clocks_swing(void **state)
+RP_TEST_OF(takes_means_where_clocks_swing, Fixture *f)
 {
-    Fixture *f = *state;
     RpProbeOps ops = *f->base.ops;
 
     f->swing_ns = 8;
@@ -306,10 +298,8 @@ takes_means_where_clocks_swing(void **state)
 
 /* Runs of one length need not be many; but not where they take no time, nor, of a block and the head, over a card's
  * swings. */
-static void
-ends_as_soon_as_times_are_precise(void **state)
+RP_TEST_OF(ends_as_soon_as_times_are_precise, Fixture *f)
 {
-    Fixture *f = *state;
     static RpProbeOps ops;
     /* runs of embedding, block, block without saved tensors, head: each warms up once */
     static const struct {
@@ -339,11 +329,8 @@ ends_as_soon_as_times_are_precise(void **state)
     }
 }
 
-static void
-takes_links_and_memory_of_the_device(void **state)
+RP_TEST_OF(takes_links_and_memory_of_the_device, Fixture *f)
 {
-    Fixture *f = *state;
-
     measure(f);
     rp_assert_no_error(f->error);
     assert_string_equal(f->profile->device, "paper");
@@ -359,11 +346,8 @@ takes_links_and_memory_of_the_device(void **state)
                 28 * f->profile->optimizer_parameters_per_s * (1 - 1e-9));
 }
 
-static void
-takes_what_copies_reach_beside_the_optimizer(void **state)
+RP_TEST_OF(takes_what_copies_reach_beside_the_optimizer, Fixture *f)
 {
-    Fixture *f = *state;
-
     measure(f);
     rp_assert_no_error(f->error);
     assert_true(f->profile->links.beside_optimizer_bytes_per_s == 0.5e9);
@@ -373,8 +357,7 @@ takes_what_copies_reach_beside_the_optimizer(void **state)
 }
 
 /* Bytes of gradients, weights, a gradient's copy and the optimizer's state. */
-static void
-measures_the_optimizer_within_a_share_of_memory(void **state)
+RP_TEST(measures_the_optimizer_within_a_share_of_memory)
 {
     static const struct {
         guint threads;
@@ -400,11 +383,8 @@ measures_the_optimizer_within_a_share_of_memory(void **state)
         }
 }
 
-static void
-gives_back_what_it_takes_and_stays_inside(void **state)
+RP_TEST_OF(gives_back_what_it_takes_and_stays_inside, Fixture *f)
 {
-    Fixture *f = *state;
-
     measure(f);
     rp_assert_no_error(f->error);
     assert_true(f->n_taken > 0);
@@ -415,11 +395,8 @@ gives_back_what_it_takes_and_stays_inside(void **state)
     assert_true(f->most_repeats <= RP_PROBE_MAX_REPEATS);
 }
 
-static void
-a_last_recompute_is_never_longer(void **state)
+RP_TEST_OF(a_last_recompute_is_never_longer, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->last_ns = 93;
     measure(f);
     rp_assert_no_error(f->error);
@@ -427,10 +404,8 @@ a_last_recompute_is_never_longer(void **state)
     assert_int_equal(rp_layer_saving_ns(&f->profile->layers[2]), 0);
 }
 
-static void
-reports_a_failure_wherever_it_comes_from(void **state)
+RP_TEST_OF(reports_a_failure_wherever_it_comes_from, Fixture *f)
 {
-    Fixture *f = *state;
     guint calls;
 
     measure(f);
@@ -452,8 +427,7 @@ reports_a_failure_wherever_it_comes_from(void **state)
 }
 
 /* One expert in k of all gets this many times the mean; the others are alike to one row. */
-static void
-tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
+RP_TEST(tokens_choose_experts_with_the_skew_that_is_asked_for)
 {
     static const struct {
         guint experts, active;
@@ -461,7 +435,6 @@ tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
     } rows[] = {{8, 2, 1}, {8, 2, 1.5}, {8, 2, 4}, {128, 8, 3}, {32, 4, 8}, {5, 3, 1.2}};
     const guint tokens = 960;
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         const RpModel model = {
             .experts = rows[i].experts, .active_experts = rows[i].active, .hidden = 256};
@@ -492,10 +465,8 @@ tokens_choose_experts_with_the_skew_that_is_asked_for(void **state)
 }
 
 /* Three blocks, of which the second attends to everything. */
-static void
-measures_each_class_of_layers(void **state)
+RP_TEST_OF(measures_each_class_of_layers, Fixture *f)
 {
-    Fixture *f = *state;
     RpModel config = *rp_network_model(f->network);
     const RpNetworkOptions options = *rp_network_options(f->network);
 
@@ -530,8 +501,7 @@ count_routes(RpKernelStream *stream, const RpRouteArgs *args)
     routed_tokens += (guint)args->tokens;
 }
 
-static void
-a_router_chooses_with_the_skew_that_is_asked_for(void **state)
+RP_TEST(a_router_chooses_with_the_skew_that_is_asked_for)
 {
     static const double skews[] = {1, 2.5};
     Fixture *f = *state;
@@ -570,10 +540,8 @@ a_router_chooses_with_the_skew_that_is_asked_for(void **state)
 }
 
 /* Tokens that are all the same take the same experts, as many as a token has. */
-static void
-a_router_of_a_checkpoint_gets_the_embeddings_of_tokens(void **state)
+RP_TEST_OF(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *path = rp_test_source_path("tests/exec-network/fixtures/qwen3-moe");
     RpModel config;
     RpKernels kernels = *rp_host_kernels();
@@ -610,13 +578,11 @@ a_router_of_a_checkpoint_gets_the_embeddings_of_tokens(void **state)
 }
 
 /* More than there is would be given, and the process killed when it is touched. */
-static void
-takes_no_memory_that_there_is_not(void **state)
+RP_TEST(takes_no_memory_that_there_is_not)
 {
     const guint64 available = rp_available_memory();
     g_autoptr(GError) error = NULL;
 
-    (void)state;
     assert_true(available > 0);
     assert_null(rp_measure_reserve(available, &error));
     assert_true(g_error_matches(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE));
@@ -627,14 +593,12 @@ takes_no_memory_that_there_is_not(void **state)
 }
 
 /* A small container measures in buffers that it has, and trains what fits into it. */
-static void
-measures_within_an_eighth_of_a_small_container(void **state)
+RP_TEST(measures_within_an_eighth_of_a_small_container)
 {
     const gsize whole = rp_measure_buffer_bytes(256 * RP_MIB);
     g_autofree char *status = NULL;
     struct rlimit before;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
     assert_true(g_file_get_contents("/proc/self/status", &status, NULL, NULL));
     const char *data = strstr(status, "VmData:");
@@ -649,31 +613,4 @@ measures_within_an_eighth_of_a_small_container(void **state)
     assert_true(whole > scarce);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(measures_within_an_eighth_of_a_small_container),
-        cmocka_unit_test(takes_no_memory_that_there_is_not),
-        cmocka_unit_test(tokens_choose_experts_with_the_skew_that_is_asked_for),
-        cmocka_unit_test_setup_teardown(measures_each_class_of_layers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_router_chooses_with_the_skew_that_is_asked_for, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(takes_the_times_that_the_device_tells, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(tells_how_far_each_kind_of_time_spreads, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(takes_means_where_clocks_swing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ends_as_soon_as_times_are_precise, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(takes_links_and_memory_of_the_device, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(takes_what_copies_reach_beside_the_optimizer, set_up,
-                                        tear_down),
-        cmocka_unit_test(measures_the_optimizer_within_a_share_of_memory),
-        cmocka_unit_test_setup_teardown(gives_back_what_it_takes_and_stays_inside, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_last_recompute_is_never_longer, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(reports_a_failure_wherever_it_comes_from, set_up,
-                                        tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

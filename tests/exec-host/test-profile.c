@@ -8,15 +8,13 @@
 #include "exec/measure/measure.h"
 #include "exec/measure/profile.h"
 
-static void
-the_median_and_half_the_range_of_80_percent(void **state)
+RP_TEST(the_median_and_half_the_range_of_80_percent)
 {
     gint64 eleven[] = {5, 11, 1, 2, 3, 4, 6, 7, 8, 9, 10};
     gint64 two[] = {30, 10};
     gint64 one[] = {7};
     RpTimes times = rp_times_of(eleven, G_N_ELEMENTS(eleven));
 
-    (void)state;
     assert_int_equal(times.median_ns, 6);
     assert_int_equal(times.spread_ns, 4); /* from 2 to 10 */
     assert_int_equal(times.n, 11);
@@ -28,14 +26,12 @@ the_median_and_half_the_range_of_80_percent(void **state)
     assert_int_equal(times.spread_ns, 0);
 }
 
-static void
-drops_runs_that_took_far_too_long_and_no_others(void **state)
+RP_TEST(drops_runs_that_took_far_too_long_and_no_others)
 {
     gint64 interrupted[] = {100, 101, 5000, 102, 103, 104, 900, 99};
     gint64 short_one[] = {100, 101, 5, 102, 103, 104, 105, 99};
     RpTimes times = rp_times_of(interrupted, G_N_ELEMENTS(interrupted));
 
-    (void)state;
     /* quartiles 100.75 and 303: 900 is beyond 606, 5000, too */
     assert_int_equal(times.n, 6);
     assert_int_equal(times.median_ns, 102);
@@ -113,10 +109,8 @@ measure(Fixture *f, const RpMeasureOptions *options)
     return probe != NULL ? rp_measure_profile(probe, f->network, NULL, options, &f->error) : NULL;
 }
 
-static void
-measures_every_layer_and_tells_how_far_it_is(void **state)
+RP_TEST_OF(measures_every_layer_and_tells_how_far_it_is, Fixture *f)
 {
-    Fixture *f = *state;
     const RpMeasureOptions options = {.devices = 5,
                                       .seconds = 1e-4,
                                       .max_runs = 7,
@@ -141,10 +135,8 @@ measures_every_layer_and_tells_how_far_it_is(void **state)
     assert_int_equal(f->last, f->total);
 }
 
-static void
-ends_when_it_is_told_to(void **state)
+RP_TEST_OF(ends_when_it_is_told_to, Fixture *f)
 {
-    Fixture *f = *state;
     RpMeasureOptions options = {.devices = 1, .seconds = 1e-4, .progress = note, .user_data = f};
 
     for (f->stop_at = 1; f->stop_at < 40; f->stop_at += 6) {
@@ -181,10 +173,8 @@ describe_card(RpProbe *probe, RpProfile *profile)
     profile->gpu_memory_bytes = CARD_BYTES - ((Card *)probe)->loaded_bytes;
 }
 
-static void
-a_plan_may_have_what_is_free_when_all_kernels_are_loaded(void **state)
+RP_TEST_OF(a_plan_may_have_what_is_free_when_all_kernels_are_loaded, Fixture *f)
 {
-    Fixture *f = *state;
     RpProbe *host = rp_host_probe_new(0, &f->error);
     RpProbeOps ops = *host->ops;
     Card card = {.base = {.ops = &ops}};
@@ -225,10 +215,8 @@ begin_no_copies(RpProbe *probe, guint devices, GError **error)
 }
 
 /* The three blocks have weights and sums of their own where processors' caches could hold one's. */
-static void
-layers_alike_have_weights_of_their_own_where_memory_is_the_processors(void **state)
+RP_TEST_OF(layers_alike_have_weights_of_their_own_where_memory_is_the_processors, Fixture *f)
 {
-    Fixture *f = *state;
     RpProbe *host = rp_host_probe_new(0, &f->error);
     RpProbeOps ops = *host->ops;
     Counting counting = {.base = {.ops = &ops}};
@@ -248,20 +236,4 @@ layers_alike_have_weights_of_their_own_where_memory_is_the_processors(void **sta
     rp_probe_free(host);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_median_and_half_the_range_of_80_percent),
-        cmocka_unit_test(drops_runs_that_took_far_too_long_and_no_others),
-        cmocka_unit_test_setup_teardown(measures_every_layer_and_tells_how_far_it_is, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(ends_when_it_is_told_to, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_plan_may_have_what_is_free_when_all_kernels_are_loaded,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            layers_alike_have_weights_of_their_own_where_memory_is_the_processors, set_up,
-            tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

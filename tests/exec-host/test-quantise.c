@@ -37,8 +37,7 @@ value_at(const Quantised *q, size_t i)
 }
 
 /* Half a unit of the last place: of 3 or 2 bits, or of the least step. */
-static void
-keeps_values_to_half_a_unit_both_ways(void **state)
+RP_TEST(keeps_values_to_half_a_unit_both_ways)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (guint i = 0; i < 2 * G_N_ELEMENTS(shapes); i++) {
@@ -59,8 +58,7 @@ keeps_values_to_half_a_unit_both_ways(void **state)
     }
 }
 
-static void
-uses_the_range_of_the_format(void **state)
+RP_TEST(uses_the_range_of_the_format)
 {
     static const double largest[] = {448, 57344};
 
@@ -77,8 +75,7 @@ uses_the_range_of_the_format(void **state)
     }
 }
 
-static void
-keeps_zeros_and_breaks_what_is_broken(void **state)
+RP_TEST(keeps_zeros_and_breaks_what_is_broken)
 {
     static const float broken[] = {INFINITY, -INFINITY, NAN};
 
@@ -100,8 +97,7 @@ keeps_zeros_and_breaks_what_is_broken(void **state)
     }
 }
 
-static void
-finds_the_largest_wherever_it_is(void **state)
+RP_TEST(finds_the_largest_wherever_it_is)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         const Array x = host_random((RpDtype)dtype, 2000, 1);
@@ -133,8 +129,7 @@ assert_amax(Array x, float amax)
 }
 
 /* Tests norms and SwiGLU; CUDA's test has all kernels. */
-static void
-notes_the_largest_of_what_kernels_make(void **state)
+RP_TEST(notes_the_largest_of_what_kernels_make)
 {
     const size_t rows = 17, n = 530, all = rows * n;
 
@@ -186,8 +181,7 @@ notes_the_largest_of_what_kernels_make(void **state)
 }
 
 /* Tests C = A B^T of fp8 values, or +=, with a bias, in every storage of C. */
-static void
-multiplies_codes_as_the_values_that_they_are(void **state)
+RP_TEST(multiplies_codes_as_the_values_that_they_are)
 {
     static const size_t sizes[][3] = {{16, 16, 16}, {48, 272, 160}, {272, 32, 1040}};
 
@@ -228,17 +222,4 @@ multiplies_codes_as_the_values_that_they_are(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(keeps_values_to_half_a_unit_both_ways),
-        host_test(uses_the_range_of_the_format),
-        host_test(keeps_zeros_and_breaks_what_is_broken),
-        host_test(finds_the_largest_wherever_it_is),
-        host_test(notes_the_largest_of_what_kernels_make),
-        host_test(multiplies_codes_as_the_values_that_they_are),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

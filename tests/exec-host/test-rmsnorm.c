@@ -43,8 +43,7 @@ check_forward(RpDtype dtype, Size size, gboolean in_place)
     host_assert_close(rstd, s, size.n, 0);
 }
 
-static void
-normalises_rows_of_any_length(void **state)
+RP_TEST(normalises_rows_of_any_length)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++)
@@ -100,8 +99,7 @@ check_backward(RpDtype dtype, Size size, gboolean with_residual, gboolean in_pla
     assert_memory_equal(args.dx, dx.data, n * rp_dtype_size(dtype));
 }
 
-static void
-differentiates_rows_of_any_length(void **state)
+RP_TEST(differentiates_rows_of_any_length)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++)
@@ -109,12 +107,4 @@ differentiates_rows_of_any_length(void **state)
                 check_backward((RpDtype)dtype, sizes[i], variant % 2 == 1, variant / 2 == 1);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(normalises_rows_of_any_length),
-        host_test(differentiates_rows_of_any_length),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

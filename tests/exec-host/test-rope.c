@@ -66,8 +66,7 @@ check_rotation(RpDtype dtype, guint head_size, gboolean in_place)
     }
 }
 
-static void
-turns_heads_of_any_even_size(void **state)
+RP_TEST(turns_heads_of_any_even_size)
 {
     static const guint head_sizes[] = {2, 6, 34, 128, 1030};
 
@@ -78,8 +77,7 @@ turns_heads_of_any_even_size(void **state)
 }
 
 /* Forward from columns of wider rows, backward within them. */
-static void
-turns_columns(void **state)
+RP_TEST(turns_columns)
 {
     const size_t tokens = 9, heads = 3, row = 5, D = 16;
     const Tables tables = make_tables((guint)D, tokens);
@@ -122,8 +120,7 @@ turns_columns(void **state)
     }
 }
 
-static void
-makes_the_frequencies_of_transformers(void **state)
+RP_TEST(makes_the_frequencies_of_transformers)
 {
     static const struct {
         const char *name;
@@ -194,13 +191,4 @@ makes_the_frequencies_of_transformers(void **state)
     g_free(path);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(turns_heads_of_any_even_size),
-        host_test(turns_columns),
-        host_test(makes_the_frequencies_of_transformers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

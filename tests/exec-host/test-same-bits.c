@@ -136,8 +136,7 @@ make_inputs(void)
                       .d_out = host_random(RP_DTYPE_BF16, T * HEADS * D, 1)};
 }
 
-static void
-repeats_itself_anywhere_in_memory(void **state)
+RP_TEST(repeats_itself_anywhere_in_memory)
 {
     Run first = new_run(0);
 
@@ -151,8 +150,7 @@ repeats_itself_anywhere_in_memory(void **state)
     }
 }
 
-static void
-repeats_itself_beside_other_threads(void **state)
+RP_TEST(repeats_itself_beside_other_threads)
 {
     Run alone = new_run(0);
 
@@ -173,8 +171,7 @@ repeats_itself_beside_other_threads(void **state)
     }
 }
 
-static void
-packs_without_changing_a_bit(void **state)
+RP_TEST(packs_without_changing_a_bit)
 {
     static const int32_t alone[] = {0, 80};
     Run run = new_run(0);
@@ -213,13 +210,4 @@ packs_without_changing_a_bit(void **state)
     assert_memory_equal((char *)run.dv.data + kv, other.dv.data, 80 * KV_HEADS * D * 2);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(repeats_itself_anywhere_in_memory),
-        host_test(repeats_itself_beside_other_threads),
-        host_test(packs_without_changing_a_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

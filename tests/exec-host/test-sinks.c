@@ -61,8 +61,7 @@ check_kernels(RpDtype dtype, size_t tokens, size_t heads, size_t head_size, doub
     host_assert_close(d_sinks, want_d, tokens * head_size, 0);
 }
 
-static void
-join_in_every_storage(void **state)
+RP_TEST(join_in_every_storage)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         check_kernels((RpDtype)dtype, 1, 1, 1, 1);
@@ -147,8 +146,7 @@ turn(float *x, size_t heads, gboolean back)
         rp_host_kernels()->rope_forward(NULL, &args);
 }
 
-static void
-equal_those_of_gpt_oss(void **state)
+RP_TEST(equal_those_of_gpt_oss)
 {
     const RpKernels *kernels = rp_host_kernels();
     char *path = rp_test_source_path("tests/exec-host/fixtures/sinks.safetensors");
@@ -207,12 +205,4 @@ equal_those_of_gpt_oss(void **state)
     rp_safetensors_free(file);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(join_in_every_storage),
-        host_test(equal_those_of_gpt_oss),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

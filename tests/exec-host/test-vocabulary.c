@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-static void
-looks_tokens_up(void **state)
+RP_TEST(looks_tokens_up)
 {
     const size_t tokens = 41;
     const size_t n = 521;
@@ -25,8 +24,7 @@ looks_tokens_up(void **state)
     }
 }
 
-static void
-adds_up_gradients_of_rows(void **state)
+RP_TEST(adds_up_gradients_of_rows)
 {
     const RpKernels *kernels = rp_host_kernels();
     const size_t tokens = 41;
@@ -109,8 +107,7 @@ numbers_of(const char *line, size_t n)
 }
 
 /* fixtures/make-smoothing.py made theirs. */
-static void
-smooths_labels_as_pytorch_does(void **state)
+RP_TEST(smooths_labels_as_pytorch_does)
 {
     g_autofree char *path = rp_test_source_path("tests/exec-host/fixtures/smoothing.txt");
     g_autofree char *text = NULL;
@@ -153,8 +150,7 @@ smooths_labels_as_pytorch_does(void **state)
     assert_int_equal(n_cases, 3);
 }
 
-static void
-computes_loss_and_gradient_of_a_chunk(void **state)
+RP_TEST(computes_loss_and_gradient_of_a_chunk)
 {
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (gboolean gradient = FALSE; gradient <= TRUE; gradient++) {
@@ -166,8 +162,7 @@ computes_loss_and_gradient_of_a_chunk(void **state)
     }
 }
 
-static void
-gives_nothing_for_masked_tokens(void **state)
+RP_TEST(gives_nothing_for_masked_tokens)
 {
     float logits[] = {1, 2, NAN, 4, 5, 6};
     const int32_t labels[] = {RP_LABEL_MASKED, RP_LABEL_MASKED};
@@ -180,8 +175,7 @@ gives_nothing_for_masked_tokens(void **state)
         assert_true(logits[i] == 0);
 }
 
-static void
-passes_on_what_is_not_finite(void **state)
+RP_TEST(passes_on_what_is_not_finite)
 {
     static const float bad[] = {INFINITY, NAN};
 
@@ -198,8 +192,7 @@ passes_on_what_is_not_finite(void **state)
 }
 
 /* The LM head: the same loss and gradients whether done in chunks or at once. */
-static void
-adds_chunks_up_to_the_whole_head(void **state)
+RP_TEST(adds_chunks_up_to_the_whole_head)
 {
     const RpKernels *kernels = rp_host_kernels();
     const size_t T = 23;
@@ -244,17 +237,4 @@ adds_chunks_up_to_the_whole_head(void **state)
     host_assert_close(d_weight, want, T, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(looks_tokens_up),
-        host_test(adds_up_gradients_of_rows),
-        host_test(computes_loss_and_gradient_of_a_chunk),
-        host_test(smooths_labels_as_pytorch_does),
-        host_test(gives_nothing_for_masked_tokens),
-        host_test(passes_on_what_is_not_finite),
-        host_test(adds_chunks_up_to_the_whole_head),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

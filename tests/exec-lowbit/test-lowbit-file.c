@@ -9,28 +9,20 @@ typedef struct {
     char *path;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *fixture)
 {
-    Fixture *fixture = g_new0(Fixture, 1);
-
     fixture->directory = g_dir_make_tmp("rp-lowbit-XXXXXX", NULL);
     fixture->path = g_build_filename(fixture->directory, "model.safetensors", NULL);
-    *state = fixture;
-    return 0;
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     g_unlink(fixture->path);
     g_rmdir(fixture->directory);
     g_free(fixture->path);
     g_free(fixture->directory);
-    g_free(fixture);
-    return 0;
 }
 
 static RpLowbitSource
@@ -99,8 +91,7 @@ check_file(const char *file, RpLowbit format, const char *form, const char *suff
     assert_true(n >= 3);
 }
 
-static void
-reads_what_others_have_written(void **state)
+RP_TEST(reads_what_others_have_written)
 {
     check_file("nf4.safetensors", RP_LOWBIT_NF4, "", ".weight");
     check_file("nf4.safetensors", RP_LOWBIT_NF4_SINGLE, "-single", ".weight");
@@ -108,8 +99,7 @@ reads_what_others_have_written(void **state)
     check_file("fp8.safetensors", RP_LOWBIT_FP8, "", ".weight");
 }
 
-static void
-packs_alike_on_any_number_of_threads(void **state)
+RP_TEST(packs_alike_on_any_number_of_threads)
 {
     const guint64 n = 300 * 4099;
     g_autofree guint16 *values = g_new(guint16, n);
@@ -150,10 +140,8 @@ packs_alike_on_any_number_of_threads(void **state)
     }
 }
 
-static void
-writes_what_it_reads(void **state)
+RP_TEST_OF(writes_what_it_reads, const Fixture *fixture)
 {
-    const Fixture *fixture = *state;
     static const char *const names[] = {"a.weight", "b.weight", "c.gate_up_proj", "d.weight"};
     const guint64 shape[] = {2, 70, 96};
     const RpLowbitShape as = {2, 70, 96};
@@ -233,10 +221,8 @@ assert_refuses(const char *path, const Part *parts, guint n, const char *name, c
     assert_null(strchr(error->message, '\n'));
 }
 
-static void
-refuses_other_formats_by_name(void **state)
+RP_TEST_OF(refuses_other_formats_by_name, const Fixture *fixture)
 {
-    const Fixture *fixture = *state;
     static const struct {
         const char *mark, *words;
     } others[] = {
@@ -264,10 +250,8 @@ refuses_other_formats_by_name(void **state)
         "l.weight.quant_state.bitsandbytes__nf4", "U8", sizeof(text) - 1, text                     \
     }
 
-static void
-refuses_parts_that_do_not_fit(void **state)
+RP_TEST_OF(refuses_parts_that_do_not_fit, const Fixture *fixture)
 {
-    const Fixture *fixture = *state;
     static const float values[] = {RP_NF4_VALUES};
     /* 128 weights */
     Part parts[] = {{"l.weight", "U8", 64},
@@ -304,8 +288,7 @@ refuses_parts_that_do_not_fit(void **state)
 }
 
 /* bitsandbytes saves an infinite nested_offset, and reads it again. */
-static void
-refuses_scales_with_an_infinite_sum(void **state)
+RP_TEST(refuses_scales_with_an_infinite_sum)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("nf4.safetensors");
     const RpSafetensor *plain = lowbit_find(tensors, "large", ".source");
@@ -323,8 +306,7 @@ refuses_scales_with_an_infinite_sum(void **state)
 }
 
 /* Scales that are NaN pass as bytes; the look behind loading finds them. */
-static void
-refuses_scales_that_are_nan(void **state)
+RP_TEST(refuses_scales_that_are_nan)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("mxfp4.safetensors");
     const RpLowbitSource source = find(tensors, "experts.gate_up_proj");
@@ -341,8 +323,7 @@ refuses_scales_that_are_nan(void **state)
                            "fp16, found one that is infinite or NaN at [1, 1, 32]"));
 }
 
-static void
-names_a_cache_by_format_and_hash(void **state)
+RP_TEST(names_a_cache_by_format_and_hash)
 {
     g_autoptr(RpSafetensors) a = lowbit_open("mxfp4.safetensors");
     g_autoptr(RpSafetensors) b = lowbit_open("fp8.safetensors");
@@ -357,18 +338,4 @@ names_a_cache_by_format_and_hash(void **state)
     assert_true(g_str_has_prefix(format, "model.fp8-"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_what_others_have_written),
-        cmocka_unit_test(packs_alike_on_any_number_of_threads),
-        cmocka_unit_test_setup_teardown(writes_what_it_reads, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_other_formats_by_name, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_parts_that_do_not_fit, setup, teardown),
-        cmocka_unit_test(refuses_scales_with_an_infinite_sum),
-        cmocka_unit_test(refuses_scales_that_are_nan),
-        cmocka_unit_test(names_a_cache_by_format_and_hash),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

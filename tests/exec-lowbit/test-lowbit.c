@@ -110,8 +110,7 @@ check_nf4(const RpSafetensors *tensors, const char *name, const RpSafetensor *so
     assert_expands(RP_LOWBIT_NF4, shape, packed, tensors, name);
 }
 
-static void
-packs_and_expands_nf4_as_bitsandbytes(void **state)
+RP_TEST(packs_and_expands_nf4_as_bitsandbytes)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("nf4.safetensors");
 
@@ -131,8 +130,7 @@ check_mxfp4(const RpSafetensors *tensors, const char *name, const RpSafetensor *
     assert_expands(RP_LOWBIT_MXFP4, shape, packed, tensors, name);
 }
 
-static void
-packs_and_expands_mxfp4(void **state)
+RP_TEST(packs_and_expands_mxfp4)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("mxfp4.safetensors");
 
@@ -152,8 +150,7 @@ check_fp8(const RpSafetensors *tensors, const char *name, const RpSafetensor *so
     assert_expands(RP_LOWBIT_FP8, shape, packed, tensors, name);
 }
 
-static void
-packs_and_expands_fp8_as_torch(void **state)
+RP_TEST(packs_and_expands_fp8_as_torch)
 {
     g_autoptr(RpSafetensors) tensors = lowbit_open("fp8.safetensors");
 
@@ -169,8 +166,7 @@ assert_hash(const char *want, const void *data, gsize bytes)
 }
 
 /* Sums of scales that go through every level of torch's cascade. */
-static void
-packs_large_tensors_as_bitsandbytes(void **state)
+RP_TEST(packs_large_tensors_as_bitsandbytes)
 {
     g_autofree char *text = NULL;
 
@@ -213,8 +209,7 @@ assert_table(const char *file, guint column, const float *values, guint n)
     }
 }
 
-static void
-has_the_published_tables(void **state)
+RP_TEST(has_the_published_tables)
 {
     static const float nf4[] = {RP_NF4_VALUES};
     static const float mxfp4[] = {RP_MXFP4_VALUES};
@@ -225,8 +220,7 @@ has_the_published_tables(void **state)
 }
 
 /* Every code at a scale of 1. */
-static void
-expands_every_code_of_fp8(void **state)
+RP_TEST(expands_every_code_of_fp8)
 {
     const RpLowbitShape shape = {1, 2, 128};
     const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_FP8, shape);
@@ -250,8 +244,7 @@ expands_every_code_of_fp8(void **state)
     }
 }
 
-static void
-tells_sizes(void **state)
+RP_TEST(tells_sizes)
 {
     RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_NF4, (RpLowbitShape){1, 4096, 4096});
 
@@ -280,8 +273,7 @@ tells_sizes(void **state)
 }
 
 /* Finds the first value that is not finite in a tensor of 3 x 260, in every format. */
-static void
-refuses_what_is_not_finite_by_its_index(void **state)
+RP_TEST(refuses_what_is_not_finite_by_its_index)
 {
     static const guint16 bad[] = {0x7f80, 0xff80, 0x7fc0, 0xff81};
     static const gsize places[] = {0, 63, 64, 259, 260, 701, 779};
@@ -310,8 +302,7 @@ refuses_what_is_not_finite_by_its_index(void **state)
     }
 }
 
-static void
-finds_scales_that_are_not_finite(void **state)
+RP_TEST(finds_scales_that_are_not_finite)
 {
     const RpLowbitShape shape = {1, 2, 96};
     g_autofree guint8 *packed = lowbit_scratch(RP_LOWBIT_MXFP4, shape);
@@ -334,21 +325,4 @@ finds_scales_that_are_not_finite(void **state)
                      50);
     assert_true(rp_lowbit_find_broken(RP_LOWBIT_MXFP4, shape, packed, RP_DTYPE_BF16, 64, 64) ==
                 RP_LOWBIT_NONE);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packs_and_expands_nf4_as_bitsandbytes),
-        cmocka_unit_test(packs_and_expands_mxfp4),
-        cmocka_unit_test(packs_and_expands_fp8_as_torch),
-        cmocka_unit_test(packs_large_tensors_as_bitsandbytes),
-        cmocka_unit_test(has_the_published_tables),
-        cmocka_unit_test(expands_every_code_of_fp8),
-        cmocka_unit_test(tells_sizes),
-        cmocka_unit_test(refuses_what_is_not_finite_by_its_index),
-        cmocka_unit_test(finds_scales_that_are_not_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,14 +18,10 @@ typedef struct {
     GError *error;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->directory = g_dir_make_tmp("rp-adapter-XXXXXX", NULL);
-    *state = f;
-    return 0;
 }
 
 static void
@@ -38,18 +34,15 @@ close_files(Fixture *f)
     g_clear_error(&f->error);
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *model = g_build_filename(f->directory, "model.safetensors", NULL);
 
     close_files(f);
     g_unlink(model);
     g_rmdir(f->directory);
     g_free(f->directory);
-    g_free(f);
-    return 0;
 }
 
 static char *
@@ -118,8 +111,7 @@ check_merged(Fixture *f, const char *base, const char *adapters)
     }
 }
 
-static void
-merges_as_peft_does(void **state)
+RP_TEST(merges_as_peft_does)
 {
     check_merged(*state, "qwen3-tied", "qwen3-tied-lora");
     check_merged(*state, "llama-bias", "llama-bias-lora");
@@ -127,8 +119,7 @@ merges_as_peft_does(void **state)
 }
 
 /* Stacks as peft writes them since 0.19, as it did before, and each expert's own matrices. */
-static void
-merges_adapters_of_experts_as_peft_does(void **state)
+RP_TEST(merges_adapters_of_experts_as_peft_does)
 {
     check_merged(*state, "qwen3-moe", "qwen3-moe-lora");
     check_merged(*state, "qwen3-moe", "qwen3-moe-swapped");
@@ -136,10 +127,8 @@ merges_adapters_of_experts_as_peft_does(void **state)
     check_merged(*state, "gpt-oss", "gpt-oss-lora");
 }
 
-static void
-reads_what_it_writes(void **state)
+RP_TEST_OF(reads_what_it_writes, Fixture *f)
 {
-    Fixture *f = *state;
     RpLora again = {0};
 
     assert_true(open_files(f, "qwen3-tied", "qwen3-tied-lora"));
@@ -152,10 +141,8 @@ reads_what_it_writes(void **state)
 }
 
 /* Names as peft with transformers 5 reads them. */
-static void
-writes_adapters_of_experts_as_parameters(void **state)
+RP_TEST_OF(writes_adapters_of_experts_as_parameters, Fixture *f)
 {
-    Fixture *f = *state;
     g_auto(RpLora) again = {0};
 
     assert_true(open_files(f, "qwen3-moe", "qwen3-moe-apart"));
@@ -178,11 +165,8 @@ writes_adapters_of_experts_as_parameters(void **state)
     }
 }
 
-static void
-refuses_adapters_of_another_base(void **state)
+RP_TEST_OF(refuses_adapters_of_another_base, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_false(open_files(f, "llama-tied", "qwen3-tied-lora"));
     assert_true(g_error_matches(f->error, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR));
     assert_non_null(
@@ -190,8 +174,7 @@ refuses_adapters_of_another_base(void **state)
     assert_false(open_files(f, "qwen3-tied", "llama-bias-lora"));
 }
 
-static void
-refuses_kinds_that_nothing_computes(void **state)
+RP_TEST(refuses_kinds_that_nothing_computes)
 {
     static const struct {
         const char *more, *says;
@@ -264,8 +247,7 @@ adapted_by(Fixture *f, const char *config)
 }
 
 /* Chooses modules as peft's check_target_module_exists() and get_pattern_key() do. */
-static void
-adapts_what_peft_would(void **state)
+RP_TEST(adapts_what_peft_would)
 {
     static const struct {
         const char *config, *adapted;
@@ -301,10 +283,8 @@ adapts_what_peft_would(void **state)
 }
 
 /* Patterns that peft does not know become the modules that they are of. */
-static void
-writes_what_peft_reads(void **state)
+RP_TEST_OF(writes_what_peft_reads, Fixture *f)
 {
-    Fixture *f = *state;
     g_auto(RpLora) again = {0};
 
     assert_true(open_files(f, "llama-bias", "llama-bias-dropout"));
@@ -318,8 +298,7 @@ writes_what_peft_reads(void **state)
     assert_string_equal(again.alphas[0].pattern, "mlp.down_proj");
 }
 
-static void
-refuses_ranks_and_names_that_are_of_no_matrix(void **state)
+RP_TEST(refuses_ranks_and_names_that_are_of_no_matrix)
 {
     static const struct {
         guint rank;
@@ -355,21 +334,4 @@ refuses_ranks_and_names_that_are_of_no_matrix(void **state)
     }
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(merges_as_peft_does),
-        TEST(merges_adapters_of_experts_as_peft_does),
-        TEST(reads_what_it_writes),
-        TEST(writes_adapters_of_experts_as_parameters),
-        TEST(refuses_adapters_of_another_base),
-        TEST(refuses_kinds_that_nothing_computes),
-        TEST(adapts_what_peft_would),
-        TEST(writes_what_peft_reads),
-        TEST(refuses_ranks_and_names_that_are_of_no_matrix),
-    };
-
-    return cmocka_run_group_tests_name("adapters", tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

@@ -151,10 +151,8 @@ bind(TensorFixture *f, const RpModel *model, const GArray *tensors)
     return weights;
 }
 
-static void
-reads_experts_one_by_one_or_in_one_tensor(void **state)
+RP_TEST_OF(reads_experts_one_by_one_or_in_one_tensor, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     const RpModel model = model_of(RP_ARCHITECTURE_QWEN3_MOE);
     guint experts = 0;
 
@@ -222,10 +220,8 @@ packed_tensors_of(const RpModel *model)
     return tensors;
 }
 
-static void
-expands_packed_experts_and_turns_them(void **state)
+RP_TEST_OF(expands_packed_experts_and_turns_them, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     const RpModel model = model_of(RP_ARCHITECTURE_GPT_OSS);
     g_autoptr(GArray) tensors = packed_tensors_of(&model);
     g_autoptr(RpWeights) weights = bind(f, &model, tensors);
@@ -257,10 +253,8 @@ expands_packed_experts_and_turns_them(void **state)
 }
 
 /* Names the tensor that has a NaN. */
-static void
-names_what_is_wrong_with_experts(void **state)
+RP_TEST_OF(names_what_is_wrong_with_experts, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     const RpModel qwen = model_of(RP_ARCHITECTURE_QWEN3_MOE);
     const RpModel gpt = model_of(RP_ARCHITECTURE_GPT_OSS);
     static const char *const expected[] = {
@@ -314,10 +308,8 @@ names_what_is_wrong_with_experts(void **state)
     }
 }
 
-static void
-finds_a_scale_that_is_nan(void **state)
+RP_TEST_OF(finds_a_scale_that_is_nan, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     const RpModel model = model_of(RP_ARCHITECTURE_GPT_OSS);
     g_autoptr(GArray) tensors = packed_tensors_of(&model);
 
@@ -331,8 +323,7 @@ finds_a_scale_that_is_nan(void **state)
                                                "finite values in bf16, found nan at [6146]");
 }
 
-static void
-stacks_stand_without_gaps_inside(void **state)
+RP_TEST(stacks_stand_without_gaps_inside)
 {
     RpModel model = model_of(RP_ARCHITECTURE_QWEN3_MOE);
 
@@ -372,19 +363,4 @@ stacks_stand_without_gaps_inside(void **state)
                         sizeof stack->shape);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reads_experts_one_by_one_or_in_one_tensor, tensor_setup,
-                                        tensor_teardown),
-        cmocka_unit_test_setup_teardown(expands_packed_experts_and_turns_them, tensor_setup,
-                                        tensor_teardown),
-        cmocka_unit_test_setup_teardown(names_what_is_wrong_with_experts, tensor_setup,
-                                        tensor_teardown),
-        cmocka_unit_test_setup_teardown(finds_a_scale_that_is_nan, tensor_setup, tensor_teardown),
-        cmocka_unit_test(stacks_stand_without_gaps_inside),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

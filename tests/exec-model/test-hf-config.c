@@ -10,22 +10,11 @@ typedef struct {
     char *text;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+teardown(Fixture *f)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    Fixture *f = *state;
-
     g_clear_error(&f->error);
     g_free(f->text);
-    g_free(f);
-    return 0;
 }
 
 static gboolean
@@ -124,8 +113,7 @@ static const char qwen3_30b_a3b_of_5[] =
     "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"                                   \
     "\"original_max_position_embeddings\":128"
 
-static void
-reads_the_published_configs_as_the_catalogue_has_them(void **state)
+RP_TEST(reads_the_published_configs_as_the_catalogue_has_them)
 {
     static const struct {
         const char *model;
@@ -150,11 +138,8 @@ reads_the_published_configs_as_the_catalogue_has_them(void **state)
     assert_true(f->config.has_dtype && f->config.dtype == RP_DTYPE_BF16);
 }
 
-static void
-takes_absent_keys_as_transformers_does(void **state)
+RP_TEST_OF(takes_absent_keys_as_transformers_does, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(parse(f, LLAMA("")));
     assert_int_equal(f->config.head_dim, 16);
     assert_int_equal(f->config.max_positions, 2048);
@@ -173,11 +158,8 @@ takes_absent_keys_as_transformers_does(void **state)
     assert_int_equal(f->config.kv_heads, 4);
 }
 
-static void
-takes_absent_keys_of_each_family_as_transformers_does(void **state)
+RP_TEST_OF(takes_absent_keys_of_each_family_as_transformers_does, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(parse(f, DENSE("Mistral", "mistral", "")));
     assert_int_equal(f->config.sliding_window, 4096);
     assert_true(rp_model_block_window(&f->config, 1) == 4096);
@@ -217,10 +199,8 @@ takes_absent_keys_of_each_family_as_transformers_does(void **state)
     assert_int_equal(rp_model_block_window(&f->config, 1), 0);
 }
 
-static void
-fills_in_yarn_as_transformers_does(void **state)
+RP_TEST_OF(fills_in_yarn_as_transformers_does, Fixture *f)
 {
-    Fixture *f = *state;
     const RpRope *rope = &f->config.rope;
 
     assert_true(parse(f, LLAMA(",\"max_position_embeddings\":77,\"rope_scaling\":{\"rope_type\":"
@@ -238,11 +218,8 @@ fills_in_yarn_as_transformers_does(void **state)
     assert_true(rope->attention_factor == 1.25);
 }
 
-static void
-reads_the_spelling_of_transformers_5(void **state)
+RP_TEST_OF(reads_the_spelling_of_transformers_5, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(parse(f, LLAMA(",\"dtype\":\"float16\",\"rope_parameters\":{\"rope_theta\":5e5,"
                                "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,"
                                "\"high_freq_factor\":4,"
@@ -256,8 +233,7 @@ reads_the_spelling_of_transformers_5(void **state)
 }
 
 /* Their coefficients where the file has none: transformers' of each architecture. */
-static void
-takes_the_auxiliary_loss_where_it_is_asked_for(void **state)
+RP_TEST(takes_the_auxiliary_loss_where_it_is_asked_for)
 {
 #define ROUTED(hf, type, more)                                                                     \
     DENSE(hf, type, ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8" more)
@@ -281,8 +257,7 @@ takes_the_auxiliary_loss_where_it_is_asked_for(void **state)
     }
 }
 
-static void
-reads_what_it_wrote(void **state)
+RP_TEST(reads_what_it_wrote)
 {
     static const char *const texts[] = {
         qwen3_06b,
@@ -327,8 +302,7 @@ reads_what_it_wrote(void **state)
     }
 }
 
-static void
-refuses_what_is_not_implemented(void **state)
+RP_TEST(refuses_what_is_not_implemented)
 {
     static const struct {
         const char *text;
@@ -407,8 +381,7 @@ refuses_what_is_not_implemented(void **state)
     }
 }
 
-static void
-refuses_wrong_values(void **state)
+RP_TEST(refuses_wrong_values)
 {
     static const struct {
         const char *text;
@@ -529,8 +502,7 @@ refuses_wrong_values(void **state)
     }
 }
 
-static void
-takes_what_changes_nothing(void **state)
+RP_TEST(takes_what_changes_nothing)
 {
     static const char *const texts[] = {
         LLAMA(",\"is_causal\":true,\"per_layer_config\":null,\"text_config\":null,"
@@ -551,10 +523,8 @@ takes_what_changes_nothing(void **state)
 }
 
 /* The page names each key; one that is refused has a row of its own. */
-static void
-the_page_lists_every_key(void **state)
+RP_TEST_OF(the_page_lists_every_key, Fixture *f)
 {
-    Fixture *f = *state;
     RpConfigKey key;
 
     assert_true(
@@ -571,8 +541,7 @@ the_page_lists_every_key(void **state)
     }
 }
 
-static void
-refuses_a_config_cut_at_any_byte(void **state)
+RP_TEST(refuses_a_config_cut_at_any_byte)
 {
     for (gsize n = 0; n < strlen(llama_31_8b); n++) {
         g_autofree char *cut = g_strndup(llama_31_8b, n);
@@ -580,10 +549,8 @@ refuses_a_config_cut_at_any_byte(void **state)
     }
 }
 
-static void
-runs_every_model_of_the_catalogue(void **state)
+RP_TEST_OF(runs_every_model_of_the_catalogue, Fixture *f)
 {
-    Fixture *f = *state;
     guint n;
     const RpModel *models = rp_model_list(&n);
 
@@ -593,10 +560,8 @@ runs_every_model_of_the_catalogue(void **state)
     }
 }
 
-static void
-saves_and_loads(void **state)
+RP_TEST_OF(saves_and_loads, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *directory = g_dir_make_tmp("rp-config-XXXXXX", NULL);
     g_autofree char *path = g_build_filename(directory, "config.json", NULL);
     RpModel loaded;
@@ -611,31 +576,9 @@ saves_and_loads(void **state)
     g_autofree char *expected = rp_hf_config_to_json(&f->config);
     assert_string_equal(f->text, expected);
     assert_false(rp_hf_config_load(path, &loaded, &f->error));
-    rp_assert_error_message_contains(f->error, "config.json: cannot be opened");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "config.json: cannot be opened");
     assert_false(rp_hf_config_save(&f->config, path, &f->error));
     rp_assert_error_message_contains(f->error, "cannot write \"");
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(reads_the_published_configs_as_the_catalogue_has_them),
-        TEST(takes_absent_keys_as_transformers_does),
-        TEST(takes_absent_keys_of_each_family_as_transformers_does),
-        TEST(fills_in_yarn_as_transformers_does),
-        TEST(reads_the_spelling_of_transformers_5),
-        TEST(takes_the_auxiliary_loss_where_it_is_asked_for),
-        TEST(reads_what_it_wrote),
-        TEST(refuses_what_is_not_implemented),
-        TEST(refuses_wrong_values),
-        TEST(takes_what_changes_nothing),
-        TEST(the_page_lists_every_key),
-        TEST(refuses_a_config_cut_at_any_byte),
-        TEST(runs_every_model_of_the_catalogue),
-        TEST(saves_and_loads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

@@ -25,8 +25,7 @@ static const RpModel tiny = {
 };
 
 /* The known answers that are published with the generator (Random123, kat_vectors). */
-static void
-gives_the_known_answers_of_philox(void **state)
+RP_TEST(gives_the_known_answers_of_philox)
 {
     static const struct {
         guint32 counter[4];
@@ -50,8 +49,7 @@ gives_the_known_answers_of_philox(void **state)
 }
 
 /* Against the error function of the C library. */
-static void
-inverts_the_normal_distribution(void **state)
+RP_TEST(inverts_the_normal_distribution)
 {
     assert_true(rp_init_normal(0.5) == 0);
     for (double z = -6.3; z < 6.3; z += 0.01) {
@@ -64,8 +62,7 @@ inverts_the_normal_distribution(void **state)
     }
 }
 
-static void
-gives_values_that_do_not_depend_on_order(void **state)
+RP_TEST(gives_values_that_do_not_depend_on_order)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(&tiny);
     const RpWeight *q = rp_weights_nth(weights, (guint)rp_weights_find(weights, 1, RP_WEIGHT_Q));
@@ -86,8 +83,7 @@ gives_values_that_do_not_depend_on_order(void **state)
 }
 
 /* Groups of values against the two functions of one block and of one value. */
-static void
-gives_each_value_as_its_formula_has_it(void **state)
+RP_TEST(gives_each_value_as_its_formula_has_it)
 {
     const guint64 seed = G_GUINT64_CONSTANT(0x123456789abcdef0);
     const guint64 stream = G_GUINT64_CONSTANT(0xfedcba9876543210);
@@ -108,8 +104,7 @@ gives_each_value_as_its_formula_has_it(void **state)
     }
 }
 
-static void
-draws_from_the_normal_distribution(void **state)
+RP_TEST(draws_from_the_normal_distribution)
 {
     RpWeight weight = {.name = "x", .rank = 2, .elements = 1000000};
     g_autofree float *values = g_new(float, weight.elements);
@@ -126,8 +121,7 @@ draws_from_the_normal_distribution(void **state)
     assert_true(fabs(moments[4] - 3) < 0.04);
 }
 
-static void
-starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
+RP_TEST(starts_norms_at_one_and_biases_and_padding_at_zero)
 {
     g_autoptr(RpWeights) weights = rp_weights_new(&tiny);
     float values[33 * 16];
@@ -145,8 +139,7 @@ starts_norms_at_one_and_biases_and_padding_at_zero(void **state)
     }
 }
 
-static void
-starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers(void **state)
+RP_TEST(starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers)
 {
     RpModel config = tiny;
     float values[8192];
@@ -187,10 +180,8 @@ checksum(TensorFixture *f)
     return g_compute_checksum_for_bytes(G_CHECKSUM_SHA256, bytes);
 }
 
-static void
-writes_a_checkpoint_that_binds_to_its_config(void **state)
+RP_TEST_OF(writes_a_checkpoint_that_binds_to_its_config, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     static const guint64 shards[] = {0, 1000};
 
     for (guint tied = 0; tied < 2; tied++) {
@@ -214,10 +205,8 @@ writes_a_checkpoint_that_binds_to_its_config(void **state)
 }
 
 /* Every value, read in odd pieces, and the hash of the base: more than a piece of it. */
-static void
-makes_the_values_of_a_file_without_it(void **state)
+RP_TEST_OF(makes_the_values_of_a_file_without_it, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     const RpLora lora = {.rank = 2, .alpha = 8};
     float expected[1000], found[1000];
 
@@ -255,8 +244,7 @@ makes_the_values_of_a_file_without_it(void **state)
 }
 
 /* The bytes are part of the format: who changes them changes every published run. */
-static void
-writes_the_same_bytes_for_ever(void **state)
+RP_TEST(writes_the_same_bytes_for_ever)
 {
     static const char *const sums[RP_N_DTYPES] = {
         [RP_DTYPE_FP32] = "6a41de1f7d7f1ce7aa8bccfb21eb4bb1cf723711e32968c54eb05b69a762f877",
@@ -294,8 +282,7 @@ note_progress(guint64 done, guint64 total, gpointer user_data)
 }
 
 /* Several pieces a thread, also with more threads than pieces at the end. */
-static void
-writes_the_same_bytes_whatever_the_threads(void **state)
+RP_TEST(writes_the_same_bytes_whatever_the_threads)
 {
     static const guint threads[] = {1, 2, 3, 7, 0};
     TensorFixture *f = *state;
@@ -319,33 +306,12 @@ writes_the_same_bytes_whatever_the_threads(void **state)
     }
 }
 
-static void
-says_where_it_cannot_write(void **state)
+RP_TEST_OF(says_where_it_cannot_write, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     RpInitOptions options = {0};
 
     assert_false(rp_init_write(&tiny, "/nowhere", &options, &f->error));
     rp_assert_error_message_contains(f->error, "cannot write \"/nowhere");
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_the_known_answers_of_philox),
-        cmocka_unit_test(inverts_the_normal_distribution),
-        TEST(gives_values_that_do_not_depend_on_order),
-        cmocka_unit_test(gives_each_value_as_its_formula_has_it),
-        TEST(draws_from_the_normal_distribution),
-        TEST(starts_norms_at_one_and_biases_and_padding_at_zero),
-        TEST(starts_sinks_and_router_biases_of_gpt_oss_as_random_numbers),
-        TEST(writes_a_checkpoint_that_binds_to_its_config),
-        TEST(makes_the_values_of_a_file_without_it),
-        TEST(writes_the_same_bytes_for_ever),
-        TEST(writes_the_same_bytes_whatever_the_threads),
-        TEST(says_where_it_cannot_write),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

@@ -11,27 +11,19 @@ typedef struct {
     GString *key;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->text = g_string_new(NULL);
     f->key = g_string_new(NULL);
-    *state = f;
-    return 0;
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
-
     g_clear_error(&f->error);
     g_string_free(f->text, TRUE);
     g_string_free(f->key, TRUE);
-    g_free(f);
-    return 0;
 }
 
 static gboolean
@@ -52,8 +44,7 @@ takes(Fixture *f, const char *text)
     return good;
 }
 
-static void
-takes_json(void **state)
+RP_TEST(takes_json)
 {
     static const char *const good[] = {
         "{}",
@@ -73,8 +64,7 @@ takes_json(void **state)
             fail_msg("refused: %s", good[i]);
 }
 
-static void
-refuses_what_is_not_json(void **state)
+RP_TEST(refuses_what_is_not_json)
 {
     static const char *const bad[] = {
         "",
@@ -117,8 +107,7 @@ refuses_what_is_not_json(void **state)
             fail_msg("took: %s", bad[i]);
 }
 
-static void
-refuses_more_levels_than_it_counts(void **state)
+RP_TEST(refuses_more_levels_than_it_counts)
 {
     g_autoptr(GString) text = g_string_new(NULL);
 
@@ -132,8 +121,7 @@ refuses_more_levels_than_it_counts(void **state)
     assert_false(takes(*state, text->str));
 }
 
-static void
-refuses_every_cut(void **state)
+RP_TEST(refuses_every_cut)
 {
     const char *whole = "{\"a\":[1,{\"b\":[\"x\\n\"]}],\"c\":false}";
 
@@ -143,10 +131,8 @@ refuses_every_cut(void **state)
     }
 }
 
-static void
-reads_members_in_order(void **state)
+RP_TEST_OF(reads_members_in_order, Fixture *f)
 {
-    Fixture *f = *state;
     RpJsonPull pull;
     guint64 whole;
     double number;
@@ -177,8 +163,7 @@ reads_members_in_order(void **state)
     assert_true(rp_json_pull_end(&pull));
 }
 
-static void
-names_line_column_and_what_it_found(void **state)
+RP_TEST(names_line_column_and_what_it_found)
 {
     static const struct {
         const char *text;
@@ -220,8 +205,7 @@ read_id(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 /* A tokenizer's text, whose tokens hold quotes, spaces and characters after \u. */
-static void
-a_record_without_keys_reads_any_in_order(void **state)
+RP_TEST(a_record_without_keys_reads_any_in_order)
 {
     static const RpJsonField any = {NULL, read_id};
     Fixture *f = *state;
@@ -233,10 +217,8 @@ a_record_without_keys_reads_any_in_order(void **state)
     assert_string_equal(f->text->str, "Ġa=1 \"=2 😀=3 é\n=4 ");
 }
 
-static void
-writes_strings_that_read_back(void **state)
+RP_TEST_OF(writes_strings_that_read_back, Fixture *f)
 {
-    Fixture *f = *state;
     const char *hard = "a\"b\\c\n\x01\x1f é 😀 /";
     g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
     RpJsonPull pull;
@@ -247,8 +229,7 @@ writes_strings_that_read_back(void **state)
     assert_string_equal(f->text->str, hard);
 }
 
-static void
-writes_numbers_in_the_fewest_digits(void **state)
+RP_TEST(writes_numbers_in_the_fewest_digits)
 {
     static const struct {
         double value;
@@ -276,8 +257,7 @@ writes_numbers_in_the_fewest_digits(void **state)
     }
 }
 
-static void
-writes_every_kind_of_value(void **state)
+RP_TEST(writes_every_kind_of_value)
 {
     g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
 
@@ -301,8 +281,7 @@ writes_every_kind_of_value(void **state)
                         "1.500,1.5,-0.001,-9223372036854775.808,{}]");
 }
 
-static void
-writes_each_layout(void **state)
+RP_TEST(writes_each_layout)
 {
     static const char *const texts[] = {
         [RP_JSON_COMPACT] = "{\"a\":1,\"b\":[1,2],\"c\":[{\"d\":1},[]]}",
@@ -332,8 +311,7 @@ writes_each_layout(void **state)
     }
 }
 
-static void
-layouts_nest_and_lines_break_where_asked(void **state)
+RP_TEST(layouts_nest_and_lines_break_where_asked)
 {
     g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_LINES);
 
@@ -353,22 +331,4 @@ layouts_nest_and_lines_break_where_asked(void **state)
         "{\n  \"a\": { \"b\": 1,\n    \"c\": 2 },\n  \"d\": [\n    \"e\"\n  ]\n}\n");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(takes_json, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_what_is_not_json, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_more_levels_than_it_counts, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_every_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_members_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(names_line_column_and_what_it_found, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_record_without_keys_reads_any_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(writes_strings_that_read_back, setup, teardown),
-        cmocka_unit_test(writes_numbers_in_the_fewest_digits),
-        cmocka_unit_test(writes_every_kind_of_value),
-        cmocka_unit_test(writes_each_layout),
-        cmocka_unit_test(layouts_nest_and_lines_break_where_asked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

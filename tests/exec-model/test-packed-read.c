@@ -51,8 +51,7 @@ check_weight(const RpWeights *weights, guint index)
     assert_memory_equal(found, expected, weight->elements * sizeof *found);
 }
 
-static void
-reads_what_devices_expand(void **state)
+RP_TEST(reads_what_devices_expand)
 {
     const RpLora lora = {.rank = 1, .alpha = 1};
 
@@ -258,8 +257,7 @@ check_expanded(const Apart *apart, const RpModel *of)
     }
 }
 
-static void
-stacks_experts_that_are_packed_one_by_one(void **state)
+RP_TEST(stacks_experts_that_are_packed_one_by_one)
 {
     static const RpLowbit formats[] = {RP_LOWBIT_NF4, RP_LOWBIT_NF4_SINGLE, RP_LOWBIT_FP8};
     RpModel of = model;
@@ -284,8 +282,7 @@ stacks_experts_that_are_packed_one_by_one(void **state)
     }
 }
 
-static void
-names_the_matrix_that_does_not_stack(void **state)
+RP_TEST(names_the_matrix_that_does_not_stack)
 {
     static const struct {
         Flaw flaw;
@@ -309,16 +306,4 @@ names_the_matrix_that_does_not_stack(void **state)
 
         rp_assert_error_message_contains(apart.error, rows[i].says);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_what_devices_expand),
-        cmocka_unit_test(stacks_experts_that_are_packed_one_by_one),
-        cmocka_unit_test(names_the_matrix_that_does_not_stack),
-    };
-
-    return cmocka_run_group_tests_name("packed weights read", tests, NULL, NULL);
 }

@@ -26,10 +26,8 @@ open_index(TensorFixture *f, const char *index)
     return f->tensors != NULL;
 }
 
-static void
-joins_the_shards_of_an_index(void **state)
+RP_TEST_OF(joins_the_shards_of_an_index, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *second = tensor_path(f, "2.safetensors");
 
     make_shards(f);
@@ -44,8 +42,7 @@ joins_the_shards_of_an_index(void **state)
     assert_int_equal(rp_safetensors_count(f->tensors), 2);
 }
 
-static void
-refuses_an_index_that_disagrees_with_its_shards(void **state)
+RP_TEST(refuses_an_index_that_disagrees_with_its_shards)
 {
     static const struct {
         const char *map;
@@ -76,11 +73,8 @@ refuses_an_index_that_disagrees_with_its_shards(void **state)
     }
 }
 
-static void
-refuses_a_tensor_in_two_shards(void **state)
+RP_TEST_OF(refuses_a_tensor_in_two_shards, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     make_shards(f);
     tensor_make(f, SHARD("a"), 4);
     tensor_save(f, "2.safetensors");
@@ -89,11 +83,8 @@ refuses_a_tensor_in_two_shards(void **state)
                                                "again in ");
 }
 
-static void
-refuses_a_broken_shard_by_its_name(void **state)
+RP_TEST_OF(refuses_a_broken_shard_by_its_name, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     make_shards(f);
     tensor_make(f, SHARD("b"), 3);
     tensor_save(f, "2.safetensors");
@@ -102,8 +93,7 @@ refuses_a_broken_shard_by_its_name(void **state)
                                                "within the 3 bytes of data, found [0, 4]");
 }
 
-static void
-refuses_an_index_cut_at_any_byte(void **state)
+RP_TEST(refuses_an_index_cut_at_any_byte)
 {
     static const char whole[] = INDEX(GOOD_MAP);
     TensorFixture *f = *state;
@@ -121,11 +111,8 @@ refuses_an_index_cut_at_any_byte(void **state)
                                      "expected each key once, found \"weight_map\" a second time");
 }
 
-static void
-prefers_a_single_file_as_transformers_does(void **state)
+RP_TEST_OF(prefers_a_single_file_as_transformers_does, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     make_shards(f);
     tensor_make(f, SHARD("single"), 4);
     tensor_save(f, "model.safetensors");
@@ -135,17 +122,4 @@ prefers_a_single_file_as_transformers_does(void **state)
     assert_non_null(rp_safetensors_find(f->tensors, "single"));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(joins_the_shards_of_an_index),
-        TEST(refuses_an_index_that_disagrees_with_its_shards),
-        TEST(refuses_a_tensor_in_two_shards),
-        TEST(refuses_a_broken_shard_by_its_name),
-        TEST(refuses_an_index_cut_at_any_byte),
-        TEST(prefers_a_single_file_as_transformers_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

@@ -30,10 +30,8 @@ write_three(TensorFixture *f, const char *path, guint64 max_shard_bytes)
            rp_safetensors_writer_finish(f->writer, &f->error);
 }
 
-static void
-writes_what_reads_back(void **state)
+RP_TEST_OF(writes_what_reads_back, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     assert_true(write_three(f, path, 0));
@@ -53,8 +51,7 @@ writes_what_reads_back(void **state)
 }
 
 /* The whole file, byte by byte. */
-static void
-writes_exactly_these_bytes(void **state)
+RP_TEST(writes_exactly_these_bytes)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -78,8 +75,7 @@ writes_exactly_these_bytes(void **state)
     assert_int_equal(bytes[8 + padded + 24], 1);
 }
 
-static void
-divides_into_shards_with_an_index(void **state)
+RP_TEST(divides_into_shards_with_an_index)
 {
     static const char index[] = "{\n  \"metadata\": {\n    \"total_size\": 32\n  },\n"
                                 "  \"weight_map\": {\n"
@@ -100,10 +96,8 @@ divides_into_shards_with_an_index(void **state)
     assert_int_equal(((const guint8 *)rp_safetensors_find(f->tensors, "b")->data)[7], 8);
 }
 
-static void
-removes_the_other_form_of_a_checkpoint(void **state)
+RP_TEST_OF(removes_the_other_form_of_a_checkpoint, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     assert_true(write_three(f, path, 0));
@@ -120,10 +114,8 @@ removes_the_other_form_of_a_checkpoint(void **state)
                         "model.safetensors");
 }
 
-static void
-leaves_nothing_when_given_up(void **state)
+RP_TEST_OF(leaves_nothing_when_given_up, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     tensor_save_text(f, "model.safetensors", "old");
@@ -140,11 +132,8 @@ leaves_nothing_when_given_up(void **state)
     assert_int_equal(g_bytes_get_size(old), 3);
 }
 
-static void
-refuses_places_that_cannot_be_written(void **state)
+RP_TEST_OF(refuses_places_that_cannot_be_written, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     assert_false(write_three(f, "/nowhere/model.safetensors", 0));
     rp_assert_error_message_contains(f->error, "cannot write \"/nowhere");
     /* a rename would replace the device */
@@ -154,8 +143,7 @@ refuses_places_that_cannot_be_written(void **state)
     rp_assert_error_message_contains(f->error, f->directory);
 }
 
-static void
-asks_for_the_room_before_it_writes(void **state)
+RP_TEST(asks_for_the_room_before_it_writes)
 {
     const guint64 huge[] = {G_GUINT64_CONSTANT(1) << 50, 1 << 10};
     TensorFixture *f = *state;
@@ -173,10 +161,8 @@ asks_for_the_room_before_it_writes(void **state)
 }
 
 /* A limit on the size of files stands for a disk that is full in the middle. */
-static void
-keeps_the_old_file_when_writing_fails(void **state)
+RP_TEST_OF(keeps_the_old_file_when_writing_fails, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
     struct rlimit before, small;
 
@@ -228,8 +214,7 @@ fill_small_disk(TensorFixture *f)
     return f->tensors != NULL && strcmp(names, "model.safetensors") == 0 ? 0 : 3;
 }
 
-static void
-keeps_the_old_file_on_a_full_disk(void **state)
+RP_TEST(keeps_the_old_file_on_a_full_disk)
 {
     int status;
     pid_t child = fork();
@@ -242,20 +227,4 @@ keeps_the_old_file_on_a_full_disk(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(writes_what_reads_back),
-        TEST(writes_exactly_these_bytes),
-        TEST(divides_into_shards_with_an_index),
-        TEST(removes_the_other_form_of_a_checkpoint),
-        TEST(leaves_nothing_when_given_up),
-        TEST(refuses_places_that_cannot_be_written),
-        TEST(asks_for_the_room_before_it_writes),
-        TEST(keeps_the_old_file_when_writing_fails),
-        TEST(keeps_the_old_file_on_a_full_disk),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

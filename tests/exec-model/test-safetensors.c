@@ -10,11 +10,8 @@
                                                                       "[16,19]") "}     "
 #define GOOD_BYTES 19
 
-static void
-lists_every_tensor_without_copying(void **state)
+RP_TEST_OF(lists_every_tensor_without_copying, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     tensor_make(f, GOOD, GOOD_BYTES);
     assert_true(tensor_parse(f));
     assert_int_equal(rp_safetensors_count(f->tensors), 4);
@@ -40,10 +37,8 @@ lists_every_tensor_without_copying(void **state)
     assert_null(rp_safetensors_metadata(f->tensors, "x"));
 }
 
-static void
-reads_the_same_from_a_file_and_a_directory(void **state)
+RP_TEST_OF(reads_the_same_from_a_file_and_a_directory, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     tensor_make(f, GOOD, GOOD_BYTES);
@@ -58,11 +53,8 @@ reads_the_same_from_a_file_and_a_directory(void **state)
     assert_int_equal(((const guint8 *)rp_safetensors_find(f->tensors, "d")->data)[2], 18);
 }
 
-static void
-orders_tensors_by_their_place(void **state)
+RP_TEST_OF(orders_tensors_by_their_place, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     tensor_make(
         f, "{" TENSOR("z", "F16", "[1]", "[2,4]") "," TENSOR("y", "F16", "[1]", "[0,2]") "}", 4);
     assert_true(tensor_parse(f));
@@ -70,11 +62,8 @@ orders_tensors_by_their_place(void **state)
     assert_string_equal(rp_safetensors_find(f->tensors, "z")->name, "z");
 }
 
-static void
-takes_a_file_without_tensors(void **state)
+RP_TEST_OF(takes_a_file_without_tensors, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     tensor_make(f, "{}", 0);
     assert_true(tensor_parse(f));
     assert_int_equal(rp_safetensors_count(f->tensors), 0);
@@ -151,11 +140,8 @@ static const struct {
     {"{\"a\\u000ab\":1}", 0, "a\\u000ab: expected"},
 };
 
-static void
-refuses_lying_headers(void **state)
+RP_TEST_OF(refuses_lying_headers, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     for (gsize i = 0; i < G_N_ELEMENTS(bad); i++) {
         tensor_make(f, bad[i].header, bad[i].data_bytes);
         if (tensor_parse(f))
@@ -165,8 +151,7 @@ refuses_lying_headers(void **state)
     }
 }
 
-static void
-refuses_header_lengths_beyond_the_file(void **state)
+RP_TEST(refuses_header_lengths_beyond_the_file)
 {
     static const guint64 lengths[] = {1000, 100000001, G_MAXINT64, G_MAXUINT64, G_MAXUINT64 - 7};
     TensorFixture *f = *state;
@@ -182,11 +167,8 @@ refuses_header_lengths_beyond_the_file(void **state)
 }
 
 /* Every prefix of a file is refused, and so is one byte more. */
-static void
-refuses_a_file_cut_at_any_byte(void **state)
+RP_TEST_OF(refuses_a_file_cut_at_any_byte, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     tensor_make(f, GOOD, GOOD_BYTES);
     g_autoptr(GBytes) whole = g_bytes_ref(f->bytes);
     for (gsize n = 0; n < g_bytes_get_size(whole); n++) {
@@ -200,11 +182,8 @@ refuses_a_file_cut_at_any_byte(void **state)
 }
 
 /* No flip of one bit crashes, and accepted tensors stay within the file. */
-static void
-survives_every_flipped_bit(void **state)
+RP_TEST_OF(survives_every_flipped_bit, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     tensor_make(f, GOOD, GOOD_BYTES);
     gsize length = g_bytes_get_size(f->bytes);
     g_autofree guint8 *bytes = g_memdup2(g_bytes_get_data(f->bytes, NULL), length);
@@ -225,8 +204,7 @@ survives_every_flipped_bit(void **state)
     }
 }
 
-static void
-refuses_what_is_no_regular_file(void **state)
+RP_TEST(refuses_what_is_no_regular_file)
 {
     static const char *const paths[] = {"/dev/zero", "/dev/null", "/nowhere/model.safetensors"};
     TensorFixture *f = *state;
@@ -239,32 +217,14 @@ refuses_what_is_no_regular_file(void **state)
     }
     g_clear_error(&f->error);
     assert_null(rp_safetensors_open(f->directory, &f->error));
-    rp_assert_error_message_contains(f->error, "expected model.safetensors or model.safetensors."
-                                               "index.json, found neither");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected model.safetensors or model.safetensors."
+                               "index.json, found neither");
     tensor_save_text(f, "model.safetensors", "");
     assert_null(rp_safetensors_open(f->directory, &f->error));
-    rp_assert_error_message_contains(f->error, "expected at least 8 bytes in the file, found 0");
-    g_clear_error(&f->error);
+    rp_assert_error(&f->error, "expected at least 8 bytes in the file, found 0");
     tensor_save_text(f, "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
     assert_null(rp_safetensors_open(f->directory, &f->error));
     rp_assert_error_message_contains(f->error, "found a pointer of git-lfs");
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(lists_every_tensor_without_copying),
-        TEST(reads_the_same_from_a_file_and_a_directory),
-        TEST(orders_tensors_by_their_place),
-        TEST(takes_a_file_without_tensors),
-        TEST(refuses_lying_headers),
-        TEST(refuses_header_lengths_beyond_the_file),
-        TEST(refuses_a_file_cut_at_any_byte),
-        TEST(survives_every_flipped_bit),
-        TEST(refuses_what_is_no_regular_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

@@ -106,8 +106,7 @@ pattern(RpDtype dtype, guint64 k)
 }
 
 /* All finite values pass, at once; each of the others is found by itself. */
-static void
-agrees_with_rounding_for_every_pattern(void **state)
+RP_TEST(agrees_with_rounding_for_every_pattern)
 {
     Model model = {.files = *state};
 
@@ -143,8 +142,7 @@ agrees_with_rounding_for_every_pattern(void **state)
     model_clear(&model);
 }
 
-static void
-names_the_first_by_tensor_and_index(void **state)
+RP_TEST(names_the_first_by_tensor_and_index)
 {
     static const struct {
         guint layer;
@@ -181,14 +179,4 @@ names_the_first_by_tensor_and_index(void **state)
     model_clear(&model);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(agrees_with_rounding_for_every_pattern, tensor_setup,
-                                        tensor_teardown),
-        cmocka_unit_test_setup_teardown(names_the_first_by_tensor_and_index, tensor_setup,
-                                        tensor_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

@@ -72,8 +72,7 @@ bind(TensorFixture *f, const RpModel *config)
     return bound;
 }
 
-static void
-marks_kinds_ranks_and_ties(void **state)
+RP_TEST(marks_kinds_ranks_and_ties)
 {
     RpModel config = qwen3;
 
@@ -94,11 +93,8 @@ marks_kinds_ranks_and_ties(void **state)
     assert_int_equal((guint)at, rp_weights_count(weights) - 1);
 }
 
-static void
-binds_each_weight_to_its_tensor(void **state)
+RP_TEST_OF(binds_each_weight_to_its_tensor, TensorFixture *f)
 {
-    TensorFixture *f = *state;
-
     for (guint tied = 0; tied < 2; tied++) {
         RpModel config = qwen3;
         config.tied = (gboolean)tied;
@@ -116,8 +112,7 @@ binds_each_weight_to_its_tensor(void **state)
     }
 }
 
-static void
-names_each_disagreement(void **state)
+RP_TEST(names_each_disagreement)
 {
     static const guint64 shape[] = {24, 8};
     static const guint64 wrong[] = {8, 24};
@@ -159,8 +154,7 @@ names_each_disagreement(void **state)
 }
 
 /* Tests our formats, and others that are recognised by a tensor beside the weight. */
-static void
-refuses_packed_weights_by_their_format(void **state)
+RP_TEST(refuses_packed_weights_by_their_format)
 {
     static const struct {
         const char *header;
@@ -192,10 +186,8 @@ refuses_packed_weights_by_their_format(void **state)
     }
 }
 
-static void
-refuses_another_models_weights(void **state)
+RP_TEST_OF(refuses_another_models_weights, TensorFixture *f)
 {
-    TensorFixture *f = *state;
     RpModel other = qwen3;
 
     make_checkpoint(f, &qwen3, NULL, NULL, 0, NULL, 0);
@@ -215,8 +207,7 @@ refuses_another_models_weights(void **state)
     assert_int_equal(f->error->code, RP_WEIGHTS_ERROR_EXTRA);
 }
 
-static void
-takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one(void **state)
+RP_TEST(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one)
 {
     static const guint64 shape[] = {10, 8};
     TensorFixture *f = *state;
@@ -246,8 +237,7 @@ takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one(void **state)
                                                "model.embed_tokens.weight");
 }
 
-static void
-ignores_inv_freq_as_transformers_does(void **state)
+RP_TEST(ignores_inv_freq_as_transformers_does)
 {
     static const guint64 shape[] = {3};
     TensorFixture *f = *state;
@@ -257,18 +247,4 @@ ignores_inv_freq_as_transformers_does(void **state)
     assert_true(bind(f, &qwen3));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tensor_setup, tensor_teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(marks_kinds_ranks_and_ties),
-        TEST(binds_each_weight_to_its_tensor),
-        TEST(names_each_disagreement),
-        TEST(refuses_packed_weights_by_their_format),
-        TEST(refuses_another_models_weights),
-        TEST(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one),
-        TEST(ignores_inv_freq_as_transformers_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

@@ -75,8 +75,7 @@ check_differences(RpModel config, const RpLora *lora)
     network_free(model);
 }
 
-static void
-gradients_are_differences_of_the_loss(void **state)
+RP_TEST(gradients_are_differences_of_the_loss)
 {
     char norm[] = "norm", *saved[] = {norm, NULL};
     const RpLora lora = {.rank = 3, .alpha = 4, .saved = saved};
@@ -92,8 +91,7 @@ gradients_are_differences_of_the_loss(void **state)
 
 /* Adapters whose A [4,16] stand one behind the other; with dropout, which drops nothing here, layers are
  * apart. */
-static void
-computes_joined_layers_as_it_does_apart(void **state)
+RP_TEST(computes_joined_layers_as_it_does_apart)
 {
     const RpModel config = network_config_fused();
     const RpLora joined = {.rank = 4, .alpha = 6}, apart = {.rank = 4, .alpha = 6, .dropout = 0.5};
@@ -113,8 +111,7 @@ computes_joined_layers_as_it_does_apart(void **state)
     network_free(other);
 }
 
-static void
-drops_the_same_however_the_model_is_cut(void **state)
+RP_TEST(drops_the_same_however_the_model_is_cut)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpLora lora = {.rank = 3, .alpha = 4, .dropout = 0.4};
@@ -133,8 +130,7 @@ drops_the_same_however_the_model_is_cut(void **state)
 }
 
 /* A tile drops the elements that its rows drop in the whole. */
-static void
-drops_the_same_in_tiles(void **state)
+RP_TEST(drops_the_same_in_tiles)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpLora lora = {.rank = 3, .alpha = 4, .dropout = 0.4};
@@ -163,8 +159,7 @@ loss_of(const RpModel *config, const RpLora *lora, gboolean drops)
     return run.loss;
 }
 
-static void
-drops_by_seed_and_in_training_alone(void **state)
+RP_TEST(drops_by_seed_and_in_training_alone)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpLora lora = {.rank = 3, .alpha = 4};
@@ -201,13 +196,11 @@ noisy_loss(const RpModel *config, const RpNetworkOptions *noisy, gboolean drops)
 }
 
 /* As in trl, noise is three times as large in a micro-batch whose longest sequence has a ninth of the tokens. */
-static void
-noise_follows_from_the_longest_sequence(void **state)
+RP_TEST(noise_follows_from_the_longest_sequence)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpNetworkOptions noisy = options;
 
-    (void)state;
     assert_int_equal(options.tokens, 9);
     noisy.noise = 5;
     const double whole = noisy_loss(&config, &noisy, TRUE);
@@ -218,8 +211,7 @@ noise_follows_from_the_longest_sequence(void **state)
     assert_true(fabs(ninth - thrice) < 1e-6 * thrice && ninth != whole);
 }
 
-static void
-embeddings_have_noise_by_seed_and_in_training_alone(void **state)
+RP_TEST(embeddings_have_noise_by_seed_and_in_training_alone)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpNetworkOptions noisy = options;
@@ -234,8 +226,7 @@ embeddings_have_noise_by_seed_and_in_training_alone(void **state)
     assert_true(noisy_loss(&config, &noisy, TRUE) != moved);
 }
 
-static void
-noise_is_the_same_however_the_model_is_cut(void **state)
+RP_TEST(noise_is_the_same_however_the_model_is_cut)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpLora lora = {.rank = 3, .alpha = 4};
@@ -283,8 +274,7 @@ count_backward(Model *model, RpInterval layers, Run *run, gboolean *wrote)
     return n_matmuls;
 }
 
-static void
-nothing_runs_backward_below_the_lowest_layer_that_trains(void **state)
+RP_TEST(nothing_runs_backward_below_the_lowest_layer_that_trains)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     char all[] = "*.layers.*", third[] = "model.layers.2.*", *targets[] = {all, NULL};
@@ -326,8 +316,7 @@ nothing_runs_backward_below_the_lowest_layer_that_trains(void **state)
 }
 
 /* A block's sums do not depend on whether anything below it is trained. */
-static void
-sums_are_the_same_whatever_is_trained_below(void **state)
+RP_TEST(sums_are_the_same_whatever_is_trained_below)
 {
     const RpModel config = network_config(RP_ARCHITECTURE_LLAMA, FALSE);
     char second[] = "model.layers.1.*", *targets[] = {second, NULL};
@@ -368,21 +357,4 @@ sums_are_the_same_whatever_is_trained_below(void **state)
     network_free(other);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(gradients_are_differences_of_the_loss),
-        host_test(computes_joined_layers_as_it_does_apart),
-        host_test(drops_the_same_however_the_model_is_cut),
-        host_test(drops_the_same_in_tiles),
-        host_test(drops_by_seed_and_in_training_alone),
-        host_test(embeddings_have_noise_by_seed_and_in_training_alone),
-        host_test(noise_follows_from_the_longest_sequence),
-        host_test(noise_is_the_same_however_the_model_is_cut),
-        host_test(nothing_runs_backward_below_the_lowest_layer_that_trains),
-        host_test(sums_are_the_same_whatever_is_trained_below),
-    };
-
-    return cmocka_run_group_tests_name("adapters of layers", tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -35,8 +35,7 @@ lora_of(double dropout)
 }
 
 /* Covers every storage and both fp8 formats of gradients, whatever forwards save. */
-static void
-gives_the_same_bits_however_it_is_cut(void **state)
+RP_TEST(gives_the_same_bits_however_it_is_cut)
 {
     static const RpDtype gradients[] = {RP_DTYPE_E5M2, RP_DTYPE_E4M3};
     const RpModel config = config_of(4);
@@ -106,8 +105,7 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
 }
 
 /* Every operand is where its matmul reads it: but for rounding, the network is the plain one. */
-static void
-is_the_plain_network_but_for_rounding(void **state)
+RP_TEST(is_the_plain_network_but_for_rounding)
 {
     const RpModel config = config_of(4);
     const RpLora lora = lora_of(0.2);
@@ -155,8 +153,7 @@ is_the_plain_network_but_for_rounding(void **state)
 }
 
 /* Rounding to 3 bits, and to 2 for gradients, in a network of random weights, whose attention is sharp. */
-static void
-stays_near_the_network_without_fp8(void **state)
+RP_TEST(stays_near_the_network_without_fp8)
 {
     const RpModel config = config_of(4);
 
@@ -186,8 +183,7 @@ stays_near_the_network_without_fp8(void **state)
 }
 
 /* A block in fp8 has as many bytes of each matrix as in 16 bits, and space for its scale. */
-static void
-lays_fp8_out_where_matrices_stood(void **state)
+RP_TEST(lays_fp8_out_where_matrices_stood)
 {
     const RpModel config = config_of(4);
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
@@ -211,8 +207,7 @@ lays_fp8_out_where_matrices_stood(void **state)
 
 /* On request a head is a matrix like others: tied to the embedding, or with a size that is no
  * multiple of 16, which stays plain. */
-static void
-lays_a_head_of_fp8_out(void **state)
+RP_TEST(lays_a_head_of_fp8_out)
 {
     for (guint variant = 0; variant < 3; variant++) {
         RpModel config = config_of(4);
@@ -235,8 +230,7 @@ lays_a_head_of_fp8_out(void **state)
 }
 
 /* Blocks that stay plain, and blocks that cannot be in fp8, give the bits of a plain network. */
-static void
-leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
+RP_TEST(leaves_blocks_plain_that_are_to_be_or_have_odd_sizes)
 {
     for (guint variant = 0; variant < 3; variant++) {
         RpModel config = config_of(4);
@@ -259,8 +253,7 @@ leaves_blocks_plain_that_are_to_be_or_have_odd_sizes(void **state)
     }
 }
 
-static void
-has_a_class_of_plain_blocks_and_one_of_fp8(void **state)
+RP_TEST(has_a_class_of_plain_blocks_and_one_of_fp8)
 {
     const RpModel config = config_of(4);
     RpNetworkOptions options = options_of(RP_DTYPE_BF16);
@@ -279,8 +272,7 @@ has_a_class_of_plain_blocks_and_one_of_fp8(void **state)
 }
 
 /* Tests frozen matrices in fp8 with adapters in bf16; with a packed base, too. */
-static void
-adapts_frozen_fp8(void **state)
+RP_TEST(adapts_frozen_fp8)
 {
     const RpModel config = config_of(4);
     const RpLora lora = lora_of(0);
@@ -323,8 +315,7 @@ all_finite(const Model *model, const Run *run)
 }
 
 /* A weight that is not finite is one in the loss: the step is skipped, or the run ends, as without. */
-static void
-breaks_the_loss_where_a_weight_is_broken(void **state)
+RP_TEST(breaks_the_loss_where_a_weight_is_broken)
 {
     static const float broken[] = {INFINITY, NAN};
     const RpModel config = config_of(4);
@@ -355,8 +346,7 @@ breaks_the_loss_where_a_weight_is_broken(void **state)
 }
 
 /* Biases without q/k norm; experts, whose matrices stay plain; sinks and windows. */
-static void
-gives_the_same_bits_for_every_kind_of_block(void **state)
+RP_TEST(gives_the_same_bits_for_every_kind_of_block)
 {
     static const RpArchitecture architectures[] = {RP_ARCHITECTURE_LLAMA, RP_ARCHITECTURE_QWEN3_MOE,
                                                    RP_ARCHITECTURE_GPT_OSS};
@@ -395,8 +385,7 @@ gives_the_same_bits_for_every_kind_of_block(void **state)
 }
 
 /* Weights of zeros have scale 1, and so have their gradients. */
-static void
-takes_matrices_of_zeros(void **state)
+RP_TEST(takes_matrices_of_zeros)
 {
     const RpModel config = config_of(4);
     const RpNetworkOptions options = options_of(RP_DTYPE_BF16);
@@ -418,22 +407,4 @@ takes_matrices_of_zeros(void **state)
     network_free(model);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(gives_the_same_bits_however_it_is_cut),
-        host_test(is_the_plain_network_but_for_rounding),
-        host_test(stays_near_the_network_without_fp8),
-        host_test(lays_fp8_out_where_matrices_stood),
-        host_test(lays_a_head_of_fp8_out),
-        host_test(leaves_blocks_plain_that_are_to_be_or_have_odd_sizes),
-        host_test(has_a_class_of_plain_blocks_and_one_of_fp8),
-        host_test(adapts_frozen_fp8),
-        host_test(breaks_the_loss_where_a_weight_is_broken),
-        host_test(takes_matrices_of_zeros),
-        host_test(gives_the_same_bits_for_every_kind_of_block),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

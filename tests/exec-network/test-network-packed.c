@@ -161,8 +161,7 @@ assert_same_gradients(const RpModel *config, RpDtype dtype, double loss_error, d
     network_free(alone);
 }
 
-static void
-has_the_gradients_of_each_sample_alone(void **state)
+RP_TEST(has_the_gradients_of_each_sample_alone)
 {
     for (guint c = 0; c < G_N_ELEMENTS(configs); c++) {
         const RpModel config = configs[c]();
@@ -171,8 +170,7 @@ has_the_gradients_of_each_sample_alone(void **state)
     }
 }
 
-static void
-has_them_in_16_bits(void **state)
+RP_TEST(has_them_in_16_bits)
 {
     const RpModel config = dense(), windows = sliding();
 
@@ -208,8 +206,7 @@ assert_blind(const RpModel *config, guint sample)
     network_free(model);
 }
 
-static void
-sees_no_token_of_another_sample(void **state)
+RP_TEST(sees_no_token_of_another_sample)
 {
     for (guint c = 0; c < G_N_ELEMENTS(configs); c++) {
         const RpModel config = configs[c]();
@@ -220,8 +217,7 @@ sees_no_token_of_another_sample(void **state)
 }
 
 /* A test of the test: where all is one sample, tokens do see those before them. */
-static void
-would_see_them_without_starts(void **state)
+RP_TEST(would_see_them_without_starts)
 {
     const RpModel config = dense();
     const RpNetworkOptions options = {
@@ -238,8 +234,7 @@ would_see_them_without_starts(void **state)
 }
 
 /* Places of whole sequences are the same bytes, and so are the results. */
-static void
-is_the_same_where_samples_fill_sequences(void **state)
+RP_TEST(is_the_same_where_samples_fill_sequences)
 {
     const RpModel config = sliding();
     RpNetworkOptions options = {
@@ -263,16 +258,4 @@ is_the_same_where_samples_fill_sequences(void **state)
     network_free(packed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(has_the_gradients_of_each_sample_alone),
-        host_test(has_them_in_16_bits),
-        host_test(sees_no_token_of_another_sample),
-        host_test(would_see_them_without_starts),
-        host_test(is_the_same_where_samples_fill_sequences),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -221,68 +221,57 @@ check_case(const char *name, const char *base)
     network_free(c.model);
 }
 
-static void
-equals_a_tied_qwen3_with_padding_and_wide_heads(void **state)
+RP_TEST(equals_a_tied_qwen3_with_padding_and_wide_heads)
 {
     check_case("qwen3-tied", NULL);
 }
 
-static void
-equals_a_qwen3_with_biases_and_one_kv_head(void **state)
+RP_TEST(equals_a_qwen3_with_biases_and_one_kv_head)
 {
     check_case("qwen3-bias", NULL);
 }
 
-static void
-equals_a_llama_with_all_biases_and_llama3_rope(void **state)
+RP_TEST(equals_a_llama_with_all_biases_and_llama3_rope)
 {
     check_case("llama-bias", NULL);
 }
 
-static void
-equals_a_tied_llama_with_narrow_heads(void **state)
+RP_TEST(equals_a_tied_llama_with_narrow_heads)
 {
     check_case("llama-tied", NULL);
 }
 
-static void
-equals_a_qwen3_of_experts(void **state)
+RP_TEST(equals_a_qwen3_of_experts)
 {
     check_case("qwen3-moe", NULL);
 }
 
-static void
-equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one(void **state)
+RP_TEST(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one)
 {
     check_case("qwen3-moe-plain", NULL);
 }
 
-static void
-equals_a_qwen2_with_windows_from_the_second_block_on(void **state)
+RP_TEST(equals_a_qwen2_with_windows_from_the_second_block_on)
 {
     check_case("qwen2", NULL);
 }
 
-static void
-equals_a_qwen3_with_joined_matrices_of_q_k_and_v_and_of_gate_and_up(void **state)
+RP_TEST(equals_a_qwen3_with_joined_matrices_of_q_k_and_v_and_of_gate_and_up)
 {
     check_case("qwen3-joined", NULL);
 }
 
-static void
-equals_a_mistral_with_windows(void **state)
+RP_TEST(equals_a_mistral_with_windows)
 {
     check_case("mistral", NULL);
 }
 
-static void
-equals_a_smollm3_whose_second_block_has_no_rope_but_a_window(void **state)
+RP_TEST(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window)
 {
     check_case("smollm3", NULL);
 }
 
-static void
-equals_llamas_with_every_other_rope(void **state)
+RP_TEST(equals_llamas_with_every_other_rope)
 {
     check_case("llama-linear", NULL);
     check_case("llama-dynamic", NULL);
@@ -291,86 +280,51 @@ equals_llamas_with_every_other_rope(void **state)
     check_case("llama-longrope-long", NULL);
 }
 
-static void
-equals_a_gpt_oss_with_sinks_windows_and_yarn(void **state)
+RP_TEST(equals_a_gpt_oss_with_sinks_windows_and_yarn)
 {
     check_case("gpt-oss", NULL);
 }
 
-static void
-equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another(void **state)
+RP_TEST(equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another)
 {
     check_case("gpt-oss-one", NULL);
 }
 
-static void
-equals_a_gpt_oss_whose_experts_are_packed(void **state)
+RP_TEST(equals_a_gpt_oss_whose_experts_are_packed)
 {
     check_case("gpt-oss-mxfp4", NULL);
 }
 
-static void
-equals_the_auxiliary_loss_of_routers_without_padding(void **state)
+RP_TEST(equals_the_auxiliary_loss_of_routers_without_padding)
 {
     check_case("qwen3-moe-aux", "qwen3-moe");
     check_case("qwen3-moe-plain-aux", "qwen3-moe-plain");
     check_case("gpt-oss-aux", "gpt-oss");
 }
 
-static void
-equals_peft_with_adapters_of_some_matrices(void **state)
+RP_TEST(equals_peft_with_adapters_of_some_matrices)
 {
     check_case("qwen3-tied-lora", "qwen3-tied");
 }
 
-static void
-equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole(void **state)
+RP_TEST(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole)
 {
     check_case("llama-bias-lora", "llama-bias");
 }
 
-static void
-equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router(void **state)
+RP_TEST(equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router)
 {
     check_case("qwen3-moe-lora", "qwen3-moe");
 }
 
-static void
-equals_peft_with_adapters_of_stacks_whose_matrices_are_transposed(void **state)
+RP_TEST(equals_peft_with_adapters_of_stacks_whose_matrices_are_transposed)
 {
     check_case("gpt-oss-lora", "gpt-oss");
 }
 
-static void
-equals_peft_with_dropout_and_ranks_of_their_own(void **state)
+RP_TEST(equals_peft_with_dropout_and_ranks_of_their_own)
 {
     check_case("llama-bias-dropout", "llama-bias");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(equals_a_tied_qwen3_with_padding_and_wide_heads),
-        host_test(equals_a_qwen3_with_biases_and_one_kv_head),
-        host_test(equals_a_llama_with_all_biases_and_llama3_rope),
-        host_test(equals_a_tied_llama_with_narrow_heads),
-        host_test(equals_a_qwen3_of_experts),
-        host_test(equals_a_tied_qwen3_of_experts_whose_weights_do_not_sum_to_one),
-        host_test(equals_a_qwen2_with_windows_from_the_second_block_on),
-        host_test(equals_a_qwen3_with_joined_matrices_of_q_k_and_v_and_of_gate_and_up),
-        host_test(equals_a_mistral_with_windows),
-        host_test(equals_a_smollm3_whose_second_block_has_no_rope_but_a_window),
-        host_test(equals_llamas_with_every_other_rope),
-        host_test(equals_a_gpt_oss_with_sinks_windows_and_yarn),
-        host_test(equals_a_gpt_oss_of_which_all_tokens_choose_one_expert_and_none_another),
-        host_test(equals_a_gpt_oss_whose_experts_are_packed),
-        host_test(equals_the_auxiliary_loss_of_routers_without_padding),
-        host_test(equals_peft_with_adapters_of_some_matrices),
-        host_test(equals_peft_with_adapters_of_all_and_a_head_that_is_trained_whole),
-        host_test(equals_peft_with_adapters_of_stacks_of_experts_and_of_a_router),
-        host_test(equals_peft_with_adapters_of_stacks_whose_matrices_are_transposed),
-        host_test(equals_peft_with_dropout_and_ranks_of_their_own),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

@@ -107,8 +107,7 @@ network_of(Bench *bench, gboolean has_library)
 
 /* q, k and v; o; gate and up; down; the head's chunks of 16 rows and the last of one. Forward down reads a
  * product with gaps where nothing is kept. */
-static void
-lists_each_shape_once(void **state)
+RP_TEST(lists_each_shape_once)
 {
     Bench bench;
     RpNetwork *network = network_of(&bench, TRUE);
@@ -134,8 +133,7 @@ lists_each_shape_once(void **state)
 
 /* In fp8 all matmuls are NT: q, k and v are fused; o, gate and up have one shape, and down; forward, for their input's
  * gradient and for their own. So is the head, if it is in fp8. */
-static void
-lists_shapes_of_fp8(void **state)
+RP_TEST(lists_shapes_of_fp8)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
 
@@ -177,8 +175,7 @@ lists_shapes_of_fp8(void **state)
     }
 }
 
-static void
-takes_the_fastest_way_where_it_is_worth_it(void **state)
+RP_TEST(takes_the_fastest_way_where_it_is_worth_it)
 {
     Bench bench;
     GError *error = NULL;
@@ -215,8 +212,7 @@ takes_the_fastest_way_where_it_is_worth_it(void **state)
 }
 
 /* All but one shape, that of the head's last chunk: it takes the first variant. */
-static void
-multiplies_in_the_ways_of_its_options(void **state)
+RP_TEST(multiplies_in_the_ways_of_its_options)
 {
     RpModel config = network_config_fused();
     RpNetworkOptions options = {
@@ -255,8 +251,7 @@ multiplies_in_the_ways_of_its_options(void **state)
     network_free(model);
 }
 
-static void
-leaves_networks_alone_whose_kernels_have_one_way(void **state)
+RP_TEST(leaves_networks_alone_whose_kernels_have_one_way)
 {
     Bench bench;
     GError *error = NULL;
@@ -274,8 +269,7 @@ leaves_networks_alone_whose_kernels_have_one_way(void **state)
     rp_weights_free(bench.weights);
 }
 
-static void
-gives_back_what_it_took_when_the_probe_fails(void **state)
+RP_TEST(gives_back_what_it_took_when_the_probe_fails)
 {
     for (guint at = 1; at <= 4; at++) {
         Bench bench;
@@ -291,17 +285,4 @@ gives_back_what_it_took_when_the_probe_fails(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(lists_each_shape_once),
-        host_test(lists_shapes_of_fp8),
-        host_test(takes_the_fastest_way_where_it_is_worth_it),
-        host_test(multiplies_in_the_ways_of_its_options),
-        host_test(leaves_networks_alone_whose_kernels_have_one_way),
-        host_test(gives_back_what_it_took_when_the_probe_fails),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

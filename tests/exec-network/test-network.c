@@ -31,8 +31,7 @@ all_layers(const Model *model)
 
 /* ---- layout and profile ---- */
 
-static void
-lays_out_each_weight_behind_the_one_before(void **state)
+RP_TEST(lays_out_each_weight_behind_the_one_before)
 {
     Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_BF16);
 
@@ -56,8 +55,7 @@ lays_out_each_weight_behind_the_one_before(void **state)
 }
 
 /* Trained ones come first, in both spaces; the frozen ones have bytes and no elements. */
-static void
-lays_out_frozen_weights_in_bytes_alone(void **state)
+RP_TEST(lays_out_frozen_weights_in_bytes_alone)
 {
     RpModel config = network_config(RP_ARCHITECTURE_LLAMA, TRUE);
     g_autoptr(RpWeights) weights = rp_weights_new(&config);
@@ -85,8 +83,7 @@ lays_out_frozen_weights_in_bytes_alone(void **state)
     assert_int_equal(head.bytes, 2 * head.elements + head.tied_bytes); /* the norm is trained */
 }
 
-static void
-puts_the_tied_matrix_last_and_as_large_as_the_embedding(void **state)
+RP_TEST(puts_the_tied_matrix_last_and_as_large_as_the_embedding)
 {
     Model *tied = model_of(RP_ARCHITECTURE_QWEN3, TRUE, RP_DTYPE_FP32);
     Model *own = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
@@ -104,8 +101,7 @@ puts_the_tied_matrix_last_and_as_large_as_the_embedding(void **state)
     network_free(own);
 }
 
-static void
-writes_a_profile_that_reads_back(void **state)
+RP_TEST(writes_a_profile_that_reads_back)
 {
     Model *model = model_of(RP_ARCHITECTURE_QWEN3, TRUE, RP_DTYPE_BF16);
     RpProfile *profile = model->profile;
@@ -141,8 +137,7 @@ writes_a_profile_that_reads_back(void **state)
 
 /* ---- stages ---- */
 
-static void
-gives_the_same_bits_however_it_is_cut_in_any_storage(void **state)
+RP_TEST(gives_the_same_bits_however_it_is_cut_in_any_storage)
 {
     for (RpDtype dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (guint architecture = 0; architecture < 2; architecture++) {
@@ -189,8 +184,7 @@ saving_model(guint which)
 }
 
 /* Stages of one layer, and all but the head in one. */
-static void
-gives_the_same_bits_whatever_is_saved(void **state)
+RP_TEST(gives_the_same_bits_whatever_is_saved)
 {
     for (guint which = 0; which < 5; which++) {
         Model *model = saving_model(which);
@@ -213,8 +207,7 @@ gives_the_same_bits_whatever_is_saved(void **state)
 }
 
 /* The workspace needs no space for values that are saved. */
-static void
-needs_as_much_less_workspace_as_is_saved(void **state)
+RP_TEST(needs_as_much_less_workspace_as_is_saved)
 {
     Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_BF16);
     const guint64 elements[RP_N_SAVED_GROUPS] = {
@@ -238,8 +231,7 @@ needs_as_much_less_workspace_as_is_saved(void **state)
     network_free(model);
 }
 
-static void
-adds_gradients_and_losses_up_over_micro_batches(void **state)
+RP_TEST(adds_gradients_and_losses_up_over_micro_batches)
 {
     Model *model = model_of(RP_ARCHITECTURE_LLAMA, FALSE, RP_DTYPE_FP32);
     const Run first = network_whole(model);
@@ -257,8 +249,7 @@ adds_gradients_and_losses_up_over_micro_batches(void **state)
     network_free(model);
 }
 
-static void
-leaves_gaps_between_sums_zero(void **state)
+RP_TEST(leaves_gaps_between_sums_zero)
 {
     Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_FP32);
     const Run run = network_whole(model);
@@ -275,8 +266,7 @@ leaves_gaps_between_sums_zero(void **state)
     network_free(model);
 }
 
-static void
-stays_near_fp32_in_smaller_storages(void **state)
+RP_TEST(stays_near_fp32_in_smaller_storages)
 {
     /* a few roundings of 2^-9 and 2^-12, in each of a dozen arrays one after the other */
     static const double tolerance[] = {[RP_DTYPE_BF16] = 0.04, [RP_DTYPE_FP16] = 0.005};
@@ -299,8 +289,7 @@ stays_near_fp32_in_smaller_storages(void **state)
     }
 }
 
-static void
-gives_the_padding_row_no_gradient(void **state)
+RP_TEST(gives_the_padding_row_no_gradient)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     const RpNetworkOptions options = options_of(RP_DTYPE_FP32);
@@ -320,8 +309,7 @@ gives_the_padding_row_no_gradient(void **state)
 }
 
 /* Sequences of a micro-batch see nothing of each other. */
-static void
-equals_each_sequence_alone(void **state)
+RP_TEST(equals_each_sequence_alone)
 {
     Model *together = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
     const RpNetworkOptions options = {
@@ -360,8 +348,7 @@ run_head(guint head_chunk, Model **model)
     return run;
 }
 
-static void
-takes_the_head_in_chunks_of_any_size(void **state)
+RP_TEST(takes_the_head_in_chunks_of_any_size)
 {
     static const guint chunks[] = {1, 2, 7, 11, 32, 33, 500, 0};
     Model *one;
@@ -381,8 +368,7 @@ takes_the_head_in_chunks_of_any_size(void **state)
     network_free(one);
 }
 
-static void
-holds_the_logits_of_one_chunk_only(void **state)
+RP_TEST(holds_the_logits_of_one_chunk_only)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     RpNetworkOptions options = options_of(RP_DTYPE_FP32);
@@ -433,8 +419,7 @@ check_tiles(const RpModel *config, guint tile)
     network_free(tiled);
 }
 
-static void
-takes_the_mlp_in_tiles_of_any_size(void **state)
+RP_TEST(takes_the_mlp_in_tiles_of_any_size)
 {
     static const guint tiles[] = {1, 7, 32, 33, 500};
     const RpModel apart = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
@@ -448,8 +433,7 @@ takes_the_mlp_in_tiles_of_any_size(void **state)
 
 /* A micro-batch is so long that gate and up would be larger than all else; only sizes are
  * computed. */
-static void
-holds_gate_and_up_of_one_tile_only(void **state)
+RP_TEST(holds_gate_and_up_of_one_tile_only)
 {
     const RpModel *config = rp_model_find("qwen3-1.7b", NULL);
     const gsize more = RP_MLP_MOST_ROWS - 256, tile = RP_MLP_TILE_ROWS;
@@ -491,13 +475,11 @@ head_workspace(RpModel *config, guint head_chunk, guint *chosen, guint64 *of_blo
     return bytes;
 }
 
-static void
-chooses_the_largest_chunk_that_fits_where_blocks_do(void **state)
+RP_TEST(chooses_the_largest_chunk_that_fits_where_blocks_do)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     guint seen = 0;
 
-    (void)state;
     for (config.vocab = 64; config.vocab <= 65536; config.vocab *= 2) {
         guint chosen, unused;
         guint64 block;
@@ -512,8 +494,7 @@ chooses_the_largest_chunk_that_fits_where_blocks_do(void **state)
 }
 
 /* Twice as much is more than it may have, unless there are no more tokens, or kernels count no further. */
-static void
-chooses_larger_chunks_with_memory_of_their_own(void **state)
+RP_TEST(chooses_larger_chunks_with_memory_of_their_own)
 {
     RpModel config = network_config(RP_ARCHITECTURE_QWEN3, FALSE);
     guint seen = 0;
@@ -535,8 +516,7 @@ chooses_larger_chunks_with_memory_of_their_own(void **state)
     assert_int_equal(seen, 1024 | 4096 | 8192);
 }
 
-static void
-computes_the_loss_alone_in_a_forward(void **state)
+RP_TEST(computes_the_loss_alone_in_a_forward)
 {
     Model *model = model_of(RP_ARCHITECTURE_LLAMA, TRUE, RP_DTYPE_FP32);
     const Run fused = network_whole(model);
@@ -559,8 +539,7 @@ check_end(const Model *model, StageVariant variant, RpInterval layers, Run *run)
                  layers.first + layers.count - 1, run->workspace_unused);
 }
 
-static void
-uses_its_workspace_to_the_end(void **state)
+RP_TEST(uses_its_workspace_to_the_end)
 {
     for (RpDtype dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (guint architecture = 0; architecture < 2; architecture++) {
@@ -598,8 +577,7 @@ note_layer(gpointer user_data, guint layer, const void *output)
                         rp_network_hidden_bytes(seen->model->network));
 }
 
-static void
-shows_the_output_of_each_layer_once(void **state)
+RP_TEST(shows_the_output_of_each_layer_once)
 {
     Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_BF16);
     Run expected = network_run_new(model);
@@ -617,8 +595,7 @@ shows_the_output_of_each_layer_once(void **state)
 }
 
 /* Sums in another order, nothing else. */
-static void
-computes_the_same_without_the_tokens_that_are_masked(void **state)
+RP_TEST(computes_the_same_without_the_tokens_that_are_masked)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
     static const double most[] = {2e-6, 2e-2};
@@ -666,8 +643,7 @@ run_packed(Model *model, const gint32 *rows, guint n)
 }
 
 /* A chunk is 7 tokens: none, one, and several write the head's sums, or add to them. */
-static void
-begins_sums_of_a_head_with_any_number_of_rows(void **state)
+RP_TEST(begins_sums_of_a_head_with_any_number_of_rows)
 {
     static const guint numbers[] = {0, 5, 20};
 
@@ -715,8 +691,7 @@ is_zero(const guint8 *memory, gsize bytes)
 
 /* Rows of masked tokens behind the others, in the last chunk and in some of their own, add zeros.
  * But chunks have other sizes, and so sums another order. */
-static void
-is_not_changed_by_masked_rows_among_the_packed_ones(void **state)
+RP_TEST(is_not_changed_by_masked_rows_among_the_packed_ones)
 {
     static const double most[] = {
         [RP_DTYPE_FP32] = 2e-6, [RP_DTYPE_BF16] = 2e-2, [RP_DTYPE_FP16] = 2e-3};
@@ -812,8 +787,7 @@ count_matmuls(const RpModel *config, const RpLora *lora)
 }
 
 /* [64,16] of q, k and v; k, v and q alone have 16, 16 and 32 rows, down 40 columns. */
-static void
-multiplies_q_k_and_v_at_once_where_their_matrices_are_one(void **state)
+RP_TEST(multiplies_q_k_and_v_at_once_where_their_matrices_are_one)
 {
     static const RpLora lora = {.rank = 3, .alpha = 6}, joined = {.rank = 4, .alpha = 6};
     RpModel config = network_config_fused();
@@ -897,15 +871,13 @@ count_shapes(gboolean packs_as_backends_do)
 }
 
 /* Chunks of 512 rows and a last one of 128, 256 or 384: three matmuls each. */
-static void
-has_few_shapes_of_matmuls_however_tokens_are_masked(void **state)
+RP_TEST(has_few_shapes_of_matmuls_however_tokens_are_masked)
 {
     assert_int_equal(count_shapes(TRUE), 3 * 4);
     assert_true(count_shapes(FALSE) > 3 * 50);
 }
 
-static void
-wants_nothing_of_a_batch_without_targets(void **state)
+RP_TEST(wants_nothing_of_a_batch_without_targets)
 {
     Model *model = model_of(RP_ARCHITECTURE_QWEN3, FALSE, RP_DTYPE_FP32);
     Run run;
@@ -922,37 +894,4 @@ wants_nothing_of_a_batch_without_targets(void **state)
     network_free(model);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(lays_out_each_weight_behind_the_one_before),
-        host_test(lays_out_frozen_weights_in_bytes_alone),
-        host_test(puts_the_tied_matrix_last_and_as_large_as_the_embedding),
-        host_test(writes_a_profile_that_reads_back),
-        host_test(gives_the_same_bits_however_it_is_cut_in_any_storage),
-        host_test(gives_the_same_bits_whatever_is_saved),
-        host_test(needs_as_much_less_workspace_as_is_saved),
-        host_test(adds_gradients_and_losses_up_over_micro_batches),
-        host_test(leaves_gaps_between_sums_zero),
-        host_test(stays_near_fp32_in_smaller_storages),
-        host_test(gives_the_padding_row_no_gradient),
-        host_test(computes_the_same_without_the_tokens_that_are_masked),
-        host_test(begins_sums_of_a_head_with_any_number_of_rows),
-        host_test(is_not_changed_by_masked_rows_among_the_packed_ones),
-        host_test(multiplies_q_k_and_v_at_once_where_their_matrices_are_one),
-        host_test(has_few_shapes_of_matmuls_however_tokens_are_masked),
-        host_test(wants_nothing_of_a_batch_without_targets),
-        host_test(equals_each_sequence_alone),
-        host_test(takes_the_head_in_chunks_of_any_size),
-        host_test(holds_the_logits_of_one_chunk_only),
-        host_test(takes_the_mlp_in_tiles_of_any_size),
-        host_test(holds_gate_and_up_of_one_tile_only),
-        host_test(chooses_the_largest_chunk_that_fits_where_blocks_do),
-        host_test(chooses_larger_chunks_with_memory_of_their_own),
-        host_test(computes_the_loss_alone_in_a_forward),
-        host_test(uses_its_workspace_to_the_end),
-        host_test(shows_the_output_of_each_layer_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

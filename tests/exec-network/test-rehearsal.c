@@ -37,8 +37,7 @@ rehearsed_bytes(const Model *model, gsize bytes)
     return n;
 }
 
-static void
-runs_layers_on_zeros_within_its_memory(void **state)
+RP_TEST(runs_layers_on_zeros_within_its_memory)
 {
     for (guint architecture = 0; architecture < 2; architecture++) {
         Model *model = small_model((RpArchitecture)architecture);
@@ -51,8 +50,7 @@ runs_layers_on_zeros_within_its_memory(void **state)
     }
 }
 
-static void
-leaves_out_layers_without_room(void **state)
+RP_TEST(leaves_out_layers_without_room)
 {
     Model *model = small_model(RP_ARCHITECTURE_QWEN3);
     const gsize all = rehearsed_bytes(model, MOST_BYTES);
@@ -63,13 +61,4 @@ leaves_out_layers_without_room(void **state)
     network_free(model);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        host_test(runs_layers_on_zeros_within_its_memory),
-        host_test(leaves_out_layers_without_room),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(host_setup, host_teardown)

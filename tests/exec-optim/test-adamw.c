@@ -119,8 +119,7 @@ compare_step(Fixture *f, const RpAdamwOps *variant, const RpAdamwFactors *factor
                  variant->name, at, n, (int)gradient_dtype, published_dtype, shift);
 }
 
-static void
-has_the_variants_of_this_processor(void **state)
+RP_TEST(has_the_variants_of_this_processor)
 {
     assert_non_null(rp_adamw_find("plain"));
     assert_null(rp_adamw_find("abacus"));
@@ -129,10 +128,8 @@ has_the_variants_of_this_processor(void **state)
         assert_ptr_equal(rp_adamw_find((*v)->name), (*v)->supported() ? *v : NULL);
 }
 
-static void
-variants_give_the_same_bits_at_every_length(void **state)
+RP_TEST_OF(variants_give_the_same_bits_at_every_length, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwFactors factors = some_factors(0.37);
 
     for (int gradient = 0; gradient < 3; gradient++) {
@@ -146,10 +143,8 @@ variants_give_the_same_bits_at_every_length(void **state)
     }
 }
 
-static void
-variants_give_the_same_bits_at_every_alignment(void **state)
+RP_TEST_OF(variants_give_the_same_bits_at_every_alignment, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwFactors factors = some_factors(1);
 
     for (int gradient = 0; gradient < 3; gradient++) {
@@ -165,10 +160,8 @@ variants_give_the_same_bits_at_every_alignment(void **state)
     }
 }
 
-static void
-variants_give_the_same_bits_for_wild_numbers(void **state)
+RP_TEST_OF(variants_give_the_same_bits_for_wild_numbers, Fixture *f)
 {
-    Fixture *f = *state;
     const double scales[] = {1, 0x1p-16, 0x1p40, 1e-38};
 
     for (guint i = 0; i < 40; i++)
@@ -182,10 +175,8 @@ variants_give_the_same_bits_for_wild_numbers(void **state)
         }
 }
 
-static void
-any_split_gives_the_same_bits(void **state)
+RP_TEST_OF(any_split_gives_the_same_bits, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwFactors factors = some_factors(1);
 
     fill(&f->initial, 77, RP_DTYPE_BF16, FALSE);
@@ -203,10 +194,8 @@ any_split_gives_the_same_bits(void **state)
 }
 
 /* AdamW as the paper has it, in double, from the same initial values. */
-static void
-follows_adamw_in_double_over_many_steps(void **state)
+RP_TEST_OF(follows_adamw_in_double_over_many_steps, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwOptions options = {
         .beta1 = 0.9, .beta2 = 0.98, .epsilon = 1e-8, .weight_decay = 0.1};
     const double rate = 1e-2, scale = 0.25;
@@ -236,10 +225,8 @@ follows_adamw_in_double_over_many_steps(void **state)
     assert_true(largest < 50 * (0x1p-24 + 0.012 * 0x1p-20));
 }
 
-static void
-a_step_without_rate_and_gradient_keeps_the_weights(void **state)
+RP_TEST_OF(a_step_without_rate_and_gradient_keeps_the_weights, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
     const RpAdamwFactors factors = rp_adamw_prepare(&options, 0, 1, 1);
 
@@ -249,10 +236,8 @@ a_step_without_rate_and_gradient_keeps_the_weights(void **state)
     assert_memory_equal(f->found.weight, f->initial.weight, sizeof f->found.weight);
 }
 
-static void
-publishing_later_equals_publishing_at_once(void **state)
+RP_TEST_OF(publishing_later_equals_publishing_at_once, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwFactors factors = some_factors(1);
 
     for (guint seed = 0; seed < 8; seed++)
@@ -275,10 +260,8 @@ publishing_later_equals_publishing_at_once(void **state)
         }
 }
 
-static void
-variants_publish_all_values_as_one_is_rounded(void **state)
+RP_TEST_OF(variants_publish_all_values_as_one_is_rounded, Fixture *f)
 {
-    Fixture *f = *state;
     GRand *rand = g_rand_new_with_seed(1);
 
     for (gsize i = 0; i < SCRATCH; i++) /* every other a NaN, quiet or not */
@@ -302,11 +285,8 @@ variants_publish_all_values_as_one_is_rounded(void **state)
         }
 }
 
-static void
-variants_sum_squares_to_the_same_bits(void **state)
+RP_TEST_OF(variants_sum_squares_to_the_same_bits, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (int dtype = 0; dtype < 3; dtype++) {
         fill(&f->initial, (guint32)dtype, (RpDtype)dtype, FALSE);
         for (gsize n = 0; n <= 200; n++)
@@ -338,11 +318,8 @@ variants_sum_squares_to_the_same_bits(void **state)
     }
 }
 
-static void
-a_sum_of_squares_is_finite_if_all_values_are(void **state)
+RP_TEST_OF(a_sum_of_squares_is_finite_if_all_values_are, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (gsize i = 0; i < SCRATCH; i++)
         f->initial.gradient[i] = i % 2 ? 3.4e38f : -3.4e38f;
     for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
@@ -360,23 +337,4 @@ a_sum_of_squares_is_finite_if_all_values_are(void **state)
     }
 }
 
-#define WITH_ARRAYS(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_variants_of_this_processor),
-        WITH_ARRAYS(variants_give_the_same_bits_at_every_length),
-        WITH_ARRAYS(variants_give_the_same_bits_at_every_alignment),
-        WITH_ARRAYS(variants_give_the_same_bits_for_wild_numbers),
-        WITH_ARRAYS(any_split_gives_the_same_bits),
-        WITH_ARRAYS(follows_adamw_in_double_over_many_steps),
-        WITH_ARRAYS(a_step_without_rate_and_gradient_keeps_the_weights),
-        WITH_ARRAYS(publishing_later_equals_publishing_at_once),
-        WITH_ARRAYS(variants_publish_all_values_as_one_is_rounded),
-        WITH_ARRAYS(variants_sum_squares_to_the_same_bits),
-        WITH_ARRAYS(a_sum_of_squares_is_finite_if_all_values_are),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -4,8 +4,7 @@
 
 #include "exec/optim/rules.h"
 
-static void
-norm_is_over_all_layers(void **state)
+RP_TEST(norm_is_over_all_layers)
 {
     const double sums[] = {9, 0, 16};
     RpClip clip = rp_clip_by_norm(sums, 3, 1, 0);
@@ -17,8 +16,7 @@ norm_is_over_all_layers(void **state)
     assert_true(clip.norm == 0 && clip.coefficient == 1 && clip.finite);
 }
 
-static void
-clips_above_the_limit_only(void **state)
+RP_TEST(clips_above_the_limit_only)
 {
     const double sum = 25;
     assert_true(rp_clip_by_norm(&sum, 1, 1, 1).coefficient == 1 / (5 + 1e-6));
@@ -28,8 +26,7 @@ clips_above_the_limit_only(void **state)
     assert_true(rp_clip_by_norm(&sum, 1, 0.1, 1).coefficient == 1);
 }
 
-static void
-tells_what_is_not_finite(void **state)
+RP_TEST(tells_what_is_not_finite)
 {
     const double sums[][2] = {{1, INFINITY}, {NAN, 1}, {INFINITY, NAN}};
     for (gsize i = 0; i < G_N_ELEMENTS(sums); i++) {
@@ -38,8 +35,7 @@ tells_what_is_not_finite(void **state)
     }
 }
 
-static void
-norms_and_biases_do_not_decay(void **state)
+RP_TEST(norms_and_biases_do_not_decay)
 {
     assert_true(rp_parameter_decays("model.embed_tokens.weight", 2));
     assert_true(rp_parameter_decays("model.layers.0.self_attn.q_proj.weight", 2));
@@ -53,16 +49,4 @@ norms_and_biases_do_not_decay(void **state)
     assert_false(rp_parameter_decays("block.LayerNorm.weight", 2));
     assert_false(rp_parameter_decays("block.attention.bias", 2));
     assert_true(rp_parameter_decays("block.normal.weight", 2));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_is_over_all_layers),
-        cmocka_unit_test(clips_above_the_limit_only),
-        cmocka_unit_test(tells_what_is_not_finite),
-        cmocka_unit_test(norms_and_biases_do_not_decay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,11 +148,8 @@ assert_quantized(const Fixture *f, const char *tag, const guint16 *found)
         fail_msg("%s: %u of %d are others", tag, others, N);
 }
 
-static void
-lion_is_that_of_its_paper(void **state)
+RP_TEST_OF(lion_is_that_of_its_paper, Fixture *f)
 {
-    Fixture *f = *state;
-
     train(f, (RpStateFormat){.rule = RP_UPDATE_LION});
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
@@ -161,11 +158,8 @@ lion_is_that_of_its_paper(void **state)
     assert_null(found.moment2);
 }
 
-static void
-weights_are_rounded_by_philox(void **state)
+RP_TEST_OF(weights_are_rounded_by_philox, Fixture *f)
 {
-    Fixture *f = *state;
-
     train(f, (RpStateFormat){.master = RP_MOMENTS_BF16});
     RpOptimizerState found = rp_optimizer_layer_state(f->layer);
     assert_quantized(f, "adamw-bf16-weight", found.weight);
@@ -178,10 +172,8 @@ weights_are_rounded_by_philox(void **state)
 }
 
 /* Steps that are a fortieth of a unit of bf16: to the nearest, no weight would ever move. */
-static void
-small_steps_add_up(void **state)
+RP_TEST_OF(small_steps_add_up, Fixture *f)
 {
-    Fixture *f = *state;
     const double rate = 1e-4, unit = 0x1p-8, steps = 20;
     g_autofree float *values = g_new(float, MANY);
     const RpOptimizerStep step = {
@@ -238,8 +230,7 @@ check_published(Fixture *f, RpStateFormat form, RpDtype dtype)
         assert_memory_equal(rp_optimizer_layer_state(f->layer).weight, fused, bytes);
 }
 
-static void
-devices_read_what_is_kept(void **state)
+RP_TEST(devices_read_what_is_kept)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
     Fixture *f = *state;
@@ -284,10 +275,8 @@ train_shared(Fixture *f, RpStateFormat form, guint n_versions, gsize range, guin
     memcpy(newest, rp_optimizer_layer_state(f->layer).weight, MANY * sizeof *newest);
 }
 
-static void
-shared_weights_have_the_same_bits(void **state)
+RP_TEST_OF(shared_weights_have_the_same_bits, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree guint16 *expected = g_new(guint16, MANY), *found = g_new(guint16, MANY);
 
     for (guint m = 0; m < RP_N_MOMENTS; m++) {
@@ -313,17 +302,13 @@ shared_weights_have_the_same_bits(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-static void
-any_variant_widens_quantized_alike(void **state)
+RP_TEST(any_variant_widens_quantized_alike)
 {
     const RpAdamwOps *plain = rp_adamw_find("plain");
     const float scales[] = {1, 0, 3.4e38f, 0x1p-126f, 0x1.8p-149f, 0x1.234566p-20f};
     guint8 quantized[RP_MOMENT_BLOCK];
     float expected[RP_MOMENT_BLOCK], found[RP_MOMENT_BLOCK];
 
-    (void)state;
     for (guint i = 0; i < RP_MOMENT_BLOCK; i++)
         quantized[i] = (guint8)(i * 77);
     for (guint i = 0; i < 2 * G_N_ELEMENTS(scales); i++) {
@@ -339,17 +324,4 @@ any_variant_widens_quantized_alike(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(lion_is_that_of_its_paper),
-        TEST(weights_are_rounded_by_philox),
-        TEST(small_steps_add_up),
-        TEST(devices_read_what_is_kept),
-        TEST(shared_weights_have_the_same_bits),
-        cmocka_unit_test(any_variant_widens_quantized_alike),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

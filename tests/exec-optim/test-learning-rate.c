@@ -15,8 +15,7 @@ assert_rate(RpLearningRateKind kind, guint64 warmup, guint64 total, guint64 step
                  (int)total, (int)step, found, expected);
 }
 
-static void
-warms_up_from_zero(void **state)
+RP_TEST(warms_up_from_zero)
 {
     for (int kind = 0; kind < 3; kind++)
         for (guint64 step = 0; step < 4; step++)
@@ -25,15 +24,13 @@ warms_up_from_zero(void **state)
         assert_rate((RpLearningRateKind)kind, 4, 20, 4, 8);
 }
 
-static void
-constant_stays(void **state)
+RP_TEST(constant_stays)
 {
     assert_rate(RP_LEARNING_RATE_CONSTANT, 0, 0, 0, 8);
     assert_rate(RP_LEARNING_RATE_CONSTANT, 4, 0, 1000000, 8);
 }
 
-static void
-linear_falls_evenly_to_zero(void **state)
+RP_TEST(linear_falls_evenly_to_zero)
 {
     assert_rate(RP_LEARNING_RATE_LINEAR, 0, 8, 0, 8);
     assert_rate(RP_LEARNING_RATE_LINEAR, 0, 8, 1, 7);
@@ -43,8 +40,7 @@ linear_falls_evenly_to_zero(void **state)
     assert_rate(RP_LEARNING_RATE_LINEAR, 4, 20, 21, 0);
 }
 
-static void
-cosine_falls_along_half_a_wave(void **state)
+RP_TEST(cosine_falls_along_half_a_wave)
 {
     assert_rate(RP_LEARNING_RATE_COSINE, 0, 12, 0, 8);
     assert_rate(RP_LEARNING_RATE_COSINE, 0, 12, 4, 6); /* cos 60 degrees = 1/2 */
@@ -55,8 +51,7 @@ cosine_falls_along_half_a_wave(void **state)
     assert_rate(RP_LEARNING_RATE_COSINE, 6, 18, 24, 0); /* and does not rise again */
 }
 
-static void
-a_warm_up_may_outlast_the_run(void **state)
+RP_TEST(a_warm_up_may_outlast_the_run)
 {
     for (int kind = 0; kind < 3; kind++)
         assert_rate((RpLearningRateKind)kind, 8, 4, 6, 6);
@@ -75,8 +70,7 @@ kind_of(const char *name)
 }
 
 /* fixtures/make-rates.py made theirs. */
-static void
-rates_are_those_of_transformers(void **state)
+RP_TEST(rates_are_those_of_transformers)
 {
     g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/rates.txt");
     g_autofree char *text = NULL;
@@ -104,18 +98,4 @@ rates_are_those_of_transformers(void **state)
         n++;
     }
     assert_true(n > 250);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warms_up_from_zero),
-        cmocka_unit_test(constant_stays),
-        cmocka_unit_test(linear_falls_evenly_to_zero),
-        cmocka_unit_test(cosine_falls_along_half_a_wave),
-        cmocka_unit_test(a_warm_up_may_outlast_the_run),
-        cmocka_unit_test(rates_are_those_of_transformers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,7 @@
 
 #include "exec/optim/rules.h"
 
-static void
-grows_after_2000_good_steps(void **state)
+RP_TEST(grows_after_2000_good_steps)
 {
     const RpLossScaleOptions options = RP_LOSS_SCALE_OPTIONS_INIT;
     RpLossScale scale = RP_LOSS_SCALE_INIT;
@@ -15,8 +14,7 @@ grows_after_2000_good_steps(void **state)
     assert_true(scale.scale == 131072 && scale.good_steps == 0);
 }
 
-static void
-halves_and_skips_at_a_bad_step(void **state)
+RP_TEST(halves_and_skips_at_a_bad_step)
 {
     const RpLossScaleOptions options = RP_LOSS_SCALE_OPTIONS_INIT;
     RpLossScale scale = {.scale = 1024, .good_steps = 1999};
@@ -29,8 +27,7 @@ halves_and_skips_at_a_bad_step(void **state)
     assert_true(scale.scale == 256 && scale.good_steps == 1);
 }
 
-static void
-does_not_grow_to_infinity(void **state)
+RP_TEST(does_not_grow_to_infinity)
 {
     const RpLossScaleOptions options = {
         .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 1};
@@ -40,8 +37,7 @@ does_not_grow_to_infinity(void **state)
     assert_true(scale.scale == 0x1p127f && scale.good_steps == 0);
 }
 
-static void
-goes_on_from_a_saved_state(void **state)
+RP_TEST(goes_on_from_a_saved_state)
 {
     const RpLossScaleOptions options = {
         .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 3};
@@ -56,16 +52,4 @@ goes_on_from_a_saved_state(void **state)
         rp_loss_scale_update(&resumed, &options, step % 7 != 6);
         assert_memory_equal(&whole, &resumed, sizeof whole);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_after_2000_good_steps),
-        cmocka_unit_test(halves_and_skips_at_a_bad_step),
-        cmocka_unit_test(does_not_grow_to_infinity),
-        cmocka_unit_test(goes_on_from_a_saved_state),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

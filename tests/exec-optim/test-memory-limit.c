@@ -53,12 +53,10 @@ clean(char *root)
     g_free(root);
 }
 
-static void
-a_free_machine_has_what_it_says(void **state)
+RP_TEST(a_free_machine_has_what_it_says)
 {
     char *root = machine("0::/\n");
 
-    (void)state;
     expect(root, FALSE, 800 * MIB, "available memory (/proc/meminfo)");
     expect(root, TRUE, G_MAXUINT64, "available memory");
     clean(root);
@@ -67,12 +65,10 @@ a_free_machine_has_what_it_says(void **state)
     g_free(root);
 }
 
-static void
-the_lowest_of_a_cgroup_and_those_above_it_counts(void **state)
+RP_TEST(the_lowest_of_a_cgroup_and_those_above_it_counts)
 {
     char *root = machine("0::/batch/job 7/task\n");
 
-    (void)state;
     put(root, "/sys/fs/cgroup/batch/job 7/task/memory.max", "max\n");
     put(root, "/sys/fs/cgroup/batch/job 7/task/memory.current", "1000\n");
     put(root, "/sys/fs/cgroup/batch/job 7/memory.max", "419430400\n"); /* 400 MiB */
@@ -93,12 +89,10 @@ the_lowest_of_a_cgroup_and_those_above_it_counts(void **state)
 }
 
 /* A container sees its own cgroup as the root of the mount. */
-static void
-a_container_has_its_limit_at_the_root(void **state)
+RP_TEST(a_container_has_its_limit_at_the_root)
 {
     char *root = machine("0::/../../outside\n");
 
-    (void)state;
     put(root, "/sys/fs/cgroup/memory.max", "209715200\n");
     put(root, "/sys/fs/cgroup/memory.current", "104857600\n");
     expect(root, FALSE, 100 * MIB, "memory.max (/sys/fs/cgroup/memory.max)");
@@ -116,12 +110,10 @@ a_container_has_its_limit_at_the_root(void **state)
     clean(root);
 }
 
-static void
-limits_of_the_process_count(void **state)
+RP_TEST(limits_of_the_process_count)
 {
     char *root = machine("0::/\n");
 
-    (void)state;
     put(root, "/proc/self/limits",
         "Max data size             524288000            unlimited            bytes\n"
         "Max address space         314572800            unlimited            bytes\n");
@@ -132,17 +124,4 @@ limits_of_the_process_count(void **state)
         "Max address space         unlimited            unlimited            bytes\n");
     expect(root, FALSE, 50 * MIB, "RLIMIT_DATA (/proc/self/limits)");
     clean(root);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_free_machine_has_what_it_says),
-        cmocka_unit_test(the_lowest_of_a_cgroup_and_those_above_it_counts),
-        cmocka_unit_test(a_container_has_its_limit_at_the_root),
-        cmocka_unit_test(limits_of_the_process_count),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,11 +191,8 @@ assert_quantized(const Fixture *f, const char *tag, const void *quantized, gbool
         fail_msg("%s: %u of %d are others", tag, others, N);
 }
 
-static void
-int8_is_the_nearest_of_its_map(void **state)
+RP_TEST_OF(int8_is_the_nearest_of_its_map, Fixture *f)
 {
-    Fixture *f = *state;
-
     train(f, (RpStateFormat){.moments = RP_MOMENTS_INT8}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
@@ -206,11 +203,8 @@ int8_is_the_nearest_of_its_map(void **state)
     assert_weights(f, "int8-weight", 1e-5);
 }
 
-static void
-bf16_is_rounded_by_philox(void **state)
+RP_TEST_OF(bf16_is_rounded_by_philox, Fixture *f)
 {
-    Fixture *f = *state;
-
     train(f, (RpStateFormat){.moments = RP_MOMENTS_BF16}, N, N, NULL, 0);
     const RpOptimizerState found = rp_optimizer_layer_state(f->layer);
 
@@ -222,10 +216,8 @@ bf16_is_rounded_by_philox(void **state)
 
 /* Every entry of both published maps is the nearest to its own value and to the values around it;
  * it stands for that value, but for roundings. */
-static void
-every_code_comes_back(void **state)
+RP_TEST_OF(every_code_comes_back, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwOps *ops = rp_adamw_best();
 
     for (guint moment = 0; moment < 2; moment++) {
@@ -263,8 +255,7 @@ every_code_comes_back(void **state)
 }
 
 /* The mean of many roundings is the value; no bit of the counter is without effect. */
-static void
-stochastic_rounding_is_unbiased(void **state)
+RP_TEST(stochastic_rounding_is_unbiased)
 {
     static const float chosen[] = {1.0f, 1.0f + 0x1p-9f, -1.0f - 0x1.8p-8f, 0x1.234566p-20f,
                                    -0x1.fffffep10f};
@@ -298,8 +289,7 @@ stochastic_rounding_is_unbiased(void **state)
     }
 }
 
-static void
-infinities_and_nans_stay(void **state)
+RP_TEST(infinities_and_nans_stay)
 {
     const RpAdamwOps *ops = rp_adamw_best();
     const float values[] = {INFINITY, -INFINITY, NAN, -NAN, 0.0f, -0.0f};
@@ -313,11 +303,8 @@ infinities_and_nans_stay(void **state)
     assert_true(back[4] == 0 && !signbit(back[4]) && back[5] == 0 && signbit(back[5]));
 }
 
-static void
-any_variant_threads_and_ranges_give_the_same_bits(void **state)
+RP_TEST_OF(any_variant_threads_and_ranges_give_the_same_bits, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < N_FORMS; i++) {
         const RpStateFormat form = nth_form(i);
         const gsize bytes = rp_optimizer_state_bytes(form, MANY);
@@ -362,10 +349,8 @@ fill_hostile(GRand *rand, guint kind, const float *middles, float *values, gsize
         values[g_rand_int_range(rand, 0, (gint)n)] = 1;
 }
 
-static void
-any_variant_rounds_hostile_values_alike(void **state)
+RP_TEST_OF(any_variant_rounds_hostile_values_alike, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwOps *plain = rp_adamw_find("plain");
     g_autofree guint32 *map = read_line(f, "map1", TRUE, 256),
                        *map2 = read_line(f, "map2", TRUE, 256);
@@ -397,11 +382,8 @@ any_variant_rounds_hostile_values_alike(void **state)
     }
 }
 
-static void
-a_state_that_is_restored_goes_on_as_it_was(void **state)
+RP_TEST_OF(a_state_that_is_restored_goes_on_as_it_was, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < N_FORMS; i++) {
         const RpStateFormat form = nth_form(i);
         const gsize bytes = rp_optimizer_state_bytes(form, N);
@@ -436,8 +418,7 @@ a_state_that_is_restored_goes_on_as_it_was(void **state)
     }
 }
 
-static void
-bytes_are_exact(void **state)
+RP_TEST(bytes_are_exact)
 {
     static const struct {
         RpStateFormat form;
@@ -462,22 +443,4 @@ bytes_are_exact(void **state)
     assert_int_equal(rp_moment_scales(RP_MOMENTS_BF16, 0, 256), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(int8_is_the_nearest_of_its_map),
-        TEST(bf16_is_rounded_by_philox),
-        TEST(every_code_comes_back),
-        TEST(stochastic_rounding_is_unbiased),
-        TEST(infinities_and_nans_stay),
-        TEST(any_variant_threads_and_ranges_give_the_same_bits),
-        TEST(any_variant_rounds_hostile_values_alike),
-        TEST(a_state_that_is_restored_goes_on_as_it_was),
-        TEST(bytes_are_exact),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

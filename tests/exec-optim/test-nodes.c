@@ -82,11 +82,8 @@ two_sockets(Fixture *f)
                  (const char *const[]){"0-15,32-47\n", "16-31,48-63\n", NULL});
 }
 
-static void
-reads_the_nodes_of_processors(void **state)
+RP_TEST_OF(reads_the_nodes_of_processors, Fixture *f)
 {
-    Fixture *f = *state;
-
     two_sockets(f);
     assert_int_equal(rp_nodes_count(f->nodes), 2);
     for (guint cpu = 0; cpu < 64; cpu++)
@@ -99,11 +96,8 @@ reads_the_nodes_of_processors(void **state)
     assert_int_equal(rp_nodes_of_cpu(f->nodes, 3), 2);
 }
 
-static void
-is_one_node_where_the_kernel_says_nothing(void **state)
+RP_TEST_OF(is_one_node_where_the_kernel_says_nothing, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->nodes = rp_nodes_read("/nowhere");
     assert_int_equal(rp_nodes_count(f->nodes), 1);
     assert_int_equal(rp_nodes_of_cpu(f->nodes, 5), 0);
@@ -113,10 +107,8 @@ is_one_node_where_the_kernel_says_nothing(void **state)
     assert_int_equal(rp_nodes_count(f->nodes), 1);
 }
 
-static void
-chooses_the_first_processors_of_one_node(void **state)
+RP_TEST_OF(chooses_the_first_processors_of_one_node, Fixture *f)
 {
-    Fixture *f = *state;
     const guint cpus[] = {1, 4, 5};
     guint chosen[7];
 
@@ -130,10 +122,8 @@ chooses_the_first_processors_of_one_node(void **state)
 
 /* For any number of threads on any of the processors, each node has its part, to within one thread,
  * and its first processors, and its threads follow each other. */
-static void
-spreads_threads_over_nodes(void **state)
+RP_TEST_OF(spreads_threads_over_nodes, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(1);
 
     two_sockets(f);
@@ -162,10 +152,8 @@ spreads_threads_over_nodes(void **state)
     }
 }
 
-static void
-shares_are_those_of_runs(void **state)
+RP_TEST_OF(shares_are_those_of_runs, Fixture *f)
 {
-    Fixture *f = *state;
     GError *error = NULL;
 
     for (guint threads = 1; threads <= 5; threads++) {
@@ -214,10 +202,8 @@ may_ask(Fixture *f)
     return may;
 }
 
-static void
-memory_lies_on_the_node_that_was_asked_for(void **state)
+RP_TEST_OF(memory_lies_on_the_node_that_was_asked_for, Fixture *f)
 {
-    Fixture *f = *state;
     const gsize granule = RP_NODES_GRANULE;
     const guint8 *whole = f->memory + (granule - (guintptr)f->memory % granule) % granule;
 
@@ -240,10 +226,8 @@ memory_lies_on_the_node_that_was_asked_for(void **state)
 }
 
 /* Threads of node 0 and of one that is not there: the first part is granted, the second refused. */
-static void
-arrays_lie_near_the_threads_that_share_them(void **state)
+RP_TEST_OF(arrays_lie_near_the_threads_that_share_them, Fixture *f)
 {
-    Fixture *f = *state;
     const gsize n = 7 << 20, each = 4, granule = 16384;
     GError *error = NULL;
     gsize begin, end;
@@ -271,20 +255,4 @@ arrays_lie_near_the_threads_that_share_them(void **state)
     assert_int_equal(rp_numa_bind(f->pool, f->nodes, f->memory, n, each, granule, &f->problem), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(reads_the_nodes_of_processors),
-        TEST(is_one_node_where_the_kernel_says_nothing),
-        TEST(chooses_the_first_processors_of_one_node),
-        TEST(spreads_threads_over_nodes),
-        TEST(shares_are_those_of_runs),
-        TEST(memory_lies_on_the_node_that_was_asked_for),
-        TEST(arrays_lie_near_the_threads_that_share_them),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -131,10 +131,9 @@ make_expected(Fixture *f)
     }
 }
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     GRand *rand = g_rand_new_with_seed(9);
 
     f->initial = g_new(float, N);
@@ -150,15 +149,11 @@ set_up(void **state)
     }
     g_rand_free(rand);
     make_expected(f);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     close_layer(f);
     g_free(f->memory);
     for (guint step = 0; step < STEPS; step++)
@@ -167,15 +162,10 @@ tear_down(void **state)
     g_free(f->expected);
     g_free(f->published);
     g_free(f->initial);
-    g_free(f);
-    return 0;
 }
 
-static void
-bits_do_not_depend_on_threads_or_variant(void **state)
+RP_TEST_OF(bits_do_not_depend_on_threads_or_variant, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint n_threads = 0; n_threads <= 4; n_threads++)
         for (const RpAdamwOps *const *v = rp_adamw_variants(); *v != NULL; v++) {
             if (!(*v)->supported())
@@ -187,11 +177,8 @@ bits_do_not_depend_on_threads_or_variant(void **state)
         }
 }
 
-static void
-bits_do_not_depend_on_ranges(void **state)
+RP_TEST_OF(bits_do_not_depend_on_ranges, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (gsize range = 997; range < N; range = range * 5 + 1) {
         open_layer(f, 2, NULL);
         run_steps(f, 0, STEPS, range);
@@ -199,11 +186,8 @@ bits_do_not_depend_on_ranges(void **state)
     }
 }
 
-static void
-lean_and_fused_publish_the_same_weights(void **state)
+RP_TEST_OF(lean_and_fused_publish_the_same_weights, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_layer(f, 2, NULL);
     for (guint step = 0; step < STEPS; step++) {
         apply(f, step, 0, N, FALSE);
@@ -216,11 +200,8 @@ lean_and_fused_publish_the_same_weights(void **state)
     assert_state(f, STEPS);
 }
 
-static void
-keeps_its_state_in_memory_of_the_callers(void **state)
+RP_TEST_OF(keeps_its_state_in_memory_of_the_callers, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_layer(f, 2, NULL);
     f->memory = g_renew(float, f->memory, 3 * N + 2);
     memset(f->memory, 0x77, (3 * N + 2) * sizeof(float));
@@ -237,10 +218,8 @@ keeps_its_state_in_memory_of_the_callers(void **state)
 }
 
 /* A gradient in fp32 that is the sum, against two in bf16. */
-static void
-adds_a_second_gradient_in_fp32(void **state)
+RP_TEST_OF(adds_a_second_gradient_in_fp32, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree float *sum = g_new(float, N);
     g_autofree float *expected = g_new(float, N);
 
@@ -275,10 +254,8 @@ adds_a_second_gradient_in_fp32(void **state)
     }
 }
 
-static void
-goes_on_from_a_saved_state(void **state)
+RP_TEST_OF(goes_on_from_a_saved_state, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree float *saved = g_new(float, 3 * N);
     RpOptimizerState view;
     GError *error = NULL;
@@ -308,10 +285,8 @@ goes_on_from_a_saved_state(void **state)
 }
 
 /* As in a run, an infinite gradient in fp16 is found before anything is applied. */
-static void
-a_skipped_step_changes_nothing(void **state)
+RP_TEST_OF(a_skipped_step_changes_nothing, Fixture *f)
 {
-    Fixture *f = *state;
     const RpLossScaleOptions options = RP_LOSS_SCALE_OPTIONS_INIT;
     RpLossScale scale = RP_LOSS_SCALE_INIT;
 
@@ -334,10 +309,8 @@ a_skipped_step_changes_nothing(void **state)
     assert_true(scale.scale == 65536.0f / 16);
 }
 
-static void
-a_preview_is_what_the_step_will_publish_and_changes_nothing(void **state)
+RP_TEST_OF(a_preview_is_what_the_step_will_publish_and_changes_nothing, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree float *before = g_new(float, 3 * N);
     g_autofree uint16_t *seen = g_new(uint16_t, N);
 
@@ -364,10 +337,8 @@ a_preview_is_what_the_step_will_publish_and_changes_nothing(void **state)
         }
 }
 
-static void
-sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
+RP_TEST_OF(sums_of_squares_do_not_depend_on_threads_or_variant, Fixture *f)
 {
-    Fixture *f = *state;
     const gsize lengths[] = {0, 1, 65535, 65536, 65537, 131072, N};
 
     for (guint n_threads = 0; n_threads <= 4; n_threads++)
@@ -385,10 +356,8 @@ sums_of_squares_do_not_depend_on_threads_or_variant(void **state)
         }
 }
 
-static void
-sums_the_squares_of_a_sum(void **state)
+RP_TEST_OF(sums_the_squares_of_a_sum, Fixture *f)
 {
-    Fixture *f = *state;
     double first = 0;
 
     for (guint n_threads = 0; n_threads <= 3; n_threads++) {
@@ -416,10 +385,8 @@ sums_the_squares_of_a_sum(void **state)
 }
 
 /* Rounds of one and, with it, of a tied gradient, against their sums in fp32: all bits alike. */
-static void
-rounds_have_the_bits_of_their_sum(void **state)
+RP_TEST_OF(rounds_have_the_bits_of_their_sum, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree float *sum = g_new(float, N);
     g_autofree float *expected = g_new(float, N);
 
@@ -492,8 +459,7 @@ check_sums(const Fixture *f, const RpAdamwOps *ops, RpDtype dtype)
 }
 
 /* More values than three shares of the smallest size; the last share is short. */
-static void
-threads_share_sums_and_copies(void **state)
+RP_TEST(threads_share_sums_and_copies)
 {
     const gsize n = 200003;
     const RpAdamwOps *ops = rp_adamw_best();
@@ -502,7 +468,6 @@ threads_share_sums_and_copies(void **state)
     g_autofree uint16_t *b = g_new(uint16_t, n);
     g_autofree float *wide = g_new0(float, n);
 
-    (void)state;
     assert_non_null(pool);
     for (gsize i = 0; i < n; i++) {
         a[i] = rp_bf16_from_float((float)i);
@@ -548,14 +513,12 @@ check_passes(RpPool *pool, const RpAdamwOps *ops, RpDtype dtype, guint n_added, 
     assert_memory_equal(once, expected, n * sizeof *once);
 }
 
-static void
-several_sums_in_one_pass_have_the_bits_of_one_after_the_other(void **state)
+RP_TEST(several_sums_in_one_pass_have_the_bits_of_one_after_the_other)
 {
     static const gsize sizes[] = {1, 33, 1023, 1025, 16383, 16385, 3 * 16384, 100003};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = 3}, NULL);
 
-    (void)state;
     assert_non_null(pool);
     for (guint v = 0; variants[v] != NULL; v++)
         for (int dtype = 0; dtype < 3 && variants[v]->supported(); dtype++)
@@ -566,8 +529,7 @@ several_sums_in_one_pass_have_the_bits_of_one_after_the_other(void **state)
                 }
 }
 
-static void
-every_variant_adds_and_widens_values_of_any_number(void **state)
+RP_TEST(every_variant_adds_and_widens_values_of_any_number)
 {
     const RpAdamwOps *const *variants = rp_adamw_variants();
 
@@ -576,8 +538,7 @@ every_variant_adds_and_widens_values_of_any_number(void **state)
             check_sums(*state, variants[v], (RpDtype)dtype);
 }
 
-static void
-refuses_options_out_of_range(void **state)
+RP_TEST(refuses_options_out_of_range)
 {
     const struct {
         RpAdamwOptions options;
@@ -600,27 +561,4 @@ refuses_options_out_of_range(void **state)
     }
 }
 
-#define WITH_LAYER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_LAYER(bits_do_not_depend_on_threads_or_variant),
-        WITH_LAYER(bits_do_not_depend_on_ranges),
-        WITH_LAYER(lean_and_fused_publish_the_same_weights),
-        WITH_LAYER(keeps_its_state_in_memory_of_the_callers),
-        WITH_LAYER(adds_a_second_gradient_in_fp32),
-        WITH_LAYER(goes_on_from_a_saved_state),
-        WITH_LAYER(a_skipped_step_changes_nothing),
-        WITH_LAYER(a_preview_is_what_the_step_will_publish_and_changes_nothing),
-        WITH_LAYER(sums_of_squares_do_not_depend_on_threads_or_variant),
-        WITH_LAYER(sums_the_squares_of_a_sum),
-        WITH_LAYER(rounds_have_the_bits_of_their_sum),
-        cmocka_unit_test(threads_share_sums_and_copies),
-        cmocka_unit_test(several_sums_in_one_pass_have_the_bits_of_one_after_the_other),
-        WITH_LAYER(every_variant_adds_and_widens_values_of_any_number),
-        cmocka_unit_test(refuses_options_out_of_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

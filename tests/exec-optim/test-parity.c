@@ -88,10 +88,8 @@ relative_error(const float *found, const float *expected)
     return sqrt(difference / size);
 }
 
-static void
-ten_steps_equal_torch(void **state)
+RP_TEST_OF(ten_steps_equal_torch, Fixture *f)
 {
-    Fixture *f = *state;
     const RpAdamwOptions options = {
         .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
     const RpLearningRate rate = {RP_LEARNING_RATE_COSINE, 1e-2, 3, 10};
@@ -128,10 +126,8 @@ ten_steps_equal_torch(void **state)
 }
 
 /* Within a run, that is: past its end transformers' cosine rises again, ours stays at 0. */
-static void
-learning_rates_equal_transformers(void **state)
+RP_TEST_OF(learning_rates_equal_transformers, Fixture *f)
 {
-    Fixture *f = *state;
     guint n_schedules = 0;
 
     for (char **words; (words = next_words(f, "schedule")) != NULL;
@@ -150,10 +146,8 @@ learning_rates_equal_transformers(void **state)
     assert_int_equal(n_schedules, 12);
 }
 
-static void
-rounding_equals_torch(void **state)
+RP_TEST_OF(rounding_equals_torch, Fixture *f)
 {
-    Fixture *f = *state;
     guint n_values = 0;
 
     for (char **words; (words = next_words(f, "round")) != NULL; g_strfreev(words), n_values++) {
@@ -164,10 +158,8 @@ rounding_equals_torch(void **state)
     assert_int_equal(n_values, 86);
 }
 
-static void
-loss_scale_equals_torch(void **state)
+RP_TEST_OF(loss_scale_equals_torch, Fixture *f)
 {
-    Fixture *f = *state;
     g_auto(GStrv) words = next_words(f, "scaler");
     RpLossScaleOptions options = RP_LOSS_SCALE_OPTIONS_INIT;
     RpLossScale scale = RP_LOSS_SCALE_INIT;
@@ -183,16 +175,4 @@ loss_scale_equals_torch(void **state)
     }
 }
 
-#define WITH_FIXTURE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_FIXTURE(ten_steps_equal_torch),
-        WITH_FIXTURE(learning_rates_equal_transformers),
-        WITH_FIXTURE(rounding_equals_torch),
-        WITH_FIXTURE(loss_scale_equals_torch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -77,11 +77,8 @@ check(const Fixture *f, const char *address, gboolean woken, const char *fault)
         fail_msg("%s: expected \"%s\", found \"%s\"", address, fault, found);
 }
 
-static void
-tells_cards_below_their_slots(void **state)
+RP_TEST_OF(tells_cards_below_their_slots, Fixture *f)
 {
-    Fixture *f = *state;
-
     plug(f, "0000:01:00.0", "16\n", "16.0 GT/s PCIe\n", "16\n");
     plug(f, "0000:02:00.0", "4\n", "16.0 GT/s PCIe\n", "16\n");
     plug(f, "0000:03:00.0", "8\n", "16.0 GT/s PCIe\n", "8\n");
@@ -96,10 +93,8 @@ tells_cards_below_their_slots(void **state)
     check(f, "0000:05:00.0", TRUE, "8 lanes at 8 GT/s, where card and slot have 16 at 16: reseat");
 }
 
-static void
-knows_nothing_of_virtual_machines(void **state)
+RP_TEST_OF(knows_nothing_of_virtual_machines, Fixture *f)
 {
-    Fixture *f = *state;
     RpPcieLink link;
 
     plug(f, "0000:06:00.0", "0\n", "Unknown\n", NULL);
@@ -107,10 +102,8 @@ knows_nothing_of_virtual_machines(void **state)
     assert_false(rp_pcie_read_link(f->devices, "0000:07:00.0", &link));
 }
 
-static void
-tells_of_an_iommu(void **state)
+RP_TEST_OF(tells_of_an_iommu, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *group = g_build_filename(f->devices, "0000:08:00.0", "iommu_group", NULL);
     g_autofree char *type = g_build_filename(group, "type", NULL);
 
@@ -123,14 +116,4 @@ tells_of_an_iommu(void **state)
     assert_string_equal(found, "DMA-FQ");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(tells_cards_below_their_slots, setup, teardown),
-        cmocka_unit_test_setup_teardown(knows_nothing_of_virtual_machines, setup, teardown),
-        cmocka_unit_test_setup_teardown(tells_of_an_iommu, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(setup, teardown)

@@ -23,23 +23,17 @@ typedef struct {
     gboolean misaligned;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     pthread_mutex_init(&f->mutex, NULL);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
     rp_pool_free(f->pool);
     pthread_mutex_destroy(&f->mutex);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -70,11 +64,8 @@ new_pool(guint n_threads)
     return pool;
 }
 
-static void
-visits_every_value_once(void **state)
+RP_TEST_OF(visits_every_value_once, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint n_threads = 1; n_threads <= 5; n_threads++) {
         f->pool = new_pool(n_threads);
         assert_int_equal(rp_pool_n_threads(f->pool), n_threads);
@@ -98,11 +89,8 @@ visits_every_value_once(void **state)
     }
 }
 
-static void
-does_small_work_in_the_caller(void **state)
+RP_TEST_OF(does_small_work_in_the_caller, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->pool = new_pool(2);
     f->caller = pthread_self();
     f->granule = 100;
@@ -113,11 +101,8 @@ does_small_work_in_the_caller(void **state)
     assert_true(f->in_caller);
 }
 
-static void
-works_without_a_pool(void **state)
+RP_TEST_OF(works_without_a_pool, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->granule = 7;
     rp_pool_run(NULL, 10, N - 10, 7, visit, f);
     assert_int_equal(f->n_calls, 1);
@@ -125,11 +110,8 @@ works_without_a_pool(void **state)
     assert_int_equal(f->visits[N - 1], 1);
 }
 
-static void
-runs_many_times(void **state)
+RP_TEST_OF(runs_many_times, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->pool = new_pool(3);
     f->granule = 10;
     for (guint i = 0; i < 2000; i++)
@@ -187,11 +169,8 @@ meet(gsize first, gsize n, gpointer data)
     pthread_mutex_unlock(&m->mutex);
 }
 
-static void
-begins_each_share_in_its_own_thread(void **state)
+RP_TEST_OF(begins_each_share_in_its_own_thread, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint n_threads = 2; n_threads <= 5; n_threads++) {
         Meeting m = MEETING_INIT;
         m.n_threads = n_threads;
@@ -223,11 +202,8 @@ linger(gsize first, gsize n, gpointer data)
     pthread_mutex_unlock(&m->mutex);
 }
 
-static void
-leaves_a_slow_thread_only_its_piece(void **state)
+RP_TEST_OF(leaves_a_slow_thread_only_its_piece, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint n_threads = 2; n_threads <= 5; n_threads++) {
         Meeting m = MEETING_INIT;
         f->pool = new_pool(n_threads);
@@ -269,11 +245,8 @@ subtract(gsize first, gsize n, gpointer data)
 
 /* Sizes, data and functions alternate, and a run's data are freed right after it: a thread
  * that is late, of which there are more than processors, must not touch it. */
-static void
-takes_one_run_after_the_other(void **state)
+RP_TEST_OF(takes_one_run_after_the_other, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->pool = new_pool(5);
     for (gsize i = 0; i < 6000; i++) {
         Errand *errand = g_new(Errand, 1);
@@ -295,11 +268,8 @@ takes_one_run_after_the_other(void **state)
     }
 }
 
-static void
-ends_right_after_a_run(void **state)
+RP_TEST_OF(ends_right_after_a_run, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint i = 0; i < 300; i++) {
         memset(f->visits, 0, sizeof f->visits);
         f->granule = 10;
@@ -312,10 +282,8 @@ ends_right_after_a_run(void **state)
     }
 }
 
-static void
-keeps_to_the_processors_it_is_given(void **state)
+RP_TEST_OF(keeps_to_the_processors_it_is_given, Fixture *f)
 {
-    Fixture *f = *state;
     cpu_set_t mine;
     char list[64];
     guint last = 0, n_cpus;
@@ -353,8 +321,7 @@ keeps_to_the_processors_it_is_given(void **state)
         assert_int_not_equal(rp_pool_cpu(f->pool, thread), last);
 }
 
-static void
-refuses_what_is_not_a_list_of_processors(void **state)
+RP_TEST(refuses_what_is_not_a_list_of_processors)
 {
     const char *const bad[] = {"x", "1-", "-1", "3-1", "0,,1", "0-5000", "1-2-3", "99999999999"};
 
@@ -366,8 +333,7 @@ refuses_what_is_not_a_list_of_processors(void **state)
     }
 }
 
-static void
-refuses_to_run_nowhere(void **state)
+RP_TEST(refuses_to_run_nowhere)
 {
     g_autoptr(GError) error = NULL;
     assert_null(rp_pool_new(&(RpPoolOptions){.avoid = "0-1023"}, &error));
@@ -375,23 +341,4 @@ refuses_to_run_nowhere(void **state)
     rp_assert_error_message_contains(error, "avoid '0-1023'");
 }
 
-#define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_POOL(visits_every_value_once),
-        WITH_POOL(does_small_work_in_the_caller),
-        WITH_POOL(works_without_a_pool),
-        WITH_POOL(runs_many_times),
-        WITH_POOL(begins_each_share_in_its_own_thread),
-        WITH_POOL(leaves_a_slow_thread_only_its_piece),
-        WITH_POOL(takes_one_run_after_the_other),
-        WITH_POOL(ends_right_after_a_run),
-        WITH_POOL(keeps_to_the_processors_it_is_given),
-        cmocka_unit_test(refuses_what_is_not_a_list_of_processors),
-        cmocka_unit_test(refuses_to_run_nowhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

@@ -17,12 +17,10 @@ exchange_everything(RpServers *servers, gpointer user_data)
         g_error("server %u: %s", rp_servers_rank(servers), wrong);
 }
 
-static void
-every_block_arrives_where_it_belongs(void **state)
+RP_TEST(every_block_arrives_where_it_belongs)
 {
     const RpServersOptions options = {.piece_bytes = 4096};
 
-    (void)state;
     for (guint n = 1; n <= 5; n++) {
         ThreadsNet *net = threads_net_new(n);
 
@@ -80,12 +78,10 @@ meet_and_stop(RpServers *servers, gpointer failure)
     meet(servers, failure, stand_still);
 }
 
-static void
-a_server_that_fails_says_why(void **state)
+RP_TEST(a_server_that_fails_says_why)
 {
     Failure failure = {.net = threads_net_new(4)};
 
-    (void)state;
     threads_run(failure.net, 4, NULL, meet_and_tell, &failure);
     for (guint r = 0; r < 4; r++) {
         g_autofree char *expected =
@@ -100,15 +96,13 @@ a_server_that_fails_says_why(void **state)
     threads_net_free(failure.net);
 }
 
-static void
-a_server_that_stands_still_is_named(void **state)
+RP_TEST(a_server_that_stands_still_is_named)
 {
     const RpServersOptions options = {.silence_ns = 1500 * MS};
     Failure failure = {.net = threads_net_new(4)};
     g_autofree char *named =
         g_strdup_printf("server 1 (%s) has not been heard of for 2 s", g_get_host_name());
 
-    (void)state;
     threads_run(failure.net, 4, &options, meet_and_stop, &failure);
     for (guint r = 0; r < 4; r++) {
         if (r != 1)
@@ -145,12 +139,10 @@ fail_before_it_arrives(RpServers *servers, gpointer user_data)
         g_assert(block[i] == 'y');
 }
 
-static void
-what_arrives_after_a_failure_is_written_nowhere(void **state)
+RP_TEST(what_arrives_after_a_failure_is_written_nowhere)
 {
     ThreadsNet *net = threads_net_new(3);
 
-    (void)state;
     threads_net_hold(net, 2, 1, RP_SERVERS_NETWORK, TRUE);
     threads_run(net, 3, NULL, fail_before_it_arrives, net);
     threads_net_free(net);
@@ -175,15 +167,13 @@ come_late(RpServers *servers, gpointer user_data)
     g_assert(rp_servers_barrier(servers, RP_SERVERS_NETWORK, NULL));
 }
 
-static void
-a_server_that_falls_behind_is_named_once(void **state)
+RP_TEST(a_server_that_falls_behind_is_named_once)
 {
     guint named = 0;
     const RpServersOptions options = {
         .patience_ns = 100 * MS, .slow = note_slow, .user_data = &named};
     ThreadsNet *net = threads_net_new(3);
 
-    (void)state;
     threads_run(net, 3, &options, come_late, NULL);
     assert_int_equal(named, 2);
     threads_net_free(net);
@@ -203,14 +193,12 @@ measure(RpServers *servers, gpointer speeds)
     g_assert_cmpint(((RpServersSpeed *)speeds)[rank].latency_ns, >=, all[rank].latency_ns);
 }
 
-static void
-an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so(void **state)
+RP_TEST(an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so)
 {
     const RpServersOptions options = {.bytes_per_s = 10000000, .piece_bytes = 50000};
     ThreadsNet *net = threads_net_new(3);
     RpServersSpeed speeds[3];
 
-    (void)state;
     threads_run(net, 3, &options, measure, speeds);
     threads_net_free(net);
     assert_true(speeds[0].bytes_per_s > 0 && speeds[0].bytes_per_s < 1.1e7);
@@ -219,29 +207,11 @@ an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so(void **state)
         assert_memory_equal(&speeds[r], &speeds[0], sizeof speeds[0]);
 }
 
-static void
-the_slowest_is_the_slowest_in_each_respect(void **state)
+RP_TEST(the_slowest_is_the_slowest_in_each_respect)
 {
     const RpServersSpeed all[] = {{3e9, 5}, {1e9, 2}, {2e9, 9}};
     const RpServersSpeed slowest = rp_servers_slowest(all, 3);
 
-    (void)state;
     assert_true(slowest.bytes_per_s == 1e9);
     assert_int_equal(slowest.latency_ns, 9);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_block_arrives_where_it_belongs),
-        cmocka_unit_test(a_server_that_fails_says_why),
-        cmocka_unit_test(a_server_that_stands_still_is_named),
-        cmocka_unit_test(what_arrives_after_a_failure_is_written_nowhere),
-        cmocka_unit_test(a_server_that_falls_behind_is_named_once),
-        cmocka_unit_test(an_emulated_network_is_as_slow_as_it_should_be_and_all_say_so),
-        cmocka_unit_test(the_slowest_is_the_slowest_in_each_respect),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,10 +206,8 @@ run_case(Case *c)
 }
 
 /* Also where a layer takes many parts. */
-static void
-are_those_of_one_server(void **state)
+RP_TEST(are_those_of_one_server)
 {
-    (void)state;
     for (guint n = 2; n <= MOST_SERVERS; n++) {
         Case c = {.gradient_dtype = RP_DTYPE_BF16,
                   .n_rounds = 1 + n % 2,
@@ -221,22 +219,9 @@ are_those_of_one_server(void **state)
 }
 
 /* fp32 on the host: each server rounds its own once. */
-static void
-of_wide_gradients(void **state)
+RP_TEST(of_wide_gradients)
 {
     Case c = {.gradient_dtype = RP_DTYPE_FP32, .n_rounds = 1, .room_bytes = 300000, .servers = 3};
 
-    (void)state;
     run_case(&c);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(are_those_of_one_server),
-        cmocka_unit_test(of_wide_gradients),
-    };
-
-    return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
 }

@@ -13,69 +13,45 @@ assert_message(GError *error, const char *message)
     g_error_free(error);
 }
 
-static void
-accepts_arenas_up_to_the_limit(void **state)
+RP_TEST(accepts_arenas_up_to_the_limit)
 {
     GError *error = NULL;
 
-    (void)state;
     assert_true(rp_arena_check_limits(bytes, 3, 300, &error));
     assert_null(error);
 }
 
-static void
-takes_a_limit_of_zero_for_none(void **state)
+RP_TEST(takes_a_limit_of_zero_for_none)
 {
     GError *error = NULL;
 
-    (void)state;
     assert_true(rp_arena_check_limits(bytes, 3, 0, &error));
     assert_null(error);
 }
 
-static void
-names_the_first_device_beyond_the_limit(void **state)
+RP_TEST(names_the_first_device_beyond_the_limit)
 {
     GError *error = NULL;
 
-    (void)state;
     assert_false(rp_arena_check_limits(bytes, 3, 150, &error));
     assert_message(error, "device 1: the plan needs 200 bytes, 50 more than the limit of 150: use "
                           "more stages or smaller micro-batches, or raise the limit");
 }
 
-static void
-accepts_arenas_that_are_large_enough(void **state)
+RP_TEST(accepts_arenas_that_are_large_enough)
 {
     static const guint64 open[] = {100, 1000, 300};
     GError *error = NULL;
 
-    (void)state;
     assert_true(rp_arena_check_open(bytes, open, 3, &error));
     assert_null(error);
 }
 
-static void
-names_the_first_arena_that_has_grown(void **state)
+RP_TEST(names_the_first_arena_that_has_grown)
 {
     static const guint64 open[] = {100, 199, 0};
     GError *error = NULL;
 
-    (void)state;
     assert_false(rp_arena_check_open(bytes, open, 3, &error));
     assert_message(error, "arena 1 has grown to 200 bytes since it was opened with 199");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_arenas_up_to_the_limit),
-        cmocka_unit_test(takes_a_limit_of_zero_for_none),
-        cmocka_unit_test(names_the_first_device_beyond_the_limit),
-        cmocka_unit_test(accepts_arenas_that_are_large_enough),
-        cmocka_unit_test(names_the_first_arena_that_has_grown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

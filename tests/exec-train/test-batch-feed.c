@@ -12,33 +12,23 @@ typedef struct {
     RpTokenBatch *batch;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->feed = rp_batch_feed_new(M, CALLS);
     f->batch =
         rp_token_batch_new(&(RpBatcherOptions){.micro_batches = M, .sequences = 1, .tokens = 2});
-    *state = f;
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    Fixture *f = *state;
-
-    rp_batch_feed_free(f->feed);
-    rp_token_batch_free(f->batch);
-    g_free(f);
-    return 0;
 }
 
 static void
-finds_the_call_of_a_micro_batch(void **state)
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
+    rp_batch_feed_free(f->feed);
+    rp_token_batch_free(f->batch);
+}
+
+RP_TEST_OF(finds_the_call_of_a_micro_batch, Fixture *f)
+{
     RpBatchFeedCall *calls[RP_BATCH_FEED_RING][CALLS];
     guint m;
 
@@ -55,11 +45,8 @@ finds_the_call_of_a_micro_batch(void **state)
         }
 }
 
-static void
-forgets_what_a_place_held_before(void **state)
+RP_TEST_OF(forgets_what_a_place_held_before, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint64 i = 0; i < 2; i++) {
         RpBatchFeedCall *call = rp_batch_feed_push(f->feed, i * RP_BATCH_FEED_RING, 1, f->batch);
         assert_false(rp_batch_feed_wait(f->feed, call, 1));
@@ -74,10 +61,8 @@ forgets_what_a_place_held_before(void **state)
 }
 
 /* There are as many copies as iterations in flight, however many there are in all. */
-static void
-copies_tokens_into_room_of_calls_that_are_over(void **state)
+RP_TEST_OF(copies_tokens_into_room_of_calls_that_are_over, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GHashTable) rooms = g_hash_table_new(NULL, NULL);
 
     for (guint64 i = 0; i < 4 * RP_BATCH_FEED_RING; i++) {
@@ -108,10 +93,8 @@ set_losses(void *data)
     return NULL;
 }
 
-static void
-wakes_who_waits_for_losses(void **state)
+RP_TEST_OF(wakes_who_waits_for_losses, Fixture *f)
 {
-    Fixture *f = *state;
     RpBatchFeedCall *call = rp_batch_feed_push(f->feed, 5, 0, f->batch);
     pthread_t thread;
 
@@ -123,17 +106,4 @@ wakes_who_waits_for_losses(void **state)
         assert_true(call->losses[m] == m + 0.5);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(finds_the_call_of_a_micro_batch),
-        TEST(copies_tokens_into_room_of_calls_that_are_over),
-        TEST(forgets_what_a_place_held_before),
-        TEST(wakes_who_waits_for_losses),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

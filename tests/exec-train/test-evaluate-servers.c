@@ -70,13 +70,11 @@ evaluate_one(RpServers *servers, gpointer user_data)
 }
 
 /* Four micro-batches of two sequences each: server 1 reads samples 4 to 7 of two, 2 and 3 of four. */
-static void
-evaluate_as_one(void **state)
+RP_TEST(evaluate_as_one)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     const RpServersOptions options = {.piece_bytes = 1000};
 
-    (void)state;
     for (guint n = 1; n <= 4; n *= 2) {
         static double loss; /* loss of one server */
         Evaluated all = {.model = model,
@@ -107,12 +105,4 @@ evaluate_as_one(void **state)
         rp_dataset_free(all.bad);
     }
     rp_tiny_model_free(model);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(evaluate_as_one)};
-
-    return cmocka_run_group_tests_name("evaluations_of_servers", tests, NULL, NULL);
 }

@@ -44,8 +44,7 @@ assert_same_training(Rig *rig, const RigOptions *cases, gsize n)
     }
 }
 
-static void
-trains_to_the_same_bits_on_any_devices_and_schedule(void **state)
+RP_TEST(trains_to_the_same_bits_on_any_devices_and_schedule)
 {
     static const RigOptions cases[] = {
         {FOUR},
@@ -70,8 +69,7 @@ trains_to_the_same_bits_on_any_devices_and_schedule(void **state)
 /* The embedding, all norms and whole blocks, so that stages train a part, or nothing. */
 #define FROZEN FOUR, .frozen = "embed_tokens,norm,layers.1.,layers.3."
 
-static void
-trains_to_the_same_bits_with_frozen_weights(void **state)
+RP_TEST(trains_to_the_same_bits_with_frozen_weights)
 {
     static const RigOptions cases[] = {
         {FROZEN},
@@ -97,8 +95,7 @@ trains_to_the_same_bits_with_frozen_weights(void **state)
 /* All layers but one are frozen as a whole, the head among them. */
 #define ONE_ADAPTED FOUR, .lora_rank = 2, .lora_targets = "layers.1.self_attn.v_proj"
 
-static void
-trains_adapters_to_the_same_bits(void **state)
+RP_TEST(trains_adapters_to_the_same_bits)
 {
     static const RigOptions cases[] = {
         {ADAPTED},
@@ -135,8 +132,7 @@ trains_adapters_to_the_same_bits(void **state)
 }
 
 /* The stage of the head trains nothing: it is from the gradients before it that the norm sees. */
-static void
-skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing(void **state)
+RP_TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing)
 {
     static const RigOptions cases[] = {
         {.dtype = RP_DTYPE_FP16,
@@ -186,8 +182,7 @@ after_one_step(Rig *rig, guint index)
 }
 
 /* One step without clipping: a weight's update follows from its own gradient alone. */
-static void
-leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever(void **state)
+RP_TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever)
 {
     static const RigOptions all = {FOUR, .gpus = 2}, some = {FROZEN, .gpus = 2};
     g_autoptr(GPtrArray) stepped = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
@@ -216,8 +211,7 @@ leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever(void **state)
     assert_int_equal(n_frozen, 2 + 2 * 11 + 2 * 4);
 }
 
-static void
-trains_to_the_same_bits_asynchronously(void **state)
+RP_TEST(trains_to_the_same_bits_asynchronously)
 {
     static const RigOptions cases[] = {
         {FOUR, .async = TRUE},
@@ -231,8 +225,7 @@ trains_to_the_same_bits_asynchronously(void **state)
     assert_same_training(*state, cases, G_N_ELEMENTS(cases));
 }
 
-static void
-trains_a_tied_model_in_rounds_to_the_same_bits(void **state)
+RP_TEST(trains_a_tied_model_in_rounds_to_the_same_bits)
 {
     static const RigOptions cases[] = {
         {.dtype = RP_DTYPE_BF16, .tied = TRUE, .micro_batches = 6, .round = 3},
@@ -259,8 +252,7 @@ trains_a_tied_model_in_rounds_to_the_same_bits(void **state)
 }
 
 /* Each call has half of the targets: the gradients differ by a factor of two, exactly. */
-static void
-sums_two_calls_like_one(void **state)
+RP_TEST(sums_two_calls_like_one)
 {
     static const RigOptions bound[] = {
         {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"},
@@ -282,8 +274,7 @@ sums_two_calls_like_one(void **state)
 }
 
 /* In fp32 it hardly matters in which order gradients are summed. */
-static void
-sums_rounds_like_one_round(void **state)
+RP_TEST(sums_rounds_like_one_round)
 {
     const RigOptions once = {
         .dtype = RP_DTYPE_FP32, .tied = TRUE, .micro_batches = 6, .round = 6, .gpus = 2};
@@ -299,8 +290,7 @@ sums_rounds_like_one_round(void **state)
                     1e-4f);
 }
 
-static void
-trains_in_every_storage(void **state)
+RP_TEST(trains_in_every_storage)
 {
     static const RigOptions fp16[] = {
         {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .micro_batches = 2},
@@ -325,10 +315,8 @@ trains_in_every_storage(void **state)
     assert_same_training(*state, fp32, G_N_ELEMENTS(fp32));
 }
 
-static void
-changes_the_weights_and_lowers_the_loss_of_what_it_has_seen(void **state)
+RP_TEST_OF(changes_the_weights_and_lowers_the_loss_of_what_it_has_seen, Rig *rig)
 {
-    Rig *rig = *state;
     RigOptions options = {.dtype = RP_DTYPE_BF16, .micro_batches = 2};
     g_autoptr(GArray) trained = train(rig, &options);
     const gsize n_losses = ITERATIONS * options.micro_batches;
@@ -345,10 +333,8 @@ changes_the_weights_and_lowers_the_loss_of_what_it_has_seen(void **state)
     assert_true(sum > 0.002f * (float)fresh->len);
 }
 
-static void
-refuses_a_plan_that_exceeds_a_device(void **state)
+RP_TEST_OF(refuses_a_plan_that_exceeds_a_device, Rig *rig)
 {
-    Rig *rig = *state;
     g_autofree char *excess = NULL;
 
     rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16, .device_memory_bytes = 10000}, 1);
@@ -362,11 +348,8 @@ refuses_a_plan_that_exceeds_a_device(void **state)
     rp_assert_error_message_contains(rig->error, "more stages");
 }
 
-static void
-is_content_with_open_arenas_unless_they_are_too_small(void **state)
+RP_TEST_OF(is_content_with_open_arenas_unless_they_are_too_small, Rig *rig)
 {
-    Rig *rig = *state;
-
     rig_open(rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
     rig_start(rig);
     guint64 bytes[2] = {rp_plan_arena_bytes(rig->plan, 0), rp_plan_arena_bytes(rig->plan, 1)};
@@ -377,11 +360,8 @@ is_content_with_open_arenas_unless_they_are_too_small(void **state)
     rp_assert_error_message_contains(rig->error, "arena 1 has grown");
 }
 
-static void
-refuses_a_split_backward(void **state)
+RP_TEST_OF(refuses_a_split_backward, Rig *rig)
 {
-    Rig *rig = *state;
-
     rig_open(rig, &(RigOptions){FOUR, .gpus = 2, .schedule = "zb-h1", .forward = "2,2"}, 1);
     rig_start(rig);
     rp_assert_no_error(rig->error);
@@ -404,8 +384,7 @@ assert_blames(Rig *rig, const RigOptions *options, guint layer, RpWeightKind kin
     rp_assert_error_message_contains(rig->error, where);
 }
 
-static void
-names_the_layer_where_a_loss_breaks(void **state)
+RP_TEST(names_the_layer_where_a_loss_breaks)
 {
     const RigOptions dispatched = {FOUR, .gpus = 2};
     const RigOptions bound = {FOUR, .gpus = 2, .schedule = "1f1b", .forward = "2,2"};
@@ -429,8 +408,7 @@ names_the_layer_where_a_loss_breaks(void **state)
 
 /* The base in few bits goes up packed and is expanded on devices: as if the file had held the
  * expanded values, in 16 bits. With mxfp4 only rows of 32 are packed here: o_proj's. */
-static void
-trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
+RP_TEST(trains_adapters_of_a_packed_base_as_of_its_expanded_weights)
 {
     static const char *const formats[] = {"nf4", "nf4-single", "mxfp4", "fp8"};
 
@@ -484,29 +462,4 @@ trains_adapters_of_a_packed_base_as_of_its_expanded_weights(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(trains_to_the_same_bits_on_any_devices_and_schedule),
-        TEST(trains_to_the_same_bits_with_frozen_weights),
-        TEST(trains_adapters_to_the_same_bits),
-        TEST(trains_adapters_of_a_packed_base_as_of_its_expanded_weights),
-        TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing),
-        TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever),
-        TEST(trains_to_the_same_bits_asynchronously),
-        TEST(trains_a_tied_model_in_rounds_to_the_same_bits),
-        TEST(sums_two_calls_like_one),
-        TEST(sums_rounds_like_one_round),
-        TEST(trains_in_every_storage),
-        TEST(changes_the_weights_and_lowers_the_loss_of_what_it_has_seen),
-        TEST(refuses_a_plan_that_exceeds_a_device),
-        TEST(is_content_with_open_arenas_unless_they_are_too_small),
-        TEST(refuses_a_split_backward),
-        TEST(names_the_layer_where_a_loss_breaks),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(rig_set_up, rig_tear_down)

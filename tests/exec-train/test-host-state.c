@@ -38,25 +38,17 @@ clear_serial(Serial *serial)
     g_clear_pointer(&serial->optimizer, rp_optimizer_free);
 }
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->broken_iteration = -1;
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     clear_serial(&f->serial);
     rig_clear(&f->rig);
-    g_free(f);
-    return 0;
 }
 
 static gsize
@@ -323,11 +315,8 @@ assert_versions(Fixture *f, guint newest)
 
 /* ---- tests ---- */
 
-static void
-updates_as_a_serial_program_in_every_mode(void **state)
+RP_TEST_OF(updates_as_a_serial_program_in_every_mode, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint mode = 0; mode < 16; mode++) {
         const RigOptions options = {
             .dtype = RP_DTYPE_BF16,
@@ -344,11 +333,8 @@ updates_as_a_serial_program_in_every_mode(void **state)
     }
 }
 
-static void
-updates_every_storage_of_weights(void **state)
+RP_TEST_OF(updates_every_storage_of_weights, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         run_both(f, &(RigOptions){.dtype = (RpDtype)dtype, .async = TRUE}, 3);
         assert_equals_serial(f);
@@ -356,11 +342,8 @@ updates_every_storage_of_weights(void **state)
     }
 }
 
-static void
-adds_the_two_gradients_of_a_tied_matrix(void **state)
+RP_TEST_OF(adds_the_two_gradients_of_a_tied_matrix, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint mode = 0; mode < 4; mode++) {
         const RigOptions options = {
             .dtype = RP_DTYPE_BF16,
@@ -375,11 +358,8 @@ adds_the_two_gradients_of_a_tied_matrix(void **state)
     }
 }
 
-static void
-gives_the_same_bits_with_threads(void **state)
+RP_TEST_OF(gives_the_same_bits_with_threads, Fixture *f)
 {
-    Fixture *f = *state;
-
     run_both(f,
              &(RigOptions){.dtype = RP_DTYPE_BF16, .tied = TRUE, .max_grad_norm = 1, .threads = 3},
              3);
@@ -387,8 +367,7 @@ gives_the_same_bits_with_threads(void **state)
 }
 
 /* Each processor but the first on a node that is not there: whatever the system says to that. */
-static void
-gives_the_same_bits_on_several_memory_nodes(void **state)
+RP_TEST(gives_the_same_bits_on_several_memory_nodes)
 {
     Fixture *f = *state;
     g_autofree char *directory = g_dir_make_tmp("test-host-state-XXXXXX", NULL);
@@ -411,10 +390,8 @@ gives_the_same_bits_on_several_memory_nodes(void **state)
     assert_in_range(rp_host_state_numa(f->rig.host_state)->nodes, 1, 2);
 }
 
-static void
-finds_the_weights_of_a_tied_head_in_two_places(void **state)
+RP_TEST_OF(finds_the_weights_of_a_tied_head_in_two_places, Fixture *f)
 {
-    Fixture *f = *state;
     const guint head = RIG_LAYERS - 1;
     guint64 run, other;
 
@@ -434,11 +411,8 @@ finds_the_weights_of_a_tied_head_in_two_places(void **state)
     assert_int_equal(run, all - own);
 }
 
-static void
-skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same(void **state)
+RP_TEST_OF(skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint mode = 0; mode < 8; mode++) {
         const RigOptions options = {
             .dtype = RP_DTYPE_FP16,
@@ -462,11 +436,8 @@ skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same(void **state)
     }
 }
 
-static void
-lowers_the_loss_scale_one_iteration_later_if_asynchronous(void **state)
+RP_TEST_OF(lowers_the_loss_scale_one_iteration_later_if_asynchronous, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint async = 0; async < 2; async++) {
         const RigOptions options = {
             .dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .async = async != 0};
@@ -485,11 +456,8 @@ lowers_the_loss_scale_one_iteration_later_if_asynchronous(void **state)
                 RP_LOSS_SCALE_INITIAL / 2);
 }
 
-static void
-names_the_first_layer_whose_gradient_is_not_finite(void **state)
+RP_TEST_OF(names_the_first_layer_whose_gradient_is_not_finite, Fixture *f)
 {
-    Fixture *f = *state;
-
     f->broken_iteration = 1;
     f->broken_layer = 3;
     for (guint at_once = 0; at_once < 2; at_once++) {
@@ -504,10 +472,8 @@ names_the_first_layer_whose_gradient_is_not_finite(void **state)
     }
 }
 
-static void
-counts_the_learning_rate_by_steps_that_were_applied(void **state)
+RP_TEST_OF(counts_the_learning_rate_by_steps_that_were_applied, Fixture *f)
 {
-    Fixture *f = *state;
     const RigOptions options = {.dtype = RP_DTYPE_FP16, .scale_loss = TRUE, .warmup = 4};
 
     f->broken_iteration = 1;
@@ -572,11 +538,8 @@ check_sum(Fixture *f, RpTaskId id, RpDtype dtype, guint first, guint n)
     }
 }
 
-static void
-adds_a_round_without_rounding(void **state)
+RP_TEST_OF(adds_a_round_without_rounding, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         open_both(f,
                   &(RigOptions){.dtype = (RpDtype)dtype,
@@ -598,11 +561,8 @@ adds_a_round_without_rounding(void **state)
 }
 
 /* One stage, a round on each of four devices: one task adds all, in their order. */
-static void
-adds_rounds_that_left_together_one_after_the_other(void **state)
+RP_TEST_OF(adds_rounds_that_left_together_one_after_the_other, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         open_both(f,
                   &(RigOptions){.dtype = (RpDtype)dtype,
@@ -619,11 +579,8 @@ adds_rounds_that_left_together_one_after_the_other(void **state)
     }
 }
 
-static void
-scales_the_loss_by_the_targets_of_the_first_call(void **state)
+RP_TEST_OF(scales_the_loss_by_the_targets_of_the_first_call, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_both(f, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
     rp_host_state_begin(f->rig.host_state, 0, 3);
     assert_true(rig_scale(&f->rig, 0) == 1.0f / 3.0f);
@@ -632,10 +589,8 @@ scales_the_loss_by_the_targets_of_the_first_call(void **state)
     assert_true(rig_scale(&f->rig, 0) == RP_LOSS_SCALE_INITIAL / 3);
 }
 
-static void
-continues_from_a_restored_state(void **state)
+RP_TEST_OF(continues_from_a_restored_state, Fixture *f)
 {
-    Fixture *f = *state;
     const RigOptions options = {
         .dtype = RP_DTYPE_FP16, .tied = TRUE, .scale_loss = TRUE, .async = TRUE};
 
@@ -666,11 +621,8 @@ continues_from_a_restored_state(void **state)
     munmap(old_memory, old_bytes);
 }
 
-static void
-refuses_a_plan_of_another_network(void **state)
+RP_TEST_OF(refuses_a_plan_of_another_network, Fixture *f)
 {
-    Fixture *f = *state;
-
     rig_open(&f->rig, &(RigOptions){.dtype = RP_DTYPE_BF16}, 1);
     g_clear_pointer(&f->rig.host_state, rp_host_state_free);
     rp_profile_set_tensors(f->rig.profile, 2, (guint64[]){1024}, 1);
@@ -689,28 +641,4 @@ refuses_a_plan_of_another_network(void **state)
     rp_assert_error_message_contains(f->rig.error, "layer 2: the plan has 1024 bytes");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(updates_as_a_serial_program_in_every_mode),
-        TEST(updates_every_storage_of_weights),
-        TEST(adds_the_two_gradients_of_a_tied_matrix),
-        TEST(gives_the_same_bits_with_threads),
-        TEST(gives_the_same_bits_on_several_memory_nodes),
-        TEST(finds_the_weights_of_a_tied_head_in_two_places),
-        TEST(skips_a_step_whose_gradient_is_infinite_and_publishes_all_the_same),
-        TEST(lowers_the_loss_scale_one_iteration_later_if_asynchronous),
-        TEST(names_the_first_layer_whose_gradient_is_not_finite),
-        TEST(counts_the_learning_rate_by_steps_that_were_applied),
-        TEST(adds_a_round_without_rounding),
-        TEST(adds_rounds_that_left_together_one_after_the_other),
-        TEST(scales_the_loss_by_the_targets_of_the_first_call),
-        TEST(continues_from_a_restored_state),
-        TEST(refuses_a_plan_of_another_network),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

@@ -44,13 +44,11 @@ error_of(const RpTinyModel *model, const RpTinyRun *run, float loss_scale)
     return sqrt(difference / norm);
 }
 
-static void
-are_as_exact_as_one_round(void **state)
+RP_TEST(are_as_exact_as_one_round)
 {
     static const guint rounds[] = {2, 16, 64};
     const guint n_rounds = RP_TEST_FEW ? 1 : G_N_ELEMENTS(rounds);
 
-    (void)state;
     for (guint i = 0; i < 2 * 2 * 2 * n_rounds; i++) {
         const guint n = rounds[i / 8];
         RpTinyModel *model = rp_tiny_model_new((i & 1) != 0);
@@ -72,14 +70,12 @@ are_as_exact_as_one_round(void **state)
 }
 
 /* One round is rounded once, when it leaves. */
-static void
-of_one_round_are_rounded_once(void **state)
+RP_TEST(of_one_round_are_rounded_once)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     const RpTinyRun run = {"roundpipe", 1, 16, .round = 16, .dtype = RP_DTYPE_BF16};
     const double error = error_of(model, &run, 1);
 
-    (void)state;
     if (error < 1e-3 || error > 2e-3)
         fail_msg("%g", error);
     rp_tiny_model_free(model);
@@ -88,14 +84,12 @@ of_one_round_are_rounded_once(void **state)
 /* Stages of 6 blocks: one stage, which stays where there is one device. With 3, three slots, which
  * stay where there are three. With 2, nothing stays. Four rounds are summed or, of large stages,
  * stand apart; two stand apart. */
-static void
-are_the_same_bits_wherever_rounds_were(void **state)
+RP_TEST(are_the_same_bits_wherever_rounds_were)
 {
     static const guint stages[] = {6, 3, 2, 3}, rounds[] = {4, 4, 4, 2};
     const guint steps = RP_TEST_ALL ? 4 : 3;
     RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(stages) * 4; i++) {
         const guint blocks = stages[i / 4], n_rounds = rounds[i / 4];
         g_autofree char *expected = NULL;
@@ -133,16 +127,4 @@ are_the_same_bits_wherever_rounds_were(void **state)
     }
     for (guint i = 0; i < 2; i++)
         rp_tiny_model_free(models[i]);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(are_as_exact_as_one_round),
-        cmocka_unit_test(of_one_round_are_rounded_once),
-        cmocka_unit_test(are_the_same_bits_wherever_rounds_were),
-    };
-
-    return cmocka_run_group_tests_name("sums of rounds", tests, NULL, NULL);
 }

@@ -16,8 +16,7 @@ pack(guint masked, gint32 *targets, gint32 *packed, gint32 *rows)
     return rp_targets_pack(targets, N, packed, rows);
 }
 
-static void
-keeps_what_is_not_masked_in_its_order(void **state)
+RP_TEST(keeps_what_is_not_masked_in_its_order)
 {
     gint32 targets[N], packed[N], rows[N];
 
@@ -49,8 +48,7 @@ mask_at_random(GRand *random, double share, guint n, gint32 *targets)
     return n_masked;
 }
 
-static void
-names_no_row_twice_and_has_room_for_all(void **state)
+RP_TEST(names_no_row_twice_and_has_room_for_all)
 {
     static const guint sizes[] = {1, 2, 15, 16, 33, 64, 500, 1000, 2047, 2048, 5000};
     g_autoptr(GRand) random = g_rand_new_with_seed(1);
@@ -85,8 +83,7 @@ names_no_row_twice_and_has_room_for_all(void **state)
     }
 }
 
-static void
-leaves_a_head_with_few_sizes(void **state)
+RP_TEST(leaves_a_head_with_few_sizes)
 {
     enum { TOKENS = 4096 };
     g_autoptr(GRand) random = g_rand_new_with_seed(2);
@@ -108,8 +105,7 @@ leaves_a_head_with_few_sizes(void **state)
     assert_in_range(n_sizes, 25, TOKENS / 128);
 }
 
-static void
-leaves_all_where_few_are_masked(void **state)
+RP_TEST(leaves_all_where_few_are_masked)
 {
     gint32 targets[N], packed[N], rows[N];
 
@@ -117,17 +113,4 @@ leaves_all_where_few_are_masked(void **state)
     assert_int_equal(pack(32, targets, packed, rows), RP_TARGETS_ALL);
     assert_int_equal(pack(22, targets, packed, rows), RP_TARGETS_ALL); /* 3 of 64 */
     assert_int_equal(pack(21, targets, packed, rows), N - 4);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_what_is_not_masked_in_its_order),
-        cmocka_unit_test(names_no_row_twice_and_has_room_for_all),
-        cmocka_unit_test(leaves_a_head_with_few_sizes),
-        cmocka_unit_test(leaves_all_where_few_are_masked),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,8 +92,7 @@ train(const RpTinyModel *model, const RpTinyRun *run)
     return hash;
 }
 
-static void
-gives_the_same_bits_on_any_devices(void **state)
+RP_TEST(gives_the_same_bits_on_any_devices)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
     static const guint devices[] = {1, 2, 4};
@@ -207,10 +206,8 @@ difference(const GArray *found, const GArray *a, double of_a, const GArray *b, d
 }
 
 /* Other tokens stand there: rows of experts have another order, and sums of fp32 another rounding. */
-static void
-does_not_look_at_padding(void **state)
+RP_TEST_OF(does_not_look_at_padding, const RpTinyModel *model)
 {
-    const RpTinyModel *model = *state;
     const Step one = run_step(model, 1, 2, 1, 0), other = run_step(model, 1, 2, 1, 17);
     const Step whole = run_step(model, 1, 2, 1, NO_PADDING);
     const double far = difference(other.gradients, one.gradients, 1, one.gradients, 0);
@@ -237,10 +234,8 @@ count_targets(guint m)
 
 /* The step's loss is the mean of its micro-batches' own losses, each with the share of its targets:
  * loss and auxiliary loss alike. */
-static void
-is_the_mean_over_micro_batches_by_targets(void **state)
+RP_TEST_OF(is_the_mean_over_micro_batches_by_targets, const RpTinyModel *model)
 {
-    const RpTinyModel *model = *state;
     const double n[2] = {count_targets(0), count_targets(1)};
     const Step parts[2] = {run_step(model, 0, 1, 1, NO_PADDING),
                            run_step(model, 1, 1, 1, NO_PADDING)};
@@ -262,14 +257,4 @@ is_the_mean_over_micro_batches_by_targets(void **state)
         g_array_unref(parts[i].gradients);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_the_same_bits_on_any_devices),
-        cmocka_unit_test(does_not_look_at_padding),
-        cmocka_unit_test(is_the_mean_over_micro_batches_by_targets),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_TEST_GROUP(set_up, tear_down)

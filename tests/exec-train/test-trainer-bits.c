@@ -10,24 +10,16 @@ typedef struct {
     RpTinyModel *model;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->model = rp_tiny_model_new(FALSE);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_tiny_model_free(f->model);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -42,10 +34,8 @@ assert_same(const RpTinyModel *model, const RpTinyRun *run, const char *expected
                  run->lean, run->naive);
 }
 
-static void
-for_devices_and_partitions(void **state)
+RP_TEST_OF(for_devices_and_partitions, const Fixture *f)
 {
-    const Fixture *f = *state;
     static const guint devices[] = {1, 2, 3, 4, 8};
 
     for (guint async = 0; async < 2; async++) {
@@ -66,8 +56,7 @@ for_devices_and_partitions(void **state)
 }
 
 /* Dense blocks and experts; forwards that save everything that they can, or attention alone. */
-static void
-for_all_that_forwards_save(void **state)
+RP_TEST(for_all_that_forwards_save)
 {
     static const guint groups[] = {RP_SAVED(ATTENTION), RP_SAVED(QKV) | RP_SAVED(RESIDUAL),
                                    (1u << RP_N_SAVED_GROUPS) - 1};
@@ -94,10 +83,8 @@ for_all_that_forwards_save(void **state)
     rp_tiny_model_free(experts);
 }
 
-static void
-for_schedules(void **state)
+RP_TEST_OF(for_schedules, const Fixture *f)
 {
-    const Fixture *f = *state;
     static const struct {
         const char *name;
         guint devices, stages;
@@ -122,11 +109,8 @@ for_schedules(void **state)
     }
 }
 
-static void
-for_consistency_and_optimizer_modes(void **state)
+RP_TEST_OF(for_consistency_and_optimizer_modes, const Fixture *f)
 {
-    const Fixture *f = *state;
-
     for (guint async = 0; async < 2; async++) {
         RpTinyRun run = {"roundpipe", 3, 4, .async = async, .max_grad_norm = 0.5};
         g_autofree char *expected = rp_tiny_run_hash(f->model, &run, STEPS);
@@ -140,10 +124,8 @@ for_consistency_and_optimizer_modes(void **state)
     }
 }
 
-static void
-for_rounds_on_any_devices_and_for_calls(void **state)
+RP_TEST_OF(for_rounds_on_any_devices_and_for_calls, const Fixture *f)
 {
-    const Fixture *f = *state;
     const RpTinyRun rounds = {"roundpipe", 1, 8, .round = 4, .async = TRUE, .max_grad_norm = 0.5};
     g_autofree char *expected = rp_tiny_run_hash(f->model, &rounds, STEPS);
 
@@ -159,8 +141,7 @@ for_rounds_on_any_devices_and_for_calls(void **state)
 }
 
 /* Groups of devices that share out the rounds: sums of rounds are added up in the same order. */
-static void
-for_replicas(void **state)
+RP_TEST(for_replicas)
 {
     static const guint rounds[] = {8, 4, 2};
     const Fixture *f = *state;
@@ -185,8 +166,7 @@ for_replicas(void **state)
 }
 
 /* One stage of all blocks, so that its rounds leave several devices at once. */
-static void
-for_many_rounds_of_few_stages(void **state)
+RP_TEST(for_many_rounds_of_few_stages)
 {
     static const guint devices[] = {2, 3, 5};
     const Fixture *f = *state;
@@ -203,10 +183,8 @@ for_many_rounds_of_few_stages(void **state)
     }
 }
 
-static void
-for_calls_of_bound_schedules(void **state)
+RP_TEST_OF(for_calls_of_bound_schedules, const Fixture *f)
 {
-    const Fixture *f = *state;
     const RpTinyRun whole = {"1f1b", 2, 8, .max_grad_norm = 0.5};
     g_autofree char *expected = rp_tiny_run_hash(f->model, &whole, STEPS);
     const RpTinyRun calls = {"1f1b", 2, 2, .calls = 4, .max_grad_norm = 0.5};
@@ -215,12 +193,10 @@ for_calls_of_bound_schedules(void **state)
 }
 
 /* A norm that nothing reaches clips nothing, but every step waits for it. */
-static void
-for_layers_that_step_as_soon_as_their_gradient_is_home(void **state)
+RP_TEST(for_layers_that_step_as_soon_as_their_gradient_is_home)
 {
     RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
 
-    (void)state;
     for (guint mode = 0; mode < 16; mode++) {
         RpTinyRun run = {"roundpipe",
                          1 + mode % 3,
@@ -245,8 +221,7 @@ for_layers_that_step_as_soon_as_their_gradient_is_home(void **state)
         rp_tiny_model_free(models[i]);
 }
 
-static void
-for_sixteen_bit_storage_and_tied_matrices(void **state)
+RP_TEST(for_sixteen_bit_storage_and_tied_matrices)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
     RpTinyModel *tied = rp_tiny_model_new(TRUE);
@@ -278,8 +253,7 @@ for_sixteen_bit_storage_and_tied_matrices(void **state)
 }
 
 /* With random bits that belong to the parameter and the step. */
-static void
-for_all_that_optimizers_keep(void **state)
+RP_TEST(for_all_that_optimizers_keep)
 {
     static const RpStateFormat forms[] = {
         {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
@@ -316,8 +290,7 @@ for_all_that_optimizers_keep(void **state)
 }
 
 /* The experts' matrices stand in stacks whose size is no multiple of the layout's alignment. */
-static void
-for_experts(void **state)
+RP_TEST(for_experts)
 {
     static const guint devices[] = {1, 2, 4};
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
@@ -343,14 +316,12 @@ for_experts(void **state)
 }
 
 /* A device's kernel sums a gradient to the same bits as the optimizer. */
-static void
-for_squares_wherever_they_are_summed(void **state)
+RP_TEST(for_squares_wherever_they_are_summed)
 {
     static const gsize lengths[] = {1, 31, 513, 65535, 65536, 65537, 200000};
     g_autofree float *values = g_new(float, 200000);
     g_autofree void *stored = g_malloc(200000 * sizeof(float));
 
-    (void)state;
     for (gsize i = 0; i < 200000; i++)
         values[i] = (float)((guint32)(i * 2654435761U) % 4093) / 1024 - 2;
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
@@ -372,14 +343,12 @@ for_squares_wherever_they_are_summed(void **state)
 
 /* Synchronous, one stage of all blocks: actions go in pieces, and each layer travels alone. Naive
  * transfers have whole actions. */
-static void
-for_actions_in_pieces(void **state)
+RP_TEST(for_actions_in_pieces)
 {
     RpTinyModel *models[] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE),
                              rp_tiny_model_new_experts()};
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
 
-    (void)state;
     for (guint i = 0; i < 3 * G_N_ELEMENTS(models); i++) {
         const RpTinyModel *model = models[i % 3];
         RpTinyRun run = {
@@ -407,13 +376,11 @@ for_actions_in_pieces(void **state)
 }
 
 /* Norms that clip no step, every step, and some; in fp16 the first steps are skipped. */
-static void
-for_weights_that_are_written_before_the_norm_is_known(void **state)
+RP_TEST(for_weights_that_are_written_before_the_norm_is_known)
 {
     static const double norms[] = {1e9, 0.05, 0.5, 1};
     RpTinyModel *models[2] = {rp_tiny_model_new(FALSE), rp_tiny_model_new(TRUE)};
 
-    (void)state;
     for (guint mode = 0; mode < 32; mode++) {
         RpTinyRun run = {"roundpipe",
                          1 + mode % 3,
@@ -438,28 +405,4 @@ for_weights_that_are_written_before_the_norm_is_known(void **state)
         rp_tiny_model_free(models[i]);
 }
 
-#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        FIXTURE_TEST(for_devices_and_partitions),
-        FIXTURE_TEST(for_all_that_forwards_save),
-        FIXTURE_TEST(for_schedules),
-        FIXTURE_TEST(for_consistency_and_optimizer_modes),
-        FIXTURE_TEST(for_rounds_on_any_devices_and_for_calls),
-        FIXTURE_TEST(for_replicas),
-        FIXTURE_TEST(for_many_rounds_of_few_stages),
-        FIXTURE_TEST(for_calls_of_bound_schedules),
-        cmocka_unit_test(for_layers_that_step_as_soon_as_their_gradient_is_home),
-        cmocka_unit_test(for_sixteen_bit_storage_and_tied_matrices),
-        cmocka_unit_test(for_all_that_optimizers_keep),
-        cmocka_unit_test(for_experts),
-        cmocka_unit_test(for_squares_wherever_they_are_summed),
-        cmocka_unit_test(for_actions_in_pieces),
-        cmocka_unit_test(for_weights_that_are_written_before_the_norm_is_known),
-    };
-
-    return cmocka_run_group_tests_name("same bits", tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)

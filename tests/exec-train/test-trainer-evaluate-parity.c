@@ -126,8 +126,7 @@ make_trainer(const Model *model, guint devices)
     return trainer;
 }
 
-static void
-losses_are_those_of_transformers(void **state)
+RP_TEST(losses_are_those_of_transformers)
 {
     RpTree *root = load_evaluations();
     const RpTree *models = rp_tree_find(root, "models");
@@ -157,12 +156,4 @@ losses_are_those_of_transformers(void **state)
         unload_model(&model);
     }
     rp_tree_free(root);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_those_of_transformers)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

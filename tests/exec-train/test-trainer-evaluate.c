@@ -120,8 +120,7 @@ train_and_evaluate(const RpTinyModel *model, const RpTinyRun *run, const RpDatas
     return hash;
 }
 
-static void
-training_has_the_same_bits_with_and_without(void **state)
+RP_TEST(training_has_the_same_bits_with_and_without)
 {
     g_autoptr(RpDataset) dataset = new_dataset(19);
 
@@ -139,8 +138,7 @@ training_has_the_same_bits_with_and_without(void **state)
 }
 
 /* The same steps give the same loss, to the last bit, on any devices. */
-static void
-losses_are_the_same_on_any_devices(void **state)
+RP_TEST(losses_are_the_same_on_any_devices)
 {
     static const guint same[][2] = {{0, 6}, {6, 8}, {8, 9}, {9, 10}, {1, 2}, {2, 3}};
     g_autoptr(RpDataset) dataset = new_dataset(19);
@@ -160,10 +158,8 @@ losses_are_the_same_on_any_devices(void **state)
 }
 
 /* A new trainer has the masters of one that has trained, asynchronously, and evaluates them. */
-static void
-the_newest_weights_are_evaluated(void **state)
+RP_TEST_OF(the_newest_weights_are_evaluated, const RpTinyModel *model)
 {
-    const RpTinyModel *model = *state;
     g_autoptr(RpDataset) dataset = new_dataset(5);
 
     for (guint i = 1; i <= 4; i++) {
@@ -192,8 +188,7 @@ the_newest_weights_are_evaluated(void **state)
     }
 }
 
-static void
-adapters_are_evaluated(void **state)
+RP_TEST(adapters_are_evaluated)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     const RpTinyRun run = {.schedule = "roundpipe", .devices = 2, .micro_batches = 4};
@@ -210,8 +205,7 @@ adapters_are_evaluated(void **state)
 }
 
 /* A file that becomes bad while it is read: the trainer continues. */
-static void
-bad_data_do_not_end_training(void **state)
+RP_TEST(bad_data_do_not_end_training)
 {
     const RpTinyRun run = {.schedule = "roundpipe",
                            .devices = 2,
@@ -259,8 +253,7 @@ watch(gpointer user_data, guint64 n_samples)
 }
 
 /* An evaluation that is stopped leaves no trace either, and the next one is whole. */
-static void
-may_be_stopped(void **state)
+RP_TEST(may_be_stopped)
 {
     const RpTinyRun run = {.schedule = "roundpipe",
                            .devices = 2,
@@ -292,17 +285,4 @@ may_be_stopped(void **state)
     rp_trainer_free(trainer);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_has_the_same_bits_with_and_without),
-        cmocka_unit_test(losses_are_the_same_on_any_devices),
-        cmocka_unit_test(the_newest_weights_are_evaluated),
-        cmocka_unit_test(adapters_are_evaluated),
-        cmocka_unit_test(bad_data_do_not_end_training),
-        cmocka_unit_test(may_be_stopped),
-    };
-
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+RP_TEST_GROUP(setup, teardown)

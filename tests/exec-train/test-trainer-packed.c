@@ -100,10 +100,8 @@ train(const Fixture *f, const RpTinyModel *model, const RpTinyRun *run)
     return hash;
 }
 
-static void
-gives_the_same_bits_on_any_devices(void **state)
+RP_TEST_OF(gives_the_same_bits_on_any_devices, const Fixture *f)
 {
-    const Fixture *f = *state;
     const RpTinyModel *models[] = {f->model, f->experts};
 
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
@@ -160,10 +158,8 @@ gradients(const Fixture *f, const RpTinyModel *model, guint micro_batches, gbool
 
 /* All samples in one step, packed and not: only the order in which fp32 sums are added up differs,
  * some 1e-7 of the largest terms. */
-static void
-has_the_gradients_of_padded_sequences(void **state)
+RP_TEST_OF(has_the_gradients_of_padded_sequences, const Fixture *f)
 {
-    const Fixture *f = *state;
     const RpTinyModel *models[] = {f->model, f->experts};
 
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
@@ -187,13 +183,4 @@ has_the_gradients_of_padded_sequences(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_the_same_bits_on_any_devices),
-        cmocka_unit_test(has_the_gradients_of_padded_sequences),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_TEST_GROUP(set_up, tear_down)

@@ -233,50 +233,43 @@ assert_ten_steps(const char *name, const char *base, guint devices)
     unload(&f);
 }
 
-static void
-of_a_tied_qwen3_are_those_of_transformers(void **state)
+RP_TEST(of_a_tied_qwen3_are_those_of_transformers)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("qwen3-tied", NULL, devices);
 }
 
-static void
-of_a_llama_with_biases_are_those_of_transformers(void **state)
+RP_TEST(of_a_llama_with_biases_are_those_of_transformers)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("llama-bias", NULL, devices);
 }
 
-static void
-of_a_qwen3_of_experts_are_those_of_transformers(void **state)
+RP_TEST(of_a_qwen3_of_experts_are_those_of_transformers)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("qwen3-moe", NULL, devices);
 }
 
-static void
-of_a_gpt_oss_are_those_of_transformers(void **state)
+RP_TEST(of_a_gpt_oss_are_those_of_transformers)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("gpt-oss", NULL, devices);
 }
 
-static void
-of_adapters_are_those_of_peft(void **state)
+RP_TEST(of_adapters_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("qwen3-tied-lora", "qwen3-tied", devices);
 }
 
-static void
-of_adapters_and_a_whole_head_are_those_of_peft(void **state)
+RP_TEST(of_adapters_and_a_whole_head_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("llama-bias-lora", "llama-bias", devices);
 }
 
-static void
-of_adapters_of_experts_are_those_of_peft(void **state)
+RP_TEST(of_adapters_of_experts_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("qwen3-moe-lora", "qwen3-moe", devices);
@@ -284,16 +277,14 @@ of_adapters_of_experts_are_those_of_peft(void **state)
         assert_ten_steps("gpt-oss-lora", "gpt-oss", devices);
 }
 
-static void
-of_adapters_with_dropout_are_those_of_peft(void **state)
+RP_TEST(of_adapters_with_dropout_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)
         assert_ten_steps("llama-bias-dropout", "llama-bias", devices);
 }
 
 /* Its weights are then none either, and the token that they belong to is the first. */
-static void
-of_a_router_without_numbers_name_its_layer_and_token(void **state)
+RP_TEST(of_a_router_without_numbers_name_its_layer_and_token)
 {
     Fixture f = {0};
     RpTrainer *trainer;
@@ -315,22 +306,4 @@ of_a_router_without_numbers_name_its_layer_and_token(void **state)
     rp_trainer_free(trainer);
     rp_token_batch_free(batch);
     unload(&f);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_a_tied_qwen3_are_those_of_transformers),
-        cmocka_unit_test(of_a_llama_with_biases_are_those_of_transformers),
-        cmocka_unit_test(of_a_qwen3_of_experts_are_those_of_transformers),
-        cmocka_unit_test(of_a_gpt_oss_are_those_of_transformers),
-        cmocka_unit_test(of_adapters_are_those_of_peft),
-        cmocka_unit_test(of_adapters_and_a_whole_head_are_those_of_peft),
-        cmocka_unit_test(of_adapters_of_experts_are_those_of_peft),
-        cmocka_unit_test(of_adapters_with_dropout_are_those_of_peft),
-        cmocka_unit_test(of_a_router_without_numbers_name_its_layer_and_token),
-    };
-
-    return cmocka_run_group_tests_name("ten steps", tests, NULL, NULL);
 }

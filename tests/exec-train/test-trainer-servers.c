@@ -241,12 +241,10 @@ assert_as_one(const RpTinyModel *model, const RpTinyRun *run, guint n, guint64 l
     g_free(all.gradients);
 }
 
-static void
-of_any_number(void **state)
+RP_TEST(of_any_number)
 {
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
 
-    (void)state;
     for (guint n = 2; n <= 4; n++)
         for (guint async = 0; async < 2; async++) {
             if (!RP_TEST_ALL && (async != n % 2 || (RP_TEST_SMALL && n != 3)))
@@ -260,12 +258,10 @@ of_any_number(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-of_a_tied_matrix_and_of_steps_that_are_skipped(void **state)
+RP_TEST(of_a_tied_matrix_and_of_steps_that_are_skipped)
 {
     RpTinyModel *model = rp_tiny_model_new_wide(TRUE);
 
-    (void)state;
     for (guint async = RP_TEST_FEW ? 1 : 0; async < 2; async++) {
         const RpTinyRun run = {"roundpipe", 1, .async = async, .dtype = RP_DTYPE_FP16,
                                .max_grad_norm = 0.5};
@@ -275,8 +271,7 @@ of_a_tied_matrix_and_of_steps_that_are_skipped(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-of_every_form_of_the_optimizer(void **state)
+RP_TEST(of_every_form_of_the_optimizer)
 {
     static const RpStateFormat forms[] = {
         {.moments = RP_MOMENTS_INT8},
@@ -284,7 +279,6 @@ of_every_form_of_the_optimizer(void **state)
         {.rule = RP_UPDATE_LION, .moments = RP_MOMENTS_INT8, .master = RP_MOMENTS_BF16}};
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(forms); i++)
         for (guint lean = 0; lean < 2; lean++) {
             if (!RP_TEST_ALL && (lean != (i > 0) || (RP_TEST_SMALL && i != 2)))
@@ -299,21 +293,18 @@ of_every_form_of_the_optimizer(void **state)
 }
 
 /* Two rounds of each server are four of one, where they stand apart on the host. */
-static void
-of_several_rounds(void **state)
+RP_TEST(of_several_rounds)
 {
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
     const RpTinyRun run = {
         "roundpipe", 1, .round = 1, .n_stages = 1, .dtype = RP_DTYPE_BF16, .max_grad_norm = 0.5};
 
-    (void)state;
     assert_as_one(model, &run, 2, 3);
     rp_tiny_model_free(model);
 }
 
 /* One stage adds its rounds up where they are made: the messages are rounded once more. */
-static void
-but_for_a_rounding_of_rounds_that_are_summed_before(void **state)
+RP_TEST(but_for_a_rounding_of_rounds_that_are_summed_before)
 {
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
     Servers all = {.model = model,
@@ -322,7 +313,6 @@ but_for_a_rounding_of_rounds_that_are_summed_before(void **state)
     Steps steps = {0};
     RpTinyRun one = all.run;
 
-    (void)state;
     one.micro_batches = 2 * EACH;
     one.done = note;
     one.user_data = &steps;
@@ -336,14 +326,12 @@ but_for_a_rounding_of_rounds_that_are_summed_before(void **state)
     g_free(all.gradients);
 }
 
-static void
-of_adapters_and_of_experts(void **state)
+RP_TEST(of_adapters_and_of_experts)
 {
     RpTinyModel *adapted = rp_tiny_model_new_wide(FALSE), *experts = rp_tiny_model_new_experts();
     const RpTinyRun run = {"roundpipe", 2, .async = TRUE, .dtype = RP_DTYPE_BF16,
                            .max_grad_norm = 0.5};
 
-    (void)state;
     rp_tiny_model_adapt(adapted, 64, NULL, RP_DTYPE_BF16);
     if (!RP_TEST_FEW) { /* the last has both */
         assert_as_one(adapted, &run, 3, 2);
@@ -360,15 +348,13 @@ of_adapters_and_of_experts(void **state)
 static const guint counts[] = {4, 2, 1, 3};
 
 /* The same with one server at a time, which adds up rounds as they are these servers'. */
-static void
-from_checkpoints_of_other_numbers(void **state)
+RP_TEST(from_checkpoints_of_other_numbers)
 {
     static const RpStateFormat forms[] = {{.moments = RP_MOMENTS_FP32},
                                           {.moments = RP_MOMENTS_INT8},
                                           {.moments = RP_MOMENTS_BF16, .master = RP_MOMENTS_BF16}};
     RpTinyModel *model = rp_tiny_model_new_wide(FALSE);
 
-    (void)state;
     for (guint i = 0; i < 2 * G_N_ELEMENTS(forms); i += RP_TEST_EVERY(3, 6)) {
         g_autofree char *directory = g_dir_make_tmp("rp-servers-XXXXXX", NULL);
         g_autofree char *alone = g_build_filename(directory, "alone", NULL);
@@ -414,31 +400,12 @@ from_checkpoints_of_other_numbers(void **state)
 }
 
 /* Blocks far from each other have gradients in the same place, one after the other. */
-static void
-of_layers_that_share_a_place(void **state)
+RP_TEST(of_layers_that_share_a_place)
 {
     RpTinyModel *model = rp_tiny_model_new(TRUE);
     const RpTinyRun run = {"roundpipe", 1, .n_stages = 1, .dtype = RP_DTYPE_BF16,
                            .max_grad_norm = 0.5};
 
-    (void)state;
     assert_as_one(model, &run, 2, 0);
     rp_tiny_model_free(model);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_any_number),
-        cmocka_unit_test(of_a_tied_matrix_and_of_steps_that_are_skipped),
-        cmocka_unit_test(of_every_form_of_the_optimizer),
-        cmocka_unit_test(of_several_rounds),
-        cmocka_unit_test(but_for_a_rounding_of_rounds_that_are_summed_before),
-        cmocka_unit_test(of_adapters_and_of_experts),
-        cmocka_unit_test(of_layers_that_share_a_place),
-        cmocka_unit_test(from_checkpoints_of_other_numbers),
-    };
-
-    return cmocka_run_group_tests_name("train_the_bits_of_one_server", tests, NULL, NULL);
 }

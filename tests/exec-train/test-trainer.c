@@ -27,8 +27,7 @@ assert_like_serial(const RpTinyModel *model, const RpTinyRun *run)
     }
 }
 
-static void
-is_a_serial_program_with_updates_one_step_late(void **state)
+RP_TEST(is_a_serial_program_with_updates_one_step_late)
 {
     for (guint tied = 0; tied < 2; tied++) {
         RpTinyModel *model = rp_tiny_model_new(tied != 0);
@@ -50,8 +49,7 @@ is_a_serial_program_with_updates_one_step_late(void **state)
 
 /* A batch is the caller's again as soon as its call has returned: one batch for all, filled with
  * other tokens at once. */
-static void
-has_read_a_batch_when_its_call_returns(void **state)
+RP_TEST(has_read_a_batch_when_its_call_returns)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
 
@@ -87,8 +85,7 @@ note_report(gpointer user_data, const RpStepReport *report)
     reports->reports[reports->n++] = *report;
 }
 
-static void
-reports_every_step_once(void **state)
+RP_TEST(reports_every_step_once)
 {
     for (guint async = 0; async < 2; async++) {
         RpTinyModel *model = rp_tiny_model_new(FALSE);
@@ -144,8 +141,7 @@ last_end(const RpTrace *trace, guint32 iteration, guint device, gint64 *first_ns
 
 /* Asynchronous steps overlap, and their last actions may come in pairs: each has a time of its own
  * all the same, and together they have the run's. */
-static void
-a_steps_time_is_its_own(void **state)
+RP_TEST(a_steps_time_is_its_own)
 {
     enum { DEVICES = 3, STEPS = 12 };
     RpTinyModel *model = rp_tiny_model_new(FALSE);
@@ -188,8 +184,7 @@ a_steps_time_is_its_own(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
+RP_TEST(goes_on_after_a_restore_as_if_nothing_had_happened)
 {
     for (guint mode = 0; mode < 16; mode += RP_TEST_FEW ? 5 : 1) {
         RpTinyModel *model = rp_tiny_model_new((mode & 1) != 0);
@@ -233,8 +228,7 @@ goes_on_after_a_restore_as_if_nothing_had_happened(void **state)
     }
 }
 
-static void
-refuses_what_does_not_fit(void **state)
+RP_TEST(refuses_what_does_not_fit)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     RpTinyRun run = {"roundpipe", 2, 4, .host_memory_bytes = 1 << 20};
@@ -259,8 +253,7 @@ refuses_what_does_not_fit(void **state)
 }
 
 /* A NaN among the weights of a block: where it shows first is named. */
-static void
-names_the_layer_whose_output_is_not_finite(void **state)
+RP_TEST(names_the_layer_whose_output_is_not_finite)
 {
     for (guint devices = 1; devices <= 3; devices++) {
         RpTinyModel *model = rp_tiny_model_new(FALSE);
@@ -285,8 +278,7 @@ names_the_layer_whose_output_is_not_finite(void **state)
 }
 
 /* fp16: a scale that is too large is lowered, the step is skipped, nothing else changes. */
-static void
-skips_a_step_whose_gradients_overflow(void **state)
+RP_TEST(skips_a_step_whose_gradients_overflow)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
     Reports reports = {0};
@@ -314,8 +306,7 @@ skips_a_step_whose_gradients_overflow(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-skips_a_step_whose_forward_overflows(void **state)
+RP_TEST(skips_a_step_whose_forward_overflows)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
 
@@ -325,8 +316,7 @@ skips_a_step_whose_forward_overflows(void **state)
 }
 
 /* The head's stage trains nothing, and a loss may be infinite whose gradient is not. */
-static void
-skips_it_where_only_the_first_block_has_an_adapter(void **state)
+RP_TEST(skips_it_where_only_the_first_block_has_an_adapter)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
 
@@ -336,31 +326,10 @@ skips_it_where_only_the_first_block_has_an_adapter(void **state)
     rp_tiny_model_free(model);
 }
 
-static void
-gives_up_after_so_many_skipped_steps(void **state)
+RP_TEST(gives_up_after_so_many_skipped_steps)
 {
     RpTinyModel *model = rp_tiny_model_new(FALSE);
 
     rp_overflow_check_gives_up(model, rp_host_devices());
     rp_tiny_model_free(model);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_a_serial_program_with_updates_one_step_late),
-        cmocka_unit_test(has_read_a_batch_when_its_call_returns),
-        cmocka_unit_test(reports_every_step_once),
-        cmocka_unit_test(a_steps_time_is_its_own),
-        cmocka_unit_test(goes_on_after_a_restore_as_if_nothing_had_happened),
-        cmocka_unit_test(refuses_what_does_not_fit),
-        cmocka_unit_test(names_the_layer_whose_output_is_not_finite),
-        cmocka_unit_test(skips_a_step_whose_gradients_overflow),
-        cmocka_unit_test(skips_a_step_whose_forward_overflows),
-        cmocka_unit_test(skips_it_where_only_the_first_block_has_an_adapter),
-        cmocka_unit_test(gives_up_after_so_many_skipped_steps),
-    };
-
-    return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);
 }

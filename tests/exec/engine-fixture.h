@@ -29,7 +29,6 @@ int set_up(void **state);
 int tear_down(void **state);
 /* Frees everything but the fixture itself. */
 void clear(Fixture *f);
-#define RP_ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 /* An empty plan and a manual backend. */
 void begin(Fixture *f, guint gpus);

@@ -48,25 +48,20 @@ fail_task(Fixture *f, guint32 seed, RpTaskId id, ManualFault fault)
     g_rand_free(random);
 }
 
-static void
-stops_when_any_task_fails_while_it_runs(void **state)
+RP_TEST(stops_when_any_task_fails_while_it_runs)
 {
     for (RpTaskId id = 0; id < 2 * TASKS; id++)
         fail_task(*state, 7, id, MANUAL_FAULT_RUN);
 }
 
-static void
-stops_when_any_task_cannot_be_issued(void **state)
+RP_TEST(stops_when_any_task_cannot_be_issued)
 {
     for (RpTaskId id = 0; id < 2 * TASKS; id++)
         fail_task(*state, 8, id, MANUAL_FAULT_ISSUE);
 }
 
-static void
-can_be_freed_while_tasks_run(void **state)
+RP_TEST_OF(can_be_freed_while_tasks_run, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 20; seed++) {
         GRand *random = g_rand_new_with_seed(seed);
 
@@ -86,10 +81,8 @@ can_be_freed_while_tasks_run(void **state)
 
 /* A worker is inside a queue that stays full; the other device fails. The caller gets the error and
  * continues; when the worker comes back, all data that it looks at are still there. */
-static void
-tells_and_leaves_a_worker_that_a_device_holds(void **state)
+RP_TEST_OF(tells_and_leaves_a_worker_that_a_device_holds, Fixture *f)
 {
-    Fixture *f = *state;
     RpTaskId held, fails;
     gint64 begin_us;
 
@@ -114,10 +107,8 @@ tells_and_leaves_a_worker_that_a_device_holds(void **state)
 }
 
 /* Tasks of an hour: cancelling must wake their threads. */
-static void
-wakes_the_replay_s_sleepers(void **state)
+RP_TEST_OF(wakes_the_replay_s_sleepers, Fixture *f)
 {
-    Fixture *f = *state;
     const RpReplayOptions hours = {.scale = 3.6e11};
 
     begin(f, 2);
@@ -131,16 +122,4 @@ wakes_the_replay_s_sleepers(void **state)
     rp_engine_free(g_steal_pointer(&f->engine));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_ENGINE_TEST(stops_when_any_task_fails_while_it_runs),
-        RP_ENGINE_TEST(stops_when_any_task_cannot_be_issued),
-        RP_ENGINE_TEST(can_be_freed_while_tasks_run),
-        RP_ENGINE_TEST(tells_and_leaves_a_worker_that_a_device_holds),
-        RP_ENGINE_TEST(wakes_the_replay_s_sleepers),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

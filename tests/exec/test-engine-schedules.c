@@ -64,8 +64,7 @@ try_shapes(Fixture *f, const RpScheduleOps *schedule, RpFidelity fidelity, gbool
     return n_run;
 }
 
-static void
-runs_every_schedule_as_fast_as_it_goes(void **state)
+RP_TEST(runs_every_schedule_as_fast_as_it_goes)
 {
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
         const guint max_gpus = RP_TEST_FEW ? 5 : 8;
@@ -76,8 +75,7 @@ runs_every_schedule_as_fast_as_it_goes(void **state)
     }
 }
 
-static void
-runs_every_schedule_in_random_order(void **state)
+RP_TEST(runs_every_schedule_in_random_order)
 {
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {
         assert_true(try_shapes(*state, *schedule, RP_FIDELITY_COMPUTE, TRUE, 3) > 0);
@@ -86,13 +84,4 @@ runs_every_schedule_in_random_order(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_ENGINE_TEST(runs_every_schedule_as_fast_as_it_goes),
-        RP_ENGINE_TEST(runs_every_schedule_in_random_order),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -60,11 +60,8 @@ run_iterations(Fixture *f, guint n)
     }
 }
 
-static void
-allocates_nothing_in_steady_state(void **state)
+RP_TEST_OF(allocates_nothing_in_steady_state, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint async = 0; async < 2; async++) {
         const RpPlanOptions options = {
             .schedule = rp_schedule_find("roundpipe", NULL),
@@ -91,12 +88,4 @@ allocates_nothing_in_steady_state(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_ENGINE_TEST(allocates_nothing_in_steady_state),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

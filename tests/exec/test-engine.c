@@ -12,11 +12,8 @@ lane_of(const Fixture *f, guint device, RpLaneKind kind)
     return rp_plan_lane(f->plan, device, kind);
 }
 
-static void
-finishes_an_empty_plan(void **state)
+RP_TEST_OF(finishes_an_empty_plan, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     start_engine(f, &with_trace);
     append_batch(f);
@@ -25,11 +22,8 @@ finishes_an_empty_plan(void **state)
     assert_int_equal(rp_trace_n_records(f->trace), 0);
 }
 
-static void
-runs_a_lane_in_order(void **state)
+RP_TEST_OF(runs_a_lane_in_order, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 1);
     RpTaskId a = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
     RpTaskId b = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
@@ -42,11 +36,8 @@ runs_a_lane_in_order(void **state)
     finish(f);
 }
 
-static void
-runs_lanes_side_by_side(void **state)
+RP_TEST_OF(runs_lanes_side_by_side, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
     RpTaskId b =
@@ -67,11 +58,8 @@ runs_lanes_side_by_side(void **state)
 }
 
 /* The device's queue is filled while the dependency still runs: no processor is in between. */
-static void
-orders_devices_by_events(void **state)
+RP_TEST_OF(orders_devices_by_events, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
     RpTaskId b = add(f, RP_TASK_FORWARD, lane_of(f, 1, RP_LANE_COMPUTE), 0, AFTER({.task = a}));
@@ -87,11 +75,8 @@ orders_devices_by_events(void **state)
     finish(f);
 }
 
-static void
-runs_the_lead_before_a_late_dependency_is_over(void **state)
+RP_TEST_OF(runs_the_lead_before_a_late_dependency_is_over, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_BACKWARD, 0, 0, AT_ONCE);
     RpTaskId b =
@@ -113,11 +98,8 @@ runs_the_lead_before_a_late_dependency_is_over(void **state)
     assert_true(record->end_ns - record->start_ns < 50000 * MANUAL_TICK_NS);
 }
 
-static void
-takes_a_lead_of_no_length_as_a_start(void **state)
+RP_TEST_OF(takes_a_lead_of_no_length_as_a_start, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_BACKWARD, 0, 0, AT_ONCE);
     RpTaskId b =
@@ -129,11 +111,8 @@ takes_a_lead_of_no_length_as_a_start(void **state)
     finish(f);
 }
 
-static void
-waits_for_host_tasks_and_lets_them_wait(void **state)
+RP_TEST_OF(waits_for_host_tasks_and_lets_them_wait, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 1);
     guint32 optimizer = rp_plan_host_lane(f->plan, RP_HOST_LANE_OPTIMIZER);
     RpTaskId a = add(f, RP_TASK_BACKWARD, 0, 0, AT_ONCE);
@@ -153,11 +132,8 @@ waits_for_host_tasks_and_lets_them_wait(void **state)
 }
 
 /* Like the end of a synchronous iteration: the next one begins with the layers that are there. */
-static void
-goes_on_while_copies_of_the_same_device_wait_for_the_host(void **state)
+RP_TEST_OF(goes_on_while_copies_of_the_same_device_wait_for_the_host, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 1);
     guint32 optimizer = rp_plan_host_lane(f->plan, RP_HOST_LANE_OPTIMIZER);
     guint32 accumulate = rp_plan_host_lane(f->plan, RP_HOST_LANE_ACCUMULATE);
@@ -184,11 +160,8 @@ goes_on_while_copies_of_the_same_device_wait_for_the_host(void **state)
     finish(f);
 }
 
-static void
-keeps_the_accumulate_lane_free_of_the_optimizer(void **state)
+RP_TEST_OF(keeps_the_accumulate_lane_free_of_the_optimizer, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 1);
     guint32 optimizer = rp_plan_host_lane(f->plan, RP_HOST_LANE_OPTIMIZER);
     guint32 accumulate = rp_plan_host_lane(f->plan, RP_HOST_LANE_ACCUMULATE);
@@ -201,11 +174,8 @@ keeps_the_accumulate_lane_free_of_the_optimizer(void **state)
     finish(f);
 }
 
-static void
-passes_hops_on_to_the_backend(void **state)
+RP_TEST_OF(passes_hops_on_to_the_backend, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
     add(f, RP_TASK_FORWARD, lane_of(f, 1, RP_LANE_COMPUTE), 0, AFTER({.task = a, .hop_ns = 7}));
@@ -216,11 +186,8 @@ passes_hops_on_to_the_backend(void **state)
     assert_int_equal(manual_delay_ns(f->manual), 7);
 }
 
-static void
-leaves_out_waits_that_follow_from_others(void **state)
+RP_TEST_OF(leaves_out_waits_that_follow_from_others, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     guint32 other = lane_of(f, 1, RP_LANE_COMPUTE);
     RpTaskId a = add(f, RP_TASK_FORWARD, 0, 0, AT_ONCE);
@@ -236,11 +203,8 @@ leaves_out_waits_that_follow_from_others(void **state)
 }
 
 /* A late wait delays the work after the task's lead, not its start. */
-static void
-does_not_take_a_late_wait_for_an_early_one(void **state)
+RP_TEST_OF(does_not_take_a_late_wait_for_an_early_one, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     RpTaskId a = add(f, RP_TASK_BACKWARD, 0, 0, AT_ONCE);
     RpTaskId b = add(f, RP_TASK_BACKWARD, 0, 0, AT_ONCE);
@@ -259,11 +223,8 @@ does_not_take_a_late_wait_for_an_early_one(void **state)
                 manual_find(f->manual, a, RP_PART_WHOLE, TRUE));
 }
 
-static void
-follows_random_plans(void **state)
+RP_TEST_OF(follows_random_plans, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 60; seed++) {
         GRand *random = g_rand_new_with_seed(seed);
         const guint batches = 1 + seed % 9;
@@ -298,10 +259,8 @@ see(gpointer user_data, guint64 batch, const RpTraceRecord *records, gsize n)
     seen->n_records += n;
 }
 
-static void
-retires_what_is_over_and_tells_its_times(void **state)
+RP_TEST_OF(retires_what_is_over_and_tells_its_times, Fixture *f)
 {
-    Fixture *f = *state;
     GRand *random = g_rand_new_with_seed(1);
     Seen seen = {0};
 
@@ -322,11 +281,8 @@ retires_what_is_over_and_tells_its_times(void **state)
     g_rand_free(random);
 }
 
-static void
-refuses_a_task_that_waits_for_a_later_one(void **state)
+RP_TEST_OF(refuses_a_task_that_waits_for_a_later_one, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2);
     add(f, RP_TASK_FORWARD, 0, 0, AFTER({.task = 1}));
     add(f, RP_TASK_FORWARD, lane_of(f, 1, RP_LANE_COMPUTE), 0, AT_ONCE);
@@ -336,11 +292,8 @@ refuses_a_task_that_waits_for_a_later_one(void **state)
     rp_assert_error_message_contains(f->error, "does not come before it");
 }
 
-static void
-refuses_an_arena_that_grows_after_it_was_opened(void **state)
+RP_TEST_OF(refuses_an_arena_that_grows_after_it_was_opened, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 1);
     manual_set_automatic(f->manual, 1);
     rp_plan_add_buffer(f->plan, 0, RP_BUFFER_STASH, 1024);
@@ -354,27 +307,4 @@ refuses_an_arena_that_grows_after_it_was_opened(void **state)
     rp_assert_error_message_contains(f->error, "from 1024 to 2048");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_ENGINE_TEST(finishes_an_empty_plan),
-        RP_ENGINE_TEST(runs_a_lane_in_order),
-        RP_ENGINE_TEST(runs_lanes_side_by_side),
-        RP_ENGINE_TEST(orders_devices_by_events),
-        RP_ENGINE_TEST(runs_the_lead_before_a_late_dependency_is_over),
-        RP_ENGINE_TEST(takes_a_lead_of_no_length_as_a_start),
-        RP_ENGINE_TEST(waits_for_host_tasks_and_lets_them_wait),
-        RP_ENGINE_TEST(goes_on_while_copies_of_the_same_device_wait_for_the_host),
-        RP_ENGINE_TEST(keeps_the_accumulate_lane_free_of_the_optimizer),
-        RP_ENGINE_TEST(passes_hops_on_to_the_backend),
-        RP_ENGINE_TEST(leaves_out_waits_that_follow_from_others),
-        RP_ENGINE_TEST(does_not_take_a_late_wait_for_an_early_one),
-        RP_ENGINE_TEST(follows_random_plans),
-        RP_ENGINE_TEST(retires_what_is_over_and_tells_its_times),
-        RP_ENGINE_TEST(refuses_a_task_that_waits_for_a_later_one),
-        RP_ENGINE_TEST(refuses_an_arena_that_grows_after_it_was_opened),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -29,10 +29,8 @@ length_of(const Fixture *f, RpTaskId id)
 }
 
 /* Device time and threads' time differ by how late a thread began. */
-static void
-ends_no_action_before_its_time(void **state)
+RP_TEST_OF(ends_no_action_before_its_time, Fixture *f)
 {
-    Fixture *f = *state;
     const RpReplayOptions options = {.scale = 1e5}; /* 10 ns: 1 ms */
     RpTaskId ids[5];
 
@@ -45,10 +43,8 @@ ends_no_action_before_its_time(void **state)
     assert_int_equal(rp_replay_lateness(f->replay).tasks, G_N_ELEMENTS(ids));
 }
 
-static void
-lets_a_hop_pass(void **state)
+RP_TEST_OF(lets_a_hop_pass, Fixture *f)
 {
-    Fixture *f = *state;
     const RpReplayOptions options = {.scale = 1e5};
 
     begin_replay(f, 2, &options);
@@ -76,10 +72,8 @@ add_bytes(Fixture *f, RpTaskKind kind, guint32 lane, guint64 bytes)
     return rp_plan_append(f->plan, &task, NULL, 0, NULL, 0);
 }
 
-static void
-copies_one_at_a_time_in_each_direction(void **state)
+RP_TEST_OF(copies_one_at_a_time_in_each_direction, Fixture *f)
 {
-    Fixture *f = *state;
     const RpReplayOptions options = {
         .scale = 1,
         .links = {.h2d_bytes_per_s = 1e9, .d2h_bytes_per_s = 2e9, .copy_latency_ns = 1000000}};
@@ -95,10 +89,8 @@ copies_one_at_a_time_in_each_direction(void **state)
     assert_true(record_of(f, d)->end_ns >= 0);
 }
 
-static void
-takes_host_tasks_at_the_optimizer_s_speed(void **state)
+RP_TEST_OF(takes_host_tasks_at_the_optimizer_s_speed, Fixture *f)
 {
-    Fixture *f = *state;
     const RpReplayOptions options = {.scale = 2, .optimizer_bytes_per_s = 1e9};
 
     begin_replay(f, 1, &options);
@@ -108,8 +100,7 @@ takes_host_tasks_at_the_optimizer_s_speed(void **state)
     assert_true(length_of(f, a) >= 2 * RP_NS_PER_MS);
 }
 
-static void
-gives_a_free_copy_engine_at_once_and_a_used_one_when_it_is_free(void **state)
+RP_TEST(gives_a_free_copy_engine_at_once_and_a_used_one_when_it_is_free)
 {
     RpReplayEngine engine;
 
@@ -123,16 +114,4 @@ gives_a_free_copy_engine_at_once_and_a_used_one_when_it_is_free(void **state)
     rp_copy_engine_clear(&engine);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_ENGINE_TEST(ends_no_action_before_its_time),
-        RP_ENGINE_TEST(lets_a_hop_pass),
-        RP_ENGINE_TEST(copies_one_at_a_time_in_each_direction),
-        RP_ENGINE_TEST(takes_host_tasks_at_the_optimizer_s_speed),
-        cmocka_unit_test(gives_a_free_copy_engine_at_once_and_a_used_one_when_it_is_free),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

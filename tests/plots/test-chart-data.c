@@ -104,10 +104,8 @@ column(const char *line, guint n)
     return g_ascii_strtod(fields[n], NULL);
 }
 
-static void
-a_timeline_has_a_box_for_every_action(void **state)
+RP_TEST(a_timeline_has_a_box_for_every_action)
 {
-    (void)state;
     Run made = run("1f1b", 2, 4, RP_FIDELITY_COMPUTE);
     RpTimelinePanel panel = {.trace = made.trace, .title = "1F1B"};
     RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
@@ -129,10 +127,8 @@ a_timeline_has_a_box_for_every_action(void **state)
     run_clear(&made);
 }
 
-static void
-boxes_too_narrow_to_be_seen_are_joined_within_their_slot(void **state)
+RP_TEST(boxes_too_narrow_to_be_seen_are_joined_within_their_slot)
 {
-    (void)state;
     Run made = run("gpipe", 2, 2000, RP_FIDELITY_COMPUTE);
     RpTimelinePanel panel = {.trace = made.trace};
     RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
@@ -146,10 +142,8 @@ boxes_too_narrow_to_be_seen_are_joined_within_their_slot(void **state)
     run_clear(&made);
 }
 
-static void
-boxes_too_narrow_for_a_border_are_drawn_apart(void **state)
+RP_TEST(boxes_too_narrow_for_a_border_are_drawn_apart)
 {
-    (void)state;
     /* transfers of a few microseconds beside actions of milliseconds */
     Run made = run("1f1b", 2, 4, RP_FIDELITY_FULL);
     RpTimelinePanel panels[] = {{.trace = made.trace},
@@ -163,10 +157,8 @@ boxes_too_narrow_for_a_border_are_drawn_apart(void **state)
 }
 
 /* gnuplot 5.4 crashes on a block of labels whose places are not numbers. */
-static void
-a_timeline_without_room_for_a_label_has_an_empty_one(void **state)
+RP_TEST(a_timeline_without_room_for_a_label_has_an_empty_one)
 {
-    (void)state;
     Run made = run("1f1b", 2, 2000, RP_FIDELITY_COMPUTE);
     RpTimelinePanel panel = {.trace = made.trace};
     RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
@@ -179,10 +171,8 @@ a_timeline_without_room_for_a_label_has_an_empty_one(void **state)
     run_clear(&made);
 }
 
-static void
-an_overlapped_action_is_drawn_as_two_halves(void **state)
+RP_TEST(an_overlapped_action_is_drawn_as_two_halves)
 {
-    (void)state;
     Run made = run("dualpipe-v", 2, 4, RP_FIDELITY_COMPUTE);
     RpTimelinePanel panel = {.trace = made.trace};
     RpFigure *figure = rp_timeline_figure("t", "t", &panel, 1);
@@ -199,10 +189,8 @@ an_overlapped_action_is_drawn_as_two_halves(void **state)
     run_clear(&made);
 }
 
-static void
-a_window_of_a_timeline_is_clipped_and_counted_from_its_start(void **state)
+RP_TEST(a_window_of_a_timeline_is_clipped_and_counted_from_its_start)
 {
-    (void)state;
     Run made = run("gpipe", 2, 4, RP_FIDELITY_COMPUTE);
     RpTimelinePanel panel = {
         .trace = made.trace, .from_ns = RP_NS_PER_MS / 2, .end_ns = 2 * RP_NS_PER_MS, .gpus = 1};
@@ -218,10 +206,8 @@ a_window_of_a_timeline_is_clipped_and_counted_from_its_start(void **state)
     run_clear(&made);
 }
 
-static void
-a_bubble_bar_is_stacked_from_its_parts_in_percent(void **state)
+RP_TEST(a_bubble_bar_is_stacked_from_its_parts_in_percent)
 {
-    (void)state;
     Run made = run("1f1b", 4, 8, RP_FIDELITY_COMPUTE);
     RpBubble bubble = rp_report_bubble(made.trace);
     g_autoptr(RpBarChart) chart = rp_bubble_chart_new("b", "b");
@@ -243,10 +229,8 @@ a_bubble_bar_is_stacked_from_its_parts_in_percent(void **state)
     run_clear(&made);
 }
 
-static void
-the_height_of_a_bar_chart_follows_from_its_rows(void **state)
+RP_TEST(the_height_of_a_bar_chart_follows_from_its_rows)
 {
-    (void)state;
     RpBarPart part = {NULL, RP_COLOUR_BLUE};
     g_autoptr(RpBarChart) chart = rp_bar_chart_new("b", "b", "x", 1, &part, 1);
     RpBarRow row = {.group = "a", .label = "one", .values = {1}, .marker = NAN};
@@ -260,10 +244,8 @@ the_height_of_a_bar_chart_follows_from_its_rows(void **state)
     assert_int_equal(rp_figure_width(large), rp_figure_width(small));
 }
 
-static void
-a_line_chart_keeps_gaps_and_numbers(void **state)
+RP_TEST(a_line_chart_keeps_gaps_and_numbers)
 {
-    (void)state;
     const double x[] = {1, 2, 4};
     const double y[] = {0.125, NAN, 1e9};
     g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
@@ -273,10 +255,8 @@ a_line_chart_keeps_gaps_and_numbers(void **state)
     assert_non_null(strstr(rp_figure_data(figure)->str, "1 0.125\n2 NaN\n4 1e+09\n"));
 }
 
-static void
-names_of_levels_and_the_legend_stand_apart(void **state)
+RP_TEST(names_of_levels_and_the_legend_stand_apart)
 {
-    (void)state;
     const double x[] = {1, 2};
     g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
 
@@ -289,10 +269,8 @@ names_of_levels_and_the_legend_stand_apart(void **state)
     assert_true(rp_figure_height(below) > rp_figure_height(beside));
 }
 
-static void
-narrow_lines_have_fewer_labels_and_letters_for_levels(void **state)
+RP_TEST(narrow_lines_have_fewer_labels_and_letters_for_levels)
 {
-    (void)state;
     const double x[] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
     const RpFigureStyle narrow = {.width_mm = 84};
     g_autoptr(RpLineChart) chart = rp_line_chart_new("l", "l", "x", "y");
@@ -315,10 +293,8 @@ narrow_lines_have_fewer_labels_and_letters_for_levels(void **state)
     assert_non_null(strstr(rp_figure_script(small)->str, "set rmargin at screen 1 - px(20)"));
 }
 
-static void
-a_table_of_a_benchmark_becomes_a_chart(void **state)
+RP_TEST(a_table_of_a_benchmark_becomes_a_chart)
 {
-    (void)state;
     GError *error = NULL;
     RpFigure *figure = rp_line_chart_from_csv(
         "cost", "cost", "seconds", "tasks,compute,full\n1000,0.0001,\n10000,0.001,0.01\n", &error);
@@ -330,8 +306,7 @@ a_table_of_a_benchmark_becomes_a_chart(void **state)
     rp_figure_free(figure);
 }
 
-static void
-a_table_that_cannot_be_read_names_the_line(void **state)
+RP_TEST(a_table_that_cannot_be_read_names_the_line)
 {
     static const struct {
         const char *text;
@@ -346,7 +321,6 @@ a_table_that_cannot_be_read_names_the_line(void **state)
         {"tasks,seconds\n1,nan\n", "line 2"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autoptr(GError) error = NULL;
 
@@ -356,10 +330,8 @@ a_table_that_cannot_be_read_names_the_line(void **state)
     }
 }
 
-static void
-balance_shows_the_time_of_each_slot(void **state)
+RP_TEST(balance_shows_the_time_of_each_slot)
 {
-    (void)state;
     GError *error = NULL;
     g_autoptr(RpProfile) profile = profile_of_blocks(4);
     const guint forward[] = {3};
@@ -381,10 +353,8 @@ balance_shows_the_time_of_each_slot(void **state)
     rp_partition_free(partition);
 }
 
-static void
-a_memory_curve_never_rises_above_its_arena(void **state)
+RP_TEST(a_memory_curve_never_rises_above_its_arena)
 {
-    (void)state;
     Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
     RpFigure *figure = rp_memory_figure("m", "m", made.plan, made.trace, 0, 0, 0, NULL);
 
@@ -403,10 +373,8 @@ a_memory_curve_never_rises_above_its_arena(void **state)
     run_clear(&made);
 }
 
-static void
-categories_sum_to_the_arena(void **state)
+RP_TEST(categories_sum_to_the_arena)
 {
-    (void)state;
     Run made = run("roundpipe", 2, 2, RP_FIDELITY_FULL);
     RpFigure *figure = rp_memory_categories_figure("m", "m", made.plan, NULL);
     GPtrArray *rows = data_lines(figure, 0);
@@ -427,8 +395,7 @@ categories_sum_to_the_arena(void **state)
     run_clear(&made);
 }
 
-static void
-published_tables_are_complete(void **state)
+RP_TEST(published_tables_are_complete)
 {
     static const struct {
         const char *file;
@@ -440,7 +407,6 @@ published_tables_are_complete(void **state)
         {"published-h200.csv", 6},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(files); i++) {
         g_autoptr(RpTable) table = rp_table_published(files[i].file);
 
@@ -457,12 +423,10 @@ published_tables_are_complete(void **state)
     assert_int_equal(rp_table_find(throughput, "system", "x", "server", "y"), RP_TABLE_NONE);
 }
 
-static void
-a_table_with_an_open_quote_or_a_missing_field_is_refused(void **state)
+RP_TEST(a_table_with_an_open_quote_or_a_missing_field_is_refused)
 {
     static const char *const texts[] = {"a,b\n1,\"2\n", "a,b\n1\n", "a,b\n# fine\n1,2,3\n"};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
         g_autoptr(GError) error = NULL;
 
@@ -471,14 +435,12 @@ a_table_with_an_open_quote_or_a_missing_field_is_refused(void **state)
     }
 }
 
-static void
-numbers_have_points_in_every_locale(void **state)
+RP_TEST(numbers_have_points_in_every_locale)
 {
     static const char *const locales[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
     g_autoptr(GString) text = g_string_new(NULL);
     const char *found = NULL;
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(locales) && found == NULL; i++)
         found = setlocale(LC_NUMERIC, locales[i]);
     rp_text_append(text, "%.2f %u", 1.5, 7);
@@ -490,14 +452,12 @@ numbers_have_points_in_every_locale(void **state)
     }
 }
 
-static void
-a_loss_curve_has_every_step_its_mean_and_the_learning_rate(void **state)
+RP_TEST(a_loss_curve_has_every_step_its_mean_and_the_learning_rate)
 {
     GError *error = NULL;
     RpLossPoint points[100];
     const RpLossPoint evaluations[] = {{50, 3.5, NAN}, {100, 3.25, NAN}};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(points); i++)
         points[i] = (RpLossPoint){i + 1, i % 2 == 0 ? 2 : 4, 1e-3};
     points[50].loss = NAN;
@@ -525,15 +485,13 @@ a_loss_curve_has_every_step_its_mean_and_the_learning_rate(void **state)
     rp_figure_free(figure);
 }
 
-static void
-a_long_loss_curve_keeps_its_extremes_in_few_points(void **state)
+RP_TEST(a_long_loss_curve_keeps_its_extremes_in_few_points)
 {
     GError *error = NULL;
     const guint n = 100001;
     g_autofree RpLossPoint *points = g_new0(RpLossPoint, n);
     gboolean least = FALSE, greatest = FALSE;
 
-    (void)state;
     for (guint i = 0; i < n; i++)
         points[i] = (RpLossPoint){i + 1, 5, 1e-3};
     points[77777].loss = 9;
@@ -554,14 +512,12 @@ a_long_loss_curve_keeps_its_extremes_in_few_points(void **state)
     rp_figure_free(figure);
 }
 
-static void
-no_loss_makes_no_curve(void **state)
+RP_TEST(no_loss_makes_no_curve)
 {
     const RpLossPoint gap = {1, NAN, 0};
     const RpLossPoint one = {1, 3, 0};
     GError *error = NULL;
 
-    (void)state;
     assert_null(rp_loss_figure("loss", "none", NULL, NULL, 0, NULL, 0, &error));
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
@@ -571,35 +527,4 @@ no_loss_makes_no_curve(void **state)
     RpFigure *figure = rp_loss_figure("loss", "one", NULL, &one, 1, NULL, 0, &error);
     rp_assert_no_error(error);
     rp_figure_free(figure);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_timeline_has_a_box_for_every_action),
-        cmocka_unit_test(boxes_too_narrow_to_be_seen_are_joined_within_their_slot),
-        cmocka_unit_test(boxes_too_narrow_for_a_border_are_drawn_apart),
-        cmocka_unit_test(a_timeline_without_room_for_a_label_has_an_empty_one),
-        cmocka_unit_test(an_overlapped_action_is_drawn_as_two_halves),
-        cmocka_unit_test(a_window_of_a_timeline_is_clipped_and_counted_from_its_start),
-        cmocka_unit_test(a_bubble_bar_is_stacked_from_its_parts_in_percent),
-        cmocka_unit_test(the_height_of_a_bar_chart_follows_from_its_rows),
-        cmocka_unit_test(a_line_chart_keeps_gaps_and_numbers),
-        cmocka_unit_test(names_of_levels_and_the_legend_stand_apart),
-        cmocka_unit_test(narrow_lines_have_fewer_labels_and_letters_for_levels),
-        cmocka_unit_test(a_table_of_a_benchmark_becomes_a_chart),
-        cmocka_unit_test(a_table_that_cannot_be_read_names_the_line),
-        cmocka_unit_test(balance_shows_the_time_of_each_slot),
-        cmocka_unit_test(a_memory_curve_never_rises_above_its_arena),
-        cmocka_unit_test(categories_sum_to_the_arena),
-        cmocka_unit_test(published_tables_are_complete),
-        cmocka_unit_test(a_table_with_an_open_quote_or_a_missing_field_is_refused),
-        cmocka_unit_test(numbers_have_points_in_every_locale),
-        cmocka_unit_test(a_loss_curve_has_every_step_its_mean_and_the_learning_rate),
-        cmocka_unit_test(a_long_loss_curve_keeps_its_extremes_in_few_points),
-        cmocka_unit_test(no_loss_makes_no_curve),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,10 +89,8 @@ some_figure(void)
     return figure;
 }
 
-static void
-a_picture_is_a_png_of_the_size_asked_for(void **state)
+RP_TEST_OF(a_picture_is_a_png_of_the_size_asked_for, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     g_autoptr(RpFigure) figure = some_figure();
     g_autoptr(GError) error = NULL;
     gsize length = 0;
@@ -109,8 +107,7 @@ a_picture_is_a_png_of_the_size_asked_for(void **state)
     assert_memory_equal(png + length - 8, "IEND", 4);
 }
 
-static void
-a_figure_leaves_every_format_with_data_script_and_caption(void **state)
+RP_TEST(a_figure_leaves_every_format_with_data_script_and_caption)
 {
     static const struct {
         const char *file;
@@ -137,10 +134,8 @@ a_figure_leaves_every_format_with_data_script_and_caption(void **state)
     }
 }
 
-static void
-a_figure_drawn_again_replaces_all_of_its_files(void **state)
+RP_TEST_OF(a_figure_drawn_again_replaces_all_of_its_files, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const double x[] = {1, 2, 3};
     g_autoptr(GError) error = NULL;
 
@@ -282,10 +277,8 @@ check_systems(const char *directory)
     }
 }
 
-static void
-every_figure_is_made_listed_and_the_same_again(void **state)
+RP_TEST_OF(every_figure_is_made_listed_and_the_same_again, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     g_autoptr(GDir) directory = NULL;
     guint data_files = 0;
     const char *name;
@@ -317,10 +310,8 @@ every_figure_is_made_listed_and_the_same_again(void **state)
     assert_non_null(strstr(index, "Diamonds: published"));
 }
 
-static void
-a_figure_that_nothing_was_measured_for_is_refused_by_name(void **state)
+RP_TEST_OF(a_figure_that_nothing_was_measured_for_is_refused_by_name, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     static const char *const names[] = {"figure-16-measured", NULL};
     g_autoptr(GError) error = NULL;
     RpFiguresRequest request = {.output_dir = fixture->first,
@@ -335,8 +326,7 @@ a_figure_that_nothing_was_measured_for_is_refused_by_name(void **state)
 }
 
 /* Two GPUs, hundreds of iterations: no box is wide enough for a label. */
-static void
-a_timeline_without_room_for_a_label_is_drawn_in_every_format(void **state)
+RP_TEST(a_timeline_without_room_for_a_label_is_drawn_in_every_format)
 {
     static const char *const files[] = {"steps.png", "steps.svg", "steps.pdf"};
     Fixture *fixture = *state;
@@ -369,25 +359,5 @@ a_timeline_without_room_for_a_label_is_drawn_in_every_format(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_picture_is_a_png_of_the_size_asked_for, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_figure_leaves_every_format_with_data_script_and_caption,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_figure_drawn_again_replaces_all_of_its_files, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(
-            a_timeline_without_room_for_a_label_is_drawn_in_every_format, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(every_figure_is_made_listed_and_the_same_again, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_figure_that_nothing_was_measured_for_is_refused_by_name,
-                                        set_up, tear_down),
-    };
-
-    if (!rp_gnuplot_check_formats(RP_PICTURE_ALL, NULL))
-        return EXIT_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_NEEDS(rp_gnuplot_check_formats(RP_PICTURE_ALL, NULL))

@@ -21,10 +21,8 @@ nth(const GPtrArray *rows, guint i)
     return g_ptr_array_index(rows, i);
 }
 
-static void
-the_last_row_of_a_configuration_counts(void **state)
+RP_TEST(the_last_row_of_a_configuration_counts)
 {
-    (void)state;
     g_autoptr(GError) error = NULL;
     GPtrArray *rows =
         rp_measured_parse(HEADER ROW("qwen3-8b", "1", "async", "4", "", "100", "A")
@@ -45,10 +43,8 @@ the_last_row_of_a_configuration_counts(void **state)
     g_ptr_array_unref(rows);
 }
 
-static void
-titles_name_what_differs_from_the_usual(void **state)
+RP_TEST(titles_name_what_differs_from_the_usual)
 {
-    (void)state;
     g_autoptr(GError) error = NULL;
     GPtrArray *rows =
         rp_measured_parse(HEADER ROW("qwen3-8b", "1", "async", "4", "24GiB", "100", "A")
@@ -64,8 +60,7 @@ titles_name_what_differs_from_the_usual(void **state)
     g_ptr_array_unref(rows);
 }
 
-static void
-a_bad_row_is_named_with_its_column(void **state)
+RP_TEST(a_bad_row_is_named_with_its_column)
 {
     static const struct {
         const char *text;
@@ -81,7 +76,6 @@ a_bad_row_is_named_with_its_column(void **state)
         {"model,gpus\nm\n", "t.csv: line 2"},
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autoptr(GError) error = NULL;
 
@@ -91,10 +85,8 @@ a_bad_row_is_named_with_its_column(void **state)
     }
 }
 
-static void
-a_table_without_rows_says_who_adds_them(void **state)
+RP_TEST(a_table_without_rows_says_who_adds_them)
 {
-    (void)state;
     g_autoptr(GError) error = NULL;
 
     assert_null(rp_measured_parse(HEADER, "t.csv", &error));
@@ -102,12 +94,10 @@ a_table_without_rows_says_who_adds_them(void **state)
     rp_assert_error_message_contains(error, "t.csv has no measured rows yet: paper-figs/measure");
 }
 
-static void
-committed_tables_can_be_read(void **state)
+RP_TEST(committed_tables_can_be_read)
 {
     static const char *const files[] = {"figure-13.csv", "figure-14.csv", "figure-16.csv"};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(files); i++) {
         g_autofree char *text = rp_table_built_in(files[i]);
         g_autoptr(GError) error = NULL;
@@ -139,10 +129,8 @@ figure_of(RpPaperRecipe recipe, const char *file, const char *text)
     return g_ptr_array_index(figures, 0);
 }
 
-static void
-figure_13_shows_the_fastest_shape_and_its_scaling(void **state)
+RP_TEST(figure_13_shows_the_fastest_shape_and_its_scaling)
 {
-    (void)state;
     g_autoptr(RpFigure) figure =
         figure_of(rp_paper_figure_13_measured, "figure-13.csv",
                   HEADER ROW("qwen3-1.7b", "4", "async", "8", "", "300", "A")
@@ -158,10 +146,8 @@ figure_13_shows_the_fastest_shape_and_its_scaling(void **state)
     assert_null(strstr(rp_figure_script(figure)->str, "'published, Python'"));
 }
 
-static void
-figure_13_shows_what_is_published_for_the_same_devices(void **state)
+RP_TEST(figure_13_shows_what_is_published_for_the_same_devices)
 {
-    (void)state;
     g_autofree char *text =
         g_strconcat(HEADER,
                     "qwen3-1.7b,4,roundpipe,async,events,2048,16,16,,524288,,,152758,149411,0,0,"
@@ -175,10 +161,8 @@ figure_13_shows_what_is_published_for_the_same_devices(void **state)
     assert_non_null(strstr(rp_figure_script(figure)->str, "'published, Python'"));
 }
 
-static void
-figure_16_sets_blocking_beside_events(void **state)
+RP_TEST(figure_16_sets_blocking_beside_events)
 {
-    (void)state;
     g_autoptr(RpFigure) figure =
         figure_of(rp_paper_figure_16_measured, "figure-16.csv",
                   HEADER "m,2,roundpipe,async,blocking,64,2,4,,1000,,,800,500,0,0,A,2026-01-01\n"
@@ -191,21 +175,4 @@ figure_16_sets_blocking_beside_events(void **state)
     assert_true(events < blocking);
     assert_non_null(strstr(events, " 1.25 "));
     assert_non_null(strstr(blocking, "\"2.000  (+0.750 s, +60.0 %)\""));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_row_of_a_configuration_counts),
-        cmocka_unit_test(titles_name_what_differs_from_the_usual),
-        cmocka_unit_test(a_bad_row_is_named_with_its_column),
-        cmocka_unit_test(a_table_without_rows_says_who_adds_them),
-        cmocka_unit_test(committed_tables_can_be_read),
-        cmocka_unit_test(figure_13_shows_the_fastest_shape_and_its_scaling),
-        cmocka_unit_test(figure_13_shows_what_is_published_for_the_same_devices),
-        cmocka_unit_test(figure_16_sets_blocking_beside_events),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,13 +85,11 @@ rows_below(const char *heading)
 }
 
 /* Lines of a model: predicted, published. */
-static void
-figure_13_is_the_table_of_machines(void **state)
+RP_TEST(figure_13_is_the_table_of_machines)
 {
     g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_13);
     g_autoptr(GPtrArray) rows = rows_below("## Against the real machine");
 
-    (void)state;
     assert_int_equal(rows->len, RP_PAPER_N_MODELS * 4); /* 1, 2, 4 and 8 GPUs */
     for (guint i = 0; i < rows->len; i++) {
         char **cells = g_ptr_array_index(rows, i);
@@ -107,13 +105,11 @@ figure_13_is_the_table_of_machines(void **state)
     }
 }
 
-static void
-figure_14_is_the_table_of_lengths(void **state)
+RP_TEST(figure_14_is_the_table_of_lengths)
 {
     g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_14);
     g_autoptr(GPtrArray) rows = rows_below("### Sequence length");
 
-    (void)state;
     assert_int_equal(rows->len, 8);
     for (guint i = 0; i < rows->len; i++) {
         char **cells = g_ptr_array_index(rows, i);
@@ -121,15 +117,4 @@ figure_14_is_the_table_of_lengths(void **state)
 
         check_row(cells, 4, value_at(blocks, 0, length), value_at(blocks, 1, length));
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(figure_13_is_the_table_of_machines),
-        cmocka_unit_test(figure_14_is_the_table_of_lengths),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

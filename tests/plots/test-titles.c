@@ -4,8 +4,7 @@
 #include "plots/figure.h"
 #include "plots/titles.h"
 
-static void
-a_text_is_wrapped_between_words(void **state)
+RP_TEST(a_text_is_wrapped_between_words)
 {
     guint n = 0;
     g_autofree char *one = rp_titles_wrap("it's one line", 13, &n);
@@ -29,8 +28,7 @@ a_text_is_wrapped_between_words(void **state)
 #define TITLE "set label 100 'T' at screen px(10), screen 1 - py(20) left\n"
 #define REST "set tmargin at screen 1 - py(50)\nset label 1 'x' at screen 1 - py(60), screen py(7)"
 
-static void
-what_is_below_titles_moves_with_them(void **state)
+RP_TEST(what_is_below_titles_moves_with_them)
 {
     gint more;
     g_autofree char *same = rp_titles_place(TITLE REST, TRUE, 0, &more);
@@ -49,8 +47,7 @@ what_is_below_titles_moves_with_them(void **state)
                                  "set label 1 'x' at screen 1 - py(22), screen py(7)");
 }
 
-static void
-only_a_narrow_figure_wraps_its_titles(void **state)
+RP_TEST(only_a_narrow_figure_wraps_its_titles)
 {
     static const char text[] =
         "a title of some seventy characters, which no column of text has room for";
@@ -69,16 +66,4 @@ only_a_narrow_figure_wraps_its_titles(void **state)
         strstr(rp_figure_script(page)->str, "'short' at screen px(10), screen 1 - py(42)"));
     rp_figure_free(column);
     rp_figure_free(page);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_is_wrapped_between_words),
-        cmocka_unit_test(what_is_below_titles_moves_with_them),
-        cmocka_unit_test(only_a_narrow_figure_wraps_its_titles),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

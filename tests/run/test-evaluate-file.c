@@ -89,8 +89,7 @@ check_model(const RpTree *from, const char *directory, guint devices)
     assert_true(evaluated.job.evaluation.ns > 0);
 }
 
-static void
-losses_are_those_of_transformers(void **state)
+RP_TEST(losses_are_those_of_transformers)
 {
     g_autofree char *directory = g_dir_make_tmp("test-evaluate-XXXXXX", NULL);
     g_autofree char *path = rp_test_source_path("tests/exec-train/fixtures/evaluations.json");
@@ -107,8 +106,7 @@ losses_are_those_of_transformers(void **state)
     rp_file_remove_directory(directory);
 }
 
-static void
-a_missing_file_is_told(void **state)
+RP_TEST(a_missing_file_is_told)
 {
     g_autofree char *model = fixture("qwen3-tied");
     g_auto(RpTrainEvaluated) evaluated = {0};
@@ -120,15 +118,4 @@ a_missing_file_is_told(void **state)
     assert_false(rp_train_evaluate_file(model, NULL, &run, &events, &evaluated, &error));
     assert_non_null(strstr(error->message, "/nowhere.jsonl"));
     g_error_free(error);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_are_those_of_transformers),
-        cmocka_unit_test(a_missing_file_is_told),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

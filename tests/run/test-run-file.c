@@ -15,22 +15,11 @@ typedef struct {
     GError *error;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+teardown(Fixture *fixture)
 {
-    *state = g_new0(Fixture, 1);
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    Fixture *fixture = *state;
-
     rp_run_spec_free(fixture->run);
     g_clear_error(&fixture->error);
-    g_free(fixture);
-    return 0;
 }
 
 static const RpRunSpec *
@@ -58,8 +47,7 @@ refuse(Fixture *fixture, const char *text, const char *set, const char *message)
                      g_str_has_prefix(message, "--set"));
 }
 
-static void
-fills_in_every_default(void **state)
+RP_TEST(fills_in_every_default)
 {
     const RpRunSpec *run = parse(*state, LEAST, NULL);
 
@@ -106,8 +94,7 @@ fills_in_every_default(void **state)
     assert_int_equal(run->checkpoint.keep, 3);
 }
 
-static void
-reads_every_key(void **state)
+RP_TEST(reads_every_key)
 {
     const RpRunSpec *run = parse(
         *state,
@@ -159,8 +146,7 @@ reads_every_key(void **state)
     assert_int_equal(run->checkpoint.keep, 0);
 }
 
-static void
-is_synchronous_by_default_only_where_stages_are_bound(void **state)
+RP_TEST(is_synchronous_by_default_only_where_stages_are_bound)
 {
     static const struct {
         const char *text;
@@ -179,8 +165,7 @@ is_synchronous_by_default_only_where_stages_are_bound(void **state)
     }
 }
 
-static void
-takes_a_list_of_stages_as_text_or_as_a_list(void **state)
+RP_TEST(takes_a_list_of_stages_as_text_or_as_a_list)
 {
     const RpRunSpec *run =
         parse(*state, LEAST "forward_stages: [3, 3]\nbackward_stages:\n  - 2\n  - 3*2\n", NULL);
@@ -196,8 +181,7 @@ takes_a_list_of_stages_as_text_or_as_a_list(void **state)
     assert_true(run->optimizer.learning_rate == 1e-4);
 }
 
-static void
-lets_the_command_line_win_and_the_last_word_of_it(void **state)
+RP_TEST(lets_the_command_line_win_and_the_last_word_of_it)
 {
     const char *sets[] = {"steps=20",       "optimizer.learning_rate=1e-3",
                           "steps=30",       "output=a=b",
@@ -213,11 +197,8 @@ lets_the_command_line_win_and_the_last_word_of_it(void **state)
     assert_string_equal(run->model, "a: 'b' #");
 }
 
-static void
-names_an_unknown_key_its_place_and_the_nearest_one(void **state)
+RP_TEST_OF(names_an_unknown_key_its_place_and_the_nearest_one, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, LEAST "modle: m\n", NULL,
            "run.yaml: line 6, column 1: no key \"modle\"; did you mean \"model\"?");
     refuse(fixture, LEAST "optimizer:\n  lerning_rate: 1\n", NULL,
@@ -248,8 +229,7 @@ names_an_unknown_key_its_place_and_the_nearest_one(void **state)
            "optimizer.KEY=VALUE");
 }
 
-static void
-knows_what_other_tools_call_a_key(void **state)
+RP_TEST(knows_what_other_tools_call_a_key)
 {
     static const char *const names[][2] = {
         {"lr", "optimizer.learning_rate"},
@@ -309,11 +289,8 @@ knows_what_other_tools_call_a_key(void **state)
            "--set: no key \"optimizer.lr\"; did you mean \"optimizer.learning_rate\"?");
 }
 
-static void
-refuses_rounds_that_do_not_divide_or_leave_devices_idle(void **state)
+RP_TEST_OF(refuses_rounds_that_do_not_divide_or_leave_devices_idle, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, LEAST "micro_batches: 12\nround: 5\n", NULL,
            "run.yaml: line 7, column 8: round: roundpipe: 12 micro-batches need rounds of the same "
            "size, found rounds of 5, which does not divide them");
@@ -329,8 +306,7 @@ refuses_rounds_that_do_not_divide_or_leave_devices_idle(void **state)
     assert_int_equal(fixture->run->round, 4);
 }
 
-static void
-refuses_rounds_of_schedules_without_them(void **state)
+RP_TEST(refuses_rounds_of_schedules_without_them)
 {
     static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs",
                                             "mobius"};
@@ -353,8 +329,7 @@ refuses_rounds_of_schedules_without_them(void **state)
     assert_non_null(parse(fixture, LEAST "schedule: gpipe\n", NULL));
 }
 
-static void
-refuses_deep_nesting_at_once(void **state)
+RP_TEST(refuses_deep_nesting_at_once)
 {
     g_autofree char *lists = g_strnfill(100000, '[');
     g_autofree char *deep = g_strconcat("seed: ", lists, NULL);
@@ -373,11 +348,8 @@ refuses_deep_nesting_at_once(void **state)
            "run.yaml: line 1, column 10: stages: expected a list of values, found something else");
 }
 
-static void
-refuses_a_key_twice_or_none_where_one_is_needed(void **state)
+RP_TEST_OF(refuses_a_key_twice_or_none_where_one_is_needed, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, LEAST "steps: 11\n", NULL,
            "run.yaml: line 6, column 1: steps: expected once, found again (first on line 5)");
     refuse(fixture, LEAST "optimizer: {beta1: 0, beta1: 0}\n", NULL,
@@ -396,8 +368,7 @@ refuses_a_key_twice_or_none_where_one_is_needed(void **state)
 }
 
 /* As a list of YAML or as one word, by the names that profiles have for them. */
-static void
-reads_lists_of_what_is_saved(void **state)
+RP_TEST(reads_lists_of_what_is_saved)
 {
     static const char *const lists[] = {"recompute: [attention, mlp]\n",
                                         "recompute: attention,mlp\n"};
@@ -423,11 +394,8 @@ reads_lists_of_what_is_saved(void **state)
            "early, gated; or a list of attention, qkv, residual, mlp, found \"qkv,mlps\"");
 }
 
-static void
-refuses_values_of_the_wrong_type(void **state)
+RP_TEST_OF(refuses_values_of_the_wrong_type, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, LEAST "seed: one\n", NULL,
            "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
            "9007199254740992, found \"one\"");
@@ -468,11 +436,8 @@ refuses_values_of_the_wrong_type(void **state)
            "characters");
 }
 
-static void
-refuses_values_out_of_range(void **state)
+RP_TEST_OF(refuses_values_out_of_range, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, LEAST "seed: -1\n", NULL,
            "run.yaml: line 6, column 7: seed: expected a whole number from 0 to "
            "9007199254740992, found \"-1\"");
@@ -506,11 +471,8 @@ refuses_values_out_of_range(void **state)
            "lists of stages, found both");
 }
 
-static void
-refuses_what_is_not_a_run_file(void **state)
+RP_TEST_OF(refuses_what_is_not_a_run_file, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     refuse(fixture, "", NULL,
            "run.yaml: expected keys such as \"model: DIRECTORY\", found nothing");
     refuse(fixture, "- a\n- b\n", NULL,
@@ -529,10 +491,8 @@ refuses_what_is_not_a_run_file(void **state)
            "run.yaml: line 6, column 7: seed: expected a value, found an alias");
 }
 
-static void
-writes_a_run_that_reads_as_the_same_run(void **state)
+RP_TEST_OF(writes_a_run_that_reads_as_the_same_run, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     const char *sets[] = {"optimizer.learning_rate=3e-4", "model=it's: \"here\"", "data=null",
                           "output=-x", NULL};
     const RpRunSpec *run =
@@ -553,14 +513,12 @@ writes_a_run_that_reads_as_the_same_run(void **state)
 
 /* docs/train.md's table of keys is made of the rows of the table of settings: this prints it. Ranges
  * of numbers, and no and yes, stand in `train --keys` alone. */
-static void
-is_described_in_the_docs_row_by_row(void **state)
+RP_TEST(is_described_in_the_docs_row_by_row)
 {
     g_autofree char *path = rp_test_source_path("docs/train.md");
     g_autofree char *docs = NULL;
     g_autoptr(GString) table = g_string_new("| key | default | meaning |\n| --- | --- | --- |\n");
 
-    (void)state;
     assert_true(g_file_get_contents(path, &docs, NULL, NULL));
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
         const gboolean brief = setting->type == RP_SETTING_WHOLE ||
@@ -578,12 +536,10 @@ is_described_in_the_docs_row_by_row(void **state)
 }
 
 /* These hold for every row. */
-static void
-has_a_table_whose_defaults_and_other_names_make_sense(void **state)
+RP_TEST(has_a_table_whose_defaults_and_other_names_make_sense)
 {
     RpRunSpec *run = g_new0(RpRunSpec, 1);
 
-    (void)state;
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++) {
         g_auto(GStrv) others = g_strsplit(setting->others != NULL ? setting->others : "", " ", -1);
 
@@ -603,8 +559,7 @@ has_a_table_whose_defaults_and_other_names_make_sense(void **state)
     rp_run_spec_free(run);
 }
 
-static void
-takes_every_schedule_that_is_trained_and_no_other(void **state)
+RP_TEST(takes_every_schedule_that_is_trained_and_no_other)
 {
     guint taken = 0;
 
@@ -620,32 +575,4 @@ takes_every_schedule_that_is_trained_and_no_other(void **state)
     assert_true(taken >= 6);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(fills_in_every_default),
-        TEST(reads_every_key),
-        TEST(is_synchronous_by_default_only_where_stages_are_bound),
-        TEST(takes_a_list_of_stages_as_text_or_as_a_list),
-        TEST(lets_the_command_line_win_and_the_last_word_of_it),
-        TEST(names_an_unknown_key_its_place_and_the_nearest_one),
-        TEST(knows_what_other_tools_call_a_key),
-        TEST(refuses_rounds_that_do_not_divide_or_leave_devices_idle),
-        TEST(refuses_rounds_of_schedules_without_them),
-        TEST(refuses_deep_nesting_at_once),
-        TEST(refuses_a_key_twice_or_none_where_one_is_needed),
-        TEST(reads_lists_of_what_is_saved),
-        TEST(refuses_values_of_the_wrong_type),
-        TEST(refuses_values_out_of_range),
-        TEST(refuses_what_is_not_a_run_file),
-        TEST(is_described_in_the_docs_row_by_row),
-        TEST(has_a_table_whose_defaults_and_other_names_make_sense),
-        TEST(takes_every_schedule_that_is_trained_and_no_other),
-        TEST(writes_a_run_that_reads_as_the_same_run),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

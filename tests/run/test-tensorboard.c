@@ -155,23 +155,20 @@ assert_events(guint64 next_step, const char *expected)
     rp_file_remove_directory(directory);
 }
 
-static void
-events_come_back(void **state)
+RP_TEST(events_come_back)
 {
     assert_events(1, "0 brain.Event:2\n1 train/loss=1.5 train/grad_norm=0.001\n"
                      "300000 train/loss=1.5\n");
 }
 
-static void
-a_resumed_run_forgets_what_it_does_again(void **state)
+RP_TEST(a_resumed_run_forgets_what_it_does_again)
 {
     assert_events(41, "0 brain.Event:2\n41 start\n41 train/loss=1.5 train/grad_norm=0.001\n"
                       "300000 train/loss=1.5\n");
 }
 
 /* RFC 3720, B.4 */
-static void
-checksums_are_those_of_the_standard(void **state)
+RP_TEST(checksums_are_those_of_the_standard)
 {
     guint8 bytes[32];
 
@@ -185,25 +182,11 @@ checksums_are_those_of_the_standard(void **state)
     assert_int_equal(rp_tensorboard_crc("123456789", 9), 0xe3069283u);
 }
 
-static void
-a_directory_that_is_not_there_is_told(void **state)
+RP_TEST(a_directory_that_is_not_there_is_told)
 {
     GError *error = NULL;
 
     assert_null(rp_tensorboard_new("/nowhere/at/all", 1, &error));
     assert_non_null(strstr(error->message, "/nowhere/at/all/events.out.tfevents."));
     g_error_free(error);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_come_back),
-        cmocka_unit_test(a_resumed_run_forgets_what_it_does_again),
-        cmocka_unit_test(checksums_are_those_of_the_standard),
-        cmocka_unit_test(a_directory_that_is_not_there_is_told),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

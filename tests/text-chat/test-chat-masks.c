@@ -134,8 +134,7 @@ check_line(const char *text, gsize length)
     check_sample(tokenizer, record->str, ids, mask, bare);
 }
 
-static void
-learns_what_transformers_does(void **state)
+RP_TEST(learns_what_transformers_does)
 {
     g_autofree char *text = read_source("tests/text-chat/fixtures", "masks.jsonl", "");
     guint n = 0;
@@ -150,12 +149,4 @@ learns_what_transformers_does(void **state)
     assert_true(n > 150);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(learns_what_transformers_does, make_folder, remove_folder),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(make_folder, remove_folder)

@@ -124,8 +124,7 @@ check_cases(const Fixture *fixture, const char *template, const Case *cases, gui
 #define U(text) "{\"role\": \"user\", \"content\": \"" text "\"}"
 #define A(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
 
-static void
-reads_records_of_every_kind(void **state)
+RP_TEST(reads_records_of_every_kind)
 {
     static const Case cases[] = {
         {0, "{\"messages\": [" U("q") ", " A("a") "]}", "<user/q>/<assistant/[a>]/"},
@@ -166,8 +165,7 @@ reads_records_of_every_kind(void **state)
     check_cases(*state, CHATML, cases, G_N_ELEMENTS(cases));
 }
 
-static void
-learns_what_is_asked_for(void **state)
+RP_TEST(learns_what_is_asked_for)
 {
 #define CHAT U("q") ", " A("a") ", " U("r") ", " A("b")
     static const Case cases[] = {
@@ -201,8 +199,7 @@ learns_what_is_asked_for(void **state)
 }
 
 /* Turns are distinguished whatever is in them, and where templates put their marks. */
-static void
-finds_turns_of_templates_without_marks(void **state)
+RP_TEST(finds_turns_of_templates_without_marks)
 {
     /* no generation prompt, and the same text in every turn */
     static const char plain[] =
@@ -261,8 +258,7 @@ finds_turns_of_templates_without_marks(void **state)
     check_cases(*state, followed, followed_cases, G_N_ELEMENTS(followed_cases));
 }
 
-static void
-gives_content_as_the_template_takes_it(void **state)
+RP_TEST(gives_content_as_the_template_takes_it)
 {
     static const char parts[] = "{% for m in messages %}<{{ m.role[0] }}>{% for p in m.content %}"
                                 "{{ p.text }}{% endfor %}{% endfor %}";
@@ -273,8 +269,7 @@ gives_content_as_the_template_takes_it(void **state)
     check_cases(*state, parts, cases, G_N_ELEMENTS(cases));
 }
 
-static void
-refuses_bad_records_with_their_place(void **state)
+RP_TEST(refuses_bad_records_with_their_place)
 {
     static const struct {
         const char *record;
@@ -342,8 +337,7 @@ refuses_bad_records_with_their_place(void **state)
     }
 }
 
-static void
-refuses_bombs(void **state)
+RP_TEST(refuses_bombs)
 {
     g_autoptr(RpChat) chat = open_chat(*state, CHATML, 0, NULL);
     g_autoptr(GString) deep = g_string_new("{\"messages\": [{\"role\": \"user\", \"content\": "
@@ -365,8 +359,7 @@ refuses_bombs(void **state)
     rp_assert_error_message_contains(too_wide, "expected a value of less memory");
 }
 
-static void
-refuses_what_the_template_refuses(void **state)
+RP_TEST(refuses_what_the_template_refuses)
 {
     static const char *const templates[] = {
         "{{ raise_exception('roles must alternate') }}",
@@ -391,8 +384,7 @@ refuses_what_the_template_refuses(void **state)
     }
 }
 
-static void
-says_how_to_give_a_template(void **state)
+RP_TEST(says_how_to_give_a_template)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(GError) broken = NULL;
@@ -409,8 +401,7 @@ says_how_to_give_a_template(void **state)
                                              "expression");
 }
 
-static void
-takes_templates_of_tokenizer_config(void **state)
+RP_TEST(takes_templates_of_tokenizer_config)
 {
     static const char one[] = "{\"chat_template\": \"1{{ bos_token }}{{ eos_token }}"
                               "{{ messages[0].content }}\", \"bos_token\": \"B\", \"eos_token\": "
@@ -445,8 +436,7 @@ takes_templates_of_tokenizer_config(void **state)
     write_file(*state, "tokenizer_config.json", "{\"eos_token\": \"<|end|>\"}");
 }
 
-static void
-fingerprints_tell_templates_apart(void **state)
+RP_TEST(fingerprints_tell_templates_apart)
 {
     g_autoptr(RpChat) a = open_chat(*state, "a", RP_TRAIN_ON_ASSISTANT, NULL);
     g_autoptr(RpChat) again = open_chat(*state, "a", RP_TRAIN_ON_ASSISTANT, NULL);
@@ -458,8 +448,7 @@ fingerprints_tell_templates_apart(void **state)
     assert_true(rp_chat_fingerprint(a) != rp_chat_fingerprint(b));
 }
 
-static void
-makes_samples(void **state)
+RP_TEST(makes_samples)
 {
     static const struct {
         const char *record;
@@ -493,8 +482,7 @@ makes_samples(void **state)
     }
 }
 
-static void
-weighs_tokens_as_messages_ask(void **state)
+RP_TEST(weighs_tokens_as_messages_ask)
 {
     static const char record[] =
         "{\"messages\": [" U("q") ", {\"role\": \"assistant\", "
@@ -517,8 +505,7 @@ weighs_tokens_as_messages_ask(void **state)
     assert_int_equal(sample.n_learned, n_quarters + n_ones);
 }
 
-static void
-prompts_end_where_an_answer_begins(void **state)
+RP_TEST(prompts_end_where_an_answer_begins)
 {
     static const char record[] = "{\"messages\": [" U("q") "]}";
     static const char other[] = "{\"text\": \"a\"}";
@@ -532,24 +519,4 @@ prompts_end_where_an_answer_begins(void **state)
                                         "record");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_records_of_every_kind),
-        cmocka_unit_test(learns_what_is_asked_for),
-        cmocka_unit_test(finds_turns_of_templates_without_marks),
-        cmocka_unit_test(gives_content_as_the_template_takes_it),
-        cmocka_unit_test(refuses_bad_records_with_their_place),
-        cmocka_unit_test(refuses_bombs),
-        cmocka_unit_test(refuses_what_the_template_refuses),
-        cmocka_unit_test(says_how_to_give_a_template),
-        cmocka_unit_test(takes_templates_of_tokenizer_config),
-        cmocka_unit_test(fingerprints_tell_templates_apart),
-        cmocka_unit_test(makes_samples),
-        cmocka_unit_test(weighs_tokens_as_messages_ask),
-        cmocka_unit_test(prompts_end_where_an_answer_begins),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+RP_TEST_GROUP(set_up, tear_down)

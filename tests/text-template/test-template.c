@@ -29,8 +29,7 @@ error_of(const char *source, int *code)
     return g_strdup(error->message);
 }
 
-static void
-renders_as_jinja_does(void **state)
+RP_TEST(renders_as_jinja_does)
 {
     g_autofree char *path = rp_test_source_path("tests/text-template/fixtures/templates.jsonl");
     gsize length = 0;
@@ -48,8 +47,7 @@ renders_as_jinja_does(void **state)
     assert_true(n > 200);
 }
 
-static void
-refuses_with_line_and_column(void **state)
+RP_TEST(refuses_with_line_and_column)
 {
     static const struct {
         const char *source;
@@ -98,8 +96,7 @@ refuses_with_line_and_column(void **state)
     }
 }
 
-static void
-refuses_bytes_that_are_not_utf8(void **state)
+RP_TEST(refuses_bytes_that_are_not_utf8)
 {
     g_autoptr(GError) error = NULL;
 
@@ -107,8 +104,7 @@ refuses_bytes_that_are_not_utf8(void **state)
     assert_string_equal(error->message, "t: byte 2: expected UTF-8 text, found byte 0xff");
 }
 
-static void
-ends_whatever_a_template_does(void **state)
+RP_TEST(ends_whatever_a_template_does)
 {
     static const char *const sources[] = {
         /* loops */
@@ -210,13 +206,11 @@ static const char *const long_work[] = {"s | upper",
 
 /* Work is counted by the bytes that it goes over: an operation in a loop ends by a bound, of which this is a
  * twentieth, within seconds of processor time. */
-static void
-counts_work_by_bytes(void **state)
+RP_TEST(counts_work_by_bytes)
 {
     /* the address sanitizer looks at all bytes that a search might pass: minutes, which say nothing */
     const guint n = RP_TEST_FEW ? 0 : G_N_ELEMENTS(long_work);
 
-    (void)state;
     for (guint i = 0; i < n; i++) {
         g_autofree char *source = g_strdup_printf(
             "{%% set s = 'abcdefgh' * 500000 ~ '!' %%}{%% set t = 'abcdefgh' * 500000 ~ '?' %%}"
@@ -239,8 +233,7 @@ counts_work_by_bytes(void **state)
     }
 }
 
-static void
-refuses_brackets_and_blocks_that_are_too_deep(void **state)
+RP_TEST(refuses_brackets_and_blocks_that_are_too_deep)
 {
     static const char *const parts[][3] = {
         {"{{ ", "(", ")"},   {"{{ ", "[", "]"},           {"{{ ", "-", ""},
@@ -271,8 +264,7 @@ refuses_brackets_and_blocks_that_are_too_deep(void **state)
 }
 
 /* The dicts that loops are over show which text is theirs. */
-static void
-traces_loops_over_tagged_dicts(void **state)
+RP_TEST(traces_loops_over_tagged_dicts)
 {
     static const char source[] =
         "<{% for m in messages[1:] %}{% set text %}{{ m.c }}{% endset %}[{{ text }}]{% endfor %}>"
@@ -306,8 +298,7 @@ traces_loops_over_tagged_dicts(void **state)
     assert_false(rp_template_uses(template, "strftime_now"));
 }
 
-static void
-says_where_generation_blocks_were_lost(void **state)
+RP_TEST(says_where_generation_blocks_were_lost)
 {
     static const char source[] =
         "{% macro m() %}{% generation %}a{% endgeneration %}{% endmacro %}{{ m() }}";
@@ -323,8 +314,7 @@ says_where_generation_blocks_were_lost(void **state)
     assert_int_equal(rendered.generations->len, 0);
 }
 
-static void
-finds_the_last_part(void **state)
+RP_TEST(finds_the_last_part)
 {
     static const char source[] = "{{ 'aabaaab'.rfind('aab') }} {{ 'ababab'.rfind('abab') }} "
                                  "{{ 'aaaa'.rfind('aa') }} {{ 'abab'.rfind('ba') }} "
@@ -336,25 +326,6 @@ finds_the_last_part(void **state)
     g_auto(RpRendered) rendered = {0};
     g_autoptr(RpTemplate) template = rp_template_new("t", source, strlen(source), &error);
 
-    (void)state;
     assert_true(rp_template_render(template, rp_dict_new(arena), &options, &rendered, &error));
     assert_string_equal(rendered.text->str, "4 2 2 1 -1 0 ['xaab', 'aabx']");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(renders_as_jinja_does),
-        cmocka_unit_test(refuses_with_line_and_column),
-        cmocka_unit_test(refuses_bytes_that_are_not_utf8),
-        cmocka_unit_test(ends_whatever_a_template_does),
-        cmocka_unit_test(finds_the_last_part),
-        cmocka_unit_test(counts_work_by_bytes),
-        cmocka_unit_test(refuses_brackets_and_blocks_that_are_too_deep),
-        cmocka_unit_test(traces_loops_over_tagged_dicts),
-        cmocka_unit_test(says_where_generation_blocks_were_lost),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,10 +45,9 @@ write_to(const char *directory, const char *name, const char *text)
     assert_true(g_file_set_contents(path, text, -1, NULL));
 }
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autoptr(GString) json = g_string_new(TOKENIZER_HEAD);
 
     for (guint i = 0; i < 26; i++)
@@ -65,15 +64,11 @@ setup(void **state)
     f->chat = rp_chat_open(f->model, f->tokenizer, &(RpChatOptions){.vocabulary = 28}, &f->error);
     rp_assert_no_error(f->error);
     f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 28});
-    *state = f;
-    return 0;
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_encoder_free(f->encoder);
     rp_chat_free(f->chat);
     rp_tokenizer_free(f->tokenizer);
@@ -82,8 +77,6 @@ teardown(void **state)
     g_free(f->model);
     g_clear_error(&f->error);
     g_free(f->directory);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -153,11 +146,8 @@ assert_records(Fixture *f, const char *name, const char *text, const char *expec
     assert_string_equal(found, expected);
 }
 
-static void
-reads_lines_and_arrays(void **state)
+RP_TEST_OF(reads_lines_and_arrays, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_records(f, "a.jsonl", "{}\n{\"a\":1}\n", "0:{}|1:{\"a\":1}|");
     assert_records(f, "a.jsonl", "{}\n\nx", "0:{}|1:|2:x|");
     assert_records(f, "a.ndjson", "", "");
@@ -166,11 +156,8 @@ reads_lines_and_arrays(void **state)
     assert_records(f, "a.json", "[]", "");
 }
 
-static void
-names_the_place_where_an_array_breaks(void **state)
+RP_TEST_OF(names_the_place_where_an_array_breaks, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_records(f, "a.json", "",
                    "a.json: line 1: expected an array of records: [, found an "
                    "empty file");
@@ -185,10 +172,8 @@ names_the_place_where_an_array_breaks(void **state)
                    "with .gz or .zst behind it, found another");
 }
 
-static void
-reads_compressed_files_as_they_are(void **state)
+RP_TEST_OF(reads_compressed_files_as_they_are, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GString) text = g_string_new(NULL);
 
     for (guint i = 0; i < 30000; i++)
@@ -215,10 +200,8 @@ reads_compressed_files_as_they_are(void **state)
 }
 
 /* As `cat a.gz b.gz` makes them. */
-static void
-reads_all_parts_of_a_compressed_file(void **state)
+RP_TEST_OF(reads_all_parts_of_a_compressed_file, Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GByteArray) gz = gzip("1\n2\n"), more_gz = gzip("3\n");
     g_autoptr(GByteArray) zst = zstd("1\n2\n"), more_zst = zstd("3\n");
 
@@ -259,8 +242,7 @@ sample_of(Fixture *f, const char *json)
     return g_string_free(g_steal_pointer(&text), FALSE);
 }
 
-static void
-makes_samples_of_records(void **state)
+RP_TEST(makes_samples_of_records)
 {
     static const char *const cases[][2] = {
         {"{\"text\":\"ab\"}", "0 1 27 "},
@@ -290,11 +272,8 @@ makes_samples_of_records(void **state)
     }
 }
 
-static void
-refuses_a_tokenizer_of_another_model(void **state)
+RP_TEST_OF(refuses_a_tokenizer_of_another_model, Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_encoder_free(f->encoder);
     f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 20});
     g_autofree char *found = sample_of(f, "{\"text\":\"az\"}");
@@ -342,10 +321,8 @@ write_many(const Fixture *f, guint n, guint bad)
     write_file(f, "b.json", array->str, array->len);
 }
 
-static void
-gives_the_same_bytes_on_any_number_of_threads(void **state)
+RP_TEST_OF(gives_the_same_bytes_on_any_number_of_threads, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *expected = NULL, *first = path_of(f, "1.bin");
     gsize length;
 
@@ -369,10 +346,8 @@ gives_the_same_bytes_on_any_number_of_threads(void **state)
 }
 
 /* Ours is `one`; the process that writes `other` has locked it, here the test. */
-static void
-removes_what_a_killed_build_has_left(void **state)
+RP_TEST_OF(removes_what_a_killed_build_has_left, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *one = path_of(f, "1.bin.123"), *other = path_of(f, "1.bin.124");
     RpCacheHeader header;
 
@@ -390,10 +365,8 @@ removes_what_a_killed_build_has_left(void **state)
 }
 
 /* Builds of other keys are removed an hour after the last byte was written. */
-static void
-removes_what_killed_builds_of_other_keys_have_left(void **state)
+RP_TEST_OF(removes_what_killed_builds_of_other_keys_have_left, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *old = path_of(f, "samples-00ff.bin.123");
     g_autofree char *young = path_of(f, "samples-00fe.bin.123");
     g_autofree char *whole = path_of(f, "samples-00fd.bin");
@@ -422,10 +395,8 @@ count_call(guint64 done, guint64 total, gpointer user_data)
 }
 
 /* A record without bytes needs memory, too: a job ends before a million of them are in it. */
-static void
-holds_no_file_of_empty_lines_in_memory(void **state)
+RP_TEST_OF(holds_no_file_of_empty_lines_in_memory, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *path = path_of(f, "a.jsonl"), *out = path_of(f, "1.bin");
     g_autofree char *lines = g_malloc(1000000);
     const char *const paths[] = {path, NULL};
@@ -446,10 +417,8 @@ holds_no_file_of_empty_lines_in_memory(void **state)
 }
 
 /* One of the two files is private: so is the cache. */
-static void
-has_the_permissions_that_all_files_have(void **state)
+RP_TEST_OF(has_the_permissions_that_all_files_have, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *a = path_of(f, "a.jsonl"), *b = path_of(f, "b.json");
     g_autofree char *out = path_of(f, "1.bin");
     const mode_t mask = umask(0);
@@ -465,10 +434,8 @@ has_the_permissions_that_all_files_have(void **state)
     assert_int_equal(status.st_mode & 0777, 0600 & ~mask);
 }
 
-static void
-leaves_bad_records_out_only_if_it_may(void **state)
+RP_TEST_OF(leaves_bad_records_out_only_if_it_may, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *bad = NULL;
     RpCacheHeader header;
 
@@ -485,10 +452,8 @@ leaves_bad_records_out_only_if_it_may(void **state)
     assert_non_null(strstr(bad, "a.jsonl: line 500, column 1: "));
 }
 
-static void
-refuses_data_of_which_nothing_is_learned(void **state)
+RP_TEST_OF(refuses_data_of_which_nothing_is_learned, Fixture *f)
 {
-    Fixture *f = *state;
     RpCacheHeader header;
 
     static const char unlearned[] = "{\"input_ids\":[1,2],\"labels\":[1,-100]}\n";
@@ -500,26 +465,4 @@ refuses_data_of_which_nothing_is_learned(void **state)
                         "expected a sample of which something is learned, found none");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reads_lines_and_arrays, setup, teardown),
-        cmocka_unit_test_setup_teardown(names_the_place_where_an_array_breaks, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_compressed_files_as_they_are, setup, teardown),
-        cmocka_unit_test_setup_teardown(reads_all_parts_of_a_compressed_file, setup, teardown),
-        cmocka_unit_test_setup_teardown(makes_samples_of_records, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_a_tokenizer_of_another_model, setup, teardown),
-        cmocka_unit_test_setup_teardown(gives_the_same_bytes_on_any_number_of_threads, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(removes_what_a_killed_build_has_left, setup, teardown),
-        cmocka_unit_test_setup_teardown(removes_what_killed_builds_of_other_keys_have_left, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(holds_no_file_of_empty_lines_in_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(has_the_permissions_that_all_files_have, setup, teardown),
-        cmocka_unit_test_setup_teardown(leaves_bad_records_out_only_if_it_may, setup, teardown),
-        cmocka_unit_test_setup_teardown(refuses_data_of_which_nothing_is_learned, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, setup, teardown)

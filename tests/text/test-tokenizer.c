@@ -21,16 +21,12 @@ typedef struct {
     char *fault;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->ids = g_array_new(FALSE, FALSE, sizeof(guint32));
     f->spans = g_array_new(FALSE, FALSE, sizeof(RpTokenSpan));
     f->text = g_string_new(NULL);
-    *state = f;
-    return 0;
 }
 
 static void
@@ -45,17 +41,13 @@ close_form(Fixture *f)
     g_string_truncate(f->text, 0);
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     close_form(f);
     g_array_unref(f->ids);
     g_array_unref(f->spans);
     g_string_free(f->text, TRUE);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -78,11 +70,8 @@ encode(Fixture *f, const char *text, gsize length)
             : g_strdup(f->error->message);
 }
 
-static void
-gives_the_ids_and_texts_of_hugging_face(void **state)
+RP_TEST_OF(gives_the_ids_and_texts_of_hugging_face, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (gsize i = 0; i < G_N_ELEMENTS(forms); i++) {
         g_autofree char *ids = g_strdup_printf(RP_SOURCE_ROOT "/" FIXTURES "%s.ids", forms[i]);
 
@@ -99,10 +88,8 @@ gives_the_ids_and_texts_of_hugging_face(void **state)
     }
 }
 
-static void
-takes_control_characters_and_nul(void **state)
+RP_TEST_OF(takes_control_characters_and_nul, Fixture *f)
 {
-    Fixture *f = *state;
     const char text[] = "a\0b\0\0<|end|>\0";
     const gsize length = sizeof text - 1;
 
@@ -118,10 +105,8 @@ takes_control_characters_and_nul(void **state)
     assert_int_equal(g_array_index(f->spans, RpTokenSpan, 1).start, 1);
 }
 
-static void
-refuses_what_is_not_utf8_with_its_offset(void **state)
+RP_TEST_OF(refuses_what_is_not_utf8_with_its_offset, Fixture *f)
 {
-    Fixture *f = *state;
     static const struct {
         const char *text;
         const char *offset;
@@ -143,10 +128,8 @@ refuses_what_is_not_utf8_with_its_offset(void **state)
 }
 
 /* Any tokens may follow each other; bytes that are no text then show as U+FFFD, as Rust does it. */
-static void
-decodes_what_is_not_utf8(void **state)
+RP_TEST_OF(decodes_what_is_not_utf8, Fixture *f)
 {
-    Fixture *f = *state;
     static const struct {
         const char *bytes;
         const char *text;
@@ -187,10 +170,8 @@ decodes_what_is_not_utf8(void **state)
     }
 }
 
-static void
-refuses_ids_that_no_token_has(void **state)
+RP_TEST_OF(refuses_ids_that_no_token_has, Fixture *f)
 {
-    Fixture *f = *state;
     const guint32 ids[] = {1, 2, 100000};
 
     open_form(f, "qwen");
@@ -199,11 +180,8 @@ refuses_ids_that_no_token_has(void **state)
     assert_int_equal(f->text->len, 0);
 }
 
-static void
-tells_tokens_by_their_text(void **state)
+RP_TEST_OF(tells_tokens_by_their_text, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_form(f, "qwen");
     assert_int_equal(rp_tokenizer_id(f->tokenizer, "<|im_start|>"), 422);
     assert_int_equal(rp_tokenizer_id(f->tokenizer, "<|nobody|>"), -1);
@@ -234,11 +212,8 @@ open_beside(Fixture *f, const char *form, const char *config_text)
     (void)g_rmdir(directory);
 }
 
-static void
-reads_roles_beside_the_file(void **state)
+RP_TEST_OF(reads_roles_beside_the_file, Fixture *f)
 {
-    Fixture *f = *state;
-
     open_beside(f, "qwen",
                 "{\"add_bos_token\": false, \"bos_token\": null, \"eos_token\": \"<|end|>\",\n"
                 " \"pad_token\": {\"__type\": \"AddedToken\", \"content\": \"<|begin|>\"}}");
@@ -249,8 +224,7 @@ reads_roles_beside_the_file(void **state)
 }
 
 /* add_bos_token and add_eos_token decide, where one is there: as transformers 5 has it. */
-static void
-puts_tokens_around_as_the_config_says(void **state)
+RP_TEST(puts_tokens_around_as_the_config_says)
 {
     static const struct {
         const char *form, *config;
@@ -285,10 +259,8 @@ puts_tokens_around_as_the_config_says(void **state)
 }
 
 /* A string of 1 MB without a space is one piece; were its merges quadratic, this would take hours. */
-static void
-takes_long_strings_in_time(void **state)
+RP_TEST_OF(takes_long_strings_in_time, Fixture *f)
 {
-    Fixture *f = *state;
     const gsize length = RP_TEST_FEW ? 1 << 17 : 1 << 20;
     g_autofree char *text = g_malloc(length);
     guint32 random = 1;
@@ -311,10 +283,8 @@ takes_long_strings_in_time(void **state)
 }
 
 /* Longest tokens from left to right are those that merges make one by one. */
-static void
-splits_by_longest_tokens_as_by_merges(void **state)
+RP_TEST_OF(splits_by_longest_tokens_as_by_merges, Fixture *f)
 {
-    Fixture *f = *state;
     static const char *const letters[] = {"a",         "the ", "ab",
                                           "hello wrd", "an",   "a\xcc\x81éлис你好"};
     const guint n_bytes = RP_TEST_FEW ? 20000 : 100000;
@@ -354,8 +324,7 @@ splits_by_longest_tokens_as_by_merges(void **state)
 
 /* Merges that come before those of their parts: harmless where the parts never meet, as `t he` here;
  * else the longest token is not the right one, and is not looked for. */
-static void
-sees_whether_longest_tokens_will_do(void **state)
+RP_TEST(sees_whether_longest_tokens_will_do)
 {
     static const struct {
         const char *vocabulary, *merges;
@@ -402,10 +371,8 @@ encode_all(gpointer data)
     return GUINT_TO_POINTER(n_wrong);
 }
 
-static void
-serves_several_threads(void **state)
+RP_TEST_OF(serves_several_threads, Fixture *f)
 {
-    Fixture *f = *state;
     GThread *threads[THREADS];
 
     open_form(f, "qwen");
@@ -417,24 +384,4 @@ serves_several_threads(void **state)
         assert_int_equal(GPOINTER_TO_UINT(g_thread_join(threads[i])), 0);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(gives_the_ids_and_texts_of_hugging_face),
-        TEST(takes_control_characters_and_nul),
-        TEST(refuses_what_is_not_utf8_with_its_offset),
-        TEST(decodes_what_is_not_utf8),
-        TEST(refuses_ids_that_no_token_has),
-        TEST(tells_tokens_by_their_text),
-        TEST(reads_roles_beside_the_file),
-        TEST(puts_tokens_around_as_the_config_says),
-        TEST(takes_long_strings_in_time),
-        TEST(splits_by_longest_tokens_as_by_merges),
-        TEST(sees_whether_longest_tokens_will_do),
-        TEST(serves_several_threads),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_STATE(Fixture, set_up, tear_down)
