@@ -1,6 +1,4 @@
-/*
- * One way to break each rule, and the answer it must get: the rule by name, and the two tasks.
- */
+/* One way to break each rule, and the answer it must get: the rule by name, and the two tasks. */
 #include "tests/rp-test.h"
 
 #include "tests/core/plan-mutate.h"
@@ -19,6 +17,7 @@ typedef struct {
         schedule, gpus, stages, m, round, RP_FIDELITY_FULL, async, TRUE, FALSE, lean, FALSE, 512,  \
             3                                                                                      \
     }
+#define ASYNC FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE)
 #define PACKED(schedule, gpus, stages, m, round)                                                   \
     {                                                                                              \
         schedule, gpus, stages, m, round, RP_FIDELITY_FULL, TRUE, TRUE, FALSE, FALSE, FALSE, 512,  \
@@ -57,6 +56,55 @@ typedef struct {
             2                                                                                      \
     }
 
+static void
+check_named(const Mutation *mutation, const RpPlan *plan, RpTaskId task, RpTaskKind kind,
+            const RpViolation *violation)
+{
+    if (kind == RP_N_TASK_KINDS)
+        return;
+    if (task == RP_TASK_NONE || rp_plan_task(plan, task)->kind != kind)
+        fail_msg("%s: a %s should be named: %s", mutation->name, rp_task_kind_name(kind),
+                 violation->message);
+    char *description = rp_task_describe(plan, task);
+    if (strstr(violation->message, description) == NULL)
+        fail_msg("%s: %s is not described in: %s", mutation->name, description, violation->message);
+    g_free(description);
+}
+
+/* Fails unless the plan is proved, and with the mutation refused by the rule and with both tasks. */
+static void
+check(const Mutation *mutation)
+{
+    RpPlanDraft *draft = rp_test_draft(&mutation->plan);
+    RpViolation violation;
+    RpPlan *plan;
+
+    assert_non_null(draft);
+    assert_true(rp_plan_draft_verify(draft, &violation));
+    mutation->mutate(draft);
+    plan = rp_plan_draft_build(draft);
+    if (rp_verify_plan(plan, &violation))
+        fail_msg("%s: proved", mutation->name);
+    if (violation.rule != mutation->rule)
+        fail_msg("%s: rule %s expected: %s", mutation->name, rp_rule_name(mutation->rule),
+                 violation.message);
+    check_named(mutation, plan, violation.first, mutation->from, &violation);
+    check_named(mutation, plan, violation.second, mutation->to, &violation);
+    rp_violation_clear(&violation);
+    rp_plan_free(plan);
+    rp_plan_draft_free(draft);
+}
+
+/* A test whose body breaks a proved plan, `draft`: the verifier names the rule and both tasks. */
+#define BREAKS(name, plan, from, to, rule)                                                         \
+    static void name##_draft(RpPlanDraft *draft);                                                  \
+    RP_TEST(name)                                                                                  \
+    {                                                                                              \
+        const Mutation mutation = {#name, plan, from, to, rule, name##_draft};                     \
+        check(&mutation);                                                                          \
+    }                                                                                              \
+    static void name##_draft(RpPlanDraft *draft)
+
 /* Drops the edges into the @nth task of kind @to in @iteration that come from tasks of kind @from.
  */
 static void
@@ -81,59 +129,58 @@ drop_edges(RpPlanDraft *draft, RpTaskKind from, RpTaskKind to, guint32 iteration
     }
 }
 
-static void
-forget_activation_download(RpPlanDraft *draft)
+BREAKS(forget_activation_download, ASYNC, RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD,
+       RP_RULE_ACTIONS)
 {
     drop_edges(draft, RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, 0);
 }
 
-static void
-forget_parameters(RpPlanDraft *draft)
+BREAKS(forget_parameters, ASYNC, RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, RP_RULE_TRANSFERS)
 {
     drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, 0);
 }
 
-static void
-expand_too_early(RpPlanDraft *draft)
+BREAKS(expand_too_early, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND,
+       RP_RULE_TRANSFERS)
 {
     drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, 0);
 }
 
-static void
-upload_over_packed(RpPlanDraft *draft)
+BREAKS(upload_over_packed, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
+       RP_TASK_PARAMETER_UPLOAD, RP_RULE_BUFFERS)
 {
     drop_edges(draft, RP_TASK_EXPAND, RP_TASK_PARAMETER_UPLOAD, 0);
 }
 
-static void
-forget_to_expand(RpPlanDraft *draft)
+BREAKS(forget_to_expand, PACKED("roundpipe", 2, 2, 2, 0), RP_N_TASK_KINDS, RP_TASK_FORWARD,
+       RP_RULE_TRANSFERS)
 {
     rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0))->dropped = TRUE;
 }
 
-static void
-expand_twice(RpPlanDraft *draft)
+BREAKS(expand_twice, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND, RP_TASK_EXPAND,
+       RP_RULE_TRANSFERS)
 {
     (void)rp_plan_draft_duplicate(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0));
 }
 
-static void
-expand_behind_the_action(RpPlanDraft *draft)
+BREAKS(expand_behind_the_action, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND, RP_TASK_FORWARD,
+       RP_RULE_TRANSFERS)
 {
     rp_plan_draft_move_behind(draft, rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0),
                               rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0));
 }
 
-static void
-expand_into_what_is_packed(RpPlanDraft *draft)
+BREAKS(expand_into_what_is_packed, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND, RP_TASK_FORWARD,
+       RP_RULE_TRANSFERS)
 {
     const guint expand = rp_plan_draft_find(draft, RP_TASK_EXPAND, 0, 0);
 
     rp_plan_draft_access(draft, expand, 1)->buffer = rp_plan_draft_access(draft, expand, 0)->buffer;
 }
 
-static void
-upload_past_the_packed(RpPlanDraft *draft)
+BREAKS(upload_past_the_packed, PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_PARAMETER_UPLOAD,
+       RP_TASK_EXPAND, RP_RULE_TRANSFERS)
 {
     const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
     const guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 0, 0);
@@ -178,45 +225,41 @@ exchange_saved(RpPlanDraft *draft, RpTaskKind kind)
     other->buffer = buffer;
 }
 
-static void
-exchange_what_two_layers_save(RpPlanDraft *draft)
+BREAKS(exchange_what_two_layers_save, SAVED, RP_TASK_FORWARD, RP_TASK_SAVED_DOWNLOAD,
+       RP_RULE_ACTIONS)
 {
     exchange_saved(draft, RP_TASK_FORWARD);
 }
 
-static void
-exchange_what_two_layers_saved(RpPlanDraft *draft)
+BREAKS(exchange_what_two_layers_saved, SAVED, RP_TASK_SAVED_UPLOAD, RP_TASK_BACKWARD,
+       RP_RULE_ACTIONS)
 {
     exchange_saved(draft, RP_TASK_BACKWARD);
 }
 
-static void
-forget_what_is_saved(RpPlanDraft *draft)
+BREAKS(forget_what_is_saved, SAVED, RP_TASK_FORWARD, RP_TASK_BACKWARD, RP_RULE_ACTIONS)
 {
     rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_SAVED_DOWNLOAD, 0, 0))->dropped =
         TRUE;
 }
 
-static void
-bring_back_over_what_is_leaving(RpPlanDraft *draft)
+BREAKS(bring_back_over_what_is_leaving, SAVED, RP_TASK_SAVED_DOWNLOAD, RP_TASK_SAVED_UPLOAD,
+       RP_RULE_BUFFERS)
 {
     drop_edges(draft, RP_TASK_SAVED_DOWNLOAD, RP_TASK_SAVED_UPLOAD, 0);
 }
 
-static void
-recompute_before_it_is_back(RpPlanDraft *draft)
+BREAKS(recompute_before_it_is_back, SAVED, RP_N_TASK_KINDS, RP_TASK_BACKWARD, RP_RULE_ACTIONS)
 {
     drop_edges(draft, RP_TASK_SAVED_UPLOAD, RP_TASK_BACKWARD, 0);
 }
 
-static void
-save_over_what_is_leaving(RpPlanDraft *draft)
+BREAKS(save_over_what_is_leaving, SAVED, RP_N_TASK_KINDS, RP_TASK_FORWARD, RP_RULE_BUFFERS)
 {
     drop_edges(draft, RP_TASK_SAVED_DOWNLOAD, RP_TASK_FORWARD, 0);
 }
 
-static void
-save_in_part(RpPlanDraft *draft)
+BREAKS(save_in_part, SAVED, RP_N_TASK_KINDS, RP_TASK_SAVED_DOWNLOAD, RP_RULE_OPERANDS)
 {
     rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_SAVED_DOWNLOAD, 0, 0))
         ->task.bytes -= 512;
@@ -234,20 +277,25 @@ first_resident(const RpPlanDraft *draft)
     return rp_plan_draft_find(draft, RP_TASK_RESIDENT_UPLOAD, 0, 0);
 }
 
-static void
-forget_what_stays(RpPlanDraft *draft)
+BREAKS(forget_what_stays, RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_FORWARD, RP_RULE_TRANSFERS)
 {
     rp_plan_draft_task(draft, first_resident(draft))->dropped = TRUE;
 }
 
-static void
-upload_twice_what_stays(RpPlanDraft *draft)
+BREAKS(packed_weights_that_stay_and_never_came, RESIDENT(TRUE), RP_N_TASK_KINDS, RP_TASK_EXPAND,
+       RP_RULE_TRANSFERS)
+{
+    forget_what_stays_draft(draft);
+}
+
+BREAKS(upload_twice_what_stays, RESIDENT(FALSE), RP_TASK_RESIDENT_UPLOAD, RP_TASK_RESIDENT_UPLOAD,
+       RP_RULE_TRANSFERS)
 {
     (void)rp_plan_draft_duplicate(draft, first_resident(draft));
 }
 
-static void
-upload_behind_the_action_what_stays(RpPlanDraft *draft)
+BREAKS(upload_behind_the_action_what_stays, RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_FORWARD,
+       RP_RULE_TRANSFERS)
 {
     rp_plan_draft_move_behind(draft, first_resident(draft),
                               rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0));
@@ -264,8 +312,8 @@ place_of_first_resident(RpPlanDraft *draft)
                 .resident;
 }
 
-static void
-lay_what_stays_into_a_slot(RpPlanDraft *draft)
+BREAKS(lay_what_stays_into_a_slot, RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
+       RP_RULE_BUFFERS)
 {
     const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 1, 0);
     const guint at =
@@ -276,14 +324,13 @@ lay_what_stays_into_a_slot(RpPlanDraft *draft)
             .offset;
 }
 
-static void
-forget_the_place_of_what_stays(RpPlanDraft *draft)
+BREAKS(forget_the_place_of_what_stays, RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_RESIDENT_UPLOAD,
+       RP_RULE_TRANSFERS)
 {
     *place_of_first_resident(draft) = RP_NONE;
 }
 
-static void
-train_what_stays(RpPlanDraft *draft)
+BREAKS(train_what_stays, RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TABLES)
 {
     const guint layer = rp_plan_draft_task(draft, first_resident(draft))->task.layer;
 
@@ -296,38 +343,37 @@ train_what_stays(RpPlanDraft *draft)
     row(draft, layer)->resident_bytes += 512;
 }
 
-static void
-save_in_the_fused_stage(RpPlanDraft *draft)
+BREAKS(save_in_the_fused_stage, SAVED, RP_TASK_FUSED, RP_N_TASK_KINDS, RP_RULE_ACTIONS)
 {
     row(draft, draft->n_layers - 2)->saved_bytes = 512;
 }
 
-static void
-forget_last_reader(RpPlanDraft *draft)
+BREAKS(forget_last_reader, FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE), RP_TASK_FORWARD,
+       RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS)
 {
     drop_edges(draft, RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, 0);
 }
 
-static void
-forget_weight_integrity(RpPlanDraft *draft)
+BREAKS(forget_weight_integrity, FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE), RP_TASK_PARAMETER_UPLOAD,
+       RP_TASK_PARAMETER_COPY, RP_RULE_WEIGHT_INTEGRITY)
 {
     drop_edges(draft, RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, 1);
 }
 
-static void
-forget_torn_weights(RpPlanDraft *draft)
+BREAKS(forget_torn_weights, FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE), RP_TASK_PARAMETER_COPY,
+       RP_TASK_PARAMETER_UPLOAD, RP_RULE_TORN_WEIGHTS)
 {
     drop_edges(draft, RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, 2);
 }
 
-static void
-forget_gradient_integrity(RpPlanDraft *draft)
+BREAKS(forget_gradient_integrity, ASYNC, RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD,
+       RP_RULE_GRADIENT_INTEGRITY)
 {
     drop_edges(draft, RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, 1);
 }
 
-static void
-forget_sum(RpPlanDraft *draft)
+BREAKS(forget_sum, FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE), RP_TASK_GRADIENT_DOWNLOAD,
+       RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
 {
     drop_edges(draft, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, 0);
 }
@@ -360,8 +406,7 @@ add_to_sum(GArray *accesses)
             g_array_index(accesses, RpAccess, i).mode = RP_ACCESS_READ | RP_ACCESS_WRITE;
 }
 
-static void
-leave_first_round_out(RpPlanDraft *draft)
+BREAKS(leave_first_round_out, FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS)
 {
     GArray *accesses = accesses_of_sum(draft, 4, NULL);
 
@@ -370,15 +415,15 @@ leave_first_round_out(RpPlanDraft *draft)
 }
 
 /* The buffer then still holds the sum of the iteration before. */
-static void
-begin_with_what_is_there(RpPlanDraft *draft)
+BREAKS(begin_with_what_is_there, FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     add_to_sum(accesses_of_sum(draft, 4, NULL));
 }
 
 /* A later sum: earlier terms are lost. */
-static void
-begin_again(RpPlanDraft *draft)
+BREAKS(begin_again, FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE), RP_N_TASK_KINDS,
+       RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
 {
     guint index;
     GArray *accesses = accesses_of_sum(draft, 1, &index);
@@ -397,28 +442,26 @@ begin_again(RpPlanDraft *draft)
             g_array_index(accesses, RpAccess, i).mode = RP_ACCESS_WRITE;
 }
 
-static void
-leave_middle_round_out(RpPlanDraft *draft)
+BREAKS(leave_middle_round_out, FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     g_array_remove_index(accesses_of_sum(draft, 4, NULL), 1);
 }
 
-static void
-add_no_round(RpPlanDraft *draft)
+BREAKS(add_no_round, FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
 {
     g_array_remove_range(accesses_of_sum(draft, 4, NULL), 0, 4);
 }
 
-static void
-read_a_round_twice(RpPlanDraft *draft)
+BREAKS(read_a_round_twice, FUSED(4), RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     GArray *accesses = accesses_of_sum(draft, 4, NULL);
 
     g_array_index(accesses, RpAccess, 1).buffer = g_array_index(accesses, RpAccess, 2).buffer;
 }
 
-static void
-add_a_round_twice(RpPlanDraft *draft)
+BREAKS(add_a_round_twice, FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
 {
     GArray *accesses = accesses_of_sum(draft, 4, NULL);
     const RpAccess again = g_array_index(accesses, RpAccess, 2);
@@ -426,8 +469,8 @@ add_a_round_twice(RpPlanDraft *draft)
     g_array_insert_val(accesses, 3, again);
 }
 
-static void
-add_rounds_out_of_order(RpPlanDraft *draft)
+BREAKS(add_rounds_out_of_order, FUSED(4), RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     GArray *accesses = accesses_of_sum(draft, 4, NULL);
     const RpAccess first = g_array_index(accesses, RpAccess, 0);
@@ -436,8 +479,8 @@ add_rounds_out_of_order(RpPlanDraft *draft)
     g_array_index(accesses, RpAccess, 1) = first;
 }
 
-static void
-add_what_is_no_staging(RpPlanDraft *draft)
+BREAKS(add_what_is_no_staging, FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     g_array_index(accesses_of_sum(draft, 4, NULL), RpAccess, 2).role = RP_ROLE_HOST;
 }
@@ -453,8 +496,8 @@ n_staged(const RpDraftTask *sum)
 }
 
 /* The same rounds of a stage whose sum comes later. */
-static void
-add_rounds_of_another_stage(RpPlanDraft *draft)
+BREAKS(add_rounds_of_another_stage, FULL("roundpipe", 8, 1, 24, 8, FALSE, FALSE),
+       RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
 {
     for (guint i = 0;; i++) {
         const guint index = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, i);
@@ -480,8 +523,8 @@ add_rounds_of_another_stage(RpPlanDraft *draft)
 }
 
 /* The second task adds the last of the rounds that the first adds. */
-static void
-sum_a_round_in_two_tasks(RpPlanDraft *draft)
+BREAKS(sum_a_round_in_two_tasks, FUSED(4), RP_TASK_GRADIENT_ACCUMULATE, RP_TASK_GRADIENT_ACCUMULATE,
+       RP_RULE_TRANSFERS)
 {
     guint index;
 
@@ -503,20 +546,18 @@ kept_access(RpPlanDraft *draft, guint round)
     return rp_plan_draft_access(draft, action, access);
 }
 
-static void
-overwrite_kept_rounds(RpPlanDraft *draft)
+BREAKS(overwrite_kept_rounds, KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS)
 {
     kept_access(draft, 2)->mode = RP_ACCESS_WRITE;
 }
 
-static void
-add_the_first_round_to_what_was_there(RpPlanDraft *draft)
+BREAKS(add_the_first_round_to_what_was_there, KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
+       RP_RULE_TRANSFERS)
 {
     kept_access(draft, 0)->mode = RP_ACCESS_READ | RP_ACCESS_WRITE;
 }
 
-static void
-forget_kept_rounds(RpPlanDraft *draft)
+BREAKS(forget_kept_rounds, KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS)
 {
     for (guint nth = 0;; nth++) {
         const guint index = rp_plan_draft_find(draft, RP_TASK_GRADIENT_DOWNLOAD, 1, nth);
@@ -528,8 +569,7 @@ forget_kept_rounds(RpPlanDraft *draft)
 }
 
 /* The sum of the rounds before then reaches the host twice. */
-static void
-send_a_kept_round(RpPlanDraft *draft)
+BREAKS(send_a_kept_round, KEPT(4), RP_TASK_FUSED, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_TRANSFERS)
 {
     const guint last = rp_plan_draft_find(draft, RP_TASK_GRADIENT_DOWNLOAD, 1, 0);
     const guint copy = rp_plan_draft_duplicate(draft, last);
@@ -546,27 +586,29 @@ send_a_kept_round(RpPlanDraft *draft)
         back);
 }
 
-static void
-call_rounds_one(RpPlanDraft *draft)
+BREAKS(call_rounds_one, KEPT(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS)
 {
     draft->tables.modes.gradients = RP_GRADIENTS_ONE_ROUND;
 }
 
-static void
-step_early(RpPlanDraft *draft)
+BREAKS(rounds_that_leave_called_one, FUSED(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS)
+{
+    call_rounds_one_draft(draft);
+}
+
+BREAKS(step_early, ASYNC, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER)
 {
     draft->tables.modes.step = RP_STEP_EARLY;
 }
 
-static void
-step_at_once(RpPlanDraft *draft)
+BREAKS(step_at_once, BLOCKING, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER)
 {
     draft->tables.modes.step = RP_STEP_AT_ONCE;
 }
 
 /* A backward stage's last round is added to those of the fused stage, on another device. */
-static void
-add_to_rounds_of_another_stage(RpPlanDraft *draft)
+BREAKS(add_to_rounds_of_another_stage, KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
+       RP_RULE_ARENA)
 {
     for (guint nth = 0;; nth++) {
         const guint index = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 1, nth);
@@ -587,8 +629,8 @@ add_to_rounds_of_another_stage(RpPlanDraft *draft)
     }
 }
 
-static void
-forget_gradients(RpPlanDraft *draft)
+BREAKS(forget_gradients, ASYNC, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
+       RP_RULE_INCOMPLETE_GRADIENTS)
 {
     guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
 
@@ -605,8 +647,8 @@ forget_gradients(RpPlanDraft *draft)
     }
 }
 
-static void
-step_before_copy(RpPlanDraft *draft)
+BREAKS(step_before_copy, FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE), RP_TASK_PARAMETER_COPY,
+       RP_TASK_OPTIMIZER_STEP, RP_RULE_OPTIMIZER_ORDER)
 {
     guint copy = rp_plan_draft_find(draft, RP_TASK_PARAMETER_COPY, 1, 0);
     guint32 layer = rp_plan_draft_task(draft, copy)->task.layer;
@@ -628,8 +670,8 @@ written_buffer(const RpPlanDraft *draft, guint step)
 }
 
 /* An upload of iteration 2 reads the weights that 1 made (staleness 0), in good order. */
-static void
-read_fresh_weights(RpPlanDraft *draft)
+BREAKS(read_fresh_weights, ASYNC, RP_TASK_OPTIMIZER_STEP, RP_TASK_PARAMETER_UPLOAD,
+       RP_RULE_STALENESS)
 {
     guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 1, 0);
     guint32 stale = written_buffer(draft, rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, 0));
@@ -650,8 +692,7 @@ read_fresh_weights(RpPlanDraft *draft)
 }
 
 /* An upload of iteration 2 reads the initial weights (staleness 2): nobody wrote them in 0. */
-static void
-read_stale_weights(RpPlanDraft *draft)
+BREAKS(read_stale_weights, ASYNC, RP_N_TASK_KINDS, RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS)
 {
     guint upload = rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 2, 0);
     guint at = rp_plan_draft_find_access(draft, upload, RP_ACCESS_READ, RP_BUFFER_PARAMETERS, TRUE);
@@ -676,8 +717,7 @@ read_stale_weights(RpPlanDraft *draft)
     }
 }
 
-static void
-overlap_parameters(RpPlanDraft *draft)
+BREAKS(overlap_parameters, ASYNC, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_BUFFERS)
 {
     RpBuffer *first = NULL;
 
@@ -694,22 +734,19 @@ overlap_parameters(RpPlanDraft *draft)
     }
 }
 
-static void
-leave_the_arena(RpPlanDraft *draft)
+BREAKS(leave_the_arena, ASYNC, RP_N_TASK_KINDS, RP_TASK_FORWARD, RP_RULE_ARENA)
 {
     guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
 
     rp_plan_draft_access(draft, forward, 0)->buffer = draft->buffers->len;
 }
 
-static void
-shrink_segment(RpPlanDraft *draft)
+BREAKS(shrink_segment, ASYNC, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS)
 {
     rp_plan_draft_stage(draft, 0)->parameters.segments[0].bytes -= 512;
 }
 
-static void
-late_stash(RpPlanDraft *draft)
+BREAKS(late_stash, ASYNC, RP_TASK_STASH_UPLOAD, RP_TASK_BACKWARD, RP_RULE_ACTIONS)
 {
     for (guint nth = 0;; nth++) {
         guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, nth);
@@ -725,8 +762,8 @@ late_stash(RpPlanDraft *draft)
     }
 }
 
-static void
-backward_before_forward(RpPlanDraft *draft)
+BREAKS(backward_before_forward, COMPUTE("1f1b", 2, 2, 2), RP_TASK_FORWARD, RP_TASK_BACKWARD,
+       RP_RULE_ACTIONS)
 {
     guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 0);
     guint32 lane = rp_plan_draft_task(draft, backward)->task.lane;
@@ -742,8 +779,8 @@ backward_before_forward(RpPlanDraft *draft)
     rp_plan_draft_swap(draft, forward, backward);
 }
 
-static void
-wait_for_the_future(RpPlanDraft *draft)
+BREAKS(wait_for_the_future, COMPUTE("1f1b", 2, 2, 4), RP_TASK_BACKWARD, RP_TASK_FORWARD,
+       RP_RULE_DEADLOCK)
 {
     RpDependency edge = {.task = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 3)};
     guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
@@ -752,24 +789,22 @@ wait_for_the_future(RpPlanDraft *draft)
 }
 
 /* Nothing but its lane orders it. */
-static void
-norm_waits_for_nothing(RpPlanDraft *draft)
+BREAKS(norm_waits_for_nothing, ASYNC, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_NORM,
+       RP_RULE_INCOMPLETE_GRADIENTS)
 {
     guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
 
     g_array_set_size(rp_plan_draft_task(draft, norm)->dependencies, 0);
 }
 
-static void
-drop_norm(RpPlanDraft *draft)
+BREAKS(drop_norm, ASYNC, RP_N_TASK_KINDS, RP_TASK_OPTIMIZER_STEP, RP_RULE_DECISION)
 {
     guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
 
     rp_plan_draft_task(draft, norm)->dropped = TRUE;
 }
 
-static void
-norm_leaves_a_layer_out(RpPlanDraft *draft)
+BREAKS(norm_leaves_a_layer_out, ASYNC, RP_N_TASK_KINDS, RP_TASK_NORM, RP_RULE_DECISION)
 {
     guint norm = rp_plan_draft_find(draft, RP_TASK_NORM, 0, 0);
 
@@ -777,8 +812,7 @@ norm_leaves_a_layer_out(RpPlanDraft *draft)
 }
 
 /* The norm is a barrier, as it was: it orders all, and nobody reads its result. */
-static void
-step_without_decision(RpPlanDraft *draft)
+BREAKS(step_without_decision, ASYNC, RP_N_TASK_KINDS, RP_TASK_OPTIMIZER_STEP, RP_RULE_DECISION)
 {
     guint step = rp_plan_draft_find(draft, RP_TASK_OPTIMIZER_STEP, 0, 1);
     GArray *accesses = rp_plan_draft_task(draft, step)->accesses;
@@ -789,8 +823,7 @@ step_without_decision(RpPlanDraft *draft)
 }
 
 /* The head of iteration 2 reads the decision on 1, of which it may be too early to hear. */
-static void
-head_reads_another_decision(RpPlanDraft *draft)
+BREAKS(head_reads_another_decision, ASYNC, RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_DECISION)
 {
     guint head = rp_plan_draft_find(draft, RP_TASK_FUSED, 2, 0);
     GArray *accesses = rp_plan_draft_task(draft, head)->accesses;
@@ -800,8 +833,8 @@ head_reads_another_decision(RpPlanDraft *draft)
             g_array_index(accesses, RpAccess, i).buffer = draft->tables.decisions[1];
 }
 
-static void
-exchange_input_and_gradient(RpPlanDraft *draft)
+BREAKS(exchange_input_and_gradient, ASYNC, RP_TASK_ACTGRAD_UPLOAD, RP_TASK_BACKWARD,
+       RP_RULE_ACTIONS)
 {
     guint backward = rp_plan_draft_find(draft, RP_TASK_BACKWARD, 0, 0);
     GArray *accesses = rp_plan_draft_task(draft, backward)->accesses;
@@ -816,8 +849,7 @@ exchange_input_and_gradient(RpPlanDraft *draft)
     }
 }
 
-static void
-cut_device_buffers(RpPlanDraft *draft)
+BREAKS(cut_device_buffers, ASYNC, RP_N_TASK_KINDS, RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS)
 {
     for (guint b = 0; b < draft->buffers->len; b++) {
         RpBuffer *buffer = &g_array_index(draft->buffers, RpBuffer, b);
@@ -827,8 +859,7 @@ cut_device_buffers(RpPlanDraft *draft)
     }
 }
 
-static void
-exchange_weights(RpPlanDraft *draft)
+BREAKS(exchange_weights, ASYNC, RP_N_TASK_KINDS, RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS)
 {
     const guint32 first = row(draft, 0)->weights[0];
 
@@ -836,8 +867,7 @@ exchange_weights(RpPlanDraft *draft)
     row(draft, 3)->weights[0] = first;
 }
 
-static void
-exchange_gradients(RpPlanDraft *draft)
+BREAKS(exchange_gradients, ASYNC, RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_OPERANDS)
 {
     const guint32 first = row(draft, 0)->gradients[0];
 
@@ -868,21 +898,20 @@ leave_a_round_out(RpPlanDraft *draft, RpTaskKind kind)
     g_array_remove_index(rp_plan_draft_task(draft, index)->accesses, at);
 }
 
-static void
-step_without_a_round(RpPlanDraft *draft)
+BREAKS(step_without_a_round, APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
+       RP_RULE_INCOMPLETE_GRADIENTS)
 {
     leave_a_round_out(draft, RP_TASK_OPTIMIZER_STEP);
 }
 
-static void
-norm_without_a_round(RpPlanDraft *draft)
+BREAKS(norm_without_a_round, APART, RP_N_TASK_KINDS, RP_TASK_NORM, RP_RULE_DECISION)
 {
     leave_a_round_out(draft, RP_TASK_NORM);
 }
 
 /* The second round of layer 0 where its first one is. */
-static void
-send_home_over_another_round(RpPlanDraft *draft)
+BREAKS(send_home_over_another_round, APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
+       RP_RULE_BUFFERS)
 {
     RpAccess *access = NULL;
     guint at;
@@ -894,8 +923,7 @@ send_home_over_another_round(RpPlanDraft *draft)
 }
 
 /* Each still has one, and all are read. */
-static void
-exchange_rounds(RpPlanDraft *draft)
+BREAKS(exchange_rounds, APART, RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_OPERANDS)
 {
     const guint32 first = row(draft, 0)->gradients[0];
 
@@ -903,20 +931,17 @@ exchange_rounds(RpPlanDraft *draft)
     row(draft, 0)->gradients[1] = first;
 }
 
-static void
-keep_a_sum_apart(RpPlanDraft *draft)
+BREAKS(keep_a_sum_apart, APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS)
 {
     draft->tables.modes.gradients = RP_GRADIENTS_SUMMED;
 }
 
-static void
-share_optimizer_state(RpPlanDraft *draft)
+BREAKS(share_optimizer_state, ASYNC, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TABLES)
 {
     row(draft, 0)->optimizer = row(draft, 3)->optimizer;
 }
 
-static void
-lay_constants_under_a_buffer(RpPlanDraft *draft)
+BREAKS(lay_constants_under_a_buffer, ASYNC, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TABLES)
 {
     const RpBuffer *other = &g_array_index(
         draft->buffers, RpBuffer,
@@ -925,8 +950,7 @@ lay_constants_under_a_buffer(RpPlanDraft *draft)
     g_array_index(draft->buffers, RpBuffer, draft->tables.constants[0]).offset = other->offset;
 }
 
-static void
-use_constants_as_workspace(RpPlanDraft *draft)
+BREAKS(use_constants_as_workspace, ASYNC, RP_N_TASK_KINDS, RP_TASK_FORWARD, RP_RULE_OPERANDS)
 {
     guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 0, 0);
     guint at =
@@ -937,8 +961,7 @@ use_constants_as_workspace(RpPlanDraft *draft)
             .constants[rp_plan_draft_task(draft, forward)->task.lane / RP_LANES_PER_DEVICE];
 }
 
-static void
-transfer_fewer_bytes(RpPlanDraft *draft)
+BREAKS(transfer_fewer_bytes, ASYNC, RP_N_TASK_KINDS, RP_TASK_ACTGRAD_DOWNLOAD, RP_RULE_OPERANDS)
 {
     for (guint i = 0; i < draft->tasks->len; i++) {
         RpTask *task = &rp_plan_draft_task(draft, i)->task;
@@ -949,212 +972,8 @@ transfer_fewer_bytes(RpPlanDraft *draft)
     }
 }
 
-static const Mutation mutations[] = {
-    {"a norm that waits for nothing", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_NORM, RP_RULE_INCOMPLETE_GRADIENTS, norm_waits_for_nothing},
-    {"no norm", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS, RP_TASK_OPTIMIZER_STEP,
-     RP_RULE_DECISION, drop_norm},
-    {"a norm that leaves a layer out", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_NORM, RP_RULE_DECISION, norm_leaves_a_layer_out},
-    {"a step that follows no decision", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_OPTIMIZER_STEP, RP_RULE_DECISION, step_without_decision},
-    {"a head that follows another decision", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_DECISION, head_reads_another_decision},
-    {"input and gradient exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_ACTGRAD_UPLOAD, RP_TASK_BACKWARD, RP_RULE_ACTIONS, exchange_input_and_gradient},
-    {"device buffers of 512 bytes", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS, cut_device_buffers},
-    {"weights of two layers exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_PARAMETER_UPLOAD, RP_RULE_OPERANDS, exchange_weights},
-    {"gradients of two layers exchanged", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_OPERANDS, exchange_gradients},
-    {"one optimizer state for two layers", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TABLES, share_optimizer_state},
-    {"constants under another buffer", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_N_TASK_KINDS, RP_RULE_TABLES, lay_constants_under_a_buffer},
-    {"constants written over", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_FORWARD, RP_RULE_OPERANDS, use_constants_as_workspace},
-    {"a value that travels in part", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_ACTGRAD_DOWNLOAD, RP_RULE_OPERANDS, transfer_fewer_bytes},
-    {"an upload that does not wait for the download", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_ACTIVATION_DOWNLOAD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_ACTIONS,
-     forget_activation_download},
-    {"a stash that arrives late", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_STASH_UPLOAD,
-     RP_TASK_BACKWARD, RP_RULE_ACTIONS, late_stash},
-    {"an action that does not wait for its parameters", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_PARAMETER_UPLOAD, RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_parameters},
-    {"packed parameters expanded before they are there", PACKED("roundpipe", 2, 2, 2, 0),
-     RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, RP_RULE_TRANSFERS, expand_too_early},
-    {"packed parameters overwritten while they are expanded", PACKED("roundpipe", 2, 2, 2, 0),
-     RP_TASK_EXPAND, RP_TASK_PARAMETER_UPLOAD, RP_RULE_BUFFERS, upload_over_packed},
-    {"packed parameters that are not expanded", PACKED("roundpipe", 2, 2, 2, 0), RP_N_TASK_KINDS,
-     RP_TASK_FORWARD, RP_RULE_TRANSFERS, forget_to_expand},
-    {"packed parameters expanded twice", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
-     RP_TASK_EXPAND, RP_RULE_TRANSFERS, expand_twice},
-    {"parameters expanded behind the action", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
-     RP_TASK_FORWARD, RP_RULE_TRANSFERS, expand_behind_the_action},
-    {"parameters expanded into what is packed", PACKED("roundpipe", 2, 2, 2, 0), RP_TASK_EXPAND,
-     RP_TASK_FORWARD, RP_RULE_TRANSFERS, expand_into_what_is_packed},
-    {"packed parameters uploaded past their place", PACKED("roundpipe", 2, 2, 2, 0),
-     RP_TASK_PARAMETER_UPLOAD, RP_TASK_EXPAND, RP_RULE_TRANSFERS, upload_past_the_packed},
-    {"weights that stay and never came", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_FORWARD,
-     RP_RULE_TRANSFERS, forget_what_stays},
-    {"packed weights that stay and never came", RESIDENT(TRUE), RP_N_TASK_KINDS, RP_TASK_EXPAND,
-     RP_RULE_TRANSFERS, forget_what_stays},
-    {"weights that stay uploaded twice", RESIDENT(FALSE), RP_TASK_RESIDENT_UPLOAD,
-     RP_TASK_RESIDENT_UPLOAD, RP_RULE_TRANSFERS, upload_twice_what_stays},
-    {"weights that stay uploaded behind the action", RESIDENT(FALSE), RP_N_TASK_KINDS,
-     RP_TASK_FORWARD, RP_RULE_TRANSFERS, upload_behind_the_action_what_stays},
-    {"weights that stay where a slot is", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
-     RP_RULE_BUFFERS, lay_what_stays_into_a_slot},
-    {"weights that stay nowhere", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_TASK_RESIDENT_UPLOAD,
-     RP_RULE_TRANSFERS, forget_the_place_of_what_stays},
-    {"weights that stay and are trained", RESIDENT(FALSE), RP_N_TASK_KINDS, RP_N_TASK_KINDS,
-     RP_RULE_TABLES, train_what_stays},
-    {"what two layers save in each other's places", SAVED, RP_TASK_FORWARD, RP_TASK_SAVED_DOWNLOAD,
-     RP_RULE_ACTIONS, exchange_what_two_layers_save},
-    {"what two layers saved in each other's places", SAVED, RP_TASK_SAVED_UPLOAD, RP_TASK_BACKWARD,
-     RP_RULE_ACTIONS, exchange_what_two_layers_saved},
-    {"what a layer saves left behind", SAVED, RP_TASK_FORWARD, RP_TASK_BACKWARD, RP_RULE_ACTIONS,
-     forget_what_is_saved},
-    {"what a layer saved brought back over what is leaving", SAVED, RP_TASK_SAVED_DOWNLOAD,
-     RP_TASK_SAVED_UPLOAD, RP_RULE_BUFFERS, bring_back_over_what_is_leaving},
-    {"a recompute before what was saved is back", SAVED, RP_N_TASK_KINDS, RP_TASK_BACKWARD,
-     RP_RULE_ACTIONS, recompute_before_it_is_back},
-    {"what a layer saves overwritten while it leaves", SAVED, RP_N_TASK_KINDS, RP_TASK_FORWARD,
-     RP_RULE_BUFFERS, save_over_what_is_leaving},
-    {"what a layer saves in part", SAVED, RP_N_TASK_KINDS, RP_TASK_SAVED_DOWNLOAD, RP_RULE_OPERANDS,
-     save_in_part},
-    {"something saved within one action", SAVED, RP_TASK_FUSED, RP_N_TASK_KINDS, RP_RULE_ACTIONS,
-     save_in_the_fused_stage},
-    {"an input overwritten while it is read", FULL("roundpipe", 2, 2, 4, 0, TRUE, FALSE),
-     RP_TASK_FORWARD, RP_TASK_ACTIVATION_UPLOAD, RP_RULE_BUFFERS, forget_last_reader},
-    {"(1) weights overwritten while they go up", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
-     RP_TASK_PARAMETER_UPLOAD, RP_TASK_PARAMETER_COPY, RP_RULE_WEIGHT_INTEGRITY,
-     forget_weight_integrity},
-    {"(2) weights uploaded before they are written", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
-     RP_TASK_PARAMETER_COPY, RP_TASK_PARAMETER_UPLOAD, RP_RULE_TORN_WEIGHTS, forget_torn_weights},
-    {"(3) a step before its gradients", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP, RP_RULE_INCOMPLETE_GRADIENTS,
-     forget_gradients},
-    {"(4) gradients overwritten before the step", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE),
-     RP_TASK_OPTIMIZER_STEP, RP_TASK_GRADIENT_DOWNLOAD, RP_RULE_GRADIENT_INTEGRITY,
-     forget_gradient_integrity},
-    {"(5) the next step before the copy", FULL("roundpipe", 2, 2, 2, 0, TRUE, TRUE),
-     RP_TASK_PARAMETER_COPY, RP_TASK_OPTIMIZER_STEP, RP_RULE_OPTIMIZER_ORDER, step_before_copy},
-    {"rounds summed before they arrive", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
-     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, forget_sum},
-    {"a sum without its first round", FUSED(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
-     leave_first_round_out},
-    {"a first round added to the last iteration's", FUSED(4), RP_N_TASK_KINDS,
-     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, begin_with_what_is_there},
-    {"rounds lost by a sum that begins again", FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE),
-     RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, begin_again},
-    {"a sum without a round in its middle", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
-     RP_RULE_TRANSFERS, leave_middle_round_out},
-    {"a sum of nothing", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
-     add_no_round},
-    {"a round read instead of another", FUSED(4), RP_TASK_GRADIENT_DOWNLOAD,
-     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, read_a_round_twice},
-    {"a round added twice", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
-     RP_RULE_TRANSFERS, add_a_round_twice},
-    {"rounds added out of their order", FUSED(4), RP_TASK_GRADIENT_DOWNLOAD,
-     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, add_rounds_out_of_order},
-    {"a round that is read and not added", FUSED(4), RP_N_TASK_KINDS, RP_TASK_GRADIENT_ACCUMULATE,
-     RP_RULE_TRANSFERS, add_what_is_no_staging},
-    {"a round added by two tasks", FUSED(4), RP_TASK_GRADIENT_ACCUMULATE,
-     RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS, sum_a_round_in_two_tasks},
-    {"rounds of another stage", FULL("roundpipe", 8, 1, 24, 8, FALSE, FALSE),
-     RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS,
-     add_rounds_of_another_stage},
-    {"rounds overwritten instead of added to", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
-     RP_RULE_TRANSFERS, overwrite_kept_rounds},
-    {"a first round that is added to the last iteration", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED,
-     RP_RULE_TRANSFERS, add_the_first_round_to_what_was_there},
-    {"rounds that stay for ever", KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS,
-     forget_kept_rounds},
-    {"a round that leaves and stays", KEPT(4), RP_TASK_FUSED, RP_TASK_GRADIENT_DOWNLOAD,
-     RP_RULE_TRANSFERS, send_a_kept_round},
-    {"rounds that stay, called one", KEPT(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
-     call_rounds_one},
-    {"rounds that leave, called one", FUSED(4), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
-     call_rounds_one},
-    {"asynchronous early steps", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER, step_early},
-    {"blocking steps at once", BLOCKING, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_OPTIMIZER_ORDER,
-     step_at_once},
-    {"a round added to those of another stage", KEPT_APART(3), RP_N_TASK_KINDS, RP_TASK_BACKWARD,
-     RP_RULE_ARENA, add_to_rounds_of_another_stage},
-    {"a step without one of the rounds", APART, RP_TASK_GRADIENT_DOWNLOAD, RP_TASK_OPTIMIZER_STEP,
-     RP_RULE_INCOMPLETE_GRADIENTS, step_without_a_round},
-    {"a norm without one of the rounds", APART, RP_N_TASK_KINDS, RP_TASK_NORM, RP_RULE_DECISION,
-     norm_without_a_round},
-    {"a round that comes home over another", APART, RP_TASK_GRADIENT_DOWNLOAD,
-     RP_TASK_OPTIMIZER_STEP, RP_RULE_BUFFERS, send_home_over_another_round},
-    {"rounds in each other's places", APART, RP_N_TASK_KINDS, RP_TASK_GRADIENT_DOWNLOAD,
-     RP_RULE_OPERANDS, exchange_rounds},
-    {"a sum that is kept apart", APART, RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_TRANSFERS,
-     keep_a_sum_apart},
-    {"staleness 0", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_TASK_OPTIMIZER_STEP,
-     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_fresh_weights},
-    {"staleness 2", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_PARAMETER_UPLOAD, RP_RULE_STALENESS, read_stale_weights},
-    {"two stages' parameters overlap", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_N_TASK_KINDS, RP_RULE_BUFFERS, overlap_parameters},
-    {"a buffer that does not exist", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_TASK_FORWARD, RP_RULE_ARENA, leave_the_arena},
-    {"bytes that never travel", FULL("roundpipe", 2, 2, 2, 0, TRUE, FALSE), RP_N_TASK_KINDS,
-     RP_N_TASK_KINDS, RP_RULE_TRANSFERS, shrink_segment},
-    {"a backward before its forward", COMPUTE("1f1b", 2, 2, 2), RP_TASK_FORWARD, RP_TASK_BACKWARD,
-     RP_RULE_ACTIONS, backward_before_forward},
-    {"a forward that waits for a later backward", COMPUTE("1f1b", 2, 2, 4), RP_TASK_BACKWARD,
-     RP_TASK_FORWARD, RP_RULE_DEADLOCK, wait_for_the_future},
-};
-
-static void
-check_named(const Mutation *mutation, const RpPlan *plan, RpTaskId task, RpTaskKind kind,
-            const RpViolation *violation)
-{
-    if (kind == RP_N_TASK_KINDS)
-        return;
-    if (task == RP_TASK_NONE || rp_plan_task(plan, task)->kind != kind)
-        fail_msg("%s: a %s should be named: %s", mutation->name, rp_task_kind_name(kind),
-                 violation->message);
-    char *description = rp_task_describe(plan, task);
-    if (strstr(violation->message, description) == NULL)
-        fail_msg("%s: %s is not described in: %s", mutation->name, description, violation->message);
-    g_free(description);
-}
-
-static void
-names_the_broken_rule_and_the_two_tasks(void **state)
-{
-    for (guint i = 0; i < G_N_ELEMENTS(mutations); i++) {
-        const Mutation *mutation = &mutations[i];
-        RpPlanDraft *draft = rp_test_draft(&mutation->plan);
-        RpViolation violation;
-        RpPlan *plan;
-
-        assert_non_null(draft);
-        assert_true(rp_plan_draft_verify(draft, &violation));
-        mutation->mutate(draft);
-        plan = rp_plan_draft_build(draft);
-        if (rp_verify_plan(plan, &violation))
-            fail_msg("%s: proved", mutation->name);
-        if (violation.rule != mutation->rule)
-            fail_msg("%s: rule %s expected: %s", mutation->name, rp_rule_name(mutation->rule),
-                     violation.message);
-        check_named(mutation, plan, violation.first, mutation->from, &violation);
-        check_named(mutation, plan, violation.second, mutation->to, &violation);
-        rp_violation_clear(&violation);
-        rp_plan_free(plan);
-        rp_plan_draft_free(draft);
-    }
-}
-
 /* While a plan grows, some sums of its last iteration are yet to come, but none before another. */
-static void
-names_a_sum_that_leaves_a_round_out_while_the_plan_grows(void **state)
+RP_TEST(names_a_sum_that_leaves_a_round_out_while_the_plan_grows)
 {
     const RpTestPlan test = FULL("roundpipe", 2, 0, 20, 2, TRUE, FALSE);
     g_autoptr(RpProfile) profile = rp_test_profile(rp_test_n_layers(&test), test.token_bytes);
@@ -1162,7 +981,6 @@ names_a_sum_that_leaves_a_round_out_while_the_plan_grows(void **state)
     const guint32 last = test.iterations - 1;
     RpViolation violation;
 
-    (void)state;
     assert_non_null(planner);
     g_autoptr(RpPlanDraft) draft = rp_plan_draft_new(rp_planner_plan(planner));
     const guint first = rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, last, 0);
@@ -1176,15 +994,4 @@ names_a_sum_that_leaves_a_round_out_while_the_plan_grows(void **state)
     assert_int_equal(violation.rule, RP_RULE_TRANSFERS);
     assert_int_equal(violation.second, second - 1);
     rp_violation_clear(&violation);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_the_broken_rule_and_the_two_tasks),
-        cmocka_unit_test(names_a_sum_that_leaves_a_round_out_while_the_plan_grows),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
