@@ -33,6 +33,37 @@ rp_test_set_needs(gboolean (*function)(void))
     can_run = function;
 }
 
+gboolean
+rp_test_writes(void)
+{
+    return g_getenv("RP_TEST_WRITE") != NULL;
+}
+
+void
+rp_test_golden(const char *name, const char *section,
+               void (*check)(const char *words, char **expected, gpointer data), gpointer data)
+{
+    g_autofree char *path = rp_test_source_path(name);
+    g_autofree char *heading = g_strconcat("## ", section, NULL);
+    g_autofree char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        fail_msg("cannot read %s", path);
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    char **line = lines;
+
+    while (*line != NULL && strcmp(*line, heading) != 0)
+        line++;
+    if (*line == NULL)
+        fail_msg("no section \"%s\" in %s", section, path);
+    for (line++; *line != NULL && !g_str_has_prefix(*line, "## "); line++)
+        if (g_str_has_prefix(*line, "$ "))
+            check(line[0] + 2, &line[1], data);
+    g_autofree char *written = g_strjoinv("\n", lines);
+    if (rp_test_writes() && !g_file_set_contents(path, written, -1, NULL))
+        fail_msg("cannot write %s", path);
+}
+
 void
 rp_test_no_state(void *state)
 {

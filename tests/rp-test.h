@@ -107,6 +107,18 @@ void rp_test_no_state(void *state);
 /* Runs what was added. Returns: the program's exit code */
 int rp_test_run(const char *program);
 
+/**
+ * rp_test_golden:
+ * @name: a file of the sources, which has sections "## SECTION" of two lines each: `$ words`, and what is expected
+ * @check: fails unless @words give *@expected; may replace it if rp_test_writes()
+ *
+ * Checks every pair of @section. With RP_TEST_WRITE in the environment, @name is written with what was replaced.
+ */
+void rp_test_golden(const char *name, const char *section,
+                    void (*check)(const char *words, char **expected, gpointer data),
+                    gpointer data);
+gboolean rp_test_writes(void);
+
 /* Fails the test unless @error is set and its message contains @part. */
 #define rp_assert_error_message_contains(error, part)                                              \
     rp_test_error_contains((error), (part), __FILE__, __LINE__)

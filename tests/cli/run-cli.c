@@ -79,12 +79,14 @@ rp_cli_run_clear(RpCliRun *run)
     g_clear_pointer(&run->err, g_free);
 }
 
-/* @Q, @R and @T. */
+/* @B, @Q, @R and @T. */
 static char *
 expand(const char *line)
 {
+    g_autofree char *base = g_path_get_basename(directory);
     GString *text = g_string_new(line);
 
+    g_string_replace(text, "@B", base, 0);
     g_string_replace(text, "@Q", RP_SOURCE_ROOT "/profiles/rtx4090/qwen3-1.7b.json", 0);
     g_string_replace(text, "@R", RP_SOURCE_ROOT, 0);
     g_string_replace(text, "@T", directory, 0);
@@ -207,6 +209,39 @@ rp_cli_must_refuse(const char *line, int code, const char *part)
     g_auto(RpCliRun) run = rp_cli_run("%s", line);
 
     rp_cli_assert_refused(&run, line, code, part);
+}
+
+/* Runs @words; *@expected is "CODE MESSAGE" or "CODE+ MESSAGE". */
+static void
+must_refuse(const char *words, char **expected, gpointer data)
+{
+    g_auto(RpCliRun) result = rp_cli_run("%s", words);
+    g_autofree char *pattern = expand(*expected);
+    g_autofree char *line = g_strdup_printf("%d%s %s", result.code, *result.out != '\0' ? "+" : "",
+                                            g_strchomp(result.err));
+    g_autofree char *base = g_path_get_basename(directory);
+    GString *found = g_string_new(line);
+    const gboolean is_message =
+        strchr(result.err, '\n') == NULL && g_str_has_prefix(result.err, "roundpipe");
+
+    (void)data;
+    g_string_replace(found, directory, "@T", 0);
+    g_string_replace(found, base, "@B", 0);
+    g_string_replace(found, RP_SOURCE_ROOT, "@R", 0);
+    if (is_message && g_pattern_match_simple(pattern, line)) {
+        g_string_free(found, TRUE);
+        return;
+    }
+    if (!is_message || !rp_test_writes())
+        fail_msg("%s: expected \"%s\", found \"%s\"", words, *expected, found->str);
+    g_free(*expected);
+    *expected = g_string_free(found, FALSE);
+}
+
+void
+rp_cli_must_refuse_all(const char *section)
+{
+    rp_test_golden("tests/cli/messages.txt", section, must_refuse, NULL);
 }
 
 RpTree *

@@ -22,7 +22,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliRun, rp_cli_run_clear)
 /**
  * rp_cli_run:
  * @format: words as in a shell: `simulate @Q --schedule 1f1b`; @Q is the Qwen3-1.7B profile, @R the
- *   root of the sources, @T a directory of the test's own
+ *   root of the sources, @T a directory of the test's own, @B its name without the path
  */
 RpCliRun rp_cli_run(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
@@ -46,6 +46,9 @@ RpTree *rp_cli_run_json(const char *format, ...) G_GNUC_PRINTF(1, 2);
 void rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const char *part);
 /* The same of @line, which it runs. */
 void rp_cli_must_refuse(const char *line, int code, const char *part);
+
+/* Runs every command of a section of tests/cli/messages.txt, which has the exit code and the one line of each. */
+void rp_cli_must_refuse_all(const char *section);
 
 /* Fails unless the exit code is 0. Returns: what was printed, as JSON. (transfer full) */
 RpTree *rp_cli_json(const RpCliRun *run);

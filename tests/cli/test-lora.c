@@ -141,17 +141,10 @@ RP_TEST(begins_with_adapters_and_merges_them)
         "--set steps=1 --set output=@T/more --set lora.start=@T/begun/checkpoint-4");
     rp_cli_must_run("merge @T/model @T/begun/checkpoint-4 -o @T/merged");
     rp_train_files_train("--set steps=1 --set model=@T/merged --set output=@T/whole");
-    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/merged", 1,
-                       "--force replaces it");
-    rp_cli_must_refuse("merge @T/model @T/begun/checkpoint-4 -o @T/model", 2, "which is read");
+    rp_cli_must_refuse_all("lora: begins with adapters and merges them");
     g_autofree char *link = rp_cli_temporary("link"), *model = rp_cli_temporary("model");
     assert_int_equal(symlink(model, link), 0);
-    rp_cli_must_refuse("merge --force @T/model @T/begun/checkpoint-4 -o @T/link", 2,
-                       "which is read");
-    rp_cli_must_refuse("merge --force @T/link @T/begun/checkpoint-4 -o @T/model", 2,
-                       "which is read");
-    rp_cli_must_refuse("merge @T/begun/checkpoint-4 @T/model -o @T/merged", 2,
-                       "expected BASE before ADAPTER");
+    rp_cli_must_refuse_all("lora: begins with adapters and merges them (2)");
 }
 
 /* The same likeliest tokens, beside the model and merged into it. */
@@ -191,50 +184,9 @@ RP_TEST(refuses_another_base_and_other_adapters)
                       "printf '\\001' | dd of=model.safetensors bs=1 conv=notrunc "
                       "seek=$(($(stat -c %%s model.safetensors) * 3 / 5)) 2>/dev/null && ! cmp -s "
                       "model.safetensors ../model/model.safetensors");
-    rp_cli_must_refuse("merge @T/touched @T/kept/checkpoint-4 -o @T/never", 1,
-                       "expected adapters of this base");
-    rp_cli_must_refuse("train @T/run.yaml " LORA
-                       "--set output=@T/kept --set model=@T/other --set steps=6 "
-                       "--resume",
-                       1, "expected adapters of this base");
-    rp_cli_must_refuse(
-        "train @T/run.yaml --set lora.rank=2 --set steps=6 --set output=@T/kept --resume", 1,
-        "expected rank 2, alpha 4");
-    rp_cli_must_refuse("train @T/run.yaml --set steps=6 --set output=@T/kept --resume", 1,
-                       "expected a whole model");
-    rp_cli_must_refuse("train @T/run.yaml " LORA
-                       "--set lora.targets=[q_proj,v_proj] --set output=@T/kept "
-                       "--set steps=6 --resume",
-                       1, "lora.targets: expected");
+    rp_cli_must_refuse_all("lora: refuses another base and other adapters");
     rp_train_files_train(LORA "--set lora.targets=[q_proj,v_proj] --set output=@T/two");
-    rp_cli_must_refuse("train @T/run.yaml " LORA
-                       "--set lora.targets=[v_proj,k_proj] --set output=@T/two "
-                       "--set steps=6 --resume",
-                       1, "lora.targets: expected k_proj, as this run has it, found q_proj");
-    rp_cli_must_refuse("train @T/run.yaml " LORA
-                       "--set lora.targets=[q_proj,v_proj] --set lora.save=[lm_head] "
-                       "--set output=@T/two --set steps=6 --resume",
-                       1, "lora.save: expected lm_head, as this run has it, found no others");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=0", 2, "a whole number from 1 to");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=17", 1, "lora.rank: expected at most 16");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.alpha=2", 2, "expected lora.rank beside it");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.dropout=1", 2,
-                       "from 0 to 0.99");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set 'lora.targets=[q_proj, kproj]'",
-                       1, "found \"kproj\"");
-    rp_cli_must_refuse(
-        "profile --devices host:1 @T/model -o @T/never.json --lora-rank 2 --lora-targets qproj", 2,
-        "did you mean \"q_proj\"?");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.dropout=0.1", 2,
-                       "expected lora.rank beside it");
-    rp_cli_must_refuse("train @T/run.yaml " LORA
-                       "--set lora.dropout=0.5 --set output=@T/kept --set steps=6 "
-                       "--resume",
-                       1, "dropout 0.5");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.start=@T/kept/checkpoint-4",
-                       2, "not beside lora.start");
-    rp_cli_must_refuse("train @T/run.yaml --set lora.rank=2 --set lora.targets=qproj", 1,
-                       "did you mean \"q_proj\"?");
+    rp_cli_must_refuse_all("lora: refuses another base and other adapters (2)");
 }
 
 /* A checkpoint's manifest shows damage; an adapter without one may still have a NaN in it. */
@@ -269,10 +221,7 @@ RP_TEST(refuses_damaged_adapters_and_bases)
                       "dd of=broken/model.safetensors bs=1 conv=notrunc "
                       "seek=$(($(stat -c %%s broken/model.safetensors) - 3))");
     rp_cli_must_run("evaluate @T/all/checkpoint-1 --data @T/ask.jsonl");
-    rp_cli_must_refuse("evaluate @T/broken --data @T/ask.jsonl", 1, "expected SHA-256");
-    rp_cli_must_refuse("generate @T/broken --prompts @T/ask.jsonl -o @T/never.jsonl", 1,
-                       "expected SHA-256");
-    rp_cli_must_refuse("merge @T/broken @T/sound/checkpoint-4 -o @T/never", 1, "expected SHA-256");
+    rp_cli_must_refuse_all("lora: refuses damaged adapters and bases");
 }
 
 /* Copies of one base in another type are one base; another one is taken if that is said. */
@@ -292,10 +241,7 @@ RP_TEST(takes_adapters_of_a_copy_in_another_type)
     rp_train_files_train(LORA "--set output=@T/narrow-run");
     rp_train_files_train("--set lora.start=@T/narrow-run/checkpoint-4 --set model=@T/copy "
                          "--set dtype=bf16 --set output=@T/copied");
-    rp_cli_must_refuse("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/never", 1,
-                       "model.embed_tokens; --any-base, or lora.any_base: true in a run file");
-    rp_cli_must_refuse("merge @T/other-rope @T/narrow-run/checkpoint-4 -o @T/never", 1,
-                       "rope_theta: expected 77");
+    rp_cli_must_refuse_all("lora: takes adapters of a copy in another type");
     rp_cli_must_run("merge @T/unlike @T/narrow-run/checkpoint-4 -o @T/any --any-base");
     rp_cli_must_refuse("train @T/run.yaml --set lora.start=@T/narrow-run/checkpoint-4 "
                        "--set model=@T/unlike --set output=@T/never",

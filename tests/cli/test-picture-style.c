@@ -133,11 +133,7 @@ RP_TEST(figures_are_as_wide_as_their_paper)
 
 RP_TEST(refuses_options_without_effect)
 {
-    rp_cli_must_refuse(RUN "--width 84mm", 2, "--width: expected a picture to draw beside it");
-    rp_cli_must_refuse(RUN "--no-title", 2, "--no-title: expected a picture to draw beside it");
-    rp_cli_must_refuse(RUN "--picture @T/x.svg --width 84", 2, "--width: expected 40 to 2000 mm");
-    rp_cli_must_refuse(RUN "--picture @T/x.svg --width 1mm", 2, "--width: expected 40 to 2000 mm");
-    rp_cli_must_refuse(RUN "--picture @T/x.svg --width nan", 2, "--width: expected 40 to 2000 mm");
+    rp_cli_must_refuse_all("picture-style: refuses options without effect");
 }
 
 /* Files of figures' names that are somebody's own; those of figures are drawn anew. */

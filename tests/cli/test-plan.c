@@ -116,10 +116,7 @@ RP_TEST(plans_matmuls_in_fp8)
         rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --matmul fp8 --json" ONLY);
     g_auto(RpCliRun) text =
         rp_cli_run("plan --model qwen3-0.6b --gpu rtx4090 --batch 64 --matmul fp8" ONLY);
-    rp_cli_must_refuse("plan --model qwen3-0.6b --gpu rtx3090 --batch 64 --matmul fp8" ONLY, 2,
-                       "matmul: expected bf16 or fp16 on this GPU, which has no fp8");
-    rp_cli_must_refuse("plan --model qwen3-0.6b --gpu rtx4090 --matmul fp16" ONLY, 2,
-                       "--matmul: expected bf16, as dtype, fp8 or fp8-head, found fp16");
+    rp_cli_must_refuse_all("plan: plans matmuls in fp8");
     g_autoptr(RpTree) a = rp_cli_json(&plain), b = rp_cli_json(&run);
 
     assert_true(rp_cli_number(b, "recommendation.tokens_per_s") >
@@ -221,13 +218,7 @@ RP_TEST(a_model_has_a_name_a_directory_or_a_config)
         assert_int_equal(one.code, 0);
         assert_string_equal(one.out, other.out);
     }
-    rp_cli_must_refuse("plan --model Qwen/Qwen4-8B --gpu rtx4090", 2,
-                       "--model: unknown model \"Qwen4-8B\"; did you mean \"qwen3-8b\"");
-    rp_cli_must_refuse("plan --model ./nosuch/config.json --gpu rtx4090", 1,
-                       "./nosuch/config.json: cannot be opened");
-    rp_cli_must_refuse("plan qwen3-8c --gpu 4090", 2,
-                       "unknown model \"qwen3-8c\"; did you mean \"qwen3-8b\"");
-    rp_cli_must_refuse("plan qwen3-8b --model qwen3-8b --gpu 4090", 2, "leave --model out");
+    rp_cli_must_refuse_all("plan: a model has a name a directory or a config");
 }
 
 /* The shapes of a config.json are those of the catalogue, and its plan is the same. */
@@ -396,13 +387,7 @@ RP_TEST(a_packed_base_takes_a_quarter_of_the_host)
     g_auto(RpCliRun) text = rp_cli_run(PLAN " --base nf4 --lora-targets q_proj,v_proj" ONLY);
 #undef ATTENTION
 #undef PLAN
-    rp_cli_must_refuse("plan --model qwen3-8b --gpu rtx4090 --lora-rank 8 "
-                       "--lora-targets q_pro",
-                       2, "--lora-targets: expected names of q_proj");
-    rp_cli_must_refuse("plan --model qwen3-8b --gpu rtx4090 --base nf4", 2,
-                       "--base: expected --lora-rank beside it");
-    rp_cli_must_refuse("plan --model qwen3-8b --gpu rtx4090 --lora-rank 8 --base int8", 2,
-                       "is not one of bf16, fp8, nf4, nf4-single, mxfp4");
+    rp_cli_must_refuse_all("plan: a packed base takes a quarter of the host");
 
     assert_string_equal(rp_cli_member(after, "base")->text, "nf4");
     /* 470 GB and 121 GB of weights, and stashes of about the same */

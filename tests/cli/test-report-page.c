@@ -76,12 +76,7 @@ RP_TEST(names_what_is_wrong_with_a_file)
 
     assert_true(g_file_set_contents(cut, whole, (gssize)strlen(whole) / 2, NULL));
     assert_true(g_file_set_contents(other, "{\"model\": 3}\n", -1, NULL));
-    rp_cli_must_refuse("report @T/cut.json -o @T/no.html", 1, "cut.json:");
-    rp_cli_must_refuse("report @T/other.json -o @T/no.html", 1, "other.json:");
-    rp_cli_must_refuse("report @T/none.json -o @T/no.html", 1, "none.json");
-    rp_cli_must_refuse("report @T/bound.json -o @T/bound.json", 2, "--output");
-    rp_cli_must_refuse("report @T/bound.json @T/bound.json @T/bound.json -o @T/no.html", 2,
-                       "at most 2 traces");
+    rp_cli_must_refuse_all("report-page: names what is wrong with a file");
     g_autofree char *page = rp_cli_temporary("no.html");
     assert_false(g_file_test(page, G_FILE_TEST_EXISTS));
 }
@@ -93,10 +88,7 @@ RP_TEST(refuses_traces_of_different_runs)
     rp_cli_must_run(
         "simulate @Q --schedule gpipe --gpus 2 --micro-batches 8 --stages 14,14 --trace "
         "@T/eight.json");
-    rp_cli_must_refuse("report @T/bound.json @T/four.json -o @T/no.html", 1,
-                       "not two traces of one run");
-    rp_cli_must_refuse("report @T/bound.json @T/eight.json -o @T/no.html", 1,
-                       "not two traces of one run");
+    rp_cli_must_refuse_all("report-page: refuses traces of different runs");
 }
 
 /* ---- runs ---- */
@@ -194,14 +186,7 @@ RP_TEST(names_what_is_wrong_with_a_run)
     rp_cli_must_shell(
         "mkdir @T/empty @T/torn && : >@T/torn/metrics.jsonl && echo 'steps: x' >@T/bad.yaml");
 
-    rp_cli_must_refuse("report @T/empty -o @T/no.html", 1, "a directory without metrics.jsonl");
-    rp_cli_must_refuse("report @T/torn -o @T/no.html", 1, "expected lines of metrics");
-    rp_cli_must_refuse("report @T/bad.yaml -o @T/no.html", 1, "bad.yaml: model: required");
-    rp_cli_must_refuse("report @T/good @T/run.yaml -o @T/no.html", 2, "expected one run, found");
-    rp_cli_must_refuse("report @T/good @T/bound.json -o @T/no.html", 1,
-                       "not two traces of one run");
-    rp_cli_must_refuse("report @T/bound.json --iterations 1:9 -o @T/no.html", 1, "--iterations: ");
-    rp_cli_must_refuse("report @T/bound.json --iterations 9 -o @T/no.html", 2, "--iterations: ");
+    rp_cli_must_refuse_all("report-page: names what is wrong with a run");
 }
 
 /* ---- in a browser ---- */

@@ -166,25 +166,7 @@ RP_TEST(names_what_is_wrong)
 {
     rp_cli_write("other.csv", "a,b\n1,2\n");
     rp_cli_write("json.csv", "{\"a\": 3}");
-    rp_cli_must_refuse("sweep @Q --gpus 1,x -o @T/no.csv", 2,
-                       "--gpus: expected a number of 1 or more");
-    rp_cli_must_refuse("sweep @Q --gpus 0..8 -o @T/no.csv", 2, "--gpus: ");
-    rp_cli_must_refuse("sweep @Q --gpus 8..1 -o @T/no.csv", 2, "--gpus: ");
-    rp_cli_must_refuse("sweep @Q --gpus 1..4096+1 -o @T/no.csv", 2, "1 to 1000 values");
-    rp_cli_must_refuse("sweep @Q --schedule 1f1b,roundpip -o @T/no.csv", 2,
-                       "did you mean \"roundpipe\"?");
-    rp_cli_must_refuse("sweep @Q --partition best -o @T/no.csv", 2, "--partition: ");
-    rp_cli_must_refuse("sweep @Q --async=maybe -o @T/no.csv", 2, "expected no or yes");
-    rp_cli_must_refuse("sweep @Q --gpus 1..512+1 --micro-batches 1..512+1 -o @T/no.csv", 2,
-                       "combinations");
-    rp_cli_must_refuse("sweep @Q --axes a:b -o @T/no.csv", 2, "--picture");
-    rp_cli_must_refuse("sweep @Q --gpus 1 --picture @T/no.svg --axes speed:gpus -o @T/axes.csv", 2,
-                       "--axes: ");
-    rp_cli_must_refuse("sweep @Q --gpu-price 1,2 -o @T/no.csv", 2,
-                       "--gpu-price: expected one price");
-    rp_cli_must_refuse("sweep @Q --gpus 1 -o @T/other.csv", 2, "other.csv: line 1: expected ");
-    rp_cli_must_refuse("sweep @Q --gpus 1 -o @T/json.csv", 2,
-                       "json.csv: line 1: expected rows of a sweep");
+    rp_cli_must_refuse_all("sweep: names what is wrong");
     g_autofree char *other = rp_cli_read("other.csv");
     g_autofree char *json = rp_cli_read("json.csv");
 

@@ -206,13 +206,7 @@ RP_TEST(writes_over_no_file_that_it_reads)
 RP_TEST(reads_no_run_file_or_profile_that_may_have_no_end)
 {
     shell("mkfifo @T/fifo; truncate -s 1G @T/large.yaml");
-    rp_cli_must_refuse("train @T/fifo", 1, "fifo: expected a regular file");
-    rp_cli_must_refuse("train /dev/zero", 1, "/dev/zero: expected a regular file");
-    rp_cli_must_refuse("train @T/large.yaml", 1,
-                       "large.yaml: expected at most 1048576 bytes, found 1073741824");
-    rp_cli_must_refuse(TRAIN "no --set profile=@T/fifo", 1, "profile: ");
-    rp_cli_must_refuse(TRAIN "no --set profile=/dev/zero", 1,
-                       "profile: /dev/zero: expected a regular file");
+    rp_cli_must_refuse_all("train-output: reads no run file or profile that may have no end");
 }
 
 /* ---- what is left of a run that breaks off ---- */

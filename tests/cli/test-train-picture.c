@@ -334,8 +334,7 @@ RP_TEST(plot_draws_runs_that_stand_still)
 
 RP_TEST(plot_names_what_is_no_run)
 {
-    rp_cli_must_refuse("plot @T/nothing -o @T/none.svg", 1, "nothing");
-    rp_cli_must_refuse("plot @T/run.yaml -o @T/none.svg", 1, "expected lines of metrics");
+    rp_cli_must_refuse_all("train-picture: plot names what is no run");
 }
 
 RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)

@@ -306,10 +306,7 @@ RP_TEST(takes_no_forward_stages_as_they_are_printed)
     assert_non_null(strstr(fused.out, "forward stages   none: "));
     assert_non_null(strstr(fused.out, "backward stages  4\n"));
     assert_non_null(strstr(fused.out, "partition        given\n"));
-    refuse(TRAIN "given --dry-run --set forward_stages=none --set backward_stages=2,2", 2,
-           "the forward stages and the first backward stage hold 2 blocks, but the model has 4");
-    refuse(TRAIN "given --dry-run --set forward_stages=4 --set backward_stages=none", 2,
-           "no backward stages are given");
+    rp_cli_must_refuse_all("train: takes no forward stages as they are printed");
 }
 
 /* ---- training ---- */
@@ -641,8 +638,7 @@ RP_TEST(overwrites_no_run)
            "the last with --resume");
     g_autofree char *after = checksum("kept/checkpoint-1/model.safetensors");
     assert_string_equal(before, after);
-    refuse(TRAIN "none --resume", 1, "expected a complete checkpoint, found none");
-    refuse(TRAIN "none --resume=@T/model", 1, "model");
+    rp_cli_must_refuse_all("train: overwrites no run");
 }
 
 RP_TEST(tells_where_a_loss_broke_and_what_is_left)

@@ -249,21 +249,17 @@ format_orders(const Case *c)
 
 /* Names */
 
-RP_TEST(lists_every_schedule_in_table_order)
+RP_TEST(finds_every_schedule_of_the_table_by_its_name)
 {
-    static const char *const names[] = {
-        "gpipe",      "1f1b",          "seq-1f1b",   "slimpipe",       "interleaved-1f1b",
-        "looped-bfs", "zb-h1",         "zb-2p",      "interleaved-zb", "zb-v",
-        "v-half",     "v-min",         "dualpipe-v", "dualpipe",       "chimera",
-        "hanayo",     "pipedream-2bw", "mobius",     "roundpipe",      "roundpipe-split"};
     const RpScheduleOps *const *schedules = rp_schedules();
+    guint n = 0;
 
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
-        assert_string_equal(schedules[i]->name, names[i]);
-        assert_ptr_equal(find(names[i]), schedules[i]);
-        assert_true(strlen(schedules[i]->title) > 0 && strlen(schedules[i]->summary) > 0);
+    assert_string_equal(schedules[0]->name, "gpipe");
+    for (; schedules[n] != NULL; n++) {
+        assert_ptr_equal(find(schedules[n]->name), schedules[n]); /* so no other has its name */
+        assert_true(strlen(schedules[n]->title) > 0 && strlen(schedules[n]->summary) > 0);
     }
-    assert_null(schedules[G_N_ELEMENTS(names)]);
+    assert_true(n >= 20);
 }
 
 RP_TEST(suggests_the_nearest_name)
