@@ -8,6 +8,7 @@
  *   weights   |copy 0|copy 1|copy 2| ...      forward 0, recompute 1, recompute as the last 2,
  *   sums      |copy 0|copy 1|copy 2| ...      backward 2, forward 3, ...
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/base/units.h"
@@ -70,8 +71,9 @@ rp_measure_route_weight(const RpModel *model, guint expert, float *row)
         row[i] = i == expert ? 1 : 0;
 }
 
-/* Random numbers in a row; larger tensors repeat them. */
-#define TILE 65536
+/* Random numbers in a row; larger tensors repeat them, but not within the 256 rows that a matmul keeps at once: equal rows
+ * take less power. */
+#define TILE 1048576
 #define SEED 1
 #define GRADIENT_SIZE 1e-3f /* size of an output's gradient */
 #define ALIGNMENT 256
@@ -110,9 +112,10 @@ fill(const RpMeasuredLayer *layer, RpDtype dtype, const float *tile, void *to, g
      GError **error)
 {
     const gsize size = rp_dtype_size(dtype);
-    g_autofree guint8 *stored = g_malloc(TILE * size);
+    const gsize most = (gsize)MIN(n, (guint64)TILE);
+    g_autofree guint8 *stored = g_malloc(most * size);
 
-    rp_dtype_from_float(dtype, tile, stored, (gsize)MIN(n, (guint64)TILE));
+    rp_dtype_from_float(dtype, tile, stored, most);
     for (guint64 i = 0; i < n; i += TILE)
         if (!upload(layer, to, at + i * size, stored, (gsize)MIN(n - i, (guint64)TILE) * size,
                     error))
@@ -156,7 +159,7 @@ fill_router(const RpMeasuredLayer *layer, const RpWeightPlace *place, GError **e
 {
     const RpModel *model = rp_network_model(layer->network);
     const gsize bytes = model->hidden * rp_dtype_size(place->storage);
-    g_autofree float *row = g_new(float, MAX(model->hidden, TILE));
+    g_autofree float *row = g_new(float, model->hidden);
     gsize byte;
     void *buffer = buffer_of(layer, place, &byte);
 
@@ -207,6 +210,15 @@ fill_weights(const RpMeasuredLayer *layer, const RpWeights *weights, guint index
     return TRUE;
 }
 
+/* A number of variance 1 (Box and Muller). Tensor cores take more power for the numbers of a real run, which are near to
+ * these, than for uniform ones, and a card at its power limit is slower then. */
+static float
+normal(GRand *random)
+{
+    return (float)(sqrt(-2 * log(1 - g_rand_double(random))) *
+                   cos(2 * G_PI * g_rand_double(random)));
+}
+
 /* Hidden states of variance 1, scaled. */
 static gboolean
 fill_hidden(const RpMeasuredLayer *layer, GRand *random, float scale, void *to, GError **error)
@@ -216,7 +228,7 @@ fill_hidden(const RpMeasuredLayer *layer, GRand *random, float scale, void *to, 
     g_autofree float *tile = g_new(float, TILE);
 
     for (guint i = 0; i < TILE; i++)
-        tile[i] = scale * (float)g_rand_double_range(random, -1.732, 1.732);
+        tile[i] = scale * normal(random);
     return fill(layer, dtype, tile, to, 0, rp_network_hidden_elements(network), error);
 }
 
@@ -229,11 +241,11 @@ fill_routed(const RpMeasuredLayer *layer, GRand *random, void *to, GError **erro
     const RpDtype dtype = rp_network_options(network)->dtype;
     const gsize bytes = model->hidden * rp_dtype_size(dtype);
     const guint64 tokens = rp_network_hidden_elements(network) / model->hidden;
-    g_autofree float *state = g_new(float, MAX(model->hidden, TILE));
+    g_autofree float *state = g_new(float, model->hidden);
 
     for (guint64 t = 0; t < tokens; t++) {
         for (guint i = 0; i < model->hidden; i++)
-            state[i] = (float)g_rand_double_range(random, -1.732, 1.732);
+            state[i] = normal(random);
         rp_measure_route_state(model, layer->routing, t, state);
         if (!fill(layer, dtype, state, to, t * bytes, model->hidden, error))
             return FALSE;
@@ -250,7 +262,7 @@ fill_embedded(const RpMeasuredLayer *layer, const RpWeights *weights, void *to, 
     const RpDtype dtype = rp_network_options(network)->dtype;
     const gsize bytes = hidden * rp_dtype_size(dtype);
     const guint64 tokens = rp_network_hidden_elements(network) / hidden;
-    g_autofree float *state = g_new(float, MAX(hidden, TILE));
+    g_autofree float *state = g_new(float, hidden);
     guint embedding;
 
     rp_weights_layer(weights, 0, &embedding);
