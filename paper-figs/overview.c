@@ -2,7 +2,7 @@
  * The parts of a run and their messages (Figure 5).
  */
 #include "paper-figs/paper.h"
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 /* Pixels, from the lower left corner. */
 #define WIDTH 1000

@@ -16,7 +16,38 @@
 
 #include <glib.h>
 
+#include "core/plan/plan.h"
 #include "plots/gnuplot.h"
+
+/*
+ * Colours, the same in every figure: of task kinds, models and parts of a bubble ratio.
+ * All from Okabe and Ito's set, which is safe for any colour vision.
+ */
+
+/* 0xRRGGBB */
+typedef guint32 RpColour;
+
+#define RP_COLOUR_BLACK 0x000000
+#define RP_COLOUR_GREY 0x8c8c8c
+#define RP_COLOUR_ORANGE 0xe69f00
+#define RP_COLOUR_SKY 0x56b4e9
+#define RP_COLOUR_GREEN 0x009e73
+#define RP_COLOUR_YELLOW 0xf0e442
+#define RP_COLOUR_BLUE 0x0072b2
+#define RP_COLOUR_VERMILLION 0xd55e00
+#define RP_COLOUR_PURPLE 0xcc79a7
+
+RpColour rp_colour_of_task(RpTaskKind kind);
+/* Name of the kind in legends: tasks that look the same share one. */
+const char *rp_colour_task_title(RpTaskKind kind);
+RpColour rp_colour_of_model(const char *name);
+/* A series without a meaning of its own. */
+RpColour rp_colour_of_series(guint index);
+
+/* Mixed with white; 0 = as it is, 1 = white. */
+RpColour rp_colour_lighten(RpColour colour, double share);
+/* Text that can be read on it: black or white. */
+RpColour rp_colour_of_text_on(RpColour colour);
 
 typedef struct _RpFigure RpFigure;
 
@@ -130,3 +161,43 @@ char *rp_text_time(gint64 time_ns);
 /* "19.1 %"; where that would be "0.0 %" as many decimals as the first digit takes, four at most:
  * "0.02 %". (transfer full) */
 char *rp_text_percent(double ratio);
+
+/*
+ * Places of a figure's titles, and of everything below them, in its script.
+ *
+ *   with long titles      without titles
+ *   |title        |       |plot         |
+ *   |and its rest |       |             |
+ *   |plot         |
+ */
+
+/* The labels that are titles. */
+#define RP_TITLE_TAG 100
+#define RP_SUBTITLE_TAG 101
+
+/**
+ * rp_titles_wrap:
+ * @characters: characters that fit in a line; a longer word gets a line of its own
+ * @n: (out): lines
+ *
+ * Returns: (transfer full): @text in lines, an expression of gnuplot
+ */
+char *rp_titles_wrap(const char *text, guint characters, guint *n);
+
+/**
+ * rp_titles_place:
+ * @script: places below the titles are "screen 1 - py(PIXELS)"
+ * @titled: else titles are left out, and all below them moves up
+ * @space: height of titles beyond a line each, pixels: all below them moves down by it
+ * @more: (out): by how many pixels the figure is higher
+ *
+ * Returns: (transfer full): the script
+ */
+char *rp_titles_place(const char *script, gboolean titled, guint space, gint *more);
+
+/* Characters of the texts of a .tex file of that terminal that mean something to LaTeX are escaped;
+ * numbers of axes stay. (transfer full) */
+char *rp_latex_escape_picture(const char *text);
+
+/* @name: name of the graphics that it includes, without directory and ending. (transfer full) */
+char *rp_latex_rename_graphics(const char *text, const char *name);

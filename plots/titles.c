@@ -1,4 +1,4 @@
-#include "plots/titles.h"
+#include "plots/figure.h"
 
 #include <string.h>
 

@@ -14,7 +14,6 @@
 
 #include <stdlib.h>
 
-#include "bench/overheads/gate.h"
 #include "core/plan/transfer.h"
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/host-arena.h"

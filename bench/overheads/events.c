@@ -10,7 +10,6 @@
  */
 #include "bench/overheads/overheads.h"
 
-#include "bench/overheads/gate.h"
 #include "exec/cuda/base/launch.h"
 #include "exec/cuda/kernels/kernels.h"
 #include "exec/cuda/runtime/check.h"

@@ -4,8 +4,11 @@
  */
 #pragma once
 
+#include <glib.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
+#include "exec/cuda/runtime/check.h"
 #include "exec/system/clock.h"
 
 typedef struct {
@@ -51,3 +54,17 @@ gboolean rp_overheads_handover(const RpOverheads *overheads, GError **error);
 /* copies.c: parameters beside activations; pinned memory. */
 gboolean rp_overheads_upload(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_pinned(const RpOverheads *overheads, GError **error);
+
+/*
+ * A gate in a stream: work issued behind it waits until the host opens it, so that the host's time
+ * is not measured. It opens by itself after two seconds, should a call wait for the stream.
+ */
+
+typedef struct {
+    _Atomic int open;
+} RpOverheadsGate;
+
+/* Closes it and issues it to @stream. */
+cudaError_t rp_overheads_gate_issue(RpOverheadsGate *gate, cudaStream_t stream);
+/* Opens it; waits for @stream. */
+cudaError_t rp_overheads_gate_open(RpOverheadsGate *gate, cudaStream_t stream);

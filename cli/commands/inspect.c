@@ -11,7 +11,7 @@
 #include "exec/data/pack.h"
 #include "exec/model/hf-config.h"
 #include "plots/charts/charts.h"
-#include "run/train/samples.h"
+#include "run/train/train.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define SHOWN_ENDS 2000 /* characters of a long part */

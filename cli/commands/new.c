@@ -8,7 +8,7 @@
 #include "exec/cuda/runtime/device.h"
 #include "exec/system/memory-limit.h"
 #include "run/model.h"
-#include "run/train/samples.h"
+#include "run/train/train.h"
 
 #define LORA_RANK 16
 #define LEAST_SEQUENCE 256

@@ -5,7 +5,7 @@
 #include "cli/generate/model.h"
 #include "cli/train/train.h"
 #include "exec/data/dataset.h"
-#include "run/train/samples.h"
+#include "run/train/train.h"
 
 /* Number of tokens of answers to prompts that come with none. */
 #define DEFAULT_NEW_TOKENS 64

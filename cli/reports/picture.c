@@ -6,7 +6,7 @@
 #include "core/base/units.h"
 #include "core/trace/report.h"
 #include "plots/charts/charts.h"
-#include "plots/titles.h"
+#include "plots/figure.h"
 
 #define MM_PER_INCH 25.4
 #define MOST_MM 2000

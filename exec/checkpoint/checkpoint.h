@@ -19,7 +19,7 @@
  */
 #pragma once
 
-#include "exec/data/state.h"
+#include "exec/data/pack.h"
 #include "exec/train/trainer.h"
 
 #define RP_CHECKPOINT_ERROR (rp_checkpoint_error_quark())

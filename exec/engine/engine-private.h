@@ -1,10 +1,9 @@
 /**
  * Shared by the engine's files.
  *
- *   engine.c     life, hand-over, waiting
+ *   engine.c     life, hand-over, waiting; the threads that issue tasks, and the one that sees batches end
  *   failure.c    the first failure, and the end of all threads
  *   batch.c      a part of the plan, copied and resolved
- *   worker.c     the threads that issue and run it
  */
 #pragma once
 
@@ -155,9 +154,6 @@ gboolean rp_batch_fill(RpBatch *batch, RpEngine *engine, guint64 number, RpTaskI
 /* Times of one task that has ended, on the backend's clock. */
 void rp_batch_task_times(const RpEngine *engine, const RpEngineTask *task, gint64 *start_ns,
                          gint64 *end_ns);
-
-/* A worker's thread; @data: RpWorker */
-void *rp_worker_run(void *data);
 
 /* The ender's thread; @data: RpEngine. Sleeps until all is to end, then waits for every other
  * thread and frees the lanes. Either may take for ever where a device has failed. */

@@ -10,7 +10,6 @@
  *   linear.c          linear layers and their adapters
  *   operand.c         their inputs, in fp8
  *   expand.c          packed weights
- *   profile.c         sizes, as a profile has them
  *   balance.c         the routers' auxiliary loss
  *   pass.c            kernels with their operands filled in; shapes and variants of matmuls
  *

@@ -112,7 +112,5 @@ gboolean rp_shares_gather_weights(RpShares *shares, guint layer, void *weights,
                                   RpServersChannel channel,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- state.c ---- */
-
 /* The own share of a whole layer's state. */
 RpOptimizerState rp_shares_cut(const RpShares *shares, guint layer, const RpOptimizerState *whole);

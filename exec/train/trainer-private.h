@@ -2,9 +2,8 @@
  * Shared by the trainer's files, and private to exec/train.
  *
  *   trainer.c         setting up, and queries
- *   trainer-step.c    the two calls, flush
+ *   trainer-step.c    the two calls, flush; steps that are over: losses, times, bubble
  *   trainer-evaluate.c  losses of data that is not learned
- *   trainer-report.c  steps that are over: losses, times, bubble
  *   trainer-state.c   weights, moments and gradients, out and in
  */
 #pragma once

@@ -3,6 +3,133 @@
 
 #include "core/verify/verify.h"
 
+/* Steps that are over.
+ *
+ * A step's time on a device is from the end of the last action of the step before to the end of its
+ * own last one: on one device steps follow each other, though asynchronous ones overlap across
+ * devices. Its time is the mean over devices, so that times of steps add up to that of the run.
+ *
+ *   device 0  | 1 | 1 | 2 | 2 | 3 | 3 |             step 2:  |------>|
+ *   device 1      | 1 | 1 | 2 | 2 | 3 | 3 |                      |------>|
+ *   host                  |norm of 1|               1 is reported
+ *
+ * A synchronous step is over on all devices before the next begins: its time is that of the
+ * last. */
+
+void
+rp_trainer_tell_losses(gpointer user_data, guint64 iteration, double *numbers)
+{
+    RpTrainer *trainer = user_data;
+    const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
+
+    for (guint32 m = 0; m < micro_batches; m++) {
+        guint at;
+        const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, iteration, m, &at);
+
+        numbers[2 * m] = call->losses[at];
+        numbers[2 * m + 1] = call->aux_losses[at];
+    }
+}
+
+/* Mean loss of all micro-batches of all servers. @aux_loss: (out) */
+static double
+mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
+{
+    const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
+    g_autofree double *own = NULL;
+    const double *numbers;
+    double sum = 0, aux_sum = 0;
+
+    if (trainer->servers > 1) {
+        numbers = rp_host_state_numbers(trainer->host_state, record->iteration);
+    } else {
+        numbers = own = g_new(double, 2 * (gsize)micro_batches);
+        rp_trainer_tell_losses(trainer, record->iteration, own);
+    }
+    for (guint32 m = 0; m < trainer->servers * micro_batches; m++) {
+        sum += numbers[2 * m];
+        aux_sum += numbers[2 * m + 1];
+    }
+    *aux_loss = aux_sum / (double)record->n_targets;
+    return sum / (double)record->n_targets;
+}
+
+void
+rp_trainer_stand_still(RpTrainer *trainer)
+{
+    trainer->first_start_ns = G_MAXINT64;
+    for (guint g = 0; g < trainer->gpus; g++)
+        trainer->last_ends_ns[g] = -1;
+}
+
+/* The time of @iteration, all devices' together. */
+static gint64
+take_window(RpTrainer *trainer, guint64 iteration)
+{
+    const gint64 *ends_ns = rp_trainer_ends(trainer, iteration);
+    gint64 last_ns = -1, sum_ns = 0;
+
+    for (guint g = 0; g < trainer->gpus; g++)
+        last_ns = MAX(last_ns, ends_ns[g]);
+    for (guint g = 0; g < trainer->gpus; g++) {
+        const gint64 start_ns =
+            trainer->last_ends_ns[g] >= 0 ? trainer->last_ends_ns[g] : trainer->first_start_ns;
+        const gint64 end_ns =
+            MAX(start_ns, rp_trainer_staleness(trainer) > 0 ? ends_ns[g] : last_ns);
+
+        sum_ns += end_ns - start_ns;
+        trainer->last_ends_ns[g] = end_ns;
+    }
+    return sum_ns;
+}
+
+static void
+report_step(RpTrainer *trainer, RpStepRecord *record)
+{
+    const RpUpdateReport update = rp_host_state_report(trainer->host_state, record->iteration);
+    const gint64 window_ns = take_window(trainer, record->iteration);
+    RpStepReport report = {
+        .step = trainer->steps_before + record->iteration - trainer->first_iteration + 1,
+        .learning_rate = update.learning_rate,
+        .grad_norm = update.grad_norm,
+        .loss_scale = update.loss_scale,
+        .skipped = update.skipped,
+        .n_tokens = record->n_tokens,
+        .n_targets = record->n_targets,
+    };
+
+    report.loss = mean_loss(trainer, record, &report.aux_loss);
+    report.step_ns = window_ns / trainer->gpus;
+    if (window_ns > 0)
+        report.bubble_ratio = 1 - (double)record->busy_ns / (double)window_ns;
+    trainer->n_reported++;
+    if (trainer->done != NULL)
+        trainer->done(trainer->user_data, &report);
+}
+
+void
+rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records, gsize n)
+{
+    RpTrainer *trainer = user_data;
+
+    for (gsize i = 0; i < n; i++) {
+        RpStepRecord *record = rp_trainer_record(trainer, records[i].iteration);
+        gint64 *end_ns;
+
+        if (records[i].kind > RP_TASK_OVERLAP && records[i].kind != RP_TASK_EXPAND)
+            continue;
+        end_ns = rp_trainer_ends(trainer, records[i].iteration) +
+                 rp_plan_lane_device(rp_planner_plan(trainer->planner), records[i].lane);
+        *end_ns = MAX(*end_ns, records[i].end_ns);
+        trainer->first_start_ns = MIN(trainer->first_start_ns, records[i].start_ns);
+        record->busy_ns += records[i].end_ns - records[i].start_ns;
+    }
+    for (gsize i = 0; i < n; i++)
+        if (records[i].kind == RP_TASK_NORM &&
+            records[i].iteration == trainer->first_iteration + trainer->n_reported)
+            report_step(trainer, rp_trainer_record(trainer, records[i].iteration));
+}
+
 /* A caller that waits for a loss checks this often whether the engine still runs. */
 #define LOOK_NS (50 * G_GINT64_CONSTANT(1000000))
 

@@ -1,7 +1,7 @@
 #include "plots/charts/charts.h"
 
 #include "core/base/units.h"
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 /* Pixels. */
 #define WIDTH 1000

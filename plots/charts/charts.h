@@ -15,7 +15,6 @@
 #include "core/trace/report.h"
 #include "core/trace/trace.h"
 #include "plots/figure.h"
-#include "plots/palette.h"
 
 #define RP_BAR_MAX_PARTS 8
 

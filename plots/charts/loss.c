@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 /* Pixels. */
 #define WIDTH 880

@@ -4,7 +4,7 @@
 
 #include "core/base/units.h"
 #include "core/trace/report.h"
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 /* Pixels. */
 #define WIDTH 1000

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 /* Pixels. */
 #define WIDTH 880

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "plots/charts/charts.h"
-#include "plots/palette.h"
+#include "plots/figure.h"
 
 typedef struct {
     double from_ms;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "plots/palette.h"
+#include "plots/figure.h"
 #include "plots/table.h"
 
 static const char *const scripts[] = {"decode.js",   "view.js",   "words.js",

@@ -3,7 +3,6 @@
 
 #include "core/base/units.h"
 #include "plots/figure.h"
-#include "plots/palette.h"
 
 #define MOST_COLUMNS 3 /* the prediction, and two traces */
 

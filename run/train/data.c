@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "run/train/samples.h"
+#include "run/train/train.h"
 
 /* Sequences from whose samples the useful share of a packed run is known, and how many are filled at
  * once. */

@@ -7,7 +7,6 @@
 
 #include "core/base/file.h"
 #include "run/model.h"
-#include "run/train/samples.h"
 
 gboolean
 rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, GError **error)

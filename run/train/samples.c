@@ -1,4 +1,4 @@
-#include "run/train/samples.h"
+#include "run/train/train.h"
 
 #include <errno.h>
 #include <glob.h>

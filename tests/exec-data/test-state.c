@@ -1,7 +1,7 @@
 #include "tests/rp-test.h"
 
 #include "exec/data/dataset.h"
-#include "exec/data/state.h"
+#include "exec/data/pack.h"
 
 typedef struct {
     GError *error;

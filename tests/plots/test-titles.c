@@ -2,7 +2,6 @@
 #include "tests/rp-test.h"
 
 #include "plots/figure.h"
-#include "plots/titles.h"
 
 RP_TEST(a_text_is_wrapped_between_words)
 {
