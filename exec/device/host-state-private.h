@@ -97,11 +97,7 @@ rp_host_state_fits(const RpHostState *host_state, guint32 buffer, guint64 bytes)
 }
 
 /* Bytes of a gradient as it is stored. */
-static inline gsize
-rp_host_state_gradient_bytes(const RpHostState *host_state)
-{
-    return rp_dtype_size(rp_host_state_gradient_dtype(host_state));
-}
+gsize rp_host_state_gradient_bytes(const RpHostState *host_state);
 
 static inline RpHostStateIteration *
 rp_host_state_iteration(RpHostState *host_state, guint64 iteration)

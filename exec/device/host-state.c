@@ -421,6 +421,12 @@ rp_host_state_gradient_dtype(const RpHostState *host_state)
     return rp_modes_sum(host_state->modes) ? RP_DTYPE_FP32 : host_state->dtype;
 }
 
+gsize
+rp_host_state_gradient_bytes(const RpHostState *host_state)
+{
+    return rp_dtype_size(rp_host_state_gradient_dtype(host_state));
+}
+
 guint8 *
 rp_host_state_memory(const RpHostState *host_state, const RpBackendAccess *access)
 {

@@ -369,3 +369,10 @@ rp_host_quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
         }
     }
 }
+
+void
+rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest)
+{
+    if (largest != NULL)
+        rp_host_largest(NULL, &(RpLargestArgs){dtype, n, x, largest});
+}

@@ -26,12 +26,7 @@
 RP_KERNELS(RP_HOST_KERNEL, RP_HOST_KERNELS)
 
 /* Records the amax of an output; does nothing if @largest is NULL. */
-static inline void
-rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest)
-{
-    if (largest != NULL)
-        rp_host_largest(NULL, &(RpLargestArgs){dtype, n, x, largest});
-}
+void rp_host_note_largest(RpDtype dtype, const void *x, size_t n, float *largest);
 
 /* Bytes of @n floats of a workspace, up to the next multiple of 64. */
 static inline size_t

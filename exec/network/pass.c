@@ -140,12 +140,6 @@ rp_pass_row(const RpPass *pass, const void *hidden, size_t first)
     return (void *)((guintptr)hidden + first * bytes);
 }
 
-gboolean
-rp_pass_has(const RpPass *pass, RpWeightKind kind)
-{
-    return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
-}
-
 /* Address of a gradient's sum; %NULL: the weight is frozen. */
 static float *
 sum_or_none(const RpPass *pass, RpWeightKind kind)

@@ -206,7 +206,11 @@ rp_pass_makes(const RpPass *pass, RpSavedGroup group)
         RUN(pass, kernel, args);                                                                   \
     } while (0)
 
-gboolean rp_pass_has(const RpPass *pass, RpWeightKind kind);
+static inline gboolean
+rp_pass_has(const RpPass *pass, RpWeightKind kind)
+{
+    return pass->layout->place[kind].byte != RP_LAYOUT_NONE;
+}
 
 static inline gboolean
 rp_pass_trains(const RpPass *pass, RpWeightKind kind)
