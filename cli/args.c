@@ -169,7 +169,8 @@ static const RpOption options[] = {
     {"measured", 0, FILE_(measured_dir),
      "where figure-13.csv and others are (default: those built in)", "DIR"},
     {"list", 0, FLAG(list), "list the names of the figures"},
-    {"top", 0, COUNT(top), "tasks of each list (default: 10)", "N"},
+    {"late", 0, FLAG(late), "list the tasks of two traces that took longest and started latest"},
+    {"top", 0, COUNT(top), "with --late: tasks of each list (default: 10)", "N"},
 
     /* how it is run */
     {"scale", 0, NUMBER(scale), "let everything take X times its time", "X"},

@@ -27,6 +27,7 @@ typedef struct {
     char *schedule; /* also one that is not trained */
     char *fidelity;
     gboolean published;
+    gboolean late;
     /* draws of times */
     int draws;
     gint64 seed;

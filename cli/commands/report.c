@@ -7,6 +7,7 @@
 #include "core/base/quote.h"
 
 #define DEFAULT_OUTPUT "report.html"
+#define DEFAULT_TOP 10
 
 static const RpTrace *
 shown_trace(const RpCliPage *sources, guint i)
@@ -80,6 +81,24 @@ check_files(char *const *words, const char *output, GError **error)
     return TRUE;
 }
 
+/* The options of the page and those of the lists exclude each other. */
+static gboolean
+check_late(const RpArgs *args, char *const *words, GError **error)
+{
+    const char *lists = args->scale_word != NULL   ? "--scale"
+                        : args->picture != NULL    ? "--picture"
+                        : args->top != DEFAULT_TOP ? "--top"
+                                                   : NULL;
+
+    if (!args->late)
+        return lists == NULL ||
+               rp_cli_refuse(error, "%s: expected --late, whose lists it is for", lists);
+    if (args->output != NULL)
+        return rp_cli_refuse(error, "--output: expected no --late, which writes no page");
+    return g_strv_length((char **)words) == 2 ||
+           rp_cli_refuse(error, "--late: expected PREDICTED MEASURED, two traces");
+}
+
 static gboolean
 run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
@@ -87,6 +106,10 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     g_auto(RpCliPage) sources = {0};
     guint64 tasks = 0;
 
+    if (!check_late(args, words, error))
+        return FALSE;
+    if (args->late)
+        return rp_cli_late(args, words, report, error);
     if (!check_files(words, output, error) ||
         !rp_cli_page_read(&sources, words, args->range, error))
         return FALSE;
@@ -106,21 +129,29 @@ static const RpUse uses[] = {
     {"output", "the page (default: " DEFAULT_OUTPUT ")", "FILE.html"},
     {"iterations:range",
      "show iterations A to B - 1 (default: the steady state of a run that is only planned, else "
-     "all)"},
+     "all; with --late those that both have)"},
+    {"late scale:auto top"},
+    {"picture", "with --late: draw both timelines, device by device (.png, .svg, .pdf or .tex)"},
+    {RP_USE_PICTURE},
     {0},
 };
 
+static const RpArgs defaults = {.top = DEFAULT_TOP};
+
 const RpCommand rp_command_report = {
     .name = "report",
-    .summary = "one page of a run: timeline, bubble, memory, loss",
+    .summary = "one page of a run: timeline, bubble, memory, loss; what was late",
     .words = "FILE...",
     .help =
         "Writes one HTML file of a run that any browser shows, without network. FILE is an output\n"
         "directory of roundpipe train, a run file, or a trace; a predicted and a measured trace\n"
-        "stand above each other.\n\n"
+        "stand above each other. With --late it lists the tasks of two traces that differ most.\n"
+        "Traces are written by simulate, replay and train with --trace.\n\n"
         "Example:\n"
         "  roundpipe report runs/first -o first.html\n"
-        "  roundpipe report predicted.json measured.json",
+        "  roundpipe report predicted.json measured.json\n"
+        "  roundpipe report --late predicted.json measured.json",
     .uses = uses,
+    .defaults = &defaults,
     .run = run,
 };

@@ -184,8 +184,11 @@ RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile
                               const RpPictureWindow *window, const RpFigureStyle *style);
 
 /*
- * `roundpipe diff`: its words and its picture.
+ * `roundpipe report --late`: its lists and its picture.
  */
+
+/* Reports what differs between two traces of one plan. */
+gboolean rp_cli_late(const RpArgs *args, char *const *paths, RpReport *report, GError **error);
 
 /* "predicted" and "measured", or where both traces are of one origin "first" and "second". */
 const char *rp_diff_label(const RpTraceDiff *diff, RpTraceSide side);

@@ -7,7 +7,6 @@
 #include "core/base/units.h"
 #include "core/formats/export.h"
 
-#define DEFAULT_TOP 10
 #define MOST_TOP 100000
 #define MOST_GROUPS 15
 #define N_LANE_KINDS (RP_LANES_PER_DEVICE + RP_HOST_LANES)
@@ -382,8 +381,8 @@ report_notes(RpReport *report, const RpTraceDiff *diff)
                   rp_diff_label(diff, RP_TRACE_SECOND), name);
 }
 
-static gboolean
-run(RpArgs *args, char **paths, RpReport *report, GError **error)
+gboolean
+rp_cli_late(const RpArgs *args, char *const *paths, RpReport *report, GError **error)
 {
     const RpCliFile files[] = {
         {"PREDICTED", paths[0], RP_CLI_READ},
@@ -414,28 +413,3 @@ run(RpArgs *args, char **paths, RpReport *report, GError **error)
     report_notes(report, diff);
     return TRUE;
 }
-
-static const RpUse uses[] = {
-    {"iterations:range scale:auto top"},
-    {"picture", "draw both timelines, device by device (.png, .svg, .pdf or .tex)"},
-    {RP_USE_PICTURE},
-    {0},
-};
-
-static const RpArgs defaults = {.top = DEFAULT_TOP};
-
-const RpCommand rp_command_diff = {
-    .name = "diff",
-    .summary = "predicted beside measured: the tasks that differ most",
-    .expert = TRUE,
-    .words = "PREDICTED MEASURED",
-    .help = "Lays two traces of one plan over each other and lists the tasks that differ most.\n"
-            "Traces are written by simulate, replay and train with --trace.\n\n"
-            "Example:\n"
-            "  roundpipe train run.yaml --dry-run --trace predicted.json\n"
-            "  roundpipe train run.yaml --trace measured.json\n"
-            "  roundpipe diff predicted.json measured.json --picture diff.png",
-    .uses = uses,
-    .defaults = &defaults,
-    .run = run,
-};

@@ -1,4 +1,4 @@
-/* `roundpipe diff` as a user runs it, on traces of the shipped profile. */
+/* `roundpipe report --late` as a user runs it, on traces of the shipped profile. */
 #include "tests/cli/run-cli.h"
 
 #include <math.h>
@@ -55,9 +55,9 @@ simulate_slower(void)
 RP_TEST(two_predictions_differ_by_what_the_profiles_differ_by)
 {
     simulate_slower();
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
+    g_auto(RpCliRun) run = rp_cli_run("report --late @T/a.json @T/slow.json --top 3 --json");
     g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_auto(RpCliRun) again = rp_cli_run("diff @T/a.json @T/slow.json --top 3 --json");
+    g_auto(RpCliRun) again = rp_cli_run("report --late @T/a.json @T/slow.json --top 3 --json");
 
     assert_string_equal(run.out, again.out);
     assert_string_equal(rp_cli_member(root, "second.origin")->text, "predicted");
@@ -105,7 +105,7 @@ RP_TEST(predictions_with_other_layer_times_have_no_slips)
             rp_cli_run("simulate @T/slow-profile.json --gpus 2 --micro-batches 8 --iterations 3 "
                        "--schedule %s --trace @T/2.json",
                        schedules[i]);
-        g_auto(RpCliRun) run = rp_cli_run("diff @T/1.json @T/2.json --json");
+        g_auto(RpCliRun) run = rp_cli_run("report --late @T/1.json @T/2.json --json");
 
         if (first.code != 0 || second.code != 0)
             fail_msg("%s: %s%s", schedules[i], first.err, second.err);
@@ -121,16 +121,17 @@ RP_TEST(a_replay_is_compared_at_its_scale)
     g_autoptr(RpTree) result = rp_cli_run_json("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
                                                "--json");
     double scale = rp_cli_number(result, "scale");
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/m.json --scale %.9f --json", scale);
+    g_auto(RpCliRun) run =
+        rp_cli_run("report --late @T/a.json @T/m.json --scale %.9f --json", scale);
     g_autoptr(RpTree) root = rp_cli_json(&run);
-    g_auto(RpCliRun) text = rp_cli_run("diff @T/a.json @T/m.json --scale auto");
+    g_auto(RpCliRun) text = rp_cli_run("report --late @T/a.json @T/m.json --scale auto");
 
     assert_string_equal(rp_cli_member(root, "second.origin")->text, "measured");
     assert_int_equal(rp_cli_member(root, "tasks")->number, 36);
     assert_true(fabs(rp_cli_number(root, "scale") - scale) < 1e-8);
     assert_true(fabs(rp_cli_number(root, "first.makespan_ms") -
                      rp_cli_number(result, "predicted.makespan_ms")) < 1e-5);
-    /* replay counts from the start of the run, diff from the first action */
+    /* replay counts from the start of the run, --late from the first action */
     assert_true(rp_cli_number(root, "second.makespan_ms") <=
                 rp_cli_number(result, "measured.makespan_ms") + 1e-3);
     assert_true(rp_cli_number(root, "second.makespan_ms") > 0);
@@ -144,8 +145,8 @@ RP_TEST(a_replay_is_compared_at_its_scale)
 
 RP_TEST(compares_the_iterations_that_both_have)
 {
-    g_autoptr(RpTree) root = rp_cli_run_json("diff @T/four.json @T/two.json --json");
-    g_auto(RpCliRun) one = rp_cli_run("diff @T/four.json @T/two.json --iterations 1:2");
+    g_autoptr(RpTree) root = rp_cli_run_json("report --late @T/four.json @T/two.json --json");
+    g_auto(RpCliRun) one = rp_cli_run("report --late @T/four.json @T/two.json --iterations 1:2");
 
     assert_int_equal(rp_cli_member(root, "end_iteration")->number, 2);
     assert_int_equal(rp_cli_member(root, "tasks")->number, 72);
@@ -156,7 +157,7 @@ RP_TEST(compares_the_iterations_that_both_have)
 
 RP_TEST(fidelities_may_differ_and_the_rest_is_counted)
 {
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/a.json @T/full.json");
+    g_auto(RpCliRun) run = rp_cli_run("report --late @T/a.json @T/full.json");
 
     assert_int_equal(run.code, 0);
     assert_non_null(strstr(run.out, "note: tasks that only second has: "));
@@ -175,7 +176,7 @@ RP_TEST(draws_both_timelines_device_by_device)
         g_clear_pointer(&path, g_free); /* skip() jumps */
         skip();
     }
-    rp_cli_must_run("diff @T/a.json @T/full.json --picture @T/diff.svg");
+    rp_cli_must_run("report --late @T/a.json @T/full.json --picture @T/diff.svg");
     assert_true(g_file_get_contents(path, &svg, NULL, NULL));
     const char *at = svg;
     for (gsize i = 0; i < G_N_ELEMENTS(wanted); i++) { /* each below the one before it */
@@ -194,7 +195,7 @@ RP_TEST(long_times_are_in_seconds)
     g_autoptr(RpTree) root = rp_cli_run_json(
         "simulate @R/profiles/rtx4090/qwen3-32b.json --schedule 1f1b --gpus 8 --micro-batches 16 "
         "--trace @T/long.json --json");
-    g_auto(RpCliRun) run = rp_cli_run("diff @T/long.json @T/long.json %s",
+    g_auto(RpCliRun) run = rp_cli_run("report --late @T/long.json @T/long.json %s",
                                       gnuplot != NULL ? "--picture @T/long.svg" : "");
     g_autofree char *time =
         g_strdup_printf("makespan, s %.3f", rp_cli_number(root, "makespan_ms") / 1000);
@@ -222,22 +223,25 @@ RP_TEST(says_what_is_wrong)
         int code;
         const char *message;
     } cases[] = {
-        {"diff @T/a.json", 2, "expected PREDICTED MEASURED"},
-        {"diff @T/a.json @T/a.json @T/a.json", 2, "one word too many"},
-        {"diff @T/a.json @T/none.json", 1, "none.json"},
-        {"diff @T/a.json @Q", 1, "expected that of a trace"},
-        {"diff @T/a.json @T/gpus.json", 1, "a.json has 2 devices, "},
-        {"diff @T/a.json @T/stages.json", 1, "a.json has 9 stages, "},
-        {"diff @T/a.json @T/bound.json", 1, "bound to devices in "},
-        {"diff @T/m.json @T/a.json", 1, "expected the predicted trace first"},
-        {"diff @T/a.json @T/a.json --iterations 1", 2, "--iterations: expected A:B"},
-        {"diff @T/a.json @T/a.json --iterations 2:2", 2, "--iterations: expected A:B"},
-        {"diff @T/a.json @T/a.json --iterations 0:2", 2, "which has 0:1, found 0:2"},
-        {"diff @T/a.json @T/a.json --scale 0", 2, "--scale: expected a number above 0 or auto"},
-        {"diff @T/a.json @T/a.json --scale nan", 2, "--scale: expected a number above 0 or auto"},
-        {"diff @T/a.json @T/a.json --top 0", 2, "--top: expected a number of 1 or more"},
-        {"diff @T/a.json @T/a.json --top 1000000", 2, "--top: expected at most"},
-        {"diff @T/a.json @T/a.json --picture x.jpg", 2, "--picture: expected a name that ends"},
+        {"report --late @T/a.json", 2, "expected PREDICTED MEASURED"},
+        {"report --late @T/a.json @T/a.json @T/a.json", 2, "expected PREDICTED MEASURED"},
+        {"report --late @T/a.json @T/none.json", 1, "none.json"},
+        {"report --late @T/a.json @Q", 1, "expected that of a trace"},
+        {"report --late @T/a.json @T/gpus.json", 1, "a.json has 2 devices, "},
+        {"report --late @T/a.json @T/stages.json", 1, "a.json has 9 stages, "},
+        {"report --late @T/a.json @T/bound.json", 1, "bound to devices in "},
+        {"report --late @T/m.json @T/a.json", 1, "expected the predicted trace first"},
+        {"report --late @T/a.json @T/a.json --iterations 1", 2, "--iterations: expected A:B"},
+        {"report --late @T/a.json @T/a.json --iterations 2:2", 2, "--iterations: expected A:B"},
+        {"report --late @T/a.json @T/a.json --iterations 0:2", 2, "which has 0:1, found 0:2"},
+        {"report --late @T/a.json @T/a.json --scale 0", 2,
+         "--scale: expected a number above 0 or auto"},
+        {"report --late @T/a.json @T/a.json --scale nan", 2,
+         "--scale: expected a number above 0 or auto"},
+        {"report --late @T/a.json @T/a.json --top 0", 2, "--top: expected a number of 1 or more"},
+        {"report --late @T/a.json @T/a.json --top 1000000", 2, "--top: expected at most"},
+        {"report --late @T/a.json @T/a.json --picture x.jpg", 2,
+         "--picture: expected a name that ends"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
