@@ -20,7 +20,6 @@
 #include <sys/mman.h>
 
 #include "exec/optim/optimizer.h"
-#include "exec/optim/sums.h"
 
 #define ROUNDS 40
 #define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */

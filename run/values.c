@@ -2,6 +2,7 @@
 #include "run/values.h"
 
 #include <string.h>
+#include <yaml.h>
 
 #include "core/base/quote.h"
 
@@ -234,4 +235,249 @@ rp_run_values_to_yaml(const RpRunValues *values)
         g_string_append_c(yaml, '\n');
     }
     return g_string_free(yaml, FALSE);
+}
+
+/* Run files: what a text sets, event by event, with the line and column of everything. */
+
+typedef struct {
+    RpRunValues *values;
+    const char *name; /* for messages */
+    const char *text;
+    gsize length;
+    yaml_parser_t parser;
+    yaml_event_t event; /* the one at hand */
+    GHashTable *seen;   /* keys of this text -> line + 1 */
+} Reader;
+
+static gboolean
+fail_syntax(const Reader *reader, GError **error)
+{
+    const yaml_parser_t *parser = &reader->parser;
+    const char *problem = parser->problem != NULL ? parser->problem : "cannot be read";
+
+    if (parser->error == YAML_READER_ERROR)
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                    "%s: byte %zu: expected YAML, found: %s", reader->name, parser->problem_offset,
+                    problem);
+    else if (reader->text != NULL && parser->problem_mark.index < reader->length &&
+             reader->text[parser->problem_mark.index] == '\t')
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                    "%s: line %zu, column %zu: expected spaces before a key, found a tab",
+                    reader->name, parser->problem_mark.line + 1, parser->problem_mark.column + 1);
+    else
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                    "%s: line %zu, column %zu: expected YAML, found: %s", reader->name,
+                    parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem);
+    return FALSE;
+}
+
+static gboolean
+next(Reader *reader, GError **error)
+{
+    yaml_event_delete(&reader->event);
+    return yaml_parser_parse(&reader->parser, &reader->event) || fail_syntax(reader, error);
+}
+
+/* The place of the current event. */
+static char *
+place(const Reader *reader)
+{
+    return g_strdup_printf("%s: line %zu, column %zu: ", reader->name,
+                           reader->event.start_mark.line + 1, reader->event.start_mark.column + 1);
+}
+
+static gboolean
+fail(const Reader *reader, const char *key, RpRunError code, GError **error, const char *message)
+{
+    g_autofree char *where = place(reader);
+
+    g_set_error(error, RP_RUN_ERROR, code, "%s%s%s%s", where, key, *key != '\0' ? ": " : "",
+                message);
+    return FALSE;
+}
+
+static gboolean
+is_null(const yaml_event_t *event)
+{
+    return event->type == YAML_SCALAR_EVENT &&
+           event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           rp_run_text_is_null((const char *)event->data.scalar.value);
+}
+
+/* The text of a scalar; %NULL if it is none, or cannot stand on one line. */
+static const char *
+scalar_text(const yaml_event_t *event)
+{
+    const char *text = (const char *)event->data.scalar.value;
+
+    if (event->type != YAML_SCALAR_EVENT || strlen(text) != event->data.scalar.length ||
+        !g_utf8_validate(text, -1, NULL))
+        return NULL;
+    for (const char *p = text; *p != '\0'; p = g_utf8_next_char(p))
+        if (g_unichar_iscntrl(g_utf8_get_char(p)))
+            return NULL;
+    return text;
+}
+
+/* [3, 3, 2] where 3,3,2 is expected. */
+static gboolean
+read_list(Reader *reader, RpRunValue *value, GError **error)
+{
+    g_autofree char *where = place(reader);
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    while (next(reader, error)) {
+        const char *part = scalar_text(&reader->event);
+
+        if (reader->event.type == YAML_SEQUENCE_END_EVENT) {
+            rp_run_value_set(value, text->str, where, FALSE);
+            return TRUE;
+        }
+        if (part == NULL)
+            return fail(reader, value->setting->key, RP_RUN_ERROR_VALUE, error,
+                        "expected a list of values, found something else");
+        g_string_append_printf(text, "%s%s", text->len > 0 ? "," : "", part);
+    }
+    return FALSE;
+}
+
+static gboolean
+read_value(Reader *reader, RpRunValue *value, GError **error)
+{
+    const yaml_event_type_t type = reader->event.type;
+    const char *text = scalar_text(&reader->event);
+    g_autofree char *where = place(reader);
+
+    if (is_null(&reader->event))
+        return TRUE;
+    if (type == YAML_SEQUENCE_START_EVENT &&
+        (value->setting->type == RP_SETTING_STAGES || value->setting->parts != NULL))
+        return read_list(reader, value, error);
+    if (text == NULL)
+        return fail(reader, value->setting->key, RP_RUN_ERROR_VALUE, error,
+                    type == YAML_SCALAR_EVENT
+                        ? "expected one line of text, found control characters"
+                    : type == YAML_MAPPING_START_EVENT ? "expected a value, found keys"
+                    : type == YAML_ALIAS_EVENT         ? "expected a value, found an alias"
+                                                       : "expected a value, found a list");
+    rp_run_value_set(value, text, where, FALSE);
+    return TRUE;
+}
+
+/* @key at the event at hand: one that there is, for the first time. @value: (out): its value;
+ * %NULL: that of a group */
+static gboolean
+check_key(const Reader *reader, const char *key, RpRunValue **value, GError **error)
+{
+    const guint before = GPOINTER_TO_UINT(g_hash_table_lookup(reader->seen, key));
+
+    *value = rp_run_values_find(reader->values, key);
+    if (*value == NULL && !rp_setting_is_group(key)) {
+        g_autofree char *where = place(reader);
+
+        rp_run_fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
+        return FALSE;
+    }
+    if (before > 0) {
+        g_autofree char *message =
+            g_strdup_printf("expected once, found again (first on line %u)", before);
+
+        return fail(reader, key, RP_RUN_ERROR_KEY, error, message);
+    }
+    g_hash_table_insert(reader->seen, g_strdup(key),
+                        GUINT_TO_POINTER((guint)reader->event.start_mark.line + 1));
+    return TRUE;
+}
+
+/* A key of an earlier version, at the event at hand: its default says nothing. */
+static gboolean
+skip_retired(Reader *reader, const char *key, const char *initial, GError **error)
+{
+    g_autofree char *where = place(reader);
+
+    if (!next(reader, error))
+        return FALSE;
+    if (is_null(&reader->event) || g_strcmp0(scalar_text(&reader->event), initial) == 0)
+        return TRUE;
+    rp_run_fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
+    return FALSE;
+}
+
+/* Keys and values up to the mapping's end. */
+static gboolean
+read_mapping(Reader *reader, const char *prefix, GError **error)
+{
+    while (next(reader, error)) {
+        const char *initial;
+        RpRunValue *value;
+
+        if (reader->event.type == YAML_MAPPING_END_EVENT)
+            return TRUE;
+        if (scalar_text(&reader->event) == NULL)
+            return fail(reader, "", RP_RUN_ERROR_SYNTAX, error,
+                        "expected the name of a key, found something else");
+        g_autofree char *key = g_strconcat(prefix, scalar_text(&reader->event), NULL);
+        g_autofree char *inner = g_strconcat(key, ".", NULL);
+
+        if (rp_run_find_retired(key, &initial)) {
+            if (!skip_retired(reader, key, initial, error))
+                return FALSE;
+            continue;
+        }
+        if (!check_key(reader, key, &value, error) || !next(reader, error))
+            return FALSE;
+        gboolean read = is_null(&reader->event);
+
+        if (value != NULL)
+            read = read_value(reader, value, error);
+        else if (reader->event.type == YAML_MAPPING_START_EVENT)
+            read = read_mapping(reader, inner, error);
+        else if (!read)
+            (void)fail(reader, key, RP_RUN_ERROR_VALUE, error,
+                       "expected keys of its own, found a value");
+        if (!read)
+            return FALSE;
+    }
+    return FALSE;
+}
+
+/* One document: keys with values. */
+static gboolean
+read_stream(Reader *reader, GError **error)
+{
+    for (guint i = 0; i < 3; i++) { /* begin of the stream, of the document, of the mapping */
+        if (!next(reader, error))
+            return FALSE;
+        if (reader->event.type == YAML_STREAM_END_EVENT || is_null(&reader->event)) {
+            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                        "%s: expected keys such as \"model: DIRECTORY\", found nothing",
+                        reader->name);
+            return FALSE;
+        }
+    }
+    if (reader->event.type != YAML_MAPPING_START_EVENT)
+        return fail(reader, "", RP_RUN_ERROR_SYNTAX, error,
+                    "expected keys such as \"model: DIRECTORY\", found something else");
+    if (!read_mapping(reader, "", error) || !next(reader, error) || !next(reader, error))
+        return FALSE;
+    return reader->event.type == YAML_STREAM_END_EVENT ||
+           fail(reader, "", RP_RUN_ERROR_SYNTAX, error, "expected one document, found a second");
+}
+
+gboolean
+rp_run_values_read(RpRunValues *values, const char *name, const char *text, gsize length,
+                   GError **error)
+{
+    g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    g_autofree char *shown = rp_display_name(name);
+    Reader reader = {.values = values, .name = shown, .text = text, .length = length, .seen = seen};
+    gboolean good;
+
+    if (!yaml_parser_initialize(&reader.parser))
+        g_error("out of memory");
+    yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, length);
+    good = read_stream(&reader, error);
+    yaml_event_delete(&reader.event);
+    yaml_parser_delete(&reader.parser);
+    return good;
 }

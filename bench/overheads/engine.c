@@ -6,7 +6,6 @@
  *   waiting    event happens ........ the host goes on
  *   handover   last compute action ... norm ... steps ... upload ... first compute action
  */
-#include "bench/overheads/model.h"
 #include "bench/overheads/overheads.h"
 #include "exec/cuda/base/launch.h"
 

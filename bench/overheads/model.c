@@ -1,4 +1,4 @@
-#include "bench/overheads/model.h"
+#include "bench/overheads/overheads.h"
 
 #include <string.h>
 

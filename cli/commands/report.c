@@ -1,10 +1,329 @@
 #include "cli/cli.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "cli/page/page.h"
 #include "cli/reports/reports.h"
 #include "core/base/quote.h"
+#include "core/base/units.h"
+#include "core/schedules/schedule.h"
+#include "plots/figure.h"
+
+/* The text of a page about a run: its steps, its plan, its commands. */
+
+/* Steps that begin a run are not steady (docs/train.md). */
+#define UNSTEADY_STEPS 2
+
+/* A row of a table, its cells freed. */
+static void
+add_row(RpPage *page, const char *title, char *first, char *second)
+{
+    const char *cells[] = {title, first, second};
+
+    rp_page_row(page, cells, second != NULL ? 3 : 2);
+    g_free(first);
+    g_free(second);
+}
+
+static char *
+text_number(double value, guint digits)
+{
+    return isfinite(value) ? g_strdup_printf("%.*f", (int)digits, value) : g_strdup("-");
+}
+
+/* ---- steps ---- */
+
+/* Summary of one number over all lines: first, last and least, and the mean of those that are steady. */
+typedef struct {
+    double first, last, least, sum;
+    guint n;
+} Summary;
+
+typedef struct {
+    Summary loss, evaluation, step_ms, bubble, tokens_per_s;
+    double steps;
+} Summaries;
+
+static void
+add_to(Summary *summary, double value, gboolean steady)
+{
+    if (!isfinite(value))
+        return;
+    if (isnan(summary->last))
+        summary->first = summary->least = value;
+    summary->last = value;
+    summary->least = MIN(summary->least, value);
+    if (!steady)
+        return;
+    summary->sum += value;
+    summary->n++;
+}
+
+static Summaries
+summarize(const GArray *lines)
+{
+    const Summary none = {NAN, NAN, NAN, 0, 0};
+    Summaries all = {none, none, none, none, none, 0};
+    guint seen = 0;
+
+    for (guint i = 0; i < lines->len; i++) {
+        const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
+        const gboolean steady = seen >= UNSTEADY_STEPS;
+
+        all.steps = MAX(all.steps, line->step);
+        if (rp_cli_is_evaluation(line)) {
+            add_to(&all.evaluation, line->eval_loss, FALSE);
+            continue;
+        }
+        seen++;
+        add_to(&all.loss, line->loss, FALSE);
+        add_to(&all.step_ms, line->step_ms, steady);
+        add_to(&all.bubble, line->bubble_ratio, steady);
+        add_to(&all.tokens_per_s, rp_cli_tokens_per_s(line), steady);
+    }
+    return all;
+}
+
+static double
+mean(const Summary *summary)
+{
+    return summary->n > 0 ? summary->sum / summary->n : NAN;
+}
+
+static char *
+text_ratio(double ratio)
+{
+    return isfinite(ratio) ? rp_text_percent(ratio) : g_strdup("-");
+}
+
+/* Beside the prediction, where there is one. */
+static void
+add_speed(const RpCliPage *sources, const Summaries *all, RpPage *page)
+{
+    const RpTrainJob *job = &sources->job;
+    const gboolean planned = job->plan != NULL;
+    const double step_ms = planned ? rp_ms_from_ns(job->steady.iteration_ns) : NAN;
+    const double tokens = planned ? job->useful * (double)rp_train_job_step_tokens(job) : NAN;
+
+    rp_page_begin_table(page, NULL);
+    rp_page_row(
+        page, (const char *const[]){"", "predicted", "measured, mean of steps from the third"}, 3);
+    add_row(page, "a step, ms", text_number(step_ms, 3), text_number(mean(&all->step_ms), 3));
+    add_row(page, "bubble ratio", text_ratio(planned ? job->steady.ratio : NAN),
+            text_ratio(mean(&all->bubble)));
+    add_row(page, "tokens/s", text_number(tokens * 1000 / step_ms, 0),
+            text_number(mean(&all->tokens_per_s), 0));
+    rp_page_end_table(page);
+}
+
+typedef double (*ValueOf)(const RpTrainLine *line);
+
+static double
+loss_of(const RpTrainLine *line)
+{
+    return line->loss;
+}
+
+static double
+evaluation_of(const RpTrainLine *line)
+{
+    return line->eval_loss;
+}
+
+static double
+rate_of(const RpTrainLine *line)
+{
+    return line->learning_rate;
+}
+
+static double
+norm_of(const RpTrainLine *line)
+{
+    return line->grad_norm;
+}
+
+static double
+bubble_of(const RpTrainLine *line)
+{
+    return line->bubble_ratio;
+}
+
+/* Curves, those of numbers that the run has. */
+static void
+add_curves(const GArray *lines, RpPage *page)
+{
+    static const struct {
+        const char *title;
+        ValueOf value;
+        gboolean of_evaluations;
+    } curves[] = {
+        {"loss", loss_of, FALSE},
+        {"validation loss", evaluation_of, TRUE},
+        {"tokens/s", rp_cli_tokens_per_s, FALSE},
+        {"bubble ratio", bubble_of, FALSE},
+        {"gradient norm", norm_of, FALSE},
+        {"learning rate", rate_of, FALSE},
+    };
+    g_autofree double *steps = g_new(double, lines->len);
+    g_autofree double *values = g_new(double, lines->len);
+
+    for (guint c = 0; c < G_N_ELEMENTS(curves); c++) {
+        guint n = 0;
+        gboolean any = FALSE;
+
+        for (guint i = 0; i < lines->len; i++) {
+            const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
+
+            if (rp_cli_is_evaluation(line) != curves[c].of_evaluations || !isfinite(line->step))
+                continue;
+            steps[n] = line->step;
+            values[n] = curves[c].value(line);
+            any |= isfinite(values[n]) != 0;
+            n++;
+        }
+        if (any)
+            rp_page_add_curve(page, "Steps", curves[c].title, steps, values, n);
+    }
+}
+
+static void
+add_steps(const RpCliPage *sources, RpPage *page)
+{
+    if (sources->steps.lines == NULL)
+        return;
+    const Summaries all = summarize(sources->steps.lines);
+
+    rp_page_head(page, "Training");
+    rp_page_begin_table(page, NULL);
+    rp_page_row(page, (const char *const[]){"", sources->steps.title}, 2);
+    add_row(page, "steps", text_number(all.steps, 0), NULL);
+    add_row(page, "loss, first step", text_number(all.loss.first, 4), NULL);
+    add_row(page, "loss, last step", text_number(all.loss.last, 4), NULL);
+    if (isfinite(all.evaluation.last)) {
+        add_row(page, "validation loss, last", text_number(all.evaluation.last, 4), NULL);
+        add_row(page, "validation loss, least", text_number(all.evaluation.least, 4), NULL);
+    }
+    rp_page_end_table(page);
+    add_speed(sources, &all, page);
+    add_curves(sources->steps.lines, page);
+}
+
+/* ---- the plan ---- */
+
+static void
+add_memory(const RpPlan *plan, RpPage *page)
+{
+    const guint host = rp_plan_gpus(plan);
+    guint fullest = 0;
+
+    for (guint g = 1; g < host; g++)
+        if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
+            fullest = g;
+    rp_page_begin_table(page, NULL);
+    rp_page_row(page, (const char *const[]){"memory, planned", "fullest device", "host"}, 3);
+    for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++) {
+        const RpBufferCategory category = (RpBufferCategory)c;
+        const guint64 device = rp_plan_category_bytes(plan, fullest, category);
+        const guint64 home = rp_plan_category_bytes(plan, host, category);
+
+        if (device + home > 0)
+            add_row(page, rp_buffer_category_name(category), rp_cli_format_bytes(device),
+                    rp_cli_format_bytes(home));
+    }
+    add_row(page, "all", rp_cli_format_bytes(rp_plan_arena_bytes(plan, fullest)),
+            rp_cli_format_bytes(rp_plan_arena_bytes(plan, host)));
+    rp_page_end_table(page);
+}
+
+static void
+add_facts(const RpTrainJob *job, RpPage *page)
+{
+    const RpRunSpec *run = job->run;
+    const RpRequest *request = &job->request;
+    const RpPlanOptions *options = &request->options;
+    const RpPartition *partition = request->partition;
+
+    rp_page_begin_table(page, NULL);
+    rp_page_row(page, (const char *const[]){"", "planned"}, 2);
+    add_row(page, "schedule",
+            g_strconcat(options->schedule->title, options->async ? " (asynchronous)" : "", NULL),
+            NULL);
+    add_row(page, "model", g_strdup(run->model), NULL);
+    add_row(page, "devices", g_strdup(run->devices), NULL);
+    add_row(page, "a step",
+            g_strdup_printf("%" G_GINT64_FORMAT " x %u micro-batches of %" G_GINT64_FORMAT
+                            " x %" G_GINT64_FORMAT " tokens, rounds of %u",
+                            run->gradient_accumulation_steps, options->micro_batches,
+                            run->micro_batch_size, run->sequence_length, options->round),
+            NULL);
+    add_row(page, partition->dispatched ? "forward stages, blocks" : "stages, blocks",
+            rp_cli_stage_list(job->profile, partition->forward, partition->n_forward), NULL);
+    if (partition->dispatched)
+        add_row(page, "backward stages, blocks",
+                rp_cli_stage_list(job->profile, partition->backward, partition->n_backward), NULL);
+    add_row(page, "recompute", g_strdup(rp_request_recompute(request)), NULL);
+    if (request->saved != NULL)
+        add_row(page, "saved", g_strdup(request->saved), NULL);
+    add_row(page, "layer times", g_strdup(job->profile->source), NULL);
+    if (job->profile->device != NULL)
+        add_row(page, "timed on", g_strdup(job->profile->device), NULL);
+    if (job->profile->date != NULL)
+        add_row(page, "timed", g_strdup(job->profile->date), NULL);
+    rp_page_end_table(page);
+}
+
+static void
+add_plan(const RpCliPage *sources, RpPage *page)
+{
+    if (sources->run_text == NULL)
+        return;
+    rp_page_head(page, "Plan");
+    if (sources->job.plan != NULL) {
+        add_facts(&sources->job, page);
+        add_memory(sources->job.plan, page);
+    }
+    if (sources->problem != NULL)
+        rp_page_say(page, "It could not be planned again here: %s", sources->problem);
+    rp_page_quote(page, "The run file", sources->run_text);
+}
+
+/* ---- commands ---- */
+
+/* As a shell takes it. */
+static void
+add_word(GString *command, const char *word)
+{
+    g_autofree char *quoted = strpbrk(word, " \t\n'\"\\$`*?[]{}&;|<>()#!~") != NULL || *word == '\0'
+                                  ? g_shell_quote(word)
+                                  : g_strdup(word);
+
+    g_string_append_printf(command, " %s", quoted);
+}
+
+static void
+add_commands(const RpCliPage *sources, char *const *words, const char *iterations,
+             const char *output, RpPage *page)
+{
+    g_autoptr(GString) commands = g_string_new(NULL);
+
+    if (sources->run_path != NULL && sources->run_text != NULL) {
+        g_string_append(commands, "roundpipe train");
+        add_word(commands, sources->run_path);
+        g_string_append_c(commands, '\n');
+    }
+    g_string_append(commands, "roundpipe report");
+    for (char *const *word = words; *word != NULL; word++)
+        add_word(commands, *word);
+    if (iterations != NULL) {
+        g_string_append(commands, " --iterations");
+        add_word(commands, iterations);
+    }
+    g_string_append(commands, " -o");
+    add_word(commands, output);
+    rp_page_head(page, "Commands");
+    rp_page_quote(page, NULL, commands->str);
+}
 
 #define DEFAULT_OUTPUT "report.html"
 #define DEFAULT_TOP 10
@@ -54,11 +373,11 @@ make_page(const RpCliPage *sources, char *const *words, const RpArgs *args, cons
     g_autofree char *title = g_strdup_printf("%s: a run of roundpipe", shown);
     g_autoptr(RpPage) page = rp_page_new(title);
 
-    rp_cli_page_add_steps(sources, page);
+    add_steps(sources, page);
     if (sources->n > 0)
         add_traces(sources, page);
-    rp_cli_page_add_plan(sources, page);
-    rp_cli_page_add_commands(sources, words, args->range, output, page);
+    add_plan(sources, page);
+    add_commands(sources, words, args->range, output, page);
     return rp_page_finish(page);
 }
 

@@ -1,6 +1,6 @@
 /**
  * `roundpipe report`: the files of one run and its prediction (sources.c), and what the
- * page says of them (words.c). The pictures: plots/page/.
+ * page says of them (commands/report.c). The pictures: plots/page/.
  */
 #pragma once
 
@@ -44,10 +44,3 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliPage, rp_cli_page_clear)
  */
 gboolean rp_cli_page_read(RpCliPage *page, char *const *words, const char *iterations,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- words.c ---- */
-
-void rp_cli_page_add_steps(const RpCliPage *sources, RpPage *page);
-void rp_cli_page_add_plan(const RpCliPage *sources, RpPage *page);
-void rp_cli_page_add_commands(const RpCliPage *sources, char *const *words, const char *iterations,
-                              const char *output, RpPage *page);

@@ -12,8 +12,8 @@
 
 #include "exec/device/batch-feed.h"
 #include "exec/device/host-state-private.h"
+#include "exec/optim/optimizer.h"
 #include "exec/optim/rules.h"
-#include "exec/optim/sums.h"
 
 /* ---- iterations ---- */
 

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 #include "core/base/units.h"
-#include "exec/measure/layers.h"
 #include "exec/measure/measure.h"
 #include "exec/model/init.h"
 

@@ -10,11 +10,9 @@
  * layer. A block's recompute makes its output, too, unless it is the last of its stage, so that
  * both variants are run.
  */
-#include "exec/measure/layers.h"
+#include "exec/measure/measure.h"
 
 #include <stdatomic.h>
-
-#include "exec/measure/measure.h"
 
 /*
  * Recomputes of a block without groups of its tensors (core/profile/profile.h):

@@ -15,7 +15,6 @@
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
 #include "exec/optim/optimizer.h"
-#include "exec/optim/sums.h"
 #include "exec/system/memory-limit.h"
 
 /*

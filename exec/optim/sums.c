@@ -1,4 +1,4 @@
-#include "exec/optim/sums.h"
+#include "exec/optim/optimizer.h"
 
 /* Pieces end at multiples of this many values: whole pages, and enough work to wake a thread for. */
 #define GRANULE ((gsize)16384)

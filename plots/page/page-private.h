@@ -1,5 +1,5 @@
 /**
- * Shared by page.c (words), traces.c and pack.c (numbers).
+ * Shared by page.c (words) and traces.c (numbers).
  */
 #pragma once
 
@@ -18,18 +18,3 @@ struct _RpPage {
 
 /* @text escaped for HTML; invalid UTF-8 is replaced. (transfer full) */
 char *rp_page_escape(const char *text);
-
-/**
- * rp_page_pack_trace:
- * @places: (array): by index of a record its place in the packed trace
- * @twins: (nullable) (array): by index of a record one more than the place of the same task in the
- *   other trace; 0: it has none
- *
- * Appends the trace's JSON (decode.js reads it).
- */
-void rp_page_pack_trace(RpPage *page, const RpPageTrace *trace, const guint32 *places,
-                        const guint32 *twins);
-/* Where each record stands when they lie lane by lane. (transfer full) */
-guint32 *rp_page_places(const RpTrace *trace);
-/* A curve of memory, for the JSON of its trace. */
-void rp_page_pack_memory(RpJsonWriter *json, guint arena, const GArray *steps);

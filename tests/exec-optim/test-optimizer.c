@@ -4,7 +4,6 @@
 
 #include "exec/optim/optimizer.h"
 #include "exec/optim/rules.h"
-#include "exec/optim/sums.h"
 
 #define N 200003 /* several granules, and a tail */
 #define STEPS 4
