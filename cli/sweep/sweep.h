@@ -1,6 +1,6 @@
 /**
  * `roundpipe sweep`: one simulation for each combination of what options are given (grid.c), as many at
- * once as there are processors (run.c), a row of a CSV file each (rows.c), and pictures of that (picture.c).
+ * once as there are processors (expert/sweep.c), a row of a CSV file each (rows.c), and pictures of that (picture.c).
  */
 #pragma once
 
@@ -94,12 +94,6 @@ const char *const *rp_sweep_rows_cells(const RpSweepRows *rows, guint i);
 void rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results);
 /* Puts the file in the order of the grid. Errors: G_FILE_ERROR, also those of rp_sweep_rows_add() */
 gboolean rp_sweep_rows_finish(RpSweepRows *rows, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- run.c ---- */
-
-/* Fills what is missing. @prices: (nullable) (array): dollars an hour of a GPU, by the place of --gpu */
-gboolean rp_sweep_run(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint *done,
-                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- picture.c ---- */
 
