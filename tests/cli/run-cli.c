@@ -211,11 +211,12 @@ rp_cli_must_refuse(const char *line, int code, const char *part)
     rp_cli_assert_refused(&run, line, code, part);
 }
 
-/* Runs @words; *@expected is "CODE MESSAGE" or "CODE+ MESSAGE". */
+/* Runs @words, by the shell if they name $ROUNDPIPE; *@expected is "CODE MESSAGE" or "CODE+ MESSAGE". */
 static void
 must_refuse(const char *words, char **expected, gpointer data)
 {
-    g_auto(RpCliRun) result = rp_cli_run("%s", words);
+    g_auto(RpCliRun) result =
+        strstr(words, "$ROUNDPIPE") != NULL ? rp_cli_shell("%s", words) : rp_cli_run("%s", words);
     g_autofree char *pattern = expand(*expected);
     g_autofree char *line = g_strdup_printf("%d%s %s", result.code, *result.out != '\0' ? "+" : "",
                                             g_strchomp(result.err));

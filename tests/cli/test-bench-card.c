@@ -151,26 +151,7 @@ RP_TEST(leaves_names_out_of_messages)
 
 RP_TEST(refuses_wrong_words)
 {
-    static const struct {
-        const char *line;
-        int code;
-        const char *part;
-    } cases[] = {
-        {"bench-card --devices host:2", 2, "--output: expected a file, found nothing"},
-        {"bench-card --devices gpu -o @T/no.json", 2, "--devices: expected host:N"},
-        {"bench-card --devices host:0 -o @T/no.json", 2, "found \"host:0\""},
-        {BENCH "--seconds 0 -o @T/no.json", 2, "--seconds: expected more than 0"},
-        {BENCH "--seconds nan -o @T/no.json", 2, "--seconds: expected more than 0"},
-        {BENCH "--set frobnicate=1 -o @T/no.json", 2, "--set: no key \"frobnicate\""},
-        {BENCH "--set micro_batches=0 -o @T/no.json", 2, "micro_batches: expected a whole number"},
-        {BENCH "--set model=qwen3-8b -o @T/no.json", 2, "nor a key that bench-card sets itself"},
-        {BENCH "--set chat_template=a/b -o @T/no.json", 2, "expected no file"},
-        {BENCH "-o @T/none/no.json", 1, "No such file or directory"},
-        {BENCH "-o @T/no.json more", 2, "one word too many"},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
-        rp_cli_must_refuse(cases[i].line, cases[i].code, cases[i].part);
+    rp_cli_must_refuse_all("bench-card: refuses wrong words");
     g_autofree char *path = rp_cli_temporary("no.json");
 
     assert_false(g_file_test(path, G_FILE_TEST_EXISTS));

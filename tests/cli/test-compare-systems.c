@@ -117,36 +117,7 @@ RP_TEST(goes_on_when_a_system_cannot_take_a_model)
 
 RP_TEST(refuses_what_makes_no_sense)
 {
-    static const struct {
-        const char *words;
-        const char *message;
-    } cases[] = {
-        {"--systems zero2", "\"zero2\" is not one of zero-2, fsdp, zero-infinity"},
-        {"--systems zero2", "did you mean \"zero-2\"?"},
-        {"--systems fsdp,,zero-2", "--systems: \"\" is not one of"},
-        {"--systems ''", "--systems: expected names separated by commas, found nothing"},
-        {"--systems fsdp --price cheap",
-         "--price: expected dollars an hour, as 2.32, found \"cheap\""},
-        {"--systems fsdp --price 2.32x", "found \"2.32x\""},
-        {"--systems fsdp --price 0", "found \"0\""},
-        {"--systems fsdp --price nan", "found \"nan\""},
-        {"--systems fsdp --price=-3", "found \"-3\""},
-        {"--price 3", "--price: expected --systems beside it"},
-        {"--chunked-head", "--chunked-head: expected --systems beside it"},
-        {"--systems fsdp --schedules gpipe", "only --gpus and --micro-batches beside it"},
-        {"--systems fsdp --published", "only --gpus and --micro-batches beside it"},
-        {"--systems fsdp --fidelity full", "only --gpus and --micro-batches beside it"},
-        {"--systems fsdp --async", "only --gpus and --micro-batches beside it"},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run = rp_cli_run("compare @Q %s", cases[i].words);
-
-        assert_int_equal(run.code, 2);
-        assert_string_equal(run.out, "");
-        if (strstr(run.err, cases[i].message) == NULL)
-            fail_msg("%s: expected \"%s\", found: %s", cases[i].words, cases[i].message, run.err);
-    }
+    rp_cli_must_refuse_all("compare-systems: refuses what makes no sense");
 }
 
 RP_TEST(takes_the_box_and_refuses_what_is_too_large)

@@ -79,64 +79,17 @@ RP_TEST(a_networks_file_is_as_its_row)
 
 RP_TEST(one_server_measures_no_network)
 {
-    static const struct {
-        const char *words, *part;
-    } cases[] = {
-        {"--servers -o @T/alone.json", "--servers: expected several, as mpirun -n 4 roundpipe"},
-        {"--servers", "--output: expected a file, found nothing"},
-        {"--servers qwen3-0.6b -o @T/alone.json", "--servers: expected no model with it"},
-        {"--servers --devices host:1 -o @T/alone.json", "--servers: expected no --devices with it"},
-        {"--devices host:1 -o @T/alone.json", "something is missing: expected MODEL_DIR"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run = rp_cli_run("profile %s", cases[i].words);
-
-        assert_int_equal(run.code, 2);
-        assert_string_equal(run.out, "");
-        if (strstr(run.err, cases[i].part) == NULL)
-            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].words, cases[i].part, run.err);
-    }
+    rp_cli_must_refuse_all("plan-servers: one server measures no network");
 }
 
 RP_TEST(refuses_servers_and_networks_that_there_are_not)
 {
-    static const struct {
-        const char *words;
-        int code;
-        const char *part;
-    } cases[] = {
-        {"--servers 2", 2, "--servers: expected --network beside it"},
-        {"--network 25GbE", 2, "--network: expected --servers beside it"},
-        {"--servers 5000 --network 25GbE", 2, "--servers: expected at most 4096, found 5000"},
-        {"--servers 3 --network 25GbE --batch 128", 2,
-         "--batch: expected a multiple of the 3 servers, found 128"},
-        {"--servers 2 --network 25GbE --max-sequence", 2, "expected no --max-sequence beside it"},
-        {"--servers 2 --network 25GbE -o @T/run.yaml", 2, "expected no --output beside it"},
-        {"--servers 2 --network 52GbE", 1,
-         "--network: unknown network \"52GbE\"; did you mean \"25GbE\"?"},
-        {"--servers 2 --network @T/none.json", 1, "none.json: cannot read"},
-        {"--servers 2 --network @T/text.json", 1,
-         "text.json: line 2, column 16: gbit_per_s: expected Gbit/s"},
-        {"--servers 2 --network @T/zero.json", 1,
-         "zero.json: line 1, column 65: efficiency: expected the payload's share"},
-        {"--servers 2 --network @T/other.json", 1,
-         "other.json: line 1, column 2: expected a known key"},
-        {"--servers 2 --network @T/less.json", 1, "less.json: line 1, column 1: latency_us"},
-    };
-
     rp_cli_write("text.json", "{\"name\": \"n\",\n \"gbit_per_s\": \"25\"}");
     rp_cli_write("zero.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"latency_us\": 1, "
                               "\"efficiency\":  0}");
     rp_cli_write("other.json", "{\"speed\": 1}");
     rp_cli_write("less.json", "{\"name\": \"n\", \"gbit_per_s\": 25, \"efficiency\": 1}");
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run = rp_cli_run(PLAN "%s", cases[i].words);
-
-        if (run.code != cases[i].code || strstr(run.err, cases[i].part) == NULL)
-            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
-        assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
-    }
+    rp_cli_must_refuse_all("plan-servers: refuses servers and networks that there are not");
 }
 
 RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

@@ -65,33 +65,7 @@ RP_TEST(writes_the_measured_trace)
 
 RP_TEST(says_what_is_wrong)
 {
-    static const struct {
-        const char *words;
-        int code;
-        const char *message;
-    } cases[] = {
-        {"replay", 2, "expected PROFILE.json"},
-        {"replay @Q @Q " RUN, 2, "one word too many"},
-        {"replay @Q --gpus 2 --micro-batches 4", 2, "--schedule"},
-        {"replay @Q --schedule roundpip --gpus 2 --micro-batches 4", 2, "did you mean"},
-        {"replay @Q " RUN " --scale 1 --seconds 1", 2, "--scale and --seconds exclude each other"},
-        {"replay @Q " RUN " --seconds -1", 2, "--seconds between 0 and 86400"},
-        {"replay @Q " RUN " --scale 1001", 2, "--scale between 0 and 1000"},
-        {"replay @Q " RUN " --scale nan", 2, "--scale between 0 and 1000"},
-        {"replay @Q " RUN " --second 1", 2, "--seconds?"},
-        {"replay @Q " RUN " --trace -", 2, "standard output has the report"},
-        {"replay @Q " RUN " --trace /dev/null/x", 1, "/dev/null/x"},
-        {"replay @T/none.json " RUN, 1, "none.json"},
-        {"replay @Q --schedule roundpipe --gpus 2 --micro-batches 0", 2, "--micro-batches"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
-
-        if (run.code != cases[i].code || strstr(run.err, cases[i].message) == NULL)
-            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
-        assert_string_equal(run.out, "");
-    }
+    rp_cli_must_refuse_all("replay-cmd: says what is wrong");
 }
 
 RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

@@ -218,39 +218,7 @@ RP_TEST(long_times_are_in_seconds)
 
 RP_TEST(says_what_is_wrong)
 {
-    static const struct {
-        const char *words;
-        int code;
-        const char *message;
-    } cases[] = {
-        {"report --late @T/a.json", 2, "expected PREDICTED MEASURED"},
-        {"report --late @T/a.json @T/a.json @T/a.json", 2, "expected PREDICTED MEASURED"},
-        {"report --late @T/a.json @T/none.json", 1, "none.json"},
-        {"report --late @T/a.json @Q", 1, "expected that of a trace"},
-        {"report --late @T/a.json @T/gpus.json", 1, "a.json has 2 devices, "},
-        {"report --late @T/a.json @T/stages.json", 1, "a.json has 9 stages, "},
-        {"report --late @T/a.json @T/bound.json", 1, "bound to devices in "},
-        {"report --late @T/m.json @T/a.json", 1, "expected the predicted trace first"},
-        {"report --late @T/a.json @T/a.json --iterations 1", 2, "--iterations: expected A:B"},
-        {"report --late @T/a.json @T/a.json --iterations 2:2", 2, "--iterations: expected A:B"},
-        {"report --late @T/a.json @T/a.json --iterations 0:2", 2, "which has 0:1, found 0:2"},
-        {"report --late @T/a.json @T/a.json --scale 0", 2,
-         "--scale: expected a number above 0 or auto"},
-        {"report --late @T/a.json @T/a.json --scale nan", 2,
-         "--scale: expected a number above 0 or auto"},
-        {"report --late @T/a.json @T/a.json --top 0", 2, "--top: expected a number of 1 or more"},
-        {"report --late @T/a.json @T/a.json --top 1000000", 2, "--top: expected at most"},
-        {"report --late @T/a.json @T/a.json --picture x.jpg", 2,
-         "--picture: expected a name that ends"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run = rp_cli_run("%s", cases[i].words);
-
-        if (run.code != cases[i].code || strstr(run.err, cases[i].message) == NULL)
-            fail_msg("%s: %d, %s", cases[i].words, run.code, run.err);
-        assert_string_equal(run.out, "");
-    }
+    rp_cli_must_refuse_all("report-late: says what is wrong");
 }
 
 RP_TEST_GROUP(make_traces, rp_cli_teardown)

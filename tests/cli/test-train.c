@@ -652,70 +652,20 @@ RP_TEST(tells_where_a_loss_broke_and_what_is_left)
 
 RP_TEST(refuses_what_cannot_be_trained)
 {
-    static const struct {
-        const char *line;
-        int code;
-        const char *part;
-    } cases[] = {
-        {"train", 2, "expected RUN.yaml"},
-        {"train @T/no.yaml", 1, "no.yaml"},
-        {"train @T/run.yaml --set stepz=1", 2, "--set: no key \"stepz\"; did you mean \"steps\"?"},
-        {"train @T/run.yaml --dry-rum", 2, "did you mean --dry-run?"},
-        {TRAIN "x --set model=@T/nowhere", 1, "model: "},
-        {TRAIN "x --set data=@T/nowhere.jsonl", 1, "data: "},
-        {TRAIN "x --set data=@T/bad.jsonl", 1,
-         "bad.jsonl: line 2, column 14: input_ids: expected "},
-        {TRAIN "x --set data=@T/large.jsonl", 1,
-         "large.jsonl: line 1, column 17: input_ids[1]: expected "},
-        {TRAIN "x --set host_memory=1KiB", 1, "there are 1024: use fewer devices"},
-        {TRAIN "x --set host_memory=400KiB --dry-run", 1, "largest part is optimizer state"},
-        {TRAIN "x --set device_memory=1KiB --set schedule=gpipe", 1, "gpu 0"},
-        {TRAIN "x --set schedule=gpipe --set stages=2,3", 2,
-         "stages: the stages hold 5 blocks, but the model has 4"},
-        {TRAIN "x --set schedule=gpipe --set round=0 --set recompute=none", 2,
-         "training with schedule gpipe recomputes everything: expected recompute auto or full"},
-        {TRAIN "x --set stages=2,2", 2, "needs forward_stages and backward_stages"},
-        {TRAIN "x --set micro_batches=1", 2, "at least 2 micro-batches"},
-        {TRAIN "x --set devices=cuda:1", 2, "GPU" /* not built in, or too few */},
-        {TRAIN "x --set profile=@T/other.json", 1,
-         "other.json: expected times of the model's 6 layers, found 7"},
-        /* before the data are looked for */
-        {TRAIN "x --set micro_batches=100000 --dry-run --set data=@T/nowhere.jsonl", 2,
-         "micro_batches, gradient_accumulation_steps: expected at most 5000000 compute actions"},
-        {TRAIN "x --save-gradients @T/g.bin", 2, "--save-gradients: expected FILE.safetensors"},
-        {TRAIN "x --trace @T/no/trace.json", 1, "cannot write"},
-    };
     g_autofree char *output = rp_cli_temporary("x");
 
     rp_cli_write("bad.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":1}\n");
     rp_cli_write("large.jsonl", "{\"input_ids\":[1,33]}\n");
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
-        refuse(cases[i].line, cases[i].code, cases[i].part);
+    rp_cli_must_refuse_all("train: refuses what cannot be trained");
     assert_false(g_file_test(output, G_FILE_TEST_EXISTS));
 }
 
 /* Before the data are read and layers are measured: the data here are wrong too. */
 RP_TEST(sees_an_output_that_cannot_be_written_before_long_work)
 {
-    static const struct {
-        const char *line;
-        const char *part;
-    } cases[] = {
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml/sub",
-         "output: cannot write to "},
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml",
-         "output: cannot write to "},
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=/proc/a/b",
-         "output: cannot write to "},
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/run.yaml --resume",
-         "output: cannot write to "},
-        {"train @T/run.yaml --set data=@T/no.jsonl --set output=@T/a/b/c", "data: "},
-        {"train @T/run.yaml --set data=@T/model --set output=/proc/a/b --dry-run", "data: "},
-    };
     g_autofree char *above = rp_cli_temporary("a");
 
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
-        refuse(cases[i].line, 1, cases[i].part);
+    rp_cli_must_refuse_all("train: sees an output that cannot be written before long work");
     assert_false(g_file_test(above, G_FILE_TEST_EXISTS));
 }
 
