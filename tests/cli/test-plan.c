@@ -90,7 +90,7 @@ RP_TEST(gives_a_range_where_nobody_has_measured)
 
     assert_true(0.85 * expected < slow && slow < expected);
     assert_true(expected < fast && fast < 1.15 * expected);
-    assert_true(rp_cli_number(fp16, "tokens_per_s_slow") > fast);
+    assert_true(rp_cli_number(fp16, "tokens_per_s_slow") > expected);
 
     /* of the plan that is recommended, whose forwards save something */
     g_autoptr(RpTree) saved = rp_cli_run_json("plan --model qwen3-8b --gpu rtx4090 --gpus 4 "
@@ -100,7 +100,7 @@ RP_TEST(gives_a_range_where_nobody_has_measured)
 
     assert_true(rp_cli_number(saved, "recommendation.saved_bytes") > 0);
     assert_string_equal(rp_cli_member(saved, "unknowns.0.key")->text, "times");
-    assert_true(rp_cli_number(saved, "unknowns.0.tokens_per_s_slow") > 0.93 * saving);
+    assert_true(rp_cli_number(saved, "unknowns.0.tokens_per_s_slow") > 0.9 * saving);
     assert_true(rp_cli_number(saved, "tokens_per_s_fast") >= saving);
     SAYS(&text, 0, " tokens/s: `roundpipe profile` on the machine settles the times of layers");
 }
