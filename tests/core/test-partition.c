@@ -6,8 +6,7 @@
 #include "core/partition/partition.h"
 #include "tests/core/partition-fixture.h"
 
-static void
-a_stage_costs_what_its_phase_runs(void **state)
+RP_TEST(a_stage_costs_what_its_phase_runs)
 {
     g_autoptr(RpProfile) profile = rp_test_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
     profile->layers[0].forward_ns = profile->layers[0].recompute_ns = 1 * MS;
@@ -26,8 +25,7 @@ a_stage_costs_what_its_phase_runs(void **state)
     assert_int_equal(rp_stage_weight_gradient_ns(profile, blocks), 9 * MS);
 }
 
-static void
-a_backward_stage_saves_a_part_of_its_last_recompute(void **state)
+RP_TEST(a_backward_stage_saves_a_part_of_its_last_recompute)
 {
     g_autoptr(RpProfile) profile = rp_test_profile(3, 10 * MS, 20 * MS, 5 * MS, 7 * MS);
     const RpInterval all = {0, 5}, blocks = {1, 3}, lower = {1, 2}, embedding = {0, 1};
@@ -51,8 +49,7 @@ a_backward_stage_saves_a_part_of_its_last_recompute(void **state)
     assert_int_equal(rp_stage_time_ns(profile, blocks, RP_PHASE_BACKWARD, NULL), 90 * MS);
 }
 
-static void
-a_longer_stage_never_takes_less_time(void **state)
+RP_TEST(a_longer_stage_never_takes_less_time)
 {
     GRand *rand = g_rand_new_with_seed(5);
     for (guint i = 0; i < 100; i++) {
@@ -77,8 +74,7 @@ a_longer_stage_never_takes_less_time(void **state)
     g_rand_free(rand);
 }
 
-static void
-a_longer_stage_never_needs_less_memory(void **state)
+RP_TEST(a_longer_stage_never_needs_less_memory)
 {
     GRand *rand = g_rand_new_with_seed(3);
     for (guint i = 0; i < 200; i++) {
@@ -112,8 +108,7 @@ backward_list(const RpProfile *profile, const RpPartition *partition)
     return rp_partition_format_list((const guint *)(const void *)counts->data, counts->len);
 }
 
-static void
-reads_and_writes_stage_lists(void **state)
+RP_TEST(reads_and_writes_stage_lists)
 {
     const struct {
         const char *text, *written;
@@ -130,8 +125,7 @@ reads_and_writes_stage_lists(void **state)
     }
 }
 
-static void
-refuses_stage_lists_with_the_position(void **state)
+RP_TEST(refuses_stage_lists_with_the_position)
 {
     const struct {
         const char *text, *position, *what;
@@ -158,8 +152,7 @@ refuses_stage_lists_with_the_position(void **state)
     }
 }
 
-static void
-embedding_and_head_join_their_stages(void **state)
+RP_TEST(embedding_and_head_join_their_stages)
 {
     g_autoptr(RpProfile) profile = rp_test_profile(6, MS, MS, MS, MS);
     g_autoptr(RpPartition) bound =
@@ -202,8 +195,7 @@ assert_dispatched_refused(const RpProfile *profile, const char *forward, const c
     assert_string_equal(error->message, why);
 }
 
-static void
-refuses_stage_lists_that_do_not_add_up(void **state)
+RP_TEST(refuses_stage_lists_that_do_not_add_up)
 {
     g_autoptr(RpProfile) profile = rp_test_profile(6, MS, MS, MS, MS);
     g_autoptr(GError) error = NULL;
@@ -230,8 +222,7 @@ refuses_stage_lists_that_do_not_add_up(void **state)
         profile, "0", "6", "no backward stage holds the embedding: add a last stage of 0 blocks");
 }
 
-static void
-reports_the_balance(void **state)
+RP_TEST(reports_the_balance)
 {
     g_autoptr(RpProfile) profile = rp_test_profile(4, 10, 20, 5, 5);
     g_autoptr(RpPartition) partition = rp_partition_from_dispatched_blocks(
@@ -246,21 +237,4 @@ reports_the_balance(void **state)
     assert_int_equal(balance.min_ns, 10);
     assert_int_equal(balance.total_ns, 170);
     assert_true(balance.balance > 170.0 / 240.0 - 1e-12 && balance.balance < 170.0 / 240.0 + 1e-12);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stage_costs_what_its_phase_runs),
-        cmocka_unit_test(a_backward_stage_saves_a_part_of_its_last_recompute),
-        cmocka_unit_test(a_longer_stage_never_takes_less_time),
-        cmocka_unit_test(a_longer_stage_never_needs_less_memory),
-        cmocka_unit_test(reads_and_writes_stage_lists),
-        cmocka_unit_test(refuses_stage_lists_with_the_position),
-        cmocka_unit_test(embedding_and_head_join_their_stages),
-        cmocka_unit_test(refuses_stage_lists_that_do_not_add_up),
-        cmocka_unit_test(reports_the_balance),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

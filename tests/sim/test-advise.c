@@ -33,12 +33,10 @@ query_of(const char *model, const char *gpu, guint gpus, guint batch)
 
 /* The 732 MiB that were measured beside an arena, and a run's margin of 160 MiB, fit into 23.6 GiB with
  * the largest plan for an RTX 4090. */
-static void
-a_plan_leaves_room_for_all_that_is_beside_its_arena(void **state)
+RP_TEST(a_plan_leaves_room_for_all_that_is_beside_its_arena)
 {
     const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
 
-    (void)state;
     assert_true(gpu->memory_bytes <= (guint64)(23.6 * 1024) * RP_MIB);
     assert_true(RP_GPU_RESERVE_BYTES >= (732 + 160) * RP_MIB);
 }
@@ -95,12 +93,10 @@ assert_keeps_its_word(const RpAdvice *advice, const RpAdviseRun *run)
     assert_int_equal(rp_report_steady(trace, 1, 2).iteration_ns, run->step_ns);
 }
 
-static void
-synchronous_steps_are_faster_in_groups_of_gpus(void **state)
+RP_TEST(synchronous_steps_are_faster_in_groups_of_gpus)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 8, 64);
 
-    (void)state;
     query.sync = TRUE;
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
     const RpAdviseRun *best = advice->best;
@@ -117,20 +113,17 @@ synchronous_steps_are_faster_in_groups_of_gpus(void **state)
     assert_true(RP_ADVISE_AS_FAST * best->tokens_per_s > one->tokens_per_s);
 }
 
-static void
-groups_are_no_slower_than_one(void **state)
+RP_TEST(groups_are_no_slower_than_one)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 8, 128);
 
-    (void)state;
     g_autoptr(RpAdvice) busy = advise(&query, roundpipe_only);
     assert_true(busy->best->options.replicas <= 1 ||
                 busy->best->tokens_per_s > RP_ADVISE_AS_FAST * busy->best->one_group_tokens_per_s);
     assert_true(busy->best->bubble_ratio < 0.03);
 }
 
-static void
-what_it_recommends_is_a_plan_that_fits(void **state)
+RP_TEST(what_it_recommends_is_a_plan_that_fits)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 32);
     RpShortage shortage;
@@ -157,8 +150,7 @@ what_it_recommends_is_a_plan_that_fits(void **state)
     assert_int_equal(advice->remedies->len, 0);
 }
 
-static void
-the_recommended_micro_batch_is_the_fastest_of_the_candidates(void **state)
+RP_TEST(the_recommended_micro_batch_is_the_fastest_of_the_candidates)
 {
     RpAdviseQuery query = query_of("llama-3.2-1b", "rtx4090", 4, 32);
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
@@ -177,8 +169,7 @@ the_recommended_micro_batch_is_the_fastest_of_the_candidates(void **state)
     }
 }
 
-static void
-every_schedule_has_a_row_with_figures_or_a_reason(void **state)
+RP_TEST(every_schedule_has_a_row_with_figures_or_a_reason)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 4, 16);
     g_autoptr(RpAdvice) advice = advise(&query, rp_schedules());
@@ -200,8 +191,7 @@ every_schedule_has_a_row_with_figures_or_a_reason(void **state)
 
 /* One stage on one GPU: 16 rounds of one micro-batch are as fast as one round of 16, at 16 times
  * the uploads. */
-static void
-as_fast_a_plan_with_fewer_rounds_is_preferred(void **state)
+RP_TEST(as_fast_a_plan_with_fewer_rounds_is_preferred)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "h200", 1, 64);
 
@@ -216,8 +206,7 @@ as_fast_a_plan_with_fewer_rounds_is_preferred(void **state)
 }
 
 /* Among those within one percent the least host memory wins, then the least device memory. */
-static void
-only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory(void **state)
+RP_TEST(only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory)
 {
     static const struct {
         guint step_ms[3];
@@ -233,7 +222,6 @@ only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory(void **state)
         {{1000, 1020, 1040}, {90, 30, 20}, {9, 9, 9}, 40, 1}, /* what fits */
     };
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         RpAdviseRun runs[3] = {0};
         g_autoptr(GPtrArray) variants = g_ptr_array_new();
@@ -271,8 +259,7 @@ assert_no_slower(const char *what, guint value, double tokens_per_s, double *bef
     *before = MAX(*before, tokens_per_s);
 }
 
-static void
-more_of_anything_is_never_slower(void **state)
+RP_TEST(more_of_anything_is_never_slower)
 {
     static const guint gpu_gib[] = {8, 16, 24, 48}, host_gib[] = {160, 180, 200, 256};
     static const guint links[] = {6, 12, 25, 50}, gpus[] = {1, 2, 4, 8};
@@ -280,7 +267,6 @@ more_of_anything_is_never_slower(void **state)
     const guint every = RP_TEST_EVERY(1, 2);
     double before = 0;
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(gpu_gib); i += every) {
         RpAdviseQuery query = whole;
 
@@ -314,12 +300,10 @@ more_of_anything_is_never_slower(void **state)
 
 /* Frozen weights stay on the cards and forwards save at once, though the bounds of both do not know of each
  * other's memory. */
-static void
-weights_stay_beside_what_forwards_save(void **state)
+RP_TEST(weights_stay_beside_what_forwards_save)
 {
     RpAdviseQuery query = query_of("qwen3-14b", "rtx3090", 2, 32);
 
-    (void)state;
     query.lora_rank = 32;
     query.host_bytes = 60 * RP_GIB;
     const double chosen = speed_of(&query);
@@ -336,8 +320,7 @@ weights_stay_beside_what_forwards_save(void **state)
 
 /* The fastest of all micro-batches and all that forwards may save, each planned for itself. Models have fewer
  * blocks than published, so that hundreds of plans take seconds. */
-static void
-nothing_that_can_be_asked_for_is_faster(void **state)
+RP_TEST(nothing_that_can_be_asked_for_is_faster)
 {
     static const struct {
         const char *model, *gpu;
@@ -354,7 +337,6 @@ nothing_that_can_be_asked_for_is_faster(void **state)
     static const RpSaveChoice saves[] = {RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION,
                                          RP_SAVE_ALL};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(rows); i += RP_TEST_EVERY(1, 3)) {
         RpAdviseQuery query = query_of(rows[i].model, rows[i].gpu, rows[i].gpus, rows[i].batch);
         RpModel model = *query.model;
@@ -384,8 +366,7 @@ nothing_that_can_be_asked_for_is_faster(void **state)
 }
 
 /* Fewer rounds stash more: not a quarter more than is needed. */
-static void
-a_large_batch_is_not_one_long_round(void **state)
+RP_TEST(a_large_batch_is_not_one_long_round)
 {
     /* one round of all would take 107 GiB */
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 1000);
@@ -396,8 +377,7 @@ a_large_batch_is_not_one_long_round(void **state)
     assert_true(advice->best->host.total < 60 * RP_GIB);
 }
 
-static void
-a_prime_batch_is_planned_as_the_next_that_divides(void **state)
+RP_TEST(a_prime_batch_is_planned_as_the_next_that_divides)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 1009);
 
@@ -419,8 +399,7 @@ a_prime_batch_is_planned_as_the_next_that_divides(void **state)
 }
 
 /* 64 GPUs share few stages, in groups as well: most have nothing to do. */
-static void
-fewer_gpus_are_recommended_where_they_are_as_fast(void **state)
+RP_TEST(fewer_gpus_are_recommended_where_they_are_as_fast)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 64, 64);
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
@@ -458,8 +437,7 @@ check_model_bytes(RpOptimizerMode optimizer, double expected)
         fail_msg("%.4f bytes a parameter, expected %.4f", each, expected);
 }
 
-static void
-full_fine_tuning_takes_18_bytes_a_parameter_and_16_if_lean(void **state)
+RP_TEST(full_fine_tuning_takes_18_bytes_a_parameter_and_16_if_lean)
 {
     check_model_bytes(RP_OPTIMIZER_FUSED, 18);
     check_model_bytes(RP_OPTIMIZER_LEAN, 16);
@@ -479,8 +457,7 @@ find_remedy(const RpAdvice *advice, guint changes)
     return NULL;
 }
 
-static void
-remedies_for_too_little_host_memory_help(void **state)
+RP_TEST(remedies_for_too_little_host_memory_help)
 {
     RpAdviseQuery query = query_of("qwen3-32b", "rtx4090", 8, 16);
 
@@ -504,8 +481,7 @@ remedies_for_too_little_host_memory_help(void **state)
     assert_null(with_less->best);
 }
 
-static void
-a_shorter_sequence_is_offered_and_helps(void **state)
+RP_TEST(a_shorter_sequence_is_offered_and_helps)
 {
     RpAdviseQuery query = query_of("qwen3-8b", "rtx4090", 2, 4);
 
@@ -521,8 +497,7 @@ a_shorter_sequence_is_offered_and_helps(void **state)
 }
 
 /* No remedy holds another, and none changes what is so already. */
-static void
-remedies_hold_nothing_needless(void **state)
+RP_TEST(remedies_hold_nothing_needless)
 {
     static const struct {
         const char *model;
@@ -566,8 +541,7 @@ remedies_hold_nothing_needless(void **state)
 }
 
 /* 0.58 s of optimizer against a tenth of that of compute: said, with its cause. */
-static void
-a_small_batch_waits_for_the_optimizer(void **state)
+RP_TEST(a_small_batch_waits_for_the_optimizer)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 8);
 
@@ -593,8 +567,7 @@ fits_at(const RpAdviseQuery *query, guint tokens)
     return rp_advise_fit_least(&at, profile, run);
 }
 
-static void
-one_step_beyond_the_longest_sequence_does_not_fit(void **state)
+RP_TEST(one_step_beyond_the_longest_sequence_does_not_fit)
 {
     RpAdviseQuery query = query_of("llama-3.1-8b", "rtx4090", 8, 8);
 
@@ -613,8 +586,7 @@ one_step_beyond_the_longest_sequence_does_not_fit(void **state)
     }
 }
 
-static void
-without_limits_the_longest_sequence_is_the_cost_models(void **state)
+RP_TEST(without_limits_the_longest_sequence_is_the_cost_models)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 1, 1);
     g_auto(RpAdviseLongest) longest = {0};
@@ -627,8 +599,7 @@ without_limits_the_longest_sequence_is_the_cost_models(void **state)
 
 /* reference: published-max-sequence.csv, thousands of tokens. Predicted is longer: the published
  * runs are PyTorch's, which keeps more for a backward (docs/plan.md). */
-static void
-longest_sequences_are_one_to_two_and_a_half_times_the_published(void **state)
+RP_TEST(longest_sequences_are_one_to_two_and_a_half_times_the_published)
 {
     static const struct {
         const char *gpu;
@@ -656,8 +627,7 @@ longest_sequences_are_one_to_two_and_a_half_times_the_published(void **state)
     }
 }
 
-static void
-a_batch_smaller_than_the_machine_uses_fewer_gpus(void **state)
+RP_TEST(a_batch_smaller_than_the_machine_uses_fewer_gpus)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 8, 3);
     g_autoptr(RpAdvice) advice = advise(&query, roundpipe_only);
@@ -668,8 +638,7 @@ a_batch_smaller_than_the_machine_uses_fewer_gpus(void **state)
     assert_int_equal(advice->best->options.gpus, 3);
 }
 
-static void
-a_timing_file_fixes_the_micro_batch(void **state)
+RP_TEST(a_timing_file_fixes_the_micro_batch)
 {
     g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
     GError *error = NULL;
@@ -691,8 +660,7 @@ a_timing_file_fixes_the_micro_batch(void **state)
 }
 
 /* GPipe's stash grows with M, 1F1B's does not; long iterations are laid out in part. */
-static void
-the_memory_of_a_long_iteration_is_that_of_the_whole(void **state)
+RP_TEST(the_memory_of_a_long_iteration_is_that_of_the_whole)
 {
     static const char *const names[] = {"gpipe", "1f1b", "zb-h1"};
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 8, 2048);
@@ -718,8 +686,7 @@ the_memory_of_a_long_iteration_is_that_of_the_whole(void **state)
     }
 }
 
-static void
-refuses_numbers_that_do_not_go_together(void **state)
+RP_TEST(refuses_numbers_that_do_not_go_together)
 {
     static const struct {
         guint gpus, batch, micro_batch, micro_batches, round;
@@ -751,8 +718,7 @@ refuses_numbers_that_do_not_go_together(void **state)
     }
 }
 
-static void
-micro_batch_and_their_number_make_a_batch(void **state)
+RP_TEST(micro_batch_and_their_number_make_a_batch)
 {
     RpAdviseQuery query = query_of("qwen3-0.6b", "rtx4090", 4, 0);
 
@@ -766,38 +732,4 @@ micro_batch_and_their_number_make_a_batch(void **state)
     assert_int_equal(advice->best->sequences, 2);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(synchronous_steps_are_faster_in_groups_of_gpus),
-        cmocka_unit_test(groups_are_no_slower_than_one),
-        cmocka_unit_test(what_it_recommends_is_a_plan_that_fits),
-        cmocka_unit_test(a_plan_leaves_room_for_all_that_is_beside_its_arena),
-        cmocka_unit_test(the_recommended_micro_batch_is_the_fastest_of_the_candidates),
-        cmocka_unit_test(as_fast_a_plan_with_fewer_rounds_is_preferred),
-        cmocka_unit_test(only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory),
-        cmocka_unit_test(more_of_anything_is_never_slower),
-        cmocka_unit_test(weights_stay_beside_what_forwards_save),
-        cmocka_unit_test(nothing_that_can_be_asked_for_is_faster),
-        cmocka_unit_test(a_large_batch_is_not_one_long_round),
-        cmocka_unit_test(a_prime_batch_is_planned_as_the_next_that_divides),
-        cmocka_unit_test(fewer_gpus_are_recommended_where_they_are_as_fast),
-        cmocka_unit_test(every_schedule_has_a_row_with_figures_or_a_reason),
-        cmocka_unit_test(full_fine_tuning_takes_18_bytes_a_parameter_and_16_if_lean),
-        cmocka_unit_test(remedies_for_too_little_host_memory_help),
-        cmocka_unit_test(a_shorter_sequence_is_offered_and_helps),
-        cmocka_unit_test(remedies_hold_nothing_needless),
-        cmocka_unit_test(a_small_batch_waits_for_the_optimizer),
-        cmocka_unit_test(one_step_beyond_the_longest_sequence_does_not_fit),
-        cmocka_unit_test(without_limits_the_longest_sequence_is_the_cost_models),
-        cmocka_unit_test(longest_sequences_are_one_to_two_and_a_half_times_the_published),
-        cmocka_unit_test(a_batch_smaller_than_the_machine_uses_fewer_gpus),
-        cmocka_unit_test(a_timing_file_fixes_the_micro_batch),
-        cmocka_unit_test(the_memory_of_a_long_iteration_is_that_of_the_whole),
-        cmocka_unit_test(refuses_numbers_that_do_not_go_together),
-        cmocka_unit_test(micro_batch_and_their_number_make_a_batch),
-    };
-
-    return cmocka_run_group_tests_name("advise", tests, find_roundpipe, NULL);
-}
+RP_TEST_GROUP(find_roundpipe, NULL)

@@ -57,8 +57,7 @@ median_of(GArray *errors)
 }
 
 /* All rows with ROUNDPIPE_TEST_ALL, else every third: fp8 and bf16 in turns. */
-static void
-half_of_the_published_rows_are_predicted_within_a_tenth(void **state)
+RP_TEST(half_of_the_published_rows_are_predicted_within_a_tenth)
 {
     static const char *const cards[] = {"rtx4090", "rtx5090"};
     g_autofree char *text = NULL;
@@ -66,7 +65,6 @@ half_of_the_published_rows_are_predicted_within_a_tenth(void **state)
     const guint every = RP_TEST_EVERY(3, 6);
     guint read = 0;
 
-    (void)state;
     for (guint c = 0; c < G_N_ELEMENTS(cards); c++)
         errors[c] = g_array_new(FALSE, FALSE, sizeof(double));
     assert_true(
@@ -89,14 +87,4 @@ half_of_the_published_rows_are_predicted_within_a_tenth(void **state)
                      errors[c]->len);
         g_array_unref(errors[c]);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(half_of_the_published_rows_are_predicted_within_a_tenth),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

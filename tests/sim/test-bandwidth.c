@@ -114,10 +114,8 @@ is_at_its_limit(const Case *c, guint f)
     return unlimited && isinf(c->rates[f]);
 }
 
-static void
-a_flow_alone_gets_its_narrowest_limit(void **state)
+RP_TEST(a_flow_alone_gets_its_narrowest_limit)
 {
-    (void)state;
     Case c = {
         .n_links = 3,
         .n_flows = 1,
@@ -132,10 +130,8 @@ a_flow_alone_gets_its_narrowest_limit(void **state)
     assert_near(c.rates[0], 2);
 }
 
-static void
-what_a_capped_flow_leaves_goes_to_the_others(void **state)
+RP_TEST(what_a_capped_flow_leaves_goes_to_the_others)
 {
-    (void)state;
     Case c = {.n_links = 1,
               .n_flows = 3,
               .links = {10},
@@ -149,10 +145,8 @@ what_a_capped_flow_leaves_goes_to_the_others(void **state)
     assert_near(c.rates[2], 4);
 }
 
-static void
-a_heavy_flow_gets_more_up_to_its_cap(void **state)
+RP_TEST(a_heavy_flow_gets_more_up_to_its_cap)
 {
-    (void)state;
     Case c = {.n_links = 1,
               .n_flows = 2,
               .links = {12},
@@ -169,10 +163,8 @@ a_heavy_flow_gets_more_up_to_its_cap(void **state)
 }
 
 /* Data Networks, §6.5.2: a line of links, one flow over all of them. */
-static void
-a_flow_over_several_links_is_held_by_the_fullest(void **state)
+RP_TEST(a_flow_over_several_links_is_held_by_the_fullest)
 {
-    (void)state;
     Case c = {
         .n_links = 2,
         .n_flows = 3,
@@ -188,10 +180,8 @@ a_flow_over_several_links_is_held_by_the_fullest(void **state)
     assert_near(c.rates[2], 1.5);
 }
 
-static void
-flows_without_a_limit_or_without_a_count(void **state)
+RP_TEST(flows_without_a_limit_or_without_a_count)
 {
-    (void)state;
     Case c = {
         .n_links = 2,
         .n_flows = 3,
@@ -207,10 +197,8 @@ flows_without_a_limit_or_without_a_count(void **state)
     assert_true(c.rates[2] == 0);
 }
 
-static void
-a_count_is_so_many_equal_flows(void **state)
+RP_TEST(a_count_is_so_many_equal_flows)
 {
-    (void)state;
     GRand *random = g_rand_new_with_seed(3);
 
     for (guint round = 0; round < 1000; round++) {
@@ -235,10 +223,8 @@ a_count_is_so_many_equal_flows(void **state)
     g_rand_free(random);
 }
 
-static void
-no_link_is_overfull_and_every_flow_is_at_its_limit(void **state)
+RP_TEST(no_link_is_overfull_and_every_flow_is_at_its_limit)
 {
-    (void)state;
     GRand *random = g_rand_new_with_seed(1);
 
     for (guint round = 0; round < 20000; round++) {
@@ -258,10 +244,8 @@ no_link_is_overfull_and_every_flow_is_at_its_limit(void **state)
     g_rand_free(random);
 }
 
-static void
-equal_flows_get_equal_rates_in_any_order(void **state)
+RP_TEST(equal_flows_get_equal_rates_in_any_order)
 {
-    (void)state;
     GRand *random = g_rand_new_with_seed(2);
 
     for (guint round = 0; round < 5000; round++) {
@@ -318,10 +302,8 @@ share_by_small_steps(Case *c, guint parts)
         c->rates[f] = (double)steps[f] * c->flows[f].weight / parts;
 }
 
-static void
-small_cases_match_brute_force(void **state)
+RP_TEST(small_cases_match_brute_force)
 {
-    (void)state;
     GRand *random = g_rand_new_with_seed(4);
     const guint parts = 500;
 
@@ -340,22 +322,4 @@ small_cases_match_brute_force(void **state)
             assert_true(fabs(c.rates[f] - brute.rates[f]) <= 80.0 / parts);
     }
     g_rand_free(random);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_flow_alone_gets_its_narrowest_limit),
-        cmocka_unit_test(what_a_capped_flow_leaves_goes_to_the_others),
-        cmocka_unit_test(a_heavy_flow_gets_more_up_to_its_cap),
-        cmocka_unit_test(a_flow_over_several_links_is_held_by_the_fullest),
-        cmocka_unit_test(flows_without_a_limit_or_without_a_count),
-        cmocka_unit_test(a_count_is_so_many_equal_flows),
-        cmocka_unit_test(no_link_is_overfull_and_every_flow_is_at_its_limit),
-        cmocka_unit_test(equal_flows_get_equal_rates_in_any_order),
-        cmocka_unit_test(small_cases_match_brute_force),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,10 +39,8 @@ blocks_of(gint64 time_ns, const char *device)
     return profile;
 }
 
-static void
-a_box_has_mean_times_the_largest_sizes_and_the_least_of_all_else(void **state)
+RP_TEST(a_box_has_mean_times_the_largest_sizes_and_the_least_of_all_else)
 {
-    (void)state;
     g_autoptr(RpProfile) fast = blocks_of(1000, "A"), slow = blocks_of(3000, "B");
     const guint card_of[] = {0, 1, 0};
 
@@ -72,10 +70,8 @@ a_box_has_mean_times_the_largest_sizes_and_the_least_of_all_else(void **state)
     assert_ptr_equal(rp_profile_of(copy, 1), copy);
 }
 
-static void
-slower_devices_are_cards_of_their_own(void **state)
+RP_TEST(slower_devices_are_cards_of_their_own)
 {
-    (void)state;
     g_autoptr(RpProfile) profile = load();
     const RpSlow none[] = {{1, 1}, {1, 1}}, some[] = {{1, 1}, {1.5, 1}, {1, 2}, {1.5, 1}};
     g_autoptr(RpProfile) alike = rp_profile_slowed(profile, none, 2);
@@ -98,10 +94,8 @@ slower_devices_are_cards_of_their_own(void **state)
 }
 
 /* The faster card gets as many more blocks as it is faster. */
-static void
-bound_stages_suit_the_card_that_they_are_on(void **state)
+RP_TEST(bound_stages_suit_the_card_that_they_are_on)
 {
-    (void)state;
     g_autoptr(RpProfile) fast = blocks_of(1000, "A"), slow = blocks_of(2000, "B");
     const guint orders[][2] = {{0, 1}, {1, 0}};
 
@@ -161,10 +155,8 @@ is_copy(const RpPlan *plan, const RpTraceRecord *record, guint32 *device)
 }
 
 /* Without other limits a copy takes its bytes over its own link. */
-static void
-copies_take_their_devices_links(void **state)
+RP_TEST(copies_take_their_devices_links)
 {
-    (void)state;
     g_autoptr(RpProfile) alike = load();
     const RpSlow slow[] = {{1, 1}, {1, 3}, {1.5, 1}};
     RpMachine machine;
@@ -201,10 +193,8 @@ copies_take_their_devices_links(void **state)
 }
 
 /* Links that are the same are shared the same, whether each card's flows are counted alone or not. */
-static void
-root_complexes_are_shared_among_cards(void **state)
+RP_TEST(root_complexes_are_shared_among_cards)
 {
-    (void)state;
     g_autoptr(RpProfile) alike = load();
     const RpSlow slow[] = {{1, 1}, {1.25, 1}, {1, 1}, {1.5, 1}};
     g_autoptr(GError) error = NULL;
@@ -227,18 +217,4 @@ root_complexes_are_shared_among_cards(void **state)
     /* sums of rates are rounded in another order */
     assert_float_equal((double)rp_trace_end_ns(one), (double)rp_trace_end_ns(other),
                        1e-6 * (double)rp_trace_end_ns(one));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_box_has_mean_times_the_largest_sizes_and_the_least_of_all_else),
-        cmocka_unit_test(slower_devices_are_cards_of_their_own),
-        cmocka_unit_test(bound_stages_suit_the_card_that_they_are_on),
-        cmocka_unit_test(copies_take_their_devices_links),
-        cmocka_unit_test(root_complexes_are_shared_among_cards),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

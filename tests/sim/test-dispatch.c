@@ -69,10 +69,8 @@ makespan_ns(const RpProfile *profile, const RpPartition *partition, const RpPlan
 
 /* Rounds of one slot wait for nothing: R rounds of M_R micro-batches of time t take R M_R t over the sum of
  * speeds where that deals out whole slots. */
-static void
-rounds_of_one_slot_take_the_time_of_all_speeds_together(void **state)
+RP_TEST(rounds_of_one_slot_take_the_time_of_all_speeds_together)
 {
-    (void)state;
     const struct {
         guint gpus, rounds, turns, ideal; /* of slots of a GPU that is not slow */
         double slow[4];
@@ -154,10 +152,8 @@ clear_case(Case *c)
 }
 
 /* An iteration of the plan is what the planner has tried: it keeps the best, and turns are among it. */
-static void
-no_iteration_takes_longer_than_in_turns(void **state)
+RP_TEST(no_iteration_takes_longer_than_in_turns)
 {
-    (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(16);
     guint shorter = 0;
 
@@ -178,10 +174,8 @@ no_iteration_takes_longer_than_in_turns(void **state)
     assert_true(shorter >= CASES / 4);
 }
 
-static void
-plans_without_a_flush_are_proved_and_made_again_alike(void **state)
+RP_TEST(plans_without_a_flush_are_proved_and_made_again_alike)
 {
-    (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(17);
 
     for (guint i = 0; i < CASES; i++) {
@@ -200,10 +194,8 @@ plans_without_a_flush_are_proved_and_made_again_alike(void **state)
     }
 }
 
-static void
-gpus_that_are_alike_take_turns(void **state)
+RP_TEST(gpus_that_are_alike_take_turns)
 {
-    (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(18);
 
     for (guint i = 0; i < CASES; i++) {
@@ -252,10 +244,8 @@ steady_ms(const RpProfile *profile, const RpPartition *partition, double factor,
 }
 
 /* Qwen3-32B in the stages that the search finds; the figures of docs/schedules.md. */
-static void
-slow_cards_cost_a_large_model_less(void **state)
+RP_TEST(slow_cards_cost_a_large_model_less)
 {
-    (void)state;
     const struct {
         guint n_slow;
         double factor, turns, free;
@@ -286,10 +276,8 @@ slow_cards_cost_a_large_model_less(void **state)
     }
 }
 
-static void
-schedules_with_gpus_of_their_own_are_refused(void **state)
+RP_TEST(schedules_with_gpus_of_their_own_are_refused)
 {
-    (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(19);
     g_autoptr(GError) bound = NULL;
     Case c;
@@ -324,10 +312,8 @@ is_out_of_turn(const RpPlan *plan)
 }
 
 /* All transfers, buffers and steps, on whatever devices slots are; calls are summed, too. */
-static void
-plans_with_every_transfer_are_proved(void **state)
+RP_TEST(plans_with_every_transfer_are_proved)
 {
-    (void)state;
     g_autoptr(GRand) rand = g_rand_new_with_seed(20);
     g_autoptr(GError) error = NULL;
     g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
@@ -361,20 +347,4 @@ plans_with_every_transfer_are_proved(void **state)
         out_of_turn += is_out_of_turn(plan);
     }
     assert_true(out_of_turn >= FULL_CASES / 4);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_of_one_slot_take_the_time_of_all_speeds_together),
-        cmocka_unit_test(no_iteration_takes_longer_than_in_turns),
-        cmocka_unit_test(plans_without_a_flush_are_proved_and_made_again_alike),
-        cmocka_unit_test(gpus_that_are_alike_take_turns),
-        cmocka_unit_test(slow_cards_cost_a_large_model_less),
-        cmocka_unit_test(schedules_with_gpus_of_their_own_are_refused),
-        cmocka_unit_test(plans_with_every_transfer_are_proved),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

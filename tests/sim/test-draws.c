@@ -91,8 +91,7 @@ makespan_ns(Fixture *f)
     return ns;
 }
 
-static void
-draws_have_the_percentiles_that_a_spread_says(void **state)
+RP_TEST(draws_have_the_percentiles_that_a_spread_says)
 {
     enum { N = 200000 };
     g_autofree double *values = g_new(double, N);
@@ -108,8 +107,7 @@ draws_have_the_percentiles_that_a_spread_says(void **state)
     assert_true(values[0] >= -6 && values[N - 1] <= 6);
 }
 
-static void
-draws_differ_in_each_number_they_are_made_from(void **state)
+RP_TEST(draws_differ_in_each_number_they_are_made_from)
 {
     const double z = rp_draws_normal(1, 2, 3, 4, 5);
 
@@ -123,8 +121,7 @@ draws_differ_in_each_number_they_are_made_from(void **state)
 
 /* On one device every action follows the one before: means add up, and of a layer and a micro-batch
  * the deviations, since forward, recompute and backward have one draw; of others the variances. */
-static void
-of_one_stage_means_and_variances_add_up(void **state)
+RP_TEST(of_one_stage_means_and_variances_add_up)
 {
     enum { N = 4000, LAYERS = 6 };
     Fixture *f = *state;
@@ -174,8 +171,7 @@ drawn_ns(const Fixture *f, guint l, guint micro_batch, guint draw, double *recom
  *   device 0   |F0|F1|F2|F3|                |  B0  |  B1  | ...
  *   device 1      |F0|F1|F2|F3|  B0  |  B1  | ...
  */
-static void
-on_two_devices_every_draw_is_what_its_steps_come_to(void **state)
+RP_TEST(on_two_devices_every_draw_is_what_its_steps_come_to)
 {
     enum { N = 200 };
     static const guint blocks[] = {2, 1};
@@ -218,8 +214,7 @@ on_two_devices_every_draw_is_what_its_steps_come_to(void **state)
 
 /* A forward and the recompute of the same tokens are long together: with a gradient that waits the
  * same time is drawn for both. */
-static void
-a_seed_gives_the_same_times_again(void **state)
+RP_TEST(a_seed_gives_the_same_times_again)
 {
     static const guint blocks[] = {2, 2};
     Fixture *f = *state;
@@ -237,8 +232,7 @@ a_seed_gives_the_same_times_again(void **state)
     assert_true(once != planned);
 }
 
-static void
-without_spreads_every_draw_is_the_plan(void **state)
+RP_TEST(without_spreads_every_draw_is_the_plan)
 {
     static const guint blocks[] = {2, 2};
     Fixture *f = *state;
@@ -259,8 +253,7 @@ without_spreads_every_draw_is_the_plan(void **state)
 
 /* A split backward has the time of the whole one, and a stage that ends with a block whose output
  * nobody needs has the share of its recompute that it runs. */
-static void
-parts_of_a_backward_add_up_to_it(void **state)
+RP_TEST(parts_of_a_backward_add_up_to_it)
 {
     static const guint blocks[] = {2, 2};
     Fixture *f = *state;
@@ -289,13 +282,10 @@ parts_of_a_backward_add_up_to_it(void **state)
         }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 /* ---- log-normal times, slow devices ---- */
 
 /* One block on one GPU, and of its run the first task: mean t, median t exp(-s^2/2), percentiles t exp(+-1.6449 s - s^2/2). */
-static void
-a_task_with_noise_is_log_normal(void **state)
+RP_TEST(a_task_with_noise_is_log_normal)
 {
     enum { N = 20000 };
     Fixture *f = *state;
@@ -322,10 +312,8 @@ a_task_with_noise_is_log_normal(void **state)
 }
 
 /* Forward, recompute and backward of a micro-batch are multiplied by the same number. */
-static void
-noise_is_one_factor_for_all_passes_of_a_micro_batch(void **state)
+RP_TEST_OF(noise_is_one_factor_for_all_passes_of_a_micro_batch, Fixture *f)
 {
-    Fixture *f = *state;
     const guint blocks[] = {2, 2};
     double factors[MICRO_BATCHES] = {0};
 
@@ -354,10 +342,8 @@ noise_is_one_factor_for_all_passes_of_a_micro_batch(void **state)
 }
 
 /* GPipe: fill, then the slower of two stages M times: sum of F + (M - 1) max F, B alike. */
-static void
-a_chain_waits_for_its_slow_gpu(void **state)
+RP_TEST_OF(a_chain_waits_for_its_slow_gpu, Fixture *f)
 {
-    Fixture *f = *state;
     const guint blocks[] = {1, 1};
     const RpSlow slow[] = {{1, 1}, {1.5, 1}};
 
@@ -393,22 +379,4 @@ a_chain_waits_for_its_slow_gpu(void **state)
                                          slow_backward * MICRO_BATCHES + backward_ns[0]);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(draws_have_the_percentiles_that_a_spread_says),
-        TEST(draws_differ_in_each_number_they_are_made_from),
-        TEST(of_one_stage_means_and_variances_add_up),
-        TEST(on_two_devices_every_draw_is_what_its_steps_come_to),
-        TEST(a_seed_gives_the_same_times_again),
-        TEST(without_spreads_every_draw_is_the_plan),
-        TEST(parts_of_a_backward_add_up_to_it),
-        cmocka_unit_test_setup_teardown(a_task_with_noise_is_log_normal, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(noise_is_one_factor_for_all_passes_of_a_micro_batch, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_chain_waits_for_its_slow_gpu, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

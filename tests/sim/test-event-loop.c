@@ -10,11 +10,8 @@
  *   parameter-up    |--------big--------|
  *   activation-up         ready ...     |a|
  */
-static void
-a_big_parameter_copy_delays_an_activation(void **state)
+RP_TEST_OF(a_big_parameter_copy_delays_an_activation, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     RpTaskId made = compute(f, 0, 10, AT_ONCE);
     RpTaskId big = copy(f, 1, RP_LANE_PARAMETER_UP, 1000, AT_ONCE);
@@ -26,10 +23,8 @@ a_big_parameter_copy_delays_an_activation(void **state)
     assert_times(f, action, 1010, 1015);
 }
 
-static void
-chunks_of_it_let_the_activation_go_first(void **state)
+RP_TEST_OF(chunks_of_it_let_the_activation_go_first, Fixture *f)
 {
-    Fixture *f = *state;
     RpTaskId chunks[20];
 
     begin_full(f, 2);
@@ -44,11 +39,8 @@ chunks_of_it_let_the_activation_go_first(void **state)
     assert_times(f, chunks[19], 960, 1010);
 }
 
-static void
-what_is_ready_when_the_engine_becomes_free_counts(void **state)
+RP_TEST_OF(what_is_ready_when_the_engine_becomes_free_counts, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     RpTaskId first = copy(f, 0, RP_LANE_GRADIENT_DOWN, 10, AT_ONCE);
     RpTaskId second = copy(f, 0, RP_LANE_GRADIENT_DOWN, 10, AT_ONCE);
@@ -60,11 +52,8 @@ what_is_ready_when_the_engine_becomes_free_counts(void **state)
     assert_times(f, second, 20, 30);
 }
 
-static void
-ends_of_equal_copies_come_before_the_next_begins(void **state)
+RP_TEST_OF(ends_of_equal_copies_come_before_the_next_begins, Fixture *f)
 {
-    Fixture *f = *state;
-
     /* both downloads end at 20; the upload which that allows goes before the chunk */
     begin_full(f, 2);
     f->machine.links.gpus_per_root = 2;
@@ -80,11 +69,8 @@ ends_of_equal_copies_come_before_the_next_begins(void **state)
     assert_times(f, chunk, 25, 30);
 }
 
-static void
-the_two_directions_do_not_disturb_each_other(void **state)
+RP_TEST_OF(the_two_directions_do_not_disturb_each_other, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.d2h_bytes_per_s = 2 * BYTE_PER_NS;
     RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 100, AT_ONCE);
@@ -94,11 +80,8 @@ the_two_directions_do_not_disturb_each_other(void **state)
     assert_times(f, down, 0, 50);
 }
 
-static void
-devices_under_one_root_complex_share_it(void **state)
+RP_TEST_OF(devices_under_one_root_complex_share_it, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 3);
     f->machine.links.gpus_per_root = 2;
     f->machine.links.root_bytes_per_s = BYTE_PER_NS;
@@ -114,11 +97,8 @@ devices_under_one_root_complex_share_it(void **state)
     assert_times(f, other_way, 0, 100);
 }
 
-static void
-the_optimizer_shares_host_memory_with_the_copies(void **state)
+RP_TEST_OF(the_optimizer_shares_host_memory_with_the_copies, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
     f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
@@ -133,11 +113,8 @@ the_optimizer_shares_host_memory_with_the_copies(void **state)
     assert_times(f, alone, 160, 260);
 }
 
-static void
-a_slow_flow_leaves_its_share_to_the_others(void **state)
+RP_TEST_OF(a_slow_flow_leaves_its_share_to_the_others, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
     f->machine.links.d2h_bytes_per_s = BYTE_PER_NS;
@@ -151,11 +128,8 @@ a_slow_flow_leaves_its_share_to_the_others(void **state)
     assert_times(f, b, 0, 100);
 }
 
-static void
-the_host_lanes_work_side_by_side(void **state)
+RP_TEST_OF(the_host_lanes_work_side_by_side, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.host_bytes_per_s = 8 * BYTE_PER_NS;
     f->machine.optimizer_bytes_per_s = 5 * BYTE_PER_NS;
@@ -169,11 +143,8 @@ the_host_lanes_work_side_by_side(void **state)
     assert_times(f, step, 80, 200);
 }
 
-static void
-a_copys_latency_holds_the_engine_but_no_bandwidth(void **state)
+RP_TEST_OF(a_copys_latency_holds_the_engine_but_no_bandwidth, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     f->machine.links.copy_latency_ns = 20;
     f->machine.links.host_bytes_per_s = BYTE_PER_NS;
@@ -188,11 +159,8 @@ a_copys_latency_holds_the_engine_but_no_bandwidth(void **state)
     assert_times(f, b, 120, 240);
 }
 
-static void
-rounds_a_copys_end_up(void **state)
+RP_TEST_OF(rounds_a_copys_end_up, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.h2d_bytes_per_s = 3 * BYTE_PER_NS;
     RpTaskId a = copy(f, 0, RP_LANE_ACTIVATION_UP, 10, AT_ONCE);
@@ -202,11 +170,8 @@ rounds_a_copys_end_up(void **state)
     assert_times(f, b, 4, 7);
 }
 
-static void
-a_copy_of_nothing_takes_no_time_and_no_engine(void **state)
+RP_TEST_OF(a_copy_of_nothing_takes_no_time_and_no_engine, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.copy_latency_ns = 20;
     RpTaskId big = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
@@ -221,11 +186,8 @@ a_copy_of_nothing_takes_no_time_and_no_engine(void **state)
     assert_times(f, next, 120, 150);
 }
 
-static void
-a_barrier_joins_lanes_and_takes_no_time(void **state)
+RP_TEST_OF(a_barrier_joins_lanes_and_takes_no_time, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 1, 30, AT_ONCE);
@@ -236,11 +198,8 @@ a_barrier_joins_lanes_and_takes_no_time(void **state)
     assert_times(f, after, 30, 35);
 }
 
-static void
-a_machine_without_limits_copies_in_no_time(void **state)
+RP_TEST_OF(a_machine_without_limits_copies_in_no_time, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine = (RpMachine){0};
     f->machine.links.copy_latency_ns = 7;
@@ -258,11 +217,8 @@ a_machine_without_limits_copies_in_no_time(void **state)
     rp_trace_free(without);
 }
 
-static void
-a_copy_may_have_a_hop_to_wait_for(void **state)
+RP_TEST_OF(a_copy_may_have_a_hop_to_wait_for, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = a, .hop_ns = 5}));
@@ -276,11 +232,8 @@ a_copy_may_have_a_hop_to_wait_for(void **state)
 }
 
 /* From the end of the action that made a value to the end of its upload. */
-static void
-counts_the_whole_way_of_a_value_through_the_host(void **state)
+RP_TEST_OF(counts_the_whole_way_of_a_value_through_the_host, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 3);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId down = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 20, AFTER({.task = a}));
@@ -297,11 +250,8 @@ counts_the_whole_way_of_a_value_through_the_host(void **state)
     assert_transfer(f, c, 0);
 }
 
-static void
-counts_an_upload_alone_when_its_origin_is_unknown(void **state)
+RP_TEST_OF(counts_an_upload_alone_when_its_origin_is_unknown, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 20, AT_ONCE);
     RpTaskId a = compute(f, 0, 5, AFTER({.task = up}));
@@ -314,11 +264,8 @@ counts_an_upload_alone_when_its_origin_is_unknown(void **state)
     assert_transfer(f, b, 0);
 }
 
-static void
-counts_the_gradient_that_holds_a_recompute_back(void **state)
+RP_TEST_OF(counts_the_gradient_that_holds_a_recompute_back, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     RpTaskId a = compute(f, 0, 30, AT_ONCE);
     RpTaskId down = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 10, AFTER({.task = a}));
@@ -329,11 +276,8 @@ counts_the_gradient_that_holds_a_recompute_back(void **state)
     assert_transfer(f, b, 20);
 }
 
-static void
-a_full_plan_may_depend_on_later_tasks_of_other_lanes(void **state)
+RP_TEST_OF(a_full_plan_may_depend_on_later_tasks_of_other_lanes, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     RpTaskId a = compute(f, 0, 10, AFTER({.task = 1}));
     RpTaskId b = compute(f, 1, 10, AT_ONCE);
@@ -347,11 +291,8 @@ a_full_plan_may_depend_on_later_tasks_of_other_lanes(void **state)
  *   gpu 1   c: after b | d
  *   gpu 2   e: after d         waits as well, but is not in the cycle
  */
-static void
-names_two_tasks_of_the_cycle_in_a_deadlock(void **state)
+RP_TEST_OF(names_two_tasks_of_the_cycle_in_a_deadlock, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 3);
     RpTaskId e = compute(f, 2, 10, AFTER({.task = 4}));
     RpTaskId a = compute(f, 0, 10, AFTER({.task = 4}));
@@ -378,11 +319,8 @@ names_two_tasks_of_the_cycle_in_a_deadlock(void **state)
     assert_true(named);
 }
 
-static void
-names_a_task_that_waits_for_itself_or_for_nobody(void **state)
+RP_TEST_OF(names_a_task_that_waits_for_itself_or_for_nobody, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     compute(f, 0, 10, AFTER({.task = 0}));
     assert_deadlock(f, "waits for itself");
@@ -433,11 +371,8 @@ add_random_task(Fixture *f, GRand *random)
     rp_plan_append(f->plan, &task, after, n, NULL, 0);
 }
 
-static void
-the_optimizer_takes_more_of_host_memory_than_a_copy(void **state)
+RP_TEST_OF(the_optimizer_takes_more_of_host_memory_than_a_copy, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
     f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
@@ -454,11 +389,8 @@ the_optimizer_takes_more_of_host_memory_than_a_copy(void **state)
 }
 
 /* Sums of rounds and steps run on the same processors. */
-static void
-host_tasks_share_what_the_optimizer_moves(void **state)
+RP_TEST_OF(host_tasks_share_what_the_optimizer_moves, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.h2d_bytes_per_s = 20 * BYTE_PER_NS;
     f->machine.links.host_bytes_per_s = 10 * BYTE_PER_NS;
@@ -476,11 +408,8 @@ host_tasks_share_what_the_optimizer_moves(void **state)
 
 /* Memory has enough for all; what devices read comes slower nonetheless, and what they write does
  * not. */
-static void
-a_copy_up_is_slower_beside_the_optimizer(void **state)
+RP_TEST_OF(a_copy_up_is_slower_beside_the_optimizer, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
     f->machine.links.d2h_bytes_per_s = 4 * BYTE_PER_NS;
@@ -519,11 +448,8 @@ set_random_machine(RpMachine *machine, GRand *random)
     machine->links.network_latency_ns = g_rand_int_range(random, 0, 2) * 11;
 }
 
-static void
-agrees_with_the_naive_simulator_on_random_plans(void **state)
+RP_TEST_OF(agrees_with_the_naive_simulator_on_random_plans, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 400; seed++) {
         GRand *random = g_rand_new_with_seed(seed);
         const gint32 n = g_rand_int_range(random, 1, 80);
@@ -547,10 +473,8 @@ agrees_with_the_naive_simulator_on_random_plans(void **state)
     }
 }
 
-static void
-the_same_plan_gives_the_same_bytes(void **state)
+RP_TEST_OF(the_same_plan_gives_the_same_bytes, Fixture *f)
 {
-    Fixture *f = *state;
     GRand *random = g_rand_new_with_seed(7);
 
     begin_full(f, 5);
@@ -566,37 +490,4 @@ the_same_plan_gives_the_same_bytes(void **state)
     rp_trace_free(again);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_PLAN_TEST(a_big_parameter_copy_delays_an_activation),
-        RP_PLAN_TEST(chunks_of_it_let_the_activation_go_first),
-        RP_PLAN_TEST(what_is_ready_when_the_engine_becomes_free_counts),
-        RP_PLAN_TEST(ends_of_equal_copies_come_before_the_next_begins),
-        RP_PLAN_TEST(the_two_directions_do_not_disturb_each_other),
-        RP_PLAN_TEST(devices_under_one_root_complex_share_it),
-        RP_PLAN_TEST(the_optimizer_shares_host_memory_with_the_copies),
-        RP_PLAN_TEST(a_slow_flow_leaves_its_share_to_the_others),
-        RP_PLAN_TEST(the_host_lanes_work_side_by_side),
-        RP_PLAN_TEST(a_copys_latency_holds_the_engine_but_no_bandwidth),
-        RP_PLAN_TEST(rounds_a_copys_end_up),
-        RP_PLAN_TEST(a_copy_of_nothing_takes_no_time_and_no_engine),
-        RP_PLAN_TEST(a_barrier_joins_lanes_and_takes_no_time),
-        RP_PLAN_TEST(a_machine_without_limits_copies_in_no_time),
-        RP_PLAN_TEST(a_copy_may_have_a_hop_to_wait_for),
-        RP_PLAN_TEST(counts_the_whole_way_of_a_value_through_the_host),
-        RP_PLAN_TEST(counts_an_upload_alone_when_its_origin_is_unknown),
-        RP_PLAN_TEST(counts_the_gradient_that_holds_a_recompute_back),
-        RP_PLAN_TEST(a_full_plan_may_depend_on_later_tasks_of_other_lanes),
-        RP_PLAN_TEST(names_two_tasks_of_the_cycle_in_a_deadlock),
-        RP_PLAN_TEST(names_a_task_that_waits_for_itself_or_for_nobody),
-        RP_PLAN_TEST(the_optimizer_takes_more_of_host_memory_than_a_copy),
-        RP_PLAN_TEST(host_tasks_share_what_the_optimizer_moves),
-        RP_PLAN_TEST(a_copy_up_is_slower_beside_the_optimizer),
-        RP_PLAN_TEST(agrees_with_the_naive_simulator_on_random_plans),
-        RP_PLAN_TEST(the_same_plan_gives_the_same_bytes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

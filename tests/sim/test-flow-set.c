@@ -59,10 +59,8 @@ end(Fixture *fixture, guint device)
 /* Beside a flow of weeks, 450 bytes begin, and 96 bytes after @odd ns: 0.15 bytes/ns for @odd ns,
  * 0.1 for the 960 ns of the second, 0.15 again: 3,320 ns in all. The clock that they share has
  * counted 10^14 bytes, in parts that no double holds beside them. */
-static void
-short_flows_beside_one_of_weeks_take_as_long_as_ever(void **state)
+RP_TEST_OF(short_flows_beside_one_of_weeks_take_as_long_as_ever, Fixture *fixture)
 {
-    Fixture *fixture = *state;
     gint64 now_ns = 0;
 
     begin(fixture, 0, G_GUINT64_CONSTANT(1000000000000000), 0);
@@ -78,11 +76,8 @@ short_flows_beside_one_of_weeks_take_as_long_as_ever(void **state)
 }
 
 /* 1,000 bytes beside 400: 400 are over after 800 / 0.3 ns, the rest of 600 after 600 / 0.3 more. */
-static void
-a_flow_goes_on_at_the_full_rate_once_it_is_alone(void **state)
+RP_TEST_OF(a_flow_goes_on_at_the_full_rate_once_it_is_alone, Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     begin(fixture, 0, 1000, 0);
     begin(fixture, 1, 400, 0);
     assert_int_equal(end(fixture, 1), 2667);
@@ -91,13 +86,11 @@ a_flow_goes_on_at_the_full_rate_once_it_is_alone(void **state)
 
 /* 10 bytes/ns up alone, 4 beside a copy down of the same device: of one device that is the rate until
  * the copy down is over, of two the mean with the other's. */
-static void
-copies_up_are_slower_beside_copies_down(void **state)
+RP_TEST(copies_up_are_slower_beside_copies_down)
 {
     static const RpMachine both_ways = {.links = {.h2d_bytes_per_s = 10e9, .d2h_bytes_per_s = 10e9},
                                         .beside_down_bytes_per_s = 4e9};
 
-    (void)state;
     for (guint gpus = 1; gpus <= 2; gpus++) {
         Fixture f = {rp_flow_set_new(&both_ways, gpus, 2), {0}};
 
@@ -112,16 +105,4 @@ copies_up_are_slower_beside_copies_down(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(short_flows_beside_one_of_weeks_take_as_long_as_ever,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_flow_goes_on_at_the_full_rate_once_it_is_alone, set_up,
-                                        tear_down),
-        cmocka_unit_test(copies_up_are_slower_beside_copies_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

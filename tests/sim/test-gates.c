@@ -12,11 +12,8 @@
 #include "core/trace/report.h"
 #include "sim/search/partition-cost.h"
 
-static void
-the_gate_is_the_last_predecessor(void **state)
+RP_TEST_OF(the_gate_is_the_last_predecessor, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 0, 20, AT_ONCE);
@@ -33,11 +30,8 @@ the_gate_is_the_last_predecessor(void **state)
     assert_int_equal(gates[e], c);
 }
 
-static void
-a_recompute_waits_for_less(void **state)
+RP_TEST_OF(a_recompute_waits_for_less, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId early = compute(f, 0, 30, AT_ONCE);
     RpTaskId late = compute(f, 1, 40, AT_ONCE);
@@ -79,8 +73,7 @@ simulate_schedule(Fixture *f, const char *name, RpFidelity fidelity)
 }
 
 /* Buffers in use at once never have more bytes than their arena. */
-static void
-memory_in_use_stays_within_its_arena(void **state)
+RP_TEST(memory_in_use_stays_within_its_arena)
 {
     static const char *const files[] = {"rtx4090/gpt-oss-20b",    "rtx4090/llama-3.1-8b",
                                         "rtx4090/qwen3-1.7b",     "rtx4090/qwen3-235b-a22b",
@@ -136,8 +129,7 @@ assert_explained(const Fixture *f, const RpPlan *plan)
     assert_int_equal(found, waits);
 }
 
-static void
-gates_explain_when_tasks_start(void **state)
+RP_TEST(gates_explain_when_tasks_start)
 {
     static const char *const names[] = {"1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "roundpipe"};
     Fixture *f = *state;
@@ -152,10 +144,8 @@ gates_explain_when_tasks_start(void **state)
         }
 }
 
-static void
-memory_comes_back_from_the_file(void **state)
+RP_TEST_OF(memory_comes_back_from_the_file, Fixture *f)
 {
-    Fixture *f = *state;
     g_autofree char *directory = g_dir_make_tmp("rp-gates-XXXXXX", NULL);
     g_autofree char *path = g_build_filename(directory, "t.json", NULL);
     g_autoptr(GFile) file = g_file_new_for_path(path);
@@ -186,16 +176,4 @@ memory_comes_back_from_the_file(void **state)
     assert_int_equal(g_rmdir(directory), 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_PLAN_TEST(the_gate_is_the_last_predecessor),
-        RP_PLAN_TEST(a_recompute_waits_for_less),
-        RP_PLAN_TEST(gates_explain_when_tasks_start),
-        RP_PLAN_TEST(memory_in_use_stays_within_its_arena),
-        RP_PLAN_TEST(memory_comes_back_from_the_file),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -124,10 +124,8 @@ check(const char *schedule, guint n, guint v, guint m, const Cost *cost, gint64 
                  found, expected);
 }
 
-static void
-unlooped_and_looped_schedules_match_their_closed_forms(void **state)
+RP_TEST(unlooped_and_looped_schedules_match_their_closed_forms)
 {
-    (void)state;
     for (gsize c = 0; c < G_N_ELEMENTS(costs); c++) {
         gint64 pair = costs[c].forward + costs[c].backward;
 
@@ -158,10 +156,8 @@ unlooped_and_looped_schedules_match_their_closed_forms(void **state)
 }
 
 /* K iterations without a flush are one of K M micro-batches, and steady from the first on. */
-static void
-pipedream_2bw_never_drains(void **state)
+RP_TEST(pipedream_2bw_never_drains)
 {
-    (void)state;
     for (gsize c = 0; c < G_N_ELEMENTS(costs); c++) {
         const gint64 pair = costs[c].forward + costs[c].backward;
 
@@ -186,10 +182,8 @@ pipedream_2bw_never_drains(void **state)
     }
 }
 
-static void
-zero_bubble_schedules_match_their_closed_forms(void **state)
+RP_TEST(zero_bubble_schedules_match_their_closed_forms)
 {
-    (void)state;
     for (gsize c = 0; c < G_N_ELEMENTS(costs); c++) {
         gint64 f = costs[c].forward, w = costs[c].weight, i = costs[c].backward - w;
         gint64 tail = MAX(f, w) + i - w;
@@ -256,12 +250,10 @@ three_blocks_forward_one_backward(const RpProfile *profile, guint blocks)
     return partition;
 }
 
-static void
-roundpipe_matches_its_closed_form(void **state)
+RP_TEST(roundpipe_matches_its_closed_form)
 {
     const gint64 t = 3;
 
-    (void)state;
     for (guint blocks = 3; blocks <= 24; blocks += 3) {
         g_autoptr(RpProfile) profile = new_uniform_dispatched(blocks);
         g_autoptr(RpPartition) partition = three_blocks_forward_one_backward(profile, blocks);
@@ -287,15 +279,13 @@ roundpipe_matches_its_closed_form(void **state)
     }
 }
 
-static void
-full_fidelity_on_an_infinitely_fast_machine_is_compute_fidelity(void **state)
+RP_TEST(full_fidelity_on_an_infinitely_fast_machine_is_compute_fidelity)
 {
     static const Cost milliseconds = {1000000, 2000000, 1000000, 1000000};
     static const char *const bound[] = {"gpipe",      "1f1b",       "interleaved-1f1b",
                                         "looped-bfs", "zb-h1",      "interleaved-zb",
                                         "zb-v",       "dualpipe-v", "mobius"};
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(bound); i++) {
         for (guint n = 1; n <= 4; n++) {
             RpPlanOptions options = options_of(bound[i], n, 2 * n * 2);
@@ -359,12 +349,10 @@ verify_variants(const RpProfile *profile, const RpPartition *partition, RpPlanOp
     }
 }
 
-static void
-the_verifier_proves_every_bound_plan_of_the_grid(void **state)
+RP_TEST(the_verifier_proves_every_bound_plan_of_the_grid)
 {
     static const Cost cost = {1000, 2000, 1000, 1000};
 
-    (void)state;
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++) {
         if ((*s)->dispatched)
             continue;
@@ -382,10 +370,8 @@ the_verifier_proves_every_bound_plan_of_the_grid(void **state)
     }
 }
 
-static void
-the_verifier_proves_every_dispatched_plan_of_the_grid(void **state)
+RP_TEST(the_verifier_proves_every_dispatched_plan_of_the_grid)
 {
-    (void)state;
     for (guint blocks = 3; blocks <= 6; blocks += 3) {
         g_autoptr(RpProfile) profile = new_uniform_dispatched(blocks);
         add_fast_machine(profile);
@@ -400,20 +386,4 @@ the_verifier_proves_every_dispatched_plan_of_the_grid(void **state)
             }
         }
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unlooped_and_looped_schedules_match_their_closed_forms),
-        cmocka_unit_test(pipedream_2bw_never_drains),
-        cmocka_unit_test(zero_bubble_schedules_match_their_closed_forms),
-        cmocka_unit_test(roundpipe_matches_its_closed_form),
-        cmocka_unit_test(full_fidelity_on_an_infinitely_fast_machine_is_compute_fidelity),
-        cmocka_unit_test(the_verifier_proves_every_bound_plan_of_the_grid),
-        cmocka_unit_test(the_verifier_proves_every_dispatched_plan_of_the_grid),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

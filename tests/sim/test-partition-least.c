@@ -98,8 +98,7 @@ least_by_brute_force(const RpProfile *profile, guint step)
     return least;
 }
 
-static void
-no_partition_needs_less_device_memory(void **state)
+RP_TEST(no_partition_needs_less_device_memory)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(7);
     guint whole = 0, even = 0;
@@ -143,8 +142,7 @@ chosen_bytes(const RpProfile *profile, guint gpus, RpObjective objective, guint6
     return rp_plan_arena_bytes(plan, 0);
 }
 
-static void
-a_partition_is_found_wherever_one_fits(void **state)
+RP_TEST(a_partition_is_found_wherever_one_fits)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(8);
 
@@ -166,8 +164,7 @@ a_partition_is_found_wherever_one_fits(void **state)
 }
 
 /* With memory for all layers nothing has to be recomputed: N rounds beside each other. */
-static void
-every_device_runs_the_whole_model_where_it_fits(void **state)
+RP_TEST(every_device_runs_the_whole_model_where_it_fits)
 {
     g_autofree char *path = rp_test_source_path("profiles/h200/qwen3-1.7b-8x2048.json");
     g_autoptr(RpProfile) profile = rp_profile_load(path, NULL);
@@ -193,8 +190,7 @@ every_device_runs_the_whole_model_where_it_fits(void **state)
     }
 }
 
-static void
-stages_of_as_many_blocks_cover_the_model(void **state)
+RP_TEST(stages_of_as_many_blocks_cover_the_model)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(9);
     g_autoptr(RpProfile) profile = network_of(rand, 5);
@@ -209,17 +205,4 @@ stages_of_as_many_blocks_cover_the_model(void **state)
 
     assert_string_equal(up, "0,2,2,1");
     assert_string_equal(down, "0,1,2,2,0");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_partition_needs_less_device_memory),
-        cmocka_unit_test(a_partition_is_found_wherever_one_fits),
-        cmocka_unit_test(every_device_runs_the_whole_model_where_it_fits),
-        cmocka_unit_test(stages_of_as_many_blocks_cover_the_model),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,24 +166,19 @@ hold_against_all_orders(Fixture *f, gboolean full, guint least_reached)
     assert_true(reached >= least_reached);
 }
 
-static void
-no_order_of_a_tiny_plan_is_faster(void **state)
+RP_TEST(no_order_of_a_tiny_plan_is_faster)
 {
     hold_against_all_orders(*state, FALSE, CASES * 4 / 5);
 }
 
-static void
-no_order_of_copies_and_host_tasks_is_faster(void **state)
+RP_TEST(no_order_of_copies_and_host_tasks_is_faster)
 {
     hold_against_all_orders(*state, TRUE, CASES / 3);
 }
 
 /* gpu 1 begins after F of gpu 0 and ends before its B: fill 10, busy 60, drain 20 of 30, 60, .. */
-static void
-fill_and_drain_are_added_to_the_busiest(void **state)
+RP_TEST_OF(fill_and_drain_are_added_to_the_busiest, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     const RpTaskId forward = compute(f, 0, 10, AT_ONCE);
     const RpTaskId first = compute(f, 1, 25, AFTER({.task = forward}));
@@ -202,11 +197,8 @@ fill_and_drain_are_added_to_the_busiest(void **state)
 }
 
 /* Two GPUs copy 300 bytes each at 2 bytes/ns, host memory has 3: 200 ns for 600. */
-static void
-host_memory_bounds_what_links_would_not(void **state)
+RP_TEST_OF(host_memory_bounds_what_links_would_not, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     f->machine.links.h2d_bytes_per_s = 2 * BYTE_PER_NS;
     f->machine.links.host_bytes_per_s = 3 * BYTE_PER_NS;
@@ -221,11 +213,8 @@ host_memory_bounds_what_links_would_not(void **state)
 }
 
 /* Two steps of 40 bytes wait for a norm, which waits for two actions of 30 ns: 60 + 5 + 80. */
-static void
-what_a_norm_parts_is_added(void **state)
+RP_TEST_OF(what_a_norm_parts_is_added, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.optimizer_bytes_per_s = BYTE_PER_NS;
     const RpTaskId first = compute(f, 0, 30, AT_ONCE), second = compute(f, 0, 30, AT_ONCE);
@@ -240,8 +229,7 @@ what_a_norm_parts_is_added(void **state)
 
 /* Every schedule on random layers, in both fidelities; in steady state by the period. GPipe with
  * stages of equal time reaches it: (M + S - 1)(F + B). */
-static void
-no_schedule_is_below_its_bound(void **state)
+RP_TEST(no_schedule_is_below_its_bound)
 {
     GRand *rand = g_rand_new_with_seed(11);
 
@@ -272,10 +260,8 @@ no_schedule_is_below_its_bound(void **state)
     g_rand_free(rand);
 }
 
-static void
-gpipe_with_equal_stages_reaches_it(void **state)
+RP_TEST_OF(gpipe_with_equal_stages_reaches_it, Fixture *f)
 {
-    Fixture *f = *state;
     RpTaskId forward[2][3];
 
     begin(f, 2, RP_FIDELITY_COMPUTE);
@@ -293,18 +279,4 @@ gpipe_with_equal_stages_reaches_it(void **state)
     assert_int_equal(rp_plan_bound(f->plan, NULL, NULL).time_ns, (3 + 2 - 1) * 30);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_PLAN_TEST(no_order_of_a_tiny_plan_is_faster),
-        RP_PLAN_TEST(no_order_of_copies_and_host_tasks_is_faster),
-        RP_PLAN_TEST(fill_and_drain_are_added_to_the_busiest),
-        RP_PLAN_TEST(host_memory_bounds_what_links_would_not),
-        RP_PLAN_TEST(what_a_norm_parts_is_added),
-        RP_PLAN_TEST(gpipe_with_equal_stages_reaches_it),
-        cmocka_unit_test(no_schedule_is_below_its_bound),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -18,11 +18,8 @@ begin_on(Fixture *f, RpFidelity fidelity, guint gpus, guint processors)
     f->machine.processors = processors;
 }
 
-static void
-equal_devices_slow_each_other_down_alike(void **state)
+RP_TEST_OF(equal_devices_slow_each_other_down_alike, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (RpFidelity fidelity = RP_FIDELITY_COMPUTE; fidelity <= RP_FIDELITY_FULL; fidelity++) {
         for (guint gpus = 1; gpus <= 8; gpus++) {
             for (guint processors = 1; processors <= 8; processors++) {
@@ -42,11 +39,8 @@ equal_devices_slow_each_other_down_alike(void **state)
  *   gpu 0   |--10--|             half a processor each until 20,
  *   gpu 1   |--30--------|       then b has 20 left and one to itself
  */
-static void
-the_longer_of_two_actions_has_the_processor_to_itself_at_the_end(void **state)
+RP_TEST_OF(the_longer_of_two_actions_has_the_processor_to_itself_at_the_end, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 1, 30, AT_ONCE);
@@ -61,11 +55,8 @@ the_longer_of_two_actions_has_the_processor_to_itself_at_the_end(void **state)
  *   gpu 0   |--30--|            as long as the profile says while both work,
  *   gpu 1   |--60------|        then b has 30 left, at 1.5 of the speed
  */
-static void
-an_action_is_faster_while_the_others_leave_it_power(void **state)
+RP_TEST_OF(an_action_is_faster_while_the_others_leave_it_power, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 2);
     f->machine.alone_speed = 1.5;
     RpTaskId a = compute(f, 0, 30, AT_ONCE);
@@ -82,11 +73,8 @@ an_action_is_faster_while_the_others_leave_it_power(void **state)
     assert_times(f, a, 0, 800);
 }
 
-static void
-an_action_that_begins_later_slows_down_those_that_run(void **state)
+RP_TEST_OF(an_action_that_begins_later_slows_down_those_that_run, Fixture *f)
 {
-    Fixture *f = *state;
-
     /* 2 processors; c begins at 30 and gets 2/3 like a and b until those end at 45 */
     begin_on(f, RP_FIDELITY_COMPUTE, 3, 2);
     RpTaskId a = compute(f, 0, 40, AT_ONCE);
@@ -101,11 +89,8 @@ an_action_that_begins_later_slows_down_those_that_run(void **state)
     assert_transfer(f, c, 20);
 }
 
-static void
-rounds_an_actions_end_up(void **state)
+RP_TEST_OF(rounds_an_actions_end_up, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 3, 2);
     for (guint g = 0; g < 3; g++)
         compute(f, g, 1, AT_ONCE);
@@ -115,11 +100,8 @@ rounds_an_actions_end_up(void **state)
     assert_times(f, next, 2, 3);
 }
 
-static void
-a_copy_takes_a_processor(void **state)
+RP_TEST_OF(a_copy_takes_a_processor, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_FULL, 1, 1);
     RpTaskId action = compute(f, 0, 10, AT_ONCE);
     RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 30, AT_ONCE);
@@ -128,11 +110,8 @@ a_copy_takes_a_processor(void **state)
     assert_times(f, up, 0, 40);
 }
 
-static void
-a_copys_latency_takes_none(void **state)
+RP_TEST_OF(a_copys_latency_takes_none, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_FULL, 1, 1);
     f->machine.links.copy_latency_ns = 6;
     RpTaskId action = compute(f, 0, 10, AT_ONCE);
@@ -143,11 +122,8 @@ a_copys_latency_takes_none(void **state)
     assert_times(f, up, 0, 20);
 }
 
-static void
-a_copy_keeps_its_processor_while_memory_is_what_limits_it(void **state)
+RP_TEST_OF(a_copy_keeps_its_processor_while_memory_is_what_limits_it, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_FULL, 3, 2);
     f->machine.links.host_bytes_per_s = BYTE_PER_NS;
     RpTaskId a = copy(f, 0, RP_LANE_PARAMETER_UP, 30, AT_ONCE);
@@ -160,11 +136,8 @@ a_copy_keeps_its_processor_while_memory_is_what_limits_it(void **state)
     assert_times(f, action, 0, 60);
 }
 
-static void
-a_host_task_takes_a_processor(void **state)
+RP_TEST_OF(a_host_task_takes_a_processor, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_FULL, 1, 1);
     f->machine.optimizer_bytes_per_s = 2 * BYTE_PER_NS;
     RpTaskId action = compute(f, 0, 10, AT_ONCE);
@@ -180,11 +153,8 @@ a_host_task_takes_a_processor(void **state)
  *   gpu 0   |-------a-------|           half a processor until 30, then one
  *   gpu 1   |--lead--|......|-rest-|    lead of 15, rest of 5
  */
-static void
-a_recompute_shares_processors_while_its_gradient_is_made(void **state)
+RP_TEST_OF(a_recompute_shares_processors_while_its_gradient_is_made, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
     RpTaskId a = compute(f, 0, 30, AT_ONCE);
     RpTaskId b = backward(f, 1, 20, 15, AFTER({.task = a, .phase = 1}));
@@ -200,11 +170,8 @@ a_recompute_shares_processors_while_its_gradient_is_made(void **state)
     assert_transfer(f, b, 5);
 }
 
-static void
-a_rest_does_not_wait_when_its_gradient_is_there(void **state)
+RP_TEST_OF(a_rest_does_not_wait_when_its_gradient_is_there, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 3, 2);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId other = compute(f, 2, 60, AT_ONCE);
@@ -217,11 +184,8 @@ a_rest_does_not_wait_when_its_gradient_is_there(void **state)
     assert_transfer(f, b, 0);
 }
 
-static void
-an_action_of_no_length_needs_no_processor(void **state)
+RP_TEST_OF(an_action_of_no_length_needs_no_processor, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId nothing = compute(f, 1, 0, AT_ONCE);
@@ -232,22 +196,16 @@ an_action_of_no_length_needs_no_processor(void **state)
     assert_times(f, all_lead, 0, 20);
 }
 
-static void
-names_what_a_rest_waits_for_in_a_deadlock(void **state)
+RP_TEST_OF(names_what_a_rest_waits_for_in_a_deadlock, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
     backward(f, 0, 10, 5, AFTER({.task = 17, .phase = 1}));
     assert_deadlock(f, "task 17");
 }
 
 /* One processor is busy from the first action to the last if nothing takes time but actions. */
-static void
-one_processor_takes_as_long_as_the_work_whatever_the_schedule(void **state)
+RP_TEST_OF(one_processor_takes_as_long_as_the_work_whatever_the_schedule, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++) {
         RpProfile *profile = rp_profile_new(8);
         RpPlanOptions options = {.schedule = *s, .gpus = 4, .micro_batches = 8, .round = 4};
@@ -348,11 +306,8 @@ make_random(Fixture *f, guint32 seed, guint n)
     g_rand_free(random);
 }
 
-static void
-agrees_with_the_naive_simulator_on_random_plans(void **state)
+RP_TEST_OF(agrees_with_the_naive_simulator_on_random_plans, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 400; seed++) {
         guint n = 1 + seed % 80, wrong = 0;
 
@@ -369,11 +324,8 @@ agrees_with_the_naive_simulator_on_random_plans(void **state)
     }
 }
 
-static void
-enough_processors_change_nothing(void **state)
+RP_TEST_OF(enough_processors_change_nothing, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 100; seed++) {
         make_random(f, seed, 300);
         /* these count without processors only */
@@ -389,11 +341,8 @@ enough_processors_change_nothing(void **state)
     }
 }
 
-static void
-fewer_processors_never_end_earlier_than_the_work_allows(void **state)
+RP_TEST_OF(fewer_processors_never_end_earlier_than_the_work_allows, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 100; seed++) {
         gint64 work = 0;
 
@@ -412,11 +361,8 @@ fewer_processors_never_end_earlier_than_the_work_allows(void **state)
 }
 
 /* The verifier knows no processors: what takes longer than planned may have shared them. */
-static void
-traces_of_shared_processors_are_proved(void **state)
+RP_TEST_OF(traces_of_shared_processors_are_proved, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 100; seed++) {
         RpViolation violation = {0};
 
@@ -427,10 +373,8 @@ traces_of_shared_processors_are_proved(void **state)
     }
 }
 
-static void
-a_rest_that_ends_too_early_is_found(void **state)
+RP_TEST_OF(a_rest_that_ends_too_early_is_found, Fixture *f)
 {
-    Fixture *f = *state;
     RpViolation violation = {0};
 
     begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
@@ -452,11 +396,8 @@ a_rest_that_ends_too_early_is_found(void **state)
     rp_violation_clear(&violation);
 }
 
-static void
-the_same_plan_gives_the_same_bytes(void **state)
+RP_TEST_OF(the_same_plan_gives_the_same_bytes, Fixture *f)
 {
-    Fixture *f = *state;
-
     make_random(f, 7, 20000);
     f->machine.processors = 2;
     simulate(f);
@@ -466,31 +407,4 @@ the_same_plan_gives_the_same_bytes(void **state)
     rp_trace_free(again);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_PLAN_TEST(equal_devices_slow_each_other_down_alike),
-        RP_PLAN_TEST(the_longer_of_two_actions_has_the_processor_to_itself_at_the_end),
-        RP_PLAN_TEST(an_action_is_faster_while_the_others_leave_it_power),
-        RP_PLAN_TEST(an_action_that_begins_later_slows_down_those_that_run),
-        RP_PLAN_TEST(rounds_an_actions_end_up),
-        RP_PLAN_TEST(a_copy_takes_a_processor),
-        RP_PLAN_TEST(a_copys_latency_takes_none),
-        RP_PLAN_TEST(a_copy_keeps_its_processor_while_memory_is_what_limits_it),
-        RP_PLAN_TEST(a_host_task_takes_a_processor),
-        RP_PLAN_TEST(a_recompute_shares_processors_while_its_gradient_is_made),
-        RP_PLAN_TEST(a_rest_does_not_wait_when_its_gradient_is_there),
-        RP_PLAN_TEST(an_action_of_no_length_needs_no_processor),
-        RP_PLAN_TEST(names_what_a_rest_waits_for_in_a_deadlock),
-        RP_PLAN_TEST(one_processor_takes_as_long_as_the_work_whatever_the_schedule),
-        RP_PLAN_TEST(agrees_with_the_naive_simulator_on_random_plans),
-        RP_PLAN_TEST(enough_processors_change_nothing),
-        RP_PLAN_TEST(fewer_processors_never_end_earlier_than_the_work_allows),
-        RP_PLAN_TEST(traces_of_shared_processors_are_proved),
-        RP_PLAN_TEST(a_rest_that_ends_too_early_is_found),
-        RP_PLAN_TEST(the_same_plan_gives_the_same_bytes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -89,24 +89,12 @@ check_row(const Row *row)
     check_percent(row, "exposed communication", bubble.comm_exposed, row->comm_exposed_pct);
 }
 
-static void
-every_published_row_is_reproduced(void **state)
+RP_TEST(every_published_row_is_reproduced)
 {
     static const Row rows[] = {
 #include "tests/sim/published-rows.inc"
     };
 
-    (void)state;
     for (gsize i = 0; i < G_N_ELEMENTS(rows); i++)
         check_row(&rows[i]);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_published_row_is_reproduced),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,8 +52,7 @@ random_options(GRand *rand)
 }
 
 /* To the nanosecond: any partition, fewer slots than devices as well, any number of rounds. */
-static void
-takes_what_the_simulator_takes(void **state)
+RP_TEST(takes_what_the_simulator_takes)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(11);
 
@@ -84,14 +83,4 @@ takes_what_the_simulator_takes(void **state)
         /* given up only above the limit */
         assert_int_equal(rp_recurrence_time_ns(recurrence, cut, &span, expected), expected);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_the_simulator_takes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

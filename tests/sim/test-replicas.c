@@ -32,8 +32,7 @@ time_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOpti
 }
 
 /* Any partition, two schedules, rounds of any size; every plan is proved. */
-static void
-take_as_long_as_one_group_with_its_share(void **state)
+RP_TEST(take_as_long_as_one_group_with_its_share)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(5);
 
@@ -65,8 +64,7 @@ take_as_long_as_one_group_with_its_share(void **state)
 }
 
 /* With every transfer: host buffers of a group are no other's. What is saved comes and goes, too. */
-static void
-are_proved_with_every_transfer(void **state)
+RP_TEST(are_proved_with_every_transfer)
 {
     static const guint shapes[][3] = {{2, 2, 2}, {4, 4, 4}, {4, 4, 2}, {6, 12, 3}, {4, 24, 2}};
     const RpWorkload workload = {.sequences = 1, .tokens_per_sequence = 256, .gpus = 8};
@@ -91,15 +89,4 @@ are_proved_with_every_transfer(void **state)
 
             assert_true(time_ns(profile, partition, &options) > 0);
         }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(take_as_long_as_one_group_with_its_share),
-        cmocka_unit_test(are_proved_with_every_transfer),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,6 @@ tear_down(void **state)
     return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 static void
 write_schedule(Fixture *f, const RpScheduleOps *schedule, const RpShape *shape)
 {
@@ -142,10 +140,8 @@ partition_of(const Fixture *f, const RpScheduleOps *schedule, guint parts)
                                 : rp_partition_min_max(f->profile, parts, NULL);
 }
 
-static void
-every_schedule_of_every_size_comes_back_with_the_same_times(void **state)
+RP_TEST_OF(every_schedule_of_every_size_comes_back_with_the_same_times, Fixture *f)
 {
-    Fixture *f = *state;
     guint n = 0;
 
     for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++) {
@@ -189,14 +185,12 @@ every_schedule_of_every_size_comes_back_with_the_same_times(void **state)
     assert_true(n > 400);
 }
 
-static void
-refuses_to_write_two_copies(void **state)
+RP_TEST(refuses_to_write_two_copies)
 {
     const RpShape shape = {.gpus = 4, .micro_batches = 8, .stages = 4, .round = 8};
     GError *error = NULL;
     g_autoptr(GOutputStream) memory = g_memory_output_stream_new_resizable();
 
-    (void)state;
     assert_false(
         rp_schedule_file_write(rp_schedule_find("chimera", NULL), &shape, NULL, memory, &error));
     assert_string_equal(error->message, "chimera has two copies of each stage, on two GPUs: a "
@@ -213,10 +207,8 @@ parse(Fixture *f, const char *text)
     return f->given;
 }
 
-static void
-reads_what_a_file_may_say(void **state)
+RP_TEST_OF(reads_what_a_file_may_say, Fixture *f)
 {
-    Fixture *f = *state;
     const RpGivenOrders *given;
 
     /* comments, empty lines, idle steps, tabs, CRLF, a GPU without actions */
@@ -245,11 +237,8 @@ reads_what_a_file_may_say(void **state)
     assert_int_equal(f->given->given->round, 2);
 }
 
-static void
-reads_pytorchs_dialect_with_old_and_new_names(void **state)
+RP_TEST_OF(reads_pytorchs_dialect_with_old_and_new_names, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_non_null(parse(f, "0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n"));
     assert_int_equal(f->given->given->gpus, 2);
     assert_false(f->given->split_backward);
@@ -334,10 +323,8 @@ units(Fixture *f)
 }
 
 /* The sums are of the published files. */
-static void
-runs_what_pytorch_publishes(void **state)
+RP_TEST_OF(runs_what_pytorch_publishes, Fixture *f)
 {
-    Fixture *f = *state;
     const RpShape folded = {.gpus = 4, .micro_batches = 10, .stages = 8, .round = 10};
     const RpShape looped = {.gpus = 2, .micro_batches = 8, .stages = 4, .round = 8};
 
@@ -363,8 +350,7 @@ runs_what_pytorch_publishes(void **state)
 }
 
 /* All words of those files, and those of other files of PyTorch; idle cells, rows that end in CR LF. */
-static void
-reads_every_word_of_pytorch(void **state)
+RP_TEST(reads_every_word_of_pytorch)
 {
     static const struct {
         const char *text;
@@ -397,8 +383,7 @@ reads_every_word_of_pytorch(void **state)
     }
 }
 
-static void
-refuses_bad_files_with_line_and_column(void **state)
+RP_TEST(refuses_bad_files_with_line_and_column)
 {
     static const struct {
         const char *text, *part;
@@ -448,8 +433,7 @@ refuses_bad_files_with_line_and_column(void **state)
             fail_msg("%s: %s", files[i].text, f->error != NULL ? f->error->message : "taken");
 }
 
-static void
-refuses_other_counts_than_the_files(void **state)
+RP_TEST(refuses_other_counts_than_the_files)
 {
     static const struct {
         guint gpus, micro_batches, stages;
@@ -474,8 +458,7 @@ refuses_other_counts_than_the_files(void **state)
 }
 
 /* 28 blocks in 3, 0 and 25: the stage between takes no time, and its hops do. */
-static void
-stages_without_layers_take_no_time(void **state)
+RP_TEST(stages_without_layers_take_no_time)
 {
     static const guint with[] = {3, 0, 25}, without[] = {3, 25};
     Fixture *f = *state;
@@ -507,10 +490,8 @@ stages_without_layers_take_no_time(void **state)
     rp_assert_error_message_contains(f->error, "stage 1 of 3 holds no layer");
 }
 
-static void
-finds_a_partition_for_the_slots_of_a_file(void **state)
+RP_TEST_OF(finds_a_partition_for_the_slots_of_a_file, Fixture *f)
 {
-    Fixture *f = *state;
     guint round = 0;
 
     assert_non_null(parse(f, "F0.0 F0.1 FB2.0 FB2.1 B4.0 B4.1\nF1.0 F1.1 B3.0 B3.1\n"));
@@ -525,21 +506,4 @@ finds_a_partition_for_the_slots_of_a_file(void **state)
     rp_assert_no_error(f->error);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(every_schedule_of_every_size_comes_back_with_the_same_times),
-        TEST(reads_what_a_file_may_say),
-        TEST(reads_pytorchs_dialect_with_old_and_new_names),
-        TEST(refuses_to_write_two_copies),
-        TEST(runs_what_pytorch_publishes),
-        TEST(reads_every_word_of_pytorch),
-        TEST(refuses_bad_files_with_line_and_column),
-        TEST(refuses_other_counts_than_the_files),
-        TEST(stages_without_layers_take_no_time),
-        TEST(finds_a_partition_for_the_slots_of_a_file),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

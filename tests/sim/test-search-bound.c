@@ -75,8 +75,7 @@ random_options(GRand *rand, const RpScheduleOps *schedule)
     };
 }
 
-static void
-takes_what_the_simulator_takes(void **state)
+RP_TEST(takes_what_the_simulator_takes)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(31);
 
@@ -121,8 +120,7 @@ found_ns(const RpBoundSearch *search)
 }
 
 /* Annealing against trying all. */
-static void
-annealing_finds_what_trying_all_finds(void **state)
+RP_TEST(annealing_finds_what_trying_all_finds)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(32);
     const guint cases = 40;
@@ -147,15 +145,4 @@ annealing_finds_what_trying_all_finds(void **state)
         optimal += annealed_ns == least_ns;
     }
     assert_true(optimal * 100 >= cases * 95);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_the_simulator_takes),
-        cmocka_unit_test(annealing_finds_what_trying_all_finds),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

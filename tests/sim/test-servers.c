@@ -57,15 +57,13 @@ free_alone(void **state)
     return 0;
 }
 
-static void
-servers_keep_a_share_of_the_optimizers_state(void **state)
+RP_TEST(servers_keep_a_share_of_the_optimizers_state)
 {
     const RpAdviseRun *one = best_alone(1), *share = best_alone(4);
     const guint64 *all = one->host.categories, *part = share->host.categories;
     const RpProfile *profile = alone[4]->profile;
     GError *error = NULL;
 
-    (void)state;
     /* decisions and alignment beside it */
     assert_true(part[RP_BUFFER_OPTIMIZER] >= all[RP_BUFFER_OPTIMIZER] / 4);
     assert_true(part[RP_BUFFER_OPTIMIZER] <
@@ -97,12 +95,10 @@ serve(guint servers, double gbit_per_s)
     return served;
 }
 
-static void
-a_fast_network_is_hidden_and_a_slow_one_is_told(void **state)
+RP_TEST(a_fast_network_is_hidden_and_a_slow_one_is_told)
 {
     const RpAdviseServed fast = serve(4, 100), slow = serve(4, 1);
 
-    (void)state;
     assert_false(fast.network);
     assert_int_equal(fast.hiding_batch, 0);
     /* 2 x 3/4 of the gradients, at 1/8 GB/s */
@@ -114,24 +110,20 @@ a_fast_network_is_hidden_and_a_slow_one_is_told(void **state)
     assert_int_equal(slow.hiding_batch % (4 * 2), 0);
 }
 
-static void
-a_network_beyond_host_memory_is_held_back_by_it(void **state)
+RP_TEST(a_network_beyond_host_memory_is_held_back_by_it)
 {
     const RpAdviseServed served = serve(2, 4000);
 
-    (void)state;
     assert_true(served.host_limits);
     assert_true(served.bytes_per_s <= 4000e9 / 8);
 }
 
-static void
-networks_are_found_by_name(void **state)
+RP_TEST(networks_are_found_by_name)
 {
     GError *error = NULL;
     guint n;
     const RpServerNetwork *rows = rp_server_network_list(&n);
 
-    (void)state;
     for (guint i = 0; i < n; i++) {
         g_autoptr(RpServerNetwork) found = rp_server_network_open(rows[i].name, &error);
 
@@ -141,15 +133,4 @@ networks_are_found_by_name(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(servers_keep_a_share_of_the_optimizers_state),
-        cmocka_unit_test(a_fast_network_is_hidden_and_a_slow_one_is_told),
-        cmocka_unit_test(a_network_beyond_host_memory_is_held_back_by_it),
-        cmocka_unit_test(networks_are_found_by_name),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, free_alone);
-}
+RP_TEST_GROUP(NULL, free_alone)

@@ -21,22 +21,16 @@ simulate_with_both(Fixture *f)
     rp_trace_free(other);
 }
 
-static void
-runs_an_empty_plan(void **state)
+RP_TEST_OF(runs_an_empty_plan, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     simulate_with_both(f);
     begin_full(f, 2);
     simulate(f);
 }
 
-static void
-runs_a_lane_in_order_and_lanes_side_by_side(void **state)
+RP_TEST_OF(runs_a_lane_in_order_and_lanes_side_by_side, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 0, 5, AT_ONCE);
@@ -47,10 +41,8 @@ runs_a_lane_in_order_and_lanes_side_by_side(void **state)
     assert_times(f, c, 0, 7);
 }
 
-static void
-copies_what_a_task_is_into_its_record(void **state)
+RP_TEST_OF(copies_what_a_task_is_into_its_record, Fixture *f)
 {
-    Fixture *f = *state;
     RpTask task = {
         .duration_ns = 3,
         .bytes = 11,
@@ -75,11 +67,8 @@ copies_what_a_task_is_into_its_record(void **state)
     assert_memory_equal(record_of(f, 0), &expected, sizeof expected);
 }
 
-static void
-waits_for_a_hop_and_says_so(void **state)
+RP_TEST_OF(waits_for_a_hop_and_says_so, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
@@ -91,11 +80,8 @@ waits_for_a_hop_and_says_so(void **state)
     assert_transfer(f, c, 0);
 }
 
-static void
-counts_no_hop_that_the_devices_own_work_hides(void **state)
+RP_TEST_OF(counts_no_hop_that_the_devices_own_work_hides, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId busy = compute(f, 1, 13, AT_ONCE);
@@ -106,11 +92,8 @@ counts_no_hop_that_the_devices_own_work_hides(void **state)
     assert_transfer(f, b, 0);
 }
 
-static void
-counts_the_hop_when_it_ends_with_something_else(void **state)
+RP_TEST_OF(counts_the_hop_when_it_ends_with_something_else, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 4, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 1, 13, AT_ONCE);
@@ -126,11 +109,8 @@ counts_the_hop_when_it_ends_with_something_else(void **state)
  *   gpu 0   |-----a-----|
  *   gpu 1          |rrrr|bbbb|      4 of recompute end when the gradient arrives
  */
-static void
-starts_a_recompute_before_its_gradient_arrives(void **state)
+RP_TEST_OF(starts_a_recompute_before_its_gradient_arrives, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 3, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 12, AT_ONCE);
     RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
@@ -142,11 +122,8 @@ starts_a_recompute_before_its_gradient_arrives(void **state)
     assert_transfer(f, c, 2);
 }
 
-static void
-starts_a_recompute_no_earlier_than_its_input_or_its_device(void **state)
+RP_TEST_OF(starts_a_recompute_no_earlier_than_its_input_or_its_device, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 3, RP_FIDELITY_COMPUTE);
     RpTaskId input = compute(f, 0, 10, AT_ONCE);
     RpTaskId gradient = compute(f, 1, 12, AT_ONCE);
@@ -157,11 +134,8 @@ starts_a_recompute_no_earlier_than_its_input_or_its_device(void **state)
     assert_times(f, c, 18, 26);
 }
 
-static void
-starts_no_recompute_before_time_0(void **state)
+RP_TEST_OF(starts_no_recompute_before_time_0, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 3, AT_ONCE);
     RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
@@ -169,11 +143,8 @@ starts_no_recompute_before_time_0(void **state)
     assert_times(f, b, 0, 8);
 }
 
-static void
-takes_retired_dependencies_for_done(void **state)
+RP_TEST_OF(takes_retired_dependencies_for_done, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     RpTaskId a = compute(f, 0, 10, AT_ONCE);
     RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
@@ -184,11 +155,8 @@ takes_retired_dependencies_for_done(void **state)
     assert_times(f, c, 5, 10);
 }
 
-static void
-names_both_tasks_when_one_waits_for_a_later_one(void **state)
+RP_TEST_OF(names_both_tasks_when_one_waits_for_a_later_one, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin(f, 2, RP_FIDELITY_COMPUTE);
     compute(f, 0, 10, AT_ONCE);
     compute(f, 0, 10, AFTER({.task = 2}));
@@ -205,10 +173,8 @@ names_both_tasks_when_one_waits_for_a_later_one(void **state)
 }
 
 /* GPipe of equal stages without hops: (M + N - 1)(F + B), schedules.md. */
-static void
-meets_the_formula_of_gpipe(void **state)
+RP_TEST_OF(meets_the_formula_of_gpipe, Fixture *f)
 {
-    Fixture *f = *state;
     RpTaskId made[8][16];
 
     for (guint n = 1; n <= 8; n++) {
@@ -229,11 +195,8 @@ meets_the_formula_of_gpipe(void **state)
 }
 
 /* One thing after the other, behind a message to each of two others. */
-static void
-servers_send_one_thing_after_the_other(void **state)
+RP_TEST_OF(servers_send_one_thing_after_the_other, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.network_bytes_per_s = BYTE_PER_NS / 2;
     f->machine.links.network_latency_ns = 7;
@@ -254,11 +217,8 @@ servers_send_one_thing_after_the_other(void **state)
 
 /* A byte to others and one from them is read, written, and read to be added, and the sum written; one of
  * weights is read and written. */
-static void
-servers_share_host_memory_with_copies(void **state)
+RP_TEST_OF(servers_share_host_memory_with_copies, Fixture *f)
 {
-    Fixture *f = *state;
-
     begin_full(f, 1);
     f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
     f->machine.links.h2d_bytes_per_s = 10 * BYTE_PER_NS;
@@ -299,11 +259,8 @@ add_random_action(Fixture *f, GRand *random)
     rp_plan_append(f->plan, &task, after, n, NULL, 0);
 }
 
-static void
-both_engines_agree_on_random_plans(void **state)
+RP_TEST_OF(both_engines_agree_on_random_plans, Fixture *f)
 {
-    Fixture *f = *state;
-
     for (guint32 seed = 0; seed < 500; seed++) {
         GRand *random = g_rand_new_with_seed(seed);
         const gint32 n = g_rand_int_range(random, 1, 300);
@@ -318,10 +275,8 @@ both_engines_agree_on_random_plans(void **state)
     }
 }
 
-static void
-takes_the_machine_from_a_profile(void **state)
+RP_TEST(takes_the_machine_from_a_profile)
 {
-    (void)state;
     RpProfile *profile = rp_profile_new(1);
 
     profile->links.h2d_bytes_per_s = 25e9;
@@ -337,10 +292,8 @@ takes_the_machine_from_a_profile(void **state)
 }
 
 /* The rest of host memory's rate beside a copy. */
-static void
-weighs_the_optimizer_as_measured(void **state)
+RP_TEST(weighs_the_optimizer_as_measured)
 {
-    (void)state;
     const struct {
         double host, beside, weight;
         guint gpus;
@@ -367,10 +320,8 @@ weighs_the_optimizer_as_measured(void **state)
 }
 
 /* Rotation of devices, and pairs of iterations: an update is for the iteration after the next. */
-static void
-a_steady_window_has_whole_pairs_and_turns(void **state)
+RP_TEST(a_steady_window_has_whole_pairs_and_turns)
 {
-    (void)state;
     for (guint gpus = 1; gpus <= 9; gpus++)
         for (guint slots = 1; slots <= 40; slots++) {
             const RpSteadyWindow window = rp_steady_window(gpus, slots);
@@ -384,29 +335,4 @@ a_steady_window_has_whole_pairs_and_turns(void **state)
         }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RP_PLAN_TEST(runs_an_empty_plan),
-        RP_PLAN_TEST(runs_a_lane_in_order_and_lanes_side_by_side),
-        RP_PLAN_TEST(copies_what_a_task_is_into_its_record),
-        RP_PLAN_TEST(waits_for_a_hop_and_says_so),
-        RP_PLAN_TEST(counts_no_hop_that_the_devices_own_work_hides),
-        RP_PLAN_TEST(counts_the_hop_when_it_ends_with_something_else),
-        RP_PLAN_TEST(starts_a_recompute_before_its_gradient_arrives),
-        RP_PLAN_TEST(starts_a_recompute_no_earlier_than_its_input_or_its_device),
-        RP_PLAN_TEST(starts_no_recompute_before_time_0),
-        RP_PLAN_TEST(takes_retired_dependencies_for_done),
-        RP_PLAN_TEST(names_both_tasks_when_one_waits_for_a_later_one),
-        RP_PLAN_TEST(servers_send_one_thing_after_the_other),
-        RP_PLAN_TEST(servers_share_host_memory_with_copies),
-        RP_PLAN_TEST(meets_the_formula_of_gpipe),
-        RP_PLAN_TEST(both_engines_agree_on_random_plans),
-        RP_PLAN_TEST(takes_the_machine_from_a_profile),
-        RP_PLAN_TEST(weighs_the_optimizer_as_measured),
-        RP_PLAN_TEST(a_steady_window_has_whole_pairs_and_turns),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RP_TEST_FIXTURE(set_up, tear_down)

@@ -44,8 +44,7 @@ set_attention(RpProfile *profile, GRand *rand)
 }
 
 /* Any share of attention, early and gated recompute; all actions together take the micro-batches' time. */
-static void
-take_what_the_search_takes_them_for(void **state)
+RP_TEST(take_what_the_search_takes_them_for)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(3);
 
@@ -123,8 +122,7 @@ random_dispatched(GRand *rand, guint n_layers, guint *n_forward, guint *n_backwa
 }
 
 /* RoundPipe: any partition, in one or several rounds, with and without a flush. */
-static void
-dispatched_slices_are_proved_and_take_the_time_of_all(void **state)
+RP_TEST(dispatched_slices_are_proved_and_take_the_time_of_all)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(4);
 
@@ -235,12 +233,10 @@ assert_equal_slots(guint N, guint M, guint K, guint n_forward, guint n_backward)
                  N, M, K, S, n_forward, rp_trace_makespan_ns(trace), expected);
 }
 
-static void
-roundpipe_takes_the_time_of_its_closed_form(void **state)
+RP_TEST(roundpipe_takes_the_time_of_its_closed_form)
 {
     guint n = 0;
 
-    (void)state;
     for (guint N = 1; N <= 6; N++)
         for (guint K = 1; K <= 6; K++)
             for (guint M = (N + 2 * K - 2) / K; M <= 9; M += 2)
@@ -271,8 +267,7 @@ order_upwards(const RpShape *shape, guint gpu, GArray *order)
         }
 }
 
-static void
-backwards_from_the_first_slice_on_are_refused(void **state)
+RP_TEST(backwards_from_the_first_slice_on_are_refused)
 {
     static const RpScheduleOps upwards = {
         .name = "upwards", .stages_per_gpu = 1, .sliced = TRUE, .order = order_upwards};
@@ -307,8 +302,7 @@ order_at_once(const RpShape *shape, guint gpu, GArray *order)
     }
 }
 
-static void
-fused_actions_of_slices_are_refused(void **state)
+RP_TEST(fused_actions_of_slices_are_refused)
 {
     static const RpScheduleOps at_once = {
         .name = "at-once", .dispatched = TRUE, .sliced = TRUE, .order = order_at_once};
@@ -329,8 +323,7 @@ fused_actions_of_slices_are_refused(void **state)
     assert_true(rp_verify_plan(whole, &violation));
 }
 
-static void
-full_plans_of_slices_are_refused(void **state)
+RP_TEST(full_plans_of_slices_are_refused)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(1);
     g_autoptr(RpProfile) profile = rp_test_random_times(rand, 4);
@@ -347,19 +340,4 @@ full_plans_of_slices_are_refused(void **state)
     rp_assert_error_message_contains(error, "expected compute fidelity");
     assert_false(rp_schedule_is_trained(options.schedule));
     assert_true(rp_schedule_is_trained(rp_schedule_find("roundpipe", NULL))); /* of whole ones */
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(take_what_the_search_takes_them_for),
-        cmocka_unit_test(dispatched_slices_are_proved_and_take_the_time_of_all),
-        cmocka_unit_test(roundpipe_takes_the_time_of_its_closed_form),
-        cmocka_unit_test(backwards_from_the_first_slice_on_are_refused),
-        cmocka_unit_test(fused_actions_of_slices_are_refused),
-        cmocka_unit_test(full_plans_of_slices_are_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,12 +175,10 @@ checked_job(const Rig *rig, char **row)
     return job_of(rig, (guint)(number(row, TOKENS) / 2048), sequences_of(row));
 }
 
-static void
-closed_forms_of_time_are_those_of_the_check(void **state)
+RP_TEST(closed_forms_of_time_are_those_of_the_check)
 {
     g_autoptr(GPtrArray) rows = read_rows("baseline-step-time-check.csv");
 
-    (void)state;
     assert_int_equal(rows->len, 9);
     for (guint i = 0; i < rows->len; i++) {
         char **row = g_ptr_array_index(rows, i);
@@ -198,12 +196,10 @@ closed_forms_of_time_are_those_of_the_check(void **state)
     }
 }
 
-static void
-nine_published_points_are_within_ten_percent(void **state)
+RP_TEST(nine_published_points_are_within_ten_percent)
 {
     g_autoptr(GPtrArray) rows = read_rows("baseline-step-time-check.csv");
 
-    (void)state;
     for (guint i = 0; i < rows->len; i++) {
         char **row = g_ptr_array_index(rows, i);
         g_auto(Rig) rig = rig_of(row[MODEL], row[SERVER]);
@@ -258,8 +254,7 @@ tiny_job(const Rig *rig, guint batch, guint sequences)
     return job;
 }
 
-static void
-small_cases_are_as_by_hand(void **state)
+RP_TEST(small_cases_are_as_by_hand)
 {
     /* 4 blocks of 200 weights, 100 each in embedding and head: P = 1,000; h = 10, V = 10 */
     static const struct {
@@ -275,7 +270,6 @@ small_cases_are_as_by_hand(void **state)
     g_auto(Rig) rig = tiny_rig(4, 4);
     const RpSystemJob job = tiny_job(&rig, 16, 2); /* 2 turns of 2 sequences on 4 GPUs */
 
-    (void)state;
     assert_same(rig.model.parameters, 1000, 0);
     assert_int_equal(rig.model.hidden, 10);
     assert_int_equal(rig.model.vocab, 10);
@@ -295,14 +289,12 @@ small_cases_are_as_by_hand(void **state)
     }
 }
 
-static void
-a_uniform_pipeline_takes_its_closed_form(void **state)
+RP_TEST(a_uniform_pipeline_takes_its_closed_form)
 {
     g_auto(Rig) rig = tiny_rig(6, 4); /* stages of 2, 1, 1, 2 */
     g_auto(Rig) even = tiny_rig(4, 2);
     guint stages[4];
 
-    (void)state;
     rp_system_stages(6, 4, stages);
     assert_int_equal(stages[0] + stages[1] + stages[2] + stages[3], 6);
     /* 2 stages of 2 blocks, (M + N - 1)(F + B) with M = 8 micro-batches of the profile's */
@@ -319,14 +311,12 @@ a_uniform_pipeline_takes_its_closed_form(void **state)
     assert_same(mobius.memory.state, 2 * 2 * 200, 1e-9);
 }
 
-static void
-stages_are_dealt_out_as_megatron_does(void **state)
+RP_TEST(stages_are_dealt_out_as_megatron_does)
 {
     static const struct {
         guint blocks, first, middle, last;
     } cases[] = {{28, 2, 4, 2}, {32, 1, 5, 1}, {24, 3, 3, 3}, {64, 5, 9, 5}, {94, 11, 12, 11}};
 
-    (void)state;
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         guint stages[8];
 
@@ -397,13 +387,11 @@ check_cell(char **row, double logit_bytes, gboolean *fits)
     return *fits == g_str_equal(row[CELL], "fits");
 }
 
-static void
-closed_forms_of_memory_are_those_of_the_check(void **state)
+RP_TEST(closed_forms_of_memory_are_those_of_the_check)
 {
     g_autoptr(GPtrArray) rows = read_rows("baseline-memory-check.csv");
     guint right = 0;
 
-    (void)state;
     assert_int_equal(rows->len, 48);
     for (guint i = 0; i < rows->len; i++) {
         char **row = g_ptr_array_index(rows, i);
@@ -416,14 +404,12 @@ closed_forms_of_memory_are_those_of_the_check(void **state)
     assert_int_equal(right, 44);
 }
 
-static void
-out_of_memory_is_where_it_was_published(void **state)
+RP_TEST(out_of_memory_is_where_it_was_published)
 {
     g_autoptr(GPtrArray) rows = read_rows("baseline-memory-check.csv");
     g_autoptr(GString) wrong = g_string_new(NULL);
     gboolean fits;
 
-    (void)state;
     for (guint i = 0; i < rows->len; i++) {
         char **row = g_ptr_array_index(rows, i);
 
@@ -435,12 +421,10 @@ out_of_memory_is_where_it_was_published(void **state)
                                     "megatron-pp 8xA800 qwen3-32b;");
 }
 
-static void
-the_micro_batch_is_the_largest_that_fits(void **state)
+RP_TEST(the_micro_batch_is_the_largest_that_fits)
 {
     g_auto(Rig) rig = rig_of("qwen3-1.7b", "8x4090");
 
-    (void)state;
     for (const RpSystem *const *s = rp_systems(); *s != NULL; s++) {
         RpSystemJob job = job_of(&rig, 512, 0);
         const RpSystemPrediction chosen = predict(*s, &job);
@@ -457,14 +441,12 @@ the_micro_batch_is_the_largest_that_fits(void **state)
     }
 }
 
-static void
-a_chunked_head_leaves_room_for_larger_micro_batches(void **state)
+RP_TEST(a_chunked_head_leaves_room_for_larger_micro_batches)
 {
     g_auto(Rig) rig = rig_of("qwen3-1.7b", "8x4090");
     RpSystemJob job = job_of(&rig, 512, 0);
     const RpSystemPrediction whole = predict(&rp_system_fsdp, &job);
 
-    (void)state;
     job.chunked_head = TRUE;
     const RpSystemPrediction chunked = predict(&rp_system_fsdp, &job);
 
@@ -475,12 +457,10 @@ a_chunked_head_leaves_room_for_larger_micro_batches(void **state)
     assert_int_equal(predict(&rp_system_megatron_pp, &job).in_turn, 32);
 }
 
-static void
-the_longest_sequence_is_the_last_that_fits(void **state)
+RP_TEST(the_longest_sequence_is_the_last_that_fits)
 {
     static const char *const models[] = {"qwen3-1.7b", "qwen3-32b", "qwen3-235b-lora"};
 
-    (void)state;
     for (guint m = 0; m < G_N_ELEMENTS(models); m++) {
         g_auto(Rig) rig = rig_of(models[m], "8xA800");
 
@@ -509,15 +489,13 @@ the_longest_sequence_is_the_last_that_fits(void **state)
 
 /* ---- RoundPipe ---- */
 
-static void
-roundpipe_is_planned_and_simulated(void **state)
+RP_TEST(roundpipe_is_planned_and_simulated)
 {
     g_auto(Rig) rig = rig_of("qwen3-1.7b", "8x4090");
     const RpSystemJob job = job_of(&rig, 64, 0);
     const RpSystemPrediction sync = predict(&rp_system_roundpipe_sync, &job);
     const RpSystemPrediction async = predict(&rp_system_roundpipe, &job);
 
-    (void)state;
     assert_int_equal(async.sequences, 4);
     assert_int_equal(async.in_turn, 16);
     assert_true(async.tokens_per_s > sync.tokens_per_s);
@@ -530,13 +508,11 @@ roundpipe_is_planned_and_simulated(void **state)
 
 /* ---- what is refused ---- */
 
-static void
-refuses_unknown_systems_with_the_nearest(void **state)
+RP_TEST(refuses_unknown_systems_with_the_nearest)
 {
     g_autoptr(GError) near = NULL;
     g_autoptr(GError) far = NULL;
 
-    (void)state;
     assert_null(rp_system_find("zero2", &near));
     assert_true(g_error_matches(near, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_UNKNOWN));
     assert_string_equal(near->message, "no system is called \"zero2\"; did you mean \"zero-2\"?");
@@ -544,8 +520,7 @@ refuses_unknown_systems_with_the_nearest(void **state)
     assert_non_null(strstr(far->message, "there are zero-2, fsdp, zero-infinity"));
 }
 
-static void
-refuses_models_that_a_system_cannot_take(void **state)
+RP_TEST(refuses_models_that_a_system_cannot_take)
 {
     g_auto(Rig) experts = rig_of("qwen3-235b-lora", "8xA800");
     g_auto(Rig) tiny = tiny_rig(4, 8);
@@ -555,7 +530,6 @@ refuses_models_that_a_system_cannot_take(void **state)
     g_autoptr(GError) blocks = NULL;
     g_autoptr(GError) batch = NULL;
 
-    (void)state;
     assert_false(rp_system_predict(&rp_system_megatron_tp, &job, &unused, &heads));
     assert_string_equal(
         heads->message,
@@ -570,8 +544,7 @@ refuses_models_that_a_system_cannot_take(void **state)
                                         "of 1 on every GPU");
 }
 
-static void
-refuses_profiles_without_sizes_or_blocks(void **state)
+RP_TEST(refuses_profiles_without_sizes_or_blocks)
 {
     g_autoptr(RpProfile) sizeless = tiny_profile(4);
     g_autoptr(RpProfile) tokenless = tiny_profile(4);
@@ -579,34 +552,10 @@ refuses_profiles_without_sizes_or_blocks(void **state)
     g_autoptr(GError) sizes = NULL;
     g_autoptr(GError) tokens = NULL;
 
-    (void)state;
     sizeless->has_sizes = FALSE;
     tokenless->sequences = 0;
     assert_false(rp_system_model_read(sizeless, &unused, &sizes));
     assert_true(g_error_matches(sizes, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY));
     assert_false(rp_system_model_read(tokenless, &unused, &tokens));
     assert_non_null(strstr(tokens->message, "found no \"micro_batch\""));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_forms_of_time_are_those_of_the_check),
-        cmocka_unit_test(nine_published_points_are_within_ten_percent),
-        cmocka_unit_test(small_cases_are_as_by_hand),
-        cmocka_unit_test(a_uniform_pipeline_takes_its_closed_form),
-        cmocka_unit_test(stages_are_dealt_out_as_megatron_does),
-        cmocka_unit_test(closed_forms_of_memory_are_those_of_the_check),
-        cmocka_unit_test(out_of_memory_is_where_it_was_published),
-        cmocka_unit_test(the_micro_batch_is_the_largest_that_fits),
-        cmocka_unit_test(a_chunked_head_leaves_room_for_larger_micro_batches),
-        cmocka_unit_test(the_longest_sequence_is_the_last_that_fits),
-        cmocka_unit_test(roundpipe_is_planned_and_simulated),
-        cmocka_unit_test(refuses_unknown_systems_with_the_nearest),
-        cmocka_unit_test(refuses_models_that_a_system_cannot_take),
-        cmocka_unit_test(refuses_profiles_without_sizes_or_blocks),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
