@@ -19,27 +19,6 @@
 #define SHAPES 40
 #define MAX_SHAPES 8
 
-/*
- * Asynchronous rounds follow each other without a gap, whether of one iteration or of two, so that
- * iterations of fewer rounds R tell the time of a round as well - unless an iteration T then waits
- * for the weights of T - 2. Slots of time t, M_R of them in each of S stages on N devices:
- *
- *   end(T-2) - start(T-2) = (S + M_R) t   <=   start(T) - start(T-2) = 2 R S M_R t / N
- */
-static guint
-enough_rounds(const RpPartition *partition, const RpPlanOptions *options)
-{
-    guint64 stages = rp_advise_count_stages(partition);
-    guint64 twice = 2 * stages * options->round;
-    guint64 rounds = ((stages + options->round) * options->gpus + twice - 1) / twice;
-
-    /* fewer stages than devices start side by side instead of one after the other: two turns of
-     * all devices keep the weights of T - 2 ahead of T then, too */
-    if (stages < options->gpus)
-        rounds = MAX(rounds, (2 * options->gpus + stages - 1) / stages);
-    return (guint)MIN(rounds, options->micro_batches / options->round);
-}
-
 /* The result of the plan's simulation, without a plan. */
 static gint64
 dispatched_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
@@ -82,7 +61,9 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
     options = rp_advise_one_group(&options);
     options.fidelity = RP_FIDELITY_COMPUTE;
     options.fused_forward = RP_FUSED_PHYSICAL;
-    options.micro_batches = options.async ? enough_rounds(partition, &options) * options.round
+    options.micro_batches = options.async ? rp_enough_rounds(rp_advise_count_stages(partition),
+                                                             options.round, &options) *
+                                                options.round
                                           : rp_advise_cut(partition, &options);
     if (!options.schedule->dispatched)
         options.round = options.micro_batches;

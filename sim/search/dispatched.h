@@ -21,6 +21,23 @@ typedef struct {
     guint64 seed;             /* of its random numbers; 0 = a default */
 } RpDispatchedSearch;
 
+/**
+ * rp_enough_rounds:
+ * @slots: of a round
+ *
+ * Asynchronous rounds follow each other without a gap, whether of one iteration or of two, so that
+ * iterations of fewer rounds R tell the time of a round as well - unless an iteration T then waits
+ * for the weights of T - 2. Slots of time t, M_R of them in each of S stages on N devices:
+ *
+ *   end(T-2) - start(T-2) = (S + M_R) t   <=   start(T) - start(T-2) = 2 R S M_R t / N
+ *
+ * Fewer stages than devices start side by side instead of one after the other: two turns of all
+ * devices keep the weights of T - 2 ahead of T then, too.
+ *
+ * Returns: the fewest such rounds, all that there are at most
+ */
+guint rp_enough_rounds(guint slots, guint round, const RpPlanOptions *options);
+
 /* A partition that was found. */
 typedef struct {
     RpCut *cut;

@@ -70,7 +70,7 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
     return NULL;
 }
 
-/* Time of an iteration as the plan has it, in `full` with every transfer; G_MAXINT64 if it cannot be
+/* Time of an iteration as reports show it, in `full` with every transfer and behind another one; G_MAXINT64 if it cannot be
  * run. */
 static gint64
 plan_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint round)
@@ -79,13 +79,15 @@ plan_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint 
     RpMachine machine = rp_machine_from_profile(search->profile);
     guint slots = (partition->n_forward + partition->n_backward) * (options.micro_batches / round);
     const guint end = FULL_WARM_UP + rp_settling_iterations(FULL_TURNS, options.gpus, slots);
+    const gboolean full = options.fidelity == RP_FIDELITY_FULL;
     const RpSteadyWindow window =
-        options.dispatch == RP_DISPATCH_FREE
+        !options.async ? rp_steady_window_synchronous()
+        : options.dispatch == RP_DISPATCH_FREE
             ? rp_steady_window_free(options.gpus, slots)
             : (RpSteadyWindow){.iterations = end + 1, .first = FULL_WARM_UP, .end = end};
-    const guint iterations = options.async ? window.iterations : 1;
+    const guint iterations = options.async || full ? window.iterations : 1;
 
-    if (options.fidelity == RP_FIDELITY_FULL)
+    if (full)
         options.fused_forward = RP_FUSED_PHYSICAL;
     options.round = round;
     options.replicas = search->replicas; /* links and the host are shared */
@@ -99,9 +101,8 @@ plan_cost(const RpDispatchedSearch *search, const RpPartition *partition, guint 
     g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, NULL);
     if (trace == NULL)
         return G_MAXINT64;
-    if (options.async)
-        return rp_report_steady(trace, window.first, window.end).iteration_ns;
-    return rp_trace_end_ns(trace);
+    return iterations == 1 ? rp_trace_end_ns(trace)
+                           : rp_report_steady(trace, window.first, window.end).iteration_ns;
 }
 
 typedef struct {

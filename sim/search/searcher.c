@@ -25,8 +25,8 @@ rp_searcher_spent(const RpSearcher *searcher)
     return rp_recurrence_actions(searcher->recurrence) + searcher->other;
 }
 
-static guint
-enough_rounds(guint slots, guint round, const RpPlanOptions *options)
+guint
+rp_enough_rounds(guint slots, guint round, const RpPlanOptions *options)
 {
     const guint64 gpus = options->gpus, twice = 2 * (guint64)slots * round;
     guint64 rounds = (((guint64)slots + round) * gpus + twice - 1) / twice;
@@ -36,8 +36,7 @@ enough_rounds(guint slots, guint round, const RpPlanOptions *options)
     return (guint)MIN(rounds, options->micro_batches / round);
 }
 
-/* The cost while searching. Asynchronous rounds follow each other without a gap, whether
- * of one iteration or of two: few of them tell the time of all (sim/advise/compute.c). */
+/* The cost while searching. */
 static RpSpan
 span_of(const RpSearcher *searcher, guint slots, guint round)
 {
@@ -46,7 +45,7 @@ span_of(const RpSearcher *searcher, guint slots, guint round)
 
     if (!options->async)
         return span;
-    const guint rounds = enough_rounds(slots, round, options);
+    const guint rounds = rp_enough_rounds(slots, round, options);
 
     span.micro_batches = rounds * round;
     span.first = span.end = MAX(LEAST_TURNS, TURNS / MAX(1, slots * rounds / options->gpus));

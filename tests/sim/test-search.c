@@ -141,6 +141,33 @@ tapered_partitions_are_found(void **state)
     }
 }
 
+/* The first iteration waits for no optimizer: partitions that are best there take 26,383 ms. */
+static void
+full_partitions_are_compared_by_the_iteration_that_is_reported(void **state)
+{
+    g_autoptr(RpProfile) profile = load("profiles/rtx4090/qwen3-32b.json");
+    const RpMachine machine = rp_machine_from_profile(profile);
+    RpPlanOptions options = {.schedule = rp_schedule_find("roundpipe", NULL),
+                             .gpus = 8,
+                             .micro_batches = 16,
+                             .fidelity = RP_FIDELITY_FULL,
+                             .early_steps = RP_EARLY_AUTO};
+    GError *error = NULL;
+    g_autoptr(RpPartition) partition =
+        rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, profile->gpu_memory_bytes,
+                            &options.round, &error);
+
+    rp_assert_no_error(error);
+    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 3, &error);
+    rp_assert_no_error(error);
+    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+    rp_assert_no_error(error);
+    const gint64 second_ns = rp_report_steady(trace, 1, 2).iteration_ns;
+
+    if (second_ns > 25500000000)
+        fail_msg("the second iteration takes %" G_GINT64_FORMAT " ns", second_ns);
+}
+
 /* GPT-OSS-20B of which the times are known alone. */
 static const char layer_times[] =
     "{\"format\": \"roundpipe-profile/1\", \"model\": \"gpt-oss-20b\", \"device\": \"RTX 4090\", "
@@ -287,6 +314,7 @@ main(void)
         cmocka_unit_test(few_partitions_are_all_tried),
         cmocka_unit_test(no_partition_is_below_the_bound),
         cmocka_unit_test(tapered_partitions_are_found),
+        cmocka_unit_test(full_partitions_are_compared_by_the_iteration_that_is_reported),
         cmocka_unit_test(the_published_rule_finds_nothing_worse),
         cmocka_unit_test(longer_runs_have_no_worse_partitions),
         cmocka_unit_test(compute_finds_rounds_of_fewer_slots_than_devices),
