@@ -1,5 +1,5 @@
 /**
- * Two traces of one plan beside each other (`roundpipe diff`): matching tasks, and their
+ * Two traces of one plan beside each other (`roundpipe report --late`): matching tasks, and their
  * differences. Mostly a predicted and a measured one, but two of one origin do as well.
  *
  *   first    gpu 0 |F0|F1|     |B0 |          F1 took longer: a duration

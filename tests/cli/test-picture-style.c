@@ -94,7 +94,8 @@ RP_TEST(every_command_that_draws_has_the_options)
     rp_cli_must_run(RUN
                     "--trace @T/t.json --fidelity full --memory-picture @T/memory.pdf --width 84mm "
                     "--no-title");
-    rp_cli_must_run("diff @T/t.json @T/t.json --picture @T/diff.tex --width 170mm --no-title");
+    rp_cli_must_run(
+        "report --late @T/t.json @T/t.json --picture @T/diff.tex --width 170mm --no-title");
     rp_cli_must_run(
         "sweep @Q --gpus 2 --micro-batches 4,8 -o @T/s.csv --picture @T/s.tex --width 3.3in "
         "--no-title");

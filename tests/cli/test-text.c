@@ -17,7 +17,7 @@ static const char *const lines[] = {
     "partition @Q " SHOWN STAGES,
     "verify @Q " SHOWN,
     "replay @Q --gpus 2 --micro-batches 4 --schedule 1f1b --seconds 0.2",
-    "diff @T/first.json @T/second.json",
+    "report --late @T/first.json @T/second.json",
     "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 144 --sequence 80000",
     "plan --model qwen3-8b --gpu rtx4090 --gpus 4 --host-memory 256",
     "train --keys",
