@@ -264,74 +264,6 @@ RP_TEST_OF(names_the_one_device_that_fails, Fixture *f)
             }
 }
 
-/* Streams of device 0 wait for events of device 1 that never come. Their memory is lost. */
-RP_TEST_OF(ends_although_the_other_device_waits_for_ever, Fixture *f)
-{
-    soft_cuda_tell_late(NS_PER_S / 20);
-    for (guint i = 0; i < 2; i++) {
-        assert_false(train_until_failure(f, &runs()[i], 1, 400, TRUE));
-        rp_assert_error_message_contains(f->error, "device 1: ");
-        rp_assert_error(&f->error, "illegal memory access");
-    }
-    assert_true(f->n_left > 0 || soft_cuda_n_left() > 0); /* or none has waited */
-}
-
-static gint64
-clock_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * NS_PER_S + time.tv_nsec;
-}
-
-/* Trains until work @n of device 1 fails, then frees, with limits of time for both. Returns:
- * whether threads were left, which then come back */
-static gboolean
-fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
-{
-    RpTokenBatch *batches[CALM_STEPS + STEPS] = {NULL};
-    gint64 failed_ns;
-    gboolean left;
-
-    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
-    rp_assert_no_error(f->error);
-    assert_true(run_steps(f, run, batches, CALM_STEPS));
-    soft_cuda_fail_device_at(1, n, TRUE);
-    assert_false(run_steps(f, run, batches + CALM_STEPS, STEPS));
-    failed_ns = soft_cuda_failed_ns();
-    assert_true(clock_ns() - failed_ns < 2 * NS_PER_S);
-    rp_assert_error_message_contains(f->error, "device 1: ");
-    rp_assert_error(&f->error, "illegal memory access");
-    left = !rp_trainer_free(f->trainer);
-    assert_true(clock_ns() - failed_ns < 10 * NS_PER_S);
-    if (left) {
-        assert_true(soft_cuda_n_blocked() > 0);
-        soft_cuda_fail_at(0);
-        assert_true(rp_trainer_free(f->trainer));
-    }
-    f->trainer = NULL;
-    for (guint i = 0; i < CALM_STEPS + STEPS; i++)
-        rp_token_batch_free(batches[i]);
-    return left;
-}
-
-/* Workers are inside a full queue of device 0, which waits for events of device 1 that never
- * come. */
-RP_TEST_OF(tells_at_once_of_a_failure_that_keeps_threads_for_ever, Fixture *f)
-{
-    guint n_left = 0;
-
-    soft_cuda_tell_late(NS_PER_S / 20);
-    for (guint hold = 0; hold < 2; hold++)
-        for (guint64 n = 20; n < 400; n += 330) {
-            soft_cuda_bound_queues(96, hold == 1);
-            n_left += (guint)fail_in_time(f, &runs()[hold], n);
-            soft_cuda_fail_at(0);
-        }
-    assert_true(n_left > 0);
-}
-
 RP_TEST_OF(says_that_a_device_is_busy, Fixture *f)
 {
     soft_cuda_answer(SOFT_CUDA_IS_BUSY);
@@ -547,6 +479,76 @@ RP_TEST_OF(skips_a_step_whose_forward_overflows, Fixture *f)
 RP_TEST_OF(gives_up_after_so_many_skipped_steps, Fixture *f)
 {
     rp_overflow_check_gives_up(f->model, rp_cuda_shared_devices());
+}
+
+/* ---- the last ones: leave something behind ---- */
+
+static gint64
+clock_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * NS_PER_S + time.tv_nsec;
+}
+
+/* Trains until work @n of device 1 fails, then frees, with limits of time for both. Returns:
+ * whether threads were left, which then come back */
+static gboolean
+fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
+{
+    RpTokenBatch *batches[CALM_STEPS + STEPS] = {NULL};
+    gint64 failed_ns;
+    gboolean left;
+
+    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
+    rp_assert_no_error(f->error);
+    assert_true(run_steps(f, run, batches, CALM_STEPS));
+    soft_cuda_fail_device_at(1, n, TRUE);
+    assert_false(run_steps(f, run, batches + CALM_STEPS, STEPS));
+    failed_ns = soft_cuda_failed_ns();
+    assert_true(clock_ns() - failed_ns < 2 * NS_PER_S);
+    rp_assert_error_message_contains(f->error, "device 1: ");
+    rp_assert_error(&f->error, "illegal memory access");
+    left = !rp_trainer_free(f->trainer);
+    assert_true(clock_ns() - failed_ns < 10 * NS_PER_S);
+    if (left) {
+        assert_true(soft_cuda_n_blocked() > 0);
+        soft_cuda_fail_at(0);
+        assert_true(rp_trainer_free(f->trainer));
+    }
+    f->trainer = NULL;
+    for (guint i = 0; i < CALM_STEPS + STEPS; i++)
+        rp_token_batch_free(batches[i]);
+    return left;
+}
+
+/* Workers are inside a full queue of device 0, which waits for events of device 1 that never
+ * come. */
+RP_TEST_OF(tells_at_once_of_a_failure_that_keeps_threads_for_ever, Fixture *f)
+{
+    guint n_left = 0;
+
+    soft_cuda_tell_late(NS_PER_S / 20);
+    for (guint hold = 0; hold < 2; hold++)
+        for (guint64 n = 20; n < 400; n += 330) {
+            soft_cuda_bound_queues(96, hold == 1);
+            n_left += (guint)fail_in_time(f, &runs()[hold], n);
+            soft_cuda_fail_at(0);
+        }
+    assert_true(n_left > 0);
+}
+
+/* Streams of device 0 wait for events of device 1 that never come. Their memory is lost. */
+RP_TEST_OF(ends_although_the_other_device_waits_for_ever, Fixture *f)
+{
+    soft_cuda_tell_late(NS_PER_S / 20);
+    for (guint i = 0; i < 2; i++) {
+        assert_false(train_until_failure(f, &runs()[i], 1, 400, TRUE));
+        rp_assert_error_message_contains(f->error, "device 1: ");
+        rp_assert_error(&f->error, "illegal memory access");
+    }
+    assert_true(f->n_left > 0 || soft_cuda_n_left() > 0); /* or none has waited */
 }
 
 RP_TEST_FIXTURE(set_up, tear_down)

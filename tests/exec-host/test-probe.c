@@ -282,9 +282,8 @@ RP_TEST_OF(takes_means_where_clocks_swing, Fixture *f)
     f->swing_ns = 8;
     measure(f);
     rp_assert_no_error(f->error);
-    /* the median, of however few runs there was time for */
+    /* the median */
     assert_int_equal(f->profile->layers[1].forward_ns % 4, 0);
-    const guint n_medians = f->timed;
     g_clear_pointer(&f->profile, rp_profile_free);
     f->n_taken = f->n_given = f->timed = 0;
     ops.swing_seconds = 0.5;
@@ -293,7 +292,6 @@ RP_TEST_OF(takes_means_where_clocks_swing, Fixture *f)
     rp_assert_no_error(f->error);
     assert_in_range(f->profile->layers[1].forward_ns, 102, 104);
     assert_in_range(f->profile->layers[1].backward_ns, 303, 305);
-    assert_true(f->timed > n_medians);
 }
 
 /* Runs of one length need not be many; but not where they take no time, nor, of a block and the head, over a card's
