@@ -196,30 +196,50 @@ find_paths(Bound *bound)
 
 /* ---- resources ---- */
 
-/* Finds the resource of @limit that task @i uses, and for how long. Returns: whether it uses one */
+/* A task, for all limits. */
+typedef struct {
+    const RpTask *task;
+    guint32 device;
+    guint kind; /* of its lane */
+    gboolean copy, up, host;
+    gint64 least_ns;
+} Facts;
+
+static Facts
+facts_of(const Bound *bound, gsize i)
+{
+    const RpTask *task = task_of(bound, i);
+    Facts facts = {.task = task,
+                   .device = rp_plan_lane_device(bound->plan, task->lane),
+                   .kind = rp_plan_lane_kind(bound->plan, task->lane),
+                   .host = is_host_work(bound, task),
+                   .least_ns = bound->least_ns[i]};
+
+    facts.copy = is_copy(bound, task, &facts.up);
+    return facts;
+}
+
+/* Finds the resource of @limit that a task uses, and for how long. Returns: whether it uses one */
 static gboolean
-ask(const Bound *bound, gsize i, RpLimit limit, guint *index, gint64 *work_ns)
+ask(const Bound *bound, const Facts *facts, RpLimit limit, guint *index, gint64 *work_ns)
 {
     const RpMachine *machine = bound->machine;
-    const RpTask *task = task_of(bound, i);
-    const guint32 device = rp_plan_lane_device(bound->plan, task->lane);
-    const guint kind = rp_plan_lane_kind(bound->plan, task->lane);
-    const double bytes = (double)task->bytes;
-    gboolean up = FALSE;
-    const gboolean copy = is_copy(bound, task, &up), host = is_host_work(bound, task);
+    const guint32 device = facts->device;
+    const gboolean copy = facts->copy, up = facts->up, host = facts->host;
+    const double bytes = (double)facts->task->bytes;
     double bytes_per_s = INFINITY;
 
     *index = device == RP_NONE ? 0 : device;
-    *work_ns = bound->least_ns[i];
+    *work_ns = facts->least_ns;
     switch (limit) {
     case RP_LIMIT_COMPUTE:
-        return device != RP_NONE && kind == RP_LANE_COMPUTE;
+        return device != RP_NONE && facts->kind == RP_LANE_COMPUTE;
     case RP_LIMIT_UP:
         return copy && up;
     case RP_LIMIT_DOWN:
         return copy && !up;
     case RP_LIMIT_HOST_LANE:
-        *index = task->lane;
+        *index = facts->task->lane;
         return device == RP_NONE;
     case RP_LIMIT_ROOT_UP:
     case RP_LIMIT_ROOT_DOWN:
@@ -235,10 +255,10 @@ ask(const Bound *bound, gsize i, RpLimit limit, guint *index, gint64 *work_ns)
             bytes_per_s = limit_of(machine->optimizer_bytes_per_s);
         break;
     case RP_LIMIT_PROCESSORS:
-        if (machine->processors == 0 || !(copy || host || kind == RP_LANE_COMPUTE))
+        if (machine->processors == 0 || !(copy || host || facts->kind == RP_LANE_COMPUTE))
             return FALSE;
         if (copy || host)
-            *work_ns = moving_ns(bytes, alone_bytes_per_s(bound, task), floor);
+            *work_ns = moving_ns(bytes, alone_bytes_per_s(bound, facts->task), floor);
         *index = 0;
         *work_ns /= machine->processors;
         return TRUE;
@@ -313,10 +333,66 @@ count_resources(const Bound *bound, RpLimit limit)
                                                                     : 1;
 }
 
-/* Busy time of an iteration of the window. Devices that alternate are busy alike in the long run, though not
- * in each window, in which some may have nothing to do: all count together. */
 static void
-look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, RpPlanBound *best)
+look_at_limit(Bound *bound, RpLimit limit, RpPlanBound *best)
+{
+    gsize most = 0;
+
+    memset(bound->resources, 0, bound->n_resources * sizeof *bound->resources);
+    for (gsize i = 0; i < bound->n; i++) {
+        guint index;
+        gint64 work_ns;
+
+        if (!counts(bound, i))
+            continue;
+        const Facts facts = facts_of(bound, i);
+
+        if (!ask(bound, &facts, limit, &index, &work_ns))
+            continue;
+        Resource *resource = &bound->resources[index];
+
+        bound->works_ns[i] = work_ns;
+        if (resource->n == 0)
+            resource->first = i;
+        else
+            bound->next[resource->last] = i;
+        resource->last = i;
+        resource->busy_ns += work_ns;
+        resource->n++;
+        most = MAX(most, resource->n);
+    }
+    g_autofree RpJob *jobs = g_new(RpJob, 2 * most);
+
+    for (guint r = 0; r < bound->n_resources; r++)
+        if (bound->resources[r].n > 0)
+            look_at_resource(bound, limit, r, jobs, best);
+}
+
+/* Bound of the tasks that count. */
+static RpPlanBound
+bound_of_part(Bound *bound)
+{
+    RpPlanBound best = {0};
+
+    find_paths(bound);
+    for (gsize i = 0; i < bound->n; i++)
+        if (counts(bound, i))
+            best.path_ns =
+                MAX(best.path_ns, bound->heads_ns[i] + bound->least_ns[i] + bound->tails_ns[i]);
+    consider(&best, best.path_ns, RP_LIMIT_PATH, 0);
+    for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++)
+        if (may_limit(bound, limit))
+            look_at_limit(bound, limit, &best);
+    return best;
+}
+
+/* ---- a steady state ---- */
+
+/* Devices that alternate are busy alike in the long run, though not in each window, in which some may have nothing to
+ * do: all count together. @resources: of @limit */
+static void
+look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit,
+               const Resource *resources, RpPlanBound *best)
 {
     const gboolean in_turn = limit != RP_LIMIT_HOST_LANE && !rp_plan_stage(bound->plan, 0)->bound;
     const gint64 iterations = steady->end - steady->first;
@@ -324,9 +400,9 @@ look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, 
     guint n = 0, last = 0;
 
     for (guint r = 0; r < bound->n_resources; r++) {
-        const gint64 busy_ns = bound->resources[r].busy_ns;
+        const gint64 busy_ns = resources[r].busy_ns;
 
-        if (bound->resources[r].n == 0)
+        if (resources[r].n == 0)
             continue;
         together_ns += busy_ns;
         last = r;
@@ -344,60 +420,32 @@ look_at_steady(const Bound *bound, const RpSteadyWindow *steady, RpLimit limit, 
     consider(best, share_ns, limit, n > 1 ? RP_NONE : last);
 }
 
-static void
-look_at_limit(const Bound *bound, RpLimit limit, const RpSteadyWindow *steady, RpPlanBound *best)
-{
-    gsize most = 0;
-
-    memset(bound->resources, 0, bound->n_resources * sizeof *bound->resources);
-    for (gsize i = 0; i < bound->n; i++) {
-        const RpTask *task = task_of(bound, i);
-        gint64 *work_ns = &bound->works_ns[i];
-        guint index;
-
-        if (steady != NULL && (task->iteration < steady->first || task->iteration >= steady->end))
-            continue;
-        if (!counts(bound, i) || !ask(bound, i, limit, &index, work_ns))
-            continue;
-        Resource *resource = &bound->resources[index];
-
-        if (resource->n == 0)
-            resource->first = i;
-        else
-            bound->next[resource->last] = i;
-        resource->last = i;
-        resource->busy_ns += *work_ns;
-        resource->n++;
-        most = MAX(most, resource->n);
-    }
-    if (steady != NULL) {
-        look_at_steady(bound, steady, limit, best);
-        return;
-    }
-    g_autofree RpJob *jobs = g_new(RpJob, 2 * most);
-
-    for (guint r = 0; r < bound->n_resources; r++)
-        if (bound->resources[r].n > 0)
-            look_at_resource(bound, limit, r, jobs, best);
-}
-
-/* Bound of the tasks that count. */
+/* Busy time of an iteration of the window. */
 static RpPlanBound
-bound_of_part(Bound *bound, const RpSteadyWindow *steady)
+bound_of_window(Bound *bound, const RpSteadyWindow *steady)
 {
+    g_autofree Resource *resources = g_new0(Resource, RP_N_LIMITS * bound->n_resources);
     RpPlanBound best = {0};
 
-    if (steady == NULL) {
-        find_paths(bound);
-        for (gsize i = 0; i < bound->n; i++)
-            if (counts(bound, i))
-                best.path_ns =
-                    MAX(best.path_ns, bound->heads_ns[i] + bound->least_ns[i] + bound->tails_ns[i]);
-        consider(&best, best.path_ns, RP_LIMIT_PATH, 0);
+    for (gsize i = 0; i < bound->n; i++) {
+        const Facts facts = facts_of(bound, i);
+
+        if (facts.task->iteration < steady->first || facts.task->iteration >= steady->end)
+            continue;
+        for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++) {
+            guint index;
+            gint64 work_ns;
+
+            if (!may_limit(bound, limit) || !ask(bound, &facts, limit, &index, &work_ns))
+                continue;
+            Resource *resource = &resources[limit * bound->n_resources + index];
+
+            resource->busy_ns += work_ns;
+            resource->n++;
+        }
     }
     for (RpLimit limit = RP_LIMIT_PATH + 1; limit < RP_N_LIMITS; limit++)
-        if (may_limit(bound, limit))
-            look_at_limit(bound, limit, steady, &best);
+        look_at_steady(bound, steady, limit, &resources[limit * bound->n_resources], &best);
     return best;
 }
 
@@ -451,7 +499,7 @@ look_at_gates(Bound *bound, RpPlanBound *best)
             memset(bound->before, TRUE, bound->n);
         else
             break;
-        const RpPlanBound part = bound_of_part(bound, NULL);
+        const RpPlanBound part = bound_of_part(bound);
 
         if (part.time_ns > longest.time_ns)
             longest = part;
@@ -500,12 +548,13 @@ rp_plan_bound(const RpPlan *plan, const RpMachine *machine, const RpSteadyWindow
     for (gsize i = 0; i < n; i++)
         least_ns[i] = least_of(&bound, task_of(&bound, i));
 
+    if (steady != NULL)
+        return bound_of_window(&bound, steady);
     memset(after, TRUE, n);
     memset(before, TRUE, n);
     find_fronts(&bound);
-    RpPlanBound best = bound_of_part(&bound, steady);
+    RpPlanBound best = bound_of_part(&bound);
 
-    if (steady == NULL)
-        look_at_gates(&bound, &best);
+    look_at_gates(&bound, &best);
     return best;
 }

@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/reports/reports.h"
 #include "core/base/quote.h"
+#include "core/base/threads.h"
 #include "core/base/units.h"
 #include "core/schedules/given.h"
 
@@ -108,44 +109,40 @@ run_row(const RpArgs *args, Row *row, GError **error)
 /* Rows under way. */
 typedef struct {
     RpArgs *args;
-    guint done, total;
+    GArray *rows;
+    guint done;
     RpProgress progress;
     GMutex lock; /* over done and progress */
 } Work;
 
-static void
-run_in_thread(gpointer data, gpointer user_data)
+/* The last models are the largest: they come first. */
+static gboolean
+run_piece(guint i, gpointer data, GError **error)
 {
-    Row *row = data;
-    Work *work = user_data;
-    g_autoptr(GError) error = NULL;
+    Work *work = data;
+    Row *row = &g_array_index(work->rows, Row, work->rows->len - 1 - i);
+    g_autoptr(GError) problem = NULL;
 
-    if (!run_row(work->args, row, &error))
-        row->problem = rp_cli_message(error, FALSE);
+    if (!run_row(work->args, row, &problem))
+        row->problem = rp_cli_message(problem, FALSE);
     g_mutex_lock(&work->lock);
-    rp_progress_show(&work->progress, ++work->done, work->total);
+    rp_progress_show(&work->progress, ++work->done, work->rows->len);
     g_mutex_unlock(&work->lock);
+    return TRUE;
 }
 
 /* Rows know nothing of each other: as many at once as there are processors. */
-static gboolean
-run_rows(RpArgs *args, GArray *rows, GError **error)
+static void
+run_rows(RpArgs *args, GArray *rows)
 {
-    args->run.beside = MAX(1, MIN(g_get_num_processors(), rows->len));
+    args->run.beside = rp_threads_for(rows->len);
     args->run.memory_bytes = rp_run_memory_now();
     Work work = {
-        .args = args, .total = rows->len, .progress = rp_progress_begin("searching partitions", 0)};
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, &work, (int)args->run.beside, TRUE, error);
+        .args = args, .rows = rows, .progress = rp_progress_begin("searching partitions", 0)};
 
-    if (pool == NULL)
-        return FALSE;
-    /* the last models are the largest: begin with them */
-    for (guint i = rows->len; i > 0; i--)
-        g_thread_pool_push(pool, &g_array_index(rows, Row, i - 1), NULL);
-    g_thread_pool_free(pool, FALSE, TRUE);
+    (void)rp_run_pieces(rows->len, run_piece, &work, NULL);
     g_mutex_clear(&work.lock);
     rp_progress_clear();
-    return TRUE;
 }
 
 static guint64
@@ -444,8 +441,7 @@ run(RpArgs *args, char **paths, RpReport *report, GError **error)
         return FALSE;
     for (guint i = 0; i < rows->len; i++)
         g_array_index(rows, Row, i).noise = args;
-    if (!run_rows(args, rows, error))
-        return FALSE;
+    run_rows(args, rows);
     mark_best(rows);
     report_rows(report, args, rows);
     report->muted = g_strcmp0(args->csv, "-") == 0;

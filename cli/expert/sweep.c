@@ -6,6 +6,7 @@
 #include "cli/reports/reports.h"
 #include "cli/sweep/sweep.h"
 #include "core/base/quote.h"
+#include "core/base/threads.h"
 #include "core/base/units.h"
 
 #define S_PER_HOUR 3600.0
@@ -17,10 +18,11 @@ typedef struct {
     RpSweepRows *rows;
     const double *prices;
     RpProgress progress;
-    guint64 total;
     guint n_threads;
-    guint64 memory_bytes; /* for all of them, before they began */
-    gint done;            /* atomic */
+    guint64 memory_bytes;  /* for all of them, before they began */
+    const GArray *missing; /* rows, guint */
+    guint done;
+    GMutex lock; /* over done and progress */
 } Sweep;
 
 static char *
@@ -97,20 +99,23 @@ run_row(const Sweep *sweep, guint i, char **texts, GError **error)
     return TRUE;
 }
 
-static void
-run_in_thread(gpointer place, gpointer user_data)
+static gboolean
+run_piece(guint m, gpointer data, GError **error)
 {
-    Sweep *sweep = user_data;
-    const guint i = GPOINTER_TO_UINT(place) - 1;
-    g_autoptr(GError) error = NULL;
+    Sweep *sweep = data;
+    const guint i = g_array_index(sweep->missing, guint, m);
+    g_autoptr(GError) problem = NULL;
     char *texts[RP_SWEEP_N_RESULTS] = {NULL};
 
-    if (!run_row(sweep, i, texts, &error))
-        texts[RP_SWEEP_ERROR] = rp_cli_message(error, FALSE);
+    if (!run_row(sweep, i, texts, &problem))
+        texts[RP_SWEEP_ERROR] = rp_cli_message(problem, FALSE);
     rp_sweep_rows_add(sweep->rows, i, (const char *const *)texts);
     for (guint r = 0; r < RP_SWEEP_N_RESULTS; r++)
         g_free(texts[r]);
-    g_atomic_int_inc(&sweep->done);
+    g_mutex_lock(&sweep->lock);
+    rp_progress_show(&sweep->progress, ++sweep->done, sweep->missing->len);
+    g_mutex_unlock(&sweep->lock);
+    return TRUE;
 }
 
 /* Fills what is missing. @prices: (nullable) (array): dollars an hour of a GPU, by the place of --gpu */
@@ -127,21 +132,13 @@ run_rows(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint
     *done = missing->len;
     if (missing->len == 0)
         return TRUE;
-    sweep.n_threads = MAX(1, MIN(g_get_num_processors(), missing->len));
+    sweep.missing = missing;
+    sweep.n_threads = rp_threads_for(missing->len);
     sweep.memory_bytes = rp_run_memory_now();
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, &sweep, (int)sweep.n_threads, TRUE, error);
-
-    if (pool == NULL)
-        return FALSE;
     sweep.progress = rp_progress_begin("simulating", 0);
-    for (guint m = 0; m < missing->len; m++)
-        g_thread_pool_push(pool, GUINT_TO_POINTER(g_array_index(missing, guint, m) + 1), NULL);
-    while ((guint)g_atomic_int_get(&sweep.done) < missing->len) {
-        rp_progress_show(&sweep.progress, (guint64)g_atomic_int_get(&sweep.done), missing->len);
-        g_usleep(20000);
-    }
+    (void)rp_run_pieces(missing->len, run_piece, &sweep, NULL);
+    g_mutex_clear(&sweep.lock);
     rp_progress_clear();
-    g_thread_pool_free(pool, FALSE, TRUE);
     return rp_sweep_rows_finish(rows, error);
 }
 

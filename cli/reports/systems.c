@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/threads.h"
 #include "core/base/units.h"
 
 /* Profiles that are compared: those that are named, or all of a directory, small models first. */
@@ -121,6 +122,7 @@ typedef struct {
     const RpPlanOptions *options;
     const RpGpu *card; /* (nullable): that profiles were made for */
     gboolean chunked_head;
+    GArray *rows; /* (element-type Row): the answers */
 } Question;
 
 static void
@@ -225,27 +227,16 @@ run_row(const Question *question, Row *row, GError **error)
            rp_system_predict(row->system, &job, &row->prediction, error);
 }
 
-static void
-run_in_thread(gpointer row, gpointer question)
-{
-    g_autoptr(GError) error = NULL;
-
-    if (!run_row(question, row, &error))
-        ((Row *)row)->problem = rp_cli_message(error, FALSE);
-}
-
-/* Rows know nothing of each other: as many at once as there are processors. */
+/* Plans of large models stand last: they come first. */
 static gboolean
-run_rows(Question *question, GArray *rows, GError **error)
+run_piece(guint i, gpointer data, GError **error)
 {
-    GThreadPool *pool = g_thread_pool_new(run_in_thread, question,
-                                          (int)MIN(g_get_num_processors(), rows->len), TRUE, error);
+    const Question *question = data;
+    Row *row = &g_array_index(question->rows, Row, question->rows->len - 1 - i);
+    g_autoptr(GError) problem = NULL;
 
-    if (pool == NULL)
-        return FALSE;
-    for (guint i = rows->len; i > 0; i--) /* plans of large models stand last */
-        g_thread_pool_push(pool, &g_array_index(rows, Row, i - 1), NULL);
-    g_thread_pool_free(pool, FALSE, TRUE);
+    if (!run_row(question, row, &problem))
+        row->problem = rp_cli_message(problem, FALSE);
     return TRUE;
 }
 
@@ -406,8 +397,8 @@ rp_cli_compare_systems(const RpArgs *args, const GPtrArray *entries, RpReport *r
     for (guint i = 0; i < entries->len; i++)
         if (!add_rows(args->systems, g_ptr_array_index(entries, i), rows, error))
             return FALSE;
-    if (!run_rows(&question, rows, error))
-        return FALSE;
+    question.rows = rows;
+    (void)rp_run_pieces(rows->len, run_piece, &question, NULL);
     mark_fastest(rows);
     report_rows(report, &question, price, rows);
     return TRUE;

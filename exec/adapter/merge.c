@@ -1,8 +1,5 @@
+#include "core/base/threads.h"
 #include "exec/adapter/adapter.h"
-
-#include <stdatomic.h>
-
-#include "exec/system/pool.h"
 
 /* Elements of rows that are made and written at a time, or one row. */
 #define PIECE_ELEMENTS ((guint64)1 << 20)
@@ -23,7 +20,6 @@ typedef struct {
     gboolean packed;  /* W is */
     float *wide;      /* [n,columns] */
     guint8 *rounded;  /* the same, as it is written */
-    atomic_uint next; /* row */
 } Rows;
 
 /* sum[i] of B A, in the order of the rank. */
@@ -45,9 +41,10 @@ add_product(const Rows *rows, guint64 row, float *sum)
         }
 }
 
-static void
-make_row(const Rows *rows, guint64 row)
+static gboolean
+make_row(guint row, gpointer data, GError **error)
 {
+    const Rows *rows = data;
     const guint64 at = (rows->first + row) * rows->columns;
     float *wide = rows->wide + row * rows->columns;
     guint8 *rounded = rows->rounded + row * rows->columns * rp_dtype_size(rows->dtype);
@@ -63,17 +60,7 @@ make_row(const Rows *rows, guint64 row)
     for (guint64 i = 0; sum != NULL && i < rows->columns; i++)
         wide[i] += rows->scale * sum[i];
     rp_dtype_from_float(rows->dtype, wide, rounded, rows->columns);
-}
-
-static void *
-make_some(void *data)
-{
-    Rows *rows = data;
-    guint row;
-
-    while ((row = atomic_fetch_add(&rows->next, 1)) < rows->n)
-        make_row(rows, row);
-    return NULL;
+    return TRUE;
 }
 
 /* A's, or B's, part of an expert, as fp32. (transfer full) */
@@ -106,8 +93,11 @@ write_rows(Merge *merge, Rows *rows, guint64 end, guint tensor, GError **error)
 
     for (; rows->first < end; rows->first += step) {
         rows->n = MIN(step, end - rows->first);
-        atomic_init(&rows->next, 0);
-        rp_run_in_threads((guint)MIN(rows->n, slow ? 64 : 1), make_some, rows);
+        if (slow)
+            (void)rp_run_pieces((guint)rows->n, make_row, rows, NULL);
+        else
+            for (guint row = 0; row < rows->n; row++)
+                (void)make_row(row, rows, NULL);
         if (!rp_safetensors_writer_write(
                 merge->writer, tensor, rows->rounded,
                 (gsize)(rows->n * rows->columns) * rp_dtype_size(rows->dtype), error))

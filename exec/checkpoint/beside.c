@@ -6,6 +6,7 @@
  *
  * The copy is read by the writer alone from begin to end, and written by the caller outside of it.
  */
+#include "core/base/threads.h"
 #include "exec/checkpoint/private.h"
 
 #include <errno.h>
@@ -15,8 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-
-#include "exec/system/pool.h"
 
 /* Arrays of the copy begin at multiples, so that threads share no line. */
 #define ALIGNMENT 64
@@ -49,50 +48,33 @@ typedef struct {
     gsize bytes;
 } Piece;
 
-typedef struct {
-    GArray *pieces; /* (element-type Piece) */
-    atomic_uint next;
-} Copying;
-
 static void
-add_pieces(Copying *copying, guint8 *to, const void *from, gsize bytes)
+add_pieces(GArray *pieces, guint8 *to, const void *from, gsize bytes)
 {
     for (gsize at = 0; at < bytes; at += PIECE_BYTES) {
         const Piece piece = {.to = to + at,
                              .from = from != NULL ? (const guint8 *)from + at : NULL,
                              .bytes = MIN(PIECE_BYTES, bytes - at)};
-        g_array_append_val(copying->pieces, piece);
+        g_array_append_val(pieces, piece);
     }
 }
 
-static void *
-copy_some(void *data)
+static gboolean
+copy_piece(guint i, gpointer pieces, GError **error)
 {
-    Copying *copying = data;
-    guint i;
+    const Piece *piece = &g_array_index((const GArray *)pieces, Piece, i);
 
-    while ((i = atomic_fetch_add(&copying->next, 1)) < copying->pieces->len) {
-        const Piece *piece = &g_array_index(copying->pieces, Piece, i);
-        if (piece->from != NULL)
-            memcpy(piece->to, piece->from, piece->bytes);
-        else
-            memset(piece->to, 0, piece->bytes);
-    }
-    return NULL;
+    if (piece->from != NULL)
+        memcpy(piece->to, piece->from, piece->bytes);
+    else
+        memset(piece->to, 0, piece->bytes);
+    return TRUE;
 }
 
 static void
-copying_init(Copying *copying)
+copy_pieces(GArray *pieces)
 {
-    copying->pieces = g_array_new(FALSE, FALSE, sizeof(Piece));
-    atomic_init(&copying->next, 0);
-}
-
-static void
-copying_run(Copying *copying)
-{
-    rp_run_in_threads(copying->pieces->len, copy_some, copying);
-    g_array_unref(copying->pieces);
+    (void)rp_run_pieces(pieces->len, copy_piece, pieces, NULL);
 }
 
 /* ---- the copy ---- */
@@ -153,7 +135,7 @@ RpCheckpointBeside *
 rp_checkpoint_beside_new(guint64 bytes, GError **error)
 {
     RpCheckpointBeside *beside = g_new0(RpCheckpointBeside, 1);
-    Copying touching;
+    g_autoptr(GArray) touching = g_array_new(FALSE, FALSE, sizeof(Piece));
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (memory == MAP_FAILED) {
@@ -167,9 +149,8 @@ rp_checkpoint_beside_new(guint64 bytes, GError **error)
     beside->memory = memory;
     beside->bytes = bytes;
     (void)madvise(memory, bytes, MADV_HUGEPAGE); /* fewer faults, where there are such pages */
-    copying_init(&touching);
-    add_pieces(&touching, beside->memory, NULL, bytes);
-    copying_run(&touching);
+    add_pieces(touching, beside->memory, NULL, bytes);
+    copy_pieces(touching);
     return beside;
 }
 
@@ -190,7 +171,7 @@ rp_checkpoint_beside_free(RpCheckpointBeside *beside)
 
 /* Puts the next array of the copy in the place of @from. */
 static const void *
-move(Copying *copying, guint8 **at, const void *from, gsize bytes)
+move(GArray *copying, guint8 **at, const void *from, gsize bytes)
 {
     guint8 *to = *at;
 
@@ -204,10 +185,9 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
 {
     RpCheckpointImage *image = &beside->image;
     guint8 *at = beside->memory;
-    Copying copying;
+    g_autoptr(GArray) copying = g_array_new(FALSE, FALSE, sizeof(Piece));
 
     rp_checkpoint_image_take(image, trainer, beside->options.servers, data);
-    copying_init(&copying);
     for (guint i = 0; i < rp_weights_count(image->weights); i++) {
         const RpWeight part = rp_checkpoint_image_part(image, i);
         RpCheckpointNumbers *numbers = &image->numbers[i];
@@ -219,14 +199,14 @@ take(RpCheckpointBeside *beside, RpTrainer *trainer, const RpDataState *data)
                 rp_checkpoint_state_tensor(&part, state->form, state->first, k);
             const void *from = rp_checkpoint_state_data(&tensor, state);
 
-            rp_checkpoint_state_set_data(&tensor, state, move(&copying, &at, from, tensor.bytes));
+            rp_checkpoint_state_set_data(&tensor, state, move(copying, &at, from, tensor.bytes));
         }
         if (numbers->next != NULL)
-            numbers->next = move(&copying, &at, numbers->next,
+            numbers->next = move(copying, &at, numbers->next,
                                  (gsize)part.elements * rp_dtype_size(image->dtype));
     }
     g_assert(at <= beside->memory + beside->bytes);
-    copying_run(&copying);
+    copy_pieces(copying);
 }
 
 /* ---- the writer ---- */

@@ -2,6 +2,7 @@
  * Checksums of files, as they are read back. Several threads take files in rotation, the largest first; shards make the
  * files equal.
  */
+#include "core/base/threads.h"
 #include "exec/checkpoint/private.h"
 
 #include <errno.h>
@@ -9,8 +10,6 @@
 #include <nettle/sha2.h>
 #include <stdatomic.h>
 #include <unistd.h>
-
-#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)1 << 20)
 

@@ -1,10 +1,9 @@
 /* Tensors of a checkpoint, of one server or of one of several, into their files. */
+#include "core/base/threads.h"
 #include "exec/checkpoint/private.h"
 
 #include <pthread.h>
 #include <string.h>
-
-#include "exec/system/pool.h"
 
 /* Shards of files that only this project reads have one size, so that many are written and hashed
  * at once. */

@@ -9,8 +9,8 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/quote.h"
+#include "core/base/threads.h"
 #include "exec/data/dataset.h"
-#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)
 #define MAX_THREADS 32

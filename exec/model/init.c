@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/base/threads.h"
 #include "exec/kernels/philox.h"
-#include "exec/system/pool.h"
 
 /**
  * Random words and the normal distribution's inverse, in groups of counters: whole loops without a

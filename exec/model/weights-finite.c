@@ -12,6 +12,7 @@
  * Several threads take pieces of tensors in rotation; the first bad value in the order of the list
  * is reported, whichever thread finds one first.
  */
+#include "core/base/threads.h"
 #include "exec/model/weights.h"
 
 #include <math.h>

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/base/threads.h"
 #include "exec/model/weights-private.h"
-#include "exec/system/pool.h"
 
 #define PIECE_BYTES ((gsize)4 << 20)
 #define PIECE_VALUES ((gsize)1 << 20)

@@ -102,10 +102,3 @@ guint rp_numa_nodes(const RpPool *pool, const RpNodes *nodes);
  */
 guint64 rp_numa_bind(const RpPool *pool, const RpNodes *nodes, const guint8 *array, gsize n,
                      gsize each, gsize granule, char **problem);
-
-/* Returns: %NULL */
-typedef void *(*RpThreadWork)(void *data);
-
-/* Runs @work(@data) in @max threads at the same time, or fewer: one of them the caller's, which is
- * alone if there are no others to be had. Returns when all have. Signals go to other threads. */
-void rp_run_in_threads(guint max, RpThreadWork work, gpointer data);

@@ -9,6 +9,8 @@
  */
 #include "sim/advise/private.h"
 
+#include "core/base/threads.h"
+
 /* Bytes/s of a link: PCIe 5 and later are above, 4 and before below. */
 #define FAST_LINK 40e9
 /* Cards that a desktop has, whose memory has two channels. */
@@ -125,40 +127,80 @@ is_open(const RpAdviseQuery *query, const RpProfile *profile, RpUnknown unknown)
     return (query->known & (1u << unknown)) == 0 && assumed(profile, unknown) > 0;
 }
 
-/* Widens @ends to tokens/s with all of @varied, bits, at @end. (Where the host binds, faster layers may
- * make a plan some 0.1 % slower.) */
+/* One end of one unknown, or of all of them: a simulation that knows nothing of the others. */
+typedef struct {
+    const RpAdviseQuery *query;
+    const RpAdviseRun *run;
+    guint varied; /* bits of unknowns */
+    End end;
+    double tokens_per_s;
+} Case;
+
+/* (Where the host binds, faster layers may make a plan some 0.1 % slower.) */
 static gboolean
-simulate_end(const RpAdviseQuery *given, const RpAdviseRun *run, guint varied, End end,
-             RpAdviseEnds *ends, GError **error)
+simulate_case(guint i, gpointer cases, GError **error)
 {
-    RpAdviseQuery query = *given;
-    g_autoptr(RpAdviseRun) copy = rp_advise_run_copy(run);
-    if (varied & (1u << RP_UNKNOWN_TIMES))
-        query.estimate = end == SLOW ? RP_COST_SLOW : RP_COST_FAST;
-    g_autoptr(RpProfile) profile = rp_advise_profile(&query, run->sequences, error);
+    Case *one = &((Case *)cases)[i];
+    RpAdviseQuery query = *one->query;
+    g_autoptr(RpAdviseRun) copy = rp_advise_run_copy(one->run);
+
+    if (one->varied & (1u << RP_UNKNOWN_TIMES))
+        query.estimate = one->end == SLOW ? RP_COST_SLOW : RP_COST_FAST;
+    g_autoptr(RpProfile) profile = rp_advise_profile(&query, copy->sequences, error);
 
     if (profile == NULL)
         return FALSE;
     for (guint u = RP_UNKNOWN_TIMES + 1; u < RP_N_UNKNOWNS; u++)
-        if (varied & (1u << u))
-            *value_of(profile, (RpUnknown)u) = at_end(profile, given, (RpUnknown)u, end);
+        if (one->varied & (1u << u))
+            *value_of(profile, (RpUnknown)u) = at_end(profile, one->query, (RpUnknown)u, one->end);
     copy->simulated = FALSE;
     if (!rp_advise_simulate_shortly(profile, copy, 0, error))
         return FALSE;
-    ends->slow = MIN(ends->slow, copy->tokens_per_s);
-    ends->fast = MAX(ends->fast, copy->tokens_per_s);
+    one->tokens_per_s = copy->tokens_per_s;
     return TRUE;
 }
 
-/* Where devices are always busy, nothing but their times makes them faster. */
-static gboolean
-simulate_ends(const RpAdviseQuery *query, const RpAdviseRun *run, guint varied, RpAdviseEnds *ends,
-              GError **error)
+static void
+widen(RpAdviseEnds *ends, double tokens_per_s)
+{
+    ends->slow = MIN(ends->slow, tokens_per_s);
+    ends->fast = MAX(ends->fast, tokens_per_s);
+}
+
+/* Both ends of @varied. Where devices are always busy, nothing but their times makes them faster. */
+static void
+add_cases(const RpAdviseQuery *query, const RpAdviseRun *run, guint varied, GArray *cases)
 {
     const gboolean faster = run->bubble_ratio > BUSY || (varied & (1u << RP_UNKNOWN_TIMES)) != 0;
 
-    return simulate_end(query, run, varied, SLOW, ends, error) &&
-           (!faster || simulate_end(query, run, varied, FAST, ends, error));
+    for (guint end = SLOW; end <= (faster ? FAST : SLOW); end++) {
+        const Case one = {.query = query, .run = run, .varied = varied, .end = (End)end};
+
+        g_array_append_val(cases, one);
+    }
+}
+
+/* Fills in @found's ends. */
+static void
+read_cases(const GArray *cases, RpAdviseRange *found)
+{
+    double widest = 0;
+
+    for (guint i = 0; i < cases->len; i++) {
+        const Case *one = &g_array_index(cases, Case, i);
+
+        widen(&found->all, one->tokens_per_s);
+        for (guint u = 0; u < RP_N_UNKNOWNS; u++)
+            if (one->varied == 1u << u)
+                widen(&found->of[u].ends, one->tokens_per_s);
+    }
+    for (guint u = 0; u < RP_N_UNKNOWNS; u++) {
+        const RpAdviseEnds *ends = &found->of[u].ends;
+
+        if (ends->fast - ends->slow > widest)
+            found->most = (RpUnknown)u;
+        widest = MAX(widest, ends->fast - ends->slow);
+    }
 }
 
 gboolean
@@ -169,31 +211,26 @@ rp_advise_range(const RpAdviseQuery *query, const RpAdviseRun *run, RpAdviseRang
 
     const RpAdviseEnds expected = {run->tokens_per_s, run->tokens_per_s};
     RpAdviseRange found = {.all = expected, .most = RP_UNKNOWN_TIMES};
-    double widest = 0;
     guint varied = 0;
+    g_autoptr(GArray) cases = g_array_new(FALSE, FALSE, sizeof(Case));
     g_autoptr(RpProfile) profile = rp_advise_profile(query, run->sequences, error);
 
     if (profile == NULL)
         return FALSE;
     for (guint u = 0; u < RP_N_UNKNOWNS; u++) {
-        RpAdviseEnds *ends = &found.of[u].ends;
-
         found.of[u].open = is_open(query, profile, (RpUnknown)u);
         if (!found.of[u].open)
             continue;
         found.of[u].low = at_end(profile, query, (RpUnknown)u, SLOW);
         found.of[u].high = at_end(profile, query, (RpUnknown)u, FAST);
-        *ends = expected;
-        if (!simulate_ends(query, run, 1u << u, ends, error))
-            return FALSE;
-        found.all =
-            (RpAdviseEnds){MIN(found.all.slow, ends->slow), MAX(found.all.fast, ends->fast)};
-        found.most = ends->fast - ends->slow > widest ? (RpUnknown)u : found.most;
-        widest = MAX(widest, ends->fast - ends->slow);
+        found.of[u].ends = expected;
+        add_cases(query, run, 1u << u, cases);
         varied |= 1u << u;
     }
-    if (!simulate_ends(query, run, varied, &found.all, error))
+    add_cases(query, run, varied, cases);
+    if (!rp_run_pieces(cases->len, simulate_case, cases->data, error))
         return FALSE;
+    read_cases(cases, &found);
     *range = found;
     return TRUE;
 }

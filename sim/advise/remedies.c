@@ -7,6 +7,7 @@
  */
 #include "sim/advise/private.h"
 
+#include "core/base/threads.h"
 #include "core/base/units.h"
 
 /* The least share of the requested sequence: a shorter one is another task. */
@@ -329,6 +330,24 @@ by_speed(gconstpointer a, gconstpointer b)
     return (x->tokens_per_s < y->tokens_per_s) - (x->tokens_per_s > y->tokens_per_s);
 }
 
+static gboolean
+price(guint i, gpointer remedies, GError **error)
+{
+    RpAdviseRemedy *remedy = g_ptr_array_index((GPtrArray *)remedies, i);
+    g_autoptr(RpAdvice) changed = g_new0(RpAdvice, 1);
+
+    changed->query = remedy->query;
+    changed->query.quick = TRUE;
+    if (!rp_advise_resolve(&changed->query, error) || !rp_advise_choose(changed, error))
+        return FALSE;
+    if (changed->best == NULL)
+        return TRUE;
+    remedy->tokens_per_s = changed->best->tokens_per_s * MAX(1, remedy->query.servers);
+    remedy->gpu_total = changed->best->gpu.total;
+    remedy->host_total = changed->best->host.total;
+    return TRUE;
+}
+
 gboolean
 rp_advise_price_remedies(RpAdvice *advice, GError **error)
 {
@@ -337,20 +356,8 @@ rp_advise_price_remedies(RpAdvice *advice, GError **error)
         query->profile != NULL ? query->profile->n_layers : MAX(1, query->model->blocks);
     const guint n = CLAMP(PRICED_WORK / layers / MAX(1, query->batch), 1, MOST_PRICED);
 
-    for (guint i = 0; i < MIN(advice->remedies->len, n); i++) {
-        RpAdviseRemedy *remedy = g_ptr_array_index(advice->remedies, i);
-        g_autoptr(RpAdvice) changed = g_new0(RpAdvice, 1);
-
-        changed->query = remedy->query;
-        changed->query.quick = TRUE;
-        if (!rp_advise_resolve(&changed->query, error) || !rp_advise_choose(changed, error))
-            return FALSE;
-        if (changed->best == NULL)
-            continue;
-        remedy->tokens_per_s = changed->best->tokens_per_s * MAX(1, remedy->query.servers);
-        remedy->gpu_total = changed->best->gpu.total;
-        remedy->host_total = changed->best->host.total;
-    }
+    if (!rp_run_pieces(MIN(advice->remedies->len, n), price, advice->remedies, error))
+        return FALSE;
     g_ptr_array_sort(advice->remedies, by_speed);
     return TRUE;
 }

@@ -1,6 +1,8 @@
 /* Every schedule beside the recommendation. */
 #include "sim/advise/private.h"
 
+#include "core/base/threads.h"
+
 /* Partitions tried for a bound schedule, and smaller micro-batches for one that does not fit. */
 #define BOUND_CANDIDATES 24
 #define MAX_SMALLER 3
@@ -96,6 +98,47 @@ roundpipe_row(const RpAdvice *advice, gboolean sync, GError **error)
     return dispatched_row(advice, model->options.schedule, sync, error);
 }
 
+/* A row of the comparison. */
+typedef struct {
+    const RpAdvice *advice;
+    const RpScheduleOps *schedule;
+    gboolean sync;
+    RpAdviseRun *run;
+} Row;
+
+static gboolean
+make_row(guint i, gpointer rows, GError **error)
+{
+    Row *row = &((Row *)rows)[i];
+    const RpAdvice *advice = row->advice;
+    const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
+
+    if (!row->schedule->dispatched)
+        row->run = bound_row(&advice->query, row->schedule, model->sequences, error);
+    else if (rp_schedule_is_trained(row->schedule))
+        row->run = roundpipe_row(advice, row->sync, error);
+    else
+        row->run = dispatched_row(advice, row->schedule, row->sync, error);
+    return row->run != NULL;
+}
+
+/* The rows of @schedules: one each, and a second where the optimizer may step beside an iteration. */
+static GArray *
+list_rows(const RpAdvice *advice, const RpScheduleOps *const *schedules)
+{
+    GArray *rows = g_array_new(FALSE, FALSE, sizeof(Row));
+
+    for (; *schedules != NULL; schedules++) {
+        Row row = {.advice = advice, .schedule = *schedules, .sync = TRUE};
+
+        g_array_append_val(rows, row);
+        row.sync = FALSE;
+        if (row.schedule->dispatched && rp_schedule_is_trained(row.schedule))
+            g_array_append_val(rows, row);
+    }
+    return rows;
+}
+
 static void
 free_run(gpointer run)
 {
@@ -105,26 +148,12 @@ free_run(gpointer run)
 gboolean
 rp_advise_compare(RpAdvice *advice, const RpScheduleOps *const *schedules, GError **error)
 {
-    const RpAdviseRun *model = advice->best != NULL ? advice->best : advice->nearest;
+    g_autoptr(GArray) rows = list_rows(advice, schedules);
+    const gboolean made = rp_run_pieces(rows->len, make_row, rows->data, error);
 
     advice->schedules = g_ptr_array_new_with_free_func(free_run);
-    for (; *schedules != NULL; schedules++) {
-        gboolean dispatched = (*schedules)->dispatched;
-        const gboolean trained = rp_schedule_is_trained(*schedules);
-        RpAdviseRun *run = dispatched && trained ? roundpipe_row(advice, TRUE, error)
-                           : dispatched
-                               ? dispatched_row(advice, *schedules, TRUE, error)
-                               : bound_row(&advice->query, *schedules, model->sequences, error);
-
-        if (run == NULL)
-            return FALSE;
-        g_ptr_array_add(advice->schedules, run);
-        if (!dispatched || !trained)
-            continue;
-        run = roundpipe_row(advice, FALSE, error);
-        if (run == NULL)
-            return FALSE;
-        g_ptr_array_add(advice->schedules, run);
-    }
-    return TRUE;
+    for (guint i = 0; i < rows->len; i++)
+        if (g_array_index(rows, Row, i).run != NULL)
+            g_ptr_array_add(advice->schedules, g_array_index(rows, Row, i).run);
+    return made;
 }
