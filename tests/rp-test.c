@@ -51,17 +51,73 @@ rp_test_golden(const char *name, const char *section,
         fail_msg("cannot read %s", path);
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     char **line = lines;
+    const char *frame = "@@";
 
     while (*line != NULL && strcmp(*line, heading) != 0)
         line++;
     if (*line == NULL)
         fail_msg("no section \"%s\" in %s", section, path);
-    for (line++; *line != NULL && !g_str_has_prefix(*line, "## "); line++)
-        if (g_str_has_prefix(*line, "$ "))
-            check(line[0] + 2, &line[1], data);
+    for (line++; *line != NULL && !g_str_has_prefix(*line, "## "); line++) {
+        g_auto(GStrv) parts = NULL;
+
+        if (g_str_has_prefix(*line, "% "))
+            frame = *line + 2;
+        if (!g_str_has_prefix(*line, "$"))
+            continue;
+        parts = g_strsplit(frame, "@@", 2);
+        g_autofree char *words =
+            g_strconcat(parts[0], line[0] + ((*line)[1] == ' ' ? 2 : 1), parts[1], NULL);
+        check(words, &line[1], data);
+    }
     g_autofree char *written = g_strjoinv("\n", lines);
     if (rp_test_writes() && !g_file_set_contents(path, written, -1, NULL))
         fail_msg("cannot write %s", path);
+}
+
+typedef struct {
+    char *(*make)(const char *words, gpointer data);
+    gpointer data;
+} Lines;
+
+static void
+compare_line(const char *words, char **expected, gpointer lines)
+{
+    const Lines *of = lines;
+    g_autofree char *text = g_strcompress(words);
+    g_autofree char *found = of->make(text, of->data);
+
+    if (found != NULL && g_pattern_match_simple(*expected, found))
+        return;
+    if (found == NULL || strchr(found, '\n') != NULL || !rp_test_writes())
+        fail_msg("%s\n  expected: %s\n  found:    %s", words, *expected,
+                 found != NULL ? found : "nothing to refuse");
+    g_free(*expected);
+    *expected = g_steal_pointer(&found);
+}
+
+void
+rp_test_lines(const char *name, const char *section,
+              char *(*make)(const char *words, gpointer data), gpointer data)
+{
+    Lines lines = {make, data};
+
+    rp_test_golden(name, section, compare_line, &lines);
+}
+
+char *
+rp_test_refusal(GError **error)
+{
+    if (*error == NULL)
+        return NULL;
+    g_autofree char *domain = g_strdup(g_quark_to_string((*error)->domain));
+    char *end = strstr(domain, "-error");
+
+    if (end != NULL)
+        *end = '\0';
+    char *line = g_strdup_printf("%s %d %s", domain + (g_str_has_prefix(domain, "rp-") ? 3 : 0),
+                                 (*error)->code, (*error)->message);
+    g_clear_error(error);
+    return line;
 }
 
 void

@@ -112,12 +112,24 @@ int rp_test_run(const char *program);
  * @name: a file of the sources, which has sections "## SECTION" of two lines each: `$ words`, and what is expected
  * @check: fails unless @words give *@expected; may replace it if rp_test_writes()
  *
- * Checks every pair of @section. With RP_TEST_WRITE in the environment, @name is written with what was replaced.
+ * Checks every pair of @section. Behind a line `% before@@after` words stand between these. With RP_TEST_WRITE in the
+ * environment, @name is written with what was replaced.
  */
 void rp_test_golden(const char *name, const char *section,
                     void (*check)(const char *words, char **expected, gpointer data),
                     gpointer data);
 gboolean rp_test_writes(void);
+
+/**
+ * rp_test_lines:
+ * @make: (transfer full): the line of the words, in which escapes as of C have been replaced; NULL fails the test
+ *
+ * Checks every pair of @section: the expected line is what @make gives, or a pattern of it, in which `*` stands for any text.
+ */
+void rp_test_lines(const char *name, const char *section,
+                   char *(*make)(const char *words, gpointer data), gpointer data);
+/* "DOMAIN CODE MESSAGE" of *@error, which it clears; NULL if there is none. (transfer full) */
+char *rp_test_refusal(GError **error);
 
 /* Fails the test unless @error is set and its message contains @part. */
 #define rp_assert_error_message_contains(error, part)                                              \

@@ -220,47 +220,19 @@ RP_TEST(rates_of_a_file_are_not_those_of_the_card_it_is_like)
     assert_null(other->rates_shown);
 }
 
+static char *
+refusal(const char *text, gpointer data)
+{
+    GError *error = NULL;
+
+    (void)data;
+    rp_gpu_free(parse(text, &error));
+    return rp_test_refusal(&error);
+}
+
 RP_TEST(refuses_bad_cards_with_line_and_column)
 {
-    static const struct {
-        const char *text, *part;
-    } cards[] = {
-        {"", "line 1, column 1: expected an object"},
-        {"{\"like\": \"rtx4091\"}",
-         "line 1, column 10: like: expected a card (unknown GPU \"rtx4091\"; "
-         "did you mean \"rtx4090\"?"},
-        {"{\n \"name\": \"x\"}", "line 1, column 1: memory_bytes: expected a value, or \"like\""},
-        {"{\"like\": \"l4\",\n \"h2d_gb_per_sec\": 3}",
-         "line 2, column 2: expected a known key such as \"h2d_gb_per_s\""},
-        {"{\"like\": \"l4\",\n \"fp8_fp16_accumulate_tflops\": 3}",
-         "line 2, column 32: fp8_fp16_accumulate_tflops: expected at least fp8_tflops"},
-        {"{\"like\": \"l4\", \"h2d_gb_per_s\": -3}",
-         "h2d_gb_per_s: expected a number from 0.001 to 1e9, found -3"},
-        {"{\"like\": \"l4\", \"matmul_efficiency\": 86}",
-         "expected a share of the peak, 0.001 to 1, found 86"},
-        {"{\"like\": \"l4\", \"processors\": 2.5}",
-         "processors: expected a whole number from 1 to 65536"},
-        {"{\"like\": \"l4\", \"memory_bytes\": 24}",
-         "memory_bytes: expected a whole number from 1073741824"},
-        {"{\"like\": \"l4\", \"name\": 4}", "name: "},
-        {"{\"like\": \"l4\", \"like\": \"l4\"}", "found \"like\" a second time"},
-        {"{\"like\": \"l4\", \"fp16_accumulate_tflops\": 1}",
-         "expected at least fp32_accumulate_tflops"},
-        {"{\"like\": \"l4\", \"root_gb_per_s\": 1}",
-         "root_gb_per_s: expected at least h2d_gb_per_s"},
-        {"[]", "expected one card"},
-        {"[{\"like\": \"l4\"}, {\"like\": \"l4\"}]", "expected one card alone"},
-        {"{\"like\": \"l4\"} {}", "expected the end of the text"},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(cards); i++) {
-        g_autoptr(GError) error = NULL;
-
-        assert_null(parse(cards[i].text, &error));
-        assert_true(g_error_matches(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE));
-        rp_assert_error_message_contains(error, "card.json: ");
-        rp_assert_error_message_contains(error, cards[i].part);
-    }
+    rp_test_lines("tests/core/messages.txt", "catalogue: bad cards", refusal, NULL);
 }
 
 RP_TEST(links_are_as_fast_as_their_lanes)

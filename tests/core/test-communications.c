@@ -87,78 +87,19 @@ RP_TEST(proves_what_pytorch_makes)
     }
 }
 
+static char *
+refusal(const char *text, gpointer data)
+{
+    Fixture *fixture = data;
+    RpCommunicationProof proof;
+
+    (void)check(fixture, text, &proof);
+    return rp_test_refusal(&fixture->error);
+}
+
 RP_TEST(refuses_broken_communications_by_name)
 {
-    static const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        /* each waits for a message that the other sends afterwards */
-        {"0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "o.csv: the order cannot run: `0RECV_B0` (row 1, cell 2) waits for `1SEND_B0` (row 2, "
-         "cell 4), which comes after `1RECV_F0` (row 2, cell 1), which waits for `0SEND_F0` (row "
-         "1, cell 3)"},
-        {"0F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "`0F0` (row 1, cell 1) lacks a `0SEND_F0`"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n",
-         "`1F0` (row 2, cell 1) lacks the `1RECV_F0` before it"},
-        {"0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "lacks the `0RECV_B0`"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n", "lacks a `1SEND_B0`"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n",
-         "`1RECV_F0` (row 2, cell 2) comes after `1F0` (row 2, cell 1), which computes with it"},
-        {"0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "`0SEND_F0` (row 1, cell 1) comes before `0F0` (row 1, cell 2), which makes"},
-        {"0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "`0RECV_B0` (row 1, cell 4) comes after `0B0`"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_B0,1B0\n",
-         "`1SEND_B0` (row 2, cell 3) comes before `1B0`"},
-        /* the channel hands over micro-batch 0 where 1 is expected */
-        {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
-         "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
-         "`0SEND_F0` (row 1, cell 2) is transfer 1 of rank 0 with rank 1, but its other half "
-         "`1RECV_F0` (row 2, cell 2) is transfer 2 of rank 1 with rank 0"},
-        /* both send first */
-        {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
-         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
-         "one channel"},
-        {"0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "is there twice"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0,1SEND_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "`1SEND_B0` (row 1, cell 5) is of a stage that runs on another rank"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_F0,1B0,1SEND_B0\n",
-         "`1SEND_F0` (row 2, cell 3) has no stage at its other end"},
-        {"0RECV_F0,0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "has no stage at its other end"},
-        {"0F0,0SEND_F0,1F0,1B0,0B0\n", "would go from a rank to itself"},
-        {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F,1F0,1B0,1SEND_B0\n", "lacks its micro-batch"},
-        {"0F0,0SEND_F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "is of a micro-batch that no action runs"},
-        {"0F0,0SEND_F0,7SEND_F0\n1RECV_F0,1F0\n", "is of a stage that no action runs"},
-        {"0F0,0SEND_F0,0RECV_B0\n1RECV_F0,1F0\n", "an order without backward actions"},
-        {"(0F0;0B0)OVERLAP_F_B,0REDUCE_GRAD\n", "fused actions"},
-        {"0F0,0UNSHARD,0B0,0RESHARD\n", "`0F0` (row 1, cell 1) computes with stage 0 before"},
-        {"0UNSHARD,0F0,0RESHARD,0B0\n", "`0B0` (row 1, cell 4) computes with stage 0 before"},
-        {"0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD\n", "cell 2) is of a stage that is unsharded already"},
-        {"0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n", "cell 5) is of a stage that is not unsharded"},
-        {"0UNSHARD,0F0,0B0\n", "stage 0 is not resharded at the end of its row"},
-        {"0UNSHARD,0RESHARD,0UNSHARD,0F0,0B0,0RESHARD\n", "that no action has used"},
-        {"0UNSHARD,0F0,0B0,0RESHARD\n1F0,1B0\n", "`1F0` (row 2, cell 1) computes with stage 1"},
-        {"0UNSHARD,0F0,0B0,0RESHARD,1UNSHARD\n1F0,1B0\n", "runs on another rank"},
-        {"0F0,0REDUCE_GRAD,0B0\n", "`0REDUCE_GRAD` (row 1, cell 2) comes before the last"},
-        {"0F0,0I0,0REDUCE_GRAD,0W0\n", "comes before the last backward"},
-        {"0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", "is there twice"},
-        {"0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n", "stage 1 lacks its REDUCE_GRAD"},
-        {"0F0,0REDUCE_GRAD\n", "comes before the last backward"},
-    };
-    Fixture *fixture = *state;
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        RpCommunicationProof proof;
-
-        if (check(fixture, cases[i].text, &proof))
-            fail_msg("proved: %s", cases[i].text);
-        if (strstr(fixture->error->message, cases[i].message) == NULL)
-            fail_msg("%s: expected \"%s\" in: %s", cases[i].text, cases[i].message,
-                     fixture->error->message);
-    }
+    rp_test_lines("tests/core/messages.txt", "communications: broken", refusal, *state);
 }
 
 /* ---- against PyTorch's simulator, written again in its own words ---- */

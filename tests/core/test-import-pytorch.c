@@ -130,43 +130,18 @@ RP_TEST_OF(older_names_are_read_only_if_asked_for, Fixture *fixture)
     rp_assert_error_message_contains(fixture->error, "cell 2: expected");
 }
 
-RP_TEST_OF(refuses_a_wrong_cell_with_its_place, Fixture *fixture)
+static char *
+refusal(const char *text, gpointer data)
 {
-    const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        {"0F0,0F1\n1F0,1X0\n", "o.csv: row 2, cell 2: expected <stage><action><micro-batch>"},
-        {"0F0,0F1\n1F0,1X0\n", "found \"1X0\""},
-        {"F0\n", "row 1, cell 1"},
-        {"0F\n", "row 1, cell 1"},
-        {"0F0x\n", "found \"0F0x\""},
-        {"0f0\n", "row 1"},
-        {"-1F0\n", "row 1"},
-        {"0F0 0F1\n", "row 1"},
-        {"\"0F0\"\n", "row 1"},
-        {"0F0;0F1\n", "row 1"},
-        {"0F0\r,0F1\n", "found \"0F0\\u000d\""},
-        {"0F99999999999\n", "up to 16777216"},
-        {"16777217F0\n", "up to 16777216"},
-        {"(0F0;1B0\n", "an overlap as"},
-        {"(0F0)OVERLAP_F_B\n", "an overlap as"},
-        {"(0F0;1B0)OVERLAP_B_F\n", "an overlap as"},
-        {"(0F0;1B0)OVERLAP_F_Bx\n", "an overlap as"},
-        {"(0B0;1F0)OVERLAP_F_B\n", "a forward and a full backward"},
-        {"(0F0;1I0)OVERLAP_F_B\n", "a forward and a full backward"},
-        {"(0UNSHARD;1B0)OVERLAP_F_B\n", "a forward and a full backward"},
-        {"(0F0;1B0;2B0)OVERLAP_F_B\n", "row 1, cell 1"},
-        {"();\n", "an overlap as"},
-        {"(;)OVERLAP_F_B\n", "row 1, cell 1"},
-        {"", "an empty file"},
-    };
+    Fixture *fixture = data;
 
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        import(fixture, cases[i].text, 0);
-        assert_null(fixture->orders);
-        rp_assert_error(&fixture->error, cases[i].message);
-    }
+    import(fixture, text, 0);
+    return rp_test_refusal(&fixture->error);
+}
+
+RP_TEST(refuses_a_wrong_cell_with_its_place)
+{
+    rp_test_lines("tests/core/messages.txt", "import-pytorch: wrong cells", refusal, *state);
 }
 
 RP_TEST_OF(refuses_too_many_rows_and_cells, Fixture *fixture)
@@ -375,40 +350,20 @@ RP_TEST_OF(a_forward_only_order_makes_a_plan, Fixture *fixture)
     assert_false(rp_plan_stage(fixture->plan, 0)->runs_backward);
 }
 
-RP_TEST_OF(refuses_orders_that_no_plan_can_hold, Fixture *fixture)
+static char *
+refusal_of_plan(const char *text, gpointer data)
 {
-    const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        {"\n", "o.csv: the order has no action"},
-        {"0F0,0B0,0F0\n", "`0F0` (row 1, cell 3) does what another action does as well"},
-        {"0F0,,0I0,0B0\n", "`0B0` (row 1, cell 4)"},
-        {"0F0,0B0,0F1\n", "stage 0, micro-batch 1 has no backward"},
-        {"0F0,0I0\n", "stage 0, micro-batch 0 has no backward (B or W)"},
-        {"0F0,0W0\n", "has no backward (B or I)"},
-        {"0B0\n", "has no forward"},
-        {"1F0,1B0\n", "stage 0, micro-batch 0 has no forward"},
-        {"16777216F0,0F16777216\n", "too few actions"},
-        {"0F0,0B0,0F1\n0B1\n", "stage 0 runs on more than one rank"},
-        {"(0F0;0B0)OVERLAP_F_B,(1F0;1B0)OVERLAP_F_B\n", "fused action of a second stage"},
-        {"(0F0;0B0)OVERLAP_F_B,0F1,0B1\n", "half of what the fused stage"},
-        {"0F0,0B0,(1F0;1B0)OVERLAP_F_B,2B0\n", "on the wrong side of the fused stage"},
-        {"0F0,(1F0;1B0)OVERLAP_F_B\n", "one side of the fused stage only"},
-        {"0F0,0F1,(1F0;1B0)OVERLAP_F_B,(0F2;1B1)OVERLAP_F_B,1F1\n",
-         "is an overlap in an order with a fused stage"},
-        {"(0F0;0B0)OVERLAP_F_B,(0F1;0B1)OVERLAP_F_B,0B1\n", "what another action does"},
-        {"0F0,(1F0;1B0)OVERLAP_F_B,2I0\n2W0\n", "another rank than the other half"},
-    };
+    Fixture *fixture = data;
 
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        import_well(fixture, cases[i].text, 0);
-        make_plan(fixture, &unit_cost, 0);
-        assert_null(fixture->plan);
-        rp_assert_error_message_contains(fixture->error, cases[i].message);
-        assert_true(g_error_matches(fixture->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER));
-        g_clear_error(&fixture->error);
-    }
+    import_well(fixture, text, 0);
+    make_plan(fixture, &unit_cost, 0);
+    return rp_test_refusal(&fixture->error);
+}
+
+RP_TEST(refuses_orders_that_no_plan_can_hold)
+{
+    rp_test_lines("tests/core/messages.txt", "import-pytorch: orders that no plan can hold",
+                  refusal_of_plan, *state);
 }
 
 RP_TEST_OF(refuses_costs_that_do_not_suit, Fixture *fixture)
@@ -426,31 +381,9 @@ RP_TEST_OF(refuses_costs_that_do_not_suit, Fixture *fixture)
     rp_assert_error_message_contains(fixture->error, "the cost of stage 0");
 }
 
-RP_TEST_OF(a_deadlock_names_the_actions_that_wait_for_each_other, Fixture *fixture)
+RP_TEST(a_deadlock_names_the_actions_that_wait_for_each_other)
 {
-    const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        {"0B0,0F0\n", "`0B0` (row 1, cell 1) waits for `0F0` (row 1, cell 2), which comes after "
-                      "`0B0` (row 1, cell 1), which waits for `0F0` (row 1, cell 2)"},
-        {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n",
-         "`0B0` (row 1, cell 2) waits for `1B0` (row 2, cell 3), which comes after `1F1` (row 2, "
-         "cell 2), which waits for `0F1` (row 1, cell 3)"},
-        {"(0F0;1B0)OVERLAP_F_B,(0F1;1B1)OVERLAP_F_B\n1F0,1F1,0B0,0B1\n", NULL},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        import_well(fixture, cases[i].text, 0);
-        make_plan(fixture, &unit_cost, 0);
-        assert_null(fixture->plan);
-        if (cases[i].message != NULL) {
-            rp_assert_error_message_contains(fixture->error, cases[i].message);
-            assert_true(
-                g_error_matches(fixture->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK));
-        }
-        g_clear_error(&fixture->error);
-    }
+    rp_test_lines("tests/core/messages.txt", "import-pytorch: deadlocks", refusal_of_plan, *state);
 }
 
 RP_TEST_STATE(Fixture, rp_test_no_state, tear_down)

@@ -61,12 +61,6 @@ teardown(void **state)
 #define WITH_LAYER_KEY(key)                                                                        \
     WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2," key "}")
 
-/* parameters, gradients, input, output and tied, bytes */
-#define SIZED(kind, p, g, i, o, t)                                                                 \
-    "{\"kind\":\"" #kind "\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":" #p           \
-    ",\"gradient_bytes\":" #g ",\"input_bytes\":" #i ",\"output_bytes\":" #o ",\"tied_bytes\":" #t \
-    "}"
-
 static const char full_text[] =
     "{\n"
     "  \"format\": \"roundpipe-profile/1\",\n"
@@ -220,231 +214,20 @@ RP_TEST_OF(takes_whole_numbers_and_fractions_alike, Fixture *f)
     assert_int_equal(f->profile->layers[1].input_bytes, 1000000000);
 }
 
-typedef struct {
-    const char *text;
-    RpProfileError code;
-    const char *message; /* part of it */
-} BadInput;
-
-#define VARIANT(form, m, variant)                                                                  \
-    "{\"form\":\"" form "\",\"m\":" m                                                              \
-    ",\"n\":2,\"k\":3,\"a\":\"bf16\",\"b\":\"bf16\",\"c\":\"fp32\",\"way\":" variant "}"
-
-static const BadInput bad_inputs[] = {
-    {"", RP_PROFILE_ERROR_SYNTAX, "line 1, column 1: expected a value, found the end"},
-    {"  \n\n ", RP_PROFILE_ERROR_SYNTAX, "line 3, column 2"},
-    {"not json", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"{} {}", RP_PROFILE_ERROR_SYNTAX, "expected the end of the text, found an object"},
-    {"[1, 2", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
-    {"[1,]", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"{\"a\":1,}", RP_PROFILE_ERROR_SYNTAX, "expected a key"},
-    {"{\"a\" 1}", RP_PROFILE_ERROR_SYNTAX, "expected `:`"},
-    {"var x = {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"/* c */ {}", RP_PROFILE_ERROR_SYNTAX, "expected a value"},
-    {"[01]", RP_PROFILE_ERROR_SYNTAX, "expected a number, found 01"},
-    {"[0x1]", RP_PROFILE_ERROR_SYNTAX, "expected `,` or `]`"},
-    {"[NaN]", RP_PROFILE_ERROR_SYNTAX, "found NaN"},
-    {"[-Infinity]", RP_PROFILE_ERROR_SYNTAX, "found -Infinity"},
-    {"[1e]", RP_PROFILE_ERROR_SYNTAX, "expected a number"},
-    {"[12345678901234567890123456789012345678901234567890123456789012345]", RP_PROFILE_ERROR_SYNTAX,
-     "line 1, column 2: [0]: expected a number"},
-    {"[\"a", RP_PROFILE_ERROR_SYNTAX, "closed string"},
-    {"[\"\\x\"]", RP_PROFILE_ERROR_SYNTAX, "an escape"},
-    {"[\"\\u0000\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
-    {"[\"\\ud800\"]", RP_PROFILE_ERROR_SYNTAX, "a character after \\u"},
-    {"[\"\t\"]", RP_PROFILE_ERROR_SYNTAX, "without control characters"},
-    {"[tru]", RP_PROFILE_ERROR_SYNTAX, "expected a value, found tru"},
-    {WITH_KEY("\"gpus\":1,\n \"gpus\":2"), RP_PROFILE_ERROR_VALUE,
-     "line 2, column 2: expected each key once, found \"gpus\" a second time"},
-    {WITH_KEY("\"gpus\":1,\"gp\\u0075s\":2"), RP_PROFILE_ERROR_VALUE,
-     "expected each key once, found \"gpus\" a second time"},
-    {WITH_LAYER_KEY("\"backward_ms\":2"), RP_PROFILE_ERROR_VALUE,
-     "layers[0]: expected each key once, found \"backward_ms\" a second time"},
-    {"{\"format\":\"roundpipe-profile/1\",\"format\":\"roundpipe-profile/1\"}",
-     RP_PROFILE_ERROR_FORMAT, "expected each key once, found \"format\""},
-    {"[\"\xff\"]", RP_PROFILE_ERROR_SYNTAX, "expected UTF-8 text, found byte 0xff"},
-    {"[]", RP_PROFILE_ERROR_FORMAT, "expected a profile or more, found an array"},
-    {"null", RP_PROFILE_ERROR_FORMAT, "expected an object, found null"},
-    {"{}", RP_PROFILE_ERROR_FORMAT, "format: expected \"roundpipe-profile/1\", found nothing"},
-    {"{\"format\":\"roundpipe-profile/2\"}", RP_PROFILE_ERROR_FORMAT,
-     "found \"roundpipe-profile/2\""},
-    {"{\"format\":1}", RP_PROFILE_ERROR_FORMAT, "found 1"},
-    {"{\"format\":\"roundpipe-profile/1\"}", RP_PROFILE_ERROR_VALUE,
-     "layers: expected an array of layers, found nothing"},
-    {WITH_LAYERS(""), RP_PROFILE_ERROR_VALUE, "layers: expected at least one block"},
-    {WITH_LAYERS("7"), RP_PROFILE_ERROR_VALUE, "layers[0]: expected an object, found 7"},
-    {WITH_KEY("\"modell\":\"x\""), RP_PROFILE_ERROR_VALUE,
-     "line 1, column 33: expected a known key such as \"model\", found \"modell\""},
-    {WITH_KEY("\"zzzzzzz\":\"x\""), RP_PROFILE_ERROR_VALUE, "expected a known key, found"},
-    {WITH_KEY("\"model\":5"), RP_PROFILE_ERROR_VALUE, "model: expected text on one line, found 5"},
-    {WITH_KEY("\"model\":\"a\\nb\""), RP_PROFILE_ERROR_VALUE, "expected text on one line, found"},
-    {WITH_KEY("\"dtype\":\"fp8\""), RP_PROFILE_ERROR_VALUE,
-     "dtype: expected one of \"fp16\", \"bf16\", \"fp32\", found \"fp8\""},
-    {WITH_KEY("\"source\":\"guess\""), RP_PROFILE_ERROR_VALUE, "source"},
-    {WITH_KEY("\"date\":\"2026-02-30\""), RP_PROFILE_ERROR_VALUE, "date"},
-    {WITH_KEY("\"date\":\"yesterday\""), RP_PROFILE_ERROR_VALUE, "expected a date"},
-    {WITH_KEY("\"gpus\":0"), RP_PROFILE_ERROR_VALUE, "gpus: expected a whole number from 1"},
-    {WITH_KEY("\"links\":[]"), RP_PROFILE_ERROR_VALUE, "links: expected an object"},
-    {WITH_KEY("\"links\":{\"hop\":1}"), RP_PROFILE_ERROR_VALUE, "links: expected a known key"},
-    {WITH_KEY("\"links\":{\"hop_ms\":-1}"), RP_PROFILE_ERROR_VALUE, "links.hop_ms"},
-    {WITH_KEY("\"links\":{\"h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE, "links.h2d_gb_per_s"},
-    {WITH_KEY("\"links\":{\"both_gb_per_s\":1e7}"), RP_PROFILE_ERROR_VALUE,
-     "links.both_gb_per_s: expected GB/s from 0.001 to 1e6"},
-    {WITH_KEY("\"links\":{\"all_h2d_gb_per_s\":0}"), RP_PROFILE_ERROR_VALUE,
-     "links.all_h2d_gb_per_s"},
-    {WITH_KEY("\"links\":{\"all_d2h_gb_per_s\":-1}"), RP_PROFILE_ERROR_VALUE,
-     "links.all_d2h_gb_per_s"},
-    {WITH_KEY("\"links\":{\"all_both_gb_per_s\":\"fast\"}"), RP_PROFILE_ERROR_VALUE,
-     "links.all_both_gb_per_s"},
-    {WITH_KEY("\"links\":{\"gpus_per_root\":1.5}"), RP_PROFILE_ERROR_VALUE, "gpus_per_root"},
-    {WITH_KEY("\"links\":{\"beside_optimizer_gb_per_s\":5}"), RP_PROFILE_ERROR_VALUE,
-     "links.beside_optimizer_gb_per_s: expected less than host_gb_per_s, found 5"},
-    {WITH_KEY("\"links\":{\"host_gb_per_s\":5,\"beside_optimizer_gb_per_s\":5}"),
-     RP_PROFILE_ERROR_VALUE, "less than host_gb_per_s"},
-    {WITH_KEY("\"optimizer\":{\"parameters_per_s\":1e400}"), RP_PROFILE_ERROR_VALUE,
-     "optimizer.parameters_per_s: expected a finite number, found 1e400"},
-    {WITH_KEY("\"micro_batch\":{\"sequences\":true}"), RP_PROFILE_ERROR_VALUE, "found true"},
-    {WITH_KEY("\"matmuls\":{}"), RP_PROFILE_ERROR_VALUE,
-     "matmuls.library: expected the name of a library, found nothing"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"\",\"ways\":[]}"), RP_PROFILE_ERROR_VALUE,
-     "matmuls.library: expected the name of a library, found"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":1}"), RP_PROFILE_ERROR_VALUE,
-     "matmuls.ways: expected an array of shapes, found 1"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "1", "8") "]}"),
-     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].way: expected a whole number from 1 to 7, found 8"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("TT", "1", "1") "]}"),
-     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].form: expected one of \"NT\""},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "0", "1") "]}"),
-     RP_PROFILE_ERROR_VALUE, "matmuls.ways[0].m"},
-    {WITH_KEY("\"matmuls\":{\"library\":\"x\",\"ways\":[" VARIANT("NT", "1", "1") "," VARIANT(
-         "NN", "1", "1") "," VARIANT("NT", "1", "2") "]}"),
-     RP_PROFILE_ERROR_VALUE, "matmuls.ways[2].m: expected each shape once, found 1"},
-    {WITH_KEY("\"gpu_memory_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "gpu_memory_bytes"},
-    {WITH_LAYERS("{\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].kind: expected one of"},
-    {WITH_LAYERS("{\"kind\":\"blok\",\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].kind"},
-    {WITH_LAYERS(BLOCK ",{\"kind\":\"block\",\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
-     "layers[1].forward_ms: expected milliseconds from 0 to 1e9, found nothing"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":-1,\"backward_ms\":2}"),
-     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms: expected milliseconds from 0 to 1e9, found -1"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1e10,\"backward_ms\":2}"),
-     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":\"1\",\"backward_ms\":2}"),
-     RP_PROFILE_ERROR_VALUE, "layers[0].forward_ms"},
-    {WITH_LAYER_KEY("\"recompute_ms\":-0.001"), RP_PROFILE_ERROR_VALUE, "recompute_ms"},
-    {WITH_LAYER_KEY("\"recompute_spread_ms\":-1"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].recompute_spread_ms: expected milliseconds from 0 to 1e9, found -1"},
-    {WITH_LAYER_KEY("\"recompute_last_ms\":0"), RP_PROFILE_ERROR_VALUE, "more than 0 and at most"},
-    {WITH_LAYER_KEY("\"recompute_ms\":2,\"recompute_last_ms\":2.000001"), RP_PROFILE_ERROR_VALUE,
-     "recompute_last_ms: expected more than 0 and at most recompute_ms"},
-    {WITH_LAYER_KEY("\"weight_gradient_ms\":2.1"), RP_PROFILE_ERROR_VALUE, "at most backward_ms"},
-    {WITH_LAYER_KEY("\"expand_ms\":1"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].expand_ms: expected 0, or upload_bytes of packed weights beside it"},
-    {WITH_LAYER_KEY("\"forwrad_ms\":1"), RP_PROFILE_ERROR_VALUE,
-     "layers[0]: expected a known key such as \"forward_ms\", found \"forwrad_ms\""},
-    {WITH_LAYER_KEY("\"count\":0"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].count: expected a whole number from 1 to 32000, found 0"},
-    {WITH_LAYER_KEY("\"count\":-3"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
-    {WITH_LAYER_KEY("\"count\":1.5"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
-    {WITH_LAYER_KEY("\"count\":1000000"), RP_PROFILE_ERROR_VALUE, "layers[0].count"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"count\":32000,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
-     RP_PROFILE_ERROR_VALUE, "layers[1].count: expected at most 32000 layers"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"count\":20000,\"forward_ms\":1e4,\"backward_ms\":5e4}"),
-     RP_PROFILE_ERROR_VALUE, "layers: expected times of at most 1e9 ms, all layers together"},
-    {WITH_LAYER_KEY("\"input_bytes\":1e16"), RP_PROFILE_ERROR_VALUE, "input_bytes"},
-    {WITH_LAYER_KEY("\"input_bytes\":0.5"), RP_PROFILE_ERROR_VALUE, "whole bytes"},
-    {WITH_LAYER_KEY("\"input_bytes\":-1"), RP_PROFILE_ERROR_VALUE, "input_bytes"},
-    {WITH_LAYER_KEY("\"tensor_bytes\":[]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes"},
-    {WITH_LAYER_KEY("\"tensor_bytes\":[1,-2]"), RP_PROFILE_ERROR_VALUE, "tensor_bytes[1]"},
-    {WITH_LAYER_KEY("\"tensor_bytes\":[1125899906842624,1]"), RP_PROFILE_ERROR_VALUE, "sum"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 10, 4, 4,
-                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[1].gradient_bytes: expected at most parameter_bytes, 8, found 10"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 7, 4, 4,
-                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[1].gradient_bytes: expected a multiple of the bytes of an element, 2, found "
-     "7"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 6, 4,
-                                                             0) "," SIZED(head, 8, 8, 4, 0, 0)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[1].input_bytes: expected output_bytes of the layer before, 4, found 6"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 0,
-                                                             0) "," SIZED(head, 8, 8, 0, 0, 0)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[2].input_bytes: expected what the layer before passes on, at least, 1, "
-     "found 0"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
-                                                             0) "," SIZED(head, 8, 8, 4, 0, 8)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[2].tied_bytes: expected less than parameter_bytes, 8, found 8"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
-                                                             0) "," SIZED(head, 8, 8, 4, 0, 7)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[2].tied_bytes: expected a multiple of the bytes of an element, 2, found 7"},
-    {WITH_LAYERS(SIZED(embedding, 6, 6, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
-                                                           0) "," SIZED(head, 10, 10, 4, 0, 8)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[2].tied_bytes: expected at most parameter_bytes of layers[0], 6, found 8"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
-                                                             0) "," SIZED(head, 8, 4, 4, 0, 6)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[2].gradient_bytes: expected no more than parameter_bytes less tied_bytes of its own, "
-     "2, found 4"},
-    {WITH_LAYERS(SIZED(embedding, 16, 0, 4, 4, 0) "," SIZED(block, 8, 8, 4, 4,
-                                                            0) "," SIZED(head, 8, 8, 4, 0, 6)),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[0].gradient_bytes: expected at least tied_gradient_bytes of the head, 6, found 0"},
-    {WITH_LAYERS(SIZED(embedding, 16, 16, 4, 4, 0) "," SIZED(
-         block, 8, 8, 4, 4, 0) ",{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2,"
-                               "\"parameter_bytes\":8,\"gradient_bytes\":8,\"input_bytes\":4,"
-                               "\"output_bytes\":0,\"tied_bytes\":6,\"tied_gradient_bytes\":4}"),
-     RP_PROFILE_ERROR_VALUE, "layers[2].tied_gradient_bytes: expected 0 or tied_bytes, 6, found 4"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2,\"parameter_bytes\":4,"
-                 "\"gradient_bytes\":4,\"input_bytes\":4,\"output_bytes\":4,\"tied_bytes\":2}"),
-     RP_PROFILE_ERROR_VALUE,
-     "layers[0].tied_bytes: expected weights of a head tied to an embedding, else none, "
-     "0, "
-     "found 2"},
-    {WITH_LAYERS("{\"kind\":\"block\",\"count\":9,\"forward_ms\":1,\"backward_ms\":2,"
-                 "\"activation_bytes\":1125899906842624}"),
-     RP_PROFILE_ERROR_VALUE, "sizes of at most 2^53 bytes"},
-    {WITH_LAYER_KEY("\"activation_bytes\":0"), RP_PROFILE_ERROR_VALUE,
-     "layers[0].activation_bytes: expected what a block keeps for its backward, more than 0, found "
-     "0"},
-    {WITH_LAYER_KEY("\"parameter_bytes\":4,\"tensor_bytes\":[1,2]"), RP_PROFILE_ERROR_VALUE,
-     "expected the sum of tensor_bytes, 3, found 4"},
-    {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
-     RP_PROFILE_ERROR_VALUE, "layers[1].kind: expected no layer behind the head, found \"block\""},
-    {WITH_LAYERS(BLOCK ",{\"kind\":\"embedding\",\"forward_ms\":1,\"backward_ms\":2}"),
-     RP_PROFILE_ERROR_VALUE, "layers[1].kind: expected one embedding, as the first layer"},
-    {WITH_LAYERS("{\"kind\":\"embedding\",\"count\":2,\"forward_ms\":1,\"backward_ms\":2}," BLOCK),
-     RP_PROFILE_ERROR_VALUE, "one embedding"},
-    {WITH_LAYERS(BLOCK ",{\"kind\":\"head\",\"count\":2,\"forward_ms\":1,\"backward_ms\":2}"),
-     RP_PROFILE_ERROR_VALUE, "one head"},
-    {WITH_LAYERS("{\"kind\":\"head\",\"forward_ms\":1,\"backward_ms\":2}"), RP_PROFILE_ERROR_VALUE,
-     "at least one block"},
-};
-
-RP_TEST_OF(refuses_bad_input_naming_the_place, Fixture *f)
+/* The refusal of @text as a profile. (transfer full) */
+static char *
+refusal(const char *text, gpointer data)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(bad_inputs); i++) {
-        const BadInput *bad = &bad_inputs[i];
+    GError *error = NULL;
 
-        g_clear_error(&f->error);
-        f->profile = rp_profile_parse("bad.json", bad->text, strlen(bad->text), &f->error);
-        if (f->profile != NULL)
-            print_error("accepted: %s\n", bad->text);
-        assert_null(f->profile);
-        rp_assert_error_message_contains(f->error, bad->message);
-        assert_true(g_str_has_prefix(f->error->message, "bad.json: "));
-        assert_null(strchr(f->error->message, '\n'));
-        if (!g_error_matches(f->error, RP_PROFILE_ERROR, bad->code))
-            print_error("wrong code %d: %s\n", f->error->code, f->error->message);
-        assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, bad->code));
-    }
+    (void)data;
+    rp_profile_free(rp_profile_parse("bad.json", text, strlen(text), &error));
+    return rp_test_refusal(&error);
+}
+
+RP_TEST(refuses_bad_input_naming_the_place)
+{
+    rp_test_lines("tests/core/messages.txt", "profile: bad input", refusal, NULL);
 }
 
 RP_TEST_OF(refuses_a_byte_of_zero, Fixture *f)
@@ -776,26 +559,7 @@ RP_TEST(an_array_has_times_of_several_micro_batches)
 
 RP_TEST(refuses_arrays_of_different_runs)
 {
-    static const struct {
-        const char *text, *message;
-    } cases[] = {
-        {"[]", "expected a profile or more"},
-        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 2, OF_MS(1)) "]", "expected larger micro-batches"},
-        {"[" ONE("m", 2, OF_MS(1)) "," ONE("n", 4, OF_MS(1)) "]", "expected the model, dtype"},
-        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 4, OF_MS(1) "," OF_MS(1)) "]",
-         "expected the model, dtype"},
-        {"[" ONE("m", 2, OF_MS(1)) "," ONE("m", 4, OF_MS(-1)) "]", "[1].layers[0].forward_ms"},
-        {"[" ONE("m", 2, OF_MS(1)), "column "},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(GError) error = NULL;
-
-        assert_null(rp_profile_parse("t", cases[i].text, strlen(cases[i].text), &error));
-        if (strstr(error->message, cases[i].message) == NULL)
-            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].text, cases[i].message,
-                     error->message);
-    }
+    rp_test_lines("tests/core/messages.txt", "profile: arrays of different runs", refusal, NULL);
 }
 
 /* Measured on GPUs or published, all of them serve full fidelity. */
@@ -881,32 +645,20 @@ RP_TEST_OF(a_box_is_read_as_it_was_written, Fixture *f)
                                                          1 << RP_UNKNOWN_OPTIMIZER);
 }
 
+static char *
+refusal_of_box(const char *text, gpointer data)
+{
+    GError *error = NULL;
+
+    (void)data;
+    rp_profile_free(parse_box(text, &error));
+    return rp_test_refusal(&error);
+}
+
 RP_TEST(refuses_boxes_that_say_nothing)
 {
-    static const struct {
-        const char *text, *message;
-    } cases[] = {
-        {BOX("\"gpus\":4"), "box.json: line 1, column 1: links: expected h2d_gb_per_s with"},
-        {BOX("\"links\":{\"h2d_gb_per_s\":25}"),
-         "box.json: line 1, column 41: links: expected h2d_gb_per_s with d2h_gb_per_s"},
-        {BOX("\"links\":{\"host_gb_per_s\":NaN}"),
-         "links.host_gb_per_s: expected a value, found NaN"},
-        {BOX("\"links\":{\"host_gb_per_s\":-3}"), "links.host_gb_per_s: expected "},
-        {BOX("\"links\":{\"hots_gb_per_s\":3}"), "such as \"host_gb_per_s\""},
-        {BOX("\"link\":{}"), "such as \"links\""},
-        {BOX("\"links\":{\"host_gb_per_s\":3"), "column "},
-        {"{\"links\":{\"host_gb_per_s\":3}}", "format: expected "},
-        {BOX("\"links\":{\"host_gb_per_s\":3},\"layers\":[]"), "at least one block"},
-        {"", "expected "},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(GError) error = NULL;
-        g_autoptr(RpProfile) box = parse_box(cases[i].text, &error);
-
-        if (box != NULL || strstr(error->message, cases[i].message) == NULL)
-            fail_msg("%s: %s", cases[i].text, box != NULL ? "read" : error->message);
-    }
+    rp_test_lines("tests/core/messages.txt", "profile: boxes that say nothing", refusal_of_box,
+                  NULL);
 }
 
 /* A timing file is a box, too; a box is no timing file. */

@@ -283,110 +283,49 @@ RP_TEST(suggests_the_nearest_name)
 
 /* Orders */
 
-RP_TEST(orders_read_as_in_their_timelines)
+/* The case of "gpipe N=2 M=3 S=2 R=3". */
+static Case
+parse_case(const char *words)
 {
     static const struct {
         const char *name;
-        RpShape shape; /* N, M, S, M_R, S_f, g0, G */
-        const char *text;
-    } golden[] = {
-        {"gpipe", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0F2 0B0 0B1 0B2 | 1F0 1F1 1F2 1B0 1B1 1B2"},
-        {"seq-1f1b",
-         {2, 4, 2, 4, .slices = 2},
-         "0F0 0F1 0F2 0B1 0F3 0B0 0B3 0B2 | 1F0 1F1 1B1 1F2 1B0 1F3 1B3 1B2"},
-        {"slimpipe",
-         {2, 2, 4, 2, .slices = 2},
-         "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0 | 1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0"},
-        {"slimpipe",
-         {2, 4, 2, 4, .slices = 2},
-         "0F0 0F1 0F2 0F3 0B1 0B0 0B3 0B2 | 1F0 1F1 1B1 1F2 1B0 1F3 1B3 1B2"},
-        {"1f1b", {2, 3, 2, 3, 0, 0, 0}, "0F0 0F1 0B0 0F2 0B1 0B2 | 1F0 1B0 1F1 1B1 1F2 1B2"},
-        {"interleaved-1f1b",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"},
-        {"looped-bfs",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"},
-        {"zb-h1",
-         {2, 3, 2, 3, 0, 0, 0},
-         "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 | 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"},
-        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_ALONE}, "0F0 0F1 0B0 0B1 | 1F0 1B0 1F1 1B1"},
-        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_BEGIN}, "0F0 0F1 0B0 | 1F0 1B0 1F1 1B1"},
-        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_ON}, "0F0 0B1 0F1 0B0 | 1F0 1B0 1F1 1B1"},
-        {"pipedream-2bw", {2, 2, 2, 2, .flow = RP_FLOW_REST}, "0B1 |"},
-        {"zb-2p",
-         {2, 4, 2, 4, 0, 0, 0},
-         "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3 | 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 "
-         "1W1 1W2 1W3"},
-        {"v-half",
-         {2, 3, 4, 3, 0, 0, 0},
-         "0F0 0F1 3F0 3I0 3W0 0F2 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
-         "1F0 2F0 1F1 2I0 2W0 2F1 1F2 1I0 2I1 2W1 2F2 1W0 1I1 2I2 2W2 1W1 1I2 1W2"},
-        {"v-min",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 3F0 3I0 3W0 0F1 0I0 0W0 3F1 3I1 3W1 0I1 0W1 | "
-         "1F0 2F0 2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 2W1 1W1"},
-        {"interleaved-zb",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1 | 1F0 1F1 3F0 3I0 3F1 3I1 "
-         "3W0 1I0 3W1 1I1 1W0 1W1"},
-        {"zb-v",
-         {2, 3, 4, 3, 0, 0, 0},
-         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 | "
-         "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"},
-        {"dualpipe",
-         {2, 4, 2, 4, 0, 0, 0},
-         "0F0 1F2 0F1 1B2 1F3+0B0 1B3 0I1 0W1 | 0F2 1F0 0F3 1B0 1F1+0B2 1B1 0I3 0W3"},
-        {"roundpipe", /* fused slot: backwards wait for all forwards */
-         {2, 2, 3, 2, 1, 0, .slices = 2},
-         "0F0 0F1 2B1 2B0 | 1F0 1X1 1B0"},
-        {"roundpipe-split",
-         {2, 4, 2, 4, 0, 0, .slices = 2},
-         "0F0 0X1 0B0 0F2 0X3 0B2 | 1I1 1W1 1I0 1W0 1I3 1W3 1I2 1W2"},
-        {"chimera",
-         {4, 4, 4, 4, 0, 0, 0},
-         "0F0 0F1 3F2 3B2 3F3 3B3 0B0 0B1 | 1F0 2F2 1F1 2F3 2B2 1B0 2B3 1B1 | "
-         "1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3 | 0F2 0F3 3F0 3B0 3F1 3B1 0B2 0B3"},
-        {"hanayo",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1 | 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1"},
-        {"zb-v",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 | 1F0 2F0 1F1 2F1 2I0 2W0 "
-         "1I0 1W0 2I1 2W1 1I1 1W1"},
-        {"dualpipe-v",
-         {2, 4, 4, 4, 0, 0, 0},
-         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3+3B1 3F2+0B0 3B2 3F3+0B1 3B3 0I2 0W2 0I3 0W3 "
-         "| 1F0 2F0 1F1 2F1 1F2 2B0 2F2+1B0 1F3+2B1 2F3+1B1 2B2 1B2 2I3 1I3 2W3 1W3"},
-        {"mobius",
-         {2, 2, 4, 2, 0, 0, 0},
-         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 | 1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"},
-        {"roundpipe", {2, 4, 3, 2, 1, 0, 0}, "0F0 0F1 2B0 2B1 1X2 1X3 | 1X0 1X1 0F2 0F3 2B2 2B3"},
-        {"roundpipe-split",
-         {3, 3, 3, 3, 0, 0, 0},
-         "0X0 0X1 0X2 | 1I0 1W0 1I1 1W1 1I2 1W2 | 2I0 2W0 2I1 2W1 2I2 2W2"},
-        {"1f1b",
-         {4, 5, 4, 5, 0, 0, 0},
-         "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0B2 0B3 0B4 | 1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 "
-         "1B3 1B4 | 2F0 2F1 2B0 2F2 2B1 2F3 2B2 2F4 2B3 2B4 | 3F0 3B0 3F1 3B1 3F2 3B2 "
-         "3F3 3B3 3F4 3B4"},
-        {"dualpipe-v",
-         {3, 6, 6, 6, 0, 0, 0},
-         "0F0 0F1 0F2 0F3 0F4 5F0 5I0 5W0 5F1 5I1 5W1 5F2 0F5+5B2 5F3+0B0 5B3 5F4+0B1 "
-         "5B4 5F5+0B2 5B5 0I3 0W3 0I4 0W4 0I5 0W5 | 1F0 1F1 1F2 4F0 1F3 4F1 4I0 4W0 "
-         "4F2 1F4+4B1 4F3+1B0 1F5+4B2 4F4+1B1 4B3 4F5+1B2 4B4 1B3 4I5 1I4 4W5 1I5 1W4 "
-         "1W5 | 2F0 3F0 2F1 3F1 2F2 3F2 2F3 3B0 3F3+2B0 2F4+3B1 3F4+2B1 2F5+3B2 "
-         "3F5+2B2 3B3 2B3 3B4 2I4 3I5 2I5 2W4 3W5 2W5"},
+        gsize offset;
+    } numbers[] = {
+        {"N", offsetof(RpShape, gpus)},           {"M", offsetof(RpShape, micro_batches)},
+        {"S", offsetof(RpShape, stages)},         {"R", offsetof(RpShape, round)},
+        {"Sf", offsetof(RpShape, forward_slots)}, {"g0", offsetof(RpShape, first_gpu)},
+        {"G", offsetof(RpShape, group)},          {"live", offsetof(RpShape, live)},
+        {"slices", offsetof(RpShape, slices)},    {"replicas", offsetof(RpShape, replicas)},
+        {"flow", offsetof(RpShape, flow)},
     };
+    g_auto(GStrv) parts = g_strsplit(words, " ", -1);
+    Case c = {find(parts[0]), {0}};
 
-    for (guint i = 0; i < G_N_ELEMENTS(golden); i++) {
-        Case c = {find(golden[i].name), golden[i].shape};
-        g_autofree char *text = NULL;
+    for (char **part = parts + 1; *part != NULL; part++) {
+        const gsize length = strcspn(*part, "=");
+        guint i = 0;
 
-        assert_case(&c, accepts(c.ops, &c.shape));
-        text = format_orders(&c);
-        assert_string_equal(text, golden[i].text);
+        while (strlen(numbers[i].name) != length || strncmp(*part, numbers[i].name, length) != 0)
+            assert_true(++i < G_N_ELEMENTS(numbers));
+        *(guint *)(void *)((char *)&c.shape + numbers[i].offset) =
+            (guint)g_ascii_strtoull(*part + length + 1, NULL, 10);
     }
+    return c;
+}
+
+static char *
+order_line(const char *words, gpointer data)
+{
+    const Case c = parse_case(words);
+
+    (void)data;
+    assert_case(&c, accepts(c.ops, &c.shape));
+    return format_orders(&c);
+}
+
+RP_TEST(orders_read_as_in_their_timelines)
+{
+    rp_test_lines("tests/core/messages.txt", "schedules: orders", order_line, NULL);
 }
 
 RP_TEST_OF(appends_to_an_order_that_has_actions, const GArray *grid)
@@ -894,158 +833,42 @@ RP_TEST(zb_2p_keeps_to_its_limit)
         }
 }
 
+static void
+append_remedy(GString *line, const RpShapeRemedy *remedy)
+{
+    static const char *const parts[] = {"nothing", "gpus",  "micro-batches", "stages",
+                                        "round",   "group", "live",          "slices"};
+    static const char *const bounds[] = {"=", ">=", "<="};
+
+    if (remedy->part != RP_SHAPE_NOTHING)
+        g_string_append_printf(line, " [%s %s %u]", parts[remedy->part], bounds[remedy->bound],
+                               remedy->number);
+}
+
+/* The refusal of a shape, and its remedies. (transfer full) */
+static char *
+refusal(const char *words, gpointer data)
+{
+    const Case c = parse_case(words);
+    GError *error = NULL;
+    g_autoptr(GString) remedies = g_string_new(NULL);
+
+    (void)data;
+    if (rp_schedule_check(c.ops, &c.shape, &error))
+        return NULL;
+    const RpScheduleErrorPrivate *known = rp_schedule_error_remedies(error);
+
+    if (known != NULL) {
+        append_remedy(remedies, &known->one);
+        append_remedy(remedies, &known->other);
+    }
+    g_autofree char *message = rp_test_refusal(&error);
+    return g_strconcat(message, remedies->str, NULL);
+}
+
 RP_TEST(says_what_is_wrong_with_a_shape)
 {
-    static const struct {
-        const char *name;
-        RpShape shape; /* N, M, S, M_R, S_f, g0, G */
-        const char *message;
-        RpShapeRemedy one, other;
-    } bad[] = {
-        {"gpipe",
-         {0, 8, 4, 8, 0, 0, 0},
-         "gpipe: the number of GPUs must be from 1 to 65536, found 0"},
-        {"1f1b",
-         {4, 0, 4, 0, 0, 0, 0},
-         "1f1b: the number of micro-batches must be from 1 to 16777216, found 0"},
-        {"gpipe",
-         {100000, 8, 4, 8, 0, 0, 0},
-         "gpipe: the number of GPUs must be from 1 to 65536, found 100000"},
-        {"looped-bfs",
-         {4, 1048576, 1024, 1048576, 0, 0, 0},
-         "looped-bfs: at most 268435456 actions fit in one iteration, found 1048576 "
-         "micro-batches x 1024 stages",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_LESS, 262144}},
-        {"gpipe",
-         {4, 8, 8, 8, 0, 0, 0},
-         "gpipe: 4 GPUs need one stage per GPU, 4 in all, found 8 (looped-bfs takes any "
-         "multiple of the GPUs)",
-         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 4}},
-        {"dualpipe-v",
-         {4, 8, 4, 8, 0, 0, 0},
-         "dualpipe-v: 4 GPUs need two stages per GPU, 8 in all, found 4 (looped-bfs "
-         "takes any multiple of the GPUs)",
-         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 8}},
-        {"looped-bfs",
-         {4, 8, 10, 8, 0, 0, 0},
-         "looped-bfs: 4 GPUs need the same number of stages each, found 10 stages in "
-         "all",
-         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 8}},
-        {"1f1b",
-         {4, 8, 4, 4, 0, 0, 0},
-         "1f1b: an iteration is one round of all 8 micro-batches, found rounds of 4",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
-        {"interleaved-1f1b",
-         {4, 6, 8, 6, 0, 0, 0},
-         "interleaved-1f1b: several stages per GPU need whole groups of 4 "
-         "micro-batches, found 6 micro-batches",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 4},
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 8}},
-        {"interleaved-zb",
-         {4, 3, 8, 3, 0, 0, 0},
-         "interleaved-zb: several stages per GPU need whole groups of 4 "
-         "micro-batches, found 3 micro-batches",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 4},
-         {RP_SHAPE_GROUP, RP_SHAPE_EXACTLY, 3}},
-        {"interleaved-1f1b",
-         {4, 8, 8, 8, 0, 0, 2},
-         "interleaved-1f1b: several stages per GPU need groups of at least min(N, M) "
-         "= 4 micro-batches, found groups of 2, which deadlock",
-         {RP_SHAPE_GROUP, RP_SHAPE_EXACTLY, 4}},
-        {"dualpipe-v",
-         {4, 7, 8, 7, 0, 0, 0},
-         "dualpipe-v: 4 GPUs need at least 2N = 8 micro-batches, found 7 (zb-v "
-         "takes fewer)",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
-        {"zb-2p",
-         {4, 8, 4, 8, .live = 3},
-         "zb-2p: 4 GPUs need the activations of at least 4 micro-batches each, as zb-h1 has, found "
-         "a limit of 3 (v-half and v-min take fewer)",
-         {RP_SHAPE_LIVE, RP_SHAPE_OR_MORE, 4}},
-        {"slimpipe",
-         {4, 12, 8, 12, .slices = 6},
-         "slimpipe: several stages per GPU need whole groups of 4 slices, found 6 slices of a "
-         "micro-batch",
-         {RP_SHAPE_SLICES, RP_SHAPE_EXACTLY, 8},
-         {RP_SHAPE_STAGES, RP_SHAPE_EXACTLY, 4}},
-        {"chimera",
-         {3, 8, 3, 8, 0, 0, 0},
-         "chimera: two directions need an even number of GPUs, found 3",
-         {RP_SHAPE_GPUS, RP_SHAPE_EXACTLY, 4},
-         {RP_SHAPE_GPUS, RP_SHAPE_EXACTLY, 2}},
-        {"dualpipe",
-         {4, 9, 4, 9, 0, 0, 0},
-         "dualpipe: two directions need an even number of micro-batches, found 9",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 10},
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_EXACTLY, 8}},
-        {"dualpipe",
-         {4, 6, 4, 6, 0, 0, 0},
-         "dualpipe: 4 GPUs need at least 2N = 8 micro-batches, found 6 (chimera takes fewer)",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8}},
-        {"roundpipe",
-         {8, 20, 17, 16, 5, 0, 0},
-         "roundpipe: 20 micro-batches need rounds of the same size, found rounds of 16, "
-         "which does not divide them",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 20}},
-        {"roundpipe",
-         {8, 20, 17, 0, 5, 0, 0},
-         "roundpipe: 20 micro-batches need rounds of the same size, found rounds of 0, "
-         "which does not divide them",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 10}},
-        {"roundpipe",
-         {8, 16, 17, 4, 5, 0, 0},
-         "roundpipe: 8 GPUs need rounds of at least 8 micro-batches, found rounds of 4",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
-        {"roundpipe",
-         {8, 4, 17, 4, 5, 0, 0},
-         "roundpipe: 8 GPUs need at least 8 micro-batches, found 4",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 8},
-         {RP_SHAPE_GPUS, RP_SHAPE_OR_LESS, 4}},
-        {"roundpipe",
-         {8, 12, 17, 6, 5, .slices = 3},
-         "roundpipe: 8 GPUs need rounds of at least 8 slices, found rounds of 6",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 4}},
-        {"roundpipe",
-         {8, 6, 17, 6, 5, .slices = 3},
-         "roundpipe: 8 GPUs need at least 8 slices, found 6",
-         {RP_SHAPE_MICRO_BATCHES, RP_SHAPE_OR_MORE, 3},
-         {RP_SHAPE_SLICES, RP_SHAPE_OR_MORE, 4}},
-        {"roundpipe",
-         {8, 30, 17, 10, 5, .slices = 3},
-         "roundpipe: rounds have whole micro-batches of 3 slices, found 10 slices"},
-        {"roundpipe",
-         {8, 16, 17, 16, 5, .replicas = 3},
-         "roundpipe: 8 GPUs do not divide into 3 replicas: expected a divisor of 8"},
-        {"roundpipe",
-         {8, 18, 17, 18, 5, .replicas = 4},
-         "roundpipe: 18 micro-batches do not divide into 4 replicas: expected a divisor of 18"},
-        {"roundpipe",
-         {8, 16, 17, 16, 5, .replicas = 2},
-         "roundpipe: 2 replicas need as many rounds each, found rounds of 16 of 16 micro-batches",
-         {RP_SHAPE_ROUND, RP_SHAPE_EXACTLY, 8}},
-        {"roundpipe",
-         {8, 16, 5, 8, 5, 0, 0},
-         "roundpipe: the fused stage must follow the forward stages, found 5 forward "
-         "slots of 5"},
-        {"roundpipe",
-         {8, 16, 17, 8, 5, 8, 0},
-         "roundpipe: the first GPU must be one of 0 to 7, found 8"},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(bad); i++) {
-        g_autoptr(GError) error = NULL;
-
-        assert_false(rp_schedule_check(find(bad[i].name), &bad[i].shape, &error));
-        assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE));
-        assert_string_equal(error->message, bad[i].message);
-        const RpScheduleErrorPrivate *remedies = rp_schedule_error_remedies(error);
-
-        assert_int_equal(remedies != NULL, bad[i].one.part != RP_SHAPE_NOTHING);
-        if (remedies == NULL)
-            continue;
-        assert_memory_equal(&remedies->one, &bad[i].one, sizeof bad[i].one);
-        assert_memory_equal(&remedies->other, &bad[i].other, sizeof bad[i].other);
-    }
+    rp_test_lines("tests/core/messages.txt", "schedules: wrong shapes", refusal, NULL);
 }
 
 RP_TEST_GROUP(set_up, tear_down)
