@@ -109,13 +109,9 @@ rp_test_refusal(GError **error)
 {
     if (*error == NULL)
         return NULL;
-    g_autofree char *domain = g_strdup(g_quark_to_string((*error)->domain));
-    char *end = strstr(domain, "-error");
+    char *line = g_strdup_printf("%s %d %s", g_quark_to_string((*error)->domain), (*error)->code,
+                                 (*error)->message);
 
-    if (end != NULL)
-        *end = '\0';
-    char *line = g_strdup_printf("%s %d %s", domain + (g_str_has_prefix(domain, "rp-") ? 3 : 0),
-                                 (*error)->code, (*error)->message);
     g_clear_error(error);
     return line;
 }

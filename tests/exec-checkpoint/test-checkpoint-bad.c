@@ -27,6 +27,25 @@ same_trainer(void)
     return fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
 }
 
+/* What @f->path is refused with, in which the folder of the test is @T. (transfer full) */
+static char *
+refusal(CheckpointFixture *f)
+{
+    RpDataState data;
+    GString *text = g_string_new(NULL);
+
+    g_clear_pointer(&f->other, fake_trainer_free);
+    f->other = same_trainer();
+    if (rp_checkpoint_restore(f->path, f->other, NULL, &data, NULL, &f->error))
+        return NULL;
+    assert_true(fake_trainer_is_new(f->other));
+    g_autofree char *line = rp_test_refusal(&f->error);
+
+    g_string_assign(text, line);
+    g_string_replace(text, f->output, "@T", 0);
+    return g_string_free(text, FALSE);
+}
+
 RP_TEST(names_a_file_that_changed)
 {
     static const char *const names[] = {"config.json",      "model.safetensors",
@@ -57,49 +76,21 @@ RP_TEST(names_a_file_that_changed)
     }
 }
 
+static char *
+refusal_of_manifest(const char *text, gpointer data)
+{
+    CheckpointFixture *f = data;
+
+    checkpoint_write_text(f->path, "manifest.json", text);
+    assert_null(rp_checkpoint_find_last(f->output, NULL, NULL));
+    return refusal(f);
+}
+
 RP_TEST(refuses_a_broken_manifest)
 {
-    static const struct {
-        const char *text, *part;
-    } cases[] = {
-        {"", "expected an object"},
-        {"{}",
-         "format: expected one of \"roundpipe-checkpoint/1\", \"roundpipe-checkpoint/2\", found "
-         "nothing"},
-        {"{\"format\": \"roundpipe-checkpoint/3\", \"files\": {}}", "roundpipe-checkpoint/1"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"files\": {}}", "expected servers"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"servers\": 2, \"files\": {}}",
-         "expected servers"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 1, \"files\": {}}", "servers"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
-         "\"parts\": {\"a\": [[0, 1]]}}",
-         "three numbers"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
-         "\"parts\": {\"a\": [[0, 1, 2, 3]]}}",
-         "a server, its first element"},
-        {"{\"format\": \"roundpipe-checkpoint/2\", \"servers\": 2, \"files\": {}, "
-         "\"parts\": {\"a\": [], \"a\": []}}",
-         "once"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}}",
-         "expected the file config.json"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {}} x", "expected"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"../a\": {}}}", "names of files"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"a\": {\"bytes\": 1}}}", "sha256"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"files\": {\"a\": {\"sha256\": \"0\"}}}",
-         "64 hexadecimal digits"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"format\": \"roundpipe-checkpoint/1\"}",
-         "each key once"},
-        {"{\"format\": \"roundpipe-checkpoint/1\", \"fi", "expected"},
-    };
-    CheckpointFixture *f = *state;
-
-    assert_true(checkpoint_save_step(f, 4));
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        checkpoint_write_text(f->path, "manifest.json", cases[i].text);
-        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, cases[i].part);
-        rp_assert_error_message_contains(f->error, "manifest.json");
-        assert_null(rp_checkpoint_find_last(f->output, NULL, NULL));
-    }
+    assert_true(checkpoint_save_step(*state, 4));
+    rp_test_lines("tests/exec-checkpoint/messages.txt", "checkpoint-bad: manifests",
+                  refusal_of_manifest, *state);
 }
 
 /* Writes @text as trainer_state.json, with a manifest that agrees. */
@@ -121,39 +112,29 @@ forge_state(CheckpointFixture *f, const char *text)
     checkpoint_write_text(f->path, "manifest.json", after);
 }
 
+/* Writes a state with "PART -> OTHER" replaced. */
+static char *
+refusal_of_state(const char *words, gpointer data)
+{
+    CheckpointFixture *f = data;
+    g_auto(GStrv) change = g_strsplit(words, " -> ", 2);
+
+    assert_true(checkpoint_save_step(f, 4));
+    g_autofree char *path = g_build_filename(f->path, "trainer_state.json", NULL);
+    g_clear_pointer(&f->text, g_free);
+    assert_true(g_file_get_contents(path, &f->text, NULL, NULL));
+    g_auto(GStrv) parts = g_strsplit(f->text, change[0], 2);
+    assert_int_equal(g_strv_length(parts), 2);
+    g_autofree char *text = g_strjoinv(change[1], parts);
+    forge_state(f, text);
+    assert_true(rp_checkpoint_verify(f->path, &f->error));
+    return refusal(f);
+}
+
 RP_TEST(refuses_a_broken_state)
 {
-    static const struct {
-        const char *find, *replace, *part;
-    } cases[] = {
-        {"roundpipe-state/1", "roundpipe-state/2", "roundpipe-state/1"},
-        {"\"step\": 4,", "", "step: expected a value, found nothing"},
-        {"\"step\": 4,", "\"step\": 4, \"step\": 4,", "each key once"},
-        {"\"step\": 4,", "\"step\": -4,", "whole number"},
-        {"\"step\": 4,", "\"stop\": 4,", "a known key such as \"step\""},
-        {"\"good_steps\": 4", "\"good_steps\": 4294967296", "below 2^32"},
-        {"\"bf16\"", "\"fp64\"", "\"fp32\", \"bf16\" or \"fp16\""},
-        {"\"loss_scale\": 5.5", "\"loss_scale\": 0.1", "fp32"},
-        {"\"loss_scale\": ", "\"loss_scale\": -", "fp32"},
-        {"\"layer_steps\": [", "\"layer_steps\": [1, ", "layer_steps: expected 4 numbers"},
-        {"roundpipe-data/2", "roundpipe-data/3", "column 21: data.format: expected one of"},
-        {"\"async\": true", "\"async\": 1", "line 4, column 12: async: expected true or false"},
-    };
-    CheckpointFixture *f = *state;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        assert_true(checkpoint_save_step(f, 4));
-        g_autofree char *path = g_build_filename(f->path, "trainer_state.json", NULL);
-        g_free(f->text);
-        assert_true(g_file_get_contents(path, &f->text, NULL, NULL));
-        g_auto(GStrv) parts = g_strsplit(f->text, cases[i].find, 2);
-        assert_int_equal(g_strv_length(parts), 2);
-        g_autofree char *text = g_strjoinv(cases[i].replace, parts);
-        forge_state(f, text);
-        assert_true(rp_checkpoint_verify(f->path, &f->error));
-        expect_refusal(f, same_trainer(), RP_CHECKPOINT_ERROR_CORRUPT, cases[i].part);
-        rp_assert_error_message_contains(f->error, "trainer_state.json");
-    }
+    rp_test_lines("tests/exec-checkpoint/messages.txt", "checkpoint-bad: states", refusal_of_state,
+                  *state);
 }
 
 RP_TEST_OF(takes_a_state_of_before_rounds_were_told, CheckpointFixture *f)

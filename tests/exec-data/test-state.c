@@ -94,39 +94,22 @@ RP_TEST_OF(reads_the_format_of_before, Fixture *f)
     assert_false(read.sampled);
 }
 
+/* The refusal of the text with "PART -> OTHER" replaced. (transfer full) */
+static char *
+refusal(const char *words, gpointer data)
+{
+    Fixture *f = data;
+    RpDataState ignored;
+    g_auto(GStrv) parts = g_strsplit(words, " -> ", 2);
+    g_autofree char *text = replace(parts[0], parts[1]);
+
+    (void)parses(f, text, &ignored);
+    return rp_test_refusal(&f->error);
+}
+
 RP_TEST(refuses_what_is_no_state)
 {
-    static const struct {
-        const char *from;
-        const char *to;
-        const char *message;
-    } cases[] = {
-        {"roundpipe-data/2", "roundpipe-data/3",
-         "format: expected one of \"roundpipe-data/2\", \"roundpipe-data/1\", found"},
-        {"\"format\":\"roundpipe-data/2\",", "", "format: expected one of \"roundpipe-data/2\""},
-        {"\"shuffle\":true,", "", "shuffle: expected a value, found nothing"},
-        {",\"dropped\":6", "", "dropped: expected a value, found nothing"},
-        {"\"epoch\":3", "\"epok\":3", "expected a known key, found \"epok\""},
-        {"\"epoch\":3", "\"epoch\":3,\"epoch\":3", "expected each key once, found \"epoch\""},
-        {"\"epoch\":3", "\"epoch\":-3", "expected a whole number from 0 to 2^64 - 1, found -3"},
-        {"\"epoch\":3", "\"epoch\":\"3\"", "expected a number, found \"3\""},
-        {"true", "1", "expected true or false, found 1"},
-        {"\"position\":100", "\"position\":101",
-         "position: expected at most the number of samples, found 101"},
-        {"\"samples\":100", "\"samples\":0", "samples: expected a number of samples, found 0"},
-        {"6}", "6}x", "expected the end of the text, found x"},
-        {"18446744073709551615", "18446744073709551616", "expected a whole number"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        Fixture *f = *state;
-        RpDataState ignored;
-        g_free(f->text);
-        f->text = replace(cases[i].from, cases[i].to);
-        assert_false(parses(f, f->text, &ignored));
-        rp_assert_error_message_contains(f->error, cases[i].message);
-        rp_assert_error_message_contains(f->error, "FILE: ");
-    }
+    rp_test_lines("tests/exec-data/messages.txt", "state: no state", refusal, *state);
 }
 
 RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

@@ -174,54 +174,27 @@ RP_TEST_OF(refuses_adapters_of_another_base, Fixture *f)
     assert_false(open_files(f, "qwen3-tied", "llama-bias-lora"));
 }
 
+static char *
+refusal(const char *text, gpointer data)
+{
+    Fixture *f = data;
+    RpLora lora;
+
+    assert_false(rp_adapter_config_parse("config", text, strlen(text), &lora, &f->error));
+    return rp_test_refusal(&f->error);
+}
+
 RP_TEST(refuses_kinds_that_nothing_computes)
 {
-    static const struct {
-        const char *more, *says;
-        RpAdapterError code;
-    } cases[] = {
-        {"\"use_dora\": true", "use_dora: expected false", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"pissa\"",
-         "save_pretrained(DIR, path_initial_model_for_weight_conversion=...)",
-         RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"pissa_niter_16\"",
-         "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"olora\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"corda\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"lora_ga\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"init_lora_weights\": \"loftq\"", "init_lora_weights: ", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"bias\": \"all\"", "bias: expected \"none\"", RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"exclude_modules\": [\"q_proj\"]", "expected nothing in it",
-         RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"rank_pattern\": {\"q_proj\": 0}", "q_proj", RP_ADAPTER_ERROR_SYNTAX},
-        {"\"rank_pattern\": {\"q_(\": 4}", "a key that is a regular expression",
-         RP_ADAPTER_ERROR_UNSUPPORTED},
-        {"\"lora_dropout\": 1", "lora_dropout", RP_ADAPTER_ERROR_SYNTAX},
-        {"\"layers_to_transform\": [-1]", "a layer's number", RP_ADAPTER_ERROR_SYNTAX},
-        {"\"lora_alpha\": 0", "lora_alpha", RP_ADAPTER_ERROR_SYNTAX},
-    };
-    Fixture *f = *state;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autofree char *text = g_strdup_printf(
-            "{\"peft_type\": \"LORA\", \"r\": 4, \"target_modules\": "
-            "\"all-linear\", %s%s}",
-            strstr(cases[i].more, "lora_alpha") != NULL ? "" : "\"lora_alpha\": 8, ",
-            cases[i].more);
-        RpLora lora;
-
-        g_clear_error(&f->error);
-        assert_false(rp_adapter_config_parse("config", text, strlen(text), &lora, &f->error));
-        if (f->error->code != (gint)cases[i].code ||
-            strstr(f->error->message, cases[i].says) == NULL)
-            fail_msg("%s: %s", cases[i].more, f->error->message);
-    }
+    rp_test_lines("tests/exec-model/messages.txt", "adapter: kinds that nothing computes", refusal,
+                  *state);
 }
 
 /* Ranks and scales of the adapted matrices of a model of two blocks: "0.q_proj 4 2, ..." */
 static char *
-adapted_by(Fixture *f, const char *config)
+adapted_by(const char *config, gpointer fixture)
 {
+    Fixture *f = fixture;
     g_autofree char *text = g_strdup_printf("{\"peft_type\": \"LORA\", \"r\": 4, "
                                             "\"lora_alpha\": 8, %s}",
                                             config);
@@ -249,34 +222,12 @@ adapted_by(Fixture *f, const char *config)
 /* Chooses modules as peft's check_target_module_exists() and get_pattern_key() do. */
 RP_TEST(adapts_what_peft_would)
 {
-    static const struct {
-        const char *config, *adapted;
-    } cases[] = {
-        {"\"target_modules\": \".*\\\\.1\\\\.self_attn\\\\.(q|k)_proj\"",
-         "1.q_proj 4 2, 1.k_proj 4 2"},
-        {"\"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": [1]",
-         "1.q_proj 4 2, 1.v_proj 4 2"},
-        {"\"target_modules\": [\"model.layers.0.mlp.up_proj\", \"v_proj\"], "
-         "\"layers_to_transform\": 0, \"layers_pattern\": [\"h\", \"layers\"]",
-         "0.v_proj 4 2, 0.up_proj 4 2"},
-        {"\"target_modules\": [\"q_proj\", \"down_proj\"], \"layers_to_transform\": null, "
-         "\"layers_pattern\": null, \"rank_pattern\": {\"layers.1.self_attn.q_proj\": 2, "
-         "\"q_.*\": 3}, \"alpha_pattern\": {\"down_proj\": 1}",
-         "0.q_proj 3 2.66667, 0.down_proj 4 0.25, 1.q_proj 2 4, 1.down_proj 4 0.25"},
-        {"\"target_modules\": [\"k_proj\"], \"use_rslora\": true, \"alpha_pattern\": "
-         "{\"layers\\\\.0.*k_proj\": 16}",
-         "0.k_proj 4 8, 1.k_proj 4 4"},
-    };
     Fixture *f = *state;
 
     assert_true(open_files(f, "llama-bias", "llama-bias-lora"));
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autofree char *adapted = adapted_by(f, cases[i].config);
-
-        assert_string_equal(adapted, cases[i].adapted);
-    }
+    rp_test_lines("tests/exec-model/messages.txt", "adapter: what peft would adapt", adapted_by, f);
     g_autofree char *all =
-        adapted_by(f, "\"target_modules\": \"all-linear\", \"layers_to_transform\": [0]");
+        adapted_by("\"target_modules\": \"all-linear\", \"layers_to_transform\": [0]", f);
     assert_true(g_str_has_prefix(all, "0.q_proj 4 2, 0.k_proj 4 2"));
     assert_null(strstr(all, "1."));
     assert_non_null(strstr(all, "0.down_proj"));

@@ -302,204 +302,24 @@ RP_TEST(reads_what_it_wrote)
     }
 }
 
+static char *
+refusal(const char *text, gpointer data)
+{
+    Fixture *f = data;
+
+    (void)parse(f, text);
+    return rp_test_refusal(&f->error);
+}
+
+/* There is no "did you mean": Gemma computes something else, and so does what transformers refuses. */
 RP_TEST(refuses_what_is_not_implemented)
 {
-    static const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        /* no "did you mean": Gemma computes something else */
-        {"{\"architectures\":[\"GemmaForCausalLM\"]," SIZES "}",
-         "FILE: line 1, column 19: architectures[0]: expected one of \"Qwen3ForCausalLM\", "
-         "\"LlamaForCausalLM\""},
-        {"{\"architectures\":[\"LlamaForSequenceClassification\"]," SIZES "}", "expected one of"},
-        {"{\"model_type\":\"gpt2\"," SIZES "}", "model_type: "},
-        {LLAMA(",\"hidden_act\":\"gelu\""), "expected \"silu\", found \"gelu\""},
-        {LLAMA(",\"rope_scaling\":{\"type\":\"proportional\"}"),
-         "rope_scaling.type: expected one of \"default\", \"llama3\", \"linear\", \"dynamic\", "
-         "\"yarn\", \"longrope\", found \"proportional\""},
-        {LLAMA(",\"torch_dtype\":\"float64\""), "found \"float64\""},
-        {LLAMA(",\"attention_dropout\":0.1"),
-         ": expected 0 (transformers drops attention in training), found 0.1"},
-        {LLAMA(",\"use_sliding_window\":true"),
-         "use_sliding_window: expected false, since LlamaForCausalLM does not read it, found true"},
-        {QWEN3(",\"layer_types\":[\"chunked_attention\"]"), "found \"chunked_attention\""},
-        {QWEN3(",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
-         "layer_types: expected \"full_attention\" for every block, since there is no window"},
-        {DENSE("Mistral", "mistral", ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"),
-         "layer_types: expected \"sliding_attention\" for every block of MistralForCausalLM"},
-        {"{\"model_type\":\"gpt_oss\",\"num_hidden_layers\":5,\"hidden_size\":64,"
-         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
-         "\"vocab_size\":9,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"rope_theta\":1e4,"
-         "\"rope_scaling\":{},\"layer_types\":[\"sliding_attention\",\"full_attention\","
-         "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
-         "layer_types: expected \"full_attention\" for the last of every so many blocks"},
-        {"{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"hidden_size\":64,"
-         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
-         "\"vocab_size\":9,\"pad_token_id\":1,\"no_rope_layers\":[0,1,1]}",
-         "no_rope_layers: expected the last of every so many blocks without rope"},
-        {DENSE("Qwen2", "qwen2", ",\"attention_bias\":true"),
-         "attention_bias: expected false, since Qwen2ForCausalLM does not read it"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"decoder_sparse_step\":2"),
-         "decoder_sparse_step: expected 1 (transformers builds dense blocks between"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"mlp_only_layers\":[0]"),
-         "mlp_only_layers: expected []"},
-        {QWEN3(",\"output_router_logits\":true"),
-         "output_router_logits: expected false (Qwen3ForCausalLM has no routers), found true"},
-        {QWEN3(",\"quantization_config\":{\"quant_method\":\"mxfp4\"}"),
-         "quantization_config: expected null (the weights of Qwen3ForCausalLM must not be"},
-        {LLAMA(",\"quantization_config\":{\"quant_method\":\"awq\"}"), "found \"awq\""},
-        {QWEN3(",\"mlp_bias\":true"), "mlp_bias: expected false"},
-        {LLAMA(",\"partial_rotary_factor\":0.5"),
-         ": expected 1 (transformers turns a part of each head), found 0.5"},
-        {LLAMA(",\"rope_scaling\":{\"partial_rotary_factor\":0.5},\"partial_rotary_factor\":1"),
-         "found 0.5"},
-        /* transformers computes something else, or refuses them */
-        {LLAMA(",\"is_causal\":false"),
-         "line 1, column 199: is_causal: expected true (without it transformers lets tokens see "
-         "later ones), found false"},
-        {LLAMA(",\"is_causal\":null"), "is_causal: "},
-        {LLAMA(",\"is_causal\":1"), "is_causal: "},
-        {LLAMA(",\"per_layer_config\":{\"0\":{\"hidden_act\":\"gelu\"}}"), "found an object"},
-        {LLAMA(",\"per_layer_config\":{}"), "per_layer_config: "},
-        {QWEN3(",\"text_config\":{\"hidden_size\":3}"), "text_config: "},
-        {LLAMA(",\"decoder\":{}"), "decoder: "},
-        {LLAMA(",\"pruned_heads\":{\"0\":[1]}"), "expected {} or null (transformers 4 prunes"},
-        {LLAMA(",\"torchscript\":true"), "torchscript: "},
-        {LLAMA(",\"transformers_weights\":\"other.safetensors\""), "transformers_weights: "},
-        {QWEN3(",\"layer_types\":[\"full_attention\",\"full_attention\"],\"rope_parameters\":{"
-               "\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}"),
-         "expected a key of one rope for all layers, found \"full_attention\""},
-    };
-    Fixture *f = *state;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        if (parse(f, cases[i].text))
-            fail_msg("took: %s", cases[i].text);
-        rp_assert_error_message_contains(f->error, cases[i].message);
-        assert_int_equal(f->error->code, RP_HF_CONFIG_ERROR_UNSUPPORTED);
-    }
+    rp_test_lines("tests/exec-model/messages.txt", "hf-config: not implemented", refusal, *state);
 }
 
 RP_TEST(refuses_wrong_values)
 {
-    static const struct {
-        const char *text;
-        const char *message;
-    } cases[] = {
-        {"[]", "expected an object, found an array"},
-        {"{}", "architectures: expected [\"Qwen3ForCausalLM\"] or [\"LlamaForCausalLM\"]"},
-        {"{\"model_type\":\"llama\"}", "hidden_size: expected a whole number from 1 up, found "
-                                       "nothing"},
-        {"{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"qwen3\"," SIZES "}",
-         "expected \"llama\", that of LlamaForCausalLM"},
-        {"{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}",
-         "FILE: model_type: expected \"llama\", that of LlamaForCausalLM, found nothing"},
-        {LLAMA(",\"head_dim\":7"), "head_dim: expected an even number, found 7"},
-        {LLAMA(",\"head_dim\":0"), "head_dim: expected "},
-        {LLAMA(",\"head_dim\":\"8\""), "expected a number, found \"8\""},
-        {LLAMA(",\"rms_norm_eps\":0"), "expected a positive number"},
-        {LLAMA(",\"rms_norm_eps\":-1e-6"), "expected a positive number"},
-        {LLAMA(",\"tie_word_embeddings\":1"), "expected true or false, found 1"},
-        {LLAMA(",\"vocab_size\":256"), "expected each key once"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\"}"),
-         "rope_scaling: expected a factor of 1 or more for yarn, found 0"},
-        {LLAMA(",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"),
-         "rope_theta: expected more than 1 for yarn, found 1"},
-        {LLAMA(",\"head_dim\":2,\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"),
-         "head_dim: expected 4 or more for a dynamic rope, found 2"},
-        {DENSE("GptOss", "gpt_oss", ",\"num_experts\":4,\"num_experts_per_tok\":2"),
-         "rope_parameters: expected those of GPT-OSS, found nothing"},
-        {DENSE("GptOss", "gpt_oss",
-               ",\"num_experts\":4,\"num_experts_per_tok\":2,\"rope_scaling\":"
-               "{},\"sliding_window\":null"),
-         "sliding_window: expected a number of tokens, found null"},
-        {DENSE("SmolLM3", "smollm3", ""),
-         "pad_token_id: expected one of the 256 tokens, found 128004"},
-        {DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":1,\"no_rope_layers\":[1]"),
-         "no_rope_layers: expected one for each of 2 blocks, found 1"},
-        {DENSE("SmolLM3", "smollm3", ",\"pad_token_id\":1,\"no_rope_layers\":[1,2]"),
-         "expected 1 for a block with rope, 0 for one without, found 2"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ""), "num_experts: expected a whole number from 1 up"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_local_experts\":5"),
-         "num_local_experts: expected 4, that of num_experts, found 5"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":5"),
-         "num_experts_per_tok: expected at most num_experts, 4, found 5"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":257,\"num_experts_per_tok\":5"),
-         "num_experts: expected"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":256,\"num_experts_per_tok\":17"),
-         "num_experts_per_tok: expected"},
-        {DENSE("Qwen3Moe", "qwen3_moe", ",\"num_experts\":4,\"num_experts_per_tok\":2"),
-         "moe_intermediate_size: expected a whole number from 1 up, found nothing"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":1e15,\"mscale\":1e15,"
-               "\"mscale_all_dim\":1e-9}"),
-         "rope_scaling: expected numbers that make an attention_factor of at most 1e15"},
-        {LLAMA(",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[]}"),
-         "rope_scaling: expected 8 numbers in short_factor and long_factor, one for each pair of a "
-         "head, found 1 and 0"},
-        {LLAMA(",\"head_dim\":2,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],"
-               "\"long_factor\":[1],\"factor\":2,\"original_max_position_embeddings\":1}"),
-         "expected numbers that make an attention_factor of at most 1e15, found inf"},
-        {LLAMA(",\"rope_scaling\":{\"short_factor\":[1,0]}"),
-         "rope_scaling.short_factor[1]: expected a number from 1e-6 to 1e6, found 0"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "expected a factor of 1 or more"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-               "\"high_freq_factor\":4,\"original_max_position_embeddings\":8}"),
-         "expected 0 < low_freq_factor < high_freq_factor for llama3, found 4 and 4"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
-               "\"high_freq_factor\":4}"),
-         "expected original_max_position_embeddings"},
-        {LLAMA(",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":5e5}"),
-         "rope_theta: expected 500000, that of rope_parameters, found 10000"},
-        {LLAMA(",\"rope_scaling\":{},\"rope_parameters\":{}"),
-         "expected either rope_scaling or rope_parameters"},
-        {LLAMA(",\"dtype\":\"float16\",\"torch_dtype\":\"bfloat16\""),
-         "expected the same for torch_dtype and dtype"},
-        {LLAMA(",\"pad_token_id\":256"), "expected one of the 256 tokens, found 256"},
-        {LLAMA(",\"pad_token_id\":-2"), "expected a token's number, found -2"},
-        {LLAMA(",\"pad_token_id\":-1"),
-         "expected a token's number, or null for none (torch takes -1 for the last token), found "
-         "-1"},
-        {LLAMA(",\"tie_word_embeddings\":null"), "expected true or false, found null"},
-        {LLAMA(",\"rms_norm_eps\":null"), "expected a positive number of at most 1e15, found null"},
-        {LLAMA(",\"max_position_embeddings\":null"), "expected a number, found null"},
-        {QWEN3(",\"head_dim\":null"), "head_dim: expected a whole number from 1 up, found null"},
-        {LLAMA(",\"initializer_range\":2"), "initializer_range: expected at most 1, found 2"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"default\",\"type\":\"llama3\"," LLAMA3 "}"),
-         "expected the same for rope_type and type, found \"llama3\""},
-        {LLAMA(",\"rope_scaling\":{\"type\":\"default\",\"rope_type\":\"llama3\"," LLAMA3 "}"),
-         "expected the same for rope_type and type, found \"llama3\""},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"," LLAMA3
-               "},\"original_max_position_embeddings\":77"),
-         "original_max_position_embeddings: expected 128, that of rope_scaling (transformers 5 "
-         "takes this one instead), found 77"},
-        {LLAMA(",\"rope_scaling\":{\"rope_theta\":null}"),
-         "rope_scaling.rope_theta: expected a positive number of at most 1e15, found null"},
-        {LLAMA(",\"eos_token_id\":1.5"), "expected a token's number, found 1.5"},
-        {LLAMA(",\"layer_types\":[\"full_attention\"]"), "one for each of 2 blocks, found 1"},
-        {"{" LLAMA_NAMES "\"hidden_size\":64,\"num_hidden_layers\":2,"
-         "\"num_attention_heads\":4,\"num_key_value_heads\":3,\"intermediate_size\":96,"
-         "\"vocab_size\":256}",
-         "num_key_value_heads: expected a divisor of num_attention_heads, 4, found 3"},
-        {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,"
-         "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
-         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
-        {"{\"model_type\":\"mistral\",\"hidden_size\":66,\"num_hidden_layers\":2,"
-         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"
-         "\"vocab_size\":256}",
-         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
-        {"{" LLAMA_NAMES "\"hidden_size\":66,\"num_hidden_layers\":2,\"head_dim\":16,"
-         "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":256}",
-         "hidden_size: expected a multiple of num_attention_heads, 4, found 66"},
-        {LLAMA("") " x", "expected the end of the text"},
-    };
-    Fixture *f = *state;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        if (parse(f, cases[i].text))
-            fail_msg("took: %s", cases[i].text);
-        rp_assert_error_message_contains(f->error, cases[i].message);
-    }
+    rp_test_lines("tests/exec-model/messages.txt", "hf-config: wrong values", refusal, *state);
 }
 
 RP_TEST(takes_what_changes_nothing)

@@ -217,8 +217,9 @@ RP_TEST_OF(reads_all_parts_of_a_compressed_file, Fixture *f)
 
 /* "ID" of a learned token, "(ID)" of another. (transfer full) */
 static char *
-sample_of(Fixture *f, const char *json)
+sample_of(const char *json, gpointer fixture)
 {
+    Fixture *f = fixture;
     g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GString) text = g_string_new(NULL);
@@ -239,44 +240,19 @@ sample_of(Fixture *f, const char *json)
         else
             g_string_append_printf(text, "%d->%d ", id, label);
     }
-    return g_string_free(g_steal_pointer(&text), FALSE);
+    return g_strchomp(g_string_free(g_steal_pointer(&text), FALSE));
 }
 
 RP_TEST(makes_samples_of_records)
 {
-    static const char *const cases[][2] = {
-        {"{\"text\":\"ab\"}", "0 1 27 "},
-        {"{\"text\":\"ab<end>\"}", "0 1 27 "},
-        {"{\"text\":\"\"}", "27 "},
-        {"{\"prompt\":\"ab \",\"completion\":\"c\"}", "(0) (1) (26) 2 27 "},
-        {"{\"completion\":\"c\",\"prompt\":\"\",\"id\":[7]}", "2 27 "},
-        {"{\"input_ids\":[3,4],\"labels\":[-100,5],\"text\":\"a\"}", "(3) 4->5 "},
-        {"{\"input_ids\":[28]}",
-         "FILE: line 5, column 15: input_ids[0]: expected an id from 0 to 27, found 28"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"assistant\","
-         "\"content\":\"c\"}]}",
-         "(20) (26) (1) (27) (0) (26) 2 27 "},
-        {"{\"prompt\":\"a\"}", "FILE: line 5, column 1: completion: expected a `completion` of the "
-                               "prompt, found nothing"},
-        {"{\"text\":7}", "FILE: line 5, column 9: text: expected a string, found 7"},
-        {"{\"text\":\"a\"",
-         "FILE: line 5, column 12: expected `,` or `}`, found the end of the text"},
-        {"", "FILE: line 5, column 1: expected an object, found the end of the text"},
-    };
-    Fixture *f = *state;
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autofree char *found = sample_of(f, cases[i][0]);
-        if (strcmp(found, cases[i][1]) != 0)
-            fail_msg("%s: %s", cases[i][0], found);
-    }
+    rp_test_lines("tests/text/messages.txt", "samples: of records", sample_of, *state);
 }
 
 RP_TEST_OF(refuses_a_tokenizer_of_another_model, Fixture *f)
 {
     rp_encoder_free(f->encoder);
     f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 20});
-    g_autofree char *found = sample_of(f, "{\"text\":\"az\"}");
+    g_autofree char *found = sample_of("{\"text\":\"az\"}", f);
     assert_string_equal(found, "FILE: line 5: expected ids below the model's vocabulary, "
                                "20, found 25: the tokenizer is not the model's");
 }
