@@ -27,7 +27,7 @@ same_trainer(void)
     return fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
 }
 
-/* What @f->path is refused with, in which the folder of the test is @T. (transfer full) */
+/* The refusal of @f->path, in which the folder of the test is @T. (transfer full) */
 static char *
 refusal(CheckpointFixture *f)
 {

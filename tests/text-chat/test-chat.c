@@ -103,22 +103,31 @@ shown(const Fixture *fixture, const char *template, RpTrainOn train_on, const ch
 }
 
 typedef struct {
-    RpTrainOn train_on;
-    const char *record;
-    const char *shown;
-} Case;
+    const Fixture *fixture;
+    const char *template;
+} Template;
+
+/* The text shown of "RECORD", or, where not only answers are learned, of "last RECORD" or "all RECORD". */
+static char *
+shown_line(const char *words, gpointer data)
+{
+    const Template *with = data;
+    const gboolean last = g_str_has_prefix(words, "last "), all = g_str_has_prefix(words, "all ");
+    const char *record = words + (last || all ? strcspn(words, " ") + 1 : 0);
+
+    return shown(with->fixture, with->template,
+                 last  ? RP_TRAIN_ON_LAST
+                 : all ? RP_TRAIN_ON_ALL
+                       : RP_TRAIN_ON_ASSISTANT,
+                 record, NULL);
+}
 
 static void
-check_cases(const Fixture *fixture, const char *template, const Case *cases, guint n)
+check_lines(const Fixture *fixture, const char *template, const char *section)
 {
-    for (guint i = 0; i < n; i++) {
-        g_autoptr(GError) error = NULL;
-        char *found = shown(fixture, template, cases[i].train_on, cases[i].record, &error);
-        if (g_strcmp0(found, cases[i].shown) != 0)
-            fail_msg("%s\nexpected %s\nfound    %s", cases[i].record, cases[i].shown,
-                     found != NULL ? found : error->message);
-        g_free(found);
-    }
+    Template with = {fixture, template};
+
+    rp_test_lines("tests/text-chat/messages.txt", section, shown_line, &with);
 }
 
 #define U(text) "{\"role\": \"user\", \"content\": \"" text "\"}"
@@ -126,215 +135,63 @@ check_cases(const Fixture *fixture, const char *template, const Case *cases, gui
 
 RP_TEST(reads_records_of_every_kind)
 {
-    static const Case cases[] = {
-        {0, "{\"messages\": [" U("q") ", " A("a") "]}", "<user/q>/<assistant/[a>]/"},
-        {0,
-         "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", "
-         "\"value\": \"a\"}], \"system\": \"s\", \"id\": \"x1\"}",
-         "<system/s>/<user/q>/<assistant/[a>]/"},
-        {0, "{\"conversations\": [" U("q") ", " A("a") "]}", "<user/q>/<assistant/[a>]/"},
-        {0,
-         "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": "
-         "\"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
-         "{}}\"}, {\"from\": \"observation\", \"value\": \"1\"}, {\"from\": \"gpt\", \"value\": "
-         "\"a\"}], \"tools\": \"[{\\\"name\\\": \\\"f\\\"}]\"}",
-         "<user/q>/<assistant/[[{\"type\": \"function\", \"function\": {\"name\": \"f\", "
-         "\"arguments\": {}}}]>]/<tool/1>/<assistant/[a>]/"},
-        {0, "{\"instruction\": \"do\", \"input\": \"x\", \"output\": \"y\"}",
-         "<user/do/x>/<assistant/[y>]/"},
-        {0,
-         "{\"instruction\": \"do\", \"input\": \"\", \"output\": \"y\", \"system\": \"s\", "
-         "\"history\": [[\"a\", \"b\"]], \"text\": \"all of it\"}",
-         "<system/s>/<user/a>/<assistant/[b>]/<user/do>/<assistant/[y>]/"},
-        {0, "{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2=[4]"},
-        {RP_TRAIN_ON_ALL, "{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "[2+2=4]"},
-        {0, "{\"completion\": [" A("b") "], \"prompt\": [" U("q") ", " A("a") ", " U("r") "]}",
-         "<user/q>/<assistant/a>/<user/r>/<assistant/[b>]/"},
-        {0, "{\"text\": \"words\", \"messages\": null}", "[words]"},
-        {0,
-         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
-         "\"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": \"assistant\", "
-         "\"content\": null, \"name\": null}, " A("c") "]}",
-         "<user/a/b>/<assistant/[>]/<assistant/[c>]/"},
-        {0,
-         "{\"messages\": [" U("q") ", {\"role\": \"assistant\", \"tool_calls\": [{\"function\": "
-                                   "{\"name\": \"f\", \"arguments\": \"{}\"}}]}]}",
-         "<user/q>/<assistant/[[{\"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]>]/"},
-    };
-
-    check_cases(*state, CHATML, cases, G_N_ELEMENTS(cases));
+    check_lines(*state, CHATML, "chat: records of every kind");
 }
 
 RP_TEST(learns_what_is_asked_for)
 {
-#define CHAT U("q") ", " A("a") ", " U("r") ", " A("b")
-    static const Case cases[] = {
-        {RP_TRAIN_ON_ASSISTANT, "{\"messages\": [" CHAT "]}",
-         "<user/q>/<assistant/[a>]/<user/r>/<assistant/[b>]/"},
-        {RP_TRAIN_ON_LAST, "{\"messages\": [" CHAT "]}",
-         "<user/q>/<assistant/a>/<user/r>/<assistant/[b>]/"},
-        {RP_TRAIN_ON_LAST, "{\"messages\": [" CHAT ", " U("z") "]}",
-         "<user/q>/<assistant/a>/<user/r>/<assistant/[b>]/<user/z>/"},
-        {RP_TRAIN_ON_ALL, "{\"messages\": [" CHAT "]}",
-         "[<user/q>/<assistant/a>/<user/r>/<assistant/b>/]"},
-        {RP_TRAIN_ON_ASSISTANT, "{\"messages\": [" U("q") "]}", "<user/q>/"},
-        {RP_TRAIN_ON_ASSISTANT,
-         "{\"messages\": [" U(
-             "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"train\": "
-                  "false}, {\"role\": \"user\", \"content\": \"r\", \"train\": true}, " A("b") "]}",
-         "<user/q>/<assistant/a>/<user/[r>]/<assistant/[b>]/"},
-        {RP_TRAIN_ON_ASSISTANT,
-         "{\"messages\": [" U(
-             "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": "
-                  "0}, " U(
-                      "r") ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0.5}]}",
-         "<user/q>/<assistant/a>/<user/r>/<assistant/[b>]0.5/"},
-        {RP_TRAIN_ON_ALL,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"train\": false}, "
-         "{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 2}]}",
-         "<user/q>/[<assistant/b>/]2"},
-    };
-
-    check_cases(*state, CHATML, cases, G_N_ELEMENTS(cases));
+    check_lines(*state, CHATML, "chat: what is learned");
 }
 
 /* Turns are distinguished whatever is in them, and where templates put their marks. */
 RP_TEST(finds_turns_of_templates_without_marks)
 {
-    /* no generation prompt, and the same text in every turn */
-    static const char plain[] =
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
-    static const Case plain_cases[] = {
-        {0,
-         "{\"messages\": [" U("assistant: a") ", " A("assistant: a") ", " U("a") ", " A("a") "]}",
-         "user: assistant: a/assistant: [assistant: a/]user: a/assistant: [a/]"},
-    };
-    /* no loop over messages */
-    static const char indexed[] =
+    check_lines(*state, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+                "chat: no generation prompt and the same text in every turn");
+    check_lines(
+        *state,
         "{% for i in range(messages | length) %}<{{ messages[i].role[0] }}>"
-        "{{ messages[i].content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
-    static const Case indexed_cases[] = {
-        {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[a</>]<u>r</><a>[b</>]"},
-        {0,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"train\": true}, " A("a") "]}",
-         "[<u>q</>]<a>[a</>]"},
-    };
-    /* an end behind the loop */
-    static const char ended[] = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}"
-                                "{% endfor %}{% if add_generation_prompt %}<a>{% else %}<eos>"
-                                "{% endif %}";
-    static const Case ended_cases[] = {
-        {0, "{\"messages\": [" CHAT "]}", "<u>q<a>[a]<u>r<a>[b<eos>]"},
-        {0, "{\"messages\": [" CHAT ", " U("z") "]}", "<u>q<a>[a]<u>r<a>[b]<u>z<eos>"},
-    };
-    /* a prompt with a beginning that turns may lack */
-    static const char thinks[] =
-        "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}"
-        "{% if add_generation_prompt %}<a><think>{% endif %}";
-    static const Case thinks_cases[] = {
-        {0, "{\"messages\": [" U("q") ", " A("<think>b") ", " U("q") ", " A("<b>") "]}",
-         "<u>q</><a><think>[b</>]<u>q</><a>[<b></>]"},
-    };
-    /* a tag that begins as the prompt's */
-    static const char closes[] =
-        "{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' %}</think>"
-        "{% endif %}{{ m.content }}</>{% endfor %}"
-        "{% if add_generation_prompt %}<a><think>{% endif %}";
-    static const Case closes_cases[] = {
-        {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[</think>a</>]<u>r</><a>[</think>b</>]"},
-    };
-    /* turns have an end, and more stands behind the loop */
-    static const char followed[] = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>"
-                                   "{% endfor %}<a>";
-    static const Case followed_cases[] = {
-        {0, "{\"messages\": [" CHAT "]}", "<u>q</><a>[a</>]<u>r</><a>[b</>]<a>"},
-    };
-
-    check_cases(*state, plain, plain_cases, G_N_ELEMENTS(plain_cases));
-    check_cases(*state, indexed, indexed_cases, G_N_ELEMENTS(indexed_cases));
-    check_cases(*state, ended, ended_cases, G_N_ELEMENTS(ended_cases));
-    check_cases(*state, thinks, thinks_cases, G_N_ELEMENTS(thinks_cases));
-    check_cases(*state, closes, closes_cases, G_N_ELEMENTS(closes_cases));
-    check_cases(*state, followed, followed_cases, G_N_ELEMENTS(followed_cases));
+        "{{ messages[i].content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}",
+        "chat: no loop over messages");
+    check_lines(*state,
+                "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}"
+                "{% endfor %}{% if add_generation_prompt %}<a>{% else %}<eos>{% endif %}",
+                "chat: an end behind the loop");
+    check_lines(*state,
+                "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}"
+                "{% if add_generation_prompt %}<a><think>{% endif %}",
+                "chat: a prompt with a beginning that turns may lack");
+    check_lines(*state,
+                "{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' %}</think>"
+                "{% endif %}{{ m.content }}</>{% endfor %}"
+                "{% if add_generation_prompt %}<a><think>{% endif %}",
+                "chat: a tag that begins as the prompt's");
+    check_lines(*state, "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}<a>",
+                "chat: turns with an end and more behind the loop");
 }
 
 RP_TEST(gives_content_as_the_template_takes_it)
 {
-    static const char parts[] = "{% for m in messages %}<{{ m.role[0] }}>{% for p in m.content %}"
-                                "{{ p.text }}{% endfor %}{% endfor %}";
-    static const Case cases[] = {
-        {0, "{\"messages\": [" U("q") ", " A("a") "]}", "<u>q<a>[a]"},
-    };
+    check_lines(*state,
+                "{% for m in messages %}<{{ m.role[0] }}>{% for p in m.content %}"
+                "{{ p.text }}{% endfor %}{% endfor %}",
+                "chat: content as the template takes it");
+}
 
-    check_cases(*state, parts, cases, G_N_ELEMENTS(cases));
+static char *
+refusal(const char *record, gpointer fixture)
+{
+    GError *error = NULL;
+    g_auto(RpChatSample) sample = {0};
+    g_autoptr(RpChat) chat = open_chat(fixture, CHATML, 0, NULL);
+
+    assert_false(rp_chat_sample(chat, "d", 7, record, strlen(record), &sample, &error));
+    return rp_test_refusal(&error);
 }
 
 RP_TEST(refuses_bad_records_with_their_place)
 {
-    static const struct {
-        const char *record;
-        const char *message;
-    } cases[] = {
-        {"{\"messages\": [" U("q") ", {\"role\": \"asistant\", \"content\": \"a\"}]}",
-         "d: line 7, column 58: messages[1].role: expected one of system, developer, user, "
-         "assistant, tool, found \"asistant\""},
-        {"{\"messages\": [{\"from\": \"human\", \"value\": \"a\"}]}",
-         "d: line 7, column 15: messages[0]: expected a message with `role`, found an object"},
-        {"{\"messages\": [{\"role\": \"user\"}]}",
-         "d: line 7, column 15: messages[0]: expected a message with `content`, found an object"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": 5}]}",
-         "d: line 7, column 43: messages[0].content: expected a string, null, or a list of parts, "
-         "found 5"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
-         "d: line 7, column 44: messages[0].content[0]: expected a part of type \"text\" with a "
-         "string `text`, found an object"},
-        {"{\"messages\": []}", "d: line 7, column 14: messages: expected at least one message, "
-                               "found an empty list"},
-        {"{\"messages\": {}}", "d: line 7, column 14: messages: expected an array, found an "
-                               "object"},
-        {"{\"messages\": [" U(
-             "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"train\": 1}]}",
-         "d: line 7, column 96: messages[1].train: expected true or false, found 1"},
-        {"{\"messages\": [" U("q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": "
-                                   "-1}]}",
-         "d: line 7, column 97: messages[1].weight: expected a weight from 0 to 1000000, found -1"},
-        {"{\"messages\": [" U("q") ", {\"role\": \"assistant\", \"tool_calls\": [{}]}]}",
-         "d: line 7, column 86: messages[1].tool_calls[0]: expected a call of a function with a "
-         "string `name`, found an object"},
-        {"{\"conversations\": [{\"from\": \"bot\", \"value\": \"a\"}]}",
-         "d: line 7, column 29: conversations[0].from: expected one of human, gpt, system, "
-         "developer, user, assistant, tool, function_call, observation, found \"bot\""},
-        {"{\"conversations\": [{\"from\": \"function_call\", \"value\": \"f()\"}]}",
-         "d: line 7, column 55: conversations[0].value: expected JSON of a call: a name and "
-         "arguments, found \"f()\""},
-        {"{\"instruction\": \"a\"}", "d: line 7, column 1: output: expected a string `output`, "
-                                     "found nothing"},
-        {"{\"prompt\": \"a\"}", NULL},
-        {"{\"prompt\": \"a\", \"completion\": []}", NULL},
-        {"{\"id\": 1}", "d: line 7, column 1: expected one of messages, conversations, prompt and "
-                        "completion, instruction and output, text, input_ids, found none of "
-                        "these"},
-        {"[]", "d: line 7, column 1: expected an object, found an array"},
-        {"", "d: line 7, column 1: expected an object, found the end of the text"},
-        {"{\"messages\": [" U("q") "], \"messages\": [" U("q") "]}", NULL},
-        {"{\"messages\": [" U("q") "], \"tools\": {}}",
-         "d: line 7, column 59: tools: expected a list of tools, each an object, found an object"},
-        {"{\"text\": \"a\xff\"}", "d: line 7, column 12: expected UTF-8 text, found byte 0xff"},
-        {"{\"messages\": [" U("q") "], \"history\": [[\"a\"]]}", NULL},
-        {"{\"input_ids\": [1, 2], \"labels\": [1]}", NULL},
-        {"{\"input_ids\": [99999]}", NULL},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(GError) error = NULL;
-        g_auto(RpChatSample) sample = {0};
-        g_autoptr(RpChat) chat = open_chat(*state, CHATML, 0, NULL);
-        assert_false(rp_chat_sample(chat, "d", 7, cases[i].record, strlen(cases[i].record), &sample,
-                                    &error));
-        assert_true(g_str_has_prefix(error->message, "d: line 7, column "));
-        if (cases[i].message != NULL)
-            assert_string_equal(error->message, cases[i].message);
-    }
+    rp_test_lines("tests/text-chat/messages.txt", "chat: bad records", refusal, *state);
 }
 
 RP_TEST(refuses_bombs)
