@@ -109,13 +109,12 @@ spawn(char **argv)
     return run;
 }
 
-/* Runs `roundpipe` with the words of @format, or /bin/sh with them. */
+/* Runs `roundpipe` with @words, or /bin/sh with them. */
 static RpCliRun
-run(gboolean shell, const char *format, va_list arguments)
+run(gboolean shell, const char *words)
 {
     g_autoptr(GError) error = NULL;
     g_auto(GStrv) argv = NULL;
-    g_autofree char *words = g_strdup_vprintf(format, arguments);
     g_autofree char *expanded = expand(words);
     g_autofree char *line = g_strdup_printf("roundpipe %s", expanded);
     char *sh[] = {(char *)"/bin/sh", (char *)"-c", expanded, NULL};
@@ -129,67 +128,58 @@ run(gboolean shell, const char *format, va_list arguments)
     return spawn(argv);
 }
 
+/* Runs @words, and fails unless they end well. */
+static RpCliRun
+run_well(gboolean shell, const char *words)
+{
+    RpCliRun result = run(shell, words);
+
+    if (result.code != 0)
+        fail_msg("%s: exit code %d: %s%s", words, result.code, result.err, shell ? result.out : "");
+    return result;
+}
+
+/* The words of a format and what follows it. */
+#define WORDS(words, format)                                                                       \
+    va_list arguments;                                                                             \
+    va_start(arguments, format);                                                                   \
+    g_autofree char *words = g_strdup_vprintf(format, arguments);                                  \
+    va_end(arguments)
+
 RpCliRun
 rp_cli_run(const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    RpCliRun result = run(FALSE, format, arguments);
-    va_end(arguments);
-    return result;
+    WORDS(words, format);
+    return run(FALSE, words);
 }
 
 RpCliRun
 rp_cli_shell(const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    RpCliRun result = run(TRUE, format, arguments);
-    va_end(arguments);
-    return result;
-}
-
-/* Fails unless @result, of the words @format, ended well. */
-static void
-assert_done(const RpCliRun *result, const char *format)
-{
-    if (result->code != 0)
-        fail_msg("%s: exit code %d: %s", format, result->code, result->err);
+    WORDS(words, format);
+    return run(TRUE, words);
 }
 
 void
 rp_cli_must_run(const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_auto(RpCliRun) result = run(FALSE, format, arguments);
-    va_end(arguments);
-    assert_done(&result, format);
+    WORDS(words, format);
+    g_auto(RpCliRun) result = run_well(FALSE, words);
 }
 
 void
 rp_cli_must_shell(const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_auto(RpCliRun) result = run(TRUE, format, arguments);
-    va_end(arguments);
-    assert_done(&result, format);
+    WORDS(words, format);
+    g_auto(RpCliRun) result = run_well(TRUE, words);
 }
 
 RpTree *
 rp_cli_run_json(const char *format, ...)
 {
-    va_list arguments;
+    WORDS(words, format);
+    g_auto(RpCliRun) result = run_well(FALSE, words);
 
-    va_start(arguments, format);
-    g_auto(RpCliRun) result = run(FALSE, format, arguments);
-    va_end(arguments);
-    assert_done(&result, format);
     return rp_cli_json(&result);
 }
 

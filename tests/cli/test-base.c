@@ -54,13 +54,7 @@ refuse(const char *line, int code, const char *part)
 static void
 assert_same(const char *a, const char *b)
 {
-    g_autofree char *one = g_strdup_printf("%s/checkpoint-4/adapter_model.safetensors", a);
-    g_autofree char *other = g_strdup_printf("%s/checkpoint-4/adapter_model.safetensors", b);
-    gsize n = 0, m = 0;
-    g_autofree char *x = rp_cli_read_bytes(one, &n), *y = rp_cli_read_bytes(other, &m);
-
-    assert_int_equal(n, m);
-    assert_memory_equal(x, y, n);
+    rp_train_files_assert_same_file(a, b, "checkpoint-4/adapter_model.safetensors");
 }
 
 /* The one file in @T/@model whose name holds @part. (transfer full) */
@@ -97,8 +91,7 @@ RP_TEST(trains_beside_a_packed_base_on_any_devices_and_resumed)
         g_autofree char *packed = find_packed("wide", part);
         rp_train_files_train(two);
         assert_same(first, second);
-        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/%s/checkpoint-4", second);
-        assert_int_equal(gone.code, 0);
+        rp_cli_must_shell("rm -r @T/%s/checkpoint-4", second);
         rp_train_files_train(again);
         assert_same(first, second);
     }
@@ -136,10 +129,7 @@ RP_TEST(trains_a_packed_checkpoint_as_it_is)
         rp_cli_run("merge @T/sixteen @T/as-it-is/checkpoint-4 --any-base -o @T/merged-again");
     if (zeros.code + again.code != 0)
         fail_msg("%s%s", zeros.err, again.err);
-    g_auto(RpCliRun) same =
-        rp_cli_shell("cmp @T/merged/model.safetensors @T/merged-again/model.safetensors");
-    if (same.code != 0)
-        fail_msg("%s", same.out);
+    rp_cli_must_shell("cmp @T/merged/model.safetensors @T/merged-again/model.safetensors");
 }
 
 /* A packed model answers, alone and with the adapters that were trained beside it. */
@@ -191,11 +181,9 @@ assert_made_packed(const char *model, const char *format)
 
     rp_train_files_train(line);
     g_autofree char *packed = find_packed(model, part);
-    g_auto(RpCliRun) same = rp_cli_shell("cmp @T/%s/%s @T/packed-%s-%s/model.safetensors && "
-                                         "cmp @T/%s/config.json @T/packed-%s-%s/config.json",
-                                         model, packed, model, format, model, model, format);
-    if (same.code != 0)
-        fail_msg("%s, %s: %s%s", model, format, same.out, same.err);
+    rp_cli_must_shell("cmp @T/%s/%s @T/packed-%s-%s/model.safetensors && "
+                      "cmp @T/%s/config.json @T/packed-%s-%s/config.json",
+                      model, packed, model, format, model, model, format);
 }
 
 RP_TEST(makes_random_weights_packed)
@@ -238,9 +226,7 @@ RP_TEST(merges_gpt_oss_in_any_format)
             "--set lora.rank=3 --set lora.alpha=8 --set lora.targets=q_proj,experts.down_proj "
             "--set optimizer.learning_rate=0.07",
             format, format);
-        g_auto(RpCliRun) made =
-            rp_cli_run("init @T/gpt-oss.json -o @T/gpt-%s --base %s", format, format);
-        assert_int_equal(made.code, 0);
+        rp_cli_must_run("init @T/gpt-oss.json -o @T/gpt-%s --base %s", format, format);
         rp_train_files_train(line);
         g_auto(RpCliRun) merged =
             rp_cli_run("merge @T/gpt-%s @T/gpt-%s-run/checkpoint-3 -o @T/gpt-%s-merged", format,
@@ -351,9 +337,7 @@ RP_TEST(refuses_a_packed_base_that_is_trained_and_a_full_disk)
     assert_string_equal(left, "config.json model.safetensors");
     /* as a killed attempt would leave it; other files stay */
     g_autofree char *name = find_packed("wide", "model.nf4-");
-    g_auto(RpCliRun) killed =
-        rp_cli_shell("echo a >@T/bare/%s.a1B2c3; echo b >@T/bare/notes.txt", name);
-    assert_int_equal(killed.code, 0);
+    rp_cli_must_shell("echo a >@T/bare/%s.a1B2c3; echo b >@T/bare/notes.txt", name);
     rp_train_files_train(LORA "--set base=nf4 --set model=@T/bare --set output=@T/after");
     g_autofree char *files = rp_train_files_list("bare");
     g_autofree char *expected =

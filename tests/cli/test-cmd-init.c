@@ -67,12 +67,4 @@ RP_TEST(says_what_is_wrong)
 }
 
 /* The fixture's own takes files away, but not what is in directories. */
-static int
-teardown(void **state)
-{
-    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/a @T/new @T/c @T/f @T/x");
-
-    return rp_cli_teardown(state) != 0 || run.code != 0;
-}
-
-RP_TEST_GROUP(rp_cli_setup, teardown)
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

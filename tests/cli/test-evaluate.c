@@ -13,11 +13,10 @@ RP_TEST(prints_the_loss_of_transformers)
         g_autofree char *path =
             g_strdup_printf(RP_SOURCE_ROOT "/tests/exec-generate/fixtures/%s/loss.txt", names[m]);
         g_autofree char *text = NULL;
-        g_auto(RpCliRun) run =
-            rp_cli_run("evaluate " TINY "%s --data " TINY "%s/data.jsonl --devices host:2 "
-                       "--dtype fp32 --json",
-                       names[m], names[m]);
-        g_autoptr(RpTree) root = rp_cli_json(&run);
+        g_autoptr(RpTree) root =
+            rp_cli_run_json("evaluate " TINY "%s --data " TINY "%s/data.jsonl --devices host:2 "
+                            "--dtype fp32 --json",
+                            names[m], names[m]);
 
         assert_true(g_file_get_contents(path, &text, NULL, NULL));
         const double expected = g_ascii_strtod(text, NULL);

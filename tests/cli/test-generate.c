@@ -151,9 +151,8 @@ RP_TEST(leaves_ids_out_that_the_tokenizer_has_not)
             rp_cli_write("model/tokenizer.json",
                          "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
                          "\"merges\":[],\"vocab\":{\"a\":0,\"b\":1,\"c\":2}}}");
-        g_auto(RpCliRun) run = rp_cli_run(
+        g_autoptr(RpTree) root = rp_cli_run_json(
             "generate @T/model abc --max-new-tokens 12 --temperature 50 --seed 4 --json");
-        g_autoptr(RpTree) root = rp_cli_json(&run);
 
         *(i == 0 ? &all : &few) = g_strdup(rp_cli_member(root, "text")->text);
     }

@@ -10,17 +10,8 @@
 static void
 assert_same(const char *a, const char *b)
 {
-    static const char *const files[] = {"adapter_model.safetensors", "optimizer.safetensors"};
-
-    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
-        g_autofree char *one = g_build_filename(a, files[i], NULL);
-        g_autofree char *other = g_build_filename(b, files[i], NULL);
-        gsize n = 0, m = 0;
-        g_autofree char *x = rp_cli_read_bytes(one, &n), *y = rp_cli_read_bytes(other, &m);
-
-        assert_int_equal(n, m);
-        assert_memory_equal(x, y, n);
-    }
+    rp_train_files_assert_same_file(a, b, "adapter_model.safetensors");
+    rp_train_files_assert_same_file(a, b, "optimizer.safetensors");
 }
 
 #define TRAIN_SAME(what)                                                                           \
@@ -31,12 +22,10 @@ assert_same(const char *a, const char *b)
         assert_same("one/checkpoint-4", "two/checkpoint-4");                                       \
         assert_same("one/checkpoint-4", "four/checkpoint-4");                                      \
         rp_train_files_train(what EVERY "--set output=@T/half --set devices=host:2");              \
-        g_auto(RpCliRun) gone = rp_cli_shell("rm -r @T/half/checkpoint-4");                        \
-        assert_int_equal(gone.code, 0);                                                            \
+        rp_cli_must_shell("rm -r @T/half/checkpoint-4");                                           \
         rp_train_files_train(what EVERY "--set output=@T/half --set devices=host:1 --resume");     \
         assert_same("one/checkpoint-4", "half/checkpoint-4");                                      \
-        g_auto(RpCliRun) swept = rp_cli_shell("rm -r @T/one @T/two @T/four @T/half");              \
-        assert_int_equal(swept.code, 0);                                                           \
+        rp_cli_must_shell("rm -r @T/one @T/two @T/four @T/half");                                  \
     } while (0)
 
 RP_TEST(trains_the_same_adapters_on_any_devices_and_resumed)

@@ -2,15 +2,11 @@
  * paper-figs/measure: real runs on devices of the host, and what becomes of runs that fail. Where
  * numbers must be known, a stand-in trains: it prints a plan and writes metrics.
  */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
 #include <stdio.h>
 
 #define MEASURE "bash @R/paper-figs/measure"
-#define TINY                                                                                       \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
-    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
-    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 #define REAL                                                                                       \
     MEASURE " --devices host:2 --model @T/tiny.json --micro-batch-tokens 32 --step-tokens 64 "     \
             "--steps 3 --work @T/work"
@@ -58,18 +54,10 @@ setup(void **state)
 {
     if (rp_cli_setup(state) != 0)
         return 1;
-    rp_cli_write("tiny.json", TINY);
+    rp_cli_write("tiny.json", RP_TINY_CONFIG);
     rp_cli_write("stand-in", STAND_IN);
     g_auto(RpCliRun) made = rp_cli_shell("chmod +x @T/stand-in");
     return made.code;
-}
-
-static int
-teardown(void **state)
-{
-    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
-
-    return rp_cli_teardown(state);
 }
 
 /* Lines of a file that are no comments, the header first. (transfer full) */
@@ -415,4 +403,4 @@ RP_TEST(wrong_words_are_refused_before_any_run)
     }
 }
 
-RP_TEST_GROUP(setup, teardown)
+RP_TEST_GROUP(setup, rp_cli_teardown)

@@ -1,10 +1,6 @@
 /* bench/overheads-in-runs: what it gives the runs after the first. */
-#include "tests/cli/run-cli.h"
+#include "tests/cli/train-files.h"
 
-#define TINY                                                                                       \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
-    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
-    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 #define RUN                                                                                        \
     "model: %s/model\ndata: %s/data.jsonl\noutput: %s/untouched\ndevices: host:1\n"                \
     "sequence_length: 4\nmicro_batches: 2\nsteps: 5\n"
@@ -26,21 +22,13 @@ setup(void **state)
     g_autofree char *root = rp_cli_temporary("");
     g_autofree char *run = g_strdup_printf(RUN, root, root, root);
 
-    rp_cli_write("tiny.json", TINY);
+    rp_cli_write("tiny.json", RP_TINY_CONFIG);
     rp_cli_write("data.jsonl", "{\"input_ids\":[1,2,3,4,5]}\n{\"input_ids\":[5,4,3,2,1]}\n");
     rp_cli_write("run.yaml", run);
     rp_cli_write("recorder", RECORDER);
     g_auto(RpCliRun) made = rp_cli_shell("chmod +x @T/recorder && \"$ROUNDPIPE\" init "
                                          "@T/tiny.json -o @T/model --seed 1");
     return made.code;
-}
-
-static int
-teardown(void **state)
-{
-    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
-
-    return rp_cli_teardown(state);
 }
 
 /* The arguments of each run. (transfer full) */
@@ -104,4 +92,4 @@ RP_TEST(given_layer_times_stay)
                 TRUE);
 }
 
-RP_TEST_GROUP(setup, teardown)
+RP_TEST_GROUP(setup, rp_cli_teardown)

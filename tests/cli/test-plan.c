@@ -34,9 +34,8 @@ RP_TEST(says_that_the_h200_was_measured)
 {
     if (RP_TEST_FEW) /* of values alone: others run the same */
         return;
-    g_auto(RpCliRun) run = rp_cli_run("plan --model qwen3-1.7b --gpu h200 --batch 64 "
-                                      "--micro-batch 8 --json" ONLY);
-    g_autoptr(RpTree) plan = rp_cli_json(&run);
+    g_autoptr(RpTree) plan = rp_cli_run_json("plan --model qwen3-1.7b --gpu h200 --batch 64 "
+                                             "--micro-batch 8 --json" ONLY);
     double tokens = rp_cli_number(plan, "recommendation.tokens_per_s");
 
     assert_true(rp_cli_member(plan, "times_measured")->number);
@@ -289,8 +288,8 @@ RP_TEST(every_remedy_can_be_typed_and_helps)
         assert_true(remedies->items->len > 0);
         for (guint j = 0; j < remedies->items->len; j++) {
             const char *change = rp_tree_find(rp_tree_nth(remedies, j), "change")->text;
-            g_auto(RpCliRun) fixed = rp_cli_run("%s %s --json" ONLY, commands[i], change);
-            g_autoptr(RpTree) fixed_plan = rp_cli_json(&fixed);
+            g_autoptr(RpTree) fixed_plan =
+                rp_cli_run_json("%s %s --json" ONLY, commands[i], change);
 
             if (!rp_cli_member(fixed_plan, "fits")->number)
                 fail_msg("%s %s does not fit", commands[i], change);

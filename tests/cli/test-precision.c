@@ -48,16 +48,13 @@ assert_distance(const char *out, const char *run, double mean, double greatest, 
 
 RP_TEST(the_data_are_windows_of_the_license)
 {
-    g_auto(RpCliRun) run = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
-    g_auto(RpCliRun) again =
-        rp_cli_shell("cd / && @R/examples/precision/make-data | cmp - @T/text.jsonl");
+    rp_cli_must_shell("@R/examples/precision/make-data >@T/text.jsonl");
+    rp_cli_must_shell("cd / && @R/examples/precision/make-data | cmp - @T/text.jsonl");
     g_autofree char *path = rp_cli_temporary("text.jsonl");
     g_autofree char *text = NULL;
     g_autofree char *samples = NULL;
     gsize length;
 
-    succeed(&run);
-    succeed(&again);
     assert_true(g_file_get_contents(RP_SOURCE_ROOT "/LICENSE", &text, &length, NULL));
     assert_true(g_file_get_contents(path, &samples, NULL, NULL));
     g_auto(GStrv) lines = g_strsplit(samples, "\n", -1);
@@ -76,25 +73,18 @@ RP_TEST(the_data_are_windows_of_the_license)
 
 RP_TEST(the_first_steps_are_those_of_the_curve_that_is_kept)
 {
-    g_auto(RpCliRun) data = rp_cli_shell("@R/examples/precision/make-data >@T/text.jsonl");
-    g_auto(RpCliRun) init =
-        rp_cli_run("init @R/examples/precision/config.json -o @T/model --seed 1");
+    rp_cli_must_shell("@R/examples/precision/make-data >@T/text.jsonl");
+    rp_cli_must_run("init @R/examples/precision/config.json -o @T/model --seed 1");
 
-    succeed(&data);
-    succeed(&init);
     rp_train_files_times();
     if (RP_TEST_FEW) /* the rest is of values alone; what computes them has tests of its own */
         return;
     for (guint i = 0; i < G_N_ELEMENTS(runs); i++) {
-        g_auto(RpCliRun) train =
-            rp_cli_run(TRAIN "--set dtype=%s --set output=@T/%s", runs[i].dtype, runs[i].dtype);
-        g_auto(RpCliRun) compare = rp_cli_shell(COMPARE "--mean %s --greatest %s --steps " STEPS
-                                                        " @R/examples/precision/host-fp32.csv "
-                                                        "@T/%s",
-                                                runs[i].mean, runs[i].greatest, runs[i].dtype);
-
-        succeed(&train);
-        succeed(&compare);
+        rp_cli_must_run(TRAIN "--set dtype=%s --set output=@T/%s", runs[i].dtype, runs[i].dtype);
+        rp_cli_must_shell(COMPARE "--mean %s --greatest %s --steps " STEPS
+                                  " @R/examples/precision/host-fp32.csv "
+                                  "@T/%s",
+                          runs[i].mean, runs[i].greatest, runs[i].dtype);
     }
 
     g_auto(RpCliRun) not_same = rp_cli_shell(COMPARE "--mean 0.00001 @T/fp32 @T/bf16");
@@ -195,12 +185,4 @@ RP_TEST(draws_the_curves)
     assert_true(length > 1000 && memcmp(picture, "\x89PNG", 4) == 0);
 }
 
-static int
-teardown(void **state)
-{
-    g_auto(RpCliRun) removed = rp_cli_shell("rm -rf @T/*");
-
-    return rp_cli_teardown(state);
-}
-
-RP_TEST_GROUP(rp_cli_setup, teardown)
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

@@ -185,14 +185,6 @@ RP_TEST(finds_no_gpus_that_are_not_there)
 }
 
 /* The fixture's own takes files away, but not what is in directories. */
-static int
-teardown(void **state)
-{
-    g_auto(RpCliRun) run = rp_cli_shell("rm -rf @T/shapes @T/model");
-
-    return rp_cli_teardown(state) != 0 || run.code != 0;
-}
-
 /* One run for each micro-batch; a second one replaces the first of its own. */
 RP_TEST(times_are_added_to_a_file)
 {
@@ -219,4 +211,4 @@ RP_TEST(times_are_added_to_a_file)
     assert_string_equal(before, after);
 }
 
-RP_TEST_GROUP(rp_cli_setup, teardown)
+RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)

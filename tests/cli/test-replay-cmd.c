@@ -10,12 +10,10 @@ RP_TEST(prints_what_was_predicted_and_what_was_measured)
     static const char *const fidelities[] = {"compute", "full"};
 
     for (gsize i = 0; i < G_N_ELEMENTS(fidelities); i++) {
-        g_auto(RpCliRun) run =
-            rp_cli_run("replay @Q " RUN " --seconds 0.3 --fidelity %s --json", fidelities[i]);
-        g_autoptr(RpTree) root = rp_cli_json(&run);
-        g_auto(RpCliRun) simulated =
-            rp_cli_run("simulate @Q " RUN " --fidelity %s --json", fidelities[i]);
-        g_autoptr(RpTree) expected = rp_cli_json(&simulated);
+        g_autoptr(RpTree) root =
+            rp_cli_run_json("replay @Q " RUN " --seconds 0.3 --fidelity %s --json", fidelities[i]);
+        g_autoptr(RpTree) expected =
+            rp_cli_run_json("simulate @Q " RUN " --fidelity %s --json", fidelities[i]);
 
         assert_string_equal(rp_cli_member(root, "fidelity")->text, fidelities[i]);
         assert_int_equal(rp_cli_number(root, "gpus"), 2);

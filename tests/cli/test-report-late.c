@@ -121,9 +121,8 @@ RP_TEST(a_replay_is_compared_at_its_scale)
     g_autoptr(RpTree) result = rp_cli_run_json("replay @Q " RUN " --seconds 0.5 --trace @T/m.json "
                                                "--json");
     double scale = rp_cli_number(result, "scale");
-    g_auto(RpCliRun) run =
-        rp_cli_run("report --late @T/a.json @T/m.json --scale %.9f --json", scale);
-    g_autoptr(RpTree) root = rp_cli_json(&run);
+    g_autoptr(RpTree) root =
+        rp_cli_run_json("report --late @T/a.json @T/m.json --scale %.9f --json", scale);
     g_auto(RpCliRun) text = rp_cli_run("report --late @T/a.json @T/m.json --scale auto");
 
     assert_string_equal(rp_cli_member(root, "second.origin")->text, "measured");

@@ -37,10 +37,9 @@ RP_TEST(has_the_same_bits_on_any_devices_and_after_a_resume)
             g_auto(RpCliRun) clean = rp_cli_shell("rm -rf @T/other");
             assert_int_equal(clean.code, 0);
         }
-        g_auto(RpCliRun) cut = rp_cli_shell("cp -r @T/one @T/part && rm -r @T/part/checkpoint-4");
+        rp_cli_must_shell("cp -r @T/one @T/part && rm -r @T/part/checkpoint-4");
         g_autofree char *rest = g_strconcat(one, " --set devices=host:2 --resume", NULL);
 
-        assert_int_equal(cut.code, 0);
         train("part", rest);
         rp_train_files_assert_same("one/checkpoint-4", "part/checkpoint-4");
         g_auto(RpCliRun) clean = rp_cli_shell("rm -rf @T/one @T/part");
@@ -50,27 +49,8 @@ RP_TEST(has_the_same_bits_on_any_devices_and_after_a_resume)
 
 RP_TEST(refuses_a_checkpoint_that_keeps_something_else)
 {
-    static const struct {
-        const char *options, *part;
-    } cases[] = {
-        {"--set optimizer.name=adamw", "optimizer.name: expected adamw, as this run has it, found "
-                                       "lion, which would continue it"},
-        {"--set optimizer.master=fp32",
-         "optimizer.master: expected fp32, as this run has it, found "
-         "bf16, which would continue it"},
-        {"--set optimizer.state=bf16", "optimizer.state: expected bf16, as this run has it, found "
-                                       "int8, which would continue it"},
-    };
-
     train("small", "--set steps=2 " SMALL);
-    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_auto(RpCliRun) run =
-            rp_cli_run(TRAIN "small --set steps=4 --resume " SMALL "%s", cases[i].options);
-
-        assert_int_equal(run.code, 1);
-        if (strstr(run.err, cases[i].part) == NULL)
-            fail_msg("%s", run.err);
-    }
+    rp_cli_must_refuse_all("train-optimizer: a checkpoint that keeps something else");
 }
 
 /* Bytes of the host's arena, of a plan in bf16 of 1.7 billion parameters. */

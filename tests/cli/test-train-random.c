@@ -38,14 +38,10 @@ set_up(void **state)
         g_auto(RpCliRun) directory = rp_cli_shell("mkdir @T/%s", models[i].name);
 
         rp_cli_write(config, models[i].config);
-        g_auto(RpCliRun) made =
-            rp_cli_run("init @T/%s -o @T/%s-file --seed 7", config, models[i].name);
-        if (made.code != 0)
-            fail_msg("%s", made.err);
-        g_auto(RpCliRun) both = rp_cli_shell("echo {} >@T/%s/tokenizer.json && "
-                                             "cp @T/%s/tokenizer.json @T/%s-file",
-                                             models[i].name, models[i].name, models[i].name);
-        assert_int_equal(both.code, 0);
+        rp_cli_must_run("init @T/%s -o @T/%s-file --seed 7", config, models[i].name);
+        rp_cli_must_shell("echo {} >@T/%s/tokenizer.json && "
+                          "cp @T/%s/tokenizer.json @T/%s-file",
+                          models[i].name, models[i].name, models[i].name);
     }
     return 0;
 }
@@ -60,18 +56,6 @@ train(const char *model, const char *output, const char *words)
         fail_msg("%s: %s: %s", model, words, run.err);
     assert_null(strstr(run.err, "CRITICAL"));
     assert_non_null(strstr(run.out, "+0 bytes"));
-}
-
-static void
-assert_same_file(const char *a, const char *b, const char *name)
-{
-    g_autofree char *one = g_build_filename(a, name, NULL);
-    g_autofree char *other = g_build_filename(b, name, NULL);
-    gsize n = 0, m = 0;
-    g_autofree char *x = rp_cli_read_bytes(one, &n), *y = rp_cli_read_bytes(other, &m);
-
-    if (n != m || memcmp(x, y, n) != 0)
-        fail_msg("%s and %s differ", one, other);
 }
 
 static void
@@ -94,8 +78,9 @@ RP_TEST(trains_what_it_trains_from_the_files_of_init)
             train(file, "file", ways[w].words);
             train(made, "made", ways[w].words);
             for (guint i = 0; i < G_N_ELEMENTS(names); i++)
-                assert_same_file("file/checkpoint-3", "made/checkpoint-3", names[i]);
-            assert_same_file("file/checkpoint-3", "made/checkpoint-3", ways[w].saved);
+                rp_train_files_assert_same_file("file/checkpoint-3", "made/checkpoint-3", names[i]);
+            rp_train_files_assert_same_file("file/checkpoint-3", "made/checkpoint-3",
+                                            ways[w].saved);
             if (strstr(ways[w].words, "lora") == NULL)
                 rp_train_files_assert_same("file/checkpoint-3", "made/checkpoint-3");
             sweep();
@@ -113,8 +98,7 @@ RP_TEST(has_the_same_bits_on_any_devices_and_after_a_resume)
 
         train("random:@T/tiny.json", "made", words);
         rp_train_files_assert_same("file/checkpoint-3", "made/checkpoint-3");
-        g_auto(RpCliRun) swept = rp_cli_shell("rm -r @T/made");
-        assert_int_equal(swept.code, 0);
+        rp_cli_must_shell("rm -r @T/made");
     }
     /* as the directory says it */
     rp_cli_must_shell("mv @T/file/checkpoint-3 @T/whole");

@@ -100,6 +100,19 @@ rp_train_files_learned(const char *output)
 }
 
 void
+rp_train_files_assert_same_file(const char *expected, const char *found, const char *name)
+{
+    g_autofree char *a = g_build_filename(expected, name, NULL);
+    g_autofree char *b = g_build_filename(found, name, NULL);
+    gsize a_bytes, b_bytes;
+    g_autofree char *a_data = rp_cli_read_bytes(a, &a_bytes);
+    g_autofree char *b_data = rp_cli_read_bytes(b, &b_bytes);
+
+    if (a_bytes != b_bytes || memcmp(a_data, b_data, a_bytes) != 0)
+        fail_msg("%s and %s differ", a, b);
+}
+
+void
 rp_train_files_assert_same(const char *expected, const char *found)
 {
     g_autofree char *names = rp_train_files_list(expected);
@@ -108,16 +121,8 @@ rp_train_files_assert_same(const char *expected, const char *found)
 
     if (strcmp(names, others) != 0)
         fail_msg("%s has %s, %s has %s", expected, names, found, others);
-    for (char **name = each; *name != NULL; name++) {
-        g_autofree char *a = g_build_filename(expected, *name, NULL);
-        g_autofree char *b = g_build_filename(found, *name, NULL);
-        gsize a_bytes, b_bytes;
-        g_autofree char *a_data = rp_cli_read_bytes(a, &a_bytes);
-        g_autofree char *b_data = rp_cli_read_bytes(b, &b_bytes);
-
-        if (a_bytes != b_bytes || memcmp(a_data, b_data, a_bytes) != 0)
-            fail_msg("%s and %s differ", a, b);
-    }
+    for (char **name = each; *name != NULL; name++)
+        rp_train_files_assert_same_file(expected, found, *name);
 }
 
 void

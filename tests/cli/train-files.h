@@ -38,3 +38,5 @@ char *rp_train_files_learned(const char *output);
 
 /* Fails unless both have the same files with the same bytes. */
 void rp_train_files_assert_same(const char *expected, const char *found);
+/* The same of their file @name alone. */
+void rp_train_files_assert_same_file(const char *expected, const char *found, const char *name);
