@@ -192,60 +192,27 @@ RP_TEST_OF(a_chrome_trace_has_complete_events_names_counters_and_arrows, Fixture
     assert_same_trace(fixture->trace, fixture->read);
 }
 
-/* Replaces the first @old by @new in the written text, then expects a refusal that contains
- * @part. */
-static void
-assert_refused(Fixture *fixture, const char *old, const char *new, const char *part)
+/* The refusal of the written text with the first PART of "PART -> OTHER" replaced. (transfer full) */
+static char *
+refusal(const char *words, gpointer data)
 {
+    Fixture *fixture = data;
+    g_auto(GStrv) change = g_strsplit(words, " -> ", 2);
     GString *good = g_string_new_len(fixture->text->str, (gssize)fixture->text->len);
 
-    assert_true(g_string_replace(fixture->text, old, new, 1) == 1);
+    assert_true(g_string_replace(fixture->text, change[0], change[1], 1) == 1);
     read_chrome(fixture);
     g_string_assign(fixture->text, good->str);
     g_string_free(good, TRUE);
-    if (fixture->read != NULL)
-        fail_msg("took: %s", new);
-    rp_assert_error(&fixture->error, part);
+    return rp_test_refusal(&fixture->error);
 }
 
-RP_TEST(refuses_a_chrome_trace_that_lacks_something_or_has_it_wrong)
+RP_TEST_OF(refuses_a_chrome_trace_that_lacks_something_or_has_it_wrong, Fixture *fixture)
 {
-    static const struct {
-        const char *old, *new, *part;
-    } cases[] = {
-        {"roundpipe-trace/1", "roundpipe-trace/2",
-         "t.json: line 1, column 24: otherData.format: expected \"roundpipe-trace/1\""},
-        {"\"otherData\"", "\"other\"", "expected otherData before the events"},
-        {"\"displayTimeUnit\":\"ms\"", "\"otherData\":{}", "a second time"},
-        {"\"origin\":\"predicted\"", "\"origin\":\"guessed\"", "\"predicted\", \"measured\""},
-        {"\"gpus\":2", "\"gpus\":1", "pid: expected a process of otherData.gpus"},
-        {"\"gpus\":2", "\"gpus\":3", "as many gpus as the file names"},
-        {"\"gpus\":2", "\"gpus\":99999", "gpus"},
-        {"\"gpus\":2", "\"gpus\":60000", "as many gpus as the file names"},
-        {"\"records\":2", "\"records\":3", "the number of tasks"},
-        {"\"records\":2", "\"records\":1", "the number of tasks"},
-        {"\"ts\":1.500", "\"ts\":1e30", "traceEvents[31].ts: expected microseconds within 23 days"},
-        {"\"dur\":1.500", "\"dur\":-1.500", "expected microseconds from 0"},
-        {"\"dur\":1.500,", "", "dur: expected a value, as each task has it, found nothing"},
-        {"\"cat\":\"forward\"", "\"cat\":\"nap\"", "known kind"},
-        {"\"tid\":6,\"ts\":1.5", "\"tid\":600,\"ts\":1.5", "lanes"},
-        {"\"tid\":6,\"ts\":1.5", "\"tid\":0,\"ts\":1.5", "lane"},
-        {"\"pid\":2,\"tid\":6,\"ts\":1.5", "\"pid\":1,\"tid\":6,\"ts\":1.5", "the process of"},
-        {"\"task\":1", "\"task\":0", "rising numbers"},
-        {"\"task\":1,", "", "the number of the task"},
-        {"\"round\":0", "\"round\":65536", "round: expected a whole number from 0 to 65535"},
-        {"\"stage\":1", "\"stage\":4294967295", "from 0 to 4294967294"},
-        {"\"stage\":1", "\"page\":1", "args: expected a known key, found \"page\""},
-        {"\"stage\":1", "\"stage\":01", "expected a number, found 01"},
-        {"\"bytes\":512", "\"bytes\":x", "expected a number, found x"},
-        {"]}\n", "]}\nx", "expected the end of the text"},
-    };
-    Fixture *fixture = *state;
-
     make_plan(fixture);
     write_chrome(fixture, RP_CHROME_MEMORY | RP_CHROME_FLOWS);
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++)
-        assert_refused(fixture, cases[i].old, cases[i].new, cases[i].part);
+    rp_test_lines("tests/core/messages.txt", "export: chrome traces that are wrong", refusal,
+                  fixture);
 }
 
 RP_TEST_OF(every_cut_of_a_chrome_trace_is_refused, Fixture *fixture)

@@ -153,37 +153,24 @@ RP_TEST(names_each_disagreement)
     }
 }
 
+/* The refusal of "BYTES HEADER": a header over so many bytes of data. (transfer full) */
+static char *
+refusal(const char *words, gpointer data)
+{
+    TensorFixture *f = data;
+    char *header = NULL;
+    const gsize data_bytes = (gsize)g_ascii_strtoull(words, &header, 10);
+
+    tensor_make(f, header + 1, data_bytes);
+    assert_true(tensor_parse(f));
+    (void)bind(f, &qwen3);
+    return rp_test_refusal(&f->error);
+}
+
 /* Tests our formats, and others that are recognised by a tensor beside the weight. */
 RP_TEST(refuses_packed_weights_by_their_format)
 {
-    static const struct {
-        const char *header;
-        gsize bytes;
-        const char *found;
-    } cases[] = {
-        {"{\"model.embed_tokens.weight_blocks\":{\"dtype\":\"U8\",\"shape\":[1,16],"
-         "\"data_offsets\":[0,16]},\"model.embed_tokens.weight_scales\":{\"dtype\":\"U8\","
-         "\"shape\":[1],\"data_offsets\":[16,17]}}",
-         17, "found it packed as mxfp4, which is read of matrices of blocks alone"},
-        {"{\"model.embed_tokens.qweight\":{\"dtype\":\"I32\",\"shape\":[1],"
-         "\"data_offsets\":[0,4]}}",
-         4, "found it packed as AWQ, which is not read"},
-        {"{\"model.embed_tokens.SCB\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-         "\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[10,8],"
-         "\"data_offsets\":[4,84]}}",
-         84, "found it packed as bitsandbytes int8, which is not read"},
-    };
-    TensorFixture *f = *state;
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        tensor_make(f, cases[i].header, cases[i].bytes);
-        assert_true(tensor_parse(f));
-        assert_false(bind(f, &qwen3));
-        rp_assert_error_message_contains(f->error, cases[i].found);
-        rp_assert_error_message_contains(
-            f->error, "tensor \"model.embed_tokens.weight\": expected BF16 [10, 8]");
-        assert_int_equal(f->error->code, RP_WEIGHTS_ERROR_DTYPE);
-    }
+    rp_test_lines("tests/exec-model/messages.txt", "weights: packed", refusal, *state);
 }
 
 RP_TEST_OF(refuses_another_models_weights, TensorFixture *f)

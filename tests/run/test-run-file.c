@@ -221,49 +221,6 @@ RP_TEST_OF(names_an_unknown_key_its_place_and_the_nearest_one, Fixture *fixture)
 
 RP_TEST(knows_what_other_tools_call_a_key)
 {
-    static const char *const names[][2] = {
-        {"lr", "optimizer.learning_rate"},
-        {"batch", "micro_batch_size"},
-        {"batch_size", "micro_batch_size"},
-        {"per_device_train_batch_size", "micro_batch_size"},
-        {"seq_len", "sequence_length"},
-        {"max_seq_length", "sequence_length"},
-        {"sequence_len", "sequence_length"},
-        {"cutoff_len", "sequence_length"},
-        {"max_steps", "steps"},
-        {"num_steps", "steps"},
-        {"warmup", "optimizer.warmup_steps"},
-        {"gradient_accumulation", "gradient_accumulation_steps"},
-        {"output_dir", "output"},
-        {"base_model", "model"},
-        {"model_name_or_path", "model"},
-        {"datasets", "data"},
-        {"train_file", "data"},
-        {"weight_decay", "optimizer.weight_decay"},
-        {"save_steps", "checkpoint.every"},
-        {"save_total_limit", "checkpoint.keep"},
-        {"lr_scheduler_type", "optimizer.schedule"},
-        {"wandb_project", "tensorboard"},
-        {"warmup_ratio", "optimizer.warmup_ratio"},
-        {"load_best_model_at_end", "eval.keep_best"},
-        {"bf16", "dtype"},
-        {"adam_beta2", "optimizer.beta2"},
-        {"flash_attention", "attention"},
-        {"evaluation_strategy", "eval.every"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
-        g_autofree char *text = g_strconcat(LEAST, names[i][0], ": 1\n", NULL);
-        g_autofree char *in_file =
-            g_strdup_printf("run.yaml: line 6, column 1: no key \"%s\"; did you mean \"%s\"?",
-                            names[i][0], names[i][1]);
-        g_autofree char *set = g_strconcat(names[i][0], "=1", NULL);
-        g_autofree char *in_set =
-            g_strdup_printf("--set: no key \"%s\"; did you mean \"%s\"?", names[i][0], names[i][1]);
-
-        refuse(*state, text, NULL, in_file);
-        refuse(*state, LEAST, set, in_set);
-    }
     refuse_all(*state, "knows what other tools call a key");
 }
 
