@@ -46,7 +46,7 @@ check(Fixture *fixture, const char *text, RpCommunicationProof *proof)
     return rp_orders_check_communications(fixture->orders, proof, &fixture->error);
 }
 
-RP_TEST(proves_what_pytorch_makes)
+RP_TEST_OF(proves_what_pytorch_makes, Fixture *fixture)
 {
     static const struct {
         const char *text;
@@ -73,7 +73,6 @@ RP_TEST(proves_what_pytorch_makes)
          "1UNSHARD,1RECV_F0,1F0,1B0,1REDUCE_GRAD,1SEND_B0,1RESHARD\n",
          2, 1, 3, 2},
     };
-    Fixture *fixture = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         RpCommunicationProof proof;
@@ -371,10 +370,9 @@ mutate(Fixture *fixture, guint n_stages, const guint *rank_of, guint *right, gui
     }
 }
 
-RP_TEST(agrees_with_pytorchs_simulator_on_every_mutation)
+RP_TEST_OF(agrees_with_pytorchs_simulator_on_every_mutation, Fixture *fixture)
 {
     static const guint shapes[][3] = {{2, 2, 3}, {2, 4, 4}, {3, 3, 6}, {3, 6, 6}, {4, 4, 8}};
-    Fixture *fixture = *state;
     guint orders = 0, right = 0, wrong = 0;
 
     for (const RpScheduleOps *const *schedule = rp_schedules(); *schedule != NULL; schedule++) {

@@ -166,7 +166,7 @@ RP_TEST_OF(predicts_the_layer_times_measured_on_an_h200_as_documented, Fixture *
 
 /* paper-figs/figure-13.csv, figure-14.csv, docs/lab/gpus.md (adapters): asynchronous, one GPU, one fused stage of all layers. At
  * longer sequences cuDNN reaches more than the model's share, which is that at 2,048 tokens. */
-RP_TEST(predicts_the_throughput_measured_on_an_h200)
+RP_TEST_OF(predicts_the_throughput_measured_on_an_h200, Fixture *f)
 {
     static const struct {
         const char *model;
@@ -178,7 +178,6 @@ RP_TEST(predicts_the_throughput_measured_on_an_h200)
         {"qwen3-1.7b", 1, 32768, 0, 20594, 8}, {"qwen3-1.7b", 8, 2048, 32, 57030, 2},
         {"qwen3-1.7b", 8, 2048, 16, 55191, 7}, {"qwen3-30b-a3b", 4, 2048, 32, 25579, 5},
     };
-    Fixture *f = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         RpWorkload workload = {.sequences = rows[i].sequences,
@@ -379,14 +378,13 @@ RP_TEST(counts_the_matmuls_of_experts)
 
 /* The published implementation issues each expert by itself; this project's kernels take all at
  * once, so that a block comes close to a dense one's share of the card's peak. */
-RP_TEST(computes_experts_about_as_fast_as_dense_blocks)
+RP_TEST_OF(computes_experts_about_as_fast_as_dense_blocks, Fixture *f)
 {
     static const struct {
         const char *model;
         guint lora_rank;
         double published_ms, share; /* block forward; share of a dense block's FLOP/s */
     } rows[] = {{"gpt-oss-20b", 0, 21.6445625, 0.846}, {"qwen3-235b-a22b", 32, 43.016, 0.71}};
-    Fixture *f = *state;
     RpWorkload workload = {
         .sequences = 4, .tokens_per_sequence = 2048, .dtype = "fp16", .accumulate = "fp16"};
     workload.lora_targets = attention();
@@ -459,7 +457,7 @@ RP_TEST_OF(needs_no_weight_gradient_with_lora, Fixture *f)
 }
 
 /* GB of a layer as published, and of bitsandbytes' blocks: 4.127 bits a weight. */
-RP_TEST(uploads_packed_weights_as_they_are)
+RP_TEST_OF(uploads_packed_weights_as_they_are, Fixture *f)
 {
     static const struct {
         const char *model, *base;
@@ -469,7 +467,6 @@ RP_TEST(uploads_packed_weights_as_they_are)
         {"qwen3-235b-a22b", "nf4", 4.976 * 4.127 / 16, 4.976},
         {"qwen3-32b", "fp8", 0.5 * 0.975, 0.975},
     };
-    Fixture *f = *state;
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 1};
     const RpGpu *gpu = rp_gpu_find("h200", NULL);
 

@@ -22,21 +22,17 @@ typedef struct {
     char *path;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->directory = g_dir_make_tmp("rp-profile-XXXXXX", NULL);
     f->path = g_build_filename(f->directory, "profile.json", NULL);
-    *state = f;
-    return f->directory != NULL ? 0 : -1;
+    assert_true(f->directory != NULL);
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
     g_autoptr(GDir) dir = g_dir_open(f->directory, 0, NULL);
     const char *name;
 
@@ -51,8 +47,6 @@ teardown(void **state)
     g_free(f->text);
     g_free(f->path);
     g_free(f->directory);
-    g_free(f);
-    return 0;
 }
 
 #define BLOCK "{\"kind\":\"block\",\"forward_ms\":1,\"backward_ms\":2}"
@@ -533,11 +527,10 @@ RP_TEST_OF(folds_equal_neighbours_only, Fixture *f)
     ",\"tokens_per_sequence\":8},\"layers\":[" layers "]}"
 #define OF_MS(ms) "{\"kind\":\"block\",\"forward_ms\":" #ms ",\"backward_ms\":2}"
 
-RP_TEST(an_array_has_times_of_several_micro_batches)
+RP_TEST_OF(an_array_has_times_of_several_micro_batches, Fixture *f)
 {
     static const char text[] =
         "[" ONE("m", 1, OF_MS(1)) "," ONE("m", 2, OF_MS(3)) "," ONE("m", 8, OF_MS(9)) "]";
-    Fixture *f = *state;
 
     f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
     rp_assert_no_error(f->error);
@@ -563,10 +556,9 @@ RP_TEST(refuses_arrays_of_different_runs)
 }
 
 /* Measured on GPUs or published, all of them serve full fidelity. */
-RP_TEST(reads_every_file_that_is_shipped)
+RP_TEST_OF(reads_every_file_that_is_shipped, Fixture *f)
 {
     static const char *const folders[] = {"profiles/h200", "profiles/rtx4090"};
-    Fixture *f = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(folders); i++) {
         g_autofree char *path = rp_test_source_path(folders[i]);
@@ -692,4 +684,4 @@ RP_TEST_OF(a_profile_takes_what_a_box_has, Fixture *f)
     assert_int_equal(f->profile->links.gpus_per_root, 0);
 }
 
-RP_TEST_FIXTURE(setup, teardown)
+RP_TEST_STATE(Fixture, setup, teardown)

@@ -552,11 +552,10 @@ closed_form(const Case *c, Costs t, gint64 min_busy)
     return ((M * S + N * (N - 1)) * t.F + (rest != 0 ? (N - rest) * (round - N) * t.F : 0)) / N;
 }
 
-RP_TEST(runs_without_deadlock_in_the_time_of_its_closed_form)
+RP_TEST_OF(runs_without_deadlock_in_the_time_of_its_closed_form, const GArray *grid)
 {
     static const Costs costs[] = {{1, 1, 1, 3}, {60, 60, 60, 180}, {60, 60, 60, 150}, {2, 3, 1, 6},
                                   {5, 3, 1, 9}, {1, 4, 3, 8},      {1, 2, 5, 8}};
-    const GArray *grid = *state;
 
     for (guint i = 0; i < grid->len; i++) {
         const Case *c = &g_array_index(grid, Case, i);

@@ -351,11 +351,10 @@ RP_TEST_OF(sums_by_kind_and_stage_come_largest_difference_first, Fixture *fixtur
     assert_int_equal(groups[1].total_ns[1] - groups[1].total_ns[0], -6);
 }
 
-RP_TEST(rankings_hold_the_largest_and_ties_stay_in_task_order)
+RP_TEST_OF(rankings_hold_the_largest_and_ties_stay_in_task_order, Fixture *fixture)
 {
     static const gint64 longer_ns[] = {1, -3, 2, 3, 0, 3, -5, 2};
     static const RpTaskId expected[] = {6, 1, 3, 5};
-    Fixture *fixture = *state;
 
     both_small(fixture);
     for (gsize i = 0; i < 8; i++)

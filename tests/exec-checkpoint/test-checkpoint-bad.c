@@ -46,12 +46,11 @@ refusal(CheckpointFixture *f)
     return g_string_free(text, FALSE);
 }
 
-RP_TEST(names_a_file_that_changed)
+RP_TEST_OF(names_a_file_that_changed, CheckpointFixture *f)
 {
     static const char *const names[] = {"config.json",      "model.safetensors",
                                         "next.safetensors", "optimizer.safetensors",
                                         "tokenizer.json",   "trainer_state.json"};
-    CheckpointFixture *f = *state;
 
     checkpoint_write_text(f->model_dir, "tokenizer.json", "{\"a\": 1}");
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -178,7 +177,7 @@ RP_TEST_OF(refuses_another_model, CheckpointFixture *f)
 }
 
 /* Each case changes the arithmetic and no tensor's shape. */
-RP_TEST(refuses_a_model_that_computes_something_else)
+RP_TEST_OF(refuses_a_model_that_computes_something_else, CheckpointFixture *f)
 {
     static const struct {
         gsize offset;
@@ -195,7 +194,6 @@ RP_TEST(refuses_a_model_that_computes_something_else)
         CASE(pad_id, 3, "pad_token_id: expected 3, as the model has it, found null"),
 #undef CASE
     };
-    CheckpointFixture *f = *state;
 
     assert_true(checkpoint_save_step(f, 4));
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {

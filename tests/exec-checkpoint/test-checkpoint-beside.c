@@ -99,7 +99,7 @@ same_files(CheckpointFixture *f, const char *expected, const char *found)
     g_hash_table_unref(files);
 }
 
-RP_TEST(has_the_bytes_of_one_in_place_however_the_trainer_goes_on)
+RP_TEST_OF(has_the_bytes_of_one_in_place_however_the_trainer_goes_on, CheckpointFixture *f)
 {
     static const struct {
         RpDtype dtype;
@@ -108,7 +108,6 @@ RP_TEST(has_the_bytes_of_one_in_place_however_the_trainer_goes_on)
                  {RP_DTYPE_BF16, FALSE, FALSE},
                  {RP_DTYPE_FP32, TRUE, FALSE},
                  {RP_DTYPE_FP16, TRUE, TRUE}};
-    CheckpointFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(kinds); i++) {
         RpModel config = checkpoint_config(kinds[i].tied);

@@ -274,11 +274,10 @@ RP_TEST_OF(are_not_there_if_one_server_fails, CheckpointFixture *f)
     assert_restored(&good);
 }
 
-RP_TEST(name_a_part_that_is_missing_or_of_another_save)
+RP_TEST_OF(name_a_part_that_is_missing_or_of_another_save, CheckpointFixture *f)
 {
     static const char *const names[] = {"optimizer-server-1-of-3.safetensors",
                                         "next-server-2-of-3.safetensors"};
-    CheckpointFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
         Saving other = saving_of(f, 5), saving = saving_of(f, 6);
@@ -358,12 +357,11 @@ RP_TEST_OF(are_compared_by_all_together, CheckpointFixture *f)
 }
 
 /* With sizes and checksums that agree. */
-RP_TEST(are_refused_if_their_table_has_gaps)
+RP_TEST_OF(are_refused_if_their_table_has_gaps, CheckpointFixture *f)
 {
     static const char *const rows[] = {
         "[[0, 0, 321], [1, 322, 640]]", "[[0, 0, 322], [1, 321, 640]]", "[[0, 0, 321]]",
         "[[0, 0, 321], [2, 321, 640]]", "[[0, 0, 321], [1, 321, 641]]", "[]"};
-    CheckpointFixture *f = *state;
     Saving saving = saving_of(f, 7);
 
     assert_true(save_on(&saving, 2));

@@ -3,10 +3,9 @@
 #include <glib/gstdio.h>
 #include <unistd.h>
 
-RP_TEST(gives_back_every_bit)
+RP_TEST_OF(gives_back_every_bit, CheckpointFixture *f)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
-    CheckpointFixture *f = *state;
 
     for (guint i = 0; i < 12; i++) {
         RpModel config = checkpoint_config(i & 1);
@@ -18,10 +17,9 @@ RP_TEST(gives_back_every_bit)
     }
 }
 
-RP_TEST(gives_back_the_scales_bit_for_bit)
+RP_TEST_OF(gives_back_the_scales_bit_for_bit, CheckpointFixture *f)
 {
     static const float scales[] = {1e-45f, G_MINFLOAT, 0.1f, 65536.0f, G_MAXFLOAT, 1 / 3.0f};
-    CheckpointFixture *f = *state;
     RpModel config = checkpoint_config(TRUE);
 
     for (gsize i = 0; i < G_N_ELEMENTS(scales); i++) {

@@ -155,10 +155,9 @@ RP_TEST_OF(refuses_an_epoch_smaller_than_an_iteration_if_it_drops, RpBatchFixtur
     rp_assert_error_message_contains(f->error, "found 3 samples");
 }
 
-RP_TEST(refuses_padding_beyond_the_vocabulary)
+RP_TEST_OF(refuses_padding_beyond_the_vocabulary, RpBatchFixture *f)
 {
     static const gint32 pads[] = {-1, 100, G_MAXINT32};
-    RpBatchFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(pads); i++) {
         const RpBatcherOptions options = {

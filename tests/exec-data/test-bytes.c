@@ -22,21 +22,16 @@ typedef struct {
     char *text;
 } Fixture;
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->directory = g_dir_make_tmp("rp-bytes-XXXXXX", NULL);
-    *state = f;
-    return f->directory != NULL ? 0 : -1;
+    assert_true(f->directory != NULL);
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_batcher_free(f->batcher);
     rp_dataset_free(f->dataset);
     rp_data_bytes_free(f->bytes);
@@ -49,8 +44,6 @@ teardown(void **state)
     g_free(f->path);
     g_free(f->text);
     g_free(f->directory);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -196,10 +189,9 @@ RP_TEST_OF(resumes_from_a_place_with_the_fingerprint_of_before, Fixture *f)
 
 /* ---- files that change while they are read ---- */
 
-RP_TEST(a_file_that_is_cut_short_is_an_error_with_a_message)
+RP_TEST_OF(a_file_that_is_cut_short_is_an_error_with_a_message, Fixture *f)
 {
     static const char *const names[] = {"data.jsonl", "data.bin"};
-    Fixture *f = *state;
     /* 18 bytes each: the length is a multiple of 4, too */
     g_autofree char *lines = repeat(LINE, 4096);
     RpDatasetSummary sum;
@@ -258,4 +250,4 @@ RP_TEST_OF(reads_on_in_a_file_whose_name_another_takes, Fixture *f)
     assert_int_equal(ids[0], 1);
 }
 
-RP_TEST_FIXTURE(setup, teardown)
+RP_TEST_STATE(Fixture, setup, teardown)

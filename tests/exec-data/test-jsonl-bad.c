@@ -83,10 +83,9 @@ RP_TEST(refuses_every_cut_of_a_line)
             fail_msg("took the first %zu bytes", n);
 }
 
-RP_TEST(refuses_a_zero_byte)
+RP_TEST_OF(refuses_a_zero_byte, Fixture *f)
 {
     static const char text[] = "{\"input_ids\":[1]}\n{\"input\0ids\":[1]}\n";
-    Fixture *f = *state;
 
     assert_false(takes(f, text, sizeof text - 1, 1));
     rp_assert_error_message_contains(f->error,

@@ -35,21 +35,16 @@ make_dataset(guint n_samples, GError **error)
     return rp_dataset_new_jsonl("FILE", bytes, 100, error);
 }
 
-static int
-setup(void **state)
+static void
+setup(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
-
     f->dataset = make_dataset(N_SAMPLES, &f->error);
-    *state = f;
-    return f->dataset != NULL ? 0 : -1;
+    assert_true(f->dataset != NULL);
 }
 
-static int
-teardown(void **state)
+static void
+teardown(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_token_batch_free(f->batch);
     rp_token_batch_free(f->again);
     rp_batcher_free(f->batcher);
@@ -57,8 +52,6 @@ teardown(void **state)
     rp_dataset_free(f->dataset);
     rp_dataset_free(f->other);
     g_clear_error(&f->error);
-    g_free(f);
-    return 0;
 }
 
 static const RpBatcherOptions usual = {
@@ -247,4 +240,4 @@ RP_TEST_OF(refuses_a_place_in_other_data, Fixture *f)
                                      "expected shuffling 1 as in the checkpoint, found 0");
 }
 
-RP_TEST_FIXTURE(setup, teardown)
+RP_TEST_STATE(Fixture, setup, teardown)

@@ -155,11 +155,10 @@ RP_TEST(a_longrope_turns_by_the_sequence_that_there_is)
     rp_weights_free(files.weights);
 }
 
-RP_TEST(prompts_of_any_length_get_the_likeliest_tokens)
+RP_TEST_OF(prompts_of_any_length_get_the_likeliest_tokens, const Files *files)
 {
     static const gint32 prompts[PROMPTS][TOKENS - NEW_TOKENS] = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
     static const guint lengths[PROMPTS] = {3, 1, 5};
-    const Files *files = *state;
     gint32 answers[PROMPTS][NEW_TOKENS];
     RpAnswer answer[PROMPTS];
     Model *model = model_of(files, TOKENS);
@@ -185,10 +184,9 @@ RP_TEST(prompts_of_any_length_get_the_likeliest_tokens)
     network_free(model);
 }
 
-RP_TEST(an_end_ends_its_own_answer_alone)
+RP_TEST_OF(an_end_ends_its_own_answer_alone, const Files *files)
 {
     static const gint32 prompts[2][2] = {{1, 2}, {3, 4}};
-    const Files *files = *state;
     gint32 free_answers[2][NEW_TOKENS], answers[2][NEW_TOKENS];
     RpAnswer first[2], second[2];
 
@@ -212,11 +210,10 @@ RP_TEST(an_end_ends_its_own_answer_alone)
 }
 
 /* The same prompt beside others, or alone, gets the same answer, also with sampling. */
-RP_TEST(an_answer_does_not_depend_on_its_neighbours)
+RP_TEST_OF(an_answer_does_not_depend_on_its_neighbours, const Files *files)
 {
     static const gint32 prompts[2][3] = {{1, 2, 3}, {9}};
     static const RpSampling warm = {.temperature = 1.3, .top_p = 0.95, .top_k = 20, .seed = 5};
-    const Files *files = *state;
     gint32 answers[3][NEW_TOKENS];
     RpAnswer both[2], alone;
 

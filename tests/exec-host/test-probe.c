@@ -174,8 +174,8 @@ end_copies(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error)
     return TRUE;
 }
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
     static const RpProbeOps ops = {.name = "paper",
                                    .most_repeats = RP_PROBE_MAX_REPEATS,
@@ -204,29 +204,22 @@ set_up(void **state)
                                    .bos_id = RP_MODEL_NO_TOKEN,
                                    .pad_id = RP_MODEL_NO_TOKEN};
     static const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = 8};
-    Fixture *f = g_new0(Fixture, 1);
 
     f->base.ops = &ops;
     f->last_ns = 70;
     f->weights = rp_weights_new(&config);
     f->network = rp_network_new(f->weights, rp_host_kernels(), &options);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_profile_free(f->profile);
     rp_network_free(f->network);
     rp_weights_free(f->weights);
     g_clear_error(&f->error);
     for (guint i = 0; i < f->n_taken; i++)
         free(f->rooms[i]);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -499,10 +492,9 @@ count_routes(RpKernelStream *stream, const RpRouteArgs *args)
     routed_tokens += (guint)args->tokens;
 }
 
-RP_TEST(a_router_chooses_with_the_skew_that_is_asked_for)
+RP_TEST_OF(a_router_chooses_with_the_skew_that_is_asked_for, Fixture *f)
 {
     static const double skews[] = {1, 2.5};
-    Fixture *f = *state;
     RpModel config = *rp_network_model(f->network);
     RpNetworkOptions options = *rp_network_options(f->network);
     RpKernels kernels = *rp_host_kernels();
@@ -611,4 +603,4 @@ RP_TEST(measures_within_an_eighth_of_a_small_container)
     assert_true(whole > scarce);
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)

@@ -50,8 +50,8 @@ typedef struct {
     gboolean ascending;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
     static const RpModel config = {.architecture = RP_ARCHITECTURE_QWEN3,
                                    .hidden = 16,
@@ -68,26 +68,19 @@ set_up(void **state)
                                    .bos_id = RP_MODEL_NO_TOKEN,
                                    .pad_id = RP_MODEL_NO_TOKEN};
     static const RpNetworkOptions options = {.dtype = RP_DTYPE_BF16, .sequences = 1, .tokens = 8};
-    Fixture *f = g_new0(Fixture, 1);
 
     f->weights = rp_weights_new(&config);
     f->network = rp_network_new(f->weights, rp_host_kernels(), &options);
     f->ascending = TRUE;
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     rp_profile_free(f->profile);
     rp_network_free(f->network);
     rp_weights_free(f->weights);
     g_clear_error(&f->error);
-    g_free(f);
-    return 0;
 }
 
 static gboolean
@@ -236,4 +229,4 @@ RP_TEST_OF(layers_alike_have_weights_of_their_own_where_memory_is_the_processors
     rp_probe_free(host);
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)

@@ -220,10 +220,8 @@ adapted_by(const char *config, gpointer fixture)
 }
 
 /* Chooses modules as peft's check_target_module_exists() and get_pattern_key() do. */
-RP_TEST(adapts_what_peft_would)
+RP_TEST_OF(adapts_what_peft_would, Fixture *f)
 {
-    Fixture *f = *state;
-
     assert_true(open_files(f, "llama-bias", "llama-bias-lora"));
     rp_test_lines("tests/exec-model/messages.txt", "adapter: what peft would adapt", adapted_by, f);
     g_autofree char *all =
@@ -249,7 +247,7 @@ RP_TEST_OF(writes_what_peft_reads, Fixture *f)
     assert_string_equal(again.alphas[0].pattern, "mlp.down_proj");
 }
 
-RP_TEST(refuses_ranks_and_names_that_are_of_no_matrix)
+RP_TEST_OF(refuses_ranks_and_names_that_are_of_no_matrix, Fixture *f)
 {
     static const struct {
         guint rank;
@@ -267,7 +265,6 @@ RP_TEST(refuses_ranks_and_names_that_are_of_no_matrix)
         {4, "layers.1.self_attn.q_proj", "norm", NULL},
         {4, NULL, "lm_haed", "did you mean \"lm_head\"?"},
     };
-    Fixture *f = *state;
 
     assert_true(open_files(f, "llama-bias", "llama-bias-lora"));
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {

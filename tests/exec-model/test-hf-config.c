@@ -113,7 +113,7 @@ static const char qwen3_30b_a3b_of_5[] =
     "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"                                   \
     "\"original_max_position_embeddings\":128"
 
-RP_TEST(reads_the_published_configs_as_the_catalogue_has_them)
+RP_TEST_OF(reads_the_published_configs_as_the_catalogue_has_them, Fixture *f)
 {
     static const struct {
         const char *model;
@@ -121,7 +121,6 @@ RP_TEST(reads_the_published_configs_as_the_catalogue_has_them)
     } cases[] = {{"gpt-oss-20b", gpt_oss_20b},     {"gpt-oss-20b", gpt_oss_20b_of_5},
                  {"qwen3-30b-a3b", qwen3_30b_a3b}, {"qwen3-30b-a3b", qwen3_30b_a3b_of_5},
                  {"qwen3-0.6b", qwen3_06b},        {"llama-3.1-8b", llama_31_8b}};
-    Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         assert_true(parse(f, cases[i].text));
@@ -233,7 +232,7 @@ RP_TEST_OF(reads_the_spelling_of_transformers_5, Fixture *f)
 }
 
 /* Their coefficients where the file has none: transformers' of each architecture. */
-RP_TEST(takes_the_auxiliary_loss_where_it_is_asked_for)
+RP_TEST_OF(takes_the_auxiliary_loss_where_it_is_asked_for, Fixture *f)
 {
 #define ROUTED(hf, type, more)                                                                     \
     DENSE(hf, type, ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8" more)
@@ -248,7 +247,6 @@ RP_TEST(takes_the_auxiliary_loss_where_it_is_asked_for)
         {ROUTED("Qwen3Moe", "qwen3_moe", ASKED ",\"router_aux_loss_coef\":0"), 0},
         {ROUTED("GptOss", "gpt_oss", ASKED ",\"rope_parameters\":{\"rope_theta\":1e4}"), 0.9},
     };
-    Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         if (!parse(f, cases[i].text))
@@ -257,7 +255,7 @@ RP_TEST(takes_the_auxiliary_loss_where_it_is_asked_for)
     }
 }
 
-RP_TEST(reads_what_it_wrote)
+RP_TEST_OF(reads_what_it_wrote, Fixture *f)
 {
     static const char *const texts[] = {
         qwen3_06b,
@@ -289,7 +287,6 @@ RP_TEST(reads_what_it_wrote)
         LLAMA(",\"head_dim\":4,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1.1],"
               "\"long_factor\":[1e-6,1e6]},\"original_max_position_embeddings\":128"),
     };
-    Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
         if (!parse(f, texts[i]))

@@ -244,14 +244,13 @@ RP_TEST_OF(makes_the_values_of_a_file_without_it, TensorFixture *f)
 }
 
 /* The bytes are part of the format: who changes them changes every published run. */
-RP_TEST(writes_the_same_bytes_for_ever)
+RP_TEST_OF(writes_the_same_bytes_for_ever, TensorFixture *f)
 {
     static const char *const sums[RP_N_DTYPES] = {
         [RP_DTYPE_FP32] = "6a41de1f7d7f1ce7aa8bccfb21eb4bb1cf723711e32968c54eb05b69a762f877",
         [RP_DTYPE_BF16] = "bd6c8d2acd12ca51f08a182f81a26652ef12c831d8f5676249d63c91a21d910b",
         [RP_DTYPE_FP16] = "82a208c737aff355ec7fcead00fcb5b2a8c204e22433900f093820feb7017468",
     };
-    TensorFixture *f = *state;
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         RpModel config = tiny;
@@ -282,10 +281,9 @@ note_progress(guint64 done, guint64 total, gpointer user_data)
 }
 
 /* Several pieces a thread, also with more threads than pieces at the end. */
-RP_TEST(writes_the_same_bytes_whatever_the_threads)
+RP_TEST_OF(writes_the_same_bytes_whatever_the_threads, TensorFixture *f)
 {
     static const guint threads[] = {1, 2, 3, 7, 0};
-    TensorFixture *f = *state;
     RpModel config = tiny;
     g_autofree char *expected = NULL;
 

@@ -166,10 +166,9 @@ read_id(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 /* A tokenizer's text, whose tokens hold quotes, spaces and characters after \u. */
-RP_TEST(a_record_without_keys_reads_any_in_order)
+RP_TEST_OF(a_record_without_keys_reads_any_in_order, Fixture *f)
 {
     static const RpJsonField any = {NULL, read_id};
-    Fixture *f = *state;
     RpJsonPull pull;
 
     assert_true(

@@ -83,10 +83,9 @@ RP_TEST_OF(refuses_a_broken_shard_by_its_name, TensorFixture *f)
                                                "within the 3 bytes of data, found [0, 4]");
 }
 
-RP_TEST(refuses_an_index_cut_at_any_byte)
+RP_TEST_OF(refuses_an_index_cut_at_any_byte, TensorFixture *f)
 {
     static const char whole[] = INDEX(GOOD_MAP);
-    TensorFixture *f = *state;
 
     make_shards(f);
     for (gsize n = 0; n < strlen(whole); n++) {

@@ -51,14 +51,13 @@ RP_TEST_OF(writes_what_reads_back, TensorFixture *f)
 }
 
 /* The whole file, byte by byte. */
-RP_TEST(writes_exactly_these_bytes)
+RP_TEST_OF(writes_exactly_these_bytes, TensorFixture *f)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
         "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
         "\"a\\\"\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
         "\"c\":{\"dtype\":\"F16\",\"shape\":[],\"data_offsets\":[30,32]}}";
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     assert_true(write_three(f, path, 0));
@@ -75,14 +74,13 @@ RP_TEST(writes_exactly_these_bytes)
     assert_int_equal(bytes[8 + padded + 24], 1);
 }
 
-RP_TEST(divides_into_shards_with_an_index)
+RP_TEST_OF(divides_into_shards_with_an_index, TensorFixture *f)
 {
     static const char index[] = "{\n  \"metadata\": {\n    \"total_size\": 32\n  },\n"
                                 "  \"weight_map\": {\n"
                                 "    \"a\\\"\": \"model-00001-of-00003.safetensors\",\n"
                                 "    \"b\": \"model-00002-of-00003.safetensors\",\n"
                                 "    \"c\": \"model-00003-of-00003.safetensors\"\n  }\n}\n";
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     /* b alone is larger than a shard may be */
@@ -143,10 +141,9 @@ RP_TEST_OF(refuses_places_that_cannot_be_written, TensorFixture *f)
     rp_assert_error_message_contains(f->error, f->directory);
 }
 
-RP_TEST(asks_for_the_room_before_it_writes)
+RP_TEST_OF(asks_for_the_room_before_it_writes, TensorFixture *f)
 {
     const guint64 huge[] = {G_GUINT64_CONSTANT(1) << 50, 1 << 10};
-    TensorFixture *f = *state;
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     f->writer = rp_safetensors_writer_new(path, 0);

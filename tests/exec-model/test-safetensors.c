@@ -87,10 +87,9 @@ RP_TEST(refuses_lying_headers)
     rp_test_lines("tests/exec-model/messages.txt", "safetensors: lying headers", refusal, *state);
 }
 
-RP_TEST(refuses_header_lengths_beyond_the_file)
+RP_TEST_OF(refuses_header_lengths_beyond_the_file, TensorFixture *f)
 {
     static const guint64 lengths[] = {1000, 100000001, G_MAXINT64, G_MAXUINT64, G_MAXUINT64 - 7};
-    TensorFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(lengths); i++) {
         guint64 length = GUINT64_TO_LE(lengths[i]);
@@ -140,10 +139,9 @@ RP_TEST_OF(survives_every_flipped_bit, TensorFixture *f)
     }
 }
 
-RP_TEST(refuses_what_is_no_regular_file)
+RP_TEST_OF(refuses_what_is_no_regular_file, TensorFixture *f)
 {
     static const char *const paths[] = {"/dev/zero", "/dev/null", "/nowhere/model.safetensors"};
-    TensorFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(paths); i++) {
         g_clear_error(&f->error);

@@ -112,7 +112,7 @@ RP_TEST_OF(binds_each_weight_to_its_tensor, TensorFixture *f)
     }
 }
 
-RP_TEST(names_each_disagreement)
+RP_TEST_OF(names_each_disagreement, TensorFixture *f)
 {
     static const guint64 shape[] = {24, 8};
     static const guint64 wrong[] = {8, 24};
@@ -142,7 +142,6 @@ RP_TEST(names_each_disagreement)
         {"model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight",
          RP_DTYPE_FP32, shape, 2, RP_WEIGHTS_ERROR_DTYPE, "found F32 [24, 8]"},
     };
-    TensorFixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         make_checkpoint(f, &qwen3, cases[i].left_out, cases[i].more, cases[i].dtype, cases[i].shape,
@@ -194,10 +193,9 @@ RP_TEST_OF(refuses_another_models_weights, TensorFixture *f)
     assert_int_equal(f->error->code, RP_WEIGHTS_ERROR_EXTRA);
 }
 
-RP_TEST(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one)
+RP_TEST_OF(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one, TensorFixture *f)
 {
     static const guint64 shape[] = {10, 8};
-    TensorFixture *f = *state;
     RpModel tied = qwen3;
 
     tied.tied = TRUE;
@@ -224,10 +222,9 @@ RP_TEST(takes_a_second_copy_of_a_tied_matrix_only_if_it_is_one)
                                                "model.embed_tokens.weight");
 }
 
-RP_TEST(ignores_inv_freq_as_transformers_does)
+RP_TEST_OF(ignores_inv_freq_as_transformers_does, TensorFixture *f)
 {
     static const guint64 shape[] = {3};
-    TensorFixture *f = *state;
 
     make_checkpoint(f, &qwen3, NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", RP_DTYPE_FP32,
                     shape, 1);

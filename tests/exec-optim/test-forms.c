@@ -30,29 +30,22 @@ close_layer(Fixture *f)
     g_clear_pointer(&f->memory, g_free);
 }
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/forms.txt");
     g_autofree char *text = NULL;
 
     if (!g_file_get_contents(path, &text, NULL, NULL))
-        return -1;
+        fail();
     f->lines = g_strsplit(g_strchomp(text), "\n", -1);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     close_layer(f);
     g_strfreev(f->lines);
-    g_free(f);
-    return 0;
 }
 
 static void
@@ -230,10 +223,9 @@ check_published(Fixture *f, RpStateFormat form, RpDtype dtype)
         assert_memory_equal(rp_optimizer_layer_state(f->layer).weight, fused, bytes);
 }
 
-RP_TEST(devices_read_what_is_kept)
+RP_TEST_OF(devices_read_what_is_kept, Fixture *f)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16, RP_DTYPE_FP16};
-    Fixture *f = *state;
 
     for (guint rule = 0; rule < RP_N_UPDATES; rule++)
         for (guint master = RP_MOMENTS_FP32; master <= RP_MOMENTS_BF16; master++)
@@ -324,4 +316,4 @@ RP_TEST(any_variant_widens_quantized_alike)
     }
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)

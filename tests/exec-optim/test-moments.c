@@ -43,29 +43,22 @@ close_layer(Fixture *f)
     g_clear_pointer(&f->memory, g_free);
 }
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/moments.txt");
     g_autofree char *text = NULL;
 
     if (!g_file_get_contents(path, &text, NULL, NULL))
-        return -1;
+        fail();
     f->lines = g_strsplit(g_strchomp(text), "\n", -1);
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
-
     close_layer(f);
     g_strfreev(f->lines);
-    g_free(f);
-    return 0;
 }
 
 /* A layer of @n, all zero, in exactly the bytes that the library reports. */
@@ -443,4 +436,4 @@ RP_TEST(bytes_are_exact)
     assert_int_equal(rp_moment_scales(RP_MOMENTS_BF16, 0, 256), 0);
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)

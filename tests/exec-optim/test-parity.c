@@ -19,30 +19,24 @@ typedef struct {
     RpOptimizerLayer *layer;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *f)
 {
-    Fixture *f = g_new0(Fixture, 1);
     g_autofree char *path = rp_test_source_path("tests/exec-optim/fixtures/adamw.txt");
     g_autofree char *text = NULL;
 
     if (!g_file_get_contents(path, &text, NULL, NULL))
-        return -1;
+        fail();
     f->lines = g_strsplit(g_strchomp(text), "\n", -1);
     f->line = f->lines;
-    *state = f;
-    return 0;
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *f)
 {
-    Fixture *f = *state;
     g_clear_pointer(&f->layer, rp_optimizer_layer_free);
     g_clear_pointer(&f->optimizer, rp_optimizer_free);
     g_strfreev(f->lines);
-    g_free(f);
-    return 0;
 }
 
 /* The words of the next line whose first word is @tag, or NULL. (transfer full) */
@@ -175,4 +169,4 @@ RP_TEST_OF(loss_scale_equals_torch, Fixture *f)
     }
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)

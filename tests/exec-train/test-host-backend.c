@@ -132,7 +132,7 @@ RP_TEST(trains_adapters_to_the_same_bits)
 }
 
 /* The stage of the head trains nothing: it is from the gradients before it that the norm sees. */
-RP_TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing)
+RP_TEST_OF(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing, Rig *rig)
 {
     static const RigOptions cases[] = {
         {.dtype = RP_DTYPE_FP16,
@@ -152,7 +152,6 @@ RP_TEST(skips_steps_whose_loss_is_broken_in_a_stage_that_trains_nothing)
          .forward = "3",
          .backward = "1,1,2"},
     };
-    Rig *rig = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++)
         for (guint broken = 0; broken < 2; broken++) {
@@ -182,11 +181,10 @@ after_one_step(Rig *rig, guint index)
 }
 
 /* One step without clipping: a weight's update follows from its own gradient alone. */
-RP_TEST(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever)
+RP_TEST_OF(leaves_frozen_weights_as_they_are_and_steps_the_others_as_ever, Rig *rig)
 {
     static const RigOptions all = {FOUR, .gpus = 2}, some = {FROZEN, .gpus = 2};
     g_autoptr(GPtrArray) stepped = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
-    Rig *rig = *state;
     guint n_frozen = 0;
 
     rig_open(rig, &all, 1);

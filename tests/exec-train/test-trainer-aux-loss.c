@@ -92,11 +92,10 @@ train(const RpTinyModel *model, const RpTinyRun *run)
     return hash;
 }
 
-RP_TEST(gives_the_same_bits_on_any_devices)
+RP_TEST_OF(gives_the_same_bits_on_any_devices, const RpTinyModel *model)
 {
     static const RpDtype dtypes[] = {RP_DTYPE_FP32, RP_DTYPE_BF16};
     static const guint devices[] = {1, 2, 4};
-    const RpTinyModel *model = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(dtypes); i++) {
         const RpTinyRun one = {"roundpipe",

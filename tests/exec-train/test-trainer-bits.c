@@ -56,11 +56,10 @@ RP_TEST_OF(for_devices_and_partitions, const Fixture *f)
 }
 
 /* Dense blocks and experts; forwards that save everything that they can, or attention alone. */
-RP_TEST(for_all_that_forwards_save)
+RP_TEST_OF(for_all_that_forwards_save, const Fixture *f)
 {
     static const guint groups[] = {RP_SAVED(ATTENTION), RP_SAVED(QKV) | RP_SAVED(RESIDUAL),
                                    (1u << RP_N_SAVED_GROUPS) - 1};
-    const Fixture *f = *state;
     RpTinyModel *experts = rp_tiny_model_new_experts();
 
     for (guint variant = 0; variant < 4; variant++) {
@@ -141,10 +140,9 @@ RP_TEST_OF(for_rounds_on_any_devices_and_for_calls, const Fixture *f)
 }
 
 /* Groups of devices that share out the rounds: sums of rounds are added up in the same order. */
-RP_TEST(for_replicas)
+RP_TEST_OF(for_replicas, const Fixture *f)
 {
     static const guint rounds[] = {8, 4, 2};
-    const Fixture *f = *state;
 
     for (guint i = 0; i < G_N_ELEMENTS(rounds); i++)
         for (guint how = 0; how < 4; how++) {
@@ -166,10 +164,9 @@ RP_TEST(for_replicas)
 }
 
 /* One stage of all blocks, so that its rounds leave several devices at once. */
-RP_TEST(for_many_rounds_of_few_stages)
+RP_TEST_OF(for_many_rounds_of_few_stages, const Fixture *f)
 {
     static const guint devices[] = {2, 3, 5};
-    const Fixture *f = *state;
 
     for (guint async = 0; async < 2; async++) {
         RpTinyRun run = {"roundpipe", 1, 20, .round = 5, .async = async, .max_grad_norm = 0.5};

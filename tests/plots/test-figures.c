@@ -29,28 +29,21 @@ typedef struct {
     char *second;
 } Fixture;
 
-static int
-set_up(void **state)
+static void
+set_up(Fixture *fixture)
 {
-    Fixture *fixture = g_new0(Fixture, 1);
-
     fixture->first = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
     fixture->second = g_dir_make_tmp("rp-figures-XXXXXX", NULL);
-    *state = fixture;
-    return fixture->first != NULL && fixture->second != NULL ? 0 : -1;
+    assert_true(fixture->first != NULL && fixture->second != NULL);
 }
 
-static int
-tear_down(void **state)
+static void
+tear_down(Fixture *fixture)
 {
-    Fixture *fixture = *state;
-
     remove_directory(fixture->first);
     remove_directory(fixture->second);
     g_free(fixture->first);
     g_free(fixture->second);
-    g_free(fixture);
-    return 0;
 }
 
 static char *
@@ -107,7 +100,7 @@ RP_TEST_OF(a_picture_is_a_png_of_the_size_asked_for, Fixture *fixture)
     assert_memory_equal(png + length - 8, "IEND", 4);
 }
 
-RP_TEST(a_figure_leaves_every_format_with_data_script_and_caption)
+RP_TEST_OF(a_figure_leaves_every_format_with_data_script_and_caption, Fixture *fixture)
 {
     static const struct {
         const char *file;
@@ -119,7 +112,6 @@ RP_TEST(a_figure_leaves_every_format_with_data_script_and_caption)
         {"style.gp", "set terminal"}, {"bars.svg", "it's `a` title, M_R = 8"},
         {"bars.svg", "a_{b} 'c'"},
     };
-    Fixture *fixture = *state;
     g_autoptr(RpFigure) figure = some_figure();
     g_autoptr(GError) error = NULL;
 
@@ -326,10 +318,9 @@ RP_TEST_OF(a_figure_that_nothing_was_measured_for_is_refused_by_name, Fixture *f
 }
 
 /* Two GPUs, hundreds of iterations: no box is wide enough for a label. */
-RP_TEST(a_timeline_without_room_for_a_label_is_drawn_in_every_format)
+RP_TEST_OF(a_timeline_without_room_for_a_label_is_drawn_in_every_format, Fixture *fixture)
 {
     static const char *const files[] = {"steps.png", "steps.svg", "steps.pdf"};
-    Fixture *fixture = *state;
     g_autoptr(RpTrace) trace = rp_trace_new_empty(2, RP_TRACE_MEASURED);
     RpTimelinePanel panel = {.trace = trace, .mark_end = TRUE};
     g_autoptr(RpFigure) figure = NULL;
@@ -359,5 +350,5 @@ RP_TEST(a_timeline_without_room_for_a_label_is_drawn_in_every_format)
     }
 }
 
-RP_TEST_FIXTURE(set_up, tear_down)
+RP_TEST_STATE(Fixture, set_up, tear_down)
 RP_TEST_NEEDS(rp_gnuplot_check_formats(RP_PICTURE_ALL, NULL))

@@ -160,10 +160,9 @@ RP_TEST_OF(an_output_directory_that_cannot_be_written_is_refused_before_any_work
     assert_int_equal(calls, 0);
 }
 
-RP_TEST(an_unknown_figure_is_refused_with_the_list)
+RP_TEST_OF(an_unknown_figure_is_refused_with_the_list, Fixture *fixture)
 {
     static const char *const names[] = {"figure-99", NULL};
-    Fixture *fixture = *state;
     g_autoptr(GError) error = NULL;
 
     RpFiguresRequest request = {.output_dir = fixture->directory,
@@ -191,7 +190,7 @@ RP_TEST_OF(what_gnuplot_complains_about_becomes_an_error, Fixture *fixture)
 }
 
 /* Another program of this name stands first in PATH: its behaviour, and the message about it. */
-RP_TEST(a_gnuplot_that_ends_badly_is_told_with_how_it_ended)
+RP_TEST_OF(a_gnuplot_that_ends_badly_is_told_with_how_it_ended, Fixture *fixture)
 {
     static const struct {
         const char *script;
@@ -207,7 +206,6 @@ RP_TEST(a_gnuplot_that_ends_badly_is_told_with_how_it_ended)
         {"exec sleep 1000", "gnuplot gave no answer for 1 s and was ended: try it by hand, or draw "
                             "less"},
     };
-    Fixture *fixture = *state;
     g_autofree char *file = g_build_filename(fixture->directory, "gnuplot", NULL);
     g_autofree char *path = g_strconcat(fixture->directory, ":", fixture->path, NULL);
     g_autoptr(GString) commands = g_string_new(NULL);

@@ -236,11 +236,10 @@ RP_TEST_OF(refuses_rounds_that_do_not_divide_or_leave_devices_idle, Fixture *fix
     assert_int_equal(fixture->run->round, 4);
 }
 
-RP_TEST(refuses_rounds_of_schedules_without_them)
+RP_TEST_OF(refuses_rounds_of_schedules_without_them, Fixture *fixture)
 {
     static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs",
                                             "mobius"};
-    Fixture *fixture = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(schedules); i++) {
         g_autofree char *text = g_strdup_printf(LEAST "schedule: %s\nround: 8\n", schedules[i]);

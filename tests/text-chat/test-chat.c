@@ -305,7 +305,7 @@ RP_TEST(fingerprints_tell_templates_apart)
     assert_true(rp_chat_fingerprint(a) != rp_chat_fingerprint(b));
 }
 
-RP_TEST(makes_samples)
+RP_TEST_OF(makes_samples, const Fixture *fixture)
 {
     static const struct {
         const char *record;
@@ -319,7 +319,6 @@ RP_TEST(makes_samples)
         {"{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}", 2, FALSE, FALSE},
         {"{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 1, 0]}", 2, FALSE, FALSE},
     };
-    const Fixture *fixture = *state;
     g_autoptr(RpChat) chat = open_chat(fixture, CHATML, 0, NULL);
     const gint32 eos = (gint32)rp_tokenizer_role(fixture->tokenizer, RP_TOKEN_EOS);
 
@@ -339,12 +338,11 @@ RP_TEST(makes_samples)
     }
 }
 
-RP_TEST(weighs_tokens_as_messages_ask)
+RP_TEST_OF(weighs_tokens_as_messages_ask, const Fixture *fixture)
 {
     static const char record[] =
         "{\"messages\": [" U("q") ", {\"role\": \"assistant\", "
                                   "\"content\": \"a\", \"weight\": 0.25}, " U("r") ", " A("b") "]}";
-    const Fixture *fixture = *state;
     g_autoptr(RpChat) chat = open_chat(fixture, CHATML, 0, NULL);
     g_auto(RpChatSample) sample = {0};
     guint n_quarters = 0, n_ones = 0;

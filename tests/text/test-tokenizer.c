@@ -224,7 +224,7 @@ RP_TEST_OF(reads_roles_beside_the_file, Fixture *f)
 }
 
 /* add_bos_token and add_eos_token decide, where one is there: as transformers 5 has it. */
-RP_TEST(puts_tokens_around_as_the_config_says)
+RP_TEST_OF(puts_tokens_around_as_the_config_says, Fixture *f)
 {
     static const struct {
         const char *form, *config;
@@ -241,7 +241,6 @@ RP_TEST(puts_tokens_around_as_the_config_says)
         {"llama3", "{\"add_bos_token\": false, \"bos_token\": \"<|begin|>\"}", -1, -1},
         {"llama3", "{\"add_eos_token\": null, \"bos_token\": \"<|begin|>\"}", -1, -1},
     };
-    Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_clear_pointer(&f->tokenizer, rp_tokenizer_free);
@@ -324,7 +323,7 @@ RP_TEST_OF(splits_by_longest_tokens_as_by_merges, Fixture *f)
 
 /* Merges that come before those of their parts: harmless where the parts never meet, as `t he` here;
  * else the longest token is not the right one, and is not looked for. */
-RP_TEST(sees_whether_longest_tokens_will_do)
+RP_TEST_OF(sees_whether_longest_tokens_will_do, Fixture *f)
 {
     static const struct {
         const char *vocabulary, *merges;
@@ -337,7 +336,6 @@ RP_TEST(sees_whether_longest_tokens_will_do)
         {"\"th\": 5, \"he\": 6, \"the\": 7", "\"t he\", \"h e\"", FALSE, "thehethhe", 5},
         {"\"he\": 5, \"ee\": 6", "\"h e\", \"e ee\", \"e e\"", TRUE, "heee", 2},
     };
-    Fixture *f = *state;
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *json = g_strdup_printf(
