@@ -1,5 +1,40 @@
 #include "tests/exec-data/batch-fixture.h"
 
+#include <glib/gstdio.h>
+
+void
+rp_sample_fixture_setup(RpSampleFixture *f)
+{
+    f->sample = (RpSample){f->input_ids, f->labels, RP_SAMPLE_CAPACITY, 0};
+}
+
+void
+rp_sample_fixture_clear(RpSampleFixture *f)
+{
+    g_clear_pointer(&f->dataset, rp_dataset_free);
+    g_clear_pointer(&f->bytes, g_bytes_unref);
+    g_clear_pointer(&f->text, g_free);
+    g_clear_error(&f->error);
+}
+
+void
+rp_sample_fixture_teardown(RpSampleFixture *f)
+{
+    rp_sample_fixture_clear(f);
+    if (f->path != NULL)
+        g_remove(f->path);
+    g_free(f->path);
+}
+
+void
+rp_sample_fixture_open(RpSampleFixture *f, const char *text, gsize length)
+{
+    rp_sample_fixture_clear(f);
+    f->bytes = g_bytes_new(text, length);
+    f->dataset = rp_dataset_new_jsonl("FILE", f->bytes, 100, &f->error);
+    rp_assert_no_error(f->error);
+}
+
 int
 rp_batch_fixture_setup(void **state)
 {

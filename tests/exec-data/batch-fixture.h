@@ -1,11 +1,32 @@
 /**
- * A dataset, and a batcher over it, for tests of batches.
+ * A dataset and one sample of it, for tests of files; and a batcher over a dataset, for tests of batches.
  */
 #pragma once
 
 #include "tests/rp-test.h"
 
 #include "exec/data/batch.h"
+
+#define RP_SAMPLE_CAPACITY 8
+
+typedef struct {
+    RpDataset *dataset;
+    GError *error;
+    GBytes *bytes;
+    char *text;
+    char *path; /* removed at the end */
+    gint32 input_ids[RP_SAMPLE_CAPACITY];
+    gint32 labels[RP_SAMPLE_CAPACITY];
+    RpSample sample; /* of these */
+} RpSampleFixture;
+
+/* RP_TEST_STATE() takes them. */
+void rp_sample_fixture_setup(RpSampleFixture *f);
+void rp_sample_fixture_teardown(RpSampleFixture *f);
+/* Closes the dataset. */
+void rp_sample_fixture_clear(RpSampleFixture *f);
+/* Opens @length bytes of @text as JSONL with a vocabulary of 100. */
+void rp_sample_fixture_open(RpSampleFixture *f, const char *text, gsize length);
 
 typedef struct {
     RpDataset *dataset;

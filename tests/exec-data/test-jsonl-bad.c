@@ -1,52 +1,10 @@
-#include "tests/rp-test.h"
-
-#include "exec/data/dataset.h"
-
-#define CAPACITY 4
-
-typedef struct {
-    RpDataset *dataset;
-    GError *error;
-    GBytes *bytes;
-    gint32 input_ids[CAPACITY];
-    gint32 labels[CAPACITY];
-    RpSample sample;
-} Fixture;
-
-static int
-setup(void **state)
-{
-    Fixture *f = g_new0(Fixture, 1);
-
-    f->sample = (RpSample){f->input_ids, f->labels, CAPACITY, 0};
-    *state = f;
-    return 0;
-}
-
-static void
-clear(Fixture *f)
-{
-    g_clear_pointer(&f->dataset, rp_dataset_free);
-    g_clear_pointer(&f->bytes, g_bytes_unref);
-    g_clear_error(&f->error);
-}
-
-static int
-teardown(void **state)
-{
-    clear(*state);
-    g_free(*state);
-    return 0;
-}
+#include "tests/exec-data/batch-fixture.h"
 
 /* Opens @length bytes of @text; whether line @index + 1 of it is a sample. */
 static gboolean
-takes(Fixture *f, const char *text, gsize length, guint64 index)
+takes(RpSampleFixture *f, const char *text, gsize length, guint64 index)
 {
-    clear(f);
-    f->bytes = g_bytes_new(text, length);
-    f->dataset = rp_dataset_new_jsonl("FILE", f->bytes, 100, &f->error);
-    rp_assert_no_error(f->error);
+    rp_sample_fixture_open(f, text, length);
     gboolean good = rp_dataset_read(f->dataset, index, &f->sample, &f->error);
     assert_true(good == (f->error == NULL));
     if (!good)
@@ -58,7 +16,7 @@ takes(Fixture *f, const char *text, gsize length, guint64 index)
 static char *
 refusal(const char *line, gpointer data)
 {
-    Fixture *f = data;
+    RpSampleFixture *f = data;
     g_autofree char *text = g_strdup_printf("{\"input_ids\":[1]}\n%s\n{\"input_ids\":[2]}\n", line);
 
     assert_true(takes(f, text, strlen(text), 0));
@@ -83,7 +41,7 @@ RP_TEST(refuses_every_cut_of_a_line)
             fail_msg("took the first %zu bytes", n);
 }
 
-RP_TEST_OF(refuses_a_zero_byte, Fixture *f)
+RP_TEST_OF(refuses_a_zero_byte, RpSampleFixture *f)
 {
     static const char text[] = "{\"input_ids\":[1]}\n{\"input\0ids\":[1]}\n";
 
@@ -92,7 +50,7 @@ RP_TEST_OF(refuses_a_zero_byte, Fixture *f)
                                      "line 2, column 8: expected UTF-8 text, found byte 0x00");
 }
 
-RP_TEST_OF(refuses_an_empty_line_at_the_end, Fixture *f)
+RP_TEST_OF(refuses_an_empty_line_at_the_end, RpSampleFixture *f)
 {
     const char *text = "{\"input_ids\":[1]}\n\n";
 
@@ -102,7 +60,7 @@ RP_TEST_OF(refuses_an_empty_line_at_the_end, Fixture *f)
                                      "line 2, column 1: expected an object, found the end");
 }
 
-RP_TEST_OF(refuses_deep_nesting, Fixture *f)
+RP_TEST_OF(refuses_deep_nesting, RpSampleFixture *f)
 {
     g_autoptr(GString) text = g_string_new("{\"input_ids\":[1],\"x\":");
 
@@ -112,7 +70,7 @@ RP_TEST_OF(refuses_deep_nesting, Fixture *f)
     rp_assert_error_message_contains(f->error, "line 1, column 85: expected at most 64 levels");
 }
 
-RP_TEST_OF(refuses_a_line_too_long, Fixture *f)
+RP_TEST_OF(refuses_a_line_too_long, RpSampleFixture *f)
 {
     gsize length = RP_JSONL_MAX_LINE_BYTES + 1;
     char *text = g_malloc(length + 1);
@@ -128,7 +86,7 @@ RP_TEST_OF(refuses_a_line_too_long, Fixture *f)
                                                "in a line, found 67108865");
 }
 
-RP_TEST_OF(reads_a_line_of_a_million_ids_into_a_small_place, Fixture *f)
+RP_TEST_OF(reads_a_line_of_a_million_ids_into_a_small_place, RpSampleFixture *f)
 {
     g_autoptr(GString) text = g_string_new("{\"input_ids\":[0");
 
@@ -140,4 +98,4 @@ RP_TEST_OF(reads_a_line_of_a_million_ids_into_a_small_place, Fixture *f)
     assert_int_equal(f->input_ids[3], 3);
 }
 
-RP_TEST_FIXTURE(setup, teardown)
+RP_TEST_STATE(RpSampleFixture, rp_sample_fixture_setup, rp_sample_fixture_teardown)

@@ -1,58 +1,16 @@
-#include "tests/rp-test.h"
+#include "tests/exec-data/batch-fixture.h"
 
 #include <gio/gio.h>
 #include <glib/gstdio.h>
 
-#include "exec/data/dataset.h"
-
-#define CAPACITY 8
-
-typedef struct {
-    RpDataset *dataset;
-    GError *error;
-    GBytes *bytes;
-    char *text;
-    char *path;
-    gint32 input_ids[CAPACITY];
-    gint32 labels[CAPACITY];
-    RpSample sample;
-} Fixture;
-
 static void
-setup(Fixture *f)
+open_text(RpSampleFixture *f, const char *text)
 {
-    f->sample = (RpSample){f->input_ids, f->labels, CAPACITY, 0};
+    rp_sample_fixture_open(f, text, strlen(text));
 }
 
 static void
-clear(Fixture *f)
-{
-    g_clear_pointer(&f->dataset, rp_dataset_free);
-    g_clear_pointer(&f->bytes, g_bytes_unref);
-    g_clear_pointer(&f->text, g_free);
-    g_clear_error(&f->error);
-}
-
-static void
-teardown(Fixture *f)
-{
-    clear(f);
-    if (f->path != NULL)
-        g_remove(f->path);
-    g_free(f->path);
-}
-
-static void
-open_text(Fixture *f, const char *text)
-{
-    clear(f);
-    f->bytes = g_bytes_new(text, strlen(text));
-    f->dataset = rp_dataset_new_jsonl("FILE", f->bytes, 100, &f->error);
-    rp_assert_no_error(f->error);
-}
-
-static void
-read_sample(Fixture *f, guint64 index)
+read_sample(RpSampleFixture *f, guint64 index)
 {
     if (!rp_dataset_read(f->dataset, index, &f->sample, &f->error))
         rp_assert_no_error(f->error);
@@ -66,7 +24,7 @@ assert_tokens(const gint32 *tokens, gsize n, const gint32 *expected)
         assert_int_equal(tokens[i], expected[i]);
 }
 
-RP_TEST_OF(reads_what_hugging_face_datasets_write, Fixture *f)
+RP_TEST_OF(reads_what_hugging_face_datasets_write, RpSampleFixture *f)
 {
     open_text(f, "{\"input_ids\":[1,2,99],\"attention_mask\":[1,1,1],\"labels\":[-100,2,0]}\n"
                  "{\"text\":\"a\\\"b\\u00e9\",\"x\":{\"input_ids\":[\"no\"],\"y\":[[],{}]},"
@@ -85,7 +43,7 @@ RP_TEST_OF(reads_what_hugging_face_datasets_write, Fixture *f)
     assert_string_equal(f->text, "line 2");
 }
 
-RP_TEST_OF(takes_the_ids_as_labels_where_there_are_none, Fixture *f)
+RP_TEST_OF(takes_the_ids_as_labels_where_there_are_none, RpSampleFixture *f)
 {
     open_text(f, "{\"input_ids\":[5,6]}\n{\"labels\":null,\"input_ids\":[7,8]}");
     read_sample(f, 0);
@@ -94,7 +52,7 @@ RP_TEST_OF(takes_the_ids_as_labels_where_there_are_none, Fixture *f)
     assert_tokens(f->labels, 2, (const gint32[]){7, 8});
 }
 
-RP_TEST_OF(takes_padding_that_is_not_learned, Fixture *f)
+RP_TEST_OF(takes_padding_that_is_not_learned, RpSampleFixture *f)
 {
     /* the label beside the first padding is that of the last token */
     open_text(f, "{\"input_ids\":[5,6,0,0],\"labels\":[5,6,0,-100],\"attention_mask\":[1,1,0,0]}\n"
@@ -105,7 +63,7 @@ RP_TEST_OF(takes_padding_that_is_not_learned, Fixture *f)
     assert_tokens(f->labels, 2, (const gint32[]){7, 8});
 }
 
-RP_TEST_OF(takes_keys_in_any_order_and_spelling, Fixture *f)
+RP_TEST_OF(takes_keys_in_any_order_and_spelling, RpSampleFixture *f)
 {
     open_text(f, " { \"labels\" : [ 1 , -100 ] , \"input\\u005fids\" : [ 3 , 4 ] } ");
     read_sample(f, 0);
@@ -121,7 +79,7 @@ RP_TEST(takes_either_line_ending_and_none_at_the_end)
                                         "{\"input_ids\":[1]}\r\n{\"input_ids\":[2]}"};
 
     for (gsize i = 0; i < G_N_ELEMENTS(texts); i++) {
-        Fixture *f = *state;
+        RpSampleFixture *f = *state;
         open_text(f, texts[i]);
         assert_int_equal(rp_dataset_n_samples(f->dataset), 2);
         for (gint32 k = 0; k < 2; k++) {
@@ -131,7 +89,7 @@ RP_TEST(takes_either_line_ending_and_none_at_the_end)
     }
 }
 
-RP_TEST_OF(stores_what_fits_and_counts_all, Fixture *f)
+RP_TEST_OF(stores_what_fits_and_counts_all, RpSampleFixture *f)
 {
     open_text(f, "{\"labels\":[-100,-100,4,5],\"input_ids\":[2,3,4,5]}");
     memset(f->input_ids, 0x55, sizeof f->input_ids);
@@ -146,7 +104,7 @@ RP_TEST_OF(stores_what_fits_and_counts_all, Fixture *f)
     assert_int_equal(f->sample.n_tokens, 4);
 }
 
-RP_TEST_OF(checks_what_does_not_fit, Fixture *f)
+RP_TEST_OF(checks_what_does_not_fit, RpSampleFixture *f)
 {
     open_text(f, "{\"input_ids\":[2,3,4,100]}");
     f->sample.capacity = 1;
@@ -154,7 +112,7 @@ RP_TEST_OF(checks_what_does_not_fit, Fixture *f)
     rp_assert_error_message_contains(f->error, "expected an id from 0 to 99, found 100");
 }
 
-RP_TEST_OF(finds_every_line_of_many, Fixture *f)
+RP_TEST_OF(finds_every_line_of_many, RpSampleFixture *f)
 {
     g_autoptr(GString) text = g_string_new(NULL);
 
@@ -169,7 +127,7 @@ RP_TEST_OF(finds_every_line_of_many, Fixture *f)
     }
 }
 
-RP_TEST_OF(reads_a_file, Fixture *f)
+RP_TEST_OF(reads_a_file, RpSampleFixture *f)
 {
     int fd = g_file_open_tmp("rp-data-XXXXXX.jsonl", &f->path, &f->error);
 
@@ -180,7 +138,7 @@ RP_TEST_OF(reads_a_file, Fixture *f)
     rp_assert_no_error(f->error);
     read_sample(f, 0);
     assert_int_equal(f->sample.n_tokens, 2);
-    clear(f);
+    rp_sample_fixture_clear(f);
 
     assert_true(g_file_set_contents(f->path, "", 0, NULL));
     assert_null(rp_dataset_open(f->path, 10, 4, &f->error));
@@ -189,7 +147,7 @@ RP_TEST_OF(reads_a_file, Fixture *f)
     rp_assert_error_message_contains(f->error, f->path);
 }
 
-RP_TEST_OF(refuses_files_that_are_not_there_or_of_another_kind, Fixture *f)
+RP_TEST_OF(refuses_files_that_are_not_there_or_of_another_kind, RpSampleFixture *f)
 {
     assert_null(rp_dataset_open("/no/such/file.jsonl", 10, 4, &f->error));
     assert_true(g_error_matches(f->error, G_FILE_ERROR, G_FILE_ERROR_NOENT));
@@ -201,7 +159,7 @@ RP_TEST_OF(refuses_files_that_are_not_there_or_of_another_kind, Fixture *f)
         f->error, "data.parquet: expected a name that ends in .jsonl or .bin, found another");
 }
 
-RP_TEST_OF(sums_up_a_file, Fixture *f)
+RP_TEST_OF(sums_up_a_file, RpSampleFixture *f)
 {
     RpDatasetSummary sum;
 
@@ -223,7 +181,7 @@ stop_at_once(guint64 done, guint64 total, gpointer user_data)
     return done > 0 || total == 0 || user_data == NULL;
 }
 
-RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_told, Fixture *f)
+RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_told, RpSampleFixture *f)
 {
     RpDatasetSummary sum = {.n_samples = 77};
     int stop = 1;
@@ -236,7 +194,7 @@ RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_told, Fixture *f)
     assert_int_equal(sum.n_samples, 77);
 }
 
-RP_TEST_OF(has_another_fingerprint_for_another_content, Fixture *f)
+RP_TEST_OF(has_another_fingerprint_for_another_content, RpSampleFixture *f)
 {
     open_text(f, "{\"input_ids\":[1]}\n{\"input_ids\":[2]}\n");
     guint64 first = rp_dataset_fingerprint(f->dataset).all;
@@ -255,4 +213,4 @@ RP_TEST_OF(has_another_fingerprint_for_another_content, Fixture *f)
     assert_true(first != rp_dataset_fingerprint(f->dataset).all);
 }
 
-RP_TEST_STATE(Fixture, setup, teardown)
+RP_TEST_STATE(RpSampleFixture, rp_sample_fixture_setup, rp_sample_fixture_teardown)

@@ -1,44 +1,11 @@
-#include "tests/rp-test.h"
+#include "tests/exec-data/batch-fixture.h"
 
 #include <glib/gstdio.h>
-
-#include "exec/data/dataset.h"
-
-#define CAPACITY 4
-
-typedef struct {
-    RpDataset *dataset;
-    GError *error;
-    GBytes *bytes;
-    char *path;
-    char *text;
-    gint32 input_ids[CAPACITY];
-    gint32 labels[CAPACITY];
-    RpSample sample;
-} Fixture;
-
-static void
-setup(Fixture *f)
-{
-    f->sample = (RpSample){f->input_ids, f->labels, CAPACITY, 0};
-}
-
-static void
-teardown(Fixture *f)
-{
-    rp_dataset_free(f->dataset);
-    g_clear_pointer(&f->bytes, g_bytes_unref);
-    g_clear_error(&f->error);
-    if (f->path != NULL)
-        g_remove(f->path);
-    g_free(f->path);
-    g_free(f->text);
-}
 
 /* 0x04030201, 2, 3, 0x70000000, 5 as they stand in a file. */
 static const guint8 five[] = {1, 2, 3, 4, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0x70, 5, 0, 0, 0};
 
-RP_TEST_OF(reads_little_endian_words_at_any_address, Fixture *f)
+RP_TEST_OF(reads_little_endian_words_at_any_address, RpSampleFixture *f)
 {
     guint8 shifted[sizeof five + 1];
 
@@ -62,7 +29,7 @@ RP_TEST_OF(reads_little_endian_words_at_any_address, Fixture *f)
     }
 }
 
-RP_TEST_OF(stores_what_fits, Fixture *f)
+RP_TEST_OF(stores_what_fits, RpSampleFixture *f)
 {
     f->bytes = g_bytes_new_static(five, sizeof five);
     f->dataset = rp_dataset_new_tokens("FILE", f->bytes, G_MAXINT32, 5, &f->error);
@@ -73,7 +40,7 @@ RP_TEST_OF(stores_what_fits, Fixture *f)
     assert_int_equal(f->input_ids[1], 77);
 }
 
-RP_TEST_OF(refuses_ids_beyond_the_vocabulary, Fixture *f)
+RP_TEST_OF(refuses_ids_beyond_the_vocabulary, RpSampleFixture *f)
 {
     guint8 words[16] = {9, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 10, 0, 0, 0};
 
@@ -89,7 +56,7 @@ RP_TEST_OF(refuses_ids_beyond_the_vocabulary, Fixture *f)
     assert_string_equal(f->text, "tokens 2 to 3");
 }
 
-RP_TEST_OF(refuses_an_id_that_would_be_negative, Fixture *f)
+RP_TEST_OF(refuses_an_id_that_would_be_negative, RpSampleFixture *f)
 {
     static const guint8 masked[4] = {0x9c, 0xff, 0xff, 0xff};
 
@@ -99,7 +66,7 @@ RP_TEST_OF(refuses_an_id_that_would_be_negative, Fixture *f)
     rp_assert_error_message_contains(f->error, "found 4294967196");
 }
 
-RP_TEST_OF(refuses_lengths_that_are_no_tokens, Fixture *f)
+RP_TEST_OF(refuses_lengths_that_are_no_tokens, RpSampleFixture *f)
 {
     for (gsize length = 17; length < 20; length++) {
         f->bytes = g_bytes_new_static(five, length);
@@ -110,7 +77,7 @@ RP_TEST_OF(refuses_lengths_that_are_no_tokens, Fixture *f)
     }
 }
 
-RP_TEST_OF(refuses_less_than_one_sequence, Fixture *f)
+RP_TEST_OF(refuses_less_than_one_sequence, RpSampleFixture *f)
 {
     f->bytes = g_bytes_new_static(five, sizeof five);
     assert_null(rp_dataset_new_tokens("FILE", f->bytes, 10, 6, &f->error));
@@ -123,7 +90,7 @@ RP_TEST_OF(refuses_less_than_one_sequence, Fixture *f)
     rp_assert_error_message_contains(f->error, "found 0 tokens");
 }
 
-RP_TEST_OF(reads_a_file, Fixture *f)
+RP_TEST_OF(reads_a_file, RpSampleFixture *f)
 {
     int fd = g_file_open_tmp("rp-data-XXXXXX.bin", &f->path, &f->error);
 
@@ -137,4 +104,4 @@ RP_TEST_OF(reads_a_file, Fixture *f)
     assert_int_equal(f->input_ids[0], 0x04030201);
 }
 
-RP_TEST_STATE(Fixture, setup, teardown)
+RP_TEST_STATE(RpSampleFixture, rp_sample_fixture_setup, rp_sample_fixture_teardown)
