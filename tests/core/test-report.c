@@ -4,6 +4,9 @@
  */
 #include "tests/rp-test.h"
 
+#include <math.h>
+#include <stdio.h>
+
 #include "core/formats/import-pytorch.h"
 #include "core/trace/report.h"
 #include "core/verify/verify.h"
@@ -98,20 +101,49 @@ assert_bubble(RpBubble bubble, guint gpus, Expected expected)
                        1e-12);
 }
 
-RP_TEST_OF(fill_is_idle_before_the_first_action_and_drain_after_the_last_backward, Fixture *fixture)
+/* The bubble of "GPUS bound: 0F 0-1, 1B 2-4+3@1": device, kind, start and end of each action, its gating hop and its
+ * iteration. (transfer full) */
+static char *
+bubble_line(const char *words, gpointer data)
 {
-    /*  gpu 0  |F0|F1|--|B0---|B1---|     switch 1
-     *  gpu 1  |--|F0|B0---|F1|-----|     fill 1, then B1 is missing: drain from B0's end, less F1
-     */
-    const Row rows[] = {
-        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 1, 2, 0}, {0, 0, 'B', 3, 5, 0}, {0, 0, 'B', 5, 7, 0},
-        {1, 0, 'F', 1, 2, 0}, {1, 0, 'B', 2, 4, 0}, {1, 0, 'F', 4, 5, 0},
-    };
+    Fixture *fixture = data;
+    const guint gpus = (guint)g_ascii_strtoull(words, NULL, 10);
+    g_auto(GStrv) items = g_strsplit(strchr(words, ':') + 2, ", ", -1);
+    g_autofree Row *rows = g_new0(Row, g_strv_length(items));
+    guint n = 0;
 
-    MAKE_TRACE(fixture, 2, FALSE, rows);
-    assert_bubble(
-        rp_report_bubble(fixture->trace), 2,
-        (Expected){.makespan_ns = 7, .busy_ns = 10, .fill_ns = 1, .switch_ns = 1, .drain_ns = 2});
+    for (; items[n] != NULL; n++) {
+        const char *hop = strchr(items[n], '+'), *iteration = strchr(items[n], '@');
+
+        assert_int_equal(sscanf(items[n], "%u%c %" G_GINT64_FORMAT "-%" G_GINT64_FORMAT,
+                                &rows[n].device, &rows[n].kind, &rows[n].start_ns, &rows[n].end_ns),
+                         4);
+        rows[n].transfer_ns = hop != NULL ? g_ascii_strtoll(hop + 1, NULL, 10) : 0;
+        rows[n].iteration =
+            iteration != NULL ? (guint)g_ascii_strtoull(iteration + 1, NULL, 10) : 0;
+    }
+    g_clear_pointer(&fixture->trace, rp_trace_free);
+    make_trace(fixture, gpus, strstr(words, "dispatched") != NULL, rows, n);
+    const RpBubble bubble = rp_report_bubble(fixture->trace);
+    const double all = (double)gpus * (double)bubble.makespan_ns;
+    const Expected times = {bubble.makespan_ns,
+                            bubble.busy_ns,
+                            llround(bubble.fill * all),
+                            llround(bubble.switch_ * all),
+                            llround(bubble.drain * all),
+                            llround(bubble.intra * all),
+                            llround(bubble.comm_exposed * all)};
+
+    assert_bubble(bubble, gpus, times);
+    return g_strdup_printf(
+        "makespan %d, busy %d, fill %d, switch %d, drain %d, intra %d, exposed %d",
+        (int)times.makespan_ns, (int)times.busy_ns, (int)times.fill_ns, (int)times.switch_ns,
+        (int)times.drain_ns, (int)times.intra_ns, (int)times.exposed_ns);
+}
+
+RP_TEST(each_idle_time_is_fill_switch_drain_or_intra)
+{
+    rp_test_lines("tests/core/messages.txt", "report: bubbles", bubble_line, *state);
 }
 
 RP_TEST_OF(expansions_are_busy_wherever_they_stand, Fixture *fixture)
@@ -157,96 +189,6 @@ RP_TEST_OF(sums_over_devices_do_not_wrap, Fixture *fixture)
     assert_float_equal(rp_report_ratio_between(fixture->trace, 0, end_ns), 1.0 / 8, 1e-12);
 }
 
-RP_TEST_OF(the_switch_window_of_a_bound_schedule_opens_at_the_forward_that_ends_its_warm_up,
-           Fixture *fixture)
-{
-    /* N = 2, device 0: the second of three forwards; the third one counts as busy.
-     *   |F|--|F|-|F|---|B|       2 before the window, 1 + 3 in it */
-    const Row rows[] = {
-        {0, 0, 'F', 0, 1, 0},  {0, 0, 'F', 3, 4, 0}, {0, 0, 'F', 5, 6, 0},
-        {0, 0, 'B', 9, 10, 0}, {1, 0, 'F', 0, 5, 0}, {1, 0, 'B', 5, 10, 0},
-    };
-
-    MAKE_TRACE(fixture, 2, FALSE, rows);
-    assert_bubble(rp_report_bubble(fixture->trace), 2,
-                  (Expected){.makespan_ns = 10, .busy_ns = 14, .switch_ns = 4, .intra_ns = 2});
-}
-
-RP_TEST_OF(there_is_no_switch_if_the_opening_forward_comes_after_the_first_backward,
-           Fixture *fixture)
-{
-    /* N = 3, device 0: the third forward follows the backward. Device 1 has one forward only, which
-     * is then the opening one; device 2's first is. */
-    const Row rows[] = {
-        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 1, 2, 0}, {0, 0, 'B', 4, 5, 0}, {0, 0, 'F', 5, 6, 0},
-        {0, 0, 'B', 6, 7, 0}, {1, 0, 'F', 0, 1, 0}, {1, 0, 'I', 4, 6, 0}, {1, 0, 'W', 6, 7, 0},
-        {2, 0, 'F', 0, 5, 0}, {2, 0, 'B', 6, 7, 0},
-    };
-
-    MAKE_TRACE(fixture, 3, FALSE, rows);
-    assert_bubble(rp_report_bubble(fixture->trace), 3,
-                  (Expected){.makespan_ns = 7, .busy_ns = 15, .switch_ns = 3 + 1, .intra_ns = 2});
-}
-
-RP_TEST_OF(the_switch_window_of_a_dispatched_schedule_is_the_gap_before_its_first_backward,
-           Fixture *fixture)
-{
-    /* device 1 begins with a fused action: no window */
-    const Row rows[] = {
-        {0, 0, 'F', 0, 1, 0}, {0, 0, 'F', 4, 5, 0},  {0, 0, 'B', 7, 10, 0},
-        {1, 0, 'X', 5, 8, 0}, {1, 0, 'B', 9, 10, 0},
-    };
-
-    MAKE_TRACE(fixture, 2, TRUE, rows);
-    assert_bubble(
-        rp_report_bubble(fixture->trace), 2,
-        (Expected){
-            .makespan_ns = 10, .busy_ns = 9, .fill_ns = 5, .switch_ns = 2, .intra_ns = 3 + 1});
-}
-
-RP_TEST_OF(an_overlapped_action_is_a_forward_and_a_first_backward, Fixture *fixture)
-{
-    /* N = 2, device 0: one forward before the overlap, which is the second: no window. Device 1:
-     * its first forward opens the window and the overlap closes it. */
-    const Row rows[] = {
-        {0, 0, 'F', 0, 1, 0}, {0, 0, '&', 3, 6, 0}, {0, 0, 'B', 6, 8, 0},
-        {1, 0, 'F', 0, 1, 0}, {1, 0, '&', 4, 6, 0}, {1, 0, 'B', 6, 8, 0},
-    };
-
-    MAKE_TRACE(fixture, 2, FALSE, rows);
-    assert_bubble(rp_report_bubble(fixture->trace), 2,
-                  (Expected){.makespan_ns = 8, .busy_ns = 11, .switch_ns = 3, .intra_ns = 2});
-}
-
-RP_TEST_OF(only_the_idle_part_of_a_hop_is_exposed, Fixture *fixture)
-{
-    /* initial gap 4, hop 3; no gap, hop 3; gap 1, hop 3; gap 5, not gated by a hop; the idle time
-     * after the last action is never exposed */
-    const Row rows[] = {
-        {0, 0, 'F', 4, 5, 3},   {0, 0, 'F', 5, 6, 3},  {0, 0, 'F', 7, 8, 3},
-        {0, 0, 'B', 13, 14, 0}, {1, 0, 'B', 0, 20, 0},
-    };
-
-    MAKE_TRACE(fixture, 2, FALSE, rows);
-    assert_bubble(rp_report_bubble(fixture->trace), 2,
-                  (Expected){.makespan_ns = 20,
-                             .busy_ns = 24,
-                             .fill_ns = 4,
-                             .switch_ns = 6,
-                             .drain_ns = 6,
-
-                             .exposed_ns = 3 + 1});
-}
-
-RP_TEST_OF(a_device_without_an_action_only_fills, Fixture *fixture)
-{
-    const Row rows[] = {{0, 0, 'F', 0, 2, 0}, {0, 0, 'B', 2, 6, 0}};
-
-    MAKE_TRACE(fixture, 2, FALSE, rows);
-    assert_bubble(rp_report_bubble(fixture->trace), 2,
-                  (Expected){.makespan_ns = 6, .busy_ns = 6, .fill_ns = 6});
-}
-
 RP_TEST_OF(an_empty_trace_has_no_bubble, Fixture *fixture)
 {
     fixture->trace = rp_trace_new_empty(2, RP_TRACE_PREDICTED);
@@ -263,18 +205,6 @@ static const Row two_iterations[] = {
     {0, 0, 'F', 0, 2, 0},   {1, 0, 'F', 2, 4, 0},   {1, 0, 'B', 4, 6, 0},   {0, 0, 'B', 4, 10, 0},
     {0, 1, 'F', 11, 13, 0}, {1, 1, 'F', 12, 14, 0}, {1, 1, 'B', 14, 16, 0}, {0, 1, 'B', 16, 20, 0},
 };
-
-RP_TEST_OF(several_iterations_have_one_fill_and_drain_and_a_switch_each, Fixture *fixture)
-{
-    MAKE_TRACE(fixture, 2, TRUE, two_iterations);
-    assert_bubble(rp_report_bubble(fixture->trace), 2,
-                  (Expected){.makespan_ns = 20,
-                             .busy_ns = 22,
-                             .fill_ns = 2,
-                             .switch_ns = 2 + 3,
-                             .drain_ns = 4,
-                             .intra_ns = 1 + 6});
-}
 
 RP_TEST_OF(one_iteration_is_measured_from_its_own_start, Fixture *fixture)
 {
