@@ -96,6 +96,10 @@ typedef struct {
 } RpExpected;
 #define RP_MAY_ADD 4 /* writes, or reads and writes */
 
+/* More than any kind of task has rows; and the end of them. */
+#define RP_MOST_ROWS 16
+#define RP_NO_ROW 255
+
 /* ---- accesses ---- */
 
 /* A task that has left the window, but is the last that touched some buffer: tasks to come may wait
@@ -170,7 +174,9 @@ struct _RpVerifier {
     guint micro_batches;
     guint rounds;
     gboolean full;
-    gboolean whole; /* nothing was retired, or all that was is known */
+    gboolean whole;                             /* nothing was retired, or all that was is known */
+    guint when;                                 /* rows.c: bits of its modes */
+    guint8 rows[RP_N_TASK_KINDS][RP_MOST_ROWS]; /* [kind] of the table in rows.c */
 
     /* a plan that grows: grow.c. Otherwise zeros: everything is new */
     const RpPlan *source; /* the plan that grows; `plan` holds its last iterations */
@@ -332,6 +338,8 @@ guint32 *rp_verify_new_table(gsize n);
 
 /* ---- rows.c ---- */
 
+/* Picks the rows of each kind of task that such a plan has. */
+void rp_verifier_pick_rows(RpVerifier *verifier);
 /* Fills @expected (RpExpected) for @task. */
 void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 session,
                         GArray *expected);

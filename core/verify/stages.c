@@ -156,7 +156,7 @@ check_layerwise(RpVerifier *verifier)
         return TRUE;
     if (!verifier->full || verifier->modes->staleness > 0 || rp_modes_pack(verifier->modes) ||
         verifier->modes->gradients == RP_GRADIENTS_KEPT || verifier->evaluates ||
-        verifier->n_stages != 1 || stage->bound)
+        verifier->modes->slices > 1 || verifier->n_stages != 1 || stage->bound)
         return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                 "actions cannot go layer by layer in such a plan");
     for (guint i = 0; i < G_N_ELEMENTS(chunks); i++)

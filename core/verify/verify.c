@@ -72,7 +72,8 @@ check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
                rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "nothing of the stage is packed");
     if (task->kind == RP_TASK_GRADIENT_ACCUMULATE)
-        return (rp_verifier_stages(verifier) && summed > 0 && summed <= task->round + 1U) ||
+        return (rp_verifier_stages(verifier) && summed > 0 && summed <= task->round + 1U &&
+                stage->gradient_bytes > 0) ||
                rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
                                 "gradients of %u rounds are summed, of up to %u", summed,
                                 rp_verifier_stages(verifier) ? task->round + 1U : 0);
@@ -289,6 +290,7 @@ rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes)
     verifier->rounds = rp_plan_rounds(plan);
     verifier->full = rp_plan_fidelity(plan) == RP_FIDELITY_FULL;
     verifier->whole = verifier->first_id == 0;
+    rp_verifier_pick_rows(verifier);
 }
 
 gboolean
