@@ -27,8 +27,8 @@ static const struct {
 struct _RpLedger {
     RpTaskId base;             /* tasks are kept as id - base + 1; 0: none */
     guint32 *actions[N_PARTS]; /* [stage * M + micro-batch] */
-    guint32 *done;             /* tasks of which there must be one: see identity_of() */
-    gboolean *sum_begun;       /* [round * n_stages + stage] */
+    guint32 *first, *last; /* `compute`: [stage * n_lanes + lane] forward; that makes gradients */
+    guint32 *done;         /* tasks of which there must be one: see identity_of() */
     guint n[RP_N_TASK_KINDS];
     guint32 last_step; /* one of the steps */
     gboolean checked;  /* its actions */
@@ -41,8 +41,9 @@ free_ledger(gpointer data)
 
     for (guint p = 0; p < N_PARTS; p++)
         g_free(ledger->actions[p]);
+    g_free(ledger->first);
+    g_free(ledger->last);
     g_free(ledger->done);
-    g_free(ledger->sum_begun);
     g_free(ledger);
 }
 
@@ -120,9 +121,12 @@ new_ledger(const RpVerifier *verifier)
 
     for (guint p = 0; p < N_PARTS; p++)
         ledger->actions[p] = g_new0(guint32, n + 1);
-    ledger->sum_begun = g_new0(gboolean, (gsize)verifier->rounds * verifier->n_stages + 1);
-    if (verifier->full)
+    if (verifier->full) {
         ledger->done = g_new0(guint32, verifier->first_identity[RP_N_TASK_KINDS] + 1);
+    } else {
+        ledger->first = g_new0(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
+        ledger->last = g_new0(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
+    }
     return ledger;
 }
 
@@ -212,6 +216,11 @@ enter_action(RpVerifier *verifier, RpLedger *ledger, guint32 index)
                                         parts[i].backward && parts[i].ends,
                                         parts[i].weights && parts[i].ends};
 
+        const gsize end = (gsize)parts[i].stage * verifier->n_lanes + verifier->lane[index];
+        if (!verifier->full && done[FORWARD] && ledger->first[end] == 0)
+            ledger->first[end] = entry_of(verifier, ledger, index);
+        if (!verifier->full && done[WEIGHTS])
+            ledger->last[end] = entry_of(verifier, ledger, index);
         for (guint p = 0; p < N_PARTS; p++)
             if (done[p])
                 enter_once(verifier, ledger, &ledger->actions[p][at], index, RP_RULE_ACTIONS,
@@ -245,7 +254,7 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
 
     ledger->n[kind]++;
     enter_action(verifier, ledger, index);
-    if (!verifier->full || n_identities(verifier, kind) == 0)
+    if (!verifier->full || verifier->first_identity[kind] == verifier->first_identity[kind + 1])
         return;
     const Identity which = identity_of(verifier, kind, task);
     guint32 *done = &ledger->done[verifier->first_identity[kind] +
@@ -278,58 +287,28 @@ rp_ledger_number(RpVerifier *verifier)
             verifier->first_identity[kind] + n_identities(verifier, (RpTaskKind)kind);
 }
 
-gboolean
-rp_ledger_begin_sum(RpVerifier *verifier, const RpTask *task, guint32 stage, guint32 round)
-{
-    RpLedger *ledger = find_ledger(verifier, task->iteration);
-    gboolean *begun = &ledger->sum_begun[(gsize)round * verifier->n_stages + stage];
-    const gboolean had = *begun;
-
-    *begun = TRUE;
-    return had;
-}
-
 /* ---- rule 1 ---- */
 
-typedef struct {
-    RpVerifier *verifier;
-    const RpLedger *ledger;
-    guint32 iteration;
-    gboolean complete; /* an action that is not there is missing */
-} Actions;
-
 static guint32
-action(const Actions *actions, Part part, guint32 stage, guint32 micro_batch)
+action(const RpVerifier *verifier, const RpLedger *ledger, Part part, guint32 stage,
+       guint32 micro_batch)
 {
-    const gsize at = (gsize)stage * actions->verifier->micro_batches + micro_batch;
+    const gsize at = (gsize)stage * verifier->micro_batches + micro_batch;
 
-    return task_of(actions->verifier, actions->ledger, actions->ledger->actions[part][at]);
-}
-
-static void
-fail_missing(const Actions *actions, guint32 stage, guint32 micro_batch, const char *what)
-{
-    const guint32 backward = action(actions, BACKWARD, stage, micro_batch);
-    const guint32 forward = action(actions, FORWARD, stage, micro_batch);
-
-    rp_verifier_fail(actions->verifier, RP_RULE_ACTIONS, RP_NO_TASK,
-                     backward != RP_NO_TASK ? backward : forward,
-                     "no %s of stage %u, micro-batch %u in iteration %u", what, stage, micro_batch,
-                     actions->iteration);
+    return task_of(verifier, ledger, ledger->actions[part][at]);
 }
 
 /* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
  * stage. */
 static void
-check_slot(const Actions *actions, Part part, guint32 stage)
+check_slot(RpVerifier *verifier, const RpLedger *ledger, Part part, guint32 stage)
 {
-    RpVerifier *verifier = actions->verifier;
     const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
     const guint per_round = verifier->micro_batches / verifier->rounds / copies;
     guint32 first = RP_NO_TASK;
 
     for (guint m = 0; m < verifier->micro_batches; m++) {
-        const guint32 task = action(actions, part, stage, m);
+        const guint32 task = action(verifier, ledger, part, stage, m);
 
         if (m % per_round == 0)
             first = RP_NO_TASK;
@@ -342,37 +321,24 @@ check_slot(const Actions *actions, Part part, guint32 stage)
 }
 
 static void
-check_present(const Actions *actions)
+check_present(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, guint32 stage)
 {
-    const RpVerifier *verifier = actions->verifier;
+    const RpPlanStage *of = rp_plan_stage(verifier->plan, stage);
+    const gboolean backward = of->runs_backward && !verifier->evaluates;
+    const gboolean runs[N_PARTS] = {of->runs_forward, backward, backward};
 
-    for (guint s = 0; s < verifier->n_stages; s++) {
-        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
-        const gboolean backward = stage->runs_backward && !verifier->evaluates;
-        const gboolean runs[N_PARTS] = {stage->runs_forward, backward, backward};
+    for (guint p = 0; p < N_PARTS; p++) {
+        check_slot(verifier, ledger, (Part)p, stage);
+        for (guint m = 0; m < verifier->micro_batches && runs[p]; m++) {
+            const guint32 other =
+                action(verifier, ledger, p == BACKWARD ? FORWARD : BACKWARD, stage, m);
 
-        for (guint p = 0; p < N_PARTS; p++)
-            check_slot(actions, (Part)p, s);
-        for (guint m = 0; m < verifier->micro_batches; m++)
-            for (guint p = 0; p < N_PARTS; p++)
-                if (runs[p] && action(actions, (Part)p, s, m) == RP_NO_TASK)
-                    fail_missing(actions, s, m, part_names[p].name);
+            if (action(verifier, ledger, (Part)p, stage, m) == RP_NO_TASK)
+                rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, other,
+                                 "no %s of stage %u, micro-batch %u in iteration %u",
+                                 part_names[p].name, stage, m, iteration);
+        }
     }
-}
-
-static void
-check_order(const Actions *actions, guint32 first, guint32 second, gboolean late, const char *value)
-{
-    RpVerifier *verifier = actions->verifier;
-
-    if (first >= verifier->n_tasks || second >= verifier->n_tasks || /* missing, or old */
-        rp_verifier_before(verifier, first, second) ||
-        (late && rp_verifier_before_late(verifier, first, second)))
-        return;
-    rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, second,
-                     "%s is not sure to be there: the second task may start before the first has "
-                     "ended",
-                     value);
 }
 
 static gboolean
@@ -381,111 +347,89 @@ is_kind(const RpVerifier *verifier, guint32 task, RpTaskKind kind)
     return task < verifier->n_tasks && rp_verifier_task(verifier, task)->kind == kind;
 }
 
-/* Slices of a sequence: forwards read keys and values of the slices before, backwards their gradients,
- * to which the slices behind have added. */
+/* An action follows those whose results it reads. In `full` fidelity buffers show it, but where a stage is
+ * bound; but for slices of a sequence: forwards read keys and values of the slices before, backwards their
+ * gradients, to which the slices behind have added. */
 static void
-check_slices(const Actions *actions, guint32 s, guint32 m)
+check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
 {
-    RpVerifier *verifier = actions->verifier;
-    const guint32 forward = action(actions, FORWARD, s, m);
-    const guint32 backward = action(actions, BACKWARD, s, m);
-
-    /* the fused stage's, where they are two */
-    if (forward != backward && forward < verifier->n_tasks && backward < verifier->n_tasks) {
-        if (rp_verifier_device(verifier, forward) != rp_verifier_device(verifier, backward))
-            rp_verifier_fail(verifier, RP_RULE_ACTIONS, forward, backward,
-                             "forward and backward of a slice run on two gpus");
-        check_order(actions, forward, backward, FALSE, "what the slice's forward keeps");
-    }
-    if (m % verifier->modes->slices == 0)
-        return;
-    check_order(actions, action(actions, FORWARD, s, m - 1), forward, FALSE,
-                "keys and values of the slice before");
-    check_order(actions, backward, action(actions, BACKWARD, s, m - 1), FALSE,
-                "gradients of keys and values from the slice behind");
-}
-
-/* An action follows those whose results it reads, where there are no buffers to show it. */
-static void
-check_inputs(const Actions *actions, guint32 s, guint32 m)
-{
-    const RpVerifier *verifier = actions->verifier;
     const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
     const guint first = stage->layers.first, end = first + stage->layers.count;
-    const guint32 forward = action(actions, FORWARD, s, m);
-    const guint32 backward = action(actions, BACKWARD, s, m);
-    const guint32 before =
-        first > 0 ? action(actions, FORWARD, verifier->forward_of[first - 1], m) : RP_NO_TASK;
+    const gboolean inputs = !verifier->full && stage->layers.count > 0;
+    const gboolean trains = !verifier->evaluates, later = m % verifier->modes->slices > 0;
+    const guint32 forward = action(verifier, ledger, FORWARD, s, m);
+    const guint32 backward = action(verifier, ledger, BACKWARD, s, m);
+    const guint32 weights = action(verifier, ledger, WEIGHTS, s, m);
+    guint32 input = RP_NO_TASK, gradient = RP_NO_TASK;
 
-    if (verifier->full || stage->layers.count == 0)
-        return;
-    check_order(actions, before, forward,
-                verifier->modes->published && is_kind(verifier, forward, RP_TASK_FUSED),
-                "the forward's input");
-    if (end < verifier->n_layers)
-        check_order(actions, action(actions, BACKWARD, verifier->backward_of[end], m), backward,
-                    is_kind(verifier, backward, RP_TASK_BACKWARD) ||
-                        is_kind(verifier, backward, RP_TASK_INPUT_GRADIENT),
-                    "the backward's gradient");
-    if (!stage->runs_forward)
-        check_order(actions, before, backward, FALSE, "the stashed input");
-}
+    if (inputs && first > 0)
+        input = action(verifier, ledger, FORWARD, verifier->forward_of[first - 1], m);
+    if (inputs && end < verifier->n_layers)
+        gradient = action(verifier, ledger, BACKWARD, verifier->backward_of[end], m);
+    const struct {
+        gboolean demanded;
+        guint32 first, second;
+        gboolean late;
+        const char *value;
+    } orders[] = {
+        {TRUE, input, forward,
+         verifier->modes->published && is_kind(verifier, forward, RP_TASK_FUSED),
+         "the forward's input"},
+        {TRUE, gradient, backward,
+         is_kind(verifier, backward, RP_TASK_BACKWARD) ||
+             is_kind(verifier, backward, RP_TASK_INPUT_GRADIENT),
+         "the backward's gradient"},
+        {!stage->runs_forward, input, backward, FALSE, "the stashed input"},
+        {trains && forward != backward, forward, backward, FALSE, "what the forward keeps"},
+        {trains && weights != backward, backward, weights, FALSE, "what W needs of its I"},
+        {trains && later, later ? action(verifier, ledger, FORWARD, s, m - 1) : 0, forward, FALSE,
+         "keys and values of the slice before"},
+        {trains && later, backward, later ? action(verifier, ledger, BACKWARD, s, m - 1) : 0, FALSE,
+         "gradients of keys and values from the slice behind"},
+    };
 
-static void
-check_orders(const Actions *actions, guint32 s, guint32 m)
-{
-    const RpVerifier *verifier = actions->verifier;
-    const guint32 backward = action(actions, BACKWARD, s, m);
-    const guint32 weights = action(actions, WEIGHTS, s, m);
+    for (guint i = 0; i < G_N_ELEMENTS(orders); i++) {
+        const guint32 before = orders[i].first, after = orders[i].second;
 
-    check_inputs(actions, s, m);
-    if (verifier->evaluates)
-        return;
-    check_slices(actions, s, m);
-    if (rp_plan_stage(verifier->plan, s)->bound)
-        check_order(actions, action(actions, FORWARD, s, m), backward, FALSE, "the stashed input");
-    if (weights != backward)
-        check_order(actions, backward, weights, FALSE, "what W needs of its I");
+        if (!orders[i].demanded || before >= verifier->n_tasks ||
+            after >= verifier->n_tasks || /* missing, or old */
+            rp_verifier_before(verifier, before, after) ||
+            (orders[i].late && rp_verifier_before_late(verifier, before, after)))
+            continue;
+        rp_verifier_fail(verifier, RP_RULE_ACTIONS, before, after,
+                         "%s is not sure to be there: the second task may start before the first "
+                         "has ended",
+                         orders[i].value);
+    }
+    /* the fused stage's, where they are two */
+    if (trains && forward != backward && forward < verifier->n_tasks &&
+        backward < verifier->n_tasks &&
+        rp_verifier_device(verifier, forward) != rp_verifier_device(verifier, backward))
+        rp_verifier_fail(verifier, RP_RULE_ACTIONS, forward, backward,
+                         "forward and backward of a stage run on two gpus");
 }
 
 /* ---- staleness in `compute` fidelity ---- */
 
-/* Finds the last of a stage's tasks on each lane, or the first. */
+/* The weights that @reader reads, the first forward of a stage on its lane, are made by all actions of
+ * @before: of the stage's layers or, synchronous, of all. */
 static void
-find_ends(const RpVerifier *verifier, const RpLedger *ledger, const guint32 *table, guint32 stage,
-          gboolean last, guint32 *ends)
+check_makers(RpVerifier *verifier, const RpLedger *before, guint32 reader, guint32 stage)
 {
-    const gsize first = (gsize)stage * verifier->micro_batches;
+    const RpInterval all = {0, verifier->n_layers};
+    const RpInterval layers =
+        verifier->modes->staleness == 0 ? all : rp_plan_stage(verifier->plan, stage)->layers;
 
-    for (guint lane = 0; lane < verifier->n_lanes; lane++)
-        ends[lane] = RP_NO_TASK;
-    for (guint m = 0; m < verifier->micro_batches; m++) {
-        const guint32 task = task_of(verifier, ledger, table[first + m]);
-
-        if (task >= verifier->n_tasks)
-            continue;
-        guint32 *end = &ends[verifier->lane[task]];
-        if (*end == RP_NO_TASK || (verifier->position[task] > verifier->position[*end]) == last)
-            *end = task;
-    }
-}
-
-static void
-check_makers(RpVerifier *verifier, const guint32 *made, guint32 reader, guint32 stage)
-{
-    RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
-
-    if (verifier->modes->staleness == 0)
-        layers = (RpInterval){.first = 0, .count = verifier->n_layers};
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
         const guint32 maker = verifier->backward_of[l];
 
         if (l > layers.first && maker == verifier->backward_of[l - 1])
             continue;
         for (guint lane = 0; lane < verifier->n_lanes; lane++) {
-            const guint32 task = made[(gsize)maker * verifier->n_lanes + lane];
+            const guint32 task =
+                task_of(verifier, before, before->last[(gsize)maker * verifier->n_lanes + lane]);
 
-            if (task != RP_NO_TASK && !rp_verifier_before(verifier, task, reader))
+            if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader))
                 rp_verifier_fail(verifier, RP_RULE_STALENESS, task, reader,
                                  "the second action may start before the first has ended, "
                                  "whose gradients make the weights it reads");
@@ -501,41 +445,35 @@ check_staleness(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration)
 
     if (verifier->full || before == NULL || verifier->evaluates)
         return;
-    g_autofree guint32 *made = g_new(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
-    g_autofree guint32 *readers = g_new(guint32, verifier->n_lanes + 1);
     for (guint s = 0; s < verifier->n_stages; s++)
-        find_ends(verifier, before, before->actions[WEIGHTS], s, TRUE,
-                  &made[(gsize)s * verifier->n_lanes]);
-    for (guint s = 0; s < verifier->n_stages; s++) {
-        find_ends(verifier, ledger, ledger->actions[FORWARD], s, FALSE, readers);
-        for (guint lane = 0; lane < verifier->n_lanes; lane++)
-            if (readers[lane] != RP_NO_TASK)
-                check_makers(verifier, made, readers[lane], s);
-    }
+        for (guint lane = 0; lane < verifier->n_lanes; lane++) {
+            const guint32 reader =
+                task_of(verifier, ledger, ledger->first[(gsize)s * verifier->n_lanes + lane]);
+
+            if (reader < verifier->n_tasks)
+                check_makers(verifier, before, reader, s);
+        }
 }
 
 static void
 check_actions(RpVerifier *verifier, RpLedger *ledger, guint32 iteration, gboolean last)
 {
-    const Actions actions = {
-        .verifier = verifier,
-        .ledger = ledger,
-        .iteration = iteration,
-        .complete =
-            !last || (!verifier->open && (verifier->ledgers->len == 1 || has_actions(ledger))),
-    };
+    /* an action that is not there is missing */
+    const gboolean complete =
+        !last || (!verifier->open && (verifier->ledgers->len == 1 || has_actions(ledger)));
 
     if (ledger->checked)
         return;
     check_staleness(verifier, ledger, iteration);
     if (rp_ledger_is_partial(verifier, iteration))
         return;
-    if (actions.complete)
-        check_present(&actions);
-    for (guint s = 0; s < verifier->n_stages; s++)
+    for (guint s = 0; s < verifier->n_stages; s++) {
+        if (complete)
+            check_present(verifier, ledger, iteration, s);
         for (guint m = 0; m < verifier->micro_batches; m++)
-            check_orders(&actions, s, m);
-    ledger->checked = actions.complete && (!last || verifier->source != NULL);
+            check_orders(verifier, ledger, s, m);
+    }
+    ledger->checked = complete && (!last || verifier->source != NULL);
 }
 
 /* ---- the optimizer ---- */

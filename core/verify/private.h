@@ -353,9 +353,6 @@ guint rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task);
 void rp_ledger_number(RpVerifier *verifier);
 /* Enters a task. @session: (out): how often the same has come up before. */
 void rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session);
-/* Whether the slot's sum has begun; it has from now on. */
-gboolean rp_ledger_begin_sum(RpVerifier *verifier, const RpTask *task, guint32 stage,
-                             guint32 round);
 /* Whether tasks of the iteration may have been retired. */
 gboolean rp_ledger_is_partial(const RpVerifier *verifier, guint32 iteration);
 /* Checks that iterations have had by now all that they must. */

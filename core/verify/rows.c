@@ -373,7 +373,7 @@ amount_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
     }
 }
 
-/* What a value belongs to: the layer (or boundary) or stage of a Subject; and which of those. */
+/* A value is of the layer (or boundary) or the stage of a Subject, and of one of its items. */
 enum { OF_LAYER, OF_STAGE, OF_END, OF_ITERATION };
 enum { ONLY, BY_MICRO_BATCH, BY_ROUND, BY_ITEM };
 static const struct {

@@ -245,21 +245,16 @@ typedef struct {
 } Sums;
 
 static void
-check_mode(RpVerifier *verifier, guint32 index, const RpAccess *access, const RpExpected *row)
+check_mode(RpVerifier *verifier, guint32 index, const RpAccess *access, const RpExpected *row,
+           const RpSymbol *found)
 {
     const gboolean adds = (access->mode & RP_ACCESS_READ) != 0;
 
-    if (row->right_mode != 0 && row->right_mode != access->mode)
+    if ((row->right_mode != 0 && row->right_mode != access->mode) ||
+        (row->role == RP_ROLE_SUM && !adds && rp_symbol_is_same(found, &row->wants)))
         rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index, "%s",
-                         adds ? "the first round is added to what was there before"
-                              : "the sum of the rounds before is overwritten");
-    if (row->role == RP_ROLE_SUM &&
-        rp_ledger_begin_sum(verifier, rp_verifier_task(verifier, index), row->wants.of,
-                            row->wants.item) != adds &&
-        !rp_ledger_is_partial(verifier, row->wants.iteration))
-        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index, "%s",
-                         adds ? "the slot's first gradients are added to what was there"
-                              : "gradients of the slot overwrite those before them");
+                         adds ? "the first of a sum is added to what was there before"
+                              : "the sum so far is overwritten");
 }
 
 /* The value that the access leaves in the buffer, which holds @found. */
@@ -386,7 +381,7 @@ sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArra
         row->again = row->seen;
         row->seen = TRUE;
         if (row->mode == RP_MAY_ADD)
-            check_mode(verifier, index, access, row);
+            check_mode(verifier, index, access, row, &found);
     }
     sweep_access(verifier, index, access, row, &found, writer, sums);
 }
