@@ -268,23 +268,6 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
                          rp_task_is_compute(task) ? "uploaded" : "downloaded");
         return TRUE;
     }
-    case RP_VALUE_PACKED:
-    case RP_VALUE_PARAMETERS:
-    case RP_VALUE_LAYER:
-        rp_verifier_fail(
-            verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-            "%s of %s %u is never %s for round %u of iteration %u", kinds[wants->kind].name,
-            wants->kind == RP_VALUE_LAYER ? "layer" : "stage", wants->of,
-            rp_modes_pack(verifier->modes) && wants->kind == RP_VALUE_PARAMETERS ? "expanded"
-                                                                                 : "uploaded",
-            wants->item, wants->iteration);
-        return TRUE;
-    case RP_VALUE_WEIGHTS:
-        rp_verifier_fail(verifier, RP_RULE_TORN_WEIGHTS, RP_NO_TASK, index,
-                         "the weights of layer %u made in iteration %u are uploaded but never "
-                         "written",
-                         wants->of, wants->iteration);
-        return TRUE;
     default:
         return FALSE;
     }
@@ -347,20 +330,15 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
 
     if (verifier->rank <= rank) /* nothing graver can be found: it is not worth the search */
         return;
-    if (same && found->n > wants.n && wants.kind == RP_VALUE_GRADIENTS) {
-        rp_verifier_fail_at(verifier, rank, rule, writer, index,
-                            "%s is already part of what the second task adds it to", name);
+    if (wants.kind == RP_VALUE_WEIGHTS &&
+        (found->kind == RP_VALUE_WEIGHTS || wants.iteration == RP_NONE)) {
+        fail_version(verifier, index, &wants, found, writer);
         return;
     }
     if (wants.kind == RP_VALUE_STATE && found->kind == RP_VALUE_STATE && found->of == wants.of &&
         found->iteration > wants.iteration) {
         rp_verifier_fail_at(verifier, rank, rule, index, writer,
                             "%s is changed by the second task before the first has read it", name);
-        return;
-    }
-    if (wants.kind == RP_VALUE_WEIGHTS &&
-        (found->kind == RP_VALUE_WEIGHTS || wants.iteration == RP_NONE)) {
-        fail_version(verifier, index, &wants, found, writer);
         return;
     }
     if (task->kind == RP_TASK_REDUCE && found->kind == RP_VALUE_GRADIENTS &&
@@ -373,12 +351,12 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
     maker = find_maker(verifier, index, row, &wants, buffer);
     if (maker.task == RP_NO_TASK && row->instead.kind != RP_VALUE_NONE)
         maker = find_maker(verifier, index, row, &row->instead, buffer);
-    if ((maker.task == RP_NO_TASK || maker.short_of) && buffer != RP_NONE &&
-        fail_missing(verifier, index, &wants))
+    const gboolean left = maker.task != RP_NO_TASK && (!maker.short_of || buffer == RP_NONE);
+    if (!left && buffer != RP_NONE && fail_missing(verifier, index, &wants))
         return;
-    if (maker.task == RP_NO_TASK)
-        rp_verifier_fail_at(verifier, rank, rule, RP_NO_TASK, index, "the task does not find %s",
-                            name);
+    if (!left)
+        rp_verifier_fail_at(verifier, rank, rule, RP_NO_TASK, index,
+                            "the task does not find %s, which no task leaves in full", name);
     else if (wants.kind == RP_VALUE_WEIGHTS)
         fail_version(verifier, index, &wants, found, writer);
     else if (maker.task > index)

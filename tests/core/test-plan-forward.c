@@ -164,7 +164,7 @@ RP_TEST(names_an_upload_that_is_missing)
 
     rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_PARAMETER_UPLOAD, 1, 0))->dropped =
         TRUE;
-    assert_names(draft, RP_RULE_TRANSFERS, "is never uploaded for round 0 of iteration 1");
+    assert_names(draft, RP_RULE_TRANSFERS, "does not find a chunk of the parameters");
 }
 
 RP_TEST(names_a_task_that_changes_something)
