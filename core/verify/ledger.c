@@ -187,8 +187,9 @@ task_of(const RpVerifier *verifier, const RpLedger *ledger, guint32 entry)
     return id < verifier->first_id ? RP_OLD_TASK : (guint32)(id - verifier->first_id);
 }
 
-gboolean
-rp_ledger_is_partial(const RpVerifier *verifier, guint32 iteration)
+/* Whether tasks of the iteration may have been retired. */
+static gboolean
+is_partial(const RpVerifier *verifier, guint32 iteration)
 {
     return iteration < verifier->complete_from;
 }
@@ -393,8 +394,8 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
 
         if (!orders[i].demanded || before >= verifier->n_tasks ||
             after >= verifier->n_tasks || /* missing, or old */
-            rp_verifier_before(verifier, before, after) ||
-            (orders[i].late && rp_verifier_before_late(verifier, before, after)))
+            rp_verifier_before(verifier, before, after, FALSE) ||
+            (orders[i].late && rp_verifier_before(verifier, before, after, TRUE)))
             continue;
         rp_verifier_fail(verifier, RP_RULE_ACTIONS, before, after,
                          "%s is not sure to be there: the second task may start before the first "
@@ -429,7 +430,7 @@ check_makers(RpVerifier *verifier, const RpLedger *before, guint32 reader, guint
             const guint32 task =
                 task_of(verifier, before, before->last[(gsize)maker * verifier->n_lanes + lane]);
 
-            if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader))
+            if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader, FALSE))
                 rp_verifier_fail(verifier, RP_RULE_STALENESS, task, reader,
                                  "the second action may start before the first has ended, "
                                  "whose gradients make the weights it reads");
@@ -465,7 +466,7 @@ check_actions(RpVerifier *verifier, RpLedger *ledger, guint32 iteration, gboolea
     if (ledger->checked)
         return;
     check_staleness(verifier, ledger, iteration);
-    if (rp_ledger_is_partial(verifier, iteration))
+    if (is_partial(verifier, iteration))
         return;
     for (guint s = 0; s < verifier->n_stages; s++) {
         if (complete)
@@ -570,7 +571,7 @@ rp_ledger_check(RpVerifier *verifier)
         if (*ledger == NULL)
             *ledger = new_ledger(verifier);
         check_actions(verifier, *ledger, iteration, t + 1 == n);
-        if (!verifier->full || verifier->evaluates || rp_ledger_is_partial(verifier, iteration))
+        if (!verifier->full || verifier->evaluates || is_partial(verifier, iteration))
             continue;
         check_optimizer(verifier, *ledger, iteration, past, t >= last_actions);
     }

@@ -263,35 +263,25 @@ rp_verifier_slot_round(const RpVerifier *verifier, guint32 round)
     return rp_modes_upload_once(verifier->modes) ? 0 : round;
 }
 
-/* Bytes that cross the boundary before @layer, of a micro-batch. */
-static inline guint64
-rp_verifier_input_bytes(const RpVerifier *verifier, guint layer)
-{
-    return rp_plan_layer(verifier->plan, layer)->input_bytes;
-}
-
-/* Whether @first has ended whenever @second starts. */
+/* Whether the task at that place of a lane has ended whenever @second starts or, @late, passes phase 1: its
+ * part after the recompute. */
 static inline gboolean
-rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second)
+rp_verifier_has_ended(const RpVerifier *verifier, guint32 lane, guint32 position, guint32 second,
+                      gboolean late)
 {
-    guint32 lane = verifier->lane[first];
+    const guint32 *row = late ? verifier->end_row : verifier->start_row;
 
     if (lane == verifier->lane[second])
-        return verifier->position[first] < verifier->position[second];
-    return verifier->clocks[verifier->start_row[second] * verifier->stride + lane] >=
-           verifier->position[first];
+        return position < verifier->position[second];
+    return verifier->clocks[row[second] * verifier->stride + lane] >= position;
 }
 
-/* Whether @first has ended whenever @second passes phase 1: its part after the recompute. */
+/* The same of the task @first. */
 static inline gboolean
-rp_verifier_before_late(const RpVerifier *verifier, guint32 first, guint32 second)
+rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second, gboolean late)
 {
-    guint32 lane = verifier->lane[first];
-
-    if (lane == verifier->lane[second])
-        return verifier->position[first] < verifier->position[second];
-    return verifier->clocks[verifier->end_row[second] * verifier->stride + lane] >=
-           verifier->position[first];
+    return rp_verifier_has_ended(verifier, verifier->lane[first], verifier->position[first], second,
+                                 late);
 }
 
 /* ---- verify.c ---- */
@@ -333,9 +323,6 @@ gboolean rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guin
 #define rp_verifier_fail(verifier, rule, ...)                                                      \
     rp_verifier_fail_at(verifier, rp_rule_rank(rule), rule, __VA_ARGS__)
 
-/* @n times RP_NO_TASK, or RP_NONE; to be freed */
-guint32 *rp_verify_new_table(gsize n);
-
 /* ---- rows.c ---- */
 
 /* Picks the rows of each kind of task that such a plan has. */
@@ -353,8 +340,6 @@ guint rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task);
 void rp_ledger_number(RpVerifier *verifier);
 /* Enters a task. @session: (out): how often the same has come up before. */
 void rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session);
-/* Whether tasks of the iteration may have been retired. */
-gboolean rp_ledger_is_partial(const RpVerifier *verifier, guint32 iteration);
 /* Checks that iterations have had by now all that they must. */
 void rp_ledger_check(RpVerifier *verifier);
 /* Whether the layer has tasks of a kind of the optimizer's or the network's. */

@@ -284,6 +284,7 @@ static guint64
 size_of(const Rows *rows, const Subject *at, Size size)
 {
     const RpVerifier *verifier = rows->verifier;
+    const RpPlan *plan = rows->plan;
     const RpPlanStage *stage = at->stage;
     guint64 bytes = 0;
 
@@ -295,15 +296,15 @@ size_of(const Rows *rows, const Subject *at, Size size)
     case SIZE_KEPT:
         return stage->kept_bytes;
     case SIZE_INPUT:
-        return rp_verifier_input_bytes(verifier, at->first);
+        return rp_plan_layer(plan, at->first)->input_bytes;
     case SIZE_SENT:
-        return at->first > 0 ? rp_verifier_input_bytes(verifier, at->first) : NOT_AT_ALL;
+        return at->first > 0 ? rp_plan_layer(plan, at->first)->input_bytes : NOT_AT_ALL;
     case SIZE_OUTPUT:
         for (guint i = 0; i < stage->n_boundaries; i++)
-            bytes += rp_verifier_input_bytes(verifier, stage->boundaries[i]);
+            bytes += rp_plan_layer(plan, stage->boundaries[i])->input_bytes;
         return stage->n_boundaries > 0 ? bytes : NOT_AT_ALL;
     case SIZE_GRADIENT:
-        return at->end < verifier->n_layers ? rp_verifier_input_bytes(verifier, at->end)
+        return at->end < verifier->n_layers ? rp_plan_layer(plan, at->end)->input_bytes
                                             : NOT_AT_ALL;
     case SIZE_SUM:
         if (at->n > 0)
@@ -316,7 +317,7 @@ size_of(const Rows *rows, const Subject *at, Size size)
         bytes = stage->upload_bytes;
         break;
     case SIZE_SAVED:
-        bytes = rp_plan_layer(rows->plan, at->first)->saved_bytes;
+        bytes = rp_plan_layer(plan, at->first)->saved_bytes;
         break;
     }
     return bytes > 0 ? bytes : NOT_AT_ALL;

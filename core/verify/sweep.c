@@ -33,25 +33,15 @@ may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
     return from == RP_TASK_ACTIVATION_UPLOAD && to == RP_TASK_FUSED && verifier->modes->published;
 }
 
-/* Whether a task that may be old has ended whenever @second starts. */
-static gboolean
-is_before(const RpVerifier *verifier, const RpToucher *first, guint32 second)
-{
-    if (first->lane == verifier->lane[second])
-        return first->position < verifier->position[second];
-    return verifier->clocks[verifier->start_row[second] * verifier->stride + first->lane] >=
-           first->position;
-}
-
 static void
 check_order(RpVerifier *verifier, const RpToucher *by, guint32 second, guint32 buffer,
             gboolean first_writes, gboolean second_writes, RpValueKind wants)
 {
     const guint32 first = by->task;
 
-    if (first == second || is_before(verifier, by, second) ||
+    if (first == second || rp_verifier_has_ended(verifier, by->lane, by->position, second, FALSE) ||
         (!second_writes && may_come_late(verifier, first, second) &&
-         rp_verifier_before_late(verifier, first, second)))
+         rp_verifier_has_ended(verifier, by->lane, by->position, second, TRUE)))
         return;
     rp_verifier_fail_order(verifier, first, second, buffer, first_writes, second_writes, wants);
 }
@@ -195,28 +185,19 @@ check_place(RpVerifier *verifier, guint32 index, const RpAccess *access, const R
     const guint32 arena = row->device
                               ? rp_plan_lane_device(verifier->plan, verifier->tasks[index].lane)
                               : rp_plan_gpus(verifier->plan);
-    const char *role = rp_access_role_name((RpAccessRole)access->role);
+    const char *wrong = verifier->claimed[access->buffer] ? "lies where a table has something else"
+                        : buffer->arena != arena          ? "lies in the wrong memory"
+                        : (row->categories >> buffer->category & 1) == 0 ? "lies among other data"
+                        : buffer->bytes < row->bytes                     ? "is too small"
+                                                                         : NULL;
 
-    if (row->buffer != RP_NONE)
-        return;
-    if (verifier->claimed[access->buffer])
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "the %s of the task lies where a table has something else (buffer %u)",
-                         role, access->buffer);
-    else if (buffer->arena != arena)
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "the %s of the task lies in the wrong memory (buffer %u)", role,
-                         access->buffer);
-    else if ((row->categories >> buffer->category & 1) == 0)
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "the %s of the task lies among the %s (buffer %u)", role,
-                         rp_buffer_category_name((RpBufferCategory)buffer->category),
-                         access->buffer);
-    else if (buffer->bytes < row->bytes)
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "the %s of the task takes %" G_GUINT64_FORMAT
-                         " bytes, buffer %u has %" G_GUINT64_FORMAT,
-                         role, row->bytes, access->buffer, buffer->bytes);
+    if (row->buffer == RP_NONE && wrong != NULL)
+        rp_verifier_fail(
+            verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
+            "the %s of the task, which takes %" G_GUINT64_FORMAT
+            " bytes, %s (buffer %u: %s, %" G_GUINT64_FORMAT " bytes)",
+            rp_access_role_name((RpAccessRole)access->role), row->bytes, wrong, access->buffer,
+            rp_buffer_category_name((RpBufferCategory)buffer->category), buffer->bytes);
 }
 
 static void

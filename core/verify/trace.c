@@ -108,7 +108,7 @@ check_tasks(TraceCheck *check)
 {
     const RpVerifier *verifier = &check->verifier;
     const guint n_lanes = rp_plan_n_lanes(verifier->plan);
-    g_autofree guint32 *last = rp_verify_new_table(n_lanes);
+    g_autofree guint32 *end = g_new0(guint32, (gsize)n_lanes + 1); /* behind a lane's last task */
 
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
@@ -120,11 +120,11 @@ check_tasks(TraceCheck *check)
         if (task->lane >= n_lanes)
             return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, i,
                                     "the plan has no such lane");
-        before = last[task->lane];
-        last[task->lane] = i;
-        if (before != RP_NO_TASK &&
-            check->records[i]->start_ns + check->slack_ns < check->records[before]->end_ns)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, before, i,
+        before = end[task->lane];
+        end[task->lane] = i + 1;
+        if (before > 0 &&
+            check->records[i]->start_ns + check->slack_ns < check->records[before - 1]->end_ns)
+            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, before - 1, i,
                                     "two tasks of one lane overlap or are out of order");
         for (guint k = 0; k < task->dependency_count; k++)
             if (!check_dependency(check, i, &dependencies[k]))

@@ -3,8 +3,6 @@
  */
 #include "core/verify/private.h"
 
-#include <string.h>
-
 #include "core/schedules/schedule.h"
 
 static const struct {
@@ -105,15 +103,6 @@ rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first
     violation->second = second == RP_NO_TASK ? RP_TASK_NONE : verifier->first_id + second;
     violation->message = g_string_free(g_steal_pointer(&text), FALSE);
     return FALSE;
-}
-
-guint32 *
-rp_verify_new_table(gsize n)
-{
-    guint32 *table = g_new(guint32, n + 1);
-
-    memset(table, 0xff, n * sizeof *table);
-    return table;
 }
 
 /* Kinds of actions are the first kinds of tasks. */

@@ -546,6 +546,53 @@ kept_access(RpPlanDraft *draft, guint round)
     return rp_plan_draft_access(draft, action, access);
 }
 
+/* By which the first action of @kind that has the mode @from adds to its slot's sum. */
+static void
+change_mode_of_sum(RpPlanDraft *draft, RpTaskKind kind, guint16 from, guint16 to)
+{
+    for (guint nth = 0;; nth++) {
+        const guint index = rp_plan_draft_find(draft, kind, 0, nth);
+
+        assert_int_not_equal(index, RP_NONE);
+        for (guint i = 0; i < rp_plan_draft_task(draft, index)->accesses->len; i++) {
+            RpAccess *access = rp_plan_draft_access(draft, index, i);
+
+            if (access->role != RP_ROLE_SUM || access->mode != from)
+                continue;
+            access->mode = to;
+            return;
+        }
+    }
+}
+
+BREAKS(overwrite_the_sum_of_a_slot, ASYNC, RP_N_TASK_KINDS, RP_TASK_BACKWARD, RP_RULE_TRANSFERS)
+{
+    change_mode_of_sum(draft, RP_TASK_BACKWARD, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ACCESS_WRITE);
+}
+
+BREAKS(begin_a_sum_with_what_is_there, ASYNC, RP_N_TASK_KINDS, RP_TASK_BACKWARD, RP_RULE_TRANSFERS)
+{
+    change_mode_of_sum(draft, RP_TASK_BACKWARD, RP_ACCESS_WRITE, RP_ACCESS_READ | RP_ACCESS_WRITE);
+}
+
+BREAKS(overwrite_the_sum_of_pieces, KEPT(1), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS)
+{
+    change_mode_of_sum(draft, RP_TASK_FUSED, RP_ACCESS_READ | RP_ACCESS_WRITE, RP_ACCESS_WRITE);
+}
+
+BREAKS(run_slices_layer_by_layer, KEPT(1), RP_N_TASK_KINDS, RP_N_TASK_KINDS, RP_RULE_ACTIONS)
+{
+    draft->tables.modes.slices = 2;
+}
+
+/* Its first stage runs forward alone. */
+BREAKS(sum_what_has_no_gradients, FULL("roundpipe", 2, 2, 4, 2, TRUE, FALSE), RP_N_TASK_KINDS,
+       RP_TASK_GRADIENT_ACCUMULATE, RP_RULE_TRANSFERS)
+{
+    rp_plan_draft_task(draft, rp_plan_draft_find(draft, RP_TASK_GRADIENT_ACCUMULATE, 0, 0))
+        ->task.stage = 0;
+}
+
 BREAKS(overwrite_kept_rounds, KEPT(4), RP_N_TASK_KINDS, RP_TASK_FUSED, RP_RULE_TRANSFERS)
 {
     kept_access(draft, 2)->mode = RP_ACCESS_WRITE;
