@@ -324,6 +324,73 @@ check_own(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
            (schedule->check == NULL || schedule->check(shape, error));
 }
 
+enum { OUTPUT = 1, INPUT = 2, WEIGHT = 4 }; /* bits of products */
+
+/* Whether the parts of an action exist and belong to @gpu, and nothing else makes its products.
+ * @made: [S x M] */
+static gboolean
+check_action(const RpScheduleOps *schedule, const RpShape *shape, guint gpu, const RpAction *action,
+             guint8 *made)
+{
+    if (action->kind > RP_ACTION_OVERLAP || action->kind == RP_ACTION_FUSED)
+        return FALSE;
+    const RpActionProducts *makes = rp_action_products((RpActionKind)action->kind);
+    const struct {
+        guint stage, micro_batch, products;
+    } parts[] = {
+        {action->stage, action->micro_batch, makes->output ? OUTPUT : 0},
+        {rp_action_backward_stage(action), rp_action_backward_micro_batch(action),
+         (makes->input_gradient ? INPUT : 0u) | (makes->weight_gradient ? WEIGHT : 0u)},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        if (parts[i].products == 0)
+            continue;
+        if (parts[i].stage >= shape->stages || parts[i].micro_batch >= shape->micro_batches ||
+            rp_schedule_gpu_of(schedule, shape, parts[i].stage, parts[i].micro_batch) != gpu)
+            return FALSE;
+        guint8 *of = &made[(gsize)parts[i].stage * shape->micro_batches + parts[i].micro_batch];
+
+        if ((*of & parts[i].products) != 0)
+            return FALSE;
+        *of |= (guint8)parts[i].products;
+    }
+    return TRUE;
+}
+
+/* The orders of a schedule that is the caller's: others are known to be whole. */
+static gboolean
+check_orders(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
+{
+    const gsize n = (gsize)shape->stages * shape->micro_batches;
+    g_autofree guint8 *made = g_malloc0(n);
+    g_autoptr(GArray) order = g_array_new(FALSE, FALSE, sizeof(RpAction));
+
+    for (guint g = 0; g < shape->gpus; g++) {
+        g_array_set_size(order, 0);
+        schedule->order(shape, g, order);
+        for (guint i = 0; i < order->len; i++) {
+            const RpAction *action = &g_array_index(order, RpAction, i);
+
+            if (check_action(schedule, shape, g, action, made))
+                continue;
+            g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
+                        "gpu %u, action %u: expected F, B, I or W of a stage of that gpu, each "
+                        "once, found kind %u of stage %u, micro-batch %u",
+                        g, i, action->kind, action->stage, action->micro_batch);
+            return FALSE;
+        }
+    }
+    for (gsize i = 0; i < n; i++)
+        if (made[i] != (OUTPUT | INPUT | WEIGHT)) {
+            g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
+                        "expected F and B, or F, I and W, of stage %u, micro-batch %u in its order",
+                        (guint)(i / shape->micro_batches), (guint)(i % shape->micro_batches));
+            return FALSE;
+        }
+    return TRUE;
+}
+
 gboolean
 rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
@@ -331,7 +398,9 @@ rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **
 
     if (!check_counts(shape, error) ||
         !(schedule->given != NULL ? check_given(schedule->given, shape, error)
-                                  : check_own(schedule, shape, error))) {
+                                  : check_own(schedule, shape, error)) ||
+        (rp_schedule_is_added(schedule) && !schedule->dispatched && !shape->forward_only &&
+         !check_orders(schedule, shape, error))) {
         g_prefix_error(error, "%s: ", schedule->name);
         return FALSE;
     }

@@ -12,9 +12,10 @@
 GQuark rp_schedule_error_quark(void);
 
 typedef enum {
-    RP_SCHEDULE_ERROR_UNKNOWN, /* no schedule of that name */
-    RP_SCHEDULE_ERROR_SHAPE,   /* N, M, M_R or the stages do not suit the schedule */
-    RP_SCHEDULE_ERROR_DEADLOCK /* the order cannot run; names the two actions that wait */
+    RP_SCHEDULE_ERROR_UNKNOWN,  /* no schedule of that name */
+    RP_SCHEDULE_ERROR_SHAPE,    /* N, M, M_R or the stages do not suit the schedule */
+    RP_SCHEDULE_ERROR_DEADLOCK, /* the order cannot run; names the two actions that wait */
+    RP_SCHEDULE_ERROR_OWN       /* rp_schedule_add(): what is missing, or wrong in its order */
 } RpScheduleError;
 
 /* A number that would do. */
@@ -67,6 +68,16 @@ typedef struct {
     guint8 kind;
     guint8 late; /* part of the iteration before: RpShape.flow */
 } RpAction;
+
+/* Appends an action to an order. @stage is below RpShape.stages, @micro_batch below
+ * RpShape.micro_batches; @kind is no RP_ACTION_OVERLAP, which has two of both. */
+static inline void
+rp_order_push(GArray *order, RpActionKind kind, guint stage, guint micro_batch)
+{
+    const RpAction action = {stage, micro_batch, RP_NONE, RP_NONE, (guint8)kind, 0};
+
+    g_array_append_val(order, action);
+}
 
 /* Products of an action: a row a kind. The last two of an overlap belong to its backward part. */
 typedef struct {
@@ -209,6 +220,23 @@ struct _RpScheduleOps {
 
 /* Every schedule, %NULL-terminated, in the order in which tables list them. */
 const RpScheduleOps *const *rp_schedules(void);
+
+/**
+ * rp_schedule_add:
+ * @schedule: borrowed for good: a static const of the caller's program. It has a name of letters,
+ *   digits and hyphens, a title, a summary and an order; its stages are bound to devices, and its
+ *   iterations end with a flush. `given` is %NULL
+ *
+ * Adds a schedule to the table, at its end: from now on its name means it, in run files and in
+ * rp_schedule_find(). Its orders are checked for each shape that is planned: every F once, every B or
+ * I and W once, on the device of their stage. No other thread may use schedules meanwhile.
+ *
+ * Errors: RP_SCHEDULE_ERROR_OWN
+ */
+gboolean rp_schedule_add(const RpScheduleOps *schedule, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether it is none of RoundPipe's own table, nor a file's. */
+gboolean rp_schedule_is_added(const RpScheduleOps *schedule);
 
 /* Whether a schedule has something. */
 typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);

@@ -14,20 +14,6 @@ rp_order_chunks(const RpShape *shape)
     return shape->stages / shape->gpus;
 }
 
-static inline void
-rp_order_push(GArray *order, RpActionKind kind, guint stage, guint micro_batch)
-{
-    RpAction action = {
-        .stage = stage,
-        .micro_batch = micro_batch,
-        .backward_stage = RP_NONE,
-        .backward_micro_batch = RP_NONE,
-        .kind = (guint8)kind,
-    };
-
-    g_array_append_val(order, action);
-}
-
 /**
  * rp_order_looped:
  *

@@ -3,17 +3,75 @@
  */
 #include "core/schedules/schedule.h"
 
+#include <string.h>
+
 #include "core/base/quote.h"
 #include "core/schedules/given.h"
 #include "core/schedules/schedules.h"
 
+/* Schedules of the caller's program, at most. */
+#define MOST_ADDED 64
+
 #define ADDRESS_OF(name) &rp_schedule_##name,
-static const RpScheduleOps *const schedules[] = {RP_SCHEDULES(ADDRESS_OF) NULL};
+#define COUNT(name) +1
+enum { N_OWN = RP_SCHEDULES(COUNT) };
+static const RpScheduleOps *schedules[N_OWN + MOST_ADDED + 1] = {RP_SCHEDULES(ADDRESS_OF)};
 
 const RpScheduleOps *const *
 rp_schedules(void)
 {
     return schedules;
+}
+
+gboolean
+rp_schedule_is_added(const RpScheduleOps *schedule)
+{
+    for (guint i = 0; i < N_OWN; i++)
+        if (schedules[i] == schedule)
+            return FALSE;
+    return schedule->given == NULL;
+}
+
+/* Returns: (nullable): what keeps it out of the table */
+static const char *
+find_fault(const RpScheduleOps *schedule)
+{
+    const char *name = schedule->name;
+
+    if (name == NULL || *name == '\0' ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(name))
+        return "expected a name of small letters, digits and hyphens";
+    if (schedule->title == NULL || schedule->summary == NULL || schedule->order == NULL ||
+        schedule->given != NULL)
+        return "expected a title, a summary and a function for its order, and no orders that are "
+               "given";
+    if (schedule->dispatched || schedule->unflushed)
+        return "expected stages that are bound to devices, and a flush behind each iteration";
+    for (guint i = 0; schedules[i] != NULL; i++)
+        if (g_str_equal(schedules[i]->name, name))
+            return "expected a name that no other schedule has";
+    return schedules[G_N_ELEMENTS(schedules) - 2] != NULL
+               ? "expected 64 schedules of a program at most"
+               : NULL;
+}
+
+gboolean
+rp_schedule_add(const RpScheduleOps *schedule, GError **error)
+{
+    g_return_val_if_fail(schedule != NULL, FALSE);
+
+    const char *fault = find_fault(schedule);
+    guint end = 0;
+
+    if (fault != NULL) {
+        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN, "schedule \"%s\": %s",
+                    schedule->name != NULL ? schedule->name : "", fault);
+        return FALSE;
+    }
+    while (schedules[end] != NULL)
+        end++;
+    schedules[end] = schedule;
+    return TRUE;
 }
 
 const RpScheduleOps *

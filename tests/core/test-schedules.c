@@ -870,4 +870,75 @@ RP_TEST(says_what_is_wrong_with_a_shape)
     rp_test_lines("tests/core/messages.txt", "schedules: wrong shapes", refusal, NULL);
 }
 
+/* A schedule of the caller's program: last, for the table keeps it. */
+
+static guint wrong_stage, wrong_micro_batch; /* of one action more, on gpu 0 */
+static RpActionKind wrong_kind;
+
+static void
+order_by_hand(const RpShape *shape, guint gpu, GArray *order)
+{
+    for (guint m = 0; m < shape->micro_batches; m++) {
+        rp_order_push(order, RP_ACTION_FORWARD, gpu, m);
+        if (gpu > 0 || m != wrong_micro_batch || wrong_kind != RP_ACTION_WEIGHT_GRADIENT)
+            rp_order_push(order, RP_ACTION_BACKWARD, gpu, m);
+    }
+    if (gpu == 0 && wrong_kind != RP_ACTION_WEIGHT_GRADIENT)
+        rp_order_push(order, wrong_kind, wrong_stage, wrong_micro_batch);
+}
+
+RP_TEST(takes_a_schedule_of_the_callers_program)
+{
+    static const RpScheduleOps mine = {.name = "by-hand",
+                                       .title = "By hand",
+                                       .summary = "one micro-batch after the other",
+                                       .stages_per_gpu = 1,
+                                       .order = order_by_hand};
+    static const struct {
+        RpActionKind kind;
+        guint stage, micro_batch;
+        const char *message;
+    } wrong[] = {
+        {RP_ACTION_FORWARD, 2, 0,
+         "by-hand: gpu 0, action 8: expected F, B, I or W of a stage of that gpu, each once, found "
+         "kind 0 of stage 2, micro-batch 0"},
+        {RP_ACTION_FORWARD, 0, 4,
+         "by-hand: gpu 0, action 8: expected F, B, I or W of a stage of that gpu, each once, found "
+         "kind 0 of stage 0, micro-batch 4"},
+        {RP_ACTION_BACKWARD, 1, 0,
+         "by-hand: gpu 0, action 8: expected F, B, I or W of a stage of that gpu, each once, found "
+         "kind 1 of stage 1, micro-batch 0"},
+        {RP_ACTION_BACKWARD, 0, 3,
+         "by-hand: gpu 0, action 8: expected F, B, I or W of a stage of that gpu, each once, found "
+         "kind 1 of stage 0, micro-batch 3"},
+        {RP_ACTION_WEIGHT_GRADIENT, 0, 3,
+         "by-hand: expected F and B, or F, I and W, of stage 0, micro-batch 3 in its order"},
+    };
+    const RpShape shape = bound_shape(2, 4, 2);
+    RpScheduleOps bad[] = {mine, mine, mine, mine};
+
+    assert_true(rp_schedule_add(&mine, NULL));
+    assert_ptr_equal(find("by-hand"), &mine);
+    bad[0].name = "By hand";
+    bad[1].name = "1f1b";
+    bad[2].name = "by-hand-2", bad[2].order = NULL;
+    bad[3].name = "by-hand-3", bad[3].dispatched = TRUE;
+    for (guint i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_autoptr(GError) error = NULL;
+
+        assert_false(rp_schedule_add(&bad[i], &error));
+        assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN));
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_autoptr(GError) error = NULL;
+
+        wrong_kind = wrong[i].kind;
+        wrong_stage = wrong[i].stage;
+        wrong_micro_batch = wrong[i].micro_batch;
+        assert_false(rp_schedule_check(&mine, &shape, &error));
+        assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN));
+        assert_string_equal(error->message, wrong[i].message);
+    }
+}
+
 RP_TEST_GROUP(set_up, tear_down)
