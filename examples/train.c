@@ -3,10 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "exec/data/batch.h"
-#include "exec/host/kernels.h"
-#include "exec/measure/profile.h"
-#include "exec/train/trainer.h"
+#include <roundpipe.h>
+
+/* Keys of docs/train.md; those of the command line are set below. */
+static const char run_file[] = "micro_batches: 8\n"
+                               "micro_batch_size: 4\n"
+                               "sequence_length: 32\n"
+                               "seed: 1\n"
+                               "output: .\n" /* left alone */
+                               "optimizer: {learning_rate: 1e-3, warmup_ratio: 0.1}\n";
 
 static int
 fail(const GError *error)
@@ -18,57 +23,35 @@ fail(const GError *error)
 int
 main(int argc, char **argv)
 {
-    /* micro-batches of a step, sequences of each, tokens of each */
-    const RpBatcherOptions shape = {8, 4, 32, .shuffle = TRUE, .seed = 1};
-    RpModel config;
     GError *error = NULL;
 
     if (argc != 5) {
         fprintf(stderr, "usage: train MODEL_DIR DATA.jsonl DEVICES STEPS\n");
         return 2;
     }
-    const guint devices = (guint)atoi(argv[3]), steps = (guint)atoi(argv[4]);
-    /* the model, the data, and the costs of the model's layers on this machine */
-    g_autoptr(RpSafetensors) file = rp_safetensors_open(argv[1], &error);
-    if (file == NULL || !rp_hf_config_load(argv[1], &config, &error))
-        return fail(error);
-    g_autoptr(RpWeights) weights = rp_weights_new(&config);
-    g_autoptr(RpDataset) data = rp_dataset_open(argv[2], config.vocab, shape.tokens, &error);
-    g_autoptr(RpBatcher) batcher = data != NULL ? rp_batcher_new(data, &shape, &error) : NULL;
-    if (batcher == NULL || !rp_weights_bind(weights, file, &error))
-        return fail(error);
-    const RpNetworkOptions options = {.sequences = shape.sequences, .tokens = shape.tokens};
-    const RpMeasureOptions measure = {.devices = devices, .seconds = 0.1};
-    g_autoptr(RpNetwork) network = rp_network_new(weights, rp_host_kernels(), &options);
-    g_autoptr(RpProbe) probe = rp_host_probe_new(0, &error);
-    g_autoptr(RpProfile) profile =
-        probe != NULL ? rp_measure_profile(probe, network, weights, &measure, &error) : NULL;
-    if (profile == NULL)
-        return fail(error);
-    /* stages of even length for the schedule */
-    g_autoptr(RpPartition) stages =
-        rp_partition_paper(profile, devices, shape.micro_batches, 0, &error);
-    const RpTrainerOptions how = {
-        .weights = weights,
-        .profile = profile,
-        .partition = stages,
-        .plan = {rp_schedule_find("roundpipe", NULL), devices, shape.micro_batches, .async = TRUE},
-        .network = options, /* dtype: fp32 */
-        .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
-                   .learning_rate = {RP_LEARNING_RATE_COSINE, 1e-3, steps / 10, steps}},
-    };
-    g_autoptr(RpTrainer) trainer = stages != NULL ? rp_trainer_new(&how, &error) : NULL;
+    g_autofree char *model = g_strdup_printf("model=%s", argv[1]);
+    g_autofree char *data = g_strdup_printf("data=%s", argv[2]);
+    g_autofree char *devices = g_strdup_printf("devices=host:%s", argv[3]);
+    g_autofree char *steps = g_strdup_printf("steps=%s", argv[4]);
+    const char *const sets[] = {model, data, devices, steps, NULL};
+
+    /* the run; model, data, layer times, stages and a proved plan; then memory and devices */
+    RpRunSpec *run = rp_run_file_parse("train", run_file, sizeof run_file - 1, sets, &error);
+    g_autoptr(RpSession) session =
+        run != NULL ? rp_session_new(run, RP_SESSION_LOOP, NULL, &error) : NULL;
+    g_autoptr(RpBatcher) batcher = session != NULL ? rp_session_batcher(session, &error) : NULL;
+    g_autoptr(RpTrainer) trainer = batcher != NULL ? rp_session_trainer(session, &error) : NULL;
     if (trainer == NULL)
         return fail(error);
-    g_autoptr(RpTokenBatch) batch = rp_token_batch_new(&shape);
-    for (guint step = 0; step < steps; step++) {
+    g_autoptr(RpTokenBatch) batch = rp_session_batch(session);
+    for (int step = 1; step <= atoi(argv[4]); step++) {
         double loss;
 
         if (!rp_batcher_next(batcher, batch, &error) ||
             !rp_trainer_forward_backward(trainer, batch, &loss, &error) ||
             !rp_trainer_step(trainer, &error))
             return fail(error);
-        printf("step %u: loss %.4f\n", step + 1, loss);
+        printf("step %d: loss %.4f\n", step, loss);
     }
     return rp_trainer_flush(trainer, &error) ? 0 : fail(error);
 }

@@ -17,6 +17,7 @@ typedef enum {
     RP_SIMULATE_ERROR_DEADLOCK /* a task waits for a later one: names both */
 } RpSimulateError;
 
+/* Links, host memory, network, optimizer and processors that the profile was measured with. */
 RpMachine rp_machine_from_profile(const RpProfile *profile);
 
 /**

@@ -273,6 +273,7 @@ RpPlan *rp_plan_new_beside(const RpPlan *source);
 void rp_plan_free(RpPlan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlan, rp_plan_free)
 
+/* Devices that it is for. Their arenas are 0 to that less 1, the host's comes behind them. */
 guint rp_plan_gpus(const RpPlan *plan);
 guint rp_plan_n_lanes(const RpPlan *plan);
 guint rp_plan_n_layers(const RpPlan *plan);

@@ -51,14 +51,16 @@ void rp_trace_append(RpTrace *trace, const RpTraceRecord *record);
 /* Copies everything of @task but the times. */
 void rp_trace_record_init(RpTraceRecord *record, RpTaskId id, const RpTask *task);
 
-/* Records in task order (ids ascending); within a lane this is also the order of time. */
+/* How many records there are. */
 gsize rp_trace_n_records(const RpTrace *trace);
+/* Records in task order (ids ascending); within a lane this is also the order of time. */
 const RpTraceRecord *rp_trace_records(const RpTrace *trace);
 
 /* Whether stage indices mean dispatched slots; used by reports to pick the switch definition. */
 gboolean rp_trace_dispatched(const RpTrace *trace);
 void rp_trace_set_dispatched(RpTrace *trace, gboolean dispatched);
 
-/* End of the last task; of the last compute action. */
+/* End of the last task. */
 gint64 rp_trace_end_ns(const RpTrace *trace);
+/* End of the last compute action. */
 gint64 rp_trace_makespan_ns(const RpTrace *trace);

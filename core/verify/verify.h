@@ -41,6 +41,7 @@ typedef struct {
     char *message;
 } RpViolation;
 
+/* Frees the message. */
 void rp_violation_clear(RpViolation *violation);
 
 /* "actions", "torn weights", ...; and the number in design.md §3, 1 to 5, or 0. */
