@@ -1,4 +1,4 @@
-/* From chats to a checkpoint:  chats MODEL_DIR CHATS.jsonl OUTPUT_DIR */
+/* From chats to a checkpoint, and a question to it:  chats MODEL_DIR CHATS.jsonl OUTPUT_DIR QUESTION */
 #include <stdio.h>
 
 #include <roundpipe.h>
@@ -36,8 +36,8 @@ main(int argc, char **argv)
     const RpRunEvents events = {.say = say, .stepped = stepped};
     GError *error = NULL;
 
-    if (argc != 4) {
-        fprintf(stderr, "usage: chats MODEL_DIR CHATS.jsonl OUTPUT_DIR\n");
+    if (argc != 5) {
+        fprintf(stderr, "usage: chats MODEL_DIR CHATS.jsonl OUTPUT_DIR QUESTION\n");
         return 2;
     }
     g_autofree char *model = g_strdup_printf("model=%s", argv[1]);
@@ -52,5 +52,15 @@ main(int argc, char **argv)
     if (session == NULL || !rp_session_train(session, &checkpoint, &error))
         return fail(error);
     printf("saved: %s\n", checkpoint);
+
+    const RpTalkOptions options = {.model = checkpoint, .chat = TRUE};
+    const RpSampling likeliest = {.temperature = 0};
+    g_autoptr(RpTalk) talk = rp_talk_new(&options, &error);
+    const char *answer =
+        talk != NULL ? rp_talk_answer(talk, argv[4], 32, &likeliest, NULL, NULL, &error) : NULL;
+
+    if (answer == NULL)
+        return fail(error);
+    printf("answer: %s\n", answer);
     return 0;
 }

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/generate/model.h"
 #include "exec/data/dataset.h"
 #include "run/train/job.h"
+#include "run/trained.h"
 
 #define DEFAULT_TOKENS 2048 /* or as many as the model has positions for */
 
@@ -114,11 +114,11 @@ evaluate(const RpArgs *args, const char *model, const char *adapter, guint token
 static gboolean
 run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    g_auto(RpCliModel) model = {0};
+    g_auto(RpTrained) model = {0};
 
     if (args->run.data == NULL)
         return rp_cli_refuse(error, "--data: expected a file, found nothing; see --help");
-    if (!rp_cli_model_find(&model, words[0], args->adapter, error))
+    if (!rp_trained_find(&model, words[0], args->adapter, error))
         return FALSE;
     const guint most = model.config.max_positions;
     const guint tokens = args->run.sequence_length > 0 ? (guint)args->run.sequence_length

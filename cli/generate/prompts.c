@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/generate/model.h"
+#include "cli/generate/generate.h"
 #include "cli/train/train.h"
 #include "exec/data/dataset.h"
 #include "run/train/train.h"
@@ -20,7 +20,7 @@ typedef struct {
 } Prompt;
 
 typedef struct {
-    RpCliModel model;
+    RpTrained model;
     GArray *prompts; /* Prompt */
     guint longest_prompt;
     guint new_tokens;
@@ -42,7 +42,7 @@ static void
 generation_clear(Generation *generation)
 {
     g_clear_pointer(&generation->prompts, g_array_unref);
-    rp_cli_model_clear(&generation->model);
+    rp_trained_clear(&generation->model);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Generation, generation_clear)
 
@@ -87,15 +87,15 @@ show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
 /* Ids as they stand; of chats and texts samples as training would make them, of which the last answer
  * is expected. */
 static gboolean
-open_prompts(const RpCliModel *model, const char *path, RpRunSamples *samples, GError **error)
+open_prompts(const RpTrained *model, const char *path, RpRunSamples *samples, GError **error)
 {
     RpProgress progress = rp_progress_begin("making samples", 0);
     const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
     const RpRunSpec run = {.data = (char *)path,
                            .sequence_length = rp_model_positions(&model->config),
                            .train_on = RP_TRAIN_ON_LAST};
-    const RpSamplesSource source = {
-        &run, "--prompts", rp_cli_model_directory(model, "tokenizer.json"), &model->config};
+    const RpSamplesSource source = {&run, "--prompts",
+                                    rp_trained_directory(model, "tokenizer.json"), &model->config};
     const gboolean good = rp_run_samples_open(&source, &events, samples, error);
 
     rp_progress_clear();
@@ -206,7 +206,7 @@ answer_some(Generation *generation, RpGenerator *generator, const RpSampling *sa
 static gboolean
 answer_all(Generation *generation, const RpArgs *args, GError **error)
 {
-    const RpCliModel *model = &generation->model;
+    const RpTrained *model = &generation->model;
     const RpSampling sampling = rp_generate_sampling(args);
     const guint total = generation->prompts->len;
     RpGeneratorOptions options = {.sequences = MIN(total, RP_GENERATOR_MAX_SEQUENCES),
@@ -215,7 +215,7 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
 
     if (rp_rope_stretches(&model->config.rope, options.tokens))
         options.sequences = 1; /* else a neighbour's length would matter */
-    if (!rp_cli_model_ends(model, &options, error))
+    if (!rp_trained_ends(model, &options, error))
         return FALSE;
     g_autoptr(RpGenerator) generator = rp_generator_new(
         &model->config, model->weights, model->kernels, model->probe, &options, error);
@@ -312,11 +312,37 @@ rp_generate_prompts(const RpArgs *args, const char *word, RpReport *report, GErr
     g_array_set_clear_func(generation.prompts, prompt_clear);
     generation.model.any_base = args->run.lora.any_base;
     if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
-        !rp_cli_model_open(&generation.model, word, args->adapter, args->run.devices, error) ||
+        !rp_trained_open(&generation.model, word, args->adapter, args->run.devices, error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) || !answer_all(&generation, args, error) ||
         !rp_cli_write_file(args->output, write_answers, &generation, error))
         return FALSE;
     report_answers(report, &generation, args);
+    return TRUE;
+}
+
+/* ---- options ---- */
+
+RpSampling
+rp_generate_sampling(const RpArgs *args)
+{
+    return (RpSampling){.temperature = args->temperature,
+                        .top_p = args->top_p,
+                        .top_k = (guint)args->top_k,
+                        .seed = (guint64)args->seed};
+}
+
+gboolean
+rp_generate_check_sampling(const RpArgs *args, GError **error)
+{
+    if (!(args->temperature >= 0 && args->temperature <= 100))
+        return rp_cli_refuse(error, "--temperature: expected a number from 0 to 100, found %g",
+                             args->temperature);
+    if (!(args->top_p > 0 && args->top_p <= 1))
+        return rp_cli_refuse(error, "--top-p: expected a number above 0, at most 1, found %g",
+                             args->top_p);
+    if (args->temperature == 0 && (args->top_p < 1 || args->top_k > 0))
+        return rp_cli_refuse(error, "--top-%c: expected a --temperature above 0 beside it",
+                             args->top_k > 0 ? 'k' : 'p');
     return TRUE;
 }

@@ -1,4 +1,4 @@
-#include "cli/generate/model.h"
+#include "run/trained.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #define GENERATION_CONFIG "generation_config.json"
 
 void
-rp_cli_model_clear(RpCliModel *model)
+rp_trained_clear(RpTrained *model)
 {
     g_clear_pointer(&model->probe, rp_probe_free);
     g_clear_pointer(&model->weights, rp_weights_free);
@@ -93,10 +93,10 @@ read_base(const char *adapter, GError **error)
         return path_of_base;
     g_autofree char *found = base != NULL ? rp_quote(base) : g_strdup("none");
 
-    rp_cli_refuse(error,
-                  "%s: base_model_name_or_path: expected the directory of a model, found %s: name "
-                  "it instead, with --adapter %s",
-                  shown, found, adapter);
+    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                "%s: base_model_name_or_path: expected the directory of a model, found %s: name "
+                "it instead, with --adapter %s",
+                shown, found, adapter);
     return NULL;
 }
 
@@ -119,7 +119,7 @@ find_checkpoint(const char *word, GError **error)
 
 /* Sets the paths of model and adapters. */
 static gboolean
-resolve(RpCliModel *model, const char *word, const char *adapter, GError **error)
+resolve(RpTrained *model, const char *word, const char *adapter, GError **error)
 {
     g_autofree char *path = find_checkpoint(word, error);
 
@@ -140,7 +140,7 @@ resolve(RpCliModel *model, const char *word, const char *adapter, GError **error
 /* ---- weights and device ---- */
 
 static gboolean
-open_weights(RpCliModel *model, GError **error)
+open_weights(RpTrained *model, GError **error)
 {
     const char *adapter = model->adapter;
     g_autofree char *tensors =
@@ -168,24 +168,27 @@ open_weights(RpCliModel *model, GError **error)
 }
 
 static gboolean
-open_device(RpCliModel *model, const char *device, GError **error)
+open_device(RpTrained *model, const char *device, GError **error)
 {
     const RpDeviceOps *devices;
     guint n;
 
     if (!rp_run_parse_devices(device != NULL ? device : "host", NULL, &devices, &n, error)) {
-        g_prefix_error(error, "--devices: ");
+        g_prefix_error(error, "devices: ");
         return FALSE;
     }
-    if (n != 1 && (device == NULL || strcmp(device, "cuda") != 0))
-        return rp_cli_refuse(error, "--devices: expected one device, found %u", n);
+    if (n != 1 && (device == NULL || strcmp(device, "cuda") != 0)) {
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                    "devices: expected one device, found %u", n);
+        return FALSE;
+    }
     model->kernels = devices->kernels();
     model->probe = devices->probe_new(0, error);
     return model->probe != NULL;
 }
 
 gboolean
-rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter, GError **error)
+rp_trained_find(RpTrained *model, const char *word, const char *adapter, GError **error)
 {
     return resolve(model, word, adapter, error) && rp_checkpoint_verify_model(model->path, error) &&
            (model->adapter == NULL || rp_checkpoint_verify_model(model->adapter, error)) &&
@@ -193,26 +196,26 @@ rp_cli_model_find(RpCliModel *model, const char *word, const char *adapter, GErr
 }
 
 gboolean
-rp_cli_model_open(RpCliModel *model, const char *word, const char *adapter, const char *device,
-                  GError **error)
+rp_trained_open(RpTrained *model, const char *word, const char *adapter, const char *device,
+                GError **error)
 {
-    return rp_cli_model_find(model, word, adapter, error) && open_weights(model, error) &&
+    return rp_trained_find(model, word, adapter, error) && open_weights(model, error) &&
            open_device(model, device, error);
 }
 
 /* ---- files beside ---- */
 
 const char *
-rp_cli_model_directory(const RpCliModel *model, const char *name)
+rp_trained_directory(const RpTrained *model, const char *name)
 {
     return model->adapter != NULL && has_file(model->adapter, name) ? model->adapter : model->path;
 }
 
 RpTokenizer *
-rp_cli_model_tokenizer(const RpCliModel *model, GError **error)
+rp_trained_tokenizer(const RpTrained *model, GError **error)
 {
     RpTokenizer *tokenizer =
-        rp_tokenizer_open(rp_cli_model_directory(model, "tokenizer.json"), error);
+        rp_tokenizer_open(rp_trained_directory(model, "tokenizer.json"), error);
 
     if (tokenizer == NULL || rp_tokenizer_size(tokenizer) <= model->config.vocab)
         return tokenizer;
@@ -245,14 +248,14 @@ read_ends(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 gboolean
-rp_cli_model_ends(const RpCliModel *model, RpGeneratorOptions *options, GError **error)
+rp_trained_ends(const RpTrained *model, RpGeneratorOptions *options, GError **error)
 {
     static const RpJsonField rows[] = {
         {"eos_token_id", read_ends, .null_is_absent = TRUE},
         {NULL, rp_json_read_ignored},
     };
     g_autofree char *path =
-        g_build_filename(rp_cli_model_directory(model, GENERATION_CONFIG), GENERATION_CONFIG, NULL);
+        g_build_filename(rp_trained_directory(model, GENERATION_CONFIG), GENERATION_CONFIG, NULL);
     g_autofree char *shown = rp_display_name(path);
     gsize length = 0;
     RpJsonPull pull;
@@ -269,30 +272,4 @@ rp_cli_model_ends(const RpCliModel *model, RpGeneratorOptions *options, GError *
                              RP_HF_CONFIG_ERROR_SYNTAX, error) &&
            rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), options, NULL) &&
            rp_json_pull_end(&pull);
-}
-
-/* ---- options ---- */
-
-RpSampling
-rp_generate_sampling(const RpArgs *args)
-{
-    return (RpSampling){.temperature = args->temperature,
-                        .top_p = args->top_p,
-                        .top_k = (guint)args->top_k,
-                        .seed = (guint64)args->seed};
-}
-
-gboolean
-rp_generate_check_sampling(const RpArgs *args, GError **error)
-{
-    if (!(args->temperature >= 0 && args->temperature <= 100))
-        return rp_cli_refuse(error, "--temperature: expected a number from 0 to 100, found %g",
-                             args->temperature);
-    if (!(args->top_p > 0 && args->top_p <= 1))
-        return rp_cli_refuse(error, "--top-p: expected a number above 0, at most 1, found %g",
-                             args->top_p);
-    if (args->temperature == 0 && (args->top_p < 1 || args->top_k > 0))
-        return rp_cli_refuse(error, "--top-%c: expected a --temperature above 0 beside it",
-                             args->top_k > 0 ? 'k' : 'p');
-    return TRUE;
 }
