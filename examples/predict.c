@@ -38,16 +38,16 @@ main(int argc, char **argv)
 
     if (session == NULL)
         return fail(error);
-    const RpSteady step = rp_session_predicted(session);
-    const RpPlan *plan = rp_session_plan(session);
+    const RpSessionPrediction predicted = rp_session_predict(session);
+    const RpPlan *plan = predicted.plan;
+    const double step_ns = (double)predicted.step.iteration_ns;
     guint64 most = 0;
 
     for (guint gpu = 0; gpu < rp_plan_gpus(plan); gpu++)
         most = MAX(most, rp_plan_arena_bytes(plan, gpu));
-    printf("step        %.1f ms\n", (double)step.iteration_ns / 1e6);
-    printf("throughput  %.0f tokens/s\n",
-           (double)rp_session_step_tokens(session) * 1e9 / (double)step.iteration_ns);
-    printf("bubble      %.2f %%\n", 100 * step.ratio);
+    printf("step        %.1f ms\n", step_ns / 1e6);
+    printf("throughput  %.0f tokens/s\n", (double)predicted.tokens * 1e9 / step_ns);
+    printf("bubble      %.2f %%\n", 100 * predicted.step.ratio);
     printf("memory      %.2f GiB on the fullest GPU, %.2f GiB on the host\n",
            (double)most / (1 << 30),
            (double)rp_plan_arena_bytes(plan, rp_plan_gpus(plan)) / (1 << 30));

@@ -279,7 +279,7 @@ train_file(const RpArgs *args, const char *path, RpServers *servers, RpReport *r
     training.trace = !first ? NULL : args->trace != NULL ? args->trace : run_file->trace;
     /* a key may be there for other runs, an option is not */
     if (args->save_gradients != NULL && args->trace == NULL && run_file->trace != NULL) {
-        events.say(&training.words, "note", "trace: --save-gradients writes none");
+        rp_run_say(&events, "note", "trace: --save-gradients writes none");
         training.trace = NULL;
     }
     training.how = (RpTrainHow){

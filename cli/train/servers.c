@@ -120,30 +120,6 @@ rp_train_part(const char *command, RpServers *servers, const GError *error)
 }
 
 static void
-say_nothing(gpointer user_data, const char *kind, const char *text)
-{
-    (void)user_data;
-    (void)kind;
-    (void)text;
-}
-
-static void
-show_nothing(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-    (void)user_data;
-    (void)what;
-    (void)done;
-    (void)total;
-}
-
-static void
-note_nothing(gpointer user_data, const char *note)
-{
-    (void)user_data;
-    (void)note;
-}
-
-static void
 catch_stop(gpointer user_data, const RpPinnedMemory *pinned)
 {
     (void)user_data;
@@ -156,14 +132,6 @@ begin_quietly(gpointer user_data, guint64 step, guint64 saved)
 {
     (void)user_data;
     return rp_train_begin_step(step, saved);
-}
-
-static void
-count_nothing(gpointer user_data, const RpStepReport *report, double step_ns)
-{
-    (void)user_data;
-    (void)report;
-    (void)step_ns;
 }
 
 /* The others first: one of them may have told it already. */
@@ -183,12 +151,12 @@ fail_quietly(gpointer user_data, GError **error)
 void
 rp_train_quieten(RpRunEvents *events)
 {
-    events->say = say_nothing;
-    events->progress = show_nothing;
-    events->resumed = note_nothing;
+    events->say = NULL;
+    events->progress = NULL;
+    events->resumed = NULL;
     events->started = catch_stop;
     events->begin = begin_quietly;
-    events->stepped = count_nothing;
+    events->stepped = NULL;
     events->failed = fail_quietly;
 }
 

@@ -18,8 +18,8 @@ show(guint64 done, guint64 total, gpointer user_data)
 {
     const RpRunEvents *events = user_data;
 
-    events->progress(events->user_data, "packing the base", done, total);
-    return events->stop == NULL || events->stop() == 0;
+    RP_RUN_TELL(events, progress, "packing the base", done, total);
+    return rp_run_stop(events) == 0;
 }
 
 const char *
@@ -50,7 +50,7 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
 
         rp_file_remove_leftovers(path);
         made = rp_quantise(&job->config, job->checkpoint, format, path, &options, error);
-        job->events->progress(job->events->user_data, "packing the base", 0, 0);
+        RP_RUN_TELL(job->events, progress, "packing the base", 0, 0);
         if (made)
             rp_run_say(job->events, "note", "the base in %s is kept in %s", rp_lowbit_name(format),
                        shown);

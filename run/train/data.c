@@ -17,7 +17,7 @@ show_samples(guint64 done, guint64 total, gpointer user_data)
 {
     const RpRunEvents *events = user_data;
 
-    events->progress(events->user_data, "reading data", done, total);
+    RP_RUN_TELL(events, progress, "reading data", done, total);
     return TRUE;
 }
 
@@ -132,7 +132,7 @@ check_data(RpTrainJob *job, const char *key, RpDataset *dataset, RpDatasetSummar
     const gboolean read = rp_dataset_check(dataset, (guint)job->run->sequence_length, show_samples,
                                            (gpointer)job->events, summary, error);
 
-    job->events->progress(job->events->user_data, "reading data", 0, 0);
+    RP_RUN_TELL(job->events, progress, "reading data", 0, 0);
     if (!read && dataset == job->evaluation.dataset)
         g_prefix_error(error, "%s: ", key);
     return read;

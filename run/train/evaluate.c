@@ -134,9 +134,8 @@ rp_train_evaluation_progress(gpointer job, guint64 n_samples)
     const RpTrainJob *evaluated = job;
     const RpRunEvents *events = evaluated->events;
 
-    events->progress(events->user_data, "evaluating", n_samples,
-                     evaluated->evaluation.summary.n_samples);
-    return events->stop == NULL || events->stop() == 0;
+    RP_RUN_TELL(events, progress, "evaluating", n_samples, evaluated->evaluation.summary.n_samples);
+    return rp_run_stop(events) == 0;
 }
 
 /* Runs it. @done: (out): %FALSE: nobody wants it any more, the run ends */
@@ -149,7 +148,7 @@ run_evaluation(RpTrainLoop *loop, RpEvaluation *evaluation, gboolean *done, GErr
 
     *done = rp_trainer_evaluate(loop->trainer, job->evaluation.dataset, job->batcher.pad_id,
                                 rp_train_evaluation_progress, (gpointer)job, evaluation, &problem);
-    events->progress(events->user_data, "evaluating", 0, 0);
+    RP_RUN_TELL(events, progress, "evaluating", 0, 0);
     if (*done)
         return TRUE;
     if (!g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED))

@@ -14,7 +14,7 @@
 /* In the output directory: the timing file that the run was planned with. */
 #define RP_TRAIN_PROFILE "profile.json"
 
-/* Who is told what goes on meanwhile, and asked when to stop. */
+/* Who is told what goes on meanwhile, and asked when to stop. Any of the functions may be %NULL. */
 typedef struct {
     /* One line. @kind: "note" or "warning" */
     void (*say)(gpointer user_data, const char *kind, const char *text);
@@ -43,6 +43,20 @@ typedef struct {
     gboolean (*save)(void);
     gpointer user_data;
 } RpRunEvents;
+
+/* Calls a function of @events that is there. */
+#define RP_RUN_TELL(events, function, ...)                                                         \
+    do {                                                                                           \
+        if ((events)->function != NULL)                                                            \
+            (events)->function((events)->user_data, __VA_ARGS__);                                  \
+    } while (0)
+
+/* The signal after which no step follows; 0: none */
+static inline int
+rp_run_stop(const RpRunEvents *events)
+{
+    return events->stop != NULL ? events->stop() : 0;
+}
 
 void rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
     G_GNUC_PRINTF(3, 4);

@@ -151,7 +151,7 @@ run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 int
 rp_train_loop_stop(const RpTrainLoop *loop)
 {
-    return loop->job->servers != NULL ? loop->wish.signal : loop->job->events->stop();
+    return loop->job->servers != NULL ? loop->wish.signal : rp_run_stop(loop->job->events);
 }
 
 /* Whether a checkpoint is due and whether a step follows, as all servers see it: decided when that step
@@ -161,7 +161,7 @@ agree(RpTrainLoop *loop, guint64 step, gboolean *due, GError **error)
 {
     if (!rp_trainer_wait_to_begin(loop->trainer, error))
         return FALSE;
-    loop->wish = (RpTrainWish){loop->job->events->stop(), rp_train_loop_is_due(loop, step)};
+    loop->wish = (RpTrainWish){rp_run_stop(loop->job->events), rp_train_loop_is_due(loop, step)};
     if (loop->job->servers != NULL && !rp_train_agree_step(loop->job, &loop->wish, error))
         return FALSE;
     *due = loop->wish.save || rp_train_loop_is_best(loop, step);
@@ -175,7 +175,8 @@ begin(const RpTrainLoop *loop, guint64 step)
     const RpRunEvents *events = loop->job->events;
     const guint64 saved = loop->saved_step != G_MAXUINT64 ? loop->saved_step : 0;
 
-    return events->begin(events->user_data, step, saved) || loop->job->servers != NULL;
+    return events->begin == NULL || events->begin(events->user_data, step, saved) ||
+           loop->job->servers != NULL;
 }
 
 static gboolean
@@ -235,10 +236,11 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
         !rp_batcher_restore(loop->batcher, &state, error))
         return FALSE;
     if (note != NULL)
-        events->resumed(events->user_data, note);
+        RP_RUN_TELL(events, resumed, note);
     if (state.sampled)
-        events->resumed(events->user_data, "the checkpoint knows 256 places of the data; "
-                                           "they are as they were, the rest cannot be compared");
+        RP_RUN_TELL(events, resumed,
+                    "the checkpoint knows 256 places of the data; "
+                    "they are as they were, the rest cannot be compared");
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
     if (loop->outcome->first_step > (guint64)steps) {
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
@@ -344,7 +346,7 @@ tell_failure(RpTrainLoop *loop, GError **error)
     writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
     if (loop->files)
         add_checkpoint(error, loop->outcome->checkpoint, writing);
-    loop->job->events->failed(loop->job->events->user_data, error);
+    RP_RUN_TELL(loop->job->events, failed, error);
     if (loop->job->servers != NULL)
         (void)rp_train_fail_servers(loop->job->servers, problem);
     if (writing) { /* it is good, and reads nothing that has failed */
@@ -386,10 +388,11 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     if (!rp_train_tell_servers(job, error))
         return FALSE;
     outcome->pinned = rp_trainer_pinned(loop.trainer);
-    events->started(events->user_data, &outcome->pinned);
+    RP_RUN_TELL(events, started, &outcome->pinned);
     tell_nodes(job, rp_host_state_numa(rp_trainer_host_state(loop.trainer)));
     trained = run_steps(&loop, error);
-    events->stopped(events->user_data);
+    if (events->stopped != NULL)
+        events->stopped(events->user_data);
     if (!trained)
         tell_failure(&loop, error);
     outcome->proof = rp_trainer_proof_cost(loop.trainer);
@@ -402,7 +405,7 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
         outcome->evaluation_trace = rp_trainer_steal_evaluation_trace(loop.trainer);
     if (trained)
         tell_outcome(&loop);
-    events->ended(events->user_data, !trained && !job->run->device_ops->host_memory);
+    RP_RUN_TELL(events, ended, !trained && !job->run->device_ops->host_memory);
     return trained;
 }
 
@@ -502,7 +505,7 @@ run_first(RpTrainLoop *loop, GError **error)
             first = last->loss_scale;
     } while (last->skipped);
     if (last->loss_scale != first)
-        events->rescaled(events->user_data, (double)first, (double)last->loss_scale);
+        RP_RUN_TELL(events, rescaled, (double)first, (double)last->loss_scale);
     return TRUE;
 }
 

@@ -273,10 +273,9 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
     }
     if (metrics->file != NULL)
         write_line(metrics, report);
-    metrics->events->stepped(metrics->events->user_data, report,
-                             metrics->steady_steps > 0
-                                 ? metrics->steady_ns / (double)metrics->steady_steps
-                                 : (double)report->step_ns);
+    RP_RUN_TELL(metrics->events, stepped, report,
+                metrics->steady_steps > 0 ? metrics->steady_ns / (double)metrics->steady_steps
+                                          : (double)report->step_ns);
 }
 
 void

@@ -160,7 +160,7 @@ show(guint64 done, guint64 total, gpointer user_data)
 {
     const RpRunEvents *events = user_data;
 
-    events->progress(events->user_data, "making samples", done, MAX(1, total));
+    RP_RUN_TELL(events, progress, "making samples", done, MAX(1, total));
     return TRUE;
 }
 
@@ -190,7 +190,7 @@ build(const RpSamplesSource *source, char *const *files, const RpEncoder *encode
         rp_samples_build(&how, samples->cache, key, &header, &samples->bad, error);
 
     if (events != NULL)
-        events->progress(events->user_data, "making samples", 0, 0);
+        RP_RUN_TELL(events, progress, "making samples", 0, 0);
     if (!built && error != NULL && (*error)->domain == G_FILE_ERROR &&
         source->run->data_cache == NULL) {
         char *message = g_strdup_printf("%s (data_cache names another directory for samples)",

@@ -364,7 +364,8 @@ gboolean
 rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step)
 {
     const RpRunCheckpoint *checkpoint = &loop->job->run->checkpoint;
-    const gboolean asked = loop->job->events->save();
+    const RpRunEvents *events = loop->job->events;
+    const gboolean asked = events->save != NULL && events->save();
     const double minutes =
         (double)(g_get_monotonic_time() - loop->saved_us) / (60.0 * G_USEC_PER_SEC);
 

@@ -12,95 +12,6 @@ struct _RpSession {
     RpTrainJob job;
 };
 
-/* ---- events that the caller does not follow ---- */
-
-static void
-ignore_text(gpointer user_data, const char *kind, const char *text)
-{
-}
-
-static void
-ignore_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-}
-
-static void
-ignore_note(gpointer user_data, const char *note)
-{
-}
-
-static void
-ignore_scale(gpointer user_data, double first, double last)
-{
-}
-
-static void
-ignore_memory(gpointer user_data, const RpPinnedMemory *pinned)
-{
-}
-
-static gboolean
-begin_always(gpointer user_data, guint64 step, guint64 saved)
-{
-    return TRUE;
-}
-
-static void
-ignore_step(gpointer user_data, const RpStepReport *report, double step_ns)
-{
-}
-
-static void
-ignore(gpointer user_data)
-{
-}
-
-static void
-ignore_error(gpointer user_data, GError **error)
-{
-}
-
-static void
-ignore_end(gpointer user_data, gboolean stuck)
-{
-}
-
-static int
-never_stop(void)
-{
-    return 0;
-}
-
-static gboolean
-never_save(void)
-{
-    return FALSE;
-}
-
-static RpRunEvents
-complete(const RpRunEvents *events)
-{
-    const RpRunEvents of = events != NULL ? *events : (RpRunEvents){0};
-
-    return (RpRunEvents){
-        .say = of.say != NULL ? of.say : ignore_text,
-        .progress = of.progress != NULL ? of.progress : ignore_progress,
-        .resumed = of.resumed != NULL ? of.resumed : ignore_note,
-        .rescaled = of.rescaled != NULL ? of.rescaled : ignore_scale,
-        .started = of.started != NULL ? of.started : ignore_memory,
-        .begin = of.begin != NULL ? of.begin : begin_always,
-        .stepped = of.stepped != NULL ? of.stepped : ignore_step,
-        .stopped = of.stopped != NULL ? of.stopped : ignore,
-        .failed = of.failed != NULL ? of.failed : ignore_error,
-        .ended = of.ended != NULL ? of.ended : ignore_end,
-        .stop = of.stop != NULL ? of.stop : never_stop,
-        .save = of.save != NULL ? of.save : never_save,
-        .user_data = of.user_data,
-    };
-}
-
-/* ---- sessions ---- */
-
 RpSession *
 rp_session_new(RpRunSpec *run, RpSessionKind kind, const RpRunEvents *events, GError **error)
 {
@@ -111,7 +22,7 @@ rp_session_new(RpRunSpec *run, RpSessionKind kind, const RpRunEvents *events, GE
 
     session->kind = kind;
     session->run = run;
-    session->events = complete(events);
+    session->events = events != NULL ? *events : (RpRunEvents){0};
     session->how = (RpTrainHow){.run_file = "",
                                 .resume = kind == RP_SESSION_RESUME,
                                 .events = &session->events,
@@ -137,34 +48,16 @@ rp_session_free(RpSession *session)
     g_free(session);
 }
 
-const RpProfile *
-rp_session_profile(const RpSession *session)
+RpSessionPrediction
+rp_session_predict(const RpSession *session)
 {
-    return session->job.profile;
-}
+    const RpTrainJob *job = &session->job;
 
-const RpPlan *
-rp_session_plan(const RpSession *session)
-{
-    return session->job.plan;
-}
-
-const RpTrace *
-rp_session_trace(const RpSession *session)
-{
-    return session->job.trace;
-}
-
-RpSteady
-rp_session_predicted(const RpSession *session)
-{
-    return session->job.steady;
-}
-
-guint64
-rp_session_step_tokens(const RpSession *session)
-{
-    return rp_train_job_step_tokens(&session->job);
+    return (RpSessionPrediction){.profile = job->profile,
+                                 .plan = job->plan,
+                                 .trace = job->trace,
+                                 .step = job->steady,
+                                 .tokens = rp_train_job_step_tokens(job)};
 }
 
 gboolean

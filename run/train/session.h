@@ -36,16 +36,18 @@ RpSession *rp_session_new(RpRunSpec *run, RpSessionKind kind, const RpRunEvents 
 void rp_session_free(RpSession *session);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSession, rp_session_free)
 
-/* The layer times that the run was planned with: a timing file, once saved. */
-const RpProfile *rp_session_profile(const RpSession *session);
-/* The plan of a few iterations that was simulated and proved. */
-const RpPlan *rp_session_plan(const RpSession *session);
-/* Its trace in virtual time. */
-const RpTrace *rp_session_trace(const RpSession *session);
-/* A step, predicted: its time is the mean between steady iterations. */
-RpSteady rp_session_predicted(const RpSession *session);
-/* Tokens of a step if no sequence is padded. */
-guint64 rp_session_step_tokens(const RpSession *session);
+/* All borrowed of the session. */
+typedef struct {
+    const RpProfile
+        *profile;         /* layer times that the run was planned with: a timing file, once saved */
+    const RpPlan *plan;   /* of a few iterations, proved */
+    const RpTrace *trace; /* that plan in virtual time */
+    RpSteady step;        /* its iteration_ns is the time of a step */
+    guint64 tokens;       /* of a step, if no sequence is padded */
+} RpSessionPrediction;
+
+/* The prediction that the session was made with. */
+RpSessionPrediction rp_session_predict(const RpSession *session);
 
 /**
  * rp_session_train:

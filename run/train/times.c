@@ -304,7 +304,7 @@ show_measurements(guint64 done, guint64 total, gpointer user_data)
 {
     const RpRunEvents *events = user_data;
 
-    events->progress(events->user_data, "measuring layers", done, total);
+    RP_RUN_TELL(events, progress, "measuring layers", done, total);
     return TRUE;
 }
 
@@ -401,7 +401,7 @@ measure_device(RpTrainJob *job, guint device, gboolean alone, const char *earlie
     if (probe != NULL)
         profile = measure_with(job, probe, earlier_run, &options, error);
     rp_probe_free(probe);
-    job->events->progress(job->events->user_data, "measuring layers", 0, 0);
+    RP_RUN_TELL(job->events, progress, "measuring layers", 0, 0);
     return profile;
 }
 

@@ -160,13 +160,15 @@ RP_TEST_OF(predicts_without_weights_or_data, const Fixture *f)
         rp_session_new(make_run(f, NULL), RP_SESSION_PREDICT, NULL, NULL);
 
     assert_non_null(session);
-    assert_true(rp_session_predicted(session).iteration_ns > 0);
-    assert_int_equal(rp_session_step_tokens(session), 4 * 8);
-    assert_true(rp_verify_plan(rp_session_plan(session), NULL));
-    assert_true(rp_verify_trace(rp_session_plan(session), rp_session_trace(session), NULL));
+    const RpSessionPrediction predicted = rp_session_predict(session);
+
+    assert_true(predicted.step.iteration_ns > 0);
+    assert_int_equal(predicted.tokens, 4 * 8);
+    assert_true(rp_verify_plan(predicted.plan, NULL));
+    assert_true(rp_verify_trace(predicted.plan, predicted.trace, NULL));
     g_autofree char *path = g_build_filename(f->directory, "times.json", NULL);
 
-    assert_true(rp_profile_save(rp_session_profile(session), path, NULL));
+    assert_true(rp_profile_save(predicted.profile, path, NULL));
     g_autoptr(RpProfile) profile = rp_profile_load(path, NULL);
 
     assert_int_equal(rp_profile_n_blocks(profile), 4);
