@@ -56,11 +56,10 @@ main(int argc, char **argv)
     const RpTalkOptions options = {.model = checkpoint, .chat = TRUE};
     const RpSampling likeliest = {.temperature = 0};
     g_autoptr(RpTalk) talk = rp_talk_new(&options, &error);
-    const char *answer =
-        talk != NULL ? rp_talk_answer(talk, argv[4], 32, &likeliest, NULL, NULL, &error) : NULL;
+    RpTalkAnswer answer;
 
-    if (answer == NULL)
+    if (talk == NULL || !rp_talk_answer(talk, argv[4], 32, &likeliest, NULL, NULL, &answer, &error))
         return fail(error);
-    printf("answer: %s\n", answer);
+    printf("answer: %s\n", answer.text);
     return 0;
 }

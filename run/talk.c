@@ -27,7 +27,6 @@ struct _RpTalk {
     GString *text; /* of the answer */
     gsize shown;   /* bytes */
     guint most_tokens;
-    double seconds;
     RpTalkText show; /* or %NULL */
     gpointer user_data;
 };
@@ -209,7 +208,7 @@ make_generator(RpTalk *talk, guint tokens, GError **error)
 }
 
 static gboolean
-generate(RpTalk *talk, const RpSampling *sampling, GError **error)
+generate(RpTalk *talk, const RpSampling *sampling, double *seconds, GError **error)
 {
     const gint64 begin_us = g_get_monotonic_time();
 
@@ -224,54 +223,34 @@ generate(RpTalk *talk, const RpSampling *sampling, GError **error)
                                               take_token, talk, error);
 
     g_array_set_size(talk->answer, one.n_answer);
-    talk->seconds = (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC;
+    *seconds = (double)(g_get_monotonic_time() - begin_us) / G_USEC_PER_SEC;
     (void)show_text(talk, talk->text->len);
     return good;
 }
 
-const char *
+gboolean
 rp_talk_answer(RpTalk *talk, const char *prompt, guint most_tokens, const RpSampling *sampling,
-               RpTalkText text, gpointer user_data, GError **error)
+               RpTalkText show, gpointer user_data, RpTalkAnswer *answer, GError **error)
 {
     const guint positions = rp_model_positions(&talk->model.config);
     const guint tokens = talk->converses ? MIN(positions, RP_TALK_CONVERSATION) : positions;
+    double seconds;
 
-    g_return_val_if_fail(prompt != NULL && sampling != NULL, NULL);
-
-    talk->show = text;
+    talk->show = show;
     talk->user_data = user_data;
     say(talk, "user", prompt);
     if (!read_prompt(talk, prompt, error) || !choose_length(talk, tokens, most_tokens, error) ||
         !make_generator(talk, talk->converses ? tokens : talk->ids->len + talk->most_tokens,
                         error) ||
-        !generate(talk, sampling, error)) {
+        !generate(talk, sampling, &seconds, error)) {
         g_array_set_size(talk->messages, talk->messages->len - 1); /* was not answered */
-        return NULL;
+        return FALSE;
     }
     say(talk, "assistant", talk->text->str);
-    return talk->text->str;
-}
-
-const GArray *
-rp_talk_prompt_ids(const RpTalk *talk)
-{
-    return talk->ids;
-}
-
-const GArray *
-rp_talk_answer_ids(const RpTalk *talk)
-{
-    return talk->answer;
-}
-
-gboolean
-rp_talk_ended(const RpTalk *talk)
-{
-    return talk->answer->len < talk->most_tokens;
-}
-
-double
-rp_talk_seconds(const RpTalk *talk)
-{
-    return talk->seconds;
+    *answer = (RpTalkAnswer){.text = talk->text->str,
+                             .prompt = talk->ids,
+                             .ids = talk->answer,
+                             .ended = talk->answer->len < talk->most_tokens,
+                             .seconds = seconds};
+    return TRUE;
 }

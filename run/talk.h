@@ -39,26 +39,27 @@ RpTalk *rp_talk_new(const RpTalkOptions *options, GError **error) G_GNUC_WARN_UN
 void rp_talk_free(RpTalk *talk);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTalk, rp_talk_free)
 
+/* An answer; all of it is the talk's, until the next one. */
+typedef struct {
+    const char *text;
+    const GArray *prompt; /* (element-type gint32): ids */
+    const GArray *ids;    /* (element-type gint32): of the answer */
+    gboolean ended;       /* by a token, not by its length */
+    double seconds;       /* without those of loading the model */
+} RpTalkAnswer;
+
 /**
  * rp_talk_answer:
  * @prompt: UTF-8
  * @most_tokens: of the answer; 0: RP_TALK_TOKENS, or as many as the model's positions leave
  * @sampling: how tokens are chosen; its temperature is 0, or its top_p above 0
- * @text: (nullable): gets the answer as it comes
+ * @show: (nullable): gets the answer as it comes
+ * @answer: (out)
  *
  * In a chat, earlier questions and answers stand before the prompt.
  *
- * Returns: the answer; the talk's, until the next one
  * Errors: RP_RUN_ERROR_USAGE: no text, or more tokens than positions; RP_GENERATE_ERROR_MEMORY
  */
-const char *rp_talk_answer(RpTalk *talk, const char *prompt, guint most_tokens,
-                           const RpSampling *sampling, RpTalkText text, gpointer user_data,
-                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Ids of the last prompt and answer. (element-type gint32) */
-const GArray *rp_talk_prompt_ids(const RpTalk *talk);
-const GArray *rp_talk_answer_ids(const RpTalk *talk);
-/* Whether a token ended the answer, not its length. */
-gboolean rp_talk_ended(const RpTalk *talk);
-/* Time of the answer, without that of loading the model. */
-double rp_talk_seconds(const RpTalk *talk);
+gboolean rp_talk_answer(RpTalk *talk, const char *prompt, guint most_tokens,
+                        const RpSampling *sampling, RpTalkText show, gpointer user_data,
+                        RpTalkAnswer *answer, GError **error) G_GNUC_WARN_UNUSED_RESULT;

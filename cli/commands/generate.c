@@ -16,19 +16,19 @@ print_text(gpointer user_data, const char *text, gsize length)
     return fflush(stdout) == 0;
 }
 
-/* Returns: (nullable): the answer */
-static const char *
-answer(RpTalk *talk, const RpArgs *args, const char *prompt, gboolean prints, GError **error)
+static gboolean
+ask(RpTalk *talk, const RpArgs *args, const char *prompt, gboolean prints, RpTalkAnswer *answer,
+    GError **error)
 {
     const RpSampling sampling = rp_generate_sampling(args);
-    const char *text = rp_talk_answer(talk, prompt, (guint)args->new_tokens, &sampling,
-                                      prints ? print_text : NULL, NULL, error);
+    const gboolean good = rp_talk_answer(talk, prompt, (guint)args->new_tokens, &sampling,
+                                         prints ? print_text : NULL, NULL, answer, error);
 
-    if (text != NULL && prints) {
+    if (good && prints) {
         fputc('\n', stdout);
         fflush(stdout);
     }
-    return text;
+    return good;
 }
 
 /* One question a line, until there are no more. */
@@ -38,6 +38,7 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
     const gboolean terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     g_autofree char *line = NULL;
     size_t space = 0;
+    RpTalkAnswer unused;
     gboolean good = TRUE;
 
     while (good) {
@@ -49,7 +50,7 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
             break;
         if (length > 0 && line[length - 1] == '\n')
             line[length - 1] = '\0';
-        good = *line == '\0' || answer(talk, args, line, TRUE, error) != NULL;
+        good = *line == '\0' || ask(talk, args, line, TRUE, &unused, error);
     }
     free(g_steal_pointer(&line));
     return good;
@@ -85,14 +86,15 @@ answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *
         return FALSE;
     if (prompt == NULL)
         return converse(talk, args, error);
-    const char *text = answer(talk, args, prompt, prints, error);
-    if (text == NULL)
+    RpTalkAnswer answer;
+
+    if (!ask(talk, args, prompt, prints, &answer, error))
         return FALSE;
-    report_ids(report, "prompt", rp_talk_prompt_ids(talk));
-    report_ids(report, "answer", rp_talk_answer_ids(talk));
-    rp_report_text(report, "text", text, NULL);
-    rp_report_bool(report, "ended", rp_talk_ended(talk), NULL);
-    rp_report_real(report, "seconds", rp_talk_seconds(talk), 3, NULL);
+    report_ids(report, "prompt", answer.prompt);
+    report_ids(report, "answer", answer.ids);
+    rp_report_text(report, "text", answer.text, NULL);
+    rp_report_bool(report, "ended", answer.ended, NULL);
+    rp_report_real(report, "seconds", answer.seconds, 3, NULL);
     return TRUE;
 }
 

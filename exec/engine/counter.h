@@ -26,12 +26,6 @@ void rp_counter_clear(RpCounter *counter);
  */
 void rp_counter_advance(RpCounter *counter, guint64 value);
 
-static inline guint64
-rp_counter_value(RpCounter *counter)
-{
-    return atomic_load(&counter->value);
-}
-
 /* Sleeps until the counter has come to @value. Returns: %FALSE if it was broken before */
 gboolean rp_counter_wait(RpCounter *counter, guint64 value);
 

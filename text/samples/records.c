@@ -92,12 +92,6 @@ rp_records_free(RpRecords *records)
     g_free(records);
 }
 
-const char *
-rp_records_name(const RpRecords *records)
-{
-    return records->name;
-}
-
 guint64
 rp_records_offset(const RpRecords *records)
 {

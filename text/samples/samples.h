@@ -91,9 +91,6 @@ RpRecords *rp_records_open(const char *path, GError **error) G_GNUC_WARN_UNUSED_
 void rp_records_free(RpRecords *records);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRecords, rp_records_free)
 
-/* For messages: the path as it is shown. */
-const char *rp_records_name(const RpRecords *records);
-
 /* Bytes of the file that were read so far. */
 guint64 rp_records_offset(const RpRecords *records);
 
