@@ -391,6 +391,25 @@ check_orders(const RpScheduleOps *schedule, const RpShape *shape, GError **error
     return TRUE;
 }
 
+static const RpScheduleOps *distrusted[RP_MOST_ADDED];
+static guint n_distrusted;
+
+void
+rp_schedule_distrust(const RpScheduleOps *schedule)
+{
+    distrusted[n_distrusted++] = schedule;
+}
+
+static gboolean
+is_distrusted(const RpScheduleOps *schedule)
+{
+    guint i = 0;
+
+    while (i < n_distrusted && distrusted[i] != schedule)
+        i++;
+    return i < n_distrusted;
+}
+
 gboolean
 rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **error)
 {
@@ -399,7 +418,7 @@ rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **
     if (!check_counts(shape, error) ||
         !(schedule->given != NULL ? check_given(schedule->given, shape, error)
                                   : check_own(schedule, shape, error)) ||
-        (rp_schedule_is_added(schedule) && !schedule->dispatched && !shape->forward_only &&
+        (is_distrusted(schedule) && !shape->forward_only &&
          !check_orders(schedule, shape, error))) {
         g_prefix_error(error, "%s: ", schedule->name);
         return FALSE;

@@ -235,9 +235,6 @@ const RpScheduleOps *const *rp_schedules(void);
  */
 gboolean rp_schedule_add(const RpScheduleOps *schedule, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Whether it is none of RoundPipe's own table, nor a file's. */
-gboolean rp_schedule_is_added(const RpScheduleOps *schedule);
-
 /* Whether a schedule has something. */
 typedef gboolean (*RpScheduleHas)(const RpScheduleOps *schedule);
 gboolean rp_schedule_is_sliced(const RpScheduleOps *schedule);

@@ -97,6 +97,12 @@ void rp_order_dualpipe(RpFold *fold, guint gpus, guint r);
             row(dualpipe) row(chimera) row(hanayo) row(pipedream_2bw) row(mobius) row(roundpipe)   \
                 row(roundpipe_split)
 
+/* Schedules of the caller's program, at most. */
+#define RP_MOST_ADDED 64
+
+/* From now on rp_schedule_check() checks the orders of @schedule: it is the caller's. */
+void rp_schedule_distrust(const RpScheduleOps *schedule);
+
 #define RP_DECLARE_SCHEDULE(name) extern const RpScheduleOps rp_schedule_##name;
 RP_SCHEDULES(RP_DECLARE_SCHEDULE)
 

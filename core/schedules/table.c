@@ -9,27 +9,15 @@
 #include "core/schedules/given.h"
 #include "core/schedules/schedules.h"
 
-/* Schedules of the caller's program, at most. */
-#define MOST_ADDED 64
-
 #define ADDRESS_OF(name) &rp_schedule_##name,
 #define COUNT(name) +1
 enum { N_OWN = RP_SCHEDULES(COUNT) };
-static const RpScheduleOps *schedules[N_OWN + MOST_ADDED + 1] = {RP_SCHEDULES(ADDRESS_OF)};
+static const RpScheduleOps *schedules[N_OWN + RP_MOST_ADDED + 1] = {RP_SCHEDULES(ADDRESS_OF)};
 
 const RpScheduleOps *const *
 rp_schedules(void)
 {
     return schedules;
-}
-
-gboolean
-rp_schedule_is_added(const RpScheduleOps *schedule)
-{
-    for (guint i = 0; i < N_OWN; i++)
-        if (schedules[i] == schedule)
-            return FALSE;
-    return schedule->given == NULL;
 }
 
 /* Returns: (nullable): what keeps it out of the table */
@@ -71,6 +59,7 @@ rp_schedule_add(const RpScheduleOps *schedule, GError **error)
     while (schedules[end] != NULL)
         end++;
     schedules[end] = schedule;
+    rp_schedule_distrust(schedule);
     return TRUE;
 }
 
