@@ -181,7 +181,7 @@ stop_at_once(guint64 done, guint64 total, gpointer user_data)
     return done > 0 || total == 0 || user_data == NULL;
 }
 
-RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_told, RpSampleFixture *f)
+RP_TEST_OF(finds_a_bad_line_by_checking_and_stops_when_asked, RpSampleFixture *f)
 {
     RpDatasetSummary sum = {.n_samples = 77};
     int stop = 1;

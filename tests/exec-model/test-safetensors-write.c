@@ -141,7 +141,7 @@ RP_TEST_OF(refuses_places_that_cannot_be_written, TensorFixture *f)
     rp_assert_error_message_contains(f->error, f->directory);
 }
 
-RP_TEST_OF(asks_for_the_room_before_it_writes, TensorFixture *f)
+RP_TEST_OF(asks_for_the_space_before_it_writes, TensorFixture *f)
 {
     const guint64 huge[] = {G_GUINT64_CONSTANT(1) << 50, 1 << 10};
     g_autofree char *path = tensor_path(f, "model.safetensors");

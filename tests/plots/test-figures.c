@@ -318,7 +318,7 @@ RP_TEST_OF(a_figure_that_nothing_was_measured_for_is_refused_by_name, Fixture *f
 }
 
 /* Two GPUs, hundreds of iterations: no box is wide enough for a label. */
-RP_TEST_OF(a_timeline_without_room_for_a_label_is_drawn_in_every_format, Fixture *fixture)
+RP_TEST_OF(a_timeline_too_narrow_for_a_label_is_drawn_in_every_format, Fixture *fixture)
 {
     static const char *const files[] = {"steps.png", "steps.svg", "steps.pdf"};
     g_autoptr(RpTrace) trace = rp_trace_new_empty(2, RP_TRACE_MEASURED);

@@ -190,7 +190,7 @@ RP_TEST_OF(what_gnuplot_complains_about_becomes_an_error, Fixture *fixture)
 }
 
 /* Another program of this name stands first in PATH: its behaviour, and the message about it. */
-RP_TEST_OF(a_gnuplot_that_ends_badly_is_told_with_how_it_ended, Fixture *fixture)
+RP_TEST_OF(a_gnuplot_that_fails_is_reported_with_its_exit_status, Fixture *fixture)
 {
     static const struct {
         const char *script;
