@@ -1,5 +1,5 @@
-/* Trains a model on virtual devices with a loop of one's own, in the two calls of the paper's
- * §4.1.1:  train MODEL_DIR DATA.jsonl DEVICES STEPS */
+/* Trains a model with a loop of one's own, in the two calls of the paper's §4.1.1, on devices as
+ * host:2 or cuda:4:  train MODEL_DIR DATA.jsonl DEVICES STEPS */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ main(int argc, char **argv)
     }
     g_autofree char *model = g_strdup_printf("model=%s", argv[1]);
     g_autofree char *data = g_strdup_printf("data=%s", argv[2]);
-    g_autofree char *devices = g_strdup_printf("devices=host:%s", argv[3]);
+    g_autofree char *devices = g_strdup_printf("devices=%s", argv[3]);
     g_autofree char *steps = g_strdup_printf("steps=%s", argv[4]);
     const char *const sets[] = {model, data, devices, steps, NULL};
 
