@@ -116,6 +116,13 @@ is_from_caller(const RpBackendTask *task)
            rp_task_access(task, RP_ROLE_HOST) == NULL;
 }
 
+/* Many of these follow each other without a gap. */
+static gboolean
+is_saved(const RpBackendTask *task)
+{
+    return task->task.kind == RP_TASK_SAVED_DOWNLOAD || task->task.kind == RP_TASK_SAVED_UPLOAD;
+}
+
 gboolean
 rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, GError **error)
 {
@@ -128,5 +135,6 @@ rp_cuda_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
     };
 
     return rp_cuda_go_on(cuda, error) && rp_runtime_use(&lane->device->gpu, error) &&
-           rp_task_copy(&cuda->map, task, move, &transfer, error);
+           rp_task_copy(&cuda->map, task, move, &transfer, error) &&
+           (!is_saved(task) || rp_runtime_pass_turn(&lane->device->gpu, lane->stream, error));
 }

@@ -166,6 +166,17 @@ rp_runtime_call(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, void (*functio
     return check(gpu, cudaLaunchHostFunc(stream, function, data), "cudaLaunchHostFunc", error);
 }
 
+static void
+pass_turn(void *data)
+{
+}
+
+gboolean
+rp_runtime_pass_turn(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, GError **error)
+{
+    return rp_cuda_parts_per_card() == 1 || rp_runtime_call(gpu, stream, pass_turn, NULL, error);
+}
+
 /* ---- events ---- */
 
 gboolean

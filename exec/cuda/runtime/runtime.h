@@ -59,6 +59,10 @@ gboolean rp_runtime_stream_finish(const RpRuntimeGpu *gpu, RpRuntimeStream *stre
 /* @up: from pinned memory to the device; else back. Within one piece of either. */
 gboolean rp_runtime_copy(const RpRuntimeGpu *gpu, void *to, const void *from, guint64 bytes,
                          gboolean up, RpRuntimeStream *stream, GError **error);
+/* Lets copies of the card's other parts go before the next one in @stream; nothing if the device is a whole card. A
+ * stream that is always ready keeps a copy engine to itself: parts waited for 450 ms while one saved tensors. Cards
+ * behind one root share its link fairly. */
+gboolean rp_runtime_pass_turn(const RpRuntimeGpu *gpu, RpRuntimeStream *stream, GError **error);
 /* Calls @function on a thread of the runtime's, where the runtime may not be called. */
 gboolean rp_runtime_call(const RpRuntimeGpu *gpu, RpRuntimeStream *stream,
                          void (*function)(void *data), void *data, GError **error);
