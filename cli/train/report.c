@@ -309,6 +309,14 @@ rp_train_report_plan(RpReport *report, const RpTrainJob *job, const char *checkp
         rp_report_ms(report, "most", job->most_ns, NULL);
         rp_report_end(report);
     }
+    if (job->clipped.iteration_ns > 0) {
+        rp_report_object(report, "clipped", NULL);
+        rp_report_show(report, "%.3f ms, bubble ratio %.2f %%, where gradients are clipped",
+                       rp_ms_from_ns(job->clipped.iteration_ns), 100 * job->clipped.ratio);
+        rp_train_report_figures(report, (double)job->clipped.iteration_ns, job->clipped.ratio,
+                                tokens);
+        rp_report_end(report);
+    }
     if (job->servers != NULL)
         report_network(report, job);
     rp_report_add_saved(report, &job->request);
@@ -409,17 +417,17 @@ static void
 say_times(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
     const RpTrainMeans *means = &outcome->means;
-    const double predicted_ns = (double)job->steady.iteration_ns;
+    const RpSteady expected = rp_train_expected(job, means);
+    const double predicted_ns = (double)expected.iteration_ns;
     const double predicted_tokens = tokens_per_s(means->tokens, predicted_ns);
     const double tokens = tokens_per_s(means->tokens, means->step_ns);
     g_autofree char *time = difference(outcome, 1, 100 * (means->step_ns / predicted_ns - 1), "%");
     g_autofree char *bubble =
-        difference(outcome, 2, 100 * (means->bubble_ratio - job->steady.ratio), "points");
+        difference(outcome, 2, 100 * (means->bubble_ratio - expected.ratio), "points");
     g_autofree char *rate = difference(outcome, 1, 100 * (tokens / predicted_tokens - 1), "%");
 
     say_row(report, "step, ms", 3, predicted_ns / 1e6, means->step_ns / 1e6, time);
-    say_row(report, "bubble ratio, %", 2, 100 * job->steady.ratio, 100 * means->bubble_ratio,
-            bubble);
+    say_row(report, "bubble ratio, %", 2, 100 * expected.ratio, 100 * means->bubble_ratio, bubble);
     say_row(report, "tokens/s", 0, predicted_tokens, tokens, rate);
 }
 
@@ -455,6 +463,9 @@ say_comparison(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *ou
                       outcome->means.steps);
     else
         rp_report_say(report, "no steady step to measure: the first two do not count");
+    if (job->clipped.iteration_ns > 0 && outcome->means.clipped_steps > 0)
+        rp_report_say(report, "gradients were clipped before %" G_GUINT64_FORMAT " of them",
+                      outcome->means.clipped_steps);
 }
 
 /* Reports the share of a step that proving the plan takes, if steps were measured. */
@@ -484,6 +495,8 @@ rp_train_report_measured(RpReport *report, const RpTrainJob *job, const RpTrainO
 
     rp_report_object(report, "measured", NULL);
     rp_report_count(report, "steady_steps", (gint64)means->steps, NULL);
+    if (job->clipped.iteration_ns > 0)
+        rp_report_count(report, "clipped_steps", (gint64)means->clipped_steps, NULL);
     if (means->steps > 0) {
         rp_train_report_figures(report, means->step_ns, means->bubble_ratio, means->tokens);
         rp_report_real(report, "tokens_per_step", means->tokens, 3, NULL);

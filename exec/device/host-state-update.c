@@ -150,7 +150,8 @@ unscale_of(const RpHostStateIteration *of, float loss_scale)
 }
 
 static void
-close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, float loss_scale)
+close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, float loss_scale,
+                gboolean held)
 {
     RpHostStateIteration *of = rp_host_state_iteration(host_state, iteration);
 
@@ -161,6 +162,7 @@ close_iteration(RpHostState *host_state, guint64 iteration, const RpClip *clip, 
         .skipped = !clip->finite,
         .loss_scale = loss_scale,
         .n_targets = of->targets,
+        .held = held,
     };
     host_state->state.n_iterations++;
     if (clip->finite)
@@ -208,7 +210,7 @@ decide(RpHostState *host_state, const RpBackendTask *task, GError **error)
     decision->scale = host_state->state.loss_scale.scale;
     decision->holds = decision->foresees && clip.finite && clip.coefficient == 1;
     decision->foresees = clip.finite && clip.coefficient == 1;
-    close_iteration(host_state, iteration, &clip, loss_scale);
+    close_iteration(host_state, iteration, &clip, loss_scale, decision->holds);
     return TRUE;
 }
 
@@ -222,7 +224,7 @@ sum_up(RpHostState *host_state, const RpBackendTask *task)
         decision->sums, host_state->n_layers,
         unscale_of(rp_host_state_iteration(host_state, iteration), decision->scale), 0);
 
-    close_iteration(host_state, iteration, &clip, decision->scale);
+    close_iteration(host_state, iteration, &clip, decision->scale, FALSE);
 }
 
 /* Not gated: decides by the layer's own part of the norm's numbers. */

@@ -68,6 +68,7 @@ typedef struct {
     gboolean skipped; /* a loss or gradient was not finite: the loss scale was lowered instead */
     float loss_scale; /* scale that the iteration ran with */
     guint64 n_targets;
+    gboolean held; /* weights that its early steps wrote before the norm was known */
 } RpUpdateReport;
 
 typedef struct _RpHostState RpHostState;

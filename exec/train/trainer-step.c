@@ -94,6 +94,7 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
         .grad_norm = update.grad_norm,
         .loss_scale = update.loss_scale,
         .skipped = update.skipped,
+        .held = update.held,
         .n_tokens = record->n_tokens,
         .n_targets = record->n_targets,
     };

@@ -37,6 +37,8 @@ typedef struct {
     double grad_norm;
     float loss_scale;
     gboolean skipped;
+    gboolean
+        held; /* what its early steps wrote, as nothing was clipped: the next step began sooner */
     guint64 n_tokens; /* without padding */
     guint64 n_targets;
     gint64 step_ns; /* from the end of the step before (its last compute action) to its own end;

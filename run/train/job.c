@@ -360,6 +360,42 @@ predict_alone(RpTrainJob *job, GError **error)
     return TRUE;
 }
 
+/* The same stages where gradients are clipped, for which early steps write no weights. */
+static gboolean
+predict_clipped(RpTrainJob *job, GError **error)
+{
+    RpRequest clipped = job->request; /* borrowed */
+    g_autoptr(RpPlan) plan = NULL;
+    g_autoptr(RpTrace) trace = NULL;
+    gboolean early = FALSE;
+
+    for (guint l = 0; l < rp_plan_n_layers(job->plan); l++)
+        early = early || rp_plan_layer(job->plan, l)->early;
+    if (!early)
+        return TRUE;
+    clipped.options.early_steps = RP_EARLY_OFF;
+    trace = rp_request_simulate(&clipped, job->profile, &plan, error);
+    if (trace != NULL)
+        job->clipped = rp_report_steady(trace, clipped.window.first, clipped.window.end);
+    return trace != NULL;
+}
+
+RpSteady
+rp_train_expected(const RpTrainJob *job, const RpTrainMeans *means)
+{
+    const double late = job->clipped.iteration_ns > 0 && means->steps > 0
+                            ? (double)means->clipped_steps / (double)means->steps
+                            : 0;
+    const double early_ns = (1 - late) * (double)job->steady.iteration_ns;
+    const double late_ns = late * (double)job->clipped.iteration_ns;
+    RpSteady expected = job->steady;
+
+    expected.iteration_ns = (gint64)(early_ns + late_ns);
+    expected.ratio =
+        (early_ns * job->steady.ratio + late_ns * job->clipped.ratio) / (early_ns + late_ns);
+    return expected;
+}
+
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, gboolean dry, GError **error)
@@ -394,7 +430,7 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
         return FALSE;
     job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
     consider_rounds(job);
-    if (!predict_alone(job, error))
+    if (!predict_alone(job, error) || !predict_clipped(job, error))
         return FALSE;
     steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
     steady.steady = TRUE;

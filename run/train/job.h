@@ -103,9 +103,10 @@ typedef struct {
     RpNodes *nodes;          /* of the machine's memory */
     RpScheduleOps *given;    /* a file's schedule, or %NULL */
     RpRequest request;
-    RpPlan *plan;    /* of a few iterations: predicted with, and what the trainer's arenas need */
-    RpTrace *trace;  /* predicted */
-    RpSteady steady; /* predicted step time and bubble ratio */
+    RpPlan *plan;     /* of a few iterations: predicted with, and what the trainer's arenas need */
+    RpTrace *trace;   /* predicted */
+    RpSteady steady;  /* predicted step time and bubble ratio, */
+    RpSteady clipped; /* and those of steps that clip; all 0: they take no longer */
     RpServersSpeed *speeds; /* [servers], as measured at the start; %NULL: there is one */
     gint64 alone_ns;   /* several servers: the predicted step time if the network took no time */
     gint64 least_ns;   /* the step time if every layer took its 10th percentile, */

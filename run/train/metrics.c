@@ -33,6 +33,7 @@ struct _RpTrainMetrics {
     double steady_ns;
     double idle_ns; /* bubble ratio x time */
     double steady_tokens;
+    guint64 clipped_steps;
 };
 
 gboolean
@@ -261,6 +262,8 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
 {
     RpTrainMetrics *metrics = user_data;
 
+    const gboolean clipped = metrics->reported && !metrics->last.held;
+
     metrics->last = *report;
     metrics->reported = TRUE;
     if (metrics->filling > 0) {
@@ -270,6 +273,7 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
         metrics->steady_ns += (double)report->step_ns;
         metrics->idle_ns += report->bubble_ratio * (double)report->step_ns;
         metrics->steady_tokens += (double)report->n_tokens;
+        metrics->clipped_steps += clipped;
     }
     if (metrics->file != NULL)
         write_line(metrics, report);
@@ -301,6 +305,7 @@ rp_train_metrics_means(const RpTrainMetrics *metrics)
         .step_ns = metrics->steady_ns / steps,
         .bubble_ratio = metrics->steady_ns > 0 ? metrics->idle_ns / metrics->steady_ns : 0,
         .tokens = metrics->steady_tokens / steps,
+        .clipped_steps = metrics->clipped_steps,
     };
 }
 

@@ -22,7 +22,12 @@ typedef struct {
     double step_ns;
     double bubble_ratio; /* of their whole time */
     double tokens;       /* of a step, without padding */
+    guint64
+        clipped_steps; /* whose weights waited for the norm, as gradients before had been clipped */
 } RpTrainMeans;
+
+/* The predicted step of those that were measured, some of them behind clipped gradients. */
+RpSteady rp_train_expected(const RpTrainJob *job, const RpTrainMeans *means);
 
 /* @scaled: lines also have the loss scale. @balanced: and the auxiliary loss. @tensorboard: an event
  * file beside them has the same */

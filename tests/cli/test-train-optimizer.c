@@ -96,4 +96,30 @@ RP_TEST(says_that_the_warm_up_is_longer_than_the_run)
     assert_null(strstr(equal.err, "optimizer.warmup_steps"));
 }
 
+/* Weights that early steps write hold unless gradients are clipped: a run says what its steps take then, and how many
+ * of them it met. */
+RP_TEST(predicts_steps_that_clip)
+{
+    static const struct {
+        const char *max_grad_norm;
+        double clipped; /* of three steps that count */
+    } rows[] = {{"1e-3", 3}, {"1e9", 0}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autoptr(RpTree) json = rp_cli_run_json(
+            TRAIN "clip%u --json --set devices=host:2 --set steps=5 --set async=false "
+                  "--set optimizer.early_steps=on --set optimizer.max_grad_norm=%s",
+            i, rows[i].max_grad_norm);
+
+        assert_float_equal(rp_cli_number(json, "measured.steady_steps"), 3, 0);
+        assert_float_equal(rp_cli_number(json, "measured.clipped_steps"), rows[i].clipped, 0);
+        assert_true(rp_cli_number(json, "predicted.clipped.step_ms") > 0);
+    }
+    g_autoptr(RpTree) unclipped =
+        rp_cli_run_json(TRAIN "clip --json --dry-run --set devices=host:2 --set steps=5 "
+                              "--set async=false --set optimizer.max_grad_norm=0");
+
+    assert_null(rp_tree_find(rp_tree_find(unclipped, "predicted"), "clipped"));
+}
+
 RP_TEST_GROUP(rp_train_files_setup, rp_cli_teardown)
