@@ -7,7 +7,7 @@
  * (sizes, what is saved) that are improved and simulated. */
 #define MAX_FITTED 24
 #define MAX_SHOWN 4
-#define MAX_EXPLORED 12
+#define MAX_EXPLORED 20
 #define MAX_EXPLORED_QUICKLY 4
 /* Choices after which it is known how near partitions come to bounds. */
 #define LEAST_KNOWN 2

@@ -365,6 +365,24 @@ RP_TEST(nothing_that_can_be_asked_for_is_faster)
     }
 }
 
+/* A dozen choices of large micro-batches have better bounds than the fastest plan, and come less near to them. */
+RP_TEST(plans_with_low_bounds_are_looked_at)
+{
+    RpAdviseQuery query = query_of("qwen3-32b", "rtx5090", 8, 128);
+    RpModel model = *query.model;
+
+    model.blocks = 16;
+    query.model = &model;
+    query.host_bytes = 220 * RP_GIB;
+    const double chosen = speed_of(&query);
+
+    query.micro_batch = 2;
+    const double asked = speed_of(&query);
+
+    if (chosen < RP_ADVISE_AS_FAST * asked)
+        fail_msg("%.0f tokens/s, but %.0f with micro-batch 2", chosen, asked);
+}
+
 /* Fewer rounds stash more: not a quarter more than is needed. */
 RP_TEST(a_large_batch_is_not_one_long_round)
 {
