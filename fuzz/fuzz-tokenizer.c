@@ -1,12 +1,12 @@
 /**
  * Reading a tokenizer neither crashes nor leaks, whatever the bytes; a refusal is one line that
  * names the file. An accepted tokenizer makes of a text, which stands behind the first NUL, ids
- * that tokens have, each from bytes of the text, in order; the same ids again, from its cache, and
- * merge by merge; and of these it makes UTF-8.
+ * that tokens have, each from bytes of the text, in order; the same ids again, from its cache; and of
+ * these it makes UTF-8.
  */
 #include "fuzz/harness.h"
 
-#include "text/tokenizer/private.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* The rest is cut off: patterns without end take their time. */
 #define MAX_TEXT 512
@@ -50,24 +50,6 @@ check_text(const RpTokenizer *tokenizer, const char *text, gsize length, RpEncod
         g_assert(g_utf8_validate(p, -1, NULL));
 }
 
-/* A piece by longest tokens is a piece by merges. */
-static void
-check_longest(const RpTokenizer *tokenizer, const char *text, gsize length)
-{
-    RpMergeWork work;
-
-    if (tokenizer->longest == NULL || !g_utf8_validate(text, (gssize)length, NULL))
-        return;
-    rp_merge_work_init(&work);
-    rp_bpe_merge(tokenizer, text, length, &work);
-    g_autoptr(GArray) merged = g_array_copy(work.symbols);
-
-    rp_longest_split(tokenizer, text, length, &work);
-    g_assert_cmpmem(merged->data, merged->len * sizeof(RpSymbol), work.symbols->data,
-                    work.symbols->len * sizeof(RpSymbol));
-    rp_merge_work_clear(&work);
-}
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -86,6 +68,5 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     check_text(tokenizer, text, length, RP_ENCODE_TEXT);
     check_text(tokenizer, text, length, RP_ENCODE_TEMPLATE | RP_ENCODE_PLAIN);
-    check_longest(tokenizer, text, length);
     return 0;
 }

@@ -7,26 +7,44 @@
  *   he  ll o
  *   hell   o
  *
- * Short pieces look for the lowest rank among all pairs; long ones keep a heap of them, n log n.
- * Most tokenizers need none of it: longest.c.
+ * Pairs wait in a heap, so a piece of n bytes takes n log n however it merges.
  */
 #include "text/tokenizer/private.h"
 
 #include <string.h>
 
-/* Pairs of tokens and their merges: an open-addressing table. */
+/* Pairs of tokens and their merges: an open-addressing table. Most pairs that are looked up do not
+ * merge, and a table of a hundred thousand merges is larger than a processor's cache. So a pair is
+ * looked up in a filter first: bits by hash, eight a slot. */
 
 #define FIRST_BITS 10
+#define FILTER_BITS 3
+
+static inline guint64
+hash_pair(guint64 pair)
+{
+    return pair * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15);
+}
 
 static RpMerge *
 find_slot(const RpMerges *merges, guint64 pair)
 {
     const gsize n = (gsize)1 << (64 - merges->shift);
-    gsize slot = (gsize)((pair * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15)) >> merges->shift);
+    gsize slot = (gsize)(hash_pair(pair) >> merges->shift);
 
     while (merges->slots[slot].rank != RP_TOKEN_NONE && merges->slots[slot].pair != pair)
         slot = (slot + 1) & (n - 1);
     return &merges->slots[slot];
+}
+
+/* Puts a new merge in, or another one of the same pair. */
+static void
+put(RpMerges *merges, const RpMerge *merge)
+{
+    const gsize bit = (gsize)(hash_pair(merge->pair) >> (merges->shift - FILTER_BITS));
+
+    merges->filter[bit / 8] |= (guint8)(1u << bit % 8);
+    *find_slot(merges, merge->pair) = *merge;
 }
 
 static void
@@ -38,47 +56,48 @@ grow(RpMerges *merges)
 
     merges->shift = n_old > 0 ? old.shift - 1 : 64 - FIRST_BITS;
     merges->slots = g_new(RpMerge, n);
+    merges->filter = g_new0(guint8, (n << FILTER_BITS) / 8);
     for (gsize i = 0; i < n; i++)
         merges->slots[i].rank = RP_TOKEN_NONE;
     for (gsize i = 0; i < n_old; i++)
         if (old.slots[i].rank != RP_TOKEN_NONE)
-            *find_slot(merges, old.slots[i].pair) = old.slots[i];
+            put(merges, &old.slots[i]);
     g_free(old.slots);
+    g_free(old.filter);
 }
 
 void
 rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id)
 {
-    const guint64 pair = (guint64)left << 32 | right;
+    const RpMerge merge = {(guint64)left << 32 | right, rank, id};
 
     if (merges->slots == NULL || 2 * (guint64)merges->n >= (guint64)1 << (64 - merges->shift))
         grow(merges);
-    RpMerge *slot = find_slot(merges, pair);
-
-    merges->n += slot->rank == RP_TOKEN_NONE;
-    *slot = (RpMerge){pair, rank, id};
+    merges->n += find_slot(merges, merge.pair)->rank == RP_TOKEN_NONE;
+    put(merges, &merge);
 }
 
-const RpMerge *
-rp_merges_find(const RpMerges *merges, guint32 left, guint32 right)
+static inline const RpMerge *
+find_pair(const RpMerges *merges, guint32 left, guint32 right)
 {
+    const guint64 pair = (guint64)left << 32 | right;
+
     if (merges->slots == NULL)
         return NULL;
-    const RpMerge *slot = find_slot(merges, (guint64)left << 32 | right);
+    const gsize bit = (gsize)(hash_pair(pair) >> (merges->shift - FILTER_BITS));
+
+    if ((merges->filter[bit / 8] >> bit % 8 & 1) == 0)
+        return NULL;
+    const RpMerge *slot = find_slot(merges, pair);
 
     return slot->rank != RP_TOKEN_NONE ? slot : NULL;
-}
-
-gsize
-rp_merges_n_slots(const RpMerges *merges)
-{
-    return merges->slots != NULL ? (gsize)1 << (64 - merges->shift) : 0;
 }
 
 void
 rp_merges_clear(RpMerges *merges)
 {
     g_clear_pointer(&merges->slots, g_free);
+    g_clear_pointer(&merges->filter, g_free);
 }
 
 /*
@@ -92,7 +111,7 @@ rp_merges_clear(RpMerges *merges)
 
 enum { EMPTY, CLAIMED, FILLED };
 
-/* A cache line. */
+/* Two cache lines. */
 typedef struct {
     gint state;
     guint8 length;
@@ -181,15 +200,24 @@ rp_piece_cache_add(RpPieceCache *cache, const char *piece, gsize length, const R
     }
 }
 
-#define SHORT_SYMBOLS 64
-
-/* A symbol of a long piece, at the index of its first byte. */
+/* A symbol of the piece; those that merge into it are skipped. */
 typedef struct {
     guint32 id;
-    guint32 previous;
-    guint32 next;
-    guint32 rank; /* rank of the merge with the next; RP_TOKEN_NONE: they do not merge */
+    guint32 end; /* in the piece */
+    guint32 previous, next;
+    guint32 rank;   /* rank of the merge with the next; RP_TOKEN_NONE: they do not merge */
+    guint32 merged; /* the token of this merge */
 } Link;
+
+/* The heap's keys are rank << 32 | index of the left symbol; a key is out of date if this symbol has
+ * another rank by now. */
+typedef struct {
+    const RpTokenizer *tokenizer;
+    Link *links;
+    guint32 n;
+    guint64 *heap;
+    gsize n_keys;
+} Merging;
 
 void
 rp_merge_work_init(RpMergeWork *work)
@@ -198,8 +226,6 @@ rp_merge_work_init(RpMergeWork *work)
         .symbols = g_array_new(FALSE, FALSE, sizeof(RpSymbol)),
         .links = g_array_new(FALSE, FALSE, sizeof(Link)),
         .heap = g_array_new(FALSE, FALSE, sizeof(guint64)),
-        .dead = g_array_new(FALSE, TRUE, sizeof(guint64)),
-        .numbers = g_array_new(FALSE, FALSE, sizeof(guint32)),
     };
 }
 
@@ -209,219 +235,159 @@ rp_merge_work_clear(RpMergeWork *work)
     g_array_unref(work->symbols);
     g_array_unref(work->links);
     g_array_unref(work->heap);
-    g_array_unref(work->dead);
-    g_array_unref(work->numbers);
 }
 
 /* ---- the first symbols ---- */
 
 static void
-append(GArray *symbols, guint32 id, gsize end)
+append(Merging *merging, guint32 id, gsize end)
 {
-    const RpSymbol symbol = {id, (guint32)end};
+    const guint32 n = merging->n++;
 
-    g_array_append_val(symbols, symbol);
+    merging->links[n] = (Link){
+        .id = id, .end = (guint32)end, .previous = n > 0 ? n - 1 : RP_TOKEN_NONE, .next = n + 1};
 }
 
-void
-rp_bpe_append_unknown(const RpTokenizer *tokenizer, GArray *symbols, const char *piece, gsize start,
-                      gsize end, gboolean *unknown)
+/* A character that the vocabulary lacks becomes bytes, the unknown token, or nothing.
+ * @unknown: whether the last symbol is the unknown token */
+static void
+append_unknown(Merging *merging, const char *piece, gsize start, gsize end, gboolean *unknown)
 {
+    const RpTokenizer *tokenizer = merging->tokenizer;
     gboolean bytes = tokenizer->byte_fallback;
 
     for (gsize i = start; i < end && bytes; i++)
         bytes = tokenizer->fallback_ids[(guint8)piece[i]] != RP_TOKEN_NONE;
     if (bytes) {
         for (gsize i = start; i < end; i++)
-            append(symbols, tokenizer->fallback_ids[(guint8)piece[i]], i + 1);
+            append(merging, tokenizer->fallback_ids[(guint8)piece[i]], i + 1);
         *unknown = FALSE;
     } else if (tokenizer->unk != RP_TOKEN_NONE) {
         if (*unknown && tokenizer->fuse_unk)
-            g_array_index(symbols, RpSymbol, symbols->len - 1).end = (guint32)end;
+            merging->links[merging->n - 1].end = (guint32)end;
         else
-            append(symbols, tokenizer->unk, end);
+            append(merging, tokenizer->unk, end);
         *unknown = TRUE;
     }
 }
 
 static void
-append_first(const RpTokenizer *tokenizer, GArray *symbols, const char *piece, gsize length)
+append_first(Merging *merging, const char *piece, gsize length)
 {
+    const RpTokenizer *tokenizer = merging->tokenizer;
     gboolean unknown = FALSE;
 
     for (gsize start = 0, end; start < length; start = end) {
-        end = tokenizer->byte_level ? start + 1 : (gsize)(g_utf8_next_char(piece + start) - piece);
-        const guint32 id = tokenizer->byte_level ? tokenizer->byte_ids[(guint8)piece[start]]
-                                                 : rp_vocabulary_find(&tokenizer->vocabulary,
-                                                                      piece + start, end - start);
+        const guint8 first = (guint8)piece[start];
+        const gboolean one = tokenizer->byte_level || first < 0x80;
+
+        end = one ? start + 1 : (gsize)(g_utf8_next_char(piece + start) - piece);
+        const guint32 id =
+            one ? tokenizer->byte_ids[first]
+                : rp_vocabulary_find(&tokenizer->vocabulary, piece + start, end - start);
 
         if (id == RP_TOKEN_NONE) {
-            rp_bpe_append_unknown(tokenizer, symbols, piece, start, end, &unknown);
+            append_unknown(merging, piece, start, end, &unknown);
             continue;
         }
-        append(symbols, id, end);
+        append(merging, id, end);
         unknown = FALSE;
     }
+    if (merging->n > 0)
+        merging->links[merging->n - 1].next = RP_TOKEN_NONE;
 }
 
-/* ---- short pieces ---- */
-
-static guint32
-rank_of(const RpTokenizer *tokenizer, const RpSymbol *left)
-{
-    const RpMerge *merge = rp_merges_find(&tokenizer->merges, left[0].id, left[1].id);
-
-    return merge != NULL ? merge->rank : RP_TOKEN_NONE;
-}
+/* ---- merges ---- */
 
 static void
-merge_short(const RpTokenizer *tokenizer, GArray *array)
+push(Merging *merging, guint64 key)
 {
-    RpSymbol *symbols = (RpSymbol *)(void *)array->data;
-    guint32 ranks[SHORT_SYMBOLS];
-    guint n = array->len;
+    guint64 *heap = merging->heap;
+    gsize at = merging->n_keys++;
 
-    for (guint i = 0; i + 1 < n; i++)
-        ranks[i] = rank_of(tokenizer, &symbols[i]);
-    while (n > 1) {
-        guint at = 0;
-
-        for (guint i = 1; i + 1 < n; i++)
-            if (ranks[i] < ranks[at])
-                at = i;
-        if (ranks[at] == RP_TOKEN_NONE)
-            break;
-        symbols[at].id = rp_merges_find(&tokenizer->merges, symbols[at].id, symbols[at + 1].id)->id;
-        symbols[at].end = symbols[at + 1].end;
-        memmove(&symbols[at + 1], &symbols[at + 2], (n - at - 2) * sizeof *symbols);
-        memmove(&ranks[at], &ranks[at + 1], (n - at - 2) * sizeof *ranks);
-        n--;
-        if (at + 1 < n)
-            ranks[at] = rank_of(tokenizer, &symbols[at]);
-        if (at > 0)
-            ranks[at - 1] = rank_of(tokenizer, &symbols[at - 1]);
-    }
-    g_array_set_size(array, n);
-}
-
-/* ---- long pieces: a binary heap of rank << 32 | index of the left symbol ---- */
-
-static void
-sift_down(guint64 *heap, gsize n, gsize at)
-{
-    const guint64 key = heap[at];
-
-    for (gsize child; (child = 2 * at + 1) < n; at = child) {
-        child += child + 1 < n && heap[child + 1] < heap[child];
-        if (heap[child] >= key)
-            break;
-        heap[at] = heap[child];
-    }
+    for (; at > 0 && heap[(at - 1) / 2] > key; at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
     heap[at] = key;
 }
 
-static void
-push(GArray *heap, guint64 key)
-{
-    g_array_append_val(heap, key);
-    guint64 *keys = (guint64 *)(void *)heap->data;
-    gsize at = heap->len - 1;
-
-    for (; at > 0 && keys[(at - 1) / 2] > key; at = (at - 1) / 2)
-        keys[at] = keys[(at - 1) / 2];
-    keys[at] = key;
-}
-
 static guint64
-pop(GArray *heap)
+pop(Merging *merging)
 {
-    guint64 *keys = (guint64 *)(void *)heap->data;
-    const guint64 first = keys[0];
+    guint64 *heap = merging->heap;
+    const gsize n = --merging->n_keys;
+    const guint64 first = heap[0], last = heap[n];
+    gsize at = 0;
 
-    keys[0] = keys[heap->len - 1];
-    g_array_set_size(heap, heap->len - 1);
-    if (heap->len > 0)
-        sift_down(keys, heap->len, 0);
+    for (gsize child; (child = 2 * at + 1) < n; at = child) {
+        child += child + 1 < n && heap[child + 1] < heap[child];
+        if (heap[child] >= last)
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = last;
     return first;
 }
 
-/* Sees whether link @i merges with the next. Returns: its key, or G_MAXUINT64 */
-static guint64
-judge(const RpTokenizer *tokenizer, Link *links, guint32 i)
+/* Looks for the merge of symbol @i with the next. */
+static void
+find_merge(Merging *merging, guint32 i)
 {
+    Link *link = &merging->links[i];
     const RpMerge *merge =
-        links[i].next != RP_TOKEN_NONE
-            ? rp_merges_find(&tokenizer->merges, links[i].id, links[links[i].next].id)
+        link->next != RP_TOKEN_NONE
+            ? find_pair(&merging->tokenizer->merges, link->id, merging->links[link->next].id)
             : NULL;
 
-    links[i].rank = merge != NULL ? merge->rank : RP_TOKEN_NONE;
-    return merge != NULL ? (guint64)merge->rank << 32 | i : G_MAXUINT64;
+    link->rank = RP_TOKEN_NONE;
+    if (merge != NULL) {
+        link->rank = merge->rank;
+        link->merged = merge->id;
+        push(merging, (guint64)merge->rank << 32 | i);
+    }
 }
 
+/* Merges symbol @i with the next. */
 static void
-fill_heap(const RpTokenizer *tokenizer, const GArray *symbols, Link *links, GArray *heap)
+merge(Merging *merging, guint32 i)
 {
-    for (guint i = 0; i < symbols->len; i++)
-        links[i] = (Link){.id = g_array_index(symbols, RpSymbol, i).id,
-                          .previous = i > 0 ? i - 1 : RP_TOKEN_NONE,
-                          .next = i + 1 < symbols->len ? i + 1 : RP_TOKEN_NONE};
-    for (guint i = 0; i < symbols->len; i++) {
-        const guint64 key = judge(tokenizer, links, i);
+    Link *links = merging->links, *link = &links[i], *gone = &links[link->next];
 
-        if (key != G_MAXUINT64)
-            g_array_append_val(heap, key);
-    }
-    for (gsize i = heap->len / 2; i-- > 0;)
-        sift_down((guint64 *)(void *)heap->data, heap->len, i);
-}
-
-static void
-merge_long(const RpTokenizer *tokenizer, RpMergeWork *work)
-{
-    GArray *symbols = work->symbols, *heap = work->heap;
-
-    g_array_set_size(work->links, symbols->len);
-    g_array_set_size(heap, 0);
-    Link *links = (Link *)(void *)work->links->data;
-    RpSymbol *symbol = (RpSymbol *)(void *)symbols->data;
-
-    fill_heap(tokenizer, symbols, links, heap);
-    while (heap->len > 0) {
-        const guint64 key = pop(heap);
-        const guint32 i = (guint32)key;
-
-        if (links[i].rank != (guint32)(key >> 32))
-            continue; /* one of the two is another by now */
-        const guint32 gone = links[i].next, after = links[gone].next;
-        const guint32 before = links[i].previous;
-        guint64 next_key;
-
-        links[i].id = rp_merges_find(&tokenizer->merges, links[i].id, links[gone].id)->id;
-        symbol[i].end = symbol[gone].end;
-        links[i].next = after;
-        links[gone].rank = RP_TOKEN_NONE;
-        if (after != RP_TOKEN_NONE)
-            links[after].previous = i;
-        if ((next_key = judge(tokenizer, links, i)) != G_MAXUINT64)
-            push(heap, next_key);
-        if (before != RP_TOKEN_NONE && (next_key = judge(tokenizer, links, before)) != G_MAXUINT64)
-            push(heap, next_key);
-    }
-
-    guint n = 0;
-
-    for (guint32 i = 0; i != RP_TOKEN_NONE; i = links[i].next)
-        symbol[n++] = (RpSymbol){links[i].id, symbol[i].end};
-    g_array_set_size(symbols, n);
+    link->id = link->merged;
+    link->end = gone->end;
+    link->next = gone->next;
+    gone->rank = RP_TOKEN_NONE;
+    if (link->next != RP_TOKEN_NONE)
+        links[link->next].previous = i;
+    find_merge(merging, i);
+    if (link->previous != RP_TOKEN_NONE)
+        find_merge(merging, link->previous);
 }
 
 void
 rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work)
 {
-    g_array_set_size(work->symbols, 0);
-    append_first(tokenizer, work->symbols, piece, length);
-    if (work->symbols->len <= SHORT_SYMBOLS)
-        merge_short(tokenizer, work->symbols);
-    else
-        merge_long(tokenizer, work);
+    /* as many symbols as bytes at most; each merge takes one key and gives two at most */
+    g_array_set_size(work->links, (guint)length);
+    g_array_set_size(work->heap, 2 * (guint)length);
+    Merging merging = {.tokenizer = tokenizer,
+                       .links = (Link *)(void *)work->links->data,
+                       .heap = (guint64 *)(void *)work->heap->data};
+
+    append_first(&merging, piece, length);
+    for (guint32 i = 0; i < merging.n; i++)
+        find_merge(&merging, i);
+    while (merging.n_keys > 0) {
+        const guint64 key = pop(&merging);
+
+        if (merging.links[(guint32)key].rank == (guint32)(key >> 32))
+            merge(&merging, (guint32)key);
+    }
+    g_array_set_size(work->symbols, merging.n);
+    RpSymbol *symbols = (RpSymbol *)(void *)work->symbols->data;
+    guint n = 0;
+
+    for (guint32 i = merging.n > 0 ? 0 : RP_TOKEN_NONE; i != RP_TOKEN_NONE;
+         i = merging.links[i].next)
+        symbols[n++] = (RpSymbol){merging.links[i].id, merging.links[i].end};
+    g_array_set_size(work->symbols, n);
 }

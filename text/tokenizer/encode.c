@@ -190,10 +190,7 @@ encode_piece(Encoder *encoder, gsize start, gsize end)
     }
     if (take_whole(encoder, piece, end - start, start))
         return;
-    if (encoder->tokenizer->longest != NULL)
-        rp_longest_split(encoder->tokenizer, piece, end - start, &encoder->work);
-    else
-        rp_bpe_merge(encoder->tokenizer, piece, end - start, &encoder->work);
+    rp_bpe_merge(encoder->tokenizer, piece, end - start, &encoder->work);
     const GArray *symbols = encoder->work.symbols;
 
     rp_piece_cache_add(cache, piece, end - start, (const RpSymbol *)(void *)symbols->data,

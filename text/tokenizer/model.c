@@ -122,20 +122,6 @@ is_off(RpJsonPull *pull, const RpJsonRecord *record, const char *key, const char
     return text == NULL || *text == '\0' || rp_json_record_fail(record, pull, key, "null");
 }
 
-static void
-find_bytes(RpTokenizer *tokenizer)
-{
-    for (guint byte = 0; byte < 256; byte++) {
-        char text[8];
-        const guint n = rp_byte_level_character((guint8)byte, text);
-
-        tokenizer->byte_ids[byte] = rp_vocabulary_find(&tokenizer->vocabulary, text, n);
-        g_snprintf(text, sizeof text, "<0x%02X>", byte);
-        tokenizer->fallback_ids[byte] =
-            rp_vocabulary_find(&tokenizer->vocabulary, text, strlen(text));
-    }
-}
-
 static gboolean
 add_model(RpJsonPull *pull, const RpJsonRecord *record, RawModel *raw)
 {
@@ -158,7 +144,6 @@ add_model(RpJsonPull *pull, const RpJsonRecord *record, RawModel *raw)
     tokenizer->fuse_unk = raw->fuse_unk;
     tokenizer->byte_fallback = raw->byte_fallback;
     tokenizer->ignore_merges = raw->ignore_merges;
-    find_bytes(tokenizer);
     return TRUE;
 }
 

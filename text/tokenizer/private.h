@@ -9,37 +9,6 @@
 #include "core/json/json-record.h"
 #include "text/tokenizer/tokenizer.h"
 
-/*
- * The longest of many words that begins a text.
- *
- *   words a, ab, abcd; text abce:  root - a - b - c    deepest node abc; the longest word on its way: ab
- */
-
-#define RP_TRIE_NONE G_MAXUINT32
-
-typedef struct {
-    const char *text;
-    guint32 length; /* bytes, at least 1 */
-    guint32 id;
-} RpTrieWord;
-
-typedef struct _RpTrie RpTrie;
-
-/* Compares two RpTrieWord by their bytes. */
-int rp_trie_compare(gconstpointer a, gconstpointer b);
-
-/**
- * rp_trie_new:
- * @words: (element-type RpTrieWord): each text once, in the order of rp_trie_compare()
- * @shorter: (out): by id of a word, the longest other word that begins it, or %RP_TRIE_NONE
- *
- * Returns: (transfer full)
- */
-RpTrie *rp_trie_new(const GArray *words, guint32 *shorter);
-void rp_trie_free(RpTrie *trie);
-/* The word's id, or %RP_TRIE_NONE: none begins @text, which has @length bytes, at least 1. */
-guint32 rp_trie_longest(const RpTrie *trie, const char *text, gsize length);
-
 #define RP_TOKEN_NONE G_MAXUINT32
 /* Limits a file's ids; the largest vocabularies that are published have 262,144. */
 #define RP_TOKENIZER_MAX_ID ((1u << 24) - 1)
@@ -77,7 +46,7 @@ void rp_vocabulary_decode_as(RpVocabulary *vocabulary, guint32 id, const char *c
 /* The character that byte-level files write for a byte, as UTF-8. Returns: its bytes, 1 or 2 */
 guint rp_byte_level_character(guint8 byte, char text[2]);
 
-/* ---- bpe.c, longest.c ---- */
+/* ---- bpe.c ---- */
 
 typedef struct {
     guint64 pair; /* left id << 32 | right id */
@@ -87,16 +56,13 @@ typedef struct {
 
 typedef struct {
     RpMerge *slots;
+    guint8 *filter; /* bits by hash; 0: there is no such pair */
     guint shift;
     guint n;
 } RpMerges;
 
 /* A later merge of the same pair takes its place. */
 void rp_merges_add(RpMerges *merges, guint32 left, guint32 right, guint32 rank, guint32 id);
-/* %NULL: the two are not merged. */
-const RpMerge *rp_merges_find(const RpMerges *merges, guint32 left, guint32 right);
-/* The length of @merges->slots, empty ones included. */
-gsize rp_merges_n_slots(const RpMerges *merges);
 void rp_merges_clear(RpMerges *merges);
 
 typedef struct {
@@ -109,27 +75,19 @@ typedef struct {
     GArray *symbols; /* RpSymbol: the result */
     GArray *links;
     GArray *heap;
-    GArray *dead;    /* guint64: longest.c's */
-    GArray *numbers; /* guint32: longest.c's */
 } RpMergeWork;
 
 void rp_merge_work_init(RpMergeWork *work);
 void rp_merge_work_clear(RpMergeWork *work);
-/* A character that the vocabulary lacks: bytes, the unknown token, or nothing.
- * @unknown: whether the last symbol is the unknown token */
-void rp_bpe_append_unknown(const RpTokenizer *tokenizer, GArray *symbols, const char *piece,
-                           gsize start, gsize end, gboolean *unknown);
 /* Splits a piece into @work->symbols merge by merge. */
 void rp_bpe_merge(const RpTokenizer *tokenizer, const char *piece, gsize length, RpMergeWork *work);
-
-typedef struct _RpLongest RpLongest;
 
 /* ---- bpe.c: pieces that were split before ---- */
 
 typedef struct _RpPieceCache RpPieceCache;
 
-#define RP_CACHED_SYMBOLS 6
-#define RP_CACHED_BYTES 24
+#define RP_CACHED_SYMBOLS 14
+#define RP_CACHED_BYTES 52
 
 RpPieceCache *rp_piece_cache_new(void);
 void rp_piece_cache_free(RpPieceCache *cache);
@@ -267,9 +225,8 @@ struct _RpTokenizer {
     gboolean byte_fallback;
     gboolean fuse_unk;
     guint32 unk;               /* or RP_TOKEN_NONE */
-    guint32 byte_ids[256];     /* a byte-level file's, by byte */
+    guint32 byte_ids[256];     /* a byte-level file's, by byte; else ASCII's */
     guint32 fallback_ids[256]; /* <0x00> to <0xFF> */
-    RpLongest *longest;        /* or %NULL: pieces are split by rp_bpe_merge() */
     gboolean cuts_words;       /* no merge joins a word to the ▁ of the next */
     RpPieceCache *cache;
     GArray *added;         /* RpAddedToken: all, in the file's order */
@@ -289,15 +246,6 @@ struct _RpTokenizer {
 
 /* How many bytes of @text, which may contain NUL, are UTF-8. */
 gsize rp_utf8_length(const char *text, gsize length);
-
-/* %NULL: a tokenizer that this algorithm cannot handle (longest.c): bytes that the vocabulary
- * lacks, merges of those, or merges that come before their parts' own and may still happen. */
-RpLongest *rp_longest_new(const RpTokenizer *tokenizer);
-void rp_longest_free(RpLongest *longest);
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpLongest, rp_longest_free)
-/* Splits a piece into @work->symbols by @tokenizer->longest. */
-void rp_longest_split(const RpTokenizer *tokenizer, const char *piece, gsize length,
-                      RpMergeWork *work);
 
 /*
  * The parts of a tokenizer.json, each a reader of a row (core/json/json-record.h) whose value is the

@@ -83,7 +83,6 @@ rp_tokenizer_free(RpTokenizer *tokenizer)
         return;
     rp_vocabulary_clear(&tokenizer->vocabulary);
     rp_merges_clear(&tokenizer->merges);
-    rp_longest_free(tokenizer->longest);
     rp_piece_cache_free(tokenizer->cache);
     g_array_unref(tokenizer->added);
     for (guint i = 0; i < G_N_ELEMENTS(tokenizer->matched); i++)
@@ -196,10 +195,27 @@ words_stand_alone(const RpTokenizer *tokenizer)
     return TRUE;
 }
 
+/* Finds the tokens that bytes become before anything merges. */
+static void
+find_bytes(RpTokenizer *tokenizer)
+{
+    for (guint byte = 0; byte < 256; byte++) {
+        char text[8] = {(char)byte};
+        const guint n = tokenizer->byte_level ? rp_byte_level_character((guint8)byte, text) : 1;
+
+        tokenizer->byte_ids[byte] = rp_vocabulary_find(&tokenizer->vocabulary, text, n);
+        g_snprintf(text, sizeof text, "<0x%02X>", byte);
+        tokenizer->fallback_ids[byte] =
+            rp_vocabulary_find(&tokenizer->vocabulary, text, strlen(text));
+    }
+}
+
 static gboolean
 settle(RpTokenizer *tokenizer, RpJsonPull *pull)
 {
     RpMatch *match = rp_match_new();
+
+    find_bytes(tokenizer); /* among the model's tokens: added ones are no bytes */
     const gboolean good = settle_added(tokenizer, match, pull) &&
                           settle_template(tokenizer, tokenizer->before, pull) &&
                           settle_template(tokenizer, tokenizer->after, pull);
@@ -208,7 +224,6 @@ settle(RpTokenizer *tokenizer, RpJsonPull *pull)
     if (!good)
         return FALSE;
     rp_vocabulary_settle(&tokenizer->vocabulary);
-    tokenizer->longest = rp_longest_new(tokenizer);
     for (guint i = 0; i < tokenizer->matched[1].tokens->len; i++) { /* as Hugging Face decodes */
         const RpAddedToken *token = &g_array_index(tokenizer->matched[1].tokens, RpAddedToken, i);
 
