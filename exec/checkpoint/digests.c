@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <nettle/sha2.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #define PIECE_BYTES ((gsize)1 << 20)
@@ -32,7 +31,6 @@ typedef struct {
     const char *directory;
     const GArray *files;
     guint *order; /* the largest file first */
-    atomic_uint next;
     RpCheckpointDigests *digests;
 } Digesting;
 
@@ -62,20 +60,18 @@ digest_file(const char *path, guint8 *piece, char *sha256)
     return number;
 }
 
-static void *
-digest_some(void *data)
+/* RpPieceFunc. @data: Digesting */
+static gboolean
+digest_one(guint k, gpointer data, GError **error)
 {
-    Digesting *digesting = data;
+    const Digesting *digesting = data;
+    const guint i = digesting->order[k];
     g_autofree guint8 *piece = g_malloc(PIECE_BYTES);
-    guint k;
+    g_autofree char *path =
+        g_build_filename(digesting->directory, rp_checkpoint_file(digesting->files, i)->name, NULL);
 
-    while ((k = atomic_fetch_add(&digesting->next, 1)) < digesting->files->len) {
-        guint i = digesting->order[k];
-        g_autofree char *path = g_build_filename(
-            digesting->directory, rp_checkpoint_file(digesting->files, i)->name, NULL);
-        digesting->digests->number[i] = digest_file(path, piece, digesting->digests->sha256[i]);
-    }
-    return NULL;
+    digesting->digests->number[i] = digest_file(path, piece, digesting->digests->sha256[i]);
+    return TRUE;
 }
 
 static gint
@@ -107,7 +103,7 @@ rp_checkpoint_digest(const char *directory, GArray *files)
     Digesting digesting = {
         .directory = directory, .files = files, .order = order, .digests = &digests};
 
-    rp_run_in_threads(files->len, digest_some, &digesting);
+    (void)rp_run_pieces(files->len, digest_one, &digesting, NULL);
     return digests;
 }
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include "exec/data/dataset.h"
 
 #define PIECE_BYTES ((gsize)1 << 24)
-#define MAX_THREADS 32
 
 struct _RpDataBytes {
     char *name;
@@ -137,52 +135,34 @@ rp_data_bytes_get(const RpDataBytes *bytes, guint64 offset, gsize n, guint8 **sc
 
 typedef struct {
     const RpDataBytes *bytes;
-    guint n_pieces;
     guint64 *hashes; /* one for each piece */
-    GError **errors; /* one for each piece */
-    atomic_uint next;
 } Hashing;
 
-static void *
-hash_some(void *data)
+/* RpPieceFunc. @data: Hashing */
+static gboolean
+hash_piece(guint i, gpointer data, GError **error)
 {
-    Hashing *hashing = data;
+    const Hashing *hashing = data;
     const RpDataBytes *bytes = hashing->bytes;
-    g_autofree guint8 *memory =
-        bytes->memory != NULL ? NULL : g_malloc(MIN(PIECE_BYTES, bytes->length));
-    guint i;
+    const guint64 offset = (guint64)i * PIECE_BYTES;
+    const gsize n = (gsize)MIN(PIECE_BYTES, bytes->length - offset);
+    g_autofree guint8 *scratch = NULL;
+    const guint8 *piece = rp_data_bytes_get(bytes, offset, n, &scratch, error);
 
-    while ((i = atomic_fetch_add(&hashing->next, 1)) < hashing->n_pieces) {
-        guint64 offset = (guint64)i * PIECE_BYTES;
-        gsize n = (gsize)MIN(PIECE_BYTES, bytes->length - offset);
-        if (bytes->memory != NULL || read_all(bytes, offset, n, memory, &hashing->errors[i]))
-            hashing->hashes[i] = rp_hash64(memory != NULL ? memory : bytes->start + offset, n, i);
-    }
-    return NULL;
+    if (piece != NULL)
+        hashing->hashes[i] = GUINT64_TO_LE(rp_hash64(piece, n, i));
+    return piece != NULL;
 }
 
 gboolean
 rp_data_bytes_hash(const RpDataBytes *bytes, guint64 *hash, GError **error)
 {
-    guint n = (guint)((bytes->length + PIECE_BYTES - 1) / PIECE_BYTES);
+    const guint n = (guint)((bytes->length + PIECE_BYTES - 1) / PIECE_BYTES);
     g_autofree guint64 *hashes = g_new0(guint64, n + 1);
-    g_autofree GError **errors = g_new0(GError *, n + 1);
-    Hashing hashing = {.bytes = bytes, .n_pieces = n, .hashes = hashes, .errors = errors};
-    GError *first = NULL;
+    Hashing hashing = {.bytes = bytes, .hashes = hashes};
 
-    atomic_init(&hashing.next, 0);
-    rp_run_in_threads(MIN(n, MAX_THREADS), hash_some, &hashing);
-    for (guint i = 0; i < n; i++) {
-        if (first != NULL)
-            g_clear_error(&errors[i]);
-        else
-            first = errors[i];
-        hashes[i] = GUINT64_TO_LE(hashes[i]);
-    }
-    if (first != NULL) {
-        g_propagate_error(error, first);
+    if (!rp_run_pieces(n, hash_piece, &hashing, error))
         return FALSE;
-    }
     *hash = rp_hash64(hashes, n * sizeof *hashes, bytes->length);
     return TRUE;
 }

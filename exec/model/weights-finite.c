@@ -16,7 +16,6 @@
 #include "exec/model/weights.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "core/base/quote.h"
@@ -24,7 +23,6 @@
 
 #define PIECE_ELEMENTS ((guint64)1 << 20)
 #define BLOCK_ELEMENTS 256
-#define MAX_THREADS 32
 
 typedef struct {
     guint weight;
@@ -37,8 +35,6 @@ typedef struct {
     gint32 limit32; /* limit for fp32 bits without the sign */
     RpDtype dtype;
     GArray *pieces; /* (element-type Piece) */
-    atomic_uint next;
-    atomic_uint bad; /* the first piece with a bad value; their number if none */
 } Search;
 
 /* The least bits, without the sign, that are or become infinite. */
@@ -133,24 +129,6 @@ has_bad(const Search *search, guint weight, guint64 first, guint64 n)
                : has_bad16(values, n, (gint16)infinite_bits16(tensor->dtype, search->dtype));
 }
 
-/* Pieces behind a bad one need no look. */
-static void *
-search_some(void *data)
-{
-    Search *search = data;
-    guint k;
-
-    while ((k = atomic_fetch_add(&search->next, 1)) < atomic_load(&search->bad)) {
-        const Piece *piece = &g_array_index(search->pieces, Piece, k);
-        guint bad = atomic_load(&search->bad);
-        if (!has_bad(search, piece->weight, piece->first, piece->n))
-            continue;
-        while (k < bad && !atomic_compare_exchange_weak(&search->bad, &bad, k))
-            ;
-    }
-    return NULL;
-}
-
 /* @trained: of weights with an optimizer's state alone */
 static GArray *
 divide(const RpWeights *weights, gboolean trained)
@@ -170,9 +148,12 @@ divide(const RpWeights *weights, gboolean trained)
     return pieces;
 }
 
+/* RpPieceFunc. @data: Search */
 static gboolean
-fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
+check_piece(guint i, gpointer data, GError **error)
 {
+    const Search *search = data;
+    const Piece *piece = &g_array_index(search->pieces, Piece, i);
     const RpWeight *weight = rp_weights_nth(search->weights, piece->weight);
     const RpLowbitSource *packed = rp_weights_packed(search->weights, piece->weight);
     guint64 begin = weight->offset;
@@ -181,6 +162,8 @@ fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
     guint64 at = piece->first;
     float value;
 
+    if (!has_bad(search, piece->weight, at, piece->n))
+        return TRUE;
     while (!has_bad(search, piece->weight, at, 1))
         at++;
     rp_weights_read(search->weights, piece->weight, at, &value, 1);
@@ -192,7 +175,7 @@ fail(const Search *search, const Piece *piece, RpDtype dtype, GError **error)
                                  : g_strdup_printf("%" G_GUINT64_FORMAT, at);
     g_set_error(error, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
                 "%s: tensor %s: expected finite values in %s, found %.9g%s at [%s]", shown, quoted,
-                rp_dtype_name(dtype), (double)value,
+                rp_dtype_name(search->dtype), (double)value,
                 isfinite(value) ? ", which is infinite there," : "", place);
     return FALSE;
 }
@@ -237,11 +220,8 @@ check_pieces(const RpWeights *weights, gboolean trained, RpDtype dtype, GError *
                      .limit32 = (gint32)infinite_bits(dtype),
                      .dtype = dtype,
                      .pieces = pieces};
-    atomic_init(&search.next, 0);
-    atomic_init(&search.bad, pieces->len);
-    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), search_some, &search);
-    guint bad = atomic_load(&search.bad);
-    return bad == pieces->len || fail(&search, &g_array_index(pieces, Piece, bad), dtype, error);
+
+    return rp_run_pieces(pieces->len, check_piece, &search, error);
 }
 
 gboolean

@@ -12,7 +12,6 @@
  * means to. Tensors count by the names that the model has for them, so that experts in one tensor are
  * the same base as experts one by one.
  */
-#include <stdatomic.h>
 #include <string.h>
 
 #include "core/base/hash.h"
@@ -21,7 +20,6 @@
 
 #define PIECE_BYTES ((gsize)4 << 20)
 #define PIECE_VALUES ((gsize)1 << 20)
-#define MAX_THREADS 32
 #define LAYER_DIGITS 16 /* digits of a layer's SHA-256, to show which layers differ */
 
 typedef struct {
@@ -36,7 +34,6 @@ typedef struct {
 typedef struct {
     const RpWeights *weights;
     GArray *pieces; /* (element-type Piece) */
-    atomic_uint next;
 } Hashing;
 
 /* The bytes that a file would have. */
@@ -60,11 +57,11 @@ has_values(const RpWeights *weights, guint index)
     return weights->packed[index] == NULL;
 }
 
-/* @rounded: space for PIECE_VALUES */
 static void
-hash_values(Piece *piece, const guint8 *bytes, guint16 *rounded)
+hash_values(Piece *piece, const guint8 *bytes)
 {
     const RpDtype dtype = piece->tensor->dtype;
+    g_autofree guint16 *rounded = dtype != RP_DTYPE_BF16 ? g_new(guint16, PIECE_VALUES) : NULL;
     const gsize size = rp_dtype_size(dtype);
     float values[1024];
 
@@ -82,28 +79,21 @@ hash_values(Piece *piece, const guint8 *bytes, guint16 *rounded)
     }
 }
 
-static void *
-hash_some(void *data)
+/* RpPieceFunc. @data: Hashing */
+static gboolean
+hash_piece(guint i, gpointer data, GError **error)
 {
-    Hashing *hashing = data;
-    g_autofree guint8 *made = NULL;
-    g_autofree guint16 *rounded = g_new(guint16, PIECE_VALUES);
-    guint k;
+    const Hashing *hashing = data;
+    Piece *piece = &g_array_index(hashing->pieces, Piece, i);
+    g_autofree guint8 *made = piece->bytes == NULL ? g_malloc(piece->n) : NULL;
+    const guint8 *bytes = made != NULL ? made : piece->bytes;
 
-    while ((k = atomic_fetch_add(&hashing->next, 1)) < hashing->pieces->len) {
-        Piece *piece = &g_array_index(hashing->pieces, Piece, k);
-
-        if (piece->bytes == NULL) {
-            made = made != NULL ? made : g_malloc(PIECE_BYTES);
-            make_bytes(hashing->weights, piece, made);
-        }
-        const guint8 *bytes = piece->bytes != NULL ? piece->bytes : made;
-
-        piece->hash = GUINT64_TO_LE(rp_hash64(bytes, piece->n, 0));
-        if (has_values(hashing->weights, piece->weight))
-            hash_values(piece, bytes, rounded);
-    }
-    return NULL;
+    if (made != NULL)
+        make_bytes(hashing->weights, piece, made);
+    piece->hash = GUINT64_TO_LE(rp_hash64(bytes, piece->n, 0));
+    if (has_values(hashing->weights, piece->weight))
+        hash_values(piece, bytes);
+    return TRUE;
 }
 
 /* Lists the tensors that hold a weight of the base: one, or the parts of a packed one. In a packed
@@ -220,8 +210,7 @@ hash_base(RpWeights *weights)
         for (guint part = 0; part < parts; part++)
             add_pieces(pieces, i, tensors[part]);
     }
-    atomic_init(&hashing.next, 0);
-    rp_run_in_threads(MIN(pieces->len, MAX_THREADS), hash_some, &hashing);
+    (void)rp_run_pieces(pieces->len, hash_piece, &hashing, NULL);
     join(weights, (const Piece *)(void *)pieces->data);
 }
 
