@@ -66,10 +66,9 @@ rp_cli_check_writable(const char *path, GError **error)
     }
     if (number == 0)
         return TRUE;
-    g_set_error(error, G_FILE_ERROR, g_file_error_from_errno(number),
-                "cannot write \"%s\": expected a file in a directory that can be written: %s: %s",
-                path, wrong, g_strerror(number));
-    return FALSE;
+    return rp_file_fail(
+        error, number,
+        "cannot write \"%s\": expected a file in a directory that can be written: %s", path, wrong);
 }
 
 /* Whether a file that is written can be. */
@@ -192,19 +191,16 @@ rp_cli_make_model_directory(const char *path, gboolean force, GError **error)
     static const char *const names[] = {"config.json", "model.safetensors",
                                         "model.safetensors.index.json"};
 
-    if (g_mkdir_with_parents(path, 0777) != 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "cannot make \"%s\": %s", path, g_strerror(errno));
-        return FALSE;
-    }
+    if (g_mkdir_with_parents(path, 0777) != 0)
+        return rp_file_fail(error, errno, "cannot make \"%s\"", path);
     for (guint i = 0; i < G_N_ELEMENTS(names) && !force; i++) {
         g_autofree char *file = g_build_filename(path, names[i], NULL);
 
         if (!g_file_test(file, G_FILE_TEST_EXISTS))
             continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "%s: expected no model there, found %s; --force replaces it", path, names[i]);
-        return FALSE;
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                       "%s: expected no model there, found %s; --force replaces it", path,
+                       names[i]);
     }
     return TRUE;
 }

@@ -439,9 +439,8 @@ write_file(const RpFigure *figure, const char *directory, const char *file, cons
 
     if (g_file_set_contents_full(path, text, length, G_FILE_SET_CONTENTS_CONSISTENT, 0644, &local))
         return TRUE;
-    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "figure %s: cannot write %s: %s",
-                figure->name, path, local->message);
-    return FALSE;
+    return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "figure %s: cannot write %s: %s",
+                   figure->name, path, local->message);
 }
 
 /* gnuplot hands text to LaTeX as it is. */

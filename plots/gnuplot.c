@@ -34,20 +34,16 @@ rp_picture_formats_parse(const char *text, RpPictureFormat *formats, GError **er
         for (guint i = 0; i < G_N_ELEMENTS(picture_formats); i++)
             if (strcmp(words[w], picture_formats[i].name) == 0)
                 flag = picture_formats[i].format;
-        if (flag == 0) {
-            g_set_error(
+        if (flag == 0)
+            return rp_fail(
                 error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
                 "unknown picture format \"%s\": png, svg, pdf, tex or all, separated by commas",
                 words[w]);
-            return FALSE;
-        }
         found |= flag;
     }
-    if (found == 0) {
-        g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
-                            "no picture format given: png, svg, pdf, tex or all");
-        return FALSE;
-    }
+    if (found == 0)
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_FORMAT,
+                       "no picture format given: png, svg, pdf, tex or all");
     *formats = (RpPictureFormat)found;
     return TRUE;
 }
@@ -59,9 +55,8 @@ rp_gnuplot_check(GError **error)
 
     if (path != NULL)
         return TRUE;
-    g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
-                        "gnuplot not found in PATH: install the Debian package gnuplot-nox");
-    return FALSE;
+    return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
+                   "gnuplot not found in PATH: install the Debian package gnuplot-nox");
 }
 
 /* Whether @problem is but that @process ended, without success, before it had read everything. */
@@ -167,17 +162,14 @@ run(const char *directory, const char *commands, char **messages, GError **error
     const gboolean answered =
         process != NULL && communicate(process, commands, seconds, &text, &hung, &local);
 
-    if (hung) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW,
-                    "gnuplot gave no answer for %d s and was ended: try it by hand, or draw less",
-                    (int)seconds);
-        return FALSE;
-    }
-    if (!answered && !(process != NULL && ended_early(process, local))) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
-                    local->message);
-        return FALSE;
-    }
+    if (hung)
+        return rp_fail(
+            error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW,
+            "gnuplot gave no answer for %d s and was ended: try it by hand, or draw less",
+            (int)seconds);
+    if (!answered && !(process != NULL && ended_early(process, local)))
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
+                       local->message);
     if (!g_subprocess_get_successful(process)) {
         set_failure(process, text, error);
         return FALSE;
@@ -198,11 +190,10 @@ rp_gnuplot_check_formats(RpPictureFormat formats, GError **error)
         if (!((guint)formats & (guint)picture_formats[i].format) ||
             g_strv_contains((const char *const *)words, picture_formats[i].terminal))
             continue;
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
-                    "this gnuplot cannot draw %s (it has no terminal %s): install the Debian "
-                    "package gnuplot-nox",
-                    picture_formats[i].name, picture_formats[i].terminal);
-        return FALSE;
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_GNUPLOT,
+                       "this gnuplot cannot draw %s (it has no terminal %s): install the Debian "
+                       "package gnuplot-nox",
+                       picture_formats[i].name, picture_formats[i].terminal);
     }
     return TRUE;
 }
@@ -210,18 +201,14 @@ rp_gnuplot_check_formats(RpPictureFormat formats, GError **error)
 gboolean
 rp_output_directory_check(const char *directory, GError **error)
 {
-    if (g_mkdir_with_parents(directory, 0777) != 0) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
-                    "cannot make the output directory %s: %s", directory, g_strerror(errno));
-        return FALSE;
-    }
+    if (g_mkdir_with_parents(directory, 0777) != 0)
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                       "cannot make the output directory %s: %s", directory, g_strerror(errno));
     g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
     int fd = g_mkstemp(probe);
-    if (fd < 0) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
-                    "cannot write to the output directory %s: %s", directory, g_strerror(errno));
-        return FALSE;
-    }
+    if (fd < 0)
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                       "cannot write to the output directory %s: %s", directory, g_strerror(errno));
     (void)g_close(fd, NULL);
     (void)g_unlink(probe);
     return TRUE;
@@ -248,9 +235,8 @@ rp_gnuplot_run(const char *directory, const char *commands, GError **error)
     for (guint i = 0; lines[i] != NULL; i++) {
         if (is_harmless(g_strstrip(lines[i])))
             continue;
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot complains: %s",
-                    g_strstrip(messages));
-        return FALSE;
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot complains: %s",
+                       g_strstrip(messages));
     }
     return TRUE;
 }

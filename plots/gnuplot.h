@@ -10,6 +10,8 @@
 
 #include <glib.h>
 
+#include "core/base/fail.h"
+
 #define RP_PLOT_ERROR (rp_plot_error_quark())
 GQuark rp_plot_error_quark(void);
 

@@ -21,11 +21,10 @@ usage_error(GError **error, const char *text)
 {
     g_autofree char *quoted = rp_quote(text);
 
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "expected host:N (devices on processor threads) or cuda:N (GPUs) with N from 1 "
-                "to " G_STRINGIFY(RP_RUN_MAX_DEVICES) ", found %s",
-                quoted);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "expected host:N (devices on processor threads) or cuda:N (GPUs) with N from 1 "
+                   "to " G_STRINGIFY(RP_RUN_MAX_DEVICES) ", found %s",
+                   quoted);
 }
 
 /* Whether @text is @word or "@word:N". @given: (out): N, 0 without one */
@@ -48,26 +47,22 @@ find_gpus(guint given, const RpDeviceOps **devices, guint *n, GError **error)
     const RpDeviceOps *cuda = rp_cuda_devices();
     const guint count = rp_cuda_device_count();
 
-    if (cuda == NULL && !rp_cuda_built()) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "expected host:N, devices on processor threads, for GPU code is %s; " ELSEWHERE,
-                    rp_cuda_built_text());
-        return FALSE;
-    }
-    if (cuda == NULL) {
-        g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED, "GPU code is missing: %s",
-                    rp_cuda_missing_text());
-        return FALSE;
-    }
+    if (cuda == NULL && !rp_cuda_built())
+        return rp_fail(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+            "expected host:N, devices on processor threads, for GPU code is %s; " ELSEWHERE,
+            rp_cuda_built_text());
+    if (cuda == NULL)
+        return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED, "GPU code is missing: %s",
+                       rp_cuda_missing_text());
     if (count == 0 || given > count) {
         const char *problem = rp_cuda_no_device_text();
 
-        g_set_error(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
-                    "expected %u GPU%s, CUDA finds %u%s%s: see nvidia-smi and "
-                    "CUDA_VISIBLE_DEVICES; " ELSEWHERE,
-                    MAX(given, 1), given > 1 ? "s" : "", count, problem != NULL ? ", " : "",
-                    problem != NULL ? problem : "");
-        return FALSE;
+        return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_FAILED,
+                       "expected %u GPU%s, CUDA finds %u%s%s: see nvidia-smi and "
+                       "CUDA_VISIBLE_DEVICES; " ELSEWHERE,
+                       MAX(given, 1), given > 1 ? "s" : "", count, problem != NULL ? ", " : "",
+                       problem != NULL ? problem : "");
     }
     *devices = cuda;
     *n = given > 0 ? given : count;
@@ -135,9 +130,8 @@ split_gpus(const char *text, const char *split, guint given, GError **error)
         return TRUE;
     if (given > 0)
         return rp_cuda_split_devices(split, server_of_machine(), given, error);
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "expected cuda:N, how many devices GPUs are split into, found %s", text);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "expected cuda:N, how many devices GPUs are split into, found %s", text);
 }
 
 gboolean
@@ -151,11 +145,9 @@ rp_run_parse_devices(const char *text, const char *split, const RpDeviceOps **de
                find_gpus((guint)given, devices, n, error);
     if (!is_word(text, "host", &given))
         return usage_error(error, text);
-    if (split != NULL) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "%s are processor threads: only GPUs (cuda:N) are split into parts", text);
-        return FALSE;
-    }
+    if (split != NULL)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "%s are processor threads: only GPUs (cuda:N) are split into parts", text);
     *devices = rp_host_devices();
     *n = MAX((guint)given, 1);
     return TRUE;
@@ -169,11 +161,10 @@ rp_run_predicted_devices(const char *text, const RpDeviceOps **devices, guint *n
     const RpDeviceOps *cuda = rp_cuda_devices();
     guint64 given;
 
-    if (!is_word(text, "cuda", &given) || given == 0) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "expected cuda:N, the number of cards that is predicted for, found %s", text);
-        return FALSE;
-    }
+    if (!is_word(text, "cuda", &given) || given == 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "expected cuda:N, the number of cards that is predicted for, found %s",
+                       text);
     *devices = cuda != NULL ? cuda : &sizes;
     *n = (guint)given;
     return TRUE;
@@ -235,11 +226,11 @@ read_one(const char *word, guint gpus, RpSlow *slow, GError **error)
             return TRUE;
         }
     }
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "expected GPU=FACTOR, or linkGPU=FACTOR of its link, a GPU of 0 to %u and a factor "
-                "of 1 to %.0f, found \"%s\"",
-                gpus - 1, RP_RUN_MOST_SLOW, word);
-    return FALSE;
+    return rp_fail(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+        "expected GPU=FACTOR, or linkGPU=FACTOR of its link, a GPU of 0 to %u and a factor "
+        "of 1 to %.0f, found \"%s\"",
+        gpus - 1, RP_RUN_MOST_SLOW, word);
 }
 
 RpSlow *

@@ -66,10 +66,10 @@ rp_run_model_load(const char *model, RpModel *config, GError **error)
     if (model[strlen(RANDOM)] != '\0')
         return rp_run_find_model(model + strlen(RANDOM), config, error) &&
                rp_hf_config_check_runs(config, error);
-    g_set_error(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL,
-                "expected a model of the catalogue (`roundpipe models`), or a config.json or its "
-                "directory, behind " RANDOM ", found nothing");
-    return FALSE;
+    return rp_fail(
+        error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL,
+        "expected a model of the catalogue (`roundpipe models`), or a config.json or its "
+        "directory, behind " RANDOM ", found nothing");
 }
 
 /* ---- in profiles ---- */
@@ -180,17 +180,13 @@ rp_run_take_matmul(const RpRunSpec *run, const char *prefix, const RpWeights *we
     const char *dtype = rp_dtype_name(options->dtype);
 
     g_return_val_if_fail(weights && options && prefix, FALSE);
-    if (!quantized && run->matmul_choice != 0 && run->matmul_choice != (int)options->dtype + 1) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%smatmul: expected %s, as dtype, fp8 or fp8-head, found %s", prefix, dtype,
-                    rp_dtype_name((RpDtype)(run->matmul_choice - 1)));
-        return FALSE;
-    }
-    if (run->half_sums && options->dtype != RP_DTYPE_FP16 && !quantized) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%saccumulate: expected fp32 with dtype %s, found fp16", prefix, dtype);
-        return FALSE;
-    }
+    if (!quantized && run->matmul_choice != 0 && run->matmul_choice != (int)options->dtype + 1)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "%smatmul: expected %s, as dtype, fp8 or fp8-head, found %s", prefix, dtype,
+                       rp_dtype_name((RpDtype)(run->matmul_choice - 1)));
+    if (run->half_sums && options->dtype != RP_DTYPE_FP16 && !quantized)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "%saccumulate: expected fp32 with dtype %s, found fp16", prefix, dtype);
     options->half_sums = run->half_sums;
     if (!quantized)
         return TRUE;

@@ -30,26 +30,23 @@ save_as_asked(const RpRunSpec *run, const RpProfile *profile, RpPlanOptions *opt
         return TRUE;
     options->saved.groups = groups;
     /* a device whose stages are its own keeps all on it, or nothing; training makes all of it again */
-    if (!options->schedule->dispatched && (rp_run_spec_save(run) != RP_SAVE_ALL || run->trains)) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    run->trains ? "training with schedule %s recomputes everything: expected "
-                                  "recompute auto or full, found %s"
-                                : "schedule %s keeps everything on its GPU or recomputes it: "
-                                  "expected --recompute auto, full or none, found %s",
-                    options->schedule->name,
-                    rp_run_spec_save(run) == RP_SAVE_ALL         ? "none"
-                    : rp_run_spec_save(run) == RP_SAVE_ATTENTION ? "selective"
-                                                                 : "a list of groups");
-        return FALSE;
-    }
+    if (!options->schedule->dispatched && (rp_run_spec_save(run) != RP_SAVE_ALL || run->trains))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       run->trains ? "training with schedule %s recomputes everything: expected "
+                                     "recompute auto or full, found %s"
+                                   : "schedule %s keeps everything on its GPU or recomputes it: "
+                                     "expected --recompute auto, full or none, found %s",
+                       options->schedule->name,
+                       rp_run_spec_save(run) == RP_SAVE_ALL         ? "none"
+                       : rp_run_spec_save(run) == RP_SAVE_ATTENTION ? "selective"
+                                                                    : "a list of groups");
     *saving = rp_plan_saving_profile(profile, options);
     if (options->schedule->dispatched && !rp_profile_saves(*saving)) {
         g_clear_pointer(saving, rp_profile_free);
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "%s: the timing file does not say what its layers' forwards could save "
-                    "(saved_attention_bytes): expected one that was measured since, or full",
-                    run->trains ? "recompute" : "--recompute");
-        return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "%s: the timing file does not say what its layers' forwards could save "
+                       "(saved_attention_bytes): expected one that was measured since, or full",
+                       run->trains ? "recompute" : "--recompute");
     }
     return TRUE;
 }

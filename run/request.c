@@ -92,9 +92,8 @@ check_lists(const RpRunSpec *run, GError **error)
         problem = g_strdup_printf("needs %s instead of %s and %s", one, forward, backward);
     else
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "schedule %s: %s", schedule->name,
-                problem);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "schedule %s: %s", schedule->name,
+                   problem);
 }
 
 static gboolean
@@ -480,14 +479,13 @@ rp_run_check_actions(const RpRunSpec *run, guint stages, guint calls, guint iter
         return TRUE;
     g_autofree char *of_calls = calls > 1 ? g_strdup_printf(" x %u calls", calls) : g_strdup("");
 
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "%s, %s: expected at most %" G_GUINT64_FORMAT
-                " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
-                "%u iterations)",
-                rp_run_spec_name(run, "micro_batches"),
-                run->trains ? "gradient_accumulation_steps" : "--iterations", most, actions, stages,
-                options->micro_batches, of_calls, iterations);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "%s, %s: expected at most %" G_GUINT64_FORMAT
+                   " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
+                   "%u iterations)",
+                   rp_run_spec_name(run, "micro_batches"),
+                   run->trains ? "gradient_accumulation_steps" : "--iterations", most, actions,
+                   stages, options->micro_batches, of_calls, iterations);
 }
 
 /* RoundPipe may come down to its fused stage. Iterations are fewer where they are longer: with the
@@ -532,11 +530,10 @@ rp_run_check_time(const RpRunSpec *run, const RpProfile *profile, guint iteratio
     seconds *= (double)options->micro_batches * iterations;
     if (seconds <= MOST_SECONDS)
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
-                rp_run_spec_name(run, "micro_batches"), run->trains ? "" : ", --iterations",
-                MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
+                   rp_run_spec_name(run, "micro_batches"), run->trains ? "" : ", --iterations",
+                   MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
 }
 
 guint64
@@ -579,12 +576,11 @@ rp_request_check_memory(const RpRequest *request, GError **error)
                               options->round)
             : g_strdup("");
 
-    g_set_error(
+    return rp_fail(
         error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
         "a simulation of %.0f compute actions (%" G_GUINT64_FORMAT
         " slots x %u micro-batches x %u iterations)%s takes about %.1f GiB of memory, found "
         "%.1f of %s: expected fewer micro-batches or iterations%s",
         actions, slots, options->micro_batches, request->iterations, others, bytes / (double)RP_GIB,
         (double)limit.bytes / (double)RP_GIB, what, rounds);
-    return FALSE;
 }

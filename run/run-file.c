@@ -40,9 +40,9 @@ store_value(RpRunValue *value, const char *name, RpRunSpec *run, GError **error)
         g_autofree char *expected = rp_setting_expects(setting);
         g_autofree char *shown = rp_display_name(name);
 
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
-                    "%s: %s: required: expected %s, found nothing", shown, setting->key, expected);
-        return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                       "%s: %s: required: expected %s, found nothing", shown, setting->key,
+                       expected);
     }
     if (value->text == NULL)
         return TRUE;
@@ -66,17 +66,14 @@ resolve_card(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
-    if (run->device_split != NULL) {
-        rp_run_value_fail(rp_run_values_find(values, "device_split"), error, RP_RUN_ERROR_KEY,
-                          "expected it not beside profile: %s, for whole cards are predicted",
-                          run->profile);
-        return FALSE;
-    }
+    if (run->device_split != NULL)
+        return rp_run_value_fail(
+            rp_run_values_find(values, "device_split"), error, RP_RUN_ERROR_KEY,
+            "expected it not beside profile: %s, for whole cards are predicted", run->profile);
     if (rp_run_predicted_devices(run->devices, &run->device_ops, &run->n_devices, &problem))
         return TRUE;
-    rp_run_value_fail(rp_run_values_find(values, "devices"), error, RP_RUN_ERROR_VALUE,
-                      "%s, beside profile: %s", problem->message, run->profile);
-    return FALSE;
+    return rp_run_value_fail(rp_run_values_find(values, "devices"), error, RP_RUN_ERROR_VALUE,
+                             "%s, beside profile: %s", problem->message, run->profile);
 }
 
 static gboolean
@@ -91,10 +88,9 @@ resolve_devices(const RpRunValues *values, RpRunSpec *run, GError **error)
     if (rp_run_parse_devices(run->devices, run->device_split, &run->device_ops, &run->n_devices,
                              &problem))
         return TRUE;
-    rp_run_value_fail(
+    return rp_run_value_fail(
         rp_run_values_find(values, run->device_split != NULL ? "device_split" : "devices"), error,
         RP_RUN_ERROR_VALUE, "%s", problem->message);
-    return FALSE;
 }
 
 static gboolean
@@ -105,24 +101,19 @@ resolve_slow(const RpRunValues *values, RpRunSpec *run, GError **error)
 
     if (run->host_slow == NULL)
         return TRUE;
-    if (!run->device_ops->host_memory) {
-        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                          "expected devices: host:N beside it, found %s", run->devices);
-        return FALSE;
-    }
+    if (!run->device_ops->host_memory)
+        return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                                 "expected devices: host:N beside it, found %s", run->devices);
     run->slow = rp_run_parse_slow(run->host_slow, run->n_devices, &problem);
-    if (run->slow == NULL) {
-        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "%s", problem->message);
-        return FALSE;
-    }
+    if (run->slow == NULL)
+        return rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "%s", problem->message);
     for (guint g = 0; g < run->n_devices; g++)
-        if (run->slow[g].link != 1) {
-            rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
-                              "expected devices, as 1=1.5, found the link of device %u: copies are "
-                              "not slowed down",
-                              g);
-            return FALSE;
-        }
+        if (run->slow[g].link != 1)
+            return rp_run_value_fail(
+                value, error, RP_RUN_ERROR_VALUE,
+                "expected devices, as 1=1.5, found the link of device %u: copies are "
+                "not slowed down",
+                g);
     return TRUE;
 }
 
@@ -133,10 +124,10 @@ check_dispatch(const RpRunValues *values, const RpScheduleOps *schedule, const R
     if (run->dispatch == RP_DISPATCH_ROTATION ||
         (run->schedule_file == NULL && rp_schedule_is_rotated(schedule)))
         return TRUE;
-    rp_run_value_fail(rp_run_values_find(values, "dispatch"), error, RP_RUN_ERROR_VALUE,
-                      "expected rotation: schedule %s says itself on which device a stage runs",
-                      run->schedule_file != NULL ? run->schedule_file : run->schedule);
-    return FALSE;
+    return rp_run_value_fail(
+        rp_run_values_find(values, "dispatch"), error, RP_RUN_ERROR_VALUE,
+        "expected rotation: schedule %s says itself on which device a stage runs",
+        run->schedule_file != NULL ? run->schedule_file : run->schedule);
 }
 
 static gboolean
@@ -158,12 +149,11 @@ check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const R
     if (!rp_schedule_is_rotated(schedule) || run->schedule_file != NULL) {
         g_autofree char *others = rp_schedule_names(has_rounds);
 
-        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
-                          "schedule %s says itself on which device a stage runs; expected 1, found "
-                          "%" G_GINT64_FORMAT "; more are for %s",
-                          run->schedule_file != NULL ? run->schedule_file : run->schedule,
-                          run->replicas, others);
-        return FALSE;
+        return rp_run_value_fail(
+            value, error, RP_RUN_ERROR_VALUE,
+            "schedule %s says itself on which device a stage runs; expected 1, found "
+            "%" G_GINT64_FORMAT "; more are for %s",
+            run->schedule_file != NULL ? run->schedule_file : run->schedule, run->replicas, others);
     }
     if (shape.round == 0 || run->round_choice <= 0)
         shape.round = MAX(1, shape.micro_batches / shape.replicas);
@@ -193,12 +183,11 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunSpe
     if (given > 0 && !dispatched) {
         g_autofree char *others = rp_schedule_names(has_rounds);
 
-        rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE,
-                          "schedule %s runs all micro-batches as one round; expected all or auto, "
-                          "found %" G_GINT64_FORMAT "; numbers are for %s",
-                          run->schedule_file != NULL ? run->schedule_file : run->schedule, given,
-                          others);
-        return FALSE;
+        return rp_run_value_fail(
+            value, error, RP_RUN_ERROR_VALUE,
+            "schedule %s runs all micro-batches as one round; expected all or auto, "
+            "found %" G_GINT64_FORMAT "; numbers are for %s",
+            run->schedule_file != NULL ? run->schedule_file : run->schedule, given, others);
     }
     if (!check_replicas(values, schedule, run, &shape, error))
         return FALSE;
@@ -222,11 +211,10 @@ resolve_length(RpRunSpec *run, const char *name, GError **error)
         run->epochs = 0;
     if (run->steps > 0 || run->epochs > 0)
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
-                "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
-                "epochs instead, found nothing",
-                shown);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                   "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
+                   "epochs instead, found nothing",
+                   shown);
 }
 
 /* Keys of lora that mean nothing without a rank, or beside adapters that have one. */
@@ -241,11 +229,10 @@ check_lora(const RpRunValues *values, const RpRunSpec *run, GError **error)
 
         if (value->text == NULL || (run->lora.rank > 0) != (run->lora.start != NULL))
             continue;
-        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY, "%s",
-                          run->lora.start != NULL
-                              ? "expected it not beside lora.start, whose adapters have it"
-                              : "expected lora.rank beside it, found none");
-        return FALSE;
+        return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY, "%s",
+                                 run->lora.start != NULL
+                                     ? "expected it not beside lora.start, whose adapters have it"
+                                     : "expected lora.rank beside it, found none");
     }
     return TRUE;
 }
@@ -258,9 +245,8 @@ check_freeze(const RpRunValues *values, const RpRunSpec *run, GError **error)
 
     if (value->text == NULL || (run->lora.rank == 0 && run->lora.start == NULL))
         return TRUE;
-    rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                      "expected it not beside lora, which freezes all but its adapters");
-    return FALSE;
+    return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                             "expected it not beside lora, which freezes all but its adapters");
 }
 
 /* Blocks at either end. */
@@ -293,15 +279,12 @@ check_eval(const RpRunValues *values, const RpRunSpec *run, GError **error)
 
         if (value->text == NULL)
             continue;
-        rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                          "expected eval.data or eval.split beside it, found none");
-        return FALSE;
+        return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
+                                 "expected eval.data or eval.split beside it, found none");
     }
-    if (run->eval.data != NULL && run->eval.split > 0) {
-        rp_run_value_fail(rp_run_values_find(values, "eval.split"), error, RP_RUN_ERROR_KEY,
-                          "expected eval.data or a share of data, found both");
-        return FALSE;
-    }
+    if (run->eval.data != NULL && run->eval.split > 0)
+        return rp_run_value_fail(rp_run_values_find(values, "eval.split"), error, RP_RUN_ERROR_KEY,
+                                 "expected eval.data or a share of data, found both");
     return TRUE;
 }
 
@@ -310,9 +293,9 @@ check_warmup(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
     if (run->optimizer.warmup_steps == 0 || run->optimizer.warmup_ratio == 0)
         return TRUE;
-    rp_run_value_fail(rp_run_values_find(values, "optimizer.warmup_ratio"), error, RP_RUN_ERROR_KEY,
-                      "expected warmup_steps or a share of the steps, found both");
-    return FALSE;
+    return rp_run_value_fail(rp_run_values_find(values, "optimizer.warmup_ratio"), error,
+                             RP_RUN_ERROR_KEY,
+                             "expected warmup_steps or a share of the steps, found both");
 }
 
 static gboolean
@@ -325,11 +308,10 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
 
     if (schedule == NULL)
         return FALSE;
-    if (run->schedule_file != NULL && name->place != NULL) {
-        rp_run_value_fail(name, error, RP_RUN_ERROR_KEY,
-                          "expected either the name of a schedule or a schedule_file, found both");
-        return FALSE;
-    }
+    if (run->schedule_file != NULL && name->place != NULL)
+        return rp_run_value_fail(
+            name, error, RP_RUN_ERROR_KEY,
+            "expected either the name of a schedule or a schedule_file, found both");
     run->async = run->async_choice != 0
                      ? run->async_choice == 2
                      : run->schedule_file == NULL && rp_schedule_is_dispatched(schedule);
@@ -337,12 +319,11 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
         run->router_aux_loss = -1;
     run->given_stages =
         run->stages != NULL || run->forward_stages != NULL || run->backward_stages != NULL;
-    if (run->given_stages && partition->place != NULL) {
-        rp_run_value_fail(partition, error, RP_RUN_ERROR_KEY,
-                          "expected either a partition to be chosen or lists of stages, found "
-                          "both");
-        return FALSE;
-    }
+    if (run->given_stages && partition->place != NULL)
+        return rp_run_value_fail(
+            partition, error, RP_RUN_ERROR_KEY,
+            "expected either a partition to be chosen or lists of stages, found "
+            "both");
     if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
         !check_warmup(values, run, error) || !read_plain(values, run, error) ||
         !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||

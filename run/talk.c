@@ -170,8 +170,7 @@ read_prompt(RpTalk *talk, const char *prompt, GError **error)
     }
     if (talk->ids->len > 0)
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "PROMPT: expected a text, found none");
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "PROMPT: expected a text, found none");
 }
 
 /* @tokens: that there may be at most */
@@ -183,12 +182,11 @@ choose_length(RpTalk *talk, guint tokens, guint asked, GError **error)
     talk->most_tokens = asked > 0 ? asked : MIN(RP_TALK_TOKENS, MAX(space, 1));
     if (talk->most_tokens <= space)
         return TRUE;
-    g_set_error(
+    return rp_fail(
         error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
         "max_new_tokens: expected at most %u, which %u positions leave after a prompt of %u "
         "tokens, found %u",
         space, tokens, talk->ids->len, talk->most_tokens);
-    return FALSE;
 }
 
 /* Loads the model, for as many @tokens; of a conversation once. */

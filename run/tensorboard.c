@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/fail.h"
+
 #define POLYNOMIAL 0x82f63b78u /* reflected */
 #define MASK 0xa282ead8u
 
@@ -144,8 +146,7 @@ rp_tensorboard_new(const char *directory, guint64 next_step, GError **error)
     board->file = g_fopen(path, "abe");
     if (board->file != NULL && write_start(board, next_step))
         return g_steal_pointer(&board);
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "cannot write \"%s\": %s", path, g_strerror(errno));
+    (void)rp_file_fail(error, errno, "cannot write \"%s\"", path);
     return NULL;
 }
 

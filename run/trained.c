@@ -177,11 +177,9 @@ open_device(RpTrained *model, const char *device, GError **error)
         g_prefix_error(error, "devices: ");
         return FALSE;
     }
-    if (n != 1 && (device == NULL || strcmp(device, "cuda") != 0)) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "devices: expected one device, found %u", n);
-        return FALSE;
-    }
+    if (n != 1 && (device == NULL || strcmp(device, "cuda") != 0))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "devices: expected one device, found %u", n);
     model->kernels = devices->kernels();
     model->probe = devices->probe_new(0, error);
     return model->probe != NULL;

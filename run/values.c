@@ -57,7 +57,7 @@ rp_run_value_set(RpRunValue *value, const char *text, const char *place, gboolea
     value->from_set = from_set;
 }
 
-void
+gboolean
 rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code, const char *format, ...)
 {
     va_list arguments;
@@ -65,8 +65,8 @@ rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code, cons
     va_start(arguments, format);
     g_autofree char *message = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(error, RP_RUN_ERROR, value->from_set ? RP_RUN_ERROR_USAGE : code, "%s%s: %s",
-                value->place, value->setting->key, message);
+    return rp_fail(error, RP_RUN_ERROR, value->from_set ? RP_RUN_ERROR_USAGE : code, "%s%s: %s",
+                   value->place, value->setting->key, message);
 }
 
 /* Keys of other trainers that nothing here stands for. */
@@ -156,20 +156,17 @@ rp_run_values_set(RpRunValues *values, const char *word, GError **error)
     if (equals == NULL || equals == word) {
         g_autofree char *shown = rp_quote(word);
 
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE, "--set: expected KEY=VALUE, found %s",
-                    shown);
-        return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "--set: expected KEY=VALUE, found %s", shown);
     }
     g_autofree char *key = g_strndup(word, (gsize)(equals - word));
     RpRunValue *value = rp_run_values_find(values, key);
 
-    if (value == NULL && rp_setting_is_group(key)) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "--set: \"%s\" has keys of its own; expected one of them, as --set "
-                    "%s.KEY=VALUE",
-                    key, key);
-        return FALSE;
-    }
+    if (value == NULL && rp_setting_is_group(key))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "--set: \"%s\" has keys of its own; expected one of them, as --set "
+                       "%s.KEY=VALUE",
+                       key, key);
     if (value == NULL) {
         rp_run_fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
         return FALSE;
@@ -177,9 +174,8 @@ rp_run_values_set(RpRunValues *values, const char *word, GError **error)
     for (const char *p = equals + 1; *p != '\0'; p++) {
         if (!g_ascii_iscntrl(*p))
             continue;
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                    "--set %s: expected one line of text, found control characters", key);
-        return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                       "--set %s: expected one line of text, found control characters", key);
     }
     rp_run_value_set(value, equals + 1, "--set ", TRUE);
     return TRUE;
@@ -291,9 +287,8 @@ fail(const Reader *reader, const char *key, RpRunError code, GError **error, con
 {
     g_autofree char *where = place(reader);
 
-    g_set_error(error, RP_RUN_ERROR, code, "%s%s%s%s", where, key, *key != '\0' ? ": " : "",
-                message);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, code, "%s%s%s%s", where, key, *key != '\0' ? ": " : "",
+                   message);
 }
 
 static gboolean
@@ -448,12 +443,10 @@ read_stream(Reader *reader, GError **error)
     for (guint i = 0; i < 3; i++) { /* begin of the stream, of the document, of the mapping */
         if (!next(reader, error))
             return FALSE;
-        if (reader->event.type == YAML_STREAM_END_EVENT || is_null(&reader->event)) {
-            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                        "%s: expected keys such as \"model: DIRECTORY\", found nothing",
-                        reader->name);
-            return FALSE;
-        }
+        if (reader->event.type == YAML_STREAM_END_EVENT || is_null(&reader->event))
+            return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                           "%s: expected keys such as \"model: DIRECTORY\", found nothing",
+                           reader->name);
     }
     if (reader->event.type != YAML_MAPPING_START_EVENT)
         return fail(reader, "", RP_RUN_ERROR_SYNTAX, error,

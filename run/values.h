@@ -48,6 +48,6 @@ const char *rp_run_find_retired(const char *key, const char **initial);
 /* "PLACEno key KEY; did you mean ...?" */
 void rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error);
 
-/* "PLACE: KEY: MESSAGE", or RP_RUN_ERROR_USAGE and "--set KEY: MESSAGE". */
-void rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code, const char *format,
-                       ...) G_GNUC_PRINTF(4, 5);
+/* "PLACE: KEY: MESSAGE", or RP_RUN_ERROR_USAGE and "--set KEY: MESSAGE". Returns: %FALSE */
+gboolean rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code,
+                           const char *format, ...) G_GNUC_PRINTF(4, 5);

@@ -101,12 +101,10 @@ evaluate(const RpArgs *args, const char *model, const char *adapter, guint token
         name_options(*error);
         return FALSE;
     }
-    if (evaluated.result.n_targets == 0) {
-        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
-                    "%s: expected a token to learn, found none in %" G_GUINT64_FORMAT " samples",
-                    args->run.data, evaluated.result.n_samples);
-        return FALSE;
-    }
+    if (evaluated.result.n_targets == 0)
+        return rp_fail(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
+                       "%s: expected a token to learn, found none in %" G_GUINT64_FORMAT " samples",
+                       args->run.data, evaluated.result.n_samples);
     report_evaluated(report, args, &evaluated.result, tokens);
     return TRUE;
 }

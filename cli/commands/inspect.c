@@ -186,11 +186,10 @@ survey(Inspected *inspected, GError **error)
                            (drop ? data->n_truncated_samples * (guint64)s : 0);
     RpPackingSurvey packed;
 
-    if (n == 0) {
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--drop: expected a sample of at most %u tokens, found longer ones alone", s);
-        return FALSE;
-    }
+    if (n == 0)
+        return rp_fail(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
+                       "--drop: expected a sample of at most %u tokens, found longer ones alone",
+                       s);
     g_autoptr(RpPacker) packer = rp_packer_new(inspected->samples.train, &options);
     if (!rp_packer_survey(packer, &start, SURVEYED, &packed, error))
         return FALSE;

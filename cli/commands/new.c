@@ -333,11 +333,9 @@ check(const RpArgs *args, const char *path, GError **error)
     if (!args->force && g_file_test(path, G_FILE_TEST_EXISTS))
         return rp_cli_refuse(error, "%s: expected no such file, found one; --force replaces it",
                              path);
-    if (!g_file_test(args->run.data, G_FILE_TEST_EXISTS)) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "--data: %s: no such file",
-                    args->run.data);
-        return FALSE;
-    }
+    if (!g_file_test(args->run.data, G_FILE_TEST_EXISTS))
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "--data: %s: no such file",
+                       args->run.data);
     return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
 }
 

@@ -207,16 +207,13 @@ read_ids(Texts *texts, const char *text, gsize length, guint64 *line, GError **e
             id = 10 * id + (guint64)(*p - '0');
         const guint32 narrow = (guint32)id;
 
-        if (p == start || id > G_MAXUINT32 ||
-            rp_tokenizer_token(texts->tokenizer, narrow) == NULL) {
-            g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_ID,
-                        "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
-                        ": expected the id of a token, at most %u, found %.*s",
-                        texts->name, *line, (gsize)(start - line_start) + 1,
-                        rp_tokenizer_size(texts->tokenizer) - 1, p == start ? 9 : (int)(p - start),
-                        p == start ? "no number" : start);
-            return FALSE;
-        }
+        if (p == start || id > G_MAXUINT32 || rp_tokenizer_token(texts->tokenizer, narrow) == NULL)
+            return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_ID,
+                           "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
+                           ": expected the id of a token, at most %u, found %.*s",
+                           texts->name, *line, (gsize)(start - line_start) + 1,
+                           rp_tokenizer_size(texts->tokenizer) - 1,
+                           p == start ? 9 : (int)(p - start), p == start ? "no number" : start);
         g_array_append_val(texts->ids, narrow);
     }
     texts->n_tokens += texts->ids->len;

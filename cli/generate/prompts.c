@@ -124,12 +124,11 @@ read_prompts(Generation *generation, const char *path, GError **error)
         if (sample.n_tokens > most) {
             g_autofree char *place = rp_dataset_locate(dataset, i);
 
-            g_set_error(
+            return rp_fail(
                 error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
                 "%s: %s: expected at most the model's %u positions, found %" G_GUINT64_FORMAT
                 " tokens",
                 path, place, most, sample.n_tokens);
-            return FALSE;
         }
         divide(&sample, nth(generation, (guint)i));
     }

@@ -135,9 +135,8 @@ read_trace(const char *path, RpCliPage *page, GError **error)
     page->n++;
     if (rp_trace_n_records(page->traces[n]) > 0)
         return TRUE;
-    g_set_error(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_TRACE,
-                "%s: expected a trace with tasks, found none", page->files[n]);
-    return FALSE;
+    return rp_fail(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_TRACE,
+                   "%s: expected a trace with tasks, found none", page->files[n]);
 }
 
 /* A directory, its metrics, or a run file; all else is a trace. */

@@ -36,21 +36,18 @@ rp_cli_steps_read(const char *word, RpCliSteps *steps, GError **error)
     if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
         g_autofree char *shown = rp_display_name(word);
 
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "%s: expected the output directory of a run, or its " RP_CLI_METRICS
-                    ", found %s",
-                    shown, directory ? "a directory without " RP_CLI_METRICS : "nothing");
-        return FALSE;
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                       "%s: expected the output directory of a run, or its " RP_CLI_METRICS
+                       ", found %s",
+                       shown, directory ? "a directory without " RP_CLI_METRICS : "nothing");
     }
     if (!rp_train_check_regular("", path, G_MAXUINT64, error) ||
         (lines = rp_train_metrics_read(path, error)) == NULL)
         return FALSE;
-    if (lines->len == 0) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
-                    "%s: expected lines of metrics, as roundpipe train writes them, found none",
-                    path);
-        return FALSE;
-    }
+    if (lines->len == 0)
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                       "%s: expected lines of metrics, as roundpipe train writes them, found none",
+                       path);
     *steps = (RpCliSteps){g_path_get_basename(named), g_steal_pointer(&lines)};
     return TRUE;
 }

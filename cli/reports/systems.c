@@ -73,11 +73,9 @@ load_directory(const char *directory, const RpArgs *args, GPtrArray *entries, GE
         if (g_str_has_suffix(name, ".json") && !load_entry(path, args, entries, error))
             return FALSE;
     }
-    if (entries->len == 0) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                    "%s: expected profiles (*.json), found none", directory);
-        return FALSE;
-    }
+    if (entries->len == 0)
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                       "%s: expected profiles (*.json), found none", directory);
     g_ptr_array_sort(entries, compare_entries);
     return TRUE;
 }

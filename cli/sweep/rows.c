@@ -230,9 +230,7 @@ set_file_error(const RpSweepRows *rows, int number, GError **error)
 {
     g_autofree char *shown = rp_display_name(rows->path);
 
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "cannot write %s: %s",
-                shown, g_strerror(number));
-    return FALSE;
+    return rp_file_fail(error, number, "cannot write %s", shown);
 }
 
 /* Locked as long as it is open; without the torn row of a sweep that was killed. */
@@ -248,10 +246,9 @@ open_file(RpSweepRows *rows, GError **error)
     if (flock(rows->fd, LOCK_EX | LOCK_NB) != 0) {
         g_autofree char *shown = rp_display_name(rows->path);
 
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_ACCES,
-                    "%s: another process writes this file; wait for it, or take another --output",
-                    shown);
-        return FALSE;
+        return rp_fail(
+            error, G_FILE_ERROR, G_FILE_ERROR_ACCES,
+            "%s: another process writes this file; wait for it, or take another --output", shown);
     }
     text = rp_file_read(rows->path, MOST_BYTES, &length, error);
     if (text == NULL || !read_lines(rows, text, error))

@@ -180,21 +180,18 @@ rp_train_open_base(RpTrainJob *job, GError **error)
     const gboolean adapted = rp_weights_lora(job->weights) != NULL;
     const char *format;
 
-    if (!adapted && choice > RP_RUN_BASE_16_BITS) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "base: expected bf16 without lora.rank, found %s: a packed base is frozen",
-                    rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
-        return FALSE;
-    }
+    if (!adapted && choice > RP_RUN_BASE_16_BITS)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "base: expected bf16 without lora.rank, found %s: a packed base is frozen",
+                       rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
     if (!adapted || choice == RP_RUN_BASE_16_BITS)
         return TRUE; /* packed weights are expanded as they are read, or refused */
-    if (job->random && choice != RP_RUN_BASE_OF_THE_FILE) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "base: expected bf16 for %s, found %s: `roundpipe init --base` writes a random "
-                    "model whose base is packed",
-                    job->run->model, rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
-        return FALSE;
-    }
+    if (job->random && choice != RP_RUN_BASE_OF_THE_FILE)
+        return rp_fail(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "base: expected bf16 for %s, found %s: `roundpipe init --base` writes a random "
+            "model whose base is packed",
+            job->run->model, rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
     if (job->checkpoint == NULL) {
         if (choice != RP_RUN_BASE_OF_THE_FILE)
             rp_weights_pack_base(job->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));
@@ -209,12 +206,10 @@ rp_train_open_base(RpTrainJob *job, GError **error)
         return TRUE;
     const RpLowbit wanted = (RpLowbit)(choice - RP_RUN_BASE_PACKED);
 
-    if (format != NULL && strcmp(format, rp_lowbit_name(wanted)) != 0) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "base: expected %s, as the model's file has it, found %s", format,
-                    rp_lowbit_name(wanted));
-        return FALSE;
-    }
+    if (format != NULL && strcmp(format, rp_lowbit_name(wanted)) != 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "base: expected %s, as the model's file has it, found %s", format,
+                       rp_lowbit_name(wanted));
     if (format != NULL || quantise(job, wanted, error))
         return TRUE;
     g_prefix_error(error, "base: ");

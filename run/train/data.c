@@ -44,15 +44,15 @@ check_lengths(const RpTrainJob *job, GError **error)
         return TRUE;
     g_autofree char *place = rp_dataset_locate(job->dataset, data->longest_index);
 
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "data: %s: %s: expected at most %" G_GINT64_FORMAT
-                " tokens (sequence_length), found %" G_GUINT64_FORMAT "; %" G_GUINT64_FORMAT
-                " of %" G_GUINT64_FORMAT
-                " samples are longer: raise sequence_length, or set excess_length_strategy to %s",
-                rp_dataset_name(job->dataset), place, run->sequence_length, data->longest_tokens,
-                data->n_truncated_samples, data->n_samples,
-                data->n_truncated_samples < data->n_samples ? "truncate or drop" : "truncate");
-    return FALSE;
+    return rp_fail(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+        "data: %s: %s: expected at most %" G_GINT64_FORMAT
+        " tokens (sequence_length), found %" G_GUINT64_FORMAT "; %" G_GUINT64_FORMAT
+        " of %" G_GUINT64_FORMAT
+        " samples are longer: raise sequence_length, or set excess_length_strategy to %s",
+        rp_dataset_name(job->dataset), place, run->sequence_length, data->longest_tokens,
+        data->n_truncated_samples, data->n_samples,
+        data->n_truncated_samples < data->n_samples ? "truncate or drop" : "truncate");
 }
 
 /* Tokens that fill places of sequences, one sample a sequence. */

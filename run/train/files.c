@@ -15,18 +15,15 @@ rp_train_check_regular(const char *what, const char *path, guint64 most_bytes, G
 
     if (g_stat(path, &status) != 0 || S_ISDIR(status.st_mode))
         return TRUE; /* told by whoever reads it */
-    if (!S_ISREG(status.st_mode)) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
-                    "%s%s: expected a regular file, found a device, a pipe or a socket", what,
-                    path);
-        return FALSE;
-    }
-    if ((guint64)status.st_size > most_bytes) {
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
-                    "%s%s: expected at most %" G_GUINT64_FORMAT " bytes, found %" G_GUINT64_FORMAT,
-                    what, path, most_bytes, (guint64)status.st_size);
-        return FALSE;
-    }
+    if (!S_ISREG(status.st_mode))
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                       "%s%s: expected a regular file, found a device, a pipe or a socket", what,
+                       path);
+    if ((guint64)status.st_size > most_bytes)
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+                       "%s%s: expected at most %" G_GUINT64_FORMAT
+                       " bytes, found %" G_GUINT64_FORMAT,
+                       what, path, most_bytes, (guint64)status.st_size);
     return TRUE;
 }
 
@@ -38,18 +35,16 @@ rp_train_check_profile(const RpRunSpec *run, gboolean dry, GError **error)
     if (rp_run_measures(run) || (run->card != NULL && dry))
         return TRUE;
     if (run->card == NULL && strpbrk(run->profile, "/.") == NULL &&
-        !g_file_test(run->profile, G_FILE_TEST_EXISTS) && !rp_gpu_find(run->profile, &problem)) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "profile: no file %s, and %s",
-                    run->profile, problem->message);
-        return FALSE;
-    }
+        !g_file_test(run->profile, G_FILE_TEST_EXISTS) && !rp_gpu_find(run->profile, &problem))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "profile: no file %s, and %s",
+                       run->profile, problem->message);
     if (run->card == NULL)
         return rp_train_check_regular("profile: ", run->profile, G_MAXUINT64, error);
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "profile: expected auto, measure or a timing file, found %s, a card's name, whose "
-                "times are predicted: they are for --dry-run",
-                run->profile);
-    return FALSE;
+    return rp_fail(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+        "profile: expected auto, measure or a timing file, found %s, a card's name, whose "
+        "times are predicted: they are for --dry-run",
+        run->profile);
 }
 
 /* Whether @path is one of the files of @data, names with commas between. */
@@ -86,10 +81,9 @@ is_of(const char *path, const char *input)
 static gboolean
 fail_input(const char *option, const char *path, const char *what, GError **error)
 {
-    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                "%s: expected a file that the run does not read, found \"%s\", which is %s", option,
-                path, what);
-    return FALSE;
+    return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                   "%s: expected a file that the run does not read, found \"%s\", which is %s",
+                   option, path, what);
 }
 
 gboolean

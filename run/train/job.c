@@ -89,12 +89,11 @@ check_stacks(const RpWeights *weights, GError **error)
                 *of = weight;
             if ((*of)->trained == weight->trained)
                 continue;
-            g_set_error(
+            return rp_fail(
                 error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                 "freeze: expected all experts of a layer or none, found %s frozen and %s not",
                 weight->trained ? (*of)->name : weight->name,
                 weight->trained ? weight->name : (*of)->name);
-            return FALSE;
         }
     }
     return TRUE;
@@ -108,20 +107,18 @@ freeze(RpTrainJob *job, GError **error)
     gboolean trains = FALSE;
 
     for (char **name = names; name != NULL && *name != NULL; name++)
-        if (rp_weights_freeze_named(job->weights, *name, job->config.dtype) == 0) {
-            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                        "freeze: expected names of the model's tensors or modules, as lm_head or "
-                        "model.layers.0.*, found \"%s\", which none has",
-                        *name);
-            return FALSE;
-        }
+        if (rp_weights_freeze_named(job->weights, *name, job->config.dtype) == 0)
+            return rp_fail(
+                error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "freeze: expected names of the model's tensors or modules, as lm_head or "
+                "model.layers.0.*, found \"%s\", which none has",
+                *name);
     for (guint i = 0; i < rp_weights_count(job->weights); i++)
         trains = trains || rp_weight_has_state(rp_weights_nth(job->weights, i));
     if (trains)
         return names == NULL || check_stacks(job->weights, error);
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "freeze: expected something to train, found every tensor frozen");
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "freeze: expected something to train, found every tensor frozen");
 }
 
 static gboolean
@@ -226,18 +223,15 @@ open_model(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    if (!run->device_ops->kernels()->has_attention(job->network.attention)) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "attention: expected builtin or auto, found %s, which %s devices do not have",
-                    rp_attention_name(job->network.attention), run->device_ops->name);
-        return FALSE;
-    }
-    if (job->network.aux_loss > 0 && job->config.experts < 2) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "router_aux_loss_coef: expected 0 for %s, which has no experts, found %g",
-                    rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
-        return FALSE;
-    }
+    if (!run->device_ops->kernels()->has_attention(job->network.attention))
+        return rp_fail(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "attention: expected builtin or auto, found %s, which %s devices do not have",
+            rp_attention_name(job->network.attention), run->device_ops->name);
+    if (job->network.aux_loss > 0 && job->config.experts < 2)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "router_aux_loss_coef: expected 0 for %s, which has no experts, found %g",
+                       rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
     if (!rp_run_take_matmul(run, "", job->weights,
                             run->card == NULL ? run->device_ops->kernels() : NULL, run->n_devices,
                             &job->network, error))
@@ -275,10 +269,9 @@ open_schedule(RpTrainJob *job, GError **error)
         problem = "found I and W, or an overlap, which training does not run: use B";
     if (problem == NULL)
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "schedule_file: %s: expected F and B of stages that are bound to devices, %s", path,
-                problem);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "schedule_file: %s: expected F and B of stages that are bound to devices, %s",
+                   path, problem);
 }
 
 /* The run with the plan that it requests; texts are borrowed. @round: 0 = chosen with the partition */

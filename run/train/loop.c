@@ -242,13 +242,11 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
                     "the checkpoint knows 256 places of the data; "
                     "they are as they were, the rest cannot be compared");
     loop->outcome->first_step = loop->outcome->last_step = rp_trainer_n_steps(loop->trainer);
-    if (loop->outcome->first_step > (guint64)steps) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%s is of step %" G_GUINT64_FORMAT
-                    ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
-                    path, loop->outcome->first_step, steps);
-        return FALSE;
-    }
+    if (loop->outcome->first_step > (guint64)steps)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "%s is of step %" G_GUINT64_FORMAT
+                       ": expected steps to be as many at least, found %" G_GINT64_FORMAT,
+                       path, loop->outcome->first_step, steps);
     loop->outcome->checkpoint = g_strdup(path);
     loop->saved_step = loop->evaluated_step = loop->outcome->first_step;
     return rp_checkpoint_read_best(path, &loop->best, error);

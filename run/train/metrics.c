@@ -143,9 +143,7 @@ rp_train_metrics_open(RpTrainMetrics *metrics, const char *path, guint64 keep_st
     metrics->file = g_fopen(path, "ae");
     if (metrics->file != NULL)
         return !metrics->tensorboard || open_board(metrics, keep_steps + 1, error);
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "cannot write \"%s\": %s", path, g_strerror(errno));
-    return FALSE;
+    return rp_file_fail(error, errno, "cannot write \"%s\"", path);
 }
 
 void
@@ -179,8 +177,7 @@ finish_line(RpTrainMetrics *metrics, RpJsonWriter *json)
     g_string_append_c(rp_json_writer_text(json), '\n');
     if ((fputs(rp_json_writer_text(json)->str, metrics->file) < 0 || fflush(metrics->file) != 0) &&
         metrics->error == NULL)
-        g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "cannot write \"%s\": %s", metrics->path, g_strerror(errno));
+        (void)rp_file_fail(&metrics->error, errno, "cannot write \"%s\"", metrics->path);
 }
 
 /* Nothing without a board. */
@@ -190,9 +187,8 @@ add_to_board(RpTrainMetrics *metrics, guint64 step, const RpTensorboardValue *va
     if (metrics->board == NULL || rp_tensorboard_add(metrics->board, step, values, n) ||
         metrics->error != NULL)
         return;
-    g_set_error(&metrics->error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "cannot write TensorBoard's file beside \"%s\": %s", metrics->path,
-                g_strerror(errno));
+    (void)rp_file_fail(&metrics->error, errno, "cannot write TensorBoard's file beside \"%s\"",
+                       metrics->path);
 }
 
 void

@@ -50,19 +50,15 @@ lock_output(const char *output, int *lock, GError **error)
     if (*lock >= 0)
         return TRUE;
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*lock < 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "output: cannot write to \"%s\": %s", path, g_strerror(errno));
-        return FALSE;
-    }
+    if (*lock < 0)
+        return rp_file_fail(error, errno, "output: cannot write to \"%s\"", path);
     /* a file system without locks is no reason to refuse */
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
         return TRUE;
     close(*lock);
     *lock = -1;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_BUSY, "output: %s: another run writes there",
-                output);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_BUSY, "output: %s: another run writes there",
+                   output);
 }
 
 static gboolean
@@ -87,11 +83,11 @@ rp_train_check_no_output(const char *option, const char *path, const RpRunSpec *
 
         if (!rp_file_is_same_place(path, written))
             continue;
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
-                    "%s: expected a file that the run does not write, found \"%s\", which is %s of "
-                    "its output",
-                    option, path, names[i]);
-        return FALSE;
+        return rp_fail(
+            error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+            "%s: expected a file that the run does not write, found \"%s\", which is %s of "
+            "its output",
+            option, path, names[i]);
     }
     return TRUE;
 }
@@ -174,9 +170,7 @@ check_output(const RpRunSpec *run, GError **error)
         (void)g_rmdir(probe);
         return TRUE;
     }
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
-    return FALSE;
+    return rp_file_fail(error, errno, "output: cannot write to \"%s\"", run->output);
 }
 
 /* A directory that is not there yet is locked when it is made; one that is somebody's gets no lock.
@@ -258,8 +252,7 @@ abandon(const char *output, const char *name, GError **error)
     }
     if (g_rename(from, path) == 0)
         return g_steal_pointer(&to);
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                "output: cannot rename \"%s\" to \"%s\": %s", from, path, g_strerror(errno));
+    (void)rp_file_fail(error, errno, "output: cannot rename \"%s\" to \"%s\"", from, path);
     return NULL;
 }
 
@@ -300,20 +293,14 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
     g_autofree char *profile = g_build_filename(run->output, RP_TRAIN_PROFILE, NULL);
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
 
-    if (g_mkdir_with_parents(run->output, 0777) != 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "output: cannot make \"%s\": %s", run->output, g_strerror(errno));
-        return FALSE;
-    }
+    if (g_mkdir_with_parents(run->output, 0777) != 0)
+        return rp_file_fail(error, errno, "output: cannot make \"%s\"", run->output);
     /* seen again: nobody was locked out of a directory that was not there */
     if (!lock_output(run->output, &how->lock, error) || !check_empty(run, how, error))
         return FALSE;
     if (!lock_is_ours(run->output) &&
-        pwrite(how->lock, LOCK_TEXT, strlen(LOCK_TEXT), 0) != (gssize)strlen(LOCK_TEXT)) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "output: cannot write to \"%s\": %s", run->output, g_strerror(errno));
-        return FALSE;
-    }
+        pwrite(how->lock, LOCK_TEXT, strlen(LOCK_TEXT), 0) != (gssize)strlen(LOCK_TEXT))
+        return rp_file_fail(error, errno, "output: cannot write to \"%s\"", run->output);
     return (!how->resume || abandon_later(run->output, how->events, step, error)) &&
            (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
            (rp_file_is_same(profile, run->profile) ||

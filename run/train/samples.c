@@ -37,11 +37,11 @@ add_folder(GPtrArray *files, const char *path, GError **error)
     if (names == NULL || files->len > before)
         return names != NULL;
     g_autofree char *shown = rp_display_name(path);
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "%s: expected files whose names end in .jsonl or .json, perhaps with .gz or .zst "
-                "behind it, found none",
-                shown);
-    return FALSE;
+    return rp_fail(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+        "%s: expected files whose names end in .jsonl or .json, perhaps with .gz or .zst "
+        "behind it, found none",
+        shown);
 }
 
 static gboolean
@@ -56,10 +56,9 @@ add_pattern(GPtrArray *files, const char *pattern, GError **error)
     if (status == 0)
         return TRUE;
     g_autofree char *shown = rp_display_name(pattern);
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "%s: expected a pattern of files, found %s", shown,
-                status == GLOB_NOMATCH ? "none that it matches" : "that they cannot be read");
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "%s: expected a pattern of files, found %s", shown,
+                   status == GLOB_NOMATCH ? "none that it matches" : "that they cannot be read");
 }
 
 static gboolean
@@ -265,20 +264,17 @@ read_weights(const RpSamplesSource *source, guint n, GArray *weights, GError **e
         const char *word = g_strstrip(words[i]);
         const double weight = g_ascii_strtod(word, &end);
 
-        if (end == word || *end != '\0' || !(weight > 0 && weight <= 1000)) {
-            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                        "data_weights: expected numbers above 0 and up to 1000, found \"%s\"",
-                        word);
-            return FALSE;
-        }
+        if (end == word || *end != '\0' || !(weight > 0 && weight <= 1000))
+            return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                           "data_weights: expected numbers above 0 and up to 1000, found \"%s\"",
+                           word);
         g_array_append_val(weights, weight);
     }
     if (source->run->data_weights == NULL || weights->len == n)
         return TRUE;
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                "data_weights: expected %u numbers, one for each of data, found %u", n,
-                weights->len);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "data_weights: expected %u numbers, one for each of data, found %u", n,
+                   weights->len);
 }
 
 /* Samples of @indices of a group: whole times all of them, and a part once more. */
@@ -353,14 +349,12 @@ take_parts(const RpSamplesSource *source, RpDataset *all, const GArray *groups,
         return TRUE;
     }
     divide(source, all, train, validation);
-    if ((weights->len > 0 && !weigh(all, groups, weights, train)) || train->len == 0) {
-        g_set_error(
+    if ((weights->len > 0 && !weigh(all, groups, weights, train)) || train->len == 0)
+        return rp_fail(
             error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
             "expected a sample to train on beside those of eval.split, found %" G_GUINT64_FORMAT
             " in all",
             rp_dataset_n_samples(all));
-        return FALSE;
-    }
     samples->train = rp_dataset_new_view(all, (guint64 *)(void *)train->data, train->len);
     if (validation->len > 0)
         samples->validation =

@@ -90,12 +90,12 @@ rp_train_loop_check_beside(const RpTrainLoop *loop, GError **error)
         return TRUE;
     g_autofree char *what = limit.file != NULL ? rp_memory_limit_describe(&limit) : NULL;
 
-    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MEMORY,
-                "checkpoint.beside: a copy of weights and optimizer state needs %" G_GUINT64_FORMAT
-                " bytes of host memory, beside training there are %" G_GUINT64_FORMAT
-                "; the limit is %s: use checkpoint.beside: auto or false",
-                bytes, space, what != NULL ? what : "host_memory");
-    return FALSE;
+    return rp_fail(
+        error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MEMORY,
+        "checkpoint.beside: a copy of weights and optimizer state needs %" G_GUINT64_FORMAT
+        " bytes of host memory, beside training there are %" G_GUINT64_FORMAT
+        "; the limit is %s: use checkpoint.beside: auto or false",
+        bytes, space, what != NULL ? what : "host_memory");
 }
 
 gboolean

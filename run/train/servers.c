@@ -107,13 +107,12 @@ refuse_unshared(RpServers *servers, const char *output, const char *problem, GEr
 
         if (blamed == NULL)
             continue;
-        g_set_error(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
-                    "%s: output: expected to write into the \"%s\" of %s, found another or none "
-                    "(%s): every server writes its part of a checkpoint there; put output on "
-                    "storage that all of them share",
-                    rp_servers_name(servers, (guint)g_ascii_strtoull(told[r], NULL, 10)), output,
-                    rp_servers_name(servers, 0), blamed + 1);
-        return FALSE;
+        return rp_fail(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
+                       "%s: output: expected to write into the \"%s\" of %s, found another or none "
+                       "(%s): every server writes its part of a checkpoint there; put output on "
+                       "storage that all of them share",
+                       rp_servers_name(servers, (guint)g_ascii_strtoull(told[r], NULL, 10)), output,
+                       rp_servers_name(servers, 0), blamed + 1);
     }
     return told != NULL;
 }
@@ -162,9 +161,8 @@ rp_train_share_checkpoint(RpServers *servers, RpTrainHow *how, GError **error)
 static gboolean
 refuse(GError **error, const char *key, const char *expected)
 {
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%s: expected %s with several servers",
-                key, expected);
-    return FALSE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%s: expected %s with several servers",
+                   key, expected);
 }
 
 gboolean
@@ -174,13 +172,11 @@ rp_train_divide(const RpTrainJob *job, RpRunSpec *run, GError **error)
 
     if (n == 1)
         return TRUE;
-    if (run->micro_batches % n != 0) {
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "micro_batches: expected a multiple of %" G_GINT64_FORMAT
-                    ", the number of servers, found %" G_GINT64_FORMAT,
-                    n, run->micro_batches);
-        return FALSE;
-    }
+    if (run->micro_batches % n != 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "micro_batches: expected a multiple of %" G_GINT64_FORMAT
+                       ", the number of servers, found %" G_GINT64_FORMAT,
+                       n, run->micro_batches);
     if (run->consistency == RP_CONSISTENCY_BLOCKING)
         return refuse(error, "consistency", "events");
     if (run->optimizer.early == RP_EARLY_ON)

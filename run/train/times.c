@@ -29,22 +29,18 @@ take_string(char **to, const char *from)
 static gboolean
 take_times(RpProfile *profile, const RpProfile *file, const char *path, GError **error)
 {
-    if (file->n_layers != profile->n_layers) {
-        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
-                    "%s: expected times of the model's %u layers, found %u", path,
-                    profile->n_layers, file->n_layers);
-        return FALSE;
-    }
+    if (file->n_layers != profile->n_layers)
+        return rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                       "%s: expected times of the model's %u layers, found %u", path,
+                       profile->n_layers, file->n_layers);
     for (guint l = 0; l < file->n_layers; l++) {
         RpLayer *layer = &profile->layers[l];
         const RpLayer *times = &file->layers[l];
 
-        if (layer->kind != times->kind) {
-            g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
-                        "%s: layers[%u]: expected %s, found %s", path, l,
-                        rp_layer_kind_name(layer->kind), rp_layer_kind_name(times->kind));
-            return FALSE;
-        }
+        if (layer->kind != times->kind)
+            return rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_VALUE,
+                           "%s: layers[%u]: expected %s, found %s", path, l,
+                           rp_layer_kind_name(layer->kind), rp_layer_kind_name(times->kind));
         /* times and their spreads stand together */
         memcpy((char *)layer + offsetof(RpLayer, forward_ns),
                (const char *)times + offsetof(RpLayer, forward_ns),
