@@ -91,6 +91,11 @@ gboolean rp_cli_reader_left(void);
  * 2 where the command line is to blame (also a shape that a schedule refuses, a stage list that
  * does not add up, an unknown model or GPU), else 1. */
 int rp_cli_fail(const char *command, GError *error);
+/* Whether what is printed there may have colours: a terminal that has some, and $NO_COLOR is not set. */
+gboolean rp_cli_has_colour(int fd);
+
+/* Prints "roundpipe COMMAND: KIND: TEXT" on stderr as one line. @kind: "note", "warning" */
+void rp_cli_note(const char *kind, const char *format, ...) G_GNUC_PRINTF(2, 3);
 /* Prints it now, before what takes a while. @error becomes RP_CLI_ERROR_REPORTED, of exit code 1. */
 void rp_cli_tell(const char *command, GError **error);
 
@@ -178,9 +183,16 @@ gboolean rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_dat
 /* The same with a text. */
 gboolean rp_cli_write_text(const char *path, const char *text,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* The same with the table "rows" of @report, by rp_report_to_csv(); %NULL: nowhere. In place of the
+ * report's text where @path is "-". */
+gboolean rp_cli_write_csv(const char *path, RpReport *report, const char *columns,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Writes a trace without its plan, in Chrome's format. Errors: G_IO_ERROR naming @path */
-gboolean rp_cli_write_trace(const char *path, RpTrace *trace,
+/* Writes a trace in Chrome's format, with memory and flows of its @plan (nullable), and as CSV; where @path
+ * is %NULL neither. Errors: G_IO_ERROR naming @path */
+gboolean rp_cli_write_trace(const char *path, const RpTrace *trace, const RpPlan *plan,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_cli_write_tasks(const char *path, const RpTrace *trace,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A directory of the shipped profiles, as "rtx4090", or (%NULL) the one above them: in the source
@@ -322,14 +334,14 @@ void rp_cli_add_remedy(GError *error, RpRemedy remedy);
 char *rp_cli_message(GError *error, gboolean as_keys);
 
 typedef struct {
-    const char *what; /* "reading data" */
+    const char *what;   /* "reading data"; %NULL: nothing yet */
+    double log_seconds; /* where standard error is no terminal, between lines; 0: none */
     gboolean terminal;
     gint64 interval_us; /* 0: never */
     gint64 begin_us;
     gint64 shown_us;
 } RpProgress;
 
-/* @log_seconds: between lines where standard error is no terminal; 0: none */
 RpProgress rp_progress_begin(const char *what, double log_seconds);
 /* Whether it is time for a line. */
 gboolean rp_progress_is_due(RpProgress *progress);
@@ -337,6 +349,8 @@ gboolean rp_progress_is_due(RpProgress *progress);
 void rp_progress_print(const RpProgress *progress, const char *format, ...) G_GNUC_PRINTF(2, 3);
 /* "reading data: 34 % of 1200, 56/s, 14 s left", if it is due. */
 void rp_progress_show(RpProgress *progress, guint64 done, guint64 total);
+/* RpRunEvents.progress with an RpProgress of zeros: each @what begins anew. */
+void rp_progress_event(gpointer progress, const char *what, guint64 done, guint64 total);
 /* As callbacks, with an RpProgress; the second lets work go on. */
 void rp_progress_counted(guint64 done, guint64 total, gpointer progress);
 gboolean rp_progress_counted_on(guint64 done, guint64 total, gpointer progress);

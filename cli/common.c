@@ -47,6 +47,15 @@ rp_cli_reader_left(void)
     return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
+gboolean
+rp_cli_has_colour(int fd)
+{
+    const char *term = g_getenv("TERM"), *none = g_getenv("NO_COLOR");
+
+    return isatty(fd) == 1 && (none == NULL || *none == '\0') && term != NULL &&
+           strcmp(term, "dumb") != 0;
+}
+
 int
 rp_cli_fail(const char *command, GError *error)
 {
@@ -67,6 +76,19 @@ rp_cli_fail(const char *command, GError *error)
     fprintf(stderr, "roundpipe %s: %s\n", command, message);
     g_error_free(error);
     return code;
+}
+
+void
+rp_cli_note(const char *kind, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    rp_progress_clear();
+    g_strdelimit(text, "\r\n", ' '); /* a file's name may hold one */
+    fprintf(stderr, "%s: %s: %s\n", g_get_prgname(), kind, text);
 }
 
 void

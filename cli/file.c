@@ -164,6 +164,15 @@ rp_cli_write_text(const char *path, const char *text, GError **error)
     return rp_cli_write_file(path, write_text, (gpointer)text, error);
 }
 
+gboolean
+rp_cli_write_csv(const char *path, RpReport *report, const char *columns, GError **error)
+{
+    g_autofree char *csv = path != NULL ? rp_report_to_csv(report, "rows", columns) : NULL;
+
+    report->muted = g_strcmp0(path, "-") == 0;
+    return path == NULL || rp_cli_write_text(path, csv, error);
+}
+
 char *
 rp_cli_shipped_profiles(const char *part)
 {
@@ -173,16 +182,39 @@ rp_cli_shipped_profiles(const char *part)
                             NULL);
 }
 
+typedef struct {
+    const RpTrace *trace;
+    const RpPlan *plan; /* or %NULL */
+} Traced;
+
 static gboolean
-write_chrome(GOutputStream *stream, gpointer trace, GError **error)
+write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
 {
-    return rp_export_chrome(trace, NULL, 0, stream, error);
+    const Traced *traced = user_data;
+
+    return rp_export_chrome(traced->trace, traced->plan,
+                            traced->plan != NULL ? RP_CHROME_MEMORY | RP_CHROME_FLOWS : 0, stream,
+                            error);
 }
 
 gboolean
-rp_cli_write_trace(const char *path, RpTrace *trace, GError **error)
+rp_cli_write_trace(const char *path, const RpTrace *trace, const RpPlan *plan, GError **error)
 {
-    return rp_cli_write_file(path, write_chrome, trace, error);
+    Traced traced = {trace, plan};
+
+    return path == NULL || rp_cli_write_file(path, write_chrome, &traced, error);
+}
+
+static gboolean
+write_tasks(GOutputStream *stream, gpointer trace, GError **error)
+{
+    return rp_export_csv(trace, stream, error);
+}
+
+gboolean
+rp_cli_write_tasks(const char *path, const RpTrace *trace, GError **error)
+{
+    return path == NULL || rp_cli_write_file(path, write_tasks, (gpointer)trace, error);
 }
 
 gboolean

@@ -14,6 +14,7 @@ rp_progress_begin(const char *what, double log_seconds)
 
     return (RpProgress){
         .what = what,
+        .log_seconds = log_seconds,
         .terminal = terminal,
         .interval_us = terminal ? TERMINAL_INTERVAL_US : (gint64)(log_seconds * G_USEC_PER_SEC),
         .begin_us = now_us,
@@ -67,6 +68,20 @@ rp_progress_show(RpProgress *progress, guint64 done, guint64 total)
 
     rp_progress_print(progress, "%s: %.0f %% of %s, %s/s, %s left", progress->what,
                       100 * (double)done / (double)total, whole, rate, left);
+}
+
+void
+rp_progress_event(gpointer data, const char *what, guint64 done, guint64 total)
+{
+    RpProgress *progress = data;
+
+    if (total == 0) {
+        rp_progress_clear();
+        progress->what = NULL;
+    } else if (progress->what == NULL) {
+        *progress = rp_progress_begin(what, progress->log_seconds);
+    }
+    rp_progress_show(progress, done, total);
 }
 
 void

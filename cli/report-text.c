@@ -4,6 +4,7 @@
  *   rtx4090  RTX 4090  24.0 GiB   165.2        and named below
  *   (left out: fp16 acc., server; --wide shows them)
  */
+#include "cli/cli.h"
 #include "cli/report-private.h"
 
 #include <stdio.h>
@@ -32,13 +33,11 @@ static const Page unlimited;
 static Page
 page_of(RpReportForm form)
 {
-    const char *columns = g_getenv("COLUMNS"), *term = g_getenv("TERM");
-    const char *no_colour = g_getenv("NO_COLOR");
+    const char *columns = g_getenv("COLUMNS");
     const gboolean terminal = isatty(STDOUT_FILENO) == 1;
     struct winsize size = {0};
     guint64 width = 0;
-    Page page = {.colour = terminal && (no_colour == NULL || *no_colour == '\0') && term != NULL &&
-                           strcmp(term, "dumb") != 0};
+    Page page = {.colour = rp_cli_has_colour(STDOUT_FILENO)};
 
     if (form == RP_REPORT_WIDE)
         return page;

@@ -117,6 +117,24 @@ rp_report_list(RpReport *report, const char *key)
 }
 
 void
+rp_report_counts(RpReport *report, const char *key, const gint32 *values, gsize n)
+{
+    rp_report_list(report, key);
+    for (gsize i = 0; i < n; i++)
+        rp_report_count(report, NULL, values[i], NULL);
+    rp_report_end(report);
+}
+
+void
+rp_report_texts(RpReport *report, const char *key, const GPtrArray *texts)
+{
+    rp_report_list(report, key);
+    for (guint i = 0; i < texts->len; i++)
+        rp_report_text(report, NULL, g_ptr_array_index(texts, i), NULL);
+    rp_report_end(report);
+}
+
+void
 rp_report_table(RpReport *report, const char *key, const char *drop, guint most)
 {
     begin(report, RP_NODE_TABLE, key, drop);

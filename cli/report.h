@@ -104,6 +104,9 @@ void rp_report_percent(RpReport *report, const char *label, double percent, guin
 void rp_report_object(RpReport *report, const char *key, const char *label);
 /* For machines, of objects or values. */
 void rp_report_list(RpReport *report, const char *key);
+/* All of such a list: numbers, or texts (element-type utf8). */
+void rp_report_counts(RpReport *report, const char *key, const gint32 *values, gsize n);
+void rp_report_texts(RpReport *report, const char *key, const GPtrArray *texts);
 
 /**
  * rp_report_table:

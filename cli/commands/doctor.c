@@ -194,15 +194,6 @@ choose_devices(Findings *findings, const char *asked, const RpDeviceOps *gpus, g
 }
 
 static void
-report_lines(RpReport *report, const char *key, const GPtrArray *lines)
-{
-    rp_report_list(report, key);
-    for (guint i = 0; i < lines->len; i++)
-        rp_report_text(report, NULL, g_ptr_array_index(lines, i), NULL);
-    rp_report_end(report);
-}
-
-static void
 report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
 {
     RpReport *report = findings->report;
@@ -211,8 +202,8 @@ report_verdict(const Findings *findings, const RpDeviceOps *devices, guint n)
     report->exit = trains ? RP_EXIT_OK : RP_EXIT_FAILED;
     rp_report_bool(report, "trains", trains, NULL);
     rp_report_text(report, "devices", devices != NULL ? devices->name : NULL, NULL);
-    report_lines(report, "problems", findings->problems);
-    report_lines(report, "warnings", findings->warnings);
+    rp_report_texts(report, "problems", findings->problems);
+    rp_report_texts(report, "warnings", findings->warnings);
     rp_report_say(report, " ");
     for (guint i = 0; i < findings->warnings->len; i++)
         rp_report_say(report, "warning: %s",

@@ -14,24 +14,8 @@
 static void
 say(gpointer user_data, const char *kind, const char *text)
 {
-    g_autofree char *line = g_strdelimit(g_strdup(text), "\r\n", ' ');
-
-    if (strcmp(kind, "warning") != 0)
-        return;
-    rp_progress_clear();
-    fprintf(stderr, "roundpipe evaluate: %s: %s\n", kind, line);
-}
-
-static void
-show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-    RpProgress *progress = user_data;
-
-    progress->what = what;
-    if (total > 0)
-        rp_progress_show(progress, done, total);
-    else
-        rp_progress_clear();
+    if (strcmp(kind, "warning") == 0)
+        rp_cli_note(kind, "%s", text);
 }
 
 static void
@@ -86,8 +70,8 @@ static gboolean
 evaluate(const RpArgs *args, const char *model, const char *adapter, guint tokens, RpReport *report,
          GError **error)
 {
-    RpProgress progress = rp_progress_begin("evaluating", 0);
-    const RpRunEvents events = {.say = say, .progress = show_progress, .user_data = &progress};
+    RpProgress progress = {0};
+    const RpRunEvents events = {.say = say, .progress = rp_progress_event, .user_data = &progress};
     RpRunSpec run = args->run;
     g_autofree char *length = g_strdup_printf("%u", tokens);
     g_auto(RpTrainEvaluated) evaluated = {0};

@@ -56,15 +56,6 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
     return good;
 }
 
-static void
-report_ids(RpReport *report, const char *key, const GArray *ids)
-{
-    rp_report_list(report, key);
-    for (guint i = 0; i < ids->len; i++)
-        rp_report_count(report, NULL, g_array_index(ids, gint32, i), NULL);
-    rp_report_end(report);
-}
-
 /* @prompt: %NULL: of args->chat: lines of standard input, a question each */
 static gboolean
 answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *report,
@@ -90,8 +81,9 @@ answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *
 
     if (!ask(talk, args, prompt, prints, &answer, error))
         return FALSE;
-    report_ids(report, "prompt", answer.prompt);
-    report_ids(report, "answer", answer.ids);
+    rp_report_counts(report, "prompt", (const gint32 *)(void *)answer.prompt->data,
+                     answer.prompt->len);
+    rp_report_counts(report, "answer", (const gint32 *)(void *)answer.ids->data, answer.ids->len);
     rp_report_text(report, "text", answer.text, NULL);
     rp_report_bool(report, "ended", answer.ended, NULL);
     rp_report_real(report, "seconds", answer.seconds, 3, NULL);

@@ -105,17 +105,6 @@ inspected_clear(Inspected *inspected)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Inspected, inspected_clear)
 
-static void
-show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-    RpProgress *progress = user_data;
-
-    if (total > 0)
-        rp_progress_show(progress, done, total);
-    else
-        rp_progress_clear();
-}
-
 /* ---- figures ---- */
 
 static int
@@ -253,27 +242,15 @@ report_part(const Inspected *inspected, RpReport *report, const gint32 *ids, gsi
     rp_report_count(report, "tokens", (gint64)(to - from), NULL);
     rp_report_count(report, "cut_tokens", (gint64)(to - MIN(to, MAX(from, most))), NULL);
     rp_report_whole_text(report, "text", text, NULL);
-    rp_report_list(report, "ids");
-    for (gsize t = from; t < to; t++)
-        rp_report_count(report, NULL, ids[t], NULL);
+    rp_report_counts(report, "ids", ids + from, to - from);
     rp_report_end(report);
-    rp_report_end(report);
-}
-
-static gboolean
-wants_colour(const RpReport *report)
-{
-    const char *no = g_getenv("NO_COLOR"), *terminal = g_getenv("TERM");
-
-    return report->form != RP_REPORT_JSON && isatty(STDOUT_FILENO) == 1 &&
-           (no == NULL || *no == '\0') && g_strcmp0(terminal, "dumb") != 0;
 }
 
 static gboolean
 show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError **error)
 {
     const RpDataset *dataset = inspected->samples.train;
-    const gboolean colour = wants_colour(report);
+    const gboolean colour = report->form != RP_REPORT_JSON && rp_cli_has_colour(STDOUT_FILENO);
     g_autofree char *place = rp_dataset_locate(dataset, index);
     g_autoptr(GString) shown = g_string_new(NULL);
     guint64 length;
@@ -424,8 +401,8 @@ static gboolean
 open_data(Inspected *inspected, const char *data, GError **error)
 {
     const RpArgs *args = inspected->args;
-    RpProgress progress = rp_progress_begin("making samples", 0);
-    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    RpProgress progress = {0};
+    const RpRunEvents events = {.progress = rp_progress_event, .user_data = &progress};
     RpRunSpec run = args->run;
     const RpSamplesSource source = {&run, "DATA", args->model, &inspected->config};
 

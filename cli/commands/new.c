@@ -138,16 +138,6 @@ compare_lengths(gconstpointer a, gconstpointer b)
     return x < y ? -1 : x > y;
 }
 
-static void
-show_progress(gpointer progress, const char *what, guint64 done, guint64 total)
-{
-    (void)what;
-    if (total > 0)
-        rp_progress_show(progress, done, total);
-    else
-        rp_progress_clear();
-}
-
 static gboolean
 count(const RpDataset *dataset, Data *data, GError **error)
 {
@@ -170,8 +160,8 @@ static gboolean
 open_data(const RpArgs *args, Data *data, GError **error)
 {
     g_autofree char *directory = rp_run_model_directory(args->model);
-    RpProgress progress = rp_progress_begin("reading data", 0);
-    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    RpProgress progress = {0};
+    const RpRunEvents events = {.progress = rp_progress_event, .user_data = &progress};
     g_auto(RpRunSamples) samples = {0};
     RpRunSpec run = args->run;
     RpModel config;

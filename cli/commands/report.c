@@ -382,12 +382,6 @@ make_page(const RpCliPage *sources, char *const *words, const RpArgs *args, cons
 }
 
 static gboolean
-write_page(GOutputStream *stream, gpointer html, GError **error)
-{
-    return g_output_stream_write_all(stream, html, strlen(html), NULL, NULL, error);
-}
-
-static gboolean
 check_files(char *const *words, const char *output, GError **error)
 {
     for (char *const *word = words; *word != NULL; word++) {
@@ -434,7 +428,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return FALSE;
     g_autofree char *html = make_page(&sources, words, args, output);
 
-    if (!rp_cli_write_file(output, write_page, html, error))
+    if (!rp_cli_write_text(output, html, error))
         return FALSE;
     for (guint i = 0; i < sources.n; i++)
         tasks += rp_trace_n_records(shown_trace(&sources, i));

@@ -102,9 +102,8 @@ append_pieces(GString *out, const Tokens *tokens, const Part *part)
 }
 
 static gboolean
-write_ids(GOutputStream *stream, gpointer data, GError **error)
+write_ids(const Tokens *tokens, GError **error)
 {
-    const Tokens *tokens = data;
     g_autoptr(GString) out = g_string_new(NULL);
 
     for (guint p = 0; p < tokens->parts->len; p++) {
@@ -119,7 +118,7 @@ write_ids(GOutputStream *stream, gpointer data, GError **error)
                                    g_array_index(part->ids, guint32, i));
         g_string_append_c(out, '\n');
     }
-    return g_output_stream_write_all(stream, out->str, out->len, NULL, NULL, error);
+    return rp_cli_write_text("-", out->str, error);
 }
 
 static void
@@ -136,10 +135,7 @@ report_parts(RpReport *report, const Tokens *tokens)
         const Part *part = &g_array_index(tokens->parts, Part, p);
 
         rp_report_object(report, NULL, NULL);
-        rp_report_list(report, "ids");
-        for (guint i = 0; i < part->ids->len; i++)
-            rp_report_count(report, NULL, g_array_index(part->ids, guint32, i), NULL);
-        rp_report_end(report);
+        rp_report_counts(report, "ids", (const gint32 *)(void *)part->ids->data, part->ids->len);
         if (args->text) {
             rp_report_list(report, "tokens");
             for (guint i = 0; i < part->ids->len; i++) {
@@ -310,7 +306,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (tokens.tokenizer == NULL || !encode(&tokens, words[1], error))
         return FALSE;
     if (report->form != RP_REPORT_JSON && !args->count)
-        return rp_cli_write_file("-", write_ids, &tokens, error);
+        return write_ids(&tokens, error);
     report_parts(report, &tokens);
     return TRUE;
 }

@@ -122,7 +122,7 @@ write_evaluations(const Training *training)
         g_strdup_printf("%.*s-evaluations%s", stem, training->trace, dot != NULL ? dot : "");
     GError *problem = NULL;
 
-    if (!rp_cli_write_trace(path, training->words.outcome->evaluation_trace, &problem))
+    if (!rp_cli_write_trace(path, training->words.outcome->evaluation_trace, NULL, &problem))
         tell_unwritten("--trace", &problem, &training->words.report->exit);
 }
 
@@ -139,7 +139,7 @@ write_trace(const Training *training, RpTrace *trace, gboolean draw)
     (void)fflush(stdout);
     if (trace == NULL)
         return;
-    if (training->trace != NULL && !rp_cli_write_trace(training->trace, trace, &problem))
+    if (!rp_cli_write_trace(training->trace, trace, NULL, &problem))
         tell_unwritten("--trace", &problem, code);
     if (training->trace != NULL && training->words.outcome->evaluation_trace != NULL)
         write_evaluations(training);
@@ -168,8 +168,7 @@ train(Training *training, GError **error)
         else if (outcome->signal != 0 && rp_train_is_first(training->servers))
             report->exit = SIGNAL_EXIT + outcome->signal;
         if (training->args->picture != NULL && !stepped)
-            fprintf(stderr,
-                    "roundpipe train: note: --picture: no step was run, nothing was drawn\n");
+            rp_cli_note("note", "--picture: no step was run, nothing was drawn");
         rp_report_finish(report);
     }
     write_trace(training, outcome->trace, stepped);
@@ -263,7 +262,10 @@ train_file(const RpArgs *args, const char *path, RpServers *servers, RpReport *r
     g_autoptr(RpRunSpec) run_file = NULL;
     Training training = {
         .args = args,
-        .words = {.report = report, .progress_s = args->progress_s, .tells_stop = TRUE},
+        .words = {.report = report,
+                  .progress = {.log_seconds = args->progress_s},
+                  .other = {.log_seconds = args->progress_s},
+                  .tells_stop = TRUE},
         .servers = servers,
     };
     RpRunEvents events = rp_train_events(&training.words);

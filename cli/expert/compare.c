@@ -383,18 +383,11 @@ report_rows(RpReport *report, const RpArgs *args, const GArray *rows)
                                    "in bytes between different numbers of stages).");
 }
 
-static gboolean
-write_csv(GOutputStream *stream, gpointer report, GError **error)
-{
-    g_autofree char *csv = rp_report_to_csv(
-        report, "rows",
-        "profile,schedule,async,iteration_ms,bubble_ratio=bubble_pct,fill=fill_pct,"
-        "switch=switch_pct,drain=drain_pct,intra=intra_pct,comm_exposed_ratio=comm_exposed_pct,"
-        "tokens_per_s,peak_live,gpu_peak_bytes,error,above_order_ratio=above_order_pct,"
-        "above_busy_ratio=above_busy_pct");
-
-    return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
-}
+#define CSV_COLUMNS                                                                                \
+    "profile,schedule,async,iteration_ms,bubble_ratio=bubble_pct,fill=fill_pct,"                   \
+    "switch=switch_pct,drain=drain_pct,intra=intra_pct,comm_exposed_ratio=comm_exposed_pct,"       \
+    "tokens_per_s,peak_live,gpu_peak_bytes,error,above_order_ratio=above_order_pct,"               \
+    "above_busy_ratio=above_busy_pct"
 
 /* Without names one model is compared, so that the answer comes at once. */
 static const char *const usual_names[] = {"qwen3-1.7b", NULL};
@@ -421,13 +414,8 @@ run(RpArgs *args, char **paths, RpReport *report, GError **error)
                              entries, error) ||
         !check_csv(args, entries, error))
         return FALSE;
-    if (args->systems != NULL) {
-        if (!rp_cli_compare_systems(args, entries, report, error))
-            return FALSE;
-        report->muted = g_strcmp0(args->csv, "-") == 0;
-        return args->csv == NULL ||
-               rp_cli_write_file(args->csv, rp_cli_write_systems, report, error);
-    }
+    if (args->systems != NULL)
+        return rp_cli_compare_systems(args, entries, report, error);
     for (guint i = 0; i < entries->len; i++) {
         const RpCliEntry *entry = g_ptr_array_index(entries, i);
         const Row own = {.entry = entry, .schedule = given, .async = args->run.plan.async};
@@ -444,8 +432,7 @@ run(RpArgs *args, char **paths, RpReport *report, GError **error)
     run_rows(args, rows);
     mark_best(rows);
     report_rows(report, args, rows);
-    report->muted = g_strcmp0(args->csv, "-") == 0;
-    return args->csv == NULL || rp_cli_write_file(args->csv, write_csv, report, error);
+    return rp_cli_write_csv(args->csv, report, CSV_COLUMNS, error);
 }
 
 static const RpUse uses[] = {

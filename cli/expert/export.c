@@ -10,7 +10,6 @@
 #include "core/formats/schedule-file.h"
 
 typedef struct {
-    const RpPlan *plan;
     const RpTrace *trace;
     const RpOrders *orders; /* %NULL: timed */
     char *note;
@@ -61,23 +60,6 @@ export_profile(const RpArgs *args, GError **error)
 /* ---- a schedule ---- */
 
 static gboolean
-write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    const Source *source = user_data;
-
-    return rp_export_chrome(source->trace, source->plan, RP_CHROME_MEMORY | RP_CHROME_FLOWS, stream,
-                            error);
-}
-
-static gboolean
-write_csv(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    const Source *source = user_data;
-
-    return rp_export_csv(source->trace, stream, error);
-}
-
-static gboolean
 write_pytorch(GOutputStream *stream, gpointer user_data, GError **error)
 {
     Source *source = user_data;
@@ -88,16 +70,15 @@ write_pytorch(GOutputStream *stream, gpointer user_data, GError **error)
 }
 
 static gboolean
-export_pytorch(const RpArgs *args, Source *source, GError **error)
+export_pytorch(const RpArgs *args, const RpPlan *plan, const RpTrace *trace, GError **error)
 {
-    g_autoptr(RpOrders) orders = args->timed ? NULL : rp_orders_from_plan(source->plan, 0);
-    gboolean written;
+    g_autoptr(RpOrders) orders = args->timed ? NULL : rp_orders_from_plan(plan, 0);
+    Source source = {.trace = trace, .orders = orders};
+    const gboolean written = rp_cli_write_file(args->pytorch_csv, write_pytorch, &source, error);
 
-    source->orders = orders;
-    written = rp_cli_write_file(args->pytorch_csv, write_pytorch, source, error);
-    if (written && source->note != NULL)
-        fprintf(stderr, "roundpipe export: note: %s: %s\n", args->pytorch_csv, source->note);
-    g_free(source->note);
+    if (written && source.note != NULL)
+        rp_cli_note("note", "%s: %s", args->pytorch_csv, source.note);
+    g_free(source.note);
     return written;
 }
 
@@ -168,13 +149,10 @@ export_schedule(const RpArgs *args, const char *path, GError **error)
     if (!check_paths(args, path, error) || !rp_request_load(args, path, &profile, &request, error))
         return FALSE;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
-    Source source = {.plan = plan, .trace = trace};
 
-    return trace != NULL &&
-           (args->chrome == NULL ||
-            rp_cli_write_file(args->chrome, write_chrome, &source, error)) &&
-           (args->csv == NULL || rp_cli_write_file(args->csv, write_csv, &source, error)) &&
-           (args->pytorch_csv == NULL || export_pytorch(args, &source, error)) &&
+    return trace != NULL && rp_cli_write_trace(args->chrome, trace, plan, error) &&
+           rp_cli_write_tasks(args->csv, trace, error) &&
+           (args->pytorch_csv == NULL || export_pytorch(args, plan, trace, error)) &&
            (args->order == NULL || export_order(args, path, &request, profile, error));
 }
 

@@ -300,7 +300,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     rp_result_measure(&request, profile, plan, predicted, &comparison.predicted);
     if (!measure(&request, profile, plan, &comparison, error))
         return FALSE;
-    if (args->trace != NULL && !rp_cli_write_trace(args->trace, comparison.timed.trace, error))
+    if (!rp_cli_write_trace(args->trace, comparison.timed.trace, NULL, error))
         return FALSE;
     report_comparison(report, &request, profile, &comparison);
     return TRUE;

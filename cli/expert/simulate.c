@@ -7,7 +7,6 @@
 #include "core/base/units.h"
 #include "core/formats/export.h"
 
-/* Files to write besides the report; %NULL = none. */
 static void
 report_devices(RpReport *report, const RpTrace *trace)
 {
@@ -180,63 +179,30 @@ report_run(RpReport *report, const RpRequest *request, const RpProfile *profile,
                       "has arrived;\n  without --published it waits");
 }
 
-/* The results that files are written from. */
-typedef struct {
-    const RpPlan *plan;
-    const RpTrace *trace;
-} Run;
-
 static gboolean
-write_chrome(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    const Run *what = user_data;
-
-    return rp_export_chrome(what->trace, what->plan, RP_CHROME_MEMORY | RP_CHROME_FLOWS, stream,
-                            error);
-}
-
-static gboolean
-write_csv(GOutputStream *stream, gpointer user_data, GError **error)
-{
-    const Run *what = user_data;
-
-    return rp_export_csv(what->trace, stream, error);
-}
-
-static gboolean
-draw(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, const Run *what,
-     GError **error)
+draw(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, const RpPlan *plan,
+     const RpTrace *trace, GError **error)
 {
     g_autofree char *model = rp_cli_model_name(profile);
     RpPictureWindow window;
     RpFigureStyle style;
 
-    if (!rp_cli_picture_window(request, what->trace, outputs->window, &window, error) ||
+    if (!rp_cli_picture_window(request, trace, outputs->window, &window, error) ||
         !rp_cli_picture_style(outputs, TRUE, &style, error))
         return FALSE;
     if (outputs->picture != NULL) {
-        g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, what->trace, &window, &style);
+        g_autoptr(RpFigure) figure = rp_cli_timeline(request, model, trace, &window, &style);
 
         if (!rp_cli_picture_write(figure, outputs->picture, error))
             return FALSE;
     }
     if (outputs->memory_picture != NULL) {
         g_autoptr(RpFigure) figure =
-            rp_cli_memory_chart(request, profile, what->plan, what->trace, &window, &style);
+            rp_cli_memory_chart(request, profile, plan, trace, &window, &style);
 
         return rp_cli_picture_write(figure, outputs->memory_picture, error);
     }
     return TRUE;
-}
-
-static gboolean
-write_outputs(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, Run *what,
-              GError **error)
-{
-    return (outputs->trace == NULL ||
-            rp_cli_write_file(outputs->trace, write_chrome, what, error)) &&
-           (outputs->csv == NULL || rp_cli_write_file(outputs->csv, write_csv, what, error)) &&
-           draw(outputs, request, profile, what, error);
 }
 
 /* Before long work. */
@@ -288,16 +254,16 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 
     if (trace == NULL)
         return FALSE;
-    Run what = {.plan = plan, .trace = trace};
-
-    if (!write_outputs(args, &request, profile, &what, error))
+    if (!rp_cli_write_trace(args->trace, trace, plan, error) ||
+        !rp_cli_write_tasks(args->csv, trace, error) ||
+        !draw(args, &request, profile, plan, trace, error))
         return FALSE;
     rp_result_measure(&request, profile, plan, trace, &result);
     if (!rp_request_spread(&request, profile, &result.least_ns, &result.most_ns, error) ||
         !rp_cli_noise_draw(args, &request, profile, &drawn, &distributed, error))
         return FALSE;
     if (args->draws > 0 && !distributed)
-        fprintf(stderr, "roundpipe simulate: note: --draws: the profile's times have no spread\n");
+        rp_cli_note("note", "--draws: the profile's times have no spread");
     report_run(report, &request, profile, plan, trace, &result, args, &drawn);
     return TRUE;
 }

@@ -72,25 +72,13 @@ divide(const RpSample *sample, Prompt *prompt)
     prompt->n_expected = end - first;
 }
 
-static void
-show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-    RpProgress *progress = user_data;
-
-    progress->what = what;
-    if (total > 0)
-        rp_progress_show(progress, done, total);
-    else
-        rp_progress_clear();
-}
-
 /* Ids as they stand; of chats and texts samples as training would make them, of which the last answer
  * is expected. */
 static gboolean
 open_prompts(const RpTrained *model, const char *path, RpRunSamples *samples, GError **error)
 {
-    RpProgress progress = rp_progress_begin("making samples", 0);
-    const RpRunEvents events = {.progress = show_progress, .user_data = &progress};
+    RpProgress progress = {0};
+    const RpRunEvents events = {.progress = rp_progress_event, .user_data = &progress};
     const RpRunSpec run = {.data = (char *)path,
                            .sequence_length = rp_model_positions(&model->config),
                            .train_on = RP_TRAIN_ON_LAST};
@@ -244,9 +232,8 @@ append_ids(GString *line, const char *key, const gint32 *ids, guint n)
 
 /* One line of JSON a prompt. */
 static gboolean
-write_answers(GOutputStream *stream, gpointer data, GError **error)
+write_answers(const Generation *generation, const char *path, GError **error)
 {
-    const Generation *generation = data;
     g_autoptr(GString) text = g_string_new(NULL);
 
     for (guint i = 0; i < generation->prompts->len; i++) {
@@ -262,7 +249,7 @@ write_answers(GOutputStream *stream, gpointer data, GError **error)
         }
         g_string_append(text, "}\n");
     }
-    return g_output_stream_write_all(stream, text->str, text->len, NULL, NULL, error);
+    return rp_cli_write_text(path, text->str, error);
 }
 
 static void
@@ -314,7 +301,7 @@ rp_generate_prompts(const RpArgs *args, const char *word, RpReport *report, GErr
         !rp_trained_open(&generation.model, word, args->adapter, args->run.devices, error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) || !answer_all(&generation, args, error) ||
-        !rp_cli_write_file(args->output, write_answers, &generation, error))
+        !write_answers(&generation, args->output, error))
         return FALSE;
     report_answers(report, &generation, args);
     return TRUE;

@@ -15,24 +15,7 @@
 static void
 say(gpointer user_data, const char *kind, const char *text)
 {
-    g_autofree char *line = g_strdelimit(g_strdup(text), "\r\n", ' ');
-
-    rp_progress_clear();
-    fprintf(stderr, "roundpipe report: %s: %s\n", kind, line);
-}
-
-static void
-show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
-{
-    RpProgress *progress = user_data;
-
-    if (total == 0) {
-        rp_progress_clear();
-        progress->what = NULL;
-    } else if (progress->what == NULL) {
-        *progress = rp_progress_begin(what, 0);
-    }
-    rp_progress_show(progress, done, total);
+    rp_cli_note(kind, "%s", text);
 }
 
 /* The run as it was resolved, with the layer times that it was planned with. */
@@ -60,7 +43,7 @@ static gboolean
 make_plan(RpCliPage *page, GError **error)
 {
     RpProgress progress = {0};
-    const RpRunEvents events = {.say = say, .progress = show_progress, .user_data = &progress};
+    const RpRunEvents events = {.say = say, .progress = rp_progress_event, .user_data = &progress};
     const gboolean made =
         rp_train_job_prepare(&page->job, page->run_file, NULL, TRUE, &events, error);
 

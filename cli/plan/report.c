@@ -238,16 +238,6 @@ say_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseLong
                           : "");
 }
 
-/* Blocks of each stage. */
-static void
-report_blocks(RpReport *report, const char *key, const GArray *blocks)
-{
-    rp_report_list(report, key);
-    for (guint i = 0; i < blocks->len; i++)
-        rp_report_count(report, NULL, g_array_index(blocks, guint, i), NULL);
-    rp_report_end(report);
-}
-
 static void
 report_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest *longest)
 {
@@ -273,8 +263,12 @@ report_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseL
     }
     if (longest->tokens > 0) {
         rp_report_count(report, "micro_batches", longest->micro_batches, NULL);
-        report_blocks(report, "forward_stages", longest->forward_blocks);
-        report_blocks(report, "backward_stages", longest->backward_blocks);
+        rp_report_counts(report, "forward_stages",
+                         (const gint32 *)(void *)longest->forward_blocks->data,
+                         longest->forward_blocks->len);
+        rp_report_counts(report, "backward_stages",
+                         (const gint32 *)(void *)longest->backward_blocks->data,
+                         longest->backward_blocks->len);
         report_bytes(report, "gpu", NULL, &longest->gpu, &longest->host, query->gpu_bytes, 0);
         report_bytes(report, "host", NULL, &longest->host, &longest->gpu, query->host_bytes, 0);
     }

@@ -229,13 +229,11 @@ gboolean rp_cli_check_no_systems(const RpArgs *args, GError **error) G_GNUC_WARN
  * @args: of it the box, GPUs, and micro-batches of the profile's size: the tokens of a step, of every system
  * @entries: (element-type RpCliEntry)
  *
- * A row that cannot run says why, and the others go on.
- * Errors: RP_CLI_ERROR_USAGE
+ * A row that cannot run says why, and the others go on. Writes --csv.
+ * Errors: RP_CLI_ERROR_USAGE, G_FILE_ERROR
  */
 gboolean rp_cli_compare_systems(const RpArgs *args, const GPtrArray *entries, RpReport *report,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* The rows of that report as CSV: an RpCliWrite. */
-gboolean rp_cli_write_systems(GOutputStream *stream, gpointer report, GError **error);
 
 /*
  * The steps of a training run, as its metrics.jsonl has them.

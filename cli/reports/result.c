@@ -276,10 +276,7 @@ rp_report_add_stages(RpReport *report, const char *key, const RpProfile *profile
 {
     g_autoptr(GArray) counts = rp_partition_block_counts(profile, stages, n);
 
-    rp_report_list(report, key);
-    for (guint i = 0; i < counts->len; i++)
-        rp_report_count(report, NULL, g_array_index(counts, guint, i), NULL);
-    rp_report_end(report);
+    rp_report_counts(report, key, (const gint32 *)(void *)counts->data, counts->len);
     if (label == NULL)
         return;
     g_autofree char *list = rp_cli_stage_list(profile, stages, n);

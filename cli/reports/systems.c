@@ -101,6 +101,10 @@ rp_cli_load_entries(char **paths, const char *profiles_dir, const RpArgs *args, 
     return load_directory(directory, args, entries, error);
 }
 
+#define CSV_COLUMNS                                                                                \
+    "profile,system,micro_batch,micro_batches,gpu_bytes,host_bytes,fits_gpu_memory,step_ms,"       \
+    "compute_ms,wait_ms,collectives_ms,copies_ms,optimizer_ms,tokens_per_s,"                       \
+    "dollars_per_billion_tokens,longest_sequence,error"
 #define ALL "all"
 /* Dollars an hour: more is a slip of the hand. */
 #define MOST_PRICE 1e6
@@ -399,17 +403,5 @@ rp_cli_compare_systems(const RpArgs *args, const GPtrArray *entries, RpReport *r
     (void)rp_run_pieces(rows->len, run_piece, &question, NULL);
     mark_fastest(rows);
     report_rows(report, &question, price, rows);
-    return TRUE;
-}
-
-gboolean
-rp_cli_write_systems(GOutputStream *stream, gpointer report, GError **error)
-{
-    g_autofree char *csv = rp_report_to_csv(
-        report, "rows",
-        "profile,system,micro_batch,micro_batches,gpu_bytes,host_bytes,fits_gpu_memory,step_ms,"
-        "compute_ms,wait_ms,collectives_ms,copies_ms,optimizer_ms,tokens_per_s,"
-        "dollars_per_billion_tokens,longest_sequence,error");
-
-    return g_output_stream_write_all(stream, csv, strlen(csv), NULL, NULL, error);
+    return rp_cli_write_csv(args->csv, report, CSV_COLUMNS, error);
 }

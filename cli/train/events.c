@@ -117,15 +117,6 @@ rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *
 #define YELLOW "\033[33m"
 #define PLAIN "\033[0m"
 
-/* As of reports. */
-static gboolean
-has_colour(void)
-{
-    const char *term = g_getenv("TERM"), *none = g_getenv("NO_COLOR");
-
-    return term != NULL && strcmp(term, "dumb") != 0 && (none == NULL || *none == '\0');
-}
-
 static void
 say(gpointer user_data, const char *kind, const char *text)
 {
@@ -133,29 +124,23 @@ say(gpointer user_data, const char *kind, const char *text)
         g_strdelimit(g_strdup(text), "\r\n", ' '); /* a file's name may hold one */
 
     if (isatty(STDERR_FILENO) != 1) {
-        fprintf(stderr, "roundpipe train: %s: %s\n", kind, line);
+        rp_cli_note(kind, "%s", text);
         return;
     }
     /* who reads along knows which program it is */
     const gboolean warns = strcmp(kind, "note") != 0;
 
     rp_progress_clear();
-    fprintf(stderr, "%s%s%s%s%s\n", warns && has_colour() ? YELLOW : "", warns ? kind : "",
-            warns ? ": " : "", line, warns && has_colour() ? PLAIN : "");
+    const gboolean colour = warns && rp_cli_has_colour(STDERR_FILENO);
+
+    fprintf(stderr, "%s%s%s%s%s\n", colour ? YELLOW : "", warns ? kind : "", warns ? ": " : "",
+            line, colour ? PLAIN : "");
 }
 
 static void
 show_progress(gpointer user_data, const char *what, guint64 done, guint64 total)
 {
-    RpTrainWords *words = user_data;
-
-    if (total == 0) {
-        rp_progress_clear();
-        words->other.what = NULL;
-    } else if (words->other.what == NULL) {
-        words->other = rp_progress_begin(what, MAX(0, words->progress_s));
-    }
-    rp_progress_show(&words->other, done, total);
+    rp_progress_event(&((RpTrainWords *)user_data)->other, what, done, total);
 }
 
 /* Whether there will be a picture of the loss: told at the start, for it is no reason to stop. */
@@ -196,7 +181,7 @@ started(gpointer user_data, const RpPinnedMemory *pinned)
 
     words->draw = can_draw(words, words->job->run);
     rp_train_report_pinned(words->report, pinned);
-    words->progress = rp_progress_begin(NULL, MAX(0, words->progress_s));
+    words->progress = rp_progress_begin(NULL, words->progress.log_seconds);
     rp_train_catch_stop(words->tells_stop);
 }
 

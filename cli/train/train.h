@@ -13,10 +13,9 @@
 typedef struct {
     const RpTrainJob *job;
     RpTrainOutcome *outcome;
-    RpReport *report;  /* of the plan, and of how it went */
-    double progress_s; /* where standard error is no terminal: between lines of progress; 0: none */
-    RpProgress progress; /* of steps */
-    RpProgress other;    /* of what is done before them and between */
+    RpReport *report;    /* of the plan, and of how it went */
+    RpProgress progress; /* of steps; its log_seconds are set before */
+    RpProgress other;    /* the same of what is done before them and between */
     gboolean draw;       /* the loss, in the end */
     gboolean tells_stop; /* a signal has a step finished and saved, and says so */
 } RpTrainWords;
